@@ -1,0 +1,124 @@
+//! One attempt: a pipeline of named steps that decides the outcome. Never touches the store.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tracing::Instrument;
+
+use crate::handler::{Answer, Ctx, Handlers};
+use crate::job::{Held, Outcome};
+use crate::retry::Retry;
+
+/// Shortest and longest wait before a job of a kind that nobody here knows is looked at again.
+const UNKNOWN_MIN: Duration = Duration::from_secs(1);
+const UNKNOWN_MAX: Duration = Duration::from_secs(60);
+
+/// One run of a job.
+pub(crate) struct Attempt {
+    pub(crate) ctx: Ctx,
+    pub(crate) retry: Retry,
+    pub(crate) max_crashes: u32,
+    /// How long ago the job was pushed, when this attempt began.
+    pub(crate) age: Duration,
+}
+
+/// What the call of the handler came to, before it is judged.
+enum Called {
+    Answered(Answer),
+    TimedOut,
+    Panicked(String),
+    UnknownKind,
+}
+
+impl Attempt {
+    /// Runs the handler, if the job has not used up its chances, and says how it ended.
+    pub(crate) async fn run(self, handlers: Arc<Handlers>) -> Outcome {
+        let span = self.span();
+        async {
+            let outcome = match self.exhausted() {
+                Some(outcome) => outcome,
+                None => self.judge(self.call(&handlers).await),
+            };
+            match &outcome {
+                Outcome::Ack => tracing::debug!("done"),
+                Outcome::Release { after } => tracing::debug!(?after, "released"),
+                Outcome::Retry { after, error } => tracing::warn!(?after, error, "failed, will be retried"),
+                Outcome::Bury { error } => tracing::error!(error, "buried"),
+            }
+            outcome
+        }
+        .instrument(span)
+        .await
+    }
+
+    fn held(&self) -> &Held {
+        &self.ctx.held
+    }
+
+    fn span(&self) -> tracing::Span {
+        let held = self.held();
+        tracing::info_span!(
+            "duly.attempt",
+            id = %held.job.id,
+            kind = held.job.kind,
+            queue = held.job.queue,
+            attempt = held.attempts + 1,
+            fence = held.fence.0,
+            traceparent = held.job.traceparent,
+        )
+    }
+
+    /// A job that keeps taking its process down is not given another one.
+    fn exhausted(&self) -> Option<Outcome> {
+        let crashes = self.held().crashes;
+        (crashes > self.max_crashes).then(|| {
+            Outcome::bury(format!(
+                "its process died {crashes} times while it ran (at most {} are allowed): not started again",
+                self.max_crashes
+            ))
+        })
+    }
+
+    async fn call(&self, handlers: &Handlers) -> Called {
+        let Some(handler) = handlers.get(&self.held().job.kind) else {
+            return Called::UnknownKind;
+        };
+        // Also the call itself may panic, before it gives a future.
+        let run = AssertUnwindSafe(async { handler(self.ctx.clone()).await }).catch_unwind();
+        match tokio::time::timeout(self.held().job.timeout, run).await {
+            Ok(Ok(answer)) => Called::Answered(answer),
+            Ok(Err(panic)) => Called::Panicked(told(&*panic)),
+            Err(_) => Called::TimedOut,
+        }
+    }
+
+    fn judge(&self, called: Called) -> Outcome {
+        match called {
+            Called::Answered(Answer::Outcome(Outcome::Retry { after, error })) => self.again(Some(after), error),
+            Called::Answered(Answer::Outcome(outcome)) => outcome,
+            Called::Answered(Answer::Failed(error)) => self.again(None, error),
+            Called::Panicked(message) => self.again(None, format!("panicked: {message}")),
+            Called::TimedOut => self.again(None, format!("timed out after {:?}", self.held().job.timeout)),
+            // Another version of the program may know it. It waits as long as it has waited so far, within bounds.
+            Called::UnknownKind => Outcome::release(self.age.clamp(UNKNOWN_MIN, UNKNOWN_MAX)),
+        }
+    }
+
+    /// Another attempt later, unless this was the last one.
+    fn again(&self, after: Option<Duration>, error: String) -> Outcome {
+        let failed = self.held().attempts + 1;
+        if failed >= self.held().job.max_attempts {
+            return Outcome::Bury { error };
+        }
+        let after = after.unwrap_or_else(|| self.retry.delay(failed, fastrand::f64()));
+        Outcome::Retry { after, error }
+    }
+}
+
+fn told(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message").to_owned()
+}

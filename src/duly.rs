@@ -1,0 +1,208 @@
+//! The door: everything a program does with duly goes through here. Checks input, calls the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::job::{JobId, Record};
+use crate::node::NodeRecord;
+use crate::push::{Due, PUSH_MAX, Push, Pushed, check_name};
+use crate::store::{self, Durability, Filter, Health, Moved, Options, Page, QueueCounts, Store};
+use crate::worker::Worker;
+
+/// A handle to a store. Cheap to clone; clones share the store.
+#[derive(Clone)]
+pub struct Duly {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) options: Arc<Options>,
+    url: Arc<str>,
+}
+
+/// Options for [`Duly::open`] that are easier written in code than in a URL.
+#[must_use = "call `open`"]
+#[derive(Clone, Debug)]
+pub struct Builder {
+    url: String,
+    options: Options,
+}
+
+impl Builder {
+    /// What an acknowledged push survives.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.options.durability = durability;
+        self
+    }
+
+    /// How long a node's hold lasts without a beat (default 3 s).
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.options.lease = lease;
+        self
+    }
+
+    /// How long done jobs stay in the store (default 24 h); zero forgets them at once.
+    pub fn keep(mut self, keep: Duration) -> Self {
+        self.options.keep = keep;
+        self
+    }
+
+    /// How long dead jobs stay in the store (default 90 days).
+    pub fn keep_dead(mut self, keep: Duration) -> Self {
+        self.options.keep_dead = keep;
+        self
+    }
+
+    /// How long ids of gone jobs are remembered, at least (default 10 minutes).
+    pub fn remember(mut self, remember: Duration) -> Self {
+        self.options.remember = remember;
+        self
+    }
+
+    /// Another clock: a test moves time itself with [`Clock::manual`].
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.options.clock = clock;
+        self
+    }
+
+    /// Opens the store.
+    pub async fn open(self) -> Result<Duly> {
+        let (store, options) = store::open(&self.url, self.options).await?;
+        Ok(Duly { store, options: Arc::new(options), url: self.url.into() })
+    }
+}
+
+impl Duly {
+    /// Opens a store: the path of a file (made if it is not there), or `:memory:`.
+    ///
+    /// Options may follow in the URL: `duly.db?durability=second&lease=5s&keep=1h`.
+    pub async fn open(url: impl Into<String>) -> Result<Duly> {
+        Duly::builder(url).open().await
+    }
+
+    /// Options for opening a store, in code.
+    pub fn builder(url: impl Into<String>) -> Builder {
+        Builder { url: url.into(), options: Options::default() }
+    }
+
+    /// Pushes one job. Once this answers, the job is kept.
+    pub async fn push(&self, job: impl Into<Push>) -> Result<Pushed> {
+        let mut pushed = self.push_all([job]).await?;
+        pushed.pop().ok_or_else(|| Error::store("push", "the store gave no answer"))
+    }
+
+    /// Pushes many jobs in one step, each into its own queue at its own time: all or none per queue.
+    ///
+    /// Answers in the order of the jobs.
+    pub async fn push_all<P: Into<Push>>(&self, jobs: impl IntoIterator<Item = P>) -> Result<Vec<Pushed>> {
+        let jobs = self.admit(jobs)?;
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.store.push(jobs).await
+    }
+
+    /// Pushes jobs inside your own SQLite transaction on the store's file.
+    ///
+    /// They are there if, and only if, you commit. Call [`AfterCommit::wake`](crate::AfterCommit::wake) then.
+    /// The durability is that of your connection. Do not await anything of duly's while the transaction is open:
+    /// it holds the file's write lock.
+    #[cfg(feature = "sqlite")]
+    pub fn push_in<P: Into<Push>>(
+        &self,
+        tx: &rusqlite::Transaction<'_>,
+        jobs: impl IntoIterator<Item = P>,
+    ) -> Result<store::sqlite::AfterCommit> {
+        let jobs = self.admit(jobs)?;
+        match store::file_of(&self.url)? {
+            Some(path) => store::sqlite::push_in(tx, &path, &self.options.clock, &jobs),
+            None => Err(Error::invalid("store", "is in memory; push_in needs a file that both connections open")),
+        }
+    }
+
+    /// A worker on this store, to be given queues and handlers.
+    pub fn worker(&self) -> Worker {
+        Worker::new(self.clone())
+    }
+
+    /// One job with all that is known of it.
+    pub async fn get(&self, id: JobId) -> Result<Option<Record>> {
+        self.store.get(id).await
+    }
+
+    /// A page of jobs.
+    pub async fn list(&self, filter: Filter) -> Result<Page> {
+        if let Some(queue) = &filter.queue {
+            check_name("queue", queue)?;
+        }
+        self.store.list(filter).await
+    }
+
+    /// Deletes a job that is not running.
+    pub async fn remove(&self, id: JobId) -> Result<()> {
+        moved(id, self.store.remove(id).await?)
+    }
+
+    /// Gives a job that is not running a new due moment. A dead one starts over, with its history kept.
+    pub async fn reschedule(&self, id: JobId, due: Due) -> Result<()> {
+        moved(id, self.store.reschedule(id, due).await?)
+    }
+
+    /// How many jobs are in which state, by queue.
+    pub async fn counts(&self) -> Result<Vec<QueueCounts>> {
+        self.store.counts().await
+    }
+
+    /// Stops claiming from a queue; running jobs go on. Answers whether it was running before.
+    pub async fn pause(&self, queue: &str) -> Result<bool> {
+        check_name("queue", queue)?;
+        self.store.pause(queue, true).await
+    }
+
+    /// Starts claiming from a queue again. Answers whether it was paused before.
+    pub async fn resume(&self, queue: &str) -> Result<bool> {
+        check_name("queue", queue)?;
+        self.store.pause(queue, false).await
+    }
+
+    /// All nodes the store knows.
+    pub async fn nodes(&self) -> Result<Vec<NodeRecord>> {
+        self.store.nodes().await
+    }
+
+    /// What the store says about itself: durability, versions, sizes, warnings.
+    pub async fn health(&self) -> Result<Health> {
+        self.store.health().await
+    }
+
+    /// Checks jobs and fills in what they leave open.
+    fn admit<P: Into<Push>>(&self, jobs: impl IntoIterator<Item = P>) -> Result<Vec<Push>> {
+        let mut admitted = Vec::new();
+        for job in jobs {
+            if admitted.len() == PUSH_MAX {
+                return Err(Error::invalid("jobs", format!("at most {PUSH_MAX} in one push; push them in parts")));
+            }
+            let mut job: Push = job.into();
+            job.check()?;
+            job.keep = Some(job.keep.unwrap_or(self.options.keep));
+            admitted.push(job);
+        }
+        Ok(admitted)
+    }
+}
+
+impl std::fmt::Debug for Duly {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Duly").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+fn moved(id: JobId, moved: Moved) -> Result<()> {
+    match moved {
+        Moved::Yes => Ok(()),
+        Moved::NotFound => Err(Error::NotFound { what: "job", name: id.to_string() }),
+        Moved::Running => Err(Error::Conflict(format!("job {id} is running: wait until its attempt has ended"))),
+        Moved::Existing(other) => {
+            Err(Error::Conflict(format!("the unique key of job {id} belongs to job {other} now")))
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What can go wrong, sorted by what the caller can do about it.
+
+/// The result of everything that can fail in duly.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of another crate, kept only as a cause: its type is not part of duly's interface.
+pub type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// What can go wrong, sorted by what the caller can do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store refused or could not be reached, and nothing was changed: try again later.
+    #[error("{op}: {reason}")]
+    Store {
+        /// What was asked of the store.
+        op: &'static str,
+        /// What the store said, and what to do about it where that is known.
+        reason: String,
+        /// The store's own error.
+        #[source]
+        source: Option<Source>,
+    },
+
+    /// The request was sent and its answer lost: it may or may not have been carried out.
+    /// Safe to repeat with the same job id.
+    #[error("{op}: sent, but the answer was lost; repeat it with the same id")]
+    Unknown {
+        /// What was asked of the store.
+        op: &'static str,
+        /// Why the answer is missing.
+        #[source]
+        source: Option<Source>,
+    },
+
+    /// The job is no longer held by this node: another one has it, and nothing was recorded.
+    #[error("the lease on job {0} was lost: another node has it now")]
+    LeaseLost(crate::JobId),
+
+    /// There is no such thing in the store.
+    #[error("no {what} {name} in the store")]
+    NotFound {
+        /// What kind of thing was looked for.
+        what: &'static str,
+        /// Its name or id.
+        name: String,
+    },
+
+    /// It exists, but is in a state that does not allow this.
+    #[error("{0}")]
+    Conflict(String),
+
+    /// The caller's input is wrong: repeating it will not help.
+    #[error("{field}: {reason}")]
+    Invalid {
+        /// The part of the input that is wrong.
+        field: &'static str,
+        /// What is wrong with it and what would be right.
+        reason: String,
+    },
+
+    /// It took longer than allowed, and nothing was changed.
+    #[error("{op}: timed out; {reason}")]
+    Timeout {
+        /// What was asked.
+        op: &'static str,
+        /// What was waited for.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// One stable word per variant, for logs, metrics, HTTP and the command line.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::Store { .. } => "store",
+            Error::Unknown { .. } => "unknown",
+            Error::LeaseLost(_) => "lease_lost",
+            Error::NotFound { .. } => "not_found",
+            Error::Conflict(_) => "conflict",
+            Error::Invalid { .. } => "invalid",
+            Error::Timeout { .. } => "timeout",
+        }
+    }
+
+    /// Whether the same call may succeed later without any change by the caller.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. })
+    }
+
+    pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
+        Error::Invalid { field, reason: reason.into() }
+    }
+
+    pub(crate) fn store(op: &'static str, reason: impl Into<String>) -> Self {
+        Error::Store { op, reason: reason.into(), source: None }
+    }
+}

@@ -1,0 +1,92 @@
+//! What a worker tells while it works, and its sum at the end.
+
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::job::{Held, JobId, Outcome};
+use crate::node::NodeId;
+
+/// Something that happened in a worker, for whoever wants to show it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// The worker has joined under this identity and begins to claim.
+    Joined {
+        /// Who it is.
+        node: NodeId,
+    },
+    /// An attempt begins.
+    Started {
+        /// The job and its claim.
+        held: &'a Held,
+        /// How long after its due moment it was claimed, by the store's clock.
+        late: Duration,
+    },
+    /// An outcome is recorded: it will not be lost any more.
+    Settled {
+        /// The job and its claim.
+        held: &'a Held,
+        /// How it ended.
+        outcome: &'a Outcome,
+        /// How long the attempt ran.
+        took: Duration,
+    },
+    /// An outcome was refused: the job is another node's by now.
+    Lost {
+        /// The job.
+        id: JobId,
+    },
+    /// Jobs of a dead node were taken back.
+    TakenBack {
+        /// The dead node.
+        node: NodeId,
+        /// How many.
+        jobs: usize,
+    },
+    /// The store failed; the worker tries again.
+    StoreFailed {
+        /// What it said.
+        error: &'a Error,
+        /// When the worker tries again.
+        again_in: Duration,
+    },
+    /// The worker claims no more and waits for what runs.
+    Stopping {
+        /// How many attempts run.
+        running: usize,
+    },
+}
+
+/// How many attempts of a worker ended in which way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tally {
+    /// Done.
+    pub acked: u64,
+    /// To be tried again.
+    pub retried: u64,
+    /// Given up.
+    pub buried: u64,
+    /// Put back without counting.
+    pub released: u64,
+    /// Refused: another node had the job by then.
+    pub lost: u64,
+}
+
+impl Tally {
+    /// All attempts whose outcome was recorded.
+    #[must_use]
+    pub fn settled(&self) -> u64 {
+        self.acked + self.retried + self.buried + self.released
+    }
+
+    pub(crate) fn count(&mut self, outcome: &Outcome) {
+        let field = match outcome {
+            Outcome::Ack => &mut self.acked,
+            Outcome::Retry { .. } => &mut self.retried,
+            Outcome::Bury { .. } => &mut self.buried,
+            Outcome::Release { .. } => &mut self.released,
+        };
+        *field += 1;
+    }
+}

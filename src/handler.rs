@@ -1,0 +1,288 @@
+//! The user's functions: typed at the edge, erased inside. The one place with generics.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use crate::duly::Duly;
+use crate::error::{Result, Source};
+use crate::job::{Fence, Held, Job, JobId, Outcome, Priority};
+use crate::push::{Conflict, Push, Pushed};
+
+/// The args of one kind of job: any type that serde can write and read, and the kind's name.
+///
+/// The methods turn a value into a [`Push`] with one option set, so that they can be chained.
+pub trait Args: Serialize + DeserializeOwned + Send + 'static {
+    /// The kind of job that these are the args of.
+    const KIND: &'static str;
+
+    /// So long from now.
+    fn after(self, delay: Duration) -> Push {
+        Push::from(self).after(delay)
+    }
+    /// At this moment.
+    fn at(self, moment: SystemTime) -> Push {
+        Push::from(self).at(moment)
+    }
+    /// Into this queue.
+    fn queue(self, queue: impl Into<String>) -> Push {
+        Push::from(self).queue(queue)
+    }
+    /// Before or after other ready jobs.
+    fn priority(self, priority: Priority) -> Push {
+        Push::from(self).priority(priority)
+    }
+    /// Only if no unfinished job of the queue has this key.
+    fn unique(self, key: impl Into<String>) -> Push {
+        Push::from(self).unique(key)
+    }
+    /// In place of a waiting job with the same unique key.
+    fn replace(self, key: impl Into<String>) -> Push {
+        Push::from(self).unique(key).on_conflict(Conflict::Replace)
+    }
+    /// Under this id.
+    fn id(self, id: JobId) -> Push {
+        Push::from(self).id(id)
+    }
+    /// So many attempts may fail.
+    fn max_attempts(self, attempts: u32) -> Push {
+        Push::from(self).max_attempts(attempts)
+    }
+    /// One attempt may run so long.
+    fn timeout(self, timeout: Duration) -> Push {
+        Push::from(self).timeout(timeout)
+    }
+    /// Kept so long once it is done.
+    fn keep(self, keep: Duration) -> Push {
+        Push::from(self).keep(keep)
+    }
+    /// With a word to find it by.
+    fn tag(self, tag: impl Into<String>) -> Push {
+        Push::from(self).tag(tag)
+    }
+}
+
+impl<A: Args> From<A> for Push {
+    fn from(args: A) -> Push {
+        let json = serde_json::to_string(&args).map_err(|why| format!("cannot be written as JSON: {why}"));
+        Push::with_args(A::KIND.to_owned(), json)
+    }
+}
+
+/// What a handler gets beside its args.
+#[derive(Clone)]
+pub struct Ctx {
+    pub(crate) held: Arc<Held>,
+    pub(crate) deadline: SystemTime,
+    pub(crate) cancelled: CancellationToken,
+    pub(crate) stopping: CancellationToken,
+    pub(crate) duly: Duly,
+    pub(crate) state: Arc<States>,
+}
+
+pub(crate) type States = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
+
+impl Ctx {
+    /// The job that runs.
+    #[must_use]
+    pub fn job(&self) -> &Job {
+        &self.held.job
+    }
+
+    /// Which attempt this is, from 1.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.held.attempts + 1
+    }
+
+    /// Pass it on to whatever the handler writes to: an older attempt has a smaller one.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.held.fence
+    }
+
+    /// When this attempt will be timed out.
+    #[must_use]
+    pub fn deadline(&self) -> SystemTime {
+        self.deadline
+    }
+
+    /// Resolves when this attempt has lost its job: another node has it, and whatever is done now is done twice.
+    pub async fn cancelled(&self) {
+        self.cancelled.cancelled().await;
+    }
+
+    /// Whether this attempt has lost its job.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.is_cancelled()
+    }
+
+    /// Resolves when the worker begins to stop: a long handler may save its place and return [`Outcome::release`].
+    pub async fn stopping(&self) {
+        self.stopping.cancelled().await;
+    }
+
+    /// Whether the worker is stopping.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.is_cancelled()
+    }
+
+    /// What was given to the worker with [`Worker::with`](crate::Worker::with).
+    #[must_use]
+    pub fn state<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.state.get(&TypeId::of::<T>())?.downcast_ref()
+    }
+
+    /// The door, for everything else.
+    #[must_use]
+    pub fn duly(&self) -> &Duly {
+        &self.duly
+    }
+
+    /// Pushes another job, which carries this one's trace context unless it has its own.
+    pub async fn push(&self, job: impl Into<Push>) -> Result<Pushed> {
+        let mut push: Push = job.into();
+        if push.traceparent.is_none() {
+            push.traceparent.clone_from(&self.held.job.traceparent);
+        }
+        self.duly.push(push).await
+    }
+}
+
+impl std::fmt::Debug for Ctx {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ctx").field("held", &self.held).finish_non_exhaustive()
+    }
+}
+
+/// How a handler's function ended: with an outcome of its own choice, or with an error.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Outcome(Outcome),
+    Failed(String),
+}
+
+/// What a handler may return: nothing, an [`Outcome`], or a `Result` of either with any error.
+pub trait IntoAnswer: sealed::Sealed {}
+
+mod sealed {
+    use super::{Answer, Outcome, Source, told};
+
+    pub trait Sealed {
+        #[doc(hidden)]
+        fn into_answer(self) -> super::AnswerBox;
+    }
+    impl Sealed for () {
+        fn into_answer(self) -> super::AnswerBox {
+            super::AnswerBox(Answer::Outcome(Outcome::Ack))
+        }
+    }
+    impl Sealed for Outcome {
+        fn into_answer(self) -> super::AnswerBox {
+            super::AnswerBox(Answer::Outcome(self))
+        }
+    }
+    impl<T: Sealed, E: Into<Source>> Sealed for Result<T, E> {
+        fn into_answer(self) -> super::AnswerBox {
+            match self {
+                Ok(value) => value.into_answer(),
+                Err(error) => super::AnswerBox(Answer::Failed(told(&error.into()))),
+            }
+        }
+    }
+}
+
+/// Keeps [`Answer`] out of the public interface.
+#[doc(hidden)]
+pub struct AnswerBox(Answer);
+
+impl IntoAnswer for () {}
+impl IntoAnswer for Outcome {}
+impl<T: IntoAnswer, E: Into<Source>> IntoAnswer for Result<T, E> {}
+
+/// An error and its causes in one line.
+fn told(error: &Source) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let next_text = next.to_string();
+        // Many errors repeat their cause in their own text.
+        if !text.contains(&next_text) {
+            text.push_str(": ");
+            text.push_str(&next_text);
+        }
+        cause = next.source();
+    }
+    text
+}
+
+type Ending = Pin<Box<dyn Future<Output = Answer> + Send>>;
+type Erased = Arc<dyn Fn(Ctx) -> Ending + Send + Sync>;
+
+/// Which function runs which kind.
+#[derive(Clone, Default)]
+pub(crate) struct Handlers {
+    by_kind: HashMap<String, Erased>,
+    /// Runs every kind that has no handler of its own.
+    any: Option<Erased>,
+}
+
+impl Handlers {
+    pub(crate) fn on<A, F, Fut, R>(&mut self, handler: F)
+    where
+        A: Args,
+        F: Fn(A, Ctx) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = R> + Send + 'static,
+        R: IntoAnswer,
+    {
+        let handler = Arc::new(handler);
+        let erased = move |ctx: Ctx| -> Ending {
+            let args = serde_json::from_str::<A>(&ctx.held.job.args);
+            let handler = handler.clone();
+            Box::pin(async move {
+                match args {
+                    Ok(args) => handler(args, ctx).await.into_answer().0,
+                    Err(why) => Answer::Failed(format!(
+                        "the args do not decode as {}: {why}; fix the pusher or the type, then reschedule the job",
+                        std::any::type_name::<A>()
+                    )),
+                }
+            })
+        };
+        self.by_kind.insert(A::KIND.to_owned(), Arc::new(erased));
+    }
+
+    pub(crate) fn on_any<F, Fut, R>(&mut self, kind: Option<String>, handler: F)
+    where
+        F: Fn(Ctx) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = R> + Send + 'static,
+        R: IntoAnswer,
+    {
+        let handler = Arc::new(handler);
+        let erased = move |ctx: Ctx| -> Ending {
+            let handler = handler.clone();
+            Box::pin(async move { handler(ctx).await.into_answer().0 })
+        };
+        match kind {
+            Some(kind) => drop(self.by_kind.insert(kind, Arc::new(erased))),
+            None => self.any = Some(Arc::new(erased)),
+        }
+    }
+
+    pub(crate) fn get(&self, kind: &str) -> Option<&Erased> {
+        self.by_kind.get(kind).or(self.any.as_ref())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_kind.is_empty() && self.any.is_none()
+    }
+}

@@ -1,0 +1,63 @@
+//! Durable jobs that run on time.
+//!
+//! A **job** is pushed through the **door** ([`Duly`]) into a **store** (a SQLite file; no server).
+//! A **worker** claims it when it is **due**, runs it as an **attempt**, and records its **outcome**,
+//! which counts only if the worker's **node** still holds the job with that **fence**.
+//! Whatever is killed at whatever moment: an acknowledged push is run, or is still there.
+//!
+//! ```
+//! use std::time::Duration;
+//! use duly::{Args, Ctx, Duly};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Resize { image: u64, width: u32 }
+//! impl Args for Resize { const KIND: &'static str = "resize"; }
+//!
+//! async fn resize(job: Resize, ctx: Ctx) -> Result<(), std::io::Error> {
+//!     println!("image {} to {} px, attempt {}", job.image, job.width, ctx.attempt());
+//!     Ok(())
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> duly::Result<()> {
+//! let duly = Duly::open(":memory:").await?;               // or "duly.db"
+//! duly.push(Resize { image: 7, width: 640 }).await?;
+//! duly.push(Resize { image: 8, width: 640 }.after(Duration::from_secs(60))).await?;
+//! let tally = duly.worker().queue("default", 20).on(resize).drain().await?; // a service calls .run()
+//! assert_eq!(tally.acked, 1);
+//! # Ok(())
+//! # }
+//! ```
+
+mod attempt;
+mod clock;
+mod duly;
+mod error;
+mod event;
+mod handler;
+mod job;
+mod node;
+mod push;
+mod retry;
+pub mod store;
+mod worker;
+
+pub use clock::Clock;
+pub use duly::{Builder, Duly};
+pub use error::{Error, Result, Source};
+pub use event::{Event, Tally};
+pub use handler::{Args, Ctx, IntoAnswer};
+pub use job::{Failure, Fence, Held, Job, JobId, Outcome, Priority, Record, State};
+pub use node::{BEAT, LEASE, Node, NodeId, NodeRecord};
+pub use push::{
+    ARGS_BYTES_MAX, Conflict, DEFAULT_QUEUE, Due, MAX_ATTEMPTS, NAME_BYTES_MAX, PUSH_MAX, Push, Pushed, TAGS_MAX,
+    TIMEOUT, UNIQUE_BYTES_MAX,
+};
+pub use retry::Retry;
+#[cfg(feature = "sqlite")]
+pub use rusqlite;
+#[cfg(feature = "sqlite")]
+pub use store::sqlite::AfterCommit;
+pub use store::{Durability, Filter, Health, Page, QueueCounts};
+pub use worker::Worker;

@@ -1,0 +1,95 @@
+//! From the number of failed attempts to the delay before the next one. Pure.
+
+use std::time::Duration;
+
+/// How long to wait between attempts: exponential, with a ceiling and jitter.
+///
+/// The default waits 1 s after the first failure, doubles each time up to 6 hours,
+/// and spreads each delay by a quarter either way: 25 attempts take about two and a half days.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Retry {
+    base: Duration,
+    factor: f64,
+    max: Duration,
+    jitter: f64,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Retry { base: Duration::from_secs(1), factor: 2.0, max: Duration::from_secs(6 * 3600), jitter: 0.25 }
+    }
+}
+
+impl Retry {
+    /// Waits `base`, then twice as long each time, up to six hours.
+    #[must_use]
+    pub fn exponential(base: Duration) -> Self {
+        Retry { base, ..Retry::default() }
+    }
+
+    /// Waits the same time after every failure.
+    #[must_use]
+    pub fn every(delay: Duration) -> Self {
+        Retry { base: delay, factor: 1.0, max: delay, jitter: 0.0 }
+    }
+
+    /// By how much each delay is longer than the one before: at least 1.
+    #[must_use]
+    pub fn factor(mut self, factor: f64) -> Self {
+        self.factor = if factor.is_finite() { factor.max(1.0) } else { 1.0 };
+        self
+    }
+
+    /// No delay is longer than this.
+    #[must_use]
+    pub fn max(mut self, max: Duration) -> Self {
+        self.max = max;
+        self
+    }
+
+    /// Spreads each delay by this share either way, from 0 (exact) to 1.
+    #[must_use]
+    pub fn jitter(mut self, share: f64) -> Self {
+        self.jitter = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
+        self
+    }
+
+    /// The delay after the `failed`-th failure (from 1); `random` in 0..1 picks a place in the spread.
+    #[must_use]
+    pub fn delay(&self, failed: u32, random: f64) -> Duration {
+        let max = self.max.as_secs_f64();
+        let exponent = i32::try_from(failed.saturating_sub(1)).unwrap_or(i32::MAX);
+        let plain = (self.base.as_secs_f64() * self.factor.powi(exponent)).min(max);
+        let spread = plain * self.jitter * (random.clamp(0.0, 1.0) * 2.0 - 1.0);
+        Duration::try_from_secs_f64((plain + spread).clamp(0.0, max)).unwrap_or(self.max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn doubles_up_to_the_ceiling() {
+        let retry = Retry::exponential(Duration::from_secs(1)).jitter(0.0);
+        let secs: Vec<u64> = [1, 2, 3, 14, 15, 16, 25].map(|n| retry.delay(n, 0.5).as_secs()).to_vec();
+        assert_eq!(secs, [1, 2, 4, 8192, 16384, 21600, 21600]);
+    }
+
+    proptest! {
+        #[test]
+        fn stays_within_its_bounds(base in 0u64..100_000, factor in -5.0f64..50.0, max in 0u64..1_000_000,
+                                   jitter in -1.0f64..3.0, failed in any::<u32>(), random in any::<f64>()) {
+            let max = Duration::from_millis(max);
+            let retry = Retry::exponential(Duration::from_millis(base)).factor(factor).max(max).jitter(jitter);
+            prop_assert!(retry.delay(failed, random) <= max);
+        }
+
+        #[test]
+        fn without_jitter_never_shrinks(base in 1u64..10_000, failed in 1u32..u32::MAX) {
+            let retry = Retry::exponential(Duration::from_millis(base)).jitter(0.0);
+            prop_assert!(retry.delay(failed + 1, 0.0) >= retry.delay(failed, 0.0));
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! THE CONTRACT: what every store promises, one paragraph per method.
+//!
+//! A store keeps state and moves it in atomic steps.
+//! It never decides: it knows no limits, no backoff and no handlers.
+//! Absence is a value, not an error.
+//! One clock decides what is due and which lease is over: the store's own, read once in each step.
+
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use tokio::sync::mpsc;
+
+use crate::error::Result;
+use crate::job::{Fence, Held, JobId, Outcome, Record, State};
+use crate::node::{Node, NodeId, NodeRecord};
+use crate::push::{Due, Push, Pushed};
+
+mod open;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+pub use open::Durability;
+#[cfg(feature = "sqlite")]
+pub(crate) use open::file_of;
+pub(crate) use open::{Options, open};
+
+/// Most jobs in one claim.
+pub const CLAIM_MAX: usize = 1_000;
+/// Most outcomes in one settle.
+pub const SETTLE_MAX: usize = 1_000;
+/// Most jobs taken back from a dead node in one claim.
+pub const TAKE_BACK_MAX: usize = 500;
+/// Most jobs moved from scheduled to ready in one claim.
+pub const PROMOTE_MAX: usize = 1_000;
+/// Most ended jobs deleted in one prune.
+pub const PRUNE_MAX: usize = 1_000;
+/// Most jobs on one page of a list.
+pub const PAGE_MAX: usize = 1_000;
+/// Longest error text kept in a job's history, in bytes.
+pub const ERROR_BYTES_MAX: usize = 4 * 1024;
+/// Most failures kept per job: the newest stay.
+pub const FAILURES_MAX: usize = 50;
+
+/// What a worker asks of one queue.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The queue.
+    pub queue: String,
+    /// Take at most so many.
+    pub max: usize,
+    /// The answer to an earlier claim was lost: give everything that the node holds in this queue, and nothing new.
+    pub redo: bool,
+    /// A node that may be dead: take back what it holds here, if it is.
+    pub suspect: Option<NodeId>,
+}
+
+/// What a claim gives.
+#[derive(Debug)]
+pub struct Claimed {
+    /// The jobs, in the order in which they should start.
+    pub jobs: Vec<Held>,
+    /// The store's time at this step.
+    pub now: SystemTime,
+    /// More jobs were ready than were asked for, or there was more to take back or to promote: ask again.
+    pub more: bool,
+    /// How long from `now` until the next job of this queue falls due; `None` if none is scheduled.
+    pub next_due: Option<Duration>,
+    /// How many other idle nodes wait for this queue: at a due moment the node of rank r looks a little later than that of rank r - 1.
+    pub rank: u32,
+    /// How many jobs were taken back from the suspect.
+    pub taken_back: usize,
+}
+
+/// How one attempt ended: names the held job whole, so that holder, job and fence are checked at once.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// The job's queue.
+    pub queue: String,
+    /// The job.
+    pub id: JobId,
+    /// The claim it was held under.
+    pub fence: Fence,
+    /// What to record.
+    pub outcome: Outcome,
+    /// Its unique key, to be freed if this ends the job.
+    pub unique: Option<String>,
+    /// How long it stays once it is done, or dead.
+    pub keep: Duration,
+    /// The store's own number for the job.
+    pub(crate) place: i64,
+}
+
+/// What a beat answers.
+#[derive(Clone, Debug, Default)]
+pub struct Beaten {
+    /// How many jobs the node holds, by queue; queues in which it holds none are absent.
+    pub held: Vec<(String, u64)>,
+    /// Nodes that may be dead, and the queues in which they hold something.
+    pub suspects: Vec<(NodeId, String)>,
+}
+
+/// A signal that something happened sooner than expected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// Look into this queue.
+    Queue(String),
+    /// A node may have died: beat, and see whom the answer suspects.
+    Beat,
+}
+
+/// What became of a remove or a reschedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// Done.
+    Yes,
+    /// There is no such job.
+    NotFound,
+    /// The job is running: it cannot be moved under its holder's feet.
+    Running,
+    /// The job's unique key belongs to this other job now.
+    Existing(JobId),
+}
+
+/// Which jobs to list.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Only of this queue.
+    pub queue: Option<String>,
+    /// Only in this state.
+    pub state: Option<State>,
+    /// Only of this kind.
+    pub kind: Option<String>,
+    /// At most so many.
+    pub limit: usize,
+    /// Go on after this page.
+    pub cursor: Option<String>,
+}
+
+/// A page of a list.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// The jobs, without their failures.
+    pub jobs: Vec<Record>,
+    /// Where the next page starts, if there may be one.
+    pub next: Option<String>,
+}
+
+/// How many jobs of a queue are in which state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct QueueCounts {
+    /// The queue.
+    pub queue: String,
+    /// Nothing is claimed from it.
+    pub paused: bool,
+    /// Jobs that wait for their due moment.
+    pub scheduled: u64,
+    /// Jobs that may be claimed.
+    pub ready: u64,
+    /// Jobs held by a node.
+    pub running: u64,
+    /// Done jobs that are still kept.
+    pub done: u64,
+    /// Jobs that were given up.
+    pub dead: u64,
+}
+
+/// What a store says about itself: each fact a line for people.
+#[derive(Clone, Debug, serde::Serialize)]
+#[non_exhaustive]
+pub struct Health {
+    /// What survives a crash and a power cut, in one sentence.
+    pub durability: String,
+    /// Name and value of everything else worth knowing.
+    pub facts: Vec<(String, String)>,
+    /// What should be mended, with what to do.
+    pub warnings: Vec<String>,
+}
+
+/// Where all state lives.
+///
+/// Public to read, sealed until 1.0: implement it only inside this crate.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Puts jobs into the store, each into its own queue at its own time and priority: all or none per queue.
+    ///
+    /// A job whose id is in its queue, or was there in the last ten minutes, changes nothing and answers `Existing`.
+    /// So does one whose unique key is taken, unless it asks to replace a job that waits.
+    /// Of two jobs with the same key in one push the first wins. Answers in the order of the jobs.
+    async fn push(&self, jobs: Vec<Push>) -> Result<Vec<Pushed>>;
+
+    /// Takes up to `max` jobs of one queue for `node`: first what the suspect held, if it is dead, goes back to ready;
+    /// then what has fallen due becomes ready; then the first ready jobs are taken, by priority and by the moment they became ready.
+    ///
+    /// Never blocks, never takes a job before its due moment, and takes nothing from a paused queue.
+    /// An empty answer still says when to look again, and puts the node on the list of those that the next push may wake.
+    async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed>;
+
+    /// Records how attempts ended, and returns those the node no longer held: nothing of theirs was recorded.
+    ///
+    /// A retried job goes to the tail of its queue at its new due moment, a released one back to the head.
+    async fn settle(&self, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>>;
+
+    /// One job with all that is known of it.
+    async fn get(&self, id: JobId) -> Result<Option<Record>>;
+
+    /// A page of jobs.
+    async fn list(&self, filter: Filter) -> Result<Page>;
+
+    /// Deletes a job that is not running; its id stays remembered.
+    async fn remove(&self, id: JobId) -> Result<Moved>;
+
+    /// Gives a job that is not running a new due moment; a dead or done one starts over with no failed attempts.
+    async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved>;
+
+    /// How many jobs are in which state, by queue.
+    async fn counts(&self) -> Result<Vec<QueueCounts>>;
+
+    /// Stops or starts claiming from a queue, also one that has no job yet. Answers whether that changed anything.
+    async fn pause(&self, queue: &str, paused: bool) -> Result<bool>;
+
+    /// Deletes done and dead jobs that are past their time, and done ones beyond the newest `done_max`.
+    /// Answers how many went: as many as [`PRUNE_MAX`] means that there may be more.
+    async fn prune(&self, queue: &str, done_max: usize) -> Result<usize>;
+
+    /// A node's sign of life; the first one makes it known.
+    /// While its lease runs, what it holds is its own.
+    async fn beat(&self, node: &Node) -> Result<Beaten>;
+
+    /// A node goes in good order. What it still holds can be taken back at once.
+    async fn leave(&self, node: NodeId) -> Result<()>;
+
+    /// All nodes the store knows.
+    async fn nodes(&self) -> Result<Vec<NodeRecord>>;
+
+    /// The wakes meant for a node that has beaten. A wake may be lost: look once a second besides.
+    async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>>;
+
+    /// What the store says about itself.
+    async fn health(&self) -> Result<Health>;
+}

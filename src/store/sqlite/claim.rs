@@ -1,0 +1,167 @@
+//! Claim: take back, promote, take. One bounded step.
+
+use rusqlite::params;
+
+use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, job};
+use super::tx::Tx;
+use super::{failure, place};
+use crate::NodeId;
+use crate::clock::from_micros;
+use crate::job::{Fence, Held};
+use crate::store::{PROMOTE_MAX, TAKE_BACK_MAX};
+use std::time::Duration;
+
+/// Even a claim of one job moves so many due ones: a backlog of due jobs is worked off, not nibbled at.
+const PROMOTE_MIN: usize = 200;
+
+/// What one claim did.
+pub(super) struct Step {
+    pub(super) jobs: Vec<Held>,
+    pub(super) now: i64,
+    pub(super) more: bool,
+    pub(super) next_due: Option<Duration>,
+}
+
+/// Takes up to `max` jobs of a queue for a node.
+pub(super) fn claim(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) -> rusqlite::Result<Step> {
+    let mut step = Step { jobs: Vec::new(), now: tx.now, more: false, next_due: None };
+    let paused: bool =
+        tx.statement("SELECT paused FROM duly_queue WHERE no = ?1")?.query_row([queue], |row| row.get(0))?;
+    if paused {
+        return Ok(step);
+    }
+    let promote_max = PROMOTE_MAX.min(PROMOTE_MIN.max(4 * max));
+    let promoted = promote(tx, queue, promote_max)?;
+    step.jobs = take(tx, node, queue, name, max)?;
+    step.more = promoted == promote_max || (step.jobs.len() == max && any_ready(tx, queue)?);
+    step.next_due = next_due(tx, queue)?;
+    Ok(step)
+}
+
+/// Everything that a node holds in a queue: the answer to a claim whose first answer was lost.
+pub(super) fn redo(tx: &Tx<'_>, node: i64, queue: i64, name: &str) -> rusqlite::Result<Vec<Held>> {
+    tx.statement(&format!(
+        "SELECT {JOB_COLUMNS}, h.no, h.priority, h.seq, h.due, h.attempts, h.crashes, h.fence
+           FROM duly_held h JOIN duly_job j ON j.no = h.no WHERE h.node = ?1 AND h.queue = ?2 ORDER BY h.priority, h.seq"
+    ))?
+    .query_map([node, queue], |row| {
+        let fence: i64 = row.get(JOB_COLUMNS_LEN + 6)?;
+        held(row, name, fence)
+    })?
+    .collect()
+}
+
+/// Moves what a dead node held in this queue back to its old places, a crash counted for each.
+pub(super) fn take_back(tx: &Tx<'_>, dead: i64, id: NodeId, queue: i64) -> rusqlite::Result<usize> {
+    let held: Vec<(i64, u32)> = tx
+        .statement("SELECT no, attempts FROM duly_held WHERE node = ?1 AND queue = ?2 ORDER BY priority, seq LIMIT ?3")?
+        .query_map(params![dead, queue, TAKE_BACK_MAX], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    for (no, attempts) in &held {
+        tx.statement(
+            "INSERT INTO duly_ready (queue, priority, seq, no, due, attempts, crashes)
+             SELECT queue, priority, seq, no, due, attempts, crashes + 1 FROM duly_held WHERE no = ?1",
+        )?
+        .execute([no])?;
+        tx.statement("DELETE FROM duly_held WHERE no = ?1")?.execute([no])?;
+        failure::record(
+            tx,
+            *no,
+            attempts + 1,
+            id,
+            "the node died, or was paused beyond its lease, while it held this job",
+        )?;
+    }
+    Ok(held.len())
+}
+
+/// Moves up to `max` jobs that have fallen due to the tail of the ready ones.
+fn promote(tx: &Tx<'_>, queue: i64, max: usize) -> rusqlite::Result<usize> {
+    struct Due {
+        due: i64,
+        no: i64,
+        priority: i64,
+        attempts: u32,
+        crashes: u32,
+    }
+    let due: Vec<Due> = tx
+        .statement(
+            "SELECT due, no, priority, attempts, crashes FROM duly_scheduled
+              WHERE queue = ?1 AND due <= ?2 ORDER BY due, no LIMIT ?3",
+        )?
+        .query_map(params![queue, tx.now, max], |row| {
+            Ok(Due {
+                due: row.get(0)?,
+                no: row.get(1)?,
+                priority: row.get(2)?,
+                attempts: row.get(3)?,
+                crashes: row.get(4)?,
+            })
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    let Some(last) = due.last() else {
+        return Ok(0);
+    };
+    tx.statement("DELETE FROM duly_scheduled WHERE queue = ?1 AND (due, no) <= (?2, ?3)")?
+        .execute(params![queue, last.due, last.no])?;
+    for d in &due {
+        place::ready(tx, queue, d.no, d.priority, tx.number()?, d.due, d.attempts, d.crashes)?;
+    }
+    Ok(due.len())
+}
+
+/// Takes the first `max` ready jobs.
+fn take(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) -> rusqlite::Result<Vec<Held>> {
+    let mut jobs = Vec::new();
+    let mut last = (0, 0);
+    let mut select = tx.statement(&format!(
+        "SELECT {JOB_COLUMNS}, r.no, r.priority, r.seq, r.due, r.attempts, r.crashes
+           FROM duly_ready r JOIN duly_job j ON j.no = r.no
+          WHERE r.queue = ?1 ORDER BY r.priority, r.seq LIMIT ?2"
+    ))?;
+    let mut rows = select.query(params![queue, max])?;
+    while let Some(row) = rows.next()? {
+        // The fence is one for the whole claim, drawn once it is known to take anything.
+        jobs.push(held(row, name, 0)?);
+        last = (row.get(JOB_COLUMNS_LEN + 1)?, row.get(JOB_COLUMNS_LEN + 2)?);
+    }
+    drop(rows);
+    if jobs.is_empty() {
+        return Ok(jobs);
+    }
+    let fence = tx.fence()?;
+    for held in &mut jobs {
+        held.fence = Fence(fence.unsigned_abs());
+    }
+    let range = params![queue, last.0, last.1, node, fence];
+    tx.statement(
+        "INSERT INTO duly_held (no, node, queue, fence, priority, seq, due, attempts, crashes)
+         SELECT no, ?4, queue, ?5, priority, seq, due, attempts, crashes FROM duly_ready
+          WHERE queue = ?1 AND (priority, seq) <= (?2, ?3)",
+    )?
+    .execute(range)?;
+    tx.statement("DELETE FROM duly_ready WHERE queue = ?1 AND (priority, seq) <= (?2, ?3)")?
+        .execute(params![queue, last.0, last.1])?;
+    Ok(jobs)
+}
+
+fn held(row: &rusqlite::Row<'_>, queue: &str, fence: i64) -> rusqlite::Result<Held> {
+    Ok(Held {
+        job: job(row, queue.to_owned())?,
+        fence: Fence(fence.unsigned_abs()),
+        due: from_micros(row.get(JOB_COLUMNS_LEN + 3)?),
+        attempts: row.get(JOB_COLUMNS_LEN + 4)?,
+        crashes: row.get(JOB_COLUMNS_LEN + 5)?,
+        place: row.get(JOB_COLUMNS_LEN)?,
+    })
+}
+
+fn any_ready(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<bool> {
+    tx.statement("SELECT EXISTS (SELECT 1 FROM duly_ready WHERE queue = ?1)")?.query_row([queue], |row| row.get(0))
+}
+
+fn next_due(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<Option<Duration>> {
+    let due: Option<i64> =
+        tx.statement("SELECT min(due) FROM duly_scheduled WHERE queue = ?1")?.query_row([queue], |row| row.get(0))?;
+    Ok(due.map(|due| Duration::from_micros(u64::try_from(due - tx.now).unwrap_or(0))))
+}

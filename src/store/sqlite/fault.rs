@@ -1,0 +1,37 @@
+//! From SQLite's errors to ours: what happened, and what to do about it.
+
+use rusqlite::ErrorCode;
+
+use crate::error::Error;
+
+/// What SQLite said, as an error of ours, when nothing can have been written.
+pub(super) fn refused(op: &'static str, error: rusqlite::Error) -> Error {
+    let reason = match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            return Error::Timeout {
+                op,
+                reason: "another connection has kept the file's write lock all this time; \
+                         end your own transaction (push_in) before you await anything of duly's"
+                    .into(),
+            };
+        }
+        Some(ErrorCode::DiskFull) => "the disk is full; nothing was changed, free some space and try again".into(),
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+            "the file or its directory cannot be written; mend its permissions".into()
+        }
+        Some(ErrorCode::CannotOpen) => "the file cannot be opened; its directory must exist and be writable".into(),
+        Some(ErrorCode::NotADatabase) => "this is not a SQLite file; choose another path, it was left as it is".into(),
+        Some(ErrorCode::DatabaseCorrupt) => "the file is damaged; stop all workers and restore a backup".into(),
+        Some(ErrorCode::SystemIoFailure) => format!("the disk failed: {error}"),
+        _ => error.to_string(),
+    };
+    Error::Store { op, reason, source: Some(Box::new(error)) }
+}
+
+/// What SQLite said to a COMMIT: after a failed write or sync nobody knows what the disk has kept.
+pub(super) fn commit_failed(op: &'static str, error: rusqlite::Error) -> Error {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::SystemIoFailure) => Error::Unknown { op, source: Some(Box::new(error)) },
+        _ => refused(op, error),
+    }
+}

@@ -1,0 +1,225 @@
+//! Opening the file: refuse what cannot work, set up the connection, make or check the tables.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior};
+
+use super::fault;
+use crate::error::{Error, Result};
+use crate::store::open::Durability;
+
+/// The format this build reads and writes. A newer one is refused, an older one would be migrated.
+pub(super) const FORMAT: u32 = 1;
+/// The first SQLite without the bug that could damage a WAL shared by several connections.
+pub(super) const SQLITE_MIN: i32 = 3_051_003;
+/// How long to wait for the write lock.
+const BUSY: Duration = Duration::from_secs(5);
+/// How long one wait lasts: short and even, so that no process starves.
+const BUSY_STEP: Duration = Duration::from_micros(100);
+/// Statements kept prepared per connection.
+const STATEMENTS_MAX: usize = 96;
+
+const SCHEMA: &str = include_str!("schema.sql");
+
+/// The path of the file itself, with links followed, so that all processes find the same board beside it.
+pub(super) fn prepare(path: &Path) -> Result<PathBuf> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let shown = path.display();
+    if !parent.is_dir() {
+        return Err(Error::store(
+            "open",
+            format!("{shown}: the directory {} does not exist; make it first", parent.display()),
+        ));
+    }
+    if path.is_dir() {
+        return Err(Error::store("open", format!("{shown} is a directory; name a file in it")));
+    }
+    if let Some(system) = network_file_system(parent) {
+        return Err(Error::store(
+            "open",
+            format!(
+                "{shown} is on a network file system ({system}), where SQLite's WAL is not safe; \
+                 put it on a local disk, or use a server when several machines share work"
+            ),
+        ));
+    }
+    // Made by us if it is new, so that only its owner can read it.
+    let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+    if let Err(e) = made {
+        return Err(Error::store("open", format!("{shown} cannot be opened for writing: {e}; mend its permissions")));
+    }
+    path.canonicalize().map_err(|e| Error::store("open", format!("{shown}: {e}")))
+}
+
+/// The connection that writes.
+pub(super) fn connect(path: &Path, durability: Durability) -> Result<Connection> {
+    if rusqlite::version_number() < SQLITE_MIN {
+        return Err(Error::store(
+            "open",
+            format!("SQLite {} can damage files shared by processes; build with the bundled one", rusqlite::version()),
+        ));
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut conn = Connection::open_with_flags(path, flags).map_err(|e| told(path, e))?;
+    set_up(&mut conn, durability).map_err(|e| told(path, e))?;
+    migrate(&conn, &path.display().to_string())?;
+    Ok(conn)
+}
+
+/// A connection that only reads, beside the one that writes.
+pub(super) fn connect_to_read(path: &Path) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut conn = Connection::open_with_flags(path, flags).map_err(|e| told(path, e))?;
+    conn.busy_handler(Some(wait)).map_err(|e| told(path, e))?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    conn.execute_batch("PRAGMA query_only = ON; PRAGMA trusted_schema = OFF; PRAGMA cache_size = -4096;")
+        .map_err(|e| told(path, e))?;
+    Ok(conn)
+}
+
+/// A store that lives as long as its connection.
+pub(super) fn connect_in_memory() -> Result<Connection> {
+    let conn = Connection::open_in_memory().map_err(|e| fault::refused("open", e))?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    migrate(&conn, ":memory:")?;
+    Ok(conn)
+}
+
+fn told(path: &Path, error: rusqlite::Error) -> Error {
+    match fault::refused("open", error) {
+        Error::Store { op, reason, source } => {
+            Error::Store { op, reason: format!("{}: {reason}", path.display()), source }
+        }
+        other => other,
+    }
+}
+
+fn set_up(conn: &mut Connection, durability: Durability) -> rusqlite::Result<()> {
+    conn.busy_handler(Some(wait))?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    to_wal(conn)?;
+    let synchronous = match durability {
+        Durability::Fsync => "FULL",
+        Durability::Second => "NORMAL",
+    };
+    conn.execute_batch(&format!(
+        "PRAGMA synchronous = {synchronous};
+         PRAGMA wal_autocheckpoint = 1000;
+         PRAGMA journal_size_limit = 16777216;
+         PRAGMA cache_size = -16384;
+         PRAGMA temp_store = MEMORY;
+         PRAGMA trusted_schema = OFF;
+         PRAGMA cell_size_check = ON;"
+    ))
+}
+
+/// Switching to WAL needs the file for itself and does not ask the busy handler: tried until it works.
+fn to_wal(conn: &Connection) -> rusqlite::Result<()> {
+    for turn in 0.. {
+        match conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0)) {
+            Err(e) if e.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && wait(turn) => {}
+            other => return other.map(drop),
+        }
+    }
+    Ok(())
+}
+
+/// The busy handler: sleeps a short, even time, then asks again.
+fn wait(turn: i32) -> bool {
+    std::thread::sleep(BUSY_STEP);
+    // A sleep takes about 50 us more than asked.
+    BUSY_STEP.saturating_mul(turn.unsigned_abs()) * 3 / 2 < BUSY
+}
+
+/// Makes the tables, or checks that this build can use those that are there.
+fn migrate(conn: &Connection, shown: &str) -> Result<()> {
+    let made = || -> rusqlite::Result<Option<String>> {
+        let tx = rusqlite::Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+        let known: bool = tx.query_row(
+            "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'duly_meta')",
+            [],
+            |row| row.get(0),
+        )?;
+        if known {
+            return format_of(&tx);
+        }
+        tx.execute_batch(SCHEMA)?;
+        tx.execute_batch(&format!(
+            "INSERT INTO duly_meta (name, value) VALUES ('format', '{FORMAT}'), ('made_by', 'duly {}');
+             INSERT INTO duly_mark (name, value) VALUES ('number', 1), ('fence', 0), ('gone_half', 0), ('gone_since', 0);",
+            env!("CARGO_PKG_VERSION")
+        ))?;
+        tx.commit()?;
+        Ok(Some(FORMAT.to_string()))
+    };
+    let format = made().map_err(|e| told(Path::new(shown), e))?.unwrap_or_default();
+    match format.parse::<u32>() {
+        Ok(FORMAT) => Ok(()),
+        Ok(newer) if newer > FORMAT => Err(Error::store(
+            "open",
+            format!("{shown} has format {newer}, this build of duly knows up to {FORMAT}; use a newer duly"),
+        )),
+        _ => Err(Error::store(
+            "open",
+            format!("{shown} has duly's tables with the unknown format {format:?}; restore a backup"),
+        )),
+    }
+}
+
+/// The format of the tables in a file.
+pub(super) fn format_of(conn: &Connection) -> rusqlite::Result<Option<String>> {
+    conn.query_row("SELECT value FROM duly_meta WHERE name = 'format'", [], |row| row.get(0)).optional()
+}
+
+#[cfg(target_os = "linux")]
+fn network_file_system(dir: &Path) -> Option<&'static str> {
+    let magic = rustix::fs::statfs(dir).ok()?.f_type;
+    network_name(i64::try_from(magic).ok()? & 0xffff_ffff)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn network_file_system(_dir: &Path) -> Option<&'static str> {
+    None
+}
+
+/// The name of a file system on which processes of several machines could meet, by statfs(2)'s number.
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "statfs has no such number elsewhere"))]
+fn network_name(magic: i64) -> Option<&'static str> {
+    Some(match magic {
+        0x6969 => "NFS",
+        0x517b | 0xfe53_4d42 | 0xff53_4d42 => "SMB",
+        0x0102_1997 => "9P",
+        0x00c3_6400 => "Ceph",
+        0x5346_414f => "AFS",
+        0x7375_7245 => "Coda",
+        0x0bd0_0bd0 => "Lustre",
+        0x0116_1970 => "GFS2",
+        0x7461_636f => "OCFS2",
+        0x6573_5546 => "FUSE",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bundled_sqlite_is_past_the_wal_reset_bug() {
+        assert!(rusqlite::version_number() >= SQLITE_MIN, "{}", rusqlite::version());
+    }
+
+    #[test]
+    fn network_file_systems_are_known_by_number() {
+        assert_eq!(network_name(0x6969), Some("NFS"));
+        assert_eq!(network_name(0xff53_4d42), Some("SMB"));
+        assert_eq!(network_name(0xef53), None, "ext4 is local");
+        assert_eq!(network_name(0x0102_1994), None, "tmpfs is local");
+    }
+}

@@ -1,0 +1,347 @@
+//! The store in a SQLite file: no server, several processes, one sync for many.
+//!
+//! One thread writes ([`writer`]), one reads ([`reader`]); nodes meet on a board beside the file ([`board`]).
+
+mod board;
+mod claim;
+mod failure;
+mod fault;
+mod file;
+mod health;
+mod place;
+mod push;
+mod push_in;
+mod query;
+mod reader;
+mod rows;
+mod settle;
+mod tx;
+mod wake;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension, params};
+use tokio::sync::mpsc;
+
+use self::board::{Board, Life};
+use self::reader::Reader;
+use self::tx::Tx;
+use self::wake::Waker;
+use self::writer::Writer;
+use super::open::Options;
+use super::{Beaten, CLAIM_MAX, Claim, Claimed, End, Filter, Health, Moved, PRUNE_MAX, Page, QueueCounts, Store, Wake};
+use crate::clock::{Clock, Micros, from_micros, micros};
+use crate::error::{Error, Result};
+use crate::job::{JobId, Record};
+use crate::node::{Node, NodeId, NodeRecord};
+use crate::push::{Due, Push, Pushed};
+
+pub use push_in::AfterCommit;
+pub(crate) use push_in::push_in;
+
+/// The WAL is grown to this size once: overwriting is much cheaper to sync than growing.
+const WAL_BYTES: usize = 8 * 1024 * 1024;
+/// Free pages that make it worth to shrink the file, if they are also most of it.
+const VACUUM_PAGES_MIN: i64 = 4_096;
+
+/// A store in a SQLite file, or in memory.
+pub(crate) struct Sqlite {
+    writer: Writer,
+    /// `None` for a store in memory: its one connection does it all.
+    reader: Option<Reader>,
+    board: Arc<Board>,
+    path: Option<PathBuf>,
+    clock: Clock,
+    remember: Micros,
+    wal_grown: AtomicBool,
+}
+
+impl Sqlite {
+    /// Opens a file, and makes it if it is not there.
+    pub(crate) fn open(path: &Path, options: &Options) -> Result<Self> {
+        let path = file::prepare(path)?;
+        let conn = file::connect(&path, options.durability)?;
+        let reader = Reader::start(file::connect_to_read(&path)?)?;
+        let board = Board::beside(&path, options.clock.clone())
+            .map_err(|e| Error::store("open", format!("{}-nodes: {e}", path.display())))?;
+        Sqlite::start(conn, Some(reader), board, Some(path), options)
+    }
+
+    /// A store that is gone with its last handle.
+    pub(crate) fn in_memory(options: &Options) -> Result<Self> {
+        let board = Board::in_memory(options.clock.clone());
+        Sqlite::start(file::connect_in_memory()?, None, board, None, options)
+    }
+
+    fn start(
+        conn: Connection,
+        reader: Option<Reader>,
+        board: Board,
+        path: Option<PathBuf>,
+        options: &Options,
+    ) -> Result<Self> {
+        let board = Arc::new(board);
+        Ok(Sqlite {
+            writer: Writer::start(conn, options.clock.clone(), Waker::new(board.clone()))?,
+            reader,
+            board,
+            path,
+            clock: options.clock.clone(),
+            remember: micros(options.remember),
+            wal_grown: AtomicBool::new(false),
+        })
+    }
+
+    async fn read<T, F>(&self, name: &'static str, look: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T> + Send + 'static,
+    {
+        match &self.reader {
+            Some(reader) => reader.read(name, look).await,
+            None => {
+                let looked = self.writer.upkeep(name, |conn| Ok(look(conn)));
+                looked.await?
+            }
+        }
+    }
+
+    async fn join(&self, node: &Node) -> Result<()> {
+        let slot = self
+            .board
+            .join(node.id, node.lease)
+            .map_err(|e| Error::store("beat", format!("cannot take a slot beside the file: {e}")))?;
+        let (id, queues) = (node.id, node.queues.join(" "));
+        let board = self.board.clone();
+        self.writer
+            .write("beat", move |tx| {
+                forget_dead_nodes(tx, &board)?;
+                register(tx, id, slot, &queues).map(drop)
+            })
+            .await?;
+        if self.path.is_some() && !self.wal_grown.swap(true, Ordering::Relaxed) {
+            self.writer.upkeep("beat", grow_wal).await?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Store for Sqlite {
+    async fn push(&self, jobs: Vec<Push>) -> Result<Vec<Pushed>> {
+        self.writer.write("push", move |tx| push::push(tx, &jobs)).await
+    }
+
+    async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed> {
+        let board = self.board.clone();
+        let step = move |tx: &Tx<'_>| -> rusqlite::Result<Claimed> {
+            let no = node_no(tx, node)?;
+            let queue = tx.queue(&claim.queue)?;
+            if claim.redo {
+                let jobs = claim::redo(tx, no, queue, &claim.queue)?;
+                return Ok(claimed(tx.now, jobs));
+            }
+            let taken_back = match claim.suspect {
+                Some(suspect) => take_back(tx, &board, suspect, queue)?,
+                None => 0,
+            };
+            let step = claim::claim(tx, no, queue, &claim.queue, claim.max.min(CLAIM_MAX))?;
+            // Noted while the write lock is held: a push that this claim did not see will see the note.
+            let rank = board.set_idle(node, &claim.queue, step.jobs.is_empty());
+            if step.more {
+                tx.wake(&claim.queue);
+            }
+            Ok(Claimed {
+                more: step.more || taken_back == super::TAKE_BACK_MAX,
+                next_due: step.next_due,
+                rank,
+                taken_back,
+                ..claimed(step.now, step.jobs)
+            })
+        };
+        self.writer.write("claim", step).await
+    }
+
+    async fn settle(&self, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
+        self.writer.write("settle", move |tx| settle::settle(tx, node_no(tx, node)?, node, &ends)).await
+    }
+
+    async fn get(&self, id: JobId) -> Result<Option<Record>> {
+        self.read("get", move |conn| query::get(conn, id).map_err(|e| fault::refused("get", e))).await
+    }
+
+    async fn list(&self, filter: Filter) -> Result<Page> {
+        self.read("list", move |conn| query::list(conn, &filter)).await
+    }
+
+    async fn remove(&self, id: JobId) -> Result<Moved> {
+        self.writer.write("remove", move |tx| place::remove(tx, id)).await
+    }
+
+    async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved> {
+        self.writer.write("reschedule", move |tx| place::reschedule(tx, id, due)).await
+    }
+
+    async fn counts(&self) -> Result<Vec<QueueCounts>> {
+        self.read("counts", |conn| query::counts(conn).map_err(|e| fault::refused("counts", e))).await
+    }
+
+    async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
+        let name = queue.to_owned();
+        self.writer
+            .write("pause", move |tx| {
+                let queue = tx.queue(&name)?;
+                let changed = tx
+                    .statement("UPDATE duly_queue SET paused = ?2 WHERE no = ?1 AND paused <> ?2")?
+                    .execute(params![queue, paused])?;
+                if !paused {
+                    tx.wake(&name);
+                }
+                Ok(changed > 0)
+            })
+            .await
+    }
+
+    async fn prune(&self, queue: &str, done_max: usize) -> Result<usize> {
+        let (name, remember) = (queue.to_owned(), self.remember);
+        let gone = self
+            .writer
+            .write("prune", move |tx| {
+                tx.swap_gone(remember)?;
+                match tx.known_queue(&name)? {
+                    Some(queue) => settle::prune(tx, queue, done_max, PRUNE_MAX),
+                    None => Ok(0),
+                }
+            })
+            .await?;
+        if self.path.is_some() && gone < PRUNE_MAX {
+            self.writer.upkeep("prune", shrink).await?;
+        }
+        Ok(gone)
+    }
+
+    async fn beat(&self, node: &Node) -> Result<Beaten> {
+        let told = |e: std::io::Error| Error::store("beat", e.to_string());
+        if !self.board.beat(node.id).map_err(told)? {
+            self.join(node).await?;
+            self.board.beat(node.id).map_err(told)?;
+        }
+        let (id, board) = (node.id, self.board.clone());
+        self.read("beat", move |conn| query::beaten(conn, &board, id).map_err(|e| fault::refused("beat", e))).await
+    }
+
+    async fn leave(&self, node: NodeId) -> Result<()> {
+        self.board.leave(node).map_err(|e| Error::store("leave", e.to_string()))?;
+        let leave = move |tx: &Tx<'_>| {
+            tx.statement(
+                "DELETE FROM duly_node WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM duly_held WHERE node = duly_node.no)",
+            )?
+            .execute([node.as_bytes()])
+        };
+        self.writer.write("leave", leave).await.map(drop)
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
+        let board = self.board.clone();
+        self.read("nodes", move |conn| query::nodes(conn, &board).map_err(|e| fault::refused("nodes", e))).await
+    }
+
+    async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
+        let slot = self.board.all().into_iter().find(|s| s.id == node).map(|s| s.no);
+        let slot = slot.ok_or_else(|| Error::store("subscribe", "the node has not beaten yet"))?;
+        wake::subscribe(&self.board, node, slot).map_err(|e| Error::store("subscribe", e.to_string()))
+    }
+
+    async fn health(&self) -> Result<Health> {
+        let (path, clock) = (self.path.clone(), self.clock.clone());
+        let looked = self.writer.upkeep("health", move |conn| health::health(conn, path.as_deref(), &clock));
+        looked.await
+    }
+}
+
+fn claimed(now: Micros, jobs: Vec<crate::job::Held>) -> Claimed {
+    Claimed { jobs, now: from_micros(now), more: false, next_due: None, rank: 0, taken_back: 0 }
+}
+
+/// Takes back what the suspect holds here, if it has lost its hold, and forgets it once it holds nothing.
+fn take_back(tx: &Tx<'_>, board: &Board, suspect: NodeId, queue: i64) -> rusqlite::Result<usize> {
+    let known = tx
+        .statement("SELECT no, slot FROM duly_node WHERE id = ?1")?
+        .query_row([suspect.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    match known {
+        Some((no, slot)) if board.may_take_back(suspect, slot) => claim::take_back(tx, no, suspect, queue),
+        _ => Ok(0),
+    }
+}
+
+/// The number of a node; one that was forgotten while it was silent is known again.
+fn node_no(tx: &Tx<'_>, id: NodeId) -> rusqlite::Result<i64> {
+    let known = tx
+        .statement("SELECT no FROM duly_node WHERE id = ?1")?
+        .query_row([id.as_bytes()], |row| row.get(0))
+        .optional()?;
+    match known {
+        Some(no) => Ok(no),
+        None => register(tx, id, board::NODES_MAX, ""),
+    }
+}
+
+fn register(tx: &Tx<'_>, id: NodeId, slot: usize, queues: &str) -> rusqlite::Result<i64> {
+    tx.statement(
+        "INSERT INTO duly_node (id, slot, host, pid, queues, joined) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+         ON CONFLICT (id) DO UPDATE SET slot = excluded.slot, queues = excluded.queues RETURNING no",
+    )?
+    .query_row(params![id.as_bytes(), slot, host(), std::process::id(), queues, tx.now], |row| row.get(0))
+}
+
+/// Rows of nodes that are gone and hold nothing have nothing more to say.
+fn forget_dead_nodes(tx: &Tx<'_>, board: &Board) -> rusqlite::Result<()> {
+    let idle: Vec<(i64, [u8; 16], usize)> = tx
+        .statement(
+            "SELECT no, id, slot FROM duly_node WHERE NOT EXISTS (SELECT 1 FROM duly_held WHERE node = duly_node.no)",
+        )?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    for (no, id, slot) in idle {
+        if board.life(NodeId::from_bytes(id), slot) == Life::Dead {
+            tx.statement("DELETE FROM duly_node WHERE no = ?1")?.execute([no])?;
+        }
+    }
+    Ok(())
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Grows the WAL without changing the file: a transaction larger than the cache spills into the WAL, then is rolled back.
+fn grow_wal(conn: &Connection) -> rusqlite::Result<()> {
+    conn.execute_batch("PRAGMA cache_size = 16; BEGIN IMMEDIATE;")?;
+    let spilled =
+        conn.execute("INSERT INTO duly_meta (name, value) VALUES ('growing', CAST(zeroblob(?1) AS TEXT))", [WAL_BYTES]);
+    conn.execute_batch("ROLLBACK; PRAGMA cache_size = -16384;")?;
+    spilled.map(drop)
+}
+
+/// Gives free pages back to the disk once they are most of a file that holds nothing but duly's tables.
+///
+/// The cost follows what is left in the file, so it is small just when it is worth most.
+fn shrink(conn: &Connection) -> rusqlite::Result<()> {
+    let number = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0));
+    let free = number("PRAGMA freelist_count")?;
+    if free < VACUUM_PAGES_MIN || free < number("PRAGMA page_count")? * 3 / 4 {
+        return Ok(());
+    }
+    let foreign = number(
+        "SELECT count(*) FROM sqlite_schema WHERE name NOT LIKE 'duly\\_%' ESCAPE '\\' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
+    )?;
+    if foreign > 0 {
+        return Ok(());
+    }
+    conn.execute_batch("VACUUM; PRAGMA wal_checkpoint(PASSIVE);")
+}

@@ -1,0 +1,219 @@
+//! Where a job is in its life: one narrow row in one of four tables. Finding, moving and deleting it.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::push;
+use super::tx::Tx;
+use crate::clock::Micros;
+use crate::job::JobId;
+use crate::push::Due;
+use crate::store::Moved;
+
+/// Number of a state in `duly_ended`.
+pub(super) const DONE: i64 = 3;
+/// Number of a state in `duly_ended`.
+pub(super) const DEAD: i64 = 4;
+
+/// The one row that says where a job is.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    Scheduled { due: Micros, attempts: u32, crashes: u32 },
+    Ready { seq: i64, due: Micros, attempts: u32, crashes: u32 },
+    Held { node: i64, fence: i64, due: Micros, attempts: u32, crashes: u32 },
+    Ended { state: i64, ended: Micros, due: Micros, attempts: u32, crashes: u32 },
+}
+
+/// Finds a job's place by its number. Each look is one step down a tree.
+pub(super) fn find_place(conn: &Connection, no: i64) -> rusqlite::Result<Option<Place>> {
+    let ready = |row: &rusqlite::Row<'_>| {
+        Ok(Place::Ready { seq: row.get(0)?, due: row.get(1)?, attempts: row.get(2)?, crashes: row.get(3)? })
+    };
+    // A ready job that never moved has its own number as its place.
+    let unmoved = conn
+        .prepare_cached(
+            "SELECT r.seq, r.due, r.attempts, r.crashes FROM duly_job j JOIN duly_ready r
+               ON r.queue = j.queue AND r.priority = j.priority AND r.seq = j.no AND r.no = j.no WHERE j.no = ?1",
+        )?
+        .query_row([no], ready)
+        .optional()?;
+    if unmoved.is_some() {
+        return Ok(unmoved);
+    }
+    let moved = conn
+        .prepare_cached("SELECT seq, due, attempts, crashes FROM duly_ready WHERE no = ?1 AND seq <> no")?
+        .query_row([no], ready)
+        .optional()?;
+    if moved.is_some() {
+        return Ok(moved);
+    }
+    let scheduled = conn
+        .prepare_cached("SELECT due, attempts, crashes FROM duly_scheduled WHERE no = ?1")?
+        .query_row([no], |row| Ok(Place::Scheduled { due: row.get(0)?, attempts: row.get(1)?, crashes: row.get(2)? }))
+        .optional()?;
+    if scheduled.is_some() {
+        return Ok(scheduled);
+    }
+    let held = conn
+        .prepare_cached("SELECT node, fence, due, attempts, crashes FROM duly_held WHERE no = ?1")?
+        .query_row([no], |row| {
+            Ok(Place::Held {
+                node: row.get(0)?,
+                fence: row.get(1)?,
+                due: row.get(2)?,
+                attempts: row.get(3)?,
+                crashes: row.get(4)?,
+            })
+        })
+        .optional()?;
+    if held.is_some() {
+        return Ok(held);
+    }
+    conn.prepare_cached("SELECT state, ended, due, attempts, crashes FROM duly_ended WHERE no = ?1")?
+        .query_row([no], |row| {
+            Ok(Place::Ended {
+                state: row.get(0)?,
+                ended: row.get(1)?,
+                due: row.get(2)?,
+                attempts: row.get(3)?,
+                crashes: row.get(4)?,
+            })
+        })
+        .optional()
+}
+
+/// A job by its id, in whatever queue; with the same id in several queues, the oldest.
+pub(super) fn find(conn: &Connection, id: JobId) -> rusqlite::Result<Option<i64>> {
+    conn.prepare_cached("SELECT no FROM duly_job WHERE id = ?1 ORDER BY no LIMIT 1")?
+        .query_row([id.as_bytes()], |row| row.get(0))
+        .optional()
+}
+
+/// Puts a job among the scheduled.
+pub(super) fn schedule(
+    tx: &Tx<'_>,
+    queue: i64,
+    no: i64,
+    priority: i64,
+    due: Micros,
+    attempts: u32,
+    crashes: u32,
+) -> rusqlite::Result<()> {
+    tx.statement(
+        "INSERT INTO duly_scheduled (queue, due, no, priority, attempts, crashes) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?
+    .execute(params![queue, due, no, priority, attempts, crashes])?;
+    Ok(())
+}
+
+/// Puts a job among the ready, at this place.
+#[expect(clippy::too_many_arguments, reason = "one per column; a struct would only be taken apart again")]
+pub(super) fn ready(
+    tx: &Tx<'_>,
+    queue: i64,
+    no: i64,
+    priority: i64,
+    seq: i64,
+    due: Micros,
+    attempts: u32,
+    crashes: u32,
+) -> rusqlite::Result<()> {
+    tx.statement(
+        "INSERT INTO duly_ready (queue, priority, seq, no, due, attempts, crashes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+    )?
+    .execute(params![queue, priority, seq, no, due, attempts, crashes])?;
+    Ok(())
+}
+
+/// Deletes a job that is not running, wholly; its id stays remembered.
+pub(super) fn delete(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
+    vacate(tx, no)?;
+    delete_body(tx, no)
+}
+
+/// Deletes the body of a job that has no place any more, with its key and its failures.
+pub(super) fn delete_body(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
+    tx.statement("DELETE FROM duly_failure WHERE no = ?1")?.execute([no])?;
+    let body: Option<(i64, Vec<u8>, Option<String>)> = tx
+        .statement("DELETE FROM duly_job WHERE no = ?1 RETURNING queue, id, unique_key")?
+        .query_row([no], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .optional()?;
+    if let Some((queue, id, key)) = body {
+        if let Some(key) = key {
+            free_unique(tx, queue, &key, no)?;
+        }
+        tx.remember(queue, &id)?;
+    }
+    Ok(())
+}
+
+/// Frees a unique key, if it still belongs to this job.
+pub(super) fn free_unique(tx: &Tx<'_>, queue: i64, key: &str, no: i64) -> rusqlite::Result<()> {
+    tx.statement("DELETE FROM duly_unique WHERE queue = ?1 AND key = ?2 AND no = ?3")?
+        .execute(params![queue, key, no])?;
+    Ok(())
+}
+
+/// `remove` of the contract.
+pub(super) fn remove(tx: &Tx<'_>, id: JobId) -> rusqlite::Result<Moved> {
+    let Some(no) = find(tx.conn, id)? else {
+        return Ok(Moved::NotFound);
+    };
+    match find_place(tx.conn, no)? {
+        Some(Place::Held { .. }) => Ok(Moved::Running),
+        _ => {
+            delete(tx, no)?;
+            Ok(Moved::Yes)
+        }
+    }
+}
+
+/// `reschedule` of the contract.
+pub(super) fn reschedule(tx: &Tx<'_>, id: JobId, due: Due) -> rusqlite::Result<Moved> {
+    let Some(no) = find(tx.conn, id)? else {
+        return Ok(Moved::NotFound);
+    };
+    let (attempts, crashes, ended) = match find_place(tx.conn, no)? {
+        Some(Place::Held { .. }) => return Ok(Moved::Running),
+        Some(Place::Ready { attempts, crashes, .. } | Place::Scheduled { attempts, crashes, .. }) => {
+            (attempts, crashes, false)
+        }
+        // Starts over: else a job that died of its last attempt would die of the next one too.
+        Some(Place::Ended { .. }) | None => (0, 0, true),
+    };
+    let (queue, name, priority, key): (i64, String, i64, Option<String>) = tx
+        .statement(
+            "SELECT j.queue, q.name, j.priority, j.unique_key FROM duly_job j JOIN duly_queue q ON q.no = j.queue
+             WHERE j.no = ?1",
+        )?
+        .query_row([no], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+    if let (true, Some(key)) = (ended, &key) {
+        if let Some((_, other)) = push::holder(tx, queue, key)? {
+            return Ok(Moved::Existing(other));
+        }
+        tx.statement("INSERT INTO duly_unique (queue, key, no) VALUES (?1, ?2, ?3)")?
+            .execute(params![queue, key, no])?;
+    }
+    vacate(tx, no)?;
+    match push::due(tx, due) {
+        Some(due) => schedule(tx, queue, no, priority, due, attempts, crashes)?,
+        None => ready(tx, queue, no, priority, tx.number()?, tx.now, attempts, crashes)?,
+    }
+    tx.wake(&name);
+    Ok(Moved::Yes)
+}
+
+/// Takes a job that is not running out of its place.
+fn vacate(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
+    match find_place(tx.conn, no)? {
+        Some(Place::Ready { seq, .. }) => tx
+            .statement(
+                "DELETE FROM duly_ready WHERE (queue, priority, seq) =
+                   (SELECT queue, priority, ?2 FROM duly_job WHERE no = ?1)",
+            )?
+            .execute(params![no, seq])?,
+        Some(Place::Scheduled { .. }) => tx.statement("DELETE FROM duly_scheduled WHERE no = ?1")?.execute([no])?,
+        Some(Place::Ended { .. }) => tx.statement("DELETE FROM duly_ended WHERE no = ?1")?.execute([no])?,
+        Some(Place::Held { .. }) | None => 0,
+    };
+    Ok(())
+}

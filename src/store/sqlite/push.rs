@@ -1,0 +1,134 @@
+//! Push: jobs into the file, each into its own queue at its own time.
+
+use rusqlite::{OptionalExtension, params};
+
+use super::place::{self, Place};
+use super::rows::{millis, rank};
+use super::tx::Tx;
+use crate::clock::{Micros, micros, to_micros};
+use crate::job::JobId;
+use crate::push::{Conflict, Due, Push, Pushed};
+
+/// Puts jobs in, in their order, and answers in the same order.
+pub(super) fn push(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<Pushed>> {
+    let first = tx.number()?;
+    let mut answers = Vec::with_capacity(jobs.len());
+    let mut scheduled: Vec<(i64, &str)> = Vec::new();
+    for job in jobs {
+        let queue = tx.queue(&job.queue)?;
+        let replaced = match meet(tx, queue, job)? {
+            Met::Nobody => None,
+            Met::Existing(id) => {
+                answers.push(Pushed::Existing(id));
+                continue;
+            }
+            Met::Replaced(old) => Some(old),
+        };
+        insert(tx, queue, job)?;
+        match due(tx, job.due) {
+            Some(_) if scheduled.iter().any(|(no, _)| *no == queue) => {}
+            Some(_) => scheduled.push((queue, &job.queue)),
+            None => tx.wake(&job.queue),
+        }
+        answers.push(match replaced {
+            Some(old) => Pushed::Replaced { id: job.id, old },
+            None => Pushed::New(job.id),
+        });
+    }
+    for (queue, name) in scheduled {
+        if is_next(tx, queue, first)? {
+            tx.wake(name);
+        }
+    }
+    Ok(answers)
+}
+
+enum Met {
+    Nobody,
+    Existing(JobId),
+    Replaced(JobId),
+}
+
+/// Whether this job, or one with its unique key, is here already.
+fn meet(tx: &Tx<'_>, queue: i64, job: &Push) -> rusqlite::Result<Met> {
+    if !job.fresh {
+        let here: bool = tx
+            .statement("SELECT EXISTS (SELECT 1 FROM duly_job WHERE id = ?1 AND queue = ?2)")?
+            .query_row(params![job.id.as_bytes(), queue], |row| row.get(0))?;
+        if here || tx.remembers(queue, job.id)? {
+            return Ok(Met::Existing(job.id));
+        }
+    }
+    let Some(key) = &job.unique else {
+        return Ok(Met::Nobody);
+    };
+    let Some((no, id)) = holder(tx, queue, key)? else {
+        return Ok(Met::Nobody);
+    };
+    let place = place::find_place(tx.conn, no)?;
+    if job.conflict == Conflict::Keep || matches!(place, Some(Place::Held { .. })) {
+        return Ok(Met::Existing(id));
+    }
+    place::delete(tx, no)?;
+    Ok(Met::Replaced(id))
+}
+
+/// The unfinished job that has this unique key.
+pub(super) fn holder(tx: &Tx<'_>, queue: i64, key: &str) -> rusqlite::Result<Option<(i64, JobId)>> {
+    tx.statement(
+        "SELECT u.no, j.id FROM duly_unique u JOIN duly_job j ON j.no = u.no WHERE u.queue = ?1 AND u.key = ?2",
+    )?
+    .query_row(params![queue, key], |row| Ok((row.get(0)?, JobId::from_bytes(row.get(1)?))))
+    .optional()
+}
+
+fn insert(tx: &Tx<'_>, queue: i64, job: &Push) -> rusqlite::Result<()> {
+    let no = tx.number()?;
+    let tags = (!job.tags.is_empty()).then(|| job.tags.join(" "));
+    tx.statement(
+        "INSERT INTO duly_job (no, id, queue, kind, args, priority, pushed, max_attempts, timeout_ms, keep_ms,
+                               unique_key, tags, traceparent)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+    )?
+    .execute(params![
+        no,
+        job.id.as_bytes(),
+        queue,
+        job.kind,
+        job.args.as_deref().unwrap_or("null"),
+        rank(job.priority),
+        tx.now,
+        job.max_attempts,
+        millis(job.timeout),
+        millis(job.keep.unwrap_or_default()),
+        job.unique,
+        tags,
+        job.traceparent,
+    ])?;
+    match due(tx, job.due) {
+        Some(due) => place::schedule(tx, queue, no, rank(job.priority), due, 0, 0)?,
+        None => place::ready(tx, queue, no, rank(job.priority), no, tx.now, 0, 0)?,
+    }
+    if let Some(key) = &job.unique {
+        tx.statement("INSERT INTO duly_unique (queue, key, no) VALUES (?1, ?2, ?3)")?
+            .execute(params![queue, key, no])?;
+    }
+    Ok(())
+}
+
+/// When a job falls due; `None` is now.
+pub(super) fn due(tx: &Tx<'_>, due: Due) -> Option<Micros> {
+    let at = match due {
+        Due::Now => return None,
+        Due::After(delay) => tx.now.saturating_add(micros(delay)),
+        Due::At(moment) => to_micros(moment),
+    };
+    (at > tx.now).then_some(at)
+}
+
+/// Whether the job that falls due next in this queue has come with this push: then a sleeper must learn of it.
+fn is_next(tx: &Tx<'_>, queue: i64, first: i64) -> rusqlite::Result<bool> {
+    tx.statement("SELECT no FROM duly_scheduled WHERE queue = ?1 ORDER BY due, no LIMIT 1")?
+        .query_row([queue], |row| row.get::<_, i64>(0))
+        .map(|no| no >= first)
+}

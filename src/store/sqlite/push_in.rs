@@ -1,0 +1,56 @@
+//! Push inside the user's own transaction: the job is there if, and only if, the user's rows are.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rusqlite::Transaction;
+
+use super::board::Board;
+use super::tx::{Queues, Tx};
+use super::wake::Waker;
+use super::{fault, file, push};
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::push::{Push, Pushed};
+
+/// What is left to do once the user's transaction is committed: wake a worker.
+///
+/// Without it the jobs are found by the look that every worker takes once a second.
+#[must_use = "call `wake()` after the commit, or the jobs start up to a second late"]
+#[derive(Debug)]
+pub struct AfterCommit {
+    /// What became of the jobs, once the transaction is committed.
+    pub pushed: Vec<Pushed>,
+    file: PathBuf,
+    queues: BTreeSet<String>,
+}
+
+impl AfterCommit {
+    /// Wakes workers for the jobs; to be called after the commit.
+    pub fn wake(self) {
+        if let Ok(board) = Board::beside(&self.file, Clock::system()) {
+            Waker::new(Arc::new(board)).wake(self.queues);
+        }
+    }
+}
+
+/// Pushes jobs inside `tx`, a transaction on the file that this store is in.
+pub(crate) fn push_in(tx: &Transaction<'_>, store: &Path, clock: &Clock, jobs: &[Push]) -> Result<AfterCommit> {
+    let refused = |e| fault::refused("push_in", e);
+    let store = store.canonicalize().unwrap_or_else(|_| store.to_owned());
+    let own = tx.path().map(Path::new).and_then(|path| path.canonicalize().ok());
+    if own.as_deref() != Some(store.as_path()) {
+        return Err(Error::invalid(
+            "transaction",
+            format!("is not on {}, the file of this store: open your connection on that file", store.display()),
+        ));
+    }
+    if file::format_of(tx).map_err(refused)? != Some(file::FORMAT.to_string()) {
+        return Err(Error::store("push_in", "the file has another format than this build of duly"));
+    }
+    let queues = Queues::default();
+    let inner = Tx::new(tx, clock.wall(), &queues);
+    let pushed = push::push(&inner, jobs).and_then(|pushed| inner.flush().map(|()| pushed)).map_err(refused)?;
+    Ok(AfterCommit { pushed, file: store, queues: inner.into_wakes() })
+}

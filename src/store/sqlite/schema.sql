@@ -1,0 +1,139 @@
+-- duly's tables in a SQLite file, format 1.
+--
+-- A job's body is written once (duly_job). Where it is in its life is one narrow row in exactly one of
+-- duly_scheduled, duly_ready, duly_held, duly_ended: moving a job never touches its args.
+--
+-- Moments are microseconds since 1970, durations carry their unit in the name.
+-- `no` and `seq` come from one counter (duly_mark 'number') that never goes back:
+-- a job that is ready at its push has seq = no; any later move to the tail takes a new seq.
+
+-- What kind of file this is: format, when it was made, by which version.
+CREATE TABLE duly_meta (
+  name  TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- High-water marks: 'number' (of jobs and places), 'fence' (of claims), 'gone_half' and 'gone_since' (see duly_gone_0).
+CREATE TABLE duly_mark (
+  name  TEXT PRIMARY KEY,
+  value INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Queues get a short number at their first job, and keep it.
+CREATE TABLE duly_queue (
+  no     INTEGER PRIMARY KEY,
+  name   TEXT NOT NULL UNIQUE,
+  paused INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+-- The body of every job, in whatever state.
+CREATE TABLE duly_job (
+  no           INTEGER PRIMARY KEY,
+  id           BLOB NOT NULL,             -- 16 bytes, made by whoever pushed
+  queue        INTEGER NOT NULL,
+  kind         TEXT NOT NULL,
+  args         TEXT NOT NULL,             -- JSON, never looked into
+  priority     INTEGER NOT NULL,          -- 0 critical, 1 high, 2 normal, 3 low
+  pushed       INTEGER NOT NULL,
+  max_attempts INTEGER NOT NULL,
+  timeout_ms   INTEGER NOT NULL,
+  keep_ms      INTEGER NOT NULL,
+  unique_key   TEXT,
+  tags         TEXT,                      -- separated by spaces
+  traceparent  TEXT
+) STRICT;
+CREATE UNIQUE INDEX duly_job_id ON duly_job (id, queue);
+
+-- Jobs that wait for their due moment.
+CREATE TABLE duly_scheduled (
+  queue    INTEGER NOT NULL,
+  due      INTEGER NOT NULL,
+  no       INTEGER NOT NULL,
+  priority INTEGER NOT NULL,
+  attempts INTEGER NOT NULL,
+  crashes  INTEGER NOT NULL,
+  PRIMARY KEY (queue, due, no)
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX duly_scheduled_no ON duly_scheduled (no);
+
+-- Jobs that may be claimed, in the order in which they will be.
+CREATE TABLE duly_ready (
+  queue    INTEGER NOT NULL,
+  priority INTEGER NOT NULL,
+  seq      INTEGER NOT NULL,
+  no       INTEGER NOT NULL,
+  due      INTEGER NOT NULL,              -- the moment from which it could be claimed
+  attempts INTEGER NOT NULL,
+  crashes  INTEGER NOT NULL,
+  PRIMARY KEY (queue, priority, seq)
+) STRICT, WITHOUT ROWID;
+-- A job that never moved is found by its own number; only the others need an index.
+CREATE UNIQUE INDEX duly_ready_no ON duly_ready (no) WHERE seq <> no;
+
+-- Jobs in a node's hands. As small as the number of running jobs, so it needs no index by node.
+CREATE TABLE duly_held (
+  no       INTEGER PRIMARY KEY,
+  node     INTEGER NOT NULL,
+  queue    INTEGER NOT NULL,
+  fence    INTEGER NOT NULL,
+  priority INTEGER NOT NULL,
+  seq      INTEGER NOT NULL,              -- its place in ready, to go back to when it is released or taken back
+  due      INTEGER NOT NULL,
+  attempts INTEGER NOT NULL,
+  crashes  INTEGER NOT NULL
+) STRICT;
+
+-- Done (state 3) and dead (state 4) jobs, until they are pruned.
+CREATE TABLE duly_ended (
+  no       INTEGER PRIMARY KEY,
+  queue    INTEGER NOT NULL,
+  state    INTEGER NOT NULL,
+  until    INTEGER NOT NULL,              -- pruned from this moment on
+  ended    INTEGER NOT NULL,
+  due      INTEGER NOT NULL,
+  attempts INTEGER NOT NULL,
+  crashes  INTEGER NOT NULL
+) STRICT;
+CREATE INDEX duly_ended_until ON duly_ended (queue, state, until);
+
+-- Failed attempts of jobs that are still here.
+CREATE TABLE duly_failure (
+  no      INTEGER NOT NULL,
+  at      INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  node    BLOB NOT NULL,
+  error   TEXT NOT NULL
+) STRICT;
+CREATE INDEX duly_failure_no ON duly_failure (no, at);
+
+-- Unique keys of unfinished jobs: freed in the same step in which the job ends.
+CREATE TABLE duly_unique (
+  queue INTEGER NOT NULL,
+  key   TEXT NOT NULL,
+  no    INTEGER NOT NULL,
+  PRIMARY KEY (queue, key)
+) STRICT, WITHOUT ROWID;
+
+-- Ids of jobs that are gone, so that a repeated push of them changes nothing.
+-- Two halves swap roles when the older one is over age: forgetting is one DELETE without a scan.
+CREATE TABLE duly_gone_0 (
+  queue INTEGER NOT NULL,
+  id    BLOB NOT NULL,
+  PRIMARY KEY (queue, id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE duly_gone_1 (
+  queue INTEGER NOT NULL,
+  id    BLOB NOT NULL,
+  PRIMARY KEY (queue, id)
+) STRICT, WITHOUT ROWID;
+
+-- Nodes that have joined. Whether one lives is told by its slot in the directory beside the file, never by this row.
+CREATE TABLE duly_node (
+  no     INTEGER PRIMARY KEY,
+  id     BLOB NOT NULL UNIQUE,
+  slot   INTEGER NOT NULL,
+  host   TEXT NOT NULL,
+  pid    INTEGER NOT NULL,
+  queues TEXT NOT NULL,                   -- separated by spaces
+  joined INTEGER NOT NULL
+) STRICT;

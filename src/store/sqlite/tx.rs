@@ -1,0 +1,161 @@
+//! One write transaction: its time, its share of the counters, and whom to wake after it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, HashMap};
+
+use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
+
+use crate::clock::Micros;
+use crate::job::JobId;
+
+/// Numbers of queues, which never change once they are given.
+#[derive(Default)]
+pub(super) struct Queues(RefCell<HashMap<String, i64>>);
+
+impl Queues {
+    /// After a rollback a number may not have been given after all.
+    pub(super) fn forget(&self) {
+        self.0.borrow_mut().clear();
+    }
+}
+
+/// One write transaction.
+///
+/// Whoever makes one has begun it, calls [`Tx::flush`] last, and commits.
+pub(super) struct Tx<'c> {
+    pub(super) conn: &'c Connection,
+    /// The moment of this transaction: everything in it happens now.
+    pub(super) now: Micros,
+    queues: &'c Queues,
+    /// The next free number, once it has been read.
+    number: Cell<Option<i64>>,
+    /// The half of the remembered ids that is written to, once it has been read.
+    half: Cell<Option<i64>>,
+    wakes: RefCell<BTreeSet<String>>,
+}
+
+impl<'c> Tx<'c> {
+    pub(super) fn new(conn: &'c Connection, now: Micros, queues: &'c Queues) -> Self {
+        Tx { conn, now, queues, number: Cell::new(None), half: Cell::new(None), wakes: RefCell::default() }
+    }
+
+    pub(super) fn statement(&self, sql: &str) -> rusqlite::Result<CachedStatement<'c>> {
+        self.conn.prepare_cached(sql)
+    }
+
+    /// A number that no job and no place in this file has had.
+    pub(super) fn number(&self) -> rusqlite::Result<i64> {
+        let next = match self.number.get() {
+            Some(next) => next,
+            None => self.mark("number")?,
+        };
+        self.number.set(Some(next + 1));
+        Ok(next)
+    }
+
+    /// A fence greater than all before: the time, or one more than the last if the clock has gone back.
+    pub(super) fn fence(&self) -> rusqlite::Result<i64> {
+        self.statement("UPDATE duly_mark SET value = max(value + 1, ?1) WHERE name = 'fence' RETURNING value")?
+            .query_row([self.now], |row| row.get(0))
+    }
+
+    /// The number of a queue, given at its first use.
+    pub(super) fn queue(&self, name: &str) -> rusqlite::Result<i64> {
+        if let Some(no) = self.known_queue(name)? {
+            return Ok(no);
+        }
+        let no: i64 = self
+            .statement("INSERT INTO duly_queue (name) VALUES (?1) RETURNING no")?
+            .query_row([name], |row| row.get(0))?;
+        self.queues.0.borrow_mut().insert(name.to_owned(), no);
+        Ok(no)
+    }
+
+    /// The number of a queue, if it has one.
+    pub(super) fn known_queue(&self, name: &str) -> rusqlite::Result<Option<i64>> {
+        if let Some(no) = self.queues.0.borrow().get(name) {
+            return Ok(Some(*no));
+        }
+        let no = self
+            .statement("SELECT no FROM duly_queue WHERE name = ?1")?
+            .query_row([name], |row| row.get(0))
+            .optional()?;
+        if let Some(no) = no {
+            self.queues.0.borrow_mut().insert(name.to_owned(), no);
+        }
+        Ok(no)
+    }
+
+    /// Remembers that a job with this id was here, so that a repeated push of it changes nothing.
+    pub(super) fn remember(&self, queue: i64, id: &[u8]) -> rusqlite::Result<()> {
+        let half = match self.half.get() {
+            Some(half) => half,
+            None => {
+                let half = self.mark("gone_half")?;
+                self.half.set(Some(half));
+                half
+            }
+        };
+        let sql = match half {
+            0 => "INSERT OR IGNORE INTO duly_gone_0 (queue, id) VALUES (?1, ?2)",
+            _ => "INSERT OR IGNORE INTO duly_gone_1 (queue, id) VALUES (?1, ?2)",
+        };
+        self.statement(sql)?.execute(params![queue, id])?;
+        Ok(())
+    }
+
+    /// Whether a job with this id was here not long ago.
+    pub(super) fn remembers(&self, queue: i64, id: JobId) -> rusqlite::Result<bool> {
+        self.statement(
+            "SELECT EXISTS (SELECT 1 FROM duly_gone_0 WHERE queue = ?1 AND id = ?2)
+                 OR EXISTS (SELECT 1 FROM duly_gone_1 WHERE queue = ?1 AND id = ?2)",
+        )?
+        .query_row(params![queue, id.as_bytes()], |row| row.get(0))
+    }
+
+    /// Forgets the older half of the remembered ids if the newer one has been filled for `remember` already.
+    pub(super) fn swap_gone(&self, remember: Micros) -> rusqlite::Result<()> {
+        if self.now - self.mark("gone_since")? < remember {
+            return Ok(());
+        }
+        let next = 1 - self.mark("gone_half")?;
+        let forget = match next {
+            0 => "DELETE FROM duly_gone_0",
+            _ => "DELETE FROM duly_gone_1",
+        };
+        self.statement(forget)?.execute([])?;
+        self.set_mark("gone_half", next)?;
+        self.set_mark("gone_since", self.now)?;
+        self.half.set(Some(next));
+        Ok(())
+    }
+
+    /// After the commit, somebody should look into this queue.
+    pub(super) fn wake(&self, queue: &str) {
+        let mut wakes = self.wakes.borrow_mut();
+        if !wakes.contains(queue) {
+            wakes.insert(queue.to_owned());
+        }
+    }
+
+    /// Writes back what was counted in memory. Called once, last.
+    pub(super) fn flush(&self) -> rusqlite::Result<()> {
+        match self.number.get() {
+            Some(next) => self.set_mark("number", next),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn into_wakes(self) -> BTreeSet<String> {
+        self.wakes.into_inner()
+    }
+
+    fn mark(&self, name: &str) -> rusqlite::Result<i64> {
+        self.statement("SELECT value FROM duly_mark WHERE name = ?1")?.query_row([name], |row| row.get(0))
+    }
+
+    fn set_mark(&self, name: &str, value: i64) -> rusqlite::Result<()> {
+        self.statement("UPDATE duly_mark SET value = ?2 WHERE name = ?1")?.execute(params![name, value])?;
+        Ok(())
+    }
+}

@@ -1,0 +1,223 @@
+//! The one thread that writes: whatever waits goes into one transaction, one sync for all of it.
+//!
+//! Life of a write: a caller sends an op and waits; the thread gathers what has come, begins, reads the clock,
+//! runs each op, commits, answers all, and wakes who should look.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::fault;
+use super::tx::{Queues, Tx};
+use super::wake::Waker;
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+
+/// Most ops that wait for the thread; more callers wait for their turn.
+const WAITING_MAX: usize = 4_096;
+/// Most ops in one transaction.
+const GROUP_MAX: usize = 256;
+/// How long to wait for more company when the last transaction had some: longer groups, fewer syncs.
+const LINGER: Duration = Duration::from_micros(100);
+
+/// A handle to the thread; the thread ends when the last handle goes.
+#[derive(Clone)]
+pub(super) struct Writer {
+    work: Sender<Work>,
+    room: Arc<Semaphore>,
+}
+
+enum Work {
+    /// Shares a transaction with others.
+    Op(Box<dyn Op>),
+    /// Cannot run inside a transaction: upkeep of the file itself.
+    Bare(Bare),
+}
+
+/// Something to do inside a transaction. It may run twice (alone, after a neighbour in its group has failed),
+/// so it must not depend on having run before.
+trait Op: Send {
+    fn run(&mut self, tx: &Tx<'_>) -> rusqlite::Result<()>;
+    fn name(&self) -> &'static str;
+    /// Ends the op: `None` is committed.
+    fn answer(self: Box<Self>, failed: Option<Error>);
+}
+
+struct Typed<T, F> {
+    name: &'static str,
+    run: F,
+    value: Option<T>,
+    reply: oneshot::Sender<Result<T>>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl<T, F> Op for Typed<T, F>
+where
+    T: Send,
+    F: FnMut(&Tx<'_>) -> rusqlite::Result<T> + Send,
+{
+    fn run(&mut self, tx: &Tx<'_>) -> rusqlite::Result<()> {
+        self.value = Some((self.run)(tx)?);
+        Ok(())
+    }
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn answer(self: Box<Self>, failed: Option<Error>) {
+        let answer = match (failed, self.value) {
+            (None, Some(value)) => Ok(value),
+            (Some(error), _) => Err(error),
+            (None, None) => Err(Error::store(self.name, "was not run")),
+        };
+        // A caller that has gone away does not need its answer.
+        let _ = self.reply.send(answer);
+    }
+}
+
+impl Writer {
+    /// Starts the thread on a connection that is set up already.
+    pub(super) fn start(conn: Connection, clock: Clock, waker: Waker) -> Result<Self> {
+        let (work, inbox) = channel();
+        std::thread::Builder::new()
+            .name("duly-writer".into())
+            .spawn(move || {
+                Thread { conn, clock, waker, queues: Queues::default() }.serve(&inbox);
+            })
+            .map_err(|e| Error::store("open", format!("cannot start a thread: {e}")))?;
+        Ok(Writer { work, room: Arc::new(Semaphore::new(WAITING_MAX)) })
+    }
+
+    /// Runs `op` in a transaction and answers once it is committed.
+    pub(super) async fn write<T, F>(&self, name: &'static str, run: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&Tx<'_>) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let gone = || Error::store(name, "the store was closed");
+        let room = self.room.clone().acquire_owned().await.map_err(|_| gone())?;
+        let (reply, answer) = oneshot::channel();
+        let op = Box::new(Typed { name, run, value: None, reply, _room: room });
+        self.work.send(Work::Op(op)).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// Runs upkeep on the bare connection, between transactions.
+    pub(super) async fn upkeep<T, F>(&self, name: &'static str, run: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let gone = || Error::store(name, "the store was closed");
+        let (reply, answer) = oneshot::channel();
+        let bare = Work::Bare(Box::new(move |conn| {
+            let _ = reply.send(run(conn).map_err(|e| fault::refused(name, e)));
+        }));
+        self.work.send(bare).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+struct Thread {
+    conn: Connection,
+    clock: Clock,
+    waker: Waker,
+    queues: Queues,
+}
+
+impl Thread {
+    fn serve(&mut self, inbox: &Receiver<Work>) {
+        let mut company = false;
+        while let Ok(first) = inbox.recv() {
+            let (group, bare) = gather(inbox, first, company);
+            company = group.len() > 1;
+            if !group.is_empty() {
+                self.commit(group);
+            }
+            if let Some(bare) = bare {
+                bare(&self.conn);
+            }
+        }
+    }
+
+    /// All in one transaction; if one fails, each in its own, so that none suffers for another.
+    fn commit(&mut self, mut group: Vec<Box<dyn Op>>) {
+        match self.attempt(&mut group) {
+            Ok(()) => group.into_iter().for_each(|op| op.answer(None)),
+            Err(_) if group.len() > 1 => group.into_iter().for_each(|op| self.commit(vec![op])),
+            Err(failed) => group.into_iter().for_each(|op| {
+                let error = failed.told(op.name());
+                op.answer(Some(error));
+            }),
+        }
+    }
+
+    fn attempt(&mut self, group: &mut [Box<dyn Op>]) -> Result<(), Failed> {
+        self.conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([])).map_err(Failed::Before)?;
+        // The wait for the write lock may have been long: the clock is read after it.
+        let tx = Tx::new(&self.conn, self.clock.wall(), &self.queues);
+        let ran = group.iter_mut().try_for_each(|op| op.run(&tx)).and_then(|()| tx.flush());
+        let wakes = tx.into_wakes();
+        let committed = ran.map_err(Failed::Before).and_then(|()| {
+            self.conn.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map_err(Failed::Commit)
+        });
+        match committed {
+            Ok(_) => {
+                self.waker.wake(wakes);
+                Ok(())
+            }
+            Err(failed) => {
+                // Fails only if SQLite has rolled back by itself.
+                let _ = self.conn.execute_batch("ROLLBACK");
+                self.queues.forget();
+                Err(failed)
+            }
+        }
+    }
+}
+
+/// Where a transaction failed: only at its commit can the outcome be in doubt.
+enum Failed {
+    Before(rusqlite::Error),
+    Commit(rusqlite::Error),
+}
+
+impl Failed {
+    fn told(self: &Failed, op: &'static str) -> Error {
+        // rusqlite's errors cannot be cloned; each op of a group of one gets it told once.
+        let copy = |error: &rusqlite::Error| match error {
+            rusqlite::Error::SqliteFailure(code, text) => rusqlite::Error::SqliteFailure(*code, text.clone()),
+            other => rusqlite::Error::ToSqlConversionFailure(other.to_string().into()),
+        };
+        match self {
+            Failed::Before(error) => fault::refused(op, copy(error)),
+            Failed::Commit(error) => fault::commit_failed(op, copy(error)),
+        }
+    }
+}
+
+type Bare = Box<dyn FnOnce(&Connection) + Send>;
+
+/// What waits, up to the first piece of upkeep.
+fn gather(inbox: &Receiver<Work>, first: Work, linger: bool) -> (Vec<Box<dyn Op>>, Option<Bare>) {
+    let mut group = Vec::new();
+    let mut next = Some(first);
+    while let Some(work) = next.take() {
+        match work {
+            Work::Op(op) => group.push(op),
+            Work::Bare(bare) => return (group, Some(bare)),
+        }
+        if group.len() < GROUP_MAX {
+            next = match inbox.try_recv() {
+                Ok(work) => Some(work),
+                Err(_) if linger => inbox.recv_timeout(LINGER).ok(),
+                Err(_) => None,
+            };
+        }
+    }
+    (group, None)
+}

@@ -1,0 +1,92 @@
+//! The node's sign of life, on a thread of its own: no handler, however rude, can hold it up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::{Clock, Micros, micros};
+use crate::error::{Error, Result};
+use crate::node::Node;
+use crate::store::{Beaten, Store};
+
+/// A worker whose loop has not turned for so long is stuck: it stops beating, so that others take its jobs.
+const STUCK: Duration = Duration::from_secs(30);
+
+/// The beating of one node; ends when dropped.
+pub(super) struct Beating {
+    /// What the store answered.
+    pub(super) answers: mpsc::Receiver<Beaten>,
+    ticked: Arc<AtomicI64>,
+    soon: Arc<Notify>,
+    stop: CancellationToken,
+}
+
+impl Beating {
+    /// Starts to beat for a node that has joined.
+    pub(super) fn start(store: Arc<dyn Store>, node: Node) -> Result<Self> {
+        let (sender, answers) = mpsc::channel(1);
+        let beating = Beating {
+            answers,
+            ticked: Arc::new(AtomicI64::new(now())),
+            soon: Arc::new(Notify::new()),
+            stop: CancellationToken::new(),
+        };
+        let failed = |e: std::io::Error| Error::store("beat", format!("cannot start a thread: {e}"));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let (ticked, soon, stop) = (beating.ticked.clone(), beating.soon.clone(), beating.stop.clone());
+        std::thread::Builder::new()
+            .name("duly-beat".into())
+            .spawn(move || runtime.block_on(beat(store, node, sender, ticked, soon, stop)))
+            .map_err(failed)?;
+        Ok(beating)
+    }
+
+    /// The worker's loop has turned.
+    pub(super) fn tick(&self) {
+        self.ticked.store(now(), Ordering::Relaxed);
+    }
+
+    /// Beats without waiting for the next time: somebody may have died.
+    pub(super) fn soon(&self) {
+        self.soon.notify_one();
+    }
+}
+
+impl Drop for Beating {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn beat(
+    store: Arc<dyn Store>,
+    node: Node,
+    answers: mpsc::Sender<Beaten>,
+    ticked: Arc<AtomicI64>,
+    soon: Arc<Notify>,
+    stop: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(node.beat()) => {}
+            () = soon.notified() => {}
+            () = stop.cancelled() => return,
+        }
+        if now() - ticked.load(Ordering::Relaxed) > micros(STUCK) {
+            tracing::error!(node = %node.id, "the worker's loop is stuck: no more beats");
+            continue;
+        }
+        match store.beat(&node).await {
+            // A worker that has not read the last answer does not need this one.
+            Ok(beaten) => drop(answers.try_send(beaten)),
+            Err(error) => tracing::warn!(node = %node.id, %error, "beat failed"),
+        }
+    }
+}
+
+fn now() -> Micros {
+    Clock::system().since_boot()
+}

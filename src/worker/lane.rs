@@ -1,0 +1,152 @@
+//! What a worker knows of one of its queues, and the pure choice of whom to ask for how many jobs.
+
+use tokio::time::Instant;
+
+use crate::node::NodeId;
+
+/// What a worker knows of one of its queues.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) queue: String,
+    /// Most of its jobs that run at once.
+    pub(super) limit: usize,
+    /// Its share; `None` for all lanes means strict order.
+    pub(super) weight: Option<u32>,
+    /// Attempts that run now.
+    pub(super) running: usize,
+    /// Slots kept free for the answer to the claim that is in flight; 0 if none is. One claim at a time.
+    pub(super) asked: usize,
+    /// A look may find something.
+    pub(super) maybe_ready: bool,
+    /// Look at this moment even if nothing wakes us.
+    pub(super) look_at: Option<Instant>,
+    /// The store failed: do not ask before this moment.
+    pub(super) not_before: Option<Instant>,
+    /// How often in a row the store has failed.
+    pub(super) failures: u32,
+    /// The answer to a claim was lost: ask for everything we hold.
+    pub(super) redo: bool,
+    /// Nodes that may be dead and hold something here.
+    pub(super) suspects: Vec<NodeId>,
+    /// Grows with every claim and settle: a beat compares counts only if nothing moved meanwhile.
+    pub(super) moves: u64,
+    /// `moves` when the count of a beat last differed from ours.
+    pub(super) differed_at: Option<u64>,
+    /// Jobs done here since the last prune.
+    pub(super) unpruned: usize,
+    /// When to prune next.
+    pub(super) prune_at: Option<Instant>,
+}
+
+impl Lane {
+    pub(super) fn new(queue: String, limit: usize) -> Self {
+        Lane {
+            queue,
+            limit,
+            weight: None,
+            running: 0,
+            asked: 0,
+            maybe_ready: true,
+            look_at: None,
+            not_before: None,
+            failures: 0,
+            redo: false,
+            suspects: Vec::new(),
+            moves: 0,
+            differed_at: None,
+            unpruned: 0,
+            prune_at: None,
+        }
+    }
+
+    /// How many more jobs may run here; none while a claim is in flight or the store has just failed.
+    pub(super) fn room(&self, now: Instant) -> usize {
+        let waits = self.not_before.is_some_and(|at| at > now);
+        let wants = self.maybe_ready || self.redo;
+        match self.asked == 0 && wants && !waits {
+            true => self.limit.saturating_sub(self.running),
+            false => 0,
+        }
+    }
+}
+
+/// Whom to ask for how many, when `free` slots are free: `(lane, jobs)`, none of them 0.
+///
+/// Without weights the first lane that has room gets all it can take, then the next.
+/// With weights free slots are divided by them; `random` in 0..1 decides where the odd slot goes.
+pub(super) fn choose(lanes: &[(usize, Option<u32>)], free: usize, random: f64) -> Vec<(usize, usize)> {
+    let open: Vec<usize> = (0..lanes.len()).filter(|at| lanes[*at].0 > 0).collect();
+    let weighted = lanes.iter().any(|(_, weight)| weight.is_some());
+    if !weighted {
+        return strict(lanes, &open, free);
+    }
+    let weight = |at: usize| u64::from(lanes[at].1.unwrap_or(1));
+    let sum: u64 = open.iter().map(|at| weight(*at)).sum();
+    let mut shares = Vec::new();
+    let (mut before, mut given) = (0.0, 0);
+    for at in open {
+        // Cumulative shares, all shifted by the same random part of a slot: they add up, and each is fair on average.
+        before += free as f64 * weight(at) as f64 / sum.max(1) as f64;
+        let upto = ((before + random.clamp(0.0, 0.999_999)).floor() as usize).min(free);
+        let share = (upto - given).min(lanes[at].0);
+        given = upto;
+        if share > 0 {
+            shares.push((at, share));
+        }
+    }
+    shares
+}
+
+fn strict(lanes: &[(usize, Option<u32>)], open: &[usize], free: usize) -> Vec<(usize, usize)> {
+    let mut left = free;
+    let mut shares = Vec::new();
+    for at in open {
+        let share = lanes[*at].0.min(left);
+        if share > 0 {
+            shares.push((*at, share));
+            left -= share;
+        }
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn strict_order_fills_the_first_lane_first() {
+        assert_eq!(choose(&[(5, None), (5, None)], 3, 0.0), [(0, 3)]);
+        assert_eq!(choose(&[(5, None), (5, None)], 8, 0.0), [(0, 5), (1, 3)]);
+        assert_eq!(choose(&[(0, None), (5, None)], 8, 0.0), [(1, 5)]);
+    }
+
+    #[test]
+    fn weights_divide_free_slots() {
+        assert_eq!(choose(&[(9, Some(3)), (9, Some(1))], 8, 0.0), [(0, 6), (1, 2)]);
+    }
+
+    #[test]
+    fn one_free_slot_goes_to_each_by_its_weight_on_average() {
+        let first = (0..1_000).filter(|n| choose(&[(9, Some(3)), (9, Some(1))], 1, f64::from(*n) / 1_000.0)[0].0 == 0);
+        assert!((700..800).contains(&first.count()));
+    }
+
+    proptest! {
+        #[test]
+        fn never_gives_more_than_is_free_or_fits(lanes in proptest::collection::vec((0usize..50, proptest::option::of(0u32..9)), 0..8),
+                                                 free in 0usize..100, random in any::<f64>()) {
+            let shares = choose(&lanes, free, random);
+            prop_assert!(shares.iter().map(|(_, n)| n).sum::<usize>() <= free);
+            prop_assert!(shares.iter().all(|(at, n)| *n > 0 && *n <= lanes[*at].0));
+        }
+
+        #[test]
+        fn no_slot_stays_free_for_want_of_asking_in_strict_order(rooms in proptest::collection::vec(0usize..50, 0..8), free in 0usize..100) {
+            let lanes: Vec<_> = rooms.iter().map(|room| (*room, None)).collect();
+            let given: usize = choose(&lanes, free, 0.0).iter().map(|(_, n)| n).sum();
+            prop_assert_eq!(given, free.min(rooms.iter().sum()));
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! The worker: claims for its node, runs attempts, settles their outcomes, sleeps until something is due or it is woken.
+//!
+//! This file is what users see; [`shift`] is the loop, [`lane`] what it knows of each queue, [`beat`] the sign of life.
+
+mod beat;
+mod lane;
+mod shift;
+
+use std::any::TypeId;
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use self::lane::Lane;
+use self::shift::{Mode, Shift};
+use crate::duly::Duly;
+use crate::error::{Error, Result};
+use crate::event::{Event, Tally};
+use crate::handler::{Args, Ctx, Handlers, IntoAnswer, States};
+use crate::push::{DEFAULT_QUEUE, check_name};
+use crate::retry::Retry;
+
+/// How many jobs run at once, unless queues or [`Worker::concurrency`] say otherwise.
+const CONCURRENCY: usize = 10;
+/// Most jobs that one worker runs at once.
+const CONCURRENCY_MAX: usize = 100_000;
+/// Most queues of one worker.
+const QUEUES_MAX: usize = 1_024;
+/// How long running jobs may go on once the worker stops.
+const GRACE: Duration = Duration::from_secs(25);
+/// How often a job may take its process down before it is buried.
+const MAX_CRASHES: u32 = 3;
+/// How many done jobs of a queue are kept at most.
+const KEEP_DONE_MAX: usize = 10_000;
+
+type OnEvent = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
+
+/// Claims and runs jobs in one process. Made by [`Duly::worker`].
+#[must_use = "a worker does nothing until `run`, `run_until` or `drain` is awaited"]
+pub struct Worker {
+    duly: Duly,
+    lanes: Vec<Lane>,
+    concurrency: Option<usize>,
+    handlers: Handlers,
+    retries: HashMap<String, Retry>,
+    retry: Retry,
+    state: States,
+    grace: Duration,
+    max_crashes: u32,
+    keep_done_max: usize,
+    on_event: Option<OnEvent>,
+}
+
+/// What a shift needs to know of its worker.
+pub(crate) struct Settings {
+    duly: Duly,
+    concurrency: usize,
+    handlers: Arc<Handlers>,
+    retries: HashMap<String, Retry>,
+    retry: Retry,
+    state: Arc<States>,
+    grace: Duration,
+    max_crashes: u32,
+    keep_done_max: usize,
+    on_event: Option<OnEvent>,
+}
+
+impl Settings {
+    fn tell(&self, event: &Event<'_>) {
+        if let Some(on_event) = &self.on_event {
+            on_event(event);
+        }
+    }
+}
+
+impl Worker {
+    pub(crate) fn new(duly: Duly) -> Self {
+        Worker {
+            duly,
+            lanes: Vec::new(),
+            concurrency: None,
+            handlers: Handlers::default(),
+            retries: HashMap::new(),
+            retry: Retry::default(),
+            state: States::new(),
+            grace: GRACE,
+            max_crashes: MAX_CRASHES,
+            keep_done_max: KEEP_DONE_MAX,
+            on_event: None,
+        }
+    }
+
+    /// Works this queue, with at most `limit` of its jobs at once.
+    ///
+    /// Where queues compete (see [`Worker::concurrency`]), those named first come first, unless [`Worker::weight`] is used.
+    /// A worker without any works the queue `default`.
+    pub fn queue(mut self, queue: impl Into<String>, limit: usize) -> Self {
+        self.lanes.push(Lane::new(queue.into(), limit));
+        self
+    }
+
+    /// Gives a queue a share instead of a rank: free slots are divided among queues by their weights (1 unless set).
+    pub fn weight(mut self, queue: &str, weight: u32) -> Self {
+        for lane in self.lanes.iter_mut().filter(|lane| lane.queue == queue) {
+            lane.weight = Some(weight.max(1));
+        }
+        self
+    }
+
+    /// At most so many jobs at once over all queues (default: the sum of the queues' limits).
+    pub fn concurrency(mut self, concurrency: usize) -> Self {
+        self.concurrency = Some(concurrency);
+        self
+    }
+
+    /// Runs jobs of the kind `A::KIND` with this function.
+    ///
+    /// It may return nothing, an [`Outcome`](crate::Outcome), or a `Result` of either with any error type:
+    /// an error means that the attempt has failed and is retried later.
+    pub fn on<A, F, Fut, R>(mut self, handler: F) -> Self
+    where
+        A: Args,
+        F: Fn(A, Ctx) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = R> + Send + 'static,
+        R: IntoAnswer,
+    {
+        self.handlers.on(handler);
+        self
+    }
+
+    /// Runs jobs of this kind with a function that reads the args itself, from [`Ctx::job`].
+    pub fn on_kind<F, Fut, R>(mut self, kind: impl Into<String>, handler: F) -> Self
+    where
+        F: Fn(Ctx) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = R> + Send + 'static,
+        R: IntoAnswer,
+    {
+        self.handlers.on_any(Some(kind.into()), handler);
+        self
+    }
+
+    /// Runs jobs of every kind that has no handler of its own.
+    pub fn on_any_kind<F, Fut, R>(mut self, handler: F) -> Self
+    where
+        F: Fn(Ctx) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = R> + Send + 'static,
+        R: IntoAnswer,
+    {
+        self.handlers.on_any(None, handler);
+        self
+    }
+
+    /// Something for handlers to share, found again by its type with [`Ctx::state`].
+    pub fn with<T: Send + Sync + 'static>(mut self, state: T) -> Self {
+        self.state.insert(TypeId::of::<T>(), Arc::new(state));
+        self
+    }
+
+    /// How failed attempts of one kind are retried.
+    pub fn retry(mut self, kind: impl Into<String>, retry: Retry) -> Self {
+        self.retries.insert(kind.into(), retry);
+        self
+    }
+
+    /// How failed attempts of all other kinds are retried.
+    pub fn retry_all(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// How long running jobs may go on once the worker stops (default 25 s); then they are released.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// How often a job may take its process down before it is buried (default 3). Does not use up attempts.
+    pub fn max_crashes(mut self, crashes: u32) -> Self {
+        self.max_crashes = crashes;
+        self
+    }
+
+    /// How many done jobs of each queue are kept at most (default 10,000).
+    pub fn keep_done_max(mut self, jobs: usize) -> Self {
+        self.keep_done_max = jobs;
+        self
+    }
+
+    /// Calls this for everything that happens. It runs on the worker's own task and must be quick.
+    pub fn on_event(mut self, on_event: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        self.on_event = Some(Arc::new(on_event));
+        self
+    }
+
+    /// Works until SIGTERM or SIGINT: then claims no more, lets running jobs go on for the grace time, releases the rest.
+    /// A second signal ends the grace time at once.
+    pub async fn run(self) -> Result<Tally> {
+        let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
+        let listen = |kind| signal(kind).map_err(|e| Error::store("run", format!("cannot listen for signals: {e}")));
+        let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+        let (first, second) = (stop.clone(), at_once.clone());
+        let signals = tokio::spawn(async move {
+            for token in [first, second] {
+                tokio::select! {
+                    _ = term.recv() => {}
+                    _ = int.recv() => {}
+                }
+                token.cancel();
+            }
+        });
+        let tally = self.shift(Mode::Serve, stop, at_once)?.work().await;
+        signals.abort();
+        tally
+    }
+
+    /// Works until the token is cancelled, then stops as [`Worker::run`] does.
+    pub async fn run_until(self, stop: CancellationToken) -> Result<Tally> {
+        self.run_until_either(stop, CancellationToken::new()).await
+    }
+
+    /// Works until the first token is cancelled; the second ends the grace time at once.
+    pub async fn run_until_either(self, stop: CancellationToken, at_once: CancellationToken) -> Result<Tally> {
+        self.shift(Mode::Serve, stop, at_once)?.work().await
+    }
+
+    /// Works until nothing is ready or running in its queues. Jobs that are due later stay where they are.
+    pub async fn drain(self) -> Result<Tally> {
+        self.drain_until(CancellationToken::new()).await
+    }
+
+    /// Works until nothing is ready or running, or the token is cancelled.
+    pub async fn drain_until(self, stop: CancellationToken) -> Result<Tally> {
+        self.shift(Mode::Drain, stop, CancellationToken::new())?.work().await
+    }
+
+    fn shift(mut self, mode: Mode, stop: CancellationToken, at_once: CancellationToken) -> Result<Shift> {
+        if self.lanes.is_empty() {
+            let limit = self.concurrency.unwrap_or(CONCURRENCY);
+            self.lanes.push(Lane::new(DEFAULT_QUEUE.to_owned(), limit));
+        }
+        self.check()?;
+        let sum: usize = self.lanes.iter().map(|lane| lane.limit).sum();
+        let settings = Settings {
+            duly: self.duly,
+            concurrency: self.concurrency.unwrap_or(sum).min(CONCURRENCY_MAX),
+            handlers: Arc::new(self.handlers),
+            retries: self.retries,
+            retry: self.retry,
+            state: Arc::new(self.state),
+            grace: self.grace,
+            max_crashes: self.max_crashes,
+            keep_done_max: self.keep_done_max,
+            on_event: self.on_event,
+        };
+        Ok(Shift::new(settings, self.lanes, mode, stop, at_once))
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.handlers.is_empty() {
+            return Err(Error::invalid("worker", "has no handler; give it one with `on`"));
+        }
+        if self.concurrency == Some(0) {
+            return Err(Error::invalid("concurrency", "must be at least 1"));
+        }
+        if self.lanes.len() > QUEUES_MAX {
+            return Err(Error::invalid("queue", format!("at most {QUEUES_MAX} queues per worker")));
+        }
+        for (at, lane) in self.lanes.iter().enumerate() {
+            check_name("queue", &lane.queue)?;
+            if !(1..=CONCURRENCY_MAX).contains(&lane.limit) {
+                return Err(Error::invalid(
+                    "queue",
+                    format!("{}: its limit must be from 1 to {CONCURRENCY_MAX}", lane.queue),
+                ));
+            }
+            if self.lanes[..at].iter().any(|other| other.queue == lane.queue) {
+                return Err(Error::invalid("queue", format!("{} is named twice", lane.queue)));
+            }
+        }
+        Ok(())
+    }
+}
