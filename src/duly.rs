@@ -119,6 +119,13 @@ impl Duly {
         }
     }
 
+    /// The store behind the door: for tests of the contract, not for programs.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn store(&self) -> Arc<dyn Store> {
+        self.store.clone()
+    }
+
     /// A worker on this store, to be given queues and handlers.
     pub fn worker(&self) -> Worker {
         Worker::new(self.clone())

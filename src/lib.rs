@@ -30,6 +30,8 @@
 //! # }
 //! ```
 
+#![warn(missing_docs, unreachable_pub)]
+
 mod attempt;
 mod clock;
 mod duly;

@@ -90,6 +90,22 @@ pub struct End {
     pub(crate) place: i64,
 }
 
+impl End {
+    /// The end of an attempt at this held job; once done or dead it stays for `keep`.
+    #[must_use]
+    pub fn of(held: &Held, outcome: Outcome, keep: Duration) -> Self {
+        End {
+            queue: held.job.queue.clone(),
+            id: held.job.id,
+            fence: held.fence,
+            outcome,
+            unique: held.job.unique.clone(),
+            keep,
+            place: held.place,
+        }
+    }
+}
+
 /// What a beat answers.
 #[derive(Clone, Debug, Default)]
 pub struct Beaten {
@@ -193,7 +209,8 @@ pub trait Store: Send + Sync + 'static {
     /// then what has fallen due becomes ready; then the first ready jobs are taken, by priority and by the moment they became ready.
     ///
     /// Never blocks, never takes a job before its due moment, and takes nothing from a paused queue.
-    /// An empty answer still says when to look again, and puts the node on the list of those that the next push may wake.
+    /// An answer with fewer jobs than asked for says when to look again,
+    /// and puts the node on the list of those that the next push may wake.
     async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed>;
 
     /// Records how attempts ended, and returns those the node no longer held: nothing of theirs was recorded.

@@ -34,6 +34,8 @@ const PRUNE: Duration = Duration::from_secs(60);
 const RANK_STEP: Duration = Duration::from_millis(2);
 /// The first wait after the store has failed; doubles up to a third of the lease.
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// How often to let other attempts have a turn before the store is asked again.
+const GATHER_MAX: usize = 16;
 /// Outcomes that may wait for the store; beyond that no job is claimed.
 const UNSETTLED_MAX: usize = 10 * SETTLE_MAX;
 
@@ -146,16 +148,14 @@ impl Shift {
                 Some(answered) = self.asks.next(), if !self.asks.is_empty() => self.answered(answered),
                 Some(ended) = self.attempts.join_next_with_id(), if !self.attempts.is_empty() => {
                     self.ended(ended);
-                    while let Some(ended) = self.attempts.try_join_next_with_id() {
-                        self.ended(ended);
-                    }
+                    self.gather().await;
                 }
                 Some(wake) = wakes.recv() => match wake {
                     Wake::Queue(queue) => self.woken(&queue),
                     Wake::Beat => beating.soon(),
                 },
                 Some(beaten) = beating.answers.recv() => self.beaten(beaten),
-                () = sleep_until(sleep) => self.look_at_the_time(),
+                () = sleep_until(sleep) => {}
                 () = self.stop.cancelled(), if self.grace_until.is_none() => self.begin_to_stop(),
                 () = self.at_once.cancelled(), if self.leave_by.is_none() => self.give_up(),
             }
@@ -171,6 +171,7 @@ impl Shift {
     /// Sends whatever can be sent now.
     fn ask(&mut self) {
         let now = clock::tick();
+        self.look_at_the_time(now);
         self.settle(now);
         if self.grace_until.is_some() {
             return;
@@ -243,7 +244,7 @@ impl Shift {
 
     fn claimed(&mut self, at: usize, ask: Ask, claimed: Claimed) {
         let lane = &mut self.lanes[at];
-        lane.asked = 0;
+        let asked = std::mem::take(&mut lane.asked);
         lane.failures = 0;
         lane.not_before = None;
         lane.moves += 1;
@@ -260,7 +261,8 @@ impl Shift {
             lane.maybe_ready = true;
             return self.reconcile(at, claimed);
         }
-        lane.maybe_ready |= claimed.more || !lane.suspects.is_empty();
+        // A full answer takes the node off the idle list: nobody wakes it, it looks again when it has room.
+        lane.maybe_ready |= claimed.more || claimed.jobs.len() == asked || !lane.suspects.is_empty();
         lane.look_at = claimed.next_due.map(|due| clock::tick() + due + RANK_STEP * claimed.rank);
         for held in claimed.jobs {
             self.start(at, held, claimed.now);
@@ -387,6 +389,21 @@ impl Shift {
         self.finish(running, outcome);
     }
 
+    /// Attempts that end at about the same time are settled together, and their slots filled by one claim.
+    async fn gather(&mut self) {
+        for _ in 0..GATHER_MAX {
+            let before = self.finished.len();
+            while let Some(ended) = self.attempts.try_join_next_with_id() {
+                self.ended(ended);
+            }
+            if self.running.is_empty() || self.finished.len() == before {
+                return;
+            }
+            // Others that only need a turn get one.
+            tokio::task::yield_now().await;
+        }
+    }
+
     fn finish(&mut self, running: Running, outcome: Outcome) {
         let Running { lane, held, started, .. } = running;
         self.lanes[lane].running -= 1;
@@ -421,16 +438,14 @@ impl Shift {
             }
         }
         for (node, queue) in beaten.suspects {
-            if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.queue == queue) {
-                if !lane.suspects.contains(&node) {
-                    lane.suspects.push(node);
-                }
+            let lane = self.lanes.iter_mut().find(|lane| lane.queue == queue);
+            if let Some(lane) = lane.filter(|lane| !lane.suspects.contains(&node)) {
+                lane.suspects.push(node);
             }
         }
     }
 
-    fn look_at_the_time(&mut self) {
-        let now = clock::tick();
+    fn look_at_the_time(&mut self, now: Instant) {
         for lane in &mut self.lanes {
             if lane.look_at.is_some_and(|at| at <= now) {
                 lane.look_at = None;
@@ -444,15 +459,15 @@ impl Shift {
 
     /// When to turn again although nothing happens.
     fn next_moment(&self) -> Option<Instant> {
-        let lanes = self.lanes.iter().flat_map(|lane| [lane.look_at, lane.not_before, lane.prune_at]);
-        let lanes = lanes.filter(|_| self.grace_until.is_none());
-        let grace = self.grace_until.filter(|_| self.leave_by.is_none());
         let now = clock::tick();
-        lanes
-            .chain([grace, self.leave_by, self.settle_not_before])
-            .flatten()
-            .filter(|at| *at > now || self.leave_by == Some(*at) || grace == Some(*at))
-            .min()
+        // What has passed already has been asked for, or waits for something else.
+        let later = |at: &Instant| *at > now;
+        let waits = self.settle_not_before.filter(later);
+        if self.grace_until.is_some() {
+            return [self.leave_by.or(self.grace_until), waits].into_iter().flatten().min();
+        }
+        let lanes = self.lanes.iter().flat_map(|lane| [lane.look_at, lane.not_before.filter(later), lane.prune_at]);
+        lanes.chain([waits]).flatten().min()
     }
 
     fn begin_to_stop(&mut self) {
@@ -484,19 +499,11 @@ impl Shift {
 }
 
 fn end(finished: &Finished, keep_dead: Duration) -> End {
-    let held = &finished.held;
-    End {
-        queue: held.job.queue.clone(),
-        id: held.job.id,
-        fence: held.fence,
-        outcome: finished.outcome.clone(),
-        unique: held.job.unique.clone(),
-        keep: match finished.outcome {
-            Outcome::Bury { .. } => keep_dead,
-            _ => held.job.keep,
-        },
-        place: held.place,
-    }
+    let keep = match finished.outcome {
+        Outcome::Bury { .. } => keep_dead,
+        _ => finished.held.job.keep,
+    };
+    End::of(&finished.held, finished.outcome.clone(), keep)
 }
 
 async fn sleep_until(moment: Option<Instant>) {

@@ -149,9 +149,11 @@ impl Store for Sqlite {
                 Some(suspect) => take_back(tx, &board, suspect, queue)?,
                 None => 0,
             };
-            let step = claim::claim(tx, no, queue, &claim.queue, claim.max.min(CLAIM_MAX))?;
+            let max = claim.max.min(CLAIM_MAX);
+            let step = claim::claim(tx, no, queue, &claim.queue, max)?;
             // Noted while the write lock is held: a push that this claim did not see will see the note.
-            let rank = board.set_idle(node, &claim.queue, step.jobs.is_empty());
+            let has_room = step.jobs.len() < max;
+            let rank = board.set_idle(node, &claim.queue, has_room && !step.more);
             if step.more {
                 tx.wake(&claim.queue);
             }

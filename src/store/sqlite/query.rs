@@ -77,20 +77,20 @@ fn node_id(conn: &Connection, no: i64) -> rusqlite::Result<Option<NodeId>> {
         .optional()
 }
 
-/// The order in which a state is listed: its table, its three keys, and which way.
+/// The order in which a state is listed: its table, its keys (at most three), and which way.
 struct Order {
     from: &'static str,
-    keys: [&'static str; 3],
+    keys: &'static [&'static str],
     newest_first: bool,
 }
 
 fn order(state: Option<State>) -> Order {
-    let (from, keys, newest_first) = match state {
-        Some(State::Scheduled) => ("duly_scheduled p", ["p.queue", "p.due", "p.no"], false),
-        Some(State::Ready) => ("duly_ready p", ["p.queue", "p.priority", "p.seq"], false),
-        Some(State::Running) => ("duly_held p", ["0", "0", "p.no"], false),
-        Some(State::Done | State::Dead) => ("duly_ended p", ["p.queue", "p.until", "p.no"], true),
-        None => ("duly_job p", ["0", "0", "p.no"], true),
+    let (from, keys, newest_first): (_, &[_], _) = match state {
+        Some(State::Scheduled) => ("duly_scheduled p", &["p.queue", "p.due", "p.no"], false),
+        Some(State::Ready) => ("duly_ready p", &["p.queue", "p.priority", "p.seq"], false),
+        Some(State::Running) => ("duly_held p", &["p.no"], false),
+        Some(State::Done | State::Dead) => ("duly_ended p", &["p.queue", "p.until", "p.no"], true),
+        None => ("duly_job p", &["p.no"], true),
     };
     Order { from, keys, newest_first }
 }
@@ -99,17 +99,22 @@ fn order(state: Option<State>) -> Order {
 pub(super) fn list(conn: &Connection, filter: &Filter) -> Result<Page> {
     let limit = filter.limit.clamp(1, PAGE_MAX);
     let Order { from, keys, newest_first } = order(filter.state);
-    let after = filter.cursor.as_deref().map(parse_cursor).transpose()?;
-    let [a, b, c] = keys;
-    let (compare, way) = if newest_first { ("<", "DESC") } else { (">", "ASC") };
-    let start = if newest_first { i64::MAX } else { i64::MIN };
-    let after = after.unwrap_or([start; 3]);
+    let (compare, way, start) = if newest_first { ("<", "DESC", i64::MAX) } else { (">", "ASC", i64::MIN) };
+    let after = filter.cursor.as_deref().map(parse_cursor).transpose()?.unwrap_or([start; 3]);
+    // Of the cursor's three numbers as many are used, from its end, as there are keys.
+    let unused = after.len() - keys.len();
+    let places: Vec<String> = (unused..after.len()).map(|n| format!("?{}", n + 1)).collect();
+    let order: Vec<String> = keys.iter().map(|key| format!("{key} {way}")).collect();
     let sql = format!(
-        "SELECT {JOB_COLUMNS}, q.name, p.no, {a}, {b}, {c} FROM {from}
+        "SELECT {JOB_COLUMNS}, q.name, p.no, {zeroes} {keys} FROM {from}
            JOIN duly_job j ON j.no = p.no JOIN duly_queue q ON q.no = j.queue
-          WHERE ({a}, {b}, {c}) {compare} (?1, ?2, ?3)
+          WHERE ({keys}) {compare} ({places})
             AND (?4 IS NULL OR q.name = ?4) AND (?5 IS NULL OR j.kind = ?5) {state}
-          ORDER BY {a} {way}, {b} {way}, {c} {way} LIMIT ?6",
+          ORDER BY {order} LIMIT ?6",
+        zeroes = "0, ".repeat(unused),
+        keys = keys.join(", "),
+        places = places.join(", "),
+        order = order.join(", "),
         state = match filter.state {
             Some(State::Done) => "AND p.state = 3",
             Some(State::Dead) => "AND p.state = 4",

@@ -23,6 +23,9 @@ const GROUP_MAX: usize = 256;
 /// How long to wait for more company when the last transaction had some: longer groups, fewer syncs.
 const LINGER: Duration = Duration::from_micros(100);
 
+/// Most groups that are passed over before waiting for company is tried again.
+const LINGER_PAUSE_MAX: u32 = 255;
+
 /// A handle to the thread; the thread ends when the last handle goes.
 #[derive(Clone)]
 pub(super) struct Writer {
@@ -131,10 +134,9 @@ struct Thread {
 
 impl Thread {
     fn serve(&mut self, inbox: &Receiver<Work>) {
-        let mut company = false;
+        let mut linger = Linger::default();
         while let Ok(first) = inbox.recv() {
-            let (group, bare) = gather(inbox, first, company);
-            company = group.len() > 1;
+            let (group, bare) = gather(inbox, first, &mut linger);
             if !group.is_empty() {
                 self.commit(group);
             }
@@ -203,21 +205,53 @@ impl Failed {
 type Bare = Box<dyn FnOnce(&Connection) + Send>;
 
 /// What waits, up to the first piece of upkeep.
-fn gather(inbox: &Receiver<Work>, first: Work, linger: bool) -> (Vec<Box<dyn Op>>, Option<Bare>) {
+fn gather(inbox: &Receiver<Work>, first: Work, linger: &mut Linger) -> (Vec<Box<dyn Op>>, Option<Bare>) {
     let mut group = Vec::new();
     let mut next = Some(first);
+    let mut waited_at = None;
     while let Some(work) = next.take() {
         match work {
             Work::Op(op) => group.push(op),
             Work::Bare(bare) => return (group, Some(bare)),
         }
-        if group.len() < GROUP_MAX {
-            next = match inbox.try_recv() {
-                Ok(work) => Some(work),
-                Err(_) if linger => inbox.recv_timeout(LINGER).ok(),
-                Err(_) => None,
-            };
+        if group.len() >= GROUP_MAX {
+            break;
+        }
+        next = inbox.try_recv().ok();
+        if next.is_none() && (waited_at.is_some() || linger.is_worth_it()) {
+            waited_at.get_or_insert(group.len());
+            next = inbox.recv_timeout(LINGER).ok();
         }
     }
+    linger.learn(group.len(), waited_at.map(|at| group.len() - at));
     (group, None)
+}
+
+/// Whether to wait a moment for more company. Worth it with many callers, whose ops come in waves;
+/// lost time with few, so it is tried again only now and then after it brought nobody.
+#[derive(Default)]
+struct Linger {
+    company: bool,
+    /// How many groups to pass over before the next try; doubles while tries bring nobody.
+    pause: u32,
+    left: u32,
+}
+
+impl Linger {
+    fn is_worth_it(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.company && self.left == 0
+    }
+
+    fn learn(&mut self, group: usize, gained: Option<usize>) {
+        self.company = group > 1;
+        match gained {
+            None => {}
+            Some(0) => {
+                self.pause = (self.pause * 2 + 1).min(LINGER_PAUSE_MAX);
+                self.left = self.pause;
+            }
+            Some(_) => self.pause = 0,
+        }
+    }
 }

@@ -1,0 +1,127 @@
+//! Claim: which jobs, in which order, and never before their time.
+
+use duly::store::{Claim, PROMOTE_MAX};
+use duly::{Fence, Outcome, Priority, State};
+
+use crate::support::*;
+
+pub async fn nothing_is_claimed_before_it_is_due(store: TestStore) {
+    store.push(job("later").after(SECOND)).await;
+    store.advance(SECOND - MS).await;
+    assert!(store.claim("a", 9).await.is_empty());
+    store.advance(MS).await;
+    assert_eq!(kinds(&store.claim("a", 9).await), ["later"]);
+}
+
+pub async fn urgent_jobs_go_first_then_those_that_waited_longest(store: TestStore) {
+    for (kind, priority) in [
+        ("low", Priority::Low),
+        ("normal 1", Priority::Normal),
+        ("high", Priority::High),
+        ("normal 2", Priority::Normal),
+        ("critical", Priority::Critical),
+    ] {
+        store.push(job(kind).priority(priority)).await;
+    }
+    let held = store.claim("a", 9).await;
+    assert_eq!(kinds(&held), ["critical", "high", "normal 1", "normal 2", "low"]);
+}
+
+pub async fn a_retried_job_goes_to_the_tail(store: TestStore) {
+    store.push_all(vec![job("first"), job("second")]).await;
+    let first = store.claim_one("a").await;
+    store.settle("a", &first, retry_at_once()).await;
+    assert_eq!(kinds(&store.claim("a", 9).await), ["second", "first"]);
+}
+
+pub async fn a_released_job_goes_to_the_head(store: TestStore) {
+    store.push_all(vec![job("first"), job("second"), job("third")]).await;
+    let held = store.claim("a", 2).await;
+    store.settle("a", &held[1], release()).await;
+    assert_eq!(kinds(&store.claim("a", 9).await), ["second", "third"]);
+}
+
+pub async fn a_job_that_falls_due_goes_behind_the_ready_ones(store: TestStore) {
+    store.push_all(vec![job("due").after(SECOND), job("ready")]).await;
+    store.advance(SECOND).await;
+    assert_eq!(kinds(&store.claim("a", 9).await), ["ready", "due"]);
+}
+
+pub async fn no_more_than_asked_for(store: TestStore) {
+    store.push_all((0..5).map(|_| job("one")).collect()).await;
+    let first = store.ask("a", claim(2)).await;
+    assert_eq!((first.jobs.len(), first.more), (2, true));
+    let rest = store.ask("a", claim(3)).await;
+    assert_eq!((rest.jobs.len(), rest.more), (3, false));
+}
+
+pub async fn only_from_its_own_queue(store: TestStore) {
+    store.push(job("there").queue("other")).await;
+    assert!(store.claim("a", 9).await.is_empty());
+    let held = store.ask("a", Claim { queue: "other".into(), ..claim(9) }).await.jobs;
+    assert_eq!(held[0].job.queue, "other");
+}
+
+pub async fn a_paused_queue_gives_nothing(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    assert!(store.store.pause("default", true).await.expect("pauses"));
+    assert!(!store.store.pause("default", true).await.expect("pauses"), "was paused already");
+    assert!(store.claim("a", 9).await.is_empty());
+    assert_eq!(store.state(id).await, Some(State::Ready));
+    assert!(store.store.pause("default", false).await.expect("resumes"));
+    assert_eq!(store.claim("a", 9).await.len(), 1);
+}
+
+pub async fn a_queue_can_be_paused_before_its_first_job(store: TestStore) {
+    assert!(store.store.pause("default", true).await.expect("pauses"));
+    store.push(job("one")).await;
+    assert!(store.claim("a", 9).await.is_empty());
+}
+
+pub async fn fences_grow(store: TestStore) {
+    let mut last = Fence(0);
+    store.push(job("again")).await;
+    for _ in 0..50 {
+        let held = store.claim_one("a").await;
+        assert!(held.fence > last, "although the clock stands still");
+        last = held.fence;
+        store.settle("a", &held, release()).await;
+    }
+}
+
+pub async fn a_lost_answer_is_given_again(store: TestStore) {
+    store.push_all(vec![job("one"), job("two"), job("three")]).await;
+    let lost = store.claim("a", 2).await;
+    let again = store.ask("a", Claim { redo: true, ..claim(9) }).await.jobs;
+    assert_eq!(kinds(&again), ["one", "two"], "all that it holds, and nothing new");
+    assert_eq!(again[0].fence, lost[0].fence);
+    for held in &again {
+        assert_eq!(store.settle("a", held, Outcome::Ack).await, nothing_lost());
+    }
+    assert_eq!(kinds(&store.claim("a", 9).await), ["three"]);
+}
+
+pub async fn a_flood_of_due_jobs_is_moved_in_bounded_steps(store: TestStore) {
+    let flood = 2 * PROMOTE_MAX + 10;
+    store.push_all((0..flood).map(|_| job("due").after(SECOND)).collect()).await;
+    store.push(job("urgent").queue("other")).await;
+    store.advance(SECOND).await;
+
+    let (mut claimed, mut asked) = (0, 0);
+    while claimed < flood {
+        let answer = store.ask("a", claim(100)).await;
+        assert!(!answer.jobs.is_empty(), "each step gives some");
+        claimed += answer.jobs.len();
+        asked += 1;
+        assert_eq!(answer.more, claimed < flood);
+    }
+    assert!(asked <= flood / 100 + 1);
+    assert!(store.claim("a", 1).await.is_empty());
+}
+
+pub async fn an_empty_answer_says_when_to_look_again(store: TestStore) {
+    assert_eq!(store.ask("a", claim(1)).await.next_due, None);
+    store.push_all(vec![job("second").after(5 * SECOND), job("first").after(2 * SECOND)]).await;
+    store.advance(SECOND).await;
+    assert_eq!(store.ask("a", claim(1)).await.next_due, Some(SECOND));
+}

@@ -1,0 +1,118 @@
+//! Leases: whose a held job is, and when it is taken back.
+
+use duly::store::TAKE_BACK_MAX;
+use duly::{Outcome, State};
+
+use crate::support::*;
+
+pub async fn a_beating_node_is_never_robbed(store: TestStore) {
+    store.push(job("long")).await;
+    store.node("b").await;
+    let held = store.claim_one("a").await;
+    for _ in 0..20 {
+        store.advance(SECOND).await;
+        let robbed = store.claim_from("b", "a", 1).await;
+        assert_eq!((robbed.jobs.len(), robbed.taken_back), (0, 0));
+    }
+    assert!(store.beat("b").await.suspects.is_empty());
+    assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
+}
+
+pub async fn a_silent_node_loses_its_jobs_when_its_lease_ends(store: TestStore) {
+    store.push(job("one")).await;
+    store.node("b").await;
+    store.claim_one("a").await;
+    let a = store.node("a").await;
+    store.silence("a");
+
+    store.advance(past_the_lease() - 2 * MS).await;
+    assert!(store.beat("b").await.suspects.is_empty());
+    assert!(store.claim_from("b", "a", 1).await.jobs.is_empty());
+
+    store.advance(2 * MS).await;
+    assert_eq!(store.beat("b").await.suspects, [(a, "default".into())]);
+    assert_eq!(store.claim_from("b", "a", 1).await.jobs.len(), 1);
+    assert!(store.beat("b").await.suspects.is_empty(), "nothing is left to take");
+}
+
+pub async fn who_was_asleep_itself_robs_nobody(store: TestStore) {
+    store.push(job("one")).await;
+    store.node("b").await;
+    let held = store.claim_one("a").await;
+    store.sleep(100 * SECOND); // the whole machine
+
+    store.beat("b").await;
+    assert!(store.claim_from("b", "a", 1).await.jobs.is_empty(), "b wakes first and must not rob a");
+    store.beat("a").await;
+    assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
+}
+
+pub async fn taken_back_jobs_go_to_the_head_and_count_a_crash(store: TestStore) {
+    store.push_all(vec![job("first"), job("second"), job("third")]).await;
+    store.node("b").await;
+    let held = store.claim("a", 2).await;
+    store.silence("a");
+    store.advance(past_the_lease() + SECOND).await;
+
+    let answer = store.claim_from("b", "a", 9).await;
+    assert_eq!(answer.taken_back, 2);
+    assert_eq!(kinds(&answer.jobs), ["first", "second", "third"]);
+    let counts: Vec<_> = answer.jobs.iter().map(|held| (held.attempts, held.crashes)).collect();
+    assert_eq!(counts, [(0, 1), (0, 1), (0, 0)], "a crash uses up no attempt");
+    assert!(answer.jobs[0].fence > held[0].fence);
+    let record = store.get(held[0].job.id).await.expect("is there");
+    assert_eq!((record.crashes, record.failures.len()), (1, 1), "and stands in the history");
+}
+
+pub async fn take_back_is_bounded(store: TestStore) {
+    let held = TAKE_BACK_MAX + 100;
+    store.push_all((0..held).map(|_| job("one")).collect()).await;
+    store.node("b").await;
+    assert_eq!(store.claim("a", held).await.len(), held);
+    store.silence("a");
+    store.advance(past_the_lease() + SECOND).await;
+
+    let first = store.claim_from("b", "a", 10).await;
+    assert_eq!((first.jobs.len(), first.taken_back, first.more), (10, TAKE_BACK_MAX, true));
+    assert_eq!(store.claim_from("b", "a", 10).await.taken_back, 100);
+    assert_eq!(store.claim_from("b", "a", 10).await.taken_back, 0);
+}
+
+pub async fn a_node_that_returns_keeps_what_was_not_taken(store: TestStore) {
+    let held = TAKE_BACK_MAX + 100;
+    store.push_all((0..held).map(|_| job("one")).collect()).await;
+    store.node("b").await;
+    let mut held = store.claim("a", held).await;
+    store.silence("a");
+    store.advance(past_the_lease() + SECOND).await;
+    store.claim_from("b", "a", 1).await;
+
+    store.beat("a").await;
+    assert_eq!(store.claim_from("b", "a", 1).await.taken_back, 0, "a is back");
+    let last = held.pop().expect("held");
+    assert_eq!(store.settle("a", &last, Outcome::Ack).await, nothing_lost());
+    assert_eq!(store.settle("a", &held[0], Outcome::Ack).await, [held[0].job.id]);
+    assert_eq!(store.beat("a").await.held, [("default".into(), 99)]);
+}
+
+pub async fn a_node_that_left_can_be_taken_from_at_once(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    store.node("b").await;
+    store.claim_one("a").await;
+    let a = store.node("a").await;
+    store.silence("a");
+    store.store.leave(a).await.expect("leaves");
+    assert_eq!(store.beat("b").await.suspects, [(a, "default".into())]);
+    assert_eq!(store.claim_from("b", "a", 1).await.jobs.len(), 1);
+    assert_eq!(store.state(id).await, Some(State::Running));
+}
+
+pub async fn a_beat_tells_what_the_node_holds(store: TestStore) {
+    store.push_all(vec![job("one"), job("two")]).await;
+    assert!(store.beat("a").await.held.is_empty());
+    let held = store.claim("a", 2).await;
+    assert_eq!(store.beat("a").await.held, [("default".into(), 2)]);
+    assert!(store.beat("b").await.held.is_empty());
+    store.settle("a", &held[0], Outcome::Ack).await;
+    assert_eq!(store.beat("a").await.held, [("default".into(), 1)]);
+}

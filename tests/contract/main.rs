@@ -1,0 +1,104 @@
+//! One suite, every store: each case is a plain function that takes a store, and runs once per store.
+
+mod claim;
+mod lease;
+mod look;
+mod push;
+mod settle;
+mod support;
+mod unique;
+mod wake;
+
+/// Expands each case once per store, so that a failure reads `on_file::late_ack_is_refused`.
+macro_rules! contract {
+    ($($chapter:ident: $($case:ident)*;)*) => {
+        mod on_memory { $($(
+            #[tokio::test]
+            async fn $case() { crate::$chapter::$case(crate::support::TestStore::in_memory().await).await }
+        )*)* }
+        mod on_file { $($(
+            #[tokio::test]
+            async fn $case() { crate::$chapter::$case(crate::support::TestStore::in_file().await).await }
+        )*)* }
+    };
+}
+
+contract! {
+    push:
+        a_pushed_job_is_there_with_all_it_was_given
+        each_job_goes_by_its_own_queue_due_and_priority
+        an_id_pushed_again_changes_nothing_in_any_state
+        an_id_is_remembered_when_its_job_is_gone
+        an_id_is_forgotten_some_time_after_its_job_is_gone
+        an_id_twice_in_one_push_is_one_job
+        the_same_id_in_two_queues_is_two_jobs
+        args_survive_byte_for_byte
+        a_moment_that_is_past_means_now;
+    unique:
+        a_taken_key_keeps_the_old_job
+        replace_takes_the_place_of_a_waiting_job
+        a_running_job_is_not_replaced
+        a_key_is_free_once_its_job_has_ended
+        a_key_stays_taken_over_a_retry
+        keys_belong_to_their_queue
+        of_two_with_one_key_in_one_push_the_first_wins
+        a_replaced_id_is_remembered
+        a_dead_job_whose_key_is_taken_stays_dead
+        a_refused_ack_frees_no_key;
+    claim:
+        nothing_is_claimed_before_it_is_due
+        urgent_jobs_go_first_then_those_that_waited_longest
+        a_retried_job_goes_to_the_tail
+        a_released_job_goes_to_the_head
+        a_job_that_falls_due_goes_behind_the_ready_ones
+        no_more_than_asked_for
+        only_from_its_own_queue
+        a_paused_queue_gives_nothing
+        a_queue_can_be_paused_before_its_first_job
+        fences_grow
+        a_lost_answer_is_given_again
+        a_flood_of_due_jobs_is_moved_in_bounded_steps
+        an_empty_answer_says_when_to_look_again;
+    settle:
+        late_ack_is_refused
+        an_ack_counts_once
+        only_the_holder_may_settle
+        an_old_fence_of_the_same_node_is_refused
+        a_retry_counts_and_keeps_its_error
+        a_release_does_not_count
+        a_released_job_can_wait
+        a_buried_job_is_dead_with_its_history
+        only_the_newest_failures_are_kept
+        a_done_job_is_kept_as_long_as_it_was_told
+        done_jobs_beyond_a_number_are_pruned
+        one_refused_outcome_does_not_harm_the_others;
+    lease:
+        a_beating_node_is_never_robbed
+        a_silent_node_loses_its_jobs_when_its_lease_ends
+        who_was_asleep_itself_robs_nobody
+        taken_back_jobs_go_to_the_head_and_count_a_crash
+        take_back_is_bounded
+        a_node_that_returns_keeps_what_was_not_taken
+        a_node_that_left_can_be_taken_from_at_once
+        a_beat_tells_what_the_node_holds;
+    look:
+        a_job_can_be_followed_through_its_life
+        a_job_that_never_was_is_not_found
+        lists_go_by_state_queue_and_kind
+        pages_show_every_job_once
+        a_wrong_cursor_is_refused
+        a_removed_job_never_runs
+        a_running_job_cannot_be_removed_or_moved
+        a_scheduled_job_can_be_moved_to_now
+        a_ready_job_can_be_moved_to_later
+        a_dead_job_starts_over
+        counts_are_by_queue_and_state
+        nodes_are_known;
+    wake:
+        a_push_wakes_a_node_that_waits
+        a_push_wakes_one_node_only
+        a_push_into_another_queue_wakes_nobody
+        an_earlier_due_moment_wakes_a_later_one_does_not
+        resume_wakes
+        a_claim_that_leaves_jobs_behind_wakes_another;
+}

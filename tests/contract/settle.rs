@@ -1,0 +1,146 @@
+//! Settle: what an outcome does, and who may record one.
+
+use std::time::Duration;
+
+use duly::store::{ERROR_BYTES_MAX, End, FAILURES_MAX};
+use duly::{Held, JobId, Outcome, State};
+
+use crate::support::*;
+
+pub async fn late_ack_is_refused(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    store.node("b").await;
+    let a = store.claim_one("a").await;
+    store.silence("a");
+    store.advance(past_the_lease() + SECOND).await; // a stopped beating
+    let b = store.claim_from("b", "a", 1).await.jobs.pop().expect("taken back");
+
+    assert_eq!(store.settle("a", &a, Outcome::Ack).await, [id], "a is told");
+    assert_eq!(store.state(id).await, Some(State::Running), "and nothing is recorded");
+    assert_eq!(store.settle("b", &b, Outcome::Ack).await, nothing_lost());
+    assert_eq!(store.state(id).await, Some(State::Done));
+}
+
+pub async fn an_ack_counts_once(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    let held = store.claim_one("a").await;
+    assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
+    assert_eq!(store.settle("a", &held, Outcome::bury("no")).await, [id]);
+    assert_eq!(store.state(id).await, Some(State::Done));
+}
+
+pub async fn only_the_holder_may_settle(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    let held = store.claim_one("a").await;
+    assert_eq!(store.settle("b", &held, Outcome::Ack).await, [id]);
+    assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
+}
+
+pub async fn an_old_fence_of_the_same_node_is_refused(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    let old = store.claim_one("a").await;
+    store.settle("a", &old, release()).await;
+    let new = store.claim_one("a").await;
+    assert_eq!(store.settle("a", &old, Outcome::Ack).await, [id], "a repeated settle cannot hit the next attempt");
+    assert_eq!(store.settle("a", &new, Outcome::Ack).await, nothing_lost());
+}
+
+pub async fn a_retry_counts_and_keeps_its_error(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::retry(SECOND, "no disk")).await;
+
+    let record = store.get(id).await.expect("is there");
+    assert_eq!((record.state, record.attempts), (State::Scheduled, 1));
+    assert_eq!(record.failures.len(), 1);
+    assert_eq!((record.failures[0].attempt, record.failures[0].error.as_str()), (1, "no disk"));
+    assert_eq!(record.failures[0].node, store.node("a").await);
+
+    assert!(store.claim("a", 1).await.is_empty());
+    store.advance(SECOND).await;
+    assert_eq!(store.claim_one("a").await.attempts, 1);
+}
+
+pub async fn a_release_does_not_count(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, release()).await;
+    let record = store.get(id).await.expect("is there");
+    assert_eq!((record.state, record.attempts, record.crashes), (State::Ready, 0, 0));
+    assert!(record.failures.is_empty());
+}
+
+pub async fn a_released_job_can_wait(store: TestStore) {
+    store.push(job("one")).await;
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::release(SECOND)).await;
+    assert!(store.claim("a", 1).await.is_empty());
+    store.advance(SECOND).await;
+    assert_eq!(store.claim_one("a").await.attempts, 0);
+}
+
+pub async fn a_buried_job_is_dead_with_its_history(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, retry_at_once()).await;
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::bury("that is it")).await;
+
+    let record = store.get(id).await.expect("is kept");
+    assert_eq!((record.state, record.attempts), (State::Dead, 2));
+    let errors: Vec<_> = record.failures.iter().map(|f| (f.attempt, f.error.as_str())).collect();
+    assert_eq!(errors, [(1, "oh"), (2, "that is it")]);
+    assert!(record.ended.is_some());
+    assert!(store.claim("a", 1).await.is_empty());
+}
+
+pub async fn only_the_newest_failures_are_kept(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    for n in 1..=FAILURES_MAX + 3 {
+        let held = store.claim_one("a").await;
+        let long = format!("{n} {}", "ü".repeat(ERROR_BYTES_MAX));
+        store.settle("a", &held, Outcome::retry(Duration::ZERO, long)).await;
+    }
+    let failures = store.get(id).await.expect("is there").failures;
+    assert_eq!(failures.len(), FAILURES_MAX);
+    assert_eq!(failures[0].attempt, 4);
+    assert!(failures.iter().all(|failure| failure.error.len() <= ERROR_BYTES_MAX));
+}
+
+pub async fn a_done_job_is_kept_as_long_as_it_was_told(store: TestStore) {
+    let kept = store.push(job("kept").keep(5 * SECOND)).await.id();
+    let gone = store.push(job("gone").keep(Duration::ZERO)).await.id();
+    for held in store.claim("a", 2).await {
+        store.settle("a", &held, Outcome::Ack).await;
+    }
+    assert_eq!(store.state(gone).await, None);
+    assert_eq!(store.state(kept).await, Some(State::Done));
+
+    store.advance(5 * SECOND - MS).await;
+    assert_eq!(store.prune().await, 0);
+    store.advance(MS).await;
+    assert_eq!(store.prune().await, 1);
+    assert_eq!(store.state(kept).await, None);
+}
+
+pub async fn done_jobs_beyond_a_number_are_pruned(store: TestStore) {
+    let ids: Vec<JobId> = store.push_all((0..5).map(|_| job("one")).collect()).await.iter().map(|p| p.id()).collect();
+    for held in store.claim("a", 5).await {
+        store.settle("a", &held, Outcome::Ack).await;
+        store.advance(MS).await;
+    }
+    assert_eq!(store.store.prune("default", 2).await.expect("prunes"), 3);
+    assert_eq!(store.state(ids[2]).await, None);
+    assert_eq!(store.state(ids[3]).await, Some(State::Done), "the newest stay");
+}
+
+pub async fn one_refused_outcome_does_not_harm_the_others(store: TestStore) {
+    store.push_all(vec![job("one"), job("two"), job("three")]).await;
+    let held = store.claim("a", 3).await;
+    store.settle("a", &held[1], Outcome::Ack).await;
+    let end = |held: &Held| End::of(held, Outcome::Ack, KEEP);
+    let ends = held.iter().map(end).collect();
+    let lost = store.store.settle(store.node("a").await, ends).await.expect("settles");
+    assert_eq!(lost, [held[1].job.id]);
+    assert_eq!(store.state(held[2].job.id).await, Some(State::Done));
+}

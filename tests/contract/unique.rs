@@ -1,0 +1,107 @@
+//! Unique keys: at most one unfinished job per key and queue, and no key outlives its job.
+
+use std::time::Duration;
+
+use duly::store::Moved;
+use duly::{Conflict, Due, JobId, Outcome, Push, Pushed, State};
+
+use crate::support::*;
+
+fn keyed(kind: &str) -> Push {
+    job(kind).unique("k")
+}
+
+fn replacing(kind: &str) -> Push {
+    keyed(kind).on_conflict(Conflict::Replace)
+}
+
+pub async fn a_taken_key_keeps_the_old_job(store: TestStore) {
+    let old = store.push(keyed("old")).await.id();
+    assert_eq!(store.push(keyed("new")).await, Pushed::Existing(old));
+    assert_eq!(kinds(&store.claim("a", 9).await), ["old"]);
+}
+
+pub async fn replace_takes_the_place_of_a_waiting_job(store: TestStore) {
+    let old = store.push(keyed("old").after(SECOND)).await.id();
+    let new = replacing("new").id(JobId::named("new"));
+    assert_eq!(store.push(new).await, Pushed::Replaced { id: JobId::named("new"), old });
+    assert_eq!(store.get(old).await, None);
+    store.advance(SECOND).await;
+    assert_eq!(kinds(&store.claim("a", 9).await), ["new"]);
+    assert!(matches!(store.push(keyed("third")).await, Pushed::Existing(id) if id == JobId::named("new")));
+}
+
+pub async fn a_running_job_is_not_replaced(store: TestStore) {
+    let old = store.push(keyed("old")).await.id();
+    let held = store.claim_one("a").await;
+    assert_eq!(store.push(replacing("new")).await, Pushed::Existing(old));
+    assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
+}
+
+pub async fn a_key_is_free_once_its_job_has_ended(store: TestStore) {
+    for end in [Outcome::Ack, Outcome::bury("no")] {
+        for keep in [Duration::ZERO, KEEP] {
+            store.push(keyed("one").keep(keep)).await;
+            let held = store.claim_one("a").await;
+            store.settle("a", &held, end.clone()).await;
+            assert!(matches!(store.push(keyed("two").keep(keep)).await, Pushed::New(_)), "after {end:?}");
+            let two = store.claim_one("a").await;
+            store.settle("a", &two, Outcome::Ack).await;
+        }
+    }
+    let id = store.push(keyed("removed")).await.id();
+    store.remove(id).await;
+    assert!(matches!(store.push(keyed("next")).await, Pushed::New(_)), "after a remove");
+}
+
+pub async fn a_key_stays_taken_over_a_retry(store: TestStore) {
+    let id = store.push(keyed("one")).await.id();
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::retry(SECOND, "oh")).await;
+    assert_eq!(store.push(keyed("two")).await, Pushed::Existing(id));
+}
+
+pub async fn keys_belong_to_their_queue(store: TestStore) {
+    store.push(keyed("here")).await;
+    assert!(matches!(store.push(keyed("there").queue("other")).await, Pushed::New(_)));
+}
+
+pub async fn of_two_with_one_key_in_one_push_the_first_wins(store: TestStore) {
+    let pushed = store.push_all(vec![keyed("first"), keyed("second")]).await;
+    assert_eq!(pushed[1], Pushed::Existing(pushed[0].id()));
+    assert_eq!(kinds(&store.claim("a", 9).await), ["first"]);
+}
+
+pub async fn a_replaced_id_is_remembered(store: TestStore) {
+    let old = JobId::named("old");
+    store.push(keyed("old").id(old)).await;
+    store.push(replacing("new")).await;
+    assert_eq!(store.push(keyed("old").id(old)).await, Pushed::Existing(old), "a late repetition does not come back");
+    assert_eq!(kinds(&store.claim("a", 9).await), ["new"]);
+}
+
+pub async fn a_dead_job_whose_key_is_taken_stays_dead(store: TestStore) {
+    let dead = store.push(keyed("dead")).await.id();
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::bury("no")).await;
+    let other = store.push(keyed("other")).await.id();
+
+    assert_eq!(store.store.reschedule(dead, Due::Now).await.expect("answers"), Moved::Existing(other));
+    assert_eq!(store.state(dead).await, Some(State::Dead));
+
+    store.remove(other).await;
+    assert_eq!(store.store.reschedule(dead, Due::Now).await.expect("answers"), Moved::Yes);
+    assert_eq!(store.push(keyed("third")).await, Pushed::Existing(dead), "it has its key again");
+}
+
+pub async fn a_refused_ack_frees_no_key(store: TestStore) {
+    let id = store.push(keyed("one")).await.id();
+    store.node("b").await;
+    let a = store.claim_one("a").await;
+    store.silence("a");
+    store.advance(past_the_lease() + SECOND).await;
+    let b = store.claim_from("b", "a", 1).await.jobs.pop().expect("taken back");
+    assert_eq!(store.settle("a", &a, Outcome::Ack).await, [id]);
+    assert_eq!(store.push(keyed("two")).await, Pushed::Existing(id));
+    assert_eq!(store.settle("b", &b, Outcome::Ack).await, nothing_lost());
+}

@@ -1,0 +1,77 @@
+//! Wakes: a node that waits is told at once, and only one of them.
+
+use std::time::Duration;
+
+use duly::store::{Claim, Wake};
+use tokio::sync::mpsc::Receiver;
+
+use crate::support::*;
+
+/// Far longer than any wake takes; a test that waits this long has failed.
+const LONG: Duration = Duration::from_secs(10);
+
+/// A node that has looked, found nothing, and waits.
+async fn waiting(store: &TestStore, name: &'static str) -> Receiver<Wake> {
+    let node = store.node(name).await;
+    let wakes = store.store.subscribe(node).await.expect("subscribes");
+    assert!(store.claim(name, 1).await.is_empty());
+    wakes
+}
+
+async fn woken(wakes: &mut Receiver<Wake>) -> Wake {
+    tokio::time::timeout(LONG, wakes.recv()).await.expect("in time").expect("open")
+}
+
+fn look() -> Wake {
+    Wake::Queue("default".into())
+}
+
+pub async fn a_push_wakes_a_node_that_waits(store: TestStore) {
+    let mut wakes = waiting(&store, "a").await;
+    store.push(job("one")).await;
+    assert_eq!(woken(&mut wakes).await, look());
+}
+
+pub async fn a_push_wakes_one_node_only(store: TestStore) {
+    let mut a = waiting(&store, "a").await;
+    let mut b = waiting(&store, "b").await;
+    store.push(job("one")).await;
+    // The wake is sent before the push is answered to the next caller in line.
+    store.push(job("elsewhere").queue("other")).await;
+    let woken = [a.try_recv().is_ok(), b.try_recv().is_ok()];
+    assert_eq!(woken.iter().filter(|woken| **woken).count(), 1);
+}
+
+pub async fn a_push_into_another_queue_wakes_nobody(store: TestStore) {
+    let mut wakes = waiting(&store, "a").await;
+    store.push(job("one").queue("other")).await;
+    store.push(job("one").queue("another")).await;
+    assert!(wakes.try_recv().is_err());
+}
+
+pub async fn an_earlier_due_moment_wakes_a_later_one_does_not(store: TestStore) {
+    store.push(job("later").after(10 * SECOND)).await;
+    let mut wakes = waiting(&store, "a").await;
+    store.push(job("much later").after(100 * SECOND)).await;
+    store.push(job("elsewhere").queue("other")).await;
+    assert!(wakes.try_recv().is_err(), "the node looks sooner anyway");
+    store.push(job("sooner").after(SECOND)).await;
+    assert_eq!(woken(&mut wakes).await, look());
+}
+
+pub async fn resume_wakes(store: TestStore) {
+    store.store.pause("default", true).await.expect("pauses");
+    store.push(job("one")).await;
+    let mut wakes = waiting(&store, "a").await;
+    store.store.pause("default", false).await.expect("resumes");
+    assert_eq!(woken(&mut wakes).await, look());
+}
+
+pub async fn a_claim_that_leaves_jobs_behind_wakes_another(store: TestStore) {
+    let mut wakes = waiting(&store, "a").await;
+    store.push_all(vec![job("one"), job("two")]).await;
+    assert_eq!(woken(&mut wakes).await, look());
+    let left = store.ask("b", Claim { max: 1, ..claim(1) }).await;
+    assert!(left.more);
+    assert_eq!(woken(&mut wakes).await, look());
+}
