@@ -28,7 +28,7 @@ pub(super) struct Lane {
     pub(super) redo: bool,
     /// Nodes that may be dead and hold something here.
     pub(super) suspects: Vec<NodeId>,
-    /// Grows with every claim and settle: a beat compares counts only if nothing moved meanwhile.
+    /// Grows with every job that is claimed, ends or is settled: a beat compares counts only if nothing moved meanwhile.
     pub(super) moves: u64,
     /// `moves` when the count of a beat last differed from ours.
     pub(super) differed_at: Option<u64>,

@@ -247,7 +247,7 @@ impl Shift {
         let asked = std::mem::take(&mut lane.asked);
         lane.failures = 0;
         lane.not_before = None;
-        lane.moves += 1;
+        lane.moves += claimed.jobs.len() as u64;
         if let Some(suspect) = ask.suspect {
             if claimed.taken_back == TAKE_BACK_MAX {
                 lane.suspects.push(suspect);
@@ -320,8 +320,11 @@ impl Shift {
                 }
                 continue;
             }
-            if outcome == Outcome::Ack {
-                self.lanes[lane].unpruned += usize::from(!held.job.keep.is_zero());
+            match outcome {
+                Outcome::Ack => self.lanes[lane].unpruned += usize::from(!held.job.keep.is_zero()),
+                Outcome::Bury { .. } => {}
+                // It is ready again, or will be: look, or learn when.
+                Outcome::Retry { .. } | Outcome::Release { .. } => self.lanes[lane].maybe_ready = true,
             }
             self.tally.count(&outcome);
             self.settings.tell(&Event::Settled { held: &held, outcome: &outcome, took });
@@ -408,6 +411,10 @@ impl Shift {
         let Running { lane, held, started, .. } = running;
         self.lanes[lane].running -= 1;
         self.lanes[lane].moves += 1;
+        if self.mode == Mode::Drain {
+            // It may have pushed more: the end is reached only when a look after the last attempt finds nothing.
+            self.lanes.iter_mut().for_each(|lane| lane.maybe_ready = true);
+        }
         let took = clock::tick() - started;
         self.finished.push(Finished { lane, held, outcome, took });
     }
