@@ -356,8 +356,6 @@ impl Shift {
     // Attempts.
 
     fn start(&mut self, lane: usize, held: Held, now: SystemTime) {
-        let late = now.duration_since(held.due).unwrap_or_default();
-        self.settings.tell(&Event::Started { held: &held, late });
         let held = Arc::new(held);
         let cancelled = CancellationToken::new();
         let options = &self.settings.duly.options;
@@ -374,6 +372,10 @@ impl Shift {
                 state: self.settings.state.clone(),
             },
         };
+        if attempt.exhausted().is_none() {
+            let late = now.duration_since(held.due).unwrap_or_default();
+            self.settings.tell(&Event::Started { held: &held, late });
+        }
         let abort = self.attempts.spawn(attempt.run(self.settings.handlers.clone()));
         self.lanes[lane].running += 1;
         let started = clock::tick();
