@@ -95,7 +95,9 @@ fn a_killed_workers_jobs_are_taken_over_at_once() {
     let runtime = runtime();
     let duly = runtime.block_on(Duly::open(&file.url)).expect("opens");
     let mut workers = vec![Child::start(Role::Worker, &file.url), Child::start(Role::Worker, &file.url)];
-    workers.iter_mut().for_each(|worker| drop(worker.wait(|said| matches!(said, Said::Joined))));
+    for worker in &mut workers {
+        worker.wait(|said| matches!(said, Said::Joined));
+    }
     let mut times = Vec::new();
     for _ in 0..8 {
         let id = runtime.block_on(duly.push(Push::new("sleep", "600"))).expect("pushes").id();

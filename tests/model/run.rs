@@ -315,7 +315,7 @@ impl History {
 impl Pushing {
     /// An id belongs to one queue here, so that it names one job.
     fn in_its_queue(mut self) -> Self {
-        self.queue = QUEUES[usize::from(self.id.as_bytes()[0] % 3 == 0)];
+        self.queue = QUEUES[usize::from(self.id.as_bytes()[0].is_multiple_of(3))];
         self
     }
 }
