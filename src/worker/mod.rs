@@ -232,12 +232,12 @@ impl Worker {
 
     /// Works until nothing is ready or running in its queues. Jobs that are due later stay where they are.
     pub async fn drain(self) -> Result<Tally> {
-        self.drain_until(CancellationToken::new()).await
+        self.drain_until_either(CancellationToken::new(), CancellationToken::new()).await
     }
 
-    /// Works until nothing is ready or running, or the token is cancelled.
-    pub async fn drain_until(self, stop: CancellationToken) -> Result<Tally> {
-        self.shift(Mode::Drain, stop, CancellationToken::new())?.work().await
+    /// Works until nothing is ready or running, or the first token is cancelled; the second ends the grace time at once.
+    pub async fn drain_until_either(self, stop: CancellationToken, at_once: CancellationToken) -> Result<Tally> {
+        self.shift(Mode::Drain, stop, at_once)?.work().await
     }
 
     fn shift(mut self, mode: Mode, stop: CancellationToken, at_once: CancellationToken) -> Result<Shift> {

@@ -85,6 +85,7 @@ fn listen(board: &Board, socket: &UnixDatagram, wakes: &mpsc::Sender<Wake>) {
     while !wakes.is_closed() {
         peers.watch(board);
         if peers.wait(socket) {
+            board.sweep();
             let _ = wakes.try_send(Wake::Beat);
         }
         while let Ok(len) = socket.recv(&mut name) {
