@@ -89,7 +89,7 @@ async fn verb_of(verb: Verb, session: Session) -> anyhow::Result<()> {
         Verb::Nodes(verb) => nodes::run(verb, &session).await,
         Verb::Doctor => doctor::run(&session).await,
         Verb::Demo(verb) => demo::run(verb, &session).await,
-        Verb::DemoWorker(verb) => demo::worker::run(verb).await,
+        Verb::DemoWorker(verb) => demo::worker::run(verb, &session).await,
         Verb::Version => session.out.line(&format!("duly {}", env!("CARGO_PKG_VERSION"))),
         // Handled before there was a runtime.
         Verb::RunChild(_) | Verb::GuardChildren => Ok(()),

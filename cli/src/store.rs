@@ -34,13 +34,11 @@ pub(crate) async fn open_or_make(session: &Session) -> anyhow::Result<Duly> {
 /// Opens a store that must be there: whoever only looks must not leave an empty file at a mistyped path.
 pub(crate) async fn open(session: &Session) -> anyhow::Result<Duly> {
     let url = url(session)?;
-    if let Some(file) = file_of(&url) {
-        if !file.exists() {
-            return Err(Fail::new(
-                exit::STORE,
-                format!("no store at {}: push a job first, or name another with --store", file.display()),
-            ));
-        }
+    if let Some(file) = file_of(&url).filter(|file| !file.exists()) {
+        return Err(Fail::new(
+            exit::STORE,
+            format!("no store at {}: push a job first, or name another with --store", file.display()),
+        ));
     }
     Ok(Duly::open(url).await?)
 }

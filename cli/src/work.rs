@@ -170,7 +170,7 @@ impl Work {
             queues.push(duly::DEFAULT_QUEUE.to_owned());
         }
         let program = match &self.exec {
-            Some(program) => Some([&[program.clone()], &self.exec_args[..]].concat()),
+            Some(program) => Some([std::slice::from_ref(program), &self.exec_args[..]].concat()),
             None => config.exec.map(Program::into_argv),
         };
         if program.as_ref().is_some_and(|argv| argv.first().is_none_or(String::is_empty)) {
