@@ -4,7 +4,6 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
@@ -66,10 +65,10 @@ impl Crew {
     }
 
     /// `kill -9`: the worker can do nothing any more, not even say so.
-    pub(super) fn kill(&self, worker: usize) -> anyhow::Result<()> {
-        let pid = self.members.get(worker).and_then(|member| member.child.id());
-        let pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)).context("the worker is gone already")?;
-        kill_process(pid, Signal::KILL).context("cannot kill the worker")
+    pub(super) async fn kill(&mut self, worker: usize) -> anyhow::Result<()> {
+        let member = self.members.get_mut(worker).context("there is no such worker")?;
+        // Also waits for its end: a process that nobody waits for stays in the list of processes.
+        member.child.kill().await.context("cannot kill the worker")
     }
 
     /// Lets the workers leave in good order; whoever takes too long is killed with the crew.

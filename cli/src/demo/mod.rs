@@ -154,7 +154,7 @@ async fn watch(
             }
         }
         if !story.was_killed() && elapsed >= plan.kill {
-            kill(crew, story, teller, reports)?;
+            kill(crew, story, teller, reports).await?;
         }
         if story.was_killed() && ids.iter().all(|id| story.is_done(*id)) {
             break;
@@ -173,13 +173,13 @@ async fn ask_for_the_rest(story: &mut Story, duly: &Duly, ids: &[JobId]) -> anyh
     Ok(())
 }
 
-fn kill(crew: &Crew, story: &mut Story, teller: &Teller, reports: &[JobId]) -> anyhow::Result<()> {
+async fn kill(crew: &mut Crew, story: &mut Story, teller: &Teller, reports: &[JobId]) -> anyhow::Result<()> {
     let Some(worker) = story.holder(reports) else {
         return Ok(());
     };
     let held = story.held_by(worker);
     let at = time::micros(time::now());
-    crew.kill(worker)?;
+    crew.kill(worker).await?;
     story.killed(worker, at);
     let rest = format!(
         "kill -9 of process {}, which holds {held} running {}",
