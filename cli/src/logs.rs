@@ -14,9 +14,9 @@ pub(crate) fn start(global: &Global, config: &Config) -> anyhow::Result<()> {
     let format = global.log_format.or(config.log_format);
     let level = match (&global.log, global.verbose, global.quiet) {
         (Some(filter), ..) => filter.as_str(),
-        (None, 0, true) => "error,duly::attempt=off,duly::worker=off",
         // Whoever asks for JSON logs collects them: there they must be whole.
-        (None, 0, false) if format == Some(LogFormat::Json) => "info",
+        (None, 0, _) if format == Some(LogFormat::Json) => "info",
+        (None, 0, true) => "error,duly::attempt=off,duly::worker=off",
         (None, 0, false) => DEFAULT,
         (None, 1, _) => "info",
         (None, 2, _) => "debug",
