@@ -81,6 +81,15 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_text_parses_or_is_refused(text in any::<String>(), value in ".*") {
+            let _ = Config::parse(&text);
+            let _ = Config::parse(&format!("store = {value}"));
+        }
+    }
 
     #[test]
     fn everything_that_may_be_set() {

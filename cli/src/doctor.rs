@@ -5,24 +5,24 @@ use serde_json::{Map, Value, json};
 
 use crate::escape::safe;
 use crate::output::{BOLD, YELLOW, paint};
-use crate::{Session, store, time};
+use crate::{Setup, store, time};
 
 /// The store's clock in microseconds: shown as a date instead.
 const CLOCK_FACT: &str = "clock_us";
 
-pub(crate) async fn run(session: &Session) -> anyhow::Result<()> {
-    let url = store::url(session)?;
-    let duly = store::open(session).await?;
+pub(crate) async fn run(setup: &Setup) -> anyhow::Result<()> {
+    let url = store::url(setup)?;
+    let duly = store::open(setup).await?;
     let health = duly.health().await?;
     let nodes = duly.nodes().await?;
     let alive = nodes.iter().filter(|node| node.alive).count();
     let facts = facts(&url, &health, alive);
-    if session.out.is_json() {
+    if setup.out.is_json() {
         let facts: Map<String, Value> = facts.into_iter().map(|(name, value)| (name, json!(value))).collect();
         let all = json!({"durability": health.durability, "facts": facts, "warnings": health.warnings});
-        return session.out.json(&all);
+        return setup.out.json(&all);
     }
-    let out = &session.out;
+    let out = &setup.out;
     out.line(&paint(BOLD, safe(&health.durability)))?;
     for (name, value) in facts {
         out.line(&format!("{name:<14}  {}", safe(&value)))?;

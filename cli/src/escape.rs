@@ -57,6 +57,22 @@ pub(crate) fn cut(text: &str, max: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_made_safe(text in any::<String>()) {
+            prop_assert!(!safe(&text).contains(is_unsafe));
+        }
+
+        #[test]
+        fn any_json_text_keeps_its_meaning(text in any::<String>()) {
+            let json = serde_json::to_string(&text).expect("json");
+            let shown = safe_json(&json, true);
+            prop_assert!(!shown.contains(is_unsafe));
+            prop_assert_eq!(serde_json::from_str::<String>(&shown).expect("json"), text);
+        }
+    }
 
     #[test]
     fn nothing_reaches_the_terminal_that_could_drive_it() {

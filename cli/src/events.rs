@@ -99,8 +99,8 @@ impl Told {
     /// One line for people.
     pub(crate) fn line(&self) -> String {
         let clock = paint(DIM, time::clock_of(time::from_micros(self.at_us)));
-        let line = |id: &str, word: String, rest: String| format!("{clock}  {id:<8}  {word}  {rest}");
-        let word = |style, word: &str| paint(style, format!("{word:<8}"));
+        let line = |id: &str, word: String, rest: String| format!("{clock}  {id:<8}  {word} {rest}");
+        let word = |style, word: &str| paint(style, format!("{word:<9}"));
         match &self.what {
             What::Joined { node } => line("", word(CYAN, "joined"), format!("as node {node}")),
             What::Started { id, kind, attempt, max_attempts, late_us, .. } => {

@@ -104,7 +104,7 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
         .filter(|line| !line.is_empty())
         .collect();
-    let said = said.join("; ");
+    let said = said.join("; ").replace(":; ", ": ");
     say(&format!("{} (see --help)", said.strip_prefix("error: ").unwrap_or(&said)));
     ExitCode::from(USAGE)
 }

@@ -8,7 +8,7 @@ use duly::{Due, Duly, Filter, JobId, Record, State};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::Session;
+use crate::Setup;
 use crate::escape::{cut, safe};
 use crate::exit::{self, Fail};
 use crate::output::{Format, Out};
@@ -78,19 +78,19 @@ struct Listed<'a> {
     next: Option<&'a str>,
 }
 
-pub(crate) async fn run(verb: Jobs, session: &Session) -> anyhow::Result<()> {
-    let duly = store::open(session).await?;
+pub(crate) async fn run(verb: Jobs, setup: &Setup) -> anyhow::Result<()> {
+    let duly = store::open(setup).await?;
     match verb {
-        Jobs::Ls(ls) => list(&duly, ls, &session.out).await,
-        Jobs::Get { id } => get(&duly, id, &session.out).await,
-        Jobs::Retry { ids } => retry(&duly, &ids, &session.out).await,
-        Jobs::Rm { ids } => remove(&duly, &ids, session).await,
+        Jobs::Ls(ls) => list(&duly, ls, &setup.out).await,
+        Jobs::Get { id } => get(&duly, id, &setup.out).await,
+        Jobs::Retry { ids } => retry(&duly, &ids, &setup.out).await,
+        Jobs::Rm { ids } => remove(&duly, &ids, setup).await,
         Jobs::Wait { id, timeout } => {
             let record = wait::until_final(&duly, id, timeout, wait::Known::Named).await?;
-            if let (true, Some(record)) = (session.out.is_json(), &record) {
-                session.out.json(record)?;
+            if let (true, Some(record)) = (setup.out.is_json(), &record) {
+                setup.out.json(record)?;
             }
-            wait::tell(session, record)
+            wait::tell(setup, record)
         }
     }
 }
@@ -199,14 +199,14 @@ async fn retry(duly: &Duly, ids: &[JobId], out: &Out) -> anyhow::Result<()> {
     failed.map_or(Ok(()), Err)
 }
 
-async fn remove(duly: &Duly, ids: &[JobId], session: &Session) -> anyhow::Result<()> {
-    if ids.len() > 1 && !session.yes && !confirmed(&format!("Remove {} jobs for good?", ids.len()))? {
+async fn remove(duly: &Duly, ids: &[JobId], setup: &Setup) -> anyhow::Result<()> {
+    if ids.len() > 1 && !setup.yes && !confirmed(&format!("Remove {} jobs for good?", ids.len()))? {
         return Err(Fail::new(exit::FAILURE, "nothing was removed"));
     }
     let mut failed = None;
     for id in ids {
         let done = duly.remove(*id).await;
-        note(&session.out, *id, "removed", done.map_err(Into::into), &mut failed)?;
+        note(&setup.out, *id, "removed", done.map_err(Into::into), &mut failed)?;
     }
     failed.map_or(Ok(()), Err)
 }

@@ -35,7 +35,7 @@ use crate::config::Config;
 use crate::output::Out;
 
 /// What every verb may need to know.
-pub(crate) struct Session {
+pub(crate) struct Setup {
     /// Where data goes, and in which shape.
     pub(crate) out: Out,
     /// What `duly.toml` says.
@@ -68,29 +68,29 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     };
     let config = Config::load(global.config.as_deref())?;
     logs::start(&global, &config)?;
-    let session =
-        Session { out: Out::new(global.format(), global.quiet), config, store_flag: global.store, yes: global.yes };
+    let setup =
+        Setup { out: Out::new(global.format(), global.quiet), config, store_flag: global.store, yes: global.yes };
     // Only what runs jobs has work for several threads.
     let many = matches!(verb, Verb::Work(_) | Verb::Demo(_) | Verb::DemoWorker(_));
     let mut builder = if many { Builder::new_multi_thread() } else { Builder::new_current_thread() };
     let runtime = builder.enable_all().build().context("cannot start threads")?;
-    let done = runtime.block_on(verb_of(verb, session));
+    let done = runtime.block_on(verb_of(verb, setup));
     // A read of the terminal that nobody waits for must not hold up the exit.
     runtime.shutdown_background();
     done
 }
 
-async fn verb_of(verb: Verb, session: Session) -> anyhow::Result<()> {
+async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
     match verb {
-        Verb::Push(verb) => push::run(verb, &session).await,
-        Verb::Work(verb) => work::run(verb, session).await,
-        Verb::Jobs(verb) => jobs::run(verb, &session).await,
-        Verb::Queues(verb) => queues::run(verb, &session).await,
-        Verb::Nodes(verb) => nodes::run(verb, &session).await,
-        Verb::Doctor => doctor::run(&session).await,
-        Verb::Demo(verb) => demo::run(verb, &session).await,
-        Verb::DemoWorker(verb) => demo::worker::run(verb, &session).await,
-        Verb::Version => session.out.line(&format!("duly {}", env!("CARGO_PKG_VERSION"))),
+        Verb::Push(verb) => push::run(verb, &setup).await,
+        Verb::Work(verb) => work::run(verb, setup).await,
+        Verb::Jobs(verb) => jobs::run(verb, &setup).await,
+        Verb::Queues(verb) => queues::run(verb, &setup).await,
+        Verb::Nodes(verb) => nodes::run(verb, &setup).await,
+        Verb::Doctor => doctor::run(&setup).await,
+        Verb::Demo(verb) => demo::run(verb, &setup).await,
+        Verb::DemoWorker(verb) => demo::worker::run(verb, &setup).await,
+        Verb::Version => setup.out.line(&format!("duly {}", env!("CARGO_PKG_VERSION"))),
         // Handled before there was a runtime.
         Verb::RunChild(_) | Verb::GuardChildren => Ok(()),
     }

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 
 use crate::output::Format;
-use crate::{Session, store, time};
+use crate::{Setup, store, time};
 
 /// See which nodes take part
 #[derive(Debug, Subcommand)]
@@ -12,10 +12,10 @@ pub(crate) enum Nodes {
     Ls,
 }
 
-pub(crate) async fn run(verb: Nodes, session: &Session) -> anyhow::Result<()> {
+pub(crate) async fn run(verb: Nodes, setup: &Setup) -> anyhow::Result<()> {
     let Nodes::Ls = verb;
-    let nodes = store::open(session).await?.nodes().await?;
-    let out = &session.out;
+    let nodes = store::open(setup).await?.nodes().await?;
+    let out = &setup.out;
     match out.format {
         Format::Json => out.json(&nodes),
         Format::Ndjson => nodes.iter().try_for_each(|node| out.json(node)),

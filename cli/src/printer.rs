@@ -13,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 const LINES_MAX: usize = 10_000;
 /// How long the end of the program waits for a reader that has stopped reading.
 const LAST_LINES: Duration = Duration::from_secs(1);
+/// How often it looks, in that time, whether there is room again.
+const LAST_LOOKS: u32 = 100;
 
 enum Line {
     /// Data.
@@ -57,9 +59,13 @@ impl Printer {
 
     /// Waits until all is written, within bounds.
     pub(crate) fn finish(&self) {
-        let (done, wait) = sync_channel(1);
-        if self.lines.try_send(Line::End(done)).is_ok() {
-            let _ = wait.recv_timeout(LAST_LINES);
+        for _ in 0..LAST_LOOKS {
+            let (done, wait) = sync_channel(1);
+            if self.lines.try_send(Line::End(done)).is_ok() {
+                let _ = wait.recv_timeout(LAST_LINES);
+                return;
+            }
+            std::thread::sleep(LAST_LINES / LAST_LOOKS);
         }
     }
 }

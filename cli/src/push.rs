@@ -10,7 +10,7 @@ use duly::{ARGS_BYTES_MAX, Conflict, JobId, Priority, Pushed};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::Session;
+use crate::Setup;
 use crate::exec::COMMAND;
 use crate::exit::{self, Fail};
 use crate::{store, time, wait};
@@ -102,16 +102,26 @@ struct Told {
     kind: String,
 }
 
-pub(crate) async fn run(verb: Push, session: &Session) -> anyhow::Result<()> {
+pub(crate) async fn run(verb: Push, setup: &Setup) -> anyhow::Result<()> {
     let (kind, args) = verb.what()?;
-    let duly = store::open_or_make(session).await?;
-    let pushed = duly.push(verb.job(kind.clone(), args)).await?;
-    verb.tell(session, kind, pushed)?;
+    let duly = store::open_or_make(setup).await?;
+    let pushed = duly.push(verb.job(kind.clone(), args)).await.map_err(hinted)?;
+    verb.tell(setup, kind, pushed)?;
     if verb.wait {
         let record = wait::until_final(&duly, pushed.id(), verb.wait_timeout, wait::Known::Pushed).await?;
-        wait::tell(session, record)?;
+        wait::tell(setup, record)?;
     }
     Ok(())
+}
+
+/// The commonest mistake of a newcomer: text without quotes of its own.
+fn hinted(error: duly::Error) -> anyhow::Error {
+    match &error {
+        duly::Error::Invalid { field: "args", reason } if reason.starts_with("not JSON") => {
+            Fail::new(exit::USAGE, format!("{error}; write a JSON value such as '{{\"to\":\"ada\"}}' or '\"text\"'"))
+        }
+        _ => error.into(),
+    }
 }
 
 impl Push {
@@ -160,8 +170,8 @@ impl Push {
         job
     }
 
-    fn tell(&self, session: &Session, kind: String, pushed: Pushed) -> anyhow::Result<()> {
-        let out = &session.out;
+    fn tell(&self, setup: &Setup, kind: String, pushed: Pushed) -> anyhow::Result<()> {
+        let out = &setup.out;
         let (word, old) = match pushed {
             Pushed::Existing(_) => ("existing", None),
             Pushed::Replaced { old, .. } => ("replaced", Some(old)),
@@ -179,7 +189,7 @@ impl Push {
             None => {
                 let due = self.at.or_else(|| time::now().checked_add(self.after?));
                 let due = due.map_or("now".to_owned(), |at| format!("{} ({})", time::distance(at), time::date_of(at)));
-                let store = store::url(session)?;
+                let store = store::url(setup)?;
                 out.say_to_people(&format!("job {id}  queue={}  due {due}  store={store}", self.queue));
             }
         }

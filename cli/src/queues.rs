@@ -4,7 +4,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use crate::output::Format;
-use crate::{Session, store};
+use crate::{Setup, store};
 
 /// Look at queues, pause and resume them
 #[derive(Debug, Subcommand)]
@@ -17,23 +17,23 @@ pub(crate) enum Queues {
     Resume { queue: String },
 }
 
-pub(crate) async fn run(verb: Queues, session: &Session) -> anyhow::Result<()> {
+pub(crate) async fn run(verb: Queues, setup: &Setup) -> anyhow::Result<()> {
     match verb {
-        Queues::Ls => list(session).await,
+        Queues::Ls => list(setup).await,
         Queues::Pause { queue } => {
-            let changed = store::open_or_make(session).await?.pause(&queue).await?;
-            tell(session, &queue, true, changed)
+            let changed = store::open_or_make(setup).await?.pause(&queue).await?;
+            tell(setup, &queue, true, changed)
         }
         Queues::Resume { queue } => {
-            let changed = store::open(session).await?.resume(&queue).await?;
-            tell(session, &queue, false, changed)
+            let changed = store::open(setup).await?.resume(&queue).await?;
+            tell(setup, &queue, false, changed)
         }
     }
 }
 
-async fn list(session: &Session) -> anyhow::Result<()> {
-    let counts = store::open(session).await?.counts().await?;
-    let out = &session.out;
+async fn list(setup: &Setup) -> anyhow::Result<()> {
+    let counts = store::open(setup).await?.counts().await?;
+    let out = &setup.out;
     match out.format {
         Format::Json => out.json(&counts),
         Format::Ndjson => counts.iter().try_for_each(|count| out.json(count)),
@@ -49,12 +49,12 @@ async fn list(session: &Session) -> anyhow::Result<()> {
     }
 }
 
-fn tell(session: &Session, queue: &str, paused: bool, changed: bool) -> anyhow::Result<()> {
-    if session.out.is_json() {
-        return session.out.json(&json!({"queue": queue, "paused": paused, "changed": changed}));
+fn tell(setup: &Setup, queue: &str, paused: bool, changed: bool) -> anyhow::Result<()> {
+    if setup.out.is_json() {
+        return setup.out.json(&json!({"queue": queue, "paused": paused, "changed": changed}));
     }
     let word = if paused { "paused" } else { "open" };
     let already = if changed { "" } else { " already" };
-    session.out.say(&format!("queue {queue} is {word}{already}"));
+    setup.out.say(&format!("queue {queue} is {word}{already}"));
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use duly::Duly;
 
-use crate::Session;
+use crate::Setup;
 use crate::exit::{self, Fail};
 
 /// The store if nothing names one.
@@ -12,8 +12,8 @@ const DEFAULT: &str = "./duly.db";
 const ENV: &str = "DULY_STORE";
 
 /// The store's URL: flag, then environment, then `duly.toml`, then the default.
-pub(crate) fn url(session: &Session) -> anyhow::Result<String> {
-    if let Some(url) = &session.store_flag {
+pub(crate) fn url(setup: &Setup) -> anyhow::Result<String> {
+    if let Some(url) = &setup.store_flag {
         return Ok(url.clone());
     }
     match std::env::var(ENV) {
@@ -23,17 +23,17 @@ pub(crate) fn url(session: &Session) -> anyhow::Result<String> {
         }
         _ => {}
     }
-    Ok(session.config.store.clone().unwrap_or_else(|| DEFAULT.to_owned()))
+    Ok(setup.config.store.clone().unwrap_or_else(|| DEFAULT.to_owned()))
 }
 
 /// Opens the store; makes its file if it is not there.
-pub(crate) async fn open_or_make(session: &Session) -> anyhow::Result<Duly> {
-    Ok(Duly::open(url(session)?).await?)
+pub(crate) async fn open_or_make(setup: &Setup) -> anyhow::Result<Duly> {
+    Ok(Duly::open(url(setup)?).await?)
 }
 
 /// Opens a store that must be there: whoever only looks must not leave an empty file at a mistyped path.
-pub(crate) async fn open(session: &Session) -> anyhow::Result<Duly> {
-    let url = url(session)?;
+pub(crate) async fn open(setup: &Setup) -> anyhow::Result<Duly> {
+    let url = url(setup)?;
     if let Some(file) = file_of(&url).filter(|file| !file.exists()) {
         return Err(Fail::new(
             exit::STORE,
@@ -57,6 +57,14 @@ pub(crate) fn file_of(url: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_url_names_a_file_or_none(url in ".*") {
+            let _ = file_of(&url);
+        }
+    }
 
     #[test]
     fn files_in_urls() {

@@ -119,7 +119,8 @@ pub(crate) fn distance(moment: SystemTime) -> String {
 
 /// A duration in two units at most: `387 ms`, `2.1 s`, `4m10s`, `3d4h`.
 pub(crate) fn short(time: Duration) -> String {
-    let secs = time.as_secs();
+    let nearest = time.checked_add(Duration::from_millis(500)).unwrap_or(time).as_secs();
+    let secs = if nearest < 60 { time.as_secs() } else { nearest };
     let two = |large: u64, l: &str, small: u64, s: &str| {
         if small == 0 { format!("{large}{l}") } else { format!("{large}{l}{small}{s}") }
     };
@@ -136,6 +137,23 @@ pub(crate) fn short(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_text_parses_or_is_refused(text in ".*", digits in "[0-9: T+Zdhms.-]{0,20}") {
+            for text in [&text, &digits, &format!("tomorrow {text}"), &format!("tomorrow {digits}")] {
+                let _ = parse_duration(text);
+                let _ = parse_moment(text);
+            }
+        }
+
+        #[test]
+        fn any_duration_and_moment_can_be_shown(secs in any::<u64>(), nanos in 0u32..1_000_000_000, us in any::<i64>()) {
+            prop_assert!(!short(Duration::new(secs, nanos)).is_empty());
+            prop_assert!(!date_of(from_micros(us)).is_empty());
+        }
+    }
 
     fn at(text: &str) -> Option<String> {
         let now: Zoned = "2026-03-10T12:00:00[Europe/Berlin]".parse().expect("a moment");

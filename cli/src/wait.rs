@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use duly::{Duly, JobId, Record, State};
 
-use crate::Session;
+use crate::Setup;
 use crate::escape::safe;
 use crate::exit::{self, Fail};
 use crate::time;
@@ -62,15 +62,15 @@ fn vanished(id: JobId, seen: Option<&Record>, known: Known) -> anyhow::Result<Op
 }
 
 /// Says how it ended; a dead job is a failure.
-pub(crate) fn tell(session: &Session, record: Option<Record>) -> anyhow::Result<()> {
+pub(crate) fn tell(setup: &Setup, record: Option<Record>) -> anyhow::Result<()> {
     let Some(record) = record else {
-        session.out.say_to_people("done");
+        setup.out.say_to_people("done");
         return Ok(());
     };
     if record.state == State::Dead {
         let error = record.failures.last().map_or("no error was recorded", |failure| failure.error.as_str());
         return Err(Fail::new(exit::FAILURE, format!("job {} is dead: {}", record.job.id, safe(error.trim_end()))));
     }
-    session.out.say_to_people("done");
+    setup.out.say_to_people("done");
     Ok(())
 }

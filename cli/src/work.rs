@@ -1,6 +1,7 @@
 //! `duly work`: runs jobs as processes and shows what happens.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -9,10 +10,10 @@ use duly::{Duly, Event, Tally, Worker};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::Session;
+use crate::Setup;
 use crate::child::Spawner;
 use crate::config::{Program, WorkConfig};
-use crate::escape::safe_json;
+use crate::escape::{safe, safe_json};
 use crate::events::Told;
 use crate::exec::{COMMAND, Runner};
 use crate::exit::{self, Fail};
@@ -73,14 +74,14 @@ struct Plan {
     grace: Duration,
 }
 
-pub(crate) async fn run(verb: Work, mut session: Session) -> anyhow::Result<()> {
-    let plan = verb.plan(std::mem::take(&mut session.config.work))?;
-    let duly = store::open_or_make(&session).await?;
+pub(crate) async fn run(verb: Work, mut setup: Setup) -> anyhow::Result<()> {
+    let plan = verb.plan(std::mem::take(&mut setup.config.work))?;
+    let duly = store::open_or_make(&setup).await?;
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
     let printer = Printer::start(stop.clone())?;
     listen(stop.clone(), at_once.clone())?;
     notify::start_watchdog();
-    let worker = worker(&verb, plan, &duly, &session, &printer)?;
+    let worker = worker(&verb, plan, &duly, &setup, &printer)?;
     let tally = if verb.until_empty {
         // A drain has no second token of its own: dropping it kills what runs, and its jobs are taken back.
         tokio::select! {
@@ -92,13 +93,13 @@ pub(crate) async fn run(verb: Work, mut session: Session) -> anyhow::Result<()> 
     };
     printer.finish();
     let Tally { acked, retried, buried, released, lost, .. } = tally;
-    session.out.say(&format!("{acked} done, {retried} to retry, {buried} dead, {released} released, {lost} lost"));
+    setup.out.say(&format!("{acked} done, {retried} to retry, {buried} dead, {released} released, {lost} lost"));
     Ok(())
 }
 
-fn worker(verb: &Work, plan: Plan, duly: &Duly, session: &Session, printer: &Printer) -> anyhow::Result<Worker> {
+fn worker(verb: &Work, plan: Plan, duly: &Duly, setup: &Setup, printer: &Printer) -> anyhow::Result<Worker> {
     let names: Vec<&str> = plan.queues.iter().map(|(name, _)| name.as_str()).collect();
-    let on_event = teller(session, printer.clone(), names.join(" "));
+    let on_event = teller(setup, printer.clone(), names.join(" "), plan.program.is_some());
     let mut worker = duly.worker().concurrency(plan.concurrency).grace(plan.grace).on_event(on_event);
     for (name, weight) in &plan.queues {
         worker = worker.queue(name, plan.concurrency);
@@ -113,7 +114,7 @@ fn worker(verb: &Work, plan: Plan, duly: &Duly, session: &Session, printer: &Pri
     let runner = Arc::new(Runner {
         spawner: Spawner::start()?,
         printer: printer.clone(),
-        quiet: session.out.is_quiet(),
+        quiet: setup.out.is_quiet(),
         grace: plan.grace,
         program: plan.program.unwrap_or_default(),
     });
@@ -126,10 +127,20 @@ fn worker(verb: &Work, plan: Plan, duly: &Duly, session: &Session, printer: &Pri
 }
 
 /// Shows events, and passes on to systemd what it wants to know.
-fn teller(session: &Session, printer: Printer, queues: String) -> impl Fn(&Event<'_>) + Send + Sync + 'static {
-    let (json, quiet) = (session.out.is_json(), session.out.is_quiet());
+fn teller(
+    setup: &Setup,
+    printer: Printer,
+    queues: String,
+    any_kind: bool,
+) -> impl Fn(&Event<'_>) + Send + Sync + 'static {
+    let (json, quiet) = (setup.out.is_json(), setup.out.is_quiet());
+    let hinted = AtomicBool::new(any_kind || quiet);
     move |event| {
         match event {
+            Event::Started { held, .. } if held.job.kind != COMMAND && !hinted.swap(true, Ordering::Relaxed) => {
+                let kind = safe(&held.job.kind);
+                printer.err(format!("nothing here runs the kind {kind}: released until a worker does (see --exec)"));
+            }
             Event::Joined { .. } => notify::ready(&queues),
             Event::Stopping { running } => notify::stopping(*running),
             _ => {}
@@ -195,5 +206,27 @@ fn queue(text: &str) -> anyhow::Result<(String, Option<u32>)> {
     match weight.parse() {
         Ok(weight) if weight > 0 => Ok((name.to_owned(), Some(weight))),
         _ => Err(Fail::new(exit::USAGE, format!("queue: {text:?} has no weight behind the =; write {name}=3"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_and_weights() {
+        assert_eq!(queue("mail").expect("good"), ("mail".to_owned(), None));
+        assert_eq!(queue("mail=3").expect("good"), ("mail".to_owned(), Some(3)));
+        for text in ["mail=", "mail=0", "mail=x", "mail=-1", "a=b=1"] {
+            assert!(queue(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_queue_or_is_refused(text in ".*") {
+            let _ = queue(&text);
+        }
     }
 }

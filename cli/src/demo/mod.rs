@@ -17,7 +17,7 @@ use self::crew::{Crew, name};
 use self::place::Place;
 use self::plan::Plan;
 use self::story::{Story, word};
-use crate::Session;
+use crate::Setup;
 use crate::events::What;
 use crate::exit::{self, Fail};
 use crate::output::{BOLD, CYAN, DIM, Out, RED, paint};
@@ -57,13 +57,13 @@ impl Teller {
     }
 }
 
-pub(crate) async fn run(verb: Demo, session: &Session) -> anyhow::Result<()> {
+pub(crate) async fn run(verb: Demo, setup: &Setup) -> anyhow::Result<()> {
     // The store of the environment or the settings is somebody's real one.
-    let place = Place::new(session.store_flag.as_deref())?;
+    let place = Place::new(setup.store_flag.as_deref())?;
     let mut interrupted = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
     let mut ended = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::select! {
-        done = play(&verb, &place, session.out) => done,
+        done = play(&verb, &place, setup.out) => done,
         _ = interrupted.recv() => Err(Fail::new(exit::FAILURE, "interrupted")),
         _ = ended.recv() => Err(Fail::new(exit::FAILURE, "interrupted")),
     }

@@ -57,7 +57,8 @@ impl Summary {
 
     pub(super) fn tell(&self, out: &Out) -> anyhow::Result<()> {
         let good = |n: u64| paint(if n == 0 { GREEN } else { RED }, format!("{n:>6}"));
-        let line = |name: &str, value: String, note: &str| out.line(&format!("  {name:<10} {value}   {note}"));
+        let line =
+            |name: &str, value: String, note: &str| out.line(format!("  {name:<10} {value}   {note}").trim_end());
         out.line(&format!("\n{}", paint(BOLD, "summary")))?;
         line("pushed", format!("{:>6}", self.pushed), "")?;
         line("done", format!("{:>6}", self.done), "")?;

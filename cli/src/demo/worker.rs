@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::plan::{FLAKY, FLAKY_AGAIN, PING, PING_TAKES, REPORT, REPORT_TAKES};
 use crate::events::Told;
 use crate::printer::Printer;
-use crate::{Session, child, store};
+use crate::{Setup, child, store};
 
 /// So many jobs at once: those for now start at once, so that what is measured is lateness and not a crowd.
 const CONCURRENCY: usize = 20;
@@ -22,9 +22,9 @@ pub(crate) struct DemoWorker {
     parent: i32,
 }
 
-pub(crate) async fn run(verb: DemoWorker, session: &Session) -> anyhow::Result<()> {
+pub(crate) async fn run(verb: DemoWorker, setup: &Setup) -> anyhow::Result<()> {
     child::die_with_parent(verb.parent)?;
-    let duly = store::open(session).await?;
+    let duly = store::open(setup).await?;
     let stop = CancellationToken::new();
     let printer = Printer::start(stop.clone())?;
     stop_at_end_of_input(stop.clone());
