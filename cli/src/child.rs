@@ -148,8 +148,8 @@ fn spawn(start: Start, guard: &Arc<Guard>) -> std::io::Result<Running> {
 
 /// This very program, also if its file has been replaced since it started.
 pub(crate) fn ourselves() -> std::io::Result<Command> {
-    let own = PathBuf::from("/proc/self/exe");
-    let mut command = if own.exists() { Command::new(own) } else { Command::new(std::env::current_exe()?) };
+    let named = std::env::current_exe()?;
+    let mut command = Command::new(if named.exists() { named } else { PathBuf::from("/proc/self/exe") });
     command.arg0("duly");
     Ok(command)
 }

@@ -29,6 +29,8 @@ const LINE_BYTES_MAX: usize = 8 * 1024;
 const READ_BYTES: usize = 8 * 1024;
 /// How long output is read on after a child has ended: what it left running may hold the pipe for ever.
 const LAST_OUTPUT: Duration = Duration::from_millis(200);
+/// How long a worker may take to notice that it was told to stop as well.
+const STOP_NEWS: Duration = Duration::from_millis(200);
 /// Children are asked to end (SIGTERM) this long before the grace time is over, or at its last fifth.
 const NOTICE_MAX: Duration = Duration::from_secs(5);
 
@@ -107,6 +109,10 @@ impl Runner {
         if !talked {
             let _ = tokio::time::timeout(LAST_OUTPUT, talking).await;
         }
+        // A service manager may send SIGTERM to everything at once, and the child may be quicker than the worker.
+        if status.signal() == Some(Signal::TERM.as_raw()) {
+            asked |= tokio::time::timeout(STOP_NEWS, ctx.stopping()).await.is_ok();
+        }
         let tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
         judge(status, asked, &tail)
     }
@@ -144,7 +150,7 @@ impl Runner {
 
     fn show(&self, id: &str, line: &[u8]) {
         if !self.quiet {
-            let text = String::from_utf8_lossy(line);
+            let text = String::from_utf8_lossy(line).replace('\t', "    ");
             self.printer.err(format!("{}  {}", paint(DIM, format!("{id} |")), safe(text.trim_end_matches('\r'))));
         }
     }

@@ -49,7 +49,7 @@ impl Plan {
                 Duration::from_millis(500) + self.spread.saturating_sub(Duration::from_millis(500)).mul_f64(share);
             Push::new(PING, format!("{{\"later\":{n}}}")).after(due)
         });
-        let flaky = (0..FLAKIES).map(|n| Push::new(FLAKY, "null").after(Duration::from_secs(1) * (2 * n + 1)));
+        let flaky = (0..FLAKIES).map(|n| Push::new(FLAKY, "null").after(Duration::from_secs(1) * (n + 1)));
         let reports = (0..REPORTS).map(|_| Push::new(REPORT, "null").after(self.report));
         let pushed = duly.push_all(now.chain(later).chain(flaky).chain(reports)).await?;
         Ok(pushed.iter().map(duly::Pushed::id).collect())

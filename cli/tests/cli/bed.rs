@@ -89,7 +89,10 @@ impl Bed {
 
     /// The binary in the background; killed with the value.
     pub(crate) fn start(&self, args: &[&str]) -> Background {
-        let mut command = self.command(args);
+        Bed::start_it(self.command(args))
+    }
+
+    pub(crate) fn start_it(mut command: Command) -> Background {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Background(Some(command.spawn().expect("the binary starts")))
     }

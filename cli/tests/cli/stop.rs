@@ -1,5 +1,6 @@
 //! Ends: SIGTERM, a second signal, kill -9.
 
+use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -82,4 +83,42 @@ fn another_worker_takes_over_at_once() {
     assert!(killed.elapsed() < Duration::from_secs(3));
     assert_eq!(bed.read("runs"), "x\nx\n");
     assert_eq!(bed.job(&id)["crashes"], 1);
+}
+
+#[test]
+fn a_sigterm_for_everybody_is_no_failure_of_the_job() {
+    let bed = Bed::new();
+    let id = bed.push(&["--", "sh", "-c", "echo $$ > pid; exec sleep 60"]);
+    let worker = bed.start(&["work"]);
+    until("the job runs", || bed.read("pid").ends_with('\n'));
+    let child = bed.read("pid").trim().parse().ok().and_then(rustix::process::Pid::from_raw).expect("a process");
+    // The child first, as a service manager may have it.
+    rustix::process::kill_process(child, Signal::TERM).expect("it runs");
+    worker.signal(Signal::TERM);
+    worker.wait().ok();
+    let job = bed.job(&id);
+    assert_eq!((&job["state"], &job["attempts"]), (&"ready".into(), &0.into()), "{job}");
+}
+
+#[test]
+fn systemd_is_told() {
+    let bed = Bed::new();
+    let socket = UnixDatagram::bind(bed.path("notify")).expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+    let mut command = bed.command(&["work"]);
+    command.env("NOTIFY_SOCKET", bed.path("notify")).env("WATCHDOG_USEC", "100000");
+    let worker = Bed::start_it(command);
+    let hear = |word: &str| {
+        let mut bytes = [0; 256];
+        let heard = |bytes: &mut [u8]| {
+            let len = socket.recv(bytes).unwrap_or_else(|error| panic!("no {word}: {error}"));
+            String::from_utf8_lossy(&bytes[..len]).contains(word)
+        };
+        while !heard(&mut bytes) {}
+    };
+    hear("READY=1");
+    hear("WATCHDOG=1");
+    worker.signal(Signal::TERM);
+    hear("STOPPING=1");
+    worker.wait().ok();
 }
