@@ -83,11 +83,7 @@ pub(crate) async fn run(verb: Work, mut setup: Setup) -> anyhow::Result<()> {
     notify::start_watchdog();
     let worker = worker(&verb, plan, &duly, &setup, &printer)?;
     let tally = if verb.until_empty {
-        // A drain has no second token of its own: dropping it kills what runs, and its jobs are taken back.
-        tokio::select! {
-            tally = worker.drain_until(stop) => tally?,
-            () = at_once.cancelled() => Tally::default(),
-        }
+        worker.drain_until_either(stop, at_once).await?
     } else {
         worker.run_until_either(stop, at_once).await?
     };
