@@ -63,3 +63,16 @@ pub use rusqlite;
 pub use store::sqlite::AfterCommit;
 pub use store::{Durability, Filter, Health, Page, QueueCounts};
 pub use worker::Worker;
+
+/// The Rust in the documents is compiled and run as tests.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/guide/jobs.md")]
+    struct Jobs;
+    #[doc = include_str!("../docs/guide/workers.md")]
+    struct Workers;
+    #[doc = include_str!("../docs/guide/testing.md")]
+    struct Testing;
+}

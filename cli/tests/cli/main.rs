@@ -3,6 +3,7 @@
 mod bed;
 mod codes;
 mod demo;
+mod documents;
 mod output;
 mod push;
 mod settings;
