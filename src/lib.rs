@@ -31,6 +31,7 @@
 //! ```
 
 #![warn(missing_docs, unreachable_pub)]
+#![cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "what only a store uses"))]
 
 mod attempt;
 mod clock;

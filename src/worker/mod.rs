@@ -1,7 +1,7 @@
 //! The worker: claims for its node, runs attempts, settles their outcomes, sleeps until something is due or it is woken.
 //!
-//! This file is what users see; [`shift`] is the loop, [`lane`] what it knows of each queue, [`crew`] the attempts
-//! under way, [`beat`] the sign of life, [`alarm`] the sleep until a due moment.
+//! This file is what users see; `shift` is the loop, `lane` what it knows of each queue, `crew` the attempts
+//! under way, `beat` the sign of life, `alarm` the sleep until a due moment.
 
 mod alarm;
 mod beat;

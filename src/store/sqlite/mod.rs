@@ -1,6 +1,6 @@
 //! The store in a SQLite file: no server, several processes, one sync for many.
 //!
-//! One thread writes ([`writer`]), one reads ([`reader`]); nodes meet on a board beside the file ([`board`]).
+//! One thread writes (`writer`), one reads (`reader`); nodes meet on a board beside the file (`board`).
 
 mod board;
 mod claim;
