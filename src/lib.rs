@@ -54,8 +54,8 @@ pub use handler::{Args, Ctx, IntoAnswer};
 pub use job::{Failure, Fence, Held, Job, JobId, Outcome, Priority, Record, State};
 pub use node::{BEAT, LEASE, Node, NodeId, NodeRecord};
 pub use push::{
-    ARGS_BYTES_MAX, Conflict, DEFAULT_QUEUE, Due, MAX_ATTEMPTS, NAME_BYTES_MAX, PUSH_MAX, Push, Pushed, TAGS_MAX,
-    TIMEOUT, UNIQUE_BYTES_MAX,
+    ARGS_BYTES_MAX, Conflict, DEFAULT_QUEUE, Due, MAX_ATTEMPTS, NAME_BYTES_MAX, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed,
+    TAGS_MAX, TIMEOUT, UNIQUE_BYTES_MAX,
 };
 pub use retry::Retry;
 #[cfg(feature = "sqlite")]

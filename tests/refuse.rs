@@ -42,6 +42,9 @@ async fn a_push_with_wrong_input_changes_nothing() {
     assert!(duly.counts().await.expect("counts").is_empty());
     let many = (0..10_001).map(|_| Push::new("kind", "{}"));
     assert!(duly.push_all(many).await.expect_err("refused").to_string().contains("at most 10000"));
+    let large = format!("\"{}\"", "x".repeat(1_000_000));
+    let heavy = (0..80).map(|_| Push::new("kind", large.as_str()));
+    assert!(duly.push_all(heavy).await.expect_err("refused").to_string().contains("push them in parts"));
 }
 
 #[tokio::test]

@@ -47,6 +47,7 @@ type OnEvent = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 pub struct Worker {
     duly: Duly,
     lanes: Vec<Lane>,
+    weights: Vec<(String, u32)>,
     concurrency: Option<usize>,
     handlers: Handlers,
     retries: HashMap<String, Retry>,
@@ -85,6 +86,7 @@ impl Worker {
         Worker {
             duly,
             lanes: Vec::new(),
+            weights: Vec::new(),
             concurrency: None,
             handlers: Handlers::default(),
             retries: HashMap::new(),
@@ -107,10 +109,8 @@ impl Worker {
     }
 
     /// Gives a queue a share instead of a rank: free slots are divided among queues by their weights (1 unless set).
-    pub fn weight(mut self, queue: &str, weight: u32) -> Self {
-        for lane in self.lanes.iter_mut().filter(|lane| lane.queue == queue) {
-            lane.weight = Some(weight.max(1));
-        }
+    pub fn weight(mut self, queue: impl Into<String>, weight: u32) -> Self {
+        self.weights.push((queue.into(), weight));
         self
     }
 
@@ -246,6 +246,11 @@ impl Worker {
             self.lanes.push(Lane::new(DEFAULT_QUEUE.to_owned(), limit));
         }
         self.check()?;
+        for (queue, weight) in std::mem::take(&mut self.weights) {
+            let lane = self.lanes.iter_mut().find(|lane| lane.queue == queue);
+            let unknown = || Error::invalid("weight", format!("{queue} is not a queue of this worker; name it first"));
+            lane.ok_or_else(unknown)?.weight = Some(weight.max(1));
+        }
         let sum: usize = self.lanes.iter().map(|lane| lane.limit).sum();
         let settings = Settings {
             duly: self.duly,
