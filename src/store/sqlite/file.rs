@@ -5,6 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use super::fault;
@@ -86,7 +87,7 @@ pub(super) fn connect_to_read(path: &Path) -> Result<Connection> {
 /// A store that lives as long as its connection.
 pub(super) fn connect_in_memory() -> Result<Connection> {
     let conn = Connection::open_in_memory().map_err(|e| fault::refused("open", e))?;
-    conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    keep_statements(&conn).map_err(|e| fault::refused("open", e))?;
     migrate(&conn, ":memory:")?;
     Ok(conn)
 }
@@ -100,9 +101,15 @@ fn told(path: &Path, error: rusqlite::Error) -> Error {
     }
 }
 
+/// Statements stay prepared, whatever values they are given: duly's plans do not depend on them.
+fn keep_statements(conn: &Connection) -> rusqlite::Result<()> {
+    conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
+}
+
 fn set_up(conn: &mut Connection, durability: Durability) -> rusqlite::Result<()> {
     conn.busy_handler(Some(wait))?;
-    conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    keep_statements(conn)?;
     to_wal(conn)?;
     let synchronous = match durability {
         Durability::Fsync => "FULL",
