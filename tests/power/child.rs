@@ -83,8 +83,8 @@ impl Pusher<'_> {
         self.push(bulk).await;
         let brief: Vec<Push> = (0..3).map(|_| self.job("good").queue("brief")).collect();
         let brief = self.push(brief).await;
-        let unwanted = self.job("good").after(Duration::from_secs(3600));
-        let unwanted = self.push(vec![unwanted]).await;
+        let unwanted = (0..5).map(|_| self.job("good").after(Duration::from_secs(3600))).collect();
+        let unwanted = self.push(unwanted).await;
 
         work(self.duly).await;
         self.forget(&unwanted, &brief).await;
@@ -106,7 +106,7 @@ impl Pusher<'_> {
         ids
     }
 
-    /// Removes a job that waits, and prunes what is done in the brief queue.
+    /// Removes jobs that wait, each in a step of its own, and prunes what is done in the brief queue.
     async fn forget(&self, unwanted: &[JobId], brief: &[JobId]) {
         for id in unwanted {
             say_all("removing", &[*id]);

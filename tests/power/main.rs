@@ -46,7 +46,7 @@ fn at_the_default() -> &'static [Event] {
     EVENTS.get_or_init(|| trace::record(scratch().path(), ""))
 }
 
-fn cut(what: &str, events: &[Event], disk: Disk, states: usize) -> Sum {
+fn cut(what: &str, events: &[Event], disk: fn() -> Disk, states: usize) -> Sum {
     let since = Instant::now();
     let seed = number("DULY_POWER_SEED").unwrap_or_else(|| fastrand::u64(..));
     let states = number("DULY_POWER_STATES").map_or(states, |n| usize::try_from(n).expect("fits") * states / STATES);
@@ -71,20 +71,21 @@ fn cut(what: &str, events: &[Event], disk: Disk, states: usize) -> Sum {
 
 #[test]
 fn at_the_default_a_power_cut_loses_nothing() {
-    let sum = cut("default", at_the_default(), Disk::default(), STATES);
+    let sum = cut("default", at_the_default(), Disk::default, STATES);
     assert_eq!((sum.lossy, sum.corrupt), (0, 0), "{:#?}", sum.examples);
+    assert!(2 * sum.syncs <= STATES * 3 / 4, "there is room for every sync boundary: {} syncs", sum.syncs);
 }
 
 #[test]
 fn at_durability_second_the_checker_sees_loss() {
     let events = trace::record(scratch().path(), "?durability=second");
-    let sum = cut("second", &events, Disk::default(), STATES / 4);
+    let sum = cut("second", &events, Disk::default, STATES / 4);
     assert_eq!(sum.corrupt, 0, "a relaxed durability loses the last moments, it damages nothing: {:#?}", sum.examples);
     assert!(sum.lossy > 0, "a checker that sees no loss here would see none anywhere");
 }
 
 #[test]
 fn on_a_disk_that_lies_the_checker_sees_damage() {
-    let sum = cut("lying disk", at_the_default(), Disk::lying(), STATES / 20);
+    let sum = cut("lying disk", at_the_default(), Disk::lying, STATES / 20);
     assert!(sum.corrupt > 0 && sum.lossy > 0, "a checker that sees no damage here would see none anywhere: {sum:?}");
 }
