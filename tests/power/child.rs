@@ -8,20 +8,31 @@ use duly::store::Claim;
 use duly::{Ctx, Duly, Event, JobId, Node, Outcome, Push};
 
 const STORE: &str = "DULY_POWER_STORE";
+const ROLE: &str = "DULY_POWER_ROLE";
 const RUN: &str = "DULY_POWER_RUN";
 
 /// Times that one process goes through everything: a few hundred commits, several checkpoints.
 const ROUNDS: usize = 10;
 /// Jobs in one bulk push.
 pub const BULK: usize = 10;
+/// Jobs that are pushed again.
+const AGAIN: usize = 12;
 /// Sizes of args: some fit into a page of the file, most spill over several.
 const ARGS_BYTES: std::ops::Range<usize> = 100..12_000;
 /// The last word of a run: without it the log is of a process that failed.
 pub const END: &str = "end";
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Does everything that duly can write, with jobs of its own.
+    Everything,
+    /// Pushes a few jobs whose ids are always the same, as one does whose earlier answer was lost.
+    Again,
+}
+
 /// The environment that makes the test binary such a process.
-pub fn environment(store: &str, run: usize) -> [(&'static str, String); 2] {
-    [(STORE, store.to_owned()), (RUN, run.to_string())]
+pub fn environment(role: Role, store: &str, run: usize) -> [(&'static str, String); 3] {
+    [(ROLE, format!("{role:?}")), (STORE, store.to_owned()), (RUN, run.to_string())]
 }
 
 /// The args of a job follow from its id, so that nobody needs to remember them.
@@ -34,17 +45,18 @@ pub fn args(id: JobId) -> String {
 
 /// What a child process does; returns at once in any other.
 pub fn live() {
-    let (Ok(store), Ok(run)) = (std::env::var(STORE), std::env::var(RUN)) else { return };
+    let (Ok(role), Ok(store), Ok(run)) = (std::env::var(ROLE), std::env::var(STORE), std::env::var(RUN)) else {
+        return;
+    };
     // The test harness may have left the begin of a line.
     say("");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let duly = Duly::open(&store).await.expect("opens");
-        let mut pusher = Pusher { duly: &duly, run, pushed: 0 };
-        for round in 0..ROUNDS {
-            pusher.round(round).await;
+        match role.as_str() {
+            "Everything" => everything(&duly, run).await,
+            _ => again(&duly).await,
         }
-        pusher.hold().await;
         say(END);
         // No good end: what a clean close would have put in order is left to the next run.
         let this = rustix::process::getpid();
@@ -60,6 +72,23 @@ fn say(line: &str) {
 
 fn say_all(word: &str, ids: &[JobId]) {
     ids.iter().for_each(|id| say(&format!("{word} {id}")));
+}
+
+async fn everything(duly: &Duly, run: String) {
+    let mut pusher = Pusher { duly, run, pushed: 0 };
+    for round in 0..ROUNDS {
+        pusher.round(round).await;
+    }
+    pusher.hold().await;
+}
+
+async fn again(duly: &Duly) {
+    for no in 0..AGAIN {
+        let id = JobId::named(&format!("again-{no}"));
+        say_all("pushing", &[id]);
+        let pushed = duly.push(Push::new("good", args(id)).id(id)).await.expect("pushes");
+        say_all(if pushed.is_new() { "pushed" } else { "existing" }, &[id]);
+    }
 }
 
 struct Pusher<'a> {

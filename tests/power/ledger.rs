@@ -78,8 +78,8 @@ impl Ledger {
         let Ok(id) = id.parse::<JobId>() else { return };
         let life = self.0.entry(id).or_insert_with(|| Life { args: child::args(id), ..Life::default() });
         match word {
-            "pushing" => life.asked = Stage::Unfinished,
-            "pushed" => life.acknowledged = Stage::Unfinished,
+            "pushing" => life.asked = life.asked.max(Stage::Unfinished),
+            "pushed" | "existing" => life.acknowledged = life.acknowledged.max(Stage::Unfinished),
             "acking" => (life.asked, life.end) = (Stage::Ended, Some(State::Done)),
             "burying" => (life.asked, life.end) = (Stage::Ended, Some(State::Dead)),
             "acked" | "buried" => life.acknowledged = Stage::Ended,

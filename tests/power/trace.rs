@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::child;
+use crate::child::{self, Role};
 
 /// Everything that can change a file or its name. What is not foreseen below, on our files, ends the run.
 const CALLS: &str = "open,openat,openat2,creat,write,pwrite64,writev,pwritev,pwritev2,truncate,ftruncate,fallocate,\
@@ -16,8 +16,16 @@ const CALLS: &str = "open,openat,openat2,creat,write,pwrite64,writev,pwritev,pwr
                      symlinkat,mmap,copy_file_range,sendfile,splice";
 /// Longest write in the log; a longer one would be cut, and ends the run.
 const WRITE_BYTES_MAX: usize = 1 << 20;
-/// Processes one after the other, each killed at its end: the second one recovers what the first one left.
-const RUNS: usize = 2;
+/// Everything, by two processes one after the other: the second one recovers what the first one left.
+pub const EVERYTHING: [Run; 2] = [Run { role: Role::Everything, dies_in_sync: None }; 2];
+
+/// One process. It is killed at its end, or before.
+#[derive(Clone, Copy)]
+pub struct Run {
+    pub role: Role,
+    /// Kills it as it begins the sync of this number in one of its threads: written, and not synced.
+    pub dies_in_sync: Option<usize>,
+}
 
 /// The files whose content survives. The shared memory beside them is made anew after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,28 +68,29 @@ pub enum Event {
     Said(String),
 }
 
-/// Lets the child do its writes on a new file in `dir`, and answers what happened.
-pub fn record(dir: &Path, options: &str) -> Vec<Event> {
+/// Lets children do their writes on a new file in `dir`, one after the other, and answers what happened.
+pub fn record(dir: &Path, options: &str, runs: &[Run]) -> Vec<Event> {
     let dir = dir.canonicalize().expect("is there");
     let main = dir.join("power.db");
     let mut log = Log::new(main.to_str().expect("a plain path"));
-    for run in 0..RUNS {
-        let file = dir.join(format!("strace-{run}"));
-        let ended = Command::new("strace")
-            .args(["-f", "-y", "-xx", "-s", &WRITE_BYTES_MAX.to_string(), "-e", &format!("trace={CALLS}"), "-o"])
-            .arg(&file)
-            .arg(std::env::current_exe().expect("knows itself"))
-            .args(["--exact", "child_process", "--nocapture"])
-            .envs(child::environment(&format!("{}{options}", main.display()), run))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .status();
+    for (no, run) in runs.iter().enumerate() {
+        let file = dir.join(format!("strace-{no}"));
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-y", "-xx", "-s", &WRITE_BYTES_MAX.to_string(), "-e", &format!("trace={CALLS}")]);
+        if let Some(sync) = run.dies_in_sync {
+            strace.args(["-e", &format!("inject=fsync,fdatasync:signal=SIGKILL:when={sync}")]);
+        }
+        strace.arg("-o").arg(&file).arg(std::env::current_exe().expect("knows itself"));
+        strace.args(["--exact", "child_process", "--nocapture"]);
+        strace.envs(child::environment(run.role, &format!("{}{options}", main.display()), no));
+        let ended = strace.stdin(Stdio::null()).stdout(Stdio::null()).status();
         ended.expect("strace is needed for this test; install it with `apt-get install strace`");
         for line in BufReader::new(std::fs::File::open(&file).expect("strace wrote a log")).lines() {
             let line = line.expect("plain text");
-            log.read(&line).unwrap_or_else(|e| panic!("run {run}: {e}: {:.300}", line));
+            log.read(&line).unwrap_or_else(|e| panic!("run {no}: {e}: {line:.300}"));
         }
-        assert_eq!(log.last_word(), Some(child::END), "run {run} came to its end; may strace trace here?");
+        let whole = log.last_word() == Some(child::END);
+        assert_eq!(whole, run.dies_in_sync.is_none(), "run {no} came to its end; may strace trace here?");
         std::fs::remove_file(file).expect("can go");
     }
     log.events
@@ -113,7 +122,11 @@ impl Log {
     pub fn read(&mut self, line: &str) -> Result<(), String> {
         let (thread, rest) = line.split_once(' ').ok_or("no thread")?;
         let rest = rest.trim_start();
-        if rest.starts_with("+++") || rest.starts_with("---") {
+        if rest.starts_with("+++") {
+            self.unfinished.remove(thread);
+            return Ok(());
+        }
+        if rest.starts_with("---") {
             return Ok(());
         }
         if let Some(begin) = rest.strip_suffix("<unfinished ...>") {
