@@ -70,7 +70,26 @@ pub(super) fn connect(path: &Path, durability: Durability) -> Result<Connection>
     let mut conn = Connection::open_with_flags(path, flags).map_err(|e| told(path, e))?;
     set_up(&mut conn, durability).map_err(|e| told(path, e))?;
     migrate(&conn, &path.display().to_string())?;
+    sync_recovered(path)?;
     Ok(conn)
+}
+
+/// The WAL beside a file.
+pub(super) fn wal_of(path: &Path) -> PathBuf {
+    let mut wal = path.as_os_str().to_owned();
+    wal.push("-wal");
+    PathBuf::from(wal)
+}
+
+/// A process may have been killed between writing a commit and syncing it. Opening has recovered that commit:
+/// from now on it is seen, and answered for, so it must be on the disk.
+fn sync_recovered(path: &Path) -> Result<()> {
+    match std::fs::File::open(wal_of(path)).and_then(|wal| wal.sync_data()) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::store("open", format!("{}-wal cannot be synced: {e}", path.display())))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A connection that only reads, beside the one that writes.
