@@ -41,6 +41,7 @@ mod event;
 mod handler;
 mod job;
 mod node;
+mod patience;
 mod push;
 mod retry;
 pub mod store;

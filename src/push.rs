@@ -27,6 +27,7 @@ pub const DEFAULT_QUEUE: &str = "default";
 
 /// From when a job may be claimed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Due {
     /// At once.
     #[default]
@@ -39,6 +40,7 @@ pub enum Due {
 
 /// What to do if an unfinished job with the same unique key exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Conflict {
     /// Keep the old job, push nothing.
     #[default]
@@ -51,7 +53,9 @@ pub enum Conflict {
 ///
 /// Made from a value whose type implements [`Args`](crate::Args), or by [`Push::new`] from a kind and JSON text.
 /// The options can be called on the value itself: `Mail { .. }.after(MINUTE).queue("mail")`.
-#[derive(Clone, Debug)]
+///
+/// Not `Clone`, on purpose: a push that is to be repeated safely is given an id of its own with [`Push::id`].
+#[derive(Debug)]
 pub struct Push {
     pub(crate) id: JobId,
     /// The library made this id just now: no store has seen it, no look-up is needed.

@@ -34,6 +34,8 @@ pub const TAKE_BACK_MAX: usize = 500;
 pub const PROMOTE_MAX: usize = 1_000;
 /// Most ended jobs deleted in one prune.
 pub const PRUNE_MAX: usize = 1_000;
+/// Jobs on one page of a list, unless it says otherwise.
+pub const PAGE: usize = 50;
 /// Most jobs on one page of a list.
 pub const PAGE_MAX: usize = 1_000;
 /// Longest error text kept in a job's history, in bytes.
@@ -124,6 +126,7 @@ pub struct Beaten {
 
 /// A signal that something happened sooner than expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Wake {
     /// Look into this queue.
     Queue(String),
@@ -133,6 +136,7 @@ pub enum Wake {
 
 /// What became of a remove or a reschedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Moved {
     /// Done.
     Yes,
@@ -153,7 +157,7 @@ pub struct Filter {
     pub state: Option<State>,
     /// Only of this kind.
     pub kind: Option<String>,
-    /// At most so many.
+    /// At most so many; 0 means [`PAGE`].
     pub limit: usize,
     /// Go on after this page.
     pub cursor: Option<String>,
@@ -200,11 +204,18 @@ pub struct Health {
     pub warnings: Vec<String>,
 }
 
+mod sealed {
+    /// Only this crate can implement the contract.
+    pub trait Sealed {}
+    #[cfg(feature = "sqlite")]
+    impl Sealed for super::sqlite::Sqlite {}
+}
+
 /// Where all state lives.
 ///
 /// Public to read, sealed until 1.0: implement it only inside this crate.
 #[async_trait]
-pub trait Store: Send + Sync + 'static {
+pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// Puts jobs into the store, each into its own queue at its own time and priority: all or none per queue.
     ///
     /// A job whose id is in its queue, or was there in the last ten minutes, changes nothing and answers `Existing`.
@@ -215,6 +226,7 @@ pub trait Store: Send + Sync + 'static {
     /// Takes up to `max` jobs of one queue for `node`: first what the suspect held, if it is dead, goes back to ready;
     /// then what has fallen due becomes ready; then the first ready jobs are taken, by priority and by the moment they became ready.
     ///
+    /// A claim of no job takes the node off the list of those that a push may wake, and passes a wake on if jobs are ready.
     /// Never blocks, never takes a job before its due moment, and takes nothing from a paused queue.
     /// An answer with fewer jobs than asked for says when to look again,
     /// and puts the node on the list of those that the next push may wake.
@@ -243,7 +255,7 @@ pub trait Store: Send + Sync + 'static {
     /// Stops or starts claiming from a queue, also one that has no job yet. Answers whether that changed anything.
     async fn pause(&self, queue: &str, paused: bool) -> Result<bool>;
 
-    /// Deletes done and dead jobs that are past their time, and done ones beyond the newest `done_max`.
+    /// Deletes done and dead jobs that are past their time, and of the done ones beyond `done_max` those that would go next.
     /// Answers how many went: as many as [`PRUNE_MAX`] means that there may be more.
     async fn prune(&self, queue: &str, done_max: usize) -> Result<usize>;
 

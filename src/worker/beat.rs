@@ -17,8 +17,8 @@ const STUCK: Duration = Duration::from_secs(30);
 
 /// The beating of one node; ends when dropped.
 pub(super) struct Beating {
-    /// What the store answered.
-    pub(super) answers: mpsc::Receiver<Beaten>,
+    /// What the store answered; `None` if it did not in time.
+    pub(super) answers: mpsc::Receiver<Option<Beaten>>,
     ticked: Arc<AtomicI64>,
     soon: Arc<Notify>,
     stop: CancellationToken,
@@ -64,7 +64,7 @@ impl Drop for Beating {
 async fn beat(
     store: Arc<dyn Store>,
     node: Node,
-    answers: mpsc::Sender<Beaten>,
+    answers: mpsc::Sender<Option<Beaten>>,
     ticked: Arc<AtomicI64>,
     soon: Arc<Notify>,
     stop: CancellationToken,
@@ -79,11 +79,17 @@ async fn beat(
             tracing::error!(node = %node.id, "the worker's loop is stuck: no more beats");
             continue;
         }
-        match store.beat(&node).await {
-            // A worker that has not read the last answer does not need this one.
-            Ok(beaten) => drop(answers.try_send(beaten)),
-            Err(error) => tracing::warn!(node = %node.id, %error, "beat failed"),
-        }
+        // The sign itself is given at once; only the answer may be slow, and must not hold up the next sign.
+        let beaten = match tokio::time::timeout(node.beat(), store.beat(&node)).await {
+            Ok(Ok(beaten)) => Some(beaten),
+            Ok(Err(error)) => {
+                tracing::warn!(node = %node.id, %error, "beat failed");
+                None
+            }
+            Err(_) => None,
+        };
+        // A worker that has not read the last answer does not need this one.
+        let _ = answers.try_send(beaten);
     }
 }
 

@@ -16,6 +16,9 @@ use crate::job::{Fence, Held, JobId, Outcome};
 /// How long a job waits whose attempt ended in a way that says nothing about it.
 const BROKEN: Duration = Duration::from_secs(1);
 
+/// A job that so many processes have died with may be the cause; after one death it may as well be bad luck.
+pub(super) const SUSPECT_CRASHES: u32 = 2;
+
 /// An attempt that has ended and is not recorded yet.
 pub(super) struct Finished {
     pub(super) lane: usize,
@@ -88,6 +91,11 @@ impl Crew {
             Err(error) => (error.id(), Outcome::release(BROKEN)),
         };
         Some(self.running.remove(&id)?.finish(outcome))
+    }
+
+    /// Whether a job is under way that may take this process down.
+    pub(super) fn has_suspect(&self) -> bool {
+        self.running.values().any(|running| running.held.crashes >= SUSPECT_CRASHES)
     }
 
     /// Which jobs of a lane are under way.

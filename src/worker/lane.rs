@@ -14,8 +14,12 @@ pub(super) struct Lane {
     pub(super) weight: Option<u32>,
     /// Attempts that run now.
     pub(super) running: usize,
-    /// Slots kept free for the answer to the claim that is in flight; 0 if none is. One claim at a time.
+    /// A claim is in flight: one at a time.
+    pub(super) asking: bool,
+    /// Slots kept free for its answer.
     pub(super) asked: usize,
+    /// We stand on the list of those that a push may wake.
+    pub(super) idle: bool,
     /// A look may find something.
     pub(super) maybe_ready: bool,
     /// Look at this moment even if nothing wakes us.
@@ -30,8 +34,9 @@ pub(super) struct Lane {
     pub(super) suspects: Vec<NodeId>,
     /// Grows with every job that is claimed, ends or is settled: a beat compares counts only if nothing moved meanwhile.
     pub(super) moves: u64,
-    /// `moves` when the count of a beat last differed from ours.
-    pub(super) differed_at: Option<u64>,
+    /// How many beats in a row have had another count than ours, and `moves` at the last of them.
+    pub(super) differing: u32,
+    pub(super) differed_at: u64,
     /// Jobs done here since the last prune.
     pub(super) unpruned: usize,
     /// When to prune next.
@@ -45,7 +50,9 @@ impl Lane {
             limit,
             weight: None,
             running: 0,
+            asking: false,
             asked: 0,
+            idle: false,
             maybe_ready: true,
             look_at: None,
             not_before: None,
@@ -53,17 +60,21 @@ impl Lane {
             redo: false,
             suspects: Vec::new(),
             moves: 0,
-            differed_at: None,
+            differing: 0,
+            differed_at: 0,
             unpruned: 0,
             prune_at: None,
         }
     }
 
-    /// How many more jobs may run here; none while a claim is in flight or the store has just failed.
+    /// No claim is in flight, and the store has not just failed.
+    pub(super) fn may_ask(&self, now: Instant) -> bool {
+        !self.asking && self.not_before.is_none_or(|at| at <= now)
+    }
+
+    /// How many more jobs to ask for; none if there is no reason to.
     pub(super) fn room(&self, now: Instant) -> usize {
-        let waits = self.not_before.is_some_and(|at| at > now);
-        let wants = self.maybe_ready || self.redo;
-        match self.asked == 0 && wants && !waits {
+        match self.maybe_ready && self.may_ask(now) {
             true => self.limit.saturating_sub(self.running),
             false => 0,
         }

@@ -1,9 +1,10 @@
 //! The worker: claims for its node, runs attempts, settles their outcomes, sleeps until something is due or it is woken.
 //!
-//! This file is what users see; `shift` is the loop, `lane` what it knows of each queue, `crew` the attempts
+//! This file is what users see; `shift` is the loop, `ask` what it asks of the store, `lane` what it knows of each queue, `crew` the attempts
 //! under way, `beat` the sign of life, `alarm` the sleep until a due moment.
 
 mod alarm;
+mod ask;
 mod beat;
 mod crew;
 mod lane;

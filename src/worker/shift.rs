@@ -6,38 +6,37 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Settings;
 use super::alarm::Alarm;
+use super::ask::Answered;
 use super::beat::Beating;
 use super::crew::{Crew, Finished};
-use super::lane::{Lane, choose};
+use super::lane::Lane;
 use crate::attempt::Attempt;
 use crate::clock;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event::{Event, Tally};
 use crate::handler::Ctx;
-use crate::job::{Held, JobId, Outcome};
-use crate::node::{Node, NodeId};
-use crate::store::{Beaten, CLAIM_MAX, Claim, Claimed, End, PRUNE_MAX, SETTLE_MAX, Store, TAKE_BACK_MAX, Wake};
+use crate::job::Held;
+use crate::node::Node;
+use crate::patience::Patience;
+use crate::store::{Beaten, SETTLE_MAX, Store, Wake};
 
 /// How long a stopping worker tries to record what is left.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// How often ended jobs are looked through for those past their time.
-const PRUNE: Duration = Duration::from_secs(60);
-/// Of idle nodes that wait for the same moment, each looks so much later than the one before.
-const RANK_STEP: Duration = Duration::from_millis(2);
-/// The first wait after the store has failed; doubles up to a third of the lease.
-const BACKOFF_MIN: Duration = Duration::from_millis(50);
-/// How often to let other attempts have a turn before the store is asked again.
-const GATHER_MAX: usize = 16;
-/// Outcomes that may wait for the store; beyond that no job is claimed.
-const UNSETTLED_MAX: usize = 10 * SETTLE_MAX;
+/// How long at most to let other attempts end before the store is asked again, where they usually are as quick as this.
+const GATHER_MAX: Duration = Duration::from_micros(300);
+const QUICK: Duration = Duration::from_micros(200);
+/// The longest grace time that makes a difference.
+const GRACE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+/// So many beats in a row whose count differs from ours while jobs come and go: then the store is asked all the same.
+const DIFFERING_MAX: u32 = 10;
 
 /// Whether to wait for more work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,39 +45,37 @@ pub(super) enum Mode {
     Drain,
 }
 
-/// An answer of the store.
-enum Answered {
-    Claimed(usize, Ask, Result<Claimed>),
-    Settled(Vec<Finished>, Result<Vec<JobId>>),
-    Pruned(usize, Result<usize>),
-}
-
-/// What a claim was for.
-struct Ask {
-    redo: bool,
-    suspect: Option<NodeId>,
-}
-
 pub(super) struct Shift {
-    settings: Settings,
-    mode: Mode,
-    stop: CancellationToken,
+    pub(super) settings: Settings,
+    pub(super) mode: Mode,
+    pub(super) stop: CancellationToken,
     /// Ends the grace time.
-    at_once: CancellationToken,
-    node: Node,
-    store: Arc<dyn Store>,
-    lanes: Vec<Lane>,
-    crew: Crew,
-    finished: Vec<Finished>,
-    settling: bool,
-    settle_failures: u32,
-    settle_not_before: Option<Instant>,
-    asks: FuturesUnordered<BoxFuture<'static, Answered>>,
+    pub(super) at_once: CancellationToken,
+    pub(super) node: Node,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) lanes: Vec<Lane>,
+    pub(super) crew: Crew,
+    /// How long attempts have taken of late, on average.
+    pub(super) usual: Duration,
+    pub(super) patience: Patience,
+    pub(super) finished: Vec<Finished>,
+    pub(super) settling: bool,
+    /// The store is being asked what we hold.
+    pub(super) redoing: bool,
+    /// How long a settle has taken of late, on average.
+    pub(super) commit: Duration,
+    pub(super) settle_failures: u32,
+    /// The answer to a settle was lost: what is refused next may have been recorded.
+    pub(super) settle_in_doubt: bool,
+    pub(super) settle_not_before: Option<Instant>,
+    pub(super) asks: FuturesUnordered<BoxFuture<'static, Answered>>,
     /// When the grace time is over; set while stopping.
-    grace_until: Option<Instant>,
+    pub(super) grace_until: Option<Instant>,
     /// When to leave, recorded or not; set once the grace time is over.
-    leave_by: Option<Instant>,
-    tally: Tally,
+    pub(super) leave_by: Option<Instant>,
+    pub(super) tally: Tally,
+    /// Nothing of ours is left in the store.
+    left: bool,
 }
 
 impl Shift {
@@ -100,14 +97,20 @@ impl Shift {
             node,
             lanes,
             crew: Crew::default(),
+            usual: Duration::ZERO,
+            patience: Patience::default(),
             finished: Vec::new(),
             settling: false,
+            redoing: false,
+            commit: Duration::ZERO,
             settle_failures: 0,
+            settle_in_doubt: false,
             settle_not_before: None,
             asks: FuturesUnordered::new(),
             grace_until: None,
             leave_by: None,
             tally: Tally::default(),
+            left: false,
         }
     }
 
@@ -121,222 +124,44 @@ impl Shift {
         self.beaten(first);
         loop {
             beating.tick();
+            self.gather().await;
             self.ask();
             if self.is_over() {
                 break;
             }
             alarm.set(self.next_moment());
             tokio::select! {
-                Some(answered) = self.asks.next(), if !self.asks.is_empty() => self.answered(answered),
-                finished = self.crew.next() => {
-                    self.finish(finished);
-                    self.gather().await;
+                Some(answered) = self.asks.next(), if !self.asks.is_empty() => {
+                    self.answered(answered);
+                    // What one commit of the store has answered is taken together.
+                    while let Some(Some(answered)) = self.asks.next().now_or_never() {
+                        self.answered(answered);
+                    }
                 }
+                finished = self.crew.next() => self.finish(finished),
                 Some(wake) = wakes.recv() => match wake {
                     Wake::Queue(queue) => self.woken(&queue),
                     Wake::Beat => beating.soon(),
                 },
-                Some(beaten) = beating.answers.recv() => self.beaten(beaten),
+                Some(beaten) = beating.answers.recv() => match beaten {
+                    Some(beaten) => self.beaten(beaten),
+                    None => self.look_everywhere(),
+                },
                 () = alarm.rings() => {}
                 () = self.stop.cancelled(), if self.grace_until.is_none() => self.begin_to_stop(),
                 () = self.at_once.cancelled(), if self.leave_by.is_none() => self.give_up(),
             }
         }
         drop(beating);
-        // If the store does not answer, the lease ends what is left.
-        let _ = tokio::time::timeout(LAST_WORDS, self.store.leave(self.node.id)).await;
+        // If the store does not answer in time, the lease ends what is left.
+        let by = self.leave_by.unwrap_or_else(|| clock::tick() + LAST_WORDS);
+        self.left = tokio::time::timeout_at(by, self.store.leave(self.node.id)).await.is_ok();
         Ok(self.tally)
-    }
-
-    // Asking.
-
-    /// Sends whatever can be sent now.
-    fn ask(&mut self) {
-        let now = clock::tick();
-        self.look_at_the_time(now);
-        self.settle(now);
-        if self.grace_until.is_some() {
-            return;
-        }
-        self.prune(now);
-        if self.finished.len() >= UNSETTLED_MAX {
-            return;
-        }
-        let busy: usize = self.lanes.iter().map(|lane| lane.running + lane.asked).sum();
-        let free = self.settings.concurrency.saturating_sub(busy);
-        let rooms: Vec<_> = self.lanes.iter().map(|lane| (lane.room(now), lane.weight)).collect();
-        for (lane, max) in choose(&rooms, free, fastrand::f64()) {
-            self.claim(lane, max.min(CLAIM_MAX));
-        }
-    }
-
-    fn claim(&mut self, at: usize, max: usize) {
-        let lane = &mut self.lanes[at];
-        let ask = Ask { redo: lane.redo, suspect: lane.suspects.pop() };
-        // A wake that comes while the claim is under way must not be taken for one that it has answered.
-        lane.maybe_ready = false;
-        lane.look_at = None;
-        lane.asked = max;
-        let claim = Claim { queue: lane.queue.clone(), max, redo: ask.redo, suspect: ask.suspect };
-        let (store, node) = (self.store.clone(), self.node.id);
-        self.asks.push(Box::pin(async move { Answered::Claimed(at, ask, store.claim(node, claim).await) }));
-    }
-
-    fn settle(&mut self, now: Instant) {
-        let waits = self.settle_not_before.is_some_and(|at| at > now);
-        if self.settling || self.finished.is_empty() || waits {
-            return;
-        }
-        let rest = self.finished.split_off(self.finished.len().min(SETTLE_MAX));
-        let batch = std::mem::replace(&mut self.finished, rest);
-        let keep_dead = self.settings.duly.options.keep_dead;
-        let ends = batch.iter().map(|finished| end(finished, keep_dead)).collect();
-        let (store, node) = (self.store.clone(), self.node.id);
-        self.settling = true;
-        self.asks.push(Box::pin(async move { Answered::Settled(batch, store.settle(node, ends).await) }));
-    }
-
-    fn prune(&mut self, now: Instant) {
-        for (at, lane) in self.lanes.iter_mut().enumerate() {
-            let due = *lane.prune_at.get_or_insert(now + PRUNE) <= now;
-            if !due && lane.unpruned < PRUNE_MAX {
-                continue;
-            }
-            lane.unpruned = 0;
-            lane.prune_at = Some(now + PRUNE);
-            let (store, queue, done_max) = (self.store.clone(), lane.queue.clone(), self.settings.keep_done_max);
-            self.asks.push(Box::pin(async move { Answered::Pruned(at, store.prune(&queue, done_max).await) }));
-        }
-    }
-
-    // Answers.
-
-    fn answered(&mut self, answered: Answered) {
-        match answered {
-            Answered::Claimed(at, ask, Ok(claimed)) => self.claimed(at, ask, claimed),
-            Answered::Claimed(at, ask, Err(error)) => self.claim_failed(at, &ask, &error),
-            Answered::Settled(batch, Ok(lost)) => self.settled(batch, &lost),
-            Answered::Settled(batch, Err(error)) => self.settle_failed(batch, &error),
-            // More to prune: at the next turn.
-            Answered::Pruned(at, Ok(PRUNE_MAX)) => self.lanes[at].unpruned = PRUNE_MAX,
-            Answered::Pruned(_, Ok(_)) => {}
-            Answered::Pruned(_, Err(error)) => tracing::warn!(%error, "prune failed"),
-        }
-    }
-
-    fn claimed(&mut self, at: usize, ask: Ask, claimed: Claimed) {
-        let lane = &mut self.lanes[at];
-        let asked = std::mem::take(&mut lane.asked);
-        lane.failures = 0;
-        lane.not_before = None;
-        lane.moves += claimed.jobs.len() as u64;
-        if let Some(suspect) = ask.suspect {
-            if claimed.taken_back == TAKE_BACK_MAX {
-                lane.suspects.push(suspect);
-            }
-            if claimed.taken_back > 0 {
-                self.settings.tell(&Event::TakenBack { node: suspect, jobs: claimed.taken_back });
-            }
-        }
-        if ask.redo {
-            lane.redo = false;
-            lane.maybe_ready = true;
-            return self.reconcile(at, claimed);
-        }
-        // A full answer takes the node off the idle list: nobody wakes it, it looks again when it has room.
-        lane.maybe_ready |= claimed.more || claimed.jobs.len() == asked || !lane.suspects.is_empty();
-        lane.look_at = claimed.next_due.map(|due| clock::tick() + due + RANK_STEP * claimed.rank);
-        for held in claimed.jobs {
-            self.start(at, held, claimed.now);
-        }
-    }
-
-    /// The store has said what we hold in a queue: run what we do not know, let go of what is not ours.
-    fn reconcile(&mut self, at: usize, claimed: Claimed) {
-        let name = |held: &Held| (held.job.id, held.fence);
-        let theirs: Vec<_> = claimed.jobs.iter().map(name).collect();
-        let ours = self.crew.holds(at);
-        for job in ours.iter().filter(|job| !theirs.contains(job)) {
-            if self.crew.cancel(*job) {
-                self.settings.tell(&Event::Lost { id: job.0 });
-            }
-        }
-        // While a settle is under way its jobs are neither here nor there: the next beat will tell.
-        if self.settling {
-            return;
-        }
-        let waiting: Vec<_> = self.finished.iter().map(|finished| name(&finished.held)).collect();
-        for held in claimed.jobs {
-            if !ours.contains(&name(&held)) && !waiting.contains(&name(&held)) {
-                self.start(at, held, claimed.now);
-            }
-        }
-    }
-
-    fn claim_failed(&mut self, at: usize, ask: &Ask, error: &Error) {
-        let again_in = self.backoff(self.lanes[at].failures);
-        let lane = &mut self.lanes[at];
-        lane.asked = 0;
-        lane.failures += 1;
-        lane.maybe_ready = true;
-        lane.not_before = Some(clock::tick() + again_in);
-        // Whatever was sent may have been carried out.
-        lane.redo = ask.redo || matches!(error, Error::Unknown { .. });
-        self.failed("claim", error, again_in);
-    }
-
-    fn settled(&mut self, batch: Vec<Finished>, lost: &[JobId]) {
-        self.settling = false;
-        let repeated = std::mem::take(&mut self.settle_failures) > 0;
-        self.settle_not_before = None;
-        for finished in batch {
-            let Finished { lane, held, outcome, took } = finished;
-            self.lanes[lane].moves += 1;
-            if lost.contains(&held.job.id) {
-                // After a settle that failed, its first try may have been recorded: not a robbery.
-                if !repeated {
-                    self.tally.lost += 1;
-                    self.settings.tell(&Event::Lost { id: held.job.id });
-                    tracing::warn!(id = %held.job.id, "outcome refused: another node has the job");
-                }
-                continue;
-            }
-            match outcome {
-                Outcome::Ack => self.lanes[lane].unpruned += usize::from(!held.job.keep.is_zero()),
-                Outcome::Bury { .. } => {}
-                // It is ready again, or will be: look, or learn when.
-                Outcome::Retry { .. } | Outcome::Release { .. } => self.lanes[lane].maybe_ready = true,
-            }
-            self.tally.count(&outcome);
-            self.settings.tell(&Event::Settled { held: &held, outcome: &outcome, took });
-        }
-    }
-
-    fn settle_failed(&mut self, batch: Vec<Finished>, error: &Error) {
-        let again_in = self.backoff(self.settle_failures);
-        self.settling = false;
-        self.settle_failures += 1;
-        self.settle_not_before = Some(clock::tick() + again_in);
-        let newer = std::mem::replace(&mut self.finished, batch);
-        self.finished.extend(newer);
-        self.failed("settle", error, again_in);
-    }
-
-    fn failed(&self, op: &str, error: &Error, again_in: Duration) {
-        tracing::warn!(op, %error, ?again_in, "the store failed");
-        self.settings.tell(&Event::StoreFailed { error, again_in });
-    }
-
-    /// Doubles, with full jitter, and stays below a third of the lease: a short outage must not cost it.
-    fn backoff(&self, failures: u32) -> Duration {
-        let max = (self.node.lease / 3).max(BACKOFF_MIN);
-        let ceiling = BACKOFF_MIN.saturating_mul(1 << failures.min(16)).min(max);
-        BACKOFF_MIN / 2 + ceiling.mul_f64(fastrand::f64())
     }
 
     // Attempts.
 
-    fn start(&mut self, lane: usize, held: Held, now: SystemTime) {
+    pub(super) fn start(&mut self, lane: usize, held: Held, now: SystemTime) {
         let settings = &self.settings;
         let attempt = Attempt {
             retry: *settings.retries.get(&held.job.kind).unwrap_or(&settings.retry),
@@ -360,24 +185,32 @@ impl Shift {
     }
 
     /// Attempts that end at about the same time are settled together, and their slots filled by one claim.
+    ///
+    /// Where attempts have been quick of late, the others are given a moment to end too: asking the store for a few
+    /// would keep the rest waiting for a whole commit. If that brings nobody it is tried again only now and then.
     async fn gather(&mut self) {
-        for _ in 0..GATHER_MAX {
-            let before = self.finished.len();
+        while let Some(finished) = self.crew.try_next() {
+            self.finish(finished);
+        }
+        let worth_it = self.usual < QUICK && !self.finished.is_empty() && !self.crew.is_empty() && !self.settling;
+        if !worth_it || !self.patience.is_worth_it() {
+            return;
+        }
+        let (before, until) = (self.finished.len(), clock::tick() + (self.commit / 3).min(GATHER_MAX));
+        while !self.crew.is_empty() && self.finished.len() < SETTLE_MAX && clock::tick() < until {
+            tokio::task::yield_now().await;
             while let Some(finished) = self.crew.try_next() {
                 self.finish(finished);
             }
-            if self.crew.is_empty() || self.finished.len() == before {
-                return;
-            }
-            // Others that only need a turn get one.
-            tokio::task::yield_now().await;
         }
+        self.patience.learn(self.finished.len() - before);
     }
 
     fn finish(&mut self, finished: Finished) {
         let lane = &mut self.lanes[finished.lane];
         lane.running -= 1;
         lane.moves += 1;
+        self.usual = (self.usual * 7 + finished.took) / 8;
         self.finished.push(finished);
         if self.mode == Mode::Drain {
             // It may have pushed more: the end is reached only when a look after the last attempt finds nothing.
@@ -393,21 +226,28 @@ impl Shift {
         }
     }
 
-    /// Once a second: look everywhere, in case a wake was lost; see who is suspected, and whether counts agree.
+    /// Once a second, in case a wake was lost.
+    fn look_everywhere(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| lane.maybe_ready = true);
+    }
+
+    /// Once a second: look everywhere; see who is suspected, and whether the store's count of what we hold is ours.
     fn beaten(&mut self, beaten: Beaten) {
-        let settling = self.settling;
+        self.look_everywhere();
         for (at, lane) in self.lanes.iter_mut().enumerate() {
-            lane.maybe_ready = true;
             let theirs = beaten.held.iter().find(|(queue, _)| *queue == lane.queue).map_or(0, |(_, held)| *held);
             let waiting = self.finished.iter().filter(|finished| finished.lane == at).count();
-            if settling || lane.asked > 0 || theirs == (lane.running + waiting) as u64 {
-                lane.differed_at = None;
-            } else if lane.differed_at == Some(lane.moves) {
-                // Twice, and nothing has moved between: one of us has forgotten something.
+            if theirs == (lane.running + waiting) as u64 {
+                lane.differing = 0;
+                continue;
+            }
+            // Twice with nothing moved between, or many times: one of us has forgotten something.
+            let quiet = lane.differing > 0 && lane.differed_at == lane.moves && !self.settling && !lane.asking;
+            lane.differing += 1;
+            lane.differed_at = lane.moves;
+            if quiet || lane.differing >= DIFFERING_MAX {
                 lane.redo = true;
-                lane.differed_at = None;
-            } else {
-                lane.differed_at = Some(lane.moves);
+                lane.differing = 0;
             }
         }
         for (node, queue) in beaten.suspects {
@@ -418,7 +258,7 @@ impl Shift {
         }
     }
 
-    fn look_at_the_time(&mut self, now: Instant) {
+    pub(super) fn look_at_the_time(&mut self, now: Instant) {
         for lane in &mut self.lanes {
             if lane.look_at.is_some_and(|at| at <= now) {
                 lane.look_at = None;
@@ -444,7 +284,7 @@ impl Shift {
     }
 
     fn begin_to_stop(&mut self) {
-        self.grace_until = Some(clock::tick() + self.settings.grace);
+        self.grace_until = Some(clock::tick() + self.settings.grace.min(GRACE_MAX));
         self.settings.tell(&Event::Stopping { running: self.crew.len() });
     }
 
@@ -459,7 +299,7 @@ impl Shift {
     }
 
     fn is_over(&self) -> bool {
-        let asking = self.settling || self.lanes.iter().any(|lane| lane.asked > 0);
+        let asking = self.settling || self.lanes.iter().any(|lane| lane.asking);
         let idle = self.crew.is_empty() && self.finished.is_empty() && !asking;
         let stopped = self.grace_until.is_some();
         let drained = self.mode == Mode::Drain
@@ -469,10 +309,12 @@ impl Shift {
     }
 }
 
-fn end(finished: &Finished, keep_dead: Duration) -> End {
-    let keep = match finished.outcome {
-        Outcome::Bury { .. } => keep_dead,
-        _ => finished.held.job.keep,
-    };
-    End::of(&finished.held, finished.outcome.clone(), keep)
+impl Drop for Shift {
+    /// A worker that is dropped in mid-work leaves at once, so that others need not wait for its lease.
+    fn drop(&mut self) {
+        if let (false, Ok(runtime)) = (self.left, tokio::runtime::Handle::try_current()) {
+            let (store, node) = (self.store.clone(), self.node.id);
+            runtime.spawn(async move { store.leave(node).await });
+        }
+    }
 }

@@ -158,9 +158,17 @@ impl Board {
         Ok(true)
     }
 
-    /// Whether a node lives, by its slot.
+    /// The slot of a node of this process.
+    pub(super) fn slot_of(&self, id: NodeId) -> Option<usize> {
+        self.locals().iter().find(|l| l.id == id).map(|l| l.slot)
+    }
+
+    /// Whether a node lives, by its slot. In doubt it does: nobody is robbed because a look has failed.
     pub(super) fn life(&self, id: NodeId, slot: usize) -> Life {
-        let Some(read) = self.all().into_iter().find(|s| s.no == slot && s.id == id) else {
+        let Ok(slots) = self.read() else {
+            return Life::Beating;
+        };
+        let Some(read) = slots.into_iter().find(|s| s.no == slot && s.id == id) else {
             return Life::Dead;
         };
         if self.is_unlocked(slot) {
@@ -258,19 +266,23 @@ impl Board {
         matches!(self.slots, Slots::Shared { .. })
     }
 
-    /// All slots that have an owner, dead or alive.
+    /// All slots that have an owner, dead or alive; none if they cannot be read.
     pub(super) fn all(&self) -> Vec<Slot> {
+        self.read().unwrap_or_default()
+    }
+
+    fn read(&self) -> io::Result<Vec<Slot>> {
         let bytes = match &self.slots {
             Slots::Own(slots) => slots.lock().unwrap_or_else(PoisonError::into_inner).concat(),
             Slots::Shared { board, .. } => {
-                let len = board.metadata().map_or(0, |m| m.len());
-                let mut bytes = vec![0; usize::try_from(len).unwrap_or(0).min(NODES_MAX * SLOT_BYTES)];
-                let read = board.read_at(&mut bytes, 0).unwrap_or(0);
+                let len = usize::try_from(board.metadata()?.len()).unwrap_or(0);
+                let mut bytes = vec![0; len.min(NODES_MAX * SLOT_BYTES)];
+                let read = board.read_at(&mut bytes, 0)?;
                 bytes.truncate(read);
                 bytes
             }
         };
-        bytes.chunks_exact(SLOT_BYTES).enumerate().filter_map(|(no, slot)| parse(no, slot)).collect()
+        Ok(bytes.chunks_exact(SLOT_BYTES).enumerate().filter_map(|(no, slot)| parse(no, slot)).collect())
     }
 
     /// Clears the slots of nodes that are gone, so that nobody counts on them.
@@ -332,7 +344,7 @@ impl Board {
         match File::open(dir.join(format!("{slot}.lock"))) {
             // A shared lock does not disturb others that look at the same time; it goes with the file.
             Ok(lock) => lock.try_lock_shared().is_ok(),
-            Err(e) => e.kind() == io::ErrorKind::NotFound,
+            Err(_) => false,
         }
     }
 

@@ -7,6 +7,11 @@ use crate::error::Error;
 /// What SQLite said, as an error of ours, when nothing can have been written.
 pub(super) fn refused(op: &'static str, error: rusqlite::Error) -> Error {
     let reason = match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy) if is_stale(&error) => {
+            "your transaction began with a look, and another connection has written since; \
+             begin it with TransactionBehavior::Immediate"
+                .into()
+        }
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             return Error::Timeout {
                 op,
@@ -26,6 +31,11 @@ pub(super) fn refused(op: &'static str, error: rusqlite::Error) -> Error {
         _ => error.to_string(),
     };
     Error::Store { op, reason, source: Some(Box::new(error)) }
+}
+
+/// The transaction's snapshot is older than the file: it can never write any more.
+fn is_stale(error: &rusqlite::Error) -> bool {
+    matches!(error, rusqlite::Error::SqliteFailure(e, _) if e.extended_code == rusqlite::ffi::SQLITE_BUSY_SNAPSHOT)
 }
 
 /// What SQLite said to a COMMIT: after a failed write or sync nobody knows what the disk has kept.

@@ -23,6 +23,9 @@ const BUSY_STEP: Duration = Duration::from_micros(100);
 /// Statements kept prepared per connection.
 const STATEMENTS_MAX: usize = 96;
 
+/// The page cache of the connection that writes.
+pub(super) const CACHE: &str = "PRAGMA cache_size = -16384";
+
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// The path of the file itself, with links followed, so that all processes find the same board beside it.
@@ -138,7 +141,7 @@ fn set_up(conn: &mut Connection, durability: Durability) -> rusqlite::Result<()>
         "PRAGMA synchronous = {synchronous};
          PRAGMA wal_autocheckpoint = 1000;
          PRAGMA journal_size_limit = 16777216;
-         PRAGMA cache_size = -16384;
+         {CACHE};
          PRAGMA temp_store = MEMORY;
          PRAGMA trusted_schema = OFF;
          PRAGMA cell_size_check = ON;"
@@ -147,13 +150,18 @@ fn set_up(conn: &mut Connection, durability: Durability) -> rusqlite::Result<()>
 
 /// Switching to WAL needs the file for itself and does not ask the busy handler: tried until it works.
 fn to_wal(conn: &Connection) -> rusqlite::Result<()> {
-    for turn in 0.. {
+    let mut turn = 0;
+    loop {
         match conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0)) {
-            Err(e) if e.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && wait(turn) => {}
-            other => return other.map(drop),
+            Ok(mode) if mode == "wal" => return Ok(()),
+            Ok(mode) => {
+                let why = format!("this file system allows the journal mode {mode} only; put the file on a local disk");
+                return Err(rusqlite::Error::ToSqlConversionFailure(why.into()));
+            }
+            Err(e) if e.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && wait(turn) => turn += 1,
+            Err(e) => return Err(e),
         }
     }
-    Ok(())
 }
 
 /// The busy handler: sleeps a short, even time, then asks again.

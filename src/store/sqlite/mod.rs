@@ -47,6 +47,8 @@ pub(crate) use push_in::push_in;
 const WAL_BYTES: usize = 8 * 1024 * 1024;
 /// Free pages that make it worth to shrink the file, if they are also most of it.
 const VACUUM_PAGES_MIN: i64 = 4_096;
+/// Most pages in use for which the file is shrunk: it is copied whole, under the write lock.
+const VACUUM_LIVE_PAGES_MAX: i64 = 8_192;
 
 /// A store in a SQLite file, or in memory.
 pub(crate) struct Sqlite {
@@ -119,14 +121,20 @@ impl Sqlite {
             .map_err(|e| Error::store("beat", format!("cannot take a slot beside the file: {e}")))?;
         let (id, queues) = (node.id, node.queues.join(" "));
         let board = self.board.clone();
-        self.writer
-            .write("beat", move |tx| {
-                forget_dead_nodes(tx, &board)?;
-                register(tx, id, slot, &queues).map(drop)
-            })
-            .await?;
+        let registered = self.writer.write("beat", move |tx| {
+            forget_dead_nodes(tx, &board)?;
+            register(tx, id, slot, &queues).map(drop)
+        });
+        if let Err(error) = registered.await {
+            // Not known in the database, so not on the board either: the next beat joins anew.
+            let _ = self.board.leave(id);
+            return Err(error);
+        }
         if self.path.is_some() && !self.wal_grown.swap(true, Ordering::Relaxed) {
-            self.writer.upkeep("beat", grow_wal).await?;
+            // Only makes commits cheaper: on a full disk they go on without it.
+            if let Err(error) = self.writer.upkeep("beat", grow_wal).await {
+                tracing::warn!(%error, "the WAL could not be grown");
+            }
         }
         Ok(())
     }
@@ -141,7 +149,7 @@ impl Store for Sqlite {
     async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed> {
         let board = self.board.clone();
         let step = move |tx: &Tx<'_>| -> rusqlite::Result<Claimed> {
-            let no = node_no(tx, node)?;
+            let no = node_no(tx, &board, node)?;
             let queue = tx.queue(&claim.queue)?;
             if claim.redo {
                 let jobs = claim::redo(tx, no, queue, &claim.queue)?;
@@ -171,7 +179,8 @@ impl Store for Sqlite {
     }
 
     async fn settle(&self, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
-        self.writer.write("settle", move |tx| settle::settle(tx, node_no(tx, node)?, node, &ends)).await
+        let board = self.board.clone();
+        self.writer.write("settle", move |tx| settle::settle(tx, node_no(tx, &board, node)?, node, &ends)).await
     }
 
     async fn get(&self, id: JobId) -> Result<Option<Record>> {
@@ -255,8 +264,7 @@ impl Store for Sqlite {
     }
 
     async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
-        let slot = self.board.all().into_iter().find(|s| s.id == node).map(|s| s.no);
-        let slot = slot.ok_or_else(|| Error::store("subscribe", "the node has not beaten yet"))?;
+        let slot = self.board.slot_of(node).ok_or_else(|| Error::store("subscribe", "the node has not beaten yet"))?;
         wake::subscribe(&self.board, node, slot).map_err(|e| Error::store("subscribe", e.to_string()))
     }
 
@@ -283,15 +291,15 @@ fn take_back(tx: &Tx<'_>, board: &Board, suspect: NodeId, queue: i64) -> rusqlit
     }
 }
 
-/// The number of a node; one that was forgotten while it was silent is known again.
-fn node_no(tx: &Tx<'_>, id: NodeId) -> rusqlite::Result<i64> {
+/// The number of a node; one whose row is gone is registered again, in the slot that it has.
+fn node_no(tx: &Tx<'_>, board: &Board, id: NodeId) -> rusqlite::Result<i64> {
     let known = tx
         .statement("SELECT no FROM duly_node WHERE id = ?1")?
         .query_row([id.as_bytes()], |row| row.get(0))
         .optional()?;
     match known {
         Some(no) => Ok(no),
-        None => register(tx, id, board::NODES_MAX, ""),
+        None => register(tx, id, board.slot_of(id).unwrap_or(board::NODES_MAX), ""),
     }
 }
 
@@ -325,10 +333,14 @@ fn host() -> String {
 
 /// Grows the WAL without changing the file: a transaction larger than the cache spills into the WAL, then is rolled back.
 fn grow_wal(conn: &Connection) -> rusqlite::Result<()> {
-    conn.execute_batch("PRAGMA cache_size = 16; BEGIN IMMEDIATE;")?;
-    let spilled =
-        conn.execute("INSERT INTO duly_meta (name, value) VALUES ('growing', CAST(zeroblob(?1) AS TEXT))", [WAL_BYTES]);
-    conn.execute_batch("ROLLBACK; PRAGMA cache_size = -16384;")?;
+    conn.execute_batch("PRAGMA cache_size = 16")?;
+    let spilled = conn.execute_batch("BEGIN IMMEDIATE").and_then(|()| {
+        let sql = "INSERT INTO duly_meta (name, value) VALUES ('growing', CAST(zeroblob(?1) AS TEXT))";
+        conn.execute(sql, [WAL_BYTES])
+    });
+    // Fails if SQLite has rolled back by itself, or never begun.
+    let _ = conn.execute_batch("ROLLBACK");
+    conn.execute_batch(file::CACHE)?;
     spilled.map(drop)
 }
 
@@ -337,8 +349,8 @@ fn grow_wal(conn: &Connection) -> rusqlite::Result<()> {
 /// The cost follows what is left in the file, so it is small just when it is worth most.
 fn shrink(conn: &Connection) -> rusqlite::Result<()> {
     let number = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0));
-    let free = number("PRAGMA freelist_count")?;
-    if free < VACUUM_PAGES_MIN || free < number("PRAGMA page_count")? * 3 / 4 {
+    let (free, all) = (number("PRAGMA freelist_count")?, number("PRAGMA page_count")?);
+    if free < VACUUM_PAGES_MIN || free < all * 3 / 4 || all - free > VACUUM_LIVE_PAGES_MAX {
         return Ok(());
     }
     let foreign = number(

@@ -17,7 +17,7 @@ pub(super) fn push(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<Pushed>> 
     let mut inserts = Inserts::new(tx)?;
     for job in jobs {
         let queue = tx.queue(&job.queue)?;
-        let replaced = match meet(tx, queue, job)? {
+        let replaced = match meet(tx, queue, job, first)? {
             Met::Nobody => None,
             Met::Existing(id) => {
                 answers.push(Pushed::Existing(id));
@@ -52,7 +52,7 @@ enum Met {
 }
 
 /// Whether this job, or one with its unique key, is here already.
-fn meet(tx: &Tx<'_>, queue: i64, job: &Push) -> rusqlite::Result<Met> {
+fn meet(tx: &Tx<'_>, queue: i64, job: &Push, first: i64) -> rusqlite::Result<Met> {
     if !job.fresh {
         let here: bool = tx
             .statement("SELECT EXISTS (SELECT 1 FROM duly_job WHERE id = ?1 AND queue = ?2)")?
@@ -68,7 +68,9 @@ fn meet(tx: &Tx<'_>, queue: i64, job: &Push) -> rusqlite::Result<Met> {
         return Ok(Met::Nobody);
     };
     let place = place::find_place(tx.conn, no)?;
-    if job.conflict == Conflict::Keep || matches!(place, Some(Place::Held { .. })) {
+    // Of two with one key in one push the first wins: it is answered for already.
+    let of_this_push = no >= first;
+    if of_this_push || job.conflict == Conflict::Keep || matches!(place, Some(Place::Held { .. })) {
         return Ok(Met::Existing(id));
     }
     place::delete(tx, no)?;

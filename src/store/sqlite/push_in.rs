@@ -46,11 +46,24 @@ pub(crate) fn push_in(tx: &Transaction<'_>, store: &Path, clock: &Clock, jobs: &
             format!("is not on {}, the file of this store: open your connection on that file", store.display()),
         ));
     }
+    // All or nothing of ours, whatever the user does after an error.
+    tx.execute_batch("SAVEPOINT duly_push").map_err(refused)?;
+    let pushed = push_all(tx, clock, jobs);
+    let end = if pushed.is_ok() { "RELEASE duly_push" } else { "ROLLBACK TO duly_push; RELEASE duly_push" };
+    tx.execute_batch(end).map_err(refused)?;
+    let (pushed, queues) = pushed?;
+    Ok(AfterCommit { pushed, file: store, queues })
+}
+
+fn push_all(tx: &Transaction<'_>, clock: &Clock, jobs: &[Push]) -> Result<(Vec<Pushed>, BTreeSet<String>)> {
+    let refused = |e| fault::refused("push_in", e);
+    // The write lock first: a transaction that begins with a look cannot have it once somebody else has written.
+    tx.execute("UPDATE duly_mark SET value = value WHERE name = 'number'", []).map_err(refused)?;
     if file::format_of(tx).map_err(refused)? != Some(file::FORMAT.to_string()) {
         return Err(Error::store("push_in", "the file has another format than this build of duly"));
     }
     let queues = Queues::default();
     let inner = Tx::new(tx, clock.wall(), &queues);
     let pushed = push::push(&inner, jobs).and_then(|pushed| inner.flush().map(|()| pushed)).map_err(refused)?;
-    Ok(AfterCommit { pushed, file: store, queues: inner.into_wakes() })
+    Ok((pushed, inner.into_wakes()))
 }

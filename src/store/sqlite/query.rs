@@ -12,7 +12,7 @@ use crate::clock::from_micros;
 use crate::error::{Error, Result};
 use crate::job::{Fence, Job, JobId, Record, State};
 use crate::node::{NodeId, NodeRecord};
-use crate::store::{Beaten, Filter, PAGE_MAX, Page, QueueCounts};
+use crate::store::{Beaten, Filter, PAGE, PAGE_MAX, Page, QueueCounts};
 
 /// `get` of the contract.
 pub(super) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<Record>> {
@@ -77,7 +77,7 @@ fn node_id(conn: &Connection, no: i64) -> rusqlite::Result<Option<NodeId>> {
         .optional()
 }
 
-/// The order in which a state is listed: its table, its keys (at most three), and which way.
+/// The order in which a state is listed: its table, its keys (those of a tree, at most four), and which way.
 struct Order {
     from: &'static str,
     keys: &'static [&'static str],
@@ -89,51 +89,43 @@ fn order(state: Option<State>) -> Order {
         Some(State::Scheduled) => ("duly_scheduled p", &["p.queue", "p.due", "p.no"], false),
         Some(State::Ready) => ("duly_ready p", &["p.queue", "p.priority", "p.seq"], false),
         Some(State::Running) => ("duly_held p", &["p.no"], false),
-        Some(State::Done | State::Dead) => ("duly_ended p", &["p.queue", "p.until", "p.no"], true),
+        Some(State::Done | State::Dead) => ("duly_ended p", &["p.queue", "p.state", "p.until", "p.no"], true),
         None => ("duly_job p", &["p.no"], true),
     };
     Order { from, keys, newest_first }
 }
 
+/// How many numbers a cursor has.
+const CURSOR: usize = 4;
+
 /// `list` of the contract. The cursor is the last job's keys: jobs that stay where they are appear once.
 pub(super) fn list(conn: &Connection, filter: &Filter) -> Result<Page> {
-    let limit = filter.limit.clamp(1, PAGE_MAX);
-    let Order { from, keys, newest_first } = order(filter.state);
-    let (compare, way, start) = if newest_first { ("<", "DESC", i64::MAX) } else { (">", "ASC", i64::MIN) };
-    let after = filter.cursor.as_deref().map(parse_cursor).transpose()?.unwrap_or([start; 3]);
-    // Of the cursor's three numbers as many are used, from its end, as there are keys.
-    let unused = after.len() - keys.len();
-    let places: Vec<String> = (unused..after.len()).map(|n| format!("?{}", n + 1)).collect();
-    let order: Vec<String> = keys.iter().map(|key| format!("{key} {way}")).collect();
-    let sql = format!(
-        "SELECT {JOB_COLUMNS}, q.name, p.no, {zeroes} {keys} FROM {from}
-           JOIN duly_job j ON j.no = p.no JOIN duly_queue q ON q.no = j.queue
-          WHERE ({keys}) {compare} ({places})
-            AND (?4 IS NULL OR q.name = ?4) AND (?5 IS NULL OR j.kind = ?5) {state}
-          ORDER BY {order} LIMIT ?6",
-        zeroes = "0, ".repeat(unused),
-        keys = keys.join(", "),
-        places = places.join(", "),
-        order = order.join(", "),
-        state = match filter.state {
-            Some(State::Done) => "AND p.state = 3",
-            Some(State::Dead) => "AND p.state = 4",
-            _ => "",
-        }
-    );
-    let query = || -> rusqlite::Result<Vec<(Job, i64, [i64; 3])>> {
+    let told = |e| super::fault::refused("list", e);
+    let limit = if filter.limit == 0 { PAGE } else { filter.limit.min(PAGE_MAX) };
+    let queue = match &filter.queue {
+        Some(name) => match queue_no(conn, name).map_err(told)? {
+            Some(no) => Some(no),
+            None => return Ok(Page::default()),
+        },
+        None => None,
+    };
+    let order = order(filter.state);
+    let start = if order.newest_first { i64::MAX } else { i64::MIN };
+    let after = filter.cursor.as_deref().map(parse_cursor).transpose()?.unwrap_or([start; CURSOR]);
+    let sql = list_sql(&order, filter.state, queue);
+    let query = || -> rusqlite::Result<Vec<(Job, i64, [i64; CURSOR])>> {
+        let [a, b, c, d] = after;
         conn.prepare_cached(&sql)?
-            .query_map(params![after[0], after[1], after[2], filter.queue, filter.kind, limit], |row| {
+            .query_map(params![a, b, c, d, filter.kind, limit], |row| {
                 let n = JOB_COLUMNS_LEN;
-                let keys = [row.get(n + 2)?, row.get(n + 3)?, row.get(n + 4)?];
+                let keys = [row.get(n + 2)?, row.get(n + 3)?, row.get(n + 4)?, row.get(n + 5)?];
                 Ok((job(row, row.get(n)?)?, row.get(n + 1)?, keys))
             })?
             .collect()
     };
-    let told = |e| super::fault::refused("list", e);
     let rows = query().map_err(told)?;
     let next = match rows.last() {
-        Some((_, _, [a, b, c])) if rows.len() == limit => Some(format!("{a}.{b}.{c}")),
+        Some((_, _, [a, b, c, d])) if rows.len() == limit => Some(format!("{a}.{b}.{c}.{d}")),
         _ => None,
     };
     let mut jobs = Vec::with_capacity(rows.len());
@@ -143,12 +135,39 @@ pub(super) fn list(conn: &Connection, filter: &Filter) -> Result<Page> {
     Ok(Page { jobs, next })
 }
 
-fn parse_cursor(text: &str) -> Result<[i64; 3]> {
-    let mut parts = text.split('.').map(str::parse::<i64>);
-    match (parts.next(), parts.next(), parts.next(), parts.next()) {
-        (Some(Ok(a)), Some(Ok(b)), Some(Ok(c)), None) => Ok([a, b, c]),
-        _ => Err(Error::invalid("cursor", "not one that a list has given")),
-    }
+fn list_sql(order: &Order, state: Option<State>, queue: Option<i64>) -> String {
+    let Order { from, keys, newest_first } = *order;
+    let (compare, way) = if newest_first { ("<", "DESC") } else { (">", "ASC") };
+    // Of the cursor's numbers as many are used, from its end, as there are keys.
+    let unused = CURSOR - keys.len();
+    let places: Vec<String> = (unused..CURSOR).map(|n| format!("?{}", n + 1)).collect();
+    let order: Vec<String> = keys.iter().map(|key| format!("{key} {way}")).collect();
+    format!(
+        "SELECT {JOB_COLUMNS}, q.name, p.no, {zeroes} {keys} FROM {from}
+           JOIN duly_job j ON j.no = p.no JOIN duly_queue q ON q.no = j.queue
+          WHERE ({keys}) {compare} ({places}) {queue} {state} AND (?5 IS NULL OR j.kind = ?5)
+          ORDER BY {order} LIMIT ?6",
+        zeroes = "0, ".repeat(unused),
+        keys = keys.join(", "),
+        places = places.join(", "),
+        order = order.join(", "),
+        queue = queue.map_or_else(String::new, |no| format!("AND p.queue = {no}")),
+        state = match state {
+            Some(State::Done) => "AND p.state = 3",
+            Some(State::Dead) => "AND p.state = 4",
+            _ => "",
+        }
+    )
+}
+
+fn queue_no(conn: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
+    conn.prepare_cached("SELECT no FROM duly_queue WHERE name = ?1")?.query_row([name], |row| row.get(0)).optional()
+}
+
+fn parse_cursor(text: &str) -> Result<[i64; CURSOR]> {
+    let wrong = || Error::invalid("cursor", "not one that a list has given");
+    let parts: Vec<i64> = text.split('.').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong())?;
+    parts.try_into().map_err(|_| wrong())
 }
 
 /// `counts` of the contract.
@@ -237,8 +256,8 @@ mod tests {
         }
 
         #[test]
-        fn cursors_survive_their_text(keys in any::<[i64; 3]>()) {
-            let text = format!("{}.{}.{}", keys[0], keys[1], keys[2]);
+        fn cursors_survive_their_text(keys in any::<[i64; CURSOR]>()) {
+            let text = keys.map(|key| key.to_string()).join(".");
             prop_assert_eq!(parse_cursor(&text).expect("its own text"), keys);
         }
     }

@@ -21,8 +21,8 @@ const SOCKET_PATH_MAX: usize = 100;
 const PEERS: Duration = Duration::from_secs(1);
 /// Most peers to watch; those beyond are seen by the beat once a second.
 const PEERS_MAX: usize = 256;
-/// Wakes that may wait for a worker; more would tell it nothing new.
-const WAKES_MAX: usize = 64;
+/// Wakes that may wait for a worker: one for each queue that it can have.
+const WAKES_MAX: usize = 1_024;
 
 /// Sends wakes: after a push, and after a claim that left ready jobs behind.
 #[derive(Clone)]

@@ -3,6 +3,7 @@
 //! Life of a write: a caller sends an op and waits; the thread gathers what has come, begins, reads the clock,
 //! runs each op, commits, answers all, and wakes who should look.
 
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -18,6 +19,7 @@ use super::tx::{Queues, Tx};
 use super::wake::Waker;
 use crate::clock::{self, Clock};
 use crate::error::{Error, Result};
+use crate::patience::Patience;
 
 /// Most ops that wait for the thread; more callers wait for their turn.
 const WAITING_MAX: usize = 4_096;
@@ -28,8 +30,6 @@ const LINGER: Duration = Duration::from_micros(100);
 
 /// How often the file is synced where commits are not: what a loss of power can cost.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// Most groups that are passed over before waiting for company is tried again.
-const LINGER_PAUSE_MAX: u32 = 255;
 
 /// The thread that writes. Dropping it waits until what was sent is written and the connection is closed:
 /// the last process to do so leaves one whole file behind, without a WAL.
@@ -157,9 +157,9 @@ struct Thread {
 
 impl Thread {
     fn serve(&mut self, inbox: &Receiver<Work>) {
-        let mut linger = Linger::default();
+        let mut company = Company::default();
         while let Some(first) = self.syncs.next(inbox) {
-            let (group, bare) = gather(inbox, first, &mut linger);
+            let (group, bare) = gather(inbox, first, &mut company);
             if !group.is_empty() {
                 self.commit(group);
             }
@@ -174,7 +174,10 @@ impl Thread {
     fn commit(&mut self, mut group: Vec<Box<dyn Op>>) {
         match self.attempt(&mut group) {
             Ok(()) => group.into_iter().for_each(|op| op.answer(None)),
-            Err(_) if group.len() > 1 => group.into_iter().for_each(|op| self.commit(vec![op])),
+            // One of them is at fault, nobody knows which: each on its own.
+            Err(Failed::Op(_) | Failed::Commit(_)) if group.len() > 1 => {
+                group.into_iter().for_each(|op| self.commit(vec![op]));
+            }
             Err(failed) => group.into_iter().for_each(|op| {
                 let error = failed.told(op.name());
                 op.answer(Some(error));
@@ -183,12 +186,12 @@ impl Thread {
     }
 
     fn attempt(&mut self, group: &mut [Box<dyn Op>]) -> Result<(), Failed> {
-        self.conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([])).map_err(Failed::Before)?;
+        self.conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([])).map_err(Failed::Begin)?;
         // The wait for the write lock may have been long: the clock is read after it.
         let tx = Tx::new(&self.conn, self.clock.wall(), &self.queues);
-        let ran = group.iter_mut().try_for_each(|op| op.run(&tx)).and_then(|()| tx.flush());
+        let ran = group.iter_mut().try_for_each(|op| run(op, &tx)).and_then(|()| tx.flush());
         let wakes = tx.into_wakes();
-        let committed = ran.map_err(Failed::Before).and_then(|()| {
+        let committed = ran.map_err(Failed::Op).and_then(|()| {
             self.conn.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map_err(Failed::Commit)
         });
         match committed {
@@ -252,8 +255,16 @@ impl Syncs {
 
 /// Where a transaction failed: only at its commit can the outcome be in doubt.
 enum Failed {
-    Before(rusqlite::Error),
+    /// Nobody could write: it would be no better for each alone.
+    Begin(rusqlite::Error),
+    Op(rusqlite::Error),
     Commit(rusqlite::Error),
+}
+
+/// Runs an op; a panic in one must not end the thread that all depend on.
+fn run(op: &mut Box<dyn Op>, tx: &Tx<'_>) -> rusqlite::Result<()> {
+    let ran = std::panic::catch_unwind(AssertUnwindSafe(|| op.run(tx)));
+    ran.unwrap_or_else(|_| Err(rusqlite::Error::ToSqlConversionFailure("panicked: please report this".into())))
 }
 
 impl Failed {
@@ -264,7 +275,7 @@ impl Failed {
             other => rusqlite::Error::ToSqlConversionFailure(other.to_string().into()),
         };
         match self {
-            Failed::Before(error) => fault::refused(op, copy(error)),
+            Failed::Begin(error) | Failed::Op(error) => fault::refused(op, copy(error)),
             Failed::Commit(error) => fault::commit_failed(op, copy(error)),
         }
     }
@@ -272,8 +283,15 @@ impl Failed {
 
 type Bare = Box<dyn FnOnce(&Connection) + Send>;
 
+/// Whether others are about: only then is it worth to wait for them.
+#[derive(Default)]
+struct Company {
+    last: usize,
+    patience: Patience,
+}
+
 /// What waits, up to the first piece of upkeep.
-fn gather(inbox: &Receiver<Work>, first: Work, linger: &mut Linger) -> (Vec<Box<dyn Op>>, Option<Bare>) {
+fn gather(inbox: &Receiver<Work>, first: Work, company: &mut Company) -> (Vec<Box<dyn Op>>, Option<Bare>) {
     let mut group = Vec::new();
     let mut next = Some(first);
     let mut waited_at = None;
@@ -286,40 +304,14 @@ fn gather(inbox: &Receiver<Work>, first: Work, linger: &mut Linger) -> (Vec<Box<
             break;
         }
         next = inbox.try_recv().ok();
-        if next.is_none() && (waited_at.is_some() || linger.is_worth_it()) {
+        if next.is_none() && (waited_at.is_some() || (company.last > 1 && company.patience.is_worth_it())) {
             waited_at.get_or_insert(group.len());
             next = inbox.recv_timeout(LINGER).ok();
         }
     }
-    linger.learn(group.len(), waited_at.map(|at| group.len() - at));
+    company.last = group.len();
+    if let Some(at) = waited_at {
+        company.patience.learn(group.len() - at);
+    }
     (group, None)
-}
-
-/// Whether to wait a moment for more company. Worth it with many callers, whose ops come in waves;
-/// lost time with few, so it is tried again only now and then after it brought nobody.
-#[derive(Default)]
-struct Linger {
-    company: bool,
-    /// How many groups to pass over before the next try; doubles while tries bring nobody.
-    pause: u32,
-    left: u32,
-}
-
-impl Linger {
-    fn is_worth_it(&mut self) -> bool {
-        self.left = self.left.saturating_sub(1);
-        self.company && self.left == 0
-    }
-
-    fn learn(&mut self, group: usize, gained: Option<usize>) {
-        self.company = group > 1;
-        match gained {
-            None => {}
-            Some(0) => {
-                self.pause = (self.pause * 2 + 1).min(LINGER_PAUSE_MAX);
-                self.left = self.pause;
-            }
-            Some(_) => self.pause = 0,
-        }
-    }
 }

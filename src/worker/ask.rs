@@ -1,0 +1,299 @@
+//! What the loop asks of the store, and what it makes of the answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::crew::{Finished, SUSPECT_CRASHES};
+use super::lane::choose;
+use super::shift::Shift;
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::job::{Held, JobId, Outcome};
+use crate::node::NodeId;
+use crate::store::{CLAIM_MAX, Claim, Claimed, End, PRUNE_MAX, SETTLE_MAX, TAKE_BACK_MAX};
+
+/// How often ended jobs are looked through for those past their time.
+const PRUNE: Duration = Duration::from_secs(60);
+/// Of idle nodes that wait for the same moment, each looks so much later than the one before.
+const RANK_STEP: Duration = Duration::from_millis(2);
+/// The first wait after the store has failed; doubles up to a third of the lease.
+const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// Outcomes that may wait for the store; beyond that no job is claimed.
+const UNSETTLED_MAX: usize = 10 * SETTLE_MAX;
+/// How long a job waits for its turn that may be one of those that take their process down.
+const QUARANTINE: Duration = Duration::from_millis(250);
+
+/// An answer of the store.
+pub(super) enum Answered {
+    Claimed(usize, Ask, Result<Claimed>),
+    Settled(Vec<Finished>, Instant, Result<Vec<JobId>>),
+    Pruned(usize, Result<usize>),
+}
+
+/// What a claim is for.
+#[derive(Clone, Copy)]
+pub(super) enum Ask {
+    /// So many jobs, also those of a node that may be dead.
+    Take(usize, Option<NodeId>),
+    /// Everything we hold: the answer to a claim was lost, or the counts differ.
+    Redo,
+    /// No job: we have no room, and a push should wake somebody else.
+    StepBack,
+}
+
+impl Shift {
+    /// Sends whatever can be sent now.
+    pub(super) fn ask(&mut self) {
+        let now = clock::tick();
+        self.look_at_the_time(now);
+        let stopping = self.grace_until.is_some();
+        let redo = self.lanes.iter().position(|lane| lane.redo && lane.may_ask(now)).filter(|_| !stopping);
+        match redo {
+            // What we hold can be told exactly only while no outcome is under way.
+            Some(at) if !self.settling && !self.redoing => self.claim(at, Ask::Redo),
+            Some(_) => {}
+            None if self.redoing => {}
+            None => self.settle(now),
+        }
+        if !stopping {
+            self.prune(now);
+            self.take(now);
+        }
+        self.step_back(now);
+    }
+
+    fn free(&self) -> usize {
+        let busy: usize = self.lanes.iter().map(|lane| lane.running + lane.asked).sum();
+        self.settings.concurrency.saturating_sub(busy)
+    }
+
+    fn take(&mut self, now: Instant) {
+        if self.finished.len() >= UNSETTLED_MAX {
+            return;
+        }
+        let rooms: Vec<_> = self.lanes.iter().map(|lane| (lane.room(now), lane.weight)).collect();
+        for (at, max) in choose(&rooms, self.free(), fastrand::f64()) {
+            let suspect = self.lanes[at].suspects.pop();
+            self.claim(at, Ask::Take(max.min(CLAIM_MAX), suspect));
+        }
+    }
+
+    /// A node that cannot take a job must not stand in the way of those that can.
+    fn step_back(&mut self, now: Instant) {
+        let none_free = self.grace_until.is_some() || self.free() == 0;
+        for at in 0..self.lanes.len() {
+            let lane = &self.lanes[at];
+            if lane.idle && lane.may_ask(now) && (none_free || lane.running >= lane.limit) {
+                self.claim(at, Ask::StepBack);
+            }
+        }
+    }
+
+    fn claim(&mut self, at: usize, ask: Ask) {
+        let lane = &mut self.lanes[at];
+        let (max, suspect) = match ask {
+            Ask::Take(max, suspect) => (max, suspect),
+            Ask::Redo | Ask::StepBack => (0, None),
+        };
+        let redo = matches!(ask, Ask::Redo);
+        self.redoing |= redo;
+        // A wake that comes while the claim is under way must not be taken for one that it has answered.
+        lane.maybe_ready = false;
+        lane.idle = false;
+        lane.look_at = None;
+        lane.asking = true;
+        lane.asked = max;
+        let claim = Claim { queue: lane.queue.clone(), max, redo, suspect };
+        let (store, node) = (self.store.clone(), self.node.id);
+        self.asks.push(Box::pin(async move { Answered::Claimed(at, ask, store.claim(node, claim).await) }));
+    }
+
+    fn settle(&mut self, now: Instant) {
+        let waits = self.settle_not_before.is_some_and(|at| at > now);
+        if self.settling || self.finished.is_empty() || waits {
+            return;
+        }
+        let rest = self.finished.split_off(self.finished.len().min(SETTLE_MAX));
+        let batch = std::mem::replace(&mut self.finished, rest);
+        let keep_dead = self.settings.duly.options.keep_dead;
+        let ends = batch.iter().map(|finished| end(finished, keep_dead)).collect();
+        let (store, node) = (self.store.clone(), self.node.id);
+        self.settling = true;
+        self.asks.push(Box::pin(async move { Answered::Settled(batch, now, store.settle(node, ends).await) }));
+    }
+
+    fn prune(&mut self, now: Instant) {
+        for (at, lane) in self.lanes.iter_mut().enumerate() {
+            let due = *lane.prune_at.get_or_insert(now + PRUNE) <= now;
+            if !due && lane.unpruned < PRUNE_MAX {
+                continue;
+            }
+            lane.unpruned = 0;
+            lane.prune_at = Some(now + PRUNE);
+            let (store, queue, done_max) = (self.store.clone(), lane.queue.clone(), self.settings.keep_done_max);
+            self.asks.push(Box::pin(async move { Answered::Pruned(at, store.prune(&queue, done_max).await) }));
+        }
+    }
+
+    pub(super) fn answered(&mut self, answered: Answered) {
+        match answered {
+            Answered::Claimed(at, ask, claimed) => {
+                let lane = &mut self.lanes[at];
+                lane.asking = false;
+                lane.asked = 0;
+                self.redoing &= !matches!(ask, Ask::Redo);
+                match claimed {
+                    Ok(claimed) => self.claimed(at, ask, claimed),
+                    Err(error) => self.claim_failed(at, ask, &error),
+                }
+            }
+            Answered::Settled(batch, since, Ok(lost)) => {
+                self.commit = (self.commit * 7 + (clock::tick() - since)) / 8;
+                self.settled(batch, &lost);
+            }
+            Answered::Settled(batch, _, Err(error)) => self.settle_failed(batch, &error),
+            // More to prune: at the next turn.
+            Answered::Pruned(at, Ok(PRUNE_MAX)) => self.lanes[at].unpruned = PRUNE_MAX,
+            Answered::Pruned(_, Ok(_)) => {}
+            Answered::Pruned(_, Err(error)) => tracing::warn!(%error, "prune failed"),
+        }
+    }
+
+    fn claimed(&mut self, at: usize, ask: Ask, claimed: Claimed) {
+        let lane = &mut self.lanes[at];
+        lane.failures = 0;
+        lane.not_before = None;
+        match ask {
+            Ask::Take(max, suspect) => self.took(at, max, suspect, claimed),
+            Ask::StepBack => lane.maybe_ready = true,
+            Ask::Redo => {
+                lane.redo = false;
+                lane.maybe_ready = true;
+                self.reconcile(at, claimed);
+            }
+        }
+    }
+
+    fn took(&mut self, at: usize, max: usize, suspect: Option<NodeId>, claimed: Claimed) {
+        let lane = &mut self.lanes[at];
+        lane.moves += claimed.jobs.len() as u64;
+        if let Some(suspect) = suspect.filter(|_| claimed.taken_back > 0) {
+            if claimed.taken_back == TAKE_BACK_MAX {
+                lane.suspects.push(suspect);
+            }
+            self.settings.tell(&Event::TakenBack { node: suspect, jobs: claimed.taken_back });
+        }
+        // A full answer takes the node off the idle list: nobody wakes it, it looks again when it has room.
+        lane.idle = claimed.jobs.len() < max && !claimed.more;
+        lane.maybe_ready |= !lane.idle || !lane.suspects.is_empty();
+        lane.look_at = claimed.next_due.map(|due| clock::tick() + due + RANK_STEP * claimed.rank);
+        for held in claimed.jobs {
+            self.begin(at, held, claimed.now);
+        }
+    }
+
+    /// Starts what was claimed, unless it must wait.
+    fn begin(&mut self, at: usize, held: Held, now: std::time::SystemTime) {
+        let suspected = (SUSPECT_CRASHES..=self.settings.max_crashes).contains(&held.crashes);
+        let after = match self.grace_until {
+            // Claimed too late: for others to run.
+            Some(_) => Duration::ZERO,
+            // One of several that were there each time a process died: run one by one, the guilty one betrays itself.
+            None if suspected && self.crew.has_suspect() => QUARANTINE,
+            None => return self.start(at, held, now),
+        };
+        let (held, outcome) = (Arc::new(held), Outcome::release(after));
+        self.finished.push(Finished { lane: at, held, outcome, took: Duration::ZERO });
+    }
+
+    /// The store has said what we hold in a queue: run what we do not know, let go of what is not ours.
+    fn reconcile(&mut self, at: usize, claimed: Claimed) {
+        let name = |held: &Held| (held.job.id, held.fence);
+        let theirs: Vec<_> = claimed.jobs.iter().map(name).collect();
+        let ours = self.crew.holds(at);
+        for job in ours.iter().filter(|job| !theirs.contains(job)) {
+            if self.crew.cancel(*job) {
+                self.settings.tell(&Event::Lost { id: job.0 });
+            }
+        }
+        let waiting: Vec<_> = self.finished.iter().map(|finished| name(&finished.held)).collect();
+        for held in claimed.jobs {
+            if !ours.contains(&name(&held)) && !waiting.contains(&name(&held)) {
+                self.begin(at, held, claimed.now);
+            }
+        }
+    }
+
+    fn claim_failed(&mut self, at: usize, ask: Ask, error: &Error) {
+        let again_in = self.backoff(self.lanes[at].failures);
+        let lane = &mut self.lanes[at];
+        lane.failures += 1;
+        lane.maybe_ready = true;
+        lane.not_before = Some(clock::tick() + again_in);
+        // Whatever was sent may have been carried out.
+        lane.redo |= matches!(ask, Ask::Redo) || matches!(error, Error::Unknown { .. });
+        self.failed("claim", error, again_in);
+    }
+
+    fn settled(&mut self, batch: Vec<Finished>, lost: &[JobId]) {
+        self.settling = false;
+        self.settle_failures = 0;
+        self.settle_not_before = None;
+        let in_doubt = std::mem::take(&mut self.settle_in_doubt);
+        for finished in batch {
+            let Finished { lane, held, outcome, took } = finished;
+            self.lanes[lane].moves += 1;
+            if lost.contains(&held.job.id) {
+                // After a settle whose answer was lost, the first try may have been recorded: not a robbery.
+                if !in_doubt {
+                    self.tally.lost += 1;
+                    self.settings.tell(&Event::Lost { id: held.job.id });
+                    tracing::warn!(id = %held.job.id, "outcome refused: another node has the job");
+                }
+                continue;
+            }
+            match outcome {
+                Outcome::Ack => self.lanes[lane].unpruned += usize::from(!held.job.keep.is_zero()),
+                Outcome::Bury { .. } => {}
+                // It is ready again, or will be: look, or learn when.
+                Outcome::Retry { .. } | Outcome::Release { .. } => self.lanes[lane].maybe_ready = true,
+            }
+            self.tally.count(&outcome);
+            self.settings.tell(&Event::Settled { held: &held, outcome: &outcome, took });
+        }
+    }
+
+    fn settle_failed(&mut self, batch: Vec<Finished>, error: &Error) {
+        let again_in = self.backoff(self.settle_failures);
+        self.settling = false;
+        self.settle_failures += 1;
+        self.settle_in_doubt |= matches!(error, Error::Unknown { .. });
+        self.settle_not_before = Some(clock::tick() + again_in);
+        let newer = std::mem::replace(&mut self.finished, batch);
+        self.finished.extend(newer);
+        self.failed("settle", error, again_in);
+    }
+
+    fn failed(&self, op: &str, error: &Error, again_in: Duration) {
+        tracing::warn!(op, %error, ?again_in, "the store failed");
+        self.settings.tell(&Event::StoreFailed { error, again_in });
+    }
+
+    /// Doubles, with full jitter, and stays below a third of the lease: a short outage must not cost it.
+    fn backoff(&self, failures: u32) -> Duration {
+        let max = (self.node.lease / 3).max(BACKOFF_MIN);
+        let ceiling = BACKOFF_MIN.saturating_mul(1 << failures.min(16)).min(max);
+        BACKOFF_MIN / 2 + ceiling.mul_f64(fastrand::f64())
+    }
+}
+
+fn end(finished: &Finished, keep_dead: Duration) -> End {
+    let keep = match finished.outcome {
+        Outcome::Bury { .. } => keep_dead,
+        _ => finished.held.job.keep,
+    };
+    End::of(&finished.held, finished.outcome.clone(), keep)
+}
