@@ -104,3 +104,44 @@ async fn a_transaction_left_open_gives_a_timeout_that_says_so() {
     tx.rollback().expect("rolls back");
     shop.duly.push(Invoice { order: 1 }).await.expect("goes on");
 }
+
+#[tokio::test]
+async fn a_push_that_fails_leaves_nothing_behind_in_a_transaction_that_is_committed() {
+    let mut shop = shop().await;
+    let tx = shop.conn.transaction().expect("begins");
+    tx.execute("INSERT INTO orders VALUES (1)", []).expect("writes");
+    tx.execute_batch(
+        "CREATE TEMP TRIGGER refuse BEFORE INSERT ON duly_job WHEN NEW.kind = 'bad' BEGIN SELECT RAISE(FAIL, 'no'); END",
+    )
+    .expect("a trigger that makes the second job fail");
+    let jobs = [duly::Push::from(Invoice { order: 1 }), duly::Push::new("bad", "{}")];
+    shop.duly.push_in(&tx, jobs).expect_err("refused");
+    tx.execute_batch("DROP TRIGGER refuse").expect("drops");
+    tx.commit().expect("the user's own rows are fine");
+
+    assert!(shop.duly.counts().await.expect("counts").iter().all(|count| count.ready == 0));
+    shop.duly.push(Invoice { order: 2 }).await.expect("and the store goes on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn beside_a_busy_pusher_a_plain_transaction_gets_its_turn() {
+    let mut shop = shop().await;
+    shop.conn.busy_timeout(LONG).expect("sets");
+    let (busy, stop) = (shop.duly.clone(), CancellationToken::new());
+    let stopped = stop.clone();
+    let pusher = tokio::spawn(async move {
+        while !stopped.is_cancelled() {
+            busy.push(Invoice { order: 0 }.queue("other")).await.expect("pushes");
+        }
+    });
+    for order in 0..30 {
+        tokio::task::block_in_place(|| {
+            let tx = shop.conn.transaction().expect("begins");
+            let after = shop.duly.push_in(&tx, [Invoice { order }]).expect("pushes");
+            tx.commit().expect("commits");
+            after.wake();
+        });
+    }
+    stop.cancel();
+    pusher.await.expect("no panic");
+}

@@ -127,6 +127,27 @@ async fn a_file_that_cannot_be_written_is_named() {
     assert!(told.contains("cannot be opened for writing") && told.contains("mend its permissions"), "{told}");
 }
 
+#[tokio::test]
+async fn a_lock_that_is_held_too_long_fails_all_who_wait_at_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = path(&dir, "duly.db");
+    let duly = Duly::open(&file).await.expect("opens");
+    let conn = duly::rusqlite::Connection::open(&file).expect("opens");
+    conn.execute_batch("BEGIN IMMEDIATE").expect("takes the lock");
+    let since = std::time::Instant::now();
+    let pushes = (0..20).map(|_| {
+        let duly = duly.clone();
+        tokio::spawn(async move { duly.push(Push::new("kind", "{}")).await })
+    });
+    for push in pushes.collect::<Vec<_>>() {
+        assert_eq!(push.await.expect("no panic").expect_err("the lock is held").code(), "timeout");
+    }
+    // Two waits of some five seconds: the first comer's, then that of all the others together.
+    assert!(since.elapsed() < Duration::from_secs(50), "{:?}", since.elapsed());
+    conn.execute_batch("ROLLBACK").expect("lets go");
+    duly.push(Push::new("kind", "{}")).await.expect("goes on");
+}
+
 /// Not a test: opens the store named in the environment and says what happened.
 #[tokio::test]
 async fn child_process() {
@@ -156,6 +177,9 @@ async fn fill(file: &str) {
     println!("after {} pushes: {error}", pushed.len());
     assert_eq!(error.code(), "store");
     std::fs::remove_file(&ballast).expect("removes");
+    // Room enough to go on, not to make the WAL as large as a worker would like.
+    let worker = duly.worker().queue("empty", 1).on_kind("kind", |_| async {});
+    worker.drain().await.expect("a worker starts all the same");
     pushed.push(duly.push(Push::new("kind", "1")).await.expect("there is room again").id());
     for id in &pushed {
         assert!(duly.get(*id).await.expect("looks").is_some(), "an acknowledged push is gone");

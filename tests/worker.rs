@@ -419,7 +419,8 @@ async fn an_attempt_learns_that_its_job_is_another_nodes() {
     duly.push(mail()).await.expect("pushes");
     let (told, mut got) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
-    let worker = duly.worker().on(move |_: Mail, ctx: Ctx| {
+    // Full: there is no room for another job, and it must be told all the same.
+    let worker = duly.worker().concurrency(1).on(move |_: Mail, ctx: Ctx| {
         let told = told.clone();
         async move {
             let _ = told.send((ctx.fence(), false));
@@ -441,4 +442,63 @@ async fn an_attempt_learns_that_its_job_is_another_nodes() {
     assert_eq!(next().await, (fence, true));
     stop.cancel();
     assert_eq!(run.await.expect("no panic").expect("ends well").lost, 1, "and its own outcome is refused");
+}
+
+/// A worker that tells what it starts, and where.
+fn telling(duly: &Duly, name: &'static str, starts: mpsc::UnboundedSender<(&'static str, String)>) -> duly::Worker {
+    duly.worker().on_event(move |event| {
+        if let Event::Started { held, .. } = event {
+            let _ = starts.send((name, held.job.queue.clone()));
+        }
+    })
+}
+
+#[tokio::test]
+async fn who_has_no_room_does_not_stand_in_the_way() {
+    let duly = memory().await;
+    let (starts, mut got) = mpsc::unbounded_channel();
+    let stop = CancellationToken::new();
+    let pending = |_: Ctx| std::future::pending::<()>();
+    let full = telling(&duly, "full", starts.clone()).queue("a", 1).queue("b", 1).concurrency(1);
+    let full = tokio::spawn(full.grace(Duration::ZERO).on_kind("wait", pending).run_until(stop.clone()));
+    duly.push(Push::new("wait", "{}").queue("a")).await.expect("pushes");
+    let mut next = async || tokio::time::timeout(LONG, got.recv()).await.expect("in time").expect("open");
+    assert_eq!(next().await, ("full", "a".into()));
+
+    let other = telling(&duly, "other", starts).queue("b", 5);
+    let other = tokio::spawn(other.on_kind("quick", |_: Ctx| async {}).run_until(stop.clone()));
+    for _ in 0..5 {
+        duly.push(Push::new("quick", "{}").queue("b")).await.expect("pushes");
+        assert_eq!(next().await, ("other", "b".into()));
+    }
+    stop.cancel();
+    for run in [full, other] {
+        run.await.expect("no panic").expect("ends well");
+    }
+}
+
+#[tokio::test]
+async fn a_grace_time_without_end_is_no_mistake() {
+    let duly = memory().await;
+    duly.push(mail()).await.expect("pushes");
+    let (run, [stop, _], go) = busy(&duly, Duration::MAX).await;
+    stop.cancel();
+    go.notify_one();
+    assert_eq!(run.await.expect("no panic").expect("ends well").acked, 1);
+}
+
+#[tokio::test]
+async fn a_worker_that_is_dropped_leaves() {
+    let duly = memory().await;
+    let id = duly.push(mail()).await.expect("pushes").id();
+    let (run, _, _go) = busy(&duly, LONG).await;
+    run.abort();
+    let until = std::time::Instant::now() + LONG;
+    while duly.nodes().await.expect("lists").iter().any(|node| node.alive) {
+        assert!(std::time::Instant::now() < until, "it never leaves");
+        tokio::task::yield_now().await;
+    }
+    // Its job can be taken over at once.
+    assert_eq!(duly.worker().on(|_: Mail, _| async {}).drain().await.expect("drains").acked, 1);
+    assert_eq!(only(&duly, id).await.state, State::Done);
 }

@@ -70,6 +70,14 @@ pub async fn pages_show_every_job_once(store: TestStore) {
     }
 }
 
+pub async fn a_list_without_a_limit_is_a_page(store: TestStore) {
+    store.push_all((0..60).map(|_| job("one")).collect()).await;
+    let page = store.store.list(Filter::default()).await.expect("lists");
+    assert_eq!((page.jobs.len(), page.next.is_some()), (duly::store::PAGE, true));
+    let nowhere = Filter { queue: Some("nowhere".into()), ..Filter::default() };
+    assert!(store.store.list(nowhere).await.expect("lists").jobs.is_empty());
+}
+
 pub async fn a_wrong_cursor_is_refused(store: TestStore) {
     let filter = Filter { cursor: Some("x; DROP TABLE".into()), limit: 1, ..Filter::default() };
     let error = store.store.list(filter).await.expect_err("refused");

@@ -42,6 +42,7 @@ contract! {
         a_key_stays_taken_over_a_retry
         keys_belong_to_their_queue
         of_two_with_one_key_in_one_push_the_first_wins
+        of_two_replacements_in_one_push_the_first_wins
         a_replaced_id_is_remembered
         a_dead_job_whose_key_is_taken_stays_dead
         a_refused_ack_frees_no_key;
@@ -86,6 +87,7 @@ contract! {
         a_job_that_never_was_is_not_found
         lists_go_by_state_queue_and_kind
         pages_show_every_job_once
+        a_list_without_a_limit_is_a_page
         a_wrong_cursor_is_refused
         a_removed_job_never_runs
         a_running_job_cannot_be_removed_or_moved
@@ -100,5 +102,6 @@ contract! {
         a_push_into_another_queue_wakes_nobody
         an_earlier_due_moment_wakes_a_later_one_does_not
         resume_wakes
-        a_claim_that_leaves_jobs_behind_wakes_another;
+        a_claim_that_leaves_jobs_behind_wakes_another
+        a_node_that_steps_back_is_not_woken_and_passes_the_wake_on;
 }

@@ -72,6 +72,12 @@ pub async fn of_two_with_one_key_in_one_push_the_first_wins(store: TestStore) {
     assert_eq!(kinds(&store.claim("a", 9).await), ["first"]);
 }
 
+pub async fn of_two_replacements_in_one_push_the_first_wins(store: TestStore) {
+    let pushed = store.push_all(vec![replacing("first"), replacing("second")]).await;
+    assert_eq!(pushed[1], Pushed::Existing(pushed[0].id()), "what was answered for stays");
+    assert_eq!(kinds(&store.claim("a", 9).await), ["first"]);
+}
+
 pub async fn a_replaced_id_is_remembered(store: TestStore) {
     let old = JobId::named("old");
     store.push(keyed("old").id(old)).await;

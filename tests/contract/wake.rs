@@ -75,3 +75,19 @@ pub async fn a_claim_that_leaves_jobs_behind_wakes_another(store: TestStore) {
     assert!(left.more);
     assert_eq!(woken(&mut wakes).await, look());
 }
+
+pub async fn a_node_that_steps_back_is_not_woken_and_passes_the_wake_on(store: TestStore) {
+    let mut a = waiting(&store, "a").await;
+    let mut b = waiting(&store, "b").await;
+    let mut c = waiting(&store, "c").await;
+    assert!(store.claim("a", 0).await.is_empty());
+    store.push(job("one")).await;
+    // One of the other two is woken; it has no room either, and the wake goes on to the last.
+    let (first, last) = tokio::select! {
+        wake = woken(&mut b) => { assert_eq!(wake, look()); ("b", &mut c) }
+        wake = woken(&mut c) => { assert_eq!(wake, look()); ("c", &mut b) }
+    };
+    assert!(store.ask(first, claim(0)).await.more);
+    assert_eq!(woken(last).await, look());
+    assert!(a.try_recv().is_err());
+}

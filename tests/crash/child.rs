@@ -170,6 +170,8 @@ async fn work(duly: &Duly) {
             tokio::time::sleep(Duration::from_millis(ms)).await;
         })
         .on_kind("abort", |ctx: Ctx| async move {
+            let ms = ctx.job().args.parse().unwrap_or(0);
+            tokio::time::sleep(Duration::from_millis(ms)).await;
             if ctx.attempt() > 0 {
                 std::process::abort()
             }

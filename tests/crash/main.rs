@@ -160,6 +160,24 @@ fn a_job_that_takes_its_process_down_is_buried() {
     assert!(record.failures.last().expect("a reason").error.contains("its process died 4 times"), "{record:?}");
 }
 
+#[test]
+fn a_poisoned_job_does_not_take_its_neighbours_with_it() {
+    let file = file("");
+    let runtime = runtime();
+    let duly = runtime.block_on(Duly::open(&file.url)).expect("opens");
+    let jobs = (0..8).map(|n| if n == 0 { Push::new("abort", "50") } else { Push::new("sleep", "150") });
+    let ids: Vec<JobId> = runtime.block_on(duly.push_all(jobs)).expect("pushes").iter().map(|p| p.id()).collect();
+    let state = |id: &JobId| runtime.block_on(duly.get(*id)).expect("looks").expect("is kept").state;
+    let until = Instant::now() + LONG;
+    while !ids.iter().all(|id| state(id).is_final()) {
+        let mut worker = Child::start(Role::Worker, &file.url);
+        worker.wait_for_end_or(|| ids.iter().all(|id| state(id).is_final()));
+        assert!(Instant::now() < until, "{:?}", ids.iter().map(state).collect::<Vec<_>>());
+    }
+    assert_eq!(state(&ids[0]), State::Dead);
+    assert!(ids[1..].iter().all(|id| state(id) == State::Done), "{:?}", ids.iter().map(state).collect::<Vec<_>>());
+}
+
 /// The checker is worth something only if it fails when something is wrong.
 #[test]
 fn the_checker_finds_every_fault() {
