@@ -1,0 +1,87 @@
+//! The peers: each a program of its own below `peers/`, built or installed here, run as a process.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::setting::{ARGS_BYTES, Setting};
+
+/// Jobs of a peer's round; the first is apalis', whose cost per job grows with the jobs that are done.
+const JOBS: [usize; 3] = [3_000, 3_000, 3_000];
+
+/// What a peer prints.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Figures {
+    pub(crate) single_push_per_s: f64,
+    pub(crate) life_per_s: f64,
+}
+
+/// A peer that is ready to run.
+pub(crate) struct Peer {
+    pub(crate) name: &'static str,
+    /// How many times as many lives a second as the peer duly should have.
+    pub(crate) goal: f64,
+    program: PathBuf,
+    script: Option<PathBuf>,
+    jobs: usize,
+}
+
+impl Peer {
+    /// Builds what is to be built and installs what is to be installed, once.
+    pub(crate) fn all(setting: &Setting) -> Result<Vec<Peer>> {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let apalis = build(&here.join("peers/apalis"))?;
+        let python = venv(&here.join("target/venv"), &["huey", "litequeue"])?;
+        let script = |name: &str| Some(here.join("peers").join(name).join("peer.py"));
+        let jobs = JOBS.map(|jobs| if setting.quick { jobs / 10 } else { jobs });
+        Ok(vec![
+            Peer { name: "apalis", goal: 20.0, program: apalis, script: None, jobs: jobs[0] },
+            Peer { name: "huey", goal: 10.0, program: python.clone(), script: script("huey"), jobs: jobs[1] },
+            Peer { name: "litequeue", goal: 10.0, program: python, script: script("litequeue"), jobs: jobs[2] },
+        ])
+    }
+
+    /// One round in this directory.
+    pub(crate) fn run(&self, dir: &Path) -> Result<Figures> {
+        let output = Command::new(&self.program)
+            .args(&self.script)
+            .args([self.jobs.to_string(), ARGS_BYTES.to_string()])
+            .arg(dir)
+            .output()
+            .with_context(|| format!("cannot start {}", self.program.display()))?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{} failed: {told}", self.name);
+        serde_json::from_slice(&output.stdout).with_context(|| format!("{} printed no figures: {told}", self.name))
+    }
+}
+
+/// Builds a peer in Rust and answers its program.
+fn build(dir: &Path) -> Result<PathBuf> {
+    eprintln!("building {}", dir.display());
+    let built =
+        Command::new(env!("CARGO")).args(["build", "--release", "--locked", "-j2"]).current_dir(dir).status()?;
+    ensure!(built.success(), "cargo build in {} failed", dir.display());
+    let name = dir.file_name().and_then(|name| name.to_str()).context("a peer has a name")?;
+    Ok(dir.join("target/release").join(format!("peer-{name}")))
+}
+
+/// Makes a virtual environment with these packages and answers its Python.
+fn venv(dir: &Path, packages: &[&str]) -> Result<PathBuf> {
+    let python = dir.join("bin/python");
+    let imports = packages.iter().map(|package| format!("import {package}")).collect::<Vec<_>>().join("; ");
+    let works = |python: &Path| Command::new(python).args(["-c", &imports]).output().is_ok_and(|o| o.status.success());
+    if works(&python) {
+        return Ok(python);
+    }
+    eprintln!("installing {} into {}", packages.join(", "), dir.display());
+    let made = Command::new("python3").args(["-m", "venv"]).arg(dir).status();
+    match made {
+        Ok(status) if status.success() => {}
+        _ => bail!("the peers huey and litequeue need python3 with venv: install python3-venv"),
+    }
+    let got = Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(packages).status()?;
+    ensure!(got.success() && works(&python), "pip could not install {}", packages.join(", "));
+    Ok(python)
+}
