@@ -72,7 +72,7 @@ impl Attempt {
     }
 
     /// A job that keeps taking its process down is not given another one.
-    fn exhausted(&self) -> Option<Outcome> {
+    pub(crate) fn exhausted(&self) -> Option<Outcome> {
         let crashes = self.held().crashes;
         (crashes > self.max_crashes).then(|| {
             Outcome::bury(format!(

@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
 use crate::node::NodeRecord;
-use crate::push::{Due, PUSH_MAX, Push, Pushed, check_name};
+use crate::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed, check_name};
 use crate::store::{self, Durability, Filter, Health, Moved, Options, Page, QueueCounts, Store};
 use crate::worker::Worker;
 
@@ -184,12 +184,20 @@ impl Duly {
     /// Checks jobs and fills in what they leave open.
     fn admit<P: Into<Push>>(&self, jobs: impl IntoIterator<Item = P>) -> Result<Vec<Push>> {
         let mut admitted = Vec::new();
+        let mut bytes = 0;
         for job in jobs {
             if admitted.len() == PUSH_MAX {
                 return Err(Error::invalid("jobs", format!("at most {PUSH_MAX} in one push; push them in parts")));
             }
             let mut job: Push = job.into();
             job.check()?;
+            bytes += job.args.as_ref().map_or(0, String::len);
+            if bytes > PUSH_BYTES_MAX {
+                return Err(Error::invalid(
+                    "jobs",
+                    format!("args of more than {PUSH_BYTES_MAX} bytes in one push; push them in parts"),
+                ));
+            }
             job.keep = Some(job.keep.unwrap_or(self.options.keep));
             admitted.push(job);
         }

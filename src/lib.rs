@@ -31,6 +31,7 @@
 //! ```
 
 #![warn(missing_docs, unreachable_pub)]
+#![cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "what only a store uses"))]
 
 mod attempt;
 mod clock;
@@ -53,8 +54,8 @@ pub use handler::{Args, Ctx, IntoAnswer};
 pub use job::{Failure, Fence, Held, Job, JobId, Outcome, Priority, Record, State};
 pub use node::{BEAT, LEASE, Node, NodeId, NodeRecord};
 pub use push::{
-    ARGS_BYTES_MAX, Conflict, DEFAULT_QUEUE, Due, MAX_ATTEMPTS, NAME_BYTES_MAX, PUSH_MAX, Push, Pushed, TAGS_MAX,
-    TIMEOUT, UNIQUE_BYTES_MAX,
+    ARGS_BYTES_MAX, Conflict, DEFAULT_QUEUE, Due, MAX_ATTEMPTS, NAME_BYTES_MAX, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed,
+    TAGS_MAX, TIMEOUT, UNIQUE_BYTES_MAX,
 };
 pub use retry::Retry;
 #[cfg(feature = "sqlite")]
@@ -63,3 +64,16 @@ pub use rusqlite;
 pub use store::sqlite::AfterCommit;
 pub use store::{Durability, Filter, Health, Page, QueueCounts};
 pub use worker::Worker;
+
+/// The Rust in the documents is compiled and run as tests.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/guide/jobs.md")]
+    struct Jobs;
+    #[doc = include_str!("../docs/guide/workers.md")]
+    struct Workers;
+    #[doc = include_str!("../docs/guide/testing.md")]
+    struct Testing;
+}

@@ -15,6 +15,8 @@ pub const UNIQUE_BYTES_MAX: usize = 256;
 pub const TAGS_MAX: usize = 16;
 /// Most jobs in one push.
 pub const PUSH_MAX: usize = 10_000;
+/// Most bytes of args in one push, all jobs together.
+pub const PUSH_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Attempts that may fail before a job is buried, unless the push says otherwise.
 pub const MAX_ATTEMPTS: u32 = 25;

@@ -209,6 +209,23 @@ async fn queues_are_worked_in_strict_order() {
 }
 
 #[tokio::test]
+async fn weights_give_each_queue_its_share() {
+    let duly = memory().await;
+    duly.push_all((0..800).map(|n| Push::new("note", "{}").queue(["much", "little"][n % 2]))).await.expect("pushes");
+    let order: Arc<Mutex<Vec<String>>> = Arc::default();
+    let noted = order.clone();
+    let note = move |ctx: Ctx| {
+        noted.lock().expect("lock").push(ctx.job().queue.clone());
+        async {}
+    };
+    let worker = duly.worker().queue("much", 4).queue("little", 4).concurrency(4);
+    worker.weight("much", 3).weight("little", 1).on_kind("note", note).drain().await.expect("drains");
+    let order = order.lock().expect("lock");
+    let much = order[..400].iter().filter(|queue| *queue == "much").count();
+    assert!((240..360).contains(&much), "three of four, about: {much} of 400");
+}
+
+#[tokio::test]
 async fn a_job_starts_at_its_time_and_not_before() {
     let duly = memory().await;
     let (seen, mut got) = mpsc::unbounded_channel();
@@ -353,6 +370,7 @@ async fn a_worker_says_what_is_wrong_with_it() {
     assert!(wrong(with().queue("a", 0)).await.contains("from 1"));
     assert!(wrong(with().queue("a", 1).queue("a", 1)).await.contains("twice"));
     assert!(wrong(with().queue("a b", 1)).await.contains("' '"));
+    assert!(wrong(with().queue("a", 1).weight("b", 1)).await.contains("not a queue of this worker"));
 }
 
 #[tokio::test]

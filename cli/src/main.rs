@@ -1,2 +1,97 @@
-//! x
-fn main() {}
+//! The `duly` command: push, run and look after durable jobs.
+//!
+//! It holds no rules: each verb parses, calls the door ([`duly::Duly`]) and prints.
+
+mod args;
+mod child;
+mod config;
+mod demo;
+mod doctor;
+mod escape;
+mod events;
+mod exec;
+mod exit;
+mod jobs;
+mod logs;
+mod nodes;
+mod notify;
+mod output;
+mod printer;
+mod push;
+mod queues;
+mod store;
+mod time;
+mod wait;
+mod work;
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Parser;
+use tokio::runtime::Builder;
+
+use crate::args::{Cli, Verb};
+use crate::config::Config;
+use crate::output::Out;
+
+/// What every verb may need to know.
+pub(crate) struct Setup {
+    /// Where data goes, and in which shape.
+    pub(crate) out: Out,
+    /// What `duly.toml` says.
+    pub(crate) config: Config,
+    /// The store that `--store` names, and nothing else.
+    pub(crate) store_flag: Option<String>,
+    /// Answer yes to every question.
+    pub(crate) yes: bool,
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::usage(&error),
+    };
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::told(&error),
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    let global = cli.global;
+    global.color.write_global();
+    // A child is started through us: it must neither read settings nor cost a runtime.
+    let verb = match cli.verb {
+        Verb::RunChild(child) => return child::become_it(&child),
+        Verb::GuardChildren => return child::guard(),
+        verb => verb,
+    };
+    let config = Config::load(global.config.as_deref())?;
+    logs::start(&global, &config)?;
+    let setup =
+        Setup { out: Out::new(global.format(), global.quiet), config, store_flag: global.store, yes: global.yes };
+    // Only what runs jobs has work for several threads.
+    let many = matches!(verb, Verb::Work(_) | Verb::Demo(_) | Verb::DemoWorker(_));
+    let mut builder = if many { Builder::new_multi_thread() } else { Builder::new_current_thread() };
+    let runtime = builder.enable_all().build().context("cannot start threads")?;
+    let done = runtime.block_on(verb_of(verb, setup));
+    // A read of the terminal that nobody waits for must not hold up the exit.
+    runtime.shutdown_background();
+    done
+}
+
+async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
+    match verb {
+        Verb::Push(verb) => push::run(verb, &setup).await,
+        Verb::Work(verb) => work::run(verb, setup).await,
+        Verb::Jobs(verb) => jobs::run(verb, &setup).await,
+        Verb::Queues(verb) => queues::run(verb, &setup).await,
+        Verb::Nodes(verb) => nodes::run(verb, &setup).await,
+        Verb::Doctor => doctor::run(&setup).await,
+        Verb::Demo(verb) => demo::run(verb, &setup).await,
+        Verb::DemoWorker(verb) => demo::worker::run(verb, &setup).await,
+        Verb::Version => setup.out.line(&format!("duly {}", env!("CARGO_PKG_VERSION"))),
+        // Handled before there was a runtime.
+        Verb::RunChild(_) | Verb::GuardChildren => Ok(()),
+    }
+}

@@ -1,8 +1,11 @@
 //! The worker: claims for its node, runs attempts, settles their outcomes, sleeps until something is due or it is woken.
 //!
-//! This file is what users see; [`shift`] is the loop, [`lane`] what it knows of each queue, [`beat`] the sign of life.
+//! This file is what users see; `shift` is the loop, `lane` what it knows of each queue, `crew` the attempts
+//! under way, `beat` the sign of life, `alarm` the sleep until a due moment.
 
+mod alarm;
 mod beat;
+mod crew;
 mod lane;
 mod shift;
 
@@ -44,6 +47,7 @@ type OnEvent = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 pub struct Worker {
     duly: Duly,
     lanes: Vec<Lane>,
+    weights: Vec<(String, u32)>,
     concurrency: Option<usize>,
     handlers: Handlers,
     retries: HashMap<String, Retry>,
@@ -82,6 +86,7 @@ impl Worker {
         Worker {
             duly,
             lanes: Vec::new(),
+            weights: Vec::new(),
             concurrency: None,
             handlers: Handlers::default(),
             retries: HashMap::new(),
@@ -104,10 +109,8 @@ impl Worker {
     }
 
     /// Gives a queue a share instead of a rank: free slots are divided among queues by their weights (1 unless set).
-    pub fn weight(mut self, queue: &str, weight: u32) -> Self {
-        for lane in self.lanes.iter_mut().filter(|lane| lane.queue == queue) {
-            lane.weight = Some(weight.max(1));
-        }
+    pub fn weight(mut self, queue: impl Into<String>, weight: u32) -> Self {
+        self.weights.push((queue.into(), weight));
         self
     }
 
@@ -229,12 +232,12 @@ impl Worker {
 
     /// Works until nothing is ready or running in its queues. Jobs that are due later stay where they are.
     pub async fn drain(self) -> Result<Tally> {
-        self.drain_until(CancellationToken::new()).await
+        self.drain_until_either(CancellationToken::new(), CancellationToken::new()).await
     }
 
-    /// Works until nothing is ready or running, or the token is cancelled.
-    pub async fn drain_until(self, stop: CancellationToken) -> Result<Tally> {
-        self.shift(Mode::Drain, stop, CancellationToken::new())?.work().await
+    /// Works until nothing is ready or running, or the first token is cancelled; the second ends the grace time at once.
+    pub async fn drain_until_either(self, stop: CancellationToken, at_once: CancellationToken) -> Result<Tally> {
+        self.shift(Mode::Drain, stop, at_once)?.work().await
     }
 
     fn shift(mut self, mode: Mode, stop: CancellationToken, at_once: CancellationToken) -> Result<Shift> {
@@ -243,6 +246,11 @@ impl Worker {
             self.lanes.push(Lane::new(DEFAULT_QUEUE.to_owned(), limit));
         }
         self.check()?;
+        for (queue, weight) in std::mem::take(&mut self.weights) {
+            let lane = self.lanes.iter_mut().find(|lane| lane.queue == queue);
+            let unknown = || Error::invalid("weight", format!("{queue} is not a queue of this worker; name it first"));
+            lane.ok_or_else(unknown)?.weight = Some(weight.max(1));
+        }
         let sum: usize = self.lanes.iter().map(|lane| lane.limit).sum();
         let settings = Settings {
             duly: self.duly,

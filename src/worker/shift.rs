@@ -3,19 +3,19 @@
 //! It asks the store (claims, settles, prunes) and goes on while the answers are under way;
 //! it sleeps only when there is nothing to ask, and no error of the store ends it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Settings;
+use super::alarm::Alarm;
 use super::beat::Beating;
+use super::crew::{Crew, Finished};
 use super::lane::{Lane, choose};
 use crate::attempt::Attempt;
 use crate::clock;
@@ -46,23 +46,6 @@ pub(super) enum Mode {
     Drain,
 }
 
-/// An attempt under way.
-struct Running {
-    lane: usize,
-    held: Arc<Held>,
-    abort: AbortHandle,
-    cancelled: CancellationToken,
-    started: Instant,
-}
-
-/// An attempt that has ended and is not recorded yet.
-struct Finished {
-    lane: usize,
-    held: Arc<Held>,
-    outcome: Outcome,
-    took: Duration,
-}
-
 /// An answer of the store.
 enum Answered {
     Claimed(usize, Ask, Result<Claimed>),
@@ -85,8 +68,7 @@ pub(super) struct Shift {
     node: Node,
     store: Arc<dyn Store>,
     lanes: Vec<Lane>,
-    attempts: JoinSet<Outcome>,
-    running: HashMap<Id, Running>,
+    crew: Crew,
     finished: Vec<Finished>,
     settling: bool,
     settle_failures: u32,
@@ -117,8 +99,7 @@ impl Shift {
             at_once,
             node,
             lanes,
-            attempts: JoinSet::new(),
-            running: HashMap::new(),
+            crew: Crew::default(),
             finished: Vec::new(),
             settling: false,
             settle_failures: 0,
@@ -135,6 +116,7 @@ impl Shift {
         let first = self.store.beat(&self.node).await?;
         let mut wakes = self.store.subscribe(self.node.id).await?;
         let mut beating = Beating::start(self.store.clone(), self.node.clone())?;
+        let alarm = Alarm::start()?;
         self.settings.tell(&Event::Joined { node: self.node.id });
         self.beaten(first);
         loop {
@@ -143,11 +125,11 @@ impl Shift {
             if self.is_over() {
                 break;
             }
-            let sleep = self.next_moment();
+            alarm.set(self.next_moment());
             tokio::select! {
                 Some(answered) = self.asks.next(), if !self.asks.is_empty() => self.answered(answered),
-                Some(ended) = self.attempts.join_next_with_id(), if !self.attempts.is_empty() => {
-                    self.ended(ended);
+                finished = self.crew.next() => {
+                    self.finish(finished);
                     self.gather().await;
                 }
                 Some(wake) = wakes.recv() => match wake {
@@ -155,7 +137,7 @@ impl Shift {
                     Wake::Beat => beating.soon(),
                 },
                 Some(beaten) = beating.answers.recv() => self.beaten(beaten),
-                () = sleep_until(sleep) => {}
+                () = alarm.rings() => {}
                 () = self.stop.cancelled(), if self.grace_until.is_none() => self.begin_to_stop(),
                 () = self.at_once.cancelled(), if self.leave_by.is_none() => self.give_up(),
             }
@@ -271,22 +253,21 @@ impl Shift {
 
     /// The store has said what we hold in a queue: run what we do not know, let go of what is not ours.
     fn reconcile(&mut self, at: usize, claimed: Claimed) {
-        let ours = |held: &Held| (held.job.id, held.fence);
-        let theirs: Vec<_> = claimed.jobs.iter().map(ours).collect();
-        let mut known: Vec<_> = self.finished.iter().map(|finished| ours(&finished.held)).collect();
-        for running in self.running.values().filter(|running| running.lane == at) {
-            known.push(ours(&running.held));
-            if !theirs.contains(&ours(&running.held)) && !running.cancelled.is_cancelled() {
-                running.cancelled.cancel();
-                self.settings.tell(&Event::Lost { id: running.held.job.id });
+        let name = |held: &Held| (held.job.id, held.fence);
+        let theirs: Vec<_> = claimed.jobs.iter().map(name).collect();
+        let ours = self.crew.holds(at);
+        for job in ours.iter().filter(|job| !theirs.contains(job)) {
+            if self.crew.cancel(*job) {
+                self.settings.tell(&Event::Lost { id: job.0 });
             }
         }
         // While a settle is under way its jobs are neither here nor there: the next beat will tell.
         if self.settling {
             return;
         }
+        let waiting: Vec<_> = self.finished.iter().map(|finished| name(&finished.held)).collect();
         for held in claimed.jobs {
-            if !known.contains(&ours(&held)) {
+            if !ours.contains(&name(&held)) && !waiting.contains(&name(&held)) {
                 self.start(at, held, claimed.now);
             }
         }
@@ -356,50 +337,36 @@ impl Shift {
     // Attempts.
 
     fn start(&mut self, lane: usize, held: Held, now: SystemTime) {
-        let late = now.duration_since(held.due).unwrap_or_default();
-        self.settings.tell(&Event::Started { held: &held, late });
-        let held = Arc::new(held);
-        let cancelled = CancellationToken::new();
-        let options = &self.settings.duly.options;
+        let settings = &self.settings;
         let attempt = Attempt {
-            retry: *self.settings.retries.get(&held.job.kind).unwrap_or(&self.settings.retry),
-            max_crashes: self.settings.max_crashes,
+            retry: *settings.retries.get(&held.job.kind).unwrap_or(&settings.retry),
+            max_crashes: settings.max_crashes,
             age: now.duration_since(held.job.pushed).unwrap_or_default(),
             ctx: Ctx {
-                held: held.clone(),
-                deadline: options.clock.now() + held.job.timeout,
-                cancelled: cancelled.clone(),
+                deadline: settings.duly.options.clock.now() + held.job.timeout,
+                held: Arc::new(held),
+                cancelled: CancellationToken::new(),
                 stopping: self.stop.clone(),
-                duly: self.settings.duly.clone(),
-                state: self.settings.state.clone(),
+                duly: settings.duly.clone(),
+                state: settings.state.clone(),
             },
         };
-        let abort = self.attempts.spawn(attempt.run(self.settings.handlers.clone()));
+        if attempt.exhausted().is_none() {
+            let held = &attempt.ctx.held;
+            settings.tell(&Event::Started { held, late: now.duration_since(held.due).unwrap_or_default() });
+        }
         self.lanes[lane].running += 1;
-        let started = clock::tick();
-        self.running.insert(abort.id(), Running { lane, held, abort, cancelled, started });
-    }
-
-    fn ended(&mut self, ended: Result<(Id, Outcome), JoinError>) {
-        let (id, outcome) = match ended {
-            Ok((id, outcome)) => (id, outcome),
-            // The handler's panics are caught; this is one of something it left behind, or an abort of ours.
-            Err(error) => (error.id(), Outcome::release(Duration::from_secs(1))),
-        };
-        let Some(running) = self.running.remove(&id) else {
-            return;
-        };
-        self.finish(running, outcome);
+        self.crew.start(lane, attempt, settings.handlers.clone());
     }
 
     /// Attempts that end at about the same time are settled together, and their slots filled by one claim.
     async fn gather(&mut self) {
         for _ in 0..GATHER_MAX {
             let before = self.finished.len();
-            while let Some(ended) = self.attempts.try_join_next_with_id() {
-                self.ended(ended);
+            while let Some(finished) = self.crew.try_next() {
+                self.finish(finished);
             }
-            if self.running.is_empty() || self.finished.len() == before {
+            if self.crew.is_empty() || self.finished.len() == before {
                 return;
             }
             // Others that only need a turn get one.
@@ -407,16 +374,15 @@ impl Shift {
         }
     }
 
-    fn finish(&mut self, running: Running, outcome: Outcome) {
-        let Running { lane, held, started, .. } = running;
-        self.lanes[lane].running -= 1;
-        self.lanes[lane].moves += 1;
+    fn finish(&mut self, finished: Finished) {
+        let lane = &mut self.lanes[finished.lane];
+        lane.running -= 1;
+        lane.moves += 1;
+        self.finished.push(finished);
         if self.mode == Mode::Drain {
             // It may have pushed more: the end is reached only when a look after the last attempt finds nothing.
             self.lanes.iter_mut().for_each(|lane| lane.maybe_ready = true);
         }
-        let took = clock::tick() - started;
-        self.finished.push(Finished { lane, held, outcome, took });
     }
 
     // Signals and time.
@@ -479,7 +445,7 @@ impl Shift {
 
     fn begin_to_stop(&mut self) {
         self.grace_until = Some(clock::tick() + self.settings.grace);
-        self.settings.tell(&Event::Stopping { running: self.running.len() });
+        self.settings.tell(&Event::Stopping { running: self.crew.len() });
     }
 
     /// The grace time is over: what still runs is released, to be run elsewhere at once.
@@ -487,16 +453,14 @@ impl Shift {
         self.stop.cancel();
         self.grace_until.get_or_insert(clock::tick());
         self.leave_by = Some(clock::tick() + LAST_WORDS);
-        for (_, running) in std::mem::take(&mut self.running) {
-            running.cancelled.cancel();
-            running.abort.abort();
-            self.finish(running, Outcome::release(Duration::ZERO));
+        for finished in self.crew.abandon() {
+            self.finish(finished);
         }
     }
 
     fn is_over(&self) -> bool {
         let asking = self.settling || self.lanes.iter().any(|lane| lane.asked > 0);
-        let idle = self.running.is_empty() && self.finished.is_empty() && !asking;
+        let idle = self.crew.is_empty() && self.finished.is_empty() && !asking;
         let stopped = self.grace_until.is_some();
         let drained = self.mode == Mode::Drain
             && self.lanes.iter().all(|lane| !lane.maybe_ready && !lane.redo && lane.suspects.is_empty());
@@ -511,11 +475,4 @@ fn end(finished: &Finished, keep_dead: Duration) -> End {
         _ => finished.held.job.keep,
     };
     End::of(&finished.held, finished.outcome.clone(), keep)
-}
-
-async fn sleep_until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment).await,
-        None => std::future::pending().await,
-    }
 }

@@ -273,6 +273,22 @@ impl Board {
         bytes.chunks_exact(SLOT_BYTES).enumerate().filter_map(|(no, slot)| parse(no, slot)).collect()
     }
 
+    /// Clears the slots of nodes that are gone, so that nobody counts on them.
+    pub(super) fn sweep(&self) {
+        let Slots::Shared { dir, .. } = &self.slots else {
+            return;
+        };
+        for slot in self.all().into_iter().map(|slot| slot.no) {
+            let lock = shared_file(&dir.join(format!("{slot}.lock")));
+            // With the lock in hand nobody else can be its owner.
+            if let Ok(lock) = lock.and_then(|lock| lock.try_lock().map(|()| lock).map_err(io::Error::from)) {
+                let _ = self.write(slot, 0, &[0; SLOT_BYTES]);
+                let _ = std::fs::remove_file(self.socket(slot));
+                drop(lock);
+            }
+        }
+    }
+
     fn write(&self, slot: usize, at: usize, bytes: &[u8]) -> io::Result<()> {
         match &self.slots {
             Slots::Shared { board, .. } => board.write_all_at(bytes, (slot * SLOT_BYTES + at) as u64),

@@ -1,6 +1,6 @@
 //! The store in a SQLite file: no server, several processes, one sync for many.
 //!
-//! One thread writes ([`writer`]), one reads ([`reader`]); nodes meet on a board beside the file ([`board`]).
+//! One thread writes (`writer`), one reads (`reader`); nodes meet on a board beside the file (`board`).
 
 mod board;
 mod claim;
@@ -50,9 +50,10 @@ const VACUUM_PAGES_MIN: i64 = 4_096;
 
 /// A store in a SQLite file, or in memory.
 pub(crate) struct Sqlite {
-    writer: Writer,
     /// `None` for a store in memory: its one connection does it all.
+    /// Stands before the writer, so that it is closed first: whoever is last tidies up the WAL.
     reader: Option<Reader>,
+    writer: Writer,
     board: Arc<Board>,
     path: Option<PathBuf>,
     clock: Clock,

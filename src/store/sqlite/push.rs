@@ -128,7 +128,10 @@ pub(super) fn due(tx: &Tx<'_>, due: Due) -> Option<Micros> {
 
 /// Whether the job that falls due next in this queue has come with this push: then a sleeper must learn of it.
 fn is_next(tx: &Tx<'_>, queue: i64, first: i64) -> rusqlite::Result<bool> {
-    tx.statement("SELECT no FROM duly_scheduled WHERE queue = ?1 ORDER BY due, no LIMIT 1")?
+    // None at all if a later job of the same push has replaced it.
+    let next = tx
+        .statement("SELECT no FROM duly_scheduled WHERE queue = ?1 ORDER BY due, no LIMIT 1")?
         .query_row([queue], |row| row.get::<_, i64>(0))
-        .map(|no| no >= first)
+        .optional()?;
+    Ok(next.is_some_and(|no| no >= first))
 }

@@ -1,7 +1,7 @@
 //! The thread that reads: looking never waits behind writing, nor holds it up.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
@@ -13,21 +13,22 @@ const WAITING_MAX: usize = 1_024;
 
 type Look = Box<dyn FnOnce(&Connection) + Send>;
 
-/// A handle to the thread; the thread ends when the last handle goes.
-#[derive(Clone)]
+/// The thread that reads. Dropping it waits until its connection is closed.
 pub(super) struct Reader {
-    looks: Sender<Look>,
-    room: Arc<Semaphore>,
+    /// `None` once it is closed.
+    looks: Option<Sender<Look>>,
+    room: Semaphore,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Reader {
     pub(super) fn start(conn: Connection) -> Result<Self> {
         let (looks, inbox) = channel::<Look>();
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("duly-reader".into())
             .spawn(move || inbox.into_iter().for_each(|look| look(&conn)))
             .map_err(|e| Error::store("open", format!("cannot start a thread: {e}")))?;
-        Ok(Reader { looks, room: Arc::new(Semaphore::new(WAITING_MAX)) })
+        Ok(Reader { looks: Some(looks), room: Semaphore::new(WAITING_MAX), thread: Some(thread) })
     }
 
     /// Runs `look` on one snapshot of the file.
@@ -42,8 +43,18 @@ impl Reader {
         let run = move |conn: &Connection| {
             let _ = reply.send(in_snapshot(conn, name, look));
         };
-        self.looks.send(Box::new(run)).map_err(|_| gone())?;
+        let looks = self.looks.as_ref().ok_or_else(gone)?;
+        looks.send(Box::new(run)).map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.looks = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 

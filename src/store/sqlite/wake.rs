@@ -1,6 +1,6 @@
 //! Wakes: a channel within the process, a datagram to other processes, a file descriptor that tells a peer's end.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
@@ -85,6 +85,7 @@ fn listen(board: &Board, socket: &UnixDatagram, wakes: &mpsc::Sender<Wake>) {
     while !wakes.is_closed() {
         peers.watch(board);
         if peers.wait(socket) {
+            board.sweep();
             let _ = wakes.try_send(Wake::Beat);
         }
         while let Ok(len) = socket.recv(&mut name) {
@@ -99,32 +100,41 @@ fn listen(board: &Board, socket: &UnixDatagram, wakes: &mpsc::Sender<Wake>) {
 ///
 /// A hint only: who is dead is decided by the lock on its slot. Without it the beat, once a second, sees it.
 #[derive(Default)]
-struct Peers(HashMap<u32, OwnedFd>);
+struct Peers {
+    watched: HashMap<NodeId, OwnedFd>,
+    /// Those that have ended and still stand on the board: telling it once is enough.
+    ended: HashSet<NodeId>,
+}
 
 impl Peers {
     /// Starts to watch peers that are new on the board.
     fn watch(&mut self, board: &Board) {
+        let slots = board.all();
+        self.ended.retain(|id| slots.iter().any(|slot| slot.id == *id));
         let own = std::process::id();
-        for slot in board.all() {
-            if slot.pid != own && self.0.len() < PEERS_MAX && !self.0.contains_key(&slot.pid) {
-                self.0.extend(open(slot.pid).map(|process| (slot.pid, process)));
+        for slot in slots {
+            let known = self.watched.contains_key(&slot.id) || self.ended.contains(&slot.id);
+            if slot.pid != own && !known && self.watched.len() < PEERS_MAX {
+                self.watched.extend(open(slot.pid).map(|process| (slot.id, process)));
             }
         }
     }
 
     /// Sleeps until something comes, or it is time to look for new peers. Answers whether a peer has ended.
     fn wait(&mut self, socket: &UnixDatagram) -> bool {
-        let pids: Vec<u32> = self.0.keys().copied().collect();
+        let ids: Vec<NodeId> = self.watched.keys().copied().collect();
         let mut fds = vec![PollFd::new(socket, PollFlags::IN)];
-        fds.extend(self.0.values().map(|process| PollFd::new(process, PollFlags::IN)));
+        fds.extend(self.watched.values().map(|process| PollFd::new(process, PollFlags::IN)));
         let timeout = Timespec { tv_sec: PEERS.as_secs().cast_signed(), tv_nsec: 0 };
         if poll(&mut fds, Some(&timeout)).unwrap_or(0) == 0 {
             return false;
         }
-        let ended: Vec<u32> =
-            fds[1..].iter().zip(pids).filter(|(fd, _)| !fd.revents().is_empty()).map(|(_, pid)| pid).collect();
-        self.0.retain(|pid, _| !ended.contains(pid));
-        !ended.is_empty()
+        let ended: Vec<NodeId> =
+            fds[1..].iter().zip(ids).filter(|(fd, _)| !fd.revents().is_empty()).map(|(_, id)| id).collect();
+        self.watched.retain(|id, _| !ended.contains(id));
+        let any = !ended.is_empty();
+        self.ended.extend(ended);
+        any
     }
 }
 

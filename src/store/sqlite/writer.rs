@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -26,11 +27,13 @@ const LINGER: Duration = Duration::from_micros(100);
 /// Most groups that are passed over before waiting for company is tried again.
 const LINGER_PAUSE_MAX: u32 = 255;
 
-/// A handle to the thread; the thread ends when the last handle goes.
-#[derive(Clone)]
+/// The thread that writes. Dropping it waits until what was sent is written and the connection is closed:
+/// the last process to do so leaves one whole file behind, without a WAL.
 pub(super) struct Writer {
-    work: Sender<Work>,
+    /// `None` once it is closed.
+    work: Option<Sender<Work>>,
     room: Arc<Semaphore>,
+    thread: Option<JoinHandle<()>>,
 }
 
 enum Work {
@@ -86,13 +89,13 @@ impl Writer {
     /// Starts the thread on a connection that is set up already.
     pub(super) fn start(conn: Connection, clock: Clock, waker: Waker) -> Result<Self> {
         let (work, inbox) = channel();
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("duly-writer".into())
             .spawn(move || {
                 Thread { conn, clock, waker, queues: Queues::default() }.serve(&inbox);
             })
             .map_err(|e| Error::store("open", format!("cannot start a thread: {e}")))?;
-        Ok(Writer { work, room: Arc::new(Semaphore::new(WAITING_MAX)) })
+        Ok(Writer { work: Some(work), room: Arc::new(Semaphore::new(WAITING_MAX)), thread: Some(thread) })
     }
 
     /// Runs `op` in a transaction and answers once it is committed.
@@ -105,7 +108,7 @@ impl Writer {
         let room = self.room.clone().acquire_owned().await.map_err(|_| gone())?;
         let (reply, answer) = oneshot::channel();
         let op = Box::new(Typed { name, run, value: None, reply, _room: room });
-        self.work.send(Work::Op(op)).map_err(|_| gone())?;
+        self.send(Work::Op(op)).ok_or_else(gone)?;
         answer.await.map_err(|_| gone())?
     }
 
@@ -120,8 +123,21 @@ impl Writer {
         let bare = Work::Bare(Box::new(move |conn| {
             let _ = reply.send(run(conn).map_err(|e| fault::refused(name, e)));
         }));
-        self.work.send(bare).map_err(|_| gone())?;
+        self.send(bare).ok_or_else(gone)?;
         answer.await.map_err(|_| gone())?
+    }
+
+    fn send(&self, work: Work) -> Option<()> {
+        self.work.as_ref()?.send(work).ok()
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.work = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 

@@ -1,0 +1,124 @@
+//! The command line as a whole: global options and the list of verbs. What a verb takes stands in its own file.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+
+use crate::output::Format;
+use crate::{child, demo, jobs, nodes, push, queues, work};
+
+const AFTER_HELP: &str = "\
+Exit codes: 0 ok, 1 failure, 2 wrong usage or input, 3 not found, 4 conflict, 5 store unreachable, 124 timed out.
+Settings come from flags, then the environment, then duly.toml, then defaults.";
+
+/// Durable jobs that run on time, kept in a SQLite file: no server.
+#[derive(Debug, Parser)]
+#[command(name = "duly", version, after_help = AFTER_HELP, subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Global {
+    /// The store: the path of a file, with options behind it such as `jobs.db?keep=1h` [env: DULY_STORE] [default: ./duly.db]
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) store: Option<String>,
+
+    /// Tables for people, json or ndjson for scripts
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
+    output: Format,
+
+    /// The same as -o json
+    #[arg(long, global = true, conflicts_with = "output")]
+    json: bool,
+
+    /// Say nothing but data and errors
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+
+    /// Say more, on stderr: -v what happens, -vv everything
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    /// How logs on stderr look
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", env = "DULY_LOG_FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
+
+    /// Which logs to show, such as `info` or `duly=debug`; stands over -v
+    #[arg(long, global = true, value_name = "FILTER", env = "DULY_LOG", hide = true)]
+    pub(crate) log: Option<String>,
+
+    /// Colours: by default only on a terminal, and not if NO_COLOR is set
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
+    pub(crate) color: Color,
+
+    /// The settings file [default: ./duly.toml, if there is one]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Ask no questions
+    #[arg(short = 'y', long, global = true)]
+    pub(crate) yes: bool,
+}
+
+impl Global {
+    pub(crate) fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.output }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+impl Color {
+    /// From here on every stream of anstream keeps to it.
+    pub(crate) fn write_global(self) {
+        match self {
+            Color::Auto => anstream::ColorChoice::Auto,
+            Color::Always => anstream::ColorChoice::AlwaysAnsi,
+            Color::Never => anstream::ColorChoice::Never,
+        }
+        .write_global();
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    Push(push::Push),
+    Work(work::Work),
+    #[command(subcommand)]
+    Jobs(jobs::Jobs),
+    #[command(subcommand)]
+    Queues(queues::Queues),
+    #[command(subcommand)]
+    Nodes(nodes::Nodes),
+    /// Say what the store survives, where and how large it is, which versions and clock it has, what to mend
+    Doctor,
+    Demo(demo::Demo),
+    /// Say which version this is
+    Version,
+    #[command(hide = true)]
+    RunChild(child::RunChild),
+    /// Kills the children of a worker that has died
+    #[command(hide = true)]
+    GuardChildren,
+    #[command(hide = true)]
+    DemoWorker(demo::worker::DemoWorker),
+}

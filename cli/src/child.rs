@@ -1,0 +1,211 @@
+//! Processes that a worker starts, so that none outlives the hold on its job.
+//!
+//! Each runs in a process group of its own, which is killed as a whole when its attempt is over.
+//! Two more things cover a worker that is killed itself and can do nothing any more:
+//! the kernel kills the child ([`become_it`] asks it to), and a small process beside the worker,
+//! [`guard`], kills the rest of the group when its pipe from the worker ends.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::io::{BufRead, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+use anyhow::Context as _;
+use clap::Args;
+use rustix::process::{Pid, Signal, getppid, kill_process_group};
+use tokio::process::Child;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::notify;
+
+/// Starts that may wait for the thread that carries them out.
+const STARTS_MAX: usize = 1_024;
+/// Groups that the guard keeps in mind: as many as a worker may run jobs.
+const GROUPS_MAX: usize = 100_000;
+/// The longest line that the guard is sent: a sign and a number.
+const LINE_BYTES_MAX: u64 = 32;
+/// The exit code of a program that could not be started, as shells have it.
+const CANNOT_START: i32 = 127;
+
+/// Becomes a program that the kernel kills once the worker is dead
+#[derive(Debug, Args)]
+pub(crate) struct RunChild {
+    /// The worker's process
+    #[arg(long)]
+    parent: i32,
+    #[arg(last = true, required = true)]
+    argv: Vec<OsString>,
+}
+
+/// Asks the kernel to kill us with our parent, then turns into the program.
+pub(crate) fn become_it(child: &RunChild) -> anyhow::Result<()> {
+    die_with_parent(child.parent)?;
+    let (program, args) = child.argv.split_first().context("no program is named")?;
+    let error = Command::new(program).args(args).exec();
+    // On stderr, which the worker keeps as the job's error.
+    crate::exit::say(&format!("cannot run {}: {error}", program.display()));
+    std::process::exit(CANNOT_START)
+}
+
+/// From here on this process does not outlive the one that started it.
+pub(crate) fn die_with_parent(parent: i32) -> anyhow::Result<()> {
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot follow the worker")?;
+    // It may have died before it could be followed.
+    anyhow::ensure!(getppid() == Pid::from_raw(parent), "the process that started this one is gone");
+    Ok(())
+}
+
+/// Reads `+GROUP` and `-GROUP` lines; at the end of its input, kills the groups that are left.
+pub(crate) fn guard() -> anyhow::Result<()> {
+    let mut groups = HashSet::new();
+    let mut input = std::io::stdin().lock();
+    let mut line = String::new();
+    // Ends with the worker, which holds the other end of the pipe.
+    loop {
+        line.clear();
+        let read = input.by_ref().take(LINE_BYTES_MAX).read_line(&mut line);
+        let whole = matches!(read, Ok(bytes) if bytes > 0) && line.ends_with('\n');
+        let Some((sign, group)) = whole.then(|| line.trim_end().split_at(1)) else {
+            break;
+        };
+        let Some(group) = group.parse().ok().and_then(Pid::from_raw) else {
+            continue;
+        };
+        match sign {
+            "+" if groups.len() < GROUPS_MAX => drop(groups.insert(group)),
+            _ => drop(groups.remove(&group)),
+        }
+    }
+    for group in groups {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    Ok(())
+}
+
+/// What to start.
+pub(crate) struct Start {
+    pub(crate) argv: Vec<String>,
+    pub(crate) dir: Option<PathBuf>,
+    pub(crate) env: Vec<(&'static str, String)>,
+    /// Whether something will be written to its stdin.
+    pub(crate) stdin: bool,
+}
+
+type Answer = oneshot::Sender<std::io::Result<Running>>;
+
+/// Starts processes, all from one thread that lives as long as the worker:
+/// the kernel takes the end of the thread that started a process for the death of its parent.
+#[derive(Clone)]
+pub(crate) struct Spawner {
+    starts: mpsc::Sender<(Start, Answer)>,
+}
+
+impl Spawner {
+    pub(crate) fn start() -> anyhow::Result<Spawner> {
+        let (starts, mut waiting) = mpsc::channel::<(Start, Answer)>(STARTS_MAX);
+        let runtime = tokio::runtime::Handle::current();
+        let guard = Arc::new(Guard::start());
+        let work = move || {
+            let _runtime = runtime.enter();
+            while let Some((start, answer)) = waiting.blocking_recv() {
+                // If nobody waits for it any more it is killed here.
+                let _ = answer.send(spawn(start, &guard));
+            }
+        };
+        std::thread::Builder::new().name("spawner".to_owned()).spawn(work).context("cannot start a thread")?;
+        Ok(Spawner { starts })
+    }
+
+    pub(crate) async fn spawn(&self, start: Start) -> std::io::Result<Running> {
+        let gone = || std::io::Error::other("the worker is ending");
+        let (answer, started) = oneshot::channel();
+        self.starts.send((start, answer)).await.map_err(|_| gone())?;
+        started.await.map_err(|_| gone())?
+    }
+}
+
+fn spawn(start: Start, guard: &Arc<Guard>) -> std::io::Result<Running> {
+    let mut command = tokio::process::Command::from(ourselves()?);
+    command.arg("run-child").arg("--parent").arg(std::process::id().to_string()).arg("--").args(&start.argv);
+    command.envs(start.env).process_group(0);
+    for name in notify::ENV {
+        command.env_remove(name);
+    }
+    if let Some(dir) = &start.dir {
+        command.current_dir(dir);
+    }
+    command.stdin(if start.stdin { Stdio::piped() } else { Stdio::null() });
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn()?;
+    let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+    guard.tell('+', group);
+    Ok(Running { child, group, guard: guard.clone() })
+}
+
+/// This very program, also if its file has been replaced since it started.
+pub(crate) fn ourselves() -> std::io::Result<Command> {
+    let named = std::env::current_exe()?;
+    let mut command = Command::new(if named.exists() { named } else { PathBuf::from("/proc/self/exe") });
+    command.arg0("duly");
+    Ok(command)
+}
+
+/// A process with its group. Dropped before its end is known, the whole group is killed.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    group: Option<Pid>,
+    guard: Arc<Guard>,
+}
+
+impl Running {
+    pub(crate) async fn wait(&mut self) -> std::io::Result<ExitStatus> {
+        self.child.wait().await
+    }
+
+    /// Sends a signal to the whole group.
+    pub(crate) fn signal(&self, signal: Signal) {
+        // Once the child is waited for, its number may be somebody else's.
+        if let (Some(group), Some(_)) = (self.group, self.child.id()) {
+            let _ = kill_process_group(group, signal);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+        self.guard.tell('-', self.group);
+    }
+}
+
+/// The worker's end of the guard's pipe. The guard is a help, not a need: without it things go on.
+struct Guard {
+    pipe: Mutex<Option<std::process::ChildStdin>>,
+}
+
+impl Guard {
+    fn start() -> Guard {
+        let started = ourselves().and_then(|mut command| {
+            command.arg("guard-children").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+            // In a group of its own: a Ctrl-C at the terminal is not meant for it.
+            command.process_group(0).spawn()
+        });
+        if let Err(error) = &started {
+            tracing::warn!(%error, "no guard: if this worker is killed, what its commands have started may live on");
+        }
+        Guard { pipe: Mutex::new(started.ok().and_then(|mut child| child.stdin.take())) }
+    }
+
+    fn tell(&self, sign: char, group: Option<Pid>) {
+        let (Ok(mut pipe), Some(group)) = (self.pipe.lock(), group) else {
+            return;
+        };
+        if let Some(pipe) = pipe.as_mut() {
+            let _ = pipe.write_all(format!("{sign}{}\n", group.as_raw_nonzero()).as_bytes());
+        }
+    }
+}

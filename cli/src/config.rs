@@ -1,0 +1,113 @@
+//! `duly.toml`: what flags and the environment leave open.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::args::LogFormat;
+use crate::exit::{self, Fail};
+
+/// The file that is read if none is named.
+const FILE: &str = "duly.toml";
+/// A larger settings file is not a settings file.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Everything that `duly.toml` may say. An unknown name is an error: a typing mistake must not pass for a default.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Config {
+    pub(crate) store: Option<String>,
+    pub(crate) log_format: Option<LogFormat>,
+    #[serde(default)]
+    pub(crate) work: WorkConfig,
+}
+
+/// The part `[work]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WorkConfig {
+    /// `NAME` or `NAME=WEIGHT`.
+    #[serde(default)]
+    pub(crate) queues: Vec<String>,
+    pub(crate) concurrency: Option<usize>,
+    pub(crate) exec: Option<Program>,
+    pub(crate) grace: Option<String>,
+}
+
+/// A program, alone or with arguments.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Program {
+    Alone(String),
+    WithArgs(Vec<String>),
+}
+
+impl Program {
+    pub(crate) fn into_argv(self) -> Vec<String> {
+        match self {
+            Program::Alone(program) => vec![program],
+            Program::WithArgs(argv) => argv,
+        }
+    }
+}
+
+impl Config {
+    /// Reads the named file, or `./duly.toml` if there is one.
+    pub(crate) fn load(named: Option<&Path>) -> anyhow::Result<Config> {
+        let path = named.unwrap_or(Path::new(FILE));
+        let wrong = |why: String| Fail::new(exit::USAGE, format!("{}: {why}", path.display()));
+        match std::fs::metadata(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => return Ok(Config::default()),
+            Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
+            Ok(meta) if meta.len() > FILE_BYTES_MAX => return Err(wrong("too large for a settings file".to_owned())),
+            Ok(_) => {}
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+        Config::parse(&text).map_err(wrong)
+    }
+
+    fn parse(text: &str) -> Result<Config, String> {
+        toml::from_str(text).map_err(|error| {
+            let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            match line {
+                Some(line) => format!("line {line}: {}", error.message()),
+                None => error.message().to_owned(),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_text_parses_or_is_refused(text in any::<String>(), value in ".*") {
+            let _ = Config::parse(&text);
+            let _ = Config::parse(&format!("store = {value}"));
+        }
+    }
+
+    #[test]
+    fn everything_that_may_be_set() {
+        let config = Config::parse(
+            "store = 'a.db'\nlog_format = 'json'\n[work]\nqueues = ['a', 'b=3']\nconcurrency = 4\nexec = ['sh', 'x']\ngrace = '5s'",
+        )
+        .expect("good");
+        assert_eq!(config.store.as_deref(), Some("a.db"));
+        assert_eq!(config.log_format, Some(LogFormat::Json));
+        assert_eq!(config.work.queues, ["a", "b=3"]);
+        assert_eq!(config.work.exec.expect("given").into_argv(), ["sh", "x"]);
+    }
+
+    #[test]
+    fn an_unknown_name_is_told_with_its_line() {
+        let error = Config::parse("store = 'a.db'\nstroe = 1").expect_err("bad");
+        assert!(error.contains("line 2") && error.contains("stroe"), "{error}");
+        let error = Config::parse("[work]\nthreads = 1").expect_err("bad");
+        assert!(error.contains("threads"), "{error}");
+    }
+}

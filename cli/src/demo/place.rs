@@ -1,0 +1,56 @@
+//! The demo's own file, gone with it unless somebody named one.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use crate::exit::{self, Fail};
+use crate::store;
+
+pub(super) struct Place {
+    url: String,
+    /// Removed with everything in it at the end.
+    dir: Option<PathBuf>,
+}
+
+impl Place {
+    /// The named file, which must not exist, or a fresh one.
+    pub(super) fn new(named: Option<&str>) -> anyhow::Result<Place> {
+        if let Some(url) = named {
+            let file = store::file_of(url)
+                .ok_or_else(|| Fail::new(exit::USAGE, "store: the demo's processes share a file; name one"))?;
+            if file.exists() {
+                let why = format!("{} exists already: the demo wants a fresh file", file.display());
+                return Err(Fail::new(exit::CONFLICT, why));
+            }
+            return Ok(Place { url: url.to_owned(), dir: None });
+        }
+        // Fresh and readable by nobody else.
+        let dir = std::env::temp_dir().join(format!("duly-demo-{}", duly::NodeId::fresh()));
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&dir)
+            .with_context(|| format!("cannot make {}", dir.display()))?;
+        let url = dir.join("demo.db").to_str().map(str::to_owned);
+        let url = url.context("the directory for temporary files is not UTF-8 text; name a file with --store")?;
+        Ok(Place { url, dir: Some(dir) })
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(super) fn told(&self) -> String {
+        let fate = if self.dir.is_some() { "removed at the end" } else { "stays" };
+        format!("store {} ({fate})", self.url)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(dir) = &self.dir {
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! `duly doctor`: what the store says about itself.
+
+use duly::Health;
+use serde_json::{Map, Value, json};
+
+use crate::escape::safe;
+use crate::output::{BOLD, YELLOW, paint};
+use crate::{Setup, store, time};
+
+/// The store's clock in microseconds: shown as a date instead.
+const CLOCK_FACT: &str = "clock_us";
+
+pub(crate) async fn run(setup: &Setup) -> anyhow::Result<()> {
+    let url = store::url(setup)?;
+    let duly = store::open(setup).await?;
+    let health = duly.health().await?;
+    let nodes = duly.nodes().await?;
+    let alive = nodes.iter().filter(|node| node.alive).count();
+    let facts = facts(&url, &health, alive);
+    if setup.out.is_json() {
+        let facts: Map<String, Value> = facts.into_iter().map(|(name, value)| (name, json!(value))).collect();
+        let all = json!({"durability": health.durability, "facts": facts, "warnings": health.warnings});
+        return setup.out.json(&all);
+    }
+    let out = &setup.out;
+    out.line(&paint(BOLD, safe(&health.durability)))?;
+    for (name, value) in facts {
+        out.line(&format!("{name:<14}  {}", safe(&value)))?;
+    }
+    for warning in &health.warnings {
+        out.line(&format!("{}  {}", paint(YELLOW, "warning       "), safe(warning)))?;
+    }
+    if health.warnings.is_empty() {
+        out.line("nothing to mend")?;
+    }
+    Ok(())
+}
+
+fn facts(url: &str, health: &Health, alive: usize) -> Vec<(String, String)> {
+    let now = time::now();
+    let mut facts =
+        vec![("store".to_owned(), url.to_owned()), ("duly".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
+    facts.extend(health.facts.iter().filter(|(name, _)| name != CLOCK_FACT).cloned());
+    facts.push(("clock".to_owned(), time::rfc3339(now)));
+    facts.push(("zone".to_owned(), time::zone()));
+    facts.push(("nodes_alive".to_owned(), alive.to_string()));
+    facts
+}

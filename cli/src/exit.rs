@@ -1,0 +1,110 @@
+//! From what went wrong to the exit code and the one line on stderr.
+
+use std::fmt;
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
+use crate::escape::safe;
+
+pub(crate) const FAILURE: u8 = 1;
+pub(crate) const USAGE: u8 = 2;
+pub(crate) const NOT_FOUND: u8 = 3;
+pub(crate) const CONFLICT: u8 = 4;
+pub(crate) const STORE: u8 = 5;
+pub(crate) const TIMED_OUT: u8 = 124;
+
+/// A failure with an exit code of its own.
+#[derive(Debug)]
+pub(crate) struct Fail {
+    code: u8,
+    message: String,
+}
+
+impl Fail {
+    /// For `return Err(Fail::new(..))` where an `anyhow::Error` is expected.
+    #[expect(clippy::new_ret_no_self, reason = "it is only ever wanted as an error")]
+    pub(crate) fn new(code: u8, message: impl Into<String>) -> anyhow::Error {
+        Fail { code, message: message.into() }.into()
+    }
+}
+
+impl fmt::Display for Fail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Fail {}
+
+/// The exit code of an error.
+pub(crate) fn code(error: &anyhow::Error) -> u8 {
+    if let Some(fail) = error.downcast_ref::<Fail>() {
+        return fail.code;
+    }
+    match error.downcast_ref::<duly::Error>() {
+        Some(duly::Error::Invalid { .. }) => USAGE,
+        Some(duly::Error::NotFound { .. }) => NOT_FOUND,
+        Some(duly::Error::Conflict(_) | duly::Error::LeaseLost(_)) => CONFLICT,
+        Some(duly::Error::Store { .. } | duly::Error::Unknown { .. }) => STORE,
+        Some(duly::Error::Timeout { .. }) => TIMED_OUT,
+        _ => FAILURE,
+    }
+}
+
+/// Says what went wrong, and gives the exit code.
+pub(crate) fn told(error: &anyhow::Error) -> ExitCode {
+    // Whoever read our output has had enough: that is no failure.
+    if is_broken_pipe(error) {
+        return ExitCode::SUCCESS;
+    }
+    say(&line(error));
+    ExitCode::from(code(error))
+}
+
+/// An error and its causes, each told once: many repeat their cause in their own text.
+pub(crate) fn line(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) && !cause.contains("Error code ") {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().filter_map(|e| e.downcast_ref::<std::io::Error>()).any(|e| e.kind() == ErrorKind::BrokenPipe)
+}
+
+/// One line on stderr.
+pub(crate) fn say(message: &str) {
+    let line = message.split('\n').map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
+    // If even stderr is gone there is nobody left to tell.
+    let _ = writeln!(anstream::stderr().lock(), "duly: {}", safe(&line));
+}
+
+/// What clap says, in our one line; help and version go to stdout as they are.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    match error.kind() {
+        DisplayHelp | DisplayVersion => {
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            return ExitCode::from(USAGE);
+        }
+        _ => {}
+    }
+    let text = error.render().to_string();
+    let said: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
+        .filter(|line| !line.is_empty())
+        .collect();
+    let said = said.join("; ").replace(":; ", ": ");
+    say(&format!("{} (see --help)", said.strip_prefix("error: ").unwrap_or(&said)));
+    ExitCode::from(USAGE)
+}

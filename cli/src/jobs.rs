@@ -1,0 +1,250 @@
+//! `duly jobs`: look at jobs, retry them, remove them, wait for them.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use duly::{Due, Duly, Filter, JobId, Record, State};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::Setup;
+use crate::escape::{cut, safe};
+use crate::exit::{self, Fail};
+use crate::output::{Format, Out};
+use crate::{store, time, wait};
+
+/// Args and errors in a table are cut to this many characters.
+const CELL_CHARS_MAX: usize = 60;
+/// The longest answer to a question that is read.
+const ANSWER_BYTES_MAX: u64 = 64;
+
+/// Look at jobs, retry them, remove them
+#[derive(Debug, Subcommand)]
+pub(crate) enum Jobs {
+    Ls(Ls),
+    /// Show everything that is known of a job
+    Get {
+        /// The job's id, as push printed it
+        id: JobId,
+    },
+    /// Let jobs that are not running start now, dead ones from the first attempt
+    Retry {
+        /// Ids, as push printed them
+        #[arg(required = true)]
+        ids: Vec<JobId>,
+    },
+    /// Delete jobs that are not running
+    Rm {
+        /// Ids, as push printed them
+        #[arg(required = true)]
+        ids: Vec<JobId>,
+    },
+    /// Wait until a job is done (exit code 0) or dead (exit code 1)
+    Wait {
+        /// The job's id, as push printed it
+        id: JobId,
+        /// Wait at most so long (then exit code 124)
+        #[arg(long, value_name = "DURATION", value_parser = time::parse_duration)]
+        timeout: Option<Duration>,
+    },
+}
+
+/// List jobs
+#[derive(Debug, Args)]
+pub(crate) struct Ls {
+    /// Only in this state: scheduled, ready, running, done, dead
+    #[arg(long)]
+    state: Option<State>,
+    /// Only of this queue
+    #[arg(long, value_name = "NAME")]
+    queue: Option<String>,
+    /// Only of this kind
+    #[arg(long)]
+    kind: Option<String>,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=duly::store::PAGE_MAX as u64))]
+    limit: usize,
+    /// Go on after an earlier list, which said where
+    #[arg(long)]
+    cursor: Option<String>,
+}
+
+/// A page for scripts.
+#[derive(Serialize)]
+struct Listed<'a> {
+    jobs: &'a [Record],
+    /// What to give as `--cursor` to go on.
+    next: Option<&'a str>,
+}
+
+pub(crate) async fn run(verb: Jobs, setup: &Setup) -> anyhow::Result<()> {
+    let duly = store::open(setup).await?;
+    match verb {
+        Jobs::Ls(ls) => list(&duly, ls, &setup.out).await,
+        Jobs::Get { id } => get(&duly, id, &setup.out).await,
+        Jobs::Retry { ids } => retry(&duly, &ids, &setup.out).await,
+        Jobs::Rm { ids } => remove(&duly, &ids, setup).await,
+        Jobs::Wait { id, timeout } => {
+            let record = wait::until_final(&duly, id, timeout, wait::Known::Named).await?;
+            if let (true, Some(record)) = (setup.out.is_json(), &record) {
+                setup.out.json(record)?;
+            }
+            wait::tell(setup, record)
+        }
+    }
+}
+
+async fn list(duly: &Duly, ls: Ls, out: &Out) -> anyhow::Result<()> {
+    let filter = Filter { queue: ls.queue, state: ls.state, kind: ls.kind, limit: ls.limit, cursor: ls.cursor };
+    let page = duly.list(filter).await?;
+    match out.format {
+        Format::Json => return out.json(&Listed { jobs: &page.jobs, next: page.next.as_deref() }),
+        Format::Ndjson => page.jobs.iter().try_for_each(|record| out.json(record))?,
+        Format::Table => {
+            let rows = page.jobs.iter().map(|r| {
+                let [id, state, kind, queue] = first(r);
+                [id, state, kind, queue, time::distance(r.due), tries(r)]
+            });
+            out.table(["ID", "STATE", "KIND", "QUEUE", "DUE", "ATTEMPTS"], rows.collect())?;
+        }
+        Format::Wide => {
+            let rows = page.jobs.iter().map(|r| {
+                let [id, state, kind, queue] = first(r);
+                let ended = r.ended.map(time::date_of).unwrap_or_default();
+                let node = r.node.map(|node| node.to_string()).unwrap_or_default();
+                let args = cut(&r.job.args, CELL_CHARS_MAX);
+                let priority = r.job.priority.to_string();
+                [
+                    id,
+                    state,
+                    kind,
+                    queue,
+                    priority,
+                    time::date_of(r.due),
+                    tries(r),
+                    r.crashes.to_string(),
+                    ended,
+                    node,
+                    args,
+                ]
+            });
+            let head =
+                ["ID", "STATE", "KIND", "QUEUE", "PRIORITY", "DUE", "ATTEMPTS", "CRASHES", "ENDED", "NODE", "ARGS"];
+            out.table(head, rows.collect())?;
+        }
+    }
+    if let Some(next) = page.next {
+        out.say(&format!("there may be more: --cursor {next}"));
+    }
+    Ok(())
+}
+
+fn first(record: &Record) -> [String; 4] {
+    let job = &record.job;
+    [job.id.to_string(), record.state.to_string(), job.kind.clone(), job.queue.clone()]
+}
+
+fn tries(record: &Record) -> String {
+    format!("{}/{}", record.attempts, record.job.max_attempts)
+}
+
+async fn get(duly: &Duly, id: JobId, out: &Out) -> anyhow::Result<()> {
+    let record = duly.get(id).await?.ok_or(duly::Error::NotFound { what: "job", name: id.to_string() })?;
+    if out.is_json() {
+        return out.json(&record);
+    }
+    let job = &record.job;
+    let moment = |at| format!("{} ({})", time::date_of(at), time::distance(at));
+    let mut lines = vec![
+        ("id", job.id.to_string()),
+        ("state", record.state.to_string()),
+        ("kind", job.kind.clone()),
+        ("queue", job.queue.clone()),
+        ("priority", job.priority.to_string()),
+        ("args", job.args.clone()),
+        ("pushed", moment(job.pushed)),
+        ("due", moment(record.due)),
+        ("attempts", format!("{} failed of at most {}", record.attempts, job.max_attempts)),
+        ("crashes", record.crashes.to_string()),
+        ("timeout", time::short(job.timeout)),
+        ("keep", time::short(job.keep)),
+    ];
+    let rest = [
+        ("unique", job.unique.clone()),
+        ("tags", (!job.tags.is_empty()).then(|| job.tags.join(" "))),
+        ("traceparent", job.traceparent.clone()),
+        ("node", record.node.map(|node| node.to_string())),
+        ("fence", record.fence.map(|fence| fence.to_string())),
+        ("ended", record.ended.map(moment)),
+    ];
+    lines.extend(rest.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))));
+    for (name, value) in lines {
+        out.line(&format!("{name:<12} {}", safe(&value)))?;
+    }
+    for failure in &record.failures {
+        let error = failure.error.trim_end();
+        let at = time::date_of(failure.at);
+        out.line(&format!("failure      attempt {}  {at}  node {}  {}", failure.attempt, failure.node, safe(error)))?;
+    }
+    Ok(())
+}
+
+async fn retry(duly: &Duly, ids: &[JobId], out: &Out) -> anyhow::Result<()> {
+    let mut failed = None;
+    for id in ids {
+        let done = duly.reschedule(*id, Due::Now).await;
+        note(out, *id, "due now", done.map_err(Into::into), &mut failed)?;
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+async fn remove(duly: &Duly, ids: &[JobId], setup: &Setup) -> anyhow::Result<()> {
+    if ids.len() > 1 && !setup.yes && !confirmed(&format!("Remove {} jobs for good?", ids.len()))? {
+        return Err(Fail::new(exit::FAILURE, "nothing was removed"));
+    }
+    let mut failed = None;
+    for id in ids {
+        let done = duly.remove(*id).await;
+        note(&setup.out, *id, "removed", done.map_err(Into::into), &mut failed)?;
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// Says what became of one of several jobs; one that fails does not keep the others from their turn.
+fn note(
+    out: &Out,
+    id: JobId,
+    word: &str,
+    done: anyhow::Result<()>,
+    failed: &mut Option<anyhow::Error>,
+) -> anyhow::Result<()> {
+    match done {
+        Ok(()) if out.is_json() => out.json(&json!({"id": id, "did": word})),
+        Ok(()) => {
+            out.say(&format!("job {id}: {word}"));
+            Ok(())
+        }
+        Err(error) => {
+            // The last one is told at the exit; the code is that of the first.
+            if let Some(first) = failed.take() {
+                exit::say(&exit::line(&error));
+                *failed = Some(first);
+            } else {
+                *failed = Some(error);
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Asks somebody at a terminal; nobody there is a no that says what to do.
+fn confirmed(question: &str) -> anyhow::Result<bool> {
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        return Err(Fail::new(exit::USAGE, format!("{question} Nobody is there to ask: say --yes")));
+    }
+    write!(anstream::stderr(), "{question} [y/N] ")?;
+    let mut answer = String::new();
+    std::io::Read::take(std::io::stdin().lock(), ANSWER_BYTES_MAX).read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

@@ -1,0 +1,36 @@
+//! Signs to systemd, if it has started us: ready, stopping, and that we are alive.
+
+use sd_notify::NotifyState;
+
+/// Variables that are meant for us and not for the commands we run.
+pub(crate) const ENV: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
+
+/// We have joined and begin to claim.
+pub(crate) fn ready(queues: &str) {
+    send(&[NotifyState::Ready, NotifyState::Status(&format!("working {queues}"))]);
+}
+
+/// We claim no more and wait for what runs.
+pub(crate) fn stopping(running: usize) {
+    send(&[NotifyState::Stopping, NotifyState::Status(&format!("stopping, {running} running"))]);
+}
+
+/// Tells the watchdog twice in each of its intervals that we are alive, if there is one.
+pub(crate) fn start_watchdog() {
+    let Some(interval) = sd_notify::watchdog_enabled() else {
+        return;
+    };
+    tokio::spawn(async move {
+        let mut tick = tokio::time::interval(interval / 2);
+        loop {
+            tick.tick().await;
+            send(&[NotifyState::Watchdog]);
+        }
+    });
+}
+
+fn send(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "systemd could not be told");
+    }
+}

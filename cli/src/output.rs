@@ -1,0 +1,103 @@
+//! Data on stdout, in the shape that was asked for; words on stderr.
+
+use std::io::{IsTerminal, Write};
+
+use clap::ValueEnum;
+use clap::builder::styling::{AnsiColor, Style};
+use comfy_table::{ContentArrangement, Table};
+use serde::Serialize;
+
+use crate::escape::{safe, safe_json};
+
+pub(crate) const DIM: Style = Style::new().dimmed();
+pub(crate) const BOLD: Style = Style::new().bold();
+pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
+pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
+pub(crate) const RED: Style = AnsiColor::Red.on_default();
+pub(crate) const CYAN: Style = AnsiColor::Cyan.on_default();
+
+/// Text in a style; anstream takes the style out again where it does not belong.
+pub(crate) fn paint(style: Style, text: impl std::fmt::Display) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// The shape of data on stdout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Columns for people
+    Table,
+    /// One JSON document
+    Json,
+    /// One JSON document per line
+    Ndjson,
+    /// More columns
+    Wide,
+}
+
+/// Where a verb writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Out {
+    pub(crate) format: Format,
+    quiet: bool,
+}
+
+impl Out {
+    pub(crate) fn new(format: Format, quiet: bool) -> Self {
+        Out { format, quiet }
+    }
+
+    pub(crate) fn is_json(&self) -> bool {
+        matches!(self.format, Format::Json | Format::Ndjson)
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// A line of data.
+    pub(crate) fn line(&self, line: &str) -> anyhow::Result<()> {
+        let mut stdout = anstream::stdout().lock();
+        writeln!(stdout, "{line}")?;
+        Ok(stdout.flush()?)
+    }
+
+    /// One value as JSON: over several lines in `json`, on one in `ndjson`.
+    pub(crate) fn json(&self, value: &impl Serialize) -> anyhow::Result<()> {
+        if self.format == Format::Ndjson {
+            return self.line(&safe_json(&serde_json::to_string(value)?, true));
+        }
+        self.line(&safe_json(&serde_json::to_string_pretty(value)?, false))
+    }
+
+    /// Columns for people. The cells are data of others and are made safe here.
+    pub(crate) fn table<const N: usize>(&self, head: [&str; N], rows: Vec<[String; N]>) -> anyhow::Result<()> {
+        let mut table = Table::new();
+        table.load_style(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        table.set_header(head);
+        for row in &rows {
+            table.add_row(row.iter().map(|cell| safe(cell).into_owned()));
+        }
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        let text = table.trim_fmt();
+        let (head, body) = text.split_once('\n').unwrap_or((text.as_str(), ""));
+        self.line(&paint(BOLD, head))?;
+        if body.is_empty() { Ok(()) } else { self.line(body) }
+    }
+
+    /// Words for people, on stderr, unless they asked for quiet.
+    pub(crate) fn say(&self, words: &str) {
+        if !self.quiet {
+            // Nobody there to be told is no failure.
+            let _ = writeln!(anstream::stderr().lock(), "{words}");
+        }
+    }
+
+    /// Words that only somebody at a terminal wants.
+    pub(crate) fn say_to_people(&self, words: &str) {
+        if std::io::stderr().is_terminal() {
+            self.say(words);
+        }
+    }
+}

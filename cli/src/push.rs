@@ -1,0 +1,215 @@
+//! `duly push`: puts one job into the store.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Read};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use clap::{ArgGroup, Args};
+use duly::{ARGS_BYTES_MAX, Conflict, JobId, Priority, Pushed};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::Setup;
+use crate::exec::COMMAND;
+use crate::exit::{self, Fail};
+use crate::{store, time, wait};
+
+/// Push a job: a kind with its args, or a command to run
+///
+/// `duly push KIND [JSON]` pushes a job of any kind; JSON is `null` if left out, and `-` reads it from stdin.
+/// `duly push -- COMMAND ARGS...` pushes a job of the kind `command`, which `duly work` runs directly, without a shell,
+/// in the directory in which it was pushed.
+/// Prints the id of the job.
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("when").args(["after", "at"])))]
+pub(crate) struct Push {
+    /// Names the handler that runs the job
+    #[arg(required_unless_present = "command", conflicts_with = "command")]
+    kind: Option<String>,
+
+    /// What the handler gets; `-` reads it from stdin
+    #[arg(value_name = "JSON", conflicts_with = "command", allow_negative_numbers = true)]
+    args: Option<String>,
+
+    /// A command with its arguments, to be run as it stands here
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+
+    /// So long from now: 10m, 1h30m, 7d
+    #[arg(long = "in", id = "after", value_name = "DURATION", value_parser = time::parse_duration)]
+    after: Option<Duration>,
+
+    /// At this moment, local time: '2026-12-01 09:00', 14:30, 'tomorrow 9:00', or RFC 3339
+    #[arg(long, value_name = "MOMENT", value_parser = time::parse_moment)]
+    at: Option<SystemTime>,
+
+    /// Into this queue
+    #[arg(long, value_name = "NAME", default_value = duly::DEFAULT_QUEUE)]
+    queue: String,
+
+    /// Before or after other ready jobs: low, normal, high, critical
+    #[arg(long, value_name = "PRIORITY", default_value_t = Priority::Normal)]
+    priority: Priority,
+
+    /// Only if no unfinished job of the queue has this key
+    #[arg(long, value_name = "KEY")]
+    unique: Option<String>,
+
+    /// In place of a waiting job with the same unique key
+    #[arg(long, requires = "unique")]
+    replace: bool,
+
+    /// Under this id: pushing it again changes nothing
+    #[arg(long, value_name = "UUID")]
+    id: Option<JobId>,
+
+    /// How many attempts may fail before the job is dead
+    #[arg(long, value_name = "N", default_value_t = duly::MAX_ATTEMPTS)]
+    max_attempts: u32,
+
+    /// How long one attempt may run
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = time::parse_duration)]
+    timeout: Duration,
+
+    /// How long the job stays in the store once it is done [default: the store's, 1d]
+    #[arg(long, value_name = "DURATION", value_parser = time::parse_duration)]
+    keep: Option<Duration>,
+
+    /// A word to find the job by; may be given several times
+    #[arg(long = "tag", value_name = "WORD")]
+    tags: Vec<String>,
+
+    /// Wait until the job is done (exit code 0) or dead (exit code 1)
+    #[arg(long)]
+    wait: bool,
+
+    /// Wait at most so long (then exit code 124)
+    #[arg(long, value_name = "DURATION", requires = "wait", value_parser = time::parse_duration)]
+    wait_timeout: Option<Duration>,
+}
+
+/// What a push says to scripts.
+#[derive(Serialize)]
+struct Told {
+    id: JobId,
+    /// `new`, `existing` or `replaced`.
+    pushed: &'static str,
+    /// The waiting job that made room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    old: Option<JobId>,
+    queue: String,
+    kind: String,
+}
+
+pub(crate) async fn run(verb: Push, setup: &Setup) -> anyhow::Result<()> {
+    let (kind, args) = verb.what()?;
+    let duly = store::open_or_make(setup).await?;
+    let pushed = duly.push(verb.job(kind.clone(), args)).await.map_err(hinted)?;
+    verb.tell(setup, kind, pushed)?;
+    if verb.wait {
+        let record = wait::until_final(&duly, pushed.id(), verb.wait_timeout, wait::Known::Pushed).await?;
+        wait::tell(setup, record)?;
+    }
+    Ok(())
+}
+
+/// The commonest mistake of a newcomer: text without quotes of its own.
+fn hinted(error: duly::Error) -> anyhow::Error {
+    match &error {
+        duly::Error::Invalid { field: "args", reason } if reason.starts_with("not JSON") => {
+            Fail::new(exit::USAGE, format!("{error}; write a JSON value such as '{{\"to\":\"ada\"}}' or '\"text\"'"))
+        }
+        _ => error.into(),
+    }
+}
+
+impl Push {
+    /// Kind and args.
+    fn what(&self) -> anyhow::Result<(String, String)> {
+        if let Some(kind) = &self.kind {
+            let args = match self.args.as_deref() {
+                None => "null".to_owned(),
+                Some("-") => from_stdin()?,
+                Some(json) => json.to_owned(),
+            };
+            return Ok((kind.clone(), args));
+        }
+        let argv = self.command.iter().map(|part| part.to_str());
+        let argv: Option<Vec<&str>> = argv.collect();
+        let argv = argv.ok_or_else(|| Fail::new(exit::USAGE, "command: must be UTF-8 text"))?;
+        // A relative path means something only where it was written.
+        let dir = std::env::current_dir().context("cannot tell the current directory")?;
+        let dir = dir.to_str().ok_or_else(|| Fail::new(exit::USAGE, "the current directory is not UTF-8 text"))?;
+        Ok((COMMAND.to_owned(), json!({"argv": argv, "dir": dir}).to_string()))
+    }
+
+    fn job(&self, kind: String, args: String) -> duly::Push {
+        let mut job = duly::Push::new(kind, args)
+            .queue(&self.queue)
+            .priority(self.priority)
+            .max_attempts(self.max_attempts)
+            .timeout(self.timeout)
+            .tags(self.tags.iter().cloned())
+            .on_conflict(if self.replace { Conflict::Replace } else { Conflict::Keep });
+        if let Some(after) = self.after {
+            job = job.after(after);
+        }
+        if let Some(at) = self.at {
+            job = job.at(at);
+        }
+        if let Some(key) = &self.unique {
+            job = job.unique(key);
+        }
+        if let Some(id) = self.id {
+            job = job.id(id);
+        }
+        if let Some(keep) = self.keep {
+            job = job.keep(keep);
+        }
+        job
+    }
+
+    fn tell(&self, setup: &Setup, kind: String, pushed: Pushed) -> anyhow::Result<()> {
+        let out = &setup.out;
+        let (word, old) = match pushed {
+            Pushed::Existing(_) => ("existing", None),
+            Pushed::Replaced { old, .. } => ("replaced", Some(old)),
+            _ => ("new", None),
+        };
+        let id = pushed.id();
+        if out.is_json() {
+            out.json(&Told { id, pushed: word, old, queue: self.queue.clone(), kind })?;
+        } else {
+            out.line(&id.to_string())?;
+        }
+        match old {
+            _ if word == "existing" => out.say(&format!("job {id} is there already: nothing was pushed")),
+            Some(old) => out.say(&format!("job {id} took the place of job {old}")),
+            None => {
+                let due = self.at.or_else(|| time::now().checked_add(self.after?));
+                let due = due.map_or("now".to_owned(), |at| format!("{} ({})", time::distance(at), time::date_of(at)));
+                let store = store::url(setup)?;
+                out.say_to_people(&format!("job {id}  queue={}  due {due}  store={store}", self.queue));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Args from stdin: one byte more than is allowed is read, so that the door can say that it is too much.
+fn from_stdin() -> anyhow::Result<String> {
+    let stdin = std::io::stdin().lock();
+    if stdin.is_terminal() {
+        let _ = std::io::Write::write_all(&mut anstream::stderr(), b"args as JSON, then Ctrl-D:\n");
+    }
+    let mut bytes = Vec::new();
+    stdin.take(ARGS_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).context("cannot read stdin")?;
+    if bytes.len() > ARGS_BYTES_MAX {
+        return Err(Fail::new(
+            exit::USAGE,
+            format!("args: more than {ARGS_BYTES_MAX} bytes on stdin; put large data elsewhere and push where it is"),
+        ));
+    }
+    String::from_utf8(bytes).map_err(|_| Fail::new(exit::USAGE, "args: what came on stdin is not UTF-8 text"))
+}

@@ -1,0 +1,203 @@
+//! Times as people write and read them. The one file of the binary that reads a clock.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use jiff::civil::{DateTime, Time};
+use jiff::tz::TimeZone;
+use jiff::{SpanRelativeTo, Timestamp, ToSpan, Zoned};
+
+/// The present moment.
+pub(crate) fn now() -> SystemTime {
+    duly::Clock::system().now()
+}
+
+/// The present moment on a clock that never steps, for measuring.
+pub(crate) fn tick() -> Instant {
+    Instant::now()
+}
+
+/// Microseconds since 1970, as in the library's JSON.
+pub(crate) fn micros(moment: SystemTime) -> i64 {
+    timestamp(moment).as_microsecond()
+}
+
+/// The moment so many microseconds after 1970.
+pub(crate) fn from_micros(us: i64) -> SystemTime {
+    SystemTime::from(Timestamp::from_microsecond(us).unwrap_or(Timestamp::MAX))
+}
+
+fn timestamp(moment: SystemTime) -> Timestamp {
+    Timestamp::try_from(moment).unwrap_or(Timestamp::MAX)
+}
+
+fn zoned(moment: SystemTime) -> Zoned {
+    timestamp(moment).to_zoned(TimeZone::system())
+}
+
+/// `500ms`, `90s`, `1h30m`, `7d`, `0`: for clap.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "not a duration; write 500ms, 90s, 1h30m or 7d".to_owned();
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let span: jiff::Span = text.parse().map_err(|_| wrong())?;
+    let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| wrong())?;
+    Duration::try_from(signed).map_err(|_| wrong())
+}
+
+/// A moment, in local time unless it names a zone: for clap.
+pub(crate) fn parse_moment(text: &str) -> Result<SystemTime, String> {
+    moment_from(text, &zoned(now())).map(|zoned| SystemTime::from(zoned.timestamp())).ok_or_else(|| {
+        "not a moment; write '2026-12-01 09:00', 14:30, 'tomorrow 9:00' or 2026-12-01T09:00:00+01:00".to_owned()
+    })
+}
+
+fn moment_from(text: &str, now: &Zoned) -> Option<Zoned> {
+    let text = text.trim();
+    if let Ok(timestamp) = text.parse::<Timestamp>() {
+        return Some(timestamp.to_zoned(now.time_zone().clone()));
+    }
+    if let Ok(zoned) = text.parse::<Zoned>() {
+        return Some(zoned);
+    }
+    let on = |day: &Zoned, time: &str| day.date().to_datetime(clock_time(time)?).to_zoned(now.time_zone().clone()).ok();
+    let tomorrow = now.checked_add(1.day()).ok()?;
+    if let Some(time) = text.strip_prefix("tomorrow") {
+        return on(&tomorrow, time);
+    }
+    if let Some(time) = text.strip_prefix("today") {
+        return on(now, time);
+    }
+    if clock_time(text).is_some() {
+        // The next time the clock shows it.
+        return on(now, text).filter(|at| at > now).or_else(|| on(&tomorrow, text));
+    }
+    text.parse::<DateTime>().ok()?.to_zoned(now.time_zone().clone()).ok()
+}
+
+/// `9:00`, `09:00`, `09:00:30`.
+fn clock_time(text: &str) -> Option<Time> {
+    let text = text.trim();
+    if !text.contains(':') || text.contains('-') {
+        return None;
+    }
+    let padded = if text.find(':') == Some(1) { format!("0{text}") } else { text.to_owned() };
+    padded.parse().ok()
+}
+
+/// `14:32:07.004`, local.
+pub(crate) fn clock_of(moment: SystemTime) -> String {
+    zoned(moment).strftime("%H:%M:%S%.3f").to_string()
+}
+
+/// `2026-12-01 14:32:07`, local.
+pub(crate) fn date_of(moment: SystemTime) -> String {
+    zoned(moment).strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+/// RFC 3339 with the local zone's offset.
+pub(crate) fn rfc3339(moment: SystemTime) -> String {
+    zoned(moment).strftime("%Y-%m-%dT%H:%M:%S%.6f%:z").to_string()
+}
+
+/// The name of the local zone.
+pub(crate) fn zone() -> String {
+    let zone = TimeZone::system();
+    zone.iana_name().map_or_else(|| zoned(now()).strftime("%Z").to_string(), str::to_owned)
+}
+
+/// `in 10m`, `2h ago`, `now`.
+pub(crate) fn distance(moment: SystemTime) -> String {
+    let now = now();
+    match moment.duration_since(now) {
+        Ok(ahead) if ahead >= Duration::from_millis(500) => format!("in {}", short(ahead)),
+        Ok(_) => "now".to_owned(),
+        Err(past) if past.duration() < Duration::from_secs(1) => "now".to_owned(),
+        Err(past) => format!("{} ago", short(past.duration())),
+    }
+}
+
+/// A duration in two units at most: `387 ms`, `2.1 s`, `4m10s`, `3d4h`.
+pub(crate) fn short(time: Duration) -> String {
+    let nearest = time.checked_add(Duration::from_millis(500)).unwrap_or(time).as_secs();
+    let secs = if nearest < 60 { time.as_secs() } else { nearest };
+    let two = |large: u64, l: &str, small: u64, s: &str| {
+        if small == 0 { format!("{large}{l}") } else { format!("{large}{l}{small}{s}") }
+    };
+    match secs {
+        0 if time.as_micros() < 10_000 => format!("{:.1} ms", time.as_secs_f64() * 1e3),
+        0 => format!("{} ms", time.as_millis()),
+        1..=59 => format!("{:.1} s", time.as_secs_f64()),
+        60..=3_599 => two(secs / 60, "m", secs % 60, "s"),
+        3_600..=86_399 => two(secs / 3_600, "h", secs % 3_600 / 60, "m"),
+        _ => two(secs / 86_400, "d", secs % 86_400 / 3_600, "h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_text_parses_or_is_refused(text in ".*", digits in "[0-9: T+Zdhms.-]{0,20}") {
+            for text in [&text, &digits, &format!("tomorrow {text}"), &format!("tomorrow {digits}")] {
+                let _ = parse_duration(text);
+                let _ = parse_moment(text);
+            }
+        }
+
+        #[test]
+        fn any_duration_and_moment_can_be_shown(secs in any::<u64>(), nanos in 0u32..1_000_000_000, us in any::<i64>()) {
+            prop_assert!(!short(Duration::new(secs, nanos)).is_empty());
+            prop_assert!(!date_of(from_micros(us)).is_empty());
+        }
+    }
+
+    fn at(text: &str) -> Option<String> {
+        let now: Zoned = "2026-03-10T12:00:00[Europe/Berlin]".parse().expect("a moment");
+        moment_from(text, &now).map(|zoned| zoned.with_time_zone(now.time_zone().clone()).datetime().to_string())
+    }
+
+    #[test]
+    fn moments_as_people_write_them() {
+        let given = [
+            ("2026-12-01 09:00", "2026-12-01T09:00:00"),
+            ("2026-12-01T09:00:00Z", "2026-12-01T10:00:00"),
+            ("2026-12-01T09:00:00+05:00", "2026-12-01T05:00:00"),
+            ("14:30", "2026-03-10T14:30:00"),
+            ("9:00", "2026-03-11T09:00:00"),
+            ("12:00", "2026-03-11T12:00:00"),
+            ("tomorrow 9:00", "2026-03-11T09:00:00"),
+            ("today 23:59:30", "2026-03-10T23:59:30"),
+            ("2026-12-01", "2026-12-01T00:00:00"),
+        ];
+        for (text, moment) in given {
+            assert_eq!(at(text).as_deref(), Some(moment), "{text}");
+        }
+        for text in ["", "soon", "25:00", "tomorrow", "2026-13-01", "9", "-1:00"] {
+            assert_eq!(at(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_as_people_write_them() {
+        assert_eq!(parse_duration("10m"), Ok(Duration::from_secs(600)));
+        assert_eq!(parse_duration("1h30m"), Ok(Duration::from_secs(5_400)));
+        assert_eq!(parse_duration("7d"), Ok(Duration::from_secs(7 * 86_400)));
+        assert_eq!(parse_duration("0"), Ok(Duration::ZERO));
+        for text in ["", "10", "-5s", "soon", "1mo"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_as_people_read_them() {
+        let shown = [(387, "387 ms"), (2_100, "2.1 s"), (250_000, "4m10s"), (3_600_000, "1h"), (273_600_000, "3d4h")];
+        for (millis, text) in shown {
+            assert_eq!(short(Duration::from_millis(millis)), text);
+        }
+        assert_eq!(short(Duration::from_micros(1_240)), "1.2 ms");
+    }
+}

@@ -1,0 +1,228 @@
+//! `duly work`: runs jobs as processes and shows what happens.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use duly::{Duly, Event, Tally, Worker};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::Setup;
+use crate::child::Spawner;
+use crate::config::{Program, WorkConfig};
+use crate::escape::{safe, safe_json};
+use crate::events::Told;
+use crate::exec::{COMMAND, Runner};
+use crate::exit::{self, Fail};
+use crate::printer::Printer;
+use crate::{notify, store, time};
+
+const CONCURRENCY: usize = 10;
+const GRACE: Duration = Duration::from_secs(25);
+
+/// Run jobs, and show what runs as it happens
+///
+/// Jobs of the kind `command` (from `duly push -- ...`) are run directly, without a shell, in the directory they were
+/// pushed from: whoever may write to the store may run commands as this user.
+/// With --exec a program runs all other kinds: it gets the args as JSON on stdin, and
+/// DULY_ID, DULY_KIND, DULY_QUEUE, DULY_ATTEMPT and DULY_FENCE in its environment (as commands do).
+/// Its exit code decides: 0 done, 100 dead, any other retry later.
+/// What it writes is shown on stderr; the end of its stderr is kept as the error of a failed attempt.
+///
+/// SIGTERM or Ctrl-C: claims no more, waits for what runs for the grace time (children get SIGTERM in its last fifth,
+/// at most 5 s before its end), then releases the rest. A second one: at once.
+#[derive(Debug, Args)]
+pub(crate) struct Work {
+    /// A queue to work, with a weight if it is to share with others rather than come before those named later;
+    /// may be given several times [default: default]
+    #[arg(long = "queue", value_name = "NAME[=WEIGHT]")]
+    queues: Vec<String>,
+
+    /// How many jobs to run at once [default: 10]
+    #[arg(long, value_name = "N")]
+    concurrency: Option<usize>,
+
+    /// A program that runs every kind but `command`; its arguments follow after `--`
+    #[arg(long, value_name = "PROGRAM")]
+    exec: Option<String>,
+
+    /// Arguments for the program of --exec
+    #[arg(last = true, requires = "exec", value_name = "ARGS")]
+    exec_args: Vec<String>,
+
+    /// End once nothing is ready or running; jobs that are due later stay
+    #[arg(long)]
+    until_empty: bool,
+
+    /// How long running jobs may go on once the worker stops [default: 25s]
+    #[arg(long, value_name = "DURATION", value_parser = time::parse_duration)]
+    grace: Option<Duration>,
+
+    /// How often a job may take its worker down before it is dead [default: 3]
+    #[arg(long, value_name = "N")]
+    max_crashes: Option<u32>,
+}
+
+/// What to do, once flags and settings are put together.
+struct Plan {
+    queues: Vec<(String, Option<u32>)>,
+    concurrency: usize,
+    program: Option<Vec<String>>,
+    grace: Duration,
+}
+
+pub(crate) async fn run(verb: Work, mut setup: Setup) -> anyhow::Result<()> {
+    let plan = verb.plan(std::mem::take(&mut setup.config.work))?;
+    let duly = store::open_or_make(&setup).await?;
+    let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
+    let printer = Printer::start(stop.clone())?;
+    listen(stop.clone(), at_once.clone())?;
+    notify::start_watchdog();
+    let worker = worker(&verb, plan, &duly, &setup, &printer)?;
+    let tally = if verb.until_empty {
+        worker.drain_until_either(stop, at_once).await?
+    } else {
+        worker.run_until_either(stop, at_once).await?
+    };
+    printer.finish();
+    let Tally { acked, retried, buried, released, lost, .. } = tally;
+    setup.out.say(&format!("{acked} done, {retried} to retry, {buried} dead, {released} released, {lost} lost"));
+    Ok(())
+}
+
+fn worker(verb: &Work, plan: Plan, duly: &Duly, setup: &Setup, printer: &Printer) -> anyhow::Result<Worker> {
+    let names: Vec<&str> = plan.queues.iter().map(|(name, _)| name.as_str()).collect();
+    let on_event = teller(setup, printer.clone(), names.join(" "), plan.program.is_some());
+    let mut worker = duly.worker().concurrency(plan.concurrency).grace(plan.grace).on_event(on_event);
+    for (name, weight) in &plan.queues {
+        worker = worker.queue(name, plan.concurrency);
+        if let Some(weight) = weight {
+            worker = worker.weight(name, *weight);
+        }
+    }
+    if let Some(crashes) = verb.max_crashes {
+        worker = worker.max_crashes(crashes);
+    }
+    let any = plan.program.is_some();
+    let runner = Arc::new(Runner {
+        spawner: Spawner::start()?,
+        printer: printer.clone(),
+        quiet: setup.out.is_quiet(),
+        grace: plan.grace,
+        program: plan.program.unwrap_or_default(),
+    });
+    let commands = runner.clone();
+    worker = worker.on_kind(COMMAND, move |ctx| commands.clone().command(ctx));
+    if any {
+        worker = worker.on_any_kind(move |ctx| runner.clone().program(ctx));
+    }
+    Ok(worker)
+}
+
+/// Shows events, and passes on to systemd what it wants to know.
+fn teller(
+    setup: &Setup,
+    printer: Printer,
+    queues: String,
+    any_kind: bool,
+) -> impl Fn(&Event<'_>) + Send + Sync + 'static {
+    let (json, quiet) = (setup.out.is_json(), setup.out.is_quiet());
+    let hinted = AtomicBool::new(any_kind || quiet);
+    move |event| {
+        match event {
+            Event::Started { held, .. } if held.job.kind != COMMAND && !hinted.swap(true, Ordering::Relaxed) => {
+                let kind = safe(&held.job.kind);
+                printer.err(format!("nothing here runs the kind {kind}: released until a worker does (see --exec)"));
+            }
+            Event::Joined { .. } => notify::ready(&queues),
+            Event::Stopping { running } => notify::stopping(*running),
+            _ => {}
+        }
+        let Some(told) = Told::of(event) else {
+            return;
+        };
+        match json {
+            // Made of our own fields: it cannot fail to be JSON.
+            true => printer.out(safe_json(&serde_json::to_string(&told).unwrap_or_default(), true)),
+            false if !quiet => printer.out(told.line()),
+            false => {}
+        }
+    }
+}
+
+/// The first signal stops in good order, the second at once.
+fn listen(stop: CancellationToken, at_once: CancellationToken) -> anyhow::Result<()> {
+    let mut term = signal(SignalKind::terminate()).context("cannot listen for signals")?;
+    let mut int = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
+    tokio::spawn(async move {
+        for token in [stop, at_once] {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+            token.cancel();
+        }
+    });
+    Ok(())
+}
+
+impl Work {
+    fn plan(&self, config: WorkConfig) -> anyhow::Result<Plan> {
+        let wrong = |field: &str, why: &str| Fail::new(exit::USAGE, format!("{field}: {why}"));
+        let mut queues = if self.queues.is_empty() { config.queues } else { self.queues.clone() };
+        if queues.is_empty() {
+            queues.push(duly::DEFAULT_QUEUE.to_owned());
+        }
+        let program = match &self.exec {
+            Some(program) => Some([std::slice::from_ref(program), &self.exec_args[..]].concat()),
+            None => config.exec.map(Program::into_argv),
+        };
+        if program.as_ref().is_some_and(|argv| argv.first().is_none_or(String::is_empty)) {
+            return Err(wrong("exec", "names no program"));
+        }
+        let configured = config.grace.map(|text| time::parse_duration(&text)).transpose();
+        let grace = self.grace.or(configured.map_err(|why| wrong("work.grace", &why))?).unwrap_or(GRACE);
+        Ok(Plan {
+            queues: queues.iter().map(|text| queue(text)).collect::<Result<_, _>>()?,
+            concurrency: self.concurrency.or(config.concurrency).unwrap_or(CONCURRENCY),
+            program,
+            grace,
+        })
+    }
+}
+
+/// `NAME` or `NAME=WEIGHT`.
+fn queue(text: &str) -> anyhow::Result<(String, Option<u32>)> {
+    let Some((name, weight)) = text.split_once('=') else {
+        return Ok((text.to_owned(), None));
+    };
+    match weight.parse() {
+        Ok(weight) if weight > 0 => Ok((name.to_owned(), Some(weight))),
+        _ => Err(Fail::new(exit::USAGE, format!("queue: {text:?} has no weight behind the =; write {name}=3"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_and_weights() {
+        assert_eq!(queue("mail").expect("good"), ("mail".to_owned(), None));
+        assert_eq!(queue("mail=3").expect("good"), ("mail".to_owned(), Some(3)));
+        for text in ["mail=", "mail=0", "mail=x", "mail=-1", "a=b=1"] {
+            assert!(queue(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_queue_or_is_refused(text in ".*") {
+            let _ = queue(&text);
+        }
+    }
+}

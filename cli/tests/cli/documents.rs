@@ -1,0 +1,86 @@
+//! What the documents tell a newcomer to type works, and the reference names everything that is there.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::bed::{Bed, Ran};
+
+fn document(name: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The commands of a document's console blocks, in their order.
+fn commands(document: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut inside = false;
+    for line in document.lines() {
+        if line.starts_with("```") {
+            inside = line == "```console";
+        } else if let (true, Some(command)) = (inside, line.strip_prefix("$ ")) {
+            found.push(command.to_owned());
+        }
+    }
+    found
+}
+
+/// Types every command of a document into one shell after the other, in a fresh directory.
+fn follow(name: &str) {
+    let bed = Bed::new();
+    let binary = PathBuf::from(env!("CARGO_BIN_EXE_duly"));
+    let dir = binary.parent().expect("in a directory").display().to_string();
+    let commands = commands(&document(name));
+    assert!(!commands.is_empty(), "{name} has no commands");
+    for command in commands {
+        // This very test is part of ./check. What cargo would build and run is the binary under test.
+        if command == "./check" {
+            continue;
+        }
+        let line = command.replace("cargo run --release --", "duly");
+        let path = format!("{dir}:{}", std::env::var("PATH").unwrap_or_default());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &line]).current_dir(bed.path("")).env("PATH", path).env_remove("DULY_STORE");
+        Ran::from(shell.output().expect("a shell")).ok();
+    }
+}
+
+#[test]
+fn the_readme_works_as_it_stands() {
+    follow("README.md");
+}
+
+#[test]
+fn the_first_steps_work_as_they_stand() {
+    follow("docs/start/first-steps.md");
+}
+
+#[test]
+fn the_reference_names_every_verb_and_option() {
+    let bed = Bed::new();
+    let reference = document("docs/reference/command-line.md");
+    let verbs: &[&[&str]] = &[
+        &["push"],
+        &["work"],
+        &["jobs", "ls"],
+        &["jobs", "get"],
+        &["jobs", "retry"],
+        &["jobs", "rm"],
+        &["jobs", "wait"],
+        &["queues", "ls"],
+        &["queues", "pause"],
+        &["queues", "resume"],
+        &["nodes", "ls"],
+        &["doctor"],
+        &["demo"],
+        &["version"],
+    ];
+    for verb in verbs {
+        let name = format!("duly {}", verb.join(" "));
+        assert!(reference.contains(&name), "{name} is not in the reference");
+        let help = bed.run(&[verb, &["--help"][..]].concat()).ok().out;
+        for option in help.split_whitespace().filter(|word| word.starts_with("--") && word.len() > 2) {
+            let option = option.trim_end_matches([',', '.', '\'']).trim_end_matches("...");
+            assert!(option == "--help" || reference.contains(option), "{option} of {name} is not in the reference");
+        }
+    }
+}

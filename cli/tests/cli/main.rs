@@ -1,0 +1,11 @@
+//! The binary as people and scripts meet it: real processes, exit codes, what stands on stdout and stderr.
+
+mod bed;
+mod codes;
+mod demo;
+mod documents;
+mod output;
+mod push;
+mod settings;
+mod stop;
+mod work;

@@ -1,0 +1,55 @@
+//! What to do with a fence: whatever a handler writes to refuses an older one,
+//! so that an attempt that was paused beyond its lease cannot undo the work of the next.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use duly::{Args, Ctx, Duly, Fence, Outcome};
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize)]
+struct SetPrice {
+    cents: u64,
+}
+
+impl Args for SetPrice {
+    const KIND: &'static str = "set_price";
+}
+
+/// The resource: in real life a row with a `fence` column and `UPDATE .. WHERE fence < ?`.
+struct Price {
+    cents: u64,
+    fence: Fence,
+}
+
+impl Price {
+    fn set(&mut self, cents: u64, fence: Fence) -> Result<(), String> {
+        if fence < self.fence {
+            return Err(format!("fence {fence} is older than {}", self.fence));
+        }
+        (self.cents, self.fence) = (cents, fence);
+        Ok(())
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> duly::Result<()> {
+    let duly = Duly::open(":memory:").await?;
+    let price = Arc::new(Mutex::new(Price { cents: 0, fence: Fence(0) }));
+    duly.push(SetPrice { cents: 100 }).await?;
+
+    let handler = |job: SetPrice, ctx: Ctx| async move {
+        let price = ctx.state::<Arc<Mutex<Price>>>().ok_or("no price")?;
+        price.lock().map_err(|_| "poisoned")?.set(job.cents, ctx.fence())?;
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(match ctx.attempt() {
+            1 => Outcome::retry(Duration::ZERO, "once more, under a greater fence"),
+            _ => Outcome::Ack,
+        })
+    };
+    let tally = duly.worker().with(price.clone()).on(handler).drain().await?;
+    assert_eq!((tally.retried, tally.acked), (1, 1));
+
+    let late = price.lock().expect("not poisoned").set(1, Fence(1));
+    println!("a late writer: {}", late.expect_err("is refused"));
+    Ok(())
+}

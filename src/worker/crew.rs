@@ -1,0 +1,120 @@
+//! The attempts under way in one worker.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::attempt::Attempt;
+use crate::clock;
+use crate::handler::Handlers;
+use crate::job::{Fence, Held, JobId, Outcome};
+
+/// How long a job waits whose attempt ended in a way that says nothing about it.
+const BROKEN: Duration = Duration::from_secs(1);
+
+/// An attempt that has ended and is not recorded yet.
+pub(super) struct Finished {
+    pub(super) lane: usize,
+    pub(super) held: Arc<Held>,
+    pub(super) outcome: Outcome,
+    pub(super) took: Duration,
+}
+
+/// An attempt under way.
+struct Running {
+    lane: usize,
+    held: Arc<Held>,
+    abort: AbortHandle,
+    cancelled: CancellationToken,
+    started: Instant,
+}
+
+impl Running {
+    fn finish(self, outcome: Outcome) -> Finished {
+        Finished { lane: self.lane, held: self.held, outcome, took: clock::tick() - self.started }
+    }
+}
+
+/// The attempts under way in one worker, each a task of its own.
+#[derive(Default)]
+pub(super) struct Crew {
+    tasks: JoinSet<Outcome>,
+    running: HashMap<Id, Running>,
+}
+
+impl Crew {
+    pub(super) fn start(&mut self, lane: usize, attempt: Attempt, handlers: Arc<Handlers>) {
+        let (held, cancelled) = (attempt.ctx.held.clone(), attempt.ctx.cancelled.clone());
+        let abort = self.tasks.spawn(attempt.run(handlers));
+        self.running.insert(abort.id(), Running { lane, held, abort, cancelled, started: clock::tick() });
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.running.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// The next attempt that ends; never resolves while there is none.
+    pub(super) async fn next(&mut self) -> Finished {
+        while let Some(ended) = self.tasks.join_next_with_id().await {
+            if let Some(finished) = self.ended(ended) {
+                return finished;
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// An attempt that has ended already.
+    pub(super) fn try_next(&mut self) -> Option<Finished> {
+        while let Some(ended) = self.tasks.try_join_next_with_id() {
+            if let Some(finished) = self.ended(ended) {
+                return Some(finished);
+            }
+        }
+        None
+    }
+
+    fn ended(&mut self, ended: Result<(Id, Outcome), JoinError>) -> Option<Finished> {
+        let (id, outcome) = match ended {
+            Ok(ended) => ended,
+            // The handler's panics are caught; this is one of something that it left behind, or an abort of ours.
+            Err(error) => (error.id(), Outcome::release(BROKEN)),
+        };
+        Some(self.running.remove(&id)?.finish(outcome))
+    }
+
+    /// Which jobs of a lane are under way.
+    pub(super) fn holds(&self, lane: usize) -> Vec<(JobId, Fence)> {
+        let of_lane = self.running.values().filter(|running| running.lane == lane);
+        of_lane.map(|running| (running.held.job.id, running.held.fence)).collect()
+    }
+
+    /// Tells the attempt at this job that it has lost it. Answers whether that was news.
+    pub(super) fn cancel(&self, job: (JobId, Fence)) -> bool {
+        let mut all = self.running.values();
+        let found = all.find(|running| (running.held.job.id, running.held.fence) == job);
+        found.is_some_and(|running| {
+            let news = !running.cancelled.is_cancelled();
+            running.cancelled.cancel();
+            news
+        })
+    }
+
+    /// Ends all attempts where they are, to be run again elsewhere.
+    pub(super) fn abandon(&mut self) -> Vec<Finished> {
+        let running = std::mem::take(&mut self.running).into_values();
+        let abandoned = running.map(|running| {
+            running.cancelled.cancel();
+            running.abort.abort();
+            running.finish(Outcome::release(Duration::ZERO))
+        });
+        abandoned.collect()
+    }
+}

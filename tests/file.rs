@@ -1,0 +1,109 @@
+//! The file itself: what is left on the disk, who may read it, and several stores on one file.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use duly::{Ctx, Duly, Push};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn beside(file: &Path, end: &str) -> PathBuf {
+    PathBuf::from(format!("{}{end}", file.display()))
+}
+
+#[tokio::test]
+async fn a_closed_store_is_one_whole_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("duly.db");
+    let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
+    let id = duly.push(Push::new("kind", "{}")).await.expect("pushes").id();
+    duly.worker().on_kind("other", |_| async {}).drain().await.expect("drains");
+    assert!(beside(&file, "-wal").exists(), "while it is open");
+    drop(duly);
+    assert!(!beside(&file, "-wal").exists() && !beside(&file, "-shm").exists());
+
+    let copy = dir.path().join("copy.db");
+    std::fs::copy(&file, &copy).expect("copies");
+    let duly = Duly::open(copy.to_str().expect("plain")).await.expect("opens");
+    assert!(duly.get(id).await.expect("looks").is_some());
+}
+
+#[tokio::test]
+async fn only_its_owner_can_read_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("duly.db");
+    let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
+    duly.push(Push::new("kind", "{}")).await.expect("pushes");
+    for (end, mode) in [("", 0o600), ("-wal", 0o600), ("-nodes", 0o700), ("-nodes/board", 0o600)] {
+        let path = beside(&file, end);
+        let found = std::fs::metadata(&path).expect("is there").permissions().mode() & 0o777;
+        assert_eq!(found, mode, "{}", path.display());
+    }
+}
+
+#[tokio::test]
+async fn the_file_shrinks_after_a_drain() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("duly.db");
+    let size = || std::fs::metadata(&file).expect("is there").len();
+    let duly = Duly::open(format!("{}?keep=0&remember=0", file.display())).await.expect("opens");
+    let args = format!("\"{}\"", "x".repeat(4_000));
+    for _ in 0..10 {
+        duly.push_all((0..1_000).map(|_| Push::new("kind", args.as_str()))).await.expect("pushes");
+    }
+    duly.worker().queue("default", 1_000).on_kind("kind", |_| async {}).drain().await.expect("drains");
+    let full = size();
+    assert!(full > 30_000_000, "{full}");
+    // A worker does this about once a minute.
+    for _ in 0..3 {
+        duly.store().prune("default", 10_000).await.expect("prunes");
+    }
+    assert!(size() < full / 20, "{full} -> {}", size());
+    duly.push(Push::new("kind", "{}")).await.expect("goes on");
+}
+
+#[tokio::test]
+async fn two_stores_on_one_file_wake_each_other() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let url = dir.path().join("duly.db").display().to_string();
+    let (pusher, runner) = (Duly::open(&url).await.expect("opens"), Duly::open(&url).await.expect("opens"));
+    let (seen, mut got) = mpsc::unbounded_channel();
+    let stop = CancellationToken::new();
+    let worker = runner.worker().on_kind("kind", move |ctx: Ctx| {
+        let _ = seen.send(ctx.job().id);
+        async {}
+    });
+    let run = tokio::spawn(worker.run_until(stop.clone()));
+    for _ in 0..20 {
+        let id = pusher.push(Push::new("kind", "{}")).await.expect("pushes").id();
+        assert_eq!(tokio::time::timeout(LONG, got.recv()).await.expect("in time"), Some(id));
+    }
+    stop.cancel();
+    run.await.expect("no panic").expect("ends well");
+}
+
+#[tokio::test]
+async fn a_path_too_long_for_a_socket_works() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let deep = dir.path().join("d".repeat(100)).join("e".repeat(100));
+    std::fs::create_dir_all(&deep).expect("makes");
+    let url = deep.join("duly.db").display().to_string();
+    let duly = Duly::open(&url).await.expect("opens");
+    duly.push(Push::new("kind", "{}")).await.expect("pushes");
+    let tally = duly.worker().on_kind("kind", |_| async {}).drain().await.expect("drains");
+    assert_eq!(tally.acked, 1);
+}
+
+#[tokio::test]
+async fn many_stores_open_one_new_file_at_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let url = dir.path().join("duly.db").display().to_string();
+    let opens = (0..8).map(|_| tokio::spawn(Duly::open(url.clone())));
+    for open in opens.collect::<Vec<_>>() {
+        let duly = open.await.expect("no panic").expect("opens");
+        duly.push(Push::new("kind", "{}")).await.expect("pushes");
+    }
+}

@@ -1,0 +1,186 @@
+//! The rules of the house, as far as a search through the text can see them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const FILE_LINES_MAX: usize = 500;
+const FUNCTION_LINES_MAX: usize = 70;
+const EXAMPLE_LINES_MAX: usize = 60;
+
+struct File {
+    path: String,
+    text: String,
+}
+
+impl File {
+    /// The lines before the tests in the file, with their numbers; comments are left out.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let upto = self.text.find("#[cfg(test)]").unwrap_or(self.text.len());
+        let lines = self.text[..upto].lines().enumerate().map(|(no, line)| (no + 1, line));
+        lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
+    }
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All files below these directories that end in one of these ways.
+fn files(dirs: &[&str], ends: &[&str]) -> Vec<File> {
+    let mut found = Vec::new();
+    let mut open: Vec<PathBuf> = dirs.iter().map(|dir| root().join(dir)).collect();
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(fs::read_dir(&path).expect("readable").map(|entry| entry.expect("readable").path()));
+        } else if ends.iter().any(|end| path.to_string_lossy().ends_with(end)) {
+            let text = fs::read_to_string(&path).expect("text");
+            let path = path.strip_prefix(root()).unwrap_or(&path).display().to_string();
+            found.push(File { path, text });
+        }
+    }
+    assert!(!found.is_empty(), "no file in {dirs:?}");
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+fn sources() -> Vec<File> {
+    files(&["src", "cli/src"], &[".rs"])
+}
+
+/// Fails with every place at which `bad` holds.
+fn none(rule: &str, files: &[File], bad: impl Fn(&File, &str) -> bool) {
+    let mut places = Vec::new();
+    for file in files {
+        for (no, line) in file.code() {
+            if bad(file, line) {
+                places.push(format!("{}:{no}: {}", file.path, line.trim()));
+            }
+        }
+    }
+    assert!(places.is_empty(), "{rule}\n{}", places.join("\n"));
+}
+
+fn has_word(line: &str, word: &str) -> bool {
+    let boundary = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric() && c != '_');
+    line.match_indices(word)
+        .any(|(at, _)| boundary(line[..at].chars().next_back()) && boundary(line[at + word.len()..].chars().next()))
+}
+
+#[test]
+fn files_and_functions_stay_small() {
+    let mut places = Vec::new();
+    for file in files(&["src", "cli/src", "tests", "cli/tests", "examples"], &[".rs"]) {
+        let lines = file.text.lines().count();
+        let max = if file.path.starts_with("examples") { EXAMPLE_LINES_MAX } else { FILE_LINES_MAX };
+        if lines > max {
+            places.push(format!("{}: {lines} lines", file.path));
+        }
+        let mut start: Option<(usize, usize)> = None;
+        for (no, line) in file.text.lines().enumerate() {
+            let indent = line.len() - line.trim_start().len();
+            let is_fn = ["fn ", "pub fn ", "async fn ", "pub async fn ", "pub(crate) fn ", "pub(super) fn "]
+                .iter()
+                .any(|head| line.trim_start().starts_with(head));
+            if is_fn && !line.trim_end().ends_with(['}', ';']) {
+                start = Some((no, indent));
+            }
+            if let Some((from, deep)) = start.filter(|(_, deep)| line.trim_end() == format!("{}}}", " ".repeat(*deep)))
+            {
+                if no - from > FUNCTION_LINES_MAX {
+                    places.push(format!("{}:{}: a function of {} lines", file.path, from + 1, no - from));
+                }
+                start = None;
+                let _ = deep;
+            }
+        }
+    }
+    assert!(places.is_empty(), "does each still hold one thing?\n{}", places.join("\n"));
+}
+
+#[test]
+fn only_clock_rs_reads_a_clock() {
+    let files = files(&["src"], &[".rs"]);
+    none("ask clock.rs for the time", &files, |file, line| {
+        file.path != "src/clock.rs" && (line.contains("SystemTime::now") || line.contains("Instant::now"))
+    });
+}
+
+#[test]
+fn no_unwrap_no_unsafe_no_print_in_the_library() {
+    let files = files(&["src"], &[".rs"]);
+    none("an error, or expect with a reason", &files, |_, line| line.contains(".unwrap()"));
+    none("forbidden", &files, |_, line| has_word(line, "unsafe"));
+    none("a library is silent", &files, |_, line| line.contains("println!") || line.contains("eprintln!"));
+}
+
+#[test]
+fn one_word_per_concept() {
+    let foreign = ["enqueue", "dequeue", "heartbeat", "requeue", "payload", "visibility_timeout", "run_at", "nack"];
+    none("see the glossary in ARCHITECTURE.md", &sources(), |_, line| {
+        foreign.iter().any(|word| has_word(&line.to_lowercase(), word))
+    });
+}
+
+#[test]
+fn arrows_point_one_way() {
+    let library = files(&["src"], &[".rs"]);
+    none("only the SQLite store knows SQLite", &library, |file, line| {
+        let knows = file.path.starts_with("src/store/sqlite/") || ["src/lib.rs", "src/duly.rs"].contains(&&*file.path);
+        !knows && line.contains("rusqlite")
+    });
+    none("the store never looks up", &library, |file, line| {
+        let up = ["crate::worker", "crate::handler", "crate::attempt", "crate::duly", "crate::retry"];
+        file.path.starts_with("src/store/") && up.iter().any(|name| line.contains(name))
+    });
+    none("the worker knows the contract, not a store", &library, |file, line| {
+        file.path.starts_with("src/worker/") && line.contains("sqlite")
+    });
+    none("an attempt never touches the store", &library, |file, line| {
+        file.path == "src/attempt.rs" && line.contains("store")
+    });
+    none("jobs are pure data", &library, |file, line| {
+        ["src/job.rs", "src/push.rs", "src/retry.rs"].contains(&&*file.path)
+            && (has_word(line, "async") || line.contains("tokio"))
+    });
+    none("the command line goes through the door", &files(&["cli/src"], &[".rs"]), |_, line| {
+        line.contains("duly::store::sqlite") || line.contains(".store()") || line.contains("rusqlite")
+    });
+}
+
+#[test]
+fn every_module_says_what_it_is() {
+    let silent: Vec<_> = files(&["src", "cli/src", "tests", "examples"], &[".rs"])
+        .into_iter()
+        .filter(|file| !file.text.starts_with("//! "))
+        .map(|file| file.path)
+        .collect();
+    assert!(silent.is_empty(), "no word at the top: {silent:?}");
+}
+
+#[test]
+fn every_table_is_ours_by_name() {
+    let schema = fs::read_to_string(root().join("src/store/sqlite/schema.sql")).expect("text");
+    for line in schema.lines().filter(|line| line.starts_with("CREATE")) {
+        let name = line.split_whitespace().find(|word| word.starts_with("duly_"));
+        assert!(name.is_some(), "users share the file: {line}");
+    }
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut dead = Vec::new();
+    let documents = fs::read_dir(root()).expect("readable").map(|entry| entry.expect("readable").path());
+    let mut documents: Vec<PathBuf> = documents.filter(|path| path.extension().is_some_and(|e| e == "md")).collect();
+    documents.extend(files(&["docs"], &[".md"]).into_iter().map(|file| root().join(file.path)));
+    for path in documents {
+        let text = fs::read_to_string(&path).expect("text");
+        for (at, _) in text.match_indices("](") {
+            let link = text[at + 2..].split([')', '#']).next().unwrap_or_default();
+            let outside = link.is_empty() || link.contains("://");
+            if !outside && !path.parent().unwrap_or(Path::new(".")).join(link).exists() {
+                dead.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "{dead:#?}");
+}
