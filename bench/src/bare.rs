@@ -72,13 +72,18 @@ impl Bare {
         let begin = Instant::now();
         let mut jobs = 0;
         while begin.elapsed() < time {
-            self.push(batch)?;
-            let held = self.claim(batch)?;
-            ensure!(held.len() == batch, "{} of {batch} jobs claimed", held.len());
-            self.settle(&held)?;
+            self.live(batch)?;
             jobs += batch;
         }
         Ok(jobs as f64 / begin.elapsed().as_secs_f64())
+    }
+
+    /// The whole life of so many jobs.
+    pub(crate) fn live(&self, batch: usize) -> Result<()> {
+        self.push(batch)?;
+        let held = self.claim(batch)?;
+        ensure!(held.len() == batch, "{} of {batch} jobs claimed", held.len());
+        self.settle(&held)
     }
 
     fn push(&self, jobs: usize) -> Result<()> {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use crate::bare::Bare;
 use crate::report::{Line, Unit};
 use crate::setting::{DEFAULTS, KEEP_NONE, Noop, Setting, noop, open};
 use crate::stats::{Pair, Samples};
@@ -26,40 +27,56 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let trips = if setting.quick { 100 } else { 500 };
     let mut lines = Vec::new();
     for (options, suffix) in [(KEEP_NONE, ""), (DEFAULTS, ", defaults")] {
-        let (mut pair, mut slowest, mut excess) = (Pair::default(), Samples::default(), Samples::default());
+        let (mut pair, mut limit) = (Pair::default(), Pair::default());
+        let (mut slowest, mut excess) = (Samples::default(), Samples::default());
         for _ in 0..setting.rounds() {
-            let (ours, syncs) = round(setting, options, trips).await?;
+            let Round { ours, syncs, bare } = round(setting, options, trips).await?;
             pair.record(ours.median(), syncs.median());
+            limit.record(ours.median(), bare.median());
             slowest.record(ours.percentile(99.0));
             excess.record(ours.median() - GOAL.0 * syncs.median());
         }
         let goal = format!("<= {}x + {} ms", GOAL.0, GOAL.1);
         let name = format!("lone push to settle, p50{suffix}");
-        let line = Line::pair(GROUP, name, Unit::Millis, "three syncs", &pair);
+        let line = Line::pair(GROUP, &name, Unit::Millis, "three syncs", &pair);
         lines.push(line.goal(goal, excess.median() <= GOAL.1));
+        lines.push(Line::pair(GROUP, name, Unit::Millis, "bare loop", &limit));
         lines.push(Line::alone(GROUP, format!("lone push to settle, p99{suffix}"), slowest.median(), Unit::Millis));
     }
     Ok(lines)
 }
 
-/// Milliseconds of each round trip, and of three syncs made between two of them.
-async fn round(setting: &Setting, options: &str, trips: usize) -> Result<(Samples, Samples)> {
+/// Milliseconds of what was done in turn.
+#[derive(Default)]
+struct Round {
+    ours: Samples,
+    /// Three syncs.
+    syncs: Samples,
+    /// The same three commits in the bare loop: what SQLite adds to a sync.
+    bare: Samples,
+}
+
+async fn round(setting: &Setting, options: &str, trips: usize) -> Result<Round> {
     let dir = setting.fresh("lone")?;
     let duly = open(&dir.join("duly.db"), options).await?;
     let working = Working::start(duly.worker().queue("default", 10).on(noop)).await?;
+    let bare = Bare::make(&dir.join("bare.db")).await?;
     let mut disk = Disk::grow(&dir.join("raw"))?;
-    let (mut ours, mut syncs) = (Samples::default(), Samples::default());
+    let mut round = Round::default();
     for trip in 0..trips {
         let begin = Instant::now();
         duly.push(Noop::new()).await?;
         working.settled(trip + 1).await;
-        ours.record(millis(begin.elapsed()));
+        round.ours.record(millis(begin.elapsed()));
         let begin = Instant::now();
         (0..SYNCS).try_for_each(|_| disk.overwrite())?;
-        syncs.record(millis(begin.elapsed()));
+        round.syncs.record(millis(begin.elapsed()));
+        let begin = Instant::now();
+        bare.live(1)?;
+        round.bare.record(millis(begin.elapsed()));
     }
     working.stop().await?;
-    Ok((ours, syncs))
+    Ok(round)
 }
 
 pub(crate) fn millis(time: Duration) -> f64 {

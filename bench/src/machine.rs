@@ -26,7 +26,7 @@ impl Machine {
             date: jiff::Zoned::now().strftime("%Y-%m-%d %H:%M").to_string(),
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             cpu: cpu.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.to_owned()),
-            kernel: format!("{} {}", std::env::consts::OS, read("/proc/sys/kernel/osrelease").trim()),
+            kernel: format!("{} {}", std::env::consts::OS, release(&read("/proc/sys/kernel/osrelease"))),
             disk: disk(dir, &read("/proc/mounts")),
             load: read("/proc/loadavg").split(' ').next().unwrap_or("?").to_owned(),
             sqlite: duly::rusqlite::version().to_owned(),
@@ -44,6 +44,11 @@ impl std::fmt::Display for Machine {
         let Machine { date, cores, cpu, kernel, disk, load, sqlite } = self;
         write!(f, "{date}, {cores} cores ({cpu}), {kernel}, {disk}, SQLite {sqlite}, load at the start {load}")
     }
+}
+
+/// The kernel's version without what its builder has added.
+fn release(text: &str) -> &str {
+    text.trim().split('-').next().unwrap_or_default()
 }
 
 /// The file system of the mount point that is nearest above the directory.

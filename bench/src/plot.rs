@@ -3,16 +3,18 @@
 use std::fmt::Write;
 
 use crate::machine::Machine;
-use crate::report::{Figure, Line};
+use crate::report::{Figure, Line, times};
 
-const WIDTH: f64 = 900.0;
+const WIDTH: f64 = 1060.0;
 const MARGIN: f64 = 24.0;
 /// Where bars begin, and how long the longest of a line is.
-const BAR_X: f64 = 330.0;
-const BAR_LEN: f64 = 300.0;
+const BAR_X: f64 = 380.0;
+const BAR_LEN: f64 = 280.0;
+/// Where the ratio and the goal stand.
+const GOAL_X: f64 = 830.0;
 const BAR: f64 = 14.0;
-/// Height of a line with one bar; the second adds one more bar.
-const LINE: f64 = 26.0;
+/// Height of a line with its two bars.
+const LINE: f64 = 42.0;
 const HEAD: f64 = 84.0;
 const OURS: &str = "#2563a8";
 const OTHER: &str = "#b9bec6";
@@ -22,7 +24,8 @@ pub(crate) fn svg(machine: &Machine, lines: &[Line]) -> String {
     let mut body = String::new();
     let mut y = HEAD;
     let mut group = "";
-    for line in lines {
+    // A bar without another beside it shows nothing.
+    for line in lines.iter().filter(|line| line.other.is_some()) {
         if line.group != group {
             group = line.group;
             y += 8.0;
@@ -50,19 +53,16 @@ fn draw(body: &mut String, line: &Line, y: f64) -> f64 {
     text(body, MARGIN, y + 11.0, &line.name);
     bar(body, &line.ours, most, y, OURS);
     if let Some(goal) = &line.goal {
-        let ratio = line.ratio.map(|ratio| format!("{ratio:.2}x, ")).unwrap_or_default();
         let met = if goal.met { "met" } else { "missed" };
-        text(body, BAR_X + BAR_LEN + 130.0, y + 11.0, &format!("{ratio}goal {} {met}", goal.text));
-    } else if let Some(ratio) = line.ratio {
-        text(body, BAR_X + BAR_LEN + 130.0, y + 11.0, &format!("{ratio:.2}x"));
+        text(body, GOAL_X, y + BAR + 13.0, &format!("goal {}: {met}", goal.text));
     }
-    match &line.other {
-        Some(other) => {
-            bar(body, other, most, y + BAR + 2.0, OTHER);
-            y + BAR + 2.0 + LINE
-        }
-        None => y + LINE,
+    if let Some(ratio) = line.ratio {
+        text(body, GOAL_X, y + 11.0, &times(ratio));
     }
+    if let Some(other) = &line.other {
+        bar(body, other, most, y + BAR + 2.0, OTHER);
+    }
+    y + LINE
 }
 
 fn bar(body: &mut String, figure: &Figure, most: f64, y: f64, colour: &str) {

@@ -126,7 +126,7 @@ fn digits(ratio: f64) -> String {
     if ratio.abs() >= 10.0 { format!("{ratio:.0}") } else { format!("{ratio:.2}") }
 }
 
-fn times(ratio: f64) -> String {
+pub(crate) fn times(ratio: f64) -> String {
     format!("{}x", digits(ratio))
 }
 
