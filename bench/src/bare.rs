@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use duly::Duly;
+use duly::rusqlite::config::DbConfig;
 use duly::rusqlite::{Connection, params};
 use uuid::Uuid;
 
@@ -36,6 +37,8 @@ impl Bare {
         let conn = Connection::open(path)?;
         conn.busy_timeout(Duration::from_secs(5))?;
         conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        // Else SQLite plans the claim anew whenever its bound values have changed.
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         conn.execute_batch(
             "PRAGMA synchronous = FULL;
              PRAGMA wal_autocheckpoint = 1000;

@@ -8,8 +8,12 @@ use serde::Deserialize;
 
 use crate::setting::{ARGS_BYTES, Setting};
 
-/// Jobs of a peer's round; the first is apalis', whose cost per job grows with the jobs that are done.
-const JOBS: [usize; 3] = [3_000, 3_000, 3_000];
+/// Jobs of a peer's round.
+const JOBS: usize = 3_000;
+/// Jobs of apalis' rounds: its cost per job grows with the jobs that are done, so it is shown in two sizes.
+const APALIS_JOBS: [usize; 2] = [1_000, 10_000];
+/// A smoke run takes so many times fewer.
+const QUICK: usize = 10;
 
 /// What a peer prints.
 #[derive(Debug, Deserialize)]
@@ -22,7 +26,7 @@ pub(crate) struct Figures {
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
     /// How many times as many lives a second as the peer duly should have.
-    pub(crate) goal: f64,
+    pub(crate) goal: Option<f64>,
     program: PathBuf,
     script: Option<PathBuf>,
     jobs: usize,
@@ -35,12 +39,22 @@ impl Peer {
         let apalis = build(&here.join("peers/apalis"))?;
         let python = venv(&here.join("target/venv"), &["huey", "litequeue"])?;
         let script = |name: &str| Some(here.join("peers").join(name).join("peer.py"));
-        let jobs = JOBS.map(|jobs| if setting.quick { jobs / 10 } else { jobs });
-        Ok(vec![
-            Peer { name: "apalis", goal: 20.0, program: apalis, script: None, jobs: jobs[0] },
-            Peer { name: "huey", goal: 10.0, program: python.clone(), script: script("huey"), jobs: jobs[1] },
-            Peer { name: "litequeue", goal: 10.0, program: python, script: script("litequeue"), jobs: jobs[2] },
-        ])
+        let mut peers = vec![
+            Peer {
+                name: "apalis, 1,000 jobs",
+                goal: None,
+                program: apalis.clone(),
+                script: None,
+                jobs: APALIS_JOBS[0],
+            },
+            Peer { name: "apalis, 10,000 jobs", goal: Some(20.0), program: apalis, script: None, jobs: APALIS_JOBS[1] },
+            Peer { name: "huey", goal: Some(10.0), program: python.clone(), script: script("huey"), jobs: JOBS },
+            Peer { name: "litequeue", goal: Some(10.0), program: python, script: script("litequeue"), jobs: JOBS },
+        ];
+        if setting.quick {
+            peers.iter_mut().for_each(|peer| peer.jobs /= QUICK);
+        }
+        Ok(peers)
     }
 
     /// One round in this directory.
