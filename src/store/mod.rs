@@ -86,6 +86,10 @@ pub struct End {
     pub unique: Option<String>,
     /// How long it stays once it is done, or dead.
     pub keep: Duration,
+    /// As the claim said it: saves the store a look at what only the holder can change.
+    pub(crate) due: SystemTime,
+    pub(crate) attempts: u32,
+    pub(crate) crashes: u32,
     /// The store's own number for the job.
     pub(crate) place: i64,
 }
@@ -101,6 +105,9 @@ impl End {
             outcome,
             unique: held.job.unique.clone(),
             keep,
+            due: held.due,
+            attempts: held.attempts,
+            crashes: held.crashes,
             place: held.place,
         }
     }

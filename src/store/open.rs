@@ -25,7 +25,7 @@ pub enum Durability {
     /// Crash of the process and loss of power: every commit is synced to the disk.
     #[default]
     Fsync,
-    /// Crash of the process; a loss of power may cost the last moments.
+    /// Crash of the process; a loss of power may cost the last second.
     Second,
 }
 

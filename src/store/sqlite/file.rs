@@ -5,6 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use super::fault;
@@ -69,7 +70,26 @@ pub(super) fn connect(path: &Path, durability: Durability) -> Result<Connection>
     let mut conn = Connection::open_with_flags(path, flags).map_err(|e| told(path, e))?;
     set_up(&mut conn, durability).map_err(|e| told(path, e))?;
     migrate(&conn, &path.display().to_string())?;
+    sync_recovered(path)?;
     Ok(conn)
+}
+
+/// The WAL beside a file.
+pub(super) fn wal_of(path: &Path) -> PathBuf {
+    let mut wal = path.as_os_str().to_owned();
+    wal.push("-wal");
+    PathBuf::from(wal)
+}
+
+/// A process may have been killed between writing a commit and syncing it. Opening has recovered that commit:
+/// from now on it is seen, and answered for, so it must be on the disk.
+fn sync_recovered(path: &Path) -> Result<()> {
+    match std::fs::File::open(wal_of(path)).and_then(|wal| wal.sync_data()) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::store("open", format!("{}-wal cannot be synced: {e}", path.display())))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A connection that only reads, beside the one that writes.
@@ -86,7 +106,7 @@ pub(super) fn connect_to_read(path: &Path) -> Result<Connection> {
 /// A store that lives as long as its connection.
 pub(super) fn connect_in_memory() -> Result<Connection> {
     let conn = Connection::open_in_memory().map_err(|e| fault::refused("open", e))?;
-    conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    keep_statements(&conn).map_err(|e| fault::refused("open", e))?;
     migrate(&conn, ":memory:")?;
     Ok(conn)
 }
@@ -100,9 +120,15 @@ fn told(path: &Path, error: rusqlite::Error) -> Error {
     }
 }
 
+/// Statements stay prepared, whatever values they are given: duly's plans do not depend on them.
+fn keep_statements(conn: &Connection) -> rusqlite::Result<()> {
+    conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
+}
+
 fn set_up(conn: &mut Connection, durability: Durability) -> rusqlite::Result<()> {
     conn.busy_handler(Some(wait))?;
-    conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    keep_statements(conn)?;
     to_wal(conn)?;
     let synchronous = match durability {
         Durability::Fsync => "FULL",

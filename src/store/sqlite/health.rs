@@ -45,7 +45,7 @@ fn durability(conn: &Connection) -> rusqlite::Result<String> {
     let synchronous: i64 = conn.query_row("PRAGMA synchronous", [], |row| row.get(0))?;
     Ok(match synchronous {
         0 => "Nothing is synced: a loss of power can damage the file.",
-        1 => "A pushed job survives the crash of any process; a loss of power can cost the pushes since the last checkpoint.",
+        1 => "A pushed job survives the crash of any process; a loss of power can cost the last second.",
         _ => "A pushed job survives the crash of any process and a loss of power: every commit is synced to the disk.",
     }
     .to_owned())
@@ -58,9 +58,7 @@ fn on_disk(
     warnings: &mut Vec<String>,
 ) -> rusqlite::Result<()> {
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
-    let mut wal = path.as_os_str().to_owned();
-    wal.push("-wal");
-    let wal = size(Path::new(&wal));
+    let wal = size(&file::wal_of(path));
     facts.push(("file".to_owned(), path.display().to_string()));
     facts.push(("file_bytes".to_owned(), size(path).to_string()));
     facts.push(("wal_bytes".to_owned(), wal.to_string()));

@@ -32,7 +32,7 @@ use self::reader::Reader;
 use self::tx::Tx;
 use self::wake::Waker;
 use self::writer::Writer;
-use super::open::Options;
+use super::open::{Durability, Options};
 use super::{Beaten, CLAIM_MAX, Claim, Claimed, End, Filter, Health, Moved, PRUNE_MAX, Page, QueueCounts, Store, Wake};
 use crate::clock::{Clock, Micros, from_micros, micros};
 use crate::error::{Error, Result};
@@ -86,8 +86,9 @@ impl Sqlite {
         options: &Options,
     ) -> Result<Self> {
         let board = Arc::new(board);
+        let wal = path.as_deref().map(file::wal_of).filter(|_| options.durability == Durability::Second);
         Ok(Sqlite {
-            writer: Writer::start(conn, options.clock.clone(), Waker::new(board.clone()))?,
+            writer: Writer::start(conn, options.clock.clone(), Waker::new(board.clone()), wal)?,
             reader,
             board,
             path,

@@ -14,6 +14,10 @@ pub(super) const DONE: i64 = 3;
 /// Number of a state in `duly_ended`.
 pub(super) const DEAD: i64 = 4;
 
+/// Puts a job among the ready.
+pub(super) const INSERT_READY: &str =
+    "INSERT INTO duly_ready (queue, priority, seq, no, due, attempts, crashes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+
 /// The one row that says where a job is.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
@@ -117,10 +121,7 @@ pub(super) fn ready(
     attempts: u32,
     crashes: u32,
 ) -> rusqlite::Result<()> {
-    tx.statement(
-        "INSERT INTO duly_ready (queue, priority, seq, no, due, attempts, crashes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-    )?
-    .execute(params![queue, priority, seq, no, due, attempts, crashes])?;
+    tx.statement(INSERT_READY)?.execute(params![queue, priority, seq, no, due, attempts, crashes])?;
     Ok(())
 }
 

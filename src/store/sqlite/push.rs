@@ -1,6 +1,6 @@
 //! Push: jobs into the file, each into its own queue at its own time.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{CachedStatement, OptionalExtension, params};
 
 use super::place::{self, Place};
 use super::rows::{millis, rank};
@@ -14,6 +14,7 @@ pub(super) fn push(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<Pushed>> 
     let first = tx.number()?;
     let mut answers = Vec::with_capacity(jobs.len());
     let mut scheduled: Vec<(i64, &str)> = Vec::new();
+    let mut inserts = Inserts::new(tx)?;
     for job in jobs {
         let queue = tx.queue(&job.queue)?;
         let replaced = match meet(tx, queue, job)? {
@@ -24,8 +25,9 @@ pub(super) fn push(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<Pushed>> 
             }
             Met::Replaced(old) => Some(old),
         };
-        insert(tx, queue, job)?;
-        match due(tx, job.due) {
+        let due = due(tx, job.due);
+        inserts.insert(queue, job, due)?;
+        match due {
             Some(_) if scheduled.iter().any(|(no, _)| *no == queue) => {}
             Some(_) => scheduled.push((queue, &job.queue)),
             None => tx.wake(&job.queue),
@@ -82,38 +84,53 @@ pub(super) fn holder(tx: &Tx<'_>, queue: i64, key: &str) -> rusqlite::Result<Opt
     .optional()
 }
 
-fn insert(tx: &Tx<'_>, queue: i64, job: &Push) -> rusqlite::Result<()> {
-    let no = tx.number()?;
-    let tags = (!job.tags.is_empty()).then(|| job.tags.join(" "));
-    tx.statement(
-        "INSERT INTO duly_job (no, id, queue, kind, args, priority, pushed, max_attempts, timeout_ms, keep_ms,
-                               unique_key, tags, traceparent)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
-    )?
-    .execute(params![
-        no,
-        job.id.as_bytes(),
-        queue,
-        job.kind,
-        job.args.as_deref().unwrap_or("null"),
-        rank(job.priority),
-        tx.now,
-        job.max_attempts,
-        millis(job.timeout),
-        millis(job.keep.unwrap_or_default()),
-        job.unique,
-        tags,
-        job.traceparent,
-    ])?;
-    match due(tx, job.due) {
-        Some(due) => place::schedule(tx, queue, no, rank(job.priority), due, 0, 0)?,
-        None => place::ready(tx, queue, no, rank(job.priority), no, tx.now, 0, 0)?,
+/// Writes jobs, with the statements of the commonest kind at hand.
+struct Inserts<'t> {
+    tx: &'t Tx<'t>,
+    body: CachedStatement<'t>,
+    ready: CachedStatement<'t>,
+}
+
+impl<'t> Inserts<'t> {
+    fn new(tx: &'t Tx<'t>) -> rusqlite::Result<Self> {
+        let body = tx.statement(
+            "INSERT INTO duly_job (no, id, queue, kind, args, priority, pushed, max_attempts, timeout_ms, keep_ms,
+                                   unique_key, tags, traceparent)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+        )?;
+        Ok(Inserts { tx, body, ready: tx.statement(place::INSERT_READY)? })
     }
-    if let Some(key) = &job.unique {
-        tx.statement("INSERT INTO duly_unique (queue, key, no) VALUES (?1, ?2, ?3)")?
-            .execute(params![queue, key, no])?;
+
+    fn insert(&mut self, queue: i64, job: &Push, due: Option<Micros>) -> rusqlite::Result<()> {
+        let tx = self.tx;
+        let no = tx.number()?;
+        let priority = rank(job.priority);
+        let tags = (!job.tags.is_empty()).then(|| job.tags.join(" "));
+        self.body.execute(params![
+            no,
+            job.id.as_bytes(),
+            queue,
+            job.kind,
+            job.args.as_deref().unwrap_or("null"),
+            priority,
+            tx.now,
+            job.max_attempts,
+            millis(job.timeout),
+            millis(job.keep.unwrap_or_default()),
+            job.unique,
+            tags,
+            job.traceparent,
+        ])?;
+        match due {
+            Some(due) => place::schedule(tx, queue, no, priority, due, 0, 0)?,
+            None => drop(self.ready.execute(params![queue, priority, no, no, tx.now, 0, 0])?),
+        }
+        if let Some(key) = &job.unique {
+            tx.statement("INSERT INTO duly_unique (queue, key, no) VALUES (?1, ?2, ?3)")?
+                .execute(params![queue, key, no])?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// When a job falls due; `None` is now.

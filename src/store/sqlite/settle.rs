@@ -1,108 +1,147 @@
 //! Settle: record how attempts ended, each only if its node still holds it under that fence.
 
-use rusqlite::{OptionalExtension, params};
+use std::time::Duration;
+
+use rusqlite::{CachedStatement, OptionalExtension, params};
 
 use super::place::{DEAD, DONE};
 use super::rows::millis;
 use super::tx::Tx;
 use super::{failure, place};
 use crate::NodeId;
-use crate::clock::micros;
+use crate::clock::{micros, to_micros};
 use crate::job::{JobId, Outcome};
 use crate::store::End;
-
-/// What was held, taken out of the held table.
-struct Freed {
-    queue: i64,
-    priority: i64,
-    seq: i64,
-    due: i64,
-    attempts: u32,
-    crashes: u32,
-}
 
 /// Records outcomes and returns those that were not held any more.
 pub(super) fn settle(tx: &Tx<'_>, node: i64, id: NodeId, ends: &[End]) -> rusqlite::Result<Vec<JobId>> {
     let mut lost = Vec::new();
+    let mut acks = Acks::new(tx, node)?;
     for end in ends {
-        match free(tx, node, end)? {
-            Some(freed) => record(tx, id, end, &freed)?,
-            None => lost.push(end.id),
+        let held = match &end.outcome {
+            Outcome::Ack => acks.record(end)?,
+            other => move_on(tx, node, id, end, other)?,
+        };
+        if !held {
+            lost.push(end.id);
         }
     }
     Ok(lost)
 }
 
+/// The way of most jobs, with its statements at hand.
+struct Acks<'t> {
+    tx: &'t Tx<'t>,
+    node: i64,
+    free: CachedStatement<'t>,
+    delete: CachedStatement<'t>,
+    /// The queue of the last one: most batches have only one.
+    queue: Option<(String, i64)>,
+}
+
+impl<'t> Acks<'t> {
+    fn new(tx: &'t Tx<'t>, node: i64) -> rusqlite::Result<Self> {
+        Ok(Acks {
+            tx,
+            node,
+            free: tx.statement("DELETE FROM duly_held WHERE no = ?1 AND node = ?2 AND fence = ?3")?,
+            delete: tx.statement("DELETE FROM duly_job WHERE no = ?1")?,
+            queue: None,
+        })
+    }
+
+    /// Answers whether the job was held as it should be; if not, nothing was recorded.
+    fn record(&mut self, end: &End) -> rusqlite::Result<bool> {
+        if self.free.execute(params![end.place, self.node, end.fence.0.cast_signed()])? == 0 {
+            return Ok(false);
+        }
+        let queue = self.queue(&end.queue)?;
+        if !end.keep.is_zero() {
+            finish(self.tx, queue, end, DONE, end.attempts)?;
+            return Ok(true);
+        }
+        self.delete.execute([end.place])?;
+        if end.attempts + end.crashes > 0 {
+            self.tx.statement("DELETE FROM duly_failure WHERE no = ?1")?.execute([end.place])?;
+        }
+        if let Some(key) = &end.unique {
+            place::free_unique(self.tx, queue, key, end.place)?;
+        }
+        self.tx.remember(queue, end.id.as_bytes())?;
+        Ok(true)
+    }
+
+    fn queue(&mut self, name: &str) -> rusqlite::Result<i64> {
+        match &self.queue {
+            Some((last, no)) if last == name => Ok(*no),
+            _ => {
+                let no = self.tx.queue(name)?;
+                self.queue = Some((name.to_owned(), no));
+                Ok(no)
+            }
+        }
+    }
+}
+
+/// Where a held job goes back to.
+struct Freed {
+    queue: i64,
+    priority: i64,
+    seq: i64,
+}
+
 /// Takes a job out of its holder's hands, if holder and fence are right.
 fn free(tx: &Tx<'_>, node: i64, end: &End) -> rusqlite::Result<Option<Freed>> {
-    tx.statement(
-        "DELETE FROM duly_held WHERE no = ?1 AND node = ?2 AND fence = ?3
-         RETURNING queue, priority, seq, due, attempts, crashes",
-    )?
-    .query_row(params![end.place, node, end.fence.0.cast_signed()], |row| {
-        Ok(Freed {
-            queue: row.get(0)?,
-            priority: row.get(1)?,
-            seq: row.get(2)?,
-            due: row.get(3)?,
-            attempts: row.get(4)?,
-            crashes: row.get(5)?,
+    tx.statement("DELETE FROM duly_held WHERE no = ?1 AND node = ?2 AND fence = ?3 RETURNING queue, priority, seq")?
+        .query_row(params![end.place, node, end.fence.0.cast_signed()], |row| {
+            Ok(Freed { queue: row.get(0)?, priority: row.get(1)?, seq: row.get(2)? })
         })
-    })
-    .optional()
+        .optional()
 }
 
-fn record(tx: &Tx<'_>, node: NodeId, end: &End, freed: &Freed) -> rusqlite::Result<()> {
-    let Freed { queue, priority, seq, due, attempts, crashes } = *freed;
-    let no = end.place;
-    match &end.outcome {
-        Outcome::Ack if end.keep.is_zero() => forget(tx, end, freed),
-        Outcome::Ack => finish(tx, end, freed, DONE, attempts),
+/// Any outcome but an ack. Answers whether the job was held as it should be; if not, nothing was recorded.
+fn move_on(tx: &Tx<'_>, node: i64, id: NodeId, end: &End, outcome: &Outcome) -> rusqlite::Result<bool> {
+    let Some(Freed { queue, priority, seq }) = free(tx, node, end)? else {
+        return Ok(false);
+    };
+    let (no, attempts, crashes) = (end.place, end.attempts, end.crashes);
+    let later = |after: Duration| tx.now.saturating_add(micros(after));
+    match outcome {
+        Outcome::Ack => {}
         Outcome::Bury { error } => {
-            failure::record(tx, no, attempts + 1, node, error)?;
-            finish(tx, end, freed, DEAD, attempts + 1)
+            failure::record(tx, no, attempts + 1, id, error)?;
+            finish(tx, queue, end, DEAD, attempts + 1)?;
         }
         Outcome::Retry { after, error } => {
-            failure::record(tx, no, attempts + 1, node, error)?;
-            tx.wake(&end.queue);
-            if after.is_zero() {
-                return place::ready(tx, queue, no, priority, tx.number()?, tx.now, attempts + 1, crashes);
+            failure::record(tx, no, attempts + 1, id, error)?;
+            match after.is_zero() {
+                true => place::ready(tx, queue, no, priority, tx.number()?, tx.now, attempts + 1, crashes)?,
+                false => place::schedule(tx, queue, no, priority, later(*after), attempts + 1, crashes)?,
             }
-            place::schedule(tx, queue, no, priority, tx.now + micros(*after), attempts + 1, crashes)
+            tx.wake(&end.queue);
         }
         Outcome::Release { after } => {
-            tx.wake(&end.queue);
-            if after.is_zero() {
-                return place::ready(tx, queue, no, priority, seq, due, attempts, crashes);
+            match after.is_zero() {
+                true => place::ready(tx, queue, no, priority, seq, to_micros(end.due), attempts, crashes)?,
+                false => place::schedule(tx, queue, no, priority, later(*after), attempts, crashes)?,
             }
-            place::schedule(tx, queue, no, priority, tx.now + micros(*after), attempts, crashes)
+            tx.wake(&end.queue);
         }
     }
-}
-
-/// A done job that nobody wants to keep: only its id is remembered.
-fn forget(tx: &Tx<'_>, end: &End, freed: &Freed) -> rusqlite::Result<()> {
-    tx.statement("DELETE FROM duly_job WHERE no = ?1")?.execute([end.place])?;
-    if freed.attempts + freed.crashes > 0 {
-        tx.statement("DELETE FROM duly_failure WHERE no = ?1")?.execute([end.place])?;
-    }
-    if let Some(key) = &end.unique {
-        place::free_unique(tx, freed.queue, key, end.place)?;
-    }
-    tx.remember(freed.queue, end.id.as_bytes())
+    Ok(true)
 }
 
 /// A job that has ended and is kept for a while.
-fn finish(tx: &Tx<'_>, end: &End, freed: &Freed, state: i64, attempts: u32) -> rusqlite::Result<()> {
+fn finish(tx: &Tx<'_>, queue: i64, end: &End, state: i64, attempts: u32) -> rusqlite::Result<()> {
     if let Some(key) = &end.unique {
-        place::free_unique(tx, freed.queue, key, end.place)?;
+        place::free_unique(tx, queue, key, end.place)?;
     }
-    let until = tx.now.saturating_add(millis(end.keep) * 1_000);
+    let until = tx.now.saturating_add(millis(end.keep).saturating_mul(1_000));
     tx.statement(
         "INSERT INTO duly_ended (no, queue, state, until, ended, due, attempts, crashes)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )?
-    .execute(params![end.place, freed.queue, state, until, tx.now, freed.due, attempts, freed.crashes])?;
+    .execute(params![end.place, queue, state, until, tx.now, to_micros(end.due), attempts, end.crashes])?;
     Ok(())
 }
 

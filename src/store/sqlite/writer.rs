@@ -3,18 +3,20 @@
 //! Life of a write: a caller sends an op and waits; the thread gathers what has come, begins, reads the clock,
 //! runs each op, commits, answers all, and wakes who should look.
 
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::Instant;
 
 use super::fault;
 use super::tx::{Queues, Tx};
 use super::wake::Waker;
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::error::{Error, Result};
 
 /// Most ops that wait for the thread; more callers wait for their turn.
@@ -24,6 +26,8 @@ const GROUP_MAX: usize = 256;
 /// How long to wait for more company when the last transaction had some: longer groups, fewer syncs.
 const LINGER: Duration = Duration::from_micros(100);
 
+/// How often the file is synced where commits are not: what a loss of power can cost.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Most groups that are passed over before waiting for company is tried again.
 const LINGER_PAUSE_MAX: u32 = 255;
 
@@ -87,12 +91,14 @@ where
 
 impl Writer {
     /// Starts the thread on a connection that is set up already.
-    pub(super) fn start(conn: Connection, clock: Clock, waker: Waker) -> Result<Self> {
+    ///
+    /// With `wal`, commits are not synced one by one: the file of that name is synced once a second instead.
+    pub(super) fn start(conn: Connection, clock: Clock, waker: Waker, wal: Option<PathBuf>) -> Result<Self> {
         let (work, inbox) = channel();
         let thread = std::thread::Builder::new()
             .name("duly-writer".into())
             .spawn(move || {
-                Thread { conn, clock, waker, queues: Queues::default() }.serve(&inbox);
+                Thread { conn, clock, waker, queues: Queues::default(), syncs: Syncs::new(wal) }.serve(&inbox);
             })
             .map_err(|e| Error::store("open", format!("cannot start a thread: {e}")))?;
         Ok(Writer { work: Some(work), room: Arc::new(Semaphore::new(WAITING_MAX)), thread: Some(thread) })
@@ -146,12 +152,13 @@ struct Thread {
     clock: Clock,
     waker: Waker,
     queues: Queues,
+    syncs: Syncs,
 }
 
 impl Thread {
     fn serve(&mut self, inbox: &Receiver<Work>) {
         let mut linger = Linger::default();
-        while let Ok(first) = inbox.recv() {
+        while let Some(first) = self.syncs.next(inbox) {
             let (group, bare) = gather(inbox, first, &mut linger);
             if !group.is_empty() {
                 self.commit(group);
@@ -159,6 +166,7 @@ impl Thread {
             if let Some(bare) = bare {
                 bare(&self.conn);
             }
+            self.syncs.written();
         }
     }
 
@@ -194,6 +202,50 @@ impl Thread {
                 self.queues.forget();
                 Err(failed)
             }
+        }
+    }
+}
+
+/// For `durability=second`: when to sync what was committed without a sync of its own.
+struct Syncs {
+    wal: Option<PathBuf>,
+    /// When the oldest commit that is not synced was made.
+    unsynced: Option<Instant>,
+}
+
+impl Syncs {
+    fn new(wal: Option<PathBuf>) -> Self {
+        Syncs { wal, unsynced: None }
+    }
+
+    /// The next piece of work; meanwhile what is due to be synced is synced.
+    fn next(&mut self, inbox: &Receiver<Work>) -> Option<Work> {
+        while let Some(since) = self.unsynced {
+            match inbox.recv_timeout(SYNC_EVERY.saturating_sub(clock::tick() - since)) {
+                Ok(work) => return Some(work),
+                Err(RecvTimeoutError::Timeout) => self.sync(),
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+        inbox.recv().ok()
+    }
+
+    /// Something was committed.
+    fn written(&mut self) {
+        if self.wal.is_none() {
+            return;
+        }
+        let since = *self.unsynced.get_or_insert_with(clock::tick);
+        if clock::tick() - since >= SYNC_EVERY {
+            self.sync();
+        }
+    }
+
+    fn sync(&mut self) {
+        self.unsynced = None;
+        let synced = self.wal.as_ref().map(|wal| std::fs::File::open(wal).and_then(|wal| wal.sync_data()));
+        if let Some(Err(error)) = synced {
+            tracing::error!(%error, "the disk did not sync; what was committed in the last second may be lost");
         }
     }
 }
