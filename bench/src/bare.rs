@@ -93,21 +93,18 @@ impl Bare {
         self.begin()?;
         let now = now();
         let first: i64 = self.number("SELECT value FROM duly_mark WHERE name = 'number'")?;
+        let mut body = self.conn.prepare_cached(
+            "INSERT INTO duly_job (no, id, queue, kind, args, priority, pushed, max_attempts, timeout_ms, keep_ms,
+                                   unique_key, tags, traceparent)
+             VALUES (?1, ?2, ?3, 'noop', ?4, ?5, ?6, 25, 3600000, 0, NULL, NULL, NULL)",
+        )?;
+        let mut ready = self.conn.prepare_cached(
+            "INSERT INTO duly_ready (queue, priority, seq, no, due, attempts, crashes)
+             VALUES (?1, ?2, ?3, ?3, ?4, 0, 0)",
+        )?;
         for no in first..first + jobs as i64 {
-            let id = Uuid::now_v7();
-            self.conn
-                .prepare_cached(
-                    "INSERT INTO duly_job (no, id, queue, kind, args, priority, pushed, max_attempts, timeout_ms,
-                                           keep_ms, unique_key, tags, traceparent)
-                     VALUES (?1, ?2, ?3, 'noop', ?4, ?5, ?6, 25, 3600000, 0, NULL, NULL, NULL)",
-                )?
-                .execute(params![no, id.as_bytes(), ONE, self.args, NORMAL, now])?;
-            self.conn
-                .prepare_cached(
-                    "INSERT INTO duly_ready (queue, priority, seq, no, due, attempts, crashes)
-                     VALUES (?1, ?2, ?3, ?3, ?4, 0, 0)",
-                )?
-                .execute(params![ONE, NORMAL, no, now])?;
+            body.execute(params![no, Uuid::now_v7().as_bytes(), ONE, self.args, NORMAL, now])?;
+            ready.execute(params![ONE, NORMAL, no, now])?;
         }
         self.conn
             .prepare_cached("UPDATE duly_mark SET value = ?1 WHERE name = 'number'")?
@@ -151,16 +148,14 @@ impl Bare {
 
     fn settle(&self, held: &[Held]) -> Result<()> {
         self.begin()?;
+        let free = "DELETE FROM duly_held WHERE no = ?1 AND node = ?2 AND fence = ?3";
+        let mut free = self.conn.prepare_cached(free)?;
+        let mut delete = self.conn.prepare_cached("DELETE FROM duly_job WHERE no = ?1")?;
+        let mut gone = self.conn.prepare_cached("INSERT OR IGNORE INTO duly_gone_0 (queue, id) VALUES (?1, ?2)")?;
         for Held { id, no, fence, .. } in held {
-            let freed = self
-                .conn
-                .prepare_cached("DELETE FROM duly_held WHERE no = ?1 AND node = ?2 AND fence = ?3")?
-                .execute(params![no, ONE, fence])?;
-            ensure!(freed == 1, "job {no} is not held");
-            self.conn.prepare_cached("DELETE FROM duly_job WHERE no = ?1")?.execute([no])?;
-            self.conn
-                .prepare_cached("INSERT OR IGNORE INTO duly_gone_0 (queue, id) VALUES (?1, ?2)")?
-                .execute(params![ONE, id])?;
+            ensure!(free.execute(params![no, ONE, fence])? == 1, "job {no} is not held");
+            delete.execute([no])?;
+            gone.execute(params![ONE, id])?;
         }
         self.commit()
     }

@@ -58,13 +58,13 @@ pub(crate) async fn against_peers(setting: &Setting) -> Result<Vec<Line>> {
     let mut lines = Vec::new();
     for ((peer, pairs), push) in peers.iter().zip(&pairs).zip(&pushes) {
         for ((batch, _), pair) in BATCHES.iter().zip(pairs) {
-            let line = Line::pair("peers", format!("life, batch {batch}"), Unit::PerSecond, peer.name, pair);
+            let line = Line::pair("peers", format!("life, batch {batch}"), Unit::PerSecond, &peer.name, pair);
             lines.push(match peer.goal {
                 Some(goal) => line.ratio_at_least(goal),
                 None => line,
             });
         }
-        lines.push(Line::pair("peers", "push, 1 task", Unit::PerSecond, peer.name, push));
+        lines.push(Line::pair("peers", "push, 1 task", Unit::PerSecond, &peer.name, push));
     }
     Ok(lines)
 }

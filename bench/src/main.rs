@@ -22,7 +22,7 @@ mod stats;
 mod wake;
 mod worker;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::machine::Machine;
 use crate::options::{Group, Options};
@@ -50,10 +50,14 @@ async fn main() -> Result<()> {
     }
     let setting = Setting { dir: options.dir.join("duly-bench"), quick: options.quick };
     let mut lines = Vec::new();
+    let mut failed = Vec::new();
     for group in &options.groups {
         eprintln!("{}", group.name());
-        let measured = measure(*group, &setting).await.with_context(|| format!("{} failed", group.name()))?;
-        lines.extend(measured);
+        // One that fails does not take the others' figures with it.
+        match measure(*group, &setting).await {
+            Ok(measured) => lines.extend(measured),
+            Err(error) => failed.push(format!("{}: {error:#}", group.name())),
+        }
     }
     let _ = std::fs::remove_dir_all(&setting.dir);
     println!("\n{}", report::table(&lines));
@@ -64,6 +68,7 @@ async fn main() -> Result<()> {
         std::fs::write(file, plot::svg(&machine, &lines))
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
+    ensure!(failed.is_empty(), "not measured\n{}", failed.join("\n"));
     Ok(())
 }
 

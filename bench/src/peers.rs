@@ -11,7 +11,10 @@ use crate::setting::{ARGS_BYTES, Setting};
 /// Jobs of a peer's round.
 const JOBS: usize = 3_000;
 /// Jobs of apalis' rounds: its cost per job grows with the jobs that are done, so it is shown in two sizes.
-const APALIS_JOBS: [usize; 2] = [1_000, 10_000];
+/// With each the goal, if it has one.
+const APALIS_JOBS: [(usize, Option<f64>); 2] = [(1_000, None), (10_000, Some(20.0))];
+/// The peers in Python, each by the name of its package.
+const PYTHON: [&str; 2] = ["huey", "litequeue"];
 /// A smoke run takes so many times fewer.
 const QUICK: usize = 10;
 
@@ -24,7 +27,7 @@ pub(crate) struct Figures {
 
 /// A peer that is ready to run.
 pub(crate) struct Peer {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     /// How many times as many lives a second as the peer duly should have.
     pub(crate) goal: Option<f64>,
     program: PathBuf,
@@ -37,22 +40,17 @@ impl Peer {
     pub(crate) fn all(setting: &Setting) -> Result<Vec<Peer>> {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let apalis = build(&here.join("peers/apalis"))?;
-        let python = venv(&here.join("target/venv"), &["huey", "litequeue"])?;
-        let script = |name: &str| Some(here.join("peers").join(name).join("peer.py"));
-        let mut peers = vec![
-            Peer {
-                name: "apalis, 1,000 jobs",
-                goal: None,
-                program: apalis.clone(),
-                script: None,
-                jobs: APALIS_JOBS[0],
-            },
-            Peer { name: "apalis, 10,000 jobs", goal: Some(20.0), program: apalis, script: None, jobs: APALIS_JOBS[1] },
-            Peer { name: "huey", goal: Some(10.0), program: python.clone(), script: script("huey"), jobs: JOBS },
-            Peer { name: "litequeue", goal: Some(10.0), program: python, script: script("litequeue"), jobs: JOBS },
-        ];
-        if setting.quick {
-            peers.iter_mut().for_each(|peer| peer.jobs /= QUICK);
+        let python = venv(&here.join("target/venv"), &PYTHON)?;
+        let fewer = if setting.quick { QUICK } else { 1 };
+        let mut peers = Vec::new();
+        for (jobs, goal) in APALIS_JOBS {
+            let (name, jobs) = (format!("apalis, {} jobs", jobs / fewer), jobs / fewer);
+            peers.push(Peer { name, goal, program: apalis.clone(), script: None, jobs });
+        }
+        for name in PYTHON {
+            let script = Some(here.join("peers").join(name).join("peer.py"));
+            let (name, program, jobs) = (name.to_owned(), python.clone(), JOBS / fewer);
+            peers.push(Peer { name, goal: Some(10.0), program, script, jobs });
         }
         Ok(peers)
     }
@@ -74,8 +72,14 @@ impl Peer {
 /// Builds a peer in Rust and answers its program.
 fn build(dir: &Path) -> Result<PathBuf> {
     eprintln!("building {}", dir.display());
-    let built =
-        Command::new(env!("CARGO")).args(["build", "--release", "--locked", "-j2"]).current_dir(dir).status()?;
+    // The one that was used to start us, else the one in the path: it finds the right compiler for either.
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .args(["build", "--release", "--locked", "-j2"])
+        // Cargo has set it for our own build; the peer's directory has a setting of its own.
+        .env_remove("LIBSQLITE3_FLAGS")
+        .current_dir(dir)
+        .status()?;
     ensure!(built.success(), "cargo build in {} failed", dir.display());
     let name = dir.file_name().and_then(|name| name.to_str()).context("a peer has a name")?;
     Ok(dir.join("target/release").join(format!("peer-{name}")))
