@@ -15,6 +15,8 @@ use crate::worker::Working;
 const GROUP: &str = "life";
 /// Batch sizes, each with the least ratio to the bare loop that is good enough.
 const BATCHES: [(usize, f64); 2] = [(10, 0.35), (100, 0.5)];
+/// Batches that may be under way: one that is pushed, one that waits, one that runs, one that is settled.
+const AHEAD: usize = 4;
 
 pub(crate) async fn against_the_limit(setting: &Setting) -> Result<Vec<Line>> {
     let mut lines = Vec::new();
@@ -71,13 +73,17 @@ pub(crate) async fn against_peers(setting: &Setting) -> Result<Vec<Line>> {
 
 /// Lives a second, from the first push to the last settle.
 ///
-/// One task pushes `batch` at a time for so long; a worker that runs `batch` at once works at the same time.
+/// One task pushes `batch` at a time for so long, never far ahead, as the bare loop is never ahead at all;
+/// a worker that runs `batch` at once works at the same time.
 async fn lives(file: &Path, options: &str, batch: usize, time: Duration) -> Result<f64> {
     let duly = open(file, options).await?;
     let working = Working::start(duly.worker().queue("default", batch).on(noop)).await?;
     let begin = Instant::now();
     let mut jobs = 0;
     while begin.elapsed() < time {
+        if jobs >= AHEAD * batch {
+            working.settled_more(u32::try_from(batch)?).await?;
+        }
         duly.push_all((0..batch).map(|_| Noop::new())).await?;
         jobs += batch;
     }
