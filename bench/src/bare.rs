@@ -1,0 +1,197 @@
+//! The limit: the SQL that a job's life needs, on duly's own tables, in one bare loop.
+//!
+//! No threads, no channel, no handler, no JSON, no checks beyond the fence: whatever duly adds shows as the ratio to this.
+//! Same settings, same batches, same grown WAL, `synchronous=FULL`.
+
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+use duly::Duly;
+use duly::rusqlite::config::DbConfig;
+use duly::rusqlite::{Connection, params};
+use uuid::Uuid;
+
+use crate::setting::{BULK, noop_args};
+
+/// As much as duly grows its WAL when a worker joins.
+const WAL_BYTES: usize = 8 * 1024 * 1024;
+/// Statements kept prepared.
+const STATEMENTS_MAX: usize = 96;
+/// The queue and the node of every job here.
+const ONE: i64 = 1;
+/// `duly_job.priority` of normal.
+const NORMAL: i64 = 2;
+
+/// One connection on a file that duly has made.
+pub(crate) struct Bare {
+    conn: Connection,
+    args: String,
+}
+
+impl Bare {
+    /// Makes the file with duly, then opens it alone.
+    pub(crate) async fn make(path: &Path) -> Result<Self> {
+        let url = path.to_str().context("the path is not UTF-8")?;
+        drop(Duly::open(url).await?);
+        let conn = Connection::open(path)?;
+        conn.busy_timeout(Duration::from_secs(5))?;
+        conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        // Else SQLite plans the claim anew whenever its bound values have changed.
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+        conn.execute_batch(
+            "PRAGMA synchronous = FULL;
+             PRAGMA wal_autocheckpoint = 1000;
+             PRAGMA journal_size_limit = 16777216;
+             PRAGMA temp_store = MEMORY;
+             PRAGMA trusted_schema = OFF;
+             PRAGMA cell_size_check = ON;
+             INSERT OR IGNORE INTO duly_queue (no, name) VALUES (1, 'default');",
+        )?;
+        let mode: String = conn.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
+        ensure!(mode == "wal", "the journal mode is {mode}, not wal");
+        grow_wal(&conn)?;
+        Ok(Bare { conn, args: noop_args() })
+    }
+
+    /// Jobs a second, pushed `batch` at a time for so long.
+    pub(crate) fn pushes(&self, batch: usize, time: Duration) -> Result<f64> {
+        let begin = Instant::now();
+        let mut jobs = 0;
+        while begin.elapsed() < time {
+            self.push(batch)?;
+            jobs += batch;
+        }
+        Ok(jobs as f64 / begin.elapsed().as_secs_f64())
+    }
+
+    /// Pushes in bulk until the file has so many jobs.
+    pub(crate) fn warm(&self, jobs: usize) -> Result<()> {
+        (0..jobs.div_ceil(BULK)).try_for_each(|_| self.push(BULK.min(jobs)))
+    }
+
+    /// Whole lives a second, `batch` at a time for so long: a commit each for push, claim and settle.
+    pub(crate) fn lives(&self, batch: usize, time: Duration) -> Result<f64> {
+        let begin = Instant::now();
+        let mut jobs = 0;
+        while begin.elapsed() < time {
+            self.live(batch)?;
+            jobs += batch;
+        }
+        Ok(jobs as f64 / begin.elapsed().as_secs_f64())
+    }
+
+    /// The whole life of so many jobs.
+    pub(crate) fn live(&self, batch: usize) -> Result<()> {
+        self.push(batch)?;
+        let held = self.claim(batch)?;
+        ensure!(held.len() == batch, "{} of {batch} jobs claimed", held.len());
+        self.settle(&held)
+    }
+
+    fn push(&self, jobs: usize) -> Result<()> {
+        self.begin()?;
+        let now = now();
+        let first: i64 = self.number("SELECT value FROM duly_mark WHERE name = 'number'")?;
+        let mut body = self.conn.prepare_cached(
+            "INSERT INTO duly_job (no, id, queue, kind, args, priority, pushed, max_attempts, timeout_ms, keep_ms,
+                                   unique_key, tags, traceparent)
+             VALUES (?1, ?2, ?3, 'noop', ?4, ?5, ?6, 25, 3600000, 0, NULL, NULL, NULL)",
+        )?;
+        let mut ready = self.conn.prepare_cached(
+            "INSERT INTO duly_ready (queue, priority, seq, no, due, attempts, crashes)
+             VALUES (?1, ?2, ?3, ?3, ?4, 0, 0)",
+        )?;
+        for no in first..first + jobs as i64 {
+            body.execute(params![no, Uuid::now_v7().as_bytes(), ONE, self.args, NORMAL, now])?;
+            ready.execute(params![ONE, NORMAL, no, now])?;
+        }
+        self.conn
+            .prepare_cached("UPDATE duly_mark SET value = ?1 WHERE name = 'number'")?
+            .execute([first + jobs as i64])?;
+        self.commit()
+    }
+
+    fn claim(&self, max: usize) -> Result<Vec<Held>> {
+        self.begin()?;
+        let mut held: Vec<Held> = self
+            .conn
+            .prepare_cached(
+                "SELECT j.id, j.kind, j.args, r.no, r.priority, r.seq FROM duly_ready r JOIN duly_job j ON j.no = r.no
+                  WHERE r.queue = ?1 ORDER BY r.priority, r.seq LIMIT ?2",
+            )?
+            .query_map(params![ONE, max], |row| {
+                // Args and kind are read as a worker has to; what it does with them is not part of the limit.
+                let (_kind, _args): (String, String) = (row.get(1)?, row.get(2)?);
+                Ok(Held { id: row.get(0)?, no: row.get(3)?, last: (row.get(4)?, row.get(5)?), fence: 0 })
+            })?
+            .collect::<duly::rusqlite::Result<_>>()?;
+        let fence: i64 = self
+            .conn
+            .prepare_cached("UPDATE duly_mark SET value = max(value + 1, ?1) WHERE name = 'fence' RETURNING value")?
+            .query_row([now()], |row| row.get(0))?;
+        held.iter_mut().for_each(|held| held.fence = fence);
+        let (priority, seq) = held.last().map(|held| held.last).context("nothing to claim")?;
+        self.conn
+            .prepare_cached(
+                "INSERT INTO duly_held (no, node, queue, fence, priority, seq, due, attempts, crashes)
+                 SELECT no, ?4, queue, ?5, priority, seq, due, attempts, crashes FROM duly_ready
+                  WHERE queue = ?1 AND (priority, seq) <= (?2, ?3)",
+            )?
+            .execute(params![ONE, priority, seq, ONE, fence])?;
+        self.conn
+            .prepare_cached("DELETE FROM duly_ready WHERE queue = ?1 AND (priority, seq) <= (?2, ?3)")?
+            .execute(params![ONE, priority, seq])?;
+        self.commit()?;
+        Ok(held)
+    }
+
+    fn settle(&self, held: &[Held]) -> Result<()> {
+        self.begin()?;
+        let free = "DELETE FROM duly_held WHERE no = ?1 AND node = ?2 AND fence = ?3";
+        let mut free = self.conn.prepare_cached(free)?;
+        let mut delete = self.conn.prepare_cached("DELETE FROM duly_job WHERE no = ?1")?;
+        let mut gone = self.conn.prepare_cached("INSERT OR IGNORE INTO duly_gone_0 (queue, id) VALUES (?1, ?2)")?;
+        for Held { id, no, fence, .. } in held {
+            ensure!(free.execute(params![no, ONE, fence])? == 1, "job {no} is not held");
+            delete.execute([no])?;
+            gone.execute(params![ONE, id])?;
+        }
+        self.commit()
+    }
+
+    fn begin(&self) -> Result<()> {
+        self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        Ok(())
+    }
+
+    fn commit(&self) -> Result<()> {
+        self.conn.prepare_cached("COMMIT")?.execute([])?;
+        Ok(())
+    }
+
+    fn number(&self, sql: &str) -> Result<i64> {
+        Ok(self.conn.prepare_cached(sql)?.query_row([], |row| row.get(0))?)
+    }
+}
+
+/// A claimed job.
+struct Held {
+    id: [u8; 16],
+    no: i64,
+    last: (i64, i64),
+    fence: i64,
+}
+
+/// A transaction larger than the cache spills into the WAL, then is rolled back: the WAL has its size.
+fn grow_wal(conn: &Connection) -> Result<()> {
+    conn.execute_batch("PRAGMA cache_size = 16; BEGIN IMMEDIATE;")?;
+    conn.execute("INSERT INTO duly_meta (name, value) VALUES ('growing', CAST(zeroblob(?1) AS TEXT))", [WAL_BYTES])?;
+    conn.execute_batch("ROLLBACK; PRAGMA cache_size = -16384;")?;
+    Ok(())
+}
+
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}

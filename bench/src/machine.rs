@@ -1,0 +1,82 @@
+//! What the figures were measured on: without it they say nothing.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) date: String,
+    pub(crate) cores: usize,
+    pub(crate) cpu: String,
+    pub(crate) kernel: String,
+    /// File system and device below the directory of the files.
+    pub(crate) disk: String,
+    /// Load average of the last minute at the start: above about 0.5 somebody else was at work too.
+    pub(crate) load: String,
+    pub(crate) sqlite: String,
+}
+
+impl Machine {
+    pub(crate) fn look(dir: &Path) -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let cpu = read("/proc/cpuinfo");
+        let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        Machine {
+            date: jiff::Zoned::now().strftime("%Y-%m-%d %H:%M").to_string(),
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            cpu: cpu.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.to_owned()),
+            kernel: format!("{} {}", std::env::consts::OS, release(&read("/proc/sys/kernel/osrelease"))),
+            disk: disk(dir, &read("/proc/mounts")),
+            load: read("/proc/loadavg").split(' ').next().unwrap_or("?").to_owned(),
+            sqlite: duly::rusqlite::version().to_owned(),
+        }
+    }
+
+    /// Files in memory make every sync free: such figures must not be mistaken for real ones.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.disk.starts_with("tmpfs") || self.disk.starts_with("ramfs")
+    }
+}
+
+impl std::fmt::Display for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Machine { date, cores, cpu, kernel, disk, load, sqlite } = self;
+        write!(f, "{date}, {cores} cores ({cpu}), {kernel}, {disk}, SQLite {sqlite}, load at the start {load}")
+    }
+}
+
+/// The kernel's version without what its builder has added.
+fn release(text: &str) -> &str {
+    text.trim().split('-').next().unwrap_or_default()
+}
+
+/// The file system of the mount point that is nearest above the directory.
+fn disk(dir: &Path, mounts: &str) -> String {
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let nearest = mounts
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            Some((words.next()?, words.next()?, words.next()?))
+        })
+        .filter(|(_, point, _)| dir.starts_with(point))
+        .max_by_key(|(_, point, _)| point.len());
+    match nearest {
+        Some((device, _, system)) => format!("{system} on {device}"),
+        None => "unknown file system".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_mount_counts() {
+        let mounts = "/dev/vda / ext4 rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n";
+        assert_eq!(disk(Path::new("/tmp"), mounts), "tmpfs on tmpfs");
+        assert_eq!(disk(Path::new("/usr"), mounts), "ext4 on /dev/vda");
+        assert_eq!(disk(Path::new("/usr"), ""), "unknown file system");
+    }
+}

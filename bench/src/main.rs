@@ -1,0 +1,87 @@
+//! duly-bench: what duly costs, beside the limit of its store and beside its peers, in one run.
+//!
+//! Each measurement is a file of its own and answers lines of one table.
+//! Rounds of both sides take turns, and a ratio is taken inside a round: a noisy neighbour hits both alike.
+
+mod bare;
+mod child;
+mod flood;
+mod growth;
+mod life;
+mod lone;
+mod machine;
+mod options;
+mod peers;
+mod plot;
+mod push;
+mod reopen;
+mod report;
+mod setting;
+mod shrink;
+mod stats;
+mod wake;
+mod worker;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::machine::Machine;
+use crate::options::{Group, Options};
+use crate::report::Line;
+use crate::setting::Setting;
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> Result<()> {
+    let given: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(role) = child::role(&given)? {
+        return child::play(role).await;
+    }
+    let options = match Options::parse(&given) {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("{why}\n\n{}", options::USAGE);
+            std::process::exit(2);
+        }
+    };
+    std::fs::create_dir_all(&options.dir).with_context(|| format!("cannot make {}", options.dir.display()))?;
+    let machine = Machine::look(&options.dir);
+    println!("{machine}");
+    if machine.is_in_memory() {
+        println!("The files are in memory, where a sync costs nothing: name a directory on a disk with --dir.");
+    }
+    let setting = Setting { dir: options.dir.join("duly-bench"), quick: options.quick };
+    let mut lines = Vec::new();
+    let mut failed = Vec::new();
+    for group in &options.groups {
+        eprintln!("{}", group.name());
+        // One that fails does not take the others' figures with it.
+        match measure(*group, &setting).await {
+            Ok(measured) => lines.extend(measured),
+            Err(error) => failed.push(format!("{}: {error:#}", group.name())),
+        }
+    }
+    let _ = std::fs::remove_dir_all(&setting.dir);
+    println!("\n{}", report::table(&lines));
+    if options.json {
+        println!("{}", serde_json::json!({ "machine": machine, "lines": lines }));
+    }
+    if let Some(file) = &options.plot {
+        std::fs::write(file, plot::svg(&machine, &lines))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    ensure!(failed.is_empty(), "not measured\n{}", failed.join("\n"));
+    Ok(())
+}
+
+async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
+    match group {
+        Group::Push => push::run(setting).await,
+        Group::Life => life::against_the_limit(setting).await,
+        Group::Peers => life::against_peers(setting).await,
+        Group::Lone => lone::run(setting).await,
+        Group::Growth => growth::run(setting).await,
+        Group::Flood => flood::run(setting).await,
+        Group::Reopen => reopen::run(setting).await,
+        Group::Wake => wake::run(setting).await,
+        Group::Shrink => shrink::run(setting).await,
+    }
+}

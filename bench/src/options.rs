@@ -1,0 +1,109 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+pub(crate) const USAGE: &str = "\
+usage: bench [NAMES] [--quick] [--plot FILE.svg] [--json] [--dir DIR]
+
+NAMES    push life peers lone growth flood reopen wake shrink; all of them if none is named
+--quick  a smoke run of under a minute, small and without peers: its figures say little
+--plot   writes a bar chart
+--json   prints the figures as JSON too
+--dir    where the files are made, on a real disk (default: target)";
+
+/// A measurement by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    Push,
+    Life,
+    Peers,
+    Lone,
+    Growth,
+    Flood,
+    Reopen,
+    Wake,
+    Shrink,
+}
+
+const ALL: [Group; 9] = [
+    Group::Push,
+    Group::Life,
+    Group::Peers,
+    Group::Lone,
+    Group::Growth,
+    Group::Flood,
+    Group::Reopen,
+    Group::Wake,
+    Group::Shrink,
+];
+
+impl Group {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Group::Push => "push",
+            Group::Life => "life",
+            Group::Peers => "peers",
+            Group::Lone => "lone",
+            Group::Growth => "growth",
+            Group::Flood => "flood",
+            Group::Reopen => "reopen",
+            Group::Wake => "wake",
+            Group::Shrink => "shrink",
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) groups: Vec<Group>,
+    pub(crate) quick: bool,
+    pub(crate) json: bool,
+    pub(crate) plot: Option<PathBuf>,
+    pub(crate) dir: PathBuf,
+}
+
+impl Options {
+    pub(crate) fn parse(given: &[String]) -> Result<Self> {
+        let mut options =
+            Options { groups: Vec::new(), quick: false, json: false, plot: None, dir: PathBuf::from("target") };
+        let mut words = given.iter();
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--quick" => options.quick = true,
+                "--json" => options.json = true,
+                "--plot" => options.plot = Some(words.next().context("--plot needs a file")?.into()),
+                "--dir" => options.dir = words.next().context("--dir needs a directory")?.into(),
+                name => match ALL.into_iter().find(|group| group.name() == name) {
+                    Some(group) => options.groups.push(group),
+                    None => bail!("there is no measurement or option {name:?}"),
+                },
+            }
+        }
+        if options.groups.is_empty() {
+            // A smoke run must work where there is nothing but a Rust toolchain.
+            options.groups = ALL.into_iter().filter(|group| !options.quick || *group != Group::Peers).collect();
+        }
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options> {
+        Options::parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn names_choose_and_none_means_all() {
+        assert_eq!(parse("").expect("good").groups, ALL);
+        assert_eq!(parse("wake push").expect("good").groups, [Group::Wake, Group::Push]);
+        let quick = parse("--quick --plot a.svg").expect("good");
+        assert!(quick.quick && quick.plot.is_some() && !quick.groups.contains(&Group::Peers));
+        assert!(parse("--plot").is_err());
+        assert!(parse("wakes").expect_err("bad").to_string().contains("wakes"));
+    }
+}

@@ -1,0 +1,163 @@
+//! The lines of the table: a claim is a ratio, and a goal is met or not.
+
+use serde::Serialize;
+
+use crate::stats::Pair;
+
+/// What a number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Unit {
+    PerSecond,
+    Micros,
+    Millis,
+    Percent,
+    Megabytes,
+}
+
+/// One side's figure.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figure {
+    pub(crate) who: String,
+    pub(crate) value: f64,
+    pub(crate) unit: Unit,
+}
+
+impl Figure {
+    pub(crate) fn new(who: impl Into<String>, value: f64, unit: Unit) -> Self {
+        Figure { who: who.into(), value, unit }
+    }
+
+    pub(crate) fn shown(&self) -> String {
+        let value = self.value;
+        match self.unit {
+            Unit::PerSecond if value >= 10_000.0 => format!("{:.1}k/s", value / 1_000.0),
+            Unit::PerSecond => format!("{value:.0}/s"),
+            Unit::Micros => format!("{value:.1} us"),
+            Unit::Millis => format!("{value:.2} ms"),
+            Unit::Percent => format!("{value:.2} %"),
+            Unit::Megabytes => format!("{value:.2} MB"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Goal {
+    pub(crate) text: String,
+    pub(crate) met: bool,
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Line {
+    pub(crate) group: &'static str,
+    pub(crate) name: String,
+    pub(crate) ours: Figure,
+    pub(crate) other: Option<Figure>,
+    pub(crate) ratio: Option<f64>,
+    pub(crate) spread: Option<(f64, f64)>,
+    pub(crate) goal: Option<Goal>,
+}
+
+impl Line {
+    /// A figure of duly's alone.
+    pub(crate) fn alone(group: &'static str, name: impl Into<String>, value: f64, unit: Unit) -> Self {
+        let ours = Figure::new("duly", value, unit);
+        Line { group, name: name.into(), ours, other: None, ratio: None, spread: None, goal: None }
+    }
+
+    /// Medians of both sides and the median of the rounds' ratios.
+    pub(crate) fn pair(group: &'static str, name: impl Into<String>, unit: Unit, who: &str, pair: &Pair) -> Self {
+        Line {
+            other: Some(Figure::new(who, pair.theirs.median(), unit)),
+            ratio: Some(pair.ratio()),
+            spread: Some(pair.spread()),
+            ..Line::alone(group, name, pair.ours.median(), unit)
+        }
+    }
+
+    pub(crate) fn against(mut self, who: &str, value: f64) -> Self {
+        self.ratio = Some(self.ours.value / value);
+        self.other = Some(Figure::new(who, value, self.ours.unit));
+        self
+    }
+
+    pub(crate) fn ratio_at_least(self, least: f64) -> Self {
+        let met = self.ratio.is_some_and(|ratio| ratio >= least);
+        self.goal(format!(">= {least}x"), met)
+    }
+
+    pub(crate) fn ratio_at_most(self, most: f64) -> Self {
+        let met = self.ratio.is_some_and(|ratio| ratio <= most);
+        self.goal(format!("<= {most}x"), met)
+    }
+
+    pub(crate) fn below(self, most: f64) -> Self {
+        let limit = Figure { value: most, ..self.ours.clone() };
+        let met = self.ours.value < most;
+        self.goal(format!("< {}", limit.shown()), met)
+    }
+
+    pub(crate) fn goal(mut self, text: impl Into<String>, met: bool) -> Self {
+        self.goal = Some(Goal { text: text.into(), met });
+        self
+    }
+
+    fn cells(&self) -> [String; 6] {
+        let ratio = match (self.ratio, self.spread) {
+            (Some(ratio), Some((min, max))) => format!("{} ({}-{})", times(ratio), digits(min), digits(max)),
+            (Some(ratio), None) => times(ratio),
+            (None, _) => "-".to_owned(),
+        };
+        let other = self.other.as_ref().map(|other| format!("{} {}", other.who, other.shown()));
+        let goal = self.goal.as_ref();
+        [
+            self.name.clone(),
+            self.ours.shown(),
+            other.unwrap_or_else(|| "-".to_owned()),
+            ratio,
+            goal.map_or("-", |goal| &goal.text).to_owned(),
+            goal.map_or("-", |goal| if goal.met { "met" } else { "MISSED" }).to_owned(),
+        ]
+    }
+}
+
+fn digits(ratio: f64) -> String {
+    if ratio.abs() >= 10.0 { format!("{ratio:.0}") } else { format!("{ratio:.2}") }
+}
+
+pub(crate) fn times(ratio: f64) -> String {
+    format!("{}x", digits(ratio))
+}
+
+const HEAD: [&str; 6] = ["what", "duly", "the other side", "ratio (rounds)", "goal", ""];
+
+/// The table as Markdown, so that it can be put into a document as it is.
+pub(crate) fn table(lines: &[Line]) -> String {
+    let mut rows = vec![HEAD.map(str::to_owned)];
+    rows.extend(lines.iter().map(Line::cells));
+    let widths: Vec<usize> =
+        (0..HEAD.len()).map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0)).collect();
+    let line = |row: &[String; 6]| {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        format!("| {} |\n", cells.join(" | "))
+    };
+    let rule = widths.iter().map(|width| "-".repeat(width + 2)).collect::<Vec<_>>().join("|");
+    let body: String = rows[1..].iter().map(line).collect();
+    format!("{}|{rule}|\n{body}", line(&rows[0]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_whether_its_goal_is_met() {
+        let mut pair = Pair::default();
+        pair.record(20_000.0, 40_000.0);
+        let line = Line::pair("life", "batch 10", Unit::PerSecond, "bare loop", &pair).ratio_at_least(0.35);
+        let shown = table(&[line.clone(), line.ratio_at_least(0.6)]);
+        assert!(shown.contains("| batch 10 | 20.0k/s | bare loop 40.0k/s | 0.50x (0.50-0.50) | >= 0.35x | met    |"));
+        assert!(shown.contains("| >= 0.6x  | MISSED |"), "{shown}");
+    }
+}
