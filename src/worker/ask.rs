@@ -83,7 +83,9 @@ impl Shift {
 
     /// A node that cannot take a job must not stand in the way of those that can.
     fn step_back(&mut self, now: Instant) {
-        let none_free = self.grace_until.is_some() || self.free() == 0;
+        // By what runs, not by what is asked for: an empty answer gives its slots back at once.
+        let running: usize = self.lanes.iter().map(|lane| lane.running).sum();
+        let none_free = self.grace_until.is_some() || running >= self.settings.concurrency;
         for at in 0..self.lanes.len() {
             let lane = &self.lanes[at];
             if lane.idle && lane.may_ask(now) && (none_free || lane.running >= lane.limit) {

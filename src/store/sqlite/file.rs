@@ -84,6 +84,11 @@ pub(super) fn wal_of(path: &Path) -> PathBuf {
     PathBuf::from(wal)
 }
 
+/// How much is free on the disk that a file is on.
+pub(super) fn free_bytes(path: &Path) -> u64 {
+    rustix::fs::statvfs(path).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
 /// A process may have been killed between writing a commit and syncing it. Opening has recovered that commit:
 /// from now on it is seen, and answered for, so it must be on the disk.
 fn sync_recovered(path: &Path) -> Result<()> {

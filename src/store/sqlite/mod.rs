@@ -45,6 +45,8 @@ pub(crate) use push_in::push_in;
 
 /// The WAL is grown to this size once: overwriting is much cheaper to sync than growing.
 const WAL_BYTES: usize = 8 * 1024 * 1024;
+/// Where less is free on the disk, the WAL is left to grow as it needs.
+const WAL_ROOM_BYTES: u64 = 256 * 1024 * 1024;
 /// Free pages that make it worth to shrink the file, if they are also most of it.
 const VACUUM_PAGES_MIN: i64 = 4_096;
 /// Most pages in use for which the file is shrunk: it is copied whole, under the write lock.
@@ -130,8 +132,9 @@ impl Sqlite {
             let _ = self.board.leave(id);
             return Err(error);
         }
-        if self.path.is_some() && !self.wal_grown.swap(true, Ordering::Relaxed) {
-            // Only makes commits cheaper: on a full disk they go on without it.
+        let roomy = self.path.as_deref().is_some_and(|path| file::free_bytes(path) >= WAL_ROOM_BYTES);
+        if roomy && !self.wal_grown.swap(true, Ordering::Relaxed) {
+            // Only makes commits cheaper: they go on without it.
             if let Err(error) = self.writer.upkeep("beat", grow_wal).await {
                 tracing::warn!(%error, "the WAL could not be grown");
             }
