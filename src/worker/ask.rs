@@ -28,7 +28,7 @@ const QUARANTINE: Duration = Duration::from_millis(250);
 
 /// An answer of the store.
 pub(super) enum Answered {
-    Claimed(usize, Ask, Result<Claimed>),
+    Claimed(usize, Ask, Instant, Result<Claimed>),
     Settled(Vec<Finished>, Instant, Result<Vec<JobId>>),
     Pruned(usize, Result<usize>),
 }
@@ -110,7 +110,8 @@ impl Shift {
         lane.asked = max;
         let claim = Claim { queue: lane.queue.clone(), max, redo, suspect };
         let (store, node) = (self.store.clone(), self.node.id);
-        self.asks.push(Box::pin(async move { Answered::Claimed(at, ask, store.claim(node, claim).await) }));
+        let sent = clock::tick();
+        self.asks.push(Box::pin(async move { Answered::Claimed(at, ask, sent, store.claim(node, claim).await) }));
     }
 
     fn settle(&mut self, now: Instant) {
@@ -142,13 +143,13 @@ impl Shift {
 
     pub(super) fn answered(&mut self, answered: Answered) {
         match answered {
-            Answered::Claimed(at, ask, claimed) => {
+            Answered::Claimed(at, ask, sent, claimed) => {
                 let lane = &mut self.lanes[at];
                 lane.asking = false;
                 lane.asked = 0;
                 self.redoing &= !matches!(ask, Ask::Redo);
                 match claimed {
-                    Ok(claimed) => self.claimed(at, ask, claimed),
+                    Ok(claimed) => self.claimed(at, ask, sent, claimed),
                     Err(error) => self.claim_failed(at, ask, &error),
                 }
             }
@@ -164,12 +165,15 @@ impl Shift {
         }
     }
 
-    fn claimed(&mut self, at: usize, ask: Ask, claimed: Claimed) {
+    fn claimed(&mut self, at: usize, ask: Ask, sent: Instant, claimed: Claimed) {
         let lane = &mut self.lanes[at];
         lane.failures = 0;
         lane.not_before = None;
         match ask {
-            Ask::Take(max, suspect) => self.took(at, max, suspect, claimed),
+            Ask::Take(max, suspect) => {
+                self.schedule_look(at, sent, &claimed);
+                self.took(at, max, suspect, claimed);
+            }
             Ask::StepBack => lane.maybe_ready = true,
             Ask::Redo => {
                 lane.redo = false;
@@ -177,6 +181,14 @@ impl Shift {
                 self.reconcile(at, claimed);
             }
         }
+    }
+
+    /// When to look again. The answer counts from the store's moment, which lies between the question and now.
+    fn schedule_look(&mut self, at: usize, sent: Instant, claimed: &Claimed) {
+        let now = clock::tick();
+        let ago = self.settings.duly.options.clock.now().duration_since(claimed.now).unwrap_or_default();
+        let moment = now - ago.min(now - sent);
+        self.lanes[at].look_at = claimed.next_due.map(|due| moment + due + RANK_STEP * claimed.rank);
     }
 
     fn took(&mut self, at: usize, max: usize, suspect: Option<NodeId>, claimed: Claimed) {
@@ -191,7 +203,6 @@ impl Shift {
         // A full answer takes the node off the idle list: nobody wakes it, it looks again when it has room.
         lane.idle = claimed.jobs.len() < max && !claimed.more;
         lane.maybe_ready |= !lane.idle || !lane.suspects.is_empty();
-        lane.look_at = claimed.next_due.map(|due| clock::tick() + due + RANK_STEP * claimed.rank);
         for held in claimed.jobs {
             self.begin(at, held, claimed.now);
         }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::lane::Lane;
@@ -216,7 +217,7 @@ impl Worker {
                 token.cancel();
             }
         });
-        let tally = self.shift(Mode::Serve, stop, at_once)?.work().await;
+        let tally = at_work(self.shift(Mode::Serve, stop, at_once)?).await;
         signals.abort();
         tally
     }
@@ -228,17 +229,18 @@ impl Worker {
 
     /// Works until the first token is cancelled; the second ends the grace time at once.
     pub async fn run_until_either(self, stop: CancellationToken, at_once: CancellationToken) -> Result<Tally> {
-        self.shift(Mode::Serve, stop, at_once)?.work().await
+        at_work(self.shift(Mode::Serve, stop, at_once)?).await
     }
 
-    /// Works until nothing is ready or running in its queues. Jobs that are due later stay where they are.
+    /// Works until it finds nothing ready in its queues and runs nothing itself. Jobs that are due later stay where they
+    /// are, and so do those that another node runs.
     pub async fn drain(self) -> Result<Tally> {
         self.drain_until_either(CancellationToken::new(), CancellationToken::new()).await
     }
 
     /// Works until nothing is ready or running, or the first token is cancelled; the second ends the grace time at once.
     pub async fn drain_until_either(self, stop: CancellationToken, at_once: CancellationToken) -> Result<Tally> {
-        self.shift(Mode::Drain, stop, at_once)?.work().await
+        at_work(self.shift(Mode::Drain, stop, at_once)?).await
     }
 
     fn shift(mut self, mode: Mode, stop: CancellationToken, at_once: CancellationToken) -> Result<Shift> {
@@ -291,5 +293,17 @@ impl Worker {
             }
         }
         Ok(())
+    }
+}
+
+/// Runs the loop as a task, beside the attempts that it starts: awaited from `main` it would have a thread of its own,
+/// and every attempt would cross from one to the other. Dropping this ends it.
+async fn at_work(shift: Shift) -> Result<Tally> {
+    let mut task = JoinSet::new();
+    task.spawn(shift.work());
+    match task.join_next().await {
+        Some(Ok(tally)) => tally,
+        Some(Err(error)) => Err(Error::store("run", format!("the worker's loop has ended: {error}"))),
+        None => Err(Error::store("run", "the worker's loop has not begun")),
     }
 }

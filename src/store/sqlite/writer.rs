@@ -283,10 +283,10 @@ impl Failed {
 
 type Bare = Box<dyn FnOnce(&Connection) + Send>;
 
-/// Whether others are about: only then is it worth to wait for them.
+/// How many to wait for: as many as came last time, and now and then more, since waves of callers may be one.
 #[derive(Default)]
 struct Company {
-    last: usize,
+    expected: usize,
     patience: Patience,
 }
 
@@ -294,7 +294,7 @@ struct Company {
 fn gather(inbox: &Receiver<Work>, first: Work, company: &mut Company) -> (Vec<Box<dyn Op>>, Option<Bare>) {
     let mut group = Vec::new();
     let mut next = Some(first);
-    let mut waited_at = None;
+    let mut tried_at = None;
     while let Some(work) = next.take() {
         match work {
             Work::Op(op) => group.push(op),
@@ -304,13 +304,15 @@ fn gather(inbox: &Receiver<Work>, first: Work, company: &mut Company) -> (Vec<Bo
             break;
         }
         next = inbox.try_recv().ok();
-        if next.is_none() && (waited_at.is_some() || (company.last > 1 && company.patience.is_worth_it())) {
-            waited_at.get_or_insert(group.len());
+        if next.is_none() && group.len() < company.expected {
+            next = inbox.recv_timeout(LINGER).ok();
+        } else if next.is_none() && group.len() > 1 && (tried_at.is_some() || company.patience.is_worth_it()) {
+            tried_at.get_or_insert(group.len());
             next = inbox.recv_timeout(LINGER).ok();
         }
     }
-    company.last = group.len();
-    if let Some(at) = waited_at {
+    company.expected = group.len();
+    if let Some(at) = tried_at {
         company.patience.learn(group.len() - at);
     }
     (group, None)
