@@ -45,6 +45,8 @@ pub struct Model {
     pub paused: BTreeSet<&'static str>,
     gone: BTreeSet<(&'static str, JobId)>,
     counter: u64,
+    /// The counter when the push under way began.
+    batch: u64,
 }
 
 impl Model {
@@ -64,6 +66,11 @@ impl Model {
         })
     }
 
+    /// The jobs that follow are of one push.
+    pub fn begin_push(&mut self) {
+        self.batch = self.counter;
+    }
+
     pub fn push(&mut self, pushing: Pushing) -> Pushed {
         let known = self.jobs.iter().any(|j| j.pushing.id == pushing.id && j.pushing.queue == pushing.queue);
         if known || self.gone.contains(&(pushing.queue, pushing.id)) {
@@ -73,7 +80,8 @@ impl Model {
         if let Some(old) = pushing.unique.and_then(|key| self.holder(pushing.queue, key)) {
             let running = matches!(self.jobs[old].at, At::Held { .. });
             let id = self.jobs[old].pushing.id;
-            if pushing.conflict == Conflict::Keep || running {
+            let of_this_push = self.jobs[old].no > self.batch;
+            if pushing.conflict == Conflict::Keep || running || of_this_push {
                 return Pushed::Existing(id);
             }
             self.forget(old);

@@ -134,6 +134,7 @@ impl History {
     async fn push(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
         let mut pushes = Vec::new();
         let mut expected = Vec::new();
+        self.model.begin_push();
         for _ in 0..self.random.usize(1..4) {
             let pushing = self.pushing();
             let mut push = Push::new("job", "{}").queue(pushing.queue).priority(pushing.priority);
