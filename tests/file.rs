@@ -107,3 +107,58 @@ async fn many_stores_open_one_new_file_at_once() {
         duly.push(Push::new("kind", "{}")).await.expect("pushes");
     }
 }
+
+/// A connection that holds the file's write lock until it is told otherwise.
+fn lock(file: &Path) -> duly::rusqlite::Connection {
+    let conn = duly::rusqlite::Connection::open(file).expect("opens");
+    conn.execute_batch("BEGIN IMMEDIATE").expect("takes the lock");
+    conn
+}
+
+#[tokio::test]
+async fn a_node_whose_first_beat_failed_joins_with_the_next() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("duly.db");
+    let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
+    let node = duly::Node::fresh(vec!["default".into()]);
+    let locked = lock(&file);
+    duly.store().beat(&node).await.expect_err("cannot be registered");
+    locked.execute_batch("ROLLBACK").expect("lets go");
+
+    duly.store().beat(&node).await.expect("joins");
+    let nodes = duly.nodes().await.expect("lists");
+    assert_eq!(nodes.iter().map(|n| (n.id, n.alive)).collect::<Vec<_>>(), [(node.id, true)]);
+}
+
+#[tokio::test]
+async fn a_job_that_is_claimed_after_the_stop_is_given_back_unstarted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("duly.db");
+    let duly = Duly::open(format!("{}?lease=300ms", file.display())).await.expect("opens");
+    let (joined, mut ready) = mpsc::unbounded_channel();
+    let (started, mut starts) = mpsc::unbounded_channel();
+    let stop = CancellationToken::new();
+    let worker = duly.worker().grace(Duration::ZERO).on_kind("kind", |_| async {}).on_event(move |event| match event {
+        duly::Event::Joined { .. } => drop(joined.send(())),
+        duly::Event::Started { .. } => drop(started.send(())),
+        _ => {}
+    });
+    let run = tokio::spawn(worker.run_until(stop.clone()));
+    ready.recv().await.expect("joins");
+
+    // The worker's next look waits for this transaction; the job comes with its commit, after the stop.
+    let mut conn = duly::rusqlite::Connection::open(&file).expect("opens");
+    let tx = conn.transaction_with_behavior(duly::rusqlite::TransactionBehavior::Immediate).expect("begins");
+    let after = duly.push_in(&tx, [Push::new("kind", "{}")]).expect("pushes");
+    let id = after.pushed[0].id();
+    tokio::time::sleep(Duration::from_millis(400)).await; // several beats, each with a look
+    stop.cancel();
+    tokio::task::yield_now().await;
+    tx.commit().expect("commits");
+
+    run.await.expect("no panic").expect("ends well");
+    assert!(starts.try_recv().is_err(), "it was never started");
+    let record = duly.get(id).await.expect("looks").expect("is there");
+    assert_eq!((record.state, record.crashes), (duly::State::Ready, 0));
+    after.wake();
+}
