@@ -45,7 +45,7 @@ pub(crate) enum Jobs {
         /// The job's id, as push printed it
         id: JobId,
         /// Wait at most so long (then exit code 124)
-        #[arg(long, value_name = "DURATION", value_parser = time::parse_duration)]
+        #[arg(long, value_name = "DURATION", value_parser = duly::store::duration)]
         timeout: Option<Duration>,
     },
 }

@@ -37,7 +37,7 @@ pub(crate) struct Push {
     command: Vec<OsString>,
 
     /// So long from now: 10m, 1h30m, 7d
-    #[arg(long = "in", id = "after", value_name = "DURATION", value_parser = time::parse_duration)]
+    #[arg(long = "in", id = "after", value_name = "DURATION", value_parser = duly::store::duration)]
     after: Option<Duration>,
 
     /// At this moment, local time: '2026-12-01 09:00', 14:30, 'tomorrow 9:00', or RFC 3339
@@ -69,11 +69,11 @@ pub(crate) struct Push {
     max_attempts: u32,
 
     /// How long one attempt may run
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = time::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duly::store::duration)]
     timeout: Duration,
 
     /// How long the job stays in the store once it is done [default: the store's, 1d]
-    #[arg(long, value_name = "DURATION", value_parser = time::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duly::store::duration)]
     keep: Option<Duration>,
 
     /// A word to find the job by; may be given several times
@@ -85,7 +85,7 @@ pub(crate) struct Push {
     wait: bool,
 
     /// Wait at most so long (then exit code 124)
-    #[arg(long, value_name = "DURATION", requires = "wait", value_parser = time::parse_duration)]
+    #[arg(long, value_name = "DURATION", requires = "wait", value_parser = duly::store::duration)]
     wait_timeout: Option<Duration>,
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;
-use jiff::{SpanRelativeTo, Timestamp, ToSpan, Zoned};
+use jiff::{Timestamp, ToSpan, Zoned};
 
 /// The present moment.
 pub(crate) fn now() -> SystemTime {
@@ -32,17 +32,6 @@ fn timestamp(moment: SystemTime) -> Timestamp {
 
 fn zoned(moment: SystemTime) -> Zoned {
     timestamp(moment).to_zoned(TimeZone::system())
-}
-
-/// `500ms`, `90s`, `1h30m`, `7d`, `0`: for clap.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "not a duration; write 500ms, 90s, 1h30m or 7d".to_owned();
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let span: jiff::Span = text.parse().map_err(|_| wrong())?;
-    let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| wrong())?;
-    Duration::try_from(signed).map_err(|_| wrong())
 }
 
 /// A moment, in local time unless it names a zone: for clap.
@@ -143,7 +132,6 @@ mod tests {
         #[test]
         fn any_text_parses_or_is_refused(text in ".*", digits in "[0-9: T+Zdhms.-]{0,20}") {
             for text in [&text, &digits, &format!("tomorrow {text}"), &format!("tomorrow {digits}")] {
-                let _ = parse_duration(text);
                 let _ = parse_moment(text);
             }
         }
@@ -178,17 +166,6 @@ mod tests {
         }
         for text in ["", "soon", "25:00", "tomorrow", "2026-13-01", "9", "-1:00"] {
             assert_eq!(at(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn durations_as_people_write_them() {
-        assert_eq!(parse_duration("10m"), Ok(Duration::from_secs(600)));
-        assert_eq!(parse_duration("1h30m"), Ok(Duration::from_secs(5_400)));
-        assert_eq!(parse_duration("7d"), Ok(Duration::from_secs(7 * 86_400)));
-        assert_eq!(parse_duration("0"), Ok(Duration::ZERO));
-        for text in ["", "10", "-5s", "soon", "1mo"] {
-            assert!(parse_duration(text).is_err(), "{text}");
         }
     }
 

@@ -18,7 +18,7 @@ use crate::events::Told;
 use crate::exec::{COMMAND, Runner};
 use crate::exit::{self, Fail};
 use crate::printer::Printer;
-use crate::{notify, store, time};
+use crate::{notify, store};
 
 const CONCURRENCY: usize = 10;
 const GRACE: Duration = Duration::from_secs(25);
@@ -58,7 +58,7 @@ pub(crate) struct Work {
     until_empty: bool,
 
     /// How long running jobs may go on once the worker stops [default: 25s]
-    #[arg(long, value_name = "DURATION", value_parser = time::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duly::store::duration)]
     grace: Option<Duration>,
 
     /// How often a job may take its worker down before it is dead [default: 3]
@@ -183,7 +183,7 @@ impl Work {
         if program.as_ref().is_some_and(|argv| argv.first().is_none_or(String::is_empty)) {
             return Err(wrong("exec", "names no program"));
         }
-        let configured = config.grace.map(|text| time::parse_duration(&text)).transpose();
+        let configured = config.grace.map(|text| duly::store::duration(&text)).transpose();
         let grace = self.grace.or(configured.map_err(|why| wrong("work.grace", &why))?).unwrap_or(GRACE);
         Ok(Plan {
             queues: queues.iter().map(|text| queue(text)).collect::<Result<_, _>>()?,

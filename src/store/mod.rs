@@ -19,7 +19,7 @@ mod open;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
-pub use open::Durability;
+pub use open::{Durability, duration};
 #[cfg(feature = "sqlite")]
 pub(crate) use open::file_of;
 pub(crate) use open::{Options, open};

@@ -161,9 +161,13 @@ pub(crate) fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A duration as people write it: `90s`, `1h30m`, `7d`, `0`.
-pub(crate) fn parse_duration(field: &'static str, text: &str) -> Result<Duration> {
-    let wrong = || Error::invalid(field, format!("{text:?} is not a duration; write 500ms, 90s, 1h30m or 7d"));
+fn parse_duration(field: &'static str, text: &str) -> Result<Duration> {
+    duration(text).map_err(|reason| Error::invalid(field, format!("{text:?} is {reason}")))
+}
+
+/// A duration as people write it: `500ms`, `90s`, `1h30m`, `7d`, `0`. If it is none, what is wrong with it.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "not a duration; write 500ms, 90s, 1h30m or 7d".to_owned();
     if text == "0" {
         return Ok(Duration::ZERO);
     }
