@@ -64,7 +64,9 @@ pub use rusqlite;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::AfterCommit;
 pub use store::{Durability, Filter, Health, Page, QueueCounts};
-pub use worker::Worker;
+/// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
+pub use tokio_util::sync::CancellationToken;
+pub use worker::{CONCURRENCY, GRACE, Signals, Worker};
 
 /// The Rust in the documents is compiled and run as tests.
 #[cfg(doctest)]

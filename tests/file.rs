@@ -4,9 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use duly::{Ctx, Duly, Push};
+use duly::{CancellationToken, Ctx, Duly, Push};
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 const LONG: Duration = Duration::from_secs(20);
 

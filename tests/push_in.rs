@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use duly::rusqlite::{Connection, params};
-use duly::{Args, Ctx, Duly, Error, Pushed};
+use duly::{Args, CancellationToken, Ctx, Duly, Error, Pushed};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 const LONG: Duration = Duration::from_secs(20);
 

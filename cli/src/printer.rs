@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio_util::sync::CancellationToken;
+use duly::CancellationToken;
 
 /// Lines that may wait to be written; beyond that they are left out, and counted.
 const LINES_MAX: usize = 10_000;

@@ -4,11 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::Args;
-use duly::{Duly, Event, Tally, Worker};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
+use duly::{CancellationToken, Duly, Event, Signals, Tally, Worker};
 
 use crate::Setup;
 use crate::child::Spawner;
@@ -19,9 +16,6 @@ use crate::exec::{COMMAND, Runner};
 use crate::exit::{self, Fail};
 use crate::printer::Printer;
 use crate::{notify, store};
-
-const CONCURRENCY: usize = 10;
-const GRACE: Duration = Duration::from_secs(25);
 
 /// Run jobs, and show what runs as it happens
 ///
@@ -79,7 +73,7 @@ pub(crate) async fn run(verb: Work, mut setup: Setup) -> anyhow::Result<()> {
     let duly = store::open_or_make(&setup).await?;
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
     let printer = Printer::start(stop.clone())?;
-    listen(stop.clone(), at_once.clone())?;
+    let _signals = Signals::listen(stop.clone(), at_once.clone())?;
     notify::start_watchdog();
     let worker = worker(&verb, plan, &duly, &setup, &printer)?;
     let tally = if verb.until_empty {
@@ -153,22 +147,6 @@ fn teller(
     }
 }
 
-/// The first signal stops in good order, the second at once.
-fn listen(stop: CancellationToken, at_once: CancellationToken) -> anyhow::Result<()> {
-    let mut term = signal(SignalKind::terminate()).context("cannot listen for signals")?;
-    let mut int = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
-    tokio::spawn(async move {
-        for token in [stop, at_once] {
-            tokio::select! {
-                _ = term.recv() => {}
-                _ = int.recv() => {}
-            }
-            token.cancel();
-        }
-    });
-    Ok(())
-}
-
 impl Work {
     fn plan(&self, config: WorkConfig) -> anyhow::Result<Plan> {
         let wrong = |field: &str, why: &str| Fail::new(exit::USAGE, format!("{field}: {why}"));
@@ -184,10 +162,10 @@ impl Work {
             return Err(wrong("exec", "names no program"));
         }
         let configured = config.grace.map(|text| duly::store::duration(&text)).transpose();
-        let grace = self.grace.or(configured.map_err(|why| wrong("work.grace", &why))?).unwrap_or(GRACE);
+        let grace = self.grace.or(configured.map_err(|why| wrong("work.grace", &why))?).unwrap_or(duly::GRACE);
         Ok(Plan {
             queues: queues.iter().map(|text| queue(text)).collect::<Result<_, _>>()?,
-            concurrency: self.concurrency.or(config.concurrency).unwrap_or(CONCURRENCY),
+            concurrency: self.concurrency.or(config.concurrency).unwrap_or(duly::CONCURRENCY),
             program,
             grace,
         })

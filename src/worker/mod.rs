@@ -1,7 +1,7 @@
 //! The worker: claims for its node, runs attempts, settles their outcomes, sleeps until something is due or it is woken.
 //!
 //! This file is what users see; `shift` is the loop, `ask` what it asks of the store, `lane` what it knows of each queue, `crew` the attempts
-//! under way, `beat` the sign of life, `alarm` the sleep until a due moment.
+//! under way, `beat` the sign of life, `alarm` the sleep until a due moment, `signals` what stops a service.
 
 mod alarm;
 mod ask;
@@ -9,6 +9,7 @@ mod beat;
 mod crew;
 mod lane;
 mod shift;
+mod signals;
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -16,12 +17,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::lane::Lane;
 use self::shift::{Mode, Shift};
+pub use self::signals::Signals;
 use crate::duly::Duly;
 use crate::error::{Error, Result};
 use crate::event::{Event, Tally};
@@ -30,13 +31,13 @@ use crate::push::{DEFAULT_QUEUE, check_name};
 use crate::retry::Retry;
 
 /// How many jobs run at once, unless queues or [`Worker::concurrency`] say otherwise.
-const CONCURRENCY: usize = 10;
+pub const CONCURRENCY: usize = 10;
 /// Most jobs that one worker runs at once.
 const CONCURRENCY_MAX: usize = 100_000;
 /// Most queues of one worker.
 const QUEUES_MAX: usize = 1_024;
-/// How long running jobs may go on once the worker stops.
-const GRACE: Duration = Duration::from_secs(25);
+/// How long running jobs may go on once the worker stops, unless [`Worker::grace`] says otherwise.
+pub const GRACE: Duration = Duration::from_secs(25);
 /// How often a job may take its process down before it is buried.
 const MAX_CRASHES: u32 = 3;
 /// How many done jobs of a queue are kept at most.
@@ -205,21 +206,8 @@ impl Worker {
     /// A second signal ends the grace time at once.
     pub async fn run(self) -> Result<Tally> {
         let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
-        let listen = |kind| signal(kind).map_err(|e| Error::store("run", format!("cannot listen for signals: {e}")));
-        let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-        let (first, second) = (stop.clone(), at_once.clone());
-        let signals = tokio::spawn(async move {
-            for token in [first, second] {
-                tokio::select! {
-                    _ = term.recv() => {}
-                    _ = int.recv() => {}
-                }
-                token.cancel();
-            }
-        });
-        let tally = at_work(self.shift(Mode::Serve, stop, at_once)?).await;
-        signals.abort();
-        tally
+        let _signals = Signals::listen(stop.clone(), at_once.clone())?;
+        self.run_until_either(stop, at_once).await
     }
 
     /// Works until the token is cancelled, then stops as [`Worker::run`] does.

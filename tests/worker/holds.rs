@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use duly::{Args, Clock, Ctx, Duly, Event, Outcome, State};
+use duly::{Args, CancellationToken, Clock, Ctx, Duly, Event, Outcome, State};
 use tokio::sync::{Notify, mpsc};
-use tokio_util::sync::CancellationToken;
 
 use crate::{LONG, Mail, mail, only};
 

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duly::{Args, Clock, Ctx, Duly, Event, Push};
+use duly::{Args, CancellationToken, Clock, Ctx, Duly, Event, Push};
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use crate::{LONG, Mail, mail, memory};
 

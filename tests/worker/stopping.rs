@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::{Ctx, Duly, State};
+use duly::{CancellationToken, Ctx, Duly, State};
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
 use crate::{LONG, Mail, mail, memory, only};
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use duly::{Duly, JobId, State};
+use duly::{CancellationToken, Duly, JobId, Signals, State};
 
 use self::crew::{Crew, name};
 use self::place::Place;
@@ -60,12 +60,11 @@ impl Teller {
 pub(crate) async fn run(verb: Demo, setup: &Setup) -> anyhow::Result<()> {
     // The store of the environment or the settings is somebody's real one.
     let place = Place::new(setup.store_flag.as_deref())?;
-    let mut interrupted = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
-    let mut ended = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let interrupted = CancellationToken::new();
+    let _signals = Signals::listen(interrupted.clone(), interrupted.clone())?;
     tokio::select! {
         done = play(&verb, &place, setup.out) => done,
-        _ = interrupted.recv() => Err(Fail::new(exit::FAILURE, "interrupted")),
-        _ = ended.recv() => Err(Fail::new(exit::FAILURE, "interrupted")),
+        () = interrupted.cancelled() => Err(Fail::new(exit::FAILURE, "interrupted")),
     }
 }
 

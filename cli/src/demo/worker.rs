@@ -3,8 +3,7 @@
 use std::io::Read;
 
 use clap::Args;
-use duly::{Ctx, Retry};
-use tokio_util::sync::CancellationToken;
+use duly::{CancellationToken, Ctx, Retry};
 
 use super::plan::{FLAKY, FLAKY_AGAIN, PING, PING_TAKES, REPORT, REPORT_TAKES};
 use crate::events::Told;
