@@ -50,6 +50,8 @@ pub enum Event<'a> {
         /// When the worker tries again.
         again_in: Duration,
     },
+    /// The worker's loop turns. Told as often as [`Worker::alive_every`](crate::Worker::alive_every) says.
+    Alive,
     /// The worker claims no more and waits for what runs.
     Stopping {
         /// How many attempts run.

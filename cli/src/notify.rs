@@ -1,5 +1,7 @@
 //! Signs to systemd, if it has started us: ready, stopping, and that we are alive.
 
+use std::time::Duration;
+
 use sd_notify::NotifyState;
 
 /// Variables that are meant for us and not for the commands we run.
@@ -15,18 +17,14 @@ pub(crate) fn stopping(running: usize) {
     send(&[NotifyState::Stopping, NotifyState::Status(&format!("stopping, {running} running"))]);
 }
 
-/// Tells the watchdog twice in each of its intervals that we are alive, if there is one.
-pub(crate) fn start_watchdog() {
-    let Some(interval) = sd_notify::watchdog_enabled() else {
-        return;
-    };
-    tokio::spawn(async move {
-        let mut tick = tokio::time::interval(interval / 2);
-        loop {
-            tick.tick().await;
-            send(&[NotifyState::Watchdog]);
-        }
-    });
+/// How often the watchdog wants to be told that we are alive, if there is one: twice in each of its intervals.
+pub(crate) fn watchdog() -> Option<Duration> {
+    sd_notify::watchdog_enabled().map(|interval| interval / 2)
+}
+
+/// The worker's loop turns.
+pub(crate) fn alive() {
+    send(&[NotifyState::Watchdog]);
 }
 
 fn send(states: &[NotifyState<'_>]) {

@@ -74,7 +74,6 @@ pub(crate) async fn run(verb: Work, mut setup: Setup) -> anyhow::Result<()> {
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
     let printer = Printer::start(stop.clone())?;
     let _signals = Signals::listen(stop.clone(), at_once.clone())?;
-    notify::start_watchdog();
     let worker = worker(&verb, plan, &duly, &setup, &printer)?;
     let tally = if verb.until_empty {
         worker.drain_until_either(stop, at_once).await?
@@ -99,6 +98,10 @@ fn worker(verb: &Work, plan: Plan, duly: &Duly, setup: &Setup, printer: &Printer
     }
     if let Some(crashes) = verb.max_crashes {
         worker = worker.max_crashes(crashes);
+    }
+    // Told by the worker's loop: a timer of ours would assure the watchdog that all is well while nothing is claimed.
+    if let Some(every) = notify::watchdog() {
+        worker = worker.alive_every(every);
     }
     let any = plan.program.is_some();
     let runner = Arc::new(Runner {
@@ -132,6 +135,7 @@ fn teller(
                 printer.err(format!("nothing here runs the kind {kind}: released until a worker does (see --exec)"));
             }
             Event::Joined { .. } => notify::ready(&queues),
+            Event::Alive => notify::alive(),
             Event::Stopping { running } => notify::stopping(*running),
             _ => {}
         }

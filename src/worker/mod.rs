@@ -40,6 +40,9 @@ const QUEUES_MAX: usize = 1_024;
 pub const GRACE: Duration = Duration::from_secs(25);
 /// How often a job may take its process down before it is buried.
 const MAX_CRASHES: u32 = 3;
+/// Shortest and longest time between two signs that the loop turns.
+const ALIVE_MIN: Duration = Duration::from_millis(1);
+const ALIVE_MAX: Duration = Duration::from_secs(3600);
 /// How many done jobs of a queue are kept at most.
 const KEEP_DONE_MAX: usize = 10_000;
 
@@ -59,6 +62,7 @@ pub struct Worker {
     grace: Duration,
     max_crashes: u32,
     keep_done_max: usize,
+    alive_every: Option<Duration>,
     on_event: Option<OnEvent>,
 }
 
@@ -73,6 +77,7 @@ pub(crate) struct Settings {
     grace: Duration,
     max_crashes: u32,
     keep_done_max: usize,
+    alive_every: Option<Duration>,
     on_event: Option<OnEvent>,
 }
 
@@ -98,6 +103,7 @@ impl Worker {
             grace: GRACE,
             max_crashes: MAX_CRASHES,
             keep_done_max: KEEP_DONE_MAX,
+            alive_every: None,
             on_event: None,
         }
     }
@@ -202,6 +208,13 @@ impl Worker {
         self
     }
 
+    /// Tells [`Event::Alive`] so often (1 ms to 1 h), from the loop itself and also while there is nothing to do.
+    /// For watchdogs: silence means that the loop is stuck.
+    pub fn alive_every(mut self, every: Duration) -> Self {
+        self.alive_every = Some(every.clamp(ALIVE_MIN, ALIVE_MAX));
+        self
+    }
+
     /// Works until SIGTERM or SIGINT: then claims no more, lets running jobs go on for the grace time, releases the rest.
     /// A second signal ends the grace time at once.
     pub async fn run(self) -> Result<Tally> {
@@ -253,6 +266,7 @@ impl Worker {
             grace: self.grace,
             max_crashes: self.max_crashes,
             keep_done_max: self.keep_done_max,
+            alive_every: self.alive_every,
             on_event: self.on_event,
         };
         Ok(Shift::new(settings, self.lanes, mode, stop, at_once))

@@ -73,6 +73,8 @@ pub(super) struct Shift {
     pub(super) grace_until: Option<Instant>,
     /// When to leave, recorded or not; set once the grace time is over.
     pub(super) leave_by: Option<Instant>,
+    /// When to tell next that the loop turns, if anybody wants to know.
+    alive_at: Option<Instant>,
     pub(super) tally: Tally,
     /// Nothing of ours is left in the store.
     left: bool,
@@ -109,6 +111,7 @@ impl Shift {
             asks: FuturesUnordered::new(),
             grace_until: None,
             leave_by: None,
+            alive_at: None,
             tally: Tally::default(),
             left: false,
         }
@@ -259,6 +262,10 @@ impl Shift {
     }
 
     pub(super) fn look_at_the_time(&mut self, now: Instant) {
+        if let Some(every) = self.settings.alive_every.filter(|_| self.alive_at.is_none_or(|at| at <= now)) {
+            self.alive_at = Some(now + every);
+            self.settings.tell(&Event::Alive);
+        }
         for lane in &mut self.lanes {
             if lane.look_at.is_some_and(|at| at <= now) {
                 lane.look_at = None;
@@ -277,10 +284,11 @@ impl Shift {
         let later = |at: &Instant| *at > now;
         let waits = self.settle_not_before.filter(later);
         if self.grace_until.is_some() {
-            return [self.leave_by.or(self.grace_until), waits].into_iter().flatten().min();
+            return [self.leave_by.or(self.grace_until), waits, self.alive_at].into_iter().flatten().min();
         }
         let lanes = self.lanes.iter().flat_map(|lane| [lane.look_at, lane.not_before.filter(later), lane.prune_at]);
-        lanes.chain([waits]).flatten().min()
+        let ending = self.lanes.iter().flat_map(|lane| lane.ending.iter().map(|(_, at)| Some(*at)));
+        lanes.chain(ending).chain([waits, self.alive_at]).flatten().min()
     }
 
     fn begin_to_stop(&mut self) {

@@ -4,6 +4,7 @@ mod handlers;
 mod holds;
 mod lanes;
 mod stopping;
+mod watching;
 
 use std::time::Duration;
 
