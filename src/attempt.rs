@@ -25,6 +25,9 @@ pub(crate) struct Attempt {
     pub(crate) age: Duration,
 }
 
+/// How an attempt ended, and why where neither its handler nor the outcome says it.
+pub(crate) type Ended = (Outcome, Option<&'static str>);
+
 /// What the call of the handler came to, before it is judged.
 enum Called {
     Answered(Answer),
@@ -35,20 +38,20 @@ enum Called {
 
 impl Attempt {
     /// Runs the handler, if the job has not used up its chances, and says how it ended.
-    pub(crate) async fn run(self, handlers: Arc<Handlers>) -> Outcome {
+    pub(crate) async fn run(self, handlers: Arc<Handlers>) -> Ended {
         let span = self.span();
         async {
-            let outcome = match self.exhausted() {
-                Some(outcome) => outcome,
+            let (outcome, why) = match self.exhausted() {
+                Some(outcome) => (outcome, None),
                 None => self.judge(self.call(&handlers).await),
             };
             match &outcome {
                 Outcome::Ack => tracing::debug!("done"),
-                Outcome::Release { after } => tracing::debug!(?after, "released"),
+                Outcome::Release { after } => tracing::debug!(?after, why, "released"),
                 Outcome::Retry { after, error } => tracing::warn!(?after, error, "failed, will be retried"),
                 Outcome::Bury { error } => tracing::error!(error, "buried"),
             }
-            outcome
+            (outcome, why)
         }
         .instrument(span)
         .await
@@ -95,16 +98,20 @@ impl Attempt {
         }
     }
 
-    fn judge(&self, called: Called) -> Outcome {
-        match called {
+    fn judge(&self, called: Called) -> Ended {
+        let outcome = match called {
             Called::Answered(Answer::Outcome(Outcome::Retry { after, error })) => self.again(Some(after), error),
             Called::Answered(Answer::Outcome(outcome)) => outcome,
             Called::Answered(Answer::Failed(error)) => self.again(None, error),
             Called::Panicked(message) => self.again(None, format!("panicked: {message}")),
             Called::TimedOut => self.again(None, format!("timed out after {:?}", self.held().job.timeout)),
             // Another version of the program may know it. It waits as long as it has waited so far, within bounds.
-            Called::UnknownKind => Outcome::release(self.age.clamp(UNKNOWN_MIN, UNKNOWN_MAX)),
-        }
+            Called::UnknownKind => {
+                let wait = self.age.clamp(UNKNOWN_MIN, UNKNOWN_MAX);
+                return (Outcome::release(wait), Some("no handler here knows its kind"));
+            }
+        };
+        (outcome, None)
     }
 
     /// Another attempt later, unless this was the last one.

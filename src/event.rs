@@ -28,6 +28,8 @@ pub enum Event<'a> {
         held: &'a Held,
         /// How it ended.
         outcome: &'a Outcome,
+        /// Why it was released, where that was not its handler's own wish.
+        why: Option<&'a str>,
         /// How long the attempt ran.
         took: Duration,
     },

@@ -61,6 +61,8 @@ pub(crate) enum What {
         kind: String,
         took_us: u64,
         after_us: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        why: Option<String>,
     },
     Lost {
         id: JobId,
@@ -84,7 +86,7 @@ impl Told {
         let what = match event {
             Event::Joined { node } => What::Joined { node: *node },
             Event::Started { held, late } => started(held, *late),
-            Event::Settled { held, outcome, took } => settled(held, outcome, *took),
+            Event::Settled { held, outcome, why, took } => settled(held, outcome, *why, *took),
             Event::Lost { id } => What::Lost { id: *id },
             Event::TakenBack { node, jobs } => What::TakenBack { node: *node, jobs: *jobs },
             Event::StoreFailed { error, again_in } => {
@@ -122,8 +124,9 @@ impl Told {
             What::Buried { id, kind, error, .. } => {
                 line(&short_id(*id), word(RED, "buried"), format!("{}  {}", safe(kind), brief(error)))
             }
-            What::Released { id, kind, took_us, after_us } => {
-                let rest = format!("{}  after {}, again in {}", safe(kind), took(*took_us), took(*after_us));
+            What::Released { id, kind, took_us, after_us, why } => {
+                let why = why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+                let rest = format!("{}  after {}, again in {}{why}", safe(kind), took(*took_us), took(*after_us));
                 line(&short_id(*id), word(YELLOW, "released"), rest)
             }
             What::Lost { id } => line(&short_id(*id), word(RED, "lost"), "another node has the job now".to_owned()),
@@ -159,7 +162,7 @@ fn started(held: &Held, late: Duration) -> What {
     }
 }
 
-fn settled(held: &Held, outcome: &Outcome, took: Duration) -> What {
+fn settled(held: &Held, outcome: &Outcome, why: Option<&str>, took: Duration) -> What {
     let (id, kind, took_us) = (held.job.id, held.job.kind.clone(), micros(took));
     match outcome {
         Outcome::Ack => What::Done { id, kind, took_us },
@@ -167,7 +170,9 @@ fn settled(held: &Held, outcome: &Outcome, took: Duration) -> What {
             What::Retry { id, kind, took_us, after_us: micros(*after), error: error.clone() }
         }
         Outcome::Bury { error } => What::Buried { id, kind, took_us, error: error.clone() },
-        Outcome::Release { after } => What::Released { id, kind, took_us, after_us: micros(*after) },
+        Outcome::Release { after } => {
+            What::Released { id, kind, took_us, after_us: micros(*after), why: why.map(str::to_owned) }
+        }
     }
 }
 

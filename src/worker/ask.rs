@@ -211,15 +211,17 @@ impl Shift {
     /// Starts what was claimed, unless it must wait.
     fn begin(&mut self, at: usize, held: Held, now: std::time::SystemTime) {
         let suspected = (SUSPECT_CRASHES..=self.settings.max_crashes).contains(&held.crashes);
-        let after = match self.grace_until {
+        let (after, why) = match self.grace_until {
             // Claimed too late: for others to run.
-            Some(_) => Duration::ZERO,
+            Some(_) => (Duration::ZERO, "claimed while the worker was stopping"),
             // One of several that were there each time a process died: run one by one, the guilty one betrays itself.
-            None if suspected && self.crew.has_suspect() => QUARANTINE,
+            None if suspected && self.crew.has_suspect() => {
+                (QUARANTINE, "waits for another that may crash its process")
+            }
             None => return self.start(at, held, now),
         };
         let (held, outcome) = (Arc::new(held), Outcome::release(after));
-        self.finished.push(Finished { lane: at, held, outcome, took: Duration::ZERO });
+        self.finished.push(Finished { lane: at, held, outcome, why: Some(why), took: Duration::ZERO });
     }
 
     /// The store has said what we hold in a queue: run what we do not know, let go of what is not ours.
@@ -257,7 +259,7 @@ impl Shift {
         self.settle_not_before = None;
         let in_doubt = std::mem::take(&mut self.settle_in_doubt);
         for finished in batch {
-            let Finished { lane, held, outcome, took } = finished;
+            let Finished { lane, held, outcome, why, took } = finished;
             self.lanes[lane].moves += 1;
             if lost.contains(&held.job.id) {
                 // After a settle whose answer was lost, the first try may have been recorded: not a robbery.
@@ -275,7 +277,7 @@ impl Shift {
                 Outcome::Retry { .. } | Outcome::Release { .. } => self.lanes[lane].maybe_ready = true,
             }
             self.tally.count(&outcome);
-            self.settings.tell(&Event::Settled { held: &held, outcome: &outcome, took });
+            self.settings.tell(&Event::Settled { held: &held, outcome: &outcome, why, took });
         }
     }
 

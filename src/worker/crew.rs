@@ -8,7 +8,7 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::Attempt;
+use crate::attempt::{Attempt, Ended};
 use crate::clock;
 use crate::handler::Handlers;
 use crate::job::{Fence, Held, JobId, Outcome};
@@ -24,6 +24,8 @@ pub(super) struct Finished {
     pub(super) lane: usize,
     pub(super) held: Arc<Held>,
     pub(super) outcome: Outcome,
+    /// Why it was released, where that was not its handler's own wish.
+    pub(super) why: Option<&'static str>,
     pub(super) took: Duration,
 }
 
@@ -37,15 +39,15 @@ struct Running {
 }
 
 impl Running {
-    fn finish(self, outcome: Outcome) -> Finished {
-        Finished { lane: self.lane, held: self.held, outcome, took: clock::tick() - self.started }
+    fn finish(self, (outcome, why): Ended) -> Finished {
+        Finished { lane: self.lane, held: self.held, outcome, why, took: clock::tick() - self.started }
     }
 }
 
 /// The attempts under way in one worker, each a task of its own.
 #[derive(Default)]
 pub(super) struct Crew {
-    tasks: JoinSet<Outcome>,
+    tasks: JoinSet<Ended>,
     running: HashMap<Id, Running>,
 }
 
@@ -84,13 +86,13 @@ impl Crew {
         None
     }
 
-    fn ended(&mut self, ended: Result<(Id, Outcome), JoinError>) -> Option<Finished> {
-        let (id, outcome) = match ended {
+    fn ended(&mut self, ended: Result<(Id, Ended), JoinError>) -> Option<Finished> {
+        let (id, ended) = match ended {
             Ok(ended) => ended,
             // The handler's panics are caught; this is one of something that it left behind, or an abort of ours.
-            Err(error) => (error.id(), Outcome::release(BROKEN)),
+            Err(error) => (error.id(), (Outcome::release(BROKEN), Some("its task ended without an outcome"))),
         };
-        Some(self.running.remove(&id)?.finish(outcome))
+        Some(self.running.remove(&id)?.finish(ended))
     }
 
     /// Whether a job is under way that may take this process down.
@@ -121,7 +123,7 @@ impl Crew {
         let abandoned = running.map(|running| {
             running.cancelled.cancel();
             running.abort.abort();
-            running.finish(Outcome::release(Duration::ZERO))
+            running.finish((Outcome::release(Duration::ZERO), Some("its grace time was over")))
         });
         abandoned.collect()
     }

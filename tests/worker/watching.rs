@@ -1,9 +1,10 @@
 //! What a worker tells whoever watches it.
 
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use duly::{CancellationToken, Duly, Event};
+use duly::{CancellationToken, Duly, Event, Push};
 use tokio::sync::mpsc;
 
 use crate::{LONG, Mail, mail, memory};
@@ -57,4 +58,23 @@ async fn a_loop_that_is_stuck_says_nothing() {
     tokio::time::timeout(LONG, signs.recv()).await.expect("in time").expect("open");
     stop.cancel();
     run.await.expect("no panic").expect("ends well");
+}
+
+#[tokio::test]
+async fn a_release_says_why() {
+    let duly = memory().await;
+    duly.push_all([Push::new("strange", "{}"), Push::new("wish", "{}")]).await.expect("pushes");
+    let told: Arc<std::sync::Mutex<Vec<_>>> = Arc::default();
+    let noted = told.clone();
+    let release = |_| async { duly::Outcome::release(LONG) };
+    let worker = duly.worker().on_kind("wish", release).on_event(move |event| {
+        if let Event::Settled { held, why, .. } = event {
+            noted.lock().expect("lock").push((held.job.kind.clone(), why.map(str::to_owned)));
+        }
+    });
+    assert_eq!(worker.drain().await.expect("drains").released, 2);
+    let mut told = told.lock().expect("lock").clone();
+    told.sort();
+    let why = Some("no handler here knows its kind".to_owned());
+    assert_eq!(told, [("strange".to_owned(), why), ("wish".to_owned(), None)]);
 }

@@ -108,3 +108,14 @@ fn events_as_json_lines() {
     assert_eq!(names, ["joined", "started", "done"], "{ran:?}");
     assert_eq!(events[1]["id"], id.as_str());
 }
+
+#[test]
+fn a_release_is_shown_with_its_reason() {
+    let bed = Bed::new();
+    bed.push(&["mail", "{}"]);
+    let ran = bed.run(&["work", "--until-empty"]).ok();
+    assert!(ran.out.contains("released  mail") && ran.out.contains("no handler here knows its kind"), "{ran:?}");
+    bed.push(&["post", "{}"]);
+    let ran = bed.run(&["work", "--until-empty", "-o", "ndjson"]).ok();
+    assert!(ran.out.contains(r#""why":"no handler here knows its kind""#), "{ran:?}");
+}
