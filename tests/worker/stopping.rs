@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::{CancellationToken, Ctx, Duly, State};
-use tokio::sync::Notify;
+use duly::{CancellationToken, Ctx, Duly, Event, State};
+use tokio::sync::{Notify, mpsc};
 
 use crate::{LONG, Mail, mail, memory, only};
 
@@ -85,4 +85,42 @@ async fn a_worker_that_is_dropped_leaves() {
     // Its job can be taken over at once.
     assert_eq!(duly.worker().on(|_: Mail, _| async {}).drain().await.expect("drains").acked, 1);
     assert_eq!(only(&duly, id).await.state, State::Done);
+}
+
+/// Pushes on a thread of its own, and lets no worker of this thread turn meanwhile.
+fn push_unseen(duly: &Duly) {
+    let push = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(duly.push(mail())).expect("pushes");
+    };
+    std::thread::scope(|threads| threads.spawn(push).join().expect("no panic"));
+}
+
+#[tokio::test]
+async fn who_stops_passes_on_the_wake_that_reaches_him() {
+    // With so long a lease nobody looks by himself: a wake that is swallowed is never made up for.
+    let duly = Duly::open(":memory:?lease=1h").await.expect("opens");
+    duly.push(mail()).await.expect("pushes");
+    let (stopping, [stop, _], go) = busy(&duly, 100 * LONG).await;
+    let (starts, mut got) = mpsc::unbounded_channel();
+    let end = CancellationToken::new();
+    let other = duly.worker().on(|_: Mail, _| async {}).on_event(move |event| {
+        if let Event::Started { .. } = event {
+            let _ = starts.send(());
+        }
+    });
+    let other = tokio::spawn(other.run_until(end.clone()));
+    tokio::time::sleep(Duration::from_millis(200)).await; // now both wait for more, and the busy one has come first
+
+    stop.cancel();
+    for _ in 0..3 {
+        // The first of them wakes the one that stops, before it has turned to step back.
+        push_unseen(&duly);
+        tokio::time::timeout(LONG, got.recv()).await.expect("in time").expect("open");
+    }
+    go.notify_one();
+    end.cancel();
+    for (run, acked) in [(stopping, 1), (other, 3)] {
+        assert_eq!(run.await.expect("no panic").expect("ends well").acked, acked);
+    }
 }
