@@ -68,7 +68,7 @@ impl Attempt {
             id = %held.job.id,
             kind = held.job.kind,
             queue = held.job.queue,
-            attempt = held.attempts + 1,
+            attempt = held.attempt(),
             fence = held.fence.0,
             traceparent = held.job.traceparent,
         )
@@ -116,7 +116,7 @@ impl Attempt {
 
     /// Another attempt later, unless this was the last one.
     fn again(&self, after: Option<Duration>, error: String) -> Outcome {
-        let failed = self.held().attempts + 1;
+        let failed = self.held().attempt();
         if failed >= self.held().job.max_attempts {
             return Outcome::Bury { error };
         }

@@ -99,7 +99,7 @@ impl Ctx {
     /// Which attempt this is, from 1.
     #[must_use]
     pub fn attempt(&self) -> u32 {
-        self.held.attempts + 1
+        self.held.attempt()
     }
 
     /// Pass it on to whatever the handler writes to: an older attempt has a smaller one.

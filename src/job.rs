@@ -295,6 +295,14 @@ pub struct Held {
     pub(crate) place: i64,
 }
 
+impl Held {
+    /// Which attempt this is, from 1. Never overflows: a file that somebody has written to may say any number.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempts.saturating_add(1)
+    }
+}
+
 /// One line of a job's history: an attempt that did not end in an ack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]

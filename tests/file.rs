@@ -161,3 +161,25 @@ async fn a_job_that_is_claimed_after_the_stop_is_given_back_unstarted() {
     assert_eq!((record.state, record.crashes), (duly::State::Ready, 0));
     after.wake();
 }
+
+#[tokio::test]
+async fn counts_at_their_limit_stay_there() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("duly.db");
+    let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
+    let id = duly.push(Push::new("kind", "{}")).await.expect("pushes").id();
+    let conn = duly::rusqlite::Connection::open(&file).expect("opens");
+    conn.execute("UPDATE duly_ready SET attempts = ?1, crashes = ?1", [u32::MAX]).expect("writes");
+
+    // One more crash, then one more failure.
+    let node = duly::Node::fresh(Vec::new());
+    let claim = duly::store::Claim { queue: "default".into(), max: 1, redo: false, suspect: None };
+    duly.store().beat(&node).await.expect("beats");
+    assert_eq!(duly.store().claim(node.id, claim).await.expect("claims").jobs.len(), 1);
+    duly.store().leave(node.id).await.expect("leaves");
+    let worker = duly.worker().max_crashes(u32::MAX).on_kind("kind", |_| async { Err::<(), _>("oh") });
+    let tally = tokio::time::timeout(LONG, worker.drain()).await.expect("in time").expect("drains");
+    assert_eq!(tally.buried, 1);
+    let record = duly.get(id).await.expect("looks").expect("is kept");
+    assert_eq!((record.attempts, record.crashes, record.failures.len()), (u32::MAX, u32::MAX, 2));
+}

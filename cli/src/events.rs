@@ -154,7 +154,7 @@ fn started(held: &Held, late: Duration) -> What {
         id: job.id,
         kind: job.kind.clone(),
         queue: job.queue.clone(),
-        attempt: held.attempts + 1,
+        attempt: held.attempt(),
         max_attempts: job.max_attempts,
         fence: held.fence.0,
         due_us: time::micros(held.due),

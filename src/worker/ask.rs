@@ -245,7 +245,7 @@ impl Shift {
     fn claim_failed(&mut self, at: usize, ask: Ask, error: &Error) {
         let again_in = self.backoff(self.lanes[at].failures);
         let lane = &mut self.lanes[at];
-        lane.failures += 1;
+        lane.failures = lane.failures.saturating_add(1);
         lane.maybe_ready = true;
         lane.not_before = Some(clock::tick() + again_in);
         // Whatever was sent may have been carried out.
@@ -284,7 +284,7 @@ impl Shift {
     fn settle_failed(&mut self, batch: Vec<Finished>, error: &Error) {
         let again_in = self.backoff(self.settle_failures);
         self.settling = false;
-        self.settle_failures += 1;
+        self.settle_failures = self.settle_failures.saturating_add(1);
         self.settle_in_doubt |= matches!(error, Error::Unknown { .. });
         self.settle_not_before = Some(clock::tick() + again_in);
         let newer = std::mem::replace(&mut self.finished, batch);

@@ -60,14 +60,14 @@ pub(super) fn take_back(tx: &Tx<'_>, dead: i64, id: NodeId, queue: i64) -> rusql
     for (no, attempts) in &held {
         tx.statement(
             "INSERT INTO duly_ready (queue, priority, seq, no, due, attempts, crashes)
-             SELECT queue, priority, seq, no, due, attempts, crashes + 1 FROM duly_held WHERE no = ?1",
+             SELECT queue, priority, seq, no, due, attempts, min(crashes + 1, 4294967295) FROM duly_held WHERE no = ?1",
         )?
         .execute([no])?;
         tx.statement("DELETE FROM duly_held WHERE no = ?1")?.execute([no])?;
         failure::record(
             tx,
             *no,
-            attempts + 1,
+            attempts.saturating_add(1),
             id,
             "the node died, or was paused beyond its lease, while it held this job",
         )?;

@@ -105,18 +105,19 @@ fn move_on(tx: &Tx<'_>, node: i64, id: NodeId, end: &End, outcome: &Outcome) -> 
         return Ok(false);
     };
     let (no, attempts, crashes) = (end.place, end.attempts, end.crashes);
+    let attempt = attempts.saturating_add(1);
     let later = |after: Duration| tx.now.saturating_add(micros(after));
     match outcome {
         Outcome::Ack => {}
         Outcome::Bury { error } => {
-            failure::record(tx, no, attempts + 1, id, error)?;
-            finish(tx, queue, end, DEAD, attempts + 1)?;
+            failure::record(tx, no, attempt, id, error)?;
+            finish(tx, queue, end, DEAD, attempt)?;
         }
         Outcome::Retry { after, error } => {
-            failure::record(tx, no, attempts + 1, id, error)?;
+            failure::record(tx, no, attempt, id, error)?;
             match after.is_zero() {
-                true => place::ready(tx, queue, no, priority, tx.number()?, tx.now, attempts + 1, crashes)?,
-                false => place::schedule(tx, queue, no, priority, later(*after), attempts + 1, crashes)?,
+                true => place::ready(tx, queue, no, priority, tx.number()?, tx.now, attempt, crashes)?,
+                false => place::schedule(tx, queue, no, priority, later(*after), attempt, crashes)?,
             }
             tx.wake(&end.queue);
         }
