@@ -183,3 +183,14 @@ async fn counts_at_their_limit_stay_there() {
     let record = duly.get(id).await.expect("looks").expect("is kept");
     assert_eq!((record.attempts, record.crashes, record.failures.len()), (u32::MAX, u32::MAX, 2));
 }
+
+#[tokio::test]
+async fn what_survives_is_told_as_the_store_was_opened() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("duly.db").display().to_string();
+    let told = async |url: String| Duly::open(url).await.expect("opens").health().await.expect("tells").durability;
+    let (fsync, second) = (told(file.clone()).await, told(format!("{file}?durability=second")).await);
+    assert!(fsync.contains("and a loss of power") && fsync.contains("durability=fsync"), "{fsync}");
+    assert!(second.contains("may cost the last second") && second.contains("durability=second"), "{second}");
+    assert!(told(":memory:".into()).await.contains("in memory only"));
+}

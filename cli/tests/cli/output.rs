@@ -18,6 +18,9 @@ fn json_for_scripts() {
     assert_eq!((&queues[0]["queue"], &queues[0]["ready"]), (&json!("default"), &json!(1)));
     let health = bed.run(&["doctor", "--json"]).ok().json();
     assert!(health["durability"].as_str().expect("a sentence").contains("survives"));
+    bed.write("duly.toml", "store = './duly.db?durability=second'");
+    let health = bed.run(&["doctor", "--json"]).ok().json();
+    assert!(health["durability"].as_str().expect("a sentence").contains("may cost the last second"), "{health}");
     assert_eq!(health["warnings"], json!([]));
     assert_eq!(bed.run(&["nodes", "ls", "--json"]).ok().json(), json!([]));
 }

@@ -6,14 +6,19 @@ use rusqlite::Connection;
 
 use super::file;
 use crate::clock::{Clock, micros};
-use crate::store::Health;
+use crate::store::{Durability, Health};
 
 /// A clock before this moment (2026-01-01) has not been set.
 const CLOCK_MIN: i64 = 1_767_225_600_000_000;
 /// A WAL of this size means that some reader does not let go of an old snapshot.
 const WAL_BYTES_MANY: u64 = 256 * 1024 * 1024;
 
-pub(super) fn health(conn: &Connection, path: Option<&Path>, clock: &Clock) -> rusqlite::Result<Health> {
+pub(super) fn health(
+    conn: &Connection,
+    path: Option<&Path>,
+    durability: Durability,
+    clock: &Clock,
+) -> rusqlite::Result<Health> {
     let mut facts = vec![
         ("sqlite".to_owned(), rusqlite::version().to_owned()),
         ("format".to_owned(), file::format_of(conn)?.unwrap_or_default()),
@@ -23,7 +28,7 @@ pub(super) fn health(conn: &Connection, path: Option<&Path>, clock: &Clock) -> r
         None => "Jobs are kept in memory only: everything is lost when this process ends.".to_owned(),
         Some(path) => {
             on_disk(conn, path, &mut facts, &mut warnings)?;
-            durability(conn)?
+            survives(durability).to_owned()
         }
     };
     let now = clock.wall();
@@ -41,14 +46,18 @@ pub(super) fn health(conn: &Connection, path: Option<&Path>, clock: &Clock) -> r
     Ok(Health { durability, facts, warnings })
 }
 
-fn durability(conn: &Connection) -> rusqlite::Result<String> {
-    let synchronous: i64 = conn.query_row("PRAGMA synchronous", [], |row| row.get(0))?;
-    Ok(match synchronous {
-        0 => "Nothing is synced: a loss of power can damage the file.",
-        1 => "A pushed job survives the crash of any process; a loss of power can cost the last second.",
-        _ => "A pushed job survives the crash of any process and a loss of power: every commit is synced to the disk.",
+/// What a push survives that goes through a store opened like this one. Each process chooses for its own pushes.
+fn survives(durability: Durability) -> &'static str {
+    match durability {
+        Durability::Fsync => {
+            "A pushed job survives the crash of any process and a loss of power: \
+             every commit is synced to the disk (durability=fsync)."
+        }
+        Durability::Second => {
+            "A pushed job survives the crash of any process; a loss of power may cost the last second: \
+             the file is synced once a second (durability=second)."
+        }
     }
-    .to_owned())
 }
 
 fn on_disk(

@@ -60,6 +60,7 @@ pub(crate) struct Sqlite {
     writer: Writer,
     board: Arc<Board>,
     path: Option<PathBuf>,
+    durability: Durability,
     clock: Clock,
     remember: Micros,
     wal_grown: AtomicBool,
@@ -96,6 +97,7 @@ impl Sqlite {
             reader,
             board,
             path,
+            durability: options.durability,
             clock: options.clock.clone(),
             remember: micros(options.remember),
             wal_grown: AtomicBool::new(false),
@@ -272,8 +274,9 @@ impl Store for Sqlite {
     }
 
     async fn health(&self) -> Result<Health> {
-        let (path, clock) = (self.path.clone(), self.clock.clone());
-        let looked = self.writer.upkeep("health", move |conn| health::health(conn, path.as_deref(), &clock));
+        let (path, durability, clock) = (self.path.clone(), self.durability, self.clock.clone());
+        let look = move |conn: &Connection| health::health(conn, path.as_deref(), durability, &clock);
+        let looked = self.writer.upkeep("health", look);
         looked.await
     }
 }
