@@ -1,8 +1,16 @@
 //! From SQLite's errors to ours: what happened, and what to do about it.
 
+use std::panic::AssertUnwindSafe;
+
 use rusqlite::ErrorCode;
 
 use crate::error::Error;
+
+/// Runs something; a panic in it must not end the thread that all depend on.
+pub(super) fn caught<T>(run: impl FnOnce() -> T) -> rusqlite::Result<T> {
+    let ran = std::panic::catch_unwind(AssertUnwindSafe(run));
+    ran.map_err(|_| rusqlite::Error::ToSqlConversionFailure("panicked: please report this".into()))
+}
 
 /// What SQLite said, as an error of ours, when nothing can have been written.
 pub(super) fn refused(op: &'static str, error: rusqlite::Error) -> Error {

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
 
+use super::fault;
 use crate::error::{Error, Result};
 
 /// Most looks that wait for the thread.
@@ -41,7 +42,8 @@ impl Reader {
         let _room = self.room.acquire().await.map_err(|_| gone())?;
         let (reply, answer) = oneshot::channel();
         let run = move |conn: &Connection| {
-            let _ = reply.send(in_snapshot(conn, name, look));
+            let looked = fault::caught(|| in_snapshot(conn, name, look));
+            let _ = reply.send(looked.unwrap_or_else(|panic| Err(fault::refused(name, panic))));
         };
         let looks = self.looks.as_ref().ok_or_else(gone)?;
         looks.send(Box::new(run)).map_err(|_| gone())?;
@@ -59,7 +61,7 @@ impl Drop for Reader {
 }
 
 fn in_snapshot<T>(conn: &Connection, name: &'static str, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-    let snapshot = conn.unchecked_transaction().map_err(|e| super::fault::refused(name, e))?;
+    let snapshot = conn.unchecked_transaction().map_err(|e| fault::refused(name, e))?;
     let answer = look(&snapshot);
     drop(snapshot);
     answer

@@ -3,7 +3,6 @@
 //! Life of a write: a caller sends an op and waits; the thread gathers what has come, begins, reads the clock,
 //! runs each op, commits, answers all, and wakes who should look.
 
-use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -115,7 +114,8 @@ impl Writer {
         let (reply, answer) = oneshot::channel();
         let op = Box::new(Typed { name, run, value: None, reply, _room: room });
         self.send(Work::Op(op)).ok_or_else(gone)?;
-        answer.await.map_err(|_| gone())?
+        // The thread has ended before it answered, perhaps after the commit.
+        answer.await.map_err(|lost| Error::Unknown { op: name, source: Some(Box::new(lost)) })?
     }
 
     /// Runs upkeep on the bare connection, between transactions.
@@ -127,7 +127,7 @@ impl Writer {
         let gone = || Error::store(name, "the store was closed");
         let (reply, answer) = oneshot::channel();
         let bare = Work::Bare(Box::new(move |conn| {
-            let _ = reply.send(run(conn).map_err(|e| fault::refused(name, e)));
+            let _ = reply.send(fault::caught(|| run(conn)).flatten().map_err(|e| fault::refused(name, e)));
         }));
         self.send(bare).ok_or_else(gone)?;
         answer.await.map_err(|_| gone())?
@@ -165,6 +165,10 @@ impl Thread {
             }
             if let Some(bare) = bare {
                 bare(&self.conn);
+                // If it panicked in mid-transaction: nobody could write any more.
+                if !self.conn.is_autocommit() {
+                    let _ = self.conn.execute_batch("ROLLBACK");
+                }
             }
             self.syncs.written();
         }
@@ -189,7 +193,7 @@ impl Thread {
         self.conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([])).map_err(Failed::Begin)?;
         // The wait for the write lock may have been long: the clock is read after it.
         let tx = Tx::new(&self.conn, self.clock.wall(), &self.queues);
-        let ran = group.iter_mut().try_for_each(|op| run(op, &tx)).and_then(|()| tx.flush());
+        let ran = group.iter_mut().try_for_each(|op| fault::caught(|| op.run(&tx)).flatten()).and_then(|()| tx.flush());
         let wakes = tx.into_wakes();
         let committed = ran.map_err(Failed::Op).and_then(|()| {
             self.conn.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map_err(Failed::Commit)
@@ -261,12 +265,6 @@ enum Failed {
     Commit(rusqlite::Error),
 }
 
-/// Runs an op; a panic in one must not end the thread that all depend on.
-fn run(op: &mut Box<dyn Op>, tx: &Tx<'_>) -> rusqlite::Result<()> {
-    let ran = std::panic::catch_unwind(AssertUnwindSafe(|| op.run(tx)));
-    ran.unwrap_or_else(|_| Err(rusqlite::Error::ToSqlConversionFailure("panicked: please report this".into())))
-}
-
 impl Failed {
     fn told(self: &Failed, op: &'static str) -> Error {
         // rusqlite's errors cannot be cloned; each op of a group of one gets it told once.
@@ -316,4 +314,89 @@ fn gather(inbox: &Receiver<Work>, first: Work, company: &mut Company) -> (Vec<Bo
         company.patience.learn(group.len() - at);
     }
     (group, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Durability;
+    use crate::store::sqlite::board::Board;
+    use crate::store::sqlite::file;
+    use futures_util::FutureExt;
+
+    fn writer() -> Writer {
+        let waker = Waker::new(Arc::new(Board::in_memory(Clock::system())));
+        let conn = file::connect_in_memory().expect("opens");
+        Writer::start(conn, Clock::system(), waker, None).expect("starts")
+    }
+
+    /// Whether there is a queue of this name.
+    async fn knows(writer: &Writer, name: &'static str) -> bool {
+        writer.write("look", move |tx| tx.known_queue(name).map(|no| no.is_some())).await.expect("looks")
+    }
+
+    #[tokio::test]
+    async fn a_panic_fails_its_own_op_and_nothing_else() {
+        let writer = writer();
+        let panics = writer.write("panics", |tx| -> rusqlite::Result<()> {
+            tx.queue("bad")?;
+            panic!("a mistake of ours");
+        });
+        let (first, panicked, second) = tokio::join!(
+            writer.write("first", |tx| tx.queue("first")),
+            panics,
+            writer.write("second", |tx| tx.queue("second")),
+        );
+        let error = panicked.expect_err("it is told");
+        assert_eq!((error.code(), error.to_string().contains("panicked")), ("store", true), "{error}");
+        first.and(second).expect("its neighbours are none the worse for it");
+        assert!(knows(&writer, "first").await && knows(&writer, "second").await && !knows(&writer, "bad").await);
+    }
+
+    #[tokio::test]
+    async fn a_panic_in_upkeep_leaves_no_transaction_open() {
+        let writer = writer();
+        let panicked = writer.upkeep("upkeep", |conn| -> rusqlite::Result<()> {
+            conn.execute_batch("BEGIN IMMEDIATE")?;
+            panic!("a mistake of ours");
+        });
+        assert_eq!(panicked.await.expect_err("it is told").code(), "store");
+        writer.write("after", |tx| tx.queue("after")).await.expect("goes on");
+    }
+
+    /// What cannot be thrown away in peace.
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("outside of any op");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_lost_after_the_commit_is_unknown() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = file::prepare(&dir.path().join("duly.db")).expect("a new file");
+        let conn = file::connect(&path, Durability::Fsync).expect("opens");
+        let waker = Waker::new(Arc::new(Board::in_memory(Clock::system())));
+        let writer = Writer::start(conn, Clock::system(), waker, None).expect("starts");
+        // The thread is kept busy until two ops wait for it, so that they share one commit.
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let busy = writer.upkeep("busy", move |_| Ok(wait.recv().is_ok()));
+        // The first one's caller has gone away, and its value ends the thread before the second one is answered.
+        let mut gone = Box::pin(writer.write("gone", |_| Ok(Bomb)));
+        let (_, second) = tokio::join!(busy, async {
+            let mut second = Box::pin(writer.write("push", |tx| tx.queue("second")));
+            assert!(gone.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+            drop(gone);
+            go.send(()).expect("the thread waits");
+            second.await
+        });
+        assert_eq!(second.expect_err("nobody answered").code(), "unknown");
+        let conn = Connection::open(&path).expect("opens");
+        let committed: i64 = conn
+            .query_row("SELECT count(*) FROM duly_queue WHERE name = 'second'", [], |row| row.get(0))
+            .expect("looks");
+        assert_eq!(committed, 1, "it was carried out");
+    }
 }
