@@ -221,3 +221,23 @@ fn moved(id: JobId, moved: Moved) -> Result<()> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::faulty::{Fault, Faulty};
+
+    #[tokio::test]
+    async fn a_push_whose_answer_was_lost_changes_nothing_when_repeated() {
+        let mut duly = Duly::open(":memory:").await.expect("opens");
+        let faulty = Faulty::new(duly.store());
+        duly.store = faulty.clone();
+        let id = JobId::named("invoice:7");
+        let push = async || duly.push(Push::new("mail", "{}").id(id)).await;
+        faulty.next("push", Fault::LoseAnswer, 1);
+        assert_eq!(push().await.expect_err("the answer is lost").code(), "unknown");
+        assert_eq!(push().await.expect("answers"), Pushed::Existing(id));
+        let counts = duly.counts().await.expect("counts");
+        assert_eq!(counts.iter().map(|queue| queue.ready).sum::<u64>(), 1);
+    }
+}

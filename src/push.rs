@@ -54,7 +54,25 @@ pub enum Conflict {
 /// Made from a value whose type implements [`Args`](crate::Args), or by [`Push::new`] from a kind and JSON text.
 /// The options can be called on the value itself: `Mail { .. }.after(MINUTE).queue("mail")`.
 ///
-/// Not `Clone`, on purpose: a push that is to be repeated safely is given an id of its own with [`Push::id`].
+/// Not `Clone`, on purpose: the id that it has by itself is new to every store, and is not looked for.
+///
+/// ```compile_fail
+/// let push = duly::Push::new("mail", "{}");
+/// let again = push.clone();
+/// ```
+///
+/// A push that is to be repeated safely, after [`Error::Unknown`], is given an id with [`Push::id`]:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> duly::Result<()> {
+/// # let duly = duly::Duly::open(":memory:").await?;
+/// let mail = || duly::Push::new("mail", "{}").id(duly::JobId::named("mail:7"));
+/// assert!(duly.push(mail()).await?.is_new());
+/// assert!(!duly.push(mail()).await?.is_new());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Push {
     pub(crate) id: JobId,

@@ -275,3 +275,6 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// What the store says about itself.
     async fn health(&self) -> Result<Health>;
 }
+
+#[cfg(test)]
+pub(crate) mod faulty;

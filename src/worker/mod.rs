@@ -309,3 +309,6 @@ async fn at_work(shift: Shift) -> Result<Tally> {
         None => Err(Error::store("run", "the worker's loop has not begun")),
     }
 }
+
+#[cfg(test)]
+mod tests;

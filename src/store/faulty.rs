@@ -1,0 +1,133 @@
+//! A store that fails on demand, for tests: refuses, loses an answer, or keeps it back.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use tokio::sync::mpsc;
+
+use super::{Beaten, Claim, Claimed, End, Filter, Health, Moved, Page, QueueCounts, Store, Wake};
+use crate::error::{Error, Result};
+use crate::job::{JobId, Record};
+use crate::node::{Node, NodeId, NodeRecord};
+use crate::push::{Due, Push, Pushed};
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    /// Nothing is carried out.
+    Refuse,
+    /// It is carried out, and nobody learns of it.
+    LoseAnswer,
+    /// It is carried out, and never answered.
+    KeepAnswer,
+}
+
+#[derive(Default)]
+struct Faults {
+    /// What goes wrong with which op, and how many more times.
+    due: HashMap<&'static str, (Fault, usize)>,
+    /// How often each op was asked for.
+    asked: HashMap<&'static str, usize>,
+}
+
+/// Any store, with faults.
+pub(crate) struct Faulty {
+    inner: Arc<dyn Store>,
+    faults: Mutex<Faults>,
+}
+
+impl Faulty {
+    pub(crate) fn new(inner: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Faulty { inner, faults: Mutex::default() })
+    }
+
+    /// The next `times` calls of this op go wrong.
+    pub(crate) fn next(&self, op: &'static str, fault: Fault, times: usize) {
+        self.faults().due.insert(op, (fault, times));
+    }
+
+    /// How often this op was asked for.
+    pub(crate) fn asked(&self, op: &'static str) -> usize {
+        self.faults().asked.get(op).copied().unwrap_or(0)
+    }
+
+    fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fault(&self, op: &'static str) -> Option<Fault> {
+        let mut faults = self.faults();
+        *faults.asked.entry(op).or_default() += 1;
+        let (fault, left) = faults.due.get_mut(op).filter(|(_, left)| *left > 0)?;
+        *left -= 1;
+        Some(*fault)
+    }
+
+    async fn pass<T>(&self, op: &'static str, answer: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        match self.fault(op) {
+            None => answer.await,
+            Some(Fault::Refuse) => Err(Error::store(op, "refused on demand")),
+            Some(Fault::LoseAnswer) => {
+                answer.await?;
+                Err(Error::Unknown { op, source: None })
+            }
+            Some(Fault::KeepAnswer) => {
+                answer.await?;
+                std::future::pending().await
+            }
+        }
+    }
+}
+
+impl super::sealed::Sealed for Faulty {}
+
+#[async_trait]
+impl Store for Faulty {
+    async fn push(&self, jobs: Vec<Push>) -> Result<Vec<Pushed>> {
+        self.pass("push", self.inner.push(jobs)).await
+    }
+    async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed> {
+        self.pass("claim", self.inner.claim(node, claim)).await
+    }
+    async fn settle(&self, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
+        self.pass("settle", self.inner.settle(node, ends)).await
+    }
+    async fn get(&self, id: JobId) -> Result<Option<Record>> {
+        self.pass("get", self.inner.get(id)).await
+    }
+    async fn list(&self, filter: Filter) -> Result<Page> {
+        self.pass("list", self.inner.list(filter)).await
+    }
+    async fn remove(&self, id: JobId) -> Result<Moved> {
+        self.pass("remove", self.inner.remove(id)).await
+    }
+    async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved> {
+        self.pass("reschedule", self.inner.reschedule(id, due)).await
+    }
+    async fn counts(&self) -> Result<Vec<QueueCounts>> {
+        self.pass("counts", self.inner.counts()).await
+    }
+    async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
+        self.pass("pause", self.inner.pause(queue, paused)).await
+    }
+    async fn prune(&self, queue: &str, done_max: usize) -> Result<usize> {
+        self.pass("prune", self.inner.prune(queue, done_max)).await
+    }
+    async fn beat(&self, node: &Node) -> Result<Beaten> {
+        self.pass("beat", self.inner.beat(node)).await
+    }
+    async fn leave(&self, node: NodeId) -> Result<()> {
+        self.pass("leave", self.inner.leave(node)).await
+    }
+    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
+        self.pass("nodes", self.inner.nodes()).await
+    }
+    async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
+        self.pass("subscribe", self.inner.subscribe(node)).await
+    }
+    async fn health(&self) -> Result<Health> {
+        self.pass("health", self.inner.health()).await
+    }
+}

@@ -1,0 +1,109 @@
+//! The loop on a store that fails: refused, unanswered, slow.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::push::Push;
+use crate::store::faulty::{Fault, Faulty};
+
+/// Far longer than anything here takes; a test that waits this long has failed.
+const LONG: Duration = Duration::from_secs(20);
+/// As good as always.
+const ALWAYS: usize = usize::MAX;
+
+/// A worker that runs on a store with faults to come.
+struct Bed {
+    duly: Duly,
+    store: Arc<Faulty>,
+    /// Starts of attempts.
+    starts: Arc<AtomicUsize>,
+    stop: CancellationToken,
+    run: JoinHandle<Result<Tally>>,
+}
+
+impl Bed {
+    async fn new(url: &str) -> Self {
+        let mut duly = Duly::open(url).await.expect("opens");
+        let store = Faulty::new(duly.store());
+        duly.store = store.clone();
+        let (starts, stop) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
+        let counted = starts.clone();
+        let worker = duly.worker().on_kind("mail", move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            async {}
+        });
+        let run = tokio::spawn(worker.run_until(stop.clone()));
+        let bed = Bed { duly, store, starts, stop, run };
+        bed.until("it has looked for jobs", |bed| bed.store.asked("claim") > 0).await;
+        bed
+    }
+
+    async fn until(&self, what: &str, so: impl Fn(&Bed) -> bool) {
+        let looked = async {
+            while !so(self) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LONG, looked).await.unwrap_or_else(|_| panic!("waited in vain: {what}"));
+    }
+
+    /// Pushes a job, and waits until nothing of it is left to do.
+    async fn done(&self) {
+        let id = self.duly.push(Push::new("mail", "{}")).await.expect("pushes").id();
+        let done = async {
+            while !self.duly.get(id).await.expect("looks").expect("is kept").state.is_final() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LONG, done).await.expect("it is never done");
+    }
+
+    async fn end(self) -> Tally {
+        self.stop.cancel();
+        tokio::time::timeout(LONG, self.run).await.expect("in time").expect("no panic").expect("ends well")
+    }
+}
+
+#[tokio::test]
+async fn a_slow_answer_holds_up_no_beat() {
+    let bed = Bed::new(":memory:?lease=300ms").await;
+    let before = bed.store.asked("beat");
+    bed.store.next("beat", Fault::KeepAnswer, ALWAYS);
+    bed.until("it beats on", |bed| bed.store.asked("beat") >= before + 5).await;
+    // The look once a second does not depend on the answer either.
+    bed.done().await;
+    assert_eq!(bed.end().await.acked, 1);
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_was_lost_leaves_no_job_behind() {
+    // With so long a lease no beat tells of what was forgotten.
+    let bed = Bed::new(":memory:?lease=1h").await;
+    bed.store.next("claim", Fault::LoseAnswer, 1);
+    bed.done().await;
+    let starts = bed.starts.load(Ordering::SeqCst);
+    assert_eq!((bed.end().await.acked, starts), (1, 1));
+}
+
+#[tokio::test]
+async fn a_settle_whose_answer_was_lost_is_no_robbery() {
+    let bed = Bed::new(":memory:").await;
+    bed.store.next("settle", Fault::LoseAnswer, 1);
+    bed.done().await;
+    bed.until("it has asked again", |bed| bed.store.asked("settle") >= 2).await;
+    let starts = bed.starts.load(Ordering::SeqCst);
+    assert_eq!((bed.end().await.lost, starts), (0, 1));
+}
+
+#[tokio::test]
+async fn no_error_of_the_store_ends_the_loop() {
+    let bed = Bed::new(":memory:").await;
+    for op in ["claim", "settle", "beat", "prune"] {
+        bed.store.next(op, Fault::Refuse, 3);
+    }
+    bed.done().await;
+    assert_eq!(bed.end().await.acked, 1);
+}
