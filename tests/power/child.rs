@@ -86,8 +86,15 @@ async fn again(duly: &Duly) {
     for no in 0..AGAIN {
         let id = JobId::named(&format!("again-{no}"));
         say_all("pushing", &[id]);
-        let pushed = duly.push(Push::new("good", args(id)).id(id)).await.expect("pushes");
-        say_all(if pushed.is_new() { "pushed" } else { "existing" }, &[id]);
+        let push = async || duly.push(Push::new("good", args(id)).id(id)).await;
+        let pushed = match push().await {
+            Err(error) if error.code() == "unknown" => {
+                say_all("unknown", &[id]);
+                push().await
+            }
+            known => known,
+        };
+        say_all(if pushed.expect("pushes").is_new() { "pushed" } else { "existing" }, &[id]);
     }
 }
 

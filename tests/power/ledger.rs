@@ -79,6 +79,7 @@ impl Ledger {
         let life = self.0.entry(id).or_insert_with(|| Life { args: child::args(id), ..Life::default() });
         match word {
             "pushing" => life.asked = life.asked.max(Stage::Unfinished),
+            "unknown" => {}
             "pushed" | "existing" => life.acknowledged = life.acknowledged.max(Stage::Unfinished),
             "acking" => (life.asked, life.end) = (Stage::Ended, Some(State::Done)),
             "burying" => (life.asked, life.end) = (Stage::Ended, Some(State::Dead)),

@@ -19,7 +19,7 @@ use std::time::Instant;
 use child::Role;
 use cuts::Sum;
 use disk::Disk;
-use trace::{EVERYTHING, Event, Part, Run};
+use trace::{EVERYTHING, Event, Part, Run, Sync};
 
 /// Cuts in an ordinary run.
 const STATES: usize = 2_000;
@@ -102,23 +102,37 @@ fn on_a_disk_that_lies_the_checker_sees_damage() {
     assert!(sum.corrupt > 0 && sum.lossy > 0, "a checker that sees no damage here would see none anywhere: {sum:?}");
 }
 
+/// What stands behind this word in each line that begins with it.
+fn said(events: &[Event], word: &str) -> Vec<String> {
+    let with = |event: &Event| match event {
+        Event::Said(line) => line.strip_prefix(word).map(|rest| rest.trim().to_owned()),
+        _ => None,
+    };
+    events.iter().filter_map(with).collect()
+}
+
 /// A process is killed between the write and the sync of a push. The next one finds the job, and answers that it exists:
 /// then it must be as durable as any, or whoever pushed again because the first answer was lost is deceived.
 #[test]
 fn a_push_that_is_answered_with_existing_is_durable() {
     const DIES_IN_SYNC: usize = 9;
-    let runs = [Some(DIES_IN_SYNC), None].map(|dies_in_sync| Run { role: Role::Again, dies_in_sync });
+    let runs = [Some((DIES_IN_SYNC, Sync::Dies)), None].map(|sync| Run { role: Role::Again, sync });
     let events = trace::record(scratch().path(), "", &runs);
-    let said = |word: &str| -> Vec<String> {
-        let with = |event: &Event| match event {
-            Event::Said(line) => line.strip_prefix(word).map(|id| id.trim().to_owned()),
-            _ => None,
-        };
-        events.iter().filter_map(with).collect()
-    };
-    let (pushed, existing) = (said("pushed "), said("existing "));
+    let (pushed, existing) = (said(&events, "pushed "), said(&events, "existing "));
     let unsure: Vec<_> = existing.iter().filter(|id| !pushed.contains(id)).collect();
     assert_eq!(unsure.len(), 1, "one push was written and not answered: {pushed:?}, {existing:?}");
     let sum = cut("pushed again", &events, Disk::default, STATES / 10);
+    assert_eq!((sum.lossy, sum.corrupt), (0, 0), "{:#?}", sum.examples);
+}
+
+/// The disk fails in the sync of a push, and nobody knows what it has kept: the push is unknown, and pushed again
+/// under the same id it is there once, as durable as any.
+#[test]
+fn a_push_whose_sync_failed_can_be_repeated() {
+    const FAILS_IN_SYNC: usize = 9;
+    let run = Run { role: Role::Again, sync: Some((FAILS_IN_SYNC, Sync::Fails)) };
+    let events = trace::record(scratch().path(), "", &[run]);
+    assert_eq!(said(&events, "unknown ").len(), 1, "one push was not answered for");
+    let sum = cut("a sync failed", &events, Disk::default, STATES / 10);
     assert_eq!((sum.lossy, sum.corrupt), (0, 0), "{:#?}", sum.examples);
 }

@@ -17,14 +17,23 @@ const CALLS: &str = "open,openat,openat2,creat,write,pwrite64,writev,pwritev,pwr
 /// Longest write in the log; a longer one would be cut, and ends the run.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 /// Everything, by two processes one after the other: the second one recovers what the first one left.
-pub const EVERYTHING: [Run; 2] = [Run { role: Role::Everything, dies_in_sync: None }; 2];
+pub const EVERYTHING: [Run; 2] = [Run { role: Role::Everything, sync: None }; 2];
 
 /// One process. It is killed at its end, or before.
 #[derive(Clone, Copy)]
 pub struct Run {
     pub role: Role,
-    /// Kills it as it begins the sync of this number in one of its threads: written, and not synced.
-    pub dies_in_sync: Option<usize>,
+    /// What becomes of the sync of this number in one of its threads.
+    pub sync: Option<(usize, Sync)>,
+}
+
+/// What becomes of a sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// The process is killed as it begins: written, and not synced.
+    Dies,
+    /// The disk fails: nobody knows what it has kept.
+    Fails,
 }
 
 /// The files whose content survives. The shared memory beside them is made anew after a crash.
@@ -77,8 +86,9 @@ pub fn record(dir: &Path, options: &str, runs: &[Run]) -> Vec<Event> {
         let file = dir.join(format!("strace-{no}"));
         let mut strace = Command::new("strace");
         strace.args(["-f", "-y", "-xx", "-s", &WRITE_BYTES_MAX.to_string(), "-e", &format!("trace={CALLS}")]);
-        if let Some(sync) = run.dies_in_sync {
-            strace.args(["-e", &format!("inject=fsync,fdatasync:signal=SIGKILL:when={sync}")]);
+        if let Some((no, sync)) = run.sync {
+            let what = if sync == Sync::Dies { "signal=SIGKILL" } else { "error=EIO" };
+            strace.args(["-e", &format!("inject=fsync,fdatasync:{what}:when={no}")]);
         }
         strace.arg("-o").arg(&file).arg(std::env::current_exe().expect("knows itself"));
         strace.args(["--exact", "child_process", "--nocapture"]);
@@ -90,7 +100,8 @@ pub fn record(dir: &Path, options: &str, runs: &[Run]) -> Vec<Event> {
             log.read(&line).unwrap_or_else(|e| panic!("run {no}: {e}: {line:.300}"));
         }
         let whole = log.last_word() == Some(child::END);
-        assert_eq!(whole, run.dies_in_sync.is_none(), "run {no} came to its end; may strace trace here?");
+        let dies = matches!(run.sync, Some((_, Sync::Dies)));
+        assert_eq!(whole, !dies, "run {no} came to its end; may strace trace here?");
         std::fs::remove_file(file).expect("can go");
     }
     log.events
