@@ -100,6 +100,16 @@ async fn a_job_starts_at_its_time_and_not_before() {
 }
 
 #[tokio::test]
+async fn any_number_of_done_jobs_can_be_kept() {
+    let duly = memory().await;
+    duly.push_all((0..3).map(|_| mail())).await.expect("pushes");
+    duly.worker().on(|_: Mail, _| async {}).drain().await.expect("drains");
+    for (done_max, gone) in [(usize::MAX, 0), (2, 1), (0, 2)] {
+        assert_eq!(duly.store().prune("default", done_max).await.expect("prunes"), gone, "{done_max}");
+    }
+}
+
+#[tokio::test]
 async fn time_can_be_moved_by_a_test() {
     let clock = Clock::manual();
     let duly = Duly::builder(":memory:").clock(clock.clone()).open().await.expect("opens");

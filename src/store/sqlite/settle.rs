@@ -148,6 +148,8 @@ fn finish(tx: &Tx<'_>, queue: i64, end: &End, state: i64, attempts: u32) -> rusq
 
 /// Deletes ended jobs of a queue: those past their time, then done ones beyond the newest `done_max`.
 pub(super) fn prune(tx: &Tx<'_>, queue: i64, done_max: usize, max: usize) -> rusqlite::Result<usize> {
+    // SQLite's integers have a sign: whoever wants to keep all may name a greater number.
+    let done_max = i64::try_from(done_max).unwrap_or(i64::MAX);
     let pick = |sql: &str, params: &[&dyn rusqlite::ToSql]| -> rusqlite::Result<Vec<i64>> {
         tx.statement(sql)?.query_map(params, |row| row.get(0))?.collect()
     };
