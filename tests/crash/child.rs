@@ -165,6 +165,8 @@ async fn work(duly: &Duly) {
     let worker = duly
         .worker()
         .queue("default", 8)
+        // A done job that was pruned could not be told from one that was lost.
+        .keep_done_max(usize::MAX)
         .on_kind("sleep", |ctx: Ctx| async move {
             let ms = ctx.job().args.parse().unwrap_or(0);
             tokio::time::sleep(Duration::from_millis(ms)).await;

@@ -15,6 +15,8 @@ use duly::{Duly, JobId, Push, State};
 
 /// How long the random run takes in an ordinary run.
 const SECONDS: u64 = 12;
+/// Of many faults so many are shown.
+const FAULTS_SHOWN: usize = 20;
 /// Far longer than anything here takes; a test that waits this long has failed.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -72,7 +74,12 @@ fn killed_at_random_moments_nothing_is_lost() {
     let faults = history.check(states.collect());
     println!("seed {seed}: {kills} kills, {} pushes acknowledged, {} attempts", pushed.len(), history.attempts());
     assert!(pushed.len() > 100, "the run did something: {} pushes", pushed.len());
-    assert_eq!(faults, [], "seed {seed}");
+    assert!(
+        faults.is_empty(),
+        "seed {seed}: {} faults, first {:?}",
+        faults.len(),
+        &faults[..faults.len().min(FAULTS_SHOWN)]
+    );
 }
 
 /// Waits until nothing is left to do.
