@@ -1,0 +1,110 @@
+//! A blocking client of a hundred lines, to administer servers with. No pool, no retry, no RESP3.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Longer than a healthy server takes for any answer here, except for commands that are meant to wait.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a server answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    Nil,
+    Int(i64),
+    Text(Vec<u8>),
+    List(Vec<Reply>),
+    Error(String),
+}
+
+impl Reply {
+    /// A text, number or error as text; empty for nil and lists.
+    pub fn text(&self) -> String {
+        match self {
+            Reply::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            Reply::Int(number) => number.to_string(),
+            Reply::Error(text) => text.clone(),
+            Reply::Nil | Reply::List(_) => String::new(),
+        }
+    }
+
+    /// The items of a list; nothing for all else.
+    pub fn list(&self) -> &[Reply] {
+        match self {
+            Reply::List(items) => items,
+            _ => &[],
+        }
+    }
+
+    /// What stands after a name in a list of names and values, as `CONFIG GET` and `SENTINEL MASTER` answer.
+    pub fn field(&self, name: &str) -> Option<String> {
+        let mut pairs = self.list().chunks_exact(2);
+        pairs.find(|pair| pair[0].text() == name).map(|pair| pair[1].text())
+    }
+}
+
+/// A connection to a server on loopback.
+pub struct Client(BufReader<TcpStream>);
+
+impl Client {
+    /// Connects, and authenticates as the default user where there is a password.
+    pub fn connect(port: u16, password: Option<&str>) -> io::Result<Client> {
+        let stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut client = Client(BufReader::new(stream));
+        match password.map(|password| client.ask(&["AUTH", password])).transpose()? {
+            Some(Reply::Error(why)) => Err(io::Error::other(why)),
+            _ => Ok(client),
+        }
+    }
+
+    /// How long to wait for an answer, from now on; five seconds without a word.
+    pub fn set_patience(&mut self, patience: Duration) -> io::Result<()> {
+        self.0.get_ref().set_read_timeout(Some(patience))
+    }
+
+    /// Sends a command and reads its answer. An error that the server answers is a [`Reply::Error`].
+    pub fn ask(&mut self, command: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
+        self.send(command)?;
+        self.read()
+    }
+
+    /// Sends a command without waiting for its answer.
+    pub fn send(&mut self, command: &[impl AsRef<[u8]>]) -> io::Result<()> {
+        let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
+        for word in command.iter().map(AsRef::as_ref) {
+            bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            bytes.extend_from_slice(word);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        self.0.get_mut().write_all(&bytes)
+    }
+
+    /// Reads the next answer, or the next message of a subscription.
+    pub fn read(&mut self) -> io::Result<Reply> {
+        let mut line = String::new();
+        if self.0.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let strange = || io::Error::new(io::ErrorKind::InvalidData, format!("not an answer: {line:?}"));
+        let (kind, rest) = line.trim_end().split_at_checked(1).ok_or_else(strange)?;
+        let number = || rest.parse::<i64>().map_err(|_| strange());
+        Ok(match kind {
+            "+" => Reply::Text(rest.into()),
+            "-" => Reply::Error(rest.into()),
+            ":" => Reply::Int(number()?),
+            "$" | "*" if number()? < 0 => Reply::Nil,
+            "$" => Reply::Text(self.bytes(number()? as usize)?),
+            "*" => Reply::List((0..number()?).map(|_| self.read()).collect::<io::Result<_>>()?),
+            _ => return Err(strange()),
+        })
+    }
+
+    fn bytes(&mut self, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length + "\r\n".len()];
+        self.0.read_exact(&mut bytes)?;
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,65 @@
+//! A slot on its way from one master to another.
+
+use super::client::Reply;
+use super::server::Server;
+
+/// Longer than a key takes to move on loopback.
+const MOVE_MS: &str = "5000";
+
+/// Where a migration stands when the test is asked what it wants to do there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The slot is migrating and importing, and no key has moved: its absent keys are answered with ASK.
+    Opened,
+    /// This key has moved. Commands on several keys, some moved and some not, are answered with TRYAGAIN.
+    Moved(String),
+    /// All keys have moved, and both still say that the slot is on its way.
+    Emptied,
+    /// The new master owns the slot and all masters know: the old one answers MOVED.
+    Closed,
+}
+
+/// Moves a slot and all its keys, calling `pause` at each step.
+///
+/// Keys that are written to the old master meanwhile are moved too.
+#[track_caller]
+pub fn migrate(slot: u16, from: &Server, to: &Server, masters: Vec<&Server>, mut pause: impl FnMut(Step)) {
+    let slot = slot.to_string();
+    let (from_id, to_id) = (id(from), id(to));
+    assert_ne!(from_id, to_id, "the slot is there already");
+    to.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
+    from.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
+    pause(Step::Opened);
+    while let Some(key) = first_key(from, &slot) {
+        move_key(&key, from, to);
+        pause(Step::Moved(String::from_utf8_lossy(&key).into_owned()));
+    }
+    pause(Step::Emptied);
+    // The new owner first: at no moment does nobody own it.
+    for node in [to, from].into_iter().chain(masters) {
+        node.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
+    }
+    pause(Step::Closed);
+}
+
+fn id(node: &Server) -> String {
+    node.ask(&["CLUSTER", "MYID"]).text()
+}
+
+fn first_key(node: &Server, slot: &str) -> Option<Vec<u8>> {
+    match node.ask(&["CLUSTER", "GETKEYSINSLOT", slot, "1"]).list() {
+        [Reply::Text(key)] => Some(key.clone()),
+        _ => None,
+    }
+}
+
+#[track_caller]
+fn move_key(key: &[u8], from: &Server, to: &Server) {
+    let port = to.port().to_string();
+    let mut command: Vec<&[u8]> = vec![b"MIGRATE", b"127.0.0.1", port.as_bytes(), b"", b"0", MOVE_MS.as_bytes()];
+    if let Some(password) = to.password() {
+        command.extend([b"AUTH".as_slice(), password.as_bytes()]);
+    }
+    command.extend([b"KEYS".as_slice(), key]);
+    from.ask(&command);
+}
