@@ -33,20 +33,47 @@ fn a_lost_reply_was_executed() {
     assert_eq!(client.ask(&["INCR", "count"]).expect("only one was to be lost").text(), "2");
 }
 
+/// Waits until so many were executed.
+fn wait_for_count(server: &Server, all: usize) {
+    let all = all.to_string();
+    wait_for("all to be executed", || if count(server) == all { Ok(()) } else { Err(count(server)) });
+}
+
+/// The connection is closed at an earlier reply, while the server has yet to read most of what was sent.
 #[test]
 fn all_that_was_sent_before_a_lost_reply_is_executed() {
     let (server, proxy) = behind_proxy();
-    let rounds = 50;
-    for _ in 0..rounds {
+    // Busy for long enough that the rest lies before the server when it first answers.
+    let busy = "for _ = 1, 300000 do end return redis.call('INCR', 'count')";
+    for round in 1..=24 {
         proxy.drop_reply("last");
         let mut client = connect(&proxy);
-        for who in ["first", "second", "last"] {
-            client.send(&["EVAL", "return redis.call('INCR', 'count')", "0", who]).expect("it is open");
+        for body in ["first".into(), "x".repeat(40_000), "x".repeat(40_000), "last".to_owned() + &"x".repeat(1 << 20)] {
+            // It may be closed already, but never before all was handed on.
+            let _ = client.send(&["EVAL", busy, "0", &body]);
         }
         while client.read().is_ok() {}
+        wait_for_count(&server, 4 * round);
+        assert_eq!(proxy.dropped(), round);
     }
-    wait_for("all to be executed", || if count(&server) == "150" { Ok(()) } else { Err(count(&server)) });
-    assert_eq!(proxy.dropped(), rounds);
+}
+
+/// The connection is not closed at an earlier reply while the request is still being handed on.
+#[test]
+fn a_request_is_handed_on_whole_before_its_reply_is_lost() {
+    let (server, proxy) = behind_proxy();
+    proxy.drop_reply("last");
+    let mut client = connect(&proxy);
+    server.pause();
+    client.send(&["INCR", "count"]).expect("it is open");
+    // More than the system holds for a server that does not read.
+    let large = "last".to_owned() + &"x".repeat(1 << 24);
+    client.send(&["EVAL", "return redis.call('INCR', 'count')", "0", &large]).expect("it is open");
+    // The proxy has no sign of being half-way; were this too short, the test would be mild, not wrong.
+    std::thread::sleep(Duration::from_millis(300));
+    server.resume();
+    while client.read().is_ok() {}
+    wait_for_count(&server, 2);
 }
 
 /// Which of these requests got no reply.

@@ -160,7 +160,8 @@ fn requests(wire: &Wire, id: u64, mut client: TcpStream, mut server: TcpStream) 
         }
         // Whole requests only, so that a text in one is found and a doomed one is executed.
         while let Some(end) = request_end(&held) {
-            let request: Vec<u8> = held.drain(..end).collect();
+            let rest = held.split_off(end);
+            let request = std::mem::replace(&mut held, rest);
             // Asked before it is handed on: the reply may come at once.
             let doomed = wire.dooms(id, &request);
             let sent = server.write_all(&request);
