@@ -67,13 +67,13 @@ impl Clock {
     }
 }
 
-#[cfg(all(feature = "sqlite", target_os = "linux"))]
+#[cfg(all(any(feature = "sqlite", feature = "redis"), target_os = "linux"))]
 fn boot_micros() -> Micros {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     time.tv_sec * 1_000_000 + time.tv_nsec / 1_000
 }
 
-#[cfg(not(all(feature = "sqlite", target_os = "linux")))]
+#[cfg(not(all(any(feature = "sqlite", feature = "redis"), target_os = "linux")))]
 fn boot_micros() -> Micros {
     use std::sync::OnceLock;
     use std::time::Instant;

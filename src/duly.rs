@@ -21,7 +21,7 @@ pub struct Duly {
 
 /// Options for [`Duly::open`] that are easier written in code than in a URL.
 #[must_use = "call `open`"]
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Builder {
     url: String,
     options: Options,
@@ -113,9 +113,9 @@ impl Duly {
         jobs: impl IntoIterator<Item = P>,
     ) -> Result<store::sqlite::AfterCommit> {
         let jobs = self.admit(jobs)?;
-        match store::file_of(&self.url)? {
-            Some(path) => store::sqlite::push_in(tx, &path, &self.options.clock, &jobs),
-            None => Err(Error::invalid("store", "is in memory; push_in needs a file that both connections open")),
+        match store::StoreUrl::parse(&self.url)?.file() {
+            Some(path) => store::sqlite::push_in(tx, path, &self.options.clock, &jobs),
+            None => Err(Error::invalid("store", "is not a file; push_in needs one that both connections open")),
         }
     }
 
@@ -207,7 +207,8 @@ impl Duly {
 
 impl std::fmt::Debug for Duly {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Duly").field("url", &self.url).finish_non_exhaustive()
+        let url = store::StoreUrl::parse(&self.url).map_or(String::new(), |url| url.to_string());
+        f.debug_struct("Duly").field("url", &url).finish_non_exhaustive()
     }
 }
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::duly::Duly;
 use crate::error::{Result, Source};
 use crate::job::{Fence, Held, Job, JobId, Outcome, Priority};
-use crate::push::{Conflict, Push, Pushed};
+use crate::push::{Conflict, OWN_KINDS, Push, Pushed};
 
 /// The args of one kind of job: any type that serde can write and read, and the kind's name.
 ///
@@ -106,6 +106,12 @@ impl Ctx {
     #[must_use]
     pub fn fence(&self) -> Fence {
         self.held.fence
+    }
+
+    /// When the job fell due; by how much the attempt is late, once you compare it with the present.
+    #[must_use]
+    pub fn due(&self) -> SystemTime {
+        self.held.due
     }
 
     /// When this attempt will be timed out.
@@ -279,7 +285,9 @@ impl Handlers {
     }
 
     pub(crate) fn get(&self, kind: &str) -> Option<&Erased> {
-        self.by_kind.get(kind).or(self.any.as_ref())
+        // What duly has made for itself is nobody's, however little a handler asks of a kind.
+        let any = self.any.as_ref().filter(|_| !kind.starts_with(OWN_KINDS));
+        self.by_kind.get(kind).or(any)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -318,6 +318,17 @@ pub struct Failure {
     pub error: String,
 }
 
+impl Failure {
+    /// As much of an error as the history keeps, cut between characters.
+    pub(crate) fn cut(error: &str) -> &str {
+        let mut end = error.len().min(crate::store::ERROR_BYTES_MAX);
+        while !error.is_char_boundary(end) {
+            end -= 1;
+        }
+        &error[..end]
+    }
+}
+
 /// A job and what has become of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -382,6 +393,12 @@ mod tests {
             let _ = text.parse::<JobId>();
             let _ = text.parse::<Priority>();
             let _ = text.parse::<State>();
+        }
+
+        #[test]
+        fn errors_are_cut_between_characters(text in "\\PC{0,3000}") {
+            let cut = Failure::cut(&text);
+            prop_assert!(cut.len() <= crate::store::ERROR_BYTES_MAX && text.starts_with(cut));
         }
 
         #[test]

@@ -24,6 +24,8 @@ pub const MAX_ATTEMPTS: u32 = 25;
 pub const TIMEOUT: Duration = Duration::from_secs(3600);
 /// The queue of a job that names none.
 pub const DEFAULT_QUEUE: &str = "default";
+/// How kinds begin that duly has made for itself: nobody pushes them, no handler gets them.
+pub(crate) const OWN_KINDS: &str = "duly:";
 
 /// From when a job may be claimed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -261,6 +263,12 @@ impl Push {
     pub(crate) fn check(&self) -> Result<()> {
         check_name("queue", &self.queue)?;
         check_name("kind", &self.kind)?;
+        if self.kind.starts_with(OWN_KINDS) {
+            return Err(Error::invalid(
+                "kind",
+                format!("{:?} begins with {OWN_KINDS}, which is duly's own", self.kind),
+            ));
+        }
         if self.tags.len() > TAGS_MAX {
             return Err(Error::invalid("tags", format!("{} tags; a job has at most {TAGS_MAX}", self.tags.len())));
         }

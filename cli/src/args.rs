@@ -109,8 +109,7 @@ pub(crate) enum Verb {
     Queues(queues::Queues),
     #[command(subcommand)]
     Nodes(nodes::Nodes),
-    /// Say what the store survives, where and how large it is, which versions and clock it has, what to mend
-    Doctor,
+    Doctor(crate::doctor::Doctor),
     Demo(demo::Demo),
     /// Say which version this is
     Version,

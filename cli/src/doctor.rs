@@ -1,19 +1,33 @@
 //! `duly doctor`: what the store says about itself.
 
 use duly::Health;
+use duly::store::StoreUrl;
 use serde_json::{Map, Value, json};
 
 use crate::escape::safe;
+use crate::exit::{self, Fail};
 use crate::output::{BOLD, YELLOW, paint};
 use crate::{Setup, store, time};
 
 /// The store's clock in microseconds: shown as a date instead.
 const CLOCK_FACT: &str = "clock_us";
 
-pub(crate) async fn run(setup: &Setup) -> anyhow::Result<()> {
-    let url = store::url(setup)?;
+/// Say what the store can lose, and what should be mended
+#[derive(Debug, clap::Args)]
+pub(crate) struct Doctor {
+    /// Print the ACL line for a user of the Redis server that may do what duly does and nothing else
+    #[arg(long)]
+    acl: bool,
+}
+
+pub(crate) async fn run(setup: &Setup, doctor: &Doctor) -> anyhow::Result<()> {
+    let url = StoreUrl::parse(&store::url(setup)?)?.to_string();
     let duly = store::open(setup).await?;
     let health = duly.health().await?;
+    if doctor.acl {
+        let rules = health.acl.ok_or_else(|| Fail::new(exit::USAGE, "the store is a file: it has no users"))?;
+        return setup.out.line(&format!("ACL SETUSER duly on >PASSWORD {rules}"));
+    }
     let nodes = duly.nodes().await?;
     let alive = nodes.iter().filter(|node| node.alive).count();
     let facts = facts(&url, &health, alive);

@@ -87,7 +87,7 @@ async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Jobs(verb) => jobs::run(verb, &setup).await,
         Verb::Queues(verb) => queues::run(verb, &setup).await,
         Verb::Nodes(verb) => nodes::run(verb, &setup).await,
-        Verb::Doctor => doctor::run(&setup).await,
+        Verb::Doctor(doctor) => doctor::run(&setup, &doctor).await,
         Verb::Demo(verb) => demo::run(verb, &setup).await,
         Verb::DemoWorker(verb) => demo::worker::run(verb, &setup).await,
         Verb::Version => setup.out.line(&format!("duly {}", env!("CARGO_PKG_VERSION"))),

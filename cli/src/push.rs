@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use clap::{ArgGroup, Args};
+use duly::store::StoreUrl;
 use duly::{ARGS_BYTES_MAX, Conflict, JobId, Priority, Pushed};
 use serde::Serialize;
 use serde_json::json;
@@ -105,7 +106,9 @@ struct Told {
 pub(crate) async fn run(verb: Push, setup: &Setup) -> anyhow::Result<()> {
     let (kind, args) = verb.what()?;
     let duly = store::open_or_make(setup).await?;
-    let pushed = duly.push(verb.job(kind.clone(), args)).await.map_err(hinted)?;
+    let job = verb.job(kind.clone(), args);
+    let id = job.job_id();
+    let pushed = duly.push(job).await.map_err(|error| hinted(error, id))?;
     verb.tell(setup, kind, pushed)?;
     if verb.wait {
         let record = wait::until_final(&duly, pushed.id(), verb.wait_timeout, wait::Known::Pushed).await?;
@@ -115,8 +118,12 @@ pub(crate) async fn run(verb: Push, setup: &Setup) -> anyhow::Result<()> {
 }
 
 /// The commonest mistake of a newcomer: text without quotes of its own.
-fn hinted(error: duly::Error) -> anyhow::Error {
+fn hinted(error: duly::Error, id: JobId) -> anyhow::Error {
     match &error {
+        duly::Error::Unknown { .. } => Fail::new(
+            exit::STORE,
+            format!("push: sent, but the answer was lost; repeat it with --id {id}: it will be there once"),
+        ),
         duly::Error::Invalid { field: "args", reason } if reason.starts_with("not JSON") => {
             Fail::new(exit::USAGE, format!("{error}; write a JSON value such as '{{\"to\":\"ada\"}}' or '\"text\"'"))
         }
@@ -189,7 +196,7 @@ impl Push {
             None => {
                 let due = self.at.or_else(|| time::now().checked_add(self.after?));
                 let due = due.map_or("now".to_owned(), |at| format!("{} ({})", time::distance(at), time::date_of(at)));
-                let store = store::url(setup)?;
+                let store = StoreUrl::parse(&store::url(setup)?)?;
                 out.say_to_people(&format!("job {id}  queue={}  due {due}  store={store}", self.queue));
             }
         }

@@ -75,6 +75,11 @@ pub(crate) async fn run(verb: Work, mut setup: Setup) -> anyhow::Result<()> {
     let printer = Printer::start(stop.clone())?;
     let _signals = Signals::listen(stop.clone(), at_once.clone())?;
     let worker = worker(&verb, plan, &duly, &setup, &printer)?;
+    let health = duly.health().await?;
+    if health.acl.is_some() {
+        // What a server keeps depends on its settings, which are not ours.
+        setup.out.say_to_people(&health.durability);
+    }
     let tally = if verb.until_empty {
         worker.drain_until_either(stop, at_once).await?
     } else {

@@ -11,17 +11,17 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use crate::error::Result;
-use crate::job::{Fence, Held, JobId, Outcome, Record, State};
+use crate::job::{Fence, Held, JobId, Outcome, Priority, Record, State};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
 
 mod open;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
-pub use open::{Durability, duration};
-#[cfg(feature = "sqlite")]
-pub(crate) use open::file_of;
+pub use open::{Durability, StoreUrl, duration};
 pub(crate) use open::{Options, open};
 
 /// Most jobs in one claim.
@@ -32,6 +32,8 @@ pub const SETTLE_MAX: usize = 1_000;
 pub const TAKE_BACK_MAX: usize = 500;
 /// Most jobs moved from scheduled to ready in one claim.
 pub const PROMOTE_MAX: usize = 1_000;
+/// Even a claim of one job moves so many due ones: a backlog of due jobs is worked off, not nibbled at.
+pub(crate) const PROMOTE_MIN: usize = 200;
 /// Most ended jobs deleted in one prune.
 pub const PRUNE_MAX: usize = 1_000;
 /// Jobs on one page of a list, unless it says otherwise.
@@ -63,7 +65,7 @@ pub struct Claimed {
     pub jobs: Vec<Held>,
     /// The store's time at this step.
     pub now: SystemTime,
-    /// More jobs were ready than were asked for, or there was more to take back or to promote: ask again.
+    /// There may be more that is ready, or to take back or to promote: ask again.
     pub more: bool,
     /// How long from `now` until the next job of this queue falls due; `None` if none is scheduled.
     pub next_due: Option<Duration>,
@@ -71,6 +73,8 @@ pub struct Claimed {
     pub rank: u32,
     /// How many jobs were taken back from the suspect.
     pub taken_back: usize,
+    /// The suspect is dead and may hold more: name it again.
+    pub left: bool,
 }
 
 /// How one attempt ended: names the held job whole, so that holder, job and fence are checked at once.
@@ -92,6 +96,7 @@ pub struct End {
     pub(crate) due: SystemTime,
     pub(crate) attempts: u32,
     pub(crate) crashes: u32,
+    pub(crate) priority: Priority,
     /// The store's own number for the job.
     pub(crate) place: i64,
 }
@@ -110,6 +115,7 @@ impl End {
             due: held.due,
             attempts: held.attempts,
             crashes: held.crashes,
+            priority: held.job.priority,
             place: held.place,
         }
     }
@@ -122,6 +128,12 @@ pub struct Beaten {
     pub held: Vec<(String, u64)>,
     /// Nodes that may be dead, and the queues in which they hold something.
     pub suspects: Vec<(NodeId, String)>,
+    /// Nodes whose lease ends before the next beat, unless they beat: whom to suspect, in which queue, and when.
+    pub ending: Vec<(NodeId, String, Duration)>,
+    /// Queues in which something may be claimed.
+    pub look: Vec<String>,
+    /// Queues of which nothing is known this time, because their server did not answer.
+    pub unheard: Vec<String>,
 }
 
 /// A signal that something happened sooner than expected.
@@ -192,6 +204,20 @@ pub struct QueueCounts {
     pub dead: u64,
 }
 
+impl QueueCounts {
+    /// How many are in this state.
+    #[must_use]
+    pub fn of(&self, state: State) -> u64 {
+        match state {
+            State::Scheduled => self.scheduled,
+            State::Ready => self.ready,
+            State::Running => self.running,
+            State::Done => self.done,
+            State::Dead => self.dead,
+        }
+    }
+}
+
 /// What a store says about itself: each fact a line for people.
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
@@ -202,6 +228,9 @@ pub struct Health {
     pub facts: Vec<(String, String)>,
     /// What should be mended, with what to do.
     pub warnings: Vec<String>,
+    /// The rules for a user of the server that may do what duly does and nothing else; `None` where there is no server.
+    #[serde(skip)]
+    pub acl: Option<String>,
 }
 
 mod sealed {
@@ -209,6 +238,8 @@ mod sealed {
     pub trait Sealed {}
     #[cfg(feature = "sqlite")]
     impl Sealed for super::sqlite::Sqlite {}
+    #[cfg(feature = "redis")]
+    impl Sealed for super::redis::Redis {}
 }
 
 /// Where all state lives.

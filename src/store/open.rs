@@ -1,6 +1,7 @@
 //! From a URL to a store: the one place that knows which stores there are.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use super::Store;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::node::LEASE;
+use crate::push::check_name;
 
 /// How long done jobs stay, unless the URL or the push says otherwise.
 pub(crate) const KEEP: Duration = Duration::from_secs(24 * 3600);
@@ -15,6 +17,8 @@ pub(crate) const KEEP: Duration = Duration::from_secs(24 * 3600);
 pub(crate) const KEEP_DEAD: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How long ids of gone jobs are remembered.
 pub(crate) const REMEMBER: Duration = Duration::from_secs(600);
+/// What keys on a server begin with, unless the URL says otherwise.
+const PREFIX: &str = "duly";
 /// Shortest and longest lease: beats must fit in, and a crash must be noticed some day.
 const LEASE_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_millis(300)..=Duration::from_secs(3600);
 
@@ -37,6 +41,15 @@ pub(crate) struct Options {
     pub(crate) keep: Duration,
     pub(crate) keep_dead: Duration,
     pub(crate) remember: Duration,
+    /// What every key begins with: several apps on one server.
+    pub(crate) prefix: String,
+    /// How many replicas must have a push before it is acknowledged.
+    pub(crate) replicas: u32,
+    /// A server that forgets everything when it stops will do.
+    pub(crate) allow_data_loss: bool,
+    /// The certificate authority to trust, instead of those of the system.
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) sentinel_password: Option<String>,
     pub(crate) clock: Clock,
 }
 
@@ -48,6 +61,11 @@ impl Default for Options {
             keep: KEEP,
             keep_dead: KEEP_DEAD,
             remember: REMEMBER,
+            prefix: PREFIX.to_owned(),
+            replicas: 0,
+            allow_data_loss: false,
+            ca: None,
+            sentinel_password: None,
             clock: Clock::system(),
         }
     }
@@ -58,6 +76,8 @@ impl Default for Options {
 pub(crate) enum Target {
     Memory,
     File(PathBuf),
+    #[cfg(feature = "redis")]
+    Redis(super::redis::Place),
 }
 
 /// Opens the store that a URL names; its options stand over those given.
@@ -67,54 +87,112 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<(Arc<dyn Store>,
     Ok((store, options))
 }
 
-#[cfg(feature = "sqlite")]
 async fn open_target(target: Target, options: &Options) -> Result<Arc<dyn Store>> {
-    let options = options.clone();
-    // Opening touches the disk, and may wait for other processes.
-    tokio::task::spawn_blocking(move || match target {
-        Target::Memory => super::sqlite::Sqlite::in_memory(&options),
+    match target {
+        #[cfg(feature = "redis")]
+        // Boxed: its type is too deep to become a part of every caller's.
+        Target::Redis(place) => Ok(Arc::new(Box::pin(super::redis::Redis::open(place, options)).await?)),
+        local => open_local(local, options.clone()).await,
+    }
+}
+
+#[cfg(feature = "sqlite")]
+async fn open_local(target: Target, options: Options) -> Result<Arc<dyn Store>> {
+    let open = move || match target {
         Target::File(path) => super::sqlite::Sqlite::open(&path, &options),
-    })
-    .await
-    .map_err(|e| Error::store("open", e.to_string()))?
-    .map(|store| Arc::new(store) as Arc<dyn Store>)
+        _ => super::sqlite::Sqlite::in_memory(&options),
+    };
+    // Opening touches the disk, and may wait for other processes.
+    let opened = tokio::task::spawn_blocking(open).await.map_err(|e| Error::store("open", e.to_string()))?;
+    opened.map(|store| Arc::new(store) as Arc<dyn Store>)
 }
 
 #[cfg(not(feature = "sqlite"))]
-async fn open_target(_target: Target, _options: &Options) -> Result<Arc<dyn Store>> {
-    Err(Error::invalid("store", "this build has no store; turn on the feature `sqlite`"))
+async fn open_local(_target: Target, _options: Options) -> Result<Arc<dyn Store>> {
+    Err(Error::invalid("store", "names a file, and this build has no SQLite; turn on the feature `sqlite`"))
 }
 
-/// The file that a URL names, if it names one.
-#[cfg(feature = "sqlite")]
-pub(crate) fn file_of(url: &str) -> Result<Option<PathBuf>> {
-    Ok(match parse(url, Options::default())?.0 {
-        Target::File(path) => Some(path),
-        Target::Memory => None,
-    })
+/// Where a store is, as its URL says. Shown without what is secret in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreUrl {
+    target: Target,
+    options: String,
 }
 
-/// A path, `sqlite:PATH` or `:memory:`, each with `?name=value&...` behind it.
+impl StoreUrl {
+    /// Reads a URL as [`Duly::open`](crate::Duly::open) would, without opening anything.
+    pub fn parse(url: &str) -> Result<Self> {
+        let (target, _) = parse(url, Options::default())?;
+        let options = url.split_once('?').map_or("", |(_, options)| options);
+        let shown = options.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("sentinel_password="));
+        Ok(StoreUrl { target, options: shown.collect::<Vec<_>>().join("&") })
+    }
+
+    /// The file, if it is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match &self.target {
+            Target::File(path) => Some(path),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.target {
+            Target::Memory => f.write_str(":memory:")?,
+            Target::File(path) => write!(f, "{}", path.display())?,
+            #[cfg(feature = "redis")]
+            Target::Redis(place) => write!(f, "{place:?}")?,
+        }
+        if !self.options.is_empty() {
+            write!(f, "?{}", self.options)?;
+        }
+        Ok(())
+    }
+}
+
+/// A path, `sqlite:PATH`, `:memory:` or the URL of a server, each with `?name=value&...` behind it.
 pub(crate) fn parse(url: &str, options: Options) -> Result<(Target, Options)> {
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
     let target = parse_target(place)?;
     let mut options = options;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        set(&mut options, name, value)?;
+        match set(&mut options, name, value)? {
+            Known::Everywhere => {}
+            Known::OnServers if target.is_server() => {}
+            Known::InFiles if !target.is_server() => {}
+            Known::OnServers => return Err(Error::invalid("store", format!("is a file, and has no option {name:?}"))),
+            Known::InFiles => {
+                let reason = format!("is a server, and has no option {name:?}: there it is a setting of the server");
+                return Err(Error::invalid("store", reason));
+            }
+        }
     }
     check(&options)?;
     Ok((target, options))
 }
 
+impl Target {
+    fn is_server(&self) -> bool {
+        !matches!(self, Target::Memory | Target::File(_))
+    }
+}
+
 fn parse_target(place: &str) -> Result<Target> {
+    #[cfg(feature = "redis")]
+    if let Some(place) = super::redis::Place::parse(place)? {
+        return Ok(Target::Redis(place));
+    }
     let path = match place.split_once(':') {
         Some(("sqlite", rest)) => rest.strip_prefix("//").unwrap_or(rest),
         Some((scheme, rest)) if rest.starts_with("//") => {
             return Err(Error::invalid(
                 "store",
                 format!(
-                    "{scheme}:// is not a store this build knows; give the path of a file, sqlite:PATH or :memory:"
+                    "{scheme}:// is not a store this build knows; give the path of a file, sqlite:PATH, :memory: or redis://HOST"
                 ),
             ));
         }
@@ -128,27 +206,55 @@ fn parse_target(place: &str) -> Result<Target> {
     }
 }
 
-fn set(options: &mut Options, name: &str, value: &str) -> Result<()> {
+/// Which stores an option is for.
+enum Known {
+    Everywhere,
+    InFiles,
+    OnServers,
+}
+
+fn set(options: &mut Options, name: &str, value: &str) -> Result<Known> {
     match name {
-        "durability" => {
-            options.durability = match value {
-                "fsync" => Durability::Fsync,
-                "second" => Durability::Second,
-                _ => {
-                    return Err(Error::invalid("durability", format!("{value:?} is neither fsync nor second")));
-                }
-            }
-        }
         "lease" => options.lease = parse_duration("lease", value)?,
         "keep" => options.keep = parse_duration("keep", value)?,
         "keep_dead" => options.keep_dead = parse_duration("keep_dead", value)?,
         "remember" => options.remember = parse_duration("remember", value)?,
-        _ => {
-            return Err(Error::invalid(
-                "store",
-                format!("has no option {name:?}; it has durability, lease, keep, keep_dead, remember"),
-            ));
+        "durability" => {
+            options.durability = match value {
+                "fsync" => Durability::Fsync,
+                "second" => Durability::Second,
+                _ => return Err(Error::invalid("durability", format!("{value:?} is neither fsync nor second"))),
+            };
+            return Ok(Known::InFiles);
         }
+        "prefix" | "replicas" | "allow_data_loss" | "ca" | "sentinel_password" => {
+            set_server(options, name, value)?;
+            return Ok(Known::OnServers);
+        }
+        _ => {
+            let known = "durability, lease, keep, keep_dead, remember; on servers prefix, replicas, allow_data_loss, ca, sentinel_password";
+            return Err(Error::invalid("store", format!("has no option {name:?}; it has {known}")));
+        }
+    }
+    Ok(Known::Everywhere)
+}
+
+fn set_server(options: &mut Options, name: &str, value: &str) -> Result<()> {
+    match name {
+        "prefix" => options.prefix = value.to_owned(),
+        "replicas" => {
+            let wrong = |_| Error::invalid("replicas", format!("{value:?} is not a number"));
+            options.replicas = value.parse().map_err(wrong)?;
+        }
+        "allow_data_loss" => {
+            options.allow_data_loss = match value {
+                "true" => true,
+                "false" => false,
+                _ => return Err(Error::invalid("allow_data_loss", format!("{value:?} is neither true nor false"))),
+            }
+        }
+        "ca" => options.ca = Some(PathBuf::from(value)),
+        _ => options.sentinel_password = Some(value.to_owned()),
     }
     Ok(())
 }
@@ -158,6 +264,8 @@ pub(crate) fn check(options: &Options) -> Result<()> {
     if !LEASE_RANGE.contains(&options.lease) {
         return Err(Error::invalid("lease", "must be from 300ms to 1h"));
     }
+    // A brace would change which part of a key says where a Cluster keeps it.
+    check_name("prefix", &options.prefix)?;
     Ok(())
 }
 
@@ -212,6 +320,17 @@ mod tests {
         assert!(refused("duly.db?lease=1ms").contains("300ms"));
         assert!(refused("duly.db?lease=-5s").contains("not a duration"));
         assert!(refused("duly.db?durability=maybe").contains("neither"));
+    }
+
+    #[test]
+    fn a_url_is_shown_without_its_secrets() {
+        let shown = |url: &str| StoreUrl::parse(url).expect("a good URL").to_string();
+        assert_eq!(shown("sqlite:a.db?keep=1h"), "a.db?keep=1h");
+        #[cfg(feature = "redis")]
+        assert_eq!(
+            shown("redis+sentinel://me:secret@a,b/m?sentinel_password=secret&prefix=x"),
+            "redis+sentinel://a:26379,b:26379/m?prefix=x"
+        );
     }
 
     proptest! {

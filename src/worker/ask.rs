@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::job::{Held, JobId, Outcome};
 use crate::node::NodeId;
-use crate::store::{CLAIM_MAX, Claim, Claimed, End, PRUNE_MAX, SETTLE_MAX, TAKE_BACK_MAX};
+use crate::store::{CLAIM_MAX, Claim, Claimed, End, PRUNE_MAX, SETTLE_MAX};
 
 /// How often ended jobs are looked through for those past their time.
 const PRUNE: Duration = Duration::from_secs(60);
@@ -194,11 +194,13 @@ impl Shift {
     fn took(&mut self, at: usize, max: usize, suspect: Option<NodeId>, claimed: Claimed) {
         let lane = &mut self.lanes[at];
         lane.moves += claimed.jobs.len() as u64;
-        if let Some(suspect) = suspect.filter(|_| claimed.taken_back > 0) {
-            if claimed.taken_back == TAKE_BACK_MAX {
+        if let Some(suspect) = suspect {
+            if claimed.left {
                 lane.suspects.push(suspect);
             }
-            self.settings.tell(&Event::TakenBack { node: suspect, jobs: claimed.taken_back });
+            if claimed.taken_back > 0 {
+                self.settings.tell(&Event::TakenBack { node: suspect, jobs: claimed.taken_back });
+            }
         }
         // A full answer takes the node off the idle list: nobody wakes it, it looks again when it has room.
         lane.idle = claimed.jobs.len() < max && !claimed.more;
@@ -221,7 +223,7 @@ impl Shift {
             None => return self.start(at, held, now),
         };
         let (held, outcome) = (Arc::new(held), Outcome::release(after));
-        self.finished.push(Finished { lane: at, held, outcome, why: Some(why), took: Duration::ZERO });
+        self.finished.push(Finished { lane: at, held, outcome, why: Some(why), took: Duration::ZERO, again: false });
     }
 
     /// The store has said what we hold in a queue: run what we do not know, let go of what is not ours.
@@ -236,8 +238,15 @@ impl Shift {
         }
         let waiting: Vec<_> = self.finished.iter().map(|finished| name(&finished.held)).collect();
         for held in claimed.jobs {
-            if !ours.contains(&name(&held)) && !waiting.contains(&name(&held)) {
-                self.begin(at, held, claimed.now);
+            if ours.contains(&name(&held)) || waiting.contains(&name(&held)) {
+                continue;
+            }
+            match self.recent.outcome_of(name(&held)).cloned() {
+                Some(outcome) => {
+                    let (held, took) = (Arc::new(held), Duration::ZERO);
+                    self.finished.push(Finished { lane: at, held, outcome, why: None, took, again: true });
+                }
+                None => self.begin(at, held, claimed.now),
             }
         }
     }
@@ -259,15 +268,19 @@ impl Shift {
         self.settle_not_before = None;
         let in_doubt = std::mem::take(&mut self.settle_in_doubt);
         for finished in batch {
-            let Finished { lane, held, outcome, why, took } = finished;
+            let Finished { lane, held, outcome, why, took, again } = finished;
             self.lanes[lane].moves += 1;
             if lost.contains(&held.job.id) {
                 // After a settle whose answer was lost, the first try may have been recorded: not a robbery.
-                if !in_doubt {
+                if !in_doubt && !again {
                     self.tally.lost += 1;
                     self.settings.tell(&Event::Lost { id: held.job.id });
                     tracing::warn!(id = %held.job.id, "outcome refused: another node has the job");
                 }
+                self.recent.note(held.job.id, held.fence, outcome);
+                continue;
+            }
+            if again {
                 continue;
             }
             match outcome {
@@ -278,6 +291,7 @@ impl Shift {
             }
             self.tally.count(&outcome);
             self.settings.tell(&Event::Settled { held: &held, outcome: &outcome, why, took });
+            self.recent.note(held.job.id, held.fence, outcome);
         }
     }
 

@@ -27,6 +27,8 @@ pub(super) struct Finished {
     /// Why it was released, where that was not its handler's own wish.
     pub(super) why: Option<&'static str>,
     pub(super) took: Duration,
+    /// It was recorded before, and the store has lost that.
+    pub(super) again: bool,
 }
 
 /// An attempt under way.
@@ -40,7 +42,7 @@ struct Running {
 
 impl Running {
     fn finish(self, (outcome, why): Ended) -> Finished {
-        Finished { lane: self.lane, held: self.held, outcome, why, took: clock::tick() - self.started }
+        Finished { lane: self.lane, held: self.held, outcome, why, took: clock::tick() - self.started, again: false }
     }
 }
 

@@ -32,6 +32,8 @@ pub(super) struct Lane {
     pub(super) redo: bool,
     /// Nodes that may be dead and hold something here.
     pub(super) suspects: Vec<NodeId>,
+    /// Nodes that will be suspected at a moment, unless a beat before it says otherwise.
+    pub(super) ending: Vec<(NodeId, Instant)>,
     /// Grows with every job that is claimed, ends or is settled: a beat compares counts only if nothing moved meanwhile.
     pub(super) moves: u64,
     /// How many beats in a row have had another count than ours, and `moves` at the last of them.
@@ -59,12 +61,29 @@ impl Lane {
             failures: 0,
             redo: false,
             suspects: Vec::new(),
+            ending: Vec::new(),
             moves: 0,
             differing: 0,
             differed_at: 0,
             unpruned: 0,
             prune_at: None,
         }
+    }
+
+    /// From now on this node may be dead.
+    pub(super) fn suspect(&mut self, node: NodeId) {
+        if !self.suspects.contains(&node) {
+            self.suspects.push(node);
+        }
+        self.maybe_ready = true;
+    }
+
+    /// Suspects those whose lease has ended meanwhile.
+    pub(super) fn suspect_ended(&mut self, now: Instant) {
+        let (ended, ending) = std::mem::take(&mut self.ending).into_iter().partition(|(_, at)| *at <= now);
+        self.ending = ending;
+        let ended: Vec<(NodeId, Instant)> = ended;
+        ended.into_iter().for_each(|(node, _)| self.suspect(node));
     }
 
     /// No claim is in flight, and the store has not just failed.

@@ -18,6 +18,7 @@ use super::ask::Answered;
 use super::beat::Beating;
 use super::crew::{Crew, Finished};
 use super::lane::Lane;
+use super::recent::Recent;
 use crate::attempt::Attempt;
 use crate::clock;
 use crate::error::Result;
@@ -32,11 +33,16 @@ use crate::store::{Beaten, SETTLE_MAX, Store, Wake};
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long at most to let other attempts end before the store is asked again, where they usually are as quick as this.
 const GATHER_MAX: Duration = Duration::from_micros(300);
+/// A store that answers sooner than this can wait so long all the same: a request more costs it as much.
+const GATHER_MIN: Duration = Duration::from_micros(100);
 const QUICK: Duration = Duration::from_micros(200);
 /// The longest grace time that makes a difference.
 const GRACE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// So many beats in a row whose count differs from ours while jobs come and go: then the store is asked all the same.
 const DIFFERING_MAX: u32 = 10;
+
+/// Survivors of a node do not all ask for its jobs at the same moment.
+const SURVIVORS: Duration = Duration::from_millis(30);
 
 /// Whether to wait for more work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +65,7 @@ pub(super) struct Shift {
     pub(super) usual: Duration,
     pub(super) patience: Patience,
     pub(super) finished: Vec<Finished>,
+    pub(super) recent: Recent,
     pub(super) settling: bool,
     /// The store is being asked what we hold.
     pub(super) redoing: bool,
@@ -102,6 +109,7 @@ impl Shift {
             usual: Duration::ZERO,
             patience: Patience::default(),
             finished: Vec::new(),
+            recent: Recent::default(),
             settling: false,
             redoing: false,
             commit: Duration::ZERO,
@@ -199,7 +207,7 @@ impl Shift {
         if !worth_it || !self.patience.is_worth_it() {
             return;
         }
-        let (before, until) = (self.finished.len(), clock::tick() + (self.commit / 3).min(GATHER_MAX));
+        let (before, until) = (self.finished.len(), clock::tick() + (self.commit / 3).clamp(GATHER_MIN, GATHER_MAX));
         while !self.crew.is_empty() && self.finished.len() < SETTLE_MAX && clock::tick() < until {
             tokio::task::yield_now().await;
             while let Some(finished) = self.crew.try_next() {
@@ -234,10 +242,13 @@ impl Shift {
         self.lanes.iter_mut().for_each(|lane| lane.maybe_ready = true);
     }
 
-    /// Once a second: look everywhere; see who is suspected, and whether the store's count of what we hold is ours.
+    /// Once a second: look where there is something; see who is suspected, and whether the store's count of what we hold is ours.
     fn beaten(&mut self, beaten: Beaten) {
-        self.look_everywhere();
+        beaten.look.iter().for_each(|queue| self.woken(queue));
         for (at, lane) in self.lanes.iter_mut().enumerate() {
+            if beaten.unheard.contains(&lane.queue) {
+                continue;
+            }
             let theirs = beaten.held.iter().find(|(queue, _)| *queue == lane.queue).map_or(0, |(_, held)| *held);
             let waiting = self.finished.iter().filter(|finished| finished.lane == at).count();
             if theirs == (lane.running + waiting) as u64 {
@@ -253,11 +264,15 @@ impl Shift {
                 lane.differing = 0;
             }
         }
-        for (node, queue) in beaten.suspects {
-            let lane = self.lanes.iter_mut().find(|lane| lane.queue == queue);
-            if let Some(lane) = lane.filter(|lane| !lane.suspects.contains(&node)) {
-                lane.suspects.push(node);
-            }
+        let now = clock::tick();
+        for lane in &mut self.lanes {
+            let here = |queue: &String| *queue == lane.queue;
+            let ending = beaten.ending.iter().filter(|(_, queue, _)| here(queue));
+            lane.ending =
+                ending.map(|(node, _, left)| (*node, now + *left + SURVIVORS.mul_f64(fastrand::f64()))).collect();
+            let suspects: Vec<_> =
+                beaten.suspects.iter().filter(|(_, queue)| here(queue)).map(|(node, _)| *node).collect();
+            suspects.into_iter().for_each(|node| lane.suspect(node));
         }
     }
 
@@ -271,6 +286,7 @@ impl Shift {
                 lane.look_at = None;
                 lane.maybe_ready = true;
             }
+            lane.suspect_ended(now);
         }
         if self.leave_by.is_none() && self.grace_until.is_some_and(|at| at <= now) {
             self.give_up();

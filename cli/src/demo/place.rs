@@ -4,9 +4,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use duly::store::StoreUrl;
 
 use crate::exit::{self, Fail};
-use crate::store;
 
 pub(super) struct Place {
     url: String,
@@ -18,8 +18,9 @@ impl Place {
     /// The named file, which must not exist, or a fresh one.
     pub(super) fn new(named: Option<&str>) -> anyhow::Result<Place> {
         if let Some(url) = named {
-            let file = store::file_of(url)
-                .ok_or_else(|| Fail::new(exit::USAGE, "store: the demo's processes share a file; name one"))?;
+            let store = StoreUrl::parse(url)?;
+            let why = || Fail::new(exit::USAGE, "store: the demo wants a fresh file; name one");
+            let file = store.file().ok_or_else(why)?;
             if file.exists() {
                 let why = format!("{} exists already: the demo wants a fresh file", file.display());
                 return Err(Fail::new(exit::CONFLICT, why));

@@ -8,11 +8,8 @@ use super::{failure, place};
 use crate::NodeId;
 use crate::clock::from_micros;
 use crate::job::{Fence, Held};
-use crate::store::{PROMOTE_MAX, TAKE_BACK_MAX};
+use crate::store::{PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX};
 use std::time::Duration;
-
-/// Even a claim of one job moves so many due ones: a backlog of due jobs is worked off, not nibbled at.
-const PROMOTE_MIN: usize = 200;
 
 /// What one claim did.
 pub(super) struct Step {

@@ -6,12 +6,12 @@ use super::tx::Tx;
 use crate::NodeId;
 use crate::clock::from_micros;
 use crate::job::Failure;
-use crate::store::{ERROR_BYTES_MAX, FAILURES_MAX};
+use crate::store::FAILURES_MAX;
 
 /// Adds a failure, and lets go of the oldest when there are too many.
 pub(super) fn record(tx: &Tx<'_>, no: i64, attempt: u32, node: NodeId, error: &str) -> rusqlite::Result<()> {
     tx.statement("INSERT INTO duly_failure (no, at, attempt, node, error) VALUES (?1, ?2, ?3, ?4, ?5)")?
-        .execute(params![no, tx.now, attempt, node.as_bytes(), cut(error)])?;
+        .execute(params![no, tx.now, attempt, node.as_bytes(), Failure::cut(error)])?;
     tx.statement(
         "DELETE FROM duly_failure WHERE rowid IN
            (SELECT rowid FROM duly_failure WHERE no = ?1 ORDER BY at DESC, rowid DESC LIMIT -1 OFFSET ?2)",
@@ -32,27 +32,4 @@ pub(super) fn all(conn: &Connection, no: i64) -> rusqlite::Result<Vec<Failure>> 
             })
         })?
         .collect()
-}
-
-/// At most [`ERROR_BYTES_MAX`] of a text, cut between characters.
-fn cut(error: &str) -> &str {
-    let mut end = error.len().min(ERROR_BYTES_MAX);
-    while !error.is_char_boundary(end) {
-        end -= 1;
-    }
-    &error[..end]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn cuts_between_characters(text in "\\PC{0,3000}") {
-            let cut = cut(&text);
-            prop_assert!(cut.len() <= ERROR_BYTES_MAX && text.starts_with(cut));
-        }
-    }
 }

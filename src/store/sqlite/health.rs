@@ -43,7 +43,7 @@ pub(super) fn health(
             (fence - now) / 1_000_000
         ));
     }
-    Ok(Health { durability, facts, warnings })
+    Ok(Health { durability, facts, warnings, acl: None })
 }
 
 /// What a push survives that goes through a store opened like this one. Each process chooses for its own pushes.

@@ -177,6 +177,7 @@ impl Store for Sqlite {
                 next_due: step.next_due,
                 rank,
                 taken_back,
+                left: taken_back == super::TAKE_BACK_MAX,
                 ..claimed(step.now, step.jobs)
             })
         };
@@ -249,7 +250,10 @@ impl Store for Sqlite {
             self.board.beat(node.id).map_err(told)?;
         }
         let (id, board) = (node.id, self.board.clone());
-        self.read("beat", move |conn| query::beaten(conn, &board, id).map_err(|e| fault::refused("beat", e))).await
+        let look = move |conn: &Connection| query::beaten(conn, &board, id).map_err(|e| fault::refused("beat", e));
+        let beaten = self.read("beat", look).await?;
+        // A look costs little here: no need to find out whether it would find anything.
+        Ok(Beaten { look: node.queues.clone(), ..beaten })
     }
 
     async fn leave(&self, node: NodeId) -> Result<()> {
@@ -282,7 +286,7 @@ impl Store for Sqlite {
 }
 
 fn claimed(now: Micros, jobs: Vec<crate::job::Held>) -> Claimed {
-    Claimed { jobs, now: from_micros(now), more: false, next_due: None, rank: 0, taken_back: 0 }
+    Claimed { jobs, now: from_micros(now), more: false, next_due: None, rank: 0, taken_back: 0, left: false }
 }
 
 /// Takes back what the suspect holds here, if it has lost its hold, and forgets it once it holds nothing.

@@ -1,0 +1,97 @@
+//! The least that a user of the server must be allowed.
+
+/// Commands that scripts and connections use; a test holds them to the scripts.
+const COMMANDS: &[&str] = &[
+    "auth",
+    "multi",
+    "exec",
+    "hello",
+    "ping",
+    "select",
+    "time",
+    "wait",
+    "role",
+    "info",
+    "asking",
+    "evalsha",
+    "script|load",
+    "config|get",
+    "cluster|slots",
+    "spublish",
+    "ssubscribe",
+    "sunsubscribe",
+    "exists",
+    "unlink",
+    "get",
+    "setnx",
+    "hset",
+    "hsetnx",
+    "hget",
+    "hmget",
+    "hgetall",
+    "hdel",
+    "hexists",
+    "hincrby",
+    "hlen",
+    "hscan",
+    "rpush",
+    "lpush",
+    "lmpop",
+    "llen",
+    "lrange",
+    "lpos",
+    "zadd",
+    "zrem",
+    "zrange",
+    "zrevrange",
+    "zcard",
+    "zcount",
+    "zscore",
+    "zrank",
+    "zrevrank",
+    "zpopmax",
+    "sadd",
+    "srem",
+    "scard",
+    "sismember",
+    "smismember",
+    "smembers",
+];
+
+/// What to give to ACL SETUSER, but for name and password.
+pub(super) fn rules(prefix: &str) -> String {
+    let commands: Vec<String> = COMMANDS.iter().map(|command| format!("+{command}")).collect();
+    format!("resetkeys ~{prefix}:* resetchannels &{prefix}:* -@all {}", commands.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::script;
+
+    #[test]
+    fn every_command_of_a_script_is_allowed_and_no_other() {
+        let mut used = std::collections::BTreeSet::new();
+        for script in script::ALL {
+            for part in script.code.split("redis.call('").skip(1) {
+                used.extend(part.split('\'').next().map(str::to_lowercase));
+            }
+            // Chosen by a condition.
+            for part in script.code.split("redis.call(reverse and '").skip(1) {
+                used.extend(part.split('\'').step_by(2).take(2).map(str::to_lowercase));
+            }
+        }
+        // Given to `spread` by name.
+        used.extend(["rpush".to_owned(), "lpush".to_owned()]);
+        for command in &used {
+            assert!(COMMANDS.contains(&command.as_str()), "{command} is used and not allowed");
+        }
+        let by_connections = [
+            "multi", "exec", "auth", "hello", "ping", "select", "wait", "role", "info", "asking", "evalsha", "get",
+            "setnx", "smembers",
+        ];
+        for command in COMMANDS.iter().filter(|c| !c.contains('|') && !c.contains("subscribe")) {
+            assert!(used.contains(*command) || by_connections.contains(command), "{command} is allowed and not used");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Claim: take back from the dead, move what is due, take what is ready.
+
+use std::time::Duration;
+
+use super::keys::QueueKeys;
+use super::link::Way;
+use super::record::{self, Meta};
+use super::reply::{self, Reply};
+use super::{Redis, call, script, settle};
+use crate::clock::{from_micros, micros};
+use crate::error::Result;
+use crate::job::{Fence, Held, JobId};
+use crate::node::NodeId;
+use crate::store::{CLAIM_MAX, Claim, Claimed, PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX};
+
+/// What the history says of an attempt whose node died.
+const DIED: &str = "the node died, or was paused beyond its lease, while it held this job";
+/// Most tickets without a record that are let go in one step.
+const ORPHANS_MAX: usize = 100;
+/// Most steps through everything that is held, when a node asks what it holds.
+const REDO_STEPS_MAX: usize = 10_000;
+
+/// `claim` of the contract.
+pub(super) async fn claim(store: &Redis, node: NodeId, claim: Claim) -> Result<Claimed> {
+    let keys = store.claiming(node, &claim.queue);
+    let (mut taken_back, mut left) = (0, false);
+    if let Some(suspect) = claim.suspect {
+        (taken_back, left) = take_back(store, node, suspect, &keys).await?;
+    }
+    let mut claimed = match (claim.redo, claim.max) {
+        (true, _) => redo(store, node, &keys).await?,
+        (false, 0) => step_back(store, node, &keys).await?,
+        (false, max) => take(store, node, &keys, max.min(CLAIM_MAX)).await?,
+    };
+    claimed.taken_back = taken_back;
+    claimed.left = left;
+    claimed.more |= left;
+    Ok(claimed)
+}
+
+async fn take(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize) -> Result<Claimed> {
+    let QueueKeys { conf, lease, since, held, due, job, meta, idle, stale, ready: [r0, r1, r2, r3], .. } = keys;
+    let all = [conf, lease, since, held, due, job, meta, idle, stale, r0, r1, r2, r3];
+    let mut cmd = call(&script::CLAIM, &all);
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(max);
+    cmd.arg(PROMOTE_MAX.min(PROMOTE_MIN.max(4 * max))).arg(micros(store.options.lease));
+    cmd.arg(u8::from(store.swap_idle(node, &keys.queue, true)));
+    let mut reply = store.reply("claim", store.link.run("claim", Way::Work, keys.slot, &script::CLAIM, &cmd).await?)?;
+    let fence = reply.text()?.parse().map_or(Fence(0), Fence);
+    let more = reply.int()? == 1;
+    let next_due = reply.maybe_int()?;
+    let rank = u32::try_from(reply.int()?).unwrap_or(0);
+    let tickets = reply.list()?;
+    let records = reply.list()?;
+    let mut metas = reply.list()?.into_iter();
+    let mut jobs = Vec::with_capacity(tickets.len());
+    let mut orphans = Vec::new();
+    for (ticket, record) in tickets.iter().zip(records) {
+        let Some((id, in_trouble)) = ticket.as_deref().and_then(record::read_ticket) else {
+            continue;
+        };
+        let meta = if in_trouble { metas.next().flatten() } else { None };
+        match record {
+            Some(record) => jobs.push(held_job(id, &keys.queue, &record, meta.as_deref(), fence)),
+            None => orphans.push(id),
+        }
+    }
+    store.swap_idle(node, &keys.queue, tickets.len() < max && !more);
+    for some in orphans.chunks(ORPHANS_MAX) {
+        settle::let_go(store, node, keys, fence, some).await;
+    }
+    let next_due = next_due.map(|due| Duration::from_micros(u64::try_from(due - reply.now).unwrap_or(0)));
+    Ok(Claimed { jobs, now: from_micros(reply.now), more, next_due, rank, taken_back: 0, left: false })
+}
+
+/// A job that is held from now on.
+fn held_job(id: JobId, queue: &str, record: &[u8], meta: Option<&[u8]>, fence: Fence) -> Held {
+    let (job, due) = record::read(id, queue, record);
+    let meta = meta.and_then(Meta::read);
+    let place = meta.map_or(0, |meta| Place { failures: meta.failures, turn: meta.turn }.pack());
+    let due = meta.map(|meta| meta.due).filter(|due| *due > 0).unwrap_or(due);
+    let meta = meta.unwrap_or_default();
+    Held { job, fence, due: from_micros(due), attempts: meta.attempts, crashes: meta.crashes, place }
+}
+
+/// What a settle must know of a job in trouble, carried in the held job as the store's own number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) failures: u32,
+    pub(super) turn: u32,
+}
+
+impl Place {
+    const IN_TROUBLE: i64 = 1 << 62;
+
+    fn pack(self) -> i64 {
+        const MASK: u32 = u32::MAX >> 1;
+        Place::IN_TROUBLE | i64::from(self.turn.min(MASK)) << 31 | i64::from(self.failures.min(MASK))
+    }
+
+    /// `None` for a job that was never in trouble.
+    pub(super) fn unpack(place: i64) -> Option<Self> {
+        let part = |bits: i64| u32::try_from(bits & i64::from(u32::MAX >> 1)).unwrap_or(0);
+        (place & Place::IN_TROUBLE != 0).then(|| Place { failures: part(place), turn: part(place >> 31) })
+    }
+}
+
+async fn step_back(store: &Redis, node: NodeId, keys: &QueueKeys) -> Result<Claimed> {
+    let QueueKeys { conf, due, idle, ready: [r0, r1, r2, r3], .. } = keys;
+    let mut cmd = call(&script::STEP_BACK, &[conf, due, idle, r0, r1, r2, r3]);
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string());
+    let value = store.link.run("claim", Way::Work, keys.slot, &script::STEP_BACK, &cmd).await?;
+    let mut reply = store.reply("claim", value)?;
+    let more = reply.int()? == 1;
+    Ok(Claimed { more, ..nothing(&reply) })
+}
+
+fn nothing(reply: &Reply) -> Claimed {
+    Claimed {
+        jobs: Vec::new(),
+        now: from_micros(reply.now),
+        more: false,
+        next_due: None,
+        rank: 0,
+        taken_back: 0,
+        left: false,
+    }
+}
+
+/// Everything the node holds here, in the order in which it was claimed.
+async fn redo(store: &Redis, node: NodeId, keys: &QueueKeys) -> Result<Claimed> {
+    let mut cursor = "0".to_owned();
+    let mut jobs: Vec<Held> = Vec::new();
+    for _ in 0..REDO_STEPS_MAX {
+        let mut reply = holding(store, "claim", Way::Work, keys, &node.to_string(), &cursor).await?;
+        cursor = reply.text()?;
+        for found in held_of(&mut reply, keys)? {
+            if !jobs.iter().any(|job| job.job.id == found.1.job.id) {
+                jobs.push(found.1);
+            }
+        }
+        if cursor == "0" {
+            jobs.sort_by_key(|held| (held.fence, held.job.id));
+            return Ok(Claimed { jobs, ..nothing(&reply) });
+        }
+    }
+    Err(crate::Error::store("claim", "too much is held in this queue to go through it"))
+}
+
+/// A step through what a node, or anybody if it is empty, holds in a queue.
+pub(super) async fn holding(
+    store: &Redis,
+    op: &'static str,
+    way: Way,
+    keys: &QueueKeys,
+    node: &str,
+    cursor: &str,
+) -> Result<Reply> {
+    let mut cmd = call(&script::HOLDING, &[&keys.held, &keys.job, &keys.meta]);
+    cmd.arg(store.manual_now()).arg(node).arg(cursor);
+    store.reply(op, store.link.run(op, way, keys.slot, &script::HOLDING, &cmd).await?)
+}
+
+/// The held jobs of such a step, with who holds each.
+pub(super) fn held_of(reply: &mut Reply, keys: &QueueKeys) -> Result<Vec<(NodeId, Held)>> {
+    let (ids, values, records, metas) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
+    let mut found = Vec::with_capacity(ids.len());
+    for (((id, value), record), meta) in ids.iter().zip(&values).zip(&records).zip(&metas) {
+        let id = id.as_deref().and_then(reply::id);
+        let holder = value.as_deref().and_then(record::read_held);
+        if let (Some(id), Some((node, fence)), Some(record)) = (id, holder, record) {
+            found.push((node, held_job(id, &keys.queue, record, meta.as_deref(), fence)));
+        }
+    }
+    Ok(found)
+}
+
+/// Takes back a bounded number of jobs from a node that may be dead. Tells how many, and whether there may be more.
+async fn take_back(store: &Redis, node: NodeId, suspect: NodeId, keys: &QueueKeys) -> Result<(usize, bool)> {
+    let QueueKeys { conf, lease, since, held, meta, errors, idle, nodes, ready: [r0, r1, r2, r3], .. } = keys;
+    let all = [conf, lease, since, held, meta, errors, idle, nodes, r0, r1, r2, r3];
+    let mut cmd = call(&script::TAKE_BACK, &all);
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(suspect.to_string());
+    cmd.arg(micros(store.options.lease)).arg(store.scan_of(suspect, &keys.queue)).arg(TAKE_BACK_MAX).arg(DIED);
+    let value = store.link.run("claim", Way::Work, keys.slot, &script::TAKE_BACK, &cmd).await?;
+    let mut reply = store.reply("claim", value)?;
+    let taken = usize::try_from(reply.int()?).unwrap_or(0);
+    let cursor = reply.text()?;
+    let left = reply.int()?;
+    store.scanned(suspect, &keys.queue, (left > 0).then_some(cursor));
+    Ok((taken, left > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_place_survives(failures in 0u32..1 << 31, turn in 0u32..1 << 31) {
+            let place = Place { failures, turn };
+            prop_assert_eq!(Place::unpack(place.pack()), Some(place));
+        }
+    }
+
+    #[test]
+    fn a_job_without_trouble_has_no_place() {
+        assert_eq!(Place::unpack(0), None);
+    }
+}

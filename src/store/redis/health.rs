@@ -1,0 +1,272 @@
+//! What the servers say about themselves: what can be lost, and what should be mended.
+
+use std::collections::HashMap;
+
+use redis::Value;
+
+use super::link::Way;
+use super::record::FORMAT;
+use super::{Redis, acl};
+use crate::clock::{Clock, Micros};
+use crate::error::{Error, Result};
+use crate::store::Health;
+
+/// The oldest versions whose commands we need.
+const REDIS_MIN: (u32, u32) = (7, 0);
+const VALKEY_MIN: (u32, u32) = (8, 0);
+/// A server whose clock differs from ours by more is worth a warning: moments that users give mean something else there.
+const SKEW_MAX: Micros = 500_000;
+
+/// What one server is set to do with its data.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Settings {
+    /// `None` where we may not ask.
+    append: Option<Append>,
+    snapshots: bool,
+    eviction: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Append {
+    Off,
+    WhenTheSystemLikes,
+    EverySecond,
+    Always,
+}
+
+/// Refuses servers that cannot keep what they are given, each with what mends it.
+pub(super) async fn admit(store: &Redis) -> Result<()> {
+    check_version(&info(store).await?)?;
+    skew(store, "open").await?;
+    check_format(store).await?;
+    let settings = settings(store).await?;
+    if let Some(policy) = settings.eviction.as_deref().filter(|policy| *policy != "noeviction") {
+        return Err(Error::store(
+            "open",
+            format!(
+                "the server evicts keys when its memory is full (maxmemory-policy {policy}), jobs among them; mend it with: CONFIG SET maxmemory-policy noeviction"
+            ),
+        ));
+    }
+    if settings.append == Some(Append::Off) && !store.options.allow_data_loss {
+        let lost = if settings.snapshots { "everything since its last snapshot" } else { "everything" };
+        return Err(Error::store(
+            "open",
+            format!(
+                "the server would lose {lost} when it stops. Mend it with two commands: \
+                 `CONFIG SET appendonly yes` and `CONFIG SET appendfsync always` (or everysec, which may lose a second or two), \
+                 and put both into its configuration file. To run all the same, add allow_data_loss=true to the URL"
+            ),
+        ));
+    }
+    tracing::info!(store = %store.link.place().shown(), "{}", durability(&settings, store.options.replicas));
+    Ok(())
+}
+
+/// `health` of the contract.
+pub(super) async fn health(store: &Redis) -> Result<Health> {
+    let info = info(store).await?;
+    let settings = settings(store).await?;
+    let skew = skew(store, "health").await?;
+    let get = |name: &str| info.get(name).cloned().unwrap_or_default();
+    let mut facts: Vec<(String, String)> = vec![
+        ("prefix".into(), store.prefix.clone()),
+        ("server".into(), server(&info)),
+        ("memory".into(), format!("{} of {}", get("used_memory_human"), limit(&get("maxmemory_human")))),
+        ("replicas".into(), get("connected_slaves")),
+        ("server_clock".into(), format!("{} ms from ours", skew / 1_000)),
+    ];
+    facts.retain(|(_, value)| !value.is_empty());
+    let mut warnings = Vec::new();
+    if skew.abs() > SKEW_MAX {
+        warnings.push(format!(
+            "the server's clock is {} ms from ours: a job pushed for a moment runs when the server's clock says so; set both by NTP",
+            skew / 1_000
+        ));
+    }
+    for (field, what) in
+        [("rdb_last_bgsave_status", "save a snapshot"), ("aof_last_write_status", "write to its append-only file")]
+    {
+        if info.get(field).is_some_and(|status| status != "ok") {
+            warnings.push(format!("the server could not {what}: look at its log and its disk"));
+        }
+    }
+    if get("maxmemory") == "0" {
+        warnings.push(
+            "the server has no memory limit: set maxmemory, so that it refuses pushes instead of being killed".into(),
+        );
+    }
+    let durability = durability(&settings, store.options.replicas);
+    Ok(Health { durability, facts, warnings, acl: Some(acl::rules(&store.prefix)) })
+}
+
+fn limit(human: &str) -> &str {
+    if human == "0B" { "no limit" } else { human }
+}
+
+fn durability(settings: &Settings, replicas: u32) -> String {
+    let own = match (settings.append, settings.snapshots) {
+        (Some(Append::Always), _) => {
+            "Every acknowledged push is on the server's disk: it survives a crash of any process and loss of power."
+        }
+        (Some(Append::EverySecond), _) => {
+            "An acknowledged push survives a crash of duly; if the server's process or machine fails, the last second or two may be lost."
+        }
+        (Some(Append::WhenTheSystemLikes), _) => {
+            "An acknowledged push survives a crash of any process; if the server's machine fails, what its system had not yet written (half a minute) may be lost."
+        }
+        (Some(Append::Off), true) => "If the server stops, everything since its last snapshot is lost.",
+        (Some(Append::Off), false) => "If the server stops, everything is lost.",
+        (None, _) => {
+            "Unknown: the server does not let us read its settings (CONFIG GET); ask whoever runs it for appendonly and appendfsync."
+        }
+    };
+    match replicas {
+        0 => format!(
+            "{own} A failover to a replica may lose what it had not received; ?replicas=1 makes a push wait for one."
+        ),
+        n => format!(
+            "{own} A push returns only when {n} replica(s) have it too: it survives a failover to one of those."
+        ),
+    }
+}
+
+fn server(info: &HashMap<String, String>) -> String {
+    let valkey = info.get("valkey_version").map(|version| format!("Valkey {version}"));
+    let redis = || info.get("redis_version").map(|version| format!("Redis {version}"));
+    let mode = info.get("redis_mode").or(info.get("server_mode")).map_or("", String::as_str);
+    format!("{} ({mode})", valkey.or_else(redis).unwrap_or_default())
+}
+
+async fn info(store: &Redis) -> Result<HashMap<String, String>> {
+    let answer = store.link.ask("open", Way::Door, store.hall.slot, &redis::cmd("INFO")).await?;
+    let text: String = redis::from_redis_value(answer).unwrap_or_default();
+    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    Ok(pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
+}
+
+fn check_version(info: &HashMap<String, String>) -> Result<()> {
+    let parse = |text: &String| {
+        let mut parts = text.split('.').map(|part| part.parse().unwrap_or(0));
+        (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+    };
+    let (found, least, name) = match (info.get("valkey_version"), info.get("redis_version")) {
+        (Some(version), _) => (parse(version), VALKEY_MIN, "Valkey"),
+        (None, Some(version)) => (parse(version), REDIS_MIN, "Redis"),
+        (None, None) => return Ok(()),
+    };
+    if found < least {
+        let (major, minor) = found;
+        return Err(Error::store(
+            "open",
+            format!("the server is {name} {major}.{minor}; duly needs at least {name} {}.{}", least.0, least.1),
+        ));
+    }
+    Ok(())
+}
+
+/// Everything under our prefix has one format; a newer one is not for us.
+async fn check_format(store: &Redis) -> Result<()> {
+    let (key, slot) = (&store.hall.format, store.hall.slot);
+    let mut get = redis::cmd("GET");
+    get.arg(key);
+    let mut found = store.link.ask("open", Way::Door, slot, &get).await?;
+    if found == Value::Nil {
+        let mut set = redis::cmd("SETNX");
+        set.arg(key).arg(u32::from(FORMAT - b'0'));
+        store.link.ask("open", Way::Door, slot, &set).await?;
+        found = store.link.ask("open", Way::Door, slot, &get).await?;
+    }
+    let found: u32 = redis::from_redis_value(found).unwrap_or(0);
+    match found == u32::from(FORMAT - b'0') {
+        true => Ok(()),
+        false => Err(Error::store(
+            "open",
+            format!(
+                "what is under the prefix {:?} has format {found}, and this version of duly reads format {}; use a newer duly, or another prefix",
+                store.prefix,
+                FORMAT - b'0'
+            ),
+        )),
+    }
+}
+
+/// The settings of all masters; where they differ, the weaker one counts.
+async fn settings(store: &Redis) -> Result<Settings> {
+    let mut cmd = redis::cmd("CONFIG");
+    cmd.arg("GET").arg("appendonly").arg("appendfsync").arg("save").arg("maxmemory-policy");
+    let answers = match store.link.ask_all("open", &cmd).await {
+        Ok(answers) => answers,
+        // Not allowed to ask, or no such command: then nobody knows.
+        Err(error) if super::link::is_forbidden(&error) => return Ok(Settings::default()),
+        Err(error) => return Err(error),
+    };
+    let mut weakest: Option<Settings> = None;
+    for (_, answer) in answers {
+        let one = read_settings(answer);
+        weakest = Some(match weakest {
+            None => one,
+            Some(other) => Settings {
+                append: one.append.min(other.append),
+                snapshots: one.snapshots && other.snapshots,
+                eviction: one.eviction.filter(|policy| policy != "noeviction").or(other.eviction),
+            },
+        });
+    }
+    Ok(weakest.unwrap_or_default())
+}
+
+fn read_settings(answer: Value) -> Settings {
+    let settings: HashMap<String, String> = redis::from_redis_value(answer).unwrap_or_default();
+    let append =
+        settings.get("appendonly").map(|on| match (on.as_str(), settings.get("appendfsync").map(String::as_str)) {
+            ("yes", Some("always")) => Append::Always,
+            ("yes", Some("no")) => Append::WhenTheSystemLikes,
+            ("yes", _) => Append::EverySecond,
+            _ => Append::Off,
+        });
+    Settings {
+        append,
+        snapshots: settings.get("save").is_some_and(|points| !points.is_empty()),
+        eviction: settings.get("maxmemory-policy").cloned(),
+    }
+}
+
+/// How far the server's clock is ahead of ours; from then on the store knows about what time it is there.
+async fn skew(store: &Redis, op: &'static str) -> Result<Micros> {
+    let before = Clock::system().wall();
+    let answer = store.link.ask(op, Way::Door, store.hall.slot, &redis::cmd("TIME")).await?;
+    let (seconds, micros): (Micros, Micros) = redis::from_redis_value(answer).unwrap_or((0, 0));
+    store.tell_time(seconds * 1_000_000 + micros);
+    let between = before + (Clock::system().wall() - before) / 2;
+    Ok(seconds * 1_000_000 + micros - between)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(name: &str, version: &str) -> Result<()> {
+        check_version(&HashMap::from([(name.to_owned(), version.to_owned())]))
+    }
+
+    #[test]
+    fn old_servers_are_refused() {
+        assert!(version("redis_version", "7.0.15").is_ok());
+        assert!(version("redis_version", "6.2.14").expect_err("too old").to_string().contains("at least Redis 7.0"));
+        assert!(version("valkey_version", "7.2.5").expect_err("too old").to_string().contains("at least Valkey 8.0"));
+    }
+
+    #[test]
+    fn every_setting_has_its_sentence() {
+        let set = |append, snapshots| Settings { append, snapshots, eviction: None };
+        assert!(
+            durability(&set(Some(Append::Always), false), 0)
+                .contains("survives a crash of any process and loss of power")
+        );
+        assert!(durability(&set(Some(Append::EverySecond), true), 0).contains("the last second or two"));
+        assert!(durability(&set(Some(Append::Off), true), 0).contains("since its last snapshot"));
+        assert!(durability(&set(None, false), 0).starts_with("Unknown"));
+        assert!(durability(&set(Some(Append::Always), false), 2).contains("2 replica(s)"));
+    }
+}

@@ -1,0 +1,98 @@
+//! What an error of the server or of the connection means for a request.
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use crate::error::Error;
+use crate::store::redis::url::Address;
+
+/// Sorted by what to do next.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The server does not know the script: load it, send again.
+    NoScript,
+    /// Not carried out: the slot lives at this address now.
+    Moved(String),
+    /// Not carried out: ask at this address, this once.
+    Ask(String),
+    /// Not carried out, and may be the next moment.
+    NotNow,
+    /// Not carried out, because this is not the master: find out who is.
+    NotMaster,
+    /// Not carried out, and will not be.
+    Refused,
+    /// Nobody knows whether it was carried out.
+    Unknown,
+}
+
+/// What an answer that is an error, or no answer, means once a request was sent.
+pub(super) fn sort(error: &RedisError) -> Fault {
+    let redirect = |to: fn(String) -> Fault| match error.redirect_node() {
+        Some((address, _)) => to(address.to_owned()),
+        None => Fault::NotNow,
+    };
+    match error.kind() {
+        ErrorKind::Server(kind) => match kind {
+            ServerErrorKind::NoScript => Fault::NoScript,
+            ServerErrorKind::Moved => redirect(Fault::Moved),
+            ServerErrorKind::Ask => redirect(Fault::Ask),
+            ServerErrorKind::TryAgain
+            | ServerErrorKind::ClusterDown
+            | ServerErrorKind::BusyLoading
+            | ServerErrorKind::MasterDown => Fault::NotNow,
+            ServerErrorKind::ReadOnly => Fault::NotMaster,
+            _ => Fault::Refused,
+        },
+        // Codes that the client knows no name for.
+        ErrorKind::Extension => match error.code() {
+            Some("BUSY") => Fault::NotNow,
+            _ => Fault::Refused,
+        },
+        ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported => {
+            Fault::Refused
+        }
+        _ => Fault::Unknown,
+    }
+}
+
+/// A request that was not carried out, with what to do about it where that is known.
+pub(super) fn refused(op: &'static str, error: RedisError) -> Error {
+    let said = error.to_string();
+    let advice = match error.code() {
+        Some("OOM") => {
+            "; the server's memory is full (maxmemory): claims and settles go on, pushes are refused until there is room"
+        }
+        Some("NOPERM") => "; `duly doctor --acl` prints the ACL line that this user needs",
+        Some("NOAUTH" | "WRONGPASS") => "; put user and password into the URL: redis://user:password@host",
+        Some("MISCONF") => "; the server cannot save to its disk and refuses writes until it can",
+        Some("READONLY") => "; this is a replica: name the master, or use redis+sentinel://",
+        Some("NOREPLICAS") => "; too few replicas are connected (min-replicas-to-write)",
+        Some("CROSSSLOT") => "; this server is part of a Cluster: use redis+cluster://",
+        _ => "",
+    };
+    Error::Store { op, reason: format!("{said}{advice}"), source: Some(Box::new(error)) }
+}
+
+/// Whether the server does not know a command, or does not let this user give it.
+pub(in crate::store::redis) fn is_forbidden(error: &Error) -> bool {
+    let Error::Store { source: Some(source), .. } = error else {
+        return false;
+    };
+    source.downcast_ref::<RedisError>().is_some_and(|error| matches!(error.code(), Some("NOPERM" | "ERR")))
+}
+
+/// A request that could not be sent.
+pub(super) fn unreachable(op: &'static str, address: &Address, error: RedisError) -> Error {
+    match error.kind() {
+        ErrorKind::Io => {
+            let reason =
+                format!("cannot reach the server at {address}: {error}; is it running, and is the address right?");
+            Error::Store { op, reason, source: Some(Box::new(error)) }
+        }
+        _ => refused(op, error),
+    }
+}
+
+/// A request whose outcome nobody knows.
+pub(super) fn unknown(op: &'static str, error: RedisError) -> Error {
+    Error::Unknown { op, source: Some(Box::new(error)) }
+}

@@ -1,0 +1,199 @@
+//! One connection to one server: made when it is needed, dropped when it fails, never given up.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, PushInfo, RedisError, Value};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::connector::Connector;
+use crate::clock;
+use crate::store::redis::url::Address;
+
+/// The first wait after a server could not be reached; doubles up to the longest.
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
+
+/// What receives messages that nobody asked for.
+pub(super) type Listener = Arc<dyn Fn(PushInfo) + Send + Sync>;
+
+pub(super) struct Lane {
+    address: Address,
+    connector: Arc<Connector>,
+    /// Where the connection is driven, if not where it is first used.
+    home: Option<Handle>,
+    listener: Option<Listener>,
+    current: Mutex<Current>,
+    connecting: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Current {
+    connection: Option<MultiplexedConnection>,
+    /// Counts connections, so that one that failed is not mistaken for its successor.
+    generation: u64,
+    /// The server is not to be used any more.
+    retired: bool,
+    failures: u32,
+    /// How often a connection was tried, and why the last try failed.
+    attempts: u64,
+    last_error: Option<RedisError>,
+    not_before: Option<Instant>,
+}
+
+/// Why there is no answer.
+pub(super) enum NoAnswer {
+    /// The server could not be reached: nothing was sent.
+    NotSent(RedisError),
+    /// The server's word, or silence after the request was sent.
+    Answer(RedisError),
+}
+
+impl Lane {
+    pub(super) fn new(
+        address: Address,
+        connector: Arc<Connector>,
+        home: Option<Handle>,
+        listener: Option<Listener>,
+    ) -> Self {
+        Lane {
+            address,
+            connector,
+            home,
+            listener,
+            current: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+        }
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Sends one command and waits for its answer.
+    pub(super) async fn send(&self, cmd: &Cmd) -> Result<Value, NoAnswer> {
+        let (mut connection, generation) = self.connection().await.map_err(NoAnswer::NotSent)?;
+        let answer = connection.send_packed_command(cmd).await.and_then(Value::extract_error);
+        self.keep_or_drop(answer, generation)
+    }
+
+    /// Sends commands that nothing may come between, and answers each.
+    pub(super) async fn send_all(&self, pipe: &redis::Pipeline) -> Result<Vec<Value>, NoAnswer> {
+        let (mut connection, generation) = self.connection().await.map_err(NoAnswer::NotSent)?;
+        let answer = connection.send_packed_commands(pipe, 0, pipe.len()).await;
+        self.keep_or_drop(answer, generation)
+    }
+
+    fn keep_or_drop<T>(&self, answer: Result<T, RedisError>, generation: u64) -> Result<T, NoAnswer> {
+        answer.map_err(|error| {
+            // A connection that was silent for too long may be half dead: the next request gets a new one.
+            if error.is_io_error() || error.is_timeout() || error.is_unrecoverable_error() {
+                self.drop_connection(generation);
+            }
+            NoAnswer::Answer(error)
+        })
+    }
+
+    /// Which connection is in use; 0 if there is none.
+    pub(super) fn generation(&self) -> u64 {
+        let current = self.current();
+        if current.connection.is_some() { current.generation } else { 0 }
+    }
+
+    /// The next request makes a new connection.
+    pub(super) fn reset(&self) {
+        self.current().connection = None;
+    }
+
+    /// Forgets the connection, if it is still this one.
+    pub(super) fn drop_connection(&self, generation: u64) {
+        let mut current = self.current();
+        if current.generation == generation {
+            current.connection = None;
+        }
+    }
+
+    /// No connection is made any more; requests under way end as they will.
+    pub(super) fn retire(&self) {
+        let mut current = self.current();
+        current.retired = true;
+        current.connection = None;
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn live(&self) -> Option<(MultiplexedConnection, u64)> {
+        let current = self.current();
+        current.connection.clone().map(|connection| (connection, current.generation))
+    }
+
+    async fn connection(&self) -> Result<(MultiplexedConnection, u64), RedisError> {
+        if let Some(live) = self.live() {
+            return Ok(live);
+        }
+        let before = self.current().attempts;
+        let _one_at_a_time = self.connecting.lock().await;
+        if let Some(live) = self.live() {
+            return Ok(live);
+        }
+        // Whoever waited while another tried in vain has his answer.
+        let meanwhile = {
+            let current = self.current();
+            current.last_error.clone().filter(|_| current.attempts != before)
+        };
+        if let Some(error) = meanwhile {
+            return Err(error);
+        }
+        if self.current().retired {
+            return Err(std::io::Error::other("the server was left for another one").into());
+        }
+        let wait = self.current().not_before;
+        if let Some(until) = wait {
+            tokio::time::sleep_until(until).await;
+        }
+        let connected = self.connect().await;
+        let mut current = self.current();
+        current.attempts += 1;
+        match connected {
+            Ok(connection) => {
+                current.generation += 1;
+                current.failures = 0;
+                current.not_before = None;
+                current.connection = Some(connection.clone());
+                Ok((connection, current.generation))
+            }
+            Err(error) => {
+                let ceiling = BACKOFF_MIN.saturating_mul(1 << current.failures.min(8)).min(BACKOFF_MAX);
+                current.failures += 1;
+                current.last_error = Some(error.clone());
+                current.not_before = Some(clock::tick() + ceiling.mul_f64(0.5 + fastrand::f64() / 2.0));
+                Err(error)
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
+        let mut config = self.connector.config();
+        if let Some(listener) = self.listener.clone() {
+            config = listen(config, listener);
+        }
+        let (connector, address) = (self.connector.clone(), self.address.clone());
+        let connect = async move { connector.connect(&address, &config).await };
+        match &self.home {
+            None => connect.await,
+            // Driven there, it goes on although this runtime may be held up by a rude handler.
+            Some(home) => home.spawn(connect).await.unwrap_or_else(|gone| Err(std::io::Error::other(gone).into())),
+        }
+    }
+}
+
+fn listen(config: AsyncConnectionConfig, listener: Listener) -> AsyncConnectionConfig {
+    config.set_push_sender(move |info: PushInfo| -> Result<(), std::convert::Infallible> {
+        listener(info);
+        Ok(())
+    })
+}

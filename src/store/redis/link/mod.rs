@@ -1,0 +1,313 @@
+//! The way to the servers: finds the one that has a slot, sends, and makes the best of what goes wrong.
+//!
+//! Written by us because one thing must be known of every request: whether it may have been carried out.
+//! A client that sends again by itself after a broken connection would claim twice and tell nobody.
+
+mod connector;
+mod fault;
+mod lane;
+mod masters;
+mod request;
+mod slots;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::{Cmd, RedisError, Value};
+use tokio::runtime::Handle;
+
+use super::script::Script;
+use super::url::{Address, Place, Shape};
+use crate::clock;
+use crate::error::{Error, Result};
+use connector::Connector;
+use fault::Fault;
+pub(super) use fault::is_forbidden;
+use lane::{Lane, Listener, NoAnswer};
+use request::{Request, Tries, Unanswered};
+use slots::SlotMap;
+
+/// How long a request that was not carried out is tried again.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a worker's request is: it has a patience of its own.
+const PATIENCE_AT_WORK: Duration = Duration::from_millis(500);
+/// Most connections for requests that wait for replicas.
+const CONFIRMING_MAX: usize = 16;
+
+/// Which connection a request takes: none waits behind those of another kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Way {
+    /// What users ask: pushes and looks.
+    Door,
+    /// Claims, settles, prunes.
+    Work,
+    /// Beats, and the wakes that come back.
+    Beat,
+    /// Pushes that wait for replicas: one at a time per connection.
+    Confirm(usize),
+}
+
+pub(super) struct Link {
+    place: Place,
+    connector: Arc<Connector>,
+    sentinels: Vec<Lane>,
+    /// Where connections live that must go on whatever handlers do.
+    home: Handle,
+    listener: Listener,
+    known: Mutex<Known>,
+    refreshing: tokio::sync::Mutex<()>,
+    confirming: Mutex<Vec<usize>>,
+    confirmers: tokio::sync::Semaphore,
+}
+
+#[derive(Default)]
+struct Known {
+    lanes: HashMap<(Way, Address), Arc<Lane>>,
+    /// The master that Sentinels have named.
+    master: Option<Address>,
+    slots: SlotMap,
+    /// Counts what was learnt, so that of many who miss something only one asks.
+    lessons: u64,
+}
+
+impl Link {
+    pub(super) fn new(
+        place: Place,
+        ca: Option<&std::path::Path>,
+        sentinel_password: Option<&str>,
+        home: Handle,
+        listener: Listener,
+    ) -> Result<Self> {
+        let mut sentinels = Vec::new();
+        if matches!(place.shape, Shape::Sentinel(_)) {
+            let to_them = Arc::new(Connector::to_sentinels(&place, ca, sentinel_password)?);
+            let lane = |host: &Address| Lane::new(host.clone(), to_them.clone(), Some(home.clone()), None);
+            sentinels.extend(place.hosts.iter().map(lane));
+        }
+        Ok(Link {
+            connector: Arc::new(Connector::new(&place, ca)?),
+            place,
+            sentinels,
+            home,
+            listener,
+            known: Mutex::default(),
+            refreshing: tokio::sync::Mutex::default(),
+            confirming: Mutex::new((0..CONFIRMING_MAX).collect()),
+            confirmers: tokio::sync::Semaphore::new(CONFIRMING_MAX),
+        })
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Runs a script on the server that has this slot.
+    ///
+    /// `Store` means that it was not carried out, `Unknown` that it may have been.
+    pub(super) async fn run(&self, op: &'static str, way: Way, slot: u16, script: &Script, cmd: &Cmd) -> Result<Value> {
+        let (cmds, idempotent) = (std::slice::from_ref(cmd), script.only_reads());
+        self.send(op, way, slot, &Request { cmds, script: Some(script), replicas: 0, idempotent }).await
+    }
+
+    /// The same for a plain command that may be carried out twice.
+    pub(super) async fn ask(&self, op: &'static str, way: Way, slot: u16, cmd: &Cmd) -> Result<Value> {
+        let cmds = std::slice::from_ref(cmd);
+        self.send(op, way, slot, &Request { cmds, script: None, replicas: 0, idempotent: true }).await
+    }
+
+    /// Runs a script, or several commands in one transaction whose answers come as a list,
+    /// and answers only when so many replicas have it too; else `Unknown`.
+    ///
+    /// A transaction cannot follow a slot that is just being moved: then it answers nothing, and nothing was carried out.
+    pub(super) async fn push(&self, slot: u16, script: Option<&Script>, cmds: &[Cmd], replicas: u32) -> Result<Value> {
+        let request = Request { cmds, script, replicas, idempotent: false };
+        if replicas == 0 {
+            return self.send("push", Way::Door, slot, &request).await;
+        }
+        let closed = |_| Error::store("push", "the store is closed");
+        let _permit = self.confirmers.acquire().await.map_err(closed)?;
+        let turn = Turn::take(&self.confirming);
+        self.send("push", Way::Confirm(turn.at), slot, &request).await
+    }
+
+    async fn send(&self, op: &'static str, way: Way, slot: u16, request: &Request<'_>) -> Result<Value> {
+        let patience = if matches!(way, Way::Work | Way::Beat) { PATIENCE_AT_WORK } else { PATIENCE };
+        let mut tries = Tries::until(clock::tick() + patience);
+        let mut ask: Option<Address> = None;
+        loop {
+            let asked = ask.take();
+            let lane = match &asked {
+                Some(address) => self.lane(way, address),
+                None => match self.lane_of(way, slot).await {
+                    Ok(lane) => lane,
+                    Err(error) if tries.again().await => {
+                        tracing::debug!(op, %error, "no server known yet");
+                        continue;
+                    }
+                    Err(error) => return Err(fault::refused(op, error)),
+                },
+            };
+            let lessons = self.known().lessons;
+            let error = match request.exchange(&lane, asked.is_some()).await {
+                Ok(value) => return Ok(value),
+                Err(Unanswered::Unconfirmed) => return Err(unconfirmed(op)),
+                Err(Unanswered::NotSent(error)) => {
+                    self.doubt(&lane);
+                    let hopeless = matches!(fault::sort(&error), Fault::Refused);
+                    if hopeless || !tries.again().await {
+                        return Err(fault::unreachable(op, lane.address(), error));
+                    }
+                    self.learn(lessons).await;
+                    continue;
+                }
+                Err(Unanswered::Answer(error)) => error,
+            };
+            match (fault::sort(&error), request.script) {
+                (Fault::NoScript, Some(script)) if tries.redirect() => load(op, &lane, script).await?,
+                (Fault::Moved(to), _) if tries.redirect() => self.moved(slot, &to),
+                (Fault::Ask(_), _) if request.cmds.len() > 1 => return Ok(Value::Nil),
+                (Fault::Ask(to), _) if tries.redirect() => ask = Address::parse(&to, 0),
+                (Fault::NotMaster, _) if tries.again().await => {
+                    // Its name may stand for another server by now.
+                    lane.reset();
+                    self.doubt(&lane);
+                    self.learn(lessons).await;
+                }
+                (Fault::NotNow | Fault::Moved(_) | Fault::Ask(_), _) if tries.again().await => {
+                    self.learn(lessons).await
+                }
+                (Fault::Unknown, _) => {
+                    self.doubt(&lane);
+                    if !request.idempotent || !tries.again().await {
+                        return Err(fault::unknown(op, error));
+                    }
+                }
+                _ => return Err(fault::refused(op, error)),
+            }
+        }
+    }
+
+    /// Asks one command of every master.
+    pub(super) async fn ask_all(&self, op: &'static str, cmd: &Cmd) -> Result<Vec<(Address, Value)>> {
+        // A request first, so that the servers are known.
+        self.ask(op, Way::Door, 0, &redis::cmd("PING")).await?;
+        let masters = match self.place.shape {
+            Shape::Cluster => self.known().slots.masters(),
+            Shape::One => self.place.hosts.clone(),
+            Shape::Sentinel(_) => self.known().master.clone().into_iter().collect(),
+        };
+        let mut answers = Vec::with_capacity(masters.len());
+        for address in masters {
+            match self.lane(Way::Door, &address).send(cmd).await {
+                Ok(value) => answers.push((address, value)),
+                Err(NoAnswer::NotSent(error) | NoAnswer::Answer(error)) => return Err(fault::refused(op, error)),
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Listens on a channel of this slot, and answers by which connection.
+    pub(super) async fn listen(&self, slot: u16, channel: &str) -> Result<u64> {
+        let mut cmd = redis::cmd("SSUBSCRIBE");
+        cmd.arg(channel);
+        self.ask("subscribe", Way::Beat, slot, &cmd).await?;
+        Ok(self.generation(Way::Beat, slot))
+    }
+
+    /// Which connection requests for this slot take; 0 if there is none yet.
+    pub(super) fn generation(&self, way: Way, slot: u16) -> u64 {
+        let known = self.known();
+        let address = known.address_of(&self.place, slot);
+        address.and_then(|address| known.lanes.get(&(way, address.clone()))).map_or(0, |lane| lane.generation())
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lane(&self, way: Way, address: &Address) -> Arc<Lane> {
+        let mut known = self.known();
+        if let Some(lane) = known.lanes.get(&(way, address.clone())) {
+            return lane.clone();
+        }
+        let (home, listener) = match way {
+            Way::Beat => (Some(self.home.clone()), Some(self.listener.clone())),
+            Way::Door | Way::Work | Way::Confirm(_) => (None, None),
+        };
+        let lane = Arc::new(Lane::new(address.clone(), self.connector.clone(), home, listener));
+        known.lanes.insert((way, address.clone()), lane.clone());
+        lane
+    }
+
+    async fn lane_of(&self, way: Way, slot: u16) -> Result<Arc<Lane>, RedisError> {
+        let (known, lessons) = {
+            let known = self.known();
+            (known.address_of(&self.place, slot).cloned(), known.lessons)
+        };
+        if let Some(address) = known {
+            return Ok(self.lane(way, &address));
+        }
+        self.learn(lessons).await;
+        let learnt = self.known().address_of(&self.place, slot).cloned();
+        match learnt {
+            Some(address) => Ok(self.lane(way, &address)),
+            None => Err(std::io::Error::other(self.nobody()).into()),
+        }
+    }
+
+    fn moved(&self, slot: u16, to: &str) {
+        if let Some(address) = Address::parse(to, 0) {
+            self.known().slots.moved(slot, address);
+        }
+    }
+}
+
+impl Known {
+    /// Nobody uses the connections to this server any more.
+    fn leave(&mut self, address: &Address) {
+        let left = self.lanes.extract_if(|(_, other), _| other == address);
+        left.for_each(|(_, lane)| lane.retire());
+    }
+
+    fn address_of<'k>(&'k self, place: &'k Place, slot: u16) -> Option<&'k Address> {
+        match place.shape {
+            Shape::One => place.hosts.first(),
+            Shape::Sentinel(_) => self.master.as_ref(),
+            Shape::Cluster => self.slots.master_of(slot),
+        }
+    }
+}
+
+/// The use of one of the connections that wait for replicas; ends when dropped.
+struct Turn<'l> {
+    free: &'l Mutex<Vec<usize>>,
+    at: usize,
+}
+
+impl<'l> Turn<'l> {
+    fn take(free: &'l Mutex<Vec<usize>>) -> Self {
+        let at = free.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or(0);
+        Turn { free, at }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.at);
+    }
+}
+
+fn unconfirmed(op: &'static str) -> Error {
+    let why = "fewer replicas than `replicas` asks for have confirmed it in time";
+    Error::Unknown { op, source: Some(why.into()) }
+}
+
+async fn load(op: &'static str, lane: &Lane, script: &Script) -> Result<()> {
+    let mut cmd = redis::cmd("SCRIPT");
+    cmd.arg("LOAD").arg(&script.code);
+    match lane.send(&cmd).await {
+        Ok(_) => Ok(()),
+        Err(NoAnswer::NotSent(error) | NoAnswer::Answer(error)) => Err(fault::refused(op, error)),
+    }
+}

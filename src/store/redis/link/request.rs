@@ -1,0 +1,115 @@
+//! One request: what is sent, one try with one server, and how often it is tried.
+
+use std::time::Duration;
+
+use redis::{Cmd, RedisError, Value};
+use tokio::time::Instant;
+
+use super::connector;
+use super::lane::{Lane, NoAnswer};
+use crate::clock;
+use crate::store::redis::script::Script;
+
+/// The first wait before a request is tried again; doubles up to the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// Most servers that a request is sent on to without a pause.
+const REDIRECTS_MAX: u32 = 5;
+
+/// What is sent: a command, or several that are carried out together or not at all.
+pub(super) struct Request<'r> {
+    pub(super) cmds: &'r [Cmd],
+    /// What to load if the server does not know it.
+    pub(super) script: Option<&'r Script>,
+    /// How many replicas must have it before it is answered.
+    pub(super) replicas: u32,
+    /// It may be carried out twice: if its answer is lost, it is sent again.
+    pub(super) idempotent: bool,
+}
+
+impl Request<'_> {
+    /// One try with one server, `asking` if the slot is on its way there.
+    pub(super) async fn exchange(&self, lane: &Lane, asking: bool) -> Result<Value, Unanswered> {
+        if let ([cmd], false, 0) = (self.cmds, asking, self.replicas) {
+            return Ok(lane.send(cmd).await?);
+        }
+        let together = self.cmds.len() > 1;
+        let mut pipe = redis::pipe();
+        if asking {
+            pipe.cmd("ASKING");
+        }
+        if together {
+            pipe.cmd("MULTI");
+        }
+        for cmd in self.cmds {
+            pipe.add_command(cmd.clone());
+        }
+        if together {
+            pipe.cmd("EXEC");
+        }
+        if self.replicas > 0 {
+            pipe.cmd("WAIT").arg(self.replicas).arg((connector::ANSWER / 2).as_millis() as u64);
+        }
+        let mut answers = lane.send_all(&pipe).await?;
+        let confirmed = match (self.replicas, answers.last()) {
+            (0, _) => true,
+            (wanted, Some(Value::Int(got))) => *got >= i64::from(wanted),
+            _ => false,
+        };
+        if self.replicas > 0 {
+            answers.pop();
+        }
+        // A command that was refused says why; the end of a transaction only says that one was.
+        let mut answer = Value::Nil;
+        for value in answers {
+            answer = value.extract_error().map_err(Unanswered::Answer)?;
+        }
+        if confirmed { Ok(answer) } else { Err(Unanswered::Unconfirmed) }
+    }
+}
+
+/// How often a request is tried.
+pub(super) struct Tries {
+    until: Instant,
+    pause: Duration,
+    redirects: u32,
+}
+
+impl Tries {
+    pub(super) fn until(until: Instant) -> Self {
+        Tries { until, pause: PAUSE_MIN, redirects: 0 }
+    }
+
+    /// Whether to send on at once.
+    pub(super) fn redirect(&mut self) -> bool {
+        self.redirects += 1;
+        self.redirects <= REDIRECTS_MAX
+    }
+
+    /// Waits a moment; answers whether there is time for another try.
+    pub(super) async fn again(&mut self) -> bool {
+        let pause = self.pause.mul_f64(0.5 + fastrand::f64() / 2.0);
+        if clock::tick() + pause >= self.until {
+            return false;
+        }
+        tokio::time::sleep(pause).await;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        true
+    }
+}
+
+pub(super) enum Unanswered {
+    NotSent(RedisError),
+    Answer(RedisError),
+    /// Carried out, but not by as many replicas as were asked for.
+    Unconfirmed,
+}
+
+impl From<NoAnswer> for Unanswered {
+    fn from(no_answer: NoAnswer) -> Self {
+        match no_answer {
+            NoAnswer::NotSent(error) => Unanswered::NotSent(error),
+            NoAnswer::Answer(error) => Unanswered::Answer(error),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Looking at jobs, and moving those that are not running.
+
+use std::time::SystemTime;
+
+use super::keys::QueueKeys;
+use super::link::Way;
+use super::record::{self, Meta};
+use super::reply::Reply;
+use super::{Redis, call, script};
+use crate::clock::{Micros, from_micros, micros, to_micros};
+use crate::error::Result;
+use crate::job::{JobId, Record, State};
+use crate::push::Due;
+use crate::store::{Moved, QueueCounts};
+
+/// `get` of the contract. An id without a queue is asked of all of them; of several, the oldest.
+pub(super) async fn get(store: &Redis, id: JobId) -> Result<Option<Record>> {
+    Ok(find(store, "get", id).await?.map(|(_, record)| record))
+}
+
+async fn find(store: &Redis, op: &'static str, id: JobId) -> Result<Option<(std::sync::Arc<QueueKeys>, Record)>> {
+    let queues = store.queues(op).await?;
+    let asks = queues.iter().map(|queue| get_in(store, op, queue, id));
+    let mut found = None;
+    for (queue, record) in queues.iter().zip(futures_util::future::join_all(asks).await) {
+        if let Some(record) = record? {
+            let older = |other: &(_, Record)| (other.1.job.pushed, &other.1.job.queue) <= (record.job.pushed, queue);
+            if !found.as_ref().is_some_and(older) {
+                found = Some((store.keys(queue), record));
+            }
+        }
+    }
+    Ok(found)
+}
+
+async fn get_in(store: &Redis, op: &'static str, queue: &str, id: JobId) -> Result<Option<Record>> {
+    let keys = store.keys(queue);
+    let QueueKeys { held, job, meta, errors, due, done, dead, .. } = &*keys;
+    let mut cmd = call(&script::GET, &[held, job, meta, errors, due, done, dead]);
+    cmd.arg(store.manual_now()).arg(id.as_bytes());
+    let mut reply = store.reply(op, store.link.run(op, Way::Door, keys.slot, &script::GET, &cmd).await?)?;
+    if reply.is_empty() {
+        return Ok(None);
+    }
+    let (record, meta, held) = (reply.bytes()?, reply.bytes()?, reply.bytes()?);
+    let (due, done, dead) = (reply.maybe_int()?, reply.maybe_int()?, reply.maybe_int()?);
+    let state = match (&held[..], due, done, dead) {
+        (b"", None, None, None) => At::Ready,
+        (b"", Some(due), _, _) => At::Scheduled(due),
+        (b"", _, Some(until), _) => At::Done(until),
+        (b"", _, _, Some(_)) => At::Dead,
+        (held, ..) => At::Running(held.to_vec()),
+    };
+    let mut record = assemble(id, queue, &record, Some(&meta), state);
+    record.failures = reply.list()?.iter().flatten().filter_map(|text| record::read_failure(text)).collect();
+    Ok(Some(record))
+}
+
+/// Where a job is, with what that place says.
+pub(super) enum At {
+    Scheduled(Micros),
+    Ready,
+    Running(Vec<u8>),
+    Done(Micros),
+    Dead,
+}
+
+pub(super) fn assemble(id: JobId, queue: &str, record: &[u8], meta: Option<&[u8]>, at: At) -> Record {
+    let (job, first_due) = record::read(id, queue, record);
+    let meta = meta.and_then(Meta::read).unwrap_or_default();
+    let ended: Option<SystemTime> = match at {
+        // It was kept from its end on.
+        At::Done(until) => Some(from_micros(until.saturating_sub(micros(job.keep)))),
+        At::Dead => Some(from_micros(meta.moved)),
+        _ => None,
+    };
+    let (node, fence) = match &at {
+        At::Running(value) => record::read_held(value).unzip(),
+        _ => (None, None),
+    };
+    let due = match at {
+        At::Scheduled(due) => due,
+        _ if meta.due > 0 => meta.due,
+        _ => first_due,
+    };
+    let state = match at {
+        At::Scheduled(_) => State::Scheduled,
+        At::Ready => State::Ready,
+        At::Running(_) => State::Running,
+        At::Done(_) => State::Done,
+        At::Dead => State::Dead,
+    };
+    let (attempts, crashes) = (meta.attempts, meta.crashes);
+    Record { job, state, due: from_micros(due), attempts, crashes, node, fence, ended, failures: Vec::new() }
+}
+
+/// `remove` of the contract.
+pub(super) async fn remove(store: &Redis, id: JobId) -> Result<Moved> {
+    let Some((keys, record)) = find(store, "remove", id).await? else {
+        return Ok(Moved::NotFound);
+    };
+    let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, gone: [g1, g2], stale, .. } = &*keys;
+    let all = [conf, held, job, meta, errors, due, done, dead, unique, g1, g2, stale];
+    let mut cmd = call(&script::REMOVE, &all);
+    cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(micros(store.options.remember));
+    cmd.arg(record.job.unique.as_deref().unwrap_or(""));
+    let value = store.link.run("remove", Way::Door, keys.slot, &script::REMOVE, &cmd).await?;
+    moved(&mut store.reply("remove", value)?)
+}
+
+/// `reschedule` of the contract.
+pub(super) async fn reschedule(store: &Redis, id: JobId, to: Due) -> Result<Moved> {
+    let Some((keys, record)) = find(store, "reschedule", id).await? else {
+        return Ok(Moved::NotFound);
+    };
+    let QueueKeys { conf, held, job, meta, due, done, dead, unique, stale, idle, ready, .. } = &*keys;
+    let [r0, r1, r2, r3] = ready;
+    let all = [held, job, meta, due, done, dead, unique, stale, idle, r0, r1, r2, r3, conf];
+    let mut cmd = call(&script::RESCHEDULE, &all);
+    let to = match to {
+        Due::Now => "+0".to_owned(),
+        Due::After(delay) => record::delay(delay),
+        Due::At(moment) => to_micros(moment).clamp(0, 2 * record::DELAY_MAX).to_string(),
+    };
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(id.as_bytes()).arg(to);
+    cmd.arg(record.job.unique.as_deref().unwrap_or(""));
+    let value = store.link.run("reschedule", Way::Door, keys.slot, &script::RESCHEDULE, &cmd).await?;
+    moved(&mut store.reply("reschedule", value)?)
+}
+
+fn moved(reply: &mut Reply) -> Result<Moved> {
+    let answer = reply.bytes()?;
+    Ok(match &answer[..] {
+        b"none" => Moved::NotFound,
+        b"running" => Moved::Running,
+        other => super::reply::id(other).map_or(Moved::Yes, Moved::Existing),
+    })
+}
+
+/// `counts` of the contract.
+pub(super) async fn counts(store: &Redis) -> Result<Vec<QueueCounts>> {
+    let queues = store.queues("counts").await?;
+    let asks = queues.iter().map(|queue| counts_of(store, queue));
+    futures_util::future::join_all(asks).await.into_iter().collect()
+}
+
+pub(super) async fn counts_of(store: &Redis, queue: &str) -> Result<QueueCounts> {
+    let keys = store.keys(queue);
+    let QueueKeys { conf, held, due, done, dead, stale, ready: [r0, r1, r2, r3], .. } = &*keys;
+    let mut cmd = call(&script::COUNTS, &[conf, held, due, done, dead, stale, r0, r1, r2, r3]);
+    cmd.arg(store.manual_now());
+    let value = store.link.run("counts", Way::Door, keys.slot, &script::COUNTS, &cmd).await?;
+    let mut reply = store.reply("counts", value)?;
+    let paused = reply.int()? == 1;
+    let mut count = || reply.int().map(|count| u64::try_from(count).unwrap_or(0));
+    Ok(QueueCounts {
+        queue: queue.to_owned(),
+        paused,
+        scheduled: count()?,
+        ready: count()?,
+        running: count()?,
+        done: count()?,
+        dead: count()?,
+    })
+}

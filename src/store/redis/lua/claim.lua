@@ -1,0 +1,57 @@
+#!lua flags=allow-oom
+-- claim: moves what has fallen due to the ready lists, then takes ready jobs for a node.
+-- KEYS 1 conf 2 lease 3 since 4 held 5 due 6 job 7 meta 8 idle 9 stale 10-13 ready, most urgent first
+-- ARGV 1 now|'' 2 channel 3 node 4 most to take 5 most to move 6 lease 7 1: the node may be on the idle list
+-- Returns { now, fence, more, next due|'', rank, { ticket }, { record }, { meta of those with one } }
+-- include now, text, wake, spread, take, hold
+local node, most, move_most = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local paused, stale, last, holds = unpack(redis.call('HMGET', KEYS[1], 'paused', 'stale', 'fence', node))
+local next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
+local fence = text(math.max((tonumber(last) or 0) + 1, now))
+local ids, held, worried, values = {}, {}, {}, {}
+local hand = { tickets = {} }
+
+function hand.add(ticket, flag)
+  local id, at = ticket, #ids + 1
+  if #ticket > 16 then
+    id, flag = ticket:sub(1, 16), ticket:byte(17)
+    worried[#worried + 1] = id
+  end
+  if not values[flag] then
+    values[flag] = string.format('%-64s%c', node .. ' ' .. fence, flag)
+  end
+  hand.tickets[at], ids[at], held[2 * at - 1], held[2 * at] = ticket, id, id, values[flag]
+end
+
+local moved, more, rank, records, metas = 0, 0, 0, {}, {}
+if not paused and next_due and tonumber(next_due) <= now then
+  local due = redis.call('ZRANGE', KEYS[5], '-inf', now, 'BYSCORE', 'LIMIT', 0, move_most)
+  moved = #due
+  redis.call('ZREM', KEYS[5], unpack(due))
+  spread('RPUSH', 10, due)
+  next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
+end
+if not paused then
+  take(hand, most, stale)
+end
+if #ids > 0 then
+  records = redis.call('HMGET', KEYS[6], unpack(ids))
+  metas = #worried > 0 and redis.call('HMGET', KEYS[7], unpack(worried)) or {}
+  redis.call('HSET', KEYS[4], unpack(held))
+  redis.call('HSET', KEYS[1], 'fence', fence, node, (tonumber(holds) or 0) + #ids)
+  hold(node, tonumber(holds) or 0, tonumber(ARGV[6]))
+end
+if #ids < most and moved < move_most then
+  redis.call('ZADD', KEYS[8], now, node)
+  rank = redis.call('ZRANK', KEYS[8], node)
+else
+  if ARGV[7] == '1' then
+    redis.call('ZREM', KEYS[8], node)
+  end
+  more = 1
+  local anybody = redis.call('EXISTS', KEYS[8]) == 1
+  if anybody and (moved == move_most or redis.call('EXISTS', KEYS[10], KEYS[11], KEYS[12], KEYS[13]) > 0) then
+    wake(KEYS[8], ARGV[2])
+  end
+end
+return { now, fence, more, next_due or '', rank, hand.tickets, records, metas }

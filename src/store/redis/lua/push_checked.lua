@@ -1,0 +1,55 @@
+#!lua
+-- push_checked: puts jobs into one queue, all or none, after a look whether any of them is there already.
+-- Whatever is in the way is answered before the first write; the caller sends the rest again without it.
+-- KEYS 1 job 2 due 3 idle 4-7 ready 8 conf 9 meta 10 errors 11 held 12 unique 13,14 gone 15 stale
+-- ARGV 1 now|'' 2 channel 3... the batch, then: age of remembered ids, look(1: any id may be known),
+--      how many ids are only looked for, those ids; key, id, k|r of the unique
+-- Returns { now, { id, holder|'' of each refused }, { id, replaced id } }
+-- include now, wake, ticket, history, gone, batch
+local refused, replaced, old = {}, {}, {}
+local unique_at = rest_at + 3 + ARGV[rest_at + 2]
+local function look_for(id)
+  local known = redis.call('HEXISTS', KEYS[1], id) + redis.call('SISMEMBER', KEYS[13], id)
+  if known + redis.call('SISMEMBER', KEYS[14], id) > 0 then
+    refused[#refused + 1] = id
+    refused[#refused + 1] = ''
+  end
+end
+for n = 1, ARGV[rest_at + 1] == '1' and jobs or 0 do
+  look_for(ARGV[6 + 2 * n])
+end
+for n = rest_at + 3, unique_at - 1 do
+  look_for(ARGV[n])
+end
+for n = unique_at, #ARGV, 3 do
+  local holder, id = redis.call('HGET', KEYS[12], ARGV[n]), ARGV[n + 1]
+  local record = holder and redis.call('HGET', KEYS[1], holder)
+  if record then
+    if ARGV[n + 2] == 'k' or redis.call('HEXISTS', KEYS[11], holder) == 1 then
+      refused[#refused + 1] = id
+      refused[#refused + 1] = holder
+    else
+      replaced[#replaced + 1] = id
+      replaced[#replaced + 1] = holder
+      old[#old + 1] = { holder, record, redis.call('HGET', KEYS[9], holder) }
+    end
+  end
+end
+if #refused > 0 then
+  return { now, refused, {} }
+end
+for _, job in ipairs(old) do
+  local id, record, meta = job[1], job[2], job[3]
+  unseat(KEYS[2], KEYS[15], KEYS[8], id, record, meta)
+  redis.call('HDEL', KEYS[1], id)
+  if meta then
+    drop_history(KEYS[10], id, meta)
+    redis.call('HDEL', KEYS[9], id)
+  end
+  redis.call('SADD', gone(KEYS[8], { KEYS[13], KEYS[14] }, tonumber(ARGV[rest_at])), id)
+end
+for n = unique_at, #ARGV, 3 do
+  redis.call('HSET', KEYS[12], ARGV[n], ARGV[n + 1])
+end
+-- include put
+return { now, {}, replaced }

@@ -1,0 +1,49 @@
+#!lua flags=allow-oom
+-- reschedule: gives a job that is not running a new due moment; one that has ended starts over.
+-- KEYS 1 held 2 job 3 meta 4 due 5 done 6 dead 7 unique 8 stale 9 idle 10-13 ready 14 conf
+-- ARGV 1 now|'' 2 channel 3 id 4 due ('+n': microseconds from now) 5 unique key|''
+-- Returns { now, 'moved' | 'running' | 'none' | id of the other job that has the key }
+-- include now, text, wake, ticket
+local id, key = ARGV[3], ARGV[5]
+local record = redis.call('HGET', KEYS[2], id)
+if not record then
+  return { now, 'none' }
+end
+if redis.call('HEXISTS', KEYS[1], id) == 1 then
+  return { now, 'running' }
+end
+local meta = redis.call('HGET', KEYS[3], id)
+local ended = redis.call('ZSCORE', KEYS[5], id) or redis.call('ZSCORE', KEYS[6], id)
+local holder = ended and key ~= '' and redis.call('HGET', KEYS[7], key)
+if holder and redis.call('HEXISTS', KEYS[2], holder) == 1 then
+  return { now, holder }
+end
+local attempts, crashes, failures, turn = 0, 0, 0, 0
+if meta then
+  failures, turn = tonumber(meta:sub(53, 62)), tonumber(meta:sub(63, 72))
+end
+if meta and not ended then
+  attempts, crashes = tonumber(meta:sub(33, 42)), tonumber(meta:sub(43, 52))
+end
+if ended then
+  redis.call('ZREM', KEYS[5], id)
+  redis.call('ZREM', KEYS[6], id)
+  if key ~= '' then
+    redis.call('HSET', KEYS[7], key, id)
+  end
+else
+  unseat(KEYS[4], KEYS[8], KEYS[14], id, record, meta)
+end
+local due = tonumber(ARGV[4]) + (ARGV[4]:byte(1) == 43 and now or 0)
+turn = turn + 1
+local counts = string.format('%010d%010d%010d%010d', attempts, crashes, failures, turn)
+redis.call('HSET', KEYS[3], id, text(math.max(due, now)) .. text(now) .. counts)
+local lane = record:byte(2) - 48
+local ticket = id .. string.char(lane + 97) .. turn
+if due > now then
+  redis.call('ZADD', KEYS[4], due, ticket)
+else
+  redis.call('RPUSH', KEYS[10 + lane], ticket)
+end
+wake(KEYS[9], ARGV[2])
+return { now, 'moved' }

@@ -1,0 +1,55 @@
+#!lua flags=allow-oom
+-- settle: records outcomes, each only if the node still holds the job under that fence.
+-- KEYS 1 conf 2 held 3 job 4 meta 5 errors 6 due 7 done 8 dead 9 unique 10,11 gone 12 idle 13-16 ready
+-- ARGV 1 now|'' 2 channel 3 node 4 age of remembered ids 5 plain acks 6 kept acks
+--      then id of each plain ack, its held value; id of each kept ack, its held value, how long it is kept;
+--      then of each other: id, held value, outcome, time, ticket, due|'', counts, failure|'', its number, unique key|''
+-- An outcome is a (ack), k (ack, kept), b (bury), r (retry) or l (release); time is how long it is kept or waits.
+-- Returns { now, { id of each that was not held } }
+-- include now, text, wake, gone, spread, history
+local node, plain, kept = ARGV[3], tonumber(ARGV[5]), tonumber(ARGV[6])
+local lost, freed, forgotten = {}, 0, {}
+
+-- The ids of a group of acks that are held as they should be.
+local function held_of(first, count)
+  local ids = {}
+  if count > 0 then
+    local values = redis.call('HMGET', KEYS[2], unpack(ARGV, first, first + count - 1))
+    for i = 1, count do
+      local id = ARGV[first + i - 1]
+      if values[i] == ARGV[first + count + i - 1] then
+        ids[#ids + 1] = id
+      else
+        lost[#lost + 1] = id
+      end
+    end
+  end
+  if #ids > 0 then
+    freed = freed + redis.call('HDEL', KEYS[2], unpack(ids))
+  end
+  return ids
+end
+
+local acked = held_of(7, plain)
+if #acked > 0 then
+  redis.call('HDEL', KEYS[3], unpack(acked))
+  redis.call('SADD', gone(KEYS[1], { KEYS[10], KEYS[11] }, tonumber(ARGV[4])), unpack(acked))
+end
+local kept_at = 7 + 2 * plain
+local until_of = {}
+for i = 0, kept - 1 do
+  until_of[ARGV[kept_at + i]] = ARGV[kept_at + 2 * kept + i]
+end
+local done = {}
+for _, id in ipairs(held_of(kept_at, kept)) do
+  done[#done + 1] = now + until_of[id]
+  done[#done + 1] = id
+end
+if #done > 0 then
+  redis.call('ZADD', KEYS[7], unpack(done))
+end
+-- include others
+if freed > 0 then
+  redis.call('HINCRBY', KEYS[1], node, -freed)
+end
+return { now, lost }

@@ -1,0 +1,316 @@
+//! The store on Redis or Valkey: one server, Sentinel, or Cluster.
+//!
+//! Every step of the contract is one script on the keys of one queue; `keys.rs` says what they hold.
+//! ARGV[1] of every script is empty, or the time that a test has set; nothing else passes "now".
+
+mod acl;
+mod claim;
+mod health;
+mod keys;
+mod link;
+mod list;
+mod look;
+mod nodes;
+mod push;
+mod record;
+mod reply;
+mod script;
+mod settle;
+mod url;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::{Cmd, Value};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use self::keys::{HallKeys, QueueKeys};
+use self::link::{Link, Way};
+use self::nodes::Ears;
+use self::reply::Reply;
+use self::script::Script;
+pub(crate) use self::url::Place;
+use super::{Beaten, Claim, Claimed, End, Filter, Health, Moved, Options, Page, QueueCounts, Store, Wake};
+use crate::clock::{Clock, Micros};
+use crate::error::{Error, Result};
+use crate::job::{JobId, Record};
+use crate::node::{Node, NodeId, NodeRecord};
+use crate::push::{Due, Push, Pushed};
+
+/// How often Sentinels are asked who the master is, although it still answers.
+const LOOK_AFTER_MASTER: Duration = Duration::from_secs(2);
+
+/// A store on Redis or Valkey.
+pub(crate) struct Redis {
+    link: Arc<Link>,
+    options: Options,
+    prefix: String,
+    hall: HallKeys,
+    ears: Ears,
+    known: Mutex<Known>,
+    /// How far the store's clock is ahead of ours, as the last answer said: a little less than the truth, never more.
+    ahead: AtomicI64,
+    /// Ends the thread on which beats are sent.
+    stop: CancellationToken,
+}
+
+/// What this process remembers; all of it can be learnt again.
+#[derive(Default)]
+struct Known {
+    keys: HashMap<String, Arc<QueueKeys>>,
+    /// Queues whose names are in the hall, and through which connection they got there.
+    registered: HashMap<String, u64>,
+    /// In which queues a node of ours beats.
+    works: HashMap<NodeId, BTreeSet<String>>,
+    /// In which queues a node of ours may be on the idle list.
+    idle: BTreeSet<(NodeId, String)>,
+    /// How far a dead node's queue has been gone through.
+    scans: HashMap<(NodeId, String), String>,
+}
+
+/// A script with its keys; arguments follow.
+fn call(script: &Script, keys: &[&String]) -> Cmd {
+    let mut cmd = redis::cmd("EVALSHA");
+    cmd.arg(&script.sha).arg(keys.len());
+    for key in keys {
+        cmd.arg(key.as_str());
+    }
+    cmd
+}
+
+impl Redis {
+    /// Connects, and checks that the server can keep what it is given.
+    pub(crate) async fn open(place: Place, options: &Options) -> Result<Self> {
+        let stop = CancellationToken::new();
+        let home = home(stop.clone())?;
+        let ears = Ears::default();
+        let hearing = ears.clone();
+        let listener = Arc::new(move |info| hearing.hear(&info));
+        let (ca, password) = (options.ca.as_deref(), options.sentinel_password.as_deref());
+        let link = Arc::new(Link::new(place, ca, password, home.clone(), listener)?);
+        home.spawn(look_after_master(link.clone(), stop.clone()));
+        let store = Redis {
+            link,
+            options: options.clone(),
+            prefix: options.prefix.clone(),
+            hall: HallKeys::new(&options.prefix),
+            ears,
+            known: Mutex::default(),
+            ahead: AtomicI64::new(0),
+            stop,
+        };
+        health::admit(&store).await?;
+        Ok(store)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The keys of a queue.
+    fn keys(&self, queue: &str) -> Arc<QueueKeys> {
+        let mut known = self.known();
+        if let Some(keys) = known.keys.get(queue) {
+            return keys.clone();
+        }
+        let keys = Arc::new(QueueKeys::new(&self.prefix, queue));
+        known.keys.insert(queue.to_owned(), keys.clone());
+        keys
+    }
+
+    /// The keys of a queue that is about to get something: its name is put where others find it.
+    async fn register(&self, op: &'static str, queue: &str) -> Result<Arc<QueueKeys>> {
+        let keys = self.keys(queue);
+        // A server that came back, or another in its place, may have forgotten it.
+        let by = self.link.generation(Way::Door, self.hall.slot);
+        if by == 0 || self.known().registered.get(queue) != Some(&by) {
+            let mut cmd = call(&script::REGISTER, &[&self.hall.queues]);
+            cmd.arg(self.manual_now()).arg(queue);
+            self.link.run(op, Way::Door, self.hall.slot, &script::REGISTER, &cmd).await?;
+            let by = self.link.generation(Way::Door, self.hall.slot);
+            self.known().registered.insert(queue.to_owned(), by);
+        }
+        Ok(keys)
+    }
+
+    /// The names of all queues, sorted.
+    async fn queues(&self, op: &'static str) -> Result<Vec<String>> {
+        let mut cmd = redis::cmd("SMEMBERS");
+        cmd.arg(&self.hall.queues);
+        let names = self.link.ask(op, Way::Door, self.hall.slot, &cmd).await?;
+        let strange =
+            |e| Error::Store { op, reason: "the list of queues cannot be read".into(), source: Some(Box::new(e)) };
+        let names: BTreeSet<String> = redis::from_redis_value(names).map_err(strange)?;
+        Ok(names.into_iter().collect())
+    }
+
+    /// The keys of a queue in which a node takes part from now on.
+    fn claiming(&self, node: NodeId, queue: &str) -> Arc<QueueKeys> {
+        let works = self.known().works.get(&node).is_some_and(|queues| queues.contains(queue));
+        if !works {
+            self.works(node, &[queue.to_owned()]);
+        }
+        self.keys(queue)
+    }
+
+    /// Notes that a node works these queues, and answers all that it works.
+    fn works(&self, node: NodeId, queues: &[String]) -> Vec<String> {
+        let mut known = self.known();
+        let works = known.works.entry(node).or_default();
+        works.extend(queues.iter().cloned());
+        works.iter().cloned().collect()
+    }
+
+    fn queues_of(&self, node: NodeId) -> Vec<String> {
+        self.known().works.get(&node).map(|queues| queues.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Notes whether a node may be on the idle list of a queue, and answers whether it may have been before.
+    fn swap_idle(&self, node: NodeId, queue: &str, idle: bool) -> bool {
+        let (mut known, entry) = (self.known(), (node, queue.to_owned()));
+        match idle {
+            true => !known.idle.insert(entry),
+            false => known.idle.remove(&entry),
+        }
+    }
+
+    fn forget(&self, node: NodeId) {
+        let mut known = self.known();
+        known.works.remove(&node);
+        known.idle.retain(|(other, _)| *other != node);
+    }
+
+    /// Where to go on looking for what a dead node held.
+    fn scan_of(&self, suspect: NodeId, queue: &str) -> String {
+        self.known().scans.get(&(suspect, queue.to_owned())).cloned().unwrap_or_else(|| "0".to_owned())
+    }
+
+    fn scanned(&self, suspect: NodeId, queue: &str, cursor: Option<String>) {
+        let mut known = self.known();
+        match cursor {
+            Some(cursor) => drop(known.scans.insert((suspect, queue.to_owned()), cursor)),
+            None => drop(known.scans.remove(&(suspect, queue.to_owned()))),
+        }
+    }
+
+    /// What scripts take as their first argument: empty, or the time that a test has set.
+    fn manual_now(&self) -> String {
+        if self.options.clock.is_manual() { self.options.clock.wall().to_string() } else { String::new() }
+    }
+
+    /// The store's time as far as we know it without asking: never later than it is.
+    fn now(&self) -> Micros {
+        match self.options.clock.is_manual() {
+            true => self.options.clock.wall(),
+            false => Clock::system().since_boot() + self.ahead.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Takes a script's answer, and notes what time it says it is.
+    fn reply(&self, op: &'static str, value: Value) -> Result<Reply> {
+        let reply = Reply::new(op, value)?;
+        self.tell_time(reply.now);
+        Ok(reply)
+    }
+
+    /// The store's time was at least this a moment ago.
+    fn tell_time(&self, now: Micros) {
+        self.ahead.store(now - Clock::system().since_boot(), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// A thread with a runtime of its own: beats go out from there, however busy the rest of the process is.
+fn home(stop: CancellationToken) -> Result<tokio::runtime::Handle> {
+    let failed = |e: std::io::Error| Error::store("open", format!("cannot start a thread: {e}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let handle = runtime.handle().clone();
+    let run = move || runtime.block_on(stop.cancelled());
+    std::thread::Builder::new().name("duly-redis".into()).spawn(run).map_err(failed)?;
+    Ok(handle)
+}
+
+async fn look_after_master(link: Arc<Link>, stop: CancellationToken) {
+    if !matches!(link.place().shape, self::url::Shape::Sentinel(_)) {
+        return;
+    }
+    while stop.run_until_cancelled(tokio::time::sleep(LOOK_AFTER_MASTER)).await.is_some() {
+        link.look_after_master().await;
+    }
+}
+
+#[async_trait]
+impl Store for Redis {
+    async fn push(&self, jobs: Vec<Push>) -> Result<Vec<Pushed>> {
+        push::push(self, jobs).await
+    }
+
+    async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed> {
+        claim::claim(self, node, claim).await
+    }
+
+    async fn settle(&self, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
+        settle::settle(self, node, ends).await
+    }
+
+    async fn get(&self, id: JobId) -> Result<Option<Record>> {
+        look::get(self, id).await
+    }
+
+    async fn list(&self, filter: Filter) -> Result<Page> {
+        list::list(self, &filter).await
+    }
+
+    async fn remove(&self, id: JobId) -> Result<Moved> {
+        look::remove(self, id).await
+    }
+
+    async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved> {
+        look::reschedule(self, id, due).await
+    }
+
+    async fn counts(&self) -> Result<Vec<QueueCounts>> {
+        look::counts(self).await
+    }
+
+    async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
+        let keys = self.register("pause", queue).await?;
+        let mut cmd = call(&script::PAUSE, &[&keys.conf, &keys.idle]);
+        cmd.arg(self.manual_now()).arg(&keys.channel).arg(u8::from(paused));
+        let value = self.link.run("pause", Way::Door, keys.slot, &script::PAUSE, &cmd).await?;
+        Ok(self.reply("pause", value)?.int()? == 1)
+    }
+
+    async fn prune(&self, queue: &str, done_max: usize) -> Result<usize> {
+        settle::prune(self, queue, done_max).await
+    }
+
+    async fn beat(&self, node: &Node) -> Result<Beaten> {
+        nodes::beat(self, node).await
+    }
+
+    async fn leave(&self, node: NodeId) -> Result<()> {
+        nodes::leave(self, node).await
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
+        nodes::nodes(self).await
+    }
+
+    async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
+        nodes::subscribe(self, node).await
+    }
+
+    async fn health(&self) -> Result<Health> {
+        health::health(self).await
+    }
+}

@@ -1,0 +1,254 @@
+//! Nodes: their signs of life in each queue they work, and the wakes that reach them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::{PushInfo, PushKind, Value};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use super::keys::QueueKeys;
+use super::link::Way;
+use super::{Redis, call, script};
+use crate::clock::{from_micros, micros};
+use crate::error::Result;
+use crate::node::{Node, NodeId, NodeRecord};
+use crate::store::{Beaten, Wake};
+
+/// Wakes that may wait for a node: more would tell it nothing new.
+const WAKES_MAX: usize = 256;
+
+/// How many idle nodes are tried for one that listens.
+const WAKE_TRIES: usize = 3;
+
+/// What a node says about itself.
+#[derive(Serialize, Deserialize)]
+struct About {
+    host: String,
+    pid: u32,
+    queues: Vec<String>,
+}
+
+/// Who listens to which channel, shared with the connections that hear them.
+#[derive(Clone, Default)]
+pub(super) struct Ears {
+    channels: Arc<Mutex<HashMap<String, Ear>>>,
+}
+
+struct Ear {
+    queue: String,
+    wakes: mpsc::Sender<Wake>,
+    /// The connection that listens; 0 if none does.
+    heard_by: u64,
+}
+
+impl Ears {
+    fn channels(&self) -> MutexGuard<'_, HashMap<String, Ear>> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something has come that nobody asked for.
+    pub(super) fn hear(&self, info: &PushInfo) {
+        let Some(Value::BulkString(channel)) = info.data.first() else {
+            return;
+        };
+        let Ok(channel) = std::str::from_utf8(channel) else {
+            return;
+        };
+        let mut channels = self.channels();
+        let Some(ear) = channels.get_mut(channel) else {
+            return;
+        };
+        match info.kind {
+            PushKind::SMessage => {
+                let beat = matches!(info.data.get(1), Some(Value::BulkString(message)) if message == b"beat");
+                // A node that does not keep up has wakes enough.
+                let _ = ear.wakes.try_send(if beat { Wake::Beat } else { Wake::Queue(ear.queue.clone()) });
+            }
+            // The slot has moved away.
+            PushKind::SUnsubscribe => ear.heard_by = 0,
+            _ => {}
+        }
+    }
+}
+
+/// Tells an idle node that was just taken off the list to look; passes over those that no longer listen.
+pub(super) async fn wake(store: &Redis, keys: &QueueKeys, node: String) {
+    let mut node = Some(node);
+    for _ in 0..WAKE_TRIES {
+        let Some(id) = node.take() else {
+            return;
+        };
+        let mut publish = redis::cmd("SPUBLISH");
+        publish.arg(format!("{}{id}", keys.channel)).arg("");
+        // A wake may be lost: the node looks once a second besides.
+        match store.link.ask("push", Way::Door, keys.slot, &publish).await {
+            Ok(Value::Int(0)) => {}
+            Ok(_) | Err(_) => return,
+        }
+        let mut next = redis::cmd("ZPOPMAX");
+        next.arg(&keys.idle);
+        node = store.link.ask("push", Way::Door, keys.slot, &next).await.ok().and_then(super::push::first_of);
+    }
+}
+
+/// `subscribe` of the contract.
+pub(super) async fn subscribe(store: &Redis, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
+    let (sender, receiver) = mpsc::channel(WAKES_MAX);
+    for queue in store.queues_of(node) {
+        let keys = store.keys(&queue);
+        let ear = Ear { queue: queue.clone(), wakes: sender.clone(), heard_by: 0 };
+        store.ears.channels().insert(keys.channel_of(node), ear);
+        listen(store, node, &keys).await?;
+    }
+    Ok(receiver)
+}
+
+/// Listens for a node in a queue, unless the connection that does is still there.
+async fn listen(store: &Redis, node: NodeId, keys: &QueueKeys) -> Result<()> {
+    let channel = keys.channel_of(node);
+    let heard_by = match store.ears.channels().get(&channel) {
+        Some(ear) if !ear.wakes.is_closed() => ear.heard_by,
+        _ => return Ok(()),
+    };
+    if heard_by != 0 && heard_by == store.link.generation(Way::Beat, keys.slot) {
+        return Ok(());
+    }
+    let by = store.link.listen(keys.slot, &channel).await?;
+    if let Some(ear) = store.ears.channels().get_mut(&channel) {
+        ear.heard_by = by;
+        if heard_by != 0 {
+            // Whatever was said meanwhile went unheard.
+            let _ = ear.wakes.try_send(Wake::Queue(ear.queue.clone()));
+        }
+    }
+    Ok(())
+}
+
+/// `beat` of the contract: one step in each queue that the node works or has claimed from.
+pub(super) async fn beat(store: &Redis, node: &Node) -> Result<Beaten> {
+    let known = store.works(node.id, &node.queues);
+    let queues: BTreeSet<&str> = node.queues.iter().chain(&known).map(String::as_str).collect();
+    let beats = queues.iter().map(|queue| beat_in(store, node, queue));
+    let mut beaten = Beaten::default();
+    for (queue, one) in queues.iter().zip(futures_util::future::join_all(beats).await) {
+        // A shard that fails says nothing about the others.
+        let one = match one {
+            Ok(one) => one,
+            Err(error) if beaten.unheard.len() + 1 == queues.len() => return Err(error),
+            Err(error) => {
+                tracing::warn!(queue, %error, "beat failed");
+                beaten.unheard.push((*queue).to_owned());
+                continue;
+            }
+        };
+        beaten.held.extend(one.held);
+        beaten.suspects.extend(one.suspects);
+        beaten.ending.extend(one.ending);
+        beaten.look.extend(one.look);
+    }
+    Ok(beaten)
+}
+
+async fn beat_in(store: &Redis, node: &Node, queue: &str) -> Result<Beaten> {
+    let keys = store.register("beat", queue).await?;
+    let QueueKeys { conf, lease, since, due, stale, job, idle, nodes, ready: [r0, r1, r2, r3], .. } = &*keys;
+    let all = [conf, lease, since, due, stale, job, idle, nodes, r0, r1, r2, r3];
+    let mut cmd = call(&script::BEAT, &all);
+    let about = About { host: host(), pid: std::process::id(), queues: node.queues.clone() };
+    let about = serde_json::to_string(&about).unwrap_or_default();
+    cmd.arg(store.manual_now()).arg(node.id.to_string()).arg(micros(node.lease)).arg(about).arg(micros(node.beat()));
+    let mut reply = store.reply("beat", store.link.run("beat", Way::Beat, keys.slot, &script::BEAT, &cmd).await?)?;
+    let mut beaten = Beaten::default();
+    let holds = u64::try_from(reply.int()?).unwrap_or(0);
+    if holds > 0 {
+        beaten.held.push((queue.to_owned(), holds));
+    }
+    if reply.int()? == 1 {
+        beaten.look.push(queue.to_owned());
+    }
+    for mut other in reply.rows()? {
+        let (id, left) = (other.text()?, other.int()?);
+        match (id.parse(), u64::try_from(left).unwrap_or(0)) {
+            (Ok(id), 0) => beaten.suspects.push((id, queue.to_owned())),
+            (Ok(id), left) => beaten.ending.push((id, queue.to_owned(), Duration::from_micros(left))),
+            (Err(_), _) => {}
+        }
+    }
+    listen(store, node.id, &keys).await?;
+    Ok(beaten)
+}
+
+/// `leave` of the contract.
+pub(super) async fn leave(store: &Redis, node: NodeId) -> Result<()> {
+    let queues = store.queues_of(node);
+    let leaves = queues.iter().map(|queue| leave_in(store, node, queue));
+    for left in futures_util::future::join_all(leaves).await {
+        left?;
+    }
+    store.forget(node);
+    Ok(())
+}
+
+async fn leave_in(store: &Redis, node: NodeId, queue: &str) -> Result<()> {
+    let keys = store.keys(queue);
+    store.ears.channels().remove(&keys.channel_of(node));
+    let QueueKeys { conf, lease, since, due, stale, job, idle, nodes, .. } = &*keys;
+    let mut cmd = call(&script::LEAVE, &[conf, lease, since, due, stale, job, idle, nodes]);
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string());
+    store.link.run("leave", Way::Beat, keys.slot, &script::LEAVE, &cmd).await?;
+    Ok(())
+}
+
+/// `nodes` of the contract.
+pub(super) async fn nodes(store: &Redis) -> Result<Vec<NodeRecord>> {
+    let queues = store.queues("nodes").await?;
+    let asks = queues.iter().map(|queue| nodes_of(store, queue));
+    let mut nodes: BTreeMap<NodeId, NodeRecord> = BTreeMap::new();
+    for of_queue in futures_util::future::join_all(asks).await {
+        for node in of_queue? {
+            match nodes.get_mut(&node.id) {
+                Some(known) => {
+                    known.alive |= node.alive;
+                    known.held += node.held;
+                    known.joined = known.joined.min(node.joined);
+                }
+                None => drop(nodes.insert(node.id, node)),
+            }
+        }
+    }
+    let mut nodes: Vec<NodeRecord> = nodes.into_values().collect();
+    nodes.sort_by_key(|node| (node.joined, node.id));
+    Ok(nodes)
+}
+
+async fn nodes_of(store: &Redis, queue: &str) -> Result<Vec<NodeRecord>> {
+    let keys = store.keys(queue);
+    let mut cmd = call(&script::NODES, &[&keys.conf, &keys.lease, &keys.nodes]);
+    cmd.arg(store.manual_now());
+    let mut reply = store.reply("nodes", store.link.run("nodes", Way::Door, keys.slot, &script::NODES, &cmd).await?)?;
+    let mut nodes = Vec::new();
+    for mut row in reply.rows()? {
+        let (id, about, ends, holds) = (row.text()?, row.text()?, row.int()?, row.int()?);
+        let (Ok(id), Some((joined, about))) = (id.parse(), about.split_at_checked(16)) else {
+            continue;
+        };
+        let about: About =
+            serde_json::from_str(about).unwrap_or(About { host: String::new(), pid: 0, queues: Vec::new() });
+        nodes.push(NodeRecord {
+            id,
+            host: about.host,
+            pid: about.pid,
+            queues: about.queues,
+            joined: from_micros(joined.parse().unwrap_or(0)),
+            alive: ends >= reply.now,
+            held: u64::try_from(holds).unwrap_or(0),
+        });
+    }
+    Ok(nodes)
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

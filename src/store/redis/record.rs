@@ -1,0 +1,260 @@
+//! Between values and the texts that Redis keeps of them. A server, a script and a person can read these texts.
+//!
+//! A record begins with one digit for its format and one for the priority, then fields between tabs, a line feed, and the args
+//! byte for byte. What is empty has the format's default. A worker that meets a format it does not know gives the job back.
+
+use std::time::Duration;
+
+use crate::clock::{Micros, from_micros, micros};
+use crate::job::{Failure, Fence, Job, JobId, Priority};
+use crate::node::NodeId;
+use crate::push::{MAX_ATTEMPTS, Push, TIMEOUT};
+use crate::store::open::KEEP;
+
+/// The format of everything this version writes.
+pub(super) const FORMAT: u8 = b'1';
+/// The kind under which a record goes that this version cannot read: no handler has it, so it is given back.
+const UNREADABLE: &str = "duly:unreadable";
+
+/// How urgent a priority is, as the digit in records, tickets and held values.
+pub(super) fn digit(priority: Priority) -> u8 {
+    match priority {
+        Priority::Critical => b'0',
+        Priority::High => b'1',
+        Priority::Normal => b'2',
+        Priority::Low => b'3',
+    }
+}
+
+fn priority(digit: u8) -> Priority {
+    Priority::ALL.into_iter().find(|priority| self::digit(*priority) == digit).unwrap_or_default()
+}
+
+/// The record of a job that is pushed at about `now`, and falls due `after` that.
+pub(super) fn write(job: &Push, now: Micros, due: Micros) -> Vec<u8> {
+    let args = job.args.as_deref().unwrap_or("null");
+    let mut out = Vec::with_capacity(args.len() + job.kind.len() + 64);
+    out.extend([FORMAT, digit(job.priority)]);
+    let mut field = |text: &str| {
+        out.push(b'\t');
+        out.extend(text.as_bytes());
+    };
+    let unless = |value: i64, default: i64| if value == default { String::new() } else { value.to_string() };
+    let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 1_000_000);
+    field(&job.kind);
+    field(&now.to_string());
+    field(&unless(due, now));
+    field(&unless(job.max_attempts.into(), MAX_ATTEMPTS.into()));
+    field(&unless(millis(job.timeout), millis(TIMEOUT)));
+    field(&unless(millis(job.keep.unwrap_or(KEEP)), millis(KEEP)));
+    field(job.unique.as_deref().unwrap_or(""));
+    field(&job.tags.join(" "));
+    field(job.traceparent.as_deref().unwrap_or(""));
+    out.push(b'\n');
+    out.extend(args.as_bytes());
+    out
+}
+
+/// A job from its record, and when it was due at first.
+pub(super) fn read(id: JobId, queue: &str, record: &[u8]) -> (Job, Micros) {
+    parse(id, queue, record).unwrap_or_else(|| {
+        tracing::error!(%id, queue, "a record this version of duly cannot read; a newer one may");
+        (blank(id, queue, record.get(1).copied().unwrap_or(b'2')), 0)
+    })
+}
+
+fn parse(id: JobId, queue: &str, record: &[u8]) -> Option<(Job, Micros)> {
+    let text = std::str::from_utf8(record).ok()?;
+    let (head, args) = text.split_once('\n')?;
+    let mut fields = head.split('\t');
+    let [FORMAT, digit] = *fields.next()?.as_bytes() else {
+        return None;
+    };
+    let kind = fields.next()?;
+    let mut number = |default: i64| match fields.next() {
+        Some("") => Some(default),
+        Some(text) => text.parse::<i64>().ok(),
+        None => None,
+    };
+    let pushed = number(0)?;
+    let due = number(pushed)?;
+    let max_attempts = number(MAX_ATTEMPTS.into())?;
+    let timeout = number(i64::try_from(TIMEOUT.as_millis()).ok()?)?;
+    let keep = number(i64::try_from(KEEP.as_millis()).ok()?)?;
+    let [unique, tags, traceparent] = [fields.next()?, fields.next()?, fields.next()?];
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let job = Job {
+        id,
+        queue: queue.to_owned(),
+        kind: kind.to_owned(),
+        args: args.to_owned(),
+        priority: priority(digit),
+        pushed: from_micros(pushed),
+        max_attempts: u32::try_from(max_attempts).ok()?,
+        timeout: Duration::from_millis(timeout.unsigned_abs()),
+        keep: Duration::from_millis(keep.unsigned_abs()),
+        unique: some(unique),
+        tags: tags.split(' ').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
+        traceparent: some(traceparent),
+    };
+    Some((job, due))
+}
+
+/// What can be said of a record that cannot be read: the second byte is the priority in every format.
+fn blank(id: JobId, queue: &str, digit: u8) -> Job {
+    Job {
+        id,
+        queue: queue.to_owned(),
+        kind: UNREADABLE.to_owned(),
+        args: "null".to_owned(),
+        priority: priority(digit),
+        pushed: from_micros(0),
+        max_attempts: MAX_ATTEMPTS,
+        timeout: TIMEOUT,
+        keep: KEEP,
+        unique: None,
+        tags: Vec::new(),
+        traceparent: None,
+    }
+}
+
+/// What has changed about a job in trouble.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Meta {
+    /// When it is due; 0: as its record says.
+    pub(super) due: Micros,
+    /// When this was written.
+    pub(super) moved: Micros,
+    pub(super) attempts: u32,
+    pub(super) crashes: u32,
+    /// How many failures it ever had; the newest are in its history.
+    pub(super) failures: u32,
+    /// How often it got a new ticket.
+    pub(super) turn: u32,
+}
+
+impl Meta {
+    pub(super) fn read(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok().filter(|text| text.len() == 72 && text.is_ascii())?;
+        let small = |from: usize| text[from..from + 10].parse().ok();
+        Some(Meta {
+            due: text[..16].parse().ok()?,
+            moved: text[16..32].parse().ok()?,
+            attempts: small(32)?,
+            crashes: small(42)?,
+            failures: small(52)?,
+            turn: small(62)?,
+        })
+    }
+
+    /// The part that does not depend on the moment.
+    pub(super) fn counts(&self) -> String {
+        format!("{:010}{:010}{:010}{:010}", self.attempts, self.crashes, self.failures, self.turn)
+    }
+}
+
+/// What stands in the schedule: id and flag, and behind the letter of a job in trouble how often it got a new ticket.
+/// In a ready list a job without trouble has only its id.
+pub(super) fn ticket(id: JobId, priority: Priority, turn: Option<u32>) -> Vec<u8> {
+    let mut ticket = Vec::with_capacity(18);
+    ticket.extend(id.as_bytes());
+    ticket.push(flag(priority, turn.is_some()));
+    if let Some(turn) = turn {
+        ticket.extend(turn.to_string().as_bytes());
+    }
+    ticket
+}
+
+/// The flag of a job: its priority, as a letter if it has a meta.
+pub(super) fn flag(priority: Priority, in_trouble: bool) -> u8 {
+    digit(priority) + if in_trouble { b'a' - b'0' } else { 0 }
+}
+
+/// What a ticket in a ready list says: id, and whether the job has a meta.
+pub(super) fn read_ticket(ticket: &[u8]) -> Option<(JobId, bool)> {
+    let (id, rest) = ticket.split_first_chunk::<16>()?;
+    Some((JobId::from_bytes(*id), rest.first().is_some_and(u8::is_ascii_lowercase)))
+}
+
+/// How a held job is entered: by whom, under which fence. Longer than 64 bytes, so that no server packs the hash into a list
+/// through which it would have to walk.
+pub(super) fn held_value(node: NodeId, fence: Fence, flag: u8) -> String {
+    format!("{:<64}{}", format!("{node} {:016}", fence.0), char::from(flag))
+}
+
+/// Node and fence of a held value.
+pub(super) fn read_held(value: &[u8]) -> Option<(NodeId, Fence)> {
+    let text = std::str::from_utf8(value).ok()?;
+    let (node, rest) = text.split_once(' ')?;
+    Some((node.parse().ok()?, Fence(rest.get(..16)?.parse().ok()?)))
+}
+
+/// A failure as the history keeps it, but for its moment, which the store puts in front.
+pub(super) fn failure(attempt: u32, node: NodeId, error: &str) -> String {
+    format!("{attempt:010}{node}{}", Failure::cut(error))
+}
+
+pub(super) fn read_failure(text: &[u8]) -> Option<Failure> {
+    let text = String::from_utf8_lossy(text);
+    Some(Failure {
+        at: from_micros(text.get(..16)?.parse().ok()?),
+        attempt: text.get(16..26)?.parse().ok()?,
+        node: text.get(26..62)?.parse().ok()?,
+        error: text.get(62..)?.to_owned(),
+    })
+}
+
+/// A moment as scripts take it: `+n` for microseconds from now.
+pub(super) fn delay(after: Duration) -> String {
+    format!("+{}", micros(after).min(DELAY_MAX))
+}
+
+/// The longest delay: beyond it a script could not tell microseconds apart any more.
+pub(super) const DELAY_MAX: Micros = 4_000_000_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn job(kind: String, args: String, key: Option<String>, tags: Vec<String>) -> Push {
+        let mut push = Push::with_args(kind, Ok(args)).tags(tags).keep(KEEP);
+        push.unique = key;
+        push
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_survives(kind in "[a-z:./_-]{1,20}", args in "\\PC{0,200}|[\\n\\t\\r ]{0,9}", key in proptest::option::of("\\PC{1,20}"),
+                             tags in proptest::collection::vec("[a-z]{1,5}", 0..4), pushed in 0i64..4_000_000_000_000_000, after in 0i64..9_999_999) {
+            let push = job(kind, args, key, tags);
+            let (read, due) = read(push.id, "q", &write(&push, pushed, pushed + after));
+            prop_assert_eq!(due, pushed + after);
+            prop_assert_eq!(read.kind, push.kind);
+            prop_assert_eq!(&read.args, push.args.as_ref().expect("given"));
+            prop_assert_eq!((read.unique, read.tags), (push.unique, push.tags));
+            prop_assert_eq!((read.max_attempts, read.timeout, Some(read.keep)), (push.max_attempts, push.timeout, push.keep));
+        }
+
+        #[test]
+        fn any_bytes_read_or_are_given_back(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = read(JobId::named("x"), "q", &bytes);
+            let _ = (Meta::read(&bytes), read_ticket(&bytes), read_held(&bytes), read_failure(&bytes));
+        }
+
+        #[test]
+        fn a_held_value_survives(fence in 0u64..9_999_999_999_999_999) {
+            let node = NodeId::fresh();
+            let value = held_value(node, Fence(fence), b'2');
+            prop_assert_eq!(value.len(), 65);
+            prop_assert_eq!(read_held(value.as_bytes()), Some((node, Fence(fence))));
+        }
+    }
+
+    #[test]
+    fn a_newer_format_is_not_misread() {
+        let mut record = write(&job("mail".into(), "{}".into(), None, Vec::new()), 5, 5);
+        record[0] += 1;
+        assert_eq!(read(JobId::named("x"), "q", &record).0.kind, UNREADABLE);
+    }
+}

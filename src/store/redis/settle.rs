@@ -1,0 +1,149 @@
+//! Settle: record how attempts ended, each only if its node still holds it under that fence; and prune what has ended.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use redis::Cmd;
+
+use super::claim::Place;
+use super::keys::QueueKeys;
+use super::link::Way;
+use super::record::{self, DELAY_MAX, Meta};
+use super::{Redis, call, script};
+use crate::clock::{Micros, micros, to_micros};
+use crate::error::Result;
+use crate::job::{Fence, JobId, Outcome};
+use crate::node::NodeId;
+use crate::store::{End, PRUNE_MAX};
+
+/// `settle` of the contract: one step per queue.
+pub(super) async fn settle(store: &Redis, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
+    let mut queues: Vec<(&str, Vec<&End>)> = Vec::new();
+    for end in &ends {
+        match queues.iter_mut().find(|(queue, _)| *queue == end.queue) {
+            Some((_, of_queue)) => of_queue.push(end),
+            None => queues.push((&end.queue, vec![end])),
+        }
+    }
+    let mut lost = Vec::new();
+    for (queue, ends) in queues {
+        lost.extend(settle_queue(store, node, queue, &ends).await?);
+    }
+    Ok(lost)
+}
+
+async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&End]) -> Result<Vec<JobId>> {
+    let keys = store.keys(queue);
+    let (mut plain, mut kept, mut others, mut twice) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut seen = HashSet::with_capacity(ends.len());
+    for end in ends {
+        let simple = end.outcome == Outcome::Ack && end.unique.is_none() && Place::unpack(end.place).is_none();
+        match simple {
+            // Said twice: the first counts.
+            _ if !seen.insert(end.id) => twice.push(end.id),
+            true if end.keep.is_zero() => plain.push(*end),
+            true => kept.push(*end),
+            false => others.push(*end),
+        }
+    }
+    let mut cmd = begin(store, &keys, node, plain.len(), kept.len());
+    for group in [&plain, &kept] {
+        for end in group {
+            cmd.arg(end.id.as_bytes());
+        }
+        for end in group {
+            cmd.arg(held_value(node, end));
+        }
+    }
+    // The kept ones close with how long.
+    for end in &kept {
+        cmd.arg(span(end.keep));
+    }
+    for end in others {
+        other(&mut cmd, node, end);
+    }
+    let value = store.link.run("settle", Way::Work, keys.slot, &script::SETTLE, &cmd).await?;
+    let mut lost = store.reply("settle", value)?.ids()?;
+    lost.extend(twice);
+    Ok(lost)
+}
+
+fn begin(store: &Redis, keys: &QueueKeys, node: NodeId, plain: usize, kept: usize) -> Cmd {
+    let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, gone, idle, ready, .. } = keys;
+    let ([g1, g2], [r0, r1, r2, r3]) = (gone, ready);
+    let all = [conf, held, job, meta, errors, due, done, dead, unique, g1, g2, idle, r0, r1, r2, r3];
+    let mut cmd = call(&script::SETTLE, &all);
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.options.remember));
+    cmd.arg(plain).arg(kept);
+    cmd
+}
+
+fn held_value(node: NodeId, end: &End) -> String {
+    record::held_value(node, end.fence, record::flag(end.priority, Place::unpack(end.place).is_some()))
+}
+
+/// A duration in microseconds that still fits when it is added to the present.
+fn span(time: Duration) -> Micros {
+    micros(time).min(DELAY_MAX)
+}
+
+/// One outcome of a job in trouble, or with a unique key: id, held value, outcome, time, ticket, due, counts, failure, its
+/// number, unique key.
+fn other(cmd: &mut Cmd, node: NodeId, end: &End) {
+    let place = Place::unpack(end.place);
+    let Place { failures, turn } = place.unwrap_or(Place { failures: 0, turn: 0 });
+    let due = format!("{:016}", to_micros(end.due).max(0));
+    let same = Meta { attempts: end.attempts, crashes: end.crashes, failures, turn, ..Meta::default() };
+    let failed = Meta { attempts: end.attempts.saturating_add(1), failures: failures.saturating_add(1), ..same };
+    let failure = |error: &str| record::failure(failed.attempts, node, error);
+    let ticket = |in_trouble: bool| record::ticket(end.id, end.priority, in_trouble.then_some(turn));
+    cmd.arg(end.id.as_bytes()).arg(held_value(node, end));
+    match &end.outcome {
+        Outcome::Ack => {
+            let (letter, keep) = if end.keep.is_zero() { ("a", 0) } else { ("k", span(end.keep)) };
+            cmd.arg(letter).arg(keep).arg("").arg("").arg("").arg("").arg(0);
+        }
+        Outcome::Bury { error } => {
+            cmd.arg("b").arg(span(end.keep)).arg("").arg(due).arg(failed.counts());
+            cmd.arg(failure(error)).arg(failed.failures);
+        }
+        Outcome::Retry { after, error } => {
+            cmd.arg("r").arg(span(*after)).arg(ticket(true)).arg("").arg(failed.counts());
+            cmd.arg(failure(error)).arg(failed.failures);
+        }
+        Outcome::Release { after } if after.is_zero() => {
+            cmd.arg("l").arg(0).arg(ticket(place.is_some())).arg("").arg("").arg("").arg(0);
+        }
+        Outcome::Release { after } => {
+            cmd.arg("l").arg(span(*after)).arg(ticket(true)).arg("").arg(same.counts()).arg("").arg(0);
+        }
+    }
+    cmd.arg(end.unique.as_deref().unwrap_or(""));
+}
+
+/// Lets go of held entries whose record has been deleted behind our back: there is nothing left to run.
+pub(super) async fn let_go(store: &Redis, node: NodeId, keys: &QueueKeys, fence: Fence, orphans: &[JobId]) {
+    tracing::warn!(queue = %keys.queue, jobs = orphans.len(), "tickets without a record: somebody has deleted keys of duly's");
+    // Under whatever flag they were taken: without the record nobody knows, and only one can be right.
+    let flags = b"0123abcd";
+    let mut cmd = begin(store, keys, node, orphans.len() * flags.len(), 0);
+    for id in orphans.iter().flat_map(|id| [id; 8]) {
+        cmd.arg(id.as_bytes());
+    }
+    for flag in orphans.iter().flat_map(|_| flags) {
+        cmd.arg(record::held_value(node, fence, *flag));
+    }
+    if let Err(error) = store.link.run("settle", Way::Work, keys.slot, &script::SETTLE, &cmd).await {
+        tracing::warn!(%error, "they stay held until this node ends");
+    }
+}
+
+/// `prune` of the contract.
+pub(super) async fn prune(store: &Redis, queue: &str, done_max: usize) -> Result<usize> {
+    let keys = store.keys(queue);
+    let QueueKeys { conf, job, meta, errors, done, dead, gone: [g1, g2], .. } = &*keys;
+    let mut cmd = call(&script::PRUNE, &[conf, job, meta, errors, done, dead, g1, g2]);
+    cmd.arg(store.manual_now()).arg(micros(store.options.remember)).arg(done_max).arg(PRUNE_MAX);
+    let value = store.link.run("prune", Way::Work, keys.slot, &script::PRUNE, &cmd).await?;
+    Ok(usize::try_from(store.reply("prune", value)?.int()?).unwrap_or(0))
+}

@@ -1,0 +1,208 @@
+//! From a URL to the servers it names.
+
+use std::fmt;
+
+use crate::error::{Error, Result};
+
+const REDIS_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+/// Most hosts in one URL.
+const HOSTS_MAX: usize = 64;
+
+/// A host and its port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Address {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+impl Address {
+    pub(super) fn parse(text: &str, default_port: u16) -> Option<Self> {
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (host, after) = rest.split_once(']')?;
+                (host, after.strip_prefix(':'))
+            }
+            // An address of version 6 without brackets, as servers print it: the last colon is the port's.
+            None => match text.rsplit_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            },
+        };
+        let port = port.map_or(Ok(default_port), str::parse).ok()?;
+        (!host.is_empty()).then(|| Address { host: host.to_owned(), port })
+    }
+}
+
+/// How the servers work together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    One,
+    /// The hosts are Sentinels; this is the name they know the master by.
+    Sentinel(String),
+    Cluster,
+}
+
+/// Where a store on Redis is, and how to get in.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(super) shape: Shape,
+    pub(super) hosts: Vec<Address>,
+    pub(super) tls: bool,
+    pub(super) user: Option<String>,
+    pub(super) password: Option<String>,
+    pub(super) db: i64,
+}
+
+impl fmt::Debug for Place {
+    /// Never shows the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown())
+    }
+}
+
+impl Place {
+    /// Reads what stands before the `?`; `None` if the scheme is none of ours.
+    pub(crate) fn parse(url: &str) -> Result<Option<Self>> {
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return Ok(None);
+        };
+        let (base, shape) = scheme.split_once('+').unwrap_or((scheme, ""));
+        let tls = match base {
+            "redis" | "valkey" => false,
+            "rediss" | "valkeys" => true,
+            _ => return Ok(None),
+        };
+        // The last @: a password may have one in it, a host may not.
+        let (login, rest) = rest.rsplit_once('@').map_or((None, rest), |(login, rest)| (Some(login), rest));
+        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, password) = login.map_or(Ok((None, None)), parse_login)?;
+        let (shape, db) = parse_path(scheme, shape, path)?;
+        let default_port = if matches!(shape, Shape::Sentinel(_)) { SENTINEL_PORT } else { REDIS_PORT };
+        let hosts = parse_hosts(hosts, default_port)?;
+        if shape == Shape::One && hosts.len() > 1 {
+            return Err(wrong("names several hosts; write redis+sentinel:// or redis+cluster://"));
+        }
+        Ok(Some(Place { shape, hosts, tls, user, password, db }))
+    }
+
+    /// The URL for people: without the password.
+    pub(super) fn shown(&self) -> String {
+        let scheme = if self.tls { "rediss" } else { "redis" };
+        let hosts: Vec<String> = self.hosts.iter().map(Address::to_string).collect();
+        let (plus, name) = match &self.shape {
+            Shape::One => ("", String::new()),
+            Shape::Sentinel(name) => ("+sentinel", format!("/{name}")),
+            Shape::Cluster => ("+cluster", String::new()),
+        };
+        let db = if self.db == 0 { String::new() } else { format!("/{}", self.db) };
+        format!("{scheme}{plus}://{}{name}{db}", hosts.join(","))
+    }
+}
+
+fn wrong(reason: impl Into<String>) -> Error {
+    Error::invalid("store", reason)
+}
+
+fn parse_login(login: &str) -> Result<(Option<String>, Option<String>)> {
+    let decode = |text: &str| {
+        let decoded = percent_encoding::percent_decode_str(text).decode_utf8();
+        decoded.map(|text| (!text.is_empty()).then(|| text.into_owned()))
+    };
+    let (user, password) = login.split_once(':').unwrap_or((login, ""));
+    match (decode(user), decode(password)) {
+        (Ok(user), Ok(password)) => Ok((user, password)),
+        _ => Err(wrong("has a user or password that is not UTF-8 behind its % signs")),
+    }
+}
+
+fn parse_path(scheme: &str, shape: &str, path: &str) -> Result<(Shape, i64)> {
+    let db = |text: &str| match text {
+        "" => Ok(0),
+        text => text.parse::<u16>().map(i64::from).map_err(|_| {
+            wrong(format!("has {text:?} where the number of a database belongs; write {scheme}://host:port/0"))
+        }),
+    };
+    match shape {
+        "" => Ok((Shape::One, db(path)?)),
+        "sentinel" => match path.split_once('/').unwrap_or((path, "")) {
+            ("", _) => Err(wrong(format!("names no master; write {scheme}://host1,host2/MASTER"))),
+            (master, number) => Ok((Shape::Sentinel(master.to_owned()), db(number)?)),
+        },
+        "cluster" if matches!(path, "" | "0") => Ok((Shape::Cluster, 0)),
+        "cluster" => Err(wrong("names a database; a Cluster has only one")),
+        other => Err(wrong(format!("has +{other} in its scheme; there is +sentinel and +cluster"))),
+    }
+}
+
+fn parse_hosts(text: &str, default_port: u16) -> Result<Vec<Address>> {
+    let one = |host: &str| {
+        Address::parse(host, default_port)
+            .ok_or_else(|| wrong(format!("has {host:?} where a host belongs; write host or host:port")))
+    };
+    let hosts: Vec<Address> = text.split(',').map(one).collect::<Result<_>>()?;
+    match hosts.len() {
+        0..=HOSTS_MAX => Ok(hosts),
+        many => Err(wrong(format!("names {many} hosts; at most {HOSTS_MAX}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn place(url: &str) -> Place {
+        Place::parse(url).expect("a good URL").expect("one of ours")
+    }
+
+    fn refused(url: &str) -> String {
+        Place::parse(url).expect_err("a bad URL").to_string()
+    }
+
+    #[test]
+    fn every_shape() {
+        let one = place("redis://localhost");
+        assert_eq!((one.shape.clone(), one.db, one.hosts[0].port), (Shape::One, 0, 6379));
+        assert_eq!(place("rediss://:p%40ss@h:1/3").password.as_deref(), Some("p@ss"));
+        assert_eq!(place("redis://me:a@b@h").password.as_deref(), Some("a@b"));
+        assert!(place("valkeys://h").tls);
+        let sentinel = place("redis+sentinel://a,b:5/mymaster/2");
+        assert_eq!((sentinel.shape, sentinel.db), (Shape::Sentinel("mymaster".into()), 2));
+        assert_eq!(sentinel.hosts.iter().map(|h| h.port).collect::<Vec<_>>(), [26379, 5]);
+        assert_eq!(place("redis+cluster://a,b,[::1]:7").hosts[2], Address { host: "::1".into(), port: 7 });
+        assert_eq!(Place::parse("duly.db").expect("not wrong"), None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        assert!(refused("redis://").contains("where a host belongs"));
+        assert!(refused("redis://a,b").contains("several hosts"));
+        assert!(refused("redis://a/x").contains("number of a database"));
+        assert!(refused("redis+sentinel://a").contains("names no master"));
+        assert!(refused("redis+cluster://a/1").contains("only one"));
+        assert!(refused("redis+ring://a").contains("+sentinel and +cluster"));
+        assert!(refused("redis://a:port").contains("host or host:port"));
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        assert_eq!(format!("{:?}", place("redis://me:secret@h:1/2")), "redis://h:1/2");
+    }
+
+    proptest! {
+        #[test]
+        fn any_url_parses_or_is_refused(url in "(redis|rediss|valkey)(\\+sentinel|\\+cluster|\\+x)?://\\PC*") {
+            let _ = Place::parse(&url);
+        }
+    }
+}
