@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 const FILE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 70;
 const EXAMPLE_LINES_MAX: usize = 60;
+const SCRIPT_LINES_MAX: usize = 60;
 
 struct File {
     path: String,
@@ -128,12 +129,20 @@ fn arrows_point_one_way() {
         let knows = file.path.starts_with("src/store/sqlite/") || ["src/lib.rs", "src/duly.rs"].contains(&&*file.path);
         !knows && line.contains("rusqlite")
     });
+    none("only the Redis store knows Redis", &library, |file, line| {
+        let knows = file.path.starts_with("src/store/redis/") || file.path.starts_with("src/store/open.rs");
+        !knows && line.contains("redis::") && !line.contains("super::redis::")
+    });
+    none("stores do not know each other", &library, |file, line| {
+        (file.path.starts_with("src/store/redis/") && line.contains("sqlite"))
+            || (file.path.starts_with("src/store/sqlite/") && line.contains("redis"))
+    });
     none("the store never looks up", &library, |file, line| {
         let up = ["crate::worker", "crate::handler", "crate::attempt", "crate::duly", "crate::retry"];
         file.path.starts_with("src/store/") && up.iter().any(|name| line.contains(name))
     });
     none("the worker knows the contract, not a store", &library, |file, line| {
-        file.path.starts_with("src/worker/") && line.contains("sqlite")
+        file.path.starts_with("src/worker/") && (line.contains("sqlite") || line.contains("redis"))
     });
     none("an attempt never touches the store", &library, |file, line| {
         file.path == "src/attempt.rs" && line.contains("store")
@@ -164,6 +173,30 @@ fn every_table_is_ours_by_name() {
         let name = line.split_whitespace().find(|word| word.starts_with("duly_"));
         assert!(name.is_some(), "users share the file: {line}");
     }
+}
+
+#[test]
+fn scripts_keep_their_rules() {
+    for file in files(&["src/store/redis/lua"], &[".lua"]) {
+        let (path, text) = (&file.path, &file.text);
+        assert!(text.lines().count() <= SCRIPT_LINES_MAX, "{path}: more than {SCRIPT_LINES_MAX} lines");
+        assert!(!text.contains("cjson"), "{path}: args are bytes to a script; cjson would corrupt them");
+        let clocks = text.matches("'TIME'").count();
+        assert_eq!(clocks, usize::from(path.ends_with("part/now.lua")), "{path}: the time is read once, in one place");
+        if !path.contains("/part/") {
+            assert!(text.starts_with("#!lua"), "{path}: says how it is to be run");
+            for word in ["-- KEYS ", "-- ARGV ", "-- Returns ", "-- include now"] {
+                assert!(text.contains(word), "{path}: has no line {word:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_are_spelled_in_one_place() {
+    none("keys.rs spells every key", &files(&["src/store"], &[".rs"]), |file, line| {
+        !file.path.ends_with("redis/keys.rs") && (line.contains(":queue:") || line.contains(":hall:"))
+    });
 }
 
 #[test]

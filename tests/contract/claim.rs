@@ -51,7 +51,7 @@ pub async fn no_more_than_asked_for(store: TestStore) {
     store.push_all((0..5).map(|_| job("one")).collect()).await;
     let first = store.ask("a", claim(2)).await;
     assert_eq!((first.jobs.len(), first.more), (2, true));
-    let rest = store.ask("a", claim(3)).await;
+    let rest = store.ask("a", claim(4)).await;
     assert_eq!((rest.jobs.len(), rest.more), (3, false));
 }
 

@@ -1,6 +1,6 @@
 //! Leases: whose a held job is, and when it is taken back.
 
-use duly::store::TAKE_BACK_MAX;
+use duly::store::{CLAIM_MAX, End, TAKE_BACK_MAX};
 use duly::{Outcome, State};
 
 use crate::support::*;
@@ -78,21 +78,46 @@ pub async fn take_back_is_bounded(store: TestStore) {
     assert_eq!(store.claim_from("b", "a", 10).await.taken_back, 0);
 }
 
+pub async fn few_jobs_of_a_dead_node_are_found_among_many(store: TestStore) {
+    const MANY: usize = 3;
+    let jobs = MANY * CLAIM_MAX + 5;
+    store.push_all((0..jobs).map(|_| job("one")).collect()).await;
+    store.node("c").await;
+    assert_eq!(store.claim("a", 5).await.len(), 5);
+    for _ in 0..MANY {
+        assert_eq!(store.claim("b", CLAIM_MAX).await.len(), CLAIM_MAX);
+    }
+    store.silence("a");
+    store.advance(past_the_lease() + SECOND).await;
+
+    let mut taken = 0;
+    for _ in 0..20 {
+        let answer = store.claim_from("c", "a", 5).await;
+        taken += answer.taken_back;
+        if !answer.left {
+            break;
+        }
+    }
+    assert_eq!(taken, 5);
+    assert_eq!(store.beat("b").await.held, [("default".into(), (MANY * CLAIM_MAX) as u64)], "b keeps its own");
+}
+
 pub async fn a_node_that_returns_keeps_what_was_not_taken(store: TestStore) {
     let held = TAKE_BACK_MAX + 100;
     store.push_all((0..held).map(|_| job("one")).collect()).await;
     store.node("b").await;
-    let mut held = store.claim("a", held).await;
+    let held = store.claim("a", held).await;
     store.silence("a");
     store.advance(past_the_lease() + SECOND).await;
     store.claim_from("b", "a", 1).await;
 
     store.beat("a").await;
     assert_eq!(store.claim_from("b", "a", 1).await.taken_back, 0, "a is back");
-    let last = held.pop().expect("held");
-    assert_eq!(store.settle("a", &last, Outcome::Ack).await, nothing_lost());
-    assert_eq!(store.settle("a", &held[0], Outcome::Ack).await, [held[0].job.id]);
-    assert_eq!(store.beat("a").await.held, [("default".into(), 99)]);
+    assert_eq!(store.beat("a").await.held, [("default".into(), 100)]);
+    let ends = held.iter().map(|held| End::of(held, Outcome::Ack, held.job.keep)).collect();
+    let lost = store.store.settle(store.node("a").await, ends).await.expect("settles");
+    assert_eq!(lost.len(), TAKE_BACK_MAX, "what was taken is refused, the rest is recorded");
+    assert!(store.beat("a").await.held.is_empty());
 }
 
 pub async fn a_node_that_left_can_be_taken_from_at_once(store: TestStore) {

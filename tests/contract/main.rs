@@ -4,6 +4,9 @@ mod claim;
 mod lease;
 mod look;
 mod push;
+#[cfg(feature = "redis")]
+#[path = "../support/servers/mod.rs"]
+mod servers;
 mod settle;
 mod support;
 mod unique;
@@ -19,6 +22,26 @@ macro_rules! contract {
         mod on_file { $($(
             #[tokio::test]
             async fn $case() { crate::$chapter::$case(crate::support::TestStore::in_file().await).await }
+        )*)* }
+        #[cfg(feature = "redis")]
+        mod on_redis { $($(
+            #[tokio::test]
+            async fn $case() { crate::$chapter::$case(crate::support::TestStore::on(crate::servers::redis().url()).await).await }
+        )*)* }
+        #[cfg(feature = "redis")]
+        mod on_valkey { $($(
+            #[tokio::test]
+            async fn $case() { crate::$chapter::$case(crate::support::TestStore::on(crate::servers::valkey().url()).await).await }
+        )*)* }
+        #[cfg(feature = "redis")]
+        mod on_redis_cluster { $($(
+            #[tokio::test]
+            async fn $case() { crate::$chapter::$case(crate::support::TestStore::on(crate::servers::cluster().url()).await).await }
+        )*)* }
+        #[cfg(feature = "redis")]
+        mod on_redis_sentinel { $($(
+            #[tokio::test]
+            async fn $case() { crate::$chapter::$case(crate::support::TestStore::on(crate::servers::sentinel().url()).await).await }
         )*)* }
     };
 }
@@ -79,6 +102,7 @@ contract! {
         who_was_asleep_itself_robs_nobody
         taken_back_jobs_go_to_the_head_and_count_a_crash
         take_back_is_bounded
+        few_jobs_of_a_dead_node_are_found_among_many
         a_node_that_returns_keeps_what_was_not_taken
         a_node_that_left_can_be_taken_from_at_once
         a_beat_tells_what_the_node_holds;

@@ -31,6 +31,12 @@ impl TestStore {
         TestStore::open(path.to_str().expect("a plain path").into(), Some(dir)).await
     }
 
+    /// On a server that others use too: under a prefix of its own.
+    #[cfg(feature = "redis")]
+    pub async fn on(server: String) -> Self {
+        TestStore::open(format!("{server}?prefix={}", JobId::fresh()), None).await
+    }
+
     async fn open(url: String, dir: Option<tempfile::TempDir>) -> Self {
         let clock = Clock::manual();
         let duly = Duly::builder(url).clock(clock.clone()).remember(REMEMBER).open().await.expect("opens");

@@ -4,6 +4,9 @@
 
 mod model;
 mod run;
+#[cfg(feature = "redis")]
+#[path = "../support/servers/mod.rs"]
+mod servers;
 
 use run::{Bug, History, Place};
 
@@ -25,7 +28,7 @@ fn seeds(histories: u64) -> Vec<u64> {
 fn run_all(place: Place, histories: u64) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     for seed in seeds(histories) {
-        let found = runtime.block_on(History::new(seed, place, None).run(STEPS));
+        let found = runtime.block_on(History::new(seed, place.clone(), None).run(STEPS));
         if let Err(difference) = found {
             panic!("seed {seed}: {difference}\nrun it again with DULY_SEED={seed}");
         }
@@ -52,5 +55,33 @@ fn every_seeded_bug_is_found() {
             runtime.block_on(history.run(STEPS)).is_err()
         });
         assert!(found, "{bug:?} was not found in 40 histories");
+    }
+}
+
+#[cfg(feature = "redis")]
+mod on_servers {
+    use super::*;
+
+    /// On a server every step of a history takes a dozen requests.
+    const HISTORIES: u64 = 6;
+
+    #[test]
+    fn redis_behaves_as_the_model() {
+        run_all(Place::Server(servers::redis().url()), HISTORIES);
+    }
+
+    #[test]
+    fn valkey_behaves_as_the_model() {
+        run_all(Place::Server(servers::valkey().url()), HISTORIES);
+    }
+
+    #[test]
+    fn a_cluster_behaves_as_the_model() {
+        run_all(Place::Server(servers::cluster().url()), HISTORIES);
+    }
+
+    #[test]
+    fn sentinel_behaves_as_the_model() {
+        run_all(Place::Server(servers::sentinel().url()), HISTORIES);
     }
 }

@@ -22,8 +22,8 @@ pub struct Pushing {
 #[derive(Clone, Debug, PartialEq)]
 pub enum At {
     Scheduled { due: Micros },
-    Ready { seq: u64 },
-    Held { node: NodeId, fence: u64, seq: u64 },
+    Ready { seq: i64 },
+    Held { node: NodeId, fence: u64, seq: i64 },
     Done,
     Dead,
 }
@@ -35,7 +35,7 @@ pub struct Job {
     pub attempts: u32,
     pub crashes: u32,
     /// Counts pushes: among jobs that fall due at one moment the older comes first.
-    pub no: u64,
+    pub no: i64,
 }
 
 #[derive(Default)]
@@ -44,15 +44,39 @@ pub struct Model {
     pub jobs: Vec<Job>,
     pub paused: BTreeSet<&'static str>,
     gone: BTreeSet<(&'static str, JobId)>,
-    counter: u64,
+    counter: i64,
     /// The counter when the push under way began.
-    batch: u64,
+    batch: i64,
+    /// What the contract leaves to the store.
+    pub order: Order,
+    head: i64,
+}
+
+/// Both are "to the head", and "by due moment": the stores differ in what comes first among such jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Order {
+    /// A released job gets its old place back; of those that fall due at one moment the older comes first.
+    #[default]
+    ByPlace,
+    /// A released job comes before all others; of those that fall due at one moment the lesser id comes first.
+    ByHead,
 }
 
 impl Model {
-    fn next(&mut self) -> u64 {
+    fn next(&mut self) -> i64 {
         self.counter += 1;
         self.counter
+    }
+
+    /// Where a job goes that comes back.
+    fn back(&mut self, seq: i64) -> i64 {
+        match self.order {
+            Order::ByPlace => seq,
+            Order::ByHead => {
+                self.head -= 1;
+                self.head
+            }
+        }
     }
 
     pub fn find(&self, id: JobId) -> Option<usize> {
@@ -128,17 +152,18 @@ impl Model {
     }
 
     fn promote(&mut self, queue: &str) {
-        let mut due: Vec<(Micros, u64, usize)> = Vec::new();
+        let mut due: Vec<(Micros, i64, JobId, usize)> = Vec::new();
         for (at, job) in self.jobs.iter().enumerate() {
             match job.at {
                 At::Scheduled { due: moment } if job.pushing.queue == queue && moment <= self.now => {
-                    due.push((moment, job.no, at));
+                    let no = if self.order == Order::ByPlace { job.no } else { 0 };
+                    due.push((moment, no, job.pushing.id, at));
                 }
                 _ => {}
             }
         }
         due.sort_unstable();
-        for (_, _, at) in due {
+        for (_, _, _, at) in due {
             let seq = self.next();
             self.jobs[at].at = At::Ready { seq };
         }
@@ -146,18 +171,21 @@ impl Model {
 
     /// What a dead node held in a queue goes back to its old place.
     pub fn take_back(&mut self, dead: NodeId, queue: &str) -> usize {
-        let mut taken = 0;
-        for job in &mut self.jobs {
+        let mut taken: Vec<(u64, JobId, usize, i64)> = Vec::new();
+        for (at, job) in self.jobs.iter_mut().enumerate() {
             match job.at {
-                At::Held { node, seq, .. } if node == dead && job.pushing.queue == queue => {
-                    job.at = At::Ready { seq };
+                At::Held { node, fence, seq } if node == dead && job.pushing.queue == queue => {
+                    taken.push((fence, job.pushing.id, at, seq));
                     job.crashes += 1;
-                    taken += 1;
                 }
                 _ => {}
             }
         }
-        taken
+        taken.sort_unstable();
+        for (_, _, at, seq) in taken.iter().rev() {
+            self.jobs[*at].at = At::Ready { seq: self.back(*seq) };
+        }
+        taken.len()
     }
 
     /// Whether the outcome is recorded.
@@ -171,8 +199,12 @@ impl Model {
         };
         let seq = held(&self.jobs[at]).expect("just seen");
         let tail = self.next();
+        let head = match outcome {
+            Outcome::Release { after } if after.is_zero() => self.back(seq),
+            _ => seq,
+        };
         let now = self.now;
-        let later = |after: std::time::Duration, place: u64| match after.as_micros() as Micros {
+        let later = |after: std::time::Duration, place: i64| match after.as_micros() as Micros {
             0 => At::Ready { seq: place },
             after => At::Scheduled { due: now + after },
         };
@@ -188,7 +220,7 @@ impl Model {
                 job.attempts += 1;
                 job.at = later(*after, tail);
             }
-            Outcome::Release { after } => job.at = later(*after, seq),
+            Outcome::Release { after } => job.at = later(*after, head),
         }
         true
     }

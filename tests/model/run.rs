@@ -15,10 +15,13 @@ const KEYS: [&str; 3] = ["x", "y", "z"];
 const IDS: u64 = 12;
 const NODES: usize = 3;
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub enum Place {
     Memory,
     File,
+    /// The URL of a server.
+    #[cfg(feature = "redis")]
+    Server(String),
 }
 
 /// Ways in which a store could be wrong, each put between it and the checker.
@@ -93,8 +96,13 @@ impl History {
 
     pub async fn run(mut self, steps: usize) -> Result<(), Difference> {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let url = match self.place {
+        let url = match &self.place {
             Place::Memory => ":memory:".to_owned(),
+            #[cfg(feature = "redis")]
+            Place::Server(url) => {
+                self.model.order = crate::model::Order::ByHead;
+                format!("{url}?prefix={}", JobId::fresh())
+            }
             Place::File => dir.path().join("model.db").display().to_string() + "?durability=second",
         };
         let opened = Duly::builder(url).clock(self.clock.clone()).remember(Duration::from_secs(1 << 30)).open();
@@ -111,7 +119,7 @@ impl History {
     }
 
     async fn join(&mut self, store: &Arc<dyn Store>) {
-        let node = Node::fresh(Vec::new());
+        let node = Node::fresh(QUEUES.map(str::to_owned).to_vec());
         store.beat(&node).await.expect("beats");
         self.nodes.push(node);
     }

@@ -118,6 +118,12 @@ impl Cluster {
         &self.nodes
     }
 
+    /// `redis+cluster://` with all nodes.
+    pub fn url(&self) -> String {
+        let nodes: Vec<String> = self.nodes().iter().map(Server::address).collect();
+        format!("redis+cluster://{}", nodes.join(","))
+    }
+
     pub fn ports(&self) -> Vec<u16> {
         self.nodes.iter().map(Server::port).collect()
     }

@@ -66,6 +66,12 @@ impl Sentinel {
         &self.sentinels
     }
 
+    /// `redis+sentinel://` with all Sentinels.
+    pub fn url(&self) -> String {
+        let sentinels: Vec<String> = self.sentinels.iter().map(Server::address).collect();
+        format!("redis+sentinel://{}/{}", sentinels.join(","), Sentinel::MASTER)
+    }
+
     pub fn sentinel_ports(&self) -> Vec<u16> {
         self.sentinels.iter().map(Server::port).collect()
     }
