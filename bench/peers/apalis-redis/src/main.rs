@@ -1,0 +1,80 @@
+//! apalis with apalis-redis, in the fastest settings found: batches as large as the concurrency, no second write to lock a job,
+//! no events, a poll each 100 ms.
+//!
+//! Each push goes through its set of scheduled jobs, and each fetch takes all that are due into one Lua call: with 8,000
+//! jobs waiting the worker ends with an error, so it is measured with fewer. Due moments are whole seconds.
+//! Jobs that are done stay in Redis.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, anyhow};
+use apalis::prelude::*;
+use apalis_redis::{Config, ConnectionManager, RedisStorage};
+use peer_kit::{Args, BULK, Peer, Ran};
+
+/// How often the worker looks: below this, some jobs were never started in our trials.
+const POLL: Duration = Duration::from_millis(100);
+const QUEUE: &str = "bench";
+
+struct ApalisRedis {
+    storage: RedisStorage<Args>,
+    conn: ConnectionManager,
+}
+
+impl Peer for ApalisRedis {
+    const NAME: &'static str = "apalis-redis 1.0";
+
+    async fn connect(url: &str) -> Result<Self> {
+        let conn = apalis_redis::connect(url).await?;
+        Ok(ApalisRedis { storage: storage(conn.clone(), BULK), conn })
+    }
+
+    async fn push_bulk(&mut self, args: &Args, jobs: usize) -> Result<()> {
+        for at in (0..jobs).step_by(BULK) {
+            let batch = vec![args.clone(); BULK.min(jobs - at)];
+            self.storage.push_bulk(batch).await.map_err(|e| anyhow!("{e}"))?;
+        }
+        Ok(())
+    }
+
+    async fn push(&mut self, args: Args) -> Result<()> {
+        self.storage.push(args).await.map_err(|e| anyhow!("{e}"))
+    }
+
+    async fn push_at(&mut self, args: Args, due: SystemTime) -> Result<()> {
+        let task = TaskBuilder::new(args).run_at_time(due).build();
+        self.storage.push_task(task).await.map_err(|e| anyhow!("{e}"))
+    }
+
+    async fn work(url: String, concurrency: usize, ran: Ran) -> Result<()> {
+        let storage = storage(apalis_redis::connect(url.as_str()).await?, concurrency);
+        let handler = move |args: Args| {
+            let ran = ran.clone();
+            async move {
+                ran.run(args).await;
+                Ok::<(), BoxDynError>(())
+            }
+        };
+        // Each node has a name of its own.
+        let name = format!("bench-{}", std::process::id());
+        let worker = WorkerBuilder::new(name).backend(storage.poll_with_interval(POLL)).build(handler);
+        // On a task of its own: as a part of this future it could not be sent between threads.
+        tokio::spawn(worker.run()).await?.context("the worker has failed")
+    }
+
+    async fn recorded(&mut self, jobs: usize) -> Result<bool> {
+        let key = self.storage.get_config().done_jobs_set();
+        let done: usize = redis::cmd("SCARD").arg(key).query_async(&mut self.conn).await?;
+        Ok(done >= jobs)
+    }
+}
+
+fn storage(conn: ConnectionManager, batch: usize) -> RedisStorage<Args> {
+    let config = Config::default().queue(QUEUE).batch_size(batch).lock_tasks(false).emit_events(false);
+    RedisStorage::new(conn).with_config(config)
+}
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> Result<()> {
+    peer_kit::main::<ApalisRedis>().await
+}

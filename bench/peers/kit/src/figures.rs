@@ -1,0 +1,61 @@
+//! What a peer prints.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+/// One line of JSON; what a verb does not measure is left out.
+#[derive(Debug, Default, Serialize)]
+pub struct Figures {
+    pub peer: &'static str,
+    pub jobs: usize,
+    pub seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_s: Option<f64>,
+    /// The most memory that the process has had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rss_mb: Option<f64>,
+    /// How many of the jobs have run before patience ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ran: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p50_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub earliest_ms: Option<f64>,
+}
+
+impl Figures {
+    pub(crate) fn rate(peer: &'static str, jobs: usize, took: Duration) -> Self {
+        let seconds = took.as_secs_f64();
+        Figures { peer, jobs, seconds, per_s: Some(jobs as f64 / seconds), ..Figures::default() }
+    }
+
+    pub(crate) fn times(peer: &'static str, jobs: usize, took: Duration, mut millis: Vec<f64>) -> Self {
+        millis.sort_by(f64::total_cmp);
+        // The smallest sample that at least so many percent do not exceed.
+        let percentile = |percent: f64| {
+            let rank = (percent / 100.0 * millis.len() as f64).ceil() as usize;
+            millis.get(rank.max(1) - 1).copied()
+        };
+        Figures {
+            peer,
+            jobs,
+            seconds: took.as_secs_f64(),
+            ran: Some(millis.len()),
+            p50_ms: percentile(50.0),
+            p99_ms: percentile(99.0),
+            earliest_ms: millis.first().copied(),
+            ..Figures::default()
+        }
+    }
+}
+
+pub(crate) fn rss_mb() -> Result<f64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM in /proc/self/status")?;
+    let kilobytes: f64 = peak.trim().trim_end_matches(" kB").parse()?;
+    Ok(kilobytes / 1024.0)
+}

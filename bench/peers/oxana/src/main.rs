@@ -1,0 +1,98 @@
+//! oxana, in the fastest settings found: a poll each 10 ms instead of each 10 s of an empty queue and each 300 ms for
+//! scheduled jobs, enough connections for all jobs at once. Beats and the wait for a dead process are as they come.
+
+use std::convert::Infallible;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use async_trait::async_trait;
+use oxana::{FromContext, Job, JobContext, Queue, QueueConfig, Storage, Worker};
+use peer_kit::{Args, BULK, Peer, Ran};
+use serde::{Deserialize, Serialize};
+
+/// How often the worker looks into an empty queue and for scheduled jobs.
+const POLL: Duration = Duration::from_millis(10);
+/// Connections beside one for each job.
+const SPARE: usize = 10;
+
+struct Oxana(Storage);
+
+#[derive(Clone, Copy)]
+struct Bench;
+
+impl Queue for Bench {
+    fn to_config() -> QueueConfig {
+        QueueConfig::as_static("bench")
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct Noop(Args);
+
+impl Job for Noop {}
+
+struct Handler(Ran);
+
+impl FromContext<Ran> for Handler {
+    fn from_context(ran: &Ran) -> Self {
+        Handler(ran.clone())
+    }
+}
+
+#[async_trait]
+impl Worker<Noop> for Handler {
+    type Error = Infallible;
+
+    async fn process(&self, job: Noop, _ctx: &JobContext) -> Result<(), Infallible> {
+        self.0.run(job.0).await;
+        Ok(())
+    }
+}
+
+impl Peer for Oxana {
+    const NAME: &'static str = "oxana 2.5";
+
+    async fn connect(url: &str) -> Result<Self> {
+        Ok(Oxana(Storage::builder().build_from_redis_url(url)?))
+    }
+
+    async fn push_bulk(&mut self, args: &Args, jobs: usize) -> Result<()> {
+        for at in (0..jobs).step_by(BULK) {
+            let batch = (0..BULK.min(jobs - at)).map(|_| Noop(args.clone()));
+            self.0.enqueue_list(Bench, batch).await?;
+        }
+        Ok(())
+    }
+
+    async fn push(&mut self, args: Args) -> Result<()> {
+        self.0.enqueue(Bench, Noop(args)).await?;
+        Ok(())
+    }
+
+    async fn push_at(&mut self, args: Args, due: SystemTime) -> Result<()> {
+        self.0.enqueue_at(Bench, Noop(args), due.into()).await?;
+        Ok(())
+    }
+
+    async fn work(url: String, concurrency: usize, ran: Ran) -> Result<()> {
+        let storage = Storage::builder().max_pool_size(concurrency + SPARE).build_from_redis_url(url)?;
+        let runtime = storage
+            .runtime(ran)
+            .queue_with_concurrency::<Bench>(concurrency)
+            .worker::<Handler, Noop>()
+            .dequeue_timeout(POLL)
+            .schedule_poll_interval(POLL);
+        runtime.run().await?;
+        Ok(())
+    }
+
+    async fn recorded(&mut self, _jobs: usize) -> Result<bool> {
+        Ok(self.0.jobs_count().await? == 0)
+    }
+}
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> Result<()> {
+    peer_kit::main::<Oxana>().await
+}
