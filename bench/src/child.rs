@@ -1,15 +1,15 @@
 //! Child processes: this program itself in another role, so that something can be killed, or wait elsewhere.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use duly::{Args, Ctx, Event};
+use duly::{Args, Ctx, Duly, Event};
 use serde::{Deserialize, Serialize};
 
-use crate::setting::{KEEP_NONE, Noop, fill, open};
+use crate::setting::{Noop, fill, noop};
 
 /// First word of a child's command line.
 const MARK: &str = "--child";
@@ -17,19 +17,33 @@ const MARK: &str = "--child";
 /// What a child does.
 pub(crate) enum Role {
     /// Pushes so many jobs in bulk, says `full`, then pushes one at a time until it is killed.
-    Fill(PathBuf, usize),
-    /// Works the file, says `joined`, and a [`Start`] for each job.
-    Work(PathBuf),
+    Fill(String, usize),
+    /// Works the store of this URL, says `joined`, and a [`Start`] for each job that is told.
+    Work(String),
 }
 
 /// A job that a child tells the start of.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Told {
-    pub(crate) no: usize,
+    no: usize,
+    /// How long it runs.
+    hold_ms: u64,
 }
 
 impl Args for Told {
     const KIND: &'static str = "told";
+}
+
+impl Told {
+    /// One that ends at once.
+    pub(crate) fn new(no: usize) -> Self {
+        Told { no, hold_ms: 0 }
+    }
+
+    /// One that runs for so long.
+    pub(crate) fn holding(no: usize, time: Duration) -> Self {
+        Told { no, hold_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX) }
+    }
 }
 
 /// When a child's handler began.
@@ -44,8 +58,8 @@ pub(crate) struct Start {
 pub(crate) fn role(given: &[String]) -> Result<Option<Role>> {
     let words: Vec<&str> = given.iter().map(String::as_str).collect();
     match words[..] {
-        [MARK, "fill", file, jobs] => Ok(Some(Role::Fill(file.into(), jobs.parse()?))),
-        [MARK, "work", file] => Ok(Some(Role::Work(file.into()))),
+        [MARK, "fill", url, jobs] => Ok(Some(Role::Fill(url.to_owned(), jobs.parse()?))),
+        [MARK, "work", url] => Ok(Some(Role::Work(url.to_owned()))),
         [MARK, ..] => bail!("no such role of a child: {words:?}"),
         _ => Ok(None),
     }
@@ -53,22 +67,22 @@ pub(crate) fn role(given: &[String]) -> Result<Option<Role>> {
 
 pub(crate) async fn play(role: Role) -> Result<()> {
     match role {
-        Role::Fill(file, jobs) => {
-            let duly = open(&file, KEEP_NONE).await?;
+        Role::Fill(url, jobs) => {
+            let duly = Duly::open(url).await?;
             fill(&duly, jobs, || Noop::new().into()).await?;
             println!("full");
             loop {
                 duly.push(Noop::new()).await?;
             }
         }
-        Role::Work(file) => {
-            let duly = open(&file, KEEP_NONE).await?;
+        Role::Work(url) => {
+            let duly = Duly::open(url).await?;
             let tell = |event: &Event<'_>| {
                 if let Event::Joined { .. } = event {
                     println!("joined");
                 }
             };
-            duly.worker().queue("default", 10).on(told).on_event(tell).run().await?;
+            duly.worker().queue("default", 10).on(told).on(noop).on_event(tell).run().await?;
             Ok(())
         }
     }
@@ -77,45 +91,71 @@ pub(crate) async fn play(role: Role) -> Result<()> {
 async fn told(job: Told, _ctx: Ctx) -> Result<(), serde_json::Error> {
     let start = Start { no: job.no, monotonic_us: monotonic_us(), wall_us: wall_us(SystemTime::now()) };
     println!("{}", serde_json::to_string(&start)?);
+    if job.hold_ms > 0 {
+        tokio::time::sleep(Duration::from_millis(job.hold_ms)).await;
+    }
     Ok(())
 }
 
-/// A child under way. Killed when it goes out of scope.
+/// A child under way, of this program or of a peer's. Killed when it goes out of scope.
 pub(crate) struct Playing {
     child: Child,
-    said: BufReader<ChildStdout>,
+    said: Receiver<std::io::Result<String>>,
 }
 
 impl Playing {
-    pub(crate) fn fill(file: &Path, jobs: usize) -> Result<Self> {
-        Playing::start(&["fill".as_ref(), file.as_os_str(), jobs.to_string().as_ref()], "full")
+    pub(crate) fn fill(url: &str, jobs: usize) -> Result<Self> {
+        Playing::start(&["fill", url, &jobs.to_string()], "full")
     }
 
-    pub(crate) fn work(file: &Path) -> Result<Self> {
-        Playing::start(&["work".as_ref(), file.as_os_str()], "joined")
+    pub(crate) fn work(url: &str) -> Result<Self> {
+        Playing::start(&["work", url], "joined")
     }
 
     /// Starts this program in a role and waits for its first word.
-    fn start(words: &[&std::ffi::OsStr], first: &str) -> Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?).arg(MARK).args(words).stdout(Stdio::piped()).spawn()?;
-        let said = BufReader::new(child.stdout.take().context("the child's output is a pipe")?);
-        let mut playing = Playing { child, said };
-        let line = playing.line()?;
+    fn start(words: &[&str], first: &str) -> Result<Self> {
+        Playing::spawn(Command::new(std::env::current_exe()?).arg(MARK).args(words), first)
+    }
+
+    /// Starts a program and waits for its first word.
+    pub(crate) fn spawn(command: &mut Command, first: &str) -> Result<Self> {
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let lines = BufReader::new(child.stdout.take().context("the child's output is a pipe")?).lines();
+        let (say, said) = channel();
+        // A thread that reads, so that a wait for a line can end without one.
+        std::thread::spawn(move || {
+            for line in lines {
+                if say.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let playing = Playing { child, said };
+        let line = playing.said.recv().context("the child has ended")??;
         anyhow::ensure!(line == first, "the child said {line:?} instead of {first:?}");
         Ok(playing)
     }
 
-    /// The next line that the child says.
-    fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        let read = self.said.read_line(&mut line)?;
-        anyhow::ensure!(read > 0, "the child has ended");
-        Ok(line.trim_end().to_owned())
+    /// The next start that the child tells. Blocks until then.
+    pub(crate) fn next_start(&self) -> Result<Start> {
+        let line = self.said.recv().context("the child has ended")??;
+        Ok(serde_json::from_str(&line)?)
     }
 
-    /// The next start that the child tells. Blocks until then.
-    pub(crate) fn next_start(&mut self) -> Result<Start> {
-        Ok(serde_json::from_str(&self.line()?)?)
+    /// The next start that the child tells, if there is one within this time.
+    pub(crate) fn next_start_within(&self, time: Duration) -> Result<Option<Start>> {
+        match self.said.recv_timeout(time) {
+            Ok(line) => Ok(Some(serde_json::from_str(&line?)?)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => bail!("the child has ended"),
+        }
+    }
+
+    /// The most memory that it has had.
+    pub(crate) fn rss_mb(&self) -> Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM in its status")?;
+        Ok(peak.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
     }
 
     /// CPU time of all threads so far. Finer than the ticks of `/proc/PID/stat`: an idle process uses less than one.

@@ -1,19 +1,18 @@
 //! Growth: what a life costs when a million jobs wait, against ten thousand.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use duly::{Args, Push};
+use duly::{Args, Duly, Push};
 
 use crate::report::{Line, Unit};
-use crate::setting::{KEEP_NONE, Noop, Setting, fill, noop, open};
+use crate::setting::{KEEP_NONE, Noop, Setting, fill, noop, url};
 use crate::stats::Pair;
 use crate::worker::Working;
 
-const GROUP: &str = "growth";
 /// How many jobs "few" are.
-const FEW: usize = 10_000;
+pub(crate) const FEW: usize = 10_000;
+const GROUP: &str = "growth";
 /// Jobs per push, and at once in the worker.
 const BATCH: usize = 100;
 /// Scheduled jobs that are on their way at the same time.
@@ -26,7 +25,7 @@ const GOAL: f64 = 1.3;
 
 /// What waits, and what is measured.
 #[derive(Clone, Copy)]
-enum Waiting {
+pub(crate) enum Waiting {
     /// Ready jobs; each that is settled is replaced by one at the tail.
     Queued,
     /// Jobs of another day; those measured fall due soon, and pass all of scheduled, ready and held.
@@ -37,15 +36,15 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let mut lines = Vec::new();
     for (waiting, name) in [(Waiting::Queued, "queued"), (Waiting::Scheduled, "scheduled")] {
         let dir = setting.fresh("growth")?;
-        let (few, many) = (dir.join("few.db"), dir.join("many.db"));
-        for (file, jobs) in [(&few, FEW), (&many, setting.many())] {
-            let duly = open(file, KEEP_NONE).await?;
+        let (few, many) = (url(&dir.join("few.db"), KEEP_NONE), url(&dir.join("many.db"), KEEP_NONE));
+        for (url, jobs) in [(&few, FEW), (&many, setting.many())] {
+            let duly = Duly::open(url).await?;
             fill(&duly, jobs, || waiting.job()).await?;
         }
         let mut pair = Pair::default();
         for round in 0..setting.rounds() {
-            let base = micros_per_job(&few, waiting, setting.time()).await?;
-            pair.record(micros_per_job(&many, waiting, setting.time()).await?, base);
+            let base = steady(&few, waiting, setting.time()).await?.micros_per_job();
+            pair.record(steady(&many, waiting, setting.time()).await?.micros_per_job(), base);
             eprintln!("growth, {name}: round {} of {}", round + 1, setting.rounds());
         }
         let name = format!("cost per job, {} {name}", setting.many());
@@ -55,7 +54,7 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
 }
 
 impl Waiting {
-    fn job(self) -> Push {
+    pub(crate) fn job(self) -> Push {
         match self {
             Waiting::Queued => Noop::new().into(),
             Waiting::Scheduled => Noop::new().after(FAR),
@@ -71,9 +70,22 @@ impl Waiting {
     }
 }
 
-/// Wall time per job while as many are pushed as are settled, so that the number of waiting jobs stays.
-async fn micros_per_job(file: &Path, waiting: Waiting, time: Duration) -> Result<f64> {
-    let duly = open(file, KEEP_NONE).await?;
+/// What was done in how much time.
+pub(crate) struct Steady {
+    pub(crate) jobs: usize,
+    took: Duration,
+}
+
+impl Steady {
+    /// Wall time per job.
+    pub(crate) fn micros_per_job(&self) -> f64 {
+        self.took.as_secs_f64() * 1e6 / self.jobs as f64
+    }
+}
+
+/// Pushes as many jobs as are settled, so that the number of waiting jobs stays.
+pub(crate) async fn steady(url: &str, waiting: Waiting, time: Duration) -> Result<Steady> {
+    let duly = Duly::open(url).await?;
     let working = Working::start(duly.worker().queue("default", BATCH).on(noop)).await?;
     let push = || duly.push_all((0..BATCH).map(|_| waiting.measured()));
     let begin = Instant::now();
@@ -88,5 +100,5 @@ async fn micros_per_job(file: &Path, waiting: Waiting, time: Duration) -> Result
     }
     let (took, jobs) = (begin.elapsed(), working.count());
     working.stop().await?;
-    Ok(took.as_secs_f64() * 1e6 / jobs as f64)
+    Ok(Steady { jobs, took })
 }

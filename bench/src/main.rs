@@ -14,6 +14,7 @@ mod options;
 mod peers;
 mod plot;
 mod push;
+mod redis;
 mod reopen;
 mod report;
 mod setting;
@@ -83,5 +84,14 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::Reopen => reopen::run(setting).await,
         Group::Wake => wake::run(setting).await,
         Group::Shrink => shrink::run(setting).await,
+        Group::RedisPush => redis::push(setting).await,
+        Group::RedisDrain => redis::drain(setting).await,
+        Group::RedisLife => redis::life(setting).await,
+        Group::RedisWake => redis::wake(setting).await,
+        Group::RedisLate => redis::late(setting).await,
+        Group::RedisMemory => redis::memory(setting).await,
+        Group::RedisGrowth => redis::growth(setting).await,
+        Group::RedisFailover => redis::failover(setting).await,
+        Group::RedisPeers => redis::peers(setting).await,
     }
 }

@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 pub(crate) const USAGE: &str = "\
 usage: bench [NAMES] [--quick] [--plot FILE.svg] [--json] [--dir DIR]
 
 NAMES    push life peers lone growth flood reopen wake shrink; all of them if none is named
+         on Redis: redis-push redis-drain redis-life redis-wake redis-late redis-memory redis-growth redis-failover;
+         redis means all of these; redis-peers is a table of the peers alone
 --quick  a smoke run of under a minute, small and without peers: its figures say little
 --plot   writes a bar chart
 --json   prints the figures as JSON too
@@ -25,9 +27,19 @@ pub(crate) enum Group {
     Reopen,
     Wake,
     Shrink,
+    RedisPush,
+    RedisDrain,
+    RedisLife,
+    RedisWake,
+    RedisLate,
+    RedisMemory,
+    RedisGrowth,
+    RedisFailover,
+    RedisPeers,
 }
 
-const ALL: [Group; 9] = [
+/// In a file, what is measured unless something is named.
+const EMBEDDED: [Group; 9] = [
     Group::Push,
     Group::Life,
     Group::Peers,
@@ -37,6 +49,18 @@ const ALL: [Group; 9] = [
     Group::Reopen,
     Group::Wake,
     Group::Shrink,
+];
+
+/// What `redis` means.
+const REDIS: [Group; 8] = [
+    Group::RedisPush,
+    Group::RedisDrain,
+    Group::RedisLife,
+    Group::RedisWake,
+    Group::RedisLate,
+    Group::RedisMemory,
+    Group::RedisGrowth,
+    Group::RedisFailover,
 ];
 
 impl Group {
@@ -51,7 +75,26 @@ impl Group {
             Group::Reopen => "reopen",
             Group::Wake => "wake",
             Group::Shrink => "shrink",
+            Group::RedisPush => "redis-push",
+            Group::RedisDrain => "redis-drain",
+            Group::RedisLife => "redis-life",
+            Group::RedisWake => "redis-wake",
+            Group::RedisLate => "redis-late",
+            Group::RedisMemory => "redis-memory",
+            Group::RedisGrowth => "redis-growth",
+            Group::RedisFailover => "redis-failover",
+            Group::RedisPeers => "redis-peers",
         }
+    }
+
+    /// What a name on the command line stands for.
+    fn named(name: &str) -> Result<Vec<Group>> {
+        if name == "redis" {
+            return Ok(REDIS.into());
+        }
+        let mut all = EMBEDDED.into_iter().chain(REDIS).chain([Group::RedisPeers]);
+        let found = all.find(|group| group.name() == name);
+        Ok(vec![found.with_context(|| format!("there is no measurement or option {name:?}"))?])
     }
 }
 
@@ -75,15 +118,12 @@ impl Options {
                 "--json" => options.json = true,
                 "--plot" => options.plot = Some(words.next().context("--plot needs a file")?.into()),
                 "--dir" => options.dir = words.next().context("--dir needs a directory")?.into(),
-                name => match ALL.into_iter().find(|group| group.name() == name) {
-                    Some(group) => options.groups.push(group),
-                    None => bail!("there is no measurement or option {name:?}"),
-                },
+                name => options.groups.extend(Group::named(name)?),
             }
         }
         if options.groups.is_empty() {
             // A smoke run must work where there is nothing but a Rust toolchain.
-            options.groups = ALL.into_iter().filter(|group| !options.quick || *group != Group::Peers).collect();
+            options.groups = EMBEDDED.into_iter().filter(|group| !options.quick || *group != Group::Peers).collect();
         }
         Ok(options)
     }
@@ -99,7 +139,9 @@ mod tests {
 
     #[test]
     fn names_choose_and_none_means_all() {
-        assert_eq!(parse("").expect("good").groups, ALL);
+        assert_eq!(parse("").expect("good").groups, EMBEDDED);
+        assert_eq!(parse("redis").expect("good").groups, REDIS);
+        assert_eq!(parse("redis-peers redis-late").expect("good").groups, [Group::RedisPeers, Group::RedisLate]);
         assert_eq!(parse("wake push").expect("good").groups, [Group::Wake, Group::Push]);
         let quick = parse("--quick --plot a.svg").expect("good");
         assert!(quick.quick && quick.plot.is_some() && !quick.groups.contains(&Group::Peers));

@@ -70,7 +70,7 @@ impl Peer {
 }
 
 /// Builds a peer in Rust and answers its program.
-fn build(dir: &Path) -> Result<PathBuf> {
+pub(crate) fn build(dir: &Path) -> Result<PathBuf> {
     eprintln!("building {}", dir.display());
     // The one that was used to start us, else the one in the path: it finds the right compiler for either.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -78,6 +78,7 @@ fn build(dir: &Path) -> Result<PathBuf> {
         .args(["build", "--release", "--locked", "-j2"])
         // Cargo has set it for our own build; the peer's directory has a setting of its own.
         .env_remove("LIBSQLITE3_FLAGS")
+        .env("CARGO_TARGET_DIR", dir.join("target"))
         .current_dir(dir)
         .status()?;
     ensure!(built.success(), "cargo build in {} failed", dir.display());

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::child::Playing;
 use crate::lone::millis;
 use crate::report::{Line, Unit};
-use crate::setting::{KEEP_NONE, Setting, noop, open};
+use crate::setting::{KEEP_NONE, Setting, noop, open, url};
 use crate::stats::{Pair, Samples};
 
 const GROUP: &str = "reopen";
@@ -46,7 +46,7 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
 
 /// Milliseconds until the file is open, and until its first job starts.
 async fn killed_and_reopened(file: &Path, jobs: usize) -> Result<(f64, f64)> {
-    let child = Playing::fill(file, jobs)?;
+    let child = Playing::fill(&url(file, KEEP_NONE), jobs)?;
     tokio::time::sleep(WHILE).await;
     child.kill()?;
 

@@ -11,7 +11,9 @@ pub(crate) enum Unit {
     PerSecond,
     Micros,
     Millis,
+    Seconds,
     Percent,
+    Bytes,
     Megabytes,
 }
 
@@ -30,12 +32,18 @@ impl Figure {
 
     pub(crate) fn shown(&self) -> String {
         let value = self.value;
+        if value.is_infinite() {
+            return "never".to_owned();
+        }
         match self.unit {
+            Unit::PerSecond if value < 10.0 => format!("{value:.1}/s"),
             Unit::PerSecond if value >= 10_000.0 => format!("{:.1}k/s", value / 1_000.0),
             Unit::PerSecond => format!("{value:.0}/s"),
             Unit::Micros => format!("{value:.1} us"),
             Unit::Millis => format!("{value:.2} ms"),
+            Unit::Seconds => format!("{value:.2} s"),
             Unit::Percent => format!("{value:.2} %"),
+            Unit::Bytes => format!("{value:.0} B"),
             Unit::Megabytes => format!("{value:.2} MB"),
         }
     }

@@ -74,9 +74,14 @@ impl Setting {
     }
 }
 
+/// Where duly finds its store in a file.
+pub(crate) fn url(file: &Path, options: &str) -> String {
+    format!("{}{options}", file.display())
+}
+
 /// Opens duly on a file with these options.
 pub(crate) async fn open(file: &Path, options: &str) -> Result<Duly> {
-    Ok(Duly::open(format!("{}{options}", file.display())).await?)
+    Ok(Duly::open(url(file, options)).await?)
 }
 
 /// Pushes so many jobs in bulk, each made by `job`.

@@ -7,7 +7,7 @@ use duly::{Args, Duly};
 
 use crate::child::{Playing, Told, monotonic_us, wall_us};
 use crate::report::{Line, Unit};
-use crate::setting::{KEEP_NONE, Setting, open};
+use crate::setting::{KEEP_NONE, Setting, open, url};
 use crate::stats::Samples;
 
 const GROUP: &str = "wake";
@@ -25,48 +25,67 @@ const GOAL_CPU_PERCENT: f64 = 0.5;
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let file = setting.fresh("wake")?.join("duly.db");
     let duly = open(&file, KEEP_NONE).await?;
-    let mut child = Playing::work(&file)?;
-    let mut lines = wakes(setting, &duly, &mut child).await?;
-    lines.extend(lateness(&duly, &mut child).await?);
+    let child = Playing::work(&url(&file, KEEP_NONE))?;
+    let jobs = if setting.quick { 50 } else { 500 };
+    let mut lines = wake_lines(&wakes(&duly, &child, jobs).await?);
+    lines.extend(late_lines(&lateness(&duly, &child, SCHEDULED, DUE_STEP).await?));
     lines.push(idle(setting, &child).await?);
     child.kill()?;
     Ok(lines)
 }
 
-async fn wakes(setting: &Setting, duly: &Duly, child: &mut Playing) -> Result<Vec<Line>> {
-    let (mut from_call, mut from_commit) = (Samples::default(), Samples::default());
-    for no in 0..if setting.quick { 50 } else { 500 } {
+/// Milliseconds to the start of a job.
+#[derive(Default)]
+pub(crate) struct Wakes {
+    pub(crate) from_call: Samples,
+    /// From the return of push.
+    pub(crate) from_commit: Samples,
+}
+
+/// Pushes one job at a time to an idle worker in another process.
+pub(crate) async fn wakes(duly: &Duly, child: &Playing, jobs: usize) -> Result<Wakes> {
+    let mut wakes = Wakes::default();
+    for no in 0..jobs {
         tokio::time::sleep(STEP).await;
         let called = monotonic_us();
-        duly.push(Told { no }).await?;
+        duly.push(Told::new(no)).await?;
         let committed = monotonic_us();
         let start = child.next_start()?;
         anyhow::ensure!(start.no == no, "job {} started instead of {no}", start.no);
-        from_call.record((start.monotonic_us as f64 - called as f64) / 1_000.0);
-        from_commit.record((start.monotonic_us as f64 - committed as f64) / 1_000.0);
+        wakes.from_call.record((start.monotonic_us as f64 - called as f64) / 1_000.0);
+        wakes.from_commit.record((start.monotonic_us as f64 - committed as f64) / 1_000.0);
     }
+    Ok(wakes)
+}
+
+fn wake_lines(Wakes { from_call, from_commit }: &Wakes) -> Vec<Line> {
     let line = |what: &str, value| Line::alone(GROUP, format!("wake in another process, {what}"), value, Unit::Millis);
-    Ok(vec![
+    vec![
         line("from commit, p50", from_commit.median()).below(GOAL_WAKE_MS),
         line("from commit, p99", from_commit.percentile(99.0)),
         line("from the call of push, p50", from_call.median()),
         line("from the call of push, p99", from_call.percentile(99.0)),
-    ])
+    ]
 }
 
-async fn lateness(duly: &Duly, child: &mut Playing) -> Result<Vec<Line>> {
+/// Milliseconds from due to start of so many jobs, one due each `step`.
+pub(crate) async fn lateness(duly: &Duly, child: &Playing, jobs: usize, step: Duration) -> Result<Samples> {
     let begin = SystemTime::now() + LEAD;
-    let due = |no: usize| begin + DUE_STEP * no as u32;
-    duly.push_all((0..SCHEDULED).map(|no| Told { no }.at(due(no)))).await?;
+    let due = |no: usize| begin + step * no as u32;
+    duly.push_all((0..jobs).map(|no| Told::new(no).at(due(no)))).await?;
     let mut late = Samples::default();
-    for _ in 0..SCHEDULED {
+    for _ in 0..jobs {
         let start = child.next_start()?;
         late.record((start.wall_us as f64 - wall_us(due(start.no)) as f64) / 1_000.0);
     }
+    Ok(late)
+}
+
+fn late_lines(late: &Samples) -> Vec<Line> {
     let line =
         |what: &str, value| Line::alone(GROUP, format!("start after its due moment, {what}"), value, Unit::Millis);
     let never_early = late.min() >= 0.0;
-    Ok(vec![line("p50", late.median()).goal("never early", never_early), line("p99", late.percentile(99.0))])
+    vec![line("p50", late.median()).goal("never early", never_early), line("p99", late.percentile(99.0))]
 }
 
 async fn idle(setting: &Setting, child: &Playing) -> Result<Line> {

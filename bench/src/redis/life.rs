@@ -1,0 +1,107 @@
+//! What a life costs the server: CPU time of Redis for push, claim and settle, per job.
+
+use anyhow::Result;
+
+use super::bare::Bare;
+use super::ours::{self, DEFAULTS, KEEP_NONE};
+use super::peers::Peer;
+use super::server::Server;
+use super::{pairs, rounds, told};
+use crate::report::{Line, Unit};
+use crate::setting::Setting;
+use crate::stats::Pair;
+
+const GROUP: &str = "redis-life";
+/// The peer of the goal.
+const RIVAL: &str = "BullMQ";
+/// Batch sizes, each with the most of the rival's cost that is good enough.
+const BATCHES: [(usize, f64); 2] = [(10, 0.2), (100, 0.1)];
+/// Jobs of a peer's round, if it can have so many waiting.
+const PEER_JOBS: usize = 30_000;
+/// Jobs of the floor's round.
+const BARE_JOBS: usize = 50_000;
+
+pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
+    let peers = Peer::all(setting)?;
+    let server = Server::start(setting).await?;
+    let mut batches: Vec<Batch> = BATCHES.map(|(batch, goal)| Batch::new(batch, goal, &peers)).into();
+    for round in 0..rounds(setting) {
+        // A peer has one figure: its cheapest way, whatever the batch is called.
+        let mut theirs = Vec::new();
+        for peer in &peers {
+            theirs.push(peer_micros(&server, peer).await?);
+        }
+        for batch in &mut batches {
+            batch.round(&server, setting, &theirs).await?;
+        }
+        told(GROUP, setting, round);
+    }
+    Ok(batches.iter().flat_map(|batch| batch.lines(&peers)).collect())
+}
+
+/// All rounds of one batch size.
+struct Batch {
+    size: usize,
+    goal: f64,
+    floor: Pair,
+    lean: Vec<Pair>,
+    kept: Vec<Pair>,
+}
+
+impl Batch {
+    fn new(size: usize, goal: f64, peers: &[Peer]) -> Self {
+        Batch { size, goal, floor: Pair::default(), lean: pairs(peers), kept: pairs(peers) }
+    }
+
+    async fn round(&mut self, server: &Server, setting: &Setting, theirs: &[f64]) -> Result<()> {
+        let lean = our_micros(server, setting, KEEP_NONE, self.size).await?;
+        self.floor.record(lean, bare_micros(server, self.size).await?);
+        let kept = our_micros(server, setting, DEFAULTS, self.size).await?;
+        for (at, theirs) in theirs.iter().enumerate() {
+            self.lean[at].record(lean, *theirs);
+            self.kept[at].record(kept, *theirs);
+        }
+        Ok(())
+    }
+
+    fn lines(&self, peers: &[Peer]) -> Vec<Line> {
+        let name = |suffix: &str| format!("Redis CPU per life, batch {}{suffix}", self.size);
+        let mut lines = vec![Line::pair(GROUP, name(""), Unit::Micros, "bare LPUSH, RPOP", &self.floor)];
+        for ((peer, lean), kept) in peers.iter().zip(&self.lean).zip(&self.kept) {
+            let line = Line::pair(GROUP, name(""), Unit::Micros, peer.name, lean);
+            if peer.name != RIVAL {
+                lines.push(line);
+                continue;
+            }
+            lines.push(line.ratio_at_most(self.goal));
+            lines.push(Line::pair(GROUP, name(", defaults"), Unit::Micros, peer.name, kept));
+        }
+        lines
+    }
+}
+
+async fn our_micros(server: &Server, setting: &Setting, options: &str, batch: usize) -> Result<f64> {
+    server.flush().await?;
+    let duly = ours::open(server, options).await?;
+    let before = server.cpu().await?;
+    let jobs = ours::lives(&duly, batch, setting.time()).await?;
+    Ok((server.cpu().await? - before).as_secs_f64() * 1e6 / jobs as f64)
+}
+
+async fn bare_micros(server: &Server, batch: usize) -> Result<f64> {
+    server.flush().await?;
+    let mut bare = Bare::connect(server).await?;
+    let before = server.cpu().await?;
+    bare.lives(batch, BARE_JOBS).await?;
+    Ok((server.cpu().await? - before).as_secs_f64() * 1e6 / BARE_JOBS as f64)
+}
+
+/// Pushes in bulk, then drains.
+pub(super) async fn peer_micros(server: &Server, peer: &Peer) -> Result<f64> {
+    server.flush().await?;
+    let jobs = peer.jobs.min(PEER_JOBS);
+    let before = server.cpu().await?;
+    peer.push(server, jobs)?;
+    peer.drain(server, jobs)?;
+    Ok((server.cpu().await? - before).as_secs_f64() * 1e6 / jobs as f64)
+}

@@ -1,0 +1,83 @@
+//! The same on Redis: duly beside its peers and beside bare commands, all on a server of our own.
+
+mod bare;
+mod drain;
+mod failover;
+mod field;
+mod growth;
+mod late;
+mod life;
+mod memory;
+mod ours;
+mod peers;
+mod push;
+mod server;
+mod wake;
+
+pub(crate) use drain::run as drain;
+pub(crate) use failover::run as failover;
+pub(crate) use field::run as peers;
+pub(crate) use growth::run as growth;
+pub(crate) use late::run as late;
+pub(crate) use life::run as life;
+pub(crate) use memory::run as memory;
+pub(crate) use push::run as push;
+pub(crate) use wake::run as wake;
+
+use crate::redis::peers::Peer;
+use crate::report::{Line, Unit};
+use crate::setting::Setting;
+use crate::stats::Pair;
+
+/// A peer's round takes many seconds: fewer of them.
+const ROUNDS_MAX: usize = 3;
+
+fn rounds(setting: &Setting) -> usize {
+    setting.rounds().min(ROUNDS_MAX)
+}
+
+fn told(group: &str, setting: &Setting, round: usize) {
+    eprintln!("{group}: round {} of {}", round + 1, rounds(setting));
+}
+
+/// How duly should stand to the best peer.
+#[derive(Clone, Copy)]
+enum Goal {
+    /// More is better: at least so many times the most that a peer has.
+    AtLeast(f64),
+    /// Less is better: at most so many times the least that a peer has.
+    AtMost(f64),
+}
+
+/// A line against each peer; the goal counts against the best of those that may set it.
+fn against(lines: Lines<'_>, goal: Goal, peers: &[Peer], pairs: &[Pair], may: impl Fn(&Peer) -> bool) -> Vec<Line> {
+    let sides = || peers.iter().zip(pairs);
+    let candidates = sides().filter(|(peer, _)| may(peer)).map(|(peer, pair)| (peer.name, pair.theirs.median()));
+    let best = match goal {
+        Goal::AtLeast(_) => candidates.max_by(|a, b| a.1.total_cmp(&b.1)),
+        Goal::AtMost(_) => candidates.min_by(|a, b| a.1.total_cmp(&b.1)),
+    };
+    sides()
+        .map(|(peer, pair)| {
+            let line = Line::pair(lines.group, lines.name, lines.unit, peer.name, pair);
+            match goal {
+                _ if best.is_none_or(|(name, _)| name != peer.name) => line,
+                Goal::AtLeast(least) => line.ratio_at_least(least),
+                Goal::AtMost(most) => line.ratio_at_most(most),
+            }
+        })
+        .collect()
+}
+
+/// What lines against several peers share.
+#[derive(Clone, Copy)]
+struct Lines<'a> {
+    group: &'static str,
+    name: &'a str,
+    unit: Unit,
+}
+
+/// A pair for each peer.
+fn pairs(peers: &[Peer]) -> Vec<Pair> {
+    peers.iter().map(|_| Pair::default()).collect()
+}

@@ -1,0 +1,87 @@
+//! duly's side on Redis: the public door and worker, with another URL.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use duly::Duly;
+
+use super::server::Server;
+use crate::child::{Playing, Told};
+use crate::setting::{Noop, fill, noop};
+use crate::worker::Working;
+
+/// Keys of ours begin with it.
+const PREFIX: &str = "prefix=bench";
+/// Options of a store that forgets done jobs at once; ids are remembered.
+pub(super) const KEEP_NONE: &str = "&keep=0";
+/// Options of a store as it comes.
+pub(super) const DEFAULTS: &str = "";
+/// Jobs at once in a worker that drains.
+const CONCURRENCY: usize = 1_000;
+/// Batches that may be under way: one that is pushed, one that waits, one that runs, one that is settled.
+const AHEAD: usize = 4;
+
+/// Where duly finds its store on this server.
+pub(super) fn url(server: &Server, options: &str) -> String {
+    format!("{}?{PREFIX}{options}", server.url())
+}
+
+pub(super) async fn open(server: &Server, options: &str) -> Result<Duly> {
+    Ok(Duly::open(url(server, options)).await?)
+}
+
+/// Pushes a second, each awaited by one task.
+pub(super) async fn push_one(duly: &Duly, jobs: usize) -> Result<f64> {
+    let begin = Instant::now();
+    for _ in 0..jobs {
+        duly.push(Noop::new()).await?;
+    }
+    Ok(jobs as f64 / begin.elapsed().as_secs_f64())
+}
+
+/// Jobs a second, pushed many at a time.
+pub(super) async fn push_bulk(duly: &Duly, jobs: usize) -> Result<f64> {
+    let begin = Instant::now();
+    fill(duly, jobs, || Noop::new().into()).await?;
+    Ok(jobs as f64 / begin.elapsed().as_secs_f64())
+}
+
+/// Jobs a second from the start of a worker to the last settle of what was pushed before.
+pub(super) async fn drain(duly: &Duly, jobs: usize) -> Result<f64> {
+    let begin = Instant::now();
+    let working = Working::start(duly.worker().queue("default", CONCURRENCY).on(noop)).await?;
+    working.settled(jobs).await;
+    let took = begin.elapsed();
+    let tally = working.stop().await?;
+    ensure!(tally.acked == jobs as u64, "{} of {jobs} jobs were acked", tally.acked);
+    Ok(jobs as f64 / took.as_secs_f64())
+}
+
+/// Whole lives while one task pushes `batch` at a time, never far ahead of a worker that runs as many at once.
+/// Answers how many they were.
+pub(super) async fn lives(duly: &Duly, batch: usize, time: Duration) -> Result<usize> {
+    let working = Working::start(duly.worker().queue("default", batch).on(noop)).await?;
+    let (begin, mut jobs) = (Instant::now(), 0);
+    while begin.elapsed() < time {
+        if jobs >= AHEAD * batch {
+            working.settled_more(u32::try_from(batch)?).await?;
+        }
+        duly.push_all((0..batch).map(|_| Noop::new())).await?;
+        jobs += batch;
+    }
+    working.settled(jobs).await;
+    let tally = working.stop().await?;
+    ensure!(tally.acked == jobs as u64, "{} of {jobs} jobs were acked", tally.acked);
+    Ok(jobs)
+}
+
+/// A worker in a process of its own that tells the start of its jobs.
+pub(super) fn work(server: &Server, options: &str) -> Result<Playing> {
+    Playing::work(&url(server, options))
+}
+
+/// Pushes jobs that each tell their start and then run for so long.
+pub(super) async fn hold(duly: &Duly, jobs: usize, time: Duration) -> Result<()> {
+    duly.push_all((0..jobs).map(|no| Told::holding(no, time))).await?;
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! The peers on Redis: each a program of its own below `peers/`, all with one command line (`peers/README.md`).
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use super::server::{INSTALL, Server};
+use crate::child::Playing;
+use crate::peers::build;
+use crate::setting::{ARGS_BYTES, Setting};
+
+/// Jobs of a peer's drain.
+const JOBS: usize = 100_000;
+/// Jobs of a slow peer's drain.
+const SLOW_JOBS: usize = 30_000;
+/// What apalis-redis can have waiting at most is 7,999 jobs: with more its worker ends with an error.
+const APALIS_JOBS: usize = 7_000;
+/// A smoke run takes so many times fewer.
+const QUICK: usize = 20;
+
+/// What a peer prints; what a verb does not measure is not there.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Figures {
+    pub(super) per_s: f64,
+    pub(super) rss_mb: f64,
+    pub(super) ran: usize,
+    pub(super) p50_ms: f64,
+    pub(super) p99_ms: f64,
+    pub(super) earliest_ms: f64,
+}
+
+/// A peer that is ready to run.
+pub(super) struct Peer {
+    pub(super) name: &'static str,
+    /// Jobs at once with which it drains fastest.
+    pub(super) concurrency: usize,
+    /// Jobs that it drains.
+    pub(super) jobs: usize,
+    /// Whether it can have 100,000 jobs waiting, as a goal wants.
+    pub(super) drains_all: bool,
+    words: Vec<OsString>,
+}
+
+impl Peer {
+    /// Builds what is to be built and installs what is to be installed, once.
+    pub(super) fn all(setting: &Setting) -> Result<Vec<Peer>> {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
+        let fewer = if setting.quick { QUICK } else { 1 };
+        let peer = |name, concurrency, jobs: usize, words: Vec<OsString>| Peer {
+            name,
+            concurrency,
+            jobs: jobs / fewer,
+            drains_all: jobs == JOBS,
+            words,
+        };
+        Ok(vec![
+            peer("Sidekiq", 5, SLOW_JOBS, ruby(&dir.join("sidekiq"))?),
+            peer("BullMQ", 200, JOBS, node(&dir.join("bullmq"))?),
+            peer("rusty-sidekiq", 50, JOBS, rust(&dir.join("rusty-sidekiq"))?),
+            peer("apalis-redis", 200, APALIS_JOBS, rust(&dir.join("apalis-redis"))?),
+            peer("bullmq-official", 50, JOBS, rust(&dir.join("bullmq-official"))?),
+            peer("oxana", 50, SLOW_JOBS, rust(&dir.join("oxana"))?),
+        ])
+    }
+
+    /// Runs a verb to its end.
+    pub(super) fn run(&self, server: &Server, verb: &[&str]) -> Result<Figures> {
+        let output = self.command(server).args(verb).output().with_context(|| format!("cannot start {}", self.name))?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{} {} failed: {told}", self.name, verb.join(" "));
+        serde_json::from_slice(&output.stdout).with_context(|| format!("{} printed no figures: {told}", self.name))
+    }
+
+    pub(super) fn push(&self, server: &Server, jobs: usize) -> Result<Figures> {
+        self.run(server, &["push", &jobs.to_string()])
+    }
+
+    /// Drains what was pushed before.
+    pub(super) fn drain(&self, server: &Server, jobs: usize) -> Result<Figures> {
+        self.run(server, &["drain", &jobs.to_string(), &self.concurrency.to_string()])
+    }
+
+    /// A worker that tells the start of its jobs.
+    pub(super) fn work(&self, server: &Server, concurrency: usize) -> Result<Playing> {
+        Playing::spawn(self.command(server).args(["work", &concurrency.to_string()]), "ready")
+    }
+
+    /// Pushes jobs that each tell their start and then run for so long.
+    pub(super) fn hold(&self, server: &Server, jobs: usize, time: Duration) -> Result<Figures> {
+        self.run(server, &["hold", &jobs.to_string(), &time.as_secs().to_string()])
+    }
+
+    fn command(&self, server: &Server) -> Command {
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]).env("REDIS_URL", server.url()).env("ARGS_BYTES", ARGS_BYTES.to_string());
+        command
+    }
+}
+
+/// Debian's Sidekiq runs in Debian's Ruby, whatever other one may come first in the path.
+fn ruby(dir: &Path) -> Result<Vec<OsString>> {
+    let words: Vec<OsString> = vec!["/usr/bin/ruby".into(), "--yjit".into()];
+    let works = Command::new(&words[0]).args(&words[1..]).args(["-e", "require 'sidekiq'; require 'hiredis'"]).output();
+    ensure!(works.is_ok_and(|output| output.status.success()), "Sidekiq is not here; {INSTALL}");
+    Ok([words, vec![dir.join("peer.rb").into()]].concat())
+}
+
+fn node(dir: &Path) -> Result<Vec<OsString>> {
+    if !dir.join("node_modules/bullmq").exists() {
+        eprintln!("installing into {}", dir.display());
+        let got =
+            Command::new("npm").args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]).current_dir(dir).output();
+        let got = got.with_context(|| format!("npm is not here; {INSTALL}"))?;
+        ensure!(got.status.success(), "npm ci in {} failed: {}", dir.display(), String::from_utf8_lossy(&got.stderr));
+    }
+    Ok(vec!["node".into(), dir.join("peer.mjs").into()])
+}
+
+fn rust(dir: &Path) -> Result<Vec<OsString>> {
+    Ok(vec![build(dir)?.into()])
+}

@@ -1,0 +1,159 @@
+//! A Redis of our own: started on a free port, nothing written to disk, ended with us.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{AsyncConnectionConfig, Client};
+use anyhow::{Context, Result, ensure};
+
+use crate::setting::Setting;
+
+/// What mends a machine that lacks a program.
+pub(super) const INSTALL: &str =
+    "as root: apt-get install -y --no-install-recommends redis-server ruby-sidekiq ruby-hiredis nodejs npm";
+/// Longest wait for the server to answer.
+const START_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for an answer: emptying a server of a million jobs takes a while.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+/// What is slower than this is remembered, and how many of them at most.
+const SLOW_US: u64 = 1_000;
+const SLOW_MAX: usize = 10_000;
+
+/// A server and a connection to look at it. Ended when it goes out of scope.
+pub(super) struct Server {
+    _process: Process,
+    port: u16,
+    look: MultiplexedConnection,
+}
+
+impl Server {
+    pub(super) async fn start(setting: &Setting) -> Result<Self> {
+        let port = free_port()?;
+        let dir = setting.fresh(&format!("redis-{port}"))?;
+        let child = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(["--slowlog-log-slower-than", &SLOW_US.to_string(), "--slowlog-max-len", &SLOW_MAX.to_string()])
+            .args(["--maxmemory-policy", "noeviction", "--loglevel", "warning", "--dir"])
+            .arg(dir)
+            .stdout(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start redis-server; {INSTALL}"))?;
+        let _process = Process(child);
+        Ok(Server { _process, port, look: connect(port).await? })
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// Empties it, so that the next side finds what the last one found.
+    pub(super) async fn flush(&self) -> Result<()> {
+        Ok(::redis::cmd("FLUSHALL").arg("SYNC").query_async(&mut self.look.clone()).await?)
+    }
+
+    /// CPU time that the server has used since its start.
+    pub(super) async fn cpu(&self) -> Result<Duration> {
+        let (user, system) = (self.info("used_cpu_user").await?, self.info("used_cpu_sys").await?);
+        Ok(Duration::from_secs_f64(user + system))
+    }
+
+    pub(super) async fn memory_bytes(&self) -> Result<f64> {
+        self.info("used_memory").await
+    }
+
+    async fn info(&self, name: &str) -> Result<f64> {
+        let told: String = ::redis::cmd("INFO").query_async(&mut self.look.clone()).await?;
+        let value = told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        Ok(value.with_context(|| format!("INFO has no {name}"))?.trim().parse()?)
+    }
+
+    pub(super) async fn forget_slow(&self) -> Result<()> {
+        Ok(::redis::cmd("SLOWLOG").arg("RESET").query_async(&mut self.look.clone()).await?)
+    }
+
+    /// Milliseconds of the slowest command or script since [`Self::forget_slow`]: so long nobody else was served.
+    /// What is below one millisecond counts as one.
+    pub(super) async fn slowest_ms(&self) -> Result<f64> {
+        let told: Vec<Vec<::redis::Value>> =
+            ::redis::cmd("SLOWLOG").arg("GET").arg(-1).query_async(&mut self.look.clone()).await?;
+        let mut slowest = SLOW_US;
+        for entry in told {
+            // Number, moment, microseconds, then what it was.
+            let micros: u64 = ::redis::from_redis_value_ref(entry.get(2).context("an entry has its time")?)?;
+            slowest = slowest.max(micros);
+        }
+        Ok(slowest as f64 / 1_000.0)
+    }
+
+    /// Requests a second that clients send meanwhile; what a script calls is part of its request.
+    pub(super) fn requests_per_s(&self, time: Duration) -> Result<f64> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+        stream.set_read_timeout(Some(Duration::from_millis(100)))?;
+        stream.write_all(b"MONITOR\r\n")?;
+        let mut reader = BufReader::new(stream);
+        let (begin, mut requests, mut line) = (Instant::now(), 0, Vec::new());
+        while begin.elapsed() < time {
+            // A line that has come in part stays and is read on.
+            match reader.read_until(b'\n', &mut line) {
+                Ok(0) => break,
+                Ok(_) => {
+                    requests += usize::from(is_request(&line));
+                    line.clear();
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(requests as f64 / begin.elapsed().as_secs_f64())
+    }
+}
+
+/// Killed when it goes out of scope.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether a line of MONITOR, `+1700000000.123456 [0 127.0.0.1:4711] "GET" ..`, is a client's and not a script's.
+fn is_request(line: &[u8]) -> bool {
+    let line = String::from_utf8_lossy(line);
+    let from = line.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    from.is_some_and(|(from, _)| !from.ends_with("lua"))
+}
+
+async fn connect(port: u16) -> Result<MultiplexedConnection> {
+    let client = Client::open((Ipv4Addr::LOCALHOST.to_string(), port))?;
+    let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_MAX));
+    let by = Instant::now() + START_MAX;
+    loop {
+        match client.get_multiplexed_async_connection_with_config(&config).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => ensure!(Instant::now() < by, "redis-server does not answer: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_script_calls_is_no_request() {
+        assert!(is_request(b"+1700000000.123456 [0 127.0.0.1:4711] \"EVALSHA\" \"[0 lua]\"\r\n"));
+        assert!(!is_request(b"+1700000000.123456 [0 lua] \"ZADD\" \"a\"\r\n"));
+        assert!(!is_request(b"+OK\r\n"));
+    }
+}
