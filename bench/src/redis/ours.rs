@@ -10,8 +10,8 @@ use crate::child::{Playing, Told};
 use crate::setting::{Noop, fill, noop};
 use crate::worker::Working;
 
-/// Keys of ours begin with it.
-const PREFIX: &str = "prefix=bench";
+/// Keys of ours begin with a word of their own, and the server may forget everything: it keeps nothing on disk.
+const ALWAYS: &str = "prefix=bench&allow_data_loss=true";
 /// Options of a store that forgets done jobs at once; ids are remembered.
 pub(super) const KEEP_NONE: &str = "&keep=0";
 /// Options of a store as it comes.
@@ -23,7 +23,7 @@ const AHEAD: usize = 4;
 
 /// Where duly finds its store on this server.
 pub(super) fn url(server: &Server, options: &str) -> String {
-    format!("{}?{PREFIX}{options}", server.url())
+    format!("{}?{ALWAYS}{options}", server.url())
 }
 
 pub(super) async fn open(server: &Server, options: &str) -> Result<Duly> {
