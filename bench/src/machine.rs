@@ -1,6 +1,7 @@
 //! What the figures were measured on: without it they say nothing.
 
 use std::path::Path;
+use std::process::Command;
 
 use serde::Serialize;
 
@@ -15,6 +16,8 @@ pub(crate) struct Machine {
     /// Load average of the last minute at the start: above about 0.5 somebody else was at work too.
     pub(crate) load: String,
     pub(crate) sqlite: String,
+    /// The version of the server that measurements on Redis start, if there is one.
+    pub(crate) redis: Option<String>,
 }
 
 impl Machine {
@@ -30,6 +33,7 @@ impl Machine {
             disk: disk(dir, &read("/proc/mounts")),
             load: read("/proc/loadavg").split(' ').next().unwrap_or("?").to_owned(),
             sqlite: duly::rusqlite::version().to_owned(),
+            redis: redis(),
         }
     }
 
@@ -41,14 +45,22 @@ impl Machine {
 
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Machine { date, cores, cpu, kernel, disk, load, sqlite } = self;
-        write!(f, "{date}, {cores} cores ({cpu}), {kernel}, {disk}, SQLite {sqlite}, load at the start {load}")
+        let Machine { date, cores, cpu, kernel, disk, load, sqlite, redis } = self;
+        let redis = redis.as_ref().map(|version| format!("Redis {version}, ")).unwrap_or_default();
+        write!(f, "{date}, {cores} cores ({cpu}), {kernel}, {disk}, SQLite {sqlite}, {redis}load at the start {load}")
     }
 }
 
 /// The kernel's version without what its builder has added.
 fn release(text: &str) -> &str {
     text.trim().split('-').next().unwrap_or_default()
+}
+
+/// `Redis server v=7.0.15 sha=..` says which.
+fn redis() -> Option<String> {
+    let told = Command::new("redis-server").arg("--version").output().ok()?;
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    told.split(' ').find_map(|word| word.strip_prefix("v=")).map(str::to_owned)
 }
 
 /// The file system of the mount point that is nearest above the directory.

@@ -27,7 +27,7 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let duly = open(&file, KEEP_NONE).await?;
     let child = Playing::work(&url(&file, KEEP_NONE))?;
     let jobs = if setting.quick { 50 } else { 500 };
-    let mut lines = wake_lines(&wakes(&duly, &child, jobs).await?);
+    let mut lines = wake_lines(&wakes(&duly, &child, jobs, |_| STEP).await?);
     lines.extend(late_lines(&lateness(&duly, &child, SCHEDULED, DUE_STEP).await?));
     lines.push(idle(setting, &child).await?);
     child.kill()?;
@@ -42,11 +42,16 @@ pub(crate) struct Wakes {
     pub(crate) from_commit: Samples,
 }
 
-/// Pushes one job at a time to an idle worker in another process.
-pub(crate) async fn wakes(duly: &Duly, child: &Playing, jobs: usize) -> Result<Wakes> {
+/// Pushes one job at a time to an idle worker in another process, after a pause that `step` gives.
+pub(crate) async fn wakes(
+    duly: &Duly,
+    child: &Playing,
+    jobs: usize,
+    step: impl Fn(usize) -> Duration,
+) -> Result<Wakes> {
     let mut wakes = Wakes::default();
     for no in 0..jobs {
-        tokio::time::sleep(STEP).await;
+        tokio::time::sleep(step(no)).await;
         let called = monotonic_us();
         duly.push(Told::new(no)).await?;
         let committed = monotonic_us();

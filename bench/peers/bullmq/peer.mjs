@@ -15,8 +15,11 @@ const QUEUE = "bench";
 const BULK = 1_000;
 /** Jobs at once in a worker that is measured idle. */
 const IDLE_CONCURRENCY = 10;
-/** Time between two jobs: the worker is done with the last one and waits again. */
-const STEP_MS = 10;
+/**
+ * Time between two jobs, from 10 to 110 ms: the worker is done with the last one and waits again, and one that looks now
+ * and then is met at any point of its turn.
+ */
+const stepMs = (no) => 10 + ((no * 37) % 100);
 /** From now to the first due moment. */
 const LEAD_MS = 2_000;
 /** Longest wait for a job after the last one is due. */
@@ -126,7 +129,7 @@ const verbs = {
     const began = monotonicUs();
     // The first one pays for connections and compiled scripts.
     for (let no = 0; no <= jobs; no += 1) {
-      await sleep(STEP_MS);
+      await sleep(stepMs(no));
       const called = monotonicUs();
       await queue.add("told", told(no, 0));
       const start = await nextStart();

@@ -18,8 +18,9 @@ require "sidekiq"
 BULK = 1_000
 # Jobs at once in a worker that is measured idle.
 IDLE_CONCURRENCY = 10
-# Time between two jobs: the worker is done with the last one and waits again.
-STEP_S = 0.01
+# Time between two jobs, from 10 to 110 ms: the worker is done with the last one and waits again, and one that looks now
+# and then is met at any point of its turn.
+STEP_S = ->(no) { (10 + (no * 37 % 100)) / 1_000.0 }
 # From now to the first due moment. A worker that has just begun does not look for scheduled jobs for up to 15 s.
 LEAD_S = 16
 # Longest wait for a job after the last one is due.
@@ -78,7 +79,7 @@ module Peer
 
   # A worker in a process of its own, and the lines that it says.
   def spawn_worker
-    said = IO.popen([RbConfig.ruby, "--yjit", __FILE__, "work", IDLE_CONCURRENCY.to_s])
+    said = IO.popen([RbConfig.ruby, "--yjit", "--yjit-exec-mem-size=32", __FILE__, "work", IDLE_CONCURRENCY.to_s])
     at_exit { Process.kill(:KILL, said.pid) }
     first = said.gets
     raise "the worker said #{first.inspect}" unless first == "ready\n"
@@ -127,7 +128,7 @@ module Peer
     began = monotonic_us
     # The first one pays for connections.
     (0..jobs).each do |no|
-      sleep STEP_S
+      sleep STEP_S[no]
       called = monotonic_us
       Noop.perform_async(told(no, 0))
       start = JSON.parse(worker.gets)

@@ -15,7 +15,7 @@ use crate::setting::Setting;
 
 const BULK_JOBS: usize = 100_000;
 const ONE_JOBS: usize = 10_000;
-const WAKES: usize = 500;
+const WAKES: usize = 200;
 const IDLE_CONCURRENCY: usize = 10;
 
 /// Prints a table of its own, for duly is not in it, and answers no lines.

@@ -104,7 +104,8 @@ impl Peer {
 
 /// Debian's Sidekiq runs in Debian's Ruby, whatever other one may come first in the path.
 fn ruby(dir: &Path) -> Result<Vec<OsString>> {
-    let words: Vec<OsString> = vec!["/usr/bin/ruby".into(), "--yjit".into()];
+    // Of its default of 256 MiB for compiled code it uses a few, but touches all.
+    let words: Vec<OsString> = ["/usr/bin/ruby", "--yjit", "--yjit-exec-mem-size=32"].map(OsString::from).into();
     let works = Command::new(&words[0]).args(&words[1..]).args(["-e", "require 'sidekiq'; require 'hiredis'"]).output();
     ensure!(works.is_ok_and(|output| output.status.success()), "Sidekiq is not here; {INSTALL}");
     Ok([words, vec![dir.join("peer.rb").into()]].concat())

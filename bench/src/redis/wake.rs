@@ -14,7 +14,7 @@ use crate::setting::Setting;
 use crate::wake::wakes;
 
 const GROUP: &str = "redis-wake";
-const JOBS: usize = 500;
+const JOBS: usize = 200;
 /// Jobs before the measuring begins: connections and scripts are there then.
 const WARM: usize = 5;
 /// Jobs at once in an idle worker.
@@ -31,8 +31,8 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     for round in 0..rounds(setting) {
         let duly = ours::open(&server, KEEP_NONE).await?;
         let child = ours::work(&server, KEEP_NONE)?;
-        wakes(&duly, &child, WARM).await?;
-        let ours = wakes(&duly, &child, jobs).await?.from_call;
+        wakes(&duly, &child, WARM, step).await?;
+        let ours = wakes(&duly, &child, jobs, step).await?.from_call;
         child.kill()?;
         for (at, peer) in peers.iter().enumerate() {
             server.flush().await?;
@@ -52,6 +52,11 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     );
     lines.extend(idle(setting, &server, &peers).await?);
     Ok(lines)
+}
+
+/// As the peers do it: from 10 to 110 ms, so that one that looks now and then is met at any point of its turn.
+fn step(no: usize) -> Duration {
+    Duration::from_millis((10 + no * 37 % 100) as u64)
 }
 
 async fn idle(setting: &Setting, server: &Server, peers: &[Peer]) -> Result<Vec<Line>> {

@@ -9,11 +9,14 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 use apalis::prelude::*;
-use apalis_redis::{Config, ConnectionManager, RedisStorage};
+use apalis_redis::{Client, Config, ConnectionManager, RedisStorage};
 use peer_kit::{Args, BULK, Peer, Ran};
+use redis::aio::ConnectionManagerConfig;
 
 /// How often the worker looks: below this, some jobs were never started in our trials.
 const POLL: Duration = Duration::from_millis(100);
+/// Longest wait for an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
 const QUEUE: &str = "bench";
 
 struct ApalisRedis {
@@ -25,7 +28,7 @@ impl Peer for ApalisRedis {
     const NAME: &'static str = "apalis-redis 1.0";
 
     async fn connect(url: &str) -> Result<Self> {
-        let conn = apalis_redis::connect(url).await?;
+        let conn = connect(url).await?;
         Ok(ApalisRedis { storage: storage(conn.clone(), BULK), conn })
     }
 
@@ -47,7 +50,7 @@ impl Peer for ApalisRedis {
     }
 
     async fn work(url: String, concurrency: usize, ran: Ran) -> Result<()> {
-        let storage = storage(apalis_redis::connect(url.as_str()).await?, concurrency);
+        let storage = storage(connect(&url).await?, concurrency);
         let handler = move |args: Args| {
             let ran = ran.clone();
             async move {
@@ -67,6 +70,12 @@ impl Peer for ApalisRedis {
         let done: usize = redis::cmd("SCARD").arg(key).query_async(&mut self.conn).await?;
         Ok(done >= jobs)
     }
+}
+
+async fn connect(url: &str) -> Result<ConnectionManager> {
+    // The default is half a second, and the worker ends with an error when it runs out.
+    let config = ConnectionManagerConfig::new().set_response_timeout(Some(ANSWER_MAX));
+    Ok(Client::open(url)?.get_connection_manager_with_config(config).await?)
 }
 
 fn storage(conn: ConnectionManager, batch: usize) -> RedisStorage<Args> {

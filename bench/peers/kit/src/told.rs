@@ -10,8 +10,9 @@ use tokio::process::{Child, ChildStdout, Command};
 
 use crate::{Args, Figures, IDLE_CONCURRENCY, Peer};
 
-/// Time between two jobs: the worker is done with the last one and waits again.
-const STEP: Duration = Duration::from_millis(10);
+/// Time between two jobs, at least and at most: the worker is done with the last one and waits again, and one that looks
+/// now and then is met at any point of its turn.
+const STEP_MS: (usize, usize) = (10, 110);
 /// From now to the first due moment.
 const LEAD: Duration = Duration::from_secs(2);
 /// Longest wait for a job after the last one is due.
@@ -67,7 +68,7 @@ pub(crate) async fn idle_latency<P: Peer>(url: &str, jobs: usize) -> Result<Figu
     let begin = Instant::now();
     // The first one pays for connections and compiled scripts.
     for no in 0..=jobs {
-        tokio::time::sleep(STEP).await;
+        tokio::time::sleep(step(no)).await;
         let called = monotonic_us();
         peer.push(Args::told(no, Duration::ZERO)).await?;
         let start = tokio::time::timeout(PATIENCE, worker.next_start()).await.context("a job does not start")??;
@@ -77,6 +78,12 @@ pub(crate) async fn idle_latency<P: Peer>(url: &str, jobs: usize) -> Result<Figu
         }
     }
     Ok(Figures::times(P::NAME, jobs, begin.elapsed(), millis))
+}
+
+/// 37 and 100 have no factor in common: every millisecond has its turn, and neighbours are far apart.
+fn step(no: usize) -> Duration {
+    let (least, most) = STEP_MS;
+    Duration::from_millis((least + no * 37 % (most - least)) as u64)
 }
 
 /// How late jobs start that are due over so many seconds.
