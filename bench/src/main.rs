@@ -61,7 +61,10 @@ async fn main() -> Result<()> {
         }
     }
     let _ = std::fs::remove_dir_all(&setting.dir);
-    println!("\n{}", report::table(&lines));
+    // The peers alone have printed a table of their own.
+    if !lines.is_empty() {
+        println!("\n{}", report::table(&lines));
+    }
     if options.json {
         println!("{}", serde_json::json!({ "machine": machine, "lines": lines }));
     }
