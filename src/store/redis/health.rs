@@ -6,6 +6,7 @@ use redis::Value;
 
 use super::link::Way;
 use super::record::FORMAT;
+use super::url::Shape;
 use super::{Redis, acl};
 use crate::clock::{Clock, Micros};
 use crate::error::{Error, Result};
@@ -36,7 +37,12 @@ enum Append {
 
 /// Refuses servers that cannot keep what they are given, each with what mends it.
 pub(super) async fn admit(store: &Redis) -> Result<()> {
-    check_version(&info(store).await?)?;
+    let info = info(store).await?;
+    check_version(&info)?;
+    if info.get("role").is_some_and(|role| role == "slave") && store.link.place().shape == Shape::One {
+        let reason = "this is a replica, and takes no jobs: name the master, or use redis+sentinel://";
+        return Err(Error::store("open", reason));
+    }
     skew(store, "open").await?;
     check_format(store).await?;
     let settings = settings(store).await?;
