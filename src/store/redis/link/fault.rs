@@ -50,8 +50,14 @@ pub(super) fn sort(error: &RedisError) -> Fault {
         ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported => {
             Fault::Refused
         }
+        _ if is_distrust(error) => Fault::Refused,
         _ => Fault::Unknown,
     }
+}
+
+/// Whether it is we who refuse, because of the server's certificate: by the text, as the client crate hides the type.
+fn is_distrust(error: &RedisError) -> bool {
+    error.to_string().contains("peer certificate")
 }
 
 /// A request that was not carried out, with what to do about it where that is known.
@@ -82,14 +88,19 @@ pub(in crate::store::redis) fn is_forbidden(error: &Error) -> bool {
 
 /// A request that could not be sent.
 pub(super) fn unreachable(op: &'static str, address: &Address, error: RedisError) -> Error {
-    match error.kind() {
+    let reason = match error.kind() {
+        _ if is_distrust(&error) => format!(
+            "the server at {address} is not trusted: {error}; name the authority that signed its certificate with ca=FILE in the URL, and the server by a name that is in it"
+        ),
+        ErrorKind::Io if error.is_connection_dropped() || error.is_timeout() => format!(
+            "cannot reach the server at {address}: {error}; is it running, is the address right, and does it speak TLS (rediss://) or not (redis://)?"
+        ),
         ErrorKind::Io => {
-            let reason =
-                format!("cannot reach the server at {address}: {error}; is it running, and is the address right?");
-            Error::Store { op, reason, source: Some(Box::new(error)) }
+            format!("cannot reach the server at {address}: {error}; is it running, and is the address right?")
         }
-        _ => refused(op, error),
-    }
+        _ => return refused(op, error),
+    };
+    Error::Store { op, reason, source: Some(Box::new(error)) }
 }
 
 /// A request whose outcome nobody knows.
