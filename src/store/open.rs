@@ -156,8 +156,15 @@ impl fmt::Display for StoreUrl {
 /// A path, `sqlite:PATH`, `:memory:` or the URL of a server, each with `?name=value&...` behind it.
 pub(crate) fn parse(url: &str, options: Options) -> Result<(Target, Options)> {
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
+    parse_parts(place, query, options).map_err(|error| match query.contains('@') {
+        // What stands around the ? may be the halves of a password: neither is repeated.
+        true => Error::invalid("store", "has an @ behind its ?; if the password has a ? in it, write %3F instead"),
+        false => error,
+    })
+}
+
+fn parse_parts(place: &str, query: &str, mut options: Options) -> Result<(Target, Options)> {
     let target = parse_target(place)?;
-    let mut options = options;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         match set(&mut options, name, value)? {
