@@ -10,7 +10,8 @@ local refused, replaced, old = {}, {}, {}
 local unique_at = rest_at + 3 + ARGV[rest_at + 2]
 local function look_for(id)
   local known = redis.call('HEXISTS', KEYS[1], id) + redis.call('SISMEMBER', KEYS[13], id)
-  if known + redis.call('SISMEMBER', KEYS[14], id) > 0 then
+  -- An id whose old ticket is still in a list is remembered with it: a new ticket would be taken for the old one.
+  if known + redis.call('SISMEMBER', KEYS[14], id) + redis.call('SISMEMBER', KEYS[15], id) > 0 then
     refused[#refused + 1] = id
     refused[#refused + 1] = ''
   end
