@@ -17,6 +17,7 @@ const PARTS: &[(&str, &str)] = &[
     ("text", include_str!("lua/part/text.lua")),
     ("wake", include_str!("lua/part/wake.lua")),
     ("gone", include_str!("lua/part/gone.lua")),
+    ("read", include_str!("lua/part/read.lua")),
     ("ticket", include_str!("lua/part/ticket.lua")),
     ("history", include_str!("lua/part/history.lua")),
     ("spread", include_str!("lua/part/spread.lua")),

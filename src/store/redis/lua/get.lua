@@ -3,7 +3,7 @@
 -- KEYS 1 held 2 job 3 meta 4 errors 5 due 6 done 7 dead
 -- ARGV 1 now|'' 2 id
 -- Returns { now } if there is none, else { now, record, meta|'', held value|'', due|'', done until|'', dead until|'', { failure } }
--- include now, ticket, history
+-- include now, read, ticket, history
 local id = ARGV[2]
 local record = redis.call('HGET', KEYS[2], id)
 if not record then
@@ -12,7 +12,7 @@ end
 local meta = redis.call('HGET', KEYS[3], id)
 local failures = {}
 if meta then
-  local last = tonumber(meta:sub(53, 62))
+  local last = count(meta, 53)
   for n = math.max(1, last - HISTORY + 1), last do
     failures[#failures + 1] = redis.call('HGET', KEYS[4], id .. n) or nil
   end

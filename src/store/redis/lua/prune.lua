@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 job 3 meta 4 errors 5 done 6 dead 7,8 gone
 -- ARGV 1 now|'' 2 age of remembered ids 3 most done jobs 4 most to delete
 -- Returns { now, how many }
--- include now, gone, history
+-- include now, gone, read, history
 local most = tonumber(ARGV[4])
 local done = redis.call('ZRANGE', KEYS[5], '-inf', now, 'BYSCORE', 'LIMIT', 0, most)
 local dead = redis.call('ZRANGE', KEYS[6], '-inf', now, 'BYSCORE', 'LIMIT', 0, most - #done)

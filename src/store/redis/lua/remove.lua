@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 held 3 job 4 meta 5 errors 6 due 7 done 8 dead 9 unique 10,11 gone 12 stale
 -- ARGV 1 now|'' 2 id 3 age of remembered ids 4 unique key|''
 -- Returns { now, 'gone' | 'running' | 'none' }
--- include now, gone, ticket, history
+-- include now, gone, read, ticket, history
 local id, key = ARGV[2], ARGV[4]
 local record = redis.call('HGET', KEYS[3], id)
 if not record then

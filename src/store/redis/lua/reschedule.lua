@@ -3,7 +3,7 @@
 -- KEYS 1 held 2 job 3 meta 4 due 5 done 6 dead 7 unique 8 stale 9 idle 10-13 ready 14 conf
 -- ARGV 1 now|'' 2 channel 3 id 4 due ('+n': microseconds from now) 5 unique key|''
 -- Returns { now, 'moved' | 'running' | 'none' | id of the other job that has the key }
--- include now, text, wake, ticket
+-- include now, text, wake, read, ticket
 local id, key = ARGV[3], ARGV[5]
 local record = redis.call('HGET', KEYS[2], id)
 if not record then
@@ -20,10 +20,10 @@ if holder and redis.call('HEXISTS', KEYS[2], holder) == 1 then
 end
 local attempts, crashes, failures, turn = 0, 0, 0, 0
 if meta then
-  failures, turn = tonumber(meta:sub(53, 62)), tonumber(meta:sub(63, 72))
+  failures, turn = count(meta, 53), count(meta, 63)
 end
 if meta and not ended then
-  attempts, crashes = tonumber(meta:sub(33, 42)), tonumber(meta:sub(43, 52))
+  attempts, crashes = count(meta, 33), count(meta, 43)
 end
 if ended then
   redis.call('ZREM', KEYS[5], id)
@@ -38,7 +38,7 @@ local due = tonumber(ARGV[4]) + (ARGV[4]:byte(1) == 43 and now or 0)
 turn = turn + 1
 local counts = string.format('%010d%010d%010d%010d', attempts, crashes, failures, turn)
 redis.call('HSET', KEYS[3], id, text(math.max(due, now)) .. text(now) .. counts)
-local lane = record:byte(2) - 48
+local lane = lane_of(record)
 local ticket = id .. string.char(lane + 97) .. turn
 if due > now then
   redis.call('ZADD', KEYS[4], due, ticket)

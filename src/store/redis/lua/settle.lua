@@ -6,7 +6,7 @@
 --      then of each other: id, held value, outcome, time, ticket, due|'', counts, failure|'', its number, unique key|''
 -- An outcome is a (ack), k (ack, kept), b (bury), r (retry) or l (release); time is how long it is kept or waits.
 -- Returns { now, { id of each that was not held } }
--- include now, text, wake, gone, spread, history
+-- include now, text, wake, gone, spread, read, history
 local node, plain, kept = ARGV[3], tonumber(ARGV[5]), tonumber(ARGV[6])
 local lost, freed, forgotten = {}, 0, {}
 

@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 lease 3 since 4 held 5 meta 6 errors 7 idle 8 nodes 9-12 ready
 -- ARGV 1 now|'' 2 channel 3 node 4 suspect 5 lease 6 cursor 7 most to take 8 what the history says
 -- Returns { now, how many, cursor, how many are left }
--- include now, text, wake, spread, history, crash, dismiss
+-- include now, text, wake, spread, read, history, crash, dismiss
 local SCAN, SCANS = 500, 5
 local node, suspect, cursor, most = ARGV[3], ARGV[4], ARGV[6], tonumber(ARGV[7])
 local ends = tonumber(redis.call('ZSCORE', KEYS[2], suspect))

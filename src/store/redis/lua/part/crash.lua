@@ -4,8 +4,8 @@ local function count_crash(id, node, why)
   local meta = redis.call('HGET', KEYS[5], id)
   local due, attempts, crashes, failures, turn = text(0), 0, 0, 0, 0
   if meta then
-    due, attempts, crashes = meta:sub(1, 16), tonumber(meta:sub(33, 42)), tonumber(meta:sub(43, 52))
-    failures, turn = tonumber(meta:sub(53, 62)), tonumber(meta:sub(63, 72))
+    due, attempts, crashes = text(tonumber(meta:sub(1, 16)) or 0), count(meta, 33), count(meta, 43)
+    failures, turn = count(meta, 53), count(meta, 63)
   end
   local counts = string.format('%010d%010d%010d%010d', attempts, crashes + 1, failures + 1, turn)
   redis.call('HSET', KEYS[5], id, due .. text(now) .. counts)

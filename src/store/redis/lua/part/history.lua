@@ -2,7 +2,7 @@
 local HISTORY = 50
 
 local function drop_history(errors, id, meta)
-  local last = tonumber(meta:sub(53, 62))
+  local last = count(meta, 53)
   local fields = {}
   for n = math.max(1, last - HISTORY + 1), last do
     fields[#fields + 1] = id .. n

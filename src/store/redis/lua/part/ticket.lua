@@ -2,9 +2,9 @@
 -- in the schedule with the digit of its priority behind it. Once a job has a meta, it is id, letter and turn everywhere.
 local function tickets_of(id, record, meta)
   if not meta then
-    return id, id .. record:sub(2, 2)
+    return id, id .. lane_of(record)
   end
-  local ticket = id .. string.char(record:byte(2) + 49) .. tonumber(meta:sub(63, 72))
+  local ticket = id .. string.char(lane_of(record) + 97) .. count(meta, 63)
   return ticket, ticket
 end
 
