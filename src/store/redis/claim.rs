@@ -61,7 +61,7 @@ async fn take(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize) -> Resu
         };
         let meta = if in_trouble { metas.next().flatten() } else { None };
         match record {
-            Some(record) => jobs.push(held_job(id, &keys.queue, &record, meta.as_deref(), fence)),
+            Some(record) => jobs.push(held_job(id, &keys.queue, &record, meta.as_deref(), in_trouble, fence)),
             None => orphans.push(id),
         }
     }
@@ -73,13 +73,12 @@ async fn take(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize) -> Resu
     Ok(Claimed { jobs, now: from_micros(reply.now), more, next_due, rank, taken_back: 0, left: false })
 }
 
-/// A job that is held from now on.
-fn held_job(id: JobId, queue: &str, record: &[u8], meta: Option<&[u8]>, fence: Fence) -> Held {
+/// A job that is held from now on. Whether it is in trouble says what it is held as, also if somebody has deleted its meta.
+fn held_job(id: JobId, queue: &str, record: &[u8], meta: Option<&[u8]>, in_trouble: bool, fence: Fence) -> Held {
     let (job, due) = record::read(id, queue, record);
-    let meta = meta.and_then(Meta::read);
-    let place = meta.map_or(0, |meta| Place { failures: meta.failures, turn: meta.turn }.pack());
-    let due = meta.map(|meta| meta.due).filter(|due| *due > 0).unwrap_or(due);
-    let meta = meta.unwrap_or_default();
+    let meta = meta.filter(|_| in_trouble).and_then(Meta::read).unwrap_or_default();
+    let place = if in_trouble { Place { failures: meta.failures, turn: meta.turn }.pack() } else { 0 };
+    let due = if meta.due > 0 { meta.due } else { due };
     Held { job, fence, due: from_micros(due), attempts: meta.attempts, crashes: meta.crashes, place }
 }
 
@@ -168,8 +167,8 @@ pub(super) fn held_of(reply: &mut Reply, keys: &QueueKeys) -> Result<Vec<(NodeId
     for (((id, value), record), meta) in ids.iter().zip(&values).zip(&records).zip(&metas) {
         let id = id.as_deref().and_then(reply::id);
         let holder = value.as_deref().and_then(record::read_held);
-        if let (Some(id), Some((node, fence)), Some(record)) = (id, holder, record) {
-            found.push((node, held_job(id, &keys.queue, record, meta.as_deref(), fence)));
+        if let (Some(id), Some((node, fence, in_trouble)), Some(record)) = (id, holder, record) {
+            found.push((node, held_job(id, &keys.queue, record, meta.as_deref(), in_trouble, fence)));
         }
     }
     Ok(found)

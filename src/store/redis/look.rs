@@ -75,7 +75,7 @@ pub(super) fn assemble(id: JobId, queue: &str, record: &[u8], meta: Option<&[u8]
         _ => None,
     };
     let (node, fence) = match &at {
-        At::Running(value) => record::read_held(value).unzip(),
+        At::Running(value) => record::read_held(value).map(|(node, fence, _)| (node, fence)).unzip(),
         _ => (None, None),
     };
     let due = match at {

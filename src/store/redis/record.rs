@@ -182,11 +182,12 @@ pub(super) fn held_value(node: NodeId, fence: Fence, flag: u8) -> String {
     format!("{:<64}{}", format!("{node} {:016}", fence.0), char::from(flag))
 }
 
-/// Node and fence of a held value.
-pub(super) fn read_held(value: &[u8]) -> Option<(NodeId, Fence)> {
+/// Node and fence of a held value, and whether the job is in trouble.
+pub(super) fn read_held(value: &[u8]) -> Option<(NodeId, Fence, bool)> {
     let text = std::str::from_utf8(value).ok()?;
     let (node, rest) = text.split_once(' ')?;
-    Some((node.parse().ok()?, Fence(rest.get(..16)?.parse().ok()?)))
+    let in_trouble = value.last().is_some_and(u8::is_ascii_lowercase);
+    Some((node.parse().ok()?, Fence(rest.get(..16)?.parse().ok()?), in_trouble))
 }
 
 /// A failure as the history keeps it, but for its moment, which the store puts in front.
@@ -247,7 +248,7 @@ mod tests {
             let node = NodeId::fresh();
             let value = held_value(node, Fence(fence), b'2');
             prop_assert_eq!(value.len(), 65);
-            prop_assert_eq!(read_held(value.as_bytes()), Some((node, Fence(fence))));
+            prop_assert_eq!(read_held(value.as_bytes()), Some((node, Fence(fence), false)));
         }
     }
 
