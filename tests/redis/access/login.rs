@@ -1,0 +1,110 @@
+//! Who is not let in is told why, at once, and nobody learns the password from it.
+
+use std::time::{Duration, Instant};
+
+use duly::Error;
+use duly::store::StoreUrl;
+
+use crate::servers::{Binary, wait_for};
+use crate::support::{durable, open, refusal, whole};
+
+/// Well under what a person takes for hanging.
+const AT_ONCE: Duration = Duration::from_millis(1_500);
+const SECRET: &str = "p4ss-w0rd";
+
+/// The refusal, which must come at once and give nothing away.
+async fn refused_at_once(url: String) -> Error {
+    let start = Instant::now();
+    let error = refusal(url).await;
+    assert!(start.elapsed() < AT_ONCE, "took {:?}: {error}", start.elapsed());
+    assert!(!whole(&error).contains(SECRET), "{}", whole(&error));
+    error
+}
+
+async fn who_may_not_in_is_told_what_to_write(binary: Binary) {
+    let server = durable(binary).password(SECRET).start();
+    let at = server.address();
+    for login in [String::new(), ":guess@".into(), format!("nobody:{SECRET}@"), format!("{SECRET}@")] {
+        let error = refused_at_once(format!("redis://{login}{at}")).await;
+        assert!(matches!(error, Error::Store { .. }), "{error:?}");
+        let said = error.to_string();
+        assert!(said.contains("put user and password into the URL: redis://user:password@host"), "{login:?}: {said}");
+        assert!(!said.contains("guess"), "{said}");
+    }
+    open(format!("redis://:{SECRET}@{at}")).await;
+    open(format!("redis://default:{SECRET}@{at}")).await;
+}
+
+#[tokio::test]
+async fn who_may_not_in_is_told_what_to_write_on_redis() {
+    who_may_not_in_is_told_what_to_write(Binary::Redis).await;
+}
+
+#[tokio::test]
+async fn who_may_not_in_is_told_what_to_write_on_valkey() {
+    who_may_not_in_is_told_what_to_write(Binary::Valkey).await;
+}
+
+/// A server that comes back in a moment is waited for, one that does not is named.
+#[tokio::test]
+async fn a_server_that_is_not_there_is_named() {
+    let server = durable(Binary::Redis).start();
+    server.kill();
+    let start = Instant::now();
+    let error = refusal(format!("redis://:{SECRET}@{}", server.address())).await;
+    assert!(start.elapsed() < Duration::from_secs(10), "took {:?}", start.elapsed());
+    let said = error.to_string();
+    assert!(said.contains(&format!("cannot reach the server at {}", server.address())), "{said}");
+    assert!(!whole(&error).contains(SECRET), "{}", whole(&error));
+    let error = refusal("redis://no-such-host.invalid").await;
+    assert!(error.to_string().contains("cannot reach the server at no-such-host.invalid:6379"), "{error}");
+}
+
+#[tokio::test]
+async fn a_replica_is_refused_by_its_name() {
+    let master = durable(Binary::Redis).start();
+    open(master.url()).await;
+    let replica = durable(Binary::Redis).start();
+    replica.ask(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+    wait_for("a copy", || match replica.info(&["INFO", "replication"], "master_link_status").as_str() {
+        "up" => Ok(()),
+        other => Err(other.to_owned()),
+    });
+    for prefix in ["duly", "fresh"] {
+        let error = refused_at_once(format!("{}?prefix={prefix}", replica.url())).await;
+        let said = error.to_string();
+        assert!(
+            said.contains("this is a replica") && said.contains("name the master, or use redis+sentinel://"),
+            "{said}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_url_is_shown_without_its_password() {
+    let server = durable(Binary::Redis).password(SECRET).start();
+    let url = format!("redis://:{SECRET}@{}?sentinel_password={SECRET}", server.address());
+    let shown = format!("{:?} {}", open(url.clone()).await, StoreUrl::parse(&url).expect("a good URL"));
+    assert!(shown.contains(&server.address()) && !shown.contains(SECRET), "{shown}");
+}
+
+/// Passwords with signs in them that should have been written with %: the URL is wrong, and still nobody's to read.
+#[tokio::test]
+async fn a_url_that_is_wrong_is_not_repeated_with_its_password() {
+    let parts = ["p4ss", "w0rd"];
+    for sign in ["?", "/", "#", "@", ":", "&", "%", "?a=", "?lease=", "/?"] {
+        let password = parts.join(sign);
+        for url in [
+            format!("redis://me:{password}@127.0.0.1:1/x"),
+            format!("redis://:{password}@127.0.0.1:1/x"),
+            format!("redis+sentinel://me:{password}@127.0.0.1"),
+            format!("redis+cluster://me:{password}@127.0.0.1/7"),
+            format!("redis+ring://me:{password}@127.0.0.1"),
+            format!("redis://me:{password}@127.0.0.1:1?speed=9"),
+        ] {
+            let error = refused_at_once(url.clone()).await;
+            let told = whole(&error);
+            assert!(!parts.iter().any(|part| told.contains(part)), "{url} is answered by {told}");
+        }
+    }
+}

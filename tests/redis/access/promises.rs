@@ -1,0 +1,109 @@
+//! What a server must promise before it is trusted with jobs, and what mends one that does not.
+
+use std::time::{Duration, Instant};
+
+use duly::{Duly, Error, JobId, Push, Pushed};
+
+use crate::servers::{Binary, Fsync, Options, Server};
+use crate::support::{apart, durable, open, refusal, whole};
+
+/// The commands that an error gives between backticks.
+fn commands(error: &Error) -> Vec<String> {
+    error.to_string().split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+async fn durability(server: &Server) -> String {
+    open(server.url()).await.health().await.expect("tells").durability
+}
+
+async fn a_server_that_forgets_is_refused_until_it_is_mended(binary: Binary, snapshots: &str, lost: &str) {
+    let server = Options::new(binary).save(snapshots).start();
+    let error = refusal(server.url()).await;
+    assert!(error.to_string().contains(lost), "{error}");
+    let told = format!("{}?allow_data_loss=true", server.url());
+    let health = open(told).await.health().await.expect("tells");
+    assert!(health.durability.contains(lost), "{}", health.durability);
+    refusal(server.url()).await;
+
+    let mend = commands(&error);
+    assert_eq!(mend.len(), 2, "{error}");
+    for command in mend {
+        server.ask(&command.split(' ').collect::<Vec<_>>());
+    }
+    let durability = durability(&server).await;
+    assert!(durability.contains("survives a crash of any process and loss of power"), "{durability}");
+}
+
+#[tokio::test]
+async fn a_redis_with_snapshots_only_is_refused_until_it_is_mended() {
+    a_server_that_forgets_is_refused_until_it_is_mended(Binary::Redis, "3600 1", "everything since its last snapshot")
+        .await;
+}
+
+#[tokio::test]
+async fn a_valkey_that_keeps_nothing_is_refused_until_it_is_mended() {
+    a_server_that_forgets_is_refused_until_it_is_mended(Binary::Valkey, "", "everything").await;
+}
+
+#[tokio::test]
+async fn every_second_is_accepted_and_said() {
+    let server = Options::new(Binary::Redis).aof(Fsync::EverySecond).start();
+    assert!(durability(&server).await.contains("the last second or two may be lost"));
+    server.ask(&["CONFIG", "SET", "appendfsync", "no"]);
+    assert!(durability(&server).await.contains("what its system had not yet written"));
+}
+
+#[tokio::test]
+async fn a_server_that_evicts_is_refused_until_it_is_mended() {
+    let server = durable(Binary::Redis).start();
+    for policy in ["allkeys-lru", "volatile-ttl"] {
+        server.ask(&["CONFIG", "SET", "maxmemory-policy", policy]);
+        let error = refusal(format!("{}?allow_data_loss=true", server.url())).await;
+        let mend = "CONFIG SET maxmemory-policy noeviction";
+        assert!(error.to_string().contains(policy) && error.to_string().contains(mend), "{error}");
+        server.ask(&mend.split(' ').collect::<Vec<_>>());
+        open(server.url()).await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_newer_version_has_written_is_refused() {
+    let server = crate::servers::redis();
+    let url = apart(&server.url());
+    open(url.clone()).await;
+    let prefix = url.split("prefix=").nth(1).expect("a prefix");
+    let format = format!("{prefix}:hall:{{duly}}:format");
+    assert_eq!(server.ask(&["GET", &format]).text(), "1");
+    server.ask(&["SET", &format, "2"]);
+    let said = refusal(url.clone()).await.to_string();
+    assert!(said.contains("format 2") && said.contains("use a newer duly, or another prefix"), "{said}");
+    server.ask(&["SET", &format, "1"]);
+    open(url).await;
+}
+
+/// Nobody confirms it, so nobody knows: but the master has it, and a second push with the same id says so.
+#[tokio::test]
+async fn a_push_that_no_replica_confirms_is_unknown_and_safe_to_repeat() {
+    let server = durable(Binary::Redis).start();
+    let duly = open(format!("{}?replicas=1", server.url())).await;
+    let (id, start) = (JobId::named("once"), Instant::now());
+    let push = async |duly: &Duly| duly.push(Push::new("ok", "{}").id(id)).await;
+    for _ in 0..2 {
+        let error = push(&duly).await.expect_err("nobody has confirmed it");
+        assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
+        assert!(whole(&error).contains("fewer replicas than `replicas` asks for"), "{}", whole(&error));
+    }
+    assert!(start.elapsed() < Duration::from_secs(10), "took {:?}", start.elapsed());
+    let plain = open(server.url()).await;
+    assert_eq!(push(&plain).await.expect("pushes"), Pushed::Existing(id));
+    assert_eq!(plain.counts().await.expect("counts")[0].ready, 1);
+
+    let replica = durable(Binary::Redis).start();
+    replica.ask(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
+    crate::servers::wait_for("a replica", || match server.info(&["INFO", "replication"], "slave0") {
+        line if line.contains("state=online") => Ok(()),
+        other => Err(other),
+    });
+    assert_eq!(push(&duly).await.expect("is confirmed"), Pushed::Existing(id));
+    assert!(duly.push(Push::new("ok", "{}")).await.expect("is confirmed").is_new());
+}

@@ -1,0 +1,186 @@
+//! Arguments for each script, as a client might send them that knows this state, or knew it a while ago.
+
+use fastrand::Rng;
+
+use super::make::{self, LEASE, World};
+use super::script::{Script, key};
+use super::state::{Hash, State};
+use super::words::{self, Bytes};
+use super::{pushes, settles};
+
+pub const CHANNEL: &str = "{q}:wake:";
+
+/// A script with its keys and arguments.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub script: String,
+    pub keys: Vec<String>,
+    pub args: Vec<Bytes>,
+    /// Who asks.
+    pub node: String,
+    /// The store's time at this step.
+    pub now: i64,
+}
+
+impl Call {
+    /// Whether it names this hold whole.
+    pub fn names(&self, id: &[u8], value: &[u8]) -> bool {
+        [id, value].iter().all(|word| self.args.iter().any(|arg| arg == word))
+    }
+
+    pub fn shown(&self) -> String {
+        let args: Vec<String> = self.args.iter().map(|arg| words::shown(arg)).collect();
+        format!("{} with {args:?}", self.script)
+    }
+}
+
+/// What a client knows and chance decides.
+pub struct Client<'c> {
+    pub rng: &'c mut Rng,
+    pub world: &'c World,
+    pub state: &'c State,
+    pub now: i64,
+}
+
+/// Arguments, text by text.
+#[derive(Default)]
+pub struct Args(pub Vec<Bytes>);
+
+impl Args {
+    pub fn add(&mut self, arg: impl AsRef<[u8]>) -> &mut Self {
+        self.0.push(arg.as_ref().to_vec());
+        self
+    }
+
+    pub fn add_all(&mut self, args: impl IntoIterator<Item: AsRef<[u8]>>) {
+        self.0.extend(args.into_iter().map(|arg| arg.as_ref().to_vec()));
+    }
+
+    pub fn number(&mut self, number: impl TryInto<i64>) -> &mut Self {
+        let number = number.try_into().ok().expect("a number of these tests");
+        self.add(number.to_string())
+    }
+}
+
+impl Client<'_> {
+    /// A call of this script. A script that nobody here knows how to call fails the test.
+    pub fn call(mut self, script: &Script) -> Call {
+        let mut keys = script.keys.clone();
+        let node = self.node();
+        let mut args = Args::default();
+        // Now and then the server's own clock, far in the past of what the state says.
+        let manual = self.rng.u8(..20) > 0;
+        args.add(if manual { self.now.to_string() } else { String::new() });
+        match script.name.as_str() {
+            "push" => pushes::fresh(&mut self, &mut args),
+            "push_checked" => pushes::checked(&mut self, &mut args),
+            "settle" => settles::settle(&mut self, &node, &mut args),
+            "claim" => self.claim(&node, &mut args),
+            "take_back" => self.take_back(&node, &mut args),
+            "step_back" | "leave" => args.add_all([CHANNEL, &node]),
+            "beat" => args.add_all([&node, &LEASE.to_string(), "{}", &(LEASE / 3).to_string()]),
+            "holding" => args.add_all([if self.rng.bool() { &node } else { "" }, &self.cursor().to_string()]),
+            "pause" => args.add_all([CHANNEL, &self.rng.u8(..2).to_string()]),
+            "prune" => self.prune(&mut args),
+            "get" => args.add_all([self.job()]),
+            "remove" => self.remove(&mut args),
+            "reschedule" => self.reschedule(&mut args),
+            "page" => keys[2] = self.page(&mut args),
+            "register" => args.add_all(["q"]),
+            "counts" | "nodes" => {}
+            other => panic!("a script that the fuzz does not know how to call: {other}"),
+        }
+        assert!(keys.iter().all(|key| !key.is_empty()), "every key of {} is known: {keys:?}", script.name);
+        Call { script: script.name.clone(), keys, args: args.0, node, now: self.now }
+    }
+
+    /// A node of this world, or one that has never been seen.
+    fn node(&mut self) -> String {
+        match self.rng.usize(..=self.world.nodes.len()) {
+            at if at < self.world.nodes.len() => self.world.nodes[at].clone(),
+            _ => make::node(self.rng),
+        }
+    }
+
+    pub fn any(&mut self, of: &Hash) -> Option<Bytes> {
+        self.rng.choice(of.keys()).cloned()
+    }
+
+    /// The id of a job that is there, or of one that is not.
+    pub fn job(&mut self) -> Bytes {
+        let state = self.state;
+        match self.rng.u8(..8) {
+            0 => make::id(self.rng),
+            1 => self.rng.choice(&state.gone[0]).cloned().unwrap_or_else(|| make::id(self.rng)),
+            2 => self.rng.choice(&state.stale).map_or_else(|| make::id(self.rng), |ticket| ticket[..16].to_vec()),
+            _ => self.any(&state.job).unwrap_or_else(|| make::id(self.rng)),
+        }
+    }
+
+    /// So many, most often few, now and then as many as a script takes in one step.
+    pub fn amount(&mut self, most: usize) -> usize {
+        let crowd = self.state.job.len() >= make::CROWD / 2 && self.rng.bool();
+        if crowd || self.rng.u8(..20) == 0 { most } else { self.rng.usize(1..6) }
+    }
+
+    /// A delay or a moment, as a push says it.
+    pub fn due(&mut self) -> String {
+        match self.rng.u8(..4) {
+            0 => format!("+{}", self.rng.i64(0..LEASE)),
+            1 => "+4000000000000000".into(),
+            _ => make::moment(self.rng, self.now).to_string(),
+        }
+    }
+
+    fn cursor(&mut self) -> u64 {
+        if self.rng.bool() { 0 } else { self.rng.u64(..64) }
+    }
+
+    fn claim(&mut self, node: &str, args: &mut Args) {
+        args.add(CHANNEL).add(node).number(self.amount(1_000)).number(self.amount(1_000)).number(LEASE);
+        args.number(self.rng.u8(..2));
+    }
+
+    fn take_back(&mut self, node: &str, args: &mut Args) {
+        args.add(CHANNEL).add(node).add(self.node()).number(LEASE).number(self.cursor());
+        args.number(self.amount(500)).add("it died");
+    }
+
+    fn prune(&mut self, args: &mut Args) {
+        let done_max = if self.rng.bool() { 10_000 } else { self.rng.usize(..4) };
+        args.number(3 * LEASE).number(done_max).number(self.amount(1_000));
+    }
+
+    fn key_of(&self, id: &[u8]) -> String {
+        self.state.job.get(id).map(|record| words::key_of(record)).unwrap_or_default()
+    }
+
+    fn remove(&mut self, args: &mut Args) {
+        let id = self.job();
+        args.add(&id).number(3 * LEASE).add(self.key_of(&id));
+    }
+
+    fn reschedule(&mut self, args: &mut Args) {
+        let id = self.job();
+        args.add(CHANNEL).add(&id).add(self.due()).add(self.key_of(&id));
+    }
+
+    /// A page of one state, from its beginning or from behind something that was there; answers the key it looks at.
+    fn page(&mut self, args: &mut Args) -> String {
+        let state = self.state;
+        let (kind, key_name, behind) = match self.rng.u8(..4) {
+            0 => ("scheduled", "due", self.rng.choice(state.due.keys())),
+            1 => ("ended", "done", self.rng.choice(state.done.keys())),
+            2 => ("ended", "dead", self.rng.choice(state.dead.keys())),
+            _ => ("ready", "ready:normal", self.rng.choice(&state.ready[2])),
+        };
+        let behind = match self.rng.u8(..3) {
+            0 => Bytes::new(),
+            1 => make::id(self.rng),
+            _ => behind.cloned().unwrap_or_default(),
+        };
+        let number = if kind == "ready" { self.rng.i64(0..5) } else { make::moment(self.rng, self.now) };
+        args.add(kind).add(behind).number(number).number(self.amount(1_000));
+        key(key_name)
+    }
+}

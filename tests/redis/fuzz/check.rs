@@ -1,0 +1,183 @@
+//! What must hold of a queue before and after every script, and what a script may not do between.
+
+use std::collections::BTreeMap;
+
+use super::call::Call;
+use super::make::HISTORY;
+use super::state::{Place, State};
+use super::words::{self, shown};
+
+/// Says what is wrong, if anything is.
+pub type Verdict = Result<(), String>;
+
+/// Something that holds of a state, or does not.
+pub type Invariant = fn(&State) -> Verdict;
+
+/// What holds of every sound state, by name.
+pub const INVARIANTS: &[(&str, Invariant)] = &[
+    ("what waits, runs or is kept has a record", has_a_record),
+    ("a job is in one place", in_one_place),
+    ("holds are counted", holds_are_counted),
+    ("who holds something has a lease", holders_have_leases),
+    ("a held value has the flag of its job, and no fence from the future", held_values_fit),
+    ("stale tickets are in a ready list, and known to be there", stale_tickets_are_there),
+    ("a ticket is that of its job", tickets_fit),
+    ("only jobs in trouble have a history", histories_fit),
+    ("a unique key names an unfinished job, and it alone", keys_fit),
+    ("what is gone is not there", gone_is_gone),
+];
+
+fn none<T>(bad: impl IntoIterator<Item = T>, say: impl Fn(T) -> String) -> Verdict {
+    bad.into_iter().next().map_or(Ok(()), |bad| Err(say(bad)))
+}
+
+fn has_a_record(state: &State) -> Verdict {
+    none(state.places().into_iter().filter(|(id, _)| !state.job.contains_key(id)), |(id, at)| {
+        format!("{} in {at:?}", shown(&id))
+    })
+}
+
+fn in_one_place(state: &State) -> Verdict {
+    let places = state.places();
+    let alone = |id: &&Vec<u8>| places.get(*id).is_some_and(|places| places.len() == 1);
+    none(state.job.keys().filter(|id| !alone(id)), |id| format!("{} is in {:?}", shown(id), places.get(id)))
+}
+
+fn holds_are_counted(state: &State) -> Verdict {
+    let nodes = state.conf.iter().filter(|(name, _)| name.len() == 36);
+    let counts = nodes.map(|(node, count)| (shown(node), String::from_utf8_lossy(count).parse().unwrap_or(i64::MIN)));
+    let mut left: BTreeMap<String, i64> = counts.collect();
+    for value in state.held.values() {
+        *left.entry(words::read_held(value).0).or_default() -= 1;
+    }
+    none(left.into_iter().filter(|(_, left)| *left != 0), |(node, left)| format!("{left} too many for {node}"))
+}
+
+fn holders_have_leases(state: &State) -> Verdict {
+    let holders = state.held.values().map(|value| words::read_held(value).0);
+    none(holders.filter(|node| !state.lease.contains_key(node.as_bytes())), |node| node)
+}
+
+/// The newest fence.
+fn fence(state: &State) -> i64 {
+    state.conf.get(&b"fence"[..]).map_or(0, |text| String::from_utf8_lossy(text).parse().unwrap_or(0))
+}
+
+fn held_values_fit(state: &State) -> Verdict {
+    let last = fence(state);
+    let fits = |(id, value): &(&Vec<u8>, &Vec<u8>)| {
+        let (_, fence, flag) = words::read_held(value);
+        let expected = state.job.get(*id).map(|r| words::flag(words::priority_of(r), state.meta.contains_key(*id)));
+        fence <= last && expected == Some(flag)
+    };
+    none(state.held.iter().filter(|entry| !fits(entry)), |(id, value)| {
+        format!("{}: {}, last {last}", shown(id), shown(value))
+    })
+}
+
+fn stale_tickets_are_there(state: &State) -> Verdict {
+    let times = |ticket: &Vec<u8>| state.ready.iter().flatten().filter(|other| *other == ticket).count();
+    none(state.stale.iter().filter(|ticket| times(ticket) != 1), |ticket| {
+        format!("{} is in {} times", shown(ticket), times(ticket))
+    })?;
+    let turn = |id: &[u8]| state.meta_of(id).map(|meta| meta.turn);
+    let present = |id: &[u8]| state.job.get(id).map(|r| words::ready_ticket(id, words::priority_of(r), turn(id)));
+    none(state.stale.iter().filter(|ticket| present(&ticket[..16]).as_ref() == Some(*ticket)), |ticket| {
+        format!("{} is the present ticket of its job", shown(ticket))
+    })?;
+    let told = state.stale.is_empty() || state.conf.contains_key(&b"stale"[..]);
+    if told { Ok(()) } else { Err("conf does not say that there are any".into()) }
+}
+
+fn tickets_fit(state: &State) -> Verdict {
+    let turn = |id: &[u8]| state.meta_of(id).map(|meta| meta.turn);
+    let priority = |id: &[u8]| state.job.get(id).map(|record| words::priority_of(record));
+    for (lane, list) in state.ready.iter().enumerate() {
+        for ticket in list.iter().filter(|ticket| !state.stale.contains(*ticket)) {
+            let (id, lane) = (&ticket[..16], lane as u8);
+            if priority(id) != Some(lane) || *ticket != words::ready_ticket(id, lane, turn(id)) {
+                return Err(format!("{} in list {lane}, turn {:?}", shown(ticket), turn(id)));
+            }
+        }
+    }
+    let fits = |ticket: &Vec<u8>| {
+        let id = &ticket[..16];
+        priority(id).is_some_and(|priority| *ticket == words::due_ticket(id, priority, turn(id)))
+    };
+    none(state.due.keys().filter(|ticket| !fits(ticket)), |ticket| format!("{} in the schedule", shown(ticket)))
+}
+
+fn histories_fit(state: &State) -> Verdict {
+    let whole = |id: &Vec<u8>| state.job.contains_key(id) && state.meta_of(id).is_some();
+    none(state.meta.keys().filter(|id| !whole(id)), |id| format!("a meta of no job, or none: {}", shown(id)))?;
+    let fits = |field: &Vec<u8>| {
+        let n: u32 = String::from_utf8_lossy(&field[16..]).parse().unwrap_or(0);
+        state.meta_of(&field[..16]).is_some_and(|meta| n <= meta.failures && n + HISTORY > meta.failures)
+    };
+    none(state.errors.keys().filter(|field| !fits(field)), |field| format!("a failure of no job: {}", shown(field)))
+}
+
+fn keys_fit(state: &State) -> Verdict {
+    let places = state.places();
+    let unfinished = |id: &Vec<u8>| places.get(id).is_some_and(|at| at.iter().all(Place::is_unfinished));
+    let key = |id: &Vec<u8>| state.job.get(id).map(|record| words::key_of(record)).unwrap_or_default();
+    let fits = |(name, id): &(&Vec<u8>, &Vec<u8>)| unfinished(id) && key(id).as_bytes() == &name[..];
+    none(state.unique.iter().filter(|entry| !fits(entry)), |(name, id)| {
+        format!("{} names {}", shown(name), shown(id))
+    })?;
+    let keyed = state.job.keys().filter(|id| unfinished(id) && !key(id).is_empty());
+    let named = |id: &&Vec<u8>| state.unique.get(key(id).as_bytes()) == Some(*id);
+    none(keyed.filter(|id| !named(id)), |id| format!("{} does not name {}", key(id), shown(id)))
+}
+
+fn gone_is_gone(state: &State) -> Verdict {
+    none(state.gone.iter().flatten().filter(|id| state.job.contains_key(*id)), |id| shown(id))
+}
+
+/// What no script may do, whatever state it finds.
+pub fn step(call: &Call, before: &State, after: &State) -> Verdict {
+    let remembered = |id: &Vec<u8>| after.gone.iter().any(|half| half.contains(id));
+    let went = before.job.keys().filter(|id| !after.job.contains_key(*id));
+    none(went.filter(|id| !remembered(id)), |id| format!("{} went and is not remembered", shown(id)))?;
+    keys_are_freed_by_their_own(before, after)?;
+    holds_are_respected(call, before, after)
+}
+
+/// What no script may do with a sound state.
+pub fn sound_step(call: &Call, before: &State, after: &State) -> Verdict {
+    let robbed = before.held.iter().filter(|(id, value)| call.script == "claim" && after.held.get(*id) != Some(*value));
+    none(robbed, |(id, _)| format!("{} was claimed while it was held", shown(id)))?;
+    let (places, claimed) = (before.places(), after.held.keys().filter(|id| !before.held.contains_key(*id)));
+    let early = |id: &&Vec<u8>| places.get(*id).is_some_and(|at| matches!(at[..], [Place::Due(due)] if due > call.now));
+    none(claimed.clone().filter(early), |id| format!("{} was claimed before it was due", shown(id)))?;
+    let old = |id: &&Vec<u8>| words::read_held(&after.held[*id]).1 <= fence(before);
+    none(claimed.filter(old), |id| format!("{} was claimed under a fence that is not new", shown(id)))
+}
+
+fn keys_are_freed_by_their_own(before: &State, after: &State) -> Verdict {
+    let places = after.places();
+    let waits = |id: &Vec<u8>| {
+        after.job.contains_key(id) && places.get(id).is_some_and(|at| at.iter().all(Place::is_unfinished))
+    };
+    let freed = before.unique.iter().filter(|(name, id)| after.unique.get(*name) != Some(*id));
+    none(freed.filter(|(_, id)| waits(id)), |(name, id)| {
+        format!("{} was taken from {}, which has not ended", shown(name), shown(id))
+    })
+}
+
+/// A hold ends by its node's own word, or when its lease is over.
+fn holds_are_respected(call: &Call, before: &State, after: &State) -> Verdict {
+    // Only what is in two places can be claimed while it is held: `sound_step` judges that.
+    if call.script == "claim" {
+        return Ok(());
+    }
+    for (id, value) in before.held.iter().filter(|(id, value)| after.held.get(*id) != Some(*value)) {
+        let node = words::read_held(value).0;
+        let own = call.script == "settle" && call.node == node && call.names(id, value);
+        let over = call.script == "take_back" && before.lease.get(node.as_bytes()).is_none_or(|at| *at < call.now);
+        if !own && !over {
+            return Err(format!("{} was taken from {node}", shown(id)));
+        }
+    }
+    Ok(())
+}

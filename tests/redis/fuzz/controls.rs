@@ -1,0 +1,50 @@
+//! The fuzz is worth something only if it catches a script with a mistake.
+
+use super::{Fuzz, script};
+use crate::servers::{Binary, Options};
+
+/// Rounds within which a mistake must be found.
+const ROUNDS: u64 = 4_000;
+
+/// A script, what it says, what it says by mistake, and what must be said about it.
+const MISTAKES: &[(&str, &str, &str, &str)] = &[
+    ("prune", "local remembered", "error('oh')\nlocal remembered", "and has written before"),
+    ("counts", "local ready = -redis", "error('oh')\nlocal ready = -redis", "answers"),
+    ("claim", "'SMISMEMBER', KEYS[9]", "'SMISMEMBER', '{q}:stale:2'", "undeclared key {q}:stale:2"),
+    ("claim", "(tonumber(holds) or 0) + #ids", "(tonumber(holds) or 0) + 1", "holds are counted"),
+    ("claim", "'-inf', now, 'BYSCORE'", "'-inf', '+inf', 'BYSCORE'", "before it was due"),
+    ("claim", "hold(node, tonumber(holds) or 0, tonumber(ARGV[6]))", "", "has a lease"),
+    ("claim", "math.max((tonumber(last) or 0) + 1, now)", "now", "a fence that is not new"),
+    ("settle", "and redis.call('HGET', KEYS[9], key) == id", "", "which has not ended"),
+    ("settle", "lost[#lost + 1] = ARGV[at]", "freed = freed + redis.call('HDEL', KEYS[2], ARGV[at])", "was taken from"),
+    ("take_back", "ends >= now", "ends >= now + 1000000", "was taken from"),
+    ("take_back", "redis.call('HDEL', KEYS[4], id)", "", "in one place"),
+    // Minus nothing is a text that is no number.
+    ("take_back", "0 - #taken", "-#taken", "not an integer"),
+    ("leave", "> 0 then", "> 9 then", "holds are counted"),
+    ("remove", "redis.call('HSET', conf, 'stale', 1)", "", "stale tickets"),
+    (
+        "remove",
+        "redis.call('SADD', gone(KEYS[1], { KEYS[10], KEYS[11] }, tonumber(ARGV[3])), id)",
+        "",
+        "not remembered",
+    ),
+    ("reschedule", "turn = turn + 1", "", ""),
+    ("push_checked", "if #refused > 0 then", "if #refused > 99 then", ""),
+    ("push_checked", " + redis.call('SISMEMBER', KEYS[15], id)", "", "not any more"),
+    ("prune", "tonumber(meta:sub(from, from + 9)) or 0", "tonumber(meta:sub(from, from + 9))", "has written before"),
+    ("prune", "redis.call('HDEL', KEYS[3], id)", "", "history"),
+];
+
+#[test]
+fn every_mistake_is_caught() {
+    let (server, scripts) = (Options::new(Binary::Redis).start(), script::all());
+    for (name, right, wrong, said) in MISTAKES {
+        let script = scripts[*name].with_mistake(right, wrong);
+        let mut fuzz = Fuzz::new(&server);
+        let found = (0..ROUNDS).find_map(|seed| fuzz.round(seed, &[&script]).err());
+        let found = found.unwrap_or_else(|| panic!("{name} without {right:?}: nobody notices"));
+        assert!(!found.contains("Error compiling"), "{name} with {wrong:?} is no script");
+        assert!(found.contains(said), "{name} without {right:?}: {said:?} is not what is said:\n{found}");
+    }
+}

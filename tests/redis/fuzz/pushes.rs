@@ -1,0 +1,75 @@
+//! Arguments of the two scripts that push.
+
+use std::collections::BTreeSet;
+
+use super::call::{Args, CHANNEL, Client};
+use super::make::{self, LEASE};
+use super::words::{self, Bytes};
+
+/// More than a script hands on in one step.
+const MANY: usize = 2_500;
+const MANY_ONE_IN: usize = 400;
+
+struct NewJob {
+    id: Bytes,
+    priority: u8,
+    key: String,
+    /// None: at once.
+    due: Option<String>,
+}
+
+/// Jobs that nobody can know.
+pub fn fresh(client: &mut Client<'_>, args: &mut Args) {
+    let jobs = jobs(client, |client| (make::id(client.rng), String::new()));
+    batch(&jobs, args);
+}
+
+/// Jobs that may be there, or in the way of others; as the store sends them, each id and each key once.
+pub fn checked(client: &mut Client<'_>, args: &mut Args) {
+    let mut jobs = jobs(client, |client| {
+        let key = client.world.keys[client.rng.usize(..client.world.keys.len())].clone();
+        let id = if client.rng.bool() { make::id(client.rng) } else { client.job() };
+        (id, if client.rng.bool() { key } else { String::new() })
+    });
+    let (mut ids, mut keys) = (BTreeSet::new(), BTreeSet::new());
+    jobs.retain(|job| ids.insert(job.id.clone()) && (job.key.is_empty() || keys.insert(job.key.clone())));
+    batch(&jobs, args);
+    let behind: Vec<Bytes> = (0..client.rng.usize(..3)).map(|_| client.job()).collect();
+    args.number(3 * LEASE).add("1").number(behind.len());
+    args.add_all(&behind);
+    for job in jobs.iter().filter(|job| !job.key.is_empty()) {
+        args.add(&job.key).add(&job.id).add(if client.rng.bool() { "k" } else { "r" });
+    }
+}
+
+fn jobs(client: &mut Client<'_>, mut choose: impl FnMut(&mut Client<'_>) -> (Bytes, String)) -> Vec<NewJob> {
+    let many = client.rng.usize(..MANY_ONE_IN) == 0;
+    let count = if many { MANY } else { client.rng.usize(1..6) };
+    let mut jobs = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (id, key) = choose(client);
+        let due = client.rng.bool().then(|| client.due());
+        jobs.push(NewJob { id, priority: client.rng.u8(..4), key, due });
+    }
+    jobs
+}
+
+/// The batch in the order in which the script hands it on: ready ones by priority, then scheduled ones.
+fn batch(jobs: &[NewJob], args: &mut Args) {
+    args.add(CHANNEL);
+    let (mut ready, scheduled): (Vec<&NewJob>, Vec<&NewJob>) = jobs.iter().partition(|job| job.due.is_none());
+    ready.sort_by_key(|job| job.priority);
+    for priority in 0..4 {
+        args.number(ready.iter().filter(|job| job.priority == priority).count());
+    }
+    args.number(scheduled.len());
+    for job in ready.iter().chain(&scheduled) {
+        args.add(&job.id).add(words::record(job.priority, &job.key, "{}"));
+    }
+    for job in &ready {
+        args.add(&job.id);
+    }
+    for job in &scheduled {
+        args.add(job.due.as_deref().unwrap_or_default()).add(words::due_ticket(&job.id, job.priority, None));
+    }
+}

@@ -1,0 +1,99 @@
+//! Arguments of settle: all outcomes, of jobs that are held as the node thinks, or not any more.
+
+use super::call::{Args, CHANNEL, Client};
+use super::make::{self, LEASE};
+use super::words::{self, Bytes, Meta};
+
+/// Outcomes in one settle, and entries without a record that the store lets go of at once.
+const MOST: usize = 1_000;
+const ORPHANS_MAX: usize = 100;
+
+/// What a node believes to hold.
+struct Hold {
+    id: Bytes,
+    value: Bytes,
+    fence: i64,
+    priority: u8,
+    key: String,
+    /// As the claim said it.
+    meta: Option<Meta>,
+}
+
+pub fn settle(client: &mut Client<'_>, node: &str, args: &mut Args) {
+    let (holds, orphans) = holds(client, node);
+    let (mut plain, mut kept, mut others) = (Vec::new(), Vec::new(), Vec::new());
+    for hold in holds {
+        let simple = hold.key.is_empty() && hold.meta.is_none() && client.rng.bool();
+        match simple {
+            true if client.rng.bool() => plain.push((hold.id, hold.value)),
+            true => kept.push((hold.id, hold.value)),
+            false => others.push(hold),
+        }
+    }
+    // Entries whose record somebody has deleted are let go of under any flag: one of them is right.
+    for hold in orphans {
+        plain.extend(b"0123abcd".iter().map(|flag| (hold.id.clone(), words::held_value(node, hold.fence, *flag))));
+    }
+    args.add(CHANNEL).add(node).number(3 * LEASE).number(plain.len()).number(kept.len());
+    for group in [&plain, &kept] {
+        args.add_all(group.iter().map(|(id, _)| id));
+        args.add_all(group.iter().map(|(_, value)| value));
+    }
+    args.add_all(kept.iter().map(|_| client.rng.i64(1..LEASE).to_string()));
+    others.iter().for_each(|hold| other(client, node, hold, args));
+}
+
+/// What the node holds, what it held once, and what it never held; and what has no record any more.
+fn holds(client: &mut Client<'_>, node: &str) -> (Vec<Hold>, Vec<Hold>) {
+    let state = client.state;
+    let (mut holds, mut orphans) = (Vec::new(), Vec::new());
+    for (id, value) in &state.held {
+        let (holder, mut fence, _) = words::read_held(value);
+        let mine = holder == node;
+        if holds.len() == MOST || client.rng.u8(..8) < if mine { 1 } else { 6 } {
+            continue;
+        }
+        if client.rng.u8(..8) == 0 {
+            fence -= 1;
+        }
+        let Some(record) = state.job.get(id) else {
+            if orphans.len() == ORPHANS_MAX {
+                continue;
+            }
+            let hold = Hold { id: id.clone(), value: Bytes::new(), fence, priority: 0, key: String::new(), meta: None };
+            orphans.push(hold);
+            continue;
+        };
+        let (priority, key, meta) = (words::priority_of(record), words::key_of(record), state.meta_of(id));
+        let value = words::held_value(node, fence, words::flag(priority, meta.is_some()));
+        holds.push(Hold { id: id.clone(), value, fence, priority, key, meta });
+    }
+    if client.rng.u8(..4) == 0 {
+        let (id, value) = (make::id(client.rng), words::held_value(node, 1, b'2'));
+        holds.push(Hold { id, value, fence: 1, priority: 2, key: "key 3".into(), meta: None });
+    }
+    (holds, orphans)
+}
+
+/// id, held value, outcome, time, ticket, due, counts, failure, its number, unique key.
+fn other(client: &mut Client<'_>, node: &str, hold: &Hold, args: &mut Args) {
+    let same = hold.meta.unwrap_or_default();
+    let failed = Meta { attempts: same.attempts + 1, failures: same.failures + 1, ..same };
+    let failure = words::failure(failed.attempts, node);
+    let ticket = |in_trouble: bool| words::due_ticket(&hold.id, hold.priority, in_trouble.then_some(same.turn));
+    let due = format!("{:016}", client.now - 1);
+    let time = if client.rng.bool() { 0 } else { client.rng.i64(1..LEASE) };
+    args.add(&hold.id).add(&hold.value);
+    match client.rng.u8(..6) {
+        0 => args.add("a").number(0).add("").add("").add("").add("").number(0),
+        1 => args.add("k").number(time + 1).add("").add("").add("").add("").number(0),
+        2 => args.add("b").number(time).add("").add(due).add(failed.counts()).add(failure).number(failed.failures),
+        3 => {
+            let counts = failed.counts();
+            args.add("r").number(time).add(ticket(true)).add("").add(counts).add(failure).number(failed.failures)
+        }
+        _ if time == 0 => args.add("l").number(0).add(ticket(hold.meta.is_some())).add("").add("").add("").number(0),
+        _ => args.add("l").number(time).add(ticket(true)).add("").add(same.counts()).add("").number(0),
+    };
+    args.add(&hold.key);
+}

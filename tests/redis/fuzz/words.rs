@@ -1,0 +1,90 @@
+//! The texts that the store keeps, as `record.rs` and the scripts agree on them.
+
+use std::fmt::Write as _;
+
+pub type Bytes = Vec<u8>;
+
+/// What has changed about a job in trouble.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Meta {
+    pub due: i64,
+    pub moved: i64,
+    pub attempts: u32,
+    pub crashes: u32,
+    pub failures: u32,
+    pub turn: u32,
+}
+
+impl Meta {
+    pub fn text(&self) -> Bytes {
+        format!("{:016}{:016}{}", self.due, self.moved, self.counts()).into_bytes()
+    }
+
+    pub fn counts(&self) -> String {
+        format!("{:010}{:010}{:010}{:010}", self.attempts, self.crashes, self.failures, self.turn)
+    }
+
+    pub fn read(text: &[u8]) -> Option<Meta> {
+        let text = std::str::from_utf8(text).ok().filter(|text| text.len() == 72)?;
+        let small = |from: usize| text[from..from + 10].parse().ok();
+        let (due, moved) = (text[..16].parse().ok()?, text[16..32].parse().ok()?);
+        Some(Meta { due, moved, attempts: small(32)?, crashes: small(42)?, failures: small(52)?, turn: small(62)? })
+    }
+}
+
+/// A record; scripts look at the priority in it, the store also at the unique key.
+pub fn record(priority: u8, key: &str, args: &str) -> Bytes {
+    format!("1{priority}\tkind\t5\t\t\t\t\t{key}\t\t\n{args}").into_bytes()
+}
+
+/// The priority in a record; one that is none counts as normal.
+pub fn priority_of(record: &[u8]) -> u8 {
+    record.get(1).filter(|digit| (b'0'..=b'3').contains(digit)).map_or(2, |digit| digit - b'0')
+}
+
+pub fn key_of(record: &[u8]) -> String {
+    let head = record.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let key = head.split(|byte| *byte == b'\t').nth(7).unwrap_or_default();
+    String::from_utf8_lossy(key).into_owned()
+}
+
+/// The flag of a job: its priority, as a letter if it has a meta.
+pub fn flag(priority: u8, in_trouble: bool) -> u8 {
+    priority + if in_trouble { b'a' } else { b'0' }
+}
+
+/// What stands for a job in the schedule; in a ready list one without trouble has only its id.
+pub fn due_ticket(id: &[u8], priority: u8, turn: Option<u32>) -> Bytes {
+    let turn_text = turn.map(|turn| turn.to_string()).unwrap_or_default();
+    [id, &[flag(priority, turn.is_some())], turn_text.as_bytes()].concat()
+}
+
+pub fn ready_ticket(id: &[u8], priority: u8, turn: Option<u32>) -> Bytes {
+    if turn.is_some() { due_ticket(id, priority, turn) } else { id.to_vec() }
+}
+
+pub fn held_value(node: &str, fence: i64, flag: u8) -> Bytes {
+    format!("{:<64}{}", format!("{node} {fence:016}"), char::from(flag)).into_bytes()
+}
+
+/// Node, fence and flag of a held value.
+pub fn read_held(value: &[u8]) -> (String, i64, u8) {
+    let text = String::from_utf8_lossy(value);
+    (text[..36].to_owned(), text[37..53].parse().expect("a fence"), value[64])
+}
+
+/// A failure without its moment.
+pub fn failure(attempt: u32, node: &str) -> String {
+    format!("{attempt:010}{node}oh")
+}
+
+/// Bytes for people.
+pub fn shown(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        match byte {
+            b' '..=b'~' => text.push(char::from(*byte)),
+            _ => write!(text, "\\x{byte:02x}").expect("a text can grow"),
+        }
+        text
+    })
+}

@@ -1,0 +1,113 @@
+//! What a worker finds that it did not expect: records of a newer duly, and none at all.
+
+use std::sync::{Arc, Mutex};
+
+use duly::store::{Claim, End};
+use duly::{Ctx, Due, Event, Node, Outcome, Priority, Push, State};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Home, on_each};
+use crate::servers::Reply;
+use crate::support::{LONG, open, until};
+
+on_each![
+    a_record_of_a_newer_format_is_given_back,
+    tickets_without_a_record_are_let_go,
+    a_job_whose_history_was_deleted_runs_once,
+];
+
+/// A newer duly runs beside this one: what only that one can read waits for it, whatever handlers there are here.
+async fn a_record_of_a_newer_format_is_given_back(home: Home) {
+    let duly = open(&home.url).await;
+    duly.pause("default").await.expect("pauses");
+    let push = |priority| Push::new("note", format!("\"{priority}\"")).priority(priority).unique(priority.to_string());
+    let ids = duly.push_all(Priority::ALL.map(push)).await.expect("pushes");
+    let job = home.key("job");
+    let mut records = Vec::new();
+    for pushed in &ids {
+        let id = *pushed.id().as_bytes();
+        let Reply::Text(record) = home.ask("HGET", &job, &[&id]) else { panic!("no record of {pushed:?}") };
+        let newer = [b"2", &record[1..]].concat();
+        home.ask("HSET", &job, &[&id, &newer]);
+        records.push((id, record, newer));
+    }
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (note, stop) = (seen.clone(), CancellationToken::new());
+    let (settled, mut ends) = mpsc::unbounded_channel();
+    let worker = duly
+        .worker()
+        .on_any_kind(move |ctx: Ctx| {
+            note.lock().expect("nobody panics with it").push(ctx.job().args.clone());
+            async {}
+        })
+        .on_event(move |event| {
+            if let Event::Settled { outcome, .. } = event {
+                let _ = settled.send(outcome.as_str());
+            }
+        });
+    let run = tokio::spawn(worker.run_until(stop.clone()));
+    duly.resume("default").await.expect("resumes");
+    for _ in &ids {
+        let outcome = tokio::time::timeout(LONG, ends.recv()).await.expect("in time").expect("works");
+        assert_eq!(outcome, "release");
+    }
+    assert!(seen.lock().expect("nobody panics with it").is_empty(), "no handler has seen them");
+    for (pushed, (id, record, newer)) in ids.iter().zip(&records) {
+        let found = duly.get(pushed.id()).await.expect("looks").expect("is there");
+        assert_eq!((found.state, found.attempts), (State::Scheduled, 0), "it waits, and nothing was counted");
+        assert_eq!(home.ask("HGET", &job, &[id]), Reply::Text(newer.clone()), "nothing was changed");
+        // The newer one would run it now; here it becomes readable instead.
+        home.ask("HSET", &job, &[id, record]);
+        duly.reschedule(pushed.id(), Due::Now).await.expect("moves");
+    }
+    until("all are done", async || duly.counts().await.expect("counts")[0].done == 4).await;
+    let mut args = seen.lock().expect("nobody panics with it").clone();
+    args.sort();
+    assert_eq!(args, ["\"critical\"", "\"high\"", "\"low\"", "\"normal\""]);
+    stop.cancel();
+    run.await.expect("no panic").expect("ends well");
+}
+
+/// Somebody has deleted the records: there is nothing to run, and nothing must stay held for ever.
+async fn tickets_without_a_record_are_let_go(home: Home) {
+    let duly = open(&home.url).await;
+    duly.push_all((0..1_200).map(|n| Push::new("note", n.to_string()))).await.expect("pushes");
+    home.ask("DEL", &home.key("job"), &[]);
+    let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
+    store.beat(&node).await.expect("beats");
+    for _ in 0..2 {
+        let claim = Claim { queue: "default".into(), max: 1_000, redo: false, suspect: None };
+        assert!(store.claim(node.id, claim).await.expect("claims").jobs.is_empty());
+    }
+    let counts = &duly.counts().await.expect("counts")[0];
+    assert_eq!((counts.ready, counts.running), (0, 0));
+    assert!(store.beat(&node).await.expect("beats").held.is_empty(), "nor is anything counted as held");
+    store.leave(node.id).await.expect("leaves");
+}
+
+/// Somebody has deleted what was known of failures: the job has no past any more, but it still ends.
+async fn a_job_whose_history_was_deleted_runs_once(home: Home) {
+    let duly = open(&home.url).await;
+    for n in 0..2 {
+        let id = duly.push(Push::new("note", "{}")).await.expect("pushes").id();
+        duly.reschedule(id, Due::Now).await.expect("moves");
+        // Deleted while it waits, then while it runs.
+        let forget = |home: &Home| drop(home.ask("DEL", &home.key("meta"), &[]));
+        if n == 0 {
+            forget(&home);
+        }
+        let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
+        store.beat(&node).await.expect("beats");
+        let claim = |redo| Claim { queue: "default".into(), max: 1, redo, suspect: None };
+        let held = store.claim(node.id, claim(false)).await.expect("claims").jobs.remove(0);
+        forget(&home);
+        let again = store.claim(node.id, claim(true)).await.expect("claims").jobs.remove(0);
+        assert_eq!((again.job.id, again.fence), (held.job.id, held.fence));
+        let held = if n == 0 { held } else { again };
+        let end = End::of(&held, Outcome::Ack, held.job.keep);
+        assert!(store.settle(node.id, vec![end]).await.expect("settles").is_empty(), "it is recorded");
+        assert_eq!(duly.get(id).await.expect("looks").expect("is there").state, State::Done);
+        store.leave(node.id).await.expect("leaves");
+    }
+}
