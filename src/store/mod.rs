@@ -96,6 +96,7 @@ pub struct End {
     pub(crate) due: SystemTime,
     pub(crate) attempts: u32,
     pub(crate) crashes: u32,
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only on a server it is a part of what is held"))]
     pub(crate) priority: Priority,
     /// The store's own number for the job.
     pub(crate) place: i64,

@@ -59,6 +59,7 @@ pub enum Order {
     #[default]
     ByPlace,
     /// A released job comes before all others; of those that fall due at one moment the lesser id comes first.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only servers list so"))]
     ByHead,
 }
 
