@@ -142,6 +142,7 @@ impl Shift {
     }
 
     pub(super) fn answered(&mut self, answered: Answered) {
+        self.notice_stop();
         match answered {
             Answered::Claimed(at, ask, sent, claimed) => {
                 let lane = &mut self.lanes[at];

@@ -136,6 +136,7 @@ impl Shift {
         loop {
             beating.tick();
             self.gather().await;
+            self.notice_stop();
             self.ask();
             if self.is_over() {
                 break;
@@ -159,7 +160,7 @@ impl Shift {
                     None => self.look_everywhere(),
                 },
                 () = alarm.rings() => {}
-                () = self.stop.cancelled(), if self.grace_until.is_none() => self.begin_to_stop(),
+                () = self.stop.cancelled(), if self.grace_until.is_none() => self.notice_stop(),
                 () = self.at_once.cancelled(), if self.leave_by.is_none() => self.give_up(),
             }
         }
@@ -307,7 +308,12 @@ impl Shift {
         lanes.chain(ending).chain([waits, self.alive_at]).flatten().min()
     }
 
-    fn begin_to_stop(&mut self) {
+    /// A stop counts from the moment it is asked for, whatever else happens at the same time:
+    /// nothing is claimed after it, and nothing started.
+    pub(super) fn notice_stop(&mut self) {
+        if self.grace_until.is_some() || !self.stop.is_cancelled() {
+            return;
+        }
         self.grace_until = Some(clock::tick() + self.settings.grace.min(GRACE_MAX));
         self.settings.tell(&Event::Stopping { running: self.crew.len() });
     }
