@@ -107,22 +107,29 @@ impl Link {
     /// `Store` means that it was not carried out, `Unknown` that it may have been.
     pub(super) async fn run(&self, op: &'static str, way: Way, slot: u16, script: &Script, cmd: &Cmd) -> Result<Value> {
         let (cmds, idempotent) = (std::slice::from_ref(cmd), script.only_reads());
-        self.send(op, way, slot, &Request { cmds, script: Some(script), replicas: 0, idempotent }).await
+        self.send(op, way, slot, &Request { cmds, script: Some(script), seal: None, replicas: 0, idempotent }).await
     }
 
     /// The same for a plain command that may be carried out twice.
     pub(super) async fn ask(&self, op: &'static str, way: Way, slot: u16, cmd: &Cmd) -> Result<Value> {
         let cmds = std::slice::from_ref(cmd);
-        self.send(op, way, slot, &Request { cmds, script: None, replicas: 0, idempotent: true }).await
+        self.send(op, way, slot, &Request { cmds, script: None, seal: None, replicas: 0, idempotent: true }).await
     }
 
     /// Runs a script, or several commands in one transaction whose answers come as a list,
     /// and answers only when so many replicas have it too; else `Unknown`.
     ///
     /// A transaction cannot follow a slot that is just being moved: then it answers nothing, and nothing was carried out.
-    pub(super) async fn push(&self, slot: u16, script: Option<&Script>, cmds: &[Cmd], replicas: u32) -> Result<Value> {
-        let request = Request { cmds, script, replicas, idempotent: false };
-        if replicas == 0 {
+    pub(super) async fn push(
+        &self,
+        slot: u16,
+        script: Option<&Script>,
+        cmds: &[Cmd],
+        confirm: Option<(&Cmd, u32)>,
+    ) -> Result<Value> {
+        let (seal, replicas) = confirm.unzip();
+        let request = Request { cmds, script, seal, replicas: replicas.unwrap_or(0), idempotent: false };
+        if confirm.is_none() {
             return self.send("push", Way::Door, slot, &request).await;
         }
         let closed = |_| Error::store("push", "the store is closed");

@@ -21,6 +21,9 @@ pub(super) struct Request<'r> {
     pub(super) cmds: &'r [Cmd],
     /// What to load if the server does not know it.
     pub(super) script: Option<&'r Script>,
+    /// Written last if replicas must have it: they confirm what a connection has written, and a push that finds its
+    /// jobs there already would have written nothing, though their first sending may not have reached any replica.
+    pub(super) seal: Option<&'r Cmd>,
     /// How many replicas must have it before it is answered.
     pub(super) replicas: u32,
     /// It may be carried out twice: if its answer is lost, it is sent again.
@@ -47,6 +50,9 @@ impl Request<'_> {
         if together {
             pipe.cmd("EXEC");
         }
+        if let Some(seal) = self.seal {
+            pipe.add_command(seal.clone());
+        }
         if self.replicas > 0 {
             pipe.cmd("WAIT").arg(self.replicas).arg((connector::ANSWER / 2).as_millis() as u64);
         }
@@ -59,10 +65,14 @@ impl Request<'_> {
         if self.replicas > 0 {
             answers.pop();
         }
+        let sealed = if self.seal.is_some() { answers.pop() } else { None };
         // A command that was refused says why; the end of a transaction only says that one was.
         let mut answer = Value::Nil;
         for value in answers {
             answer = value.extract_error().map_err(Unanswered::Answer)?;
+        }
+        if let Some(sealed) = sealed {
+            sealed.extract_error().map_err(Unanswered::Answer)?;
         }
         if confirmed { Ok(answer) } else { Err(Unanswered::Unconfirmed) }
     }
