@@ -66,6 +66,7 @@ contract! {
         keys_belong_to_their_queue
         of_two_with_one_key_in_one_push_the_first_wins
         of_two_replacements_in_one_push_the_first_wins
+        a_later_job_with_the_same_id_is_not_in_the_way
         a_replaced_id_is_remembered
         a_dead_job_whose_key_is_taken_stays_dead
         a_refused_ack_frees_no_key;

@@ -78,6 +78,14 @@ pub async fn of_two_replacements_in_one_push_the_first_wins(store: TestStore) {
     assert_eq!(kinds(&store.claim("a", 9).await), ["first"]);
 }
 
+pub async fn a_later_job_with_the_same_id_is_not_in_the_way(store: TestStore) {
+    let id = JobId::named("twice");
+    let pushed =
+        store.push_all(vec![job("first").unique("x"), job("second").id(id).unique("x"), job("third").id(id)]).await;
+    assert_eq!(pushed[1..], [Pushed::Existing(pushed[0].id()), Pushed::New(id)]);
+    assert_eq!(kinds(&store.claim("a", 9).await), ["first", "third"]);
+}
+
 pub async fn a_replaced_id_is_remembered(store: TestStore) {
     let old = JobId::named("old");
     store.push(keyed("old").id(old)).await;

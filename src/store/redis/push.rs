@@ -104,13 +104,15 @@ fn answer_those_behind(jobs: &[Push], first: &[usize], behind: &[usize], answers
     if behind.is_empty() {
         return;
     }
-    let ids: HashSet<JobId> = first.iter().map(|at| jobs[*at].id).collect();
+    let ids: HashMap<JobId, usize> = first.iter().map(|at| (jobs[*at].id, *at)).collect();
     let keyed = first.iter().filter_map(|at| Some((jobs[*at].unique.as_deref()?, jobs[*at].id)));
     let by_key: HashMap<&str, JobId> = keyed.collect();
     for at in behind {
         let job = &jobs[*at];
         let holder = job.unique.as_deref().and_then(|key| by_key.get(key)).copied();
-        let existing = if ids.contains(&job.id) { job.id } else { holder.unwrap_or(job.id) };
+        // One that comes later in the push with this id has not been in its way.
+        let came_before = ids.get(&job.id).is_some_and(|first| first < at);
+        let existing = if came_before { job.id } else { holder.unwrap_or(job.id) };
         answers[*at] = Some(Pushed::Existing(existing));
     }
 }
