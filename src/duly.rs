@@ -217,6 +217,9 @@ fn moved(id: JobId, moved: Moved) -> Result<()> {
         Moved::Yes => Ok(()),
         Moved::NotFound => Err(Error::NotFound { what: "job", name: id.to_string() }),
         Moved::Running => Err(Error::Conflict(format!("job {id} is running: wait until its attempt has ended"))),
+        Moved::Moving => Err(Error::Conflict(format!(
+            "the queue of job {id} is moving to another store: let that end, then look for the job there"
+        ))),
         Moved::Existing(other) => {
             Err(Error::Conflict(format!("the unique key of job {id} belongs to job {other} now")))
         }

@@ -277,6 +277,9 @@ pub struct Job {
     pub traceparent: Option<String>,
 }
 
+/// The kind under which a job goes that this version cannot read: no handler has it, so it is given back.
+pub(crate) const UNREADABLE: &str = "duly:unreadable";
+
 /// A job in a node's hands.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

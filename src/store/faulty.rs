@@ -3,11 +3,14 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
-use super::{Beaten, Claim, Claimed, End, Filter, Health, Moved, Page, QueueCounts, Store, Wake};
+use super::{
+    Beaten, Claim, Claimed, End, Filter, Health, Marked, MoveIn, Moved, MovedIn, Page, QueueCounts, Store, Wake,
+};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
@@ -114,6 +117,15 @@ impl Store for Faulty {
     }
     async fn prune(&self, queue: &str, done_max: usize) -> Result<usize> {
         self.pass("prune", self.inner.prune(queue, done_max)).await
+    }
+    async fn set_moving(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked> {
+        self.pass("set_moving", self.inner.set_moving(queue, mover, to)).await
+    }
+    async fn move_in(&self, batch: MoveIn) -> Result<MovedIn> {
+        self.pass("move_in", self.inner.move_in(batch)).await
+    }
+    async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
+        self.pass("move_out", self.inner.move_out(queue, mover, jobs)).await
     }
     async fn beat(&self, node: &Node) -> Result<Beaten> {
         self.pass("beat", self.inner.beat(node)).await

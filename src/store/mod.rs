@@ -15,12 +15,14 @@ use crate::job::{Fence, Held, JobId, Outcome, Priority, Record, State};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
 
+mod moving;
 mod open;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
+pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
 pub use open::{Durability, StoreUrl, duration};
 pub(crate) use open::{Options, open};
 
@@ -36,6 +38,8 @@ pub const PROMOTE_MAX: usize = 1_000;
 pub(crate) const PROMOTE_MIN: usize = 200;
 /// Most ended jobs deleted in one prune.
 pub const PRUNE_MAX: usize = 1_000;
+/// Most jobs in one batch of a move.
+pub const MOVE_MAX: usize = 500;
 /// Jobs on one page of a list, unless it says otherwise.
 pub const PAGE: usize = 50;
 /// Most jobs on one page of a list.
@@ -159,6 +163,8 @@ pub enum Moved {
     Running,
     /// The job's unique key belongs to this other job now.
     Existing(JobId),
+    /// The job's queue is moving to another store.
+    Moving,
 }
 
 /// Which jobs to list.
@@ -174,12 +180,14 @@ pub struct Filter {
     pub limit: usize,
     /// Go on after this page.
     pub cursor: Option<String>,
+    /// With their failures, which cost a look for each job that has any.
+    pub failures: bool,
 }
 
 /// A page of a list.
 #[derive(Debug, Default)]
 pub struct Page {
-    /// The jobs, without their failures.
+    /// The jobs, without their failures unless those were asked for.
     pub jobs: Vec<Record>,
     /// Where the next page starts, if there may be one.
     pub next: Option<String>,
@@ -193,6 +201,8 @@ pub struct QueueCounts {
     pub queue: String,
     /// Nothing is claimed from it.
     pub paused: bool,
+    /// It is moving to another store: nothing is claimed from it either.
+    pub moving: Option<Moving>,
     /// Jobs that wait for their due moment.
     pub scheduled: u64,
     /// Jobs that may be claimed.
@@ -259,7 +269,7 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// then what has fallen due becomes ready; then the first ready jobs are taken, by priority and by the moment they became ready.
     ///
     /// A claim of no job takes the node off the list of those that a push may wake, and passes a wake on if jobs are ready.
-    /// Never blocks, never takes a job before its due moment, and takes nothing from a paused queue.
+    /// Never blocks, never takes a job before its due moment, and takes nothing from a queue that is paused or moving.
     /// An answer with fewer jobs than asked for says when to look again,
     /// and puts the node on the list of those that the next push may wake.
     async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed>;
@@ -275,10 +285,11 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// A page of jobs.
     async fn list(&self, filter: Filter) -> Result<Page>;
 
-    /// Deletes a job that is not running; its id stays remembered.
+    /// Deletes a job that is not running and whose queue is not moving; its id stays remembered.
     async fn remove(&self, id: JobId) -> Result<Moved>;
 
-    /// Gives a job that is not running a new due moment; a dead or done one starts over with no failed attempts.
+    /// Gives a job that is not running and whose queue is not moving a new due moment;
+    /// a dead or done one starts over with no failed attempts.
     async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved>;
 
     /// How many jobs are in which state, by queue.
@@ -303,6 +314,27 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
 
     /// The wakes meant for a node that has beaten. A wake may be lost: look once a second besides.
     async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>>;
+
+    /// Marks a queue as moving to another store for this mover, or, without a place to go to, as not moving any more.
+    ///
+    /// While it is marked nothing is claimed from it, whatever pause and resume say, and its jobs stay as they are:
+    /// none is removed, rescheduled or replaced by a push (which answers `Existing`). Running ones go on, pushes go in.
+    /// A queue that is marked already stays marked as it was, for the new mover; only the last mover can take the mark away.
+    /// Answers how the queue is marked now.
+    async fn set_moving(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked>;
+
+    /// Puts jobs into one queue as they are, the ready ones behind those that are there, and changes the marker of the move
+    /// in the same step: all or nothing. Nothing is changed either if the marker is not as it was, or if a unique key is taken.
+    ///
+    /// A job whose id is in the queue, or was there in the last ten minutes, is left out.
+    /// If the marker is already as it will be, this very batch has gone in before: then nothing is changed, and that is a yes.
+    async fn move_in(&self, batch: MoveIn) -> Result<MovedIn>;
+
+    /// Deletes jobs that are in another store now, each only if it was pushed at that moment and is not running.
+    /// Answers how many went; `None`, and none, if the queue is not marked for this mover.
+    ///
+    /// Their ids are not remembered: they may come back.
+    async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>>;
 
     /// What the store says about itself.
     async fn health(&self) -> Result<Health>;

@@ -3,6 +3,7 @@
 mod claim;
 mod lease;
 mod look;
+mod moving;
 mod push;
 #[cfg(feature = "redis")]
 #[path = "../support/servers/mod.rs"]
@@ -121,6 +122,29 @@ contract! {
         a_dead_job_starts_over
         counts_are_by_queue_and_state
         nodes_are_known;
+    moving:
+        a_moving_queue_gives_nothing_whatever_pause_says
+        a_moving_queue_keeps_its_jobs_as_they_are
+        the_last_mover_counts
+        what_a_dead_node_held_is_taken_back_in_a_moving_queue
+        the_end_of_a_move_wakes
+        a_list_has_failures_if_asked
+        jobs_arrive_as_they_are
+        arrived_jobs_live_on
+        ready_jobs_arrive_behind_those_that_are_there
+        arriving_jobs_wake
+        an_id_that_is_known_is_left_out
+        a_taken_key_keeps_the_whole_batch_out
+        an_ended_job_takes_no_key
+        only_who_knows_the_marker_moves_in
+        a_batch_said_again_changes_nothing
+        fences_grow_over_a_move
+        only_the_mover_moves_out
+        a_job_moves_out_without_a_trace
+        a_running_job_stays
+        a_job_pushed_again_stays
+        jobs_can_come_back
+        a_job_that_changed_its_place_can_come_back;
     wake:
         a_push_wakes_a_node_that_waits
         a_push_wakes_one_node_only

@@ -7,6 +7,7 @@ mod run;
 #[cfg(feature = "redis")]
 #[path = "../support/servers/mod.rs"]
 mod servers;
+mod travel;
 
 use run::{Bug, History, Place};
 

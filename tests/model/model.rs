@@ -43,6 +43,7 @@ pub struct Model {
     pub now: Micros,
     pub jobs: Vec<Job>,
     pub paused: BTreeSet<&'static str>,
+    pub moving: BTreeSet<&'static str>,
     gone: BTreeSet<(&'static str, JobId)>,
     counter: i64,
     /// The counter when the push under way began.
@@ -106,7 +107,8 @@ impl Model {
             let running = matches!(self.jobs[old].at, At::Held { .. });
             let id = self.jobs[old].pushing.id;
             let of_this_push = self.jobs[old].no > self.batch;
-            if pushing.conflict == Conflict::Keep || running || of_this_push {
+            let moving = self.moving.contains(pushing.queue);
+            if pushing.conflict == Conflict::Keep || running || of_this_push || moving {
                 return Pushed::Existing(id);
             }
             self.forget(old);
@@ -132,7 +134,7 @@ impl Model {
 
     /// The ids a claim must give, in their order; the caller tells the fence that the store drew.
     pub fn claim(&mut self, node: NodeId, queue: &str, max: usize, fence: u64) -> Vec<JobId> {
-        if self.paused.contains(queue) {
+        if self.paused.contains(queue) || self.moving.contains(queue) {
             return Vec::new();
         }
         self.promote(queue);
@@ -230,6 +232,7 @@ impl Model {
         match self.find(id) {
             None => Moved::NotFound,
             Some(at) if matches!(self.jobs[at].at, At::Held { .. }) => Moved::Running,
+            Some(at) if self.moving.contains(self.jobs[at].pushing.queue) => Moved::Moving,
             Some(at) => {
                 self.forget(at);
                 Moved::Yes
@@ -244,6 +247,9 @@ impl Model {
         if matches!(self.jobs[at].at, At::Held { .. }) {
             return Moved::Running;
         }
+        if self.moving.contains(self.jobs[at].pushing.queue) {
+            return Moved::Moving;
+        }
         if matches!(self.jobs[at].at, At::Done | At::Dead) {
             let (queue, unique) = (self.jobs[at].pushing.queue, self.jobs[at].pushing.unique);
             if let Some(other) = unique.and_then(|key| self.holder(queue, key)) {
@@ -257,6 +263,19 @@ impl Model {
             after => At::Scheduled { due: self.now + after },
         };
         Moved::Yes
+    }
+
+    /// These jobs were gone, and are back in this order: behind all others.
+    pub fn come_back(&mut self, ids: &[JobId]) {
+        for id in ids {
+            let (no, at) = (self.next(), self.find(*id).expect("was there"));
+            let mut job = self.jobs.remove(at);
+            job.no = no;
+            if let At::Ready { seq } = &mut job.at {
+                *seq = no;
+            }
+            self.jobs.push(job);
+        }
     }
 
     /// State, attempts and crashes of every job.

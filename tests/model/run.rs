@@ -9,7 +9,7 @@ use duly::{Clock, Conflict, Due, Duly, Filter, Held, JobId, LEASE, Node, NodeId,
 
 use crate::model::{Micros, Model, Pushing};
 
-const QUEUES: [&str; 2] = ["default", "other"];
+pub const QUEUES: [&str; 2] = ["default", "other"];
 const KEYS: [&str; 3] = ["x", "y", "z"];
 /// Few ids, so that histories meet the same one again.
 const IDS: u64 = 12;
@@ -62,18 +62,19 @@ pub struct History {
     seed: u64,
     place: Place,
     bug: Option<Bug>,
-    random: fastrand::Rng,
-    model: Model,
+    pub random: fastrand::Rng,
+    pub model: Model,
+    pub mover: NodeId,
     /// Everything ever claimed, so that stale outcomes can be tried.
     claimed: Vec<(usize, Held)>,
     nodes: Vec<Node>,
     clock: Clock,
 }
 
-type Difference = String;
+pub type Difference = String;
 
 /// Fails the history if the two sides differ.
-fn same<T: PartialEq + std::fmt::Debug>(what: &str, store: T, model: T) -> Result<(), Difference> {
+pub fn same<T: PartialEq + std::fmt::Debug>(what: &str, store: T, model: T) -> Result<(), Difference> {
     match store == model {
         true => Ok(()),
         false => Err(format!("{what}:\n  store {store:?}\n  model {model:?}")),
@@ -88,6 +89,7 @@ impl History {
             bug,
             random: fastrand::Rng::with_seed(seed),
             model: Model::default(),
+            mover: NodeId::fresh(),
             claimed: Vec::new(),
             nodes: Vec::new(),
             clock: Clock::manual(),
@@ -132,8 +134,10 @@ impl History {
             75..82 => self.advance(store).await,
             82..86 => self.remove(store).await?,
             86..91 => self.reschedule(store).await?,
-            91..94 => self.pause(store).await,
+            91..93 => self.pause(store).await,
+            93 => self.set_moving(store).await?,
             94..97 => self.fail_over(store).await?,
+            97 => self.travel(store).await?,
             _ => self.rob(store).await?,
         }
         self.compare(store).await

@@ -39,6 +39,8 @@ const COMMANDS: &[&str] = &[
     "lmpop",
     "llen",
     "lrange",
+    "lrem",
+    "ltrim",
     "lpos",
     "zadd",
     "zrem",

@@ -16,8 +16,9 @@ pub(super) struct QueueKeys {
     pub(super) queue: Arc<str>,
     /// Where a Cluster keeps them.
     pub(super) slot: u16,
-    /// Hash: `paused`; the last `fence`; which `half` of the gone ids is younger, and `since` when; whether any ticket is
-    /// `stale`; `sealed`, which a push writes that waits for replicas; and how many jobs each node holds.
+    /// Hash: `paused`; `moving` (who moves it, who began, where to); the `note:` of each move into it; the last `fence`;
+    /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; and how many jobs each node
+    /// holds.
     pub(super) conf: String,
     /// Hash: id to record, written once.
     pub(super) job: String,

@@ -3,7 +3,8 @@
 use super::claim::{held_of, holding};
 use super::keys::QueueKeys;
 use super::link::Way;
-use super::look::{At, assemble, counts_of};
+use super::look::{At, assemble, counts_of, get_in};
+use super::record::Meta;
 use super::{Redis, call, reply, script};
 use crate::error::{Error, Result};
 use crate::job::{Record, State};
@@ -13,6 +14,8 @@ use crate::store::{Filter, PAGE, PAGE_MAX, Page};
 const STEP: usize = 200;
 /// Most jobs looked through for one page: one that finds too little is short, and says where to go on.
 const LOOKED_MAX: usize = 10_000;
+/// Jobs whose failures are asked for at a time.
+const FAILED_AT_ONCE: usize = 50;
 /// The order in which states are listed.
 const STATES: [State; 5] = [State::Running, State::Ready, State::Scheduled, State::Dead, State::Done];
 
@@ -59,7 +62,7 @@ pub(super) async fn list(store: &Redis, filter: &Filter) -> Result<Page> {
             }
             // A filtered list looks through more than it shows.
             let most = if filter.kind.is_some() { STEP } else { STEP.min(limit - page.jobs.len()) };
-            let (found, after) = step(store, &at, *state, most).await?;
+            let (found, after) = step(store, &at, *state, most, filter.failures).await?;
             looked += found.len();
             let mut whole = true;
             for (record, here) in found {
@@ -82,7 +85,7 @@ pub(super) async fn list(store: &Redis, filter: &Filter) -> Result<Page> {
 type Found = Vec<(Option<Record>, Cursor)>;
 
 /// One step from a cursor, and the cursor behind it.
-async fn step(store: &Redis, at: &Cursor, state: State, most: usize) -> Result<(Found, Cursor)> {
+async fn step(store: &Redis, at: &Cursor, state: State, most: usize, whole: bool) -> Result<(Found, Cursor)> {
     let keys = store.keys(&at.queue);
     let (kind, set) = match state {
         State::Running => return step_running(store, &keys, at).await,
@@ -97,6 +100,7 @@ async fn step(store: &Redis, at: &Cursor, state: State, most: usize) -> Result<(
     let (members, numbers, records, metas) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
     let short = members.len() < most;
     let mut found = Vec::with_capacity(members.len());
+    let mut failed = Vec::new();
     for (((member, number), record), meta) in members.into_iter().zip(numbers).zip(records).zip(metas) {
         let (last, number) = (member.unwrap_or_default(), number.as_deref().map_or(0, reply::number));
         let place = match state {
@@ -106,14 +110,36 @@ async fn step(store: &Redis, at: &Cursor, state: State, most: usize) -> Result<(
             State::Ready | State::Running => At::Ready,
         };
         let id = last.get(..16).and_then(reply::id);
+        if whole && meta.as_deref().and_then(Meta::read).is_some_and(|meta| meta.failures > 0) {
+            failed.push(found.len());
+        }
         let record = id.zip(record).map(|(id, record)| assemble(id, &at.queue, &record, meta.as_deref(), place));
         found.push((record, Cursor { last, number, ..at.clone() }));
     }
+    add_failures(store, &mut found, &failed).await?;
     let mut after = found.last().map_or(at, |(_, cursor)| cursor).clone();
     if short {
         after.next_lane(state);
     }
     Ok((found, after))
+}
+
+/// Adds their failures to these of the jobs that were found.
+async fn add_failures(store: &Redis, found: &mut Found, failed: &[usize]) -> Result<()> {
+    for some in failed.chunks(FAILED_AT_ONCE) {
+        let asks = some.iter().map(|at| async {
+            match &found[*at].0 {
+                Some(record) => get_in(store, "list", &record.job.queue, record.job.id).await,
+                None => Ok(None),
+            }
+        });
+        for (at, got) in some.iter().zip(futures_util::future::join_all(asks).await) {
+            if let (Some(record), Some(got)) = (&mut found[*at].0, got?) {
+                record.failures = got.failures;
+            }
+        }
+    }
+    Ok(())
 }
 
 async fn step_running(store: &Redis, keys: &QueueKeys, at: &Cursor) -> Result<(Found, Cursor)> {

@@ -7,11 +7,11 @@ use super::link::Way;
 use super::record::{self, Meta};
 use super::reply::Reply;
 use super::{Redis, call, script};
-use crate::clock::{Micros, from_micros, micros, to_micros};
+use crate::clock::{Micros, from_micros, micros};
 use crate::error::Result;
 use crate::job::{JobId, Record, State};
 use crate::push::Due;
-use crate::store::{Moved, QueueCounts};
+use crate::store::{Moved, Moving, QueueCounts};
 
 /// `get` of the contract. An id without a queue is asked of all of them; of several, the oldest.
 pub(super) async fn get(store: &Redis, id: JobId) -> Result<Option<Record>> {
@@ -33,7 +33,7 @@ async fn find(store: &Redis, op: &'static str, id: JobId) -> Result<Option<(std:
     Ok(found)
 }
 
-async fn get_in(store: &Redis, op: &'static str, queue: &str, id: JobId) -> Result<Option<Record>> {
+pub(super) async fn get_in(store: &Redis, op: &'static str, queue: &str, id: JobId) -> Result<Option<Record>> {
     let keys = store.keys(queue);
     let QueueKeys { held, job, meta, errors, due, done, dead, .. } = &*keys;
     let mut cmd = call(&script::GET, &[held, job, meta, errors, due, done, dead]);
@@ -120,7 +120,7 @@ pub(super) async fn reschedule(store: &Redis, id: JobId, to: Due) -> Result<Move
     let to = match to {
         Due::Now => "+0".to_owned(),
         Due::After(delay) => record::delay(delay),
-        Due::At(moment) => to_micros(moment).clamp(0, 2 * record::DELAY_MAX).to_string(),
+        Due::At(moment) => record::moment(moment).to_string(),
     };
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(id.as_bytes()).arg(to);
     cmd.arg(record.job.unique.as_deref().unwrap_or(""));
@@ -133,6 +133,7 @@ fn moved(reply: &mut Reply) -> Result<Moved> {
     Ok(match &answer[..] {
         b"none" => Moved::NotFound,
         b"running" => Moved::Running,
+        b"moving" => Moved::Moving,
         other => super::reply::id(other).map_or(Moved::Yes, Moved::Existing),
     })
 }
@@ -152,10 +153,12 @@ pub(super) async fn counts_of(store: &Redis, queue: &str) -> Result<QueueCounts>
     let value = store.link.run("counts", Way::Door, keys.slot, &script::COUNTS, &cmd).await?;
     let mut reply = store.reply("counts", value)?;
     let paused = reply.int()? == 1;
+    let moving = Moving::parse(&reply.text()?);
     let mut count = || reply.int().map(|count| u64::try_from(count).unwrap_or(0));
     Ok(QueueCounts {
         queue: queue.to_owned(),
         paused,
+        moving,
         scheduled: count()?,
         ready: count()?,
         running: count()?,

@@ -10,6 +10,7 @@ mod keys;
 mod link;
 mod list;
 mod look;
+mod moving;
 mod nodes;
 mod push;
 mod record;
@@ -21,7 +22,7 @@ mod url;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use redis::{Cmd, Value};
@@ -34,7 +35,10 @@ use self::nodes::Ears;
 use self::reply::Reply;
 use self::script::Script;
 pub(crate) use self::url::Place;
-use super::{Beaten, Claim, Claimed, End, Filter, Health, Moved, Options, Page, QueueCounts, Store, Wake};
+use super::{
+    Beaten, Claim, Claimed, End, Filter, Health, Marked, MoveIn, Moved, MovedIn, Options, Page, QueueCounts, Store,
+    Wake,
+};
 use crate::clock::{Clock, Micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
@@ -292,6 +296,18 @@ impl Store for Redis {
 
     async fn prune(&self, queue: &str, done_max: usize) -> Result<usize> {
         settle::prune(self, queue, done_max).await
+    }
+
+    async fn set_moving(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked> {
+        moving::set_moving(self, queue, mover, to).await
+    }
+
+    async fn move_in(&self, batch: MoveIn) -> Result<MovedIn> {
+        moving::move_in(self, &batch).await
+    }
+
+    async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
+        moving::move_out(self, queue, mover, &jobs).await
     }
 
     async fn beat(&self, node: &Node) -> Result<Beaten> {

@@ -9,7 +9,7 @@ use super::record::{self, DELAY_MAX};
 use super::reply::{self, Reply};
 use super::script::{self, Script};
 use super::{Redis, call, nodes};
-use crate::clock::{Micros, micros, to_micros};
+use crate::clock::{Micros, micros};
 use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::push::{Conflict, Due, Push, Pushed};
@@ -292,7 +292,7 @@ fn due(due: Due, now: Micros) -> Option<(String, Micros)> {
         Due::After(delay) if delay.is_zero() => None,
         Due::After(delay) => Some((record::delay(delay), now.saturating_add(micros(delay).min(DELAY_MAX)))),
         Due::At(moment) => {
-            let moment = to_micros(moment).clamp(0, 2 * DELAY_MAX);
+            let moment = record::moment(moment);
             // One that is past is due since it was pushed.
             Some((moment.to_string(), moment.max(now)))
         }

@@ -3,18 +3,16 @@
 //! A record begins with one digit for its format and one for the priority, then fields between tabs, a line feed, and the args
 //! byte for byte. What is empty has the format's default. A worker that meets a format it does not know gives the job back.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use crate::clock::{Micros, from_micros, micros};
-use crate::job::{Failure, Fence, Job, JobId, Priority};
+use crate::clock::{Micros, from_micros, micros, to_micros};
+use crate::job::{Failure, Fence, Job, JobId, Priority, UNREADABLE};
 use crate::node::NodeId;
 use crate::push::{MAX_ATTEMPTS, Push, TIMEOUT};
 use crate::store::open::KEEP;
 
 /// The format of everything this version writes.
 pub(super) const FORMAT: u8 = b'1';
-/// The kind under which a record goes that this version cannot read: no handler has it, so it is given back.
-const UNREADABLE: &str = "duly:unreadable";
 
 /// How urgent a priority is, as the digit in records, tickets and held values.
 pub(super) fn digit(priority: Priority) -> u8 {
@@ -30,10 +28,57 @@ fn priority(digit: u8) -> Priority {
     Priority::ALL.into_iter().find(|priority| self::digit(*priority) == digit).unwrap_or_default()
 }
 
+/// What stands in a record.
+struct Fields<'j> {
+    priority: Priority,
+    kind: &'j str,
+    pushed: Micros,
+    due: Micros,
+    max_attempts: u32,
+    timeout: Duration,
+    keep: Duration,
+    unique: Option<&'j str>,
+    tags: &'j [String],
+    traceparent: Option<&'j str>,
+    args: &'j str,
+}
+
 /// The record of a job that is pushed at about `now`, and falls due `after` that.
 pub(super) fn write(job: &Push, now: Micros, due: Micros) -> Vec<u8> {
-    let args = job.args.as_deref().unwrap_or("null");
-    let mut out = Vec::with_capacity(args.len() + job.kind.len() + 64);
+    write_fields(&Fields {
+        priority: job.priority,
+        kind: &job.kind,
+        pushed: now,
+        due,
+        max_attempts: job.max_attempts,
+        timeout: job.timeout,
+        keep: job.keep.unwrap_or(KEEP),
+        unique: job.unique.as_deref(),
+        tags: &job.tags,
+        traceparent: job.traceparent.as_deref(),
+        args: job.args.as_deref().unwrap_or("null"),
+    })
+}
+
+/// The record of a job that was pushed long ago, to another store.
+pub(super) fn write_again(job: &Job, due: Micros) -> Vec<u8> {
+    write_fields(&Fields {
+        priority: job.priority,
+        kind: &job.kind,
+        pushed: to_micros(job.pushed),
+        due,
+        max_attempts: job.max_attempts,
+        timeout: job.timeout,
+        keep: job.keep,
+        unique: job.unique.as_deref(),
+        tags: &job.tags,
+        traceparent: job.traceparent.as_deref(),
+        args: &job.args,
+    })
+}
+
+fn write_fields(job: &Fields<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(job.args.len() + job.kind.len() + 64);
     out.extend([FORMAT, digit(job.priority)]);
     let mut field = |text: &str| {
         out.push(b'\t');
@@ -41,17 +86,17 @@ pub(super) fn write(job: &Push, now: Micros, due: Micros) -> Vec<u8> {
     };
     let unless = |value: i64, default: i64| if value == default { String::new() } else { value.to_string() };
     let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 1_000_000);
-    field(&job.kind);
-    field(&now.to_string());
-    field(&unless(due, now));
+    field(job.kind);
+    field(&job.pushed.to_string());
+    field(&unless(job.due, job.pushed));
     field(&unless(job.max_attempts.into(), MAX_ATTEMPTS.into()));
     field(&unless(millis(job.timeout), millis(TIMEOUT)));
-    field(&unless(millis(job.keep.unwrap_or(KEEP)), millis(KEEP)));
-    field(job.unique.as_deref().unwrap_or(""));
+    field(&unless(millis(job.keep), millis(KEEP)));
+    field(job.unique.unwrap_or(""));
     field(&job.tags.join(" "));
-    field(job.traceparent.as_deref().unwrap_or(""));
+    field(job.traceparent.unwrap_or(""));
     out.push(b'\n');
-    out.extend(args.as_bytes());
+    out.extend(job.args.as_bytes());
     out
 }
 
@@ -147,6 +192,11 @@ impl Meta {
         })
     }
 
+    /// All of it, as a script would write it.
+    pub(super) fn text(&self) -> String {
+        format!("{:016}{:016}{}", self.due, self.moved, self.counts())
+    }
+
     /// The part that does not depend on the moment.
     pub(super) fn counts(&self) -> String {
         format!("{:010}{:010}{:010}{:010}", self.attempts, self.crashes, self.failures, self.turn)
@@ -188,6 +238,11 @@ pub(super) fn read_held(value: &[u8]) -> Option<(NodeId, Fence, bool)> {
     let (node, rest) = text.split_once(' ')?;
     let in_trouble = value.last().is_some_and(u8::is_ascii_lowercase);
     Some((node.parse().ok()?, Fence(rest.get(..16)?.parse().ok()?), in_trouble))
+}
+
+/// A moment as scripts keep it, so that it stays one when they count with it.
+pub(super) fn moment(at: SystemTime) -> Micros {
+    to_micros(at).clamp(0, 2 * DELAY_MAX)
 }
 
 /// A failure as the history keeps it, but for its moment, which the store puts in front.
@@ -235,6 +290,12 @@ mod tests {
             prop_assert_eq!(&read.args, push.args.as_ref().expect("given"));
             prop_assert_eq!((read.unique, read.tags), (push.unique, push.tags));
             prop_assert_eq!((read.max_attempts, read.timeout, Some(read.keep)), (push.max_attempts, push.timeout, push.keep));
+        }
+
+        #[test]
+        fn what_has_changed_survives(due in 0i64..8_000_000_000_000_000, attempts in any::<u32>(), failures in any::<u32>()) {
+            let meta = Meta { due, moved: due / 2, attempts, crashes: 7, failures, turn: 0 };
+            prop_assert_eq!(Meta::read(meta.text().as_bytes()), Some(meta));
         }
 
         #[test]

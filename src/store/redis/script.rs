@@ -16,6 +16,7 @@ const PARTS: &[(&str, &str)] = &[
     ("now", include_str!("lua/part/now.lua")),
     ("text", include_str!("lua/part/text.lua")),
     ("wake", include_str!("lua/part/wake.lua")),
+    ("closed", include_str!("lua/part/closed.lua")),
     ("gone", include_str!("lua/part/gone.lua")),
     ("read", include_str!("lua/part/read.lua")),
     ("ticket", include_str!("lua/part/ticket.lua")),
@@ -28,6 +29,8 @@ const PARTS: &[(&str, &str)] = &[
     ("others", include_str!("lua/part/others.lua")),
     ("crash", include_str!("lua/part/crash.lua")),
     ("dismiss", include_str!("lua/part/dismiss.lua")),
+    ("arrive", include_str!("lua/part/arrive.lua")),
+    ("sweep", include_str!("lua/part/sweep.lua")),
 ];
 
 macro_rules! scripts {
@@ -57,6 +60,9 @@ scripts! {
     RESCHEDULE "reschedule"
     PAUSE "pause"
     PRUNE "prune"
+    SET_MOVING "set_moving"
+    MOVE_IN "move_in"
+    MOVE_OUT "move_out"
     BEAT "beat"
     LEAVE "leave"
     NODES "nodes"

@@ -22,9 +22,10 @@ pub(super) struct Step {
 /// Takes up to `max` jobs of a queue for a node.
 pub(super) fn claim(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) -> rusqlite::Result<Step> {
     let mut step = Step { jobs: Vec::new(), now: tx.now, more: false, next_due: None };
-    let paused: bool =
-        tx.statement("SELECT paused FROM duly_queue WHERE no = ?1")?.query_row([queue], |row| row.get(0))?;
-    if paused {
+    let closed: bool = tx
+        .statement("SELECT paused OR moving IS NOT NULL FROM duly_queue WHERE no = ?1")?
+        .query_row([queue], |row| row.get(0))?;
+    if closed {
         return Ok(step);
     }
     let promote_max = PROMOTE_MAX.min(PROMOTE_MIN.max(4 * max));

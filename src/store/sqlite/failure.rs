@@ -4,19 +4,32 @@ use rusqlite::{Connection, params};
 
 use super::tx::Tx;
 use crate::NodeId;
-use crate::clock::from_micros;
+use crate::clock::{from_micros, to_micros};
 use crate::job::Failure;
 use crate::store::FAILURES_MAX;
 
+const INSERT: &str = "INSERT INTO duly_failure (no, at, attempt, node, error) VALUES (?1, ?2, ?3, ?4, ?5)";
+
 /// Adds a failure, and lets go of the oldest when there are too many.
 pub(super) fn record(tx: &Tx<'_>, no: i64, attempt: u32, node: NodeId, error: &str) -> rusqlite::Result<()> {
-    tx.statement("INSERT INTO duly_failure (no, at, attempt, node, error) VALUES (?1, ?2, ?3, ?4, ?5)")?
-        .execute(params![no, tx.now, attempt, node.as_bytes(), Failure::cut(error)])?;
+    tx.statement(INSERT)?.execute(params![no, tx.now, attempt, node.as_bytes(), Failure::cut(error)])?;
     tx.statement(
         "DELETE FROM duly_failure WHERE rowid IN
            (SELECT rowid FROM duly_failure WHERE no = ?1 ORDER BY at DESC, rowid DESC LIMIT -1 OFFSET ?2)",
     )?
     .execute(params![no, FAILURES_MAX])?;
+    Ok(())
+}
+
+/// Adds a failure of long ago, as it is.
+pub(super) fn put(tx: &Tx<'_>, no: i64, failed: &Failure) -> rusqlite::Result<()> {
+    tx.statement(INSERT)?.execute(params![
+        no,
+        to_micros(failed.at),
+        failed.attempt,
+        failed.node.as_bytes(),
+        failed.error
+    ])?;
     Ok(())
 }
 

@@ -186,7 +186,12 @@ fn migrate(conn: &Connection, shown: &str) -> Result<()> {
             |row| row.get(0),
         )?;
         if known {
-            return format_of(&tx);
+            let format = format_of(&tx)?;
+            if format == Some(FORMAT.to_string()) {
+                add_what_came_later(&tx)?;
+                tx.commit()?;
+            }
+            return Ok(format);
         }
         tx.execute_batch(SCHEMA)?;
         tx.execute_batch(&format!(
@@ -209,6 +214,17 @@ fn migrate(conn: &Connection, shown: &str) -> Result<()> {
             format!("{shown} has duly's tables with the unknown format {format:?}; restore a backup"),
         )),
     }
+}
+
+/// Files of format 1 that were made before queues could move get what that needs: older builds do not mind.
+fn add_what_came_later(tx: &Connection) -> rusqlite::Result<()> {
+    let has = "SELECT EXISTS (SELECT 1 FROM pragma_table_info('duly_queue') WHERE name = 'moving')";
+    if tx.query_row(has, [], |row| row.get(0))? {
+        return Ok(());
+    }
+    let marker = SCHEMA.find("CREATE TABLE duly_marker").map_or("", |at| &SCHEMA[at..]);
+    let marker = marker.split_inclusive(';').next().unwrap_or_default();
+    tx.execute_batch(&format!("ALTER TABLE duly_queue ADD COLUMN moving TEXT; {marker}"))
 }
 
 /// The format of the tables in a file.

@@ -8,6 +8,7 @@ mod failure;
 mod fault;
 mod file;
 mod health;
+mod moving;
 mod place;
 mod push;
 mod push_in;
@@ -22,6 +23,7 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -33,7 +35,10 @@ use self::tx::Tx;
 use self::wake::Waker;
 use self::writer::Writer;
 use super::open::{Durability, Options};
-use super::{Beaten, CLAIM_MAX, Claim, Claimed, End, Filter, Health, Moved, PRUNE_MAX, Page, QueueCounts, Store, Wake};
+use super::{
+    Beaten, CLAIM_MAX, Claim, Claimed, End, Filter, Health, Marked, MoveIn, Moved, MovedIn, PRUNE_MAX, Page,
+    QueueCounts, Store, Wake,
+};
 use crate::clock::{Clock, Micros, from_micros, micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
@@ -275,6 +280,20 @@ impl Store for Sqlite {
     async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
         let slot = self.board.slot_of(node).ok_or_else(|| Error::store("subscribe", "the node has not beaten yet"))?;
         wake::subscribe(&self.board, node, slot).map_err(|e| Error::store("subscribe", e.to_string()))
+    }
+
+    async fn set_moving(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked> {
+        let (queue, to) = (queue.to_owned(), to.map(str::to_owned));
+        self.writer.write("set_moving", move |tx| moving::set_moving(tx, &queue, mover, to.as_deref())).await
+    }
+
+    async fn move_in(&self, batch: MoveIn) -> Result<MovedIn> {
+        self.writer.write("move_in", move |tx| moving::move_in(tx, &batch)).await
+    }
+
+    async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
+        let queue = queue.to_owned();
+        self.writer.write("move_out", move |tx| moving::move_out(tx, &queue, mover, &jobs)).await
     }
 
     async fn health(&self) -> Result<Health> {

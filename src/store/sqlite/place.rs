@@ -2,10 +2,10 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::push;
 use super::tx::Tx;
-use crate::clock::Micros;
-use crate::job::JobId;
+use super::{moving, push};
+use crate::clock::{Micros, to_micros};
+use crate::job::{JobId, Record};
 use crate::push::Due;
 use crate::store::Moved;
 
@@ -17,6 +17,10 @@ pub(super) const DEAD: i64 = 4;
 /// Puts a job among the ready.
 pub(super) const INSERT_READY: &str =
     "INSERT INTO duly_ready (queue, priority, seq, no, due, attempts, crashes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+
+/// Puts a job among the ended.
+pub(super) const INSERT_ENDED: &str = "INSERT INTO duly_ended (no, queue, state, until, ended, due, attempts, crashes)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
 /// The one row that says where a job is.
 #[derive(Clone, Debug)]
@@ -125,25 +129,62 @@ pub(super) fn ready(
     Ok(())
 }
 
+/// Puts a job among the ended, as its record says.
+pub(super) fn end(
+    tx: &Tx<'_>,
+    queue: i64,
+    no: i64,
+    state: i64,
+    until: Micros,
+    record: &Record,
+) -> rusqlite::Result<()> {
+    let (ended, due) = (to_micros(record.ended.unwrap_or(record.due)), to_micros(record.due));
+    tx.statement(INSERT_ENDED)?.execute(params![
+        no,
+        queue,
+        state,
+        until,
+        ended,
+        due,
+        record.attempts,
+        record.crashes
+    ])?;
+    Ok(())
+}
+
 /// Deletes a job that is not running, wholly; its id stays remembered.
 pub(super) fn delete(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
     vacate(tx, no)?;
     delete_body(tx, no)
 }
 
-/// Deletes the body of a job that has no place any more, with its key and its failures.
+/// Deletes the body of a job that has no place any more, with its key and its failures; its id stays remembered.
 pub(super) fn delete_body(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
+    match erase(tx, no)? {
+        Some((queue, id)) => tx.remember(queue, &id),
+        None => Ok(()),
+    }
+}
+
+/// The same without a trace. Answers the queue and the id.
+pub(super) fn erase(tx: &Tx<'_>, no: i64) -> rusqlite::Result<Option<(i64, Vec<u8>)>> {
     tx.statement("DELETE FROM duly_failure WHERE no = ?1")?.execute([no])?;
     let body: Option<(i64, Vec<u8>, Option<String>)> = tx
         .statement("DELETE FROM duly_job WHERE no = ?1 RETURNING queue, id, unique_key")?
         .query_row([no], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
         .optional()?;
-    if let Some((queue, id, key)) = body {
-        if let Some(key) = key {
-            free_unique(tx, queue, &key, no)?;
-        }
-        tx.remember(queue, &id)?;
+    let Some((queue, id, key)) = body else {
+        return Ok(None);
+    };
+    if let Some(key) = key {
+        free_unique(tx, queue, &key, no)?;
     }
+    Ok(Some((queue, id)))
+}
+
+/// Takes a unique key that is free.
+pub(super) fn take_unique(tx: &Tx<'_>, queue: i64, key: &str, no: i64) -> rusqlite::Result<()> {
+    tx.statement("INSERT INTO duly_unique (queue, key, no) VALUES (?1, ?2, ?3)")?.execute(params![queue, key, no])?;
     Ok(())
 }
 
@@ -161,11 +202,18 @@ pub(super) fn remove(tx: &Tx<'_>, id: JobId) -> rusqlite::Result<Moved> {
     };
     match find_place(tx.conn, no)? {
         Some(Place::Held { .. }) => Ok(Moved::Running),
+        _ if is_moving(tx, no)? => Ok(Moved::Moving),
         _ => {
             delete(tx, no)?;
             Ok(Moved::Yes)
         }
     }
+}
+
+/// Whether a job's queue is moving to another store.
+fn is_moving(tx: &Tx<'_>, no: i64) -> rusqlite::Result<bool> {
+    let queue = tx.statement("SELECT queue FROM duly_job WHERE no = ?1")?.query_row([no], |row| row.get(0))?;
+    Ok(moving::of_queue(tx, queue)?.is_some())
 }
 
 /// `reschedule` of the contract.
@@ -175,6 +223,7 @@ pub(super) fn reschedule(tx: &Tx<'_>, id: JobId, due: Due) -> rusqlite::Result<M
     };
     let (attempts, crashes, ended) = match find_place(tx.conn, no)? {
         Some(Place::Held { .. }) => return Ok(Moved::Running),
+        _ if is_moving(tx, no)? => return Ok(Moved::Moving),
         Some(Place::Ready { attempts, crashes, .. } | Place::Scheduled { attempts, crashes, .. }) => {
             (attempts, crashes, false)
         }
@@ -191,8 +240,7 @@ pub(super) fn reschedule(tx: &Tx<'_>, id: JobId, due: Due) -> rusqlite::Result<M
         if let Some((_, other)) = push::holder(tx, queue, key)? {
             return Ok(Moved::Existing(other));
         }
-        tx.statement("INSERT INTO duly_unique (queue, key, no) VALUES (?1, ?2, ?3)")?
-            .execute(params![queue, key, no])?;
+        take_unique(tx, queue, key, no)?;
     }
     vacate(tx, no)?;
     match push::due(tx, due) {
@@ -204,7 +252,7 @@ pub(super) fn reschedule(tx: &Tx<'_>, id: JobId, due: Due) -> rusqlite::Result<M
 }
 
 /// Takes a job that is not running out of its place.
-fn vacate(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
+pub(super) fn vacate(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
     match find_place(tx.conn, no)? {
         Some(Place::Ready { seq, .. }) => tx
             .statement(

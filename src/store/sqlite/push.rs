@@ -2,6 +2,7 @@
 
 use rusqlite::{CachedStatement, OptionalExtension, params};
 
+use super::moving;
 use super::place::{self, Place};
 use super::rows::{millis, rank};
 use super::tx::Tx;
@@ -53,13 +54,8 @@ enum Met {
 
 /// Whether this job, or one with its unique key, is here already.
 fn meet(tx: &Tx<'_>, queue: i64, job: &Push, first: i64) -> rusqlite::Result<Met> {
-    if !job.fresh {
-        let here: bool = tx
-            .statement("SELECT EXISTS (SELECT 1 FROM duly_job WHERE id = ?1 AND queue = ?2)")?
-            .query_row(params![job.id.as_bytes(), queue], |row| row.get(0))?;
-        if here || tx.remembers(queue, job.id)? {
-            return Ok(Met::Existing(job.id));
-        }
+    if !job.fresh && is_known(tx, queue, job.id)? {
+        return Ok(Met::Existing(job.id));
     }
     let Some(key) = &job.unique else {
         return Ok(Met::Nobody);
@@ -73,8 +69,20 @@ fn meet(tx: &Tx<'_>, queue: i64, job: &Push, first: i64) -> rusqlite::Result<Met
     if of_this_push || job.conflict == Conflict::Keep || matches!(place, Some(Place::Held { .. })) {
         return Ok(Met::Existing(id));
     }
+    // It may be on its way already.
+    if moving::of_queue(tx, queue)?.is_some() {
+        return Ok(Met::Existing(id));
+    }
     place::delete(tx, no)?;
     Ok(Met::Replaced(id))
+}
+
+/// Whether a job with this id is in a queue, or was not long ago.
+pub(super) fn is_known(tx: &Tx<'_>, queue: i64, id: JobId) -> rusqlite::Result<bool> {
+    let here: bool = tx
+        .statement("SELECT EXISTS (SELECT 1 FROM duly_job WHERE id = ?1 AND queue = ?2)")?
+        .query_row(params![id.as_bytes(), queue], |row| row.get(0))?;
+    Ok(here || tx.remembers(queue, id)?)
 }
 
 /// The unfinished job that has this unique key.
@@ -86,6 +94,12 @@ pub(super) fn holder(tx: &Tx<'_>, queue: i64, key: &str) -> rusqlite::Result<Opt
     .optional()
 }
 
+/// Writes what a job is: in whatever state, once.
+pub(super) const INSERT_BODY: &str =
+    "INSERT INTO duly_job (no, id, queue, kind, args, priority, pushed, max_attempts, timeout_ms, keep_ms,
+                           unique_key, tags, traceparent)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+
 /// Writes jobs, with the statements of the commonest kind at hand.
 struct Inserts<'t> {
     tx: &'t Tx<'t>,
@@ -95,12 +109,7 @@ struct Inserts<'t> {
 
 impl<'t> Inserts<'t> {
     fn new(tx: &'t Tx<'t>) -> rusqlite::Result<Self> {
-        let body = tx.statement(
-            "INSERT INTO duly_job (no, id, queue, kind, args, priority, pushed, max_attempts, timeout_ms, keep_ms,
-                                   unique_key, tags, traceparent)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
-        )?;
-        Ok(Inserts { tx, body, ready: tx.statement(place::INSERT_READY)? })
+        Ok(Inserts { tx, body: tx.statement(INSERT_BODY)?, ready: tx.statement(place::INSERT_READY)? })
     }
 
     fn insert(&mut self, queue: i64, job: &Push, due: Option<Micros>) -> rusqlite::Result<()> {
@@ -128,8 +137,7 @@ impl<'t> Inserts<'t> {
             None => drop(self.ready.execute(params![queue, priority, no, no, tx.now, 0, 0])?),
         }
         if let Some(key) = &job.unique {
-            tx.statement("INSERT INTO duly_unique (queue, key, no) VALUES (?1, ?2, ?3)")?
-                .execute(params![queue, key, no])?;
+            place::take_unique(tx, queue, key, no)?;
         }
         Ok(())
     }

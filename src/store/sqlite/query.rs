@@ -12,7 +12,7 @@ use crate::clock::from_micros;
 use crate::error::{Error, Result};
 use crate::job::{Fence, Job, JobId, Record, State};
 use crate::node::{NodeId, NodeRecord};
-use crate::store::{Beaten, Filter, PAGE, PAGE_MAX, Page, QueueCounts};
+use crate::store::{Beaten, Filter, Moving, PAGE, PAGE_MAX, Page, QueueCounts};
 
 /// `get` of the contract.
 pub(super) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<Record>> {
@@ -130,7 +130,11 @@ pub(super) fn list(conn: &Connection, filter: &Filter) -> Result<Page> {
     };
     let mut jobs = Vec::with_capacity(rows.len());
     for (job, no, _) in rows {
-        jobs.extend(record(conn, no, job).map_err(told)?);
+        let mut found = record(conn, no, job).map_err(told)?;
+        if let Some(record) = found.as_mut().filter(|_| filter.failures) {
+            record.failures = failure::all(conn, no).map_err(told)?;
+        }
+        jobs.extend(found);
     }
     Ok(Page { jobs, next })
 }
@@ -173,10 +177,11 @@ fn parse_cursor(text: &str) -> Result<[i64; CURSOR]> {
 /// `counts` of the contract.
 pub(super) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
     let mut counts: BTreeMap<i64, QueueCounts> = BTreeMap::new();
-    let mut queues = conn.prepare_cached("SELECT no, name, paused FROM duly_queue")?;
+    let mut queues = conn.prepare_cached("SELECT no, name, paused, moving FROM duly_queue")?;
     let mut rows = queues.query([])?;
     while let Some(row) = rows.next()? {
-        let count = QueueCounts { queue: row.get(1)?, paused: row.get(2)?, ..QueueCounts::default() };
+        let moving = row.get::<_, Option<String>>(3)?.as_deref().and_then(Moving::parse);
+        let count = QueueCounts { queue: row.get(1)?, paused: row.get(2)?, moving, ..QueueCounts::default() };
         counts.insert(row.get(0)?, count);
     }
     let mut add = |sql: &str, field: fn(&mut QueueCounts) -> &mut u64| -> rusqlite::Result<()> {

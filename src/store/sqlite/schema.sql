@@ -23,7 +23,8 @@ CREATE TABLE duly_mark (
 CREATE TABLE duly_queue (
   no     INTEGER PRIMARY KEY,
   name   TEXT NOT NULL UNIQUE,
-  paused INTEGER NOT NULL DEFAULT 0
+  paused INTEGER NOT NULL DEFAULT 0,
+  moving TEXT                             -- to another store: who moves it, who began, and where to
 ) STRICT;
 
 -- The body of every job, in whatever state.
@@ -125,6 +126,14 @@ CREATE TABLE duly_gone_1 (
   queue INTEGER NOT NULL,
   id    BLOB NOT NULL,
   PRIMARY KEY (queue, id)
+) STRICT, WITHOUT ROWID;
+
+-- What a move from another store into a queue has brought last, for whoever takes it up again.
+CREATE TABLE duly_marker (
+  queue    INTEGER NOT NULL,
+  begun_by BLOB NOT NULL,                 -- names the move
+  note     TEXT NOT NULL,
+  PRIMARY KEY (queue, begun_by)
 ) STRICT, WITHOUT ROWID;
 
 -- Nodes that have joined. Whether one lives is told by its slot in the directory beside the file, never by this row.

@@ -138,11 +138,17 @@ fn finish(tx: &Tx<'_>, queue: i64, end: &End, state: i64, attempts: u32) -> rusq
         place::free_unique(tx, queue, key, end.place)?;
     }
     let until = tx.now.saturating_add(millis(end.keep).saturating_mul(1_000));
-    tx.statement(
-        "INSERT INTO duly_ended (no, queue, state, until, ended, due, attempts, crashes)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-    )?
-    .execute(params![end.place, queue, state, until, tx.now, to_micros(end.due), attempts, end.crashes])?;
+    let due = to_micros(end.due);
+    tx.statement(place::INSERT_ENDED)?.execute(params![
+        end.place,
+        queue,
+        state,
+        until,
+        tx.now,
+        due,
+        attempts,
+        end.crashes
+    ])?;
     Ok(())
 }
 

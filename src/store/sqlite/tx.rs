@@ -59,6 +59,17 @@ impl<'c> Tx<'c> {
             .query_row([self.now], |row| row.get(0))
     }
 
+    /// The last fence that was drawn.
+    pub(super) fn last_fence(&self) -> rusqlite::Result<i64> {
+        self.mark("fence")
+    }
+
+    /// From now on fences are greater than this one too.
+    pub(super) fn raise_fence(&self, fence: i64) -> rusqlite::Result<()> {
+        self.statement("UPDATE duly_mark SET value = ?1 WHERE name = 'fence' AND value < ?1")?.execute([fence])?;
+        Ok(())
+    }
+
     /// The number of a queue, given at its first use.
     pub(super) fn queue(&self, name: &str) -> rusqlite::Result<i64> {
         if let Some(no) = self.known_queue(name)? {

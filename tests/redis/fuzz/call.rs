@@ -6,7 +6,7 @@ use super::make::{self, LEASE, World};
 use super::script::{Script, key};
 use super::state::{Hash, State};
 use super::words::{self, Bytes};
-use super::{pushes, settles};
+use super::{moves, pushes, settles};
 
 pub const CHANNEL: &str = "{q}:wake:";
 
@@ -66,7 +66,7 @@ impl Client<'_> {
     /// A call of this script. A script that nobody here knows how to call fails the test.
     pub fn call(mut self, script: &Script) -> Call {
         let mut keys = script.keys.clone();
-        let node = self.node();
+        let mut node = self.node();
         let mut args = Args::default();
         // Now and then the server's own clock, far in the past of what the state says.
         let manual = self.rng.u8(..20) > 0;
@@ -85,6 +85,15 @@ impl Client<'_> {
             "get" => args.add_all([self.job()]),
             "remove" => self.remove(&mut args),
             "reschedule" => self.reschedule(&mut args),
+            "set_moving" => {
+                node = moves::mover(&mut self, &node);
+                moves::mark(&mut self, &node, &mut args);
+            }
+            "move_in" => moves::into(&mut self, &mut args),
+            "move_out" => {
+                node = moves::mover(&mut self, &node);
+                moves::out(&mut self, &node, &mut args);
+            }
             "page" => keys[2] = self.page(&mut args),
             "register" => args.add_all(["q"]),
             "counts" | "nodes" => {}

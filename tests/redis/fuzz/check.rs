@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::call::Call;
 use super::make::HISTORY;
+use super::moves;
 use super::state::{Place, State};
 use super::words::{self, shown};
 
@@ -137,8 +138,9 @@ fn gone_is_gone(state: &State) -> Verdict {
 /// What no script may do, whatever state it finds.
 pub fn step(call: &Call, before: &State, after: &State) -> Verdict {
     let remembered = |id: &Vec<u8>| after.gone.iter().any(|half| half.contains(id));
-    let went = before.job.keys().filter(|id| !after.job.contains_key(*id));
+    let went = before.job.keys().filter(|id| !after.job.contains_key(*id) && call.script != "move_out");
     none(went.filter(|id| !remembered(id)), |id| format!("{} went and is not remembered", shown(id)))?;
+    moves_are_respected(call, before, after)?;
     keys_are_freed_by_their_own(before, after)?;
     holds_are_respected(call, before, after)
 }
@@ -156,13 +158,36 @@ pub fn sound_step(call: &Call, before: &State, after: &State) -> Verdict {
 
 fn keys_are_freed_by_their_own(before: &State, after: &State) -> Verdict {
     let places = after.places();
-    let waits = |id: &Vec<u8>| {
-        after.job.contains_key(id) && places.get(id).is_some_and(|at| at.iter().all(Place::is_unfinished))
-    };
+    // One that was not there has no key to lose, although somebody may have left its name behind.
+    let stays = |id: &Vec<u8>| before.job.contains_key(id) && after.job.contains_key(id);
+    let waits = |id: &Vec<u8>| stays(id) && places.get(id).is_some_and(|at| at.iter().all(Place::is_unfinished));
     let freed = before.unique.iter().filter(|(name, id)| after.unique.get(*name) != Some(*id));
     none(freed.filter(|(_, id)| waits(id)), |(name, id)| {
         format!("{} was taken from {}, which has not ended", shown(name), shown(id))
     })
+}
+
+/// What is moving keeps still, but for its mover; what arrives, arrives behind the note that its mover knows.
+fn moves_are_respected(call: &Call, before: &State, after: &State) -> Verdict {
+    let mark = before.conf.get(&b"moving"[..]);
+    let (held, changed) = (after.held != before.held, after.job != before.job || after.meta != before.meta);
+    let by = |script: &str| call.script == script;
+    if mark.is_some() && ((by("claim") && held) || ((by("remove") || by("reschedule")) && changed)) {
+        return Err("the queue is moving, and did not keep still".into());
+    }
+    if by("move_out") && changed && mark.is_none_or(|mark| mark[..36] != *call.node.as_bytes()) {
+        return Err("moved out, and not by its mover".into());
+    }
+    let here = moves::note(before);
+    if by("move_in") && after != before && here != call.args[3] && here != call.args[4] {
+        return Err("moved in behind a note that is not here".into());
+    }
+    if !by("move_in") || after.job.len() == before.job.len() {
+        return Ok(());
+    }
+    let known = |id: &Vec<u8>| before.gone.iter().any(|half| half.contains(id)) || after.job.contains_key(id);
+    let left_out = moves::ids(&call.args).into_iter().filter(|id| !known(id));
+    none(left_out, |id| format!("{} did not move in with the others", shown(&id)))
 }
 
 /// A hold ends by its node's own word, or when its lease is over.

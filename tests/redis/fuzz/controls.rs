@@ -34,6 +34,16 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("push_checked", " + redis.call('SISMEMBER', KEYS[15], id)", "", "not any more"),
     ("prune", "tonumber(meta:sub(from, from + 9)) or 0", "tonumber(meta:sub(from, from + 9))", "has written before"),
     ("prune", "redis.call('HDEL', KEYS[3], id)", "", "history"),
+    ("claim", "conf[1] or conf[2]", "conf[1]", "did not keep still"),
+    ("remove", "redis.call('HEXISTS', KEYS[1], 'moving') == 1", "false", "did not keep still"),
+    ("move_out", "(conf[1] or ''):sub(1, 36) ~= ARGV[2]", "not conf[1]", "not by its mover"),
+    ("move_out", "redis.call('LREM', list, 1, ready_ticket)", "", "has a record"),
+    ("move_out", "if redis.call('SREM', KEYS[10], ticket) == 0 then", "if false then", ""),
+    ("move_in", "if note ~= ARGV[4] then", "if false then", "a note that is not here"),
+    ("move_in", "holder and redis.call('HEXISTS', KEYS[1], holder) == 1", "false", "which has not ended"),
+    ("move_in", "if #taken > 0 then", "if false then", "did not move in with the others"),
+    ("move_in", "arrive(place, is_stale)", "arrive(place, false)", "not any more"),
+    ("move_in", "redis.call('LREM', KEYS[list], 1, ticket)", "", ""),
 ];
 
 #[test]

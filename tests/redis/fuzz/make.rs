@@ -81,6 +81,12 @@ pub fn sound(rng: &mut Rng, world: &World) -> State {
     state
 }
 
+/// A queue that is moving to another store.
+pub fn mark(state: &mut State, world: &World) {
+    let (mover, began) = (&world.nodes[0], &world.nodes[world.nodes.len() - 1]);
+    state.conf.insert("moving".into(), format!("{mover}{began}elsewhere").into());
+}
+
 /// Nodes whose lease runs, is over, or was given up.
 fn join(rng: &mut Rng, state: &mut State, world: &World) {
     for node in &world.nodes {

@@ -13,6 +13,7 @@ mod call;
 mod check;
 mod controls;
 mod make;
+mod moves;
 mod pushes;
 mod script;
 mod settles;
@@ -36,6 +37,9 @@ const STEPS: usize = 6;
 /// So many rounds are run however long they take, and so many runs of each script are the least that is worth a word.
 const ROUNDS_MIN: u64 = 150;
 const RUNS_MIN: usize = 10;
+
+/// Of so many rounds one begins with a queue that is moving to another store.
+const MOVING_ONE_IN: u64 = 4;
 
 #[test]
 fn no_script_fails_or_breaks_anything_on_redis() {
@@ -88,6 +92,9 @@ impl Fuzz {
         let rng = &mut Rng::with_seed(seed);
         let world = make::world(rng);
         let mut state = make::sound(rng, &world);
+        if seed % MOVING_ONE_IN == 1 {
+            make::mark(&mut state, &world);
+        }
         if rng.u8(..3) == 0 {
             (0..rng.usize(1..4)).for_each(|_| make::flaw(rng, &mut state, &world));
         }

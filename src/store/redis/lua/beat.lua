@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 lease 3 since 4 due 5 stale 6 job 7 idle 8 nodes 9-12 ready
 -- ARGV 1 now|'' 2 node 3 lease 4 about the node 5 how soon a lease must end to be told
 -- Returns { now, holds, anything(1|0), { node, microseconds until its lease ends, holds } of others }
--- include now, text, dismiss
+-- include now, text, closed, dismiss
 local SUSPECTS = 20
 local node, lease = ARGV[2], tonumber(ARGV[3])
 local own = tonumber(redis.call('ZSCORE', KEYS[2], node))
@@ -26,6 +26,5 @@ for i = 1, #ending, 2 do
 end
 local next_due = tonumber(redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2])
 local any = (next_due and next_due <= now) or redis.call('EXISTS', KEYS[9], KEYS[10], KEYS[11], KEYS[12]) > 0
-local paused = redis.call('HGET', KEYS[1], 'paused')
 local holds = tonumber(redis.call('HGET', KEYS[1], node)) or 0
-return { now, holds, any and not paused and 1 or 0, others }
+return { now, holds, any and not closed(KEYS[1]) and 1 or 0, others }

@@ -5,7 +5,8 @@
 -- Returns { now, fence, more, next due|'', rank, { ticket }, { record }, { meta of those with one } }
 -- include now, text, wake, spread, take, hold
 local node, most, move_most = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local paused, stale, last, holds = unpack(redis.call('HMGET', KEYS[1], 'paused', 'stale', 'fence', node))
+local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'stale', 'fence', node)
+local closed, stale, last, holds = conf[1] or conf[2], unpack(conf, 3)
 local next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
 local fence = text(math.max((tonumber(last) or 0) + 1, now))
 local ids, held, worried, values = {}, {}, {}, {}
@@ -24,14 +25,14 @@ function hand.add(ticket, flag)
 end
 
 local moved, more, rank, records, metas = 0, 0, 0, {}, {}
-if not paused and next_due and tonumber(next_due) <= now then
+if not closed and next_due and tonumber(next_due) <= now then
   local due = redis.call('ZRANGE', KEYS[5], '-inf', now, 'BYSCORE', 'LIMIT', 0, move_most)
   moved = #due
   redis.call('ZREM', KEYS[5], unpack(due))
   spread('RPUSH', 10, due)
   next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
 end
-if not paused then
+if not closed then
   take(hand, most, stale)
 end
 if #ids > 0 then

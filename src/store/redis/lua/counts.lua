@@ -2,7 +2,7 @@
 -- counts: how many jobs of a queue are in which state.
 -- KEYS 1 conf 2 held 3 due 4 done 5 dead 6 stale 7-10 ready
 -- ARGV 1 now|''
--- Returns { now, paused, scheduled, ready, running, done, dead }
+-- Returns { now, paused, where it is moving to|'', scheduled, ready, running, done, dead }
 -- include now
 local ready = -redis.call('SCARD', KEYS[6])
 for list = 7, 10 do
@@ -11,6 +11,7 @@ end
 return {
   now,
   redis.call('HEXISTS', KEYS[1], 'paused'),
+  redis.call('HGET', KEYS[1], 'moving') or '',
   redis.call('ZCARD', KEYS[3]),
   ready,
   redis.call('HLEN', KEYS[2]),

@@ -26,7 +26,9 @@ for n = unique_at, #ARGV, 3 do
   local holder, id = redis.call('HGET', KEYS[12], ARGV[n]), ARGV[n + 1]
   local record = holder and redis.call('HGET', KEYS[1], holder)
   if record then
-    if ARGV[n + 2] == 'k' or redis.call('HEXISTS', KEYS[11], holder) == 1 then
+    -- Neither under its holder's feet, nor when it may be on its way to another store.
+    local fixed = redis.call('HEXISTS', KEYS[11], holder) + redis.call('HEXISTS', KEYS[8], 'moving')
+    if ARGV[n + 2] == 'k' or fixed > 0 then
       refused[#refused + 1] = id
       refused[#refused + 1] = holder
     else

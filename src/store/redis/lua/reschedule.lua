@@ -2,7 +2,7 @@
 -- reschedule: gives a job that is not running a new due moment; one that has ended starts over.
 -- KEYS 1 held 2 job 3 meta 4 due 5 done 6 dead 7 unique 8 stale 9 idle 10-13 ready 14 conf
 -- ARGV 1 now|'' 2 channel 3 id 4 due ('+n': microseconds from now) 5 unique key|''
--- Returns { now, 'moved' | 'running' | 'none' | id of the other job that has the key }
+-- Returns { now, 'moved' | 'running' | 'moving' | 'none' | id of the other job that has the key }
 -- include now, text, wake, read, ticket
 local id, key = ARGV[3], ARGV[5]
 local record = redis.call('HGET', KEYS[2], id)
@@ -11,6 +11,9 @@ if not record then
 end
 if redis.call('HEXISTS', KEYS[1], id) == 1 then
   return { now, 'running' }
+end
+if redis.call('HEXISTS', KEYS[14], 'moving') == 1 then
+  return { now, 'moving' }
 end
 local meta = redis.call('HGET', KEYS[3], id)
 local ended = redis.call('ZSCORE', KEYS[5], id) or redis.call('ZSCORE', KEYS[6], id)

@@ -1,0 +1,84 @@
+//! Arguments of the scripts that move jobs to another store and from one.
+
+use super::call::{Args, CHANNEL, Client};
+use super::make::{self, LEASE};
+use super::state::State;
+use super::words::{self, Bytes};
+
+/// The field of the one move into this queue, and the notes that its movers leave.
+pub const NOTE: &str = "note:00000000-0000-7000-8000-000000000000";
+const NOTES: &[&str] = &["", "one", "two"];
+
+/// Marks the queue for this mover, or takes the mark away.
+pub fn mark(client: &mut Client<'_>, mover: &str, args: &mut Args) {
+    args.add(CHANNEL).add(mover).add(if client.rng.bool() { "elsewhere" } else { "" });
+}
+
+/// The mover for whom the queue is marked, or another.
+pub fn mover(client: &mut Client<'_>, other: &str) -> String {
+    let mark = client.state.conf.get(&b"moving"[..]).filter(|_| client.rng.u8(..6) > 0);
+    mark.map_or_else(|| other.to_owned(), |mark| String::from_utf8_lossy(&mark[..36]).into_owned())
+}
+
+/// Some jobs go, each as it is known to have been pushed; some of them are not there, or were pushed again.
+pub fn out(client: &mut Client<'_>, mover: &str, args: &mut Args) {
+    args.add(mover);
+    for _ in 0..client.amount(500) {
+        let pushed = if client.rng.u8(..8) == 0 { 6 } else { 5 };
+        args.add(client.job()).number(pushed);
+    }
+}
+
+/// Some jobs come, new ones and such as are here or were; with a note that most often follows the one that is here.
+pub fn into(client: &mut Client<'_>, args: &mut Args) {
+    let here = note(client.state);
+    let was = if client.rng.u8(..6) == 0 { pick(client, NOTES).into() } else { here };
+    args.add(CHANNEL).add(NOTE).add(was).add(pick(client, NOTES)).number(client.now + client.rng.i64(-LEASE..LEASE));
+    let mut ids: Vec<Bytes> = (0..client.amount(500)).map(|_| coming(client)).collect();
+    ids.sort();
+    ids.dedup();
+    let mut keys = client.world.keys.clone();
+    for id in ids {
+        // No two unfinished jobs of one store have one key.
+        let key = if client.rng.u8(..3) == 0 { keys.pop().unwrap_or_default() } else { String::new() };
+        job(client, &id, &key, args);
+    }
+}
+
+/// The note that is here.
+pub fn note(state: &State) -> Bytes {
+    state.conf.get(NOTE.as_bytes()).cloned().unwrap_or_default()
+}
+
+/// The ids of jobs that come, from the arguments.
+pub fn ids(args: &[Bytes]) -> Vec<Bytes> {
+    let (mut ids, mut at) = (Vec::new(), 6);
+    while let (Some(id), Some(failures)) = (args.get(at), args.get(at + 7)) {
+        ids.push(id.clone());
+        at += 8 + String::from_utf8_lossy(failures).parse::<usize>().expect("a number");
+    }
+    ids
+}
+
+fn pick<'t>(client: &mut Client<'_>, of: &[&'t str]) -> &'t str {
+    of[client.rng.usize(..of.len())]
+}
+
+fn coming(client: &mut Client<'_>) -> Bytes {
+    if client.rng.bool() { client.job() } else { make::id(client.rng) }
+}
+
+/// id, ready ticket, record, meta, where it is, due or until, unique key, how many failures, each of them.
+fn job(client: &mut Client<'_>, id: &[u8], key: &str, args: &mut Args) {
+    let (priority, place) = (client.rng.u8(..4), pick(client, &["r", "s", "d", "b"]));
+    let failures = if client.rng.u8(..3) == 0 { client.rng.u32(..51) } else { 0 };
+    let in_trouble = failures > 0 || place == "b";
+    let meta =
+        words::Meta { due: client.now, moved: client.now, attempts: failures, failures, ..words::Meta::default() };
+    let unfinished = ["r", "s"].contains(&place);
+    args.add(id).add(words::ready_ticket(id, priority, in_trouble.then_some(0)));
+    args.add(words::record(priority, key, "{}")).add(if in_trouble { meta.text() } else { Bytes::new() });
+    args.add(place).number(make::moment(client.rng, client.now)).add(if unfinished { key } else { "" });
+    args.number(failures);
+    args.add_all((0..failures).map(|n| format!("{:016}{}", client.now, words::failure(n + 1, &"n".repeat(36)))));
+}
