@@ -16,7 +16,7 @@ use crate::worker::Worker;
 pub struct Duly {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: Arc<Options>,
-    url: Arc<str>,
+    pub(crate) url: Arc<str>,
 }
 
 /// Options for [`Duly::open`] that are easier written in code than in a URL.

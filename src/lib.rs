@@ -40,6 +40,7 @@ mod error;
 mod event;
 mod handler;
 mod job;
+mod moving;
 mod node;
 mod patience;
 mod push;
@@ -53,6 +54,7 @@ pub use error::{Error, Result, Source};
 pub use event::{Event, Tally};
 pub use handler::{Args, Ctx, IntoAnswer};
 pub use job::{Failure, Fence, Held, Job, JobId, Outcome, Priority, Record, State};
+pub use moving::{Move, Progress, QueueMoved};
 pub use node::{BEAT, LEASE, Node, NodeId, NodeRecord};
 pub use push::{
     ARGS_BYTES_MAX, Conflict, DEFAULT_QUEUE, Due, MAX_ATTEMPTS, NAME_BYTES_MAX, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed,
@@ -79,4 +81,6 @@ mod documents {
     struct Workers;
     #[doc = include_str!("../docs/guide/testing.md")]
     struct Testing;
+    #[doc = include_str!("../docs/guide/moving.md")]
+    struct Moving;
 }

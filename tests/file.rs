@@ -194,3 +194,18 @@ async fn what_survives_is_told_as_the_store_was_opened() {
     assert!(second.contains("may cost the last second") && second.contains("durability=second"), "{second}");
     assert!(told(":memory:".into()).await.contains("in memory only"));
 }
+
+#[tokio::test]
+async fn a_file_from_before_queues_could_move_gets_what_that_needs() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("duly.db");
+    let url = file.to_str().expect("plain");
+    Duly::open(url).await.expect("opens").push(Push::new("kind", "{}")).await.expect("pushes");
+    let conn = duly::rusqlite::Connection::open(&file).expect("opens");
+    conn.execute_batch("ALTER TABLE duly_queue DROP COLUMN moving; DROP TABLE duly_marker").expect("as it was");
+    drop(conn);
+    let (old, new) = (Duly::open(url).await.expect("opens"), Duly::open(":memory:").await.expect("opens"));
+    assert_eq!(old.move_to(&new).run().await.expect("moves")[0].ready, 1);
+    new.move_to(&old).run().await.expect("moves back");
+    assert_eq!(old.counts().await.expect("counts")[0].ready, 1);
+}

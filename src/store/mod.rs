@@ -24,7 +24,7 @@ pub mod sqlite;
 
 pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
 pub use open::{Durability, StoreUrl, duration};
-pub(crate) use open::{Options, open};
+pub(crate) use open::{Options, open, place_of};
 
 /// Most jobs in one claim.
 pub const CLAIM_MAX: usize = 1_000;

@@ -153,6 +153,19 @@ impl fmt::Display for StoreUrl {
     }
 }
 
+/// Where a store is, and nothing else of its URL: a file by its whole path, a server with the prefix of the keys.
+pub(crate) fn place_of(url: &str, options: &Options) -> String {
+    let place = url.split_once('?').map_or(url, |(place, _)| place);
+    match parse_target(place) {
+        Ok(Target::File(path)) => path.canonicalize().unwrap_or(path).display().to_string(),
+        Ok(target) if target.is_server() && options.prefix != PREFIX => {
+            format!("{}?prefix={}", StoreUrl { target, options: String::new() }, options.prefix)
+        }
+        Ok(target) => StoreUrl { target, options: String::new() }.to_string(),
+        Err(_) => String::new(),
+    }
+}
+
 /// A path, `sqlite:PATH`, `:memory:` or the URL of a server, each with `?name=value&...` behind it.
 pub(crate) fn parse(url: &str, options: Options) -> Result<(Target, Options)> {
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
@@ -338,6 +351,19 @@ mod tests {
             shown("redis+sentinel://me:secret@a,b/m?sentinel_password=secret&prefix=x"),
             "redis+sentinel://a:26379,b:26379/m?prefix=x"
         );
+    }
+
+    #[test]
+    fn a_place_is_the_same_whatever_the_options() {
+        let place = |url: &str| place_of(url, &parse(url, Options::default()).expect("a good URL").1);
+        assert_eq!(place("/none/a.db?keep=1h"), place("sqlite:///none/a.db"));
+        let here = std::env::current_dir().expect("somewhere").canonicalize().expect("there");
+        assert_eq!(place("Cargo.toml"), here.join("Cargo.toml").display().to_string());
+        #[cfg(feature = "redis")]
+        {
+            assert_eq!(place("redis://me:secret@a?keep=1h"), "redis://a:6379");
+            assert_eq!(place("redis://a/2?lease=5s&prefix=app"), "redis://a:6379/2?prefix=app");
+        }
     }
 
     proptest! {

@@ -77,6 +77,7 @@ async fn a_whole_life(url: &str) {
     work(&duly, ids).await;
     looks_and_moves(&duly).await;
     takes_back(&*duly.store()).await;
+    moves_away_and_back(&duly).await;
 }
 
 /// Every kind of push; answers how many jobs wait.
@@ -231,4 +232,20 @@ async fn where_config_is_forbidden_it_starts_and_says_unknown() {
     let health = duly.health().await.expect("tells");
     assert!(health.durability.starts_with("Unknown"), "{}", health.durability);
     duly.push(Push::new("ok", "{}")).await.expect("pushes");
+}
+
+/// Everything to another store and back, past tickets that nobody needs any more.
+async fn moves_away_and_back(duly: &Duly) {
+    let away = Duly::open(":memory:").await.expect("opens");
+    for _ in 0..2 {
+        let first = duly.push(Push::new("ok", "{}").queue("moves")).await.expect("pushes").id();
+        duly.push_all([Push::new("ok", "{}").queue("moves"), Push::new("ok", "{}").queue("moves")])
+            .await
+            .expect("pushes");
+        duly.remove(first).await.expect("removes");
+        duly.move_to(&away).run().await.expect("moves away");
+        away.move_to(duly).run().await.expect("moves back");
+    }
+    let counts = duly.counts().await.expect("counts");
+    assert_eq!(counts.iter().find(|count| count.queue == "moves").map(|count| count.ready), Some(4));
 }

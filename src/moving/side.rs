@@ -1,0 +1,96 @@
+//! One of the two stores, asked with patience: everything that a mover asks can be asked again, also when nobody knows
+//! what became of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use crate::error::{Error, Result};
+use crate::job::JobId;
+use crate::node::{Node, NodeId, NodeRecord};
+use crate::store::{Beaten, Claim, Claimed, Filter, Marked, MoveIn, MovedIn, Page, QueueCounts, Store};
+
+/// How often a store that fails is asked.
+const TRIES_MAX: u32 = 6;
+/// The first wait before it is asked again; doubles.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
+/// A store at one end of a move.
+#[derive(Clone)]
+pub(super) struct Side {
+    store: Arc<dyn Store>,
+    /// How many more questions a test allows, to both sides together.
+    calls_left: Option<Arc<AtomicU64>>,
+}
+
+macro_rules! patiently {
+    ($side:ident, $ask:expr) => {{
+        $side.count()?;
+        let (mut tries, mut pause) = (1, PAUSE_MIN);
+        loop {
+            match $ask.await {
+                Err(error) if error.is_retryable() && tries < TRIES_MAX => {
+                    tracing::warn!(%error, again_in = ?pause, "a store failed while jobs were moved");
+                    tokio::time::sleep(pause).await;
+                    (tries, pause) = (tries + 1, pause * 2);
+                }
+                answer => break answer,
+            }
+        }
+    }};
+}
+
+impl Side {
+    pub(super) fn new(store: Arc<dyn Store>, calls_left: Option<Arc<AtomicU64>>) -> Self {
+        Side { store, calls_left }
+    }
+
+    fn count(&self) -> Result<()> {
+        let Some(left) = &self.calls_left else {
+            return Ok(());
+        };
+        let one_less = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        one_less.map(drop).map_err(|_| Error::Conflict("killed on demand".to_owned()))
+    }
+
+    pub(super) async fn counts(&self) -> Result<Vec<QueueCounts>> {
+        patiently!(self, self.store.counts())
+    }
+
+    pub(super) async fn list(&self, filter: Filter) -> Result<Page> {
+        patiently!(self, self.store.list(filter.clone()))
+    }
+
+    pub(super) async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed> {
+        patiently!(self, self.store.claim(node, claim.clone()))
+    }
+
+    pub(super) async fn beat(&self, node: &Node) -> Result<Beaten> {
+        patiently!(self, self.store.beat(node))
+    }
+
+    pub(super) async fn nodes(&self) -> Result<Vec<NodeRecord>> {
+        patiently!(self, self.store.nodes())
+    }
+
+    pub(super) async fn pause(&self, queue: &str) -> Result<bool> {
+        patiently!(self, self.store.pause(queue, true))
+    }
+
+    pub(super) async fn set_moving(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked> {
+        patiently!(self, self.store.set_moving(queue, mover, to))
+    }
+
+    pub(super) async fn move_in(&self, batch: &MoveIn) -> Result<MovedIn> {
+        patiently!(self, self.store.move_in(batch.clone()))
+    }
+
+    pub(super) async fn move_out(
+        &self,
+        queue: &str,
+        mover: NodeId,
+        jobs: &[(JobId, SystemTime)],
+    ) -> Result<Option<usize>> {
+        patiently!(self, self.store.move_out(queue, mover, jobs.to_vec()))
+    }
+}
