@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::output::Format;
-use crate::{child, demo, jobs, nodes, push, queues, work};
+use crate::{child, demo, jobs, moving, nodes, push, queues, work};
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 ok, 1 failure, 2 wrong usage or input, 3 not found, 4 conflict, 5 store unreachable, 124 timed out.
@@ -109,6 +109,7 @@ pub(crate) enum Verb {
     Queues(queues::Queues),
     #[command(subcommand)]
     Nodes(nodes::Nodes),
+    Move(moving::Move),
     Doctor(crate::doctor::Doctor),
     Demo(demo::Demo),
     /// Say which version this is

@@ -13,6 +13,7 @@ mod exec;
 mod exit;
 mod jobs;
 mod logs;
+mod moving;
 mod nodes;
 mod notify;
 mod output;
@@ -87,6 +88,7 @@ async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Jobs(verb) => jobs::run(verb, &setup).await,
         Verb::Queues(verb) => queues::run(verb, &setup).await,
         Verb::Nodes(verb) => nodes::run(verb, &setup).await,
+        Verb::Move(verb) => moving::run(verb, &setup).await,
         Verb::Doctor(doctor) => doctor::run(&setup, &doctor).await,
         Verb::Demo(verb) => demo::run(verb, &setup).await,
         Verb::DemoWorker(verb) => demo::worker::run(verb, &setup).await,

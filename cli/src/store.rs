@@ -32,12 +32,13 @@ pub(crate) async fn open_or_make(setup: &Setup) -> anyhow::Result<Duly> {
 
 /// Opens a store that must be there: whoever only looks must not leave an empty file at a mistyped path.
 pub(crate) async fn open(setup: &Setup) -> anyhow::Result<Duly> {
-    let url = url(setup)?;
-    if let Some(file) = StoreUrl::parse(&url)?.file().filter(|file| !file.exists()) {
-        return Err(Fail::new(
-            exit::STORE,
-            format!("no store at {}: push a job first, or name another with --store", file.display()),
-        ));
+    open_at(&url(setup)?, "push a job first, or name another with --store").await
+}
+
+/// The same for the store of this URL, with words about what to do if it is not there.
+pub(crate) async fn open_at(url: &str, hint: &str) -> anyhow::Result<Duly> {
+    if let Some(file) = StoreUrl::parse(url)?.file().filter(|file| !file.exists()) {
+        return Err(Fail::new(exit::STORE, format!("no store at {}: {hint}", file.display())));
     }
     Ok(Duly::open(url).await?)
 }

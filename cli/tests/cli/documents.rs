@@ -70,6 +70,7 @@ fn the_reference_names_every_verb_and_option() {
         &["queues", "pause"],
         &["queues", "resume"],
         &["nodes", "ls"],
+        &["move"],
         &["doctor"],
         &["demo"],
         &["version"],

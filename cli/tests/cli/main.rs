@@ -4,6 +4,7 @@ mod bed;
 mod codes;
 mod demo;
 mod documents;
+mod moving;
 mod output;
 mod push;
 mod settings;

@@ -1,0 +1,137 @@
+//! `duly move`, as people and scripts meet it.
+
+use std::collections::BTreeSet;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, until};
+
+/// Far more jobs than go in one batch.
+const MANY: usize = 3_000;
+
+fn ids(bed: &Bed, store: &str) -> Vec<String> {
+    let mut ids = Vec::new();
+    let mut cursor: Option<String> = None;
+    loop {
+        let mut args = vec!["jobs", "ls", "--store", store, "--limit", "1000", "--json"];
+        args.extend(cursor.iter().flat_map(|cursor| ["--cursor", cursor.as_str()]));
+        let page = bed.run(&args).ok().json();
+        let jobs = page["jobs"].as_array().expect("jobs").iter();
+        ids.extend(jobs.map(|job| job["id"].as_str().expect("an id").to_owned()));
+        cursor = page["next"].as_str().map(str::to_owned);
+        if cursor.is_none() {
+            return ids;
+        }
+    }
+}
+
+fn push_many(bed: &Bed) -> BTreeSet<String> {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let path = bed.path("duly.db").display().to_string();
+    let pushed = runtime.block_on(async move {
+        let duly = duly::Duly::open(path).await.expect("opens");
+        duly.push_all((0..MANY).map(|n| duly::Push::new("mail", n.to_string()))).await.expect("pushes")
+    });
+    pushed.iter().map(|pushed| pushed.id().to_string()).collect()
+}
+
+#[test]
+fn all_jobs_move() {
+    let bed = Bed::new();
+    let id = bed.push(&["mail", "{\"to\":\"ada\"}"]);
+    bed.push(&["mail", "--in", "1h", "--queue", "post"]);
+    let before = bed.job(&id);
+    let ran = bed.run(&["move", "--from", "duly.db", "--to", "new.db"]).ok();
+    assert!(ran.err.contains("moved 2 jobs to new.db"), "{ran:?}");
+    let rows: Vec<Vec<&str>> = ran.out.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["QUEUE", "READY", "SCHEDULED", "DEAD", "DONE"]);
+    assert_eq!(rows[1..], [["default", "1", "0", "0", "0"], ["post", "0", "1", "0", "0"]]);
+    assert_eq!(bed.run(&["jobs", "get", &id, "--store", "new.db", "--json"]).ok().json(), before);
+    bed.run(&["jobs", "get", &id]).failed(3, &id);
+
+    let again = bed.run(&["move", "--from", "duly.db", "--to", "new.db"]).ok();
+    assert!(again.err.contains("moved 0 jobs"), "{again:?}");
+    let back = bed.run(&["move", "--from", "new.db", "--to", "duly.db", "--queue", "post", "--json"]).ok();
+    let moved = back.json();
+    assert_eq!((&moved["moved"], &moved["queues"][0]["queue"]), (&json!(1), &json!("post")));
+    assert_eq!(moved["queues"][0]["scheduled"], 1);
+    let quiet = bed.run(&["move", "-q", "--from", "new.db", "--to", "duly.db", "-o", "ndjson"]).ok();
+    let lines: Vec<Value> = quiet.out.lines().map(|line| serde_json::from_str(line).expect("json")).collect();
+    assert_eq!((&lines[0]["queue"], &lines[0]["ready"]), (&json!("default"), &json!(1)));
+    assert_eq!(quiet.err, "");
+}
+
+#[test]
+fn what_cannot_be_moved_is_told() {
+    let bed = Bed::new();
+    bed.run(&["move", "--from", "duly.db"]).failed(2, "--to");
+    bed.run(&["move", "--from", "none.db", "--to", "new.db"]).failed(5, "no store at none.db");
+    bed.push(&["mail"]);
+    bed.run(&["move", "--from", "mysql://host", "--to", "new.db"]).failed(2, "--from");
+    bed.run(&["move", "--from", "duly.db", "--to", "mysql://host"]).failed(2, "--to");
+    bed.run(&["move", "--from", "duly.db", "--to", "none/new.db"]).failed(5, "make it first");
+    bed.run(&["move", "--from", "duly.db", "--to", "./duly.db?keep=1h"]).failed(2, "is the store that the jobs are in");
+    bed.run(&["move", "--store", "duly.db", "--from", "duly.db", "--to", "new.db"]).failed(2, "not --store");
+    assert!(!bed.path("new.db").exists(), "nothing was made in vain");
+    bed.run(&["move", "--from", "duly.db", "--to", "new.db", "--queue", "none"]).failed(3, "none");
+
+    let conn = duly::rusqlite::Connection::open(bed.path("new.db")).expect("SQLite");
+    conn.execute("UPDATE duly_meta SET value = '0' WHERE name = 'format'", []).expect("written");
+    drop(conn);
+    bed.run(&["move", "--from", "duly.db", "--to", "new.db"]).failed(5, "unknown format");
+    assert_eq!(ids(&bed, "duly.db").len(), 1);
+}
+
+#[test]
+fn killed_again_and_again_it_moves_everything_once() {
+    let bed = Bed::new();
+    let pushed = push_many(&bed);
+    let arrived =
+        || bed.path("new.db").exists() && bed.run(&["queues", "ls", "--store", "new.db"]).out.contains("default");
+    let mut killed = 0;
+    for _ in 0..4 {
+        let mover = bed.start(&["move", "--from", "duly.db", "--to", "new.db"]);
+        if killed == 0 {
+            until("jobs arrive", arrived);
+        } else {
+            std::thread::sleep(std::time::Duration::from_millis(30 * killed));
+        }
+        mover.signal(Signal::KILL);
+        killed += u64::from(mover.wait().code.is_none());
+    }
+    assert!(killed > 0, "it was too fast");
+    bed.run(&["move", "--from", "duly.db", "--to", "new.db"]).ok();
+    let found = ids(&bed, "new.db");
+    assert_eq!(found.len(), MANY, "none twice");
+    assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), pushed, "none lost");
+    assert_eq!(ids(&bed, "duly.db").len(), 0);
+}
+
+#[test]
+fn an_interrupted_move_says_how_to_go_on() {
+    let bed = Bed::new();
+    bed.push(&["--", "sh", "-c", "touch runs; sleep 60"]);
+    bed.push(&["mail"]);
+    let worker = bed.start(&["work", "--concurrency", "1", "--grace", "0"]);
+    until("the job runs", || bed.path("runs").exists());
+    let mover = bed.start(&["move", "--from", "duly.db", "--to", "new.db"]);
+    let listed = || bed.run(&["queues", "ls"]).ok().out;
+    until("the queue is moving", || listed().contains("moving to"));
+    until("the mover waits", || bed.run(&["queues", "ls", "--store", "new.db"]).code == Some(0));
+    mover.signal(Signal::INT);
+    let ran = mover.wait().failed(1, "run the same command again");
+    assert!(!ran.err.contains("moved"), "{ran:?}");
+
+    let resumed = bed.run(&["queues", "resume", "default"]).ok();
+    assert!(resumed.err.contains("but it is moving to"), "{resumed:?}");
+    let queues = bed.run(&["queues", "ls", "--json"]).ok().json();
+    assert!(queues[0]["moving"]["to"].as_str().expect("somewhere").ends_with("new.db"), "{queues}");
+    worker.signal(Signal::TERM);
+    worker.wait().ok();
+    bed.run(&["jobs", "rm", &ids(&bed, "duly.db")[0]]).failed(4, "moving");
+
+    let resumed = bed.run(&["queues", "resume", "default", "--abandon-move"]).ok();
+    assert!(!resumed.err.contains("but") && !listed().contains("moving"), "{resumed:?}");
+    assert!(bed.run(&["move", "--from", "duly.db", "--to", "new.db"]).ok().err.contains("moved 2 jobs"));
+}
