@@ -17,8 +17,8 @@ pub(super) struct QueueKeys {
     /// Where a Cluster keeps them.
     pub(super) slot: u16,
     /// Hash: `paused`; `moving` (who moves it, who began, where to); the `note:` of each move into it; the last `fence`;
-    /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; and how many jobs each node
-    /// holds.
+    /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; `sealed`, which a
+    /// push writes that waits for replicas; and how many jobs each node holds.
     pub(super) conf: String,
     /// Hash: id to record, written once.
     pub(super) job: String,

@@ -176,7 +176,7 @@ impl Batch<'_> {
                 }
             }
         }
-        let value = self.deliver(store, Some(script), &[cmd]).await?;
+        let value = store.deliver(self.keys, Some(script), &[cmd]).await?;
         store.reply("push", value)
     }
 
@@ -201,7 +201,7 @@ impl Batch<'_> {
         let mut idle = redis::cmd("ZPOPMAX");
         idle.arg(&self.keys.idle);
         cmds.push(idle);
-        let answer = self.deliver(store, None, &cmds).await?;
+        let answer = store.deliver(self.keys, None, &cmds).await?;
         let Value::Array(mut answers) = answer else {
             return Ok(None);
         };
@@ -209,13 +209,6 @@ impl Batch<'_> {
             nodes::wake(store, self.keys, node).await;
         }
         Ok(Some(Reply::nothing_in_the_way("push", now)))
-    }
-
-    async fn deliver(&self, store: &Redis, script: Option<&Script>, cmds: &[Cmd]) -> Result<Value> {
-        let mut seal = redis::cmd("HSET");
-        seal.arg(&self.keys.conf).arg("sealed").arg(1);
-        let confirm = Some((&seal, store.options.replicas)).filter(|(_, replicas)| *replicas > 0);
-        store.link.push(self.keys.slot, script, cmds, confirm).await
     }
 
     fn by_priority(&self) -> [Vec<usize>; 4] {
