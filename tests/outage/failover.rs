@@ -1,9 +1,20 @@
 //! A master that dies, and a replica that takes its place. With `replicas=1` nothing acknowledged is lost.
 
-use duly::JobId;
+use std::time::Duration;
+
+use duly::store::{Claim, Wake};
+use duly::{Duly, JobId, Node, Push};
 
 use crate::servers::{Binary, Cluster, Fsync, Options, Sentinel};
 use crate::storm::Storm;
+
+/// Far longer than a message takes; nothing but a message ends this wait.
+const LONG: Duration = Duration::from_secs(10);
+
+/// Failovers in an ordinary run; `DULY_FAILOVERS` asks for more.
+fn failovers() -> usize {
+    std::env::var("DULY_FAILOVERS").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
+}
 
 fn options() -> Options {
     Options::new(Binary::Redis).aof(Fsync::EverySecond)
@@ -17,7 +28,7 @@ fn url(servers: &str) -> String {
 async fn sentinel_is_followed_to_the_new_master() {
     let servers = Sentinel::start(options(), Sentinel::QUICK);
     let storm = Storm::on(&url(&servers.url())).await;
-    for _ in 0..2 {
+    for _ in 0..failovers() {
         storm.until_pushed(200).await;
         let old = servers.kill_master();
         servers.wait_for_failover(old);
@@ -31,7 +42,7 @@ async fn sentinel_is_followed_to_the_new_master() {
 async fn a_cluster_is_followed_to_the_new_master() {
     let servers = Cluster::start(options(), Cluster::QUICK);
     let storm = Storm::on(&url(&servers.url())).await;
-    for queue in ["{red}", "{green}"] {
+    for queue in ["{red}", "{green}"].into_iter().cycle().take(failovers()) {
         storm.until_pushed(200).await;
         servers.kill_master_of(queue);
         servers.wait_until_ok();
@@ -39,4 +50,49 @@ async fn a_cluster_is_followed_to_the_new_master() {
     }
     storm.until_pushed(200).await;
     assert_eq!(storm.end().await, 0);
+}
+
+/// A node waits in a queue when its master dies: pushes wake it as soon as there is another, by messages of their own.
+async fn pushes_wake_after_a_failover(url: &str, fail_over: impl FnOnce()) {
+    let (duly, pusher) = (Duly::open(url).await.expect("opens"), Duly::open(url).await.expect("opens"));
+    let (store, node) = (duly.store(), Node::fresh(vec!["red".into()]));
+    store.beat(&node).await.expect("beats");
+    let mut wakes = store.subscribe(node.id).await.expect("subscribes");
+    tokio::task::block_in_place(fail_over);
+    let healed = async {
+        while store.beat(&node).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(6 * LONG, healed).await.expect("the new master is found");
+    for n in 0..5 {
+        let claim = Claim { queue: "red".into(), max: 10, redo: false, suspect: None };
+        store.claim(node.id, claim).await.expect("claims");
+        // What was said before counts no more: from here on only a message can wake.
+        while wakes.try_recv().is_ok() {}
+        pusher.push(Push::new("mark", "null").queue("red")).await.expect("pushes");
+        let wake = tokio::time::timeout(LONG, wakes.recv()).await;
+        assert_eq!(wake, Ok(Some(Wake::Queue("red".into()))), "push {n} wakes");
+    }
+    store.leave(node.id).await.expect("leaves");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pushes_wake_after_a_failover_by_sentinel() {
+    let servers = Sentinel::start(options(), Sentinel::QUICK);
+    pushes_wake_after_a_failover(&servers.url(), || {
+        let old = servers.kill_master();
+        servers.wait_for_failover(old);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pushes_wake_after_a_failover_in_a_cluster() {
+    let servers = Cluster::start(options(), Cluster::QUICK);
+    pushes_wake_after_a_failover(&servers.url(), || {
+        servers.kill_master_of("{red}");
+        servers.wait_until_ok();
+    })
+    .await;
 }

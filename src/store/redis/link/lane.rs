@@ -1,5 +1,6 @@
 //! One connection to one server: made when it is needed, dropped when it fails, never given up.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +16,9 @@ use crate::store::redis::url::Address;
 /// The first wait after a server could not be reached; doubles up to the longest.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
+
+/// Counts the connections of this process, to whatever server: no two are ever taken for the same.
+static GENERATIONS: AtomicU64 = AtomicU64::new(0);
 
 /// What receives messages that nobody asked for.
 pub(super) type Listener = Arc<dyn Fn(PushInfo) + Send + Sync>;
@@ -32,7 +36,7 @@ pub(super) struct Lane {
 #[derive(Default)]
 struct Current {
     connection: Option<MultiplexedConnection>,
-    /// Counts connections, so that one that failed is not mistaken for its successor.
+    /// Which connection this is, so that one that failed is not mistaken for its successor, nor for one to another server.
     generation: u64,
     /// The server is not to be used any more.
     retired: bool,
@@ -160,7 +164,7 @@ impl Lane {
         current.attempts += 1;
         match connected {
             Ok(connection) => {
-                current.generation += 1;
+                current.generation = GENERATIONS.fetch_add(1, Ordering::Relaxed) + 1;
                 current.failures = 0;
                 current.not_before = None;
                 current.connection = Some(connection.clone());
