@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by ./check: what the tests that need real servers need on a Debian machine.
+# Sourced by ./check and ./torture: what the tests that need real servers need on a Debian machine.
 #
 # install_servers puts there, and does nothing where all is there:
 #   redis-server   the oldest Redis that duly supports (Debian 12 has 7.0), from apt
