@@ -153,8 +153,8 @@ pub(super) async fn beat(store: &Redis, node: &Node) -> Result<Beaten> {
 
 async fn beat_in(store: &Redis, node: &Node, queue: &str) -> Result<Beaten> {
     let keys = store.register("beat", queue).await?;
-    let QueueKeys { conf, lease, since, due, stale, job, idle, nodes, ready: [r0, r1, r2, r3], .. } = &*keys;
-    let all = [conf, lease, since, due, stale, job, idle, nodes, r0, r1, r2, r3];
+    let QueueKeys { conf, lease, since, idle, nodes, due, ready: [r0, r1, r2, r3], .. } = &*keys;
+    let all = [conf, lease, since, idle, nodes, due, r0, r1, r2, r3];
     let mut cmd = call(&script::BEAT, &all);
     let about = About { host: host(), pid: std::process::id(), queues: node.queues.clone() };
     let about = serde_json::to_string(&about).unwrap_or_default();
@@ -194,8 +194,8 @@ pub(super) async fn leave(store: &Redis, node: NodeId) -> Result<()> {
 async fn leave_in(store: &Redis, node: NodeId, queue: &str) -> Result<()> {
     let keys = store.keys(queue);
     store.ears.channels().remove(&keys.channel_of(node));
-    let QueueKeys { conf, lease, since, due, stale, job, idle, nodes, .. } = &*keys;
-    let mut cmd = call(&script::LEAVE, &[conf, lease, since, due, stale, job, idle, nodes]);
+    let QueueKeys { conf, lease, since, idle, nodes, .. } = &*keys;
+    let mut cmd = call(&script::LEAVE, &[conf, lease, since, idle, nodes]);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string());
     store.link.run("leave", Way::Beat, keys.slot, &script::LEAVE, &cmd).await?;
     Ok(())

@@ -43,7 +43,7 @@ struct Fields<'j> {
     args: &'j str,
 }
 
-/// The record of a job that is pushed at about `now`, and falls due `after` that.
+/// The record of a job that is pushed at about `now`, and is due at first at `due`.
 pub(super) fn write(job: &Push, now: Micros, due: Micros) -> Vec<u8> {
     write_fields(&Fields {
         priority: job.priority,

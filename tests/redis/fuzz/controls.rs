@@ -18,7 +18,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("settle", "and redis.call('HGET', KEYS[9], key) == id", "", "which has not ended"),
     ("settle", "lost[#lost + 1] = ARGV[at]", "freed = freed + redis.call('HDEL', KEYS[2], ARGV[at])", "was taken from"),
     ("take_back", "ends >= now", "ends >= now + 1000000", "was taken from"),
-    ("take_back", "redis.call('HDEL', KEYS[4], id)", "", "in one place"),
+    ("take_back", "redis.call('HDEL', KEYS[6], id)", "", "in one place"),
     // Minus nothing is a text that is no number.
     ("take_back", "0 - #taken", "-#taken", "not an integer"),
     ("leave", "> 0 then", "> 9 then", "holds are counted"),

@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
 -- leave: a node goes; what it still holds can be taken back at once.
--- KEYS 1 conf 2 lease 3 since 4 due 5 stale 6 job 7 idle 8 nodes
+-- KEYS 1 conf 2 lease 3 since 4 idle 5 nodes
 -- ARGV 1 now|'' 2 channel 3 node
 -- Returns { now }
 -- include now, wake, dismiss
 local node = ARGV[3]
 if (tonumber(redis.call('HGET', KEYS[1], node)) or 0) > 0 then
   redis.call('ZADD', KEYS[2], 0, node)
-  redis.call('ZREM', KEYS[7], node)
-  wake(KEYS[7], ARGV[2], 'beat')
+  redis.call('ZREM', KEYS[4], node)
+  wake(KEYS[4], ARGV[2], 'beat')
 else
   dismiss(node)
 end

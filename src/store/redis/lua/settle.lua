@@ -8,7 +8,7 @@
 -- Returns { now, { id of each that was not held } }
 -- include now, text, wake, gone, spread, read, history
 local node, plain, kept = ARGV[3], tonumber(ARGV[5]), tonumber(ARGV[6])
-local lost, freed, forgotten = {}, 0, {}
+local lost, freed = {}, 0
 
 -- The ids of a group of acks that are held as they should be.
 local function held_of(first, count)

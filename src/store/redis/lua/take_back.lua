@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- take_back: what a dead node held goes back to the head of the ready lists, in bounded steps, a crash counted for each.
--- KEYS 1 conf 2 lease 3 since 4 held 5 meta 6 errors 7 idle 8 nodes 9-12 ready
+-- KEYS 1 conf 2 lease 3 since 4 idle 5 nodes 6 held 7 meta 8 errors 9-12 ready
 -- ARGV 1 now|'' 2 channel 3 node 4 suspect 5 lease 6 cursor 7 most to take 8 what the history says
 -- Returns { now, how many, cursor, how many are left }
 -- include now, text, wake, spread, read, history, crash, dismiss
@@ -14,7 +14,7 @@ if not ends or ends >= now or (ends > 0 and now - since < tonumber(ARGV[5])) the
 end
 local taken, flags = {}, {}
 for _ = 1, SCANS do
-  local step = redis.call('HSCAN', KEYS[4], cursor, 'COUNT', SCAN)
+  local step = redis.call('HSCAN', KEYS[6], cursor, 'COUNT', SCAN)
   for i = 1, #step[2], 2 do
     local id, value = step[2][i], step[2][i + 1]
     if #taken < most and not flags[id] and value:sub(1, 36) == suspect then
@@ -37,7 +37,7 @@ for i, fence_and_id in ipairs(taken) do
   local id = fence_and_id:sub(17)
   local flag, turn = flags[id], count_crash(id, suspect, ARGV[8])
   tickets[i] = id .. string.char(flag >= 97 and flag or flag + 49) .. turn
-  redis.call('HDEL', KEYS[4], id)
+  redis.call('HDEL', KEYS[6], id)
 end
 spread('LPUSH', 9, tickets)
 local left = redis.call('HINCRBY', KEYS[1], suspect, 0 - #taken)
@@ -49,6 +49,6 @@ if left <= 0 then
   dismiss(suspect)
 end
 if #taken > 0 then
-  wake(KEYS[7], ARGV[2])
+  wake(KEYS[4], ARGV[2])
 end
 return { now, #taken, cursor, left }
