@@ -165,3 +165,17 @@ pub async fn nodes_are_known(store: TestStore) {
     store.store.leave(b).await.expect("leaves");
     assert_eq!(store.store.nodes().await.expect("lists").len(), 1);
 }
+
+pub async fn a_node_that_was_away_is_known_again(store: TestStore) {
+    let a = store.node("a").await;
+    store.node("b").await;
+    store.silence("a");
+    store.advance(past_the_lease()).await;
+    store.push(job("one")).await;
+    // It claims before it beats.
+    store.claim_one("a").await;
+    store.beat("a").await;
+    let nodes = store.store.nodes().await.expect("looks");
+    let found = nodes.iter().find(|node| node.id == a).expect("is known");
+    assert!(found.alive && found.held == 1, "{found:?}");
+}

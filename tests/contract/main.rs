@@ -121,7 +121,8 @@ contract! {
         a_ready_job_can_be_moved_to_later
         a_dead_job_starts_over
         counts_are_by_queue_and_state
-        nodes_are_known;
+        nodes_are_known
+        a_node_that_was_away_is_known_again;
     moving:
         a_moving_queue_gives_nothing_whatever_pause_says
         a_moving_queue_keeps_its_jobs_as_they_are

@@ -7,8 +7,12 @@
 local SUSPECTS = 20
 local node, lease = ARGV[2], tonumber(ARGV[3])
 local own = tonumber(redis.call('ZSCORE', KEYS[2], node))
-if not own or own < now then
+local lapsed = not own or own < now
+if lapsed then
   redis.call('ZADD', KEYS[3], now, node)
+end
+-- One that was dismissed and has claimed since has a lease, but its name is gone.
+if lapsed or redis.call('HEXISTS', KEYS[5], node) == 0 then
   redis.call('HSET', KEYS[5], node, text(now) .. ARGV[4])
 end
 redis.call('ZADD', KEYS[2], now + lease, node)
