@@ -125,3 +125,19 @@ pub async fn an_empty_answer_says_when_to_look_again(store: TestStore) {
     store.advance(SECOND).await;
     assert_eq!(store.ask("a", claim(1)).await.next_due, Some(SECOND));
 }
+
+pub async fn many_removed_jobs_hide_none(store: TestStore) {
+    let removed = store.push_all((0..150).map(|_| job("removed")).collect()).await;
+    store.push(job("live")).await;
+    for pushed in removed {
+        store.remove(pushed.id()).await;
+    }
+    for asked in 1.. {
+        let answer = store.ask("a", claim(1)).await;
+        if !answer.jobs.is_empty() {
+            assert_eq!(kinds(&answer.jobs), ["live"]);
+            break;
+        }
+        assert!(answer.more && asked < 9, "who finds nothing is told to go on");
+    }
+}

@@ -84,7 +84,8 @@ contract! {
         fences_grow
         a_lost_answer_is_given_again
         a_flood_of_due_jobs_is_moved_in_bounded_steps
-        an_empty_answer_says_when_to_look_again;
+        an_empty_answer_says_when_to_look_again
+        many_removed_jobs_hide_none;
     settle:
         late_ack_is_refused
         an_ack_counts_once

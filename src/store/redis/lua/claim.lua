@@ -32,9 +32,7 @@ if not closed and next_due and tonumber(next_due) <= now then
   spread('RPUSH', 10, due)
   next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
 end
-if not closed then
-  take(hand, most, stale)
-end
+local stopped = not closed and take(hand, most, stale)
 if #ids > 0 then
   records = redis.call('HMGET', KEYS[6], unpack(ids))
   metas = #worried > 0 and redis.call('HMGET', KEYS[7], unpack(worried)) or {}
@@ -42,7 +40,7 @@ if #ids > 0 then
   redis.call('HSET', KEYS[1], 'fence', fence, node, (tonumber(holds) or 0) + #ids)
   hold(node, tonumber(holds) or 0, tonumber(ARGV[6]))
 end
-if #ids < most and moved < move_most then
+if #ids < most and moved < move_most and not stopped then
   redis.call('ZADD', KEYS[8], now, node)
   rank = redis.call('ZRANK', KEYS[8], node)
 else

@@ -1,5 +1,6 @@
 -- take: pops tickets from the ready lists into a hand, and leaves out those of jobs that have gone elsewhere since.
--- KEYS 9 stale 10-13 ready, most urgent first
+-- Returns whether it stopped although there may be more: what it pops in one step is bounded.
+-- KEYS 1 conf 9 stale 10-13 ready, most urgent first
 local function take(hand, most, is_stale)
   local pops = is_stale and 100 or 4
   while #hand.tickets < most and pops > 0 do
@@ -22,4 +23,5 @@ local function take(hand, most, is_stale)
   if is_stale and redis.call('EXISTS', KEYS[9]) == 0 then
     redis.call('HDEL', KEYS[1], 'stale')
   end
+  return pops == 0 and redis.call('EXISTS', KEYS[10], KEYS[11], KEYS[12], KEYS[13]) > 0
 end
