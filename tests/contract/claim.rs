@@ -1,7 +1,7 @@
 //! Claim: which jobs, in which order, and never before their time.
 
-use duly::store::{Claim, PROMOTE_MAX};
-use duly::{Fence, Outcome, Priority, State};
+use duly::store::{Claim, Moved, PROMOTE_MAX};
+use duly::{Due, Fence, JobId, Outcome, Priority, Pushed, State};
 
 use crate::support::*;
 
@@ -140,4 +140,34 @@ pub async fn many_removed_jobs_hide_none(store: TestStore) {
         }
         assert!(answer.more && asked < 9, "who finds nothing is told to go on");
     }
+}
+
+/// A queue is paused for long: a job is moved and removed, its id is forgotten, and comes again the same way.
+pub async fn a_job_that_comes_again_is_told_from_what_it_left_behind(store: TestStore) {
+    let id = JobId::fresh();
+    store.store.pause("default", true).await.expect("pauses");
+    // Each time as what it is left: for good, for later, or where it is.
+    for last in ["removed", "removed", "moved", "ready"] {
+        let pushed = store.push(job(last).id(id).after(SECOND)).await;
+        assert_eq!(pushed, Pushed::New(id), "its id is forgotten");
+        assert_eq!(store.store.reschedule(id, Due::Now).await.expect("moves"), Moved::Yes);
+        if last == "ready" {
+            break;
+        }
+        if last == "moved" {
+            assert_eq!(store.store.reschedule(id, Due::After(SECOND)).await.expect("moves"), Moved::Yes);
+        }
+        store.remove(id).await;
+        for _ in 0..2 {
+            store.advance(REMEMBER).await;
+            store.prune().await;
+        }
+    }
+    let counts = store.store.counts().await.expect("counts");
+    assert_eq!((counts[0].ready, counts[0].scheduled), (1, 0));
+    store.store.pause("default", false).await.expect("resumes");
+    let held = store.claim("a", 9).await;
+    assert_eq!(kinds(&held), ["ready"], "once, and as it came last");
+    assert_eq!(store.settle("a", &held[0], Outcome::Ack).await, nothing_lost());
+    assert!(store.claim("a", 9).await.is_empty());
 }

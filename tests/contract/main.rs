@@ -85,7 +85,8 @@ contract! {
         a_lost_answer_is_given_again
         a_flood_of_due_jobs_is_moved_in_bounded_steps
         an_empty_answer_says_when_to_look_again
-        many_removed_jobs_hide_none;
+        many_removed_jobs_hide_none
+        a_job_that_comes_again_is_told_from_what_it_left_behind;
     settle:
         late_ack_is_refused
         an_ack_counts_once

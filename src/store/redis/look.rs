@@ -99,8 +99,9 @@ pub(super) async fn remove(store: &Redis, id: JobId) -> Result<Moved> {
     let Some((keys, record)) = find(store, "remove", id).await? else {
         return Ok(Moved::NotFound);
     };
-    let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, gone: [g1, g2], stale, .. } = &*keys;
-    let all = [conf, held, job, meta, errors, due, done, dead, unique, g1, g2, stale];
+    let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, gone: [g1, g2], stale, ready, .. } = &*keys;
+    let [r0, r1, r2, r3] = ready;
+    let all = [conf, held, job, meta, errors, due, done, dead, unique, g1, g2, stale, r0, r1, r2, r3];
     let mut cmd = call(&script::REMOVE, &all);
     cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(micros(store.options.remember));
     cmd.arg(record.job.unique.as_deref().unwrap_or(""));

@@ -14,6 +14,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("claim", "(tonumber(holds) or 0) + #ids", "(tonumber(holds) or 0) + 1", "holds are counted"),
     ("claim", "'-inf', now, 'BYSCORE'", "'-inf', '+inf', 'BYSCORE'", "before it was due"),
     ("claim", "hold(node, tonumber(holds) or 0, tonumber(ARGV[6]))", "", "has a lease"),
+    ("claim", "redis.call('SREM', KEYS[9], ticket) == 1", "redis.call('SREM', KEYS[9], ticket)", "in one place"),
     ("claim", "math.max((tonumber(last) or 0) + 1, now)", "now", "a fence that is not new"),
     ("settle", "and redis.call('HGET', KEYS[9], key) == id", "", "which has not ended"),
     ("settle", "lost[#lost + 1] = ARGV[at]", "freed = freed + redis.call('HDEL', KEYS[2], ARGV[at])", "was taken from"),
@@ -23,6 +24,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("take_back", "0 - #taken", "-#taken", "not an integer"),
     ("leave", "> 0 then", "> 9 then", "holds are counted"),
     ("remove", "redis.call('HSET', conf, 'stale', 1)", "", "stale tickets"),
+    ("remove", "redis.call('LREM', list, 1, ticket)", "", "has a record"),
     (
         "remove",
         "redis.call('SADD', gone(KEYS[1], { KEYS[10], KEYS[11] }, tonumber(ARGV[3])), id)",

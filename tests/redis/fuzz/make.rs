@@ -146,7 +146,8 @@ fn trouble(rng: &mut Rng) -> Meta {
     Meta { due: moment(rng, NOW), moved: NOW - 1, attempts, crashes: rng.u32(..3), failures, turn: rng.u32(..12) }
 }
 
-/// A ticket of a job that has gone elsewhere since, or is no more.
+/// A ticket of a job that has gone elsewhere since, or is no more; or one of the same name as the present one, of an earlier
+/// life of its id.
 fn leave_a_ticket(rng: &mut Rng, state: &mut State, id: &[u8], priority: u8, turn: Option<u32>) {
     let old = match turn {
         Some(0) | None => {
@@ -154,8 +155,9 @@ fn leave_a_ticket(rng: &mut Rng, state: &mut State, id: &[u8], priority: u8, tur
             if !forgotten {
                 state.gone[rng.usize(..2)].insert(gone.clone());
             }
-            words::ready_ticket(&gone, priority, (!forgotten && rng.bool()).then_some(3))
+            words::ready_ticket(&gone, priority, rng.bool().then_some(if forgotten { 1 } else { 3 }))
         }
+        Some(turn) if rng.u8(..3) == 0 => words::ready_ticket(id, priority, Some(turn)),
         Some(turn) => words::ready_ticket(id, priority, (turn > 1).then(|| turn - 1)),
     };
     insert(rng, &mut state.ready[usize::from(priority)], old.clone());

@@ -182,13 +182,19 @@ impl State {
         self.meta.get(id).and_then(|text| Meta::read(text))
     }
 
+    /// The tickets in the ready lists that stand for a job, each with its list. Of those of one name that is marked as
+    /// stale, one does not.
+    pub fn live(&self) -> Vec<(usize, &Bytes)> {
+        let mut stale: BTreeSet<&Bytes> = self.stale.iter().collect();
+        let all = self.ready.iter().enumerate().flat_map(|(lane, list)| list.iter().map(move |ticket| (lane, ticket)));
+        all.filter(|(_, ticket)| !stale.remove(ticket)).collect()
+    }
+
     /// Where each job is; one that is in order is in one place.
     pub fn places(&self) -> BTreeMap<Bytes, Vec<Place>> {
         let mut places: BTreeMap<Bytes, Vec<Place>> = BTreeMap::new();
         let mut put = |id: &[u8], place: Place| places.entry(id[..16].to_vec()).or_default().push(place);
-        for (lane, list) in self.ready.iter().enumerate() {
-            list.iter().filter(|ticket| !self.stale.contains(*ticket)).for_each(|t| put(t, Place::Ready(lane)));
-        }
+        self.live().into_iter().for_each(|(lane, ticket)| put(ticket, Place::Ready(lane)));
         self.due.iter().for_each(|(ticket, at)| put(ticket, Place::Due(*at)));
         self.held.iter().for_each(|(id, value)| put(id, Place::Held(words::read_held(value).0)));
         self.done.keys().for_each(|id| put(id, Place::Done));

@@ -21,8 +21,7 @@ local function leave_line(id, record, meta)
   if redis.call('LPOS', list, ready_ticket, 'MAXLEN', NEAR) then
     redis.call('LREM', list, 1, ready_ticket)
   else
-    redis.call('SADD', KEYS[10], ready_ticket)
-    redis.call('HSET', KEYS[1], 'stale', 1)
+    mark_stale(KEYS[10], KEYS[1], list, ready_ticket)
   end
 end
 

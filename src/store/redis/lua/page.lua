@@ -44,8 +44,12 @@ end
 local records = redis.call('HMGET', KEYS[1], unpack(ids))
 if kind == 'ready' then
   local stale = redis.call('SMISMEMBER', KEYS[4], unpack(members))
-  for i in ipairs(members) do
-    records[i] = stale[i] == 0 and records[i]
+  local marked = {}
+  for i, member in ipairs(members) do
+    -- Of two tickets of one name only one is stale.
+    local is_stale = stale[i] == 1 and not marked[member]
+    records[i] = not is_stale and records[i]
+    marked[member] = is_stale
   end
 end
 return { now, members, numbers, records, redis.call('HMGET', KEYS[2], unpack(ids)) }

@@ -43,7 +43,7 @@ if #refused > 0 then
 end
 for _, job in ipairs(old) do
   local id, record, meta = job[1], job[2], job[3]
-  unseat(KEYS[2], KEYS[15], KEYS[8], id, record, meta)
+  unseat(KEYS[2], KEYS[15], KEYS[8], 4, id, record, meta)
   redis.call('HDEL', KEYS[1], id)
   if meta then
     drop_history(KEYS[10], id, meta)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- remove: deletes a job that is not running; its id stays remembered.
--- KEYS 1 conf 2 held 3 job 4 meta 5 errors 6 due 7 done 8 dead 9 unique 10,11 gone 12 stale
+-- KEYS 1 conf 2 held 3 job 4 meta 5 errors 6 due 7 done 8 dead 9 unique 10,11 gone 12 stale 13-16 ready
 -- ARGV 1 now|'' 2 id 3 age of remembered ids 4 unique key|''
 -- Returns { now, 'gone' | 'running' | 'moving' | 'none' }
 -- include now, gone, read, ticket, history
@@ -17,7 +17,7 @@ if redis.call('HEXISTS', KEYS[1], 'moving') == 1 then
 end
 local meta = redis.call('HGET', KEYS[4], id)
 if redis.call('ZREM', KEYS[7], id) + redis.call('ZREM', KEYS[8], id) == 0 then
-  unseat(KEYS[6], KEYS[12], KEYS[1], id, record, meta)
+  unseat(KEYS[6], KEYS[12], KEYS[1], 13, id, record, meta)
 end
 redis.call('HDEL', KEYS[3], id)
 if meta then

@@ -35,7 +35,7 @@ if ended then
     redis.call('HSET', KEYS[7], key, id)
   end
 else
-  unseat(KEYS[4], KEYS[8], KEYS[14], id, record, meta)
+  unseat(KEYS[4], KEYS[8], KEYS[14], 10, id, record, meta)
 end
 local due = tonumber(ARGV[4]) + (ARGV[4]:byte(1) == 43 and now or 0)
 turn = turn + 1

@@ -13,9 +13,8 @@ local function take(hand, most, is_stale)
     local flag = list == KEYS[12] and 50 or list == KEYS[11] and 49 or list == KEYS[10] and 48 or 51
     local stale = is_stale and redis.call('SMISMEMBER', KEYS[9], unpack(got))
     for i, ticket in ipairs(got) do
-      if stale and stale[i] == 1 then
-        redis.call('SREM', KEYS[9], ticket)
-      else
+      -- Of two tickets of one name only one is stale.
+      if not (stale and stale[i] == 1 and redis.call('SREM', KEYS[9], ticket) == 1) then
         hand.add(ticket, flag)
       end
     end
