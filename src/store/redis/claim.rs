@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::keys::QueueKeys;
 use super::link::Way;
-use super::record::{self, Meta};
+use super::record::{self, COUNT_MAX, Meta};
 use super::reply::{self, Reply};
 use super::{Redis, call, script, settle};
 use crate::clock::{from_micros, micros};
@@ -94,13 +94,12 @@ impl Place {
     const IN_TROUBLE: i64 = 1 << 62;
 
     fn pack(self) -> i64 {
-        const MASK: u32 = u32::MAX >> 1;
-        Place::IN_TROUBLE | i64::from(self.turn.min(MASK)) << 31 | i64::from(self.failures.min(MASK))
+        Place::IN_TROUBLE | i64::from(self.turn.min(COUNT_MAX)) << 31 | i64::from(self.failures.min(COUNT_MAX))
     }
 
     /// `None` for a job that was never in trouble.
     pub(super) fn unpack(place: i64) -> Option<Self> {
-        let part = |bits: i64| u32::try_from(bits & i64::from(u32::MAX >> 1)).unwrap_or(0);
+        let part = |bits: i64| u32::try_from(bits & i64::from(COUNT_MAX)).unwrap_or(0);
         (place & Place::IN_TROUBLE != 0).then(|| Place { failures: part(place), turn: part(place >> 31) })
     }
 }

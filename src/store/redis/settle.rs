@@ -8,7 +8,7 @@ use redis::Cmd;
 use super::claim::Place;
 use super::keys::QueueKeys;
 use super::link::Way;
-use super::record::{self, DELAY_MAX, Meta};
+use super::record::{self, COUNT_MAX, DELAY_MAX, Meta};
 use super::{Redis, call, script};
 use crate::clock::{Micros, micros, to_micros};
 use crate::error::Result;
@@ -94,7 +94,7 @@ fn other(cmd: &mut Cmd, node: NodeId, end: &End) {
     let Place { failures, turn } = place.unwrap_or(Place { failures: 0, turn: 0 });
     let due = format!("{:016}", to_micros(end.due).max(0));
     let same = Meta { attempts: end.attempts, crashes: end.crashes, failures, turn, ..Meta::default() };
-    let failed = Meta { attempts: end.attempts.saturating_add(1), failures: failures.saturating_add(1), ..same };
+    let failed = Meta { attempts: end.attempts.saturating_add(1), failures: (failures + 1).min(COUNT_MAX), ..same };
     let failure = |error: &str| record::failure(failed.attempts, node, error);
     let ticket = |in_trouble: bool| record::ticket(end.id, end.priority, in_trouble.then_some(turn));
     cmd.arg(end.id.as_bytes()).arg(held_value(node, end));

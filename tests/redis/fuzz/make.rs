@@ -217,7 +217,9 @@ fn confuse(rng: &mut Rng, state: &mut State, id: Bytes, node: Bytes) {
 /// A text is not what it should be.
 fn damage(rng: &mut Rng, state: &mut State, id: Bytes) {
     if rng.bool() {
-        let text = [&b""[..], b"00", b"x", &[b'x'; 72]][rng.usize(..4)];
+        let (endless, most) = ([&[b'0'; 32][..], &b"1e99999999".repeat(4)].concat(), b"2147483647".repeat(4));
+        let most = [&[b'0'; 32][..], &most].concat();
+        let text = [&b""[..], b"00", b"x", &[b'x'; 72], &[b'9'; 72], &endless, &most][rng.usize(..7)];
         state.meta.insert(id, text.to_vec());
     } else {
         let text = [&b""[..], b"2", b"29", b"xx"][rng.usize(..4)];

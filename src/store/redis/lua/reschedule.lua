@@ -38,7 +38,7 @@ else
   unseat(KEYS[4], KEYS[8], KEYS[14], 10, id, record, meta)
 end
 local due = tonumber(ARGV[4]) + (ARGV[4]:byte(1) == 43 and now or 0)
-turn = turn + 1
+turn = one_more(turn)
 local counts = string.format('%010d%010d%010d%010d', attempts, crashes, failures, turn)
 redis.call('HSET', KEYS[3], id, text(math.max(due, now)) .. text(now) .. counts)
 local lane = lane_of(record)

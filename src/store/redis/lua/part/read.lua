@@ -1,7 +1,14 @@
 -- read: a number of a meta, and the priority of a record. What somebody has damaged counts as 0, and as normal:
 -- a script that stumbled over it half-way would leave half a step behind.
+local COUNT_MAX = 2147483647
+
 local function count(meta, from)
-  return tonumber(meta:sub(from, from + 9)) or 0
+  local digits = meta:sub(from, from + 9)
+  return digits:match('^%d+$') and math.min(tonumber(digits), COUNT_MAX) or 0
+end
+
+local function one_more(count)
+  return math.min(count + 1, COUNT_MAX)
 end
 
 local function lane_of(record)
