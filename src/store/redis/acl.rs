@@ -31,7 +31,6 @@ const COMMANDS: &[&str] = &[
     "hgetall",
     "hdel",
     "hexists",
-    "hincrby",
     "hlen",
     "hscan",
     "rpush",

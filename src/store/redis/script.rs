@@ -26,6 +26,7 @@ const PARTS: &[(&str, &str)] = &[
     ("put", include_str!("lua/part/put.lua")),
     ("take", include_str!("lua/part/take.lua")),
     ("hold", include_str!("lua/part/hold.lua")),
+    ("holds", include_str!("lua/part/holds.lua")),
     ("others", include_str!("lua/part/others.lua")),
     ("crash", include_str!("lua/part/crash.lua")),
     ("dismiss", include_str!("lua/part/dismiss.lua")),

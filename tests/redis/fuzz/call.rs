@@ -121,7 +121,9 @@ impl Client<'_> {
         match self.rng.u8(..8) {
             0 => make::id(self.rng),
             1 => self.rng.choice(&state.gone[0]).cloned().unwrap_or_else(|| make::id(self.rng)),
-            2 => self.rng.choice(&state.stale).map_or_else(|| make::id(self.rng), |ticket| ticket[..16].to_vec()),
+            2 => {
+                self.rng.choice(&state.stale).map_or_else(|| make::id(self.rng), |ticket| words::id_of(ticket).to_vec())
+            }
             _ => self.any(&state.job).unwrap_or_else(|| make::id(self.rng)),
         }
     }

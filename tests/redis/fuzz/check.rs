@@ -46,7 +46,7 @@ fn in_one_place(state: &State) -> Verdict {
 
 fn holds_are_counted(state: &State) -> Verdict {
     let nodes = state.conf.iter().filter(|(name, _)| name.len() == 36);
-    let counts = nodes.map(|(node, count)| (shown(node), String::from_utf8_lossy(count).parse().unwrap_or(i64::MIN)));
+    let counts = nodes.map(|(node, count)| (shown(node), String::from_utf8_lossy(count).parse().unwrap_or(-1_000_000)));
     let mut left: BTreeMap<String, i64> = counts.collect();
     for value in state.held.values() {
         *left.entry(words::read_held(value).0).or_default() -= 1;
@@ -87,13 +87,13 @@ fn tickets_fit(state: &State) -> Verdict {
     let turn = |id: &[u8]| state.meta_of(id).map(|meta| meta.turn);
     let priority = |id: &[u8]| state.job.get(id).map(|record| words::priority_of(record));
     for (lane, ticket) in state.live() {
-        let (id, lane) = (&ticket[..16], lane as u8);
+        let (id, lane) = (words::id_of(ticket), lane as u8);
         if priority(id) != Some(lane) || *ticket != words::ready_ticket(id, lane, turn(id)) {
             return Err(format!("{} in list {lane}, turn {:?}", shown(ticket), turn(id)));
         }
     }
     let fits = |ticket: &Vec<u8>| {
-        let id = &ticket[..16];
+        let id = words::id_of(ticket);
         priority(id).is_some_and(|priority| *ticket == words::due_ticket(id, priority, turn(id)))
     };
     none(state.due.keys().filter(|ticket| !fits(ticket)), |ticket| format!("{} in the schedule", shown(ticket)))

@@ -176,7 +176,7 @@ pub fn flaw(rng: &mut Rng, state: &mut State, world: &World) {
     match rng.u8(..5) {
         0 | 1 => lose(rng, state, &id, &node),
         2 | 3 => confuse(rng, state, id, node),
-        _ => damage(rng, state, id),
+        _ => damage(rng, state, id, node),
     }
 }
 
@@ -215,14 +215,32 @@ fn confuse(rng: &mut Rng, state: &mut State, id: Bytes, node: Bytes) {
 }
 
 /// A text is not what it should be.
-fn damage(rng: &mut Rng, state: &mut State, id: Bytes) {
-    if rng.bool() {
-        let (endless, most) = ([&[b'0'; 32][..], &b"1e99999999".repeat(4)].concat(), b"2147483647".repeat(4));
-        let most = [&[b'0'; 32][..], &most].concat();
-        let text = [&b""[..], b"00", b"x", &[b'x'; 72], &[b'9'; 72], &endless, &most][rng.usize(..7)];
-        state.meta.insert(id, text.to_vec());
-    } else {
-        let text = [&b""[..], b"2", b"29", b"xx"][rng.usize(..4)];
-        state.job.insert(id, text.to_vec());
+fn damage(rng: &mut Rng, state: &mut State, id: Bytes, node: Bytes) {
+    let digits = |counts: &[u8]| [&[b'0'; 32][..], &counts.repeat(4)].concat();
+    match rng.u8(..5) {
+        0 => {
+            let (endless, most) = (digits(b"1e99999999"), digits(b"2147483647"));
+            let text = [&b""[..], b"00", b"x", &[b'x'; 72], &[b'9'; 72], &endless, &most][rng.usize(..7)];
+            state.meta.insert(id, text.to_vec());
+        }
+        1 => {
+            let text = [&b""[..], b"2", b"29", b"xx"][rng.usize(..4)];
+            state.job.insert(id, text.to_vec());
+        }
+        2 => {
+            let flag = [&b""[..], b"9", b"z1", b"e", b"\xff", b" "][rng.usize(..6)];
+            state.due.insert([&id[..], flag].concat(), moment(rng, NOW));
+        }
+        3 => {
+            let whole = words::held_value(&String::from_utf8_lossy(&node), NOW, b'2');
+            let end = [0, 36, 40, 53, 64][rng.usize(..5)];
+            let flag = [&b""[..], b"z", b"\xff"][rng.usize(..3)];
+            state.held.insert(id, [&whole[..end], flag].concat());
+        }
+        _ => {
+            let field = [&node[..], &node[..], b"half", b"since", b"fence", b"stale"][rng.usize(..6)];
+            let text = [&b""[..], b"x", b"7", b"1.5", b"inf", b"nan", b"1e300", b"-"][rng.usize(..8)];
+            state.conf.insert(field.to_vec(), text.to_vec());
+        }
     }
 }

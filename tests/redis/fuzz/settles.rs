@@ -78,7 +78,8 @@ fn holds(client: &mut Client<'_>, node: &str) -> (Vec<Hold>, Vec<Hold>) {
 /// id, held value, outcome, time, ticket, due, counts, failure, its number, unique key.
 fn other(client: &mut Client<'_>, node: &str, hold: &Hold, args: &mut Args) {
     let same = hold.meta.unwrap_or_default();
-    let failed = Meta { attempts: same.attempts + 1, failures: same.failures + 1, ..same };
+    let one_more = |count: u32| (count + 1).min(words::COUNT_MAX);
+    let failed = Meta { attempts: one_more(same.attempts), failures: one_more(same.failures), ..same };
     let failure = words::failure(failed.attempts, node);
     let ticket = |in_trouble: bool| words::due_ticket(&hold.id, hold.priority, in_trouble.then_some(same.turn));
     let due = format!("{:016}", client.now - 1);

@@ -193,7 +193,7 @@ impl State {
     /// Where each job is; one that is in order is in one place.
     pub fn places(&self) -> BTreeMap<Bytes, Vec<Place>> {
         let mut places: BTreeMap<Bytes, Vec<Place>> = BTreeMap::new();
-        let mut put = |id: &[u8], place: Place| places.entry(id[..16].to_vec()).or_default().push(place);
+        let mut put = |id: &[u8], place: Place| places.entry(words::id_of(id).to_vec()).or_default().push(place);
         self.live().into_iter().for_each(|(lane, ticket)| put(ticket, Place::Ready(lane)));
         self.due.iter().for_each(|(ticket, at)| put(ticket, Place::Due(*at)));
         self.held.iter().for_each(|(id, value)| put(id, Place::Held(words::read_held(value).0)));

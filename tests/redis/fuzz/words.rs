@@ -4,6 +4,9 @@ use std::fmt::Write as _;
 
 pub type Bytes = Vec<u8>;
 
+/// The most that is counted of anything.
+pub const COUNT_MAX: u32 = u32::MAX >> 1;
+
 /// What has changed about a job in trouble.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Meta {
@@ -67,10 +70,15 @@ pub fn held_value(node: &str, fence: i64, flag: u8) -> Bytes {
     format!("{:<64}{}", format!("{node} {fence:016}"), char::from(flag)).into_bytes()
 }
 
-/// Node, fence and flag of a held value.
+/// Node, fence and flag of a held value; of a damaged one what is left of them.
 pub fn read_held(value: &[u8]) -> (String, i64, u8) {
-    let text = String::from_utf8_lossy(value);
-    (text[..36].to_owned(), text[37..53].parse().expect("a fence"), value[64])
+    let text = |from: usize, to: usize| String::from_utf8_lossy(value.get(from..to).unwrap_or_default());
+    (text(0, 36).into_owned(), text(37, 53).parse().unwrap_or(0), value.get(64).copied().unwrap_or(0))
+}
+
+/// The id in a ticket; of a damaged one what is left of it.
+pub fn id_of(ticket: &[u8]) -> &[u8] {
+    ticket.get(..16).unwrap_or(ticket)
 }
 
 /// A failure without its moment.

@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 lease 3 since 4 idle 5 nodes 6 due 7-10 ready
 -- ARGV 1 now|'' 2 node 3 lease 4 about the node 5 how soon a lease must end to be told
 -- Returns { now, holds, anything(1|0), { node, microseconds until its lease ends } of others that hold something }
--- include now, text, closed, dismiss
+-- include now, text, closed, holds, dismiss
 local SUSPECTS = 20
 local node, lease = ARGV[2], tonumber(ARGV[3])
 local own = tonumber(redis.call('ZSCORE', KEYS[2], node))
@@ -21,7 +21,7 @@ local others = {}
 local ending = redis.call('ZRANGE', KEYS[2], '-inf', now + ARGV[5], 'BYSCORE', 'LIMIT', 0, SUSPECTS, 'WITHSCORES')
 for i = 1, #ending, 2 do
   local other, ends = ending[i], tonumber(ending[i + 1])
-  local holds = tonumber(redis.call('HGET', KEYS[1], other)) or 0
+  local holds = holds_of(KEYS[1], other)
   if other ~= node and holds > 0 then
     others[#others + 1] = { other, math.max(0, ends - now + 1) }
   elseif other ~= node and ends < now then
@@ -30,5 +30,4 @@ for i = 1, #ending, 2 do
 end
 local next_due = tonumber(redis.call('ZRANGE', KEYS[6], 0, 0, 'WITHSCORES')[2])
 local any = (next_due and next_due <= now) or redis.call('EXISTS', KEYS[7], KEYS[8], KEYS[9], KEYS[10]) > 0
-local holds = tonumber(redis.call('HGET', KEYS[1], node)) or 0
-return { now, holds, any and not closed(KEYS[1]) and 1 or 0, others }
+return { now, holds_of(KEYS[1], node), any and not closed(KEYS[1]) and 1 or 0, others }

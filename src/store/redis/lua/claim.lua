@@ -3,12 +3,13 @@
 -- KEYS 1 conf 2 lease 3 since 4 held 5 due 6 job 7 meta 8 idle 9 stale 10-13 ready, most urgent first
 -- ARGV 1 now|'' 2 channel 3 node 4 most to take 5 most to move 6 lease 7 1: the node may be on the idle list
 -- Returns { now, fence, more, next due|'', rank, { ticket }, { record }, { meta of those with one } }
--- include now, text, wake, spread, take, hold
+-- include now, text, wake, spread, take, holds, hold
 local node, most, move_most = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'stale', 'fence', node)
-local closed, stale, last, holds = conf[1] or conf[2], unpack(conf, 3)
+local closed, stale = conf[1] or conf[2], conf[3]
+local last, holds = whole(conf[4], 16), whole(conf[5], 15)
 local next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
-local fence = text(math.max((tonumber(last) or 0) + 1, now))
+local fence = text(math.max(last + 1, now))
 local ids, held, worried, values = {}, {}, {}, {}
 local hand = { tickets = {} }
 
@@ -37,8 +38,8 @@ if #ids > 0 then
   records = redis.call('HMGET', KEYS[6], unpack(ids))
   metas = #worried > 0 and redis.call('HMGET', KEYS[7], unpack(worried)) or {}
   redis.call('HSET', KEYS[4], unpack(held))
-  redis.call('HSET', KEYS[1], 'fence', fence, node, (tonumber(holds) or 0) + #ids)
-  hold(node, tonumber(holds) or 0, tonumber(ARGV[6]))
+  redis.call('HSET', KEYS[1], 'fence', fence, node, holds + #ids)
+  hold(node, holds, tonumber(ARGV[6]))
 end
 if #ids < most and moved < move_most and not stopped then
   redis.call('ZADD', KEYS[8], now, node)

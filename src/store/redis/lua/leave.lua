@@ -3,9 +3,9 @@
 -- KEYS 1 conf 2 lease 3 since 4 idle 5 nodes
 -- ARGV 1 now|'' 2 channel 3 node
 -- Returns { now }
--- include now, wake, dismiss
+-- include now, wake, holds, dismiss
 local node = ARGV[3]
-if (tonumber(redis.call('HGET', KEYS[1], node)) or 0) > 0 then
+if holds_of(KEYS[1], node) > 0 then
   redis.call('ZADD', KEYS[2], 0, node)
   redis.call('ZREM', KEYS[4], node)
   wake(KEYS[4], ARGV[2], 'beat')

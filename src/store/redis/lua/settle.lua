@@ -6,7 +6,7 @@
 --      then of each other: id, held value, outcome, time, ticket, due|'', counts, failure|'', its number, unique key|''
 -- An outcome is a (ack), k (ack, kept), b (bury), r (retry) or l (release); time is how long it is kept or waits.
 -- Returns { now, { id of each that was not held } }
--- include now, text, wake, gone, spread, read, history
+-- include now, text, wake, gone, spread, read, history, holds
 local node, plain, kept = ARGV[3], tonumber(ARGV[5]), tonumber(ARGV[6])
 local lost, freed = {}, 0
 
@@ -50,6 +50,6 @@ if #done > 0 then
 end
 -- include others
 if freed > 0 then
-  redis.call('HINCRBY', KEYS[1], node, -freed)
+  holds_fewer(KEYS[1], node, freed)
 end
 return { now, lost }

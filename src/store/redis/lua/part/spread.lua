@@ -1,12 +1,15 @@
 -- spread: tickets as the schedule has them into their ready lists, by RPUSH to the tail or by LPUSH to the head.
+-- One whose flag somebody has damaged goes where normal jobs without trouble are: a script must not fail half-way.
 local function spread(command, first_list, tickets)
   local lanes = {}
   for _, ticket in ipairs(tickets) do
-    local at = ticket:byte(17) - 48
-    if at < 4 then
-      ticket = ticket:sub(1, 16)
+    local flag = ticket:byte(17) or 0
+    local at = 2
+    if flag >= 97 and flag <= 100 then
+      at = flag - 97
     else
-      at = at - 49
+      at = flag >= 48 and flag <= 51 and flag - 48 or at
+      ticket = ticket:sub(1, 16)
     end
     local lane = lanes[at]
     if not lane then

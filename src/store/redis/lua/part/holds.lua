@@ -1,0 +1,14 @@
+-- holds: how many jobs a node holds, as conf says. What somebody has damaged counts as 0.
+local function whole(digits, most)
+  return digits and #digits <= most and digits:match('^%-?%d+$') and tonumber(digits) or 0
+end
+
+local function holds_of(conf, node)
+  return whole(redis.call('HGET', conf, node), 15)
+end
+
+local function holds_fewer(conf, node, fewer)
+  local left = holds_of(conf, node) - fewer
+  redis.call('HSET', conf, node, left)
+  return left
+end
