@@ -23,6 +23,7 @@ const PARTS: &[(&str, &str)] = &[
     ("history", include_str!("lua/part/history.lua")),
     ("spread", include_str!("lua/part/spread.lua")),
     ("batch", include_str!("lua/part/batch.lua")),
+    ("known", include_str!("lua/part/known.lua")),
     ("put", include_str!("lua/part/put.lua")),
     ("take", include_str!("lua/part/take.lua")),
     ("hold", include_str!("lua/part/hold.lua")),

@@ -33,7 +33,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "not remembered",
     ),
     ("push_checked", "if #refused > 0 then", "if #refused > 99 then", ""),
-    ("push_checked", " + redis.call('SISMEMBER', KEYS[15], id)", "", "not any more"),
+    ("push_checked", " + remembered[15][n]", "", "not any more"),
     ("prune", "digits:match('^%d+$') and", "", "has written before"),
     ("prune", "redis.call('HDEL', KEYS[3], id)", "", "history"),
     ("claim", "conf[1] or conf[2]", "conf[1]", "did not keep still"),

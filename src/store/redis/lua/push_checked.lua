@@ -5,22 +5,19 @@
 -- ARGV 1 now|'' 2 channel 3... the batch, then: age of remembered ids, look(1: any id may be known),
 --      how many ids are only looked for, those ids; key, id, k|r of the unique
 -- Returns { now, { id, holder|'' of each refused }, { id, replaced id } }
--- include now, wake, read, ticket, history, gone, batch
+-- include now, wake, read, ticket, history, gone, batch, known
 local refused, replaced, old = {}, {}, {}
 local unique_at = rest_at + 3 + ARGV[rest_at + 2]
-local function look_for(id)
-  local known = redis.call('HEXISTS', KEYS[1], id) + redis.call('SISMEMBER', KEYS[13], id)
-  -- An id whose old ticket is still in a list is remembered with it: a new ticket would be taken for the old one.
-  if known + redis.call('SISMEMBER', KEYS[14], id) + redis.call('SISMEMBER', KEYS[15], id) > 0 then
-    refused[#refused + 1] = id
-    refused[#refused + 1] = ''
-  end
-end
+local ids = {}
 for n = 1, ARGV[rest_at + 1] == '1' and jobs or 0 do
-  look_for(ARGV[6 + 2 * n])
+  ids[n] = ARGV[6 + 2 * n]
 end
 for n = rest_at + 3, unique_at - 1 do
-  look_for(ARGV[n])
+  ids[#ids + 1] = ARGV[n]
+end
+for _, id in ipairs(known_of(ids)) do
+  refused[#refused + 1] = id
+  refused[#refused + 1] = ''
 end
 for n = unique_at, #ARGV, 3 do
   local holder, id = redis.call('HGET', KEYS[12], ARGV[n]), ARGV[n + 1]
