@@ -183,9 +183,11 @@ async fn take_back(store: &Redis, node: NodeId, suspect: NodeId, keys: &QueueKey
     let mut reply = store.reply("claim", value)?;
     let taken = usize::try_from(reply.int()?).unwrap_or(0);
     let cursor = reply.text()?;
-    let left = reply.int()?;
-    store.scanned(suspect, &keys.queue, (left > 0).then_some(cursor));
-    Ok((taken, left > 0))
+    let counted = reply.int()? > 0;
+    // All was gone through and nothing found: whatever the count says, the next beat is soon enough to look again.
+    let left = counted && !(taken == 0 && cursor == "0");
+    store.scanned(suspect, &keys.queue, left.then_some(cursor));
+    Ok((taken, left))
 }
 
 #[cfg(test)]

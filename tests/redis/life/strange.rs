@@ -15,6 +15,7 @@ on_each![
     a_record_of_a_newer_format_is_given_back,
     tickets_without_a_record_are_let_go,
     a_job_whose_history_was_deleted_runs_once,
+    a_dead_node_that_counts_too_much_keeps_nobody_busy,
 ];
 
 /// A newer duly runs beside this one: what only that one can read waits for it, whatever handlers there are here.
@@ -108,6 +109,39 @@ async fn a_job_whose_history_was_deleted_runs_once(home: Home) {
         let end = End::of(&held, Outcome::Ack, held.job.keep);
         assert!(store.settle(node.id, vec![end]).await.expect("settles").is_empty(), "it is recorded");
         assert_eq!(duly.get(id).await.expect("looks").expect("is there").state, State::Done);
+        store.leave(node.id).await.expect("leaves");
+    }
+}
+
+/// The count of what a dead node holds is wrong, and there is more than one step goes through: the search ends all the same.
+async fn a_dead_node_that_counts_too_much_keeps_nobody_busy(home: Home) {
+    let duly = open(&home.url).await;
+    let store = duly.store();
+    let mut nodes = [(); 3].map(|()| Node::fresh(vec!["default".into()]));
+    for node in &mut nodes {
+        node.lease = std::time::Duration::from_secs(60);
+        store.beat(node).await.expect("beats");
+    }
+    let [dead, busy, searching] = &nodes;
+    duly.push_all((0..6_010).map(|n| Push::new("note", n.to_string()))).await.expect("pushes");
+    let claim = |max, suspect| Claim { queue: "default".into(), max, redo: false, suspect };
+    assert_eq!(store.claim(dead.id, claim(10, None)).await.expect("claims").jobs.len(), 10);
+    for _ in 0..6 {
+        assert_eq!(store.claim(busy.id, claim(1_000, None)).await.expect("claims").jobs.len(), 1_000);
+    }
+    home.ask("HSET", &home.key("conf"), &[dead.id.to_string().as_bytes(), b"15"]);
+    store.leave(dead.id).await.expect("leaves");
+    let mut taken = 0;
+    for step in 0.. {
+        let claimed = store.claim(searching.id, claim(0, Some(dead.id))).await.expect("claims");
+        taken += claimed.taken_back;
+        if !claimed.left {
+            break;
+        }
+        assert!(step < 30, "it goes on and on");
+    }
+    assert_eq!(taken, 10);
+    for node in [busy, searching] {
         store.leave(node.id).await.expect("leaves");
     }
 }
