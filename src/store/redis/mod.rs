@@ -202,11 +202,17 @@ impl Redis {
     }
 
     /// Sends what must not be lost: a script, or commands that go together; answers once as many replicas have it as should.
-    async fn deliver(&self, keys: &QueueKeys, script: Option<&Script>, cmds: &[Cmd]) -> Result<Value> {
+    async fn deliver(
+        &self,
+        op: &'static str,
+        keys: &QueueKeys,
+        script: Option<&Script>,
+        cmds: &[Cmd],
+    ) -> Result<Value> {
         let mut seal = redis::cmd("HSET");
         seal.arg(&keys.conf).arg("sealed").arg(1);
         let confirm = Some((&seal, self.options.replicas)).filter(|(_, replicas)| *replicas > 0);
-        self.link.push(keys.slot, script, cmds, confirm).await
+        self.link.deliver(op, keys.slot, script, cmds, confirm).await
     }
 
     /// What scripts take as their first argument: empty, or the time that a test has set.

@@ -18,7 +18,7 @@ pub(super) async fn set_moving(store: &Redis, queue: &str, mover: NodeId, to: Op
     let keys = store.register("set_moving", queue).await?;
     let mut cmd = call(&script::SET_MOVING, &[&keys.conf, &keys.idle]);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(mover.to_string()).arg(to.unwrap_or(""));
-    let value = store.deliver(&keys, Some(&script::SET_MOVING), &[cmd]).await?;
+    let value = store.deliver("set_moving", &keys, Some(&script::SET_MOVING), &[cmd]).await?;
     let mut reply = store.reply("set_moving", value)?;
     let moving = Moving::parse(&reply.text()?);
     let fence = reply.maybe_int()?.unwrap_or(0);
@@ -33,7 +33,7 @@ pub(super) async fn move_in(store: &Redis, batch: &MoveIn) -> Result<MovedIn> {
         false => store.register("move_in", &batch.queue).await?,
     };
     let cmd = arrivals(store, &keys, batch);
-    let value = store.deliver(&keys, Some(&script::MOVE_IN), &[cmd]).await?;
+    let value = store.deliver("move_in", &keys, Some(&script::MOVE_IN), &[cmd]).await?;
     let mut reply = store.reply("move_in", value)?;
     let (answer, ids, note) = (reply.text()?, reply.ids()?, reply.text()?);
     Ok(match answer.as_str() {
@@ -108,6 +108,6 @@ pub(super) async fn move_out(
     for (id, pushed) in jobs {
         cmd.arg(id.as_bytes()).arg(to_micros(*pushed));
     }
-    let value = store.deliver(&keys, Some(&script::MOVE_OUT), &[cmd]).await?;
+    let value = store.deliver("move_out", &keys, Some(&script::MOVE_OUT), &[cmd]).await?;
     Ok(usize::try_from(store.reply("move_out", value)?.int()?).ok())
 }

@@ -176,7 +176,7 @@ impl Batch<'_> {
                 }
             }
         }
-        let value = store.deliver(self.keys, Some(script), &[cmd]).await?;
+        let value = store.deliver("push", self.keys, Some(script), &[cmd]).await?;
         store.reply("push", value)
     }
 
@@ -201,7 +201,7 @@ impl Batch<'_> {
         let mut idle = redis::cmd("ZPOPMAX");
         idle.arg(&self.keys.idle);
         cmds.push(idle);
-        let answer = store.deliver(self.keys, None, &cmds).await?;
+        let answer = store.deliver("push", self.keys, None, &cmds).await?;
         let Value::Array(mut answers) = answer else {
             return Ok(None);
         };

@@ -41,6 +41,10 @@ async fn a_full_server_lets_out_and_nothing_in(binary: Binary) {
     duly.reschedule(ready[1].job.id, Due::Now).await.expect("moves");
     assert!(duly.pause("default").await.expect("pauses") && duly.resume("default").await.expect("resumes"));
     fill(&server);
+    let other = open(":memory:").await;
+    other.push(Push::new("large", "{}")).await.expect("pushes");
+    let error = other.move_to(&duly).run().await.expect_err("is refused as well");
+    assert!(error.to_string().starts_with("move_in: "), "says what was refused: {error}");
     one_by_hand(&duly).await;
     fill(&server);
 

@@ -120,8 +120,9 @@ impl Link {
     /// and answers only when so many replicas have it too; else `Unknown`.
     ///
     /// A transaction cannot follow a slot that is just being moved: then it answers nothing, and nothing was carried out.
-    pub(super) async fn push(
+    pub(super) async fn deliver(
         &self,
+        op: &'static str,
         slot: u16,
         script: Option<&Script>,
         cmds: &[Cmd],
@@ -130,12 +131,12 @@ impl Link {
         let (seal, replicas) = confirm.unzip();
         let request = Request { cmds, script, seal, replicas: replicas.unwrap_or(0), idempotent: false };
         if confirm.is_none() {
-            return self.send("push", Way::Door, slot, &request).await;
+            return self.send(op, Way::Door, slot, &request).await;
         }
-        let closed = |_| Error::store("push", "the store is closed");
+        let closed = |_| Error::store(op, "the store is closed");
         let _permit = self.confirmers.acquire().await.map_err(closed)?;
         let turn = Turn::take(&self.confirming);
-        self.send("push", Way::Confirm(turn.at), slot, &request).await
+        self.send(op, Way::Confirm(turn.at), slot, &request).await
     }
 
     async fn send(&self, op: &'static str, way: Way, slot: u16, request: &Request<'_>) -> Result<Value> {
