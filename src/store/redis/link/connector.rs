@@ -87,6 +87,9 @@ impl Connector {
         };
         let info = to.into_connection_info()?;
         let tcp = info.tcp_settings().clone().set_nodelay(true);
+        // What was sent and is not even received by then ends the connection, also one on which nobody waits for an answer.
+        #[cfg(target_os = "linux")]
+        let tcp = tcp.set_user_timeout(ANSWER);
         Ok(info.set_redis_settings(self.login.clone()).set_tcp_settings(tcp))
     }
 }
