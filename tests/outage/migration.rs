@@ -1,5 +1,10 @@
 //! Slots that move to another server while jobs are pushed and run.
 
+use std::time::Duration;
+
+use duly::store::Claim;
+use duly::{Duly, Node, Priority, Push};
+
 use crate::servers::{Binary, Cluster, Fsync, Options, Step};
 use crate::storm::Storm;
 
@@ -24,4 +29,34 @@ async fn work_goes_on_while_slots_move() {
     }
     storm.until_pushed(100).await;
     assert_eq!(storm.end().await, 0);
+}
+
+/// With `replicas` a push writes twice, and both must follow the slot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_push_that_waits_for_replicas_follows_a_slot_on_its_way() {
+    let servers = Cluster::start(Options::new(Binary::Redis).aof(Fsync::EverySecond), crate::servers::CALM);
+    let duly = Duly::open(format!("{}?replicas=1", servers.url())).await.expect("opens");
+    let push = || Push::new("mark", "null").queue("red");
+    let later = || push().after(Duration::from_secs(60));
+    // A script runs on a slot on its way only if all its keys are there: jobs of all kinds, and a node that waits.
+    duly.pause("red").await.expect("pauses");
+    duly.push_all(Priority::ALL.map(|priority| push().priority(priority))).await.expect("pushes");
+    duly.push(later()).await.expect("pushes");
+    let (store, node) = (duly.store(), Node::fresh(vec!["red".into()]));
+    store.beat(&node).await.expect("beats");
+    let claim = Claim { queue: "red".into(), max: 1, redo: false, suspect: None };
+    assert!(store.claim(node.id, claim).await.expect("claims").jobs.is_empty());
+    let (runtime, slot) = (tokio::runtime::Handle::current(), servers.slot_of("{red}"));
+    let from = servers.master_of_slot(slot);
+    let to = ["{a}", "{b}", "{d}"].map(|tag| servers.master_of(tag)).into_iter().find(|to| *to != from);
+    tokio::task::block_in_place(|| {
+        servers.migrate_slot(slot, to.expect("another master"), |step| {
+            if step == Step::Emptied {
+                // Everything is there already, and the old master still owns the slot.
+                runtime.block_on(duly.push_all([push(), later()])).expect("pushes");
+            }
+        });
+    });
+    let counts = &duly.counts().await.expect("counts")[0];
+    assert_eq!((counts.ready, counts.scheduled), (5, 2), "each once");
 }

@@ -159,7 +159,7 @@ impl Link {
             let lessons = self.known().lessons;
             let error = match request.exchange(&lane, asked.is_some()).await {
                 Ok(value) => return Ok(value),
-                Err(Unanswered::Unconfirmed) => return Err(unconfirmed(op)),
+                Err(Unanswered::Unconfirmed(why)) => return Err(unconfirmed(op, why)),
                 Err(Unanswered::NotSent(error)) => {
                     self.doubt(&lane);
                     let hopeless = matches!(fault::sort(&error), Fault::Refused);
@@ -306,9 +306,9 @@ impl Drop for Turn<'_> {
     }
 }
 
-fn unconfirmed(op: &'static str) -> Error {
-    let why = "fewer replicas than `replicas` asks for have confirmed it in time";
-    Error::Unknown { op, source: Some(why.into()) }
+fn unconfirmed(op: &'static str, why: Option<RedisError>) -> Error {
+    let too_few = || "fewer replicas than `replicas` asks for have confirmed it in time".into();
+    Error::Unknown { op, source: Some(why.map_or_else(too_few, Box::from)) }
 }
 
 async fn load(op: &'static str, lane: &Lane, script: &Script) -> Result<()> {

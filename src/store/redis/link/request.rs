@@ -51,6 +51,10 @@ impl Request<'_> {
             pipe.cmd("EXEC");
         }
         if let Some(seal) = self.seal {
+            // It counts for one command only.
+            if asking {
+                pipe.cmd("ASKING");
+            }
             pipe.add_command(seal.clone());
         }
         if self.replicas > 0 {
@@ -66,15 +70,19 @@ impl Request<'_> {
             answers.pop();
         }
         let sealed = if self.seal.is_some() { answers.pop() } else { None };
+        if sealed.is_some() && asking {
+            answers.pop();
+        }
         // A command that was refused says why; the end of a transaction only says that one was.
         let mut answer = Value::Nil;
         for value in answers {
             answer = value.extract_error().map_err(Unanswered::Answer)?;
         }
+        // What goes before the seal was carried out: to send it again is not for us to decide.
         if let Some(sealed) = sealed {
-            sealed.extract_error().map_err(Unanswered::Answer)?;
+            sealed.extract_error().map_err(|error| Unanswered::Unconfirmed(Some(error)))?;
         }
-        if confirmed { Ok(answer) } else { Err(Unanswered::Unconfirmed) }
+        if confirmed { Ok(answer) } else { Err(Unanswered::Unconfirmed(None)) }
     }
 }
 
@@ -111,8 +119,8 @@ impl Tries {
 pub(super) enum Unanswered {
     NotSent(RedisError),
     Answer(RedisError),
-    /// Carried out, but not by as many replicas as were asked for.
-    Unconfirmed,
+    /// Carried out, but not by as many replicas as were asked for; or nobody knows, because of this.
+    Unconfirmed(Option<RedisError>),
 }
 
 impl From<NoAnswer> for Unanswered {
