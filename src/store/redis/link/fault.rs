@@ -55,6 +55,11 @@ pub(super) fn sort(error: &RedisError) -> Fault {
     }
 }
 
+/// Whether it would be the same the next time.
+pub(super) fn is_hopeless(error: &RedisError) -> bool {
+    matches!(sort(error), Fault::Refused)
+}
+
 /// Whether it is we who refuse, because of the server's certificate: by the text, as the client crate hides the type.
 fn is_distrust(error: &RedisError) -> bool {
     error.to_string().contains("peer certificate")

@@ -55,6 +55,14 @@ pub(super) enum NoAnswer {
     Answer(RedisError),
 }
 
+impl NoAnswer {
+    pub(super) fn into_error(self) -> RedisError {
+        match self {
+            NoAnswer::NotSent(error) | NoAnswer::Answer(error) => error,
+        }
+    }
+}
+
 impl Lane {
     pub(super) fn new(
         address: Address,

@@ -162,8 +162,7 @@ impl Link {
                 Err(Unanswered::Unconfirmed(why)) => return Err(unconfirmed(op, why)),
                 Err(Unanswered::NotSent(error)) => {
                     self.doubt(&lane);
-                    let hopeless = matches!(fault::sort(&error), Fault::Refused);
-                    if hopeless || !tries.again().await {
+                    if fault::is_hopeless(&error) || !tries.again().await {
                         return Err(fault::unreachable(op, lane.address(), error));
                     }
                     self.learn(lessons).await;
@@ -172,7 +171,13 @@ impl Link {
                 Err(Unanswered::Answer(error)) => error,
             };
             match (fault::sort(&error), request.script) {
-                (Fault::NoScript, Some(script)) if tries.redirect() => load(op, &lane, script).await?,
+                (Fault::NoScript, Some(script)) if tries.redirect() => match load(&lane, script).await {
+                    Ok(()) => {}
+                    Err(error) if fault::is_hopeless(&error) || !tries.again().await => {
+                        return Err(fault::unreachable(op, lane.address(), error));
+                    }
+                    Err(_) => self.learn(lessons).await,
+                },
                 (Fault::Moved(to), _) if tries.redirect() => self.moved(slot, &to),
                 (Fault::Ask(_), _) if request.cmds.len() > 1 => return Ok(Value::Nil),
                 (Fault::Ask(to), _) if tries.redirect() => ask = Address::parse(&to, 0),
@@ -311,11 +316,9 @@ fn unconfirmed(op: &'static str, why: Option<RedisError>) -> Error {
     Error::Unknown { op, source: Some(why.map_or_else(too_few, Box::from)) }
 }
 
-async fn load(op: &'static str, lane: &Lane, script: &Script) -> Result<()> {
+/// Makes a script known to a server; may be done twice.
+async fn load(lane: &Lane, script: &Script) -> Result<(), RedisError> {
     let mut cmd = redis::cmd("SCRIPT");
     cmd.arg("LOAD").arg(&script.code);
-    match lane.send(&cmd).await {
-        Ok(_) => Ok(()),
-        Err(NoAnswer::NotSent(error) | NoAnswer::Answer(error)) => Err(fault::refused(op, error)),
-    }
+    lane.send(&cmd).await.map(drop).map_err(NoAnswer::into_error)
 }
