@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use duly::Error;
 use duly::store::StoreUrl;
+use duly::{Duly, Error, Push};
 
-use crate::servers::{Binary, wait_for};
+use crate::servers::{Binary, CALM, Cluster, Sentinel, wait_for};
 use crate::support::{durable, open, refusal, whole};
 
 /// Well under what a person takes for hanging.
@@ -107,4 +107,53 @@ async fn a_url_that_is_wrong_is_not_repeated_with_its_password() {
             assert!(!parts.iter().any(|part| told.contains(part)), "{url} is answered by {told}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_cluster_tells_why_it_does_not_open() {
+    let cluster = Cluster::start(durable(Binary::Redis).password(SECRET), CALM);
+    let hosts = cluster.url().replace("redis+cluster://", "");
+    for login in ["", ":guess@"] {
+        let said = refused_at_once(format!("redis+cluster://{login}{hosts}")).await.to_string();
+        assert!(said.contains("put user and password into the URL"), "{login:?}: {said}");
+    }
+    open(format!("redis+cluster://:{SECRET}@{hosts}")).await;
+    // A member by itself has some of the slots only.
+    for (n, server) in cluster.nodes()[..3].iter().enumerate() {
+        let url = format!("redis://:{SECRET}@{}?prefix=alone-{n}", server.address());
+        let said = match Duly::open(&url).await {
+            Err(error) => error.to_string(),
+            Ok(duly) => {
+                let pushes = ["a", "b", "d"].map(|queue| Push::new("note", "{}").queue(queue));
+                duly.push_all(pushes).await.expect_err("one of them is not here").to_string()
+            }
+        };
+        assert!(said.contains("part of a Cluster: use redis+cluster://"), "{said}");
+    }
+    let alone = durable(Binary::Redis).start();
+    let said = refused_at_once(format!("redis+cluster://{}", alone.address())).await.to_string();
+    assert!(said.contains("part of no Cluster: use redis://"), "{said}");
+    alone.kill();
+    let said = refusal(format!("redis+cluster://{}", alone.address())).await.to_string();
+    assert!(said.contains(&format!("cannot reach the server at {}", alone.address())), "{said}");
+}
+
+#[tokio::test]
+async fn sentinels_tell_why_they_do_not_help() {
+    let servers = Sentinel::start(durable(Binary::Redis).password(SECRET), CALM);
+    let hosts = servers.url().replace("redis+sentinel://", "");
+    for login in ["", ":guess@"] {
+        let said = refused_at_once(format!("redis+sentinel://{login}{hosts}")).await.to_string();
+        assert!(
+            said.contains("the master that Sentinels name for") && said.contains("put user and password"),
+            "{said}"
+        );
+    }
+    open(format!("redis+sentinel://:{SECRET}@{hosts}")).await;
+    let elsewhere = format!("{}else", servers.url());
+    let said = refused_at_once(elsewhere).await.to_string();
+    assert!(said.contains("names a master for \"dulyelse\"") && said.contains("No such master"), "{said}");
+    // One that wants a password of its own.
+    let said = refused_at_once(format!("redis+sentinel://{}/duly", servers.servers()[0].address())).await.to_string();
+    assert!(said.contains("sentinel_password"), "{said}");
 }

@@ -77,10 +77,18 @@ pub(super) fn refused(op: &'static str, error: RedisError) -> Error {
         Some("MISCONF") => "; the server cannot save to its disk and refuses writes until it can",
         Some("READONLY") => "; this is a replica: name the master, or use redis+sentinel://",
         Some("NOREPLICAS") => "; too few replicas are connected (min-replicas-to-write)",
-        Some("CROSSSLOT") => "; this server is part of a Cluster: use redis+cluster://",
+        Some("CROSSSLOT") => OF_A_CLUSTER,
+        _ if said.contains("cluster support disabled") => "; this server is part of no Cluster: use redis://",
         _ => "",
     };
     Error::Store { op, reason: format!("{said}{advice}"), source: Some(Box::new(error)) }
+}
+
+const OF_A_CLUSTER: &str = "; this server is part of a Cluster: use redis+cluster://";
+
+/// The server has named another one, and the URL says that there is no other.
+pub(super) fn one_of_several(op: &'static str, error: RedisError) -> Error {
+    Error::Store { op, reason: format!("{error}{OF_A_CLUSTER}"), source: Some(Box::new(error)) }
 }
 
 /// Whether the server does not know a command, or does not let this user give it.

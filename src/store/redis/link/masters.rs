@@ -3,15 +3,56 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use redis::Value;
+use redis::{RedisError, Value};
 
-use super::lane::Lane;
+use super::lane::{Lane, NoAnswer};
 use super::slots::SlotMap;
-use super::{Link, Way};
+use super::{Link, Way, fault};
+use crate::error::Error;
 use crate::store::redis::url::{Address, Shape};
 
 /// How long one Sentinel is waited for: the others know as much.
 const SENTINEL_ANSWER: Duration = Duration::from_secs(1);
+
+/// Why one who was asked did not say who the masters are.
+#[derive(Clone, Debug)]
+pub(super) struct Trouble {
+    with: Address,
+    is_sentinel: bool,
+    error: RedisError,
+}
+
+/// Nobody says who has a slot.
+pub(super) struct Nobody {
+    /// Who should have said what.
+    words: String,
+    trouble: Option<Trouble>,
+}
+
+impl Nobody {
+    /// Whether they would say the same the next time.
+    pub(super) fn is_hopeless(&self) -> bool {
+        self.trouble.as_ref().is_some_and(|trouble| fault::is_hopeless(&trouble.error))
+    }
+
+    pub(super) fn error(self, op: &'static str) -> Error {
+        let words = self.words;
+        let Some(Trouble { with, is_sentinel, error }) = self.trouble else {
+            return Error::store(op, words);
+        };
+        let own_password = is_sentinel && matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
+        match fault::unreachable(op, &with, error) {
+            Error::Store { source, .. } if own_password => {
+                let reason = format!(
+                    "{words}: {with} asks for a password; add the Sentinels' own to the URL as sentinel_password=..."
+                );
+                Error::Store { op, reason, source }
+            }
+            Error::Store { reason, source, .. } => Error::Store { op, reason: format!("{words}: {reason}"), source },
+            other => other,
+        }
+    }
+}
 
 impl Link {
     /// Finds out who the masters are, unless somebody else has since `lessons`.
@@ -36,23 +77,39 @@ impl Link {
         hosts.extend(self.place.hosts.iter().cloned());
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SLOTS");
+        self.known().trouble = None;
         for host in hosts {
-            let answer = self.lane(Way::Door, &host).send(&cmd).await;
-            if let Some(slots) = answer.ok().and_then(|answer| SlotMap::read(answer, &host)) {
-                self.known().slots = slots;
-                return;
+            let answer = self.lane(Way::Door, &host).send(&cmd).await.map_err(NoAnswer::into_error);
+            match answer.and_then(|answer| SlotMap::read(answer, &host).ok_or_else(|| other("an answer without slots")))
+            {
+                Ok(slots) => {
+                    let mut known = self.known();
+                    (known.slots, known.trouble) = (slots, None);
+                    return;
+                }
+                Err(error) => self.note(Trouble { with: host, is_sentinel: false, error }),
             }
         }
     }
 
+    /// Notes why somebody did not say. What would be the same the next time tells more than what may pass.
+    fn note(&self, trouble: Trouble) {
+        let mut known = self.known();
+        if !known.trouble.as_ref().is_some_and(|before| fault::is_hopeless(&before.error)) {
+            known.trouble = Some(trouble);
+        }
+    }
+
     async fn learn_master(&self, name: &str) {
+        self.known().trouble = None;
         let Some(named) = self.named_master(name).await else {
             return;
         };
         // The server itself must agree; and making the connection may have taken long enough for another to be named.
-        let agrees = is_master(&self.lane(Way::Door, &named)).await;
-        if agrees && self.named_master(name).await.as_ref() == Some(&named) {
-            self.known().master = Some(named);
+        match is_master(&self.lane(Way::Door, &named)).await {
+            Err(error) => self.note(Trouble { with: named, is_sentinel: false, error }),
+            Ok(()) if self.named_master(name).await.as_ref() == Some(&named) => self.known().master = Some(named),
+            Ok(()) => {}
         }
     }
 
@@ -62,10 +119,20 @@ impl Link {
         cmd.arg("MASTER").arg(name);
         let asks = self.sentinels.iter().map(async |sentinel| {
             let answer = tokio::time::timeout(SENTINEL_ANSWER, sentinel.send(&cmd)).await;
-            answer.ok().and_then(Result::ok)
+            let late = || std::io::Error::from(std::io::ErrorKind::TimedOut).into();
+            let answer = answer.map_or_else(|_| Err(late()), |answer| answer.map_err(NoAnswer::into_error));
+            answer.map_err(|error| Trouble { with: sentinel.address().clone(), is_sentinel: true, error })
         });
         let mut latest: Option<(u64, Address)> = None;
-        for answer in futures_util::future::join_all(asks).await.into_iter().flatten() {
+        let mut troubles = Vec::new();
+        for answer in futures_util::future::join_all(asks).await {
+            let answer = match answer {
+                Ok(answer) => answer,
+                Err(trouble) => {
+                    troubles.push(trouble);
+                    continue;
+                }
+            };
             let fields: HashMap<String, String> = redis::from_redis_value(answer).unwrap_or_default();
             let field = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
             let epoch = field("config-epoch").parse().unwrap_or(0);
@@ -75,14 +142,22 @@ impl Link {
                 latest = Some((epoch, Address { host: field("ip").to_owned(), port }));
             }
         }
+        if latest.is_none() {
+            troubles.into_iter().for_each(|trouble| self.note(trouble));
+        }
         latest.map(|(_, address)| address)
     }
 
-    pub(super) fn nobody(&self) -> String {
-        match &self.place.shape {
+    pub(super) fn nobody(&self) -> Nobody {
+        let trouble = self.known().trouble.clone();
+        let words = match &self.place.shape {
+            Shape::Sentinel(name) if trouble.as_ref().is_some_and(|trouble| !trouble.is_sentinel) => {
+                format!("the master that Sentinels name for {name:?} cannot be used")
+            }
             Shape::Sentinel(name) => format!("no Sentinel of {} names a master for {name:?}", self.place.shown()),
             Shape::One | Shape::Cluster => format!("no server of {} says who has this slot", self.place.shown()),
-        }
+        };
+        Nobody { words, trouble }
     }
 
     /// Under Sentinel a master that was lost from sight is asked nothing more until the Sentinels name it again:
@@ -117,9 +192,13 @@ impl Link {
     }
 }
 
-async fn is_master(lane: &Lane) -> bool {
-    match lane.send(&redis::cmd("ROLE")).await {
-        Ok(Value::Array(role)) => matches!(role.first(), Some(Value::BulkString(name)) if name == b"master"),
-        _ => false,
+async fn is_master(lane: &Lane) -> Result<(), RedisError> {
+    match lane.send(&redis::cmd("ROLE")).await.map_err(NoAnswer::into_error)? {
+        Value::Array(role) if matches!(role.first(), Some(Value::BulkString(name)) if name == b"master") => Ok(()),
+        _ => Err(other("it does not say itself that it is the master")),
     }
+}
+
+fn other(why: &'static str) -> RedisError {
+    std::io::Error::other(why).into()
 }

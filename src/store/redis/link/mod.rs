@@ -25,6 +25,7 @@ use connector::Connector;
 use fault::Fault;
 pub(super) use fault::is_forbidden;
 use lane::{Lane, Listener, NoAnswer};
+use masters::{Nobody, Trouble};
 use request::{Request, Tries, Unanswered};
 use slots::SlotMap;
 
@@ -67,6 +68,8 @@ struct Known {
     /// The master that Sentinels have named.
     master: Option<Address>,
     slots: SlotMap,
+    /// Why the last who were asked for them did not say.
+    trouble: Option<Trouble>,
     /// Counts what was learnt, so that of many who miss something only one asks.
     lessons: u64,
 }
@@ -149,11 +152,8 @@ impl Link {
                 Some(address) => self.lane(way, address),
                 None => match self.lane_of(way, slot).await {
                     Ok(lane) => lane,
-                    Err(error) if tries.again().await => {
-                        tracing::debug!(op, %error, "no server known yet");
-                        continue;
-                    }
-                    Err(error) => return Err(fault::refused(op, error)),
+                    Err(nobody) if nobody.is_hopeless() || !tries.again().await => return Err(nobody.error(op)),
+                    Err(_) => continue,
                 },
             };
             let lessons = self.known().lessons;
@@ -171,6 +171,9 @@ impl Link {
                 Err(Unanswered::Answer(error)) => error,
             };
             match (fault::sort(&error), request.script) {
+                (Fault::Moved(_) | Fault::Ask(_), _) if self.place.shape == Shape::One => {
+                    return Err(fault::one_of_several(op, error));
+                }
                 (Fault::NoScript, Some(script)) if tries.redirect() => match load(&lane, script).await {
                     Ok(()) => {}
                     Err(error) if fault::is_hopeless(&error) || !tries.again().await => {
@@ -214,7 +217,7 @@ impl Link {
         for address in masters {
             match self.lane(Way::Door, &address).send(cmd).await {
                 Ok(value) => answers.push((address, value)),
-                Err(NoAnswer::NotSent(error) | NoAnswer::Answer(error)) => return Err(fault::refused(op, error)),
+                Err(none) => return Err(fault::unreachable(op, &address, none.into_error())),
             }
         }
         Ok(answers)
@@ -253,7 +256,7 @@ impl Link {
         lane
     }
 
-    async fn lane_of(&self, way: Way, slot: u16) -> Result<Arc<Lane>, RedisError> {
+    async fn lane_of(&self, way: Way, slot: u16) -> Result<Arc<Lane>, Nobody> {
         let (known, lessons) = {
             let known = self.known();
             (known.address_of(&self.place, slot).cloned(), known.lessons)
@@ -265,7 +268,7 @@ impl Link {
         let learnt = self.known().address_of(&self.place, slot).cloned();
         match learnt {
             Some(address) => Ok(self.lane(way, &address)),
-            None => Err(std::io::Error::other(self.nobody()).into()),
+            None => Err(self.nobody()),
         }
     }
 
