@@ -5,6 +5,7 @@
 #![cfg(feature = "redis")]
 
 mod failover;
+mod hall;
 mod ledger;
 mod lost_replies;
 mod migration;

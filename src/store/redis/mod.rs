@@ -11,6 +11,7 @@ mod link;
 mod list;
 mod look;
 mod moving;
+mod names;
 mod nodes;
 mod push;
 mod record;
@@ -31,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::keys::{HallKeys, QueueKeys};
 use self::link::{Link, Way};
+use self::names::Names;
 use self::nodes::Ears;
 use self::reply::Reply;
 use self::script::Script;
@@ -54,6 +56,7 @@ pub(crate) struct Redis {
     options: Options,
     prefix: String,
     hall: HallKeys,
+    names: Arc<Names>,
     ears: Ears,
     known: Mutex<Known>,
     /// How far the store's clock is ahead of ours, as the last answer said: a little less than the truth, never more.
@@ -66,8 +69,6 @@ pub(crate) struct Redis {
 #[derive(Default)]
 struct Known {
     keys: HashMap<String, Arc<QueueKeys>>,
-    /// Queues whose names are in the hall, and through which connection they got there.
-    registered: HashMap<String, u64>,
     /// In which queues a node of ours beats.
     works: HashMap<NodeId, BTreeSet<String>>,
     /// In which queues a node of ours may be on the idle list.
@@ -97,11 +98,13 @@ impl Redis {
         let (ca, password) = (options.ca.as_deref(), options.sentinel_password.as_deref());
         let link = Arc::new(Link::new(place, ca, password, home.clone(), listener)?);
         home.spawn(look_after_master(link.clone(), stop.clone()));
+        let hall = HallKeys::new(&options.prefix);
         let store = Redis {
+            names: Names::new(link.clone(), home, &hall),
             link,
             options: options.clone(),
             prefix: options.prefix.clone(),
-            hall: HallKeys::new(&options.prefix),
+            hall,
             ears,
             known: Mutex::default(),
             ahead: AtomicI64::new(0),
@@ -128,17 +131,8 @@ impl Redis {
 
     /// The keys of a queue that is about to get something: its name is put where others find it.
     async fn register(&self, op: &'static str, queue: &str) -> Result<Arc<QueueKeys>> {
-        let keys = self.keys(queue);
-        // A server that came back, or another in its place, may have forgotten it.
-        let by = self.link.generation(Way::Door, self.hall.slot);
-        if by == 0 || self.known().registered.get(queue) != Some(&by) {
-            let mut cmd = call(&script::REGISTER, &[&self.hall.queues]);
-            cmd.arg(self.manual_now()).arg(queue);
-            self.link.run(op, Way::Door, self.hall.slot, &script::REGISTER, &cmd).await?;
-            let by = self.link.generation(Way::Door, self.hall.slot);
-            self.known().registered.insert(queue.to_owned(), by);
-        }
-        Ok(keys)
+        self.names.put(op, queue, self.manual_now()).await?;
+        Ok(self.keys(queue))
     }
 
     /// The names of all queues, sorted.

@@ -152,7 +152,7 @@ pub(super) async fn beat(store: &Redis, node: &Node) -> Result<Beaten> {
 }
 
 async fn beat_in(store: &Redis, node: &Node, queue: &str) -> Result<Beaten> {
-    let keys = store.register("beat", queue).await?;
+    let keys = store.keys(queue);
     let QueueKeys { conf, lease, since, idle, nodes, due, ready: [r0, r1, r2, r3], .. } = &*keys;
     let all = [conf, lease, since, idle, nodes, due, r0, r1, r2, r3];
     let mut cmd = call(&script::BEAT, &all);
@@ -176,6 +176,7 @@ async fn beat_in(store: &Redis, node: &Node, queue: &str) -> Result<Beaten> {
             (Err(_), _) => {}
         }
     }
+    store.names.put_after_beat(queue, store.manual_now()).await;
     listen(store, node.id, &keys).await?;
     Ok(beaten)
 }

@@ -1,0 +1,94 @@
+//! The names of queues, put into the hall where others find them.
+//!
+//! In a Cluster the hall has a server of its own: while that is away, the queues on the others must go on. So only a name
+//! that this process has never put there is waited for; later on it is done aside.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use super::keys::HallKeys;
+use super::link::{Link, Way};
+use super::{call, script};
+use crate::error::Result;
+
+/// How long the first beat in a queue waits for its name: whoever looks after it should find the node.
+const FIRST_BEAT: Duration = Duration::from_millis(500);
+
+/// Which names are in the hall, as far as this process knows.
+pub(super) struct Names {
+    link: Arc<Link>,
+    /// Where names are put there that nobody waits for.
+    home: Handle,
+    key: String,
+    slot: u16,
+    known: Mutex<HashMap<String, Name>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Name {
+    /// Through which connection it got there; `None` if it never did.
+    by: Option<u64>,
+    /// It is on its way, and nobody waits for it.
+    under_way: bool,
+}
+
+impl Names {
+    pub(super) fn new(link: Arc<Link>, home: Handle, hall: &HallKeys) -> Arc<Self> {
+        Arc::new(Names { link, home, key: hall.queues.clone(), slot: hall.slot, known: Mutex::default() })
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<String, Name>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name of a queue that is about to get something is there, or, if it was before, will be again.
+    pub(super) async fn put(self: &Arc<Self>, op: &'static str, queue: &str, now: String) -> Result<()> {
+        let never = self.known().get(queue).is_none_or(|name| name.by.is_none());
+        if never {
+            return self.send(op, queue, now).await;
+        }
+        self.put_aside(queue, now);
+        Ok(())
+    }
+
+    /// The same for a queue in which a node has just beaten: that counts, whatever becomes of the name.
+    pub(super) async fn put_after_beat(self: &Arc<Self>, queue: &str, now: String) {
+        let first = !self.known().contains_key(queue);
+        if let Some(under_way) = self.put_aside(queue, now)
+            && first
+        {
+            let _ = tokio::time::timeout(FIRST_BEAT, under_way).await;
+        }
+    }
+
+    /// Puts a name there again if it may be missing, and lets nobody wait for it.
+    fn put_aside(self: &Arc<Self>, queue: &str, now: String) -> Option<JoinHandle<()>> {
+        // A server that came back, or another in its place, may have forgotten it.
+        let by = self.link.generation(Way::Door, self.slot);
+        let is_there = |name: &Name| name.under_way || (by != 0 && name.by == Some(by));
+        if self.known().get(queue).is_some_and(is_there) {
+            return None;
+        }
+        self.known().entry(queue.to_owned()).or_default().under_way = true;
+        let (names, queue) = (self.clone(), queue.to_owned());
+        Some(self.home.spawn(async move {
+            if let Err(error) = names.send("register", &queue, now).await {
+                tracing::warn!(queue, %error, "others may not find this queue; tried again with the next beat or push");
+            }
+            names.known().entry(queue).or_default().under_way = false;
+        }))
+    }
+
+    async fn send(&self, op: &'static str, queue: &str, now: String) -> Result<()> {
+        let mut cmd = call(&script::REGISTER, &[&self.key]);
+        cmd.arg(now).arg(queue);
+        self.link.run(op, Way::Door, self.slot, &script::REGISTER, &cmd).await?;
+        let by = self.link.generation(Way::Door, self.slot);
+        self.known().entry(queue.to_owned()).or_default().by = Some(by);
+        Ok(())
+    }
+}
