@@ -25,10 +25,10 @@ const BAR: &str = "{msg:20!} [{bar:30}] {human_pos}/{human_len} jobs, {eta} left
 #[derive(Debug, Args)]
 pub(crate) struct Move {
     /// The store that the jobs are in, as for --store
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", env = "DULY_FROM", hide_env_values = true)]
     from: String,
     /// The store that they go to; a file is made if it is not there
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", env = "DULY_TO", hide_env_values = true)]
     to: String,
     /// Only this queue; several: give it several times
     #[arg(long, value_name = "NAME")]

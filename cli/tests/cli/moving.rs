@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, until};
+use crate::bed::{Bed, Ran, until};
 
 /// Far more jobs than go in one batch.
 const MANY: usize = 3_000;
@@ -60,6 +60,35 @@ fn all_jobs_move() {
     let lines: Vec<Value> = quiet.out.lines().map(|line| serde_json::from_str(line).expect("json")).collect();
     assert_eq!((&lines[0]["queue"], &lines[0]["ready"]), (&json!("default"), &json!(1)));
     assert_eq!(quiet.err, "");
+}
+
+/// A command line can be read by everybody on the machine, and a URL may have a password.
+#[test]
+fn stores_can_be_named_by_the_environment() {
+    let bed = Bed::new();
+    bed.push(&["mail"]);
+    let run = |args: &[&str]| -> Ran {
+        let mut command = bed.command(args);
+        command.envs([("DULY_FROM", "duly.db"), ("DULY_TO", "new.db")]);
+        command.output().expect("it runs").into()
+    };
+    let help = run(&["move", "--help"]).ok().out;
+    assert!(help.contains("DULY_FROM") && help.contains("DULY_TO") && !help.contains("new.db"), "{help}");
+    assert!(run(&["move"]).ok().err.contains("moved 1 jobs to new.db"));
+    assert!(run(&["move", "--from", "new.db", "--to", "third.db"]).ok().err.contains("moved 1 jobs to third.db"));
+}
+
+#[test]
+fn what_is_left_out_is_not_counted_as_moved() {
+    let bed = Bed::new();
+    let id = bed.push(&["mail"]);
+    bed.push(&["mail", "--id", &id, "--store", "new.db"]);
+    let ran = bed.run(&["move", "--from", "duly.db", "--to", "new.db"]).ok();
+    assert!(ran.err.contains("1 jobs were left out") && ran.err.contains("moved 0 jobs"), "{ran:?}");
+    bed.push(&["mail", "--id", &id]);
+    bed.push(&["mail"]);
+    let moved = bed.run(&["move", "--from", "duly.db", "--to", "new.db", "--json"]).ok().json();
+    assert_eq!((&moved["moved"], &moved["queues"][0]["known"]), (&json!(1), &json!(1)), "{moved}");
 }
 
 #[test]
