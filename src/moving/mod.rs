@@ -78,10 +78,10 @@ pub struct QueueMoved {
 }
 
 impl QueueMoved {
-    /// All jobs that have left the first store.
+    /// All jobs that were moved; those that were left out are not among them.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.ready + self.scheduled + self.dead + self.done + self.known
+        self.ready + self.scheduled + self.dead + self.done
     }
 }
 
