@@ -72,7 +72,8 @@ impl Builder {
 }
 
 impl Duly {
-    /// Opens a store: the path of a file (made if it is not there), or `:memory:`.
+    /// Opens a store: the path of a file (made if it is not there), `:memory:`, or with the feature `redis` the URL of a
+    /// server, such as `redis://host`, `redis+sentinel://s1,s2,s3/mymaster` or `redis+cluster://a,b,c`.
     ///
     /// Options may follow in the URL: `duly.db?durability=second&lease=5s&keep=1h`.
     pub async fn open(url: impl Into<String>) -> Result<Duly> {

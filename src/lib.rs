@@ -1,6 +1,6 @@
 //! Durable jobs that run on time.
 //!
-//! A **job** is pushed through the **door** ([`Duly`]) into a **store** (a SQLite file; no server).
+//! A **job** is pushed through the **door** ([`Duly`]) into a **store** (a SQLite file without a server; or Redis or Valkey).
 //! A **worker** claims it when it is **due**, runs it as an **attempt**, and records its **outcome**,
 //! which counts only if the worker's **node** still holds the job with that **fence**.
 //! Whatever is killed at whatever moment: an acknowledged push is run, or is still there.
@@ -21,7 +21,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> duly::Result<()> {
-//! let duly = Duly::open(":memory:").await?;               // or "duly.db"
+//! let duly = Duly::open(":memory:").await?;               // or "duly.db", or "redis://host"
 //! duly.push(Resize { image: 7, width: 640 }).await?;
 //! duly.push(Resize { image: 8, width: 640 }.after(Duration::from_secs(60))).await?;
 //! let tally = duly.worker().queue("default", 20).on(resize).drain().await?; // a service calls .run()

@@ -11,7 +11,7 @@ const AFTER_HELP: &str = "\
 Exit codes: 0 ok, 1 failure, 2 wrong usage or input, 3 not found, 4 conflict, 5 store unreachable, 124 timed out.
 Settings come from flags, then the environment, then duly.toml, then defaults.";
 
-/// Durable jobs that run on time, kept in a SQLite file: no server.
+/// Durable jobs that run on time, kept in a SQLite file without a server, or on Redis or Valkey
 #[derive(Debug, Parser)]
 #[command(name = "duly", version, after_help = AFTER_HELP, subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -24,7 +24,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// The store: the path of a file, with options behind it such as `jobs.db?keep=1h` [env: DULY_STORE] [default: ./duly.db]
+    /// The store: the path of a file or the URL of a server (`redis://host`), with options behind it such as
+    /// `jobs.db?keep=1h` [env: DULY_STORE] [default: ./duly.db]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
 
