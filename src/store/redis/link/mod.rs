@@ -113,6 +113,20 @@ impl Link {
         self.send(op, way, slot, &Request { cmds, script: Some(script), seal: None, replicas: 0, idempotent }).await
     }
 
+    /// The same for a script that may be carried out twice.
+    pub(super) async fn run_again(
+        &self,
+        op: &'static str,
+        way: Way,
+        slot: u16,
+        script: &Script,
+        cmd: &Cmd,
+    ) -> Result<Value> {
+        let cmds = std::slice::from_ref(cmd);
+        self.send(op, way, slot, &Request { cmds, script: Some(script), seal: None, replicas: 0, idempotent: true })
+            .await
+    }
+
     /// The same for a plain command that may be carried out twice.
     pub(super) async fn ask(&self, op: &'static str, way: Way, slot: u16, cmd: &Cmd) -> Result<Value> {
         let cmds = std::slice::from_ref(cmd);
