@@ -87,6 +87,14 @@ impl Node {
     }
 }
 
+/// The machine that this process runs on.
+pub(crate) fn host() -> String {
+    #[cfg(any(feature = "sqlite", feature = "redis"))]
+    return rustix::system::uname().nodename().to_string_lossy().into_owned();
+    #[cfg(not(any(feature = "sqlite", feature = "redis")))]
+    return String::new();
+}
+
 /// A node as the store knows it.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
@@ -106,4 +114,6 @@ pub struct NodeRecord {
     pub alive: bool,
     /// How many jobs it holds.
     pub held: u64,
+    /// What it can be asked to do, beside what every node can.
+    pub methods: Vec<String>,
 }

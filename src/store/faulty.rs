@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use super::{
-    Beaten, Claim, Claimed, End, Filter, Health, Marked, MoveIn, Moved, MovedIn, Page, QueueCounts, Store, Wake,
+    Attended, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn,
+    Moved, MovedIn, Page, QueueCounts, Store, To, Wake,
 };
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
@@ -88,6 +89,9 @@ impl super::sealed::Sealed for Faulty {}
 
 #[async_trait]
 impl Store for Faulty {
+    fn home(&self) -> Option<tokio::runtime::Handle> {
+        self.inner.home()
+    }
     async fn push(&self, jobs: Vec<Push>) -> Result<Vec<Pushed>> {
         self.pass("push", self.inner.push(jobs)).await
     }
@@ -138,6 +142,45 @@ impl Store for Faulty {
     }
     async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
         self.pass("subscribe", self.inner.subscribe(node)).await
+    }
+    async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
+        self.pass("lock", self.inner.lock(ask)).await
+    }
+    async fn extend_locks(&self, asks: &[LockAsk]) -> Result<Vec<bool>> {
+        self.pass("extend_locks", self.inner.extend_locks(asks)).await
+    }
+    async fn unlock(&self, ask: &LockAsk) -> Result<bool> {
+        self.pass("unlock", self.inner.unlock(ask)).await
+    }
+    async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
+        self.pass("locks", self.inner.locks(name, cursor)).await
+    }
+    async fn break_lock(&self, name: &str) -> Result<u64> {
+        self.pass("break_lock", self.inner.break_lock(name)).await
+    }
+    async fn attend(&self, guest: &Guest) -> Result<Attended> {
+        self.pass("attend", self.inner.attend(guest)).await
+    }
+    async fn depart(&self, node: NodeId) -> Result<()> {
+        self.pass("depart", self.inner.depart(node)).await
+    }
+    async fn hear(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Heard>> {
+        self.pass("hear", self.inner.hear(node, all)).await
+    }
+    async fn send(&self, to: To, message: &[u8]) -> Result<u64> {
+        self.pass("send", self.inner.send(to, message)).await
+    }
+    async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
+        self.pass("set_connections", self.inner.set_connections(node, held, gone)).await
+    }
+    async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {
+        self.pass("connection", self.inner.connection(connection)).await
+    }
+    async fn answering(&self, method: &str) -> Result<Vec<NodeId>> {
+        self.pass("answering", self.inner.answering(method)).await
+    }
+    fn now(&self) -> SystemTime {
+        self.inner.now()
     }
     async fn health(&self) -> Result<Health> {
         self.pass("health", self.inner.health()).await

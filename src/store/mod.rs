@@ -15,6 +15,7 @@ use crate::job::{Fence, Held, JobId, Outcome, Priority, Record, State};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
 
+mod hall;
 mod moving;
 mod open;
 #[cfg(feature = "redis")]
@@ -22,6 +23,10 @@ pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
+pub use hall::{
+    Attended, CONNECTIONS_MAX, EXTEND_MAX, Guest, Heard, LINE_LOOK_MAX, LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage,
+    LockRecord, LockTaken, Owner, To, Turn, WAITS_MAX,
+};
 pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
 pub use open::{Durability, StoreUrl, duration};
 pub(crate) use open::{Options, open, place_of};
@@ -258,6 +263,11 @@ mod sealed {
 /// Public to read, sealed until 1.0: implement it only inside this crate.
 #[async_trait]
 pub trait Store: sealed::Sealed + Send + Sync + 'static {
+    /// The runtime on which this store hears, if it has one that no handler can hold up: whoever listens should live there.
+    fn home(&self) -> Option<tokio::runtime::Handle> {
+        None
+    }
+
     /// Puts jobs into the store, each into its own queue at its own time and priority: all or none per queue.
     ///
     /// A job whose id is in its queue, or was there in the last ten minutes, changes nothing and answers `Existing`.
@@ -335,6 +345,60 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     ///
     /// Their ids are not remembered: they may come back.
     async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>>;
+
+    /// Takes a free slot of a lock for the owner, until `ttl` from now; or, if none is free and `wait` says so, a place at the
+    /// end of its line.
+    ///
+    /// First come, first served: a slot that is free goes to those who stand in line, as far as their nodes live,
+    /// also against an ask that does not wait. An owner who holds the lock already holds it for `ttl` from now, under the fence
+    /// that it has; one who stands in line already keeps its place. So an ask may be repeated.
+    /// The fence is greater than all that were ever given for a lock of this store.
+    /// A hold has ended when its time is over, or when the process of its node is known to be gone
+    /// (which a server never knows); silence alone ends no hold.
+    async fn lock(&self, ask: &LockAsk) -> Result<LockTaken>;
+
+    /// Lets holds last for their `ttl` from now, each only if its owner still has it. Answers which, in the order of the asks.
+    /// At most [`EXTEND_MAX`].
+    async fn extend_locks(&self, asks: &[LockAsk]) -> Result<Vec<bool>>;
+
+    /// Gives up whatever the owner has of a lock: its slot, or its place in the line. Answers whether it held a slot.
+    ///
+    /// If slots are free then, as many of the first in line that live are told that it is their turn.
+    async fn unlock(&self, ask: &LockAsk) -> Result<bool>;
+
+    /// A page of holds, by name; only those of one lock if it is named.
+    async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage>;
+
+    /// Ends all holds of a lock, whoever has them. They and the first in line are told to ask again. Answers how many there were.
+    async fn break_lock(&self, name: &str) -> Result<u64>;
+
+    /// A node's sign of life in the hall; the first one makes it known, and every one that it listens.
+    /// While its lease runs, its places in lines are its own, and its connections.
+    async fn attend(&self, guest: &Guest) -> Result<Attended>;
+
+    /// A node leaves the hall in good order: with it its places in lines and its connections. Its locks stay as they are.
+    async fn depart(&self, node: NodeId) -> Result<()>;
+
+    /// What is said to this node of our process and, if it says so, what is said to all; from its next [`Store::attend`] on,
+    /// until it departs or the receiver is dropped. May be called for several nodes, of which one should hear what is for all.
+    /// What comes while nobody takes it, or while the way is broken, is lost.
+    async fn hear(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Heard>>;
+
+    /// Says something to nodes that listen. Answers how many were reached: of those that hear what is for all, one per process.
+    async fn send(&self, to: To, message: &[u8]) -> Result<u64>;
+
+    /// Notes connections that a node holds, and forgets others of its: at most [`CONNECTIONS_MAX`] in one step.
+    /// One that another node held is this node's from now on.
+    async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()>;
+
+    /// The node that holds a connection, if it is there.
+    async fn connection(&self, connection: &str) -> Result<Option<NodeId>>;
+
+    /// Nodes in the hall that can be asked to do this: those that are there and not quiet.
+    async fn answering(&self, method: &str) -> Result<Vec<NodeId>>;
+
+    /// The store's time, as far as is known without asking.
+    fn now(&self) -> SystemTime;
 
     /// What the store says about itself.
     async fn health(&self) -> Result<Health>;

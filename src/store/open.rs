@@ -50,6 +50,8 @@ pub(crate) struct Options {
     /// The certificate authority to trust, instead of those of the system.
     pub(crate) ca: Option<PathBuf>,
     pub(crate) sentinel_password: Option<String>,
+    /// What nodes sign messages with: the first signs, all of them check. Never in a URL.
+    pub(crate) cluster_keys: Vec<String>,
     pub(crate) clock: Clock,
 }
 
@@ -66,6 +68,7 @@ impl Default for Options {
             allow_data_loss: false,
             ca: None,
             sentinel_password: None,
+            cluster_keys: Vec::new(),
             clock: Clock::system(),
         }
     }

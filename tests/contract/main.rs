@@ -1,7 +1,10 @@
 //! One suite, every store: each case is a plain function that takes a store, and runs once per store.
 
 mod claim;
+mod hall;
 mod lease;
+mod line;
+mod lock;
 mod look;
 mod moving;
 mod push;
@@ -156,4 +159,66 @@ contract! {
         resume_wakes
         a_claim_that_leaves_jobs_behind_wakes_another
         a_node_that_steps_back_is_not_woken_and_passes_the_wake_on;
+    lock:
+        a_free_lock_is_taken_with_a_fence
+        a_taken_lock_is_refused
+        of_many_who_ask_at_once_one_gets_it
+        two_owners_of_one_node_exclude_each_other
+        fences_grow_with_every_acquisition
+        a_hold_ends_with_its_ttl_in_milliseconds
+        an_ask_repeated_is_the_same_hold
+        only_the_owner_extends
+        an_ended_hold_is_not_extended
+        the_loser_does_not_prolong_the_winners_hold
+        a_release_counts_once
+        an_expired_holders_release_does_not_free_the_next_owners_lock
+        an_expired_holders_release_says_not_held
+        a_silent_nodes_hold_lasts_until_its_ttl
+        a_node_that_departs_keeps_its_locks
+        no_lock_is_left_without_an_end
+        at_most_n_hold_it_each_with_its_slot_and_fence
+        a_freed_slot_is_given_again
+        each_slot_has_its_own_end
+        extend_many_at_once
+        locks_are_listed
+        pages_show_every_lock_once
+        names_do_not_run_into_each_other
+        a_broken_lock_is_nobodys;
+    line:
+        first_come_first_served
+        an_ended_hold_goes_to_the_first_in_line
+        an_ask_that_does_not_wait_does_not_jump_the_line
+        a_place_is_kept_when_the_ask_is_repeated
+        a_release_tells_the_first_in_line
+        of_two_owners_of_a_node_the_first_in_line_is_told
+        a_refused_release_tells_nobody
+        a_dead_nodes_place_is_skipped
+        a_departed_nodes_place_is_skipped
+        who_dies_at_its_turn_does_not_block_the_lock
+        a_waiter_that_gives_up_passes_its_turn_on
+        ahead_counts_those_who_live
+        ends_says_when_to_look
+        attend_tells_whose_turn_it_is
+        two_free_slots_go_to_the_first_two_in_line
+        break_ends_all_holds_and_tells_the_next
+        lines_of_different_locks_are_apart
+        a_lock_with_a_long_line_is_handed_on_in_bounded_steps;
+    hall:
+        a_message_reaches_the_node_it_is_for_and_no_other
+        a_message_to_all_reaches_everyone_who_listens_also_the_sender
+        a_message_to_nobody_reaches_none
+        order_of_messages_is_kept
+        bytes_survive
+        one_process_can_hear_for_several_nodes
+        a_node_that_departed_hears_nothing_and_is_not_found
+        connections_are_found_until_their_node_is_gone
+        many_connections_are_noted_in_one_step
+        a_connection_that_moves_belongs_to_its_new_node
+        answering_lists_nodes_by_method
+        a_quiet_guest_hears_but_is_not_found
+        a_guest_whose_lease_ended_is_not_found
+        a_lease_is_as_long_as_the_guest_says
+        guests_are_among_the_nodes
+        a_worker_that_leaves_stays_in_the_hall
+        the_store_tells_its_time;
 }

@@ -2,21 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use duly::store::{Claim, Claimed, End, Moved, Store};
+use duly::store::{Attended, Claim, Claimed, End, Guest, Heard, Moved, Store};
 use duly::{Clock, Duly, Held, JobId, LEASE, Node, NodeId, Outcome, Push, Pushed, Record, State};
+use tokio::sync::mpsc::Receiver;
 
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 pub const KEEP: Duration = Duration::from_secs(24 * 3600);
 pub const REMEMBER: Duration = Duration::from_secs(600);
+/// Far longer than anything takes to be heard; a test that waits this long has failed.
+pub const LONG: Duration = Duration::from_secs(10);
 
 pub struct TestStore {
     pub store: Arc<dyn Store>,
     clock: Clock,
     /// Nodes by name; those that are alive beat while time goes by.
     nodes: Mutex<BTreeMap<&'static str, (Node, bool)>>,
+    /// Nodes in the hall by name; those that are alive attend while time goes by.
+    guests: Mutex<BTreeMap<&'static str, (Guest, bool)>>,
     _dir: Option<tempfile::TempDir>,
 }
 
@@ -40,7 +45,7 @@ impl TestStore {
     async fn open(url: String, dir: Option<tempfile::TempDir>) -> Self {
         let clock = Clock::manual();
         let duly = Duly::builder(url).clock(clock.clone()).remember(REMEMBER).open().await.expect("opens");
-        TestStore { store: duly.store(), clock, nodes: Mutex::default(), _dir: dir }
+        TestStore { store: duly.store(), clock, nodes: Mutex::default(), guests: Mutex::default(), _dir: dir }
     }
 
     pub async fn node(&self, name: &'static str) -> NodeId {
@@ -55,12 +60,18 @@ impl TestStore {
         id
     }
 
-    /// From now on this node is silent.
+    /// From now on this node is silent, in its queues and in the hall.
     pub fn silence(&self, name: &'static str) {
-        self.nodes.lock().expect("no test panics with it").get_mut(name).expect("known").1 = false;
+        let (mut nodes, mut guests) = (self.nodes.lock(), self.guests.lock());
+        let node = nodes.as_mut().expect("no test panics with it").get_mut(name).map(|(_, alive)| alive);
+        let guest = guests.as_mut().expect("no test panics with it").get_mut(name).map(|(_, alive)| alive);
+        assert!(node.is_some() || guest.is_some(), "{name} is known");
+        for alive in node.into_iter().chain(guest) {
+            *alive = false;
+        }
     }
 
-    /// Lets time go by; nodes that are alive go on beating.
+    /// Lets time go by; nodes that are alive go on beating, and attending.
     pub async fn advance(&self, by: Duration) {
         let mut left = by;
         while !left.is_zero() {
@@ -74,6 +85,13 @@ impl TestStore {
             for node in alive {
                 self.store.beat(&node).await.expect("beats");
             }
+            let there: Vec<Guest> = {
+                let guests = self.guests.lock().expect("no test panics with it");
+                guests.values().filter(|(_, alive)| *alive).map(|(guest, _)| guest.clone()).collect()
+            };
+            for guest in there {
+                self.store.attend(&guest).await.expect("attends");
+            }
         }
     }
 
@@ -86,6 +104,63 @@ impl TestStore {
         self.node(name).await;
         let node = self.nodes.lock().expect("no test panics with it")[name].0.clone();
         self.store.beat(&node).await.expect("beats")
+    }
+
+    /// The moment at which the test has set the clock.
+    pub fn now(&self) -> SystemTime {
+        self.clock.now()
+    }
+
+    /// A node that is in the hall and stays there. If it works as well, it is the same one.
+    pub async fn guest(&self, name: &'static str) -> NodeId {
+        let known = self.guests.lock().expect("no test panics with it").get(name).map(|(guest, _)| guest.node);
+        match known {
+            Some(id) => id,
+            None => self.guest_who(name, |_| ()).await,
+        }
+    }
+
+    /// A guest who shows itself anew, with something changed.
+    pub async fn guest_who(&self, name: &'static str, change: impl FnOnce(&mut Guest)) -> NodeId {
+        let mut guest = self.introduce(name);
+        change(&mut guest);
+        self.guests.lock().expect("no test panics with it").insert(name, (guest.clone(), true));
+        self.store.attend(&guest).await.expect("attends");
+        guest.node
+    }
+
+    /// Another sign of life of a guest, with what it waits for.
+    pub async fn attend(&self, name: &'static str, waits: &[&str]) -> Attended {
+        let waits = waits.iter().map(|name| (*name).into()).collect();
+        self.store.attend(&Guest { waits, ..self.introduce(name) }).await.expect("attends")
+    }
+
+    /// A guest who listens: what is said to it from now on can be heard.
+    pub async fn listen(&self, name: &'static str) -> Ear {
+        let guest = self.introduce(name);
+        let heard = self.store.hear(guest.node, true).await.expect("hears");
+        self.guest_who(name, |new| *new = guest).await;
+        Ear(heard)
+    }
+
+    /// A guest leaves the hall in good order.
+    pub async fn depart(&self, name: &'static str) {
+        let guest = self.introduce(name).node;
+        self.guests.lock().expect("no test panics with it").get_mut(name).expect("known").1 = false;
+        self.store.depart(guest).await.expect("departs");
+    }
+
+    /// The guest of this name as it showed itself last, or as it will at first.
+    fn introduce(&self, name: &'static str) -> Guest {
+        let known = self.guests.lock().expect("no test panics with it").get(name).map(|(guest, _)| guest.clone());
+        let works = self.nodes.lock().expect("no test panics with it").get(name).map(|(node, _)| node.id);
+        known.unwrap_or_else(|| Guest {
+            node: works.unwrap_or_else(NodeId::fresh),
+            lease: LEASE,
+            methods: Vec::new(),
+            waits: Vec::new(),
+            quiet: false,
+        })
     }
 
     pub async fn push(&self, push: Push) -> Pushed {
@@ -133,6 +208,21 @@ impl TestStore {
 
     pub async fn prune(&self) -> usize {
         self.store.prune("default", 10_000).await.expect("prunes")
+    }
+}
+
+/// What a guest hears, one after the other.
+pub struct Ear(Receiver<Heard>);
+
+impl Ear {
+    /// The next thing that is heard. That something may have been missed can be said at any time, and is not counted.
+    pub async fn next(&mut self) -> Heard {
+        loop {
+            match tokio::time::timeout(LONG, self.0.recv()).await.expect("in time").expect("open") {
+                Heard::Gap => {}
+                heard => return heard,
+            }
+        }
     }
 }
 

@@ -1,14 +1,9 @@
 //! Wakes: a node that waits is told at once, and only one of them.
 
-use std::time::Duration;
-
 use duly::store::Wake;
 use tokio::sync::mpsc::Receiver;
 
 use crate::support::*;
-
-/// Far longer than any wake takes; a test that waits this long has failed.
-const LONG: Duration = Duration::from_secs(10);
 
 /// A node that has looked, found nothing, and waits.
 async fn waiting(store: &TestStore, name: &'static str) -> Receiver<Wake> {

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use duly::{Event, Push};
+use duly::store::{Guest, To};
+use duly::{Event, LEASE, NodeId, Push};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -79,6 +80,29 @@ async fn an_idle_worker_asks_a_redis_at_most_once_a_second() {
 #[tokio::test]
 async fn an_idle_worker_asks_a_valkey_at_most_once_a_second() {
     an_idle_worker_asks_at_most_once_a_second(Binary::Valkey).await;
+}
+
+/// As a worker's presence in the hall is: it only listens.
+#[tokio::test]
+async fn a_quiet_guest_asks_nothing() {
+    let server = durable(Binary::Redis).start();
+    let duly = open(server.url()).await;
+    let (store, node) = (duly.store(), NodeId::fresh());
+    let guest = Guest { node, lease: LEASE, methods: vec!["m".into()], waits: Vec::new(), quiet: true };
+    let _heard = store.hear(node, true).await.expect("hears");
+    store.attend(&guest).await.expect("attends");
+    let attends = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            store.attend(&guest).await.expect("attends");
+        }
+    };
+    let seen = tokio::select! {
+        seen = watch(&server) => seen,
+        () = attends => unreachable!("goes on"),
+    };
+    assert_eq!(seen.iter().map(|seen| &seen.command).collect::<Vec<_>>(), Vec::<&String>::new());
+    assert_eq!(store.send(To::Node(node), b"and hears").await.expect("sends"), 1);
 }
 
 /// The next beat is ten seconds away, and the worker knows of nothing but wakes before it.

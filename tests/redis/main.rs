@@ -5,6 +5,7 @@
 mod access;
 mod budget;
 mod fuzz;
+mod hall;
 mod life;
 #[path = "../support/servers/mod.rs"]
 mod servers;

@@ -48,6 +48,8 @@ const COMMANDS: &[&str] = &[
     "zcard",
     "zcount",
     "zscore",
+    "zmscore",
+    "zlexcount",
     "zrank",
     "zrevrank",
     "zpopmax",

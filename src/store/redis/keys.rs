@@ -4,6 +4,7 @@
 //! Nothing but this file spells a key.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::node::NodeId;
 
@@ -51,6 +52,8 @@ pub(super) struct QueueKeys {
     pub(super) idle: String,
     /// Channels, one per node: wakes.
     pub(super) channel: String,
+    /// Whether the last push of this process has found an idle node. Not a key, but known by queue as they are.
+    pub(super) idlers: AtomicBool,
 }
 
 impl QueueKeys {
@@ -76,6 +79,7 @@ impl QueueKeys {
             nodes: key("nodes"),
             idle: key("idle"),
             channel: key("wake:"),
+            idlers: AtomicBool::new(false),
         }
     }
 
@@ -93,13 +97,46 @@ pub(super) struct HallKeys {
     pub(super) queues: String,
     /// String: the format of everything under this prefix.
     pub(super) format: String,
+    /// Hash: the last fence; how many slots a lock has; each hold.
+    pub(super) locks: String,
+    /// Sorted set: the places in the lines before all locks, in their order.
+    pub(super) line: String,
+    /// Hash: owner and lock to its place in the line.
+    pub(super) places: String,
+    /// Sorted set: nodes by the moment until which they count as there.
+    pub(super) presence: String,
+    /// Hash: node to what it says about itself.
+    pub(super) guests: String,
+    /// Hash: connection to the node that holds it.
+    pub(super) connections: String,
+    /// Channels, one per node, named after the key of presences: turns and messages.
+    pub(super) channel: String,
+    /// The channel of all nodes.
+    pub(super) all: String,
 }
 
 impl HallKeys {
     pub(super) fn new(prefix: &str) -> Self {
         const TAG: &str = "duly";
         let key = |what: &str| format!("{prefix}:hall:{{{TAG}}}:{what}");
-        HallKeys { slot: slot(TAG.as_bytes()), queues: key("queues"), format: key("format") }
+        HallKeys {
+            slot: slot(TAG.as_bytes()),
+            queues: key("queues"),
+            format: key("format"),
+            locks: key("locks"),
+            line: key("line"),
+            places: key("places"),
+            presence: key("presence"),
+            guests: key("guests"),
+            connections: key("connections"),
+            channel: key("presence:"),
+            all: key("all"),
+        }
+    }
+
+    /// The channel on which a node hears what is said to it alone.
+    pub(super) fn channel_of(&self, node: NodeId) -> String {
+        format!("{}{node}", self.channel)
     }
 }
 

@@ -5,10 +5,13 @@
 
 mod acl;
 mod claim;
+mod hall;
 mod health;
+mod hear;
 mod keys;
 mod link;
 mod list;
+mod locks;
 mod look;
 mod moving;
 mod names;
@@ -30,18 +33,19 @@ use redis::{Cmd, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::hear::Voices;
 use self::keys::{HallKeys, QueueKeys};
-use self::link::{Link, Way};
+use self::link::{Confirm, Link, Way};
 use self::names::Names;
 use self::nodes::Ears;
 use self::reply::Reply;
 use self::script::Script;
 pub(crate) use self::url::Place;
 use super::{
-    Beaten, Claim, Claimed, End, Filter, Health, Marked, MoveIn, Moved, MovedIn, Options, Page, QueueCounts, Store,
-    Wake,
+    Attended, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn,
+    Moved, MovedIn, Options, Page, QueueCounts, Store, To, Wake,
 };
-use crate::clock::{Clock, Micros};
+use crate::clock::{Clock, Micros, from_micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
@@ -58,10 +62,13 @@ pub(crate) struct Redis {
     hall: HallKeys,
     names: Arc<Names>,
     ears: Ears,
+    voices: Voices,
     known: Mutex<Known>,
     /// How far the store's clock is ahead of ours, as the last answer said: a little less than the truth, never more.
     ahead: AtomicI64,
-    /// Ends the thread on which beats are sent.
+    /// The thread on which beats are sent and messages are heard.
+    home: tokio::runtime::Handle,
+    /// Ends it.
     stop: CancellationToken,
 }
 
@@ -75,6 +82,9 @@ struct Known {
     idle: BTreeSet<(NodeId, String)>,
     /// How far a dead node's queue has been gone through.
     scans: HashMap<(NodeId, String), String>,
+    /// Nodes of ours that can be found in the hall.
+    guests: BTreeSet<NodeId>,
+    clearing: hall::Clearing,
 }
 
 /// A script with its keys; arguments follow.
@@ -92,22 +102,28 @@ impl Redis {
     pub(crate) async fn open(place: Place, options: &Options) -> Result<Self> {
         let stop = CancellationToken::new();
         let home = home(stop.clone())?;
-        let ears = Ears::default();
-        let hearing = ears.clone();
-        let listener = Arc::new(move |info| hearing.hear(&info));
+        let hall = HallKeys::new(&options.prefix);
+        let (ears, voices) = (Ears::default(), Voices::new(&hall));
+        let hearing = (ears.clone(), voices.clone());
+        let listener = Arc::new(move |info| {
+            hearing.0.hear(&info);
+            hearing.1.hear(&info);
+        });
         let (ca, password) = (options.ca.as_deref(), options.sentinel_password.as_deref());
         let link = Arc::new(Link::new(place, ca, password, home.clone(), listener)?);
         home.spawn(look_after_master(link.clone(), stop.clone()));
         let hall = HallKeys::new(&options.prefix);
         let store = Redis {
-            names: Names::new(link.clone(), home, &hall),
+            names: Names::new(link.clone(), home.clone(), &hall),
             link,
             options: options.clone(),
             prefix: options.prefix.clone(),
             hall,
             ears,
+            voices,
             known: Mutex::default(),
             ahead: AtomicI64::new(0),
+            home,
             stop,
         };
         health::admit(&store).await?;
@@ -205,8 +221,8 @@ impl Redis {
     ) -> Result<Value> {
         let mut seal = redis::cmd("HSET");
         seal.arg(&keys.conf).arg("sealed").arg(1);
-        let confirm = Some((&seal, self.options.replicas)).filter(|(_, replicas)| *replicas > 0);
-        self.link.deliver(op, keys.slot, script, cmds, confirm).await
+        let confirm = Confirm { replicas: self.options.replicas, seal: Some(&seal) };
+        self.link.deliver(op, keys.slot, script, cmds, Some(confirm).filter(|confirm| confirm.replicas > 0)).await
     }
 
     /// What scripts take as their first argument: empty, or the time that a test has set.
@@ -262,6 +278,10 @@ async fn look_after_master(link: Arc<Link>, stop: CancellationToken) {
 
 #[async_trait]
 impl Store for Redis {
+    fn home(&self) -> Option<tokio::runtime::Handle> {
+        Some(self.home.clone())
+    }
+
     async fn push(&self, jobs: Vec<Push>) -> Result<Vec<Pushed>> {
         push::push(self, jobs).await
     }
@@ -332,6 +352,58 @@ impl Store for Redis {
 
     async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
         nodes::subscribe(self, node).await
+    }
+
+    async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
+        locks::lock(self, ask).await
+    }
+
+    async fn extend_locks(&self, asks: &[LockAsk]) -> Result<Vec<bool>> {
+        locks::extend_locks(self, asks).await
+    }
+
+    async fn unlock(&self, ask: &LockAsk) -> Result<bool> {
+        locks::unlock(self, ask).await
+    }
+
+    async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
+        locks::locks(self, name, cursor).await
+    }
+
+    async fn break_lock(&self, name: &str) -> Result<u64> {
+        locks::break_lock(self, name).await
+    }
+
+    async fn attend(&self, guest: &Guest) -> Result<Attended> {
+        hall::attend(self, guest).await
+    }
+
+    async fn depart(&self, node: NodeId) -> Result<()> {
+        hall::depart(self, node).await
+    }
+
+    async fn hear(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Heard>> {
+        Ok(hear::hear(self, node, all))
+    }
+
+    async fn send(&self, to: To, message: &[u8]) -> Result<u64> {
+        hear::send(self, to, message).await
+    }
+
+    async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
+        hall::set_connections(self, node, held, gone).await
+    }
+
+    async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {
+        hall::connection(self, connection).await
+    }
+
+    async fn answering(&self, method: &str) -> Result<Vec<NodeId>> {
+        hall::answering(self, method).await
+    }
+
+    fn now(&self) -> SystemTime {
+        from_micros(Redis::now(self))
     }
 
     async fn health(&self) -> Result<Health> {

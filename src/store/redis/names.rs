@@ -86,7 +86,7 @@ impl Names {
     async fn send(&self, op: &'static str, queue: &str, now: String) -> Result<()> {
         let mut cmd = call(&script::REGISTER, &[&self.key]);
         cmd.arg(now).arg(queue);
-        self.link.run_again(op, Way::Door, self.slot, &script::REGISTER, &cmd).await?;
+        self.link.repeat(op, Way::Door, self.slot, &script::REGISTER, &cmd).await?;
         let by = self.link.generation(Way::Door, self.slot);
         self.known().entry(queue.to_owned()).or_default().by = Some(by);
         Ok(())

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::keys::QueueKeys;
 use super::link::Way;
-use super::{Redis, call, script};
+use super::{Redis, call, hall, script};
 use crate::clock::{from_micros, micros};
 use crate::error::Result;
 use crate::node::{Node, NodeId, NodeRecord};
@@ -156,7 +156,7 @@ async fn beat_in(store: &Redis, node: &Node, queue: &str) -> Result<Beaten> {
     let QueueKeys { conf, lease, since, idle, nodes, due, ready: [r0, r1, r2, r3], .. } = &*keys;
     let all = [conf, lease, since, idle, nodes, due, r0, r1, r2, r3];
     let mut cmd = call(&script::BEAT, &all);
-    let about = About { host: host(), pid: std::process::id(), queues: node.queues.clone() };
+    let about = About { host: crate::node::host(), pid: std::process::id(), queues: node.queues.clone() };
     let about = serde_json::to_string(&about).unwrap_or_default();
     cmd.arg(store.manual_now()).arg(node.id.to_string()).arg(micros(node.lease)).arg(about).arg(micros(node.beat()));
     let mut reply = store.reply("beat", store.link.run("beat", Way::Beat, keys.slot, &script::BEAT, &cmd).await?)?;
@@ -206,14 +206,17 @@ async fn leave_in(store: &Redis, node: NodeId, queue: &str) -> Result<()> {
 pub(super) async fn nodes(store: &Redis) -> Result<Vec<NodeRecord>> {
     let queues = store.queues("nodes").await?;
     let asks = queues.iter().map(|queue| nodes_of(store, queue));
+    let mut all = futures_util::future::join_all(asks).await;
+    all.push(hall::guests(store).await);
     let mut nodes: BTreeMap<NodeId, NodeRecord> = BTreeMap::new();
-    for of_queue in futures_util::future::join_all(asks).await {
-        for node in of_queue? {
+    for some in all {
+        for node in some? {
             match nodes.get_mut(&node.id) {
                 Some(known) => {
                     known.alive |= node.alive;
                     known.held += node.held;
                     known.joined = known.joined.min(node.joined);
+                    known.methods.extend(node.methods);
                 }
                 None => drop(nodes.insert(node.id, node)),
             }
@@ -245,11 +248,8 @@ async fn nodes_of(store: &Redis, queue: &str) -> Result<Vec<NodeRecord>> {
             joined: from_micros(joined.parse().unwrap_or(0)),
             alive: ends >= reply.now,
             held: u64::try_from(holds).unwrap_or(0),
+            methods: Vec::new(),
         });
     }
     Ok(nodes)
-}
-
-fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

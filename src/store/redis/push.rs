@@ -1,6 +1,7 @@
 //! Push: jobs into their queues, each queue in one atomic step.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 
 use redis::{Cmd, Value};
 
@@ -155,8 +156,11 @@ impl Batch<'_> {
         let look = resent || self.of.iter().any(|at| !self.jobs[*at].fresh);
         let checked = look || self.of.iter().any(|at| self.jobs[*at].unique.is_some());
         let all_now = self.of.iter().all(|at| due(self.jobs[*at].due, 0).is_none());
+        // Where nodes are idle there is time for a script, and it wakes one of them on the same way.
+        let busy = !self.keys.idlers.load(Ordering::Relaxed);
         if !checked
             && all_now
+            && busy
             && let Some(reply) = self.put_together(store).await?
         {
             return Ok(reply);
@@ -177,7 +181,11 @@ impl Batch<'_> {
             }
         }
         let value = store.deliver("push", self.keys, Some(script), &[cmd]).await?;
-        store.reply("push", value)
+        let mut reply = store.reply("push", value)?;
+        if !checked && all_now {
+            self.keys.idlers.store(reply.last_int() == Some(1), Ordering::Relaxed);
+        }
+        Ok(reply)
     }
 
     /// Jobs that are ready at once and in nobody's way need no script: a transaction hands the server what it keeps,
@@ -206,6 +214,7 @@ impl Batch<'_> {
             return Ok(None);
         };
         if let Some(node) = answers.pop().and_then(first_of) {
+            self.keys.idlers.store(true, Ordering::Relaxed);
             nodes::wake(store, self.keys, node).await;
         }
         Ok(Some(Reply::nothing_in_the_way("push", now)))

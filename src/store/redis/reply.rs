@@ -32,6 +32,11 @@ impl Reply {
         self.values.next().ok_or_else(|| strange(self.op))
     }
 
+    /// The last value, if it is a number.
+    pub(super) fn last_int(&mut self) -> Option<i64> {
+        self.values.next_back().as_ref().and_then(int)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.values.as_slice().is_empty()
     }

@@ -33,6 +33,11 @@ const PARTS: &[(&str, &str)] = &[
     ("dismiss", include_str!("lua/part/dismiss.lua")),
     ("arrive", include_str!("lua/part/arrive.lua")),
     ("sweep", include_str!("lua/part/sweep.lua")),
+    ("alive", include_str!("lua/part/alive.lua")),
+    ("line", include_str!("lua/part/line.lua")),
+    ("stand", include_str!("lua/part/stand.lua")),
+    ("tell", include_str!("lua/part/tell.lua")),
+    ("contend", include_str!("lua/part/contend.lua")),
 ];
 
 macro_rules! scripts {
@@ -68,6 +73,18 @@ scripts! {
     BEAT "beat"
     LEAVE "leave"
     NODES "nodes"
+    LOCK "lock"
+    EXTEND_LOCKS "extend_locks"
+    UNLOCK "unlock"
+    LOCKS "locks"
+    WAITING "waiting"
+    BREAK_LOCK "break_lock"
+    ATTEND "attend"
+    DEPART "depart"
+    CLEAR "clear"
+    GUESTS "guests"
+    SET_CONNECTIONS "set_connections"
+    CONNECTION "connection"
 }
 
 impl Script {
@@ -113,5 +130,12 @@ mod tests {
             assert!(!script.code.contains("no such part"), "{} finds its parts", script.name);
             assert!(!script.code.contains("-- include"), "{} includes nothing in a part", script.name);
         }
+    }
+
+    #[test]
+    fn scripts_look_as_far_as_the_contract_says() {
+        use crate::store::{LINE_LOOK_MAX, LOCK_SLOTS_MAX};
+        assert!(part("line").contains(&format!("local LOOK = {LINE_LOOK_MAX}\n")));
+        assert!(part("stand").contains(&format!("local SLOTS = {LOCK_SLOTS_MAX}\n")));
     }
 }

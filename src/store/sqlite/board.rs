@@ -1,33 +1,27 @@
-//! The board beside the file: one slot per node, with its beat, its idle queues and an OS lock that says it lives.
+//! The board beside the file: who is there, as a worker, as a guest in the hall, or as both.
 //!
 //! Beats do not go through the database: they would cost a sync each, and stop behind any long transaction.
 //! A node takes a slot by locking the slot's file, then writes its identity there, then registers in the database.
-//! The kernel frees the lock the moment its process ends: lock free = dead.
-//! Lock held and beat old = paused: then the lease counts.
+//! Lock free = dead. Lock held and beat old = paused: then the lease counts.
+//!
+//! A node that is worker and guest has one slot with two beats: one must not keep the other's hold alive.
 
 use std::collections::HashSet;
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-
+use super::ears::Ears;
+use super::slots::{
+    BEAT_AT, Beat, GUEST_BEAT_AT, HEARS, HEARS_ALL, HEARS_AT, IDLE_AT, PID_AT, SLOT_BYTES, Slot, Slots,
+};
 use crate::clock::{Clock, Micros, micros};
 use crate::node::NodeId;
-use crate::store::Wake;
+use crate::store::{Heard, Wake};
 
-/// Most nodes at a time on one file.
-pub(super) const NODES_MAX: usize = 1_024;
-
-/// A slot: identity 16, beat 8, lease 8, idle 8, pid 4, unused 20 bytes; little endian.
-const SLOT_BYTES: usize = 64;
-const BEAT_AT: usize = 16;
-const LEASE_AT: usize = 24;
-const IDLE_AT: usize = 32;
-const PID_AT: usize = 40;
+pub(super) use super::slots::NODES_MAX;
 
 /// Whether a node lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,23 +33,18 @@ pub(super) enum Life {
     Dead,
 }
 
-/// Where the slots are.
-enum Slots {
-    /// In a directory beside the file, for all processes to see.
-    Shared { dir: PathBuf, board: File },
-    /// In this process only, beside a store in memory.
-    Own(Mutex<Vec<[u8; SLOT_BYTES]>>),
-}
-
 /// A node of this process.
-pub(super) struct Local {
+struct Local {
     id: NodeId,
     slot: usize,
-    lease: Duration,
+    /// Its lease as a worker, if it is one.
+    worker: Option<Duration>,
+    /// It is in the hall.
+    guest: bool,
     /// Held open for its lock.
     _lock: Option<File>,
     idle: HashSet<String>,
-    pub(super) wakes: Option<mpsc::Sender<Wake>>,
+    ears: Arc<Ears>,
 }
 
 /// The board, and this process's own nodes on it.
@@ -73,34 +62,15 @@ struct Contact {
     since: Micros,
 }
 
-/// A node's slot, read.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
-    pub(super) no: usize,
-    pub(super) id: NodeId,
-    pub(super) pid: u32,
-    beat: Micros,
-    lease: Micros,
-    idle: u64,
-}
-
 impl Board {
     /// The board beside a file: `FILE-nodes/`.
     pub(super) fn beside(file: &Path, clock: Clock) -> io::Result<Self> {
-        let mut name = file.as_os_str().to_owned();
-        name.push("-nodes");
-        let dir = PathBuf::from(name);
-        match DirBuilder::new().mode(0o700).create(&dir) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-            _ => {}
-        }
-        let board = shared_file(&dir.join("board"))?;
-        Ok(Board::new(Slots::Shared { dir, board }, clock))
+        Ok(Board::new(Slots::beside(file)?, clock))
     }
 
     /// A board that only this process sees.
     pub(super) fn in_memory(clock: Clock) -> Self {
-        Board::new(Slots::Own(Mutex::default()), clock)
+        Board::new(Slots::in_memory(), clock)
     }
 
     fn new(slots: Slots, clock: Clock) -> Self {
@@ -112,50 +82,118 @@ impl Board {
         }
     }
 
-    /// Takes a slot for a node of this process; its slot if it has one already.
-    pub(super) fn join(&self, id: NodeId, lease: Duration) -> io::Result<usize> {
-        let mut locals = self.locals();
-        if let Some(local) = locals.iter().find(|l| l.id == id) {
-            return Ok(local.slot);
-        }
-        let (slot, lock) = self.free_slot()?;
-        let mut bytes = [0; SLOT_BYTES];
-        bytes[..16].copy_from_slice(id.as_bytes());
-        bytes[BEAT_AT..LEASE_AT].copy_from_slice(&self.clock.since_boot().to_le_bytes());
-        bytes[LEASE_AT..IDLE_AT].copy_from_slice(&micros(lease).to_le_bytes());
-        bytes[PID_AT..PID_AT + 4].copy_from_slice(&std::process::id().to_le_bytes());
-        self.write(slot, 0, &bytes)?;
-        locals.push(Local { id, slot, lease, _lock: lock, idle: HashSet::new(), wakes: None });
-        Ok(slot)
+    /// The moment by which beats and ends of locks are told: never steps, goes on while the machine sleeps.
+    pub(super) fn moment(&self) -> Micros {
+        self.clock.since_boot()
     }
 
-    /// Gives a node's slot back.
+    /// Takes a slot for a worker of this process; its slot if it has one already.
+    pub(super) fn join(&self, id: NodeId, lease: Duration) -> io::Result<usize> {
+        let mut locals = self.locals();
+        let local = self.take_slot(&mut locals, id)?;
+        if local.worker.is_none() {
+            self.write_beat(local.slot, BEAT_AT, lease)?;
+            local.worker = Some(lease);
+        }
+        Ok(local.slot)
+    }
+
+    /// A worker goes; its slot goes with it, unless it stays as a guest.
     pub(super) fn leave(&self, id: NodeId) -> io::Result<()> {
+        self.end_part(id, |local| {
+            local.worker = None;
+            local.idle.clear();
+            local.ears.stop_waking();
+            (BEAT_AT, PID_AT)
+        })
+    }
+
+    /// A worker's sign of life. Answers false if it has not joined here.
+    pub(super) fn beat(&self, id: NodeId) -> io::Result<bool> {
+        let known = self.locals().iter().find(|l| l.id == id).and_then(|l| Some((l.slot, l.worker?)));
+        let Some((slot, lease)) = known else {
+            return Ok(false);
+        };
+        self.slots.write(slot, BEAT_AT, &self.moment().to_le_bytes())?;
+        self.note_contact(lease);
+        Ok(true)
+    }
+
+    /// A guest's sign of life; the first one takes a slot, unless it has one as a worker. Answers whether it was the first.
+    pub(super) fn attend(&self, id: NodeId, lease: Duration) -> io::Result<bool> {
+        let mut locals = self.locals();
+        let local = self.take_slot(&mut locals, id)?;
+        self.write_beat(local.slot, GUEST_BEAT_AT, lease)?;
+        let first = !std::mem::replace(&mut local.guest, true);
+        drop(locals);
+        self.note_contact(lease);
+        Ok(first)
+    }
+
+    /// Whoever has a lock must be seen on the board: makes a node a guest, if it is none.
+    pub(super) fn admit(&self, id: NodeId, lease: Duration) -> io::Result<()> {
+        let known = self.locals().iter().any(|l| l.id == id && l.guest);
+        if known { Ok(()) } else { self.attend(id, lease).map(drop) }
+    }
+
+    /// A guest goes; its slot goes with it, unless it stays as a worker.
+    pub(super) fn depart(&self, id: NodeId) -> io::Result<()> {
+        self.end_part(id, |local| {
+            local.guest = false;
+            local.ears.stop_hearing();
+            (HEARS_AT, SLOT_BYTES)
+        })
+    }
+
+    /// Ends what `end` says of a node, clears those bytes of its slot, and gives the slot back once nothing is left.
+    fn end_part(&self, id: NodeId, end: impl FnOnce(&mut Local) -> (usize, usize)) -> io::Result<()> {
         let mut locals = self.locals();
         let Some(at) = locals.iter().position(|l| l.id == id) else {
             return Ok(());
         };
+        let (from, to) = end(&mut locals[at]);
+        if locals[at].worker.is_some() || locals[at].guest {
+            return self.slots.write(locals[at].slot, from, &[0; SLOT_BYTES][from..to]);
+        }
         let local = locals.swap_remove(at);
-        if let Slots::Shared { .. } = self.slots {
+        if self.is_shared() {
             let _ = std::fs::remove_file(self.socket(local.slot));
         }
         // Cleared while the lock is still held: the next owner starts on a clean slot.
-        self.write(local.slot, 0, &[0; SLOT_BYTES])
+        self.slots.write(local.slot, 0, &[0; SLOT_BYTES])
     }
 
-    /// A node's sign of life. Answers false if the node has no slot here.
-    pub(super) fn beat(&self, id: NodeId) -> io::Result<bool> {
-        let Some((slot, lease)) = self.locals().iter().find(|l| l.id == id).map(|l| (l.slot, l.lease)) else {
-            return Ok(false);
+    fn take_slot<'l>(&self, locals: &'l mut Vec<Local>, id: NodeId) -> io::Result<&'l mut Local> {
+        let at = match locals.iter().position(|l| l.id == id) {
+            Some(at) => at,
+            None => {
+                let (slot, lock) = self.slots.free()?;
+                let mut bytes = [0; SLOT_BYTES];
+                bytes[..16].copy_from_slice(id.as_bytes());
+                bytes[PID_AT..PID_AT + 4].copy_from_slice(&std::process::id().to_le_bytes());
+                self.slots.write(slot, 0, &bytes)?;
+                let (idle, ears) = (HashSet::new(), Arc::default());
+                locals.push(Local { id, slot, worker: None, guest: false, _lock: lock, idle, ears });
+                locals.len() - 1
+            }
         };
-        let now = self.clock.since_boot();
-        self.write(slot, BEAT_AT, &now.to_le_bytes())?;
+        Ok(&mut locals[at])
+    }
+
+    fn write_beat(&self, slot: usize, at: usize, lease: Duration) -> io::Result<()> {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.moment().to_le_bytes());
+        bytes[8..].copy_from_slice(&micros(lease).to_le_bytes());
+        self.slots.write(slot, at, &bytes)
+    }
+
+    fn note_contact(&self, lease: Duration) {
+        let now = self.moment();
         let mut contact = self.contact.lock().unwrap_or_else(PoisonError::into_inner);
         if now - contact.last > micros(lease) {
             contact.since = now;
         }
         contact.last = now;
-        Ok(true)
     }
 
     /// The slot of a node of this process.
@@ -163,24 +201,33 @@ impl Board {
         self.locals().iter().find(|l| l.id == id).map(|l| l.slot)
     }
 
-    /// Whether a node lives, by its slot. In doubt it does: nobody is robbed because a look has failed.
+    /// The ears of a node of this process.
+    pub(super) fn ears(&self, id: NodeId) -> Option<Arc<Ears>> {
+        self.locals().iter().find(|l| l.id == id).map(|l| l.ears.clone())
+    }
+
+    /// Whether a worker lives, by its slot. In doubt it does: nobody is robbed because a look has failed.
     pub(super) fn life(&self, id: NodeId, slot: usize) -> Life {
-        let Ok(slots) = self.read() else {
+        let Ok(slots) = self.slots.read() else {
             return Life::Beating;
         };
-        let Some(read) = slots.into_iter().find(|s| s.no == slot && s.id == id) else {
-            return Life::Dead;
-        };
-        if self.is_unlocked(slot) {
-            return Life::Dead;
+        match slots.into_iter().find(|s| s.no == slot && s.id == id) {
+            Some(read) if !self.slots.is_unlocked(slot) => self.life_by(read.worker),
+            _ => Life::Dead,
         }
-        match self.clock.since_boot() - read.beat > read.lease {
+    }
+
+    /// Whether a node whose lock is held lives by this beat of its.
+    pub(super) fn life_by(&self, beat: Beat) -> Life {
+        match self.moment() - beat.last > beat.lease {
+            // It has left, or never joined: only its other part is there.
+            _ if beat.lease == 0 => Life::Dead,
             true => Life::Silent,
             false => Life::Beating,
         }
     }
 
-    /// Whether what a node holds may be taken from it now.
+    /// Whether what a worker holds may be taken from it now.
     ///
     /// A silent node loses its hold only to a process that has itself been awake for one whole lease:
     /// after a machine's sleep all beats are old, and the first to wake must not rob the others.
@@ -193,8 +240,8 @@ impl Board {
                     return true;
                 };
                 let contact = *self.contact.lock().unwrap_or_else(PoisonError::into_inner);
-                let now = self.clock.since_boot();
-                now - contact.last <= silent.lease && now - contact.since >= silent.lease
+                let (now, lease) = (self.moment(), silent.worker.lease);
+                now - contact.last <= lease && now - contact.since >= lease
             }
         }
     }
@@ -213,7 +260,7 @@ impl Board {
         if changed {
             let bits = local.idle.iter().fold(0, |bits, queue| bits | bit(queue));
             // A slot that cannot be written costs a wake, and the check once a second makes up for it.
-            let _ = self.write(slot, IDLE_AT, &bits.to_le_bytes());
+            let _ = self.slots.write(slot, IDLE_AT, &bits.to_le_bytes());
         }
         drop(locals);
         if !idle {
@@ -223,27 +270,11 @@ impl Board {
         u32::try_from(before.count()).unwrap_or(u32::MAX)
     }
 
-    /// Gives a node of this process the sender of its wakes.
-    pub(super) fn subscribe(&self, id: NodeId, wakes: mpsc::Sender<Wake>) {
-        if let Some(local) = self.locals().iter_mut().find(|l| l.id == id) {
-            local.wakes = Some(wakes);
-        }
-    }
-
     /// Tells one node of this process that waits for this queue. Answers whether there was one.
     pub(super) fn wake_local(&self, queue: &str) -> bool {
         let locals = self.locals();
         let mut waiting = locals.iter().filter(|l| l.idle.contains(queue));
-        waiting.any(|local| match &local.wakes {
-            // A full channel holds wakes enough.
-            Some(wakes) => {
-                !wakes.is_closed() && {
-                    let _ = wakes.try_send(Wake::Queue(queue.to_owned()));
-                    true
-                }
-            }
-            None => false,
-        })
+        waiting.any(|local| local.ears.wake(Wake::Queue(queue.to_owned())))
     }
 
     /// Slots of other processes' nodes that seem to wait for this queue.
@@ -253,117 +284,60 @@ impl Board {
         slots.filter(|s| s.idle & bit(queue) != 0 && !own.contains(&s.no)).map(|s| s.no).collect()
     }
 
-    /// The socket on which the node in this slot can be woken.
+    /// From now on something can be said to this node, and as one of all.
+    pub(super) fn set_hears(&self, slot: usize, all: bool) -> io::Result<()> {
+        let hears = if all { HEARS | HEARS_ALL } else { HEARS };
+        self.slots.write(slot, HEARS_AT, &hears.to_le_bytes())
+    }
+
+    /// Says something to a node of this process. Answers whether it listens; `None` if it is not one of ours.
+    pub(super) fn tell(&self, id: NodeId, heard: Heard) -> Option<bool> {
+        self.locals().iter().find(|l| l.id == id).map(|local| local.ears.tell(heard))
+    }
+
+    /// Says something to those nodes of this process that hear what is for all. Answers how many do.
+    pub(super) fn tell_all(&self, heard: &Heard) -> u64 {
+        let locals = self.locals();
+        locals.iter().filter(|local| local.ears.hears_all() && local.ears.tell(heard.clone())).count() as u64
+    }
+
+    /// Slots of other processes' nodes whose process is there: of this node if it listens, or of those that hear what is for all.
+    pub(super) fn hearing_elsewhere(&self, only: Option<NodeId>) -> Vec<usize> {
+        let own: Vec<usize> = self.locals().iter().map(|l| l.slot).collect();
+        let slots = self.all().into_iter().filter(|s| match only {
+            Some(id) => s.hears && s.id == id,
+            None => s.hears_all,
+        });
+        slots.map(|s| s.no).filter(|no| !own.contains(no) && !self.slots.is_unlocked(*no)).collect()
+    }
+
+    /// The directory that other processes see too, if there is one.
+    pub(super) fn dir(&self) -> Option<&Path> {
+        self.slots.dir()
+    }
+
+    /// The socket on which the node in this slot can be reached.
     pub(super) fn socket(&self, slot: usize) -> PathBuf {
-        match &self.slots {
-            Slots::Shared { dir, .. } => dir.join(format!("{slot}.sock")),
-            Slots::Own(_) => PathBuf::new(),
-        }
+        self.slots.socket(slot)
     }
 
     /// Whether other processes can see this board.
     pub(super) fn is_shared(&self) -> bool {
-        matches!(self.slots, Slots::Shared { .. })
+        self.slots.dir().is_some()
     }
 
     /// All slots that have an owner, dead or alive; none if they cannot be read.
     pub(super) fn all(&self) -> Vec<Slot> {
-        self.read().unwrap_or_default()
+        self.slots.read().unwrap_or_default()
     }
 
-    fn read(&self) -> io::Result<Vec<Slot>> {
-        let bytes = match &self.slots {
-            Slots::Own(slots) => slots.lock().unwrap_or_else(PoisonError::into_inner).concat(),
-            Slots::Shared { board, .. } => {
-                let len = usize::try_from(board.metadata()?.len()).unwrap_or(0);
-                let mut bytes = vec![0; len.min(NODES_MAX * SLOT_BYTES)];
-                let read = board.read_at(&mut bytes, 0)?;
-                bytes.truncate(read);
-                bytes
-            }
-        };
-        Ok(bytes.chunks_exact(SLOT_BYTES).enumerate().filter_map(|(no, slot)| parse(no, slot)).collect())
-    }
-
-    /// Clears the slots of nodes that are gone, so that nobody counts on them.
-    pub(super) fn sweep(&self) {
-        let Slots::Shared { dir, .. } = &self.slots else {
-            return;
-        };
-        for slot in self.all().into_iter().map(|slot| slot.no) {
-            let lock = shared_file(&dir.join(format!("{slot}.lock")));
-            // With the lock in hand nobody else can be its owner.
-            if let Ok(lock) = lock.and_then(|lock| lock.try_lock().map(|()| lock).map_err(io::Error::from)) {
-                let _ = self.write(slot, 0, &[0; SLOT_BYTES]);
-                let _ = std::fs::remove_file(self.socket(slot));
-                drop(lock);
-            }
-        }
-    }
-
-    fn write(&self, slot: usize, at: usize, bytes: &[u8]) -> io::Result<()> {
-        match &self.slots {
-            Slots::Shared { board, .. } => board.write_all_at(bytes, (slot * SLOT_BYTES + at) as u64),
-            Slots::Own(slots) => {
-                let mut slots = slots.lock().unwrap_or_else(PoisonError::into_inner);
-                if slots.len() <= slot {
-                    slots.resize(slot + 1, [0; SLOT_BYTES]);
-                }
-                slots[slot][at..at + bytes.len()].copy_from_slice(bytes);
-                Ok(())
-            }
-        }
-    }
-
-    fn free_slot(&self) -> io::Result<(usize, Option<File>)> {
-        match &self.slots {
-            Slots::Own(slots) => {
-                let slots = slots.lock().unwrap_or_else(PoisonError::into_inner);
-                let free = slots.iter().position(|s| s[..16] == [0; 16]);
-                Ok((free.unwrap_or(slots.len()), None))
-            }
-            Slots::Shared { dir, .. } => {
-                for slot in 0..NODES_MAX {
-                    let lock = shared_file(&dir.join(format!("{slot}.lock")))?;
-                    match lock.try_lock() {
-                        Ok(()) => return Ok((slot, Some(lock))),
-                        Err(TryLockError::WouldBlock) => {}
-                        Err(TryLockError::Error(e)) => return Err(e),
-                    }
-                }
-                Err(io::Error::other(format!("{NODES_MAX} nodes share this file already")))
-            }
-        }
-    }
-
-    /// The owner's lock is gone, and with it the owner.
-    fn is_unlocked(&self, slot: usize) -> bool {
-        let Slots::Shared { dir, .. } = &self.slots else {
-            return false;
-        };
-        match File::open(dir.join(format!("{slot}.lock"))) {
-            // A shared lock does not disturb others that look at the same time; it goes with the file.
-            Ok(lock) => lock.try_lock_shared().is_ok(),
-            Err(_) => false,
-        }
+    pub(super) fn slots(&self) -> &Slots {
+        &self.slots
     }
 
     fn locals(&self) -> MutexGuard<'_, Vec<Local>> {
         self.locals.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn parse(no: usize, bytes: &[u8]) -> Option<Slot> {
-    let number = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
-    let id: [u8; 16] = bytes.get(..16)?.try_into().ok()?;
-    (id != [0; 16]).then_some(Slot {
-        no,
-        id: NodeId::from_bytes(id),
-        pid: u32::from_le_bytes(bytes.get(PID_AT..PID_AT + 4)?.try_into().ok()?),
-        beat: number(BEAT_AT)?.cast_signed(),
-        lease: number(LEASE_AT)?.cast_signed(),
-        idle: number(IDLE_AT)?,
-    })
 }
 
 /// One of 64 bits for a queue's name. Two queues may share one: that costs a needless look.
@@ -373,8 +347,4 @@ fn bit(queue: &str) -> u64 {
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     1 << (hash % 64)
-}
-
-fn shared_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }

@@ -27,6 +27,8 @@ const STATEMENTS_MAX: usize = 96;
 pub(super) const CACHE: &str = "PRAGMA cache_size = -16384";
 
 const SCHEMA: &str = include_str!("schema.sql");
+/// Columns that files of this format may lack: their table, their name, their kind.
+const LATER_COLUMNS: [(&str, &str, &str); 1] = [("duly_queue", "moving", "TEXT")];
 
 /// The path of the file itself, with links followed, so that all processes find the same board beside it.
 pub(super) fn prepare(path: &Path) -> Result<PathBuf> {
@@ -129,7 +131,7 @@ fn told(path: &Path, error: rusqlite::Error) -> Error {
 }
 
 /// Statements stay prepared, whatever values they are given: duly's plans do not depend on them.
-fn keep_statements(conn: &Connection) -> rusqlite::Result<()> {
+pub(super) fn keep_statements(conn: &Connection) -> rusqlite::Result<()> {
     conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
@@ -154,7 +156,7 @@ fn set_up(conn: &mut Connection, durability: Durability) -> rusqlite::Result<()>
 }
 
 /// Switching to WAL needs the file for itself and does not ask the busy handler: tried until it works.
-fn to_wal(conn: &Connection) -> rusqlite::Result<()> {
+pub(super) fn to_wal(conn: &Connection) -> rusqlite::Result<()> {
     let mut turn = 0;
     loop {
         match conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0)) {
@@ -170,7 +172,7 @@ fn to_wal(conn: &Connection) -> rusqlite::Result<()> {
 }
 
 /// The busy handler: sleeps a short, even time, then asks again.
-fn wait(turn: i32) -> bool {
+pub(super) fn wait(turn: i32) -> bool {
     std::thread::sleep(BUSY_STEP);
     // A sleep takes about 50 us more than asked.
     BUSY_STEP.saturating_mul(turn.unsigned_abs()) * 3 / 2 < BUSY
@@ -216,15 +218,19 @@ fn migrate(conn: &Connection, shown: &str) -> Result<()> {
     }
 }
 
-/// Files of format 1 that were made before queues could move get what that needs: older builds do not mind.
+/// Files of format 1 that an older build has made get what came later: older builds do not mind.
 fn add_what_came_later(tx: &Connection) -> rusqlite::Result<()> {
-    let has = "SELECT EXISTS (SELECT 1 FROM pragma_table_info('duly_queue') WHERE name = 'moving')";
-    if tx.query_row(has, [], |row| row.get(0))? {
-        return Ok(());
+    for (table, column, kind) in LATER_COLUMNS {
+        let has = "SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2)";
+        if !tx.query_row(has, [table, column], |row| row.get(0))? {
+            tx.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {kind}"))?;
+        }
     }
-    let marker = SCHEMA.find("CREATE TABLE duly_marker").map_or("", |at| &SCHEMA[at..]);
-    let marker = marker.split_inclusive(';').next().unwrap_or_default();
-    tx.execute_batch(&format!("ALTER TABLE duly_queue ADD COLUMN moving TEXT; {marker}"))
+    // Tables and indexes that are missing; nothing is written if none is.
+    let missing = ["TABLE", "INDEX", "UNIQUE INDEX"].iter().fold(SCHEMA.to_owned(), |schema, what| {
+        schema.replace(&format!("CREATE {what} "), &format!("CREATE {what} IF NOT EXISTS "))
+    });
+    tx.execute_batch(&missing)
 }
 
 /// The format of the tables in a file.

@@ -1,22 +1,38 @@
 //! The store in a SQLite file: no server, several processes, one sync for many.
 //!
-//! One thread writes (`writer`), one reads (`reader`); nodes meet on a board beside the file (`board`).
+//! One thread writes (`writer`), one reads (`reader`); nodes meet on a board beside the file (`board`),
+//! and speak with each other over a bus there (`hall`).
 
 mod board;
+mod bus;
+mod bus_file;
 mod claim;
+mod ears;
 mod failure;
 mod fault;
 mod file;
+mod guest;
+mod hall;
 mod health;
+mod line;
+mod listen;
+mod lives;
+mod lock;
+mod message;
 mod moving;
+mod nodes;
+mod peers;
 mod place;
+mod post;
 mod push;
 mod push_in;
 mod query;
 mod reader;
 mod rows;
 mod settle;
+mod slots;
 mod tx;
+mod upkeep;
 mod wake;
 mod writer;
 
@@ -26,36 +42,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 use tokio::sync::mpsc;
 
-use self::board::{Board, Life};
+use self::board::Board;
+use self::lives::Lives;
 use self::reader::Reader;
 use self::tx::Tx;
 use self::wake::Waker;
 use self::writer::Writer;
 use super::open::{Durability, Options};
 use super::{
-    Beaten, CLAIM_MAX, Claim, Claimed, End, Filter, Health, Marked, MoveIn, Moved, MovedIn, PRUNE_MAX, Page,
-    QueueCounts, Store, Wake,
+    Attended, Beaten, CLAIM_MAX, Claim, Claimed, EXTEND_MAX, End, Filter, Guest, Health, Heard, LockAsk, LockPage,
+    LockTaken, Marked, MoveIn, Moved, MovedIn, PRUNE_MAX, Page, QueueCounts, Store, To, Wake,
 };
 use crate::clock::{Clock, Micros, from_micros, micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
+use hall::Hall;
 
 pub use push_in::AfterCommit;
 pub(crate) use push_in::push_in;
-
-/// The WAL is grown to this size once: overwriting is much cheaper to sync than growing.
-const WAL_BYTES: usize = 8 * 1024 * 1024;
-/// Where less is free on the disk, the WAL is left to grow as it needs.
-const WAL_ROOM_BYTES: u64 = 256 * 1024 * 1024;
-/// Free pages that make it worth to shrink the file, if they are also most of it.
-const VACUUM_PAGES_MIN: i64 = 4_096;
-/// Most pages in use for which the file is shrunk: it is copied whole, under the write lock.
-const VACUUM_LIVE_PAGES_MAX: i64 = 8_192;
 
 /// A store in a SQLite file, or in memory.
 pub(crate) struct Sqlite {
@@ -63,6 +72,7 @@ pub(crate) struct Sqlite {
     /// Stands before the writer, so that it is closed first: whoever is last tidies up the WAL.
     reader: Option<Reader>,
     writer: Writer,
+    hall: Hall,
     board: Arc<Board>,
     path: Option<PathBuf>,
     durability: Durability,
@@ -100,6 +110,7 @@ impl Sqlite {
         Ok(Sqlite {
             writer: Writer::start(conn, options.clock.clone(), Waker::new(board.clone()), wal)?,
             reader,
+            hall: Hall::new(board.clone())?,
             board,
             path,
             durability: options.durability,
@@ -131,18 +142,18 @@ impl Sqlite {
         let (id, queues) = (node.id, node.queues.join(" "));
         let board = self.board.clone();
         let registered = self.writer.write("beat", move |tx| {
-            forget_dead_nodes(tx, &board)?;
-            register(tx, id, slot, &queues).map(drop)
+            nodes::forget_dead(tx, &board)?;
+            nodes::register(tx, id, slot, &queues).map(drop)
         });
         if let Err(error) = registered.await {
             // Not known in the database, so not on the board either: the next beat joins anew.
             let _ = self.board.leave(id);
             return Err(error);
         }
-        let roomy = self.path.as_deref().is_some_and(|path| file::free_bytes(path) >= WAL_ROOM_BYTES);
+        let roomy = self.path.as_deref().is_some_and(upkeep::is_roomy);
         if roomy && !self.wal_grown.swap(true, Ordering::Relaxed) {
             // Only makes commits cheaper: they go on without it.
-            if let Err(error) = self.writer.upkeep("beat", grow_wal).await {
+            if let Err(error) = self.writer.upkeep("beat", upkeep::grow_wal).await {
                 tracing::warn!(%error, "the WAL could not be grown");
             }
         }
@@ -159,14 +170,14 @@ impl Store for Sqlite {
     async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed> {
         let board = self.board.clone();
         let step = move |tx: &Tx<'_>| -> rusqlite::Result<Claimed> {
-            let no = node_no(tx, &board, node)?;
+            let no = nodes::number_of(tx, &board, node)?;
             let queue = tx.queue(&claim.queue)?;
             if claim.redo {
                 let jobs = claim::redo(tx, no, queue, &claim.queue)?;
                 return Ok(claimed(tx.now, jobs));
             }
             let taken_back = match claim.suspect {
-                Some(suspect) => take_back(tx, &board, suspect, queue)?,
+                Some(suspect) => nodes::take_back(tx, &board, suspect, queue)?,
                 None => 0,
             };
             let max = claim.max.min(CLAIM_MAX);
@@ -191,7 +202,9 @@ impl Store for Sqlite {
 
     async fn settle(&self, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
         let board = self.board.clone();
-        self.writer.write("settle", move |tx| settle::settle(tx, node_no(tx, &board, node)?, node, &ends)).await
+        self.writer
+            .write("settle", move |tx| settle::settle(tx, nodes::number_of(tx, &board, node)?, node, &ends))
+            .await
     }
 
     async fn get(&self, id: JobId) -> Result<Option<Record>> {
@@ -243,7 +256,7 @@ impl Store for Sqlite {
             })
             .await?;
         if self.path.is_some() && gone < PRUNE_MAX {
-            self.writer.upkeep("prune", shrink).await?;
+            self.writer.upkeep("prune", upkeep::shrink).await?;
         }
         Ok(gone)
     }
@@ -274,12 +287,17 @@ impl Store for Sqlite {
 
     async fn nodes(&self) -> Result<Vec<NodeRecord>> {
         let board = self.board.clone();
-        self.read("nodes", move |conn| query::nodes(conn, &board).map_err(|e| fault::refused("nodes", e))).await
+        let look = move |conn: &Connection| query::nodes(conn, &board).map_err(|e| fault::refused("nodes", e));
+        let workers = self.read("nodes", look).await?;
+        let guests = self.hall.guests("nodes").await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "guests are not listed");
+            Vec::new()
+        });
+        Ok(nodes::merge(workers, guests))
     }
 
     async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
-        let slot = self.board.slot_of(node).ok_or_else(|| Error::store("subscribe", "the node has not beaten yet"))?;
-        wake::subscribe(&self.board, node, slot).map_err(|e| Error::store("subscribe", e.to_string()))
+        listen::subscribe(&self.board, node).map_err(|e| Error::store("subscribe", e.to_string()))
     }
 
     async fn set_moving(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked> {
@@ -296,6 +314,105 @@ impl Store for Sqlite {
         self.writer.write("move_out", move |tx| moving::move_out(tx, &queue, mover, &jobs)).await
     }
 
+    async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
+        let told = |e: std::io::Error| Error::store("lock", format!("cannot take a slot beside the file: {e}"));
+        self.board.admit(ask.node, ask.lease).map_err(told)?;
+        let (board, ask) = (self.board.clone(), ask.clone());
+        self.writer.write("lock", move |tx| lock::lock(tx, &Lives::on(&board), &ask)).await
+    }
+
+    async fn extend_locks(&self, asks: &[LockAsk]) -> Result<Vec<bool>> {
+        if asks.len() > EXTEND_MAX {
+            return Err(Error::invalid("locks", format!("more than {EXTEND_MAX} to extend in one step")));
+        }
+        let (board, asks) = (self.board.clone(), asks.to_vec());
+        let extend = move |tx: &Tx<'_>| {
+            let lives = Lives::on(&board);
+            asks.iter().map(|ask| lock::extend(tx, &lives, ask)).collect()
+        };
+        self.writer.write("extend_locks", extend).await
+    }
+
+    async fn unlock(&self, ask: &LockAsk) -> Result<bool> {
+        let (board, name, owner) = (self.board.clone(), ask.name.clone(), ask.owner);
+        self.writer.write("unlock", move |tx| lock::unlock(tx, &Lives::on(&board), &name, owner)).await
+    }
+
+    async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
+        let (board, clock) = (self.board.clone(), self.clock.clone());
+        let (name, cursor) = (name.map(str::to_owned), cursor.map(str::to_owned));
+        let look = move |conn: &Connection| {
+            lock::list(conn, &Lives::on(&board), clock.wall(), name.as_deref(), cursor.as_deref())
+        };
+        self.read("locks", look).await
+    }
+
+    async fn break_lock(&self, name: &str) -> Result<u64> {
+        let (board, name) = (self.board.clone(), name.to_owned());
+        self.writer.write("break_lock", move |tx| lock::break_all(tx, &Lives::on(&board), &name)).await
+    }
+
+    async fn attend(&self, guest: &Guest) -> Result<Attended> {
+        if self.hall.attend(guest, self.clock.wall()).await? {
+            let board = self.board.clone();
+            let sweep = move |tx: &Tx<'_>| {
+                let lives = Lives::on(&board);
+                lock::sweep(tx, &lives).and_then(|()| line::sweep(tx, &lives))
+            };
+            self.writer.write("attend", sweep).await?;
+        }
+        if guest.waits.is_empty() {
+            return Ok(Attended::default());
+        }
+        let (board, guest) = (self.board.clone(), guest.clone());
+        let look = move |conn: &Connection| {
+            line::turns(conn, &Lives::on(&board), &guest).map_err(|e| fault::refused("attend", e))
+        };
+        let (turns, stale) = self.read("attend", look).await?;
+        if !stale.is_empty() {
+            let board = self.board.clone();
+            let pass_on = move |tx: &Tx<'_>| {
+                let lives = Lives::on(&board);
+                stale.iter().try_for_each(|name| lock::pass_on(tx, &lives, name))
+            };
+            self.writer.write("attend", pass_on).await?;
+        }
+        Ok(Attended { turns })
+    }
+
+    async fn depart(&self, node: NodeId) -> Result<()> {
+        let board = self.board.clone();
+        // Before its slot is given back: a node without one is dead, and its locks would be anybody's.
+        let depart =
+            move |tx: &Tx<'_>| lock::unbind(tx, node).and_then(|()| line::depart(tx, &Lives::on(&board), node));
+        self.writer.write("depart", depart).await?;
+        self.hall.depart(node).await
+    }
+
+    async fn hear(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Heard>> {
+        self.hall.hear(node, all)
+    }
+
+    async fn send(&self, to: To, message: &[u8]) -> Result<u64> {
+        self.hall.send(to, message).await
+    }
+
+    async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
+        self.hall.set_connections(node, held, gone).await
+    }
+
+    async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {
+        self.hall.connection(connection).await
+    }
+
+    async fn answering(&self, method: &str) -> Result<Vec<NodeId>> {
+        self.hall.answering(method).await
+    }
+
+    fn now(&self) -> SystemTime {
+        self.clock.now()
+    }
+
     async fn health(&self) -> Result<Health> {
         let (path, durability, clock) = (self.path.clone(), self.durability, self.clock.clone());
         let look = move |conn: &Connection| health::health(conn, path.as_deref(), durability, &clock);
@@ -308,93 +425,11 @@ fn claimed(now: Micros, jobs: Vec<crate::job::Held>) -> Claimed {
     Claimed { jobs, now: from_micros(now), more: false, next_due: None, rank: 0, taken_back: 0, left: false }
 }
 
-/// Takes back what the suspect holds here, if it has lost its hold, and forgets it once it holds nothing.
-fn take_back(tx: &Tx<'_>, board: &Board, suspect: NodeId, queue: i64) -> rusqlite::Result<usize> {
-    let known = tx
-        .statement("SELECT no, slot FROM duly_node WHERE id = ?1")?
-        .query_row([suspect.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    match known {
-        Some((no, slot)) if board.may_take_back(suspect, slot) => claim::take_back(tx, no, suspect, queue),
-        _ => Ok(0),
-    }
-}
-
-/// The number of a node; one whose row is gone is registered again, in the slot that it has.
-fn node_no(tx: &Tx<'_>, board: &Board, id: NodeId) -> rusqlite::Result<i64> {
-    let known = tx
-        .statement("SELECT no FROM duly_node WHERE id = ?1")?
-        .query_row([id.as_bytes()], |row| row.get(0))
-        .optional()?;
-    match known {
-        Some(no) => Ok(no),
-        None => register(tx, id, board.slot_of(id).unwrap_or(board::NODES_MAX), ""),
-    }
-}
-
-fn register(tx: &Tx<'_>, id: NodeId, slot: usize, queues: &str) -> rusqlite::Result<i64> {
-    tx.statement(
-        "INSERT INTO duly_node (id, slot, host, pid, queues, joined) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-         ON CONFLICT (id) DO UPDATE SET slot = excluded.slot, queues = excluded.queues RETURNING no",
-    )?
-    .query_row(params![id.as_bytes(), slot, host(), std::process::id(), queues, tx.now], |row| row.get(0))
-}
-
-/// Rows of nodes that are gone and hold nothing have nothing more to say.
-fn forget_dead_nodes(tx: &Tx<'_>, board: &Board) -> rusqlite::Result<()> {
-    let idle: Vec<(i64, [u8; 16], usize)> = tx
-        .statement(
-            "SELECT no, id, slot FROM duly_node WHERE NOT EXISTS (SELECT 1 FROM duly_held WHERE node = duly_node.no)",
-        )?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
-        .collect::<rusqlite::Result<_>>()?;
-    for (no, id, slot) in idle {
-        if board.life(NodeId::from_bytes(id), slot) == Life::Dead {
-            tx.statement("DELETE FROM duly_node WHERE no = ?1")?.execute([no])?;
-        }
-    }
-    Ok(())
-}
-
-fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-/// Grows the WAL without changing the file: a transaction larger than the cache spills into the WAL, then is rolled back.
-fn grow_wal(conn: &Connection) -> rusqlite::Result<()> {
-    conn.execute_batch("PRAGMA cache_size = 16")?;
-    let spilled = conn.execute_batch("BEGIN IMMEDIATE").and_then(|()| {
-        let sql = "INSERT INTO duly_meta (name, value) VALUES ('growing', CAST(zeroblob(?1) AS TEXT))";
-        conn.execute(sql, [WAL_BYTES])
-    });
-    // Fails if SQLite has rolled back by itself, or never begun.
-    let _ = conn.execute_batch("ROLLBACK");
-    conn.execute_batch(file::CACHE)?;
-    spilled.map(drop)
-}
-
-/// Gives free pages back to the disk once they are most of a file that holds nothing but duly's tables.
-///
-/// The cost follows what is left in the file, so it is small just when it is worth most.
-fn shrink(conn: &Connection) -> rusqlite::Result<()> {
-    let number = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0));
-    let (free, all) = (number("PRAGMA freelist_count")?, number("PRAGMA page_count")?);
-    if free < VACUUM_PAGES_MIN || free < all * 3 / 4 || all - free > VACUUM_LIVE_PAGES_MAX {
-        return Ok(());
-    }
-    let foreign = number(
-        "SELECT count(*) FROM sqlite_schema WHERE name NOT LIKE 'duly\\_%' ESCAPE '\\' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
-    )?;
-    if foreign > 0 {
-        return Ok(());
-    }
-    conn.execute_batch("VACUUM; PRAGMA wal_checkpoint(PASSIVE);")
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use super::board::Life;
     use super::*;
     use crate::node::LEASE;
 

@@ -1,6 +1,5 @@
 //! Push inside the user's own transaction: the job is there if, and only if, the user's rows are.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,7 +7,7 @@ use rusqlite::Transaction;
 
 use super::board::Board;
 use super::tx::{Queues, Tx};
-use super::wake::Waker;
+use super::wake::{News, Waker};
 use super::{fault, file, push};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -23,14 +22,14 @@ pub struct AfterCommit {
     /// What became of the jobs, once the transaction is committed.
     pub pushed: Vec<Pushed>,
     file: PathBuf,
-    queues: BTreeSet<String>,
+    news: News,
 }
 
 impl AfterCommit {
     /// Wakes workers for the jobs; to be called after the commit.
     pub fn wake(self) {
         if let Ok(board) = Board::beside(&self.file, Clock::system()) {
-            Waker::new(Arc::new(board)).wake(self.queues);
+            Waker::new(Arc::new(board)).tell(self.news);
         }
     }
 }
@@ -51,11 +50,11 @@ pub(crate) fn push_in(tx: &Transaction<'_>, store: &Path, clock: &Clock, jobs: &
     let pushed = push_all(tx, clock, jobs);
     let end = if pushed.is_ok() { "RELEASE duly_push" } else { "ROLLBACK TO duly_push; RELEASE duly_push" };
     tx.execute_batch(end).map_err(refused)?;
-    let (pushed, queues) = pushed?;
-    Ok(AfterCommit { pushed, file: store, queues })
+    let (pushed, news) = pushed?;
+    Ok(AfterCommit { pushed, file: store, news })
 }
 
-fn push_all(tx: &Transaction<'_>, clock: &Clock, jobs: &[Push]) -> Result<(Vec<Pushed>, BTreeSet<String>)> {
+fn push_all(tx: &Transaction<'_>, clock: &Clock, jobs: &[Push]) -> Result<(Vec<Pushed>, News)> {
     let refused = |e| fault::refused("push_in", e);
     // The write lock first: a transaction that begins with a look cannot have it once somebody else has written.
     tx.execute("UPDATE duly_mark SET value = value WHERE name = 'number'", []).map_err(refused)?;
@@ -65,5 +64,5 @@ fn push_all(tx: &Transaction<'_>, clock: &Clock, jobs: &[Push]) -> Result<(Vec<P
     let queues = Queues::default();
     let inner = Tx::new(tx, clock.wall(), &queues);
     let pushed = push::push(&inner, jobs).and_then(|pushed| inner.flush().map(|()| pushed)).map_err(refused)?;
-    Ok((pushed, inner.into_wakes()))
+    Ok((pushed, inner.into_news()))
 }

@@ -244,6 +244,7 @@ pub(super) fn nodes(conn: &Connection, board: &Board) -> rusqlite::Result<Vec<No
             joined: from_micros(row.get(5)?),
             alive: board.life(id, row.get(1)?) == Life::Beating,
             held: row.get(6)?,
+            methods: Vec::new(),
         })
     })?
     .collect()

@@ -13,7 +13,7 @@ CREATE TABLE duly_meta (
   value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- High-water marks: 'number' (of jobs and places), 'fence' (of claims), 'gone_half' and 'gone_since' (see duly_gone_0).
+-- High-water marks: 'number' (of jobs and places), 'fence' (of claims and locks), 'gone_half' and 'gone_since' (see duly_gone_0).
 CREATE TABLE duly_mark (
   name  TEXT PRIMARY KEY,
   value INTEGER NOT NULL
@@ -146,3 +146,32 @@ CREATE TABLE duly_node (
   queues TEXT NOT NULL,                   -- separated by spaces
   joined INTEGER NOT NULL
 ) STRICT;
+
+-- Locks that are held. Those that have ended may still stand here: nothing happens at the moment at which one ends.
+-- `extended` and `ends` are microseconds since the machine started, on a clock that never steps;
+-- a hold from before that start is told by an `extended` that is yet to come, and by its node, which is gone.
+CREATE TABLE duly_lock (
+  name     TEXT NOT NULL,
+  slot     INTEGER NOT NULL,              -- 1 for the only holder of a plain lock
+  owner    BLOB NOT NULL,                 -- one acquisition
+  node     BLOB NOT NULL,
+  bound    INTEGER NOT NULL,              -- ends with its node; not any more once that has departed in good order
+  note     TEXT NOT NULL,
+  fence    INTEGER NOT NULL,
+  since    INTEGER NOT NULL,
+  extended INTEGER NOT NULL,
+  ends     INTEGER NOT NULL,
+  PRIMARY KEY (name, slot)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX duly_lock_ends ON duly_lock (ends);
+
+-- Places in the lines before locks. One whose node does not attend counts for nothing, and is deleted when it is met.
+CREATE TABLE duly_line (
+  name  TEXT NOT NULL,
+  seq   INTEGER NOT NULL,
+  owner BLOB NOT NULL,
+  node  BLOB NOT NULL,
+  slots INTEGER NOT NULL,                 -- how many holders this one would allow
+  PRIMARY KEY (name, seq)
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX duly_line_owner ON duly_line (name, owner);

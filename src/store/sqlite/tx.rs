@@ -1,10 +1,11 @@
-//! One write transaction: its time, its share of the counters, and whom to wake after it.
+//! One write transaction: its time, its share of the counters, and whom to tell after it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
+use super::wake::{Called, News};
 use crate::clock::Micros;
 use crate::job::JobId;
 
@@ -31,12 +32,12 @@ pub(super) struct Tx<'c> {
     number: Cell<Option<i64>>,
     /// The half of the remembered ids that is written to, once it has been read.
     half: Cell<Option<i64>>,
-    wakes: RefCell<BTreeSet<String>>,
+    news: RefCell<News>,
 }
 
 impl<'c> Tx<'c> {
     pub(super) fn new(conn: &'c Connection, now: Micros, queues: &'c Queues) -> Self {
-        Tx { conn, now, queues, number: Cell::new(None), half: Cell::new(None), wakes: RefCell::default() }
+        Tx { conn, now, queues, number: Cell::new(None), half: Cell::new(None), news: RefCell::default() }
     }
 
     pub(super) fn statement(&self, sql: &str) -> rusqlite::Result<CachedStatement<'c>> {
@@ -143,10 +144,15 @@ impl<'c> Tx<'c> {
 
     /// After the commit, somebody should look into this queue.
     pub(super) fn wake(&self, queue: &str) {
-        let mut wakes = self.wakes.borrow_mut();
-        if !wakes.contains(queue) {
-            wakes.insert(queue.to_owned());
+        let queues = &mut self.news.borrow_mut().queues;
+        if !queues.contains(queue) {
+            queues.insert(queue.to_owned());
         }
+    }
+
+    /// After the commit, somebody in line should hear that it is its turn.
+    pub(super) fn call(&self, called: Called) {
+        self.news.borrow_mut().turns.push(called);
     }
 
     /// Writes back what was counted in memory. Called once, last.
@@ -157,8 +163,8 @@ impl<'c> Tx<'c> {
         }
     }
 
-    pub(super) fn into_wakes(self) -> BTreeSet<String> {
-        self.wakes.into_inner()
+    pub(super) fn into_news(self) -> News {
+        self.news.into_inner()
     }
 
     fn mark(&self, name: &str) -> rusqlite::Result<i64> {

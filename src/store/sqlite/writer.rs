@@ -1,7 +1,7 @@
 //! The one thread that writes: whatever waits goes into one transaction, one sync for all of it.
 //!
 //! Life of a write: a caller sends an op and waits; the thread gathers what has come, begins, reads the clock,
-//! runs each op, commits, answers all, and wakes who should look.
+//! runs each op, commits, tells those whom it concerns, and answers all.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -194,13 +194,13 @@ impl Thread {
         // The wait for the write lock may have been long: the clock is read after it.
         let tx = Tx::new(&self.conn, self.clock.wall(), &self.queues);
         let ran = group.iter_mut().try_for_each(|op| fault::caught(|| op.run(&tx)).flatten()).and_then(|()| tx.flush());
-        let wakes = tx.into_wakes();
+        let news = tx.into_news();
         let committed = ran.map_err(Failed::Op).and_then(|()| {
             self.conn.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map_err(Failed::Commit)
         });
         match committed {
             Ok(_) => {
-                self.waker.wake(wakes);
+                self.waker.tell(news);
                 Ok(())
             }
             Err(failed) => {

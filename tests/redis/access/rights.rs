@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::store::{Claim, End, Store};
+use duly::store::{Claim, End, Guest, Heard, LockAsk, Owner, Store, To};
 use duly::{Conflict, Ctx, Due, Duly, Event, Filter, JobId, Node, NodeId, Outcome, Push, Pushed, Retry, State};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -78,6 +78,44 @@ async fn a_whole_life(url: &str) {
     looks_and_moves(&duly).await;
     takes_back(&*duly.store()).await;
     moves_away_and_back(&duly).await;
+    in_the_hall(&*duly.store()).await;
+}
+
+/// Locks, messages and connections.
+async fn in_the_hall(store: &dyn Store) {
+    let (lease, node) = (Duration::from_secs(3), NodeId::fresh());
+    let guest = Guest { node, lease, methods: vec!["m".into()], waits: vec!["l".into()], quiet: false };
+    let mut heard = store.hear(node, true).await.expect("hears");
+    store.attend(&guest).await.expect("attends");
+    let ask = |slots| {
+        let (name, owner, note) = ("l".into(), Owner::fresh(), "somebody".into());
+        LockAsk { name, owner, node, lease, slots, ttl: LONG, wait: true, note }
+    };
+    let (first, second) = (ask(1), ask(1));
+    assert!(store.lock(&first).await.expect("answers").hold.is_some());
+    assert!(store.lock(&second).await.expect("answers").hold.is_none());
+    assert_eq!(store.extend_locks(std::slice::from_ref(&first)).await.expect("answers"), [true]);
+    assert_eq!(store.locks(None, None).await.expect("lists").locks[0].waiting, 1);
+    assert_eq!(store.attend(&guest).await.expect("attends").turns.len(), 1);
+    assert!(store.unlock(&first).await.expect("answers"));
+    assert!(matches!(heard.recv().await, Some(Heard::Turn { owner, .. }) if owner == second.owner));
+    assert!(store.lock(&second).await.expect("answers").hold.is_some());
+    assert!(store.lock(&ask(2)).await.expect("answers").hold.is_some());
+    assert_eq!(store.break_lock("l").await.expect("breaks"), 2);
+    for _ in 0..2 {
+        assert!(matches!(heard.recv().await, Some(Heard::Turn { .. })), "who had it is told");
+    }
+    store.set_connections(node, &["c".into(), "d".into()], &[]).await.expect("notes");
+    store.set_connections(node, &[], &["d".into()]).await.expect("forgets");
+    assert_eq!(store.connection("c").await.expect("looks"), Some(node));
+    assert_eq!(store.answering("m").await.expect("looks"), [node]);
+    assert!(store.nodes().await.expect("lists").iter().any(|row| row.id == node));
+    // The worker that ran before hears what is for all, too.
+    for (to, reached) in [(To::All, 2), (To::Node(node), 1)] {
+        assert_eq!(store.send(to, b"hello").await.expect("sends"), reached);
+        assert_eq!(heard.recv().await, Some(Heard::Message(b"hello".into())));
+    }
+    store.depart(node).await.expect("departs");
 }
 
 /// Every kind of push; answers how many jobs wait.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::call::Call;
+use super::hall_check;
 use super::make::HISTORY;
 use super::moves;
 use super::state::{Place, State};
@@ -26,9 +27,13 @@ pub const INVARIANTS: &[(&str, Invariant)] = &[
     ("only jobs in trouble have a history", histories_fit),
     ("a unique key names an unfinished job, and it alone", keys_fit),
     ("what is gone is not there", gone_is_gone),
+    ("a place in a line is somebody's", hall_check::places_are_in_line),
+    ("a lock with a line is marked", hall_check::lines_are_marked),
+    ("no lock has a fence from the future", hall_check::fences_of_locks_are_past),
+    ("a guest has a lease", hall_check::guests_are_present),
 ];
 
-fn none<T>(bad: impl IntoIterator<Item = T>, say: impl Fn(T) -> String) -> Verdict {
+pub fn none<T>(bad: impl IntoIterator<Item = T>, say: impl Fn(T) -> String) -> Verdict {
     bad.into_iter().next().map_or(Ok(()), |bad| Err(say(bad)))
 }
 
@@ -133,11 +138,13 @@ pub fn step(call: &Call, before: &State, after: &State) -> Verdict {
     none(went.filter(|id| !remembered(id)), |id| format!("{} went and is not remembered", shown(id)))?;
     moves_are_respected(call, before, after)?;
     keys_are_freed_by_their_own(before, after)?;
+    hall_check::step(call, before, after)?;
     holds_are_respected(call, before, after)
 }
 
 /// What no script may do with a sound state.
 pub fn sound_step(call: &Call, before: &State, after: &State) -> Verdict {
+    hall_check::sound_step(call, before, after)?;
     let robbed = before.held.iter().filter(|(id, value)| call.script == "claim" && after.held.get(*id) != Some(*value));
     none(robbed, |(id, _)| format!("{} was claimed while it was held", shown(id)))?;
     let (places, claimed) = (before.places(), after.held.keys().filter(|id| !before.held.contains_key(*id)));

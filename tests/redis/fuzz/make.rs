@@ -2,6 +2,7 @@
 
 use fastrand::Rng;
 
+use super::halls;
 use super::state::State;
 use super::words::{self, Bytes, Meta};
 
@@ -19,11 +20,14 @@ const CROWD_ONE_IN: usize = 150;
 pub struct World {
     pub nodes: Vec<String>,
     pub keys: Vec<String>,
+    /// Who asks for locks.
+    pub owners: Vec<String>,
 }
 
 pub fn world(rng: &mut Rng) -> World {
     let nodes = (0..rng.usize(1..5)).map(|_| node(rng)).collect();
-    World { nodes, keys: (0..6).map(|n| format!("key {n}")).collect() }
+    let owners = (0..8).map(|_| node(rng)).collect();
+    World { nodes, owners, keys: (0..6).map(|n| format!("key {n}")).collect() }
 }
 
 pub fn node(rng: &mut Rng) -> String {
@@ -78,6 +82,7 @@ pub fn sound(rng: &mut Rng, world: &World) -> State {
             set(&mut state, node, holds as i64);
         }
     }
+    halls::sound(rng, &mut state, world);
     state
 }
 
@@ -173,9 +178,10 @@ fn insert(rng: &mut Rng, list: &mut Vec<Bytes>, ticket: Bytes) {
 pub fn flaw(rng: &mut Rng, state: &mut State, world: &World) {
     let node = Bytes::from(world.nodes[rng.usize(..world.nodes.len())].as_str());
     let id = rng.choice(state.job.keys()).cloned().unwrap_or_else(|| id(rng));
-    match rng.u8(..5) {
+    match rng.u8(..7) {
         0 | 1 => lose(rng, state, &id, &node),
         2 | 3 => confuse(rng, state, id, node),
+        4 | 5 => halls::flaw(rng, state, world),
         _ => damage(rng, state, id, node),
     }
 }

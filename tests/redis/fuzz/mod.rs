@@ -12,6 +12,8 @@
 mod call;
 mod check;
 mod controls;
+mod hall_check;
+mod halls;
 mod make;
 mod moves;
 mod pushes;

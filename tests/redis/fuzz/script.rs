@@ -4,10 +4,31 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-/// Every key of a queue, as the headers of the scripts name them.
+/// Every key of a queue and of the hall, as the headers of the scripts name them.
 const NAMES: &[&str] = &[
-    "conf", "job", "meta", "errors", "due", "stale", "held", "done", "dead", "unique", "lease", "since", "nodes",
-    "idle", "ready", "gone", "queues",
+    "conf",
+    "job",
+    "meta",
+    "errors",
+    "due",
+    "stale",
+    "held",
+    "done",
+    "dead",
+    "unique",
+    "lease",
+    "since",
+    "nodes",
+    "idle",
+    "ready",
+    "gone",
+    "queues",
+    "locks",
+    "line",
+    "places",
+    "presence",
+    "guests",
+    "connections",
 ];
 
 /// The ready lists, most urgent first, and the two halves of what is remembered.
@@ -20,7 +41,7 @@ const GUARD: &str = "
 local server, declared, one_key = redis, {}, {}
 for _, key in ipairs(KEYS) do declared[key] = true end
 for command in string.gmatch('HSET HSETNX HGET HMGET HGETALL HDEL HEXISTS HLEN HSCAN RPUSH LPUSH LLEN LRANGE LPOS LREM LTRIM '
-  .. 'ZADD ZREM ZRANGE ZREVRANGE ZCARD ZCOUNT ZSCORE ZRANK ZREVRANK ZPOPMAX SADD SREM SCARD SISMEMBER SMISMEMBER', '%u+') do
+  .. 'ZADD ZREM ZRANGE ZREVRANGE ZCARD ZCOUNT ZSCORE ZMSCORE ZLEXCOUNT ZRANK ZREVRANK ZPOPMAX SADD SREM SCARD SISMEMBER SMISMEMBER', '%u+') do
   one_key[command] = true
 end
 local redis = {}

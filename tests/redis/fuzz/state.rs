@@ -10,7 +10,7 @@ pub type Hash = BTreeMap<Bytes, Bytes>;
 pub type Scores = BTreeMap<Bytes, i64>;
 pub type Set = BTreeSet<Bytes>;
 
-/// Everything that a queue keeps; `keys.rs` says what each is for.
+/// Everything that a queue and the hall keep; `keys.rs` says what each is for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     pub conf: Hash,
@@ -31,6 +31,12 @@ pub struct State {
     pub gone: [Set; 2],
     /// In the hall: the names of all queues.
     pub queues: Set,
+    pub locks: Hash,
+    pub places: Hash,
+    pub guests: Hash,
+    pub connections: Hash,
+    pub line: Scores,
+    pub presence: Scores,
 }
 
 /// Where a job is.
@@ -64,7 +70,7 @@ end
 return all";
 
 impl State {
-    fn hashes(&mut self) -> [(&'static str, &mut Hash); 7] {
+    fn hashes(&mut self) -> [(&'static str, &mut Hash); 11] {
         [
             ("conf", &mut self.conf),
             ("job", &mut self.job),
@@ -73,10 +79,14 @@ impl State {
             ("held", &mut self.held),
             ("unique", &mut self.unique),
             ("nodes", &mut self.nodes),
+            ("locks", &mut self.locks),
+            ("places", &mut self.places),
+            ("guests", &mut self.guests),
+            ("connections", &mut self.connections),
         ]
     }
 
-    fn scores(&mut self) -> [(&'static str, &mut Scores); 6] {
+    fn scores(&mut self) -> [(&'static str, &mut Scores); 8] {
         [
             ("due", &mut self.due),
             ("done", &mut self.done),
@@ -84,6 +94,8 @@ impl State {
             ("lease", &mut self.lease),
             ("since", &mut self.since),
             ("idle", &mut self.idle),
+            ("line", &mut self.line),
+            ("presence", &mut self.presence),
         ]
     }
 

@@ -38,6 +38,8 @@ struct Current {
     connection: Option<MultiplexedConnection>,
     /// Which connection this is, so that one that failed is not mistaken for its successor, nor for one to another server.
     generation: u64,
+    /// When it was last heard of, if it listens.
+    heard: Option<Instant>,
     /// The server is not to be used any more.
     retired: bool,
     failures: u32,
@@ -99,6 +101,9 @@ impl Lane {
     }
 
     fn keep_or_drop<T>(&self, answer: Result<T, RedisError>, generation: u64) -> Result<T, NoAnswer> {
+        if self.listener.is_some() && answer.is_ok() {
+            self.current().heard = Some(clock::tick());
+        }
         answer.map_err(|error| {
             // A connection that was silent for too long may be half dead: the next request gets a new one.
             if error.is_io_error() || error.is_timeout() || error.is_unrecoverable_error() {
@@ -112,6 +117,12 @@ impl Lane {
     pub(super) fn generation(&self) -> u64 {
         let current = self.current();
         if current.connection.is_some() { current.generation } else { 0 }
+    }
+
+    /// How long nothing has been heard on a connection that listens; `None` if there is none.
+    pub(super) fn silence(&self) -> Option<Duration> {
+        let current = self.current();
+        current.heard.filter(|_| current.connection.is_some()).map(|heard| clock::tick() - heard)
     }
 
     /// The next request makes a new connection.

@@ -26,6 +26,7 @@ use fault::Fault;
 pub(super) use fault::is_forbidden;
 use lane::{Lane, Listener, NoAnswer};
 use masters::{Nobody, Trouble};
+pub(super) use request::Confirm;
 use request::{Request, Tries, Unanswered};
 use slots::SlotMap;
 
@@ -45,8 +46,10 @@ pub(super) enum Way {
     Work,
     /// Beats, and the wakes that come back.
     Beat,
-    /// Pushes that wait for replicas: one at a time per connection.
+    /// Pushes and locks that wait for replicas: one at a time per connection.
     Confirm(usize),
+    /// Extensions of locks that wait for replicas.
+    Keep,
 }
 
 pub(super) struct Link {
@@ -62,9 +65,13 @@ pub(super) struct Link {
     confirmers: tokio::sync::Semaphore,
 }
 
+/// A connection belongs to the runtime that drives it: what holds up one runtime holds up no request of another.
+/// Those that live at home belong to none.
+type LaneKey = (Way, Address, Option<tokio::runtime::Id>);
+
 #[derive(Default)]
 struct Known {
-    lanes: HashMap<(Way, Address), Arc<Lane>>,
+    lanes: HashMap<LaneKey, Arc<Lane>>,
     /// The master that Sentinels have named.
     master: Option<Address>,
     slots: SlotMap,
@@ -109,12 +116,12 @@ impl Link {
     ///
     /// `Store` means that it was not carried out, `Unknown` that it may have been.
     pub(super) async fn run(&self, op: &'static str, way: Way, slot: u16, script: &Script, cmd: &Cmd) -> Result<Value> {
-        let (cmds, idempotent) = (std::slice::from_ref(cmd), script.only_reads());
-        self.send(op, way, slot, &Request { cmds, script: Some(script), seal: None, replicas: 0, idempotent }).await
+        let request = Request { script: Some(script), idempotent: script.only_reads(), ..Request::of(cmd) };
+        self.send(op, way, slot, &request).await
     }
 
     /// The same for a script that may be carried out twice.
-    pub(super) async fn run_again(
+    pub(super) async fn repeat(
         &self,
         op: &'static str,
         way: Way,
@@ -122,15 +129,17 @@ impl Link {
         script: &Script,
         cmd: &Cmd,
     ) -> Result<Value> {
-        let cmds = std::slice::from_ref(cmd);
-        self.send(op, way, slot, &Request { cmds, script: Some(script), seal: None, replicas: 0, idempotent: true })
-            .await
+        self.send(op, way, slot, &Request { script: Some(script), idempotent: true, ..Request::of(cmd) }).await
     }
 
     /// The same for a plain command that may be carried out twice.
     pub(super) async fn ask(&self, op: &'static str, way: Way, slot: u16, cmd: &Cmd) -> Result<Value> {
-        let cmds = std::slice::from_ref(cmd);
-        self.send(op, way, slot, &Request { cmds, script: None, seal: None, replicas: 0, idempotent: true }).await
+        self.send(op, way, slot, &Request { idempotent: true, ..Request::of(cmd) }).await
+    }
+
+    /// The same for a plain command that may not.
+    pub(super) async fn tell(&self, op: &'static str, way: Way, slot: u16, cmd: &Cmd) -> Result<Value> {
+        self.send(op, way, slot, &Request::of(cmd)).await
     }
 
     /// Runs a script, or several commands in one transaction whose answers come as a list,
@@ -143,10 +152,9 @@ impl Link {
         slot: u16,
         script: Option<&Script>,
         cmds: &[Cmd],
-        confirm: Option<(&Cmd, u32)>,
+        confirm: Option<Confirm<'_>>,
     ) -> Result<Value> {
-        let (seal, replicas) = confirm.unzip();
-        let request = Request { cmds, script, seal, replicas: replicas.unwrap_or(0), idempotent: false };
+        let request = Request { cmds, script, confirm, idempotent: false };
         if confirm.is_none() {
             return self.send(op, Way::Door, slot, &request).await;
         }
@@ -156,8 +164,22 @@ impl Link {
         self.send(op, Way::Confirm(turn.at), slot, &request).await
     }
 
+    /// Runs a script that may be carried out twice where no handler can hold it up, and answers as `deliver` does.
+    pub(super) async fn keep(
+        &self,
+        op: &'static str,
+        slot: u16,
+        script: &Script,
+        cmd: &Cmd,
+        confirm: Option<Confirm<'_>>,
+    ) -> Result<Value> {
+        let way = if confirm.is_none() { Way::Beat } else { Way::Keep };
+        let request = Request { script: Some(script), confirm, idempotent: true, ..Request::of(cmd) };
+        self.send(op, way, slot, &request).await
+    }
+
     async fn send(&self, op: &'static str, way: Way, slot: u16, request: &Request<'_>) -> Result<Value> {
-        let patience = if matches!(way, Way::Work | Way::Beat) { PATIENCE_AT_WORK } else { PATIENCE };
+        let patience = if matches!(way, Way::Work | Way::Beat | Way::Keep) { PATIENCE_AT_WORK } else { PATIENCE };
         let mut tries = Tries::until(clock::tick() + patience);
         let mut ask: Option<Address> = None;
         loop {
@@ -245,11 +267,23 @@ impl Link {
         Ok(self.generation(Way::Beat, slot))
     }
 
-    /// Which connection requests for this slot take; 0 if there is none yet.
+    /// The latest connection that requests for this slot have taken; 0 if there is none.
     pub(super) fn generation(&self, way: Way, slot: u16) -> u64 {
+        self.lanes_to(way, slot).iter().map(|lane| lane.generation()).max().unwrap_or(0)
+    }
+
+    /// How long nothing has been heard on the connection that listens for this slot; `None` if there is none.
+    pub(super) fn silence(&self, slot: u16) -> Option<Duration> {
+        self.lanes_to(Way::Beat, slot).first().and_then(|lane| lane.silence())
+    }
+
+    fn lanes_to(&self, way: Way, slot: u16) -> Vec<Arc<Lane>> {
         let known = self.known();
-        let address = known.address_of(&self.place, slot);
-        address.and_then(|address| known.lanes.get(&(way, address.clone()))).map_or(0, |lane| lane.generation())
+        let Some(address) = known.address_of(&self.place, slot) else {
+            return Vec::new();
+        };
+        let there = known.lanes.iter().filter(|((of, to, _), _)| *of == way && to == address);
+        there.map(|(_, lane)| lane.clone()).collect()
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -257,16 +291,19 @@ impl Link {
     }
 
     fn lane(&self, way: Way, address: &Address) -> Arc<Lane> {
-        let mut known = self.known();
-        if let Some(lane) = known.lanes.get(&(way, address.clone())) {
-            return lane.clone();
-        }
         let (home, listener) = match way {
             Way::Beat => (Some(self.home.clone()), Some(self.listener.clone())),
+            Way::Keep => (Some(self.home.clone()), None),
             Way::Door | Way::Work | Way::Confirm(_) => (None, None),
         };
+        let here = Handle::try_current().ok().filter(|_| home.is_none());
+        let key: LaneKey = (way, address.clone(), here.map(|here| here.id()));
+        let mut known = self.known();
+        if let Some(lane) = known.lanes.get(&key) {
+            return lane.clone();
+        }
         let lane = Arc::new(Lane::new(address.clone(), self.connector.clone(), home, listener));
-        known.lanes.insert((way, address.clone()), lane.clone());
+        known.lanes.insert(key, lane.clone());
         lane
     }
 
@@ -296,7 +333,7 @@ impl Link {
 impl Known {
     /// Nobody uses the connections to this server any more.
     fn leave(&mut self, address: &Address) {
-        let left = self.lanes.extract_if(|(_, other), _| other == address);
+        let left = self.lanes.extract_if(|(_, other, _), _| other == address);
         left.for_each(|(_, lane)| lane.retire());
     }
 

@@ -21,21 +21,34 @@ pub(super) struct Request<'r> {
     pub(super) cmds: &'r [Cmd],
     /// What to load if the server does not know it.
     pub(super) script: Option<&'r Script>,
-    /// Written last if replicas must have it: they confirm what a connection has written, and a push that finds its
-    /// jobs there already would have written nothing, though their first sending may not have reached any replica.
-    pub(super) seal: Option<&'r Cmd>,
-    /// How many replicas must have it before it is answered.
-    pub(super) replicas: u32,
+    /// Who else must have it before it is answered.
+    pub(super) confirm: Option<Confirm<'r>>,
     /// It may be carried out twice: if its answer is lost, it is sent again.
     pub(super) idempotent: bool,
 }
 
-impl Request<'_> {
+/// How many replicas must have something before it is answered.
+#[derive(Clone, Copy)]
+pub(in crate::store::redis) struct Confirm<'r> {
+    pub(in crate::store::redis) replicas: u32,
+    /// Written last: replicas confirm what a connection has written, and a push that finds its jobs there already
+    /// would have written nothing, though their first sending may not have reached any replica.
+    /// What writes whenever it must be confirmed needs none.
+    pub(in crate::store::redis) seal: Option<&'r Cmd>,
+}
+
+impl<'r> Request<'r> {
+    /// One plain command, sent once.
+    pub(super) fn of(cmd: &'r Cmd) -> Self {
+        Request { cmds: std::slice::from_ref(cmd), script: None, confirm: None, idempotent: false }
+    }
+
     /// One try with one server, `asking` if the slot is on its way there.
     pub(super) async fn exchange(&self, lane: &Lane, asking: bool) -> Result<Value, Unanswered> {
-        if let ([cmd], false, 0) = (self.cmds, asking, self.replicas) {
+        if let ([cmd], false, None) = (self.cmds, asking, self.confirm) {
             return Ok(lane.send(cmd).await?);
         }
+        let seal = self.confirm.and_then(|confirm| confirm.seal);
         let together = self.cmds.len() > 1;
         let mut pipe = redis::pipe();
         if asking {
@@ -50,26 +63,22 @@ impl Request<'_> {
         if together {
             pipe.cmd("EXEC");
         }
-        if let Some(seal) = self.seal {
+        if let Some(seal) = seal {
             // It counts for one command only.
             if asking {
                 pipe.cmd("ASKING");
             }
             pipe.add_command(seal.clone());
         }
-        if self.replicas > 0 {
-            pipe.cmd("WAIT").arg(self.replicas).arg((connector::ANSWER / 2).as_millis() as u64);
+        if let Some(confirm) = self.confirm {
+            pipe.cmd("WAIT").arg(confirm.replicas).arg((connector::ANSWER / 2).as_millis() as u64);
         }
         let mut answers = lane.send_all(&pipe).await?;
-        let confirmed = match (self.replicas, answers.last()) {
-            (0, _) => true,
-            (wanted, Some(Value::Int(got))) => *got >= i64::from(wanted),
-            _ => false,
+        let confirmed = match self.confirm {
+            None => true,
+            Some(confirm) => matches!(answers.pop(), Some(Value::Int(got)) if got >= i64::from(confirm.replicas)),
         };
-        if self.replicas > 0 {
-            answers.pop();
-        }
-        let sealed = if self.seal.is_some() { answers.pop() } else { None };
+        let sealed = if seal.is_some() { answers.pop() } else { None };
         if sealed.is_some() && asking {
             answers.pop();
         }

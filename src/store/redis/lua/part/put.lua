@@ -29,6 +29,4 @@ if scheduled > 0 then
     sooner = sooner or due < first
   end
 end
-if sooner then
-  wake(KEYS[3], ARGV[2])
-end
+local woken = sooner and wake(KEYS[3], ARGV[2]) or 0

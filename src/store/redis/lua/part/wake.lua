@@ -1,9 +1,13 @@
--- wake: tells one idle node to look, and passes over those that no longer listen.
+-- wake: tells one idle node to look, and passes over those that no longer listen. Returns 1 if one was told, else 0.
 local function wake(idle, channel, message)
   for _ = 1, 3 do
     local node = redis.call('ZPOPMAX', idle)[1]
-    if not node or redis.call('SPUBLISH', channel .. node, message or '') > 0 then
-      return
+    if not node then
+      return 0
+    end
+    if redis.call('SPUBLISH', channel .. node, message or '') > 0 then
+      return 1
     end
   end
+  return 0
 end

@@ -1,0 +1,33 @@
+-- stand: how a lock stands, in the eyes of somebody who asks for one of so many slots.
+-- Fields: '' the last fence; name \0 the mark, how many slots, if there are several or somebody waits; name \0 slot a hold.
+-- A hold is ends, fence, since (16 digits each), node, owner (36 each), note.
+-- KEYS 1 locks
+local SLOTS = 1000
+local function stand(name, slots, owner)
+  slots = math.min(slots, SLOTS)
+  local field = name .. '\0'
+  local fields = { '', field }
+  for slot = 1, slots do
+    fields[slot + 2] = field .. slot
+  end
+  local values = redis.call('HMGET', KEYS[1], unpack(fields))
+  local width = math.min(tonumber(values[2]) or 1, SLOTS)
+  for slot = slots + 1, width do
+    values[slot + 2] = redis.call('HGET', KEYS[1], field .. slot)
+  end
+  local lock = { field = field, fence = tonumber(values[1]) or 0, width = width, held = 0 }
+  for slot = 1, math.max(slots, width) do
+    local hold = values[slot + 2]
+    local ends = hold and tonumber(hold:sub(1, 16)) or 0
+    if ends > now then
+      lock.held = lock.held + 1
+      lock.soonest = math.min(lock.soonest or ends, ends)
+      if hold:sub(85, 120) == owner then
+        lock.own, lock.hold = slot, hold
+      end
+    elseif not lock.gap then
+      lock.gap = slot
+    end
+  end
+  return lock
+end

@@ -1,0 +1,192 @@
+//! The slots beside the file: 64 bytes for each node, a lock that says its process lives, a socket to reach it by.
+//!
+//! The kernel frees a lock the moment its process ends, whatever ended it.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use crate::clock::Micros;
+use crate::node::NodeId;
+
+/// Most nodes at a time on one file.
+pub(super) const NODES_MAX: usize = 1_024;
+
+/// A slot: identity 16, beat 8, lease 8, idle 8, pid 4, hears 4, beat as a guest 8, lease as a guest 8 bytes; little endian.
+///
+/// A lease of zero means that the node is no worker, or no guest.
+pub(super) const SLOT_BYTES: usize = 64;
+pub(super) const BEAT_AT: usize = 16;
+pub(super) const IDLE_AT: usize = 32;
+pub(super) const PID_AT: usize = 40;
+pub(super) const HEARS_AT: usize = 44;
+/// Bits of what a node hears: what is said to it, what is said to all.
+pub(super) const HEARS: u32 = 1;
+pub(super) const HEARS_ALL: u32 = 2;
+pub(super) const GUEST_BEAT_AT: usize = 48;
+
+/// Where the slots are.
+pub(super) enum Slots {
+    /// In a directory beside the file, for all processes to see.
+    Shared { dir: PathBuf, board: File },
+    /// In this process only, beside a store in memory.
+    Own(Mutex<Vec<[u8; SLOT_BYTES]>>),
+}
+
+/// A node's slot, read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub(super) no: usize,
+    pub(super) id: NodeId,
+    pub(super) pid: u32,
+    pub(super) idle: u64,
+    /// Something can be said to it.
+    pub(super) hears: bool,
+    /// Also what is said to all.
+    pub(super) hears_all: bool,
+    pub(super) worker: Beat,
+    pub(super) guest: Beat,
+}
+
+/// A sign of life, and for how long it counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Beat {
+    pub(super) last: Micros,
+    pub(super) lease: Micros,
+}
+
+impl Slots {
+    /// The directory beside a file: `FILE-nodes/`.
+    pub(super) fn beside(file: &Path) -> io::Result<Self> {
+        let mut name = file.as_os_str().to_owned();
+        name.push("-nodes");
+        let dir = PathBuf::from(name);
+        match DirBuilder::new().mode(0o700).create(&dir) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
+        let board = shared_file(&dir.join("board"))?;
+        Ok(Slots::Shared { dir, board })
+    }
+
+    /// Slots that only this process sees.
+    pub(super) fn in_memory() -> Self {
+        Slots::Own(Mutex::default())
+    }
+
+    /// The directory that other processes see too, if there is one.
+    pub(super) fn dir(&self) -> Option<&Path> {
+        match self {
+            Slots::Shared { dir, .. } => Some(dir),
+            Slots::Own(_) => None,
+        }
+    }
+
+    /// The socket of the node in this slot.
+    pub(super) fn socket(&self, slot: usize) -> PathBuf {
+        self.dir().map(|dir| dir.join(format!("{slot}.sock"))).unwrap_or_default()
+    }
+
+    /// All slots that have an owner, dead or alive.
+    pub(super) fn read(&self) -> io::Result<Vec<Slot>> {
+        let bytes = match self {
+            Slots::Own(slots) => slots.lock().unwrap_or_else(PoisonError::into_inner).concat(),
+            Slots::Shared { board, .. } => {
+                let len = usize::try_from(board.metadata()?.len()).unwrap_or(0);
+                let mut bytes = vec![0; len.min(NODES_MAX * SLOT_BYTES)];
+                let read = board.read_at(&mut bytes, 0)?;
+                bytes.truncate(read);
+                bytes
+            }
+        };
+        Ok(bytes.chunks_exact(SLOT_BYTES).enumerate().filter_map(|(no, slot)| parse(no, slot)).collect())
+    }
+
+    pub(super) fn write(&self, slot: usize, at: usize, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Slots::Shared { board, .. } => board.write_all_at(bytes, (slot * SLOT_BYTES + at) as u64),
+            Slots::Own(slots) => {
+                let mut slots = slots.lock().unwrap_or_else(PoisonError::into_inner);
+                if slots.len() <= slot {
+                    slots.resize(slot + 1, [0; SLOT_BYTES]);
+                }
+                slots[slot][at..at + bytes.len()].copy_from_slice(bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// A slot that nobody has, and its lock in our hands.
+    pub(super) fn free(&self) -> io::Result<(usize, Option<File>)> {
+        match self {
+            Slots::Own(slots) => {
+                let slots = slots.lock().unwrap_or_else(PoisonError::into_inner);
+                let free = slots.iter().position(|s| s[..16] == [0; 16]);
+                Ok((free.unwrap_or(slots.len()), None))
+            }
+            Slots::Shared { dir, .. } => {
+                for slot in 0..NODES_MAX {
+                    let lock = shared_file(&dir.join(format!("{slot}.lock")))?;
+                    match lock.try_lock() {
+                        Ok(()) => return Ok((slot, Some(lock))),
+                        Err(TryLockError::WouldBlock) => {}
+                        Err(TryLockError::Error(e)) => return Err(e),
+                    }
+                }
+                Err(io::Error::other(format!("{NODES_MAX} nodes share this file already")))
+            }
+        }
+    }
+
+    /// The owner's lock is gone, and with it the owner.
+    pub(super) fn is_unlocked(&self, slot: usize) -> bool {
+        let Slots::Shared { dir, .. } = self else {
+            return false;
+        };
+        match File::open(dir.join(format!("{slot}.lock"))) {
+            // A shared lock does not disturb others that look at the same time; it goes with the file.
+            Ok(lock) => lock.try_lock_shared().is_ok(),
+            Err(_) => false,
+        }
+    }
+
+    /// Clears the slots of nodes that are gone, so that nobody counts on them.
+    pub(super) fn sweep(&self) {
+        let Slots::Shared { dir, .. } = self else {
+            return;
+        };
+        for slot in self.read().unwrap_or_default().into_iter().map(|slot| slot.no) {
+            let lock = shared_file(&dir.join(format!("{slot}.lock")));
+            // With the lock in hand nobody else can be its owner.
+            if let Ok(lock) = lock.and_then(|lock| lock.try_lock().map(|()| lock).map_err(io::Error::from)) {
+                let _ = self.write(slot, 0, &[0; SLOT_BYTES]);
+                let _ = std::fs::remove_file(self.socket(slot));
+                drop(lock);
+            }
+        }
+    }
+}
+
+fn parse(no: usize, bytes: &[u8]) -> Option<Slot> {
+    let long = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+    let short = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
+    let beat = |at: usize| Some(Beat { last: long(at)?.cast_signed(), lease: long(at + 8)?.cast_signed() });
+    let id: [u8; 16] = bytes.get(..16)?.try_into().ok()?;
+    (id != [0; 16]).then_some(Slot {
+        no,
+        id: NodeId::from_bytes(id),
+        pid: short(PID_AT)?,
+        idle: long(IDLE_AT)?,
+        hears: short(HEARS_AT)? & HEARS != 0,
+        hears_all: short(HEARS_AT)? & HEARS_ALL != 0,
+        worker: beat(BEAT_AT)?,
+        guest: beat(GUEST_BEAT_AT)?,
+    })
+}
+
+/// A file that several processes use, and only their user.
+pub(super) fn shared_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
