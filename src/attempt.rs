@@ -16,6 +16,11 @@ use crate::retry::Retry;
 const UNKNOWN_MIN: Duration = Duration::from_secs(1);
 const UNKNOWN_MAX: Duration = Duration::from_secs(60);
 
+/// How long a handler that was told to stop may take to do so: then it is dropped where it stands.
+const CANCEL_GRACE: Duration = Duration::from_secs(5);
+/// The error of a job that was cancelled.
+pub(crate) const CANCELLED: &str = "cancelled";
+
 /// One run of a job.
 pub(crate) struct Attempt {
     pub(crate) ctx: Ctx,
@@ -34,6 +39,8 @@ enum Called {
     TimedOut,
     Panicked(String),
     UnknownKind,
+    /// Somebody wants the job to end for good.
+    Cancelled,
 }
 
 impl Attempt {
@@ -91,11 +98,23 @@ impl Attempt {
         };
         // Also the call itself may panic, before it gives a future.
         let run = AssertUnwindSafe(async { handler(self.ctx.clone()).await }).catch_unwind();
-        match tokio::time::timeout(self.held().job.timeout, run).await {
-            Ok(Ok(answer)) => Called::Answered(answer),
-            Ok(Err(panic)) => Called::Panicked(told(&*panic)),
-            Err(_) => Called::TimedOut,
+        let called = async {
+            match tokio::time::timeout(self.held().job.timeout, run).await {
+                Ok(Ok(answer)) => Called::Answered(answer),
+                Ok(Err(panic)) => Called::Panicked(told(&*panic)),
+                Err(_) => Called::TimedOut,
+            }
+        };
+        tokio::select! {
+            called = called => if self.ctx.unwanted.is_cancelled() { Called::Cancelled } else { called },
+            () = self.cancelled() => Called::Cancelled,
         }
+    }
+
+    /// Resolves when a handler that was told to stop has had its time to do so.
+    async fn cancelled(&self) {
+        self.ctx.unwanted.cancelled().await;
+        tokio::time::sleep(CANCEL_GRACE).await;
     }
 
     fn judge(&self, called: Called) -> Ended {
@@ -104,6 +123,7 @@ impl Attempt {
             Called::Answered(Answer::Outcome(outcome)) => outcome,
             Called::Answered(Answer::Failed(error)) => self.again(None, error),
             Called::Panicked(message) => self.again(None, format!("panicked: {message}")),
+            Called::Cancelled => Outcome::bury(CANCELLED),
             Called::TimedOut => self.again(None, format!("timed out after {:?}", self.held().job.timeout)),
             // Another version of the program may know it. It waits as long as it has waited so far, within bounds.
             Called::UnknownKind => {
@@ -125,7 +145,8 @@ impl Attempt {
     }
 }
 
-fn told(panic: &(dyn Any + Send)) -> String {
+/// What a panic said.
+pub(crate) fn told(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message").to_owned()
 }

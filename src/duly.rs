@@ -1,14 +1,20 @@
 //! The door: everything a program does with duly goes through here. Checks input, calls the store.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::call::{Answer, Asked, CONNECTION_BYTES_MAX, Call, Keys};
 use crate::clock::Clock;
-use crate::error::{Error, Result};
-use crate::job::{JobId, Record};
-use crate::node::NodeRecord;
-use crate::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed, check_name};
-use crate::store::{self, Durability, Filter, Health, Moved, Options, Page, QueueCounts, Store};
+use crate::error::{Error, Result, Source};
+use crate::hall::{Connection, Hall};
+use crate::job::{JobId, Record, State};
+use crate::lock::{LOCK_NAME_BYTES_MAX, Lock};
+use crate::node::{NodeId, NodeRecord};
+use crate::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed, check_name, check_text};
+use crate::store::{self, Durability, Filter, Health, LockPage, Moved, Options, Page, QueueCounts, Store};
 use crate::worker::Worker;
 
 /// A handle to a store. Cheap to clone; clones share the store.
@@ -17,6 +23,8 @@ pub struct Duly {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: Arc<Options>,
     pub(crate) url: Arc<str>,
+    /// This process in the hall, once it takes part there.
+    pub(crate) hall: Arc<OnceLock<Arc<Hall>>>,
 }
 
 /// Options for [`Duly::open`] that are easier written in code than in a URL.
@@ -58,6 +66,15 @@ impl Builder {
         self
     }
 
+    /// A secret that all nodes share (at least 32 bytes): every message between nodes is signed with it, and others are refused.
+    ///
+    /// To change it, give a second one: the first signs, all of them check. First every node learns the new one as its
+    /// second, then as its first, then forgets the old one.
+    pub fn cluster_key(mut self, key: impl Into<String>) -> Self {
+        self.options.cluster_keys.push(key.into());
+        self
+    }
+
     /// Another clock: a test moves time itself with [`Clock::manual`].
     pub fn clock(mut self, clock: Clock) -> Self {
         self.options.clock = clock;
@@ -66,8 +83,10 @@ impl Builder {
 
     /// Opens the store.
     pub async fn open(self) -> Result<Duly> {
+        // Before anything is opened: a wrong key is a mistake of the caller.
+        Keys::new(&self.options.cluster_keys)?;
         let (store, options) = store::open(&self.url, self.options).await?;
-        Ok(Duly { store, options: Arc::new(options), url: self.url.into() })
+        Ok(Duly { store, options: Arc::new(options), url: self.url.into(), hall: Arc::default() })
     }
 }
 
@@ -130,6 +149,97 @@ impl Duly {
     /// A worker on this store, to be given queues and handlers.
     pub fn worker(&self) -> Worker {
         Worker::new(self.clone())
+    }
+
+    /// A named lock, to be taken with [`Lock::acquire`] or [`Lock::try_acquire`].
+    ///
+    /// **Hand its fence to whatever it protects**: a holder that was paused for too long does not know that it has lost it.
+    pub fn lock(&self, name: impl Into<String>) -> Lock {
+        Lock::new(self.clone(), name.into())
+    }
+
+    /// A page of all locks that are held, by name.
+    pub async fn locks(&self, cursor: Option<&str>) -> Result<LockPage> {
+        self.store.locks(None, cursor).await
+    }
+
+    /// Ends all holds of a lock, whoever has them: their guards learn that it is lost. Answers how many there were.
+    pub async fn break_lock(&self, name: &str) -> Result<u64> {
+        check_text("lock", name, LOCK_NAME_BYTES_MAX)?;
+        self.store.break_lock(name).await
+    }
+
+    /// Calls a method on other nodes: any one that answers it, unless the call says otherwise.
+    pub fn call(&self, method: impl Into<String>, args: &impl Serialize) -> Call {
+        Call::new(self.clone(), method.into(), args)
+    }
+
+    /// Answers calls of this method from now on, by this function.
+    ///
+    /// Only methods that are registered so can be called, beside duly's own (`duly.ping` and others).
+    /// It runs on the runtime from which it was registered; a panic of it is an error of its caller.
+    pub fn answer<A, F, Fut, R, E>(&self, method: impl Into<String>, handler: F) -> Answer
+    where
+        A: DeserializeOwned + Send + 'static,
+        F: Fn(A, Asked) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, E>> + Send + 'static,
+        R: Serialize,
+        E: Into<Source>,
+    {
+        Answer::new(self.clone(), method.into(), handler)
+    }
+
+    /// Answers calls of this method no longer. Answers whether it was answered before.
+    pub async fn stop_answering(&self, method: &str) -> Result<bool> {
+        let hall = self.hall()?;
+        let removed = hall.remove_method(method);
+        if removed {
+            hall.show().await?;
+        }
+        Ok(removed)
+    }
+
+    /// Holds a connection (of a browser, a device) under this name: calls for it come here until it is dropped.
+    pub async fn hold_connection(&self, connection: impl Into<String>) -> Result<Connection> {
+        let connection = connection.into();
+        check_text("connection", &connection, CONNECTION_BYTES_MAX)?;
+        self.hall()?.hold_connection(connection).await
+    }
+
+    /// Who this process is to other nodes; its first worker goes by the same identity.
+    pub fn node(&self) -> Result<NodeId> {
+        Ok(self.hall()?.node())
+    }
+
+    /// This process in the hall; its thread is started when it is first needed.
+    pub(crate) fn hall(&self) -> Result<Arc<Hall>> {
+        if let Some(hall) = self.hall.get() {
+            return Ok(hall.clone());
+        }
+        let (options, store) = (&self.options, self.store.clone());
+        let keys = Keys::new(&options.cluster_keys)?;
+        let hall = Hall::start(store, options.lease, options.clock.clone(), keys)?;
+        // Of two that start one at the same time the first wins; the other's thread ends.
+        Ok(self.hall.get_or_init(|| hall).clone())
+    }
+
+    /// Tells a running job to stop, wherever it runs: it ends dead with the error `cancelled`, and is not retried.
+    ///
+    /// Its handler learns of it at once ([`Ctx::cancelled`](crate::Ctx::cancelled)) and has a few seconds to end by itself.
+    pub async fn cancel(&self, id: JobId) -> Result<()> {
+        let record = self.get(id).await?.ok_or_else(|| Error::NotFound { what: "job", name: id.to_string() })?;
+        let Some(node) = record.node.filter(|_| record.state == State::Running) else {
+            return Err(Error::Conflict(format!("job {id} is {}, not running: remove it instead", record.state)));
+        };
+        let ended = || Error::Conflict(format!("job {id} has just ended on node {node}"));
+        match self.call("duly.cancel", &serde_json::json!({ "id": id })).node(node).reply::<bool>().await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(ended()),
+            Err(Error::NotFound { .. }) => Err(Error::Conflict(format!(
+                "node {node}, which runs job {id}, does not listen: if it is dead, the job starts elsewhere soon; cancel it there"
+            ))),
+            Err(error) => Err(error),
+        }
     }
 
     /// One job with all that is known of it.

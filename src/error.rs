@@ -59,7 +59,18 @@ pub enum Error {
         reason: String,
     },
 
-    /// It took longer than allowed, and nothing was changed.
+    /// The method of another node has failed, or was too busy to be run.
+    #[error("{method} on node {node}: {reason}")]
+    Remote {
+        /// What was called.
+        method: String,
+        /// Who was called.
+        node: crate::NodeId,
+        /// What it said.
+        reason: String,
+    },
+
+    /// It took longer than allowed. What only waits has changed nothing; a call may have been carried out.
     #[error("{op}: timed out; {reason}")]
     Timeout {
         /// What was asked.
@@ -80,6 +91,7 @@ impl Error {
             Error::NotFound { .. } => "not_found",
             Error::Conflict(_) => "conflict",
             Error::Invalid { .. } => "invalid",
+            Error::Remote { .. } => "remote",
             Error::Timeout { .. } => "timeout",
         }
     }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -82,6 +83,9 @@ pub struct Ctx {
     pub(crate) held: Arc<Held>,
     pub(crate) deadline: SystemTime,
     pub(crate) cancelled: CancellationToken,
+    /// Somebody wants the job to end for good.
+    pub(crate) unwanted: CancellationToken,
+    pub(crate) progress: Arc<AtomicU64>,
     pub(crate) stopping: CancellationToken,
     pub(crate) duly: Duly,
     pub(crate) state: Arc<States>,
@@ -120,15 +124,23 @@ impl Ctx {
         self.deadline
     }
 
-    /// Resolves when this attempt has lost its job: another node has it, and whatever is done now is done twice.
+    /// Resolves when this attempt should end: somebody has cancelled the job, or another node has it and whatever is done
+    /// now is done twice.
     pub async fn cancelled(&self) {
         self.cancelled.cancelled().await;
     }
 
-    /// Whether this attempt has lost its job.
+    /// Whether this attempt should end: see [`Ctx::cancelled`].
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.is_cancelled()
+    }
+
+    /// Whether somebody has cancelled the job: it ends dead whatever the handler returns, and a few seconds are left to end well.
+    /// If it is cancelled and this is not so, another node has the job.
+    #[must_use]
+    pub fn is_unwanted(&self) -> bool {
+        self.unwanted.is_cancelled()
     }
 
     /// Resolves when the worker begins to stop: a long handler may save its place and return [`Outcome::release`].
@@ -140,6 +152,11 @@ impl Ctx {
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.stopping.is_cancelled()
+    }
+
+    /// Tells those who look how far the attempt has come, from 0 to 1.
+    pub fn set_progress(&self, done: f64) {
+        self.progress.store(done.clamp(0.0, 1.0).to_bits(), Ordering::Relaxed);
     }
 
     /// What was given to the worker with [`Worker::with`](crate::Worker::with).
@@ -216,7 +233,7 @@ impl IntoAnswer for Outcome {}
 impl<T: IntoAnswer, E: Into<Source>> IntoAnswer for Result<T, E> {}
 
 /// An error and its causes in one line.
-fn told(error: &Source) -> String {
+pub(crate) fn told(error: &Source) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {

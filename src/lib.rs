@@ -34,12 +34,15 @@
 #![cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "what only a store uses"))]
 
 mod attempt;
+mod call;
 mod clock;
 mod duly;
 mod error;
 mod event;
+mod hall;
 mod handler;
 mod job;
+mod lock;
 mod moving;
 mod node;
 mod patience;
@@ -48,12 +51,18 @@ mod retry;
 pub mod store;
 mod worker;
 
+pub use call::{
+    Answer, Asked, CALL_TIMEOUT, CALL_TIMEOUT_MAX, CLUSTER_KEY_BYTES_MIN, Call, MESSAGE_BYTES_MAX, METHOD_CONCURRENCY,
+    Replies, Reply,
+};
 pub use clock::Clock;
 pub use duly::{Builder, Duly};
 pub use error::{Error, Result, Source};
 pub use event::{Event, Tally};
+pub use hall::{Connection, Running};
 pub use handler::{Args, Ctx, IntoAnswer};
 pub use job::{Failure, Fence, Held, Job, JobId, Outcome, Priority, Record, State};
+pub use lock::{Guard, LOCK_NAME_BYTES_MAX, LOCK_TTL, Lock};
 pub use moving::{Move, Progress, QueueMoved};
 pub use node::{BEAT, LEASE, Node, NodeId, NodeRecord};
 pub use push::{
@@ -65,7 +74,7 @@ pub use retry::Retry;
 pub use rusqlite;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::AfterCommit;
-pub use store::{Durability, Filter, Health, Page, QueueCounts};
+pub use store::{Durability, Filter, Health, LockRecord, Page, QueueCounts};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
 pub use tokio_util::sync::CancellationToken;
 pub use worker::{CONCURRENCY, GRACE, Signals, Worker};
@@ -83,4 +92,8 @@ mod documents {
     struct Testing;
     #[doc = include_str!("../docs/guide/moving.md")]
     struct Moving;
+    #[doc = include_str!("../docs/guide/locks.md")]
+    struct Locks;
+    #[doc = include_str!("../docs/guide/calls.md")]
+    struct Calls;
 }

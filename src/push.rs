@@ -327,7 +327,7 @@ pub(crate) fn check_name(field: &'static str, name: &str) -> Result<()> {
     }
 }
 
-fn check_text(field: &'static str, text: &str, bytes_max: usize) -> Result<()> {
+pub(crate) fn check_text(field: &'static str, text: &str, bytes_max: usize) -> Result<()> {
     if text.is_empty() || text.len() > bytes_max {
         return Err(Error::invalid(field, format!("{} bytes long; must be 1 to {bytes_max}", text.len())));
     }

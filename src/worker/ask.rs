@@ -71,7 +71,7 @@ impl Shift {
     }
 
     fn take(&mut self, now: Instant) {
-        if self.finished.len() >= UNSETTLED_MAX {
+        if self.finished.len() >= UNSETTLED_MAX || self.quiet {
             return;
         }
         let rooms: Vec<_> = self.lanes.iter().map(|lane| (lane.room(now), lane.weight)).collect();
@@ -85,7 +85,7 @@ impl Shift {
     fn step_back(&mut self, now: Instant) {
         // By what runs, not by what is asked for: an empty answer gives its slots back at once.
         let running: usize = self.lanes.iter().map(|lane| lane.running).sum();
-        let none_free = self.grace_until.is_some() || running >= self.settings.concurrency;
+        let none_free = self.grace_until.is_some() || self.quiet || running >= self.settings.concurrency;
         for at in 0..self.lanes.len() {
             let lane = &self.lanes[at];
             if lane.idle && lane.may_ask(now) && (none_free || lane.running >= lane.limit) {

@@ -2,15 +2,17 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::{Attempt, Ended};
+use crate::attempt::{Attempt, CANCELLED, Ended};
 use crate::clock;
-use crate::handler::Handlers;
+use crate::hall::Running as Told;
+use crate::handler::{Ctx, Handlers};
 use crate::job::{Fence, Held, JobId, Outcome};
 
 /// How long a job waits whose attempt ended in a way that says nothing about it.
@@ -37,10 +39,17 @@ struct Running {
     held: Arc<Held>,
     abort: AbortHandle,
     cancelled: CancellationToken,
+    unwanted: CancellationToken,
+    progress: Arc<AtomicU64>,
     started: Instant,
 }
 
 impl Running {
+    /// A job that somebody has cancelled does not come back, however its attempt has ended.
+    fn unwanted_or(&self, ended: Ended) -> Ended {
+        if self.unwanted.is_cancelled() { (Outcome::bury(CANCELLED), None) } else { ended }
+    }
+
     fn finish(self, (outcome, why): Ended) -> Finished {
         Finished { lane: self.lane, held: self.held, outcome, why, took: clock::tick() - self.started, again: false }
     }
@@ -55,9 +64,10 @@ pub(super) struct Crew {
 
 impl Crew {
     pub(super) fn start(&mut self, lane: usize, attempt: Attempt, handlers: Arc<Handlers>) {
-        let (held, cancelled) = (attempt.ctx.held.clone(), attempt.ctx.cancelled.clone());
+        let Ctx { held, cancelled, unwanted, progress, .. } = attempt.ctx.clone();
         let abort = self.tasks.spawn(attempt.run(handlers));
-        self.running.insert(abort.id(), Running { lane, held, abort, cancelled, started: clock::tick() });
+        let running = Running { lane, held, abort, cancelled, unwanted, progress, started: clock::tick() };
+        self.running.insert(running.abort.id(), running);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -94,7 +104,9 @@ impl Crew {
             // The handler's panics are caught; this is one of something that it left behind, or an abort of ours.
             Err(error) => (error.id(), (Outcome::release(BROKEN), Some("its task ended without an outcome"))),
         };
-        Some(self.running.remove(&id)?.finish(ended))
+        let running = self.running.remove(&id)?;
+        let ended = running.unwanted_or(ended);
+        Some(running.finish(ended))
     }
 
     /// Whether a job is under way that may take this process down.
@@ -119,13 +131,42 @@ impl Crew {
         })
     }
 
+    /// What is under way, for those who look.
+    pub(super) fn told(&self) -> Vec<Told> {
+        let told = |running: &Running| {
+            let (held, progress) = (&running.held, f64::from_bits(running.progress.load(Ordering::Relaxed)));
+            Told {
+                id: held.job.id,
+                queue: held.job.queue.clone(),
+                kind: held.job.kind.clone(),
+                attempt: held.attempt(),
+                fence: held.fence,
+                running_ms: u64::try_from((clock::tick() - running.started).as_millis()).unwrap_or(u64::MAX),
+                progress: Some(progress).filter(|progress| !progress.is_nan()),
+            }
+        };
+        self.running.values().map(told).collect()
+    }
+
+    /// Tells the attempt at this job that nobody wants it any more. Answers whether there is one.
+    pub(super) fn cancel_for_good(&self, id: JobId) -> bool {
+        let mut found = false;
+        for running in self.running.values().filter(|running| running.held.job.id == id) {
+            running.unwanted.cancel();
+            running.cancelled.cancel();
+            found = true;
+        }
+        found
+    }
+
     /// Ends all attempts where they are, to be run again elsewhere.
     pub(super) fn abandon(&mut self) -> Vec<Finished> {
         let running = std::mem::take(&mut self.running).into_values();
         let abandoned = running.map(|running| {
             running.cancelled.cancel();
             running.abort.abort();
-            running.finish((Outcome::release(Duration::ZERO), Some("its grace time was over")))
+            let ended = running.unwanted_or((Outcome::release(Duration::ZERO), Some("its grace time was over")));
+            running.finish(ended)
         });
         abandoned.collect()
     }

@@ -270,7 +270,9 @@ impl Worker {
             alive_every: self.alive_every,
             on_event: self.on_event,
         };
-        Ok(Shift::new(settings, self.lanes, mode, stop, at_once))
+        let hall = settings.duly.hall()?;
+        // Another node may stop this worker, but nothing else that goes by the same token.
+        Ok(Shift::new(settings, self.lanes, mode, stop.child_token(), at_once, hall))
     }
 
     fn check(&self) -> Result<()> {

@@ -4,11 +4,13 @@
 //! it sleeps only when there is nothing to ask, and no error of the store ends it.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -23,12 +25,17 @@ use crate::attempt::Attempt;
 use crate::clock;
 use crate::error::Result;
 use crate::event::{Event, Tally};
+use crate::hall::{Hall, Order};
 use crate::handler::Ctx;
 use crate::job::Held;
 use crate::node::Node;
 use crate::patience::Patience;
 use crate::store::{Beaten, SETTLE_MAX, Store, Wake};
 
+/// How long a worker waits at its start until it can hear orders.
+const HEARING_MAX: Duration = Duration::from_millis(500);
+/// Orders that may wait for the loop: whoever gives more is told that it is busy.
+const ORDERS_MAX: usize = 64;
 /// How long a stopping worker tries to record what is left.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long at most to let other attempts end before the store is asked again, where they usually are as quick as this.
@@ -83,6 +90,9 @@ pub(super) struct Shift {
     /// When to tell next that the loop turns, if anybody wants to know.
     alive_at: Option<Instant>,
     pub(super) tally: Tally,
+    hall: Arc<Hall>,
+    /// Somebody has told us to claim no more.
+    pub(super) quiet: bool,
     /// Nothing of ours is left in the store.
     left: bool,
 }
@@ -94,10 +104,14 @@ impl Shift {
         mode: Mode,
         stop: CancellationToken,
         at_once: CancellationToken,
+        hall: Arc<Hall>,
     ) -> Self {
         let mut node = Node::fresh(lanes.iter().map(|lane| lane.queue.clone()).collect());
+        node.id = hall.identity();
         node.lease = settings.duly.options.lease;
         Shift {
+            hall,
+            quiet: false,
             store: settings.duly.store.clone(),
             settings,
             mode,
@@ -127,10 +141,14 @@ impl Shift {
 
     /// Joins, works, leaves.
     pub(super) async fn work(mut self) -> Result<Tally> {
+        // Whoever sees this node should be able to speak to it; but no job waits for that for long.
+        let _ = tokio::time::timeout(HEARING_MAX, self.hall.attended()).await;
         let first = self.store.beat(&self.node).await?;
         let mut wakes = self.store.subscribe(self.node.id).await?;
         let mut beating = Beating::start(self.store.clone(), self.node.clone())?;
         let alarm = Alarm::start()?;
+        let (sender, mut orders) = mpsc::channel(ORDERS_MAX);
+        let _at_work = self.hall.at_work(self.node.id, sender);
         self.settings.tell(&Event::Joined { node: self.node.id });
         self.beaten(first);
         loop {
@@ -159,6 +177,7 @@ impl Shift {
                     Some(beaten) => self.beaten(beaten),
                     None => self.look_everywhere(),
                 },
+                Some(order) = orders.recv() => self.ordered(order),
                 () = alarm.rings() => {}
                 () = self.stop.cancelled(), if self.grace_until.is_none() => self.notice_stop(),
                 () = self.at_once.cancelled(), if self.leave_by.is_none() => self.give_up(),
@@ -169,6 +188,20 @@ impl Shift {
         let by = self.leave_by.unwrap_or_else(|| clock::tick() + LAST_WORDS);
         self.left = tokio::time::timeout_at(by, self.store.leave(self.node.id)).await.is_ok();
         Ok(self.tally)
+    }
+
+    /// Does what another node tells us to.
+    fn ordered(&mut self, order: Order) {
+        match order {
+            // Whoever asked may have gone away.
+            Order::Jobs(answer) => drop(answer.send(self.crew.told())),
+            Order::Cancel(id, answer) => drop(answer.send(self.crew.cancel_for_good(id))),
+            Order::Quiet(quiet) => {
+                self.quiet = quiet;
+                self.look_everywhere();
+            }
+            Order::Stop => self.stop.cancel(),
+        }
     }
 
     // Attempts.
@@ -183,6 +216,8 @@ impl Shift {
                 deadline: settings.duly.options.clock.now() + held.job.timeout,
                 held: Arc::new(held),
                 cancelled: CancellationToken::new(),
+                unwanted: CancellationToken::new(),
+                progress: Arc::new(AtomicU64::new(f64::NAN.to_bits())),
                 stopping: self.stop.clone(),
                 duly: settings.duly.clone(),
                 state: settings.state.clone(),
@@ -333,7 +368,10 @@ impl Shift {
         let idle = self.crew.is_empty() && self.finished.is_empty() && !asking;
         let stopped = self.grace_until.is_some();
         let drained = self.mode == Mode::Drain
-            && self.lanes.iter().all(|lane| !lane.maybe_ready && !lane.redo && lane.suspects.is_empty());
+            && self
+                .lanes
+                .iter()
+                .all(|lane| !lane.redo && (self.quiet || (!lane.maybe_ready && lane.suspects.is_empty())));
         let too_late = self.leave_by.is_some_and(|at| at <= clock::tick());
         too_late || (idle && (stopped || drained))
     }

@@ -1,0 +1,38 @@
+//! Calls: two nodes answer a method; a third asks any one of them, then all.
+
+use std::time::Duration;
+
+use duly::{Asked, Duly};
+
+async fn node(store: &str, name: &'static str) -> duly::Result<Duly> {
+    let duly = Duly::open(store).await?;
+    let greet = move |whom: String, _: Asked| async move { Ok::<_, duly::Error>(format!("{name} greets {whom}")) };
+    duly.answer("greet", greet).await?;
+    Ok(duly)
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = std::env::temp_dir().join(format!("duly-call-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let store = dir.join("duly.db").display().to_string();
+    let (_one, _two) = (node(&store, "one").await?, node(&store, "two").await?);
+    let caller = Duly::open(&store).await?;
+
+    let said: String = caller.call("greet", &"ada").reply().await?;
+    println!("any:  {said}");
+
+    let replies = caller.call("greet", &"ada").all().timeout(Duration::from_secs(2)).replies::<String>().await?;
+    for reply in replies.collect().await {
+        match reply.result {
+            Ok(said) => println!("all:  {said}"),
+            Err(error) => println!("all:  {error}"), // the caller is a node too, and has no such method
+        }
+    }
+    match caller.call("dance", &()).reply::<()>().await {
+        Err(error) => println!("none: {error}"),
+        Ok(()) => unreachable!("nobody answers that"),
+    }
+    std::fs::remove_dir_all(dir)?;
+    Ok(())
+}

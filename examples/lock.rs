@@ -1,0 +1,47 @@
+//! A lock and its fence: two programs add to one number in a file; the file refuses a fence that is older than its last.
+
+use std::path::Path;
+use std::time::Duration;
+
+use duly::{Duly, Fence};
+
+/// The resource: its number and the fence of who wrote it last.
+fn read(path: &Path) -> (u64, Fence) {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let mut words = text.split_whitespace().map(|word| word.parse().unwrap_or(0));
+    (words.next().unwrap_or(0), Fence(words.next().unwrap_or(0)))
+}
+
+fn write(path: &Path, number: u64, fence: Fence) -> std::io::Result<()> {
+    if read(path).1 > fence {
+        return Err(std::io::Error::other(format!("fence {fence} is too old: somebody else has the lock")));
+    }
+    std::fs::write(path, format!("{number} {fence}"))
+}
+
+async fn add(duly: Duly, path: &Path, times: u32) -> Result<(), Box<dyn std::error::Error>> {
+    for _ in 0..times {
+        let guard = duly.lock("number").ttl(Duration::from_secs(5)).acquire().await?;
+        let (number, _) = read(path);
+        tokio::task::yield_now().await;
+        write(path, number + 1, guard.fence())?;
+        guard.release().await?;
+    }
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = std::env::temp_dir().join(format!("duly-lock-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let (store, path) = (dir.join("duly.db"), dir.join("number"));
+    let one = Duly::open(store.display().to_string()).await?;
+    let two = Duly::open(store.display().to_string()).await?;
+    let (a, b) = tokio::join!(add(one, &path, 50), add(two, &path, 50));
+    a.and(b)?;
+    let (number, fence) = read(&path);
+    println!("{number} after 100 additions; the last fence was {fence}");
+    assert_eq!(number, 100);
+    std::fs::remove_dir_all(dir)?;
+    Ok(())
+}

@@ -1,0 +1,268 @@
+//! Waiting for locks: a place in a line of the store, and somebody here who is told when it is its turn.
+//!
+//! While it waits, the lock is asked for by the hall's own thread, not by who waits: a future that nobody polls must not
+//! hold up the line. What it gets is not extended before it is picked up, so it ends by itself if that never happens.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::guards::HeldLock;
+use super::{Hall, Inner};
+use crate::error::Result;
+use crate::lock::backoff;
+use crate::store::{LockAsk, LockTaken, Owner, WAITS_MAX};
+
+/// A hold that ends at a moment has ended a little later.
+const AFTER_END: Duration = Duration::from_millis(1);
+/// How long at most until somebody who waits looks: its place may be gone, and nobody could tell it.
+const LOOK_MAX: Duration = Duration::from_secs(30);
+/// How long the answer to an ask may be under way: whoever gives up before it has come must say so once more after it.
+const UNDER_WAY_MAX: Duration = Duration::from_secs(10);
+
+/// Somebody here who wants a lock.
+struct Waiting {
+    ask: LockAsk,
+    /// What was got for it, until it is picked up.
+    got: Mutex<Option<Result<Arc<HeldLock>>>>,
+    got_it: Notify,
+    /// It may be its turn.
+    nudge: Notify,
+    /// The first in line will look by itself when the hold ends.
+    armed: AtomicBool,
+    /// It is in the hands of who wanted it.
+    picked_up: AtomicBool,
+    /// Nobody waits any more.
+    over: CancellationToken,
+}
+
+impl Waiting {
+    fn got(&self) -> MutexGuard<'_, Option<Result<Arc<HeldLock>>>> {
+        self.got.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When to look although nobody says so: only the first in line does, when the hold ends.
+    fn look_after(&self, taken: &LockTaken) -> Option<Duration> {
+        let after = taken.ends.map(|ends| ends + AFTER_END).filter(|_| taken.ahead == 0);
+        self.armed.store(after.is_some(), Ordering::SeqCst);
+        after
+    }
+}
+
+/// All who wait here.
+#[derive(Default)]
+pub(super) struct Line {
+    waiting: Mutex<HashMap<Owner, Arc<Waiting>>>,
+}
+
+impl Line {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<Owner, Arc<Waiting>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The locks that are waited for; if they are too many to ask after at once, some of them.
+    pub(super) fn names(&self) -> Vec<String> {
+        let waiting = self.waiting();
+        let names: BTreeSet<&str> = waiting.values().map(|waiting| waiting.ask.name.as_str()).collect();
+        let skip = if names.len() > WAITS_MAX { fastrand::usize(..names.len()) } else { 0 };
+        names.iter().cycle().skip(skip).take(names.len().min(WAITS_MAX)).map(|name| (*name).to_owned()).collect()
+    }
+
+    /// Something may have been missed: all look.
+    pub(super) fn nudge_all(&self) {
+        self.waiting().values().for_each(|waiting| waiting.nudge.notify_one());
+    }
+
+    /// All who wait for this lock look.
+    pub(super) fn nudge_all_of(&self, name: &str) {
+        let waiting = self.waiting();
+        waiting.values().filter(|waiting| waiting.ask.name == name).for_each(|waiting| waiting.nudge.notify_one());
+    }
+
+    /// It may be this owner's turn, or will be in so long. Answers whether it waits here.
+    pub(super) fn nudge(&self, owner: Owner, ends: Duration) -> bool {
+        let waiting = self.waiting().get(&owner).cloned();
+        if let Some(waiting) = &waiting
+            && (ends.is_zero() || !waiting.armed.load(Ordering::SeqCst))
+        {
+            waiting.nudge.notify_one();
+        }
+        waiting.is_some()
+    }
+}
+
+/// The wish for a lock; dropped, whatever it has got so far is given up.
+pub(crate) struct Waiter {
+    hall: Arc<Hall>,
+    waiting: Arc<Waiting>,
+    /// Whether the hall's thread asks for it.
+    handed_over: AtomicBool,
+}
+
+impl Hall {
+    pub(crate) fn wait_for(self: &Arc<Self>, ask: LockAsk) -> Waiter {
+        let waiting = Arc::new(Waiting {
+            ask,
+            got: Mutex::default(),
+            got_it: Notify::new(),
+            nudge: Notify::new(),
+            armed: AtomicBool::new(false),
+            picked_up: AtomicBool::new(false),
+            over: CancellationToken::new(),
+        });
+        if waiting.ask.wait {
+            // Before it is asked for, so that a turn that comes at once is not missed.
+            self.inner.line.waiting().insert(waiting.ask.owner, waiting.clone());
+        }
+        Waiter { hall: self.clone(), waiting, handed_over: AtomicBool::new(false) }
+    }
+}
+
+impl Waiter {
+    /// Asks for the first time, and again if the answer was lost or the store did not answer.
+    pub(crate) async fn first(&self) -> Result<Option<Arc<HeldLock>>> {
+        let (inner, waiting) = (&self.hall.inner, &self.waiting);
+        let mut failures = 0;
+        loop {
+            let asked = inner.clock.since_boot();
+            match inner.store.lock(&waiting.ask).await {
+                Ok(LockTaken { hold: Some(hold), .. }) => {
+                    let held = HeldLock::new(waiting.ask.clone(), hold, inner.clock.clone(), asked);
+                    return Ok(Some(self.held(held)));
+                }
+                Ok(taken) => {
+                    if waiting.ask.wait {
+                        self.hand_over(waiting.look_after(&taken));
+                    } else {
+                        self.done();
+                    }
+                    return Ok(None);
+                }
+                // Who does not want to wait for the lock does not wait for the store either.
+                Err(error) if !error.is_retryable() || !waiting.ask.wait => return Err(error),
+                Err(error) => {
+                    tracing::warn!(lock = waiting.ask.name, %error, "not answered; asked again");
+                    failures += 1;
+                    tokio::time::sleep(backoff(failures)).await;
+                }
+            }
+        }
+    }
+
+    /// Resolves when it is held, or will never be.
+    pub(crate) async fn turn(&self) -> Result<Arc<HeldLock>> {
+        loop {
+            let got_it = self.waiting.got_it.notified();
+            let got = self.waiting.got().take();
+            // One that nobody picked up in time is asked for anew by who got it.
+            match got {
+                Some(Ok(held)) if !held.is_over() => return Ok(self.held(held)),
+                Some(Err(error)) => return Err(error),
+                _ => {}
+            }
+            got_it.await;
+        }
+    }
+
+    fn hand_over(&self, look_after: Option<Duration>) {
+        self.handed_over.store(true, Ordering::SeqCst);
+        let (inner, waiting) = (self.hall.inner.clone(), self.waiting.clone());
+        self.hall.spawn(async move { inner.wait(&waiting, look_after).await });
+    }
+
+    /// It is held. It is guarded before it leaves the line: a turn that comes late must find somebody who wants it,
+    /// or it would be given up as nobody's.
+    fn held(&self, held: Arc<HeldLock>) -> Arc<HeldLock> {
+        self.hall.guard(held.clone());
+        self.done();
+        held
+    }
+
+    /// It is held, or was only asked for once.
+    fn done(&self) {
+        self.waiting.picked_up.store(true, Ordering::SeqCst);
+        self.hall.inner.line.waiting().remove(&self.waiting.ask.owner);
+        self.waiting.over.cancel();
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if self.waiting.picked_up.load(Ordering::SeqCst) {
+            return;
+        }
+        self.hall.inner.line.waiting().remove(&self.waiting.ask.owner);
+        if self.handed_over.load(Ordering::SeqCst) {
+            // Who asks for it gives it up: an ask that is under way must not be overtaken.
+            self.waiting.over.cancel();
+            return;
+        }
+        let (inner, ask) = (self.hall.inner.clone(), self.waiting.ask.clone());
+        self.hall.spawn(async move {
+            inner.give_up(&ask).await;
+            if inner.stop.run_until_cancelled(tokio::time::sleep(UNDER_WAY_MAX)).await.is_some() {
+                inner.give_up(&ask).await;
+            }
+        });
+    }
+}
+
+impl Inner {
+    /// Asks for a lock whenever it may be its turn, until nobody waits for it any more.
+    async fn wait(&self, waiting: &Waiting, mut look_after: Option<Duration>) {
+        let mut failures = 0;
+        loop {
+            tokio::select! {
+                () = waiting.nudge.notified() => {}
+                () = sleep(look_after) => {}
+                () = waiting.over.cancelled() => return self.not_wanted(waiting).await,
+            }
+            let asked = self.clock.since_boot();
+            match self.store.lock(&waiting.ask).await {
+                Ok(LockTaken { hold: Some(hold), .. }) => {
+                    let held = HeldLock::new(waiting.ask.clone(), hold, self.clock.clone(), asked);
+                    let left = held.left();
+                    *waiting.got() = Some(Ok(held));
+                    waiting.got_it.notify_one();
+                    tokio::select! {
+                        () = waiting.over.cancelled() => return self.not_wanted(waiting).await,
+                        () = tokio::time::sleep(left) => {}
+                    }
+                    // Nobody has picked it up: the next in line gets it, and this one goes to the end.
+                    self.give_up(&waiting.ask).await;
+                    look_after = Some(Duration::ZERO);
+                }
+                Ok(taken) => {
+                    failures = 0;
+                    look_after = waiting.look_after(&taken);
+                }
+                Err(error) if !error.is_retryable() => {
+                    *waiting.got() = Some(Err(error));
+                    waiting.got_it.notify_one();
+                    waiting.over.cancelled().await;
+                    return self.not_wanted(waiting).await;
+                }
+                Err(error) => {
+                    tracing::debug!(lock = waiting.ask.name, %error, "not answered; asked again");
+                    failures += 1;
+                    look_after = Some(backoff(failures));
+                }
+            }
+        }
+    }
+
+    /// Nobody waits any more: because it was picked up, or because it was given up.
+    async fn not_wanted(&self, waiting: &Waiting) {
+        if !waiting.picked_up.load(Ordering::SeqCst) {
+            self.give_up(&waiting.ask).await;
+        }
+    }
+}
+
+async fn sleep(time: Option<Duration>) {
+    tokio::time::sleep(time.unwrap_or(LOOK_MAX).min(LOOK_MAX)).await;
+}

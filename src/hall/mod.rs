@@ -1,0 +1,342 @@
+//! This process in the hall: it gives signs of life there, extends the locks that are held here, waits in their lines,
+//! hears messages and answers calls. All of it on a thread of its own: no handler, however rude, can hold it up.
+//!
+//! This file is what the rest of the library sees; `guards` extends locks, `line` waits for them,
+//! `calls` sends and answers calls, `own` are the methods that every node has.
+
+mod calls;
+mod connections;
+mod guards;
+mod line;
+mod own;
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, OnceCell};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::calls::Calls;
+pub(crate) use self::calls::Pending;
+pub use self::connections::Connection;
+use self::connections::Connections;
+use self::guards::Guards;
+pub(crate) use self::guards::HeldLock;
+use self::line::Line;
+pub use self::own::Running;
+use self::own::Working;
+pub(crate) use self::own::{Order, PREFIX};
+use crate::call::{Keys, Method, Methods};
+use crate::clock::{self, Clock, to_micros};
+use crate::error::{Error, Result};
+use crate::lock::backoff;
+use crate::node::NodeId;
+use crate::store::{Guest, Heard, LockAsk, Owner, Store};
+
+/// How long a process that goes waits for what it still has to say.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How long whoever drops the last handle waits for that.
+const CLOSE_MAX: Duration = Duration::from_millis(250);
+
+/// This process in the hall. Ends when the last one who uses it is gone.
+pub(crate) struct Hall {
+    inner: Arc<Inner>,
+    handle: Handle,
+    /// Closed when the thread has ended, and with it its hold on the store.
+    ended: Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+struct Inner {
+    node: NodeId,
+    store: Arc<dyn Store>,
+    lease: Duration,
+    clock: Clock,
+    /// The first sign of life, and with it the first sound that is heard.
+    attended: OnceCell<()>,
+    /// The first worker of this process goes by the same identity.
+    given: AtomicBool,
+    guards: Guards,
+    line: Line,
+    methods: Methods,
+    calls: Calls,
+    connections: Connections,
+    /// Workers of this process: by them duly's own methods look and act.
+    workers: Mutex<Vec<Working>>,
+    /// Gives the next sign of life at once.
+    soon: Notify,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Hall {
+    /// Starts the thread. Nothing is asked of the store yet.
+    pub(crate) fn start(store: Arc<dyn Store>, lease: Duration, clock: Clock, keys: Keys) -> Result<Arc<Self>> {
+        let failed = |e: std::io::Error| Error::store("attend", format!("cannot start a thread: {e}"));
+        let home = store.home();
+        let node = NodeId::fresh();
+        let inner = Arc::new(Inner {
+            node,
+            store,
+            lease,
+            guards: Guards::new(clock.clone()),
+            clock,
+            attended: OnceCell::new(),
+            given: AtomicBool::new(false),
+            line: Line::default(),
+            methods: Methods::default(),
+            calls: Calls::new(node, keys),
+            connections: Connections::default(),
+            workers: Mutex::default(),
+            soon: Notify::new(),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        });
+        let (serving, (alive, ended)) = (inner.clone(), std::sync::mpsc::channel());
+        let handle = match home {
+            // What is heard there is acted on there, without a change of threads.
+            Some(home) => {
+                home.spawn(async move {
+                    serve(serving).await;
+                    drop(alive);
+                });
+                home
+            }
+            None => {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+                let handle = runtime.handle().clone();
+                let run = move || {
+                    runtime.block_on(serve(serving));
+                    drop(runtime);
+                    drop(alive);
+                };
+                std::thread::Builder::new().name("duly-hall".into()).spawn(run).map_err(failed)?;
+                handle
+            }
+        };
+        Ok(Arc::new(Hall { inner, handle, ended: Mutex::new(ended) }))
+    }
+
+    /// Who this process is.
+    pub(crate) fn node(&self) -> NodeId {
+        self.inner.node
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.store
+    }
+
+    /// The present moment.
+    pub(crate) fn now(&self) -> SystemTime {
+        self.inner.clock.now()
+    }
+
+    /// Who this is, for people.
+    pub(crate) fn note(&self) -> String {
+        format!("{}:{}", crate::node::host(), std::process::id())
+    }
+
+    /// Makes sure that this process is in the hall and hears what is said to it.
+    pub(crate) async fn attended(&self) -> Result<()> {
+        self.inner.attended(&self.handle).await
+    }
+
+    /// The identity for a worker of this process: the first one is the node itself, any other a node of its own.
+    pub(crate) fn identity(&self) -> NodeId {
+        if self.inner.given.swap(true, Ordering::Relaxed) { NodeId::fresh() } else { self.inner.node }
+    }
+
+    /// Answers this method from now on. Answers false if there are too many.
+    pub(crate) fn add_method(&self, name: String, method: Method) -> bool {
+        self.inner.methods.add(name, method)
+    }
+
+    pub(crate) fn remove_method(&self, name: &str) -> bool {
+        self.inner.methods.remove(name)
+    }
+
+    /// Lets others see what has changed here.
+    pub(crate) async fn show(&self) -> Result<()> {
+        self.inner.attend().await
+    }
+
+    /// Gives up whatever an owner has of a lock, in the background.
+    pub(crate) fn give_up(&self, ask: LockAsk) {
+        let inner = self.inner.clone();
+        self.spawn(async move { inner.give_up(&ask).await });
+    }
+
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.inner.tasks.spawn_on(work, &self.handle);
+    }
+}
+
+impl Drop for Hall {
+    /// Waits a moment for the thread: whoever closes the last handle of a file expects the file to be closed.
+    fn drop(&mut self) {
+        self.inner.stop.cancel();
+        let on_it = Handle::try_current().is_ok_and(|here| here.id() == self.handle.id());
+        if !on_it {
+            let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = ended.recv_timeout(CLOSE_MAX);
+        }
+    }
+}
+
+impl Inner {
+    fn workers(&self) -> MutexGuard<'_, Vec<Working>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn attended(self: &Arc<Self>, handle: &Handle) -> Result<()> {
+        self.attended.get_or_try_init(|| join(self, handle)).await.map(drop)
+    }
+
+    fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+        // Everything of ours runs on the hall's own thread.
+        self.tasks.spawn(work);
+    }
+
+    /// Tried until it works, or until the hold has ended by itself.
+    async fn give_up(&self, ask: &LockAsk) {
+        let until = self.clock.since_boot() + crate::clock::micros(ask.ttl.max(self.lease));
+        let mut failures = 0;
+        while let Err(error) = self.store.unlock(ask).await {
+            if !error.is_retryable() || self.clock.since_boot() > until {
+                tracing::warn!(lock = ask.name, %error, "could not be released; it ends by itself");
+                return;
+            }
+            failures += 1;
+            tokio::time::sleep(backoff(failures)).await;
+        }
+    }
+
+    fn guest(&self) -> Guest {
+        let (methods, waits) = (self.methods.names(), self.line.names());
+        let quiet = methods.is_empty() && waits.is_empty() && self.connections.is_empty();
+        Guest { node: self.node, lease: self.lease, methods, waits, quiet }
+    }
+
+    /// A sign of life, and what follows from its answer.
+    async fn attend(self: &Arc<Self>) -> Result<()> {
+        let guest = self.guest();
+        let turns = self.store.attend(&guest).await?.turns;
+        // Somebody waits here, and the store knows of no line: it has lost the place.
+        for name in guest.waits.iter().filter(|name| turns.iter().all(|turn| turn.name != **name)) {
+            self.line.nudge_all_of(name);
+        }
+        for turn in turns {
+            if let Some(owner) = turn.first {
+                self.turn(&turn.name, owner, turn.ends);
+            }
+        }
+        for worker in self.others() {
+            let methods = Vec::new();
+            let guest = Guest { node: worker, lease: self.lease, methods, waits: Vec::new(), quiet: true };
+            self.store.attend(&guest).await?;
+            // It may have gone meanwhile, and would stand there for ever.
+            if !self.others().contains(&worker) {
+                self.store.depart(worker).await?;
+            }
+        }
+        self.connections.mend(&*self.store, self.node).await
+    }
+
+    /// Workers of this process that are nodes of their own.
+    fn others(&self) -> Vec<NodeId> {
+        self.workers().iter().map(Working::node).filter(|node| *node != self.node).collect()
+    }
+
+    fn heard(self: &Arc<Self>, heard: Heard) {
+        match heard {
+            Heard::Turn { name, owner } => self.turn(&name, owner, Duration::ZERO),
+            Heard::Message(frame) => self.message(&frame),
+            Heard::Look => self.soon.notify_one(),
+            Heard::Gap => {
+                self.connections.doubt();
+                self.line.nudge_all();
+                self.soon.notify_one();
+            }
+        }
+    }
+
+    /// Something is up with what an owner has of a lock: its turn has come or will in so long, or its lock was broken.
+    fn turn(self: &Arc<Self>, name: &str, owner: Owner, ends: Duration) {
+        // In this order: who leaves the line is guarded by then.
+        if self.line.nudge(owner, ends) || self.guards.doubt(owner) {
+            return;
+        }
+        // Nobody here wants it: a place that was left behind would hold up those behind it.
+        let ask = LockAsk {
+            name: name.to_owned(),
+            owner,
+            node: self.node,
+            lease: self.lease,
+            slots: 1,
+            ttl: self.lease,
+            wait: false,
+            note: String::new(),
+        };
+        let inner = self.clone();
+        self.spawn(async move { inner.give_up(&ask).await });
+    }
+
+    /// Hears what is said to a node of this process until the way ends or the node is gone.
+    async fn listen(self: Arc<Self>, mut sounds: tokio::sync::mpsc::Receiver<Heard>, gone: CancellationToken) {
+        while let Some(Some(heard)) = gone.run_until_cancelled(sounds.recv()).await {
+            self.heard(heard);
+        }
+    }
+}
+
+/// Enters the hall.
+async fn join(inner: &Arc<Inner>, handle: &Handle) -> Result<()> {
+    let sounds = inner.store.hear(inner.node, true).await?;
+    inner.tasks.spawn_on(inner.clone().listen(sounds, inner.stop.clone()), handle);
+    inner.attend().await?;
+    inner.calls.joined(to_micros(inner.store.now()));
+    inner.tasks.spawn_on(beat(inner.clone()), handle);
+    Ok(())
+}
+
+/// Signs of life, three times a lease.
+async fn beat(inner: Arc<Inner>) {
+    let every = inner.lease / 3;
+    let mut last = clock::tick();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(every) => {}
+            () = inner.soon.notified() => {}
+            () = inner.stop.cancelled() => return,
+        }
+        match tokio::time::timeout(every.max(Duration::from_secs(1)), inner.attend()).await {
+            Ok(Ok(())) => {
+                // For longer than a lease we may have counted as dead: places in lines are gone, and connections.
+                if clock::tick() - last > inner.lease {
+                    inner.heard(Heard::Gap);
+                }
+                last = clock::tick();
+            }
+            Ok(Err(error)) => tracing::warn!(node = %inner.node, %error, "no sign of life in the hall"),
+            Err(_) => tracing::warn!(node = %inner.node, "the store does not answer a sign of life in the hall"),
+        }
+    }
+}
+
+/// The thread: extends locks until the process goes, then says good-bye.
+async fn serve(inner: Arc<Inner>) {
+    guards::extend(&inner).await;
+    inner.tasks.close();
+    // What is not said in time ends with the lease.
+    let _ = tokio::time::timeout(LAST_WORDS, inner.tasks.wait()).await;
+    if inner.attended.initialized() {
+        let _ = tokio::time::timeout(LAST_WORDS, inner.store.depart(inner.node)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! The methods that every node has: to look at it, and to tell its workers what to do.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Hall, Inner};
+use crate::call::Says;
+use crate::job::{Fence, JobId};
+use crate::lock::backoff;
+use crate::node::NodeId;
+
+/// How the names of these methods begin: nobody else can register one like that.
+pub(crate) const PREFIX: &str = "duly.";
+
+/// Most running jobs that are told of, those first that have run longest: more would not fit into a message.
+const TOLD_MAX: usize = 500;
+
+/// What a worker is told by others.
+pub(crate) enum Order {
+    /// Say what is running.
+    Jobs(oneshot::Sender<Vec<Running>>),
+    /// Claim no more, or claim again; what runs goes on.
+    Quiet(bool),
+    /// Stop as if a signal had said so.
+    Stop,
+    /// End the attempt at this job for good; answers whether there is one.
+    Cancel(JobId, oneshot::Sender<bool>),
+}
+
+/// A job that runs, as its worker tells it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Running {
+    /// The job.
+    pub id: JobId,
+    /// Its queue.
+    pub queue: String,
+    /// Its kind.
+    pub kind: String,
+    /// Which attempt this is, from 1.
+    pub attempt: u32,
+    /// The claim that it runs under.
+    pub fence: Fence,
+    /// How long it has run so far, in milliseconds.
+    pub running_ms: u64,
+    /// How far it has come, from 0 to 1, as its handler says.
+    pub progress: Option<f64>,
+}
+
+/// A worker of this process, at work.
+#[derive(Clone)]
+pub(crate) struct Working {
+    node: NodeId,
+    orders: mpsc::Sender<Order>,
+}
+
+impl Working {
+    pub(super) fn node(&self) -> NodeId {
+        self.node
+    }
+}
+
+/// A worker's place in the hall; ends when dropped.
+pub(crate) struct AtWork {
+    hall: Arc<Hall>,
+    node: NodeId,
+}
+
+impl Hall {
+    /// A worker of this process takes orders from now on.
+    pub(crate) fn at_work(self: &Arc<Self>, node: NodeId, orders: mpsc::Sender<Order>) -> AtWork {
+        self.inner.workers().push(Working { node, orders });
+        let inner = self.inner.clone();
+        self.spawn(async move {
+            let mut failures = 0;
+            // A worker runs on without: only orders do not reach it yet.
+            while let Err(error) = inner.hear_for(node).await {
+                tracing::warn!(%node, %error, "cannot hear orders yet");
+                failures += 1;
+                if inner.stop.run_until_cancelled(tokio::time::sleep(backoff(failures))).await.is_none() {
+                    return;
+                }
+            }
+        });
+        AtWork { hall: self.clone(), node }
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        self.hall.inner.workers().retain(|worker| worker.node != self.node);
+        if self.node != self.hall.inner.node {
+            let (inner, node) = (self.hall.inner.clone(), self.node);
+            self.hall.spawn(async move {
+                let _ = inner.store.depart(node).await;
+            });
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Quiet {
+    #[serde(default = "yes")]
+    on: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cancel {
+    id: JobId,
+}
+
+/// Answers one of them, for the worker that was asked or for all of this process.
+pub(super) async fn answer(inner: &Arc<Inner>, method: &str, args: &RawValue, to: Option<NodeId>) -> Says {
+    let answered = match method {
+        "ping" => Ok(json!({ "node": inner.node, "version": env!("CARGO_PKG_VERSION") })),
+        "stats" => Ok(inner.stats().await),
+        "jobs" => inner.jobs(to).await.and_then(|mut jobs| {
+            jobs.truncate(TOLD_MAX);
+            serde_json::to_value(jobs).map_err(|e| e.to_string())
+        }),
+        "quiet" => match serde_json::from_str::<Option<Quiet>>(args.get()) {
+            Ok(quiet) => Ok(json!(inner.tell(to, || Order::Quiet(quiet.as_ref().is_none_or(|quiet| quiet.on))))),
+            Err(why) => Err(format!("takes {{\"on\": true or false}}: {why}")),
+        },
+        "stop" => Ok(json!(inner.tell(to, || Order::Stop))),
+        "cancel" => match serde_json::from_str::<Cancel>(args.get()) {
+            Ok(cancel) => Ok(json!(inner.cancel(to, cancel.id).await)),
+            Err(why) => Err(format!("takes {{\"id\": \"...\"}}: {why}")),
+        },
+        _ => return Says::NoMethod,
+    };
+    match answered.and_then(|value| to_raw_value(&value).map_err(|e| e.to_string())) {
+        Ok(value) => Says::Value(value),
+        Err(error) => Says::Failed(error),
+    }
+}
+
+impl Inner {
+    /// The worker that goes by this name; all of them if everyone is meant, or the process itself.
+    fn meant(&self, to: Option<NodeId>) -> Vec<Working> {
+        // An identity that was a worker's does not stand for the others when that one has ended.
+        let process = to.is_none() || (to == Some(self.node) && !self.given.load(Ordering::Relaxed));
+        let workers = self.workers();
+        workers.iter().filter(|worker| process || Some(worker.node) == to).cloned().collect()
+    }
+
+    /// Tells workers something; answers how many took it.
+    fn tell(&self, to: Option<NodeId>, order: impl Fn() -> Order) -> usize {
+        self.meant(to).iter().filter(|worker| worker.orders.try_send(order()).is_ok()).count()
+    }
+
+    async fn jobs(&self, to: Option<NodeId>) -> Result<Vec<Running>, String> {
+        let mut all = Vec::new();
+        for worker in self.meant(to) {
+            let (sender, answer) = oneshot::channel();
+            let busy = || "the worker has not come round to an order; ask again".to_owned();
+            worker.orders.try_send(Order::Jobs(sender)).map_err(|_| busy())?;
+            all.extend(answer.await.map_err(|_| busy())?);
+        }
+        all.sort_by_key(|job| std::cmp::Reverse(job.running_ms));
+        Ok(all)
+    }
+
+    async fn cancel(&self, to: Option<NodeId>, id: JobId) -> bool {
+        for worker in self.meant(to) {
+            let (sender, answer) = oneshot::channel();
+            if worker.orders.try_send(Order::Cancel(id, sender)).is_ok() && answer.await.unwrap_or(false) {
+                return true;
+            }
+        }
+        false
+    }
+
+    async fn stats(&self) -> serde_json::Value {
+        let workers: Vec<NodeId> = self.workers().iter().map(Working::node).collect();
+        let running = self.jobs(None).await.map(|jobs| jobs.len()).ok();
+        json!({
+            "node": self.node,
+            "host": crate::node::host(),
+            "pid": std::process::id(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "workers": workers,
+            "running": running,
+            "methods": self.methods.names(),
+            "locks_held": self.guards.len(),
+            "locks_waited_for": self.line.names().len(),
+            "calls": self.calls.counts(),
+        })
+    }
+
+    /// Hears what is said to a node of this process.
+    async fn hear_for(self: &Arc<Self>, node: NodeId) -> crate::error::Result<()> {
+        self.attended(&Handle::current()).await?;
+        if node == self.node {
+            return Ok(());
+        }
+        let sounds = self.store.hear(node, false).await?;
+        self.spawn(self.clone().listen(sounds, self.stop.clone()));
+        self.attend().await
+    }
+}

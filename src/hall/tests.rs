@@ -1,0 +1,129 @@
+//! Locks on a store that fails.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::duly::Duly;
+use crate::store::faulty::{Fault, Faulty};
+
+const LONG: Duration = Duration::from_secs(20);
+const MS: Duration = Duration::from_millis(1);
+
+async fn faulty() -> (Duly, Arc<Faulty>) {
+    let mut duly = Duly::open(":memory:").await.expect("opens");
+    let faulty = Faulty::new(duly.store());
+    duly.store = faulty.clone();
+    (duly, faulty)
+}
+
+async fn soon<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LONG, work).await.expect("in time")
+}
+
+#[tokio::test]
+async fn a_lock_whose_answer_was_lost_is_held_once() {
+    let (duly, faulty) = faulty().await;
+    faulty.next("lock", Fault::LoseAnswer, 2);
+    let guard = soon(duly.lock("a").acquire()).await.expect("asks again");
+    assert_eq!(faulty.asked("lock"), 3);
+    assert_eq!(duly.locks(None).await.expect("lists").locks.len(), 1);
+    guard.release().await.expect("is held");
+    assert!(duly.locks(None).await.expect("lists").locks.is_empty());
+}
+
+#[tokio::test]
+async fn a_try_whose_answer_was_lost_leaves_no_lock_behind() {
+    let (duly, faulty) = faulty().await;
+    faulty.next("lock", Fault::LoseAnswer, 1);
+    duly.lock("a").try_acquire().await.expect_err("nobody knows");
+    soon(async {
+        while !duly.locks(None).await.expect("lists").locks.is_empty() {
+            tokio::time::sleep(MS).await
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_guard_is_lost_when_it_cannot_be_extended_in_time() {
+    let (duly, faulty) = faulty().await;
+    let guard = duly.lock("a").ttl(300 * MS).acquire().await.expect("is free");
+    faulty.next("extend_locks", Fault::Refuse, usize::MAX);
+    soon(guard.lost()).await;
+    assert!(guard.is_lost());
+    assert!(faulty.asked("extend_locks") > 2, "it was tried again and again");
+}
+
+#[tokio::test]
+async fn a_guard_is_lost_in_time_although_the_store_never_answers() {
+    let (duly, faulty) = faulty().await;
+    let guard = duly.lock("a").ttl(300 * MS).acquire().await.expect("is free");
+    faulty.next("extend_locks", Fault::KeepAnswer, usize::MAX);
+    soon(guard.lost()).await;
+}
+
+#[tokio::test]
+async fn an_extension_that_failed_is_tried_again_and_the_lock_kept() {
+    let (duly, faulty) = faulty().await;
+    let guard = duly.lock("a").ttl(400 * MS).acquire().await.expect("is free");
+    faulty.next("extend_locks", Fault::LoseAnswer, 3);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!guard.is_lost());
+    assert!(faulty.asked("extend_locks") > 3);
+}
+
+#[tokio::test]
+async fn a_dropped_guard_is_not_extended_any_more() {
+    let (duly, faulty) = faulty().await;
+    faulty.next("unlock", Fault::Refuse, 5);
+    drop(duly.lock("a").ttl(300 * MS).acquire().await.expect("is free"));
+    let before = faulty.asked("extend_locks");
+    soon(async {
+        while !duly.locks(None).await.expect("lists").locks.is_empty() {
+            tokio::time::sleep(MS).await
+        }
+    })
+    .await;
+    assert_eq!(faulty.asked("extend_locks"), before, "renewal does not outlive the guard");
+    assert!(faulty.asked("unlock") > 1, "the release is tried again");
+}
+
+#[tokio::test]
+async fn a_release_whose_answer_was_lost_is_a_release() {
+    let (duly, faulty) = faulty().await;
+    let guard = duly.lock("a").acquire().await.expect("is free");
+    faulty.next("unlock", Fault::LoseAnswer, 1);
+    soon(guard.release()).await.expect("is released");
+    assert!(duly.lock("a").try_acquire().await.expect("answers").is_some());
+}
+
+#[tokio::test]
+async fn a_waiter_outlives_a_store_that_fails() {
+    let (duly, faulty) = faulty().await;
+    let guard = duly.lock("a").acquire().await.expect("is free");
+    let waiting = tokio::spawn(duly.lock("a").acquire());
+    soon(async {
+        while duly.lock("a").checked().await.expect("looks").is_none_or(|held| held.waiting == 0) {
+            tokio::time::sleep(MS).await;
+        }
+    })
+    .await;
+    faulty.next("lock", Fault::Refuse, 3);
+    guard.release().await.expect("is held");
+    let next = soon(waiting).await.expect("no panic").expect("gets it");
+    assert!(next.fence() > guard.fence());
+}
+
+/// A pause that the process itself does not notice: by its own clock the time is over before anybody tells it.
+#[tokio::test]
+async fn after_a_pause_longer_than_its_ttl_a_guard_knows_that_it_is_lost() {
+    let clock = Clock::manual();
+    let duly = Duly::builder(":memory:").clock(clock.clone()).open().await.expect("opens");
+    let guard = duly.lock("a").ttl(Duration::from_secs(30)).acquire().await.expect("is free");
+    assert!(!guard.is_lost());
+    clock.advance(Duration::from_secs(31));
+    assert!(guard.is_lost());
+    assert!(guard.left().is_zero());
+    assert_eq!(guard.extend().await.expect_err("is over").code(), "conflict");
+}

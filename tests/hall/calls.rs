@@ -1,0 +1,278 @@
+//! Calls: who answers, with what, and in what time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use duly::store::To;
+use duly::{Asked, Duly, Error, NodeId};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::support::*;
+
+/// A node that answers `who` with its own id.
+async fn answering(place: &Place) -> (Duly, NodeId) {
+    let duly = place.open().await;
+    let node = duly.node().expect("is one");
+    duly.answer("who", move |_: Value, _| async move { Ok::<_, Error>(node) }).await.expect("registers");
+    (duly, node)
+}
+
+pub async fn any_one_node_answers(place: Place) {
+    let ((_one, a), (_two, b)) = (answering(&place).await, answering(&place).await);
+    let caller = place.open().await;
+    for _ in 0..20 {
+        let who: NodeId = soon(caller.call("who", &()).reply()).await.expect("somebody");
+        assert!(who == a || who == b);
+    }
+}
+
+pub async fn nobody_serves_this_is_told_at_once(place: Place) {
+    let duly = place.open().await;
+    let began = Instant::now();
+    let refused = duly.call("nothing", &()).timeout(LONG).reply::<Value>().await.expect_err("nobody");
+    assert_eq!(refused.code(), "not_found");
+    let node = duly.call("who", &()).node(NodeId::fresh()).timeout(LONG).reply::<Value>().await;
+    assert_eq!(node.expect_err("no such node").code(), "not_found");
+    let connection = duly.call("who", &()).connection("nowhere").timeout(LONG).reply::<Value>().await;
+    assert_eq!(connection.expect_err("no such connection").code(), "not_found");
+    assert!(began.elapsed() < 5 * SECOND);
+}
+
+pub async fn all_nodes_answer_and_the_replies_end_early(place: Place) {
+    let nodes = [answering(&place).await, answering(&place).await, answering(&place).await];
+    let began = Instant::now();
+    let replies = nodes[0].0.call("who", &()).all().timeout(LONG).replies::<NodeId>().await.expect("is sent");
+    let replies = soon(replies.collect()).await;
+    assert!(began.elapsed() < LONG, "nobody waits for the time to be over");
+    assert_eq!(replies.len(), place.nodes(3));
+    for reply in replies {
+        assert_eq!(reply.node, Some(reply.result.expect("a value")));
+    }
+}
+
+pub async fn a_node_is_called_by_its_id(place: Place) {
+    let nodes = [answering(&place).await, answering(&place).await];
+    for (_, node) in &nodes {
+        let who: NodeId = soon(nodes[0].0.call("who", &()).node(*node).reply()).await.expect("is there");
+        assert_eq!(who, *node);
+    }
+}
+
+pub async fn the_node_that_holds_a_connection_is_called(place: Place) {
+    let (one, two) = (place.open().await, place.open().await);
+    let here = two.hold_connection("browser 7").await.expect("is held");
+    two.answer("say", |text: String, asked: Asked| async move { Ok::<_, Error>((text, asked.connection)) })
+        .await
+        .expect("registers");
+    let said: (String, Option<String>) =
+        soon(one.call("say", &"hi").connection("browser 7").reply()).await.expect("is found");
+    assert_eq!(said, ("hi".to_owned(), Some("browser 7".to_owned())));
+    assert_eq!(two.hold_connection("browser 7").await.expect_err("once is enough").code(), "conflict");
+    drop(here);
+    until(async || one.call("say", &"hi").connection("browser 7").reply::<Value>().await.is_err()).await;
+}
+
+pub async fn types_and_order_survive(place: Place) {
+    let duly = place.open().await;
+    duly.answer("echo", |args: Box<RawValue>, _| async move { Ok::<_, Error>(args) }).await.expect("registers");
+    for text in [
+        "null",
+        "-1",
+        "0.1",
+        "123456789012345678901234567890",
+        "[3,1,2,null,-0,[],{}]",
+        r#"{"b":1,"a":[{"x":null}],"constructor":1,"__proto__":2}"#,
+        "\"\\u0000 \u{1F600} \u{fffd}\"",
+        "[1e400]",
+    ] {
+        let args = RawValue::from_string(text.to_owned()).expect("JSON");
+        let back: Box<RawValue> = soon(duly.call("echo", &args).reply()).await.expect("comes back");
+        assert_eq!(back.get(), text);
+    }
+}
+
+pub async fn a_failing_a_missing_and_a_panicking_method_give_errors_at_once(place: Place) {
+    let (duly, node) = answering(&place).await;
+    duly.answer("fail", |_: Value, _| async { Err::<(), _>("out of ink") }).await.expect("registers");
+    duly.answer("panic", |_: Value, _| async { if true { panic!("oh no") } else { Ok::<(), Error>(()) } })
+        .await
+        .expect("registers");
+    duly.answer("number", |n: u8, _| async move { Ok::<_, Error>(n) }).await.expect("registers");
+    let caller = place.open().await;
+    let began = Instant::now();
+    let call = |method: &str| caller.call(method, &json!({})).node(node).timeout(LONG).reply::<Value>();
+    let failed = call("fail").await.expect_err("fails");
+    assert!(matches!(&failed, Error::Remote { reason, .. } if reason == "out of ink"), "{failed}");
+    let panicked = call("panic").await.expect_err("panics");
+    assert!(matches!(&panicked, Error::Remote { reason, .. } if reason.contains("oh no")), "{panicked}");
+    assert_eq!(call("missing").await.expect_err("is missing").code(), "not_found");
+    assert!(call("number").await.expect_err("not a number").to_string().contains("decode"));
+    assert!(began.elapsed() < 5 * SECOND);
+    let who: NodeId = soon(caller.call("who", &()).node(node).reply()).await.expect("lives");
+    assert_eq!(who, node);
+}
+
+pub async fn a_slow_method_times_out_and_its_late_reply_is_dropped(place: Place) {
+    let duly = place.open().await;
+    duly.answer("slow", |ms: u64, _| async move {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+        Ok::<_, Error>(ms)
+    })
+    .await
+    .expect("registers");
+    let began = Instant::now();
+    let late = duly.call("slow", &60_000).timeout(200 * MS).reply::<u64>().await.expect_err("too slow");
+    assert_eq!(late.code(), "timeout");
+    assert!(began.elapsed() >= 200 * MS && began.elapsed() < 3 * SECOND);
+    let replies = duly.call("slow", &60_000).all().timeout(200 * MS).replies::<u64>().await.expect("is sent");
+    let replies = soon(replies.collect()).await;
+    assert!(!replies.is_empty() && replies.iter().all(|r| r.result.as_ref().is_err_and(|e| e.code() == "timeout")));
+    assert_eq!(soon(duly.call("slow", &1).reply::<u64>()).await.expect("goes on"), 1);
+}
+
+pub async fn forget_does_not_wait(place: Place) {
+    let (one, two) = (place.open().await, place.open().await);
+    let (sender, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    for duly in [&one, &two] {
+        let sender = sender.clone();
+        duly.answer("note", move |n: u32, _| {
+            let sent = sender.send(n).is_ok();
+            async move { Ok::<_, Error>(sent) }
+        })
+        .await
+        .expect("registers");
+    }
+    let nodes = place.nodes(2);
+    assert_eq!(one.call("note", &7).all().forget().await.expect("is sent"), nodes as u64);
+    for _ in 0..nodes {
+        assert_eq!(soon(heard.recv()).await, Some(7));
+    }
+}
+
+pub async fn an_answer_in_the_same_tick_is_not_missed(place: Place) {
+    let duly = place.open().await;
+    duly.answer("echo", |n: u32, _| std::future::ready(Ok::<_, Error>(n))).await.expect("registers");
+    for n in 0..300 {
+        let back: u32 = soon(duly.call("echo", &n).reply()).await.expect("is heard");
+        assert_eq!(back, n);
+    }
+}
+
+pub async fn a_busy_method_says_so(place: Place) {
+    let duly = place.open().await;
+    let (sender, mut begun) = tokio::sync::mpsc::unbounded_channel();
+    let gate = Arc::new(tokio::sync::Notify::new());
+    let open = gate.clone();
+    let slow = move |_: Value, _: Asked| {
+        let (gate, _) = (gate.clone(), sender.send(()));
+        async move {
+            gate.notified().await;
+            Ok::<_, Error>(())
+        }
+    };
+    duly.answer("slow", slow).concurrency(1).await.expect("registers");
+    let first = tokio::spawn(duly.call("slow", &()).timeout(LONG).reply::<()>());
+    soon(begun.recv()).await.expect("has begun");
+    let refused = soon(duly.call("slow", &()).timeout(LONG).reply::<()>()).await.expect_err("is busy");
+    assert!(matches!(&refused, Error::Remote { reason, .. } if reason.starts_with("busy")), "{refused}");
+    open.notify_one();
+    soon(first).await.expect("no panic").expect("ends well");
+}
+
+pub async fn a_method_has_a_rate_and_a_size(place: Place) {
+    let duly = place.open().await;
+    let ok = |_: Value, _: Asked| async { Ok::<_, Error>(()) };
+    duly.answer("seldom", ok).rate(2, Duration::from_secs(3600)).await.expect("registers");
+    duly.answer("small", ok).args_bytes_max(10).await.expect("registers");
+    let call = |method: &str, args: &str| duly.call(method, &args).reply::<()>();
+    for _ in 0..2 {
+        soon(call("seldom", "")).await.expect("may run");
+    }
+    assert_eq!(soon(call("seldom", "")).await.expect_err("too often").code(), "remote");
+    soon(call("small", "12345678")).await.expect("fits");
+    assert_eq!(soon(call("small", "123456789")).await.expect_err("is too long").code(), "remote");
+    assert_eq!(duly.answer("none", ok).concurrency(0).await.expect_err("is useless").code(), "invalid");
+}
+
+pub async fn only_registered_methods_run(place: Place) {
+    let (duly, node) = answering(&place).await;
+    for method in ["constructor", "__proto__", "toString", "who.who", "duly.", "duly.nothing", "std::process::exit"] {
+        let refused = duly.call(method, &()).node(node).reply::<Value>().await.expect_err("is none");
+        assert_eq!(refused.code(), "not_found", "{method}");
+    }
+    assert_eq!(duly.call("a b", &()).reply::<Value>().await.expect_err("no name").code(), "invalid");
+    let own = duly.answer("duly.ping", |_: Value, _| async { Ok::<_, Error>(()) }).await;
+    assert_eq!(own.expect_err("is duly's own").code(), "invalid");
+    assert!(duly.stop_answering("who").await.expect("stops"));
+    assert_eq!(duly.call("who", &()).node(node).reply::<Value>().await.expect_err("no more").code(), "not_found");
+    assert!(!duly.stop_answering("who").await.expect("answers"));
+}
+
+pub async fn every_node_can_be_pinged_and_asked_for_its_stats(place: Place) {
+    let (duly, node) = answering(&place).await;
+    let ping: Value = soon(duly.call("duly.ping", &()).node(node).reply()).await.expect("answers");
+    assert_eq!(ping["node"], json!(node));
+    let stats: Value = soon(duly.call("duly.stats", &()).node(node).reply()).await.expect("answers");
+    assert_eq!(stats["methods"], json!(["who"]));
+    assert_eq!(stats["pid"], json!(std::process::id()));
+}
+
+pub async fn a_message_that_is_too_long_is_refused(place: Place) {
+    let duly = place.open().await;
+    duly.answer("long", |n: usize, _| async move { Ok::<_, Error>("x".repeat(n)) }).await.expect("registers");
+    let args = "x".repeat(duly::MESSAGE_BYTES_MAX);
+    assert_eq!(duly.call("long", &args).reply::<Value>().await.expect_err("too long").code(), "invalid");
+    let reply = soon(duly.call("long", &duly::MESSAGE_BYTES_MAX).reply::<String>()).await;
+    assert_eq!(reply.expect_err("the reply is too long").code(), "remote");
+    let most: String = soon(duly.call("long", &(200 * 1024)).reply()).await.expect("fits");
+    assert_eq!(most.len(), 200 * 1024);
+}
+
+pub async fn a_key_keeps_strangers_out(place: Place) {
+    if place.is_memory() {
+        return;
+    }
+    let key = "a secret that all nodes share, and nobody else";
+    let open = async |keys: &[&str]| {
+        let builder = keys.iter().fold(place.builder(), |builder, key| builder.cluster_key(*key));
+        builder.open().await.expect("opens")
+    };
+    let (inside, rotated, stranger) =
+        (open(&[key]).await, open(&["the next of those secrets, in its time", key]).await, open(&[]).await);
+    let ran = Arc::new(AtomicU32::new(0));
+    let count = ran.clone();
+    let run = move |_: Value, _: Asked| {
+        count.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, Error>(()) }
+    };
+    inside.answer("run", run.clone()).await.expect("registers");
+    rotated.answer("run too", run).await.expect_err("no name");
+    let node = inside.node().expect("is one");
+    let refused = stranger.call("run", &()).node(node).timeout(300 * MS).reply::<()>().await;
+    assert_eq!(refused.expect_err("is not heard").code(), "timeout");
+    assert_eq!(ran.load(Ordering::SeqCst), 0);
+    soon(inside.call("run", &()).node(node).reply::<()>()).await.expect("is one of us");
+    assert_eq!(place.builder().cluster_key("short").open().await.expect_err("too short").code(), "invalid");
+}
+
+pub async fn a_flood_of_rubbish_harms_nobody(place: Place) {
+    let (duly, node) = answering(&place).await;
+    let store = duly.store();
+    for n in 0..2_000u32 {
+        let frame: Vec<u8> = match n % 4 {
+            0 => n.to_le_bytes().repeat(10),
+            1 => [b"1".to_vec(), vec![0; 40], b"{\"id\":".to_vec()].concat(),
+            2 => Vec::new(),
+            _ => [b"1".to_vec(), vec![0; 40], format!("[{n}]").into_bytes()].concat(),
+        };
+        store.send(To::Node(node), &frame).await.expect("is sent");
+    }
+    until(async || {
+        duly.call("who", &()).node(node).timeout(SECOND).reply::<NodeId>().await.is_ok_and(|who| who == node)
+    })
+    .await;
+    let stats: Value = soon(duly.call("duly.stats", &()).node(node).reply()).await.expect("answers");
+    assert!(stats["calls"]["malformed"].as_u64().expect("a count") > 0, "{stats}");
+}

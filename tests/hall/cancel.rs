@@ -1,0 +1,111 @@
+//! What other nodes can tell a worker: what it runs, to cancel it, to be quiet, to stop.
+
+use duly::{CancellationToken, Ctx, Duly, Event, JobId, NodeId, Push, Running, State, Tally};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::support::*;
+
+/// A worker whose jobs run until they are let go, or cancelled.
+struct Slow {
+    run: JoinHandle<duly::Result<Tally>>,
+    started: mpsc::UnboundedReceiver<JobId>,
+    go: CancellationToken,
+    stop: CancellationToken,
+    node: NodeId,
+}
+
+async fn slow(duly: &Duly) -> Slow {
+    let (go, stop) = (CancellationToken::new(), CancellationToken::new());
+    let (sender, started) = mpsc::unbounded_channel();
+    let (joined, mut nodes) = mpsc::unbounded_channel();
+    let wait = go.clone();
+    let worker = duly
+        .worker()
+        .on_kind("slow", move |ctx: Ctx| {
+            let (sender, wait) = (sender.clone(), wait.clone());
+            async move {
+                ctx.set_progress(0.25);
+                let _ = sender.send(ctx.job().id);
+                tokio::select! {
+                    () = wait.cancelled() => {}
+                    () = ctx.cancelled() => {}
+                }
+            }
+        })
+        .on_event(move |event| {
+            if let Event::Joined { node } = event {
+                let _ = joined.send(*node);
+            }
+        });
+    let run = tokio::spawn(worker.run_until(stop.clone()));
+    let node = soon(nodes.recv()).await.expect("joins");
+    Slow { run, started, go, stop, node }
+}
+
+async fn push(duly: &Duly) -> JobId {
+    duly.push(Push::new("slow", "{}")).await.expect("pushes").id()
+}
+
+pub async fn a_running_job_is_cancelled_from_another_process(place: Place) {
+    let (here, there) = (place.open().await, place.open().await);
+    let mut worker = slow(&there).await;
+    let id = push(&here).await;
+    assert_eq!(soon(worker.started.recv()).await, Some(id));
+    until(async || here.cancel(id).await.is_ok()).await;
+    until(async || here.get(id).await.expect("looks").is_some_and(|job| job.state == State::Dead)).await;
+    let record = here.get(id).await.expect("looks").expect("is kept");
+    assert_eq!(record.failures.last().map(|failure| failure.error.as_str()), Some("cancelled"));
+    assert_eq!(here.cancel(id).await.expect_err("is dead").code(), "conflict");
+    worker.stop.cancel();
+    soon(worker.run).await.expect("no panic").expect("ends well");
+}
+
+pub async fn what_is_not_running_cannot_be_cancelled(place: Place) {
+    let duly = place.open().await;
+    assert_eq!(duly.cancel(JobId::fresh()).await.expect_err("is none").code(), "not_found");
+    let id = push(&duly).await;
+    assert_eq!(duly.cancel(id).await.expect_err("waits").code(), "conflict");
+}
+
+pub async fn a_worker_tells_what_it_runs(place: Place) {
+    let (here, there) = (place.open().await, place.open().await);
+    let mut worker = slow(&there).await;
+    let id = push(&here).await;
+    soon(worker.started.recv()).await.expect("starts");
+    until(async || here.call("duly.jobs", &()).node(worker.node).reply::<Vec<Running>>().await.is_ok()).await;
+    let jobs: Vec<Running> = soon(here.call("duly.jobs", &()).node(worker.node).reply()).await.expect("tells");
+    assert_eq!(jobs.len(), 1);
+    assert_eq!((jobs[0].id, jobs[0].attempt, jobs[0].progress), (id, 1, Some(0.25)));
+    worker.go.cancel();
+    worker.stop.cancel();
+    soon(worker.run).await.expect("no panic").expect("ends well");
+}
+
+pub async fn a_quiet_worker_claims_no_more_until_it_is_told(place: Place) {
+    let (here, there) = (place.open().await, place.open().await);
+    let mut worker = slow(&there).await;
+    let first = push(&here).await;
+    assert_eq!(soon(worker.started.recv()).await, Some(first));
+    let quiet = async |on: bool| here.call("duly.quiet", &json!({ "on": on })).node(worker.node).reply::<Value>().await;
+    until(async || quiet(true).await.is_ok()).await;
+    let second = push(&here).await;
+    tokio::time::sleep(1_500 * MS).await;
+    assert!(worker.started.try_recv().is_err(), "claims nothing");
+    assert_eq!(here.get(second).await.expect("looks").expect("is there").state, State::Ready);
+    assert_eq!(here.get(first).await.expect("looks").expect("is there").state, State::Running, "what runs goes on");
+    quiet(false).await.expect("is heard");
+    assert_eq!(soon(worker.started.recv()).await, Some(second));
+    worker.stop.cancel();
+    worker.go.cancel();
+    soon(worker.run).await.expect("no panic").expect("ends well");
+}
+
+pub async fn a_worker_can_be_stopped_by_another_node(place: Place) {
+    let (here, there) = (place.open().await, place.open().await);
+    let worker = slow(&there).await;
+    until(async || here.call("duly.stop", &()).node(worker.node).reply::<Value>().await.is_ok()).await;
+    soon(worker.run).await.expect("no panic").expect("ends well");
+    assert!(!worker.stop.is_cancelled(), "the caller's own token is its own");
+}

@@ -1,0 +1,72 @@
+//! A place that several handles open, each as if it were a process of its own.
+
+use std::time::Duration;
+
+use duly::{Builder, Duly, JobId};
+
+/// Far longer than anything here takes; a test that waits this long has failed.
+pub const LONG: Duration = Duration::from_secs(20);
+pub const MS: Duration = Duration::from_millis(1);
+pub const SECOND: Duration = Duration::from_secs(1);
+
+/// Where a test's store is.
+pub struct Place {
+    url: String,
+    /// A store in memory has one handle only, which all share.
+    shared: Option<tokio::sync::OnceCell<Duly>>,
+    _dir: Option<tempfile::TempDir>,
+}
+
+impl Place {
+    pub fn memory() -> Self {
+        Place { url: ":memory:".into(), shared: Some(tokio::sync::OnceCell::new()), _dir: None }
+    }
+
+    pub fn file() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let url = dir.path().join("duly.db").to_str().expect("a plain path").to_owned();
+        Place { url, shared: None, _dir: Some(dir) }
+    }
+
+    /// On a server that others use too: under a prefix of its own.
+    #[cfg(feature = "redis")]
+    pub fn on(server: String) -> Self {
+        Place { url: format!("{server}?prefix={}", JobId::fresh()), shared: None, _dir: None }
+    }
+
+    pub fn is_memory(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    pub fn builder(&self) -> Builder {
+        Duly::builder(self.url.clone())
+    }
+
+    /// A handle of its own, where there can be several; in memory the only one.
+    pub async fn open(&self) -> Duly {
+        match &self.shared {
+            Some(one) => one.get_or_init(async || self.builder().open().await.expect("opens")).await.clone(),
+            None => self.builder().open().await.expect("opens"),
+        }
+    }
+
+    /// How many nodes the handles of `n` calls of `open` are.
+    pub fn nodes(&self, n: usize) -> usize {
+        if self.is_memory() { 1 } else { n }
+    }
+}
+
+/// Waits for something that must happen.
+pub async fn soon<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LONG, work).await.expect("in time")
+}
+
+/// Looks until it is so.
+pub async fn until(mut so: impl AsyncFnMut() -> bool) {
+    soon(async {
+        while !so().await {
+            tokio::time::sleep(5 * MS).await;
+        }
+    })
+    .await;
+}
