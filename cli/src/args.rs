@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::output::Format;
-use crate::{child, demo, jobs, moving, nodes, push, queues, work};
+use crate::{call, child, demo, jobs, lock, moving, nodes, push, queues, work};
 
 const AFTER_HELP: &str = "\
-Exit codes: 0 ok, 1 failure, 2 wrong usage or input, 3 not found, 4 conflict, 5 store unreachable, 124 timed out.
+Exit codes: 0 ok, 1 failure, 2 wrong usage or input, 3 not found, 4 conflict or lock busy, 5 store unreachable, 6 lock lost, 124 timed out.
 Settings come from flags, then the environment, then duly.toml, then defaults.";
 
 /// Durable jobs that run on time, kept in a SQLite file without a server, or on Redis or Valkey
@@ -110,6 +110,8 @@ pub(crate) enum Verb {
     Queues(queues::Queues),
     #[command(subcommand)]
     Nodes(nodes::Nodes),
+    Lock(lock::Lock),
+    Call(call::Call),
     Move(moving::Move),
     Doctor(crate::doctor::Doctor),
     Demo(demo::Demo),

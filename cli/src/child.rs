@@ -1,13 +1,13 @@
-//! Processes that a worker starts, so that none outlives the hold on its job.
+//! Processes that we start, so that none outlives the hold on its job or its lock.
 //!
 //! Each runs in a process group of its own, which is killed as a whole when its attempt is over.
-//! Two more things cover a worker that is killed itself and can do nothing any more:
-//! the kernel kills the child ([`become_it`] asks it to), and a small process beside the worker,
-//! [`guard`], kills the rest of the group when its pipe from the worker ends.
+//! Two more things cover that we are killed ourselves and can do nothing any more:
+//! the kernel kills the child ([`become_it`] asks it to), and a small process beside us,
+//! [`guard`], kills the rest of the group when its pipe from us ends.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io::{BufRead, Read, Write};
+use std::io::{BufRead, ErrorKind, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
@@ -27,13 +27,14 @@ const STARTS_MAX: usize = 1_024;
 const GROUPS_MAX: usize = 100_000;
 /// The longest line that the guard is sent: a sign and a number.
 const LINE_BYTES_MAX: u64 = 32;
-/// The exit code of a program that could not be started, as shells have it.
-const CANNOT_START: i32 = 127;
+/// The exit codes of a program that is not there or cannot be started, as shells have them.
+const NOT_THERE: i32 = 127;
+const CANNOT_START: i32 = 126;
 
-/// Becomes a program that the kernel kills once the worker is dead
+/// Becomes a program that the kernel kills once its parent is dead
 #[derive(Debug, Args)]
 pub(crate) struct RunChild {
-    /// The worker's process
+    /// The process that starts it
     #[arg(long)]
     parent: i32,
     #[arg(last = true, required = true)]
@@ -45,15 +46,16 @@ pub(crate) fn become_it(child: &RunChild) -> anyhow::Result<()> {
     die_with_parent(child.parent)?;
     let (program, args) = child.argv.split_first().context("no program is named")?;
     let error = Command::new(program).args(args).exec();
-    // On stderr, which the worker keeps as the job's error.
+    // On stderr, which a worker keeps as the job's error.
     crate::exit::say(&format!("cannot run {}: {error}", program.display()));
-    std::process::exit(CANNOT_START)
+    std::process::exit(if error.kind() == ErrorKind::NotFound { NOT_THERE } else { CANNOT_START })
 }
 
 /// From here on this process does not outlive the one that started it.
 pub(crate) fn die_with_parent(parent: i32) -> anyhow::Result<()> {
     #[cfg(target_os = "linux")]
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot follow the worker")?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .context("cannot follow the process that started this one")?;
     // It may have died before it could be followed.
     anyhow::ensure!(getppid() == Pid::from_raw(parent), "the process that started this one is gone");
     Ok(())
@@ -88,11 +90,21 @@ pub(crate) fn guard() -> anyhow::Result<()> {
 
 /// What to start.
 pub(crate) struct Start {
-    pub(crate) argv: Vec<String>,
+    pub(crate) argv: Vec<OsString>,
     pub(crate) dir: Option<PathBuf>,
     pub(crate) env: Vec<(&'static str, String)>,
-    /// Whether something will be written to its stdin.
-    pub(crate) stdin: bool,
+    pub(crate) talk: Talk,
+}
+
+/// Whom a process talks to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Talk {
+    /// We read what it writes.
+    Heard,
+    /// The same, and something will be written to its stdin.
+    Fed,
+    /// Whoever we talk to, and also to systemd: it stands in our place.
+    Inherited,
 }
 
 type Answer = oneshot::Sender<std::io::Result<Running>>;
@@ -128,18 +140,21 @@ impl Spawner {
     }
 }
 
-fn spawn(start: Start, guard: &Arc<Guard>) -> std::io::Result<Running> {
+/// Starts a process. The thread that does so must not end before the process.
+pub(crate) fn spawn(start: Start, guard: &Arc<Guard>) -> std::io::Result<Running> {
     let mut command = tokio::process::Command::from(ourselves()?);
     command.arg("run-child").arg("--parent").arg(std::process::id().to_string()).arg("--").args(&start.argv);
     command.envs(start.env).process_group(0);
-    for name in notify::ENV {
-        command.env_remove(name);
-    }
     if let Some(dir) = &start.dir {
         command.current_dir(dir);
     }
-    command.stdin(if start.stdin { Stdio::piped() } else { Stdio::null() });
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    if start.talk != Talk::Inherited {
+        for name in notify::ENV {
+            command.env_remove(name);
+        }
+        command.stdin(if start.talk == Talk::Fed { Stdio::piped() } else { Stdio::null() });
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
     let child = command.spawn()?;
     let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
     guard.tell('+', group);
@@ -157,7 +172,8 @@ pub(crate) fn ourselves() -> std::io::Result<Command> {
 /// A process with its group. Dropped before its end is known, the whole group is killed.
 pub(crate) struct Running {
     pub(crate) child: Child,
-    group: Option<Pid>,
+    /// Its own process, too: the first of the group.
+    pub(crate) group: Option<Pid>,
     guard: Arc<Guard>,
 }
 
@@ -182,20 +198,20 @@ impl Drop for Running {
     }
 }
 
-/// The worker's end of the guard's pipe. The guard is a help, not a need: without it things go on.
-struct Guard {
+/// Our end of the guard's pipe. The guard is a help, not a need: without it things go on.
+pub(crate) struct Guard {
     pipe: Mutex<Option<std::process::ChildStdin>>,
 }
 
 impl Guard {
-    fn start() -> Guard {
+    pub(crate) fn start() -> Guard {
         let started = ourselves().and_then(|mut command| {
             command.arg("guard-children").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
             // In a group of its own: a Ctrl-C at the terminal is not meant for it.
             command.process_group(0).spawn()
         });
         if let Err(error) = &started {
-            tracing::warn!(%error, "no guard: if this worker is killed, what its commands have started may live on");
+            tracing::warn!(%error, "no guard: if this process is killed, what its commands have started may live on");
         }
         Guard { pipe: Mutex::new(started.ok().and_then(|mut child| child.stdin.take())) }
     }

@@ -19,6 +19,7 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 pub(crate) struct Config {
     pub(crate) store: Option<String>,
     pub(crate) log_format: Option<LogFormat>,
+    pub(crate) cluster_key: Option<ClusterKey>,
     #[serde(default)]
     pub(crate) work: WorkConfig,
 }
@@ -33,6 +34,30 @@ pub(crate) struct WorkConfig {
     pub(crate) concurrency: Option<usize>,
     pub(crate) exec: Option<Program>,
     pub(crate) grace: Option<String>,
+}
+
+/// What nodes sign their messages with: one key, or several of which the first signs.
+#[derive(Clone, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum ClusterKey {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl ClusterKey {
+    pub(crate) fn into_keys(self) -> Vec<String> {
+        match self {
+            ClusterKey::One(key) => vec![key],
+            ClusterKey::Several(keys) => keys,
+        }
+    }
+}
+
+impl std::fmt::Debug for ClusterKey {
+    /// A secret is not shown.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ClusterKey(..)")
+    }
 }
 
 /// A program, alone or with arguments.
@@ -101,6 +126,15 @@ mod tests {
         assert_eq!(config.log_format, Some(LogFormat::Json));
         assert_eq!(config.work.queues, ["a", "b=3"]);
         assert_eq!(config.work.exec.expect("given").into_argv(), ["sh", "x"]);
+    }
+
+    #[test]
+    fn one_cluster_key_or_several() {
+        let keys = |text| Config::parse(text).expect("good").cluster_key.expect("given");
+        assert_eq!(keys("cluster_key = 'a'").into_keys(), ["a"]);
+        let two = keys("cluster_key = ['new', 'old']");
+        assert_eq!(format!("{two:?}"), "ClusterKey(..)");
+        assert_eq!(two.into_keys(), ["new", "old"]);
     }
 
     #[test]

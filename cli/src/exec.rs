@@ -1,5 +1,6 @@
 //! Jobs run by programs: `command` jobs as they stand, any other kind by the program of `--exec`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitStatus;
@@ -13,7 +14,7 @@ use serde::Deserialize;
 use std::os::unix::process::ExitStatusExt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
-use crate::child::{Spawner, Start};
+use crate::child::{Spawner, Start, Talk};
 use crate::escape::safe;
 use crate::events::short_id;
 use crate::output::{DIM, paint};
@@ -62,13 +63,15 @@ impl Runner {
         if args.argv.is_empty() {
             return Ok(Outcome::bury("the argv of the command is empty"));
         }
-        let start = Start { argv: args.argv, dir: args.dir, env: env_of(&ctx), stdin: false };
+        let argv = args.argv.into_iter().map(OsString::from).collect();
+        let start = Start { argv, dir: args.dir, env: env_of(&ctx), talk: Talk::Heard };
         self.run(&ctx, start).await
     }
 
     /// The handler of all other kinds.
     pub(crate) async fn program(self: Arc<Self>, ctx: Ctx) -> Result<Outcome, String> {
-        let start = Start { argv: self.program.clone(), dir: None, env: env_of(&ctx), stdin: true };
+        let argv = self.program.iter().map(OsString::from).collect();
+        let start = Start { argv, dir: None, env: env_of(&ctx), talk: Talk::Fed };
         self.run(&ctx, start).await
     }
 
@@ -93,7 +96,7 @@ impl Runner {
             ctx.stopping().await;
             tokio::time::sleep(self.grace - (self.grace / 5).min(NOTICE_MAX)).await;
         });
-        let mut asked = false;
+        let (mut asked, mut told) = (false, false);
         let status = loop {
             tokio::select! {
                 status = running.wait() => break status.map_err(|error| format!("cannot wait for it: {error}"))?,
@@ -102,8 +105,15 @@ impl Runner {
                     asked = true;
                     running.signal(Signal::TERM);
                 }
-                // The job is another node's: what still runs here is killed with `running`.
-                () = ctx.cancelled() => return Ok(Outcome::release(Duration::ZERO)),
+                () = ctx.cancelled(), if !told => {
+                    // The job is another node's: what still runs here is killed with `running`.
+                    if !ctx.is_unwanted() {
+                        return Ok(Outcome::release(Duration::ZERO));
+                    }
+                    // Cancelled: it may end by itself, for as long as the worker lets it.
+                    told = true;
+                    running.signal(Signal::TERM);
+                }
             }
         };
         if !talked {

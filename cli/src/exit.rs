@@ -11,6 +11,8 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) const NOT_FOUND: u8 = 3;
 pub(crate) const CONFLICT: u8 = 4;
 pub(crate) const STORE: u8 = 5;
+/// The lock was lost while its command ran.
+pub(crate) const LOST: u8 = 6;
 pub(crate) const TIMED_OUT: u8 = 124;
 
 /// A failure with an exit code of its own.
@@ -36,6 +38,18 @@ impl fmt::Display for Fail {
 
 impl std::error::Error for Fail {}
 
+/// The exit code of a command that we have run: it has said itself what there was to say.
+#[derive(Debug)]
+pub(crate) struct PassedOn(pub(crate) u8);
+
+impl fmt::Display for PassedOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the command ended with exit code {}", self.0)
+    }
+}
+
+impl std::error::Error for PassedOn {}
+
 /// The exit code of an error.
 pub(crate) fn code(error: &anyhow::Error) -> u8 {
     if let Some(fail) = error.downcast_ref::<Fail>() {
@@ -56,6 +70,9 @@ pub(crate) fn told(error: &anyhow::Error) -> ExitCode {
     // Whoever read our output has had enough: that is no failure.
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS;
+    }
+    if let Some(PassedOn(code)) = error.downcast_ref() {
+        return ExitCode::from(*code);
     }
     say(&line(error));
     ExitCode::from(code(error))

@@ -1,6 +1,5 @@
-//! `duly jobs`: look at jobs, retry them, remove them, wait for them.
+//! `duly jobs`: look at jobs, retry them, cancel them, remove them, wait for them.
 
-use std::io::{BufRead, IsTerminal, Write};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -12,14 +11,12 @@ use crate::Setup;
 use crate::escape::{cut, safe};
 use crate::exit::{self, Fail};
 use crate::output::{Format, Out};
-use crate::{store, time, wait};
+use crate::{input, store, time, wait};
 
 /// Args and errors in a table are cut to this many characters.
 const CELL_CHARS_MAX: usize = 60;
-/// The longest answer to a question that is read.
-const ANSWER_BYTES_MAX: u64 = 64;
 
-/// Look at jobs, retry them, remove them
+/// Look at jobs, retry them, cancel them, remove them
 #[derive(Debug, Subcommand)]
 pub(crate) enum Jobs {
     Ls(Ls),
@@ -30,6 +27,14 @@ pub(crate) enum Jobs {
     },
     /// Let jobs that are not running start now, dead ones from the first attempt
     Retry {
+        /// Ids, as push printed them
+        #[arg(required = true)]
+        ids: Vec<JobId>,
+    },
+    /// Stop running jobs for good: they end dead, with the error `cancelled`
+    ///
+    /// A command is killed with all it has started; a handler in a program is told, and has 5 s to end by itself.
+    Cancel {
         /// Ids, as push printed them
         #[arg(required = true)]
         ids: Vec<JobId>,
@@ -84,6 +89,7 @@ pub(crate) async fn run(verb: Jobs, setup: &Setup) -> anyhow::Result<()> {
         Jobs::Ls(ls) => list(&duly, ls, &setup.out).await,
         Jobs::Get { id } => get(&duly, id, &setup.out).await,
         Jobs::Retry { ids } => retry(&duly, &ids, &setup.out).await,
+        Jobs::Cancel { ids } => cancel(&duly, &ids, &setup.out).await,
         Jobs::Rm { ids } => remove(&duly, &ids, setup).await,
         Jobs::Wait { id, timeout } => {
             let record = wait::until_final(&duly, id, timeout, wait::Known::Named).await?;
@@ -200,8 +206,17 @@ async fn retry(duly: &Duly, ids: &[JobId], out: &Out) -> anyhow::Result<()> {
     failed.map_or(Ok(()), Err)
 }
 
+async fn cancel(duly: &Duly, ids: &[JobId], out: &Out) -> anyhow::Result<()> {
+    let mut failed = None;
+    for id in ids {
+        let done = duly.cancel(*id).await;
+        note(out, *id, "cancelled", done.map_err(Into::into), &mut failed)?;
+    }
+    failed.map_or(Ok(()), Err)
+}
+
 async fn remove(duly: &Duly, ids: &[JobId], setup: &Setup) -> anyhow::Result<()> {
-    if ids.len() > 1 && !setup.yes && !confirmed(&format!("Remove {} jobs for good?", ids.len()))? {
+    if ids.len() > 1 && !setup.yes && !input::confirmed(&format!("Remove {} jobs for good?", ids.len()))? {
         return Err(Fail::new(exit::FAILURE, "nothing was removed"));
     }
     let mut failed = None;
@@ -237,15 +252,4 @@ fn note(
             Ok(())
         }
     }
-}
-
-/// Asks somebody at a terminal; nobody there is a no that says what to do.
-fn confirmed(question: &str) -> anyhow::Result<bool> {
-    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
-        return Err(Fail::new(exit::USAGE, format!("{question} Nobody is there to ask: say --yes")));
-    }
-    write!(anstream::stderr(), "{question} [y/N] ")?;
-    let mut answer = String::new();
-    std::io::Read::take(std::io::stdin().lock(), ANSWER_BYTES_MAX).read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }

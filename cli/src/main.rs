@@ -3,6 +3,7 @@
 //! It holds no rules: each verb parses, calls the door ([`duly::Duly`]) and prints.
 
 mod args;
+mod call;
 mod child;
 mod config;
 mod demo;
@@ -11,7 +12,9 @@ mod escape;
 mod events;
 mod exec;
 mod exit;
+mod input;
 mod jobs;
+mod lock;
 mod logs;
 mod moving;
 mod nodes;
@@ -88,6 +91,8 @@ async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Jobs(verb) => jobs::run(verb, &setup).await,
         Verb::Queues(verb) => queues::run(verb, &setup).await,
         Verb::Nodes(verb) => nodes::run(verb, &setup).await,
+        Verb::Lock(verb) => lock::run(verb, &setup).await,
+        Verb::Call(verb) => call::run(verb, &setup).await,
         Verb::Move(verb) => moving::run(verb, &setup).await,
         Verb::Doctor(doctor) => doctor::run(&setup, &doctor).await,
         Verb::Demo(verb) => demo::run(verb, &setup).await,

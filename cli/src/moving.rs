@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use anyhow::Context as _;
 use clap::Args;
 use duly::store::StoreUrl;
-use duly::{Duly, Progress, QueueMoved};
+use duly::{Progress, QueueMoved};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -48,8 +48,8 @@ pub(crate) async fn run(verb: Move, setup: &Setup) -> anyhow::Result<()> {
     }
     // Read both before any of them is made.
     let to = StoreUrl::parse(&verb.to).context("--to")?;
-    let from = store::open_at(&verb.from, "give the store that the jobs are in").await.context("--from")?;
-    let target = Duly::open(verb.to.as_str()).await.context("--to")?;
+    let from = store::open_at(setup, &verb.from, "give the store that the jobs are in").await.context("--from")?;
+    let target = store::open_or_make_at(setup, &verb.to).await.context("--to")?;
     let teller = Teller::new(setup.out);
     let mut moving = from.move_to(&target);
     for queue in verb.queue {

@@ -1,21 +1,76 @@
-//! `duly nodes`: who takes part.
+//! `duly nodes`: who takes part, what they are doing, and telling them to stop.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
+use duly::{Duly, NodeId, NodeRecord, Running};
+use serde_json::{Value, json};
 
-use crate::output::Format;
-use crate::{Setup, store, time};
+use crate::exit::{self, Fail};
+use crate::output::{Format, Out};
+use crate::{Setup, call, input, store, time};
 
-/// See which nodes take part
+/// A shorter part of an id is more likely a typing mistake than a node.
+const PART_CHARS_MIN: usize = 4;
+const JOBS: &str = "duly.jobs";
+
+/// See which nodes take part and what they do, and tell them to stop
 #[derive(Debug, Subcommand)]
 pub(crate) enum Nodes {
-    /// List nodes and how many jobs each holds
+    /// List nodes, how many jobs each holds, and what each answers beside duly's own methods
     Ls,
+    /// Show the jobs that a node runs: since when, and how far they are
+    Jobs {
+        /// Its id, or at least 4 characters that it begins or ends with
+        node: String,
+    },
+    /// Let the workers of a node claim no more; what runs goes on
+    Quiet {
+        #[command(flatten)]
+        whom: Whom,
+        /// Claim again
+        #[arg(long)]
+        off: bool,
+    },
+    /// Stop the workers of a node as SIGTERM would: they claim no more, and what runs may end within their grace time
+    Stop {
+        #[command(flatten)]
+        whom: Whom,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Whom {
+    /// Its id, or at least 4 characters that it begins or ends with
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    node: Option<String>,
+    /// All nodes
+    #[arg(long)]
+    all: bool,
 }
 
 pub(crate) async fn run(verb: Nodes, setup: &Setup) -> anyhow::Result<()> {
-    let Nodes::Ls = verb;
-    let nodes = store::open(setup).await?.nodes().await?;
-    let out = &setup.out;
+    let duly = store::open(setup).await?;
+    match verb {
+        Nodes::Ls => list(duly.nodes().await?, &setup.out),
+        Nodes::Jobs { node } => jobs(&duly, &node, &setup.out).await,
+        Nodes::Quiet { whom, off } => {
+            let order = Order {
+                method: "duly.quiet",
+                args: json!({"on": !off}),
+                word: if off { "claims again" } else { "quiet" },
+            };
+            order.give(&duly, &whom, setup).await
+        }
+        Nodes::Stop { whom } => {
+            let question = "Stop the workers of all nodes?";
+            if whom.all && !setup.yes && !input::confirmed(question)? {
+                return Err(Fail::new(exit::FAILURE, "nothing was stopped"));
+            }
+            Order { method: "duly.stop", args: Value::Null, word: "stopping" }.give(&duly, &whom, setup).await
+        }
+    }
+}
+
+fn list(nodes: Vec<NodeRecord>, out: &Out) -> anyhow::Result<()> {
     match out.format {
         Format::Json => out.json(&nodes),
         Format::Ndjson => nodes.iter().try_for_each(|node| out.json(node)),
@@ -23,9 +78,115 @@ pub(crate) async fn run(verb: Nodes, setup: &Setup) -> anyhow::Result<()> {
             let rows = nodes.into_iter().map(|node| {
                 let alive = if node.alive { "alive" } else { "dead" };
                 let (id, pid, held) = (node.id.to_string(), node.pid.to_string(), node.held.to_string());
-                [id, alive.to_owned(), node.host, pid, held, time::distance(node.joined), node.queues.join(" ")]
+                let (joined, queues, methods) =
+                    (time::distance(node.joined), node.queues.join(" "), node.methods.join(" "));
+                [id, alive.to_owned(), node.host, pid, held, joined, queues, methods]
             });
-            out.table(["NODE", "STATE", "HOST", "PID", "HOLDS", "JOINED", "QUEUES"], rows.collect())
+            out.table(["NODE", "STATE", "HOST", "PID", "HOLDS", "JOINED", "QUEUES", "METHODS"], rows.collect())
         }
+    }
+}
+
+/// The node with this id, or the one living node whose id begins or ends so.
+///
+/// Ids begin with the time at which they were made: of nodes that were started together the ends tell more.
+pub(crate) async fn find(duly: &Duly, text: &str) -> anyhow::Result<NodeId> {
+    if let Ok(id) = text.parse() {
+        return Ok(id);
+    }
+    let part = text.to_ascii_lowercase();
+    if part.len() < PART_CHARS_MIN || !part.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') {
+        let why = format!("{text:?} is not an id of a node, nor {PART_CHARS_MIN} or more characters of one");
+        return Err(Fail::new(exit::USAGE, format!("node: {why}; see `duly nodes ls`")));
+    }
+    let ids = duly.nodes().await?.into_iter().filter(|node| node.alive).map(|node| node.id);
+    let is_meant = |id: &NodeId| {
+        let id = id.to_string();
+        id.starts_with(&part) || id.ends_with(&part)
+    };
+    let meant: Vec<NodeId> = ids.filter(is_meant).collect();
+    match meant[..] {
+        [id] => Ok(id),
+        [] => {
+            let why = format!("no node that lives has an id with {part} at its beginning or end");
+            Err(Fail::new(exit::NOT_FOUND, format!("{why}; see `duly nodes ls`")))
+        }
+        [..] => Err(Fail::new(exit::USAGE, format!("node: {part} fits {} nodes; give more characters", meant.len()))),
+    }
+}
+
+async fn jobs(duly: &Duly, node: &str, out: &Out) -> anyhow::Result<()> {
+    let node = find(duly, node).await?;
+    let answer = duly.call(JOBS, &()).node(node).reply().await;
+    let jobs: Vec<Running> = answer.map_err(|error| call::hinted(error, JOBS))?;
+    match out.format {
+        Format::Json => out.json(&jobs),
+        Format::Ndjson => jobs.iter().try_for_each(|job| out.json(job)),
+        Format::Table | Format::Wide => {
+            let rows = jobs.into_iter().map(|job| {
+                let running = time::short(std::time::Duration::from_millis(job.running_ms));
+                let progress = job.progress.map(|done| format!("{:.0}%", done * 100.0)).unwrap_or_default();
+                let (attempt, fence) = (job.attempt.to_string(), job.fence.to_string());
+                [job.id.to_string(), job.queue, job.kind, attempt, fence, running, progress]
+            });
+            out.table(["ID", "QUEUE", "KIND", "ATTEMPT", "FENCE", "RUNNING", "PROGRESS"], rows.collect())
+        }
+    }
+}
+
+/// What workers are told.
+struct Order {
+    method: &'static str,
+    args: Value,
+    /// What becomes of a worker that was told.
+    word: &'static str,
+}
+
+impl Order {
+    async fn give(&self, duly: &Duly, whom: &Whom, setup: &Setup) -> anyhow::Result<()> {
+        let call = duly.call(self.method, &self.args);
+        let Some(node) = &whom.node else {
+            return self.give_to_all(call.all(), setup).await;
+        };
+        let node = find(duly, node).await?;
+        let workers: u64 = call.node(node).reply().await.map_err(|error| call::hinted(error, self.method))?;
+        if workers == 0 {
+            return Err(Fail::new(exit::CONFLICT, format!("node {node} runs no worker")));
+        }
+        self.tell(node, workers, &setup.out)
+    }
+
+    async fn give_to_all(&self, call: duly::Call, setup: &Setup) -> anyhow::Result<()> {
+        let mut replies = call.replies::<u64>().await?;
+        let (mut told, mut failed) = (0, None);
+        while let Some(reply) = replies.next().await {
+            match (reply.node, reply.result) {
+                // One that runs no worker, such as this very process.
+                (_, Ok(0)) => {}
+                (Some(node), Ok(workers)) => {
+                    told += 1;
+                    self.tell(node, workers, &setup.out)?;
+                }
+                (None, Ok(_)) => told += 1,
+                (node, Err(error)) => {
+                    let node = node.map_or("a node".to_owned(), |node| format!("node {node}"));
+                    exit::say(&format!("{node}: {error}"));
+                    failed = Some(error);
+                }
+            }
+        }
+        match failed {
+            Some(error) => Err(error.into()),
+            None if told == 0 => Err(Fail::new(exit::NOT_FOUND, "no node runs a worker")),
+            None => Ok(()),
+        }
+    }
+
+    fn tell(&self, node: NodeId, workers: u64, out: &Out) -> anyhow::Result<()> {
+        if out.is_json() {
+            return out.json(&json!({"node": node, "workers": workers, "did": self.word}));
+        }
+        out.say(&format!("node {node}: {}", self.word));
+        Ok(())
     }
 }

@@ -1,7 +1,6 @@
 //! `duly push`: puts one job into the store.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Read};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
@@ -14,7 +13,7 @@ use serde_json::json;
 use crate::Setup;
 use crate::exec::COMMAND;
 use crate::exit::{self, Fail};
-use crate::{store, time, wait};
+use crate::{input, store, time, wait};
 
 /// Push a job: a kind with its args, or a command to run
 ///
@@ -137,7 +136,7 @@ impl Push {
         if let Some(kind) = &self.kind {
             let args = match self.args.as_deref() {
                 None => "null".to_owned(),
-                Some("-") => from_stdin()?,
+                Some("-") => input::args_from_stdin(ARGS_BYTES_MAX)?,
                 Some(json) => json.to_owned(),
             };
             return Ok((kind.clone(), args));
@@ -202,21 +201,4 @@ impl Push {
         }
         Ok(())
     }
-}
-
-/// Args from stdin: one byte more than is allowed is read, so that the door can say that it is too much.
-fn from_stdin() -> anyhow::Result<String> {
-    let stdin = std::io::stdin().lock();
-    if stdin.is_terminal() {
-        let _ = std::io::Write::write_all(&mut anstream::stderr(), b"args as JSON, then Ctrl-D:\n");
-    }
-    let mut bytes = Vec::new();
-    stdin.take(ARGS_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).context("cannot read stdin")?;
-    if bytes.len() > ARGS_BYTES_MAX {
-        return Err(Fail::new(
-            exit::USAGE,
-            format!("args: more than {ARGS_BYTES_MAX} bytes on stdin; put large data elsewhere and push where it is"),
-        ));
-    }
-    String::from_utf8(bytes).map_err(|_| Fail::new(exit::USAGE, "args: what came on stdin is not UTF-8 text"))
 }

@@ -123,6 +123,13 @@ pub(crate) fn short(time: Duration) -> String {
     }
 }
 
+/// A duration as it was given: `30s`, `1m30s`, `500ms`.
+pub(crate) fn exact(time: Duration) -> String {
+    let (secs, millis) = (time.as_secs(), time.subsec_millis());
+    let units = [(secs / 3_600, "h"), (secs % 3_600 / 60, "m"), (secs % 60, "s"), (u64::from(millis), "ms")];
+    units.into_iter().filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count}{unit}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,5 +183,8 @@ mod tests {
             assert_eq!(short(Duration::from_millis(millis)), text);
         }
         assert_eq!(short(Duration::from_micros(1_240)), "1.2 ms");
+        for (millis, text) in [(30_000, "30s"), (90_000, "1m30s"), (500, "500ms"), (7_200_250, "2h250ms")] {
+            assert_eq!(exact(Duration::from_millis(millis)), text);
+        }
     }
 }

@@ -77,7 +77,8 @@ impl Bed {
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_duly"));
         command.current_dir(self.dir.path()).args(args).stdin(Stdio::null());
-        for name in ["DULY_STORE", "DULY_FROM", "DULY_TO", "DULY_LOG", "DULY_LOG_FORMAT", "NOTIFY_SOCKET", "NO_COLOR"] {
+        let ours = ["DULY_STORE", "DULY_FROM", "DULY_TO", "DULY_CLUSTER_KEY", "DULY_LOG", "DULY_LOG_FORMAT"];
+        for name in ours.into_iter().chain(["NOTIFY_SOCKET", "NO_COLOR"]) {
             command.env_remove(name);
         }
         command

@@ -1,10 +1,13 @@
 //! The binary as people and scripts meet it: real processes, exit codes, what stands on stdout and stderr.
 
 mod bed;
+mod call;
 mod codes;
 mod demo;
 mod documents;
+mod lock;
 mod moving;
+mod nodes;
 mod output;
 mod push;
 mod settings;
