@@ -10,6 +10,7 @@ use duly::{Args, Ctx, Duly, Event};
 use serde::{Deserialize, Serialize};
 
 use crate::setting::{Noop, fill, noop};
+use crate::{call, lock, redis};
 
 /// First word of a child's command line.
 const MARK: &str = "--child";
@@ -20,6 +21,14 @@ pub(crate) enum Role {
     Fill(String, usize),
     /// Works the store of this URL, says `joined`, and a [`Start`] for each job that is told.
     Work(String),
+    /// Says `ready`, then takes the locks that the parent hands on, and says a [`Start`] for each.
+    Take(String),
+    /// So many at once take one lock, so often each; says `ready`, and a [`Start`] when all are done.
+    Crowd(String, usize, usize),
+    /// Answers calls; says `ready`, and as which node.
+    Answer(String),
+    /// Publishes back what is published to it; says `ready`.
+    Echo(String),
 }
 
 /// A job that a child tells the start of.
@@ -60,6 +69,10 @@ pub(crate) fn role(given: &[String]) -> Result<Option<Role>> {
     match words[..] {
         [MARK, "fill", url, jobs] => Ok(Some(Role::Fill(url.to_owned(), jobs.parse()?))),
         [MARK, "work", url] => Ok(Some(Role::Work(url.to_owned()))),
+        [MARK, "take", url] => Ok(Some(Role::Take(url.to_owned()))),
+        [MARK, "crowd", url, waiters, times] => Ok(Some(Role::Crowd(url.to_owned(), waiters.parse()?, times.parse()?))),
+        [MARK, "answer", url] => Ok(Some(Role::Answer(url.to_owned()))),
+        [MARK, "echo", url] => Ok(Some(Role::Echo(url.to_owned()))),
         [MARK, ..] => bail!("no such role of a child: {words:?}"),
         _ => Ok(None),
     }
@@ -85,12 +98,22 @@ pub(crate) async fn play(role: Role) -> Result<()> {
             duly.worker().queue("default", 10).on(told).on(noop).on_event(tell).run().await?;
             Ok(())
         }
+        Role::Take(url) => lock::take(&Duly::open(url).await?).await,
+        Role::Crowd(url, waiters, times) => lock::crowd(&Duly::open(url).await?, waiters, times).await,
+        Role::Answer(url) => call::answer(&Duly::open(url).await?).await,
+        Role::Echo(url) => redis::echo(&url).await,
     }
 }
 
-async fn told(job: Told, _ctx: Ctx) -> Result<(), serde_json::Error> {
-    let start = Start { no: job.no, monotonic_us: monotonic_us(), wall_us: wall_us(SystemTime::now()) };
+/// Tells the parent that something begins now.
+pub(crate) fn tell(no: usize) -> Result<(), serde_json::Error> {
+    let start = Start { no, monotonic_us: monotonic_us(), wall_us: wall_us(SystemTime::now()) };
     println!("{}", serde_json::to_string(&start)?);
+    Ok(())
+}
+
+async fn told(job: Told, _ctx: Ctx) -> Result<(), serde_json::Error> {
+    tell(job.no)?;
     if job.hold_ms > 0 {
         tokio::time::sleep(Duration::from_millis(job.hold_ms)).await;
     }
@@ -112,6 +135,22 @@ impl Playing {
         Playing::start(&["work", url], "joined")
     }
 
+    pub(crate) fn take(url: &str) -> Result<Self> {
+        Playing::start(&["take", url], "ready")
+    }
+
+    pub(crate) fn crowd(url: &str, waiters: usize, times: usize) -> Result<Self> {
+        Playing::start(&["crowd", url, &waiters.to_string(), &times.to_string()], "ready")
+    }
+
+    pub(crate) fn answer(url: &str) -> Result<Self> {
+        Playing::start(&["answer", url], "ready")
+    }
+
+    pub(crate) fn echo(url: &str) -> Result<Self> {
+        Playing::start(&["echo", url], "ready")
+    }
+
     /// Starts this program in a role and waits for its first word.
     fn start(words: &[&str], first: &str) -> Result<Self> {
         Playing::spawn(Command::new(std::env::current_exe()?).arg(MARK).args(words), first)
@@ -131,15 +170,19 @@ impl Playing {
             }
         });
         let playing = Playing { child, said };
-        let line = playing.said.recv().context("the child has ended")??;
+        let line = playing.next_line()?;
         anyhow::ensure!(line == first, "the child said {line:?} instead of {first:?}");
         Ok(playing)
     }
 
+    /// The next line that the child says. Blocks until then.
+    pub(crate) fn next_line(&self) -> Result<String> {
+        Ok(self.said.recv().context("the child has ended")??)
+    }
+
     /// The next start that the child tells. Blocks until then.
     pub(crate) fn next_start(&self) -> Result<Start> {
-        let line = self.said.recv().context("the child has ended")??;
-        Ok(serde_json::from_str(&line)?)
+        Ok(serde_json::from_str(&self.next_line()?)?)
     }
 
     /// The next start that the child tells, if there is one within this time.

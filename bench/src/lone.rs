@@ -83,6 +83,10 @@ pub(crate) fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1_000.0
 }
 
+pub(crate) fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
 /// A file that has its size already, overwritten page by page: the cheapest durable write there is.
 struct Disk {
     file: File,

@@ -4,10 +4,12 @@
 //! Rounds of both sides take turns, and a ratio is taken inside a round: a noisy neighbour hits both alike.
 
 mod bare;
+mod call;
 mod child;
 mod flood;
 mod growth;
 mod life;
+mod lock;
 mod lone;
 mod machine;
 mod options;
@@ -87,6 +89,8 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::Reopen => reopen::run(setting).await,
         Group::Wake => wake::run(setting).await,
         Group::Shrink => shrink::run(setting).await,
+        Group::Lock => lock::run(setting).await,
+        Group::Call => call::run(setting).await,
         Group::RedisPush => redis::push(setting).await,
         Group::RedisDrain => redis::drain(setting).await,
         Group::RedisLife => redis::life(setting).await,
@@ -95,6 +99,8 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::RedisMemory => redis::memory(setting).await,
         Group::RedisGrowth => redis::growth(setting).await,
         Group::RedisFailover => redis::failover(setting).await,
+        Group::RedisLock => redis::lock(setting).await,
+        Group::RedisCall => redis::call(setting).await,
         Group::RedisPeers => redis::peers(setting).await,
     }
 }

@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 pub(crate) const USAGE: &str = "\
 usage: bench [NAMES] [--quick] [--plot FILE.svg] [--json] [--dir DIR]
 
-NAMES    push life peers lone growth flood reopen wake shrink; all of them if none is named
-         on Redis: redis-push redis-drain redis-life redis-wake redis-late redis-memory redis-growth redis-failover;
-         redis means all of these; redis-peers is a table of the peers alone
+NAMES    push life peers lone growth flood reopen wake shrink lock call; all of them if none is named
+         on Redis: redis-push redis-drain redis-life redis-wake redis-late redis-memory redis-growth redis-failover
+         redis-lock redis-call; redis means all of these; redis-peers is a table of the peers alone
 --quick  a smoke run of under a minute, small and without peers: its figures say little
 --plot   writes a bar chart
 --json   prints the figures as JSON too
@@ -27,6 +27,8 @@ pub(crate) enum Group {
     Reopen,
     Wake,
     Shrink,
+    Lock,
+    Call,
     RedisPush,
     RedisDrain,
     RedisLife,
@@ -35,11 +37,13 @@ pub(crate) enum Group {
     RedisMemory,
     RedisGrowth,
     RedisFailover,
+    RedisLock,
+    RedisCall,
     RedisPeers,
 }
 
 /// In a file, what is measured unless something is named.
-const EMBEDDED: [Group; 9] = [
+const EMBEDDED: [Group; 11] = [
     Group::Push,
     Group::Life,
     Group::Peers,
@@ -49,10 +53,12 @@ const EMBEDDED: [Group; 9] = [
     Group::Reopen,
     Group::Wake,
     Group::Shrink,
+    Group::Lock,
+    Group::Call,
 ];
 
 /// What `redis` means.
-const REDIS: [Group; 8] = [
+const REDIS: [Group; 10] = [
     Group::RedisPush,
     Group::RedisDrain,
     Group::RedisLife,
@@ -61,6 +67,8 @@ const REDIS: [Group; 8] = [
     Group::RedisMemory,
     Group::RedisGrowth,
     Group::RedisFailover,
+    Group::RedisLock,
+    Group::RedisCall,
 ];
 
 impl Group {
@@ -75,6 +83,8 @@ impl Group {
             Group::Reopen => "reopen",
             Group::Wake => "wake",
             Group::Shrink => "shrink",
+            Group::Lock => "lock",
+            Group::Call => "call",
             Group::RedisPush => "redis-push",
             Group::RedisDrain => "redis-drain",
             Group::RedisLife => "redis-life",
@@ -83,6 +93,8 @@ impl Group {
             Group::RedisMemory => "redis-memory",
             Group::RedisGrowth => "redis-growth",
             Group::RedisFailover => "redis-failover",
+            Group::RedisLock => "redis-lock",
+            Group::RedisCall => "redis-call",
             Group::RedisPeers => "redis-peers",
         }
     }

@@ -15,6 +15,8 @@ pub(crate) enum Unit {
     Percent,
     Bytes,
     Megabytes,
+    /// Of whatever the line names.
+    Count,
 }
 
 /// One side's figure.
@@ -45,6 +47,7 @@ impl Figure {
             Unit::Percent => format!("{value:.2} %"),
             Unit::Bytes => format!("{value:.0} B"),
             Unit::Megabytes => format!("{value:.2} MB"),
+            Unit::Count => format!("{value:.1}"),
         }
     }
 }
@@ -131,7 +134,11 @@ impl Line {
 }
 
 fn digits(ratio: f64) -> String {
-    if ratio.abs() >= 10.0 { format!("{ratio:.0}") } else { format!("{ratio:.2}") }
+    match ratio.abs() {
+        large if large >= 10.0 => format!("{ratio:.0}"),
+        small if small < 0.02 => format!("{ratio:.4}"),
+        _ => format!("{ratio:.2}"),
+    }
 }
 
 pub(crate) fn times(ratio: f64) -> String {

@@ -1,27 +1,34 @@
 //! The same on Redis: duly beside its peers and beside bare commands, all on a server of our own.
 
 mod bare;
+mod call;
+mod crowd;
 mod drain;
 mod failover;
 mod field;
 mod growth;
 mod late;
 mod life;
+mod lock;
 mod memory;
 mod ours;
 mod peers;
 mod push;
 mod server;
+mod trip;
 mod wake;
 
+pub(crate) use call::run as call;
 pub(crate) use drain::run as drain;
 pub(crate) use failover::run as failover;
 pub(crate) use field::run as peers;
 pub(crate) use growth::run as growth;
 pub(crate) use late::run as late;
 pub(crate) use life::run as life;
+pub(crate) use lock::run as lock;
 pub(crate) use memory::run as memory;
 pub(crate) use push::run as push;
+pub(crate) use trip::echo;
 pub(crate) use wake::run as wake;
 
 use crate::redis::peers::Peer;

@@ -68,6 +68,13 @@ impl Peer {
         ])
     }
 
+    /// Those that lock. They run no jobs.
+    pub(super) fn lockers() -> Result<Vec<Peer>> {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
+        let peer = |name, words| Peer { name, concurrency: 0, jobs: 0, drains_all: false, words };
+        Ok(vec![peer("rslock", rust(&dir.join("rslock"))?), peer("node-redlock", node(&dir.join("node-redlock"))?)])
+    }
+
     /// Runs a verb to its end.
     pub(super) fn run(&self, server: &Server, verb: &[&str]) -> Result<Figures> {
         let output = self.command(server).args(verb).output().with_context(|| format!("cannot start {}", self.name))?;
@@ -88,6 +95,11 @@ impl Peer {
     /// A worker that tells the start of its jobs.
     pub(super) fn work(&self, server: &Server, concurrency: usize) -> Result<Playing> {
         Playing::spawn(self.command(server).args(["work", &concurrency.to_string()]), "ready")
+    }
+
+    /// One that waits for a lock, which it also holds, until it is killed.
+    pub(super) fn wait(&self, server: &Server) -> Result<Playing> {
+        Playing::spawn(self.command(server).arg("wait"), "ready")
     }
 
     /// Pushes jobs that each tell their start and then run for so long.
@@ -112,7 +124,8 @@ fn ruby(dir: &Path) -> Result<Vec<OsString>> {
 }
 
 fn node(dir: &Path) -> Result<Vec<OsString>> {
-    if !dir.join("node_modules/bullmq").exists() {
+    // Written when all else is there.
+    if !dir.join("node_modules/.package-lock.json").exists() {
         eprintln!("installing into {}", dir.display());
         let got =
             Command::new("npm").args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]).current_dir(dir).output();

@@ -64,6 +64,11 @@ impl Server {
         self.info("used_memory").await
     }
 
+    /// Commands that the server has carried out since its start, those that scripts call included.
+    pub(super) async fn commands(&self) -> Result<f64> {
+        self.info("total_commands_processed").await
+    }
+
     async fn info(&self, name: &str) -> Result<f64> {
         let told: String = ::redis::cmd("INFO").query_async(&mut self.look.clone()).await?;
         let value = told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

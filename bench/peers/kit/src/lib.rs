@@ -3,6 +3,7 @@
 //! `REDIS_URL=redis://.. PEER VERB ..` prints one line of JSON; the verbs are told in `../README.md`.
 
 mod figures;
+mod locks;
 mod told;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 pub use crate::figures::Figures;
+pub use crate::locks::{LOCK_TTL, Locker, lock_main};
 
 /// Jobs in one bulk push.
 pub const BULK: usize = 1_000;

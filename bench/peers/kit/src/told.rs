@@ -16,13 +16,13 @@ const STEP_MS: (usize, usize) = (10, 110);
 /// From now to the first due moment.
 const LEAD: Duration = Duration::from_secs(2);
 /// Longest wait for a job after the last one is due.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// When a job began.
 #[derive(Debug, Serialize, Deserialize)]
-struct Start {
-    no: usize,
-    monotonic_us: u64,
+pub(crate) struct Start {
+    pub(crate) no: usize,
+    pub(crate) monotonic_us: u64,
     wall_us: u64,
 }
 
@@ -31,19 +31,17 @@ pub(crate) fn tell(no: usize) {
     println!("{}", serde_json::to_string(&start).expect("three numbers are JSON"));
 }
 
-/// A worker in a process of its own. Killed when it goes out of scope.
-struct Worker {
+/// A worker, or somebody who waits for locks, in a process of its own. Killed when it goes out of scope.
+pub(crate) struct Worker {
     _child: Child,
     said: Lines<BufReader<ChildStdout>>,
 }
 
 impl Worker {
-    async fn start() -> Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["work", &IDLE_CONCURRENCY.to_string()])
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()?;
+    /// Starts this program with other words and waits until it is ready.
+    pub(crate) async fn start(words: &[&str]) -> Result<Self> {
+        let mut child =
+            Command::new(std::env::current_exe()?).args(words).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
         let said = BufReader::new(child.stdout.take().context("the worker's output is a pipe")?).lines();
         let mut worker = Worker { _child: child, said };
         let first = worker.line().await?;
@@ -55,14 +53,14 @@ impl Worker {
         self.said.next_line().await?.context("the worker has ended")
     }
 
-    async fn next_start(&mut self) -> Result<Start> {
+    pub(crate) async fn next_start(&mut self) -> Result<Start> {
         Ok(serde_json::from_str(&self.line().await?)?)
     }
 }
 
 /// From the call of push to the start of the handler, one job at a time.
 pub(crate) async fn idle_latency<P: Peer>(url: &str, jobs: usize) -> Result<Figures> {
-    let mut worker = Worker::start().await?;
+    let mut worker = Worker::start(&["work", &IDLE_CONCURRENCY.to_string()]).await?;
     let mut peer = P::connect(url).await?;
     let mut millis = Vec::new();
     let begin = Instant::now();
@@ -81,14 +79,14 @@ pub(crate) async fn idle_latency<P: Peer>(url: &str, jobs: usize) -> Result<Figu
 }
 
 /// 37 and 100 have no factor in common: every millisecond has its turn, and neighbours are far apart.
-fn step(no: usize) -> Duration {
+pub(crate) fn step(no: usize) -> Duration {
     let (least, most) = STEP_MS;
     Duration::from_millis((least + no * 37 % (most - least)) as u64)
 }
 
 /// How late jobs start that are due over so many seconds.
 pub(crate) async fn late<P: Peer>(url: &str, jobs: usize, seconds: u64) -> Result<Figures> {
-    let mut worker = Worker::start().await?;
+    let mut worker = Worker::start(&["work", &IDLE_CONCURRENCY.to_string()]).await?;
     let mut peer = P::connect(url).await?;
     let begin = Instant::now();
     let (first, step) = (SystemTime::now() + LEAD, Duration::from_secs(seconds) / jobs as u32);
@@ -107,7 +105,7 @@ pub(crate) async fn late<P: Peer>(url: &str, jobs: usize, seconds: u64) -> Resul
 }
 
 /// Microseconds of a clock that all processes of the machine share and nobody sets.
-fn monotonic_us() -> u64 {
+pub(crate) fn monotonic_us() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.unsigned_abs() * 1_000_000 + now.tv_nsec.unsigned_abs() / 1_000
 }

@@ -1,0 +1,30 @@
+//! rslock on one server, as it comes: who waits asks again after 0 to 200 ms. It never gives up.
+
+use anyhow::Result;
+use peer_kit::{LOCK_TTL, Locker};
+use rslock::{Lock, LockManager};
+
+struct Rslock(LockManager);
+
+impl Locker for Rslock {
+    const NAME: &'static str = "rslock 0.10";
+    type Held = Lock;
+
+    async fn connect(url: &str) -> Result<Self> {
+        Ok(Rslock(LockManager::new(vec![url])))
+    }
+
+    async fn lock(&mut self, name: &str) -> Result<Lock> {
+        Ok(self.0.acquire_no_guard(name, LOCK_TTL).await?)
+    }
+
+    async fn unlock(&mut self, held: Lock) -> Result<()> {
+        self.0.unlock(&held).await;
+        Ok(())
+    }
+}
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> Result<()> {
+    peer_kit::lock_main::<Rslock>().await
+}
