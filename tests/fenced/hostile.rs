@@ -13,7 +13,7 @@ use tokio::sync::mpsc::Receiver;
 
 use crate::support::{KEY, LONG, MS, Place, soon};
 
-const OTHER_KEY: &str = "a secret of another cluster";
+const OTHER_KEY: &str = "a secret of another cluster, just as long";
 /// Format, name of the key, signature: what stands before the JSON.
 const HEAD_BYTES: usize = 1 + 8 + 32;
 

@@ -10,7 +10,7 @@ use duly::JobId;
 pub const LONG: Duration = Duration::from_secs(60);
 pub const MS: Duration = Duration::from_millis(1);
 /// What nodes of one cluster share.
-pub const KEY: &str = "a secret that all nodes share";
+pub const KEY: &str = "a secret that all nodes of a cluster share";
 
 /// A figure that a longer run sets.
 pub fn figure(variable: &str, ordinary: u64) -> u64 {
