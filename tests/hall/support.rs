@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use duly::{Builder, Duly, JobId};
+#[cfg(feature = "redis")]
+use duly::JobId;
+use duly::{Builder, Duly};
 
 /// Far longer than anything here takes; a test that waits this long has failed.
 pub const LONG: Duration = Duration::from_secs(20);

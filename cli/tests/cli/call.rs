@@ -8,8 +8,8 @@ use tokio::runtime::Runtime;
 
 use crate::bed::{Background, Bed, Ran, until};
 
-const KEY: &str = "0123456789abcdef-one";
-const NEW_KEY: &str = "0123456789abcdef-two";
+const KEY: &str = "0123456789abcdef0123456789abcdef-one";
+const NEW_KEY: &str = "0123456789abcdef0123456789abcdef-two";
 
 /// A service that answers methods of its own.
 struct Service {
