@@ -260,8 +260,8 @@ impl Guard {
     ///
     /// [`Error::Conflict`] if it was not held any more: then something may have been done by two at a time.
     pub async fn release(&self) -> Result<()> {
+        // It stays among the guarded until the store has answered: a turn that comes late must not be taken for nobody's.
         self.held.stop();
-        self.hall.unguard(&self.held);
         if self.held.is_released() {
             return Err(not_held(self.name()));
         }
@@ -270,6 +270,7 @@ impl Guard {
             match self.hall.store().unlock(&self.held.ask).await {
                 Ok(held) => {
                     self.held.released();
+                    self.hall.unguard(&self.held);
                     // If an answer was lost, that may well have been the one that counted.
                     return if held || in_doubt { Ok(()) } else { Err(not_held(self.name())) };
                 }
