@@ -209,3 +209,26 @@ async fn a_file_from_before_queues_could_move_gets_what_that_needs() {
     new.move_to(&old).run().await.expect("moves back");
     assert_eq!(old.counts().await.expect("counts")[0].ready, 1);
 }
+
+/// The locks of SQLite on a file belong to the process: whoever closes the file drops all of them.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_second_handle_of_the_process_drops_no_lock_of_the_first() {
+    use std::os::unix::fs::MetadataExt;
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("duly.db");
+    let url = path.to_str().expect("a plain path");
+    let first = Duly::open(url).await.expect("opens");
+    first.counts().await.expect("uses it");
+    let inode = format!(":{} ", std::fs::metadata(&path).expect("is there").ino());
+    let locks = || {
+        let all = std::fs::read_to_string("/proc/locks").expect("a table");
+        all.lines().filter(|line| line.contains("POSIX") && line.contains(&inode)).count()
+    };
+    assert!(locks() > 0, "SQLite holds one as long as the file is open");
+    let second = Duly::open(url).await.expect("opens");
+    assert!(locks() > 0, "also when it was opened once more");
+    drop(second);
+    assert!(locks() > 0, "and closed again");
+}

@@ -55,8 +55,14 @@ pub(super) fn prepare(path: &Path) -> Result<PathBuf> {
             ),
         ));
     }
-    // Made by us if it is new, so that only its owner can read it.
-    let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+    // Made by us if it is new, so that only its owner can read it. One that is there is not opened: to close it again would
+    // drop all locks that SQLite has on it for another handle of this process.
+    let made = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+            rustix::fs::access(path, rustix::fs::Access::WRITE_OK).map_err(std::io::Error::from)
+        }
+        made => made.map(drop),
+    };
     if let Err(e) = made {
         return Err(Error::store("open", format!("{shown} cannot be opened for writing: {e}; mend its permissions")));
     }
