@@ -127,10 +127,17 @@ fn node(dir: &Path) -> Result<Vec<OsString>> {
     // Written when all else is there.
     if !dir.join("node_modules/.package-lock.json").exists() {
         eprintln!("installing into {}", dir.display());
-        let got =
-            Command::new("npm").args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]).current_dir(dir).output();
+        let got = Command::new("npm")
+            .args(["install", "--ignore-scripts", "--no-audit", "--no-fund"])
+            .current_dir(dir)
+            .output();
         let got = got.with_context(|| format!("npm is not here; {INSTALL}"))?;
-        ensure!(got.status.success(), "npm ci in {} failed: {}", dir.display(), String::from_utf8_lossy(&got.stderr));
+        ensure!(
+            got.status.success(),
+            "npm install in {} failed: {}",
+            dir.display(),
+            String::from_utf8_lossy(&got.stderr)
+        );
     }
     Ok(vec!["node".into(), dir.join("peer.mjs").into()])
 }
