@@ -307,6 +307,13 @@ impl Handlers {
         self.by_kind.get(kind).or(any)
     }
 
+    /// The kinds that have a handler, sorted; `None` if any has.
+    pub(crate) fn kinds(&self) -> Option<Arc<[String]>> {
+        let mut kinds: Vec<String> = self.by_kind.keys().cloned().collect();
+        kinds.sort();
+        self.any.is_none().then(|| kinds.into())
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.by_kind.is_empty() && self.any.is_none()
     }

@@ -71,13 +71,15 @@ pub struct Node {
     pub lease: Duration,
     /// The queues it works.
     pub queues: Vec<String>,
+    /// How many jobs it runs at once; 0 for one that runs none.
+    pub concurrency: usize,
 }
 
 impl Node {
     /// A node with a fresh identity and the default lease.
     #[must_use]
     pub fn fresh(queues: Vec<String>) -> Self {
-        Node { id: NodeId::fresh(), lease: LEASE, queues }
+        Node { id: NodeId::fresh(), lease: LEASE, queues, concurrency: 0 }
     }
 
     /// How often it beats: three times a lease.

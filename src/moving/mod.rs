@@ -183,6 +183,7 @@ impl Run {
             id: self.ends.mover,
             lease: self.lease,
             queues: queues.iter().map(|count| count.queue.clone()).collect(),
+            concurrency: 0,
         };
         self.check_apart(&node).await?;
         for count in &queues {
@@ -295,7 +296,8 @@ impl Run {
             self.say(queue, true);
             let beaten = self.ends.source.beat(node).await?;
             for (suspect, _) in beaten.suspects.iter().filter(|(_, of)| of == queue) {
-                let claim = Claim { queue: queue.to_owned(), max: 0, redo: false, suspect: Some(*suspect) };
+                let claim =
+                    Claim { queue: queue.to_owned(), max: 0, redo: false, suspect: Some(*suspect), kinds: None };
                 for _ in 0..TAKE_BACKS_MAX {
                     let taken = self.ends.source.claim(node.id, claim.clone()).await?;
                     if !taken.more {

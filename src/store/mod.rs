@@ -5,6 +5,7 @@
 //! Absence is a value, not an error.
 //! One clock decides what is due and which lease is over: the store's own, read once in each step.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -65,6 +66,8 @@ pub struct Claim {
     pub redo: bool,
     /// A node that may be dead: take back what it holds here, if it is.
     pub suspect: Option<NodeId>,
+    /// The kinds that the node can run, `None` if any. Only a store that others share with us looks at it: it leaves theirs alone.
+    pub kinds: Option<Arc<[String]>>,
 }
 
 /// What a claim gives.
@@ -144,6 +147,10 @@ pub struct Beaten {
     pub look: Vec<String>,
     /// Queues of which nothing is known this time, because their server did not answer.
     pub unheard: Vec<String>,
+    /// Somebody has told this node, through the store, to take no more jobs. Not taken back.
+    pub quiet: bool,
+    /// Somebody has told this node, through the store, to stop.
+    pub stop: bool,
 }
 
 /// A signal that something happened sooner than expected.
@@ -249,7 +256,7 @@ pub struct Health {
     pub acl: Option<String>,
 }
 
-mod sealed {
+pub(crate) mod sealed {
     /// Only this crate can implement the contract.
     pub trait Sealed {}
     #[cfg(feature = "sqlite")]

@@ -108,7 +108,7 @@ impl Shift {
         lane.look_at = None;
         lane.asking = true;
         lane.asked = max;
-        let claim = Claim { queue: lane.queue.clone(), max, redo, suspect };
+        let claim = Claim { queue: lane.queue.clone(), max, redo, suspect, kinds: self.kinds.clone() };
         let (store, node) = (self.store.clone(), self.node.id);
         let sent = clock::tick();
         self.asks.push(Box::pin(async move { Answered::Claimed(at, ask, sent, store.claim(node, claim).await) }));

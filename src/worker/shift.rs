@@ -68,6 +68,8 @@ pub(super) struct Shift {
     pub(super) store: Arc<dyn Store>,
     pub(super) lanes: Vec<Lane>,
     pub(super) crew: Crew,
+    /// The kinds that there is a handler for; `None` if for any.
+    pub(super) kinds: Option<Arc<[String]>>,
     /// How long attempts have taken of late, on average.
     pub(super) usual: Duration,
     pub(super) patience: Patience,
@@ -109,10 +111,12 @@ impl Shift {
         let mut node = Node::fresh(lanes.iter().map(|lane| lane.queue.clone()).collect());
         node.id = hall.identity();
         node.lease = settings.duly.options.lease;
+        node.concurrency = settings.concurrency;
         Shift {
             hall,
             quiet: false,
             store: settings.duly.store.clone(),
+            kinds: settings.handlers.kinds(),
             settings,
             mode,
             stop,
@@ -280,6 +284,10 @@ impl Shift {
 
     /// Once a second: look where there is something; see who is suspected, and whether the store's count of what we hold is ours.
     fn beaten(&mut self, beaten: Beaten) {
+        self.quiet |= beaten.quiet;
+        if beaten.stop {
+            self.stop.cancel();
+        }
         beaten.look.iter().for_each(|queue| self.woken(queue));
         for (at, lane) in self.lanes.iter_mut().enumerate() {
             if beaten.unheard.contains(&lane.queue) {

@@ -192,7 +192,7 @@ impl History {
         if self.bug == Some(Bug::ClaimsEarly) {
             self.clock.advance(Duration::from_millis(1));
         }
-        let claim = Claim { queue: queue.into(), max, redo: false, suspect: None };
+        let claim = Claim { queue: queue.into(), max, redo: false, suspect: None, kinds: None };
         let claimed = store.claim(self.nodes[node].id, claim).await.expect("claims");
         self.claimed(node, queue, max, claimed)
     }
@@ -293,7 +293,7 @@ impl History {
         }
         for queue in QUEUES {
             let suspect = Some(dead_id).filter(|_| self.bug != Some(Bug::LeavesTheDead));
-            let claim = Claim { queue: queue.into(), max: 2, redo: false, suspect };
+            let claim = Claim { queue: queue.into(), max: 2, redo: false, suspect, kinds: None };
             let claimed = store.claim(self.nodes[heir].id, claim).await.expect("claims");
             same("take back", claimed.taken_back, self.model.take_back(dead_id, queue))?;
             self.claimed(heir, queue, 2, claimed)?;
@@ -308,7 +308,7 @@ impl History {
             store.leave(self.nodes[2].id).await.expect("leaves");
         }
         let (suspect, queue) = (Some(self.nodes[2].id), QUEUES[0]);
-        let claim = Claim { queue: queue.into(), max: 1, redo: false, suspect };
+        let claim = Claim { queue: queue.into(), max: 1, redo: false, suspect, kinds: None };
         let claimed = store.claim(self.nodes[1].id, claim).await.expect("claims");
         same("robbed", claimed.taken_back, 0)?;
         self.claimed(1, queue, 1, claimed)

@@ -44,7 +44,7 @@ async fn a_push_that_waits_for_replicas_follows_a_slot_on_its_way() {
     duly.push(later()).await.expect("pushes");
     let (store, node) = (duly.store(), Node::fresh(vec!["red".into()]));
     store.beat(&node).await.expect("beats");
-    let claim = Claim { queue: "red".into(), max: 1, redo: false, suspect: None };
+    let claim = Claim { queue: "red".into(), max: 1, redo: false, suspect: None, kinds: None };
     assert!(store.claim(node.id, claim).await.expect("claims").jobs.is_empty());
     let (runtime, slot) = (tokio::runtime::Handle::current(), servers.slot_of("{red}"));
     let from = servers.master_of_slot(slot);

@@ -9,55 +9,55 @@ use std::sync::atomic::AtomicBool;
 use crate::node::NodeId;
 
 /// How many slots a Cluster has.
-pub(super) const SLOTS: u16 = 16_384;
+pub(crate) const SLOTS: u16 = 16_384;
 
 /// The keys of one queue.
 #[derive(Debug)]
-pub(super) struct QueueKeys {
-    pub(super) queue: Arc<str>,
+pub(crate) struct QueueKeys {
+    pub(crate) queue: Arc<str>,
     /// Where a Cluster keeps them.
-    pub(super) slot: u16,
+    pub(crate) slot: u16,
     /// Hash: `paused`; `moving` (who moves it, who began, where to); the `note:` of each move into it; the last `fence`;
     /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; `sealed`, which a
     /// push writes that waits for replicas; and how many jobs each node holds.
-    pub(super) conf: String,
+    pub(crate) conf: String,
     /// Hash: id to record, written once.
-    pub(super) job: String,
+    pub(crate) job: String,
     /// Hash: id to what has changed, for jobs in trouble only.
-    pub(super) meta: String,
+    pub(crate) meta: String,
     /// Hash: id and number to one failure.
-    pub(super) errors: String,
+    pub(crate) errors: String,
     /// Sorted set: tickets of scheduled jobs by due moment.
-    pub(super) due: String,
+    pub(crate) due: String,
     /// Lists: tickets of ready jobs, most urgent priority first.
-    pub(super) ready: [String; 4],
+    pub(crate) ready: [String; 4],
     /// Set: tickets in the ready lists whose job has gone elsewhere.
-    pub(super) stale: String,
+    pub(crate) stale: String,
     /// Hash: id to node and fence, for running jobs.
-    pub(super) held: String,
+    pub(crate) held: String,
     /// Sorted sets: ids of ended jobs by the moment until which they are kept.
-    pub(super) done: String,
-    pub(super) dead: String,
+    pub(crate) done: String,
+    pub(crate) dead: String,
     /// Hash: unique key to the id of the unfinished job that has it.
-    pub(super) unique: String,
+    pub(crate) unique: String,
     /// Sets: ids of jobs that are gone; the two take turns.
-    pub(super) gone: [String; 2],
+    pub(crate) gone: [String; 2],
     /// Sorted set: nodes by the moment at which their lease ends.
-    pub(super) lease: String,
+    pub(crate) lease: String,
     /// Sorted set: nodes by the moment since which they have been in unbroken contact.
-    pub(super) since: String,
+    pub(crate) since: String,
     /// Hash: node to what it says about itself.
-    pub(super) nodes: String,
+    pub(crate) nodes: String,
     /// Sorted set: nodes with nothing to do, by their last look.
-    pub(super) idle: String,
+    pub(crate) idle: String,
     /// Channels, one per node: wakes.
-    pub(super) channel: String,
+    pub(crate) channel: String,
     /// Whether the last push of this process has found an idle node. Not a key, but known by queue as they are.
-    pub(super) idlers: AtomicBool,
+    pub(crate) idlers: AtomicBool,
 }
 
 impl QueueKeys {
-    pub(super) fn new(prefix: &str, queue: &str) -> Self {
+    pub(crate) fn new(prefix: &str, queue: &str) -> Self {
         let key = |what: &str| format!("{prefix}:queue:{{{queue}}}:{what}");
         QueueKeys {
             queue: queue.into(),
@@ -84,39 +84,39 @@ impl QueueKeys {
     }
 
     /// The channel on which a node is woken.
-    pub(super) fn channel_of(&self, node: NodeId) -> String {
+    pub(crate) fn channel_of(&self, node: NodeId) -> String {
         format!("{}{node}", self.channel)
     }
 }
 
 /// The keys that belong to no queue.
 #[derive(Debug)]
-pub(super) struct HallKeys {
-    pub(super) slot: u16,
+pub(crate) struct HallKeys {
+    pub(crate) slot: u16,
     /// Set: the names of all queues.
-    pub(super) queues: String,
+    pub(crate) queues: String,
     /// String: the format of everything under this prefix.
-    pub(super) format: String,
+    pub(crate) format: String,
     /// Hash: the last fence; how many slots a lock has; each hold.
-    pub(super) locks: String,
+    pub(crate) locks: String,
     /// Sorted set: the places in the lines before all locks, in their order.
-    pub(super) line: String,
+    pub(crate) line: String,
     /// Hash: owner and lock to its place in the line.
-    pub(super) places: String,
+    pub(crate) places: String,
     /// Sorted set: nodes by the moment until which they count as there.
-    pub(super) presence: String,
+    pub(crate) presence: String,
     /// Hash: node to what it says about itself.
-    pub(super) guests: String,
+    pub(crate) guests: String,
     /// Hash: connection to the node that holds it.
-    pub(super) connections: String,
+    pub(crate) connections: String,
     /// Channels, one per node, named after the key of presences: turns and messages.
-    pub(super) channel: String,
+    pub(crate) channel: String,
     /// The channel of all nodes.
-    pub(super) all: String,
+    pub(crate) all: String,
 }
 
 impl HallKeys {
-    pub(super) fn new(prefix: &str) -> Self {
+    pub(crate) fn new(prefix: &str) -> Self {
         const TAG: &str = "duly";
         let key = |what: &str| format!("{prefix}:hall:{{{TAG}}}:{what}");
         HallKeys {
@@ -135,7 +135,7 @@ impl HallKeys {
     }
 
     /// The channel on which a node hears what is said to it alone.
-    pub(super) fn channel_of(&self, node: NodeId) -> String {
+    pub(crate) fn channel_of(&self, node: NodeId) -> String {
         format!("{}{node}", self.channel)
     }
 }

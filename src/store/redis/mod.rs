@@ -8,8 +8,8 @@ mod claim;
 mod hall;
 mod health;
 mod hear;
-mod keys;
-mod link;
+pub(crate) mod keys;
+pub(crate) mod link;
 mod list;
 mod locks;
 mod look;
@@ -18,8 +18,8 @@ mod names;
 mod nodes;
 mod push;
 mod record;
-mod reply;
-mod script;
+pub(crate) mod reply;
+pub(crate) mod script;
 mod settle;
 mod url;
 
@@ -56,8 +56,8 @@ const LOOK_AFTER_MASTER: Duration = Duration::from_secs(2);
 
 /// A store on Redis or Valkey.
 pub(crate) struct Redis {
-    link: Arc<Link>,
-    options: Options,
+    pub(crate) link: Arc<Link>,
+    pub(crate) options: Options,
     prefix: String,
     hall: HallKeys,
     names: Arc<Names>,
@@ -88,7 +88,7 @@ struct Known {
 }
 
 /// A script with its keys; arguments follow.
-fn call(script: &Script, keys: &[&String]) -> Cmd {
+pub(crate) fn call(script: &Script, keys: &[&String]) -> Cmd {
     let mut cmd = redis::cmd("EVALSHA");
     cmd.arg(&script.sha).arg(keys.len());
     for key in keys {
@@ -135,7 +135,7 @@ impl Redis {
     }
 
     /// The keys of a queue.
-    fn keys(&self, queue: &str) -> Arc<QueueKeys> {
+    pub(crate) fn keys(&self, queue: &str) -> Arc<QueueKeys> {
         let mut known = self.known();
         if let Some(keys) = known.keys.get(queue) {
             return keys.clone();
@@ -146,13 +146,13 @@ impl Redis {
     }
 
     /// The keys of a queue that is about to get something: its name is put where others find it.
-    async fn register(&self, op: &'static str, queue: &str) -> Result<Arc<QueueKeys>> {
+    pub(crate) async fn register(&self, op: &'static str, queue: &str) -> Result<Arc<QueueKeys>> {
         self.names.put(op, queue, self.manual_now()).await?;
         Ok(self.keys(queue))
     }
 
     /// The names of all queues, sorted.
-    async fn queues(&self, op: &'static str) -> Result<Vec<String>> {
+    pub(crate) async fn queues(&self, op: &'static str) -> Result<Vec<String>> {
         let mut cmd = redis::cmd("SMEMBERS");
         cmd.arg(&self.hall.queues);
         let names = self.link.ask(op, Way::Door, self.hall.slot, &cmd).await?;
@@ -163,7 +163,7 @@ impl Redis {
     }
 
     /// The keys of a queue in which a node takes part from now on.
-    fn claiming(&self, node: NodeId, queue: &str) -> Arc<QueueKeys> {
+    pub(crate) fn claiming(&self, node: NodeId, queue: &str) -> Arc<QueueKeys> {
         let works = self.known().works.get(&node).is_some_and(|queues| queues.contains(queue));
         if !works {
             self.works(node, &[queue.to_owned()]);
@@ -184,7 +184,7 @@ impl Redis {
     }
 
     /// Notes whether a node may be on the idle list of a queue, and answers whether it may have been before.
-    fn swap_idle(&self, node: NodeId, queue: &str, idle: bool) -> bool {
+    pub(crate) fn swap_idle(&self, node: NodeId, queue: &str, idle: bool) -> bool {
         let (mut known, entry) = (self.known(), (node, queue.to_owned()));
         match idle {
             true => !known.idle.insert(entry),
@@ -212,7 +212,7 @@ impl Redis {
     }
 
     /// Sends what must not be lost: a script, or commands that go together; answers once as many replicas have it as should.
-    async fn deliver(
+    pub(crate) async fn deliver(
         &self,
         op: &'static str,
         keys: &QueueKeys,
@@ -226,12 +226,12 @@ impl Redis {
     }
 
     /// What scripts take as their first argument: empty, or the time that a test has set.
-    fn manual_now(&self) -> String {
+    pub(crate) fn manual_now(&self) -> String {
         if self.options.clock.is_manual() { self.options.clock.wall().to_string() } else { String::new() }
     }
 
     /// The store's time as far as we know it without asking: never later than it is.
-    fn now(&self) -> Micros {
+    pub(crate) fn now(&self) -> Micros {
         match self.options.clock.is_manual() {
             true => self.options.clock.wall(),
             false => Clock::system().since_boot() + self.ahead.load(Ordering::Relaxed),
@@ -239,7 +239,7 @@ impl Redis {
     }
 
     /// Takes a script's answer, and notes what time it says it is.
-    fn reply(&self, op: &'static str, value: Value) -> Result<Reply> {
+    pub(crate) fn reply(&self, op: &'static str, value: Value) -> Result<Reply> {
         let reply = Reply::new(op, value)?;
         self.tell_time(reply.now);
         Ok(reply)

@@ -4,11 +4,11 @@ use std::sync::LazyLock;
 
 /// A script and the digest under which a server keeps it.
 #[derive(Debug)]
-pub(super) struct Script {
+pub(crate) struct Script {
     #[cfg(test)]
     name: &'static str,
-    pub(super) code: String,
-    pub(super) sha: String,
+    pub(crate) code: String,
+    pub(crate) sha: String,
 }
 
 /// A part that several scripts include.
@@ -42,12 +42,12 @@ const PARTS: &[(&str, &str)] = &[
 
 macro_rules! scripts {
     ($($constant:ident $name:literal)*) => {
-        $(pub(super) static $constant: LazyLock<Script> =
-            LazyLock::new(|| Script::assemble($name, include_str!(concat!("lua/", $name, ".lua"))));)*
+        $(pub(crate) static $constant: LazyLock<Script> =
+            LazyLock::new(|| Script::assemble($name, include_str!(concat!("lua/", $name, ".lua")), &[]));)*
 
         /// All of them.
         #[cfg(test)]
-        pub(super) static ALL: &[&LazyLock<Script>] = &[$(&$constant),*];
+        pub(crate) static ALL: &[&LazyLock<Script>] = &[$(&$constant),*];
     };
 }
 
@@ -89,23 +89,23 @@ scripts! {
 
 impl Script {
     /// Whether it changes nothing.
-    pub(super) fn only_reads(&self) -> bool {
+    pub(crate) fn only_reads(&self) -> bool {
         self.code.starts_with("#!lua flags=no-writes")
     }
 
-    /// Puts each part in the place of the line that names it.
-    fn assemble(_name: &'static str, body: &str) -> Self {
+    /// Puts each part in the place of the line that names it: one of these, or one that the scripts here share.
+    pub(crate) fn assemble(_name: &'static str, body: &str, parts: &[(&str, &'static str)]) -> Self {
         let mut code = String::new();
         for line in body.lines() {
             match line.strip_prefix("-- include ") {
-                Some(names) => names.split(", ").for_each(|name| code.push_str(part(name))),
+                Some(names) => names.split(", ").for_each(|name| code.push_str(part(name, parts))),
                 None => {
                     code.push_str(line);
                     code.push('\n');
                 }
             }
         }
-        let sha = redis::Script::new(&code).get_hash().to_owned();
+        let sha = sha1(&code);
         Script {
             #[cfg(test)]
             name: _name,
@@ -115,8 +115,13 @@ impl Script {
     }
 }
 
-fn part(name: &str) -> &'static str {
-    PARTS.iter().find(|(known, _)| *known == name).map_or("error('no such part')\n", |(_, code)| code)
+/// The digest that servers know a script by, and that scripts can make of any text.
+pub(crate) fn sha1(text: &str) -> String {
+    redis::Script::new(text).get_hash().to_owned()
+}
+
+fn part(name: &str, own: &[(&str, &'static str)]) -> &'static str {
+    own.iter().chain(PARTS).find(|(known, _)| *known == name).map_or("error('no such part')\n", |(_, code)| code)
 }
 
 #[cfg(test)]
@@ -135,7 +140,7 @@ mod tests {
     #[test]
     fn scripts_look_as_far_as_the_contract_says() {
         use crate::store::{LINE_LOOK_MAX, LOCK_SLOTS_MAX};
-        assert!(part("line").contains(&format!("local LOOK = {LINE_LOOK_MAX}\n")));
-        assert!(part("stand").contains(&format!("local SLOTS = {LOCK_SLOTS_MAX}\n")));
+        assert!(part("line", &[]).contains(&format!("local LOOK = {LINE_LOOK_MAX}\n")));
+        assert!(part("stand", &[]).contains(&format!("local SLOTS = {LOCK_SLOTS_MAX}\n")));
     }
 }

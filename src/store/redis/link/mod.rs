@@ -26,7 +26,7 @@ use fault::Fault;
 pub(super) use fault::is_forbidden;
 use lane::{Lane, Listener, NoAnswer};
 use masters::{Nobody, Trouble};
-pub(super) use request::Confirm;
+pub(crate) use request::Confirm;
 use request::{Request, Tries, Unanswered};
 use slots::SlotMap;
 
@@ -39,7 +39,7 @@ const CONFIRMING_MAX: usize = 16;
 
 /// Which connection a request takes: none waits behind those of another kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// What users ask: pushes and looks.
     Door,
     /// Claims, settles, prunes.
@@ -52,7 +52,7 @@ pub(super) enum Way {
     Keep,
 }
 
-pub(super) struct Link {
+pub(crate) struct Link {
     place: Place,
     connector: Arc<Connector>,
     sentinels: Vec<Lane>,
@@ -115,13 +115,13 @@ impl Link {
     /// Runs a script on the server that has this slot.
     ///
     /// `Store` means that it was not carried out, `Unknown` that it may have been.
-    pub(super) async fn run(&self, op: &'static str, way: Way, slot: u16, script: &Script, cmd: &Cmd) -> Result<Value> {
+    pub(crate) async fn run(&self, op: &'static str, way: Way, slot: u16, script: &Script, cmd: &Cmd) -> Result<Value> {
         let request = Request { script: Some(script), idempotent: script.only_reads(), ..Request::of(cmd) };
         self.send(op, way, slot, &request).await
     }
 
     /// The same for a script that may be carried out twice.
-    pub(super) async fn repeat(
+    pub(crate) async fn repeat(
         &self,
         op: &'static str,
         way: Way,
@@ -133,12 +133,12 @@ impl Link {
     }
 
     /// The same for a plain command that may be carried out twice.
-    pub(super) async fn ask(&self, op: &'static str, way: Way, slot: u16, cmd: &Cmd) -> Result<Value> {
+    pub(crate) async fn ask(&self, op: &'static str, way: Way, slot: u16, cmd: &Cmd) -> Result<Value> {
         self.send(op, way, slot, &Request { idempotent: true, ..Request::of(cmd) }).await
     }
 
     /// The same for a plain command that may not.
-    pub(super) async fn tell(&self, op: &'static str, way: Way, slot: u16, cmd: &Cmd) -> Result<Value> {
+    pub(crate) async fn tell(&self, op: &'static str, way: Way, slot: u16, cmd: &Cmd) -> Result<Value> {
         self.send(op, way, slot, &Request::of(cmd)).await
     }
 
@@ -146,7 +146,7 @@ impl Link {
     /// and answers only when so many replicas have it too; else `Unknown`.
     ///
     /// A transaction cannot follow a slot that is just being moved: then it answers nothing, and nothing was carried out.
-    pub(super) async fn deliver(
+    pub(crate) async fn deliver(
         &self,
         op: &'static str,
         slot: u16,
