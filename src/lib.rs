@@ -36,6 +36,8 @@
 mod attempt;
 mod call;
 mod clock;
+#[cfg(feature = "redis")]
+mod compat;
 mod duly;
 mod error;
 mod event;

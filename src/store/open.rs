@@ -53,6 +53,10 @@ pub(crate) struct Options {
     /// What nodes sign messages with: the first signs, all of them check. Never in a URL.
     pub(crate) cluster_keys: Vec<String>,
     pub(crate) clock: Clock,
+    /// What the keys of another system begin with.
+    pub(crate) namespace: String,
+    /// Retries wait as long as that system lets them.
+    pub(crate) fourth_power: bool,
 }
 
 impl Default for Options {
@@ -70,6 +74,8 @@ impl Default for Options {
             sentinel_password: None,
             cluster_keys: Vec::new(),
             clock: Clock::system(),
+            namespace: String::new(),
+            fourth_power: false,
         }
     }
 }
@@ -81,6 +87,8 @@ pub(crate) enum Target {
     File(PathBuf),
     #[cfg(feature = "redis")]
     Redis(super::redis::Place),
+    #[cfg(feature = "redis")]
+    Sidekiq(super::redis::Place),
 }
 
 /// Opens the store that a URL names; its options stand over those given.
@@ -95,6 +103,8 @@ async fn open_target(target: Target, options: &Options) -> Result<Arc<dyn Store>
         #[cfg(feature = "redis")]
         // Boxed: its type is too deep to become a part of every caller's.
         Target::Redis(place) => Ok(Arc::new(Box::pin(super::redis::Redis::open(place, options)).await?)),
+        #[cfg(feature = "redis")]
+        Target::Sidekiq(place) => Ok(Arc::new(Box::pin(crate::compat::sidekiq::Sidekiq::open(place, options)).await?)),
         local => open_local(local, options.clone()).await,
     }
 }
@@ -148,6 +158,8 @@ impl fmt::Display for StoreUrl {
             Target::File(path) => write!(f, "{}", path.display())?,
             #[cfg(feature = "redis")]
             Target::Redis(place) => write!(f, "{place:?}")?,
+            #[cfg(feature = "redis")]
+            Target::Sidekiq(place) => f.write_str(&crate::compat::sidekiq::shown(place))?,
         }
         if !self.options.is_empty() {
             write!(f, "?{}", self.options)?;
@@ -181,6 +193,7 @@ pub(crate) fn parse(url: &str, options: Options) -> Result<(Target, Options)> {
 
 fn parse_parts(place: &str, query: &str, mut options: Options) -> Result<(Target, Options)> {
     let target = parse_target(place)?;
+    target.adapt(&mut options);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         match set(&mut options, name, value)? {
@@ -199,6 +212,19 @@ fn parse_parts(place: &str, query: &str, mut options: Options) -> Result<(Target
 }
 
 impl Target {
+    /// Where others keep jobs too, their habits are the default.
+    #[cfg_attr(not(feature = "redis"), allow(clippy::unused_self, reason = "all others are on a server"))]
+    fn adapt(&self, _options: &mut Options) {
+        #[cfg(feature = "redis")]
+        if matches!(self, Target::Sidekiq(_)) {
+            _options.fourth_power = true;
+            // Nothing is left of a done job, unless somebody wants it to.
+            if _options.keep == KEEP {
+                _options.keep = Duration::ZERO;
+            }
+        }
+    }
+
     fn is_server(&self) -> bool {
         !matches!(self, Target::Memory | Target::File(_))
     }
@@ -208,6 +234,10 @@ fn parse_target(place: &str) -> Result<Target> {
     #[cfg(feature = "redis")]
     if let Some(place) = super::redis::Place::parse(place)? {
         return Ok(Target::Redis(place));
+    }
+    #[cfg(feature = "redis")]
+    if let Some(place) = crate::compat::sidekiq::place(place)? {
+        return Ok(Target::Sidekiq(place));
     }
     let path = match place.split_once(':') {
         Some(("sqlite", rest)) => rest.strip_prefix("//").unwrap_or(rest),
@@ -250,12 +280,12 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<Known> {
             };
             return Ok(Known::InFiles);
         }
-        "prefix" | "replicas" | "allow_data_loss" | "ca" | "sentinel_password" => {
+        "prefix" | "namespace" | "replicas" | "allow_data_loss" | "ca" | "sentinel_password" => {
             set_server(options, name, value)?;
             return Ok(Known::OnServers);
         }
         _ => {
-            let known = "durability, lease, keep, keep_dead, remember; on servers prefix, replicas, allow_data_loss, ca, sentinel_password";
+            let known = "durability, lease, keep, keep_dead, remember; on servers prefix, namespace (of Sidekiq), replicas, allow_data_loss, ca, sentinel_password";
             return Err(Error::invalid("store", format!("has no option {name:?}; it has {known}")));
         }
     }
@@ -265,6 +295,7 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<Known> {
 fn set_server(options: &mut Options, name: &str, value: &str) -> Result<()> {
     match name {
         "prefix" => options.prefix = value.to_owned(),
+        "namespace" => options.namespace = value.to_owned(),
         "replicas" => {
             let wrong = |_| Error::invalid("replicas", format!("{value:?} is not a number"));
             options.replicas = value.parse().map_err(wrong)?;
@@ -289,6 +320,9 @@ pub(crate) fn check(options: &Options) -> Result<()> {
     }
     // A brace would change which part of a key says where a Cluster keeps it.
     check_name("prefix", &options.prefix)?;
+    if !options.namespace.is_empty() {
+        check_name("namespace", &options.namespace)?;
+    }
     Ok(())
 }
 

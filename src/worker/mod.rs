@@ -92,6 +92,7 @@ impl Settings {
 
 impl Worker {
     pub(crate) fn new(duly: Duly) -> Self {
+        let fourth_power = duly.options.fourth_power;
         Worker {
             duly,
             lanes: Vec::new(),
@@ -99,7 +100,7 @@ impl Worker {
             concurrency: None,
             handlers: Handlers::default(),
             retries: HashMap::new(),
-            retry: Retry::default(),
+            retry: if fourth_power { Retry::fourth_power() } else { Retry::default() },
             state: States::new(),
             grace: GRACE,
             max_crashes: MAX_CRASHES,

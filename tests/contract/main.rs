@@ -12,6 +12,8 @@ mod push;
 #[path = "../support/servers/mod.rs"]
 mod servers;
 mod settle;
+#[cfg(feature = "redis")]
+mod skipped;
 mod support;
 mod unique;
 mod wake;
@@ -47,6 +49,18 @@ macro_rules! contract {
             #[tokio::test]
             async fn $case() { crate::$chapter::$case(crate::support::TestStore::on(crate::servers::sentinel().url()).await).await }
         )*)* }
+        #[cfg(feature = "redis")]
+        mod on_sidekiq { $($(
+            #[tokio::test]
+            async fn $case() {
+                if crate::skipped::on_sidekiq(stringify!($case)) {
+                    return;
+                }
+                crate::$chapter::$case(crate::support::TestStore::on_sidekiq(crate::servers::redis().url()).await).await
+            }
+        )*)* }
+        #[cfg(feature = "redis")]
+        const CASES: &[&str] = &[$($(stringify!($case)),*),*];
     };
 }
 

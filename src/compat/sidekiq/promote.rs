@@ -1,0 +1,75 @@
+//! Promote: what has fallen due goes from the retries and the schedule into its queue.
+//!
+//! The entries are read, written anew with the moment they became ready, and moved by one script per queue, each only if it is
+//! still in its set: whoever else promotes, Ruby's pollers included, no entry is lost between the two or doubled.
+
+use super::scripts::{DISCARD, PROMOTE};
+use super::{Sidekiq, entry, told};
+use crate::clock::Micros;
+use crate::error::{Error, Result};
+use crate::store::redis::call;
+use crate::store::redis::link::Way;
+
+/// An entry as it is in its set, and as it will be elsewhere.
+type Change = (Vec<u8>, String);
+
+/// Moves up to so many entries that are due at this moment. Answers whether there may be more.
+///
+/// A queue that takes nothing, because somebody uses its key in another way, holds up no other.
+pub(super) async fn promote(store: &Sidekiq, now: Micros, most: usize) -> Result<bool> {
+    let mut left = most;
+    for set in [&store.keys.retry, &store.keys.schedule] {
+        let mut cmd = redis::cmd("ZRANGE");
+        cmd.arg(set).arg("-inf").arg(format!("{:.6}", now as f64 / 1e6)).arg("BYSCORE").arg("LIMIT").arg(0).arg(left);
+        let due: Vec<Vec<u8>> = told("claim", store.redis.link.ask("claim", Way::Work, 0, &cmd).await?)?;
+        left = left.saturating_sub(due.len());
+        let mut queues: Vec<(String, Vec<Change>)> = Vec::new();
+        let mut unreadable = Vec::new();
+        for bytes in due {
+            let queue = entry::queue_of(&bytes);
+            match entry::promoted(&bytes, now) {
+                Ok(new) => match queues.iter_mut().find(|(name, _)| *name == queue) {
+                    Some((_, of_queue)) => of_queue.push((bytes, new)),
+                    None => queues.push((queue, vec![(bytes, new)])),
+                },
+                Err(why) => {
+                    let new = entry::unreadable(&queue, &bytes, &why, now);
+                    unreadable.push((bytes, new));
+                }
+            }
+        }
+        for (queue, entries) in queues {
+            match into_queue(store, set, &queue, &entries).await {
+                Err(Error::Store { reason, .. }) => {
+                    tracing::warn!(queue, reason, "due jobs cannot go into their queue")
+                }
+                other => other?,
+            }
+        }
+        discard(store, set, &unreadable).await?;
+    }
+    Ok(left == 0)
+}
+
+async fn into_queue(store: &Sidekiq, set: &String, queue: &str, entries: &[Change]) -> Result<()> {
+    let (keys, list) = (store.redis.keys(queue), store.keys.queue(queue));
+    let mut cmd = call(&PROMOTE, &[set, &store.keys.queues, &list, &keys.idle]);
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(queue);
+    for (old, new) in entries {
+        cmd.arg(&old[..]).arg(new);
+    }
+    store.run("claim", Way::Work, &PROMOTE, &cmd).await.map(drop)
+}
+
+async fn discard(store: &Sidekiq, set: &String, entries: &[Change]) -> Result<()> {
+    if entries.is_empty() {
+        return Ok(());
+    }
+    tracing::warn!(entries = entries.len(), set, "entries that are no jobs: they are among the dead now");
+    let mut cmd = call(&DISCARD, &[set, &store.keys.dead]);
+    cmd.arg(store.manual_now());
+    for (old, new) in entries {
+        cmd.arg(&old[..]).arg(new);
+    }
+    store.run("claim", Way::Work, &DISCARD, &cmd).await.map(drop)
+}

@@ -1,0 +1,52 @@
+//! The scripts on Sidekiq's keys, put together from the parts of the Redis store and a few of their own.
+
+use std::sync::LazyLock;
+
+use crate::store::redis::script::Script;
+
+const PARTS: &[(&str, &str)] = &[
+    ("score", include_str!("lua/part/score.lua")),
+    ("foreign", include_str!("lua/part/foreign.lua")),
+    ("bury", include_str!("lua/part/bury.lua")),
+    ("chunks", include_str!("lua/part/chunks.lua")),
+    ("pick", include_str!("lua/part/pick.lua")),
+    ("outcomes", include_str!("lua/part/outcomes.lua")),
+];
+
+macro_rules! scripts {
+    ($($constant:ident $name:literal)*) => {
+        $(pub(super) static $constant: LazyLock<Script> =
+            LazyLock::new(|| Script::assemble($name, include_str!(concat!("lua/", $name, ".lua")), PARTS));)*
+
+        #[cfg(test)]
+        static ALL: &[&LazyLock<Script>] = &[$(&$constant),*];
+    };
+}
+
+scripts! {
+    PUSH "push"
+    CLAIM "claim"
+    STEP_BACK "step_back"
+    TAKE_BACK "take_back"
+    PROMOTE "promote"
+    DISCARD "discard"
+    SETTLE "settle"
+    SHIFT "shift"
+    MOVE_IN "move_in"
+    COUNTS "counts"
+    PRUNE "prune"
+    PROCESS "process"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_script_is_whole() {
+        for script in ALL {
+            assert!(script.code.starts_with("#!lua"), "says how it is to be run");
+            assert!(!script.code.contains("no such part") && !script.code.contains("-- include"), "{}", script.code);
+        }
+    }
+}
