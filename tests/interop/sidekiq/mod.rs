@@ -1,0 +1,8 @@
+//! The real Sidekiq of Debian, and duly on the same Redis.
+
+mod child;
+mod entries;
+mod faults;
+mod shared;
+mod support;
+mod web;
