@@ -37,7 +37,7 @@ mod attempt;
 mod call;
 mod clock;
 #[cfg(feature = "redis")]
-mod compat;
+pub mod compat;
 mod duly;
 mod error;
 mod event;
@@ -98,4 +98,10 @@ mod documents {
     struct Locks;
     #[doc = include_str!("../docs/guide/calls.md")]
     struct Calls;
+    #[cfg(feature = "redis")]
+    #[doc = include_str!("../docs/guide/interop.md")]
+    struct Interop;
+    #[cfg(feature = "redis")]
+    #[doc = include_str!("../docs/from/actionhero.md")]
+    struct ActionHero;
 }

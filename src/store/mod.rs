@@ -30,6 +30,8 @@ pub use hall::{
 };
 pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
 pub use open::{Durability, StoreUrl, duration};
+#[cfg(feature = "redis")]
+pub(crate) use open::{KEEP, Target, parse};
 pub(crate) use open::{Options, open, place_of};
 
 /// Most jobs in one claim.

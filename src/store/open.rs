@@ -53,9 +53,9 @@ pub(crate) struct Options {
     /// What nodes sign messages with: the first signs, all of them check. Never in a URL.
     pub(crate) cluster_keys: Vec<String>,
     pub(crate) clock: Clock,
-    /// What the keys of another system begin with.
-    pub(crate) namespace: String,
-    /// Retries wait as long as that system lets them.
+    /// Options of a URL that only one system of others has, by name.
+    pub(crate) foreign: Vec<(String, String)>,
+    /// Retries wait as long as such a system lets them.
     pub(crate) fourth_power: bool,
 }
 
@@ -74,7 +74,7 @@ impl Default for Options {
             sentinel_password: None,
             cluster_keys: Vec::new(),
             clock: Clock::system(),
-            namespace: String::new(),
+            foreign: Vec::new(),
             fourth_power: false,
         }
     }
@@ -87,8 +87,9 @@ pub(crate) enum Target {
     File(PathBuf),
     #[cfg(feature = "redis")]
     Redis(super::redis::Place),
+    /// On the keys of another system.
     #[cfg(feature = "redis")]
-    Sidekiq(super::redis::Place),
+    Foreign(crate::compat::System, super::redis::Place),
 }
 
 /// Opens the store that a URL names; its options stand over those given.
@@ -104,7 +105,7 @@ async fn open_target(target: Target, options: &Options) -> Result<Arc<dyn Store>
         // Boxed: its type is too deep to become a part of every caller's.
         Target::Redis(place) => Ok(Arc::new(Box::pin(super::redis::Redis::open(place, options)).await?)),
         #[cfg(feature = "redis")]
-        Target::Sidekiq(place) => Ok(Arc::new(Box::pin(crate::compat::sidekiq::Sidekiq::open(place, options)).await?)),
+        Target::Foreign(system, place) => system.open(place, options).await,
         local => open_local(local, options.clone()).await,
     }
 }
@@ -159,7 +160,7 @@ impl fmt::Display for StoreUrl {
             #[cfg(feature = "redis")]
             Target::Redis(place) => write!(f, "{place:?}")?,
             #[cfg(feature = "redis")]
-            Target::Sidekiq(place) => f.write_str(&crate::compat::sidekiq::shown(place))?,
+            Target::Foreign(system, place) => f.write_str(&system.shown(place))?,
         }
         if !self.options.is_empty() {
             write!(f, "?{}", self.options)?;
@@ -196,6 +197,10 @@ fn parse_parts(place: &str, query: &str, mut options: Options) -> Result<(Target
     target.adapt(&mut options);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if target.takes(name) {
+            options.foreign.push((name.to_owned(), value.to_owned()));
+            continue;
+        }
         match set(&mut options, name, value)? {
             Known::Everywhere => {}
             Known::OnServers if target.is_server() => {}
@@ -216,13 +221,19 @@ impl Target {
     #[cfg_attr(not(feature = "redis"), allow(clippy::unused_self, reason = "all others are on a server"))]
     fn adapt(&self, _options: &mut Options) {
         #[cfg(feature = "redis")]
-        if matches!(self, Target::Sidekiq(_)) {
-            _options.fourth_power = true;
-            // Nothing is left of a done job, unless somebody wants it to.
-            if _options.keep == KEEP {
-                _options.keep = Duration::ZERO;
-            }
+        if let Target::Foreign(system, _) = self {
+            system.adapt(_options);
         }
+    }
+
+    /// Whether this is an option that only the system has whose keys are named.
+    #[cfg_attr(not(feature = "redis"), allow(clippy::unused_self, reason = "all others are on a server"))]
+    fn takes(&self, _option: &str) -> bool {
+        #[cfg(feature = "redis")]
+        if let Target::Foreign(system, _) = self {
+            return system.takes(_option);
+        }
+        false
     }
 
     fn is_server(&self) -> bool {
@@ -236,8 +247,8 @@ fn parse_target(place: &str) -> Result<Target> {
         return Ok(Target::Redis(place));
     }
     #[cfg(feature = "redis")]
-    if let Some(place) = crate::compat::sidekiq::place(place)? {
-        return Ok(Target::Sidekiq(place));
+    if let Some((system, place)) = crate::compat::System::parse(place)? {
+        return Ok(Target::Foreign(system, place));
     }
     let path = match place.split_once(':') {
         Some(("sqlite", rest)) => rest.strip_prefix("//").unwrap_or(rest),
@@ -280,12 +291,12 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<Known> {
             };
             return Ok(Known::InFiles);
         }
-        "prefix" | "namespace" | "replicas" | "allow_data_loss" | "ca" | "sentinel_password" => {
+        "prefix" | "replicas" | "allow_data_loss" | "ca" | "sentinel_password" => {
             set_server(options, name, value)?;
             return Ok(Known::OnServers);
         }
         _ => {
-            let known = "durability, lease, keep, keep_dead, remember; on servers prefix, namespace (of Sidekiq), replicas, allow_data_loss, ca, sentinel_password";
+            let known = "durability, lease, keep, keep_dead, remember; on servers prefix, replicas, allow_data_loss, ca, sentinel_password";
             return Err(Error::invalid("store", format!("has no option {name:?}; it has {known}")));
         }
     }
@@ -295,7 +306,6 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<Known> {
 fn set_server(options: &mut Options, name: &str, value: &str) -> Result<()> {
     match name {
         "prefix" => options.prefix = value.to_owned(),
-        "namespace" => options.namespace = value.to_owned(),
         "replicas" => {
             let wrong = |_| Error::invalid("replicas", format!("{value:?} is not a number"));
             options.replicas = value.parse().map_err(wrong)?;
@@ -320,9 +330,6 @@ pub(crate) fn check(options: &Options) -> Result<()> {
     }
     // A brace would change which part of a key says where a Cluster keeps it.
     check_name("prefix", &options.prefix)?;
-    if !options.namespace.is_empty() {
-        check_name("namespace", &options.namespace)?;
-    }
     Ok(())
 }
 

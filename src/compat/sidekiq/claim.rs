@@ -10,10 +10,7 @@ use crate::clock::{Micros, from_micros, micros};
 use crate::error::Result;
 use crate::job::{Fence, Held};
 use crate::node::NodeId;
-use crate::store::redis::call;
-use crate::store::redis::keys::QueueKeys;
-use crate::store::redis::link::Way;
-use crate::store::redis::reply::Reply;
+use crate::store::redis::{QueueKeys, Reply, Way, call};
 use crate::store::{CLAIM_MAX, Claim, Claimed, PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX};
 
 /// A push by Ruby wakes nobody: a node with nothing to do looks again so soon, and less and less often.
@@ -95,7 +92,7 @@ async fn ask(
     let all = [&keys.conf, &keys.lease, &keys.since, &held, &list, schedule, retry, keys::crashes(keys), &keys.idle];
     let mut cmd = call(&CLAIM, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(max);
-    cmd.arg(micros(store.redis.options.lease)).arg(u8::from(store.redis.swap_idle(node, &keys.queue, true)));
+    cmd.arg(micros(store.redis.options().lease)).arg(u8::from(store.redis.swap_idle(node, &keys.queue, true)));
     cmd.arg(u8::from(whatever_is_due)).arg(u8::from(kinds.is_none()));
     for kind in kinds.unwrap_or_default() {
         cmd.arg(kind);
@@ -121,7 +118,7 @@ fn next_look(
     has_room: bool,
     found: bool,
 ) -> Option<Duration> {
-    if store.redis.options.clock.is_manual() {
+    if store.redis.options().clock.is_manual() {
         return due;
     }
     let mut known = store.known();
@@ -188,7 +185,7 @@ async fn take_back(store: &Sidekiq, node: NodeId, suspect: NodeId, keys: &QueueK
     let all = [&keys.conf, &keys.lease, &keys.since, &keys.idle, &keys.nodes, &held, &list, keys::crashes(keys)];
     let mut cmd = call(&TAKE_BACK, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(suspect.to_string());
-    cmd.arg(micros(store.redis.options.lease)).arg(TAKE_BACK_MAX);
+    cmd.arg(micros(store.redis.options().lease)).arg(TAKE_BACK_MAX);
     let mut reply = store.run("claim", Way::Work, &TAKE_BACK, &cmd).await?;
     let (taken, left) = (reply.int()?, reply.int()?);
     Ok((usize::try_from(taken).unwrap_or(0), left > 0))

@@ -6,8 +6,7 @@ use super::Sidekiq;
 use super::find::{self, Set};
 use super::scripts::COUNTS;
 use crate::error::Result;
-use crate::store::redis::call;
-use crate::store::redis::link::Way;
+use crate::store::redis::{Way, call};
 use crate::store::{Moving, QueueCounts};
 
 /// Entries of a set read at a time.

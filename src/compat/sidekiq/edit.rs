@@ -11,8 +11,7 @@ use crate::job::JobId;
 use crate::node::NodeId;
 use crate::push::Due;
 use crate::store::Moved;
-use crate::store::redis::call;
-use crate::store::redis::link::Way;
+use crate::store::redis::{Way, call};
 
 /// How often a job is looked for again that was gone when it should be moved.
 const TRIES_MAX: usize = 3;
@@ -95,7 +94,7 @@ pub(super) fn begin(
     };
     let [g1, g2] = &keys.gone;
     let mut cmd = call(&SHIFT, &[&keys.conf, source, target, g1, g2, &keys.idle, &store.keys.queues, &keys.job]);
-    cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(store.redis.options.remember));
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(store.redis.options().remember));
     cmd.arg(mover.map(|mover| mover.to_string()).unwrap_or_default()).arg(kind).arg(goal).arg(due).arg(queue);
     cmd
 }

@@ -10,10 +10,7 @@ use crate::clock::{Micros, from_micros, micros};
 use crate::error::{Error, Result};
 use crate::job::{Fence, JobId, Record, State};
 use crate::node::NodeId;
-use crate::store::redis::call;
-use crate::store::redis::keys::QueueKeys;
-use crate::store::redis::link::Way;
-use crate::store::redis::script::sha1;
+use crate::store::redis::{QueueKeys, Way, call, sha1};
 
 /// Entries read at a time.
 const STEP: usize = 500;
@@ -317,7 +314,7 @@ pub(super) async fn held(store: &Sidekiq, op: &'static str, keys: &QueueKeys, no
     for node in nodes {
         let mut cmd = redis::cmd("HGETALL");
         cmd.arg(keys::held_by(keys, node));
-        let entries: Vec<(String, Vec<u8>)> = told(op, store.redis.link.ask(op, Way::Work, 0, &cmd).await?)?;
+        let entries: Vec<(String, Vec<u8>)> = told(op, store.redis.ask(op, Way::Work, 0, &cmd).await?)?;
         let Ok(node) = node.parse::<NodeId>() else {
             continue;
         };

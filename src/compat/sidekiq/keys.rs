@@ -2,7 +2,7 @@
 
 use crate::clock::{Micros, from_micros};
 use crate::node::{self, NodeId};
-use crate::store::redis::keys::QueueKeys;
+use crate::store::redis::QueueKeys;
 
 /// Sidekiq's keys. With a namespace, as the gem `redis-namespace` gave to Sidekiq 6 and older, each begins with it.
 pub(super) struct Keys {

@@ -33,15 +33,13 @@ use redis::{Cmd, Value};
 use tokio::sync::mpsc;
 
 use self::keys::Keys;
+use super::option;
 use crate::clock::Micros;
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
-use crate::push::{Due, Push, Pushed};
-use crate::store::redis::link::Way;
-use crate::store::redis::reply::Reply;
-use crate::store::redis::script::Script;
-use crate::store::redis::{Place, Redis};
+use crate::push::{Due, Push, Pushed, check_name};
+use crate::store::redis::{Place, Redis, Reply, Script, Way};
 use crate::store::{
     Attended, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn,
     Moved, MovedIn, Options, Page, QueueCounts, Store, To, Wake,
@@ -50,29 +48,8 @@ use crate::store::{
 /// What our own keys beside Sidekiq's begin with, behind the prefix of the URL.
 const OWN: &str = "sidekiq";
 
-/// Where a Sidekiq is, if the URL names one: `sidekiq://` as `redis://`, `sidekiqs://` as `rediss://`, also `+sentinel`.
-pub(crate) fn place(url: &str) -> Result<Option<Place>> {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return Ok(None);
-    };
-    let (base, shape) = scheme.split_once('+').map_or((scheme, None), |(base, shape)| (base, Some(shape)));
-    let base = match base {
-        "sidekiq" => "redis",
-        "sidekiqs" => "rediss",
-        _ => return Ok(None),
-    };
-    match shape {
-        None => Place::parse(&format!("{base}://{rest}")),
-        Some("cluster") => Err(Error::invalid("store", "is a Cluster, and Sidekiq does not run on one")),
-        Some(shape) => Place::parse(&format!("{base}+{shape}://{rest}")),
-    }
-}
-
-/// Such a place as a URL for people.
-pub(crate) fn shown(place: &Place) -> String {
-    let url = format!("{place:?}");
-    url.strip_prefix("redis").map_or_else(|| url.clone(), |rest| format!("sidekiq{rest}"))
-}
+/// Options of its URL.
+pub(super) const OPTIONS: &[&str] = &["namespace"];
 
 /// A store on Sidekiq's keys.
 pub(crate) struct Sidekiq {
@@ -106,13 +83,17 @@ struct Kept {
 
 impl Sidekiq {
     pub(crate) async fn open(place: Place, options: &Options) -> Result<Self> {
+        let namespace = option(&options.foreign, "namespace").unwrap_or_default();
         let mut own = options.clone();
-        own.prefix = match options.namespace.as_str() {
+        own.prefix = match namespace {
             "" => format!("{}:{OWN}", options.prefix),
-            namespace => format!("{}:{OWN}:{namespace}", options.prefix),
+            namespace => {
+                check_name("namespace", namespace)?;
+                format!("{}:{OWN}:{namespace}", options.prefix)
+            }
         };
         let redis = Box::pin(Redis::open(place, &own)).await?;
-        Ok(Sidekiq { redis, keys: Keys::new(&options.namespace), known: Mutex::default() })
+        Ok(Sidekiq { redis, keys: Keys::new(namespace), known: Mutex::default() })
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -129,13 +110,12 @@ impl Sidekiq {
 
     /// Runs a script once.
     async fn run(&self, op: &'static str, way: Way, script: &Script, cmd: &Cmd) -> Result<Reply> {
-        let value = self.redis.link.run(op, way, 0, script, cmd).await?;
-        self.redis.reply(op, value)
+        self.redis.run(op, way, 0, script, cmd).await
     }
 
     /// Asks something that changes nothing.
     async fn ask(&self, op: &'static str, cmd: &Cmd) -> Result<Value> {
-        self.redis.link.ask(op, Way::Door, 0, cmd).await
+        self.redis.ask(op, Way::Door, 0, cmd).await
     }
 
     /// The names of all queues: Sidekiq's, and those that only nodes of ours know yet.
@@ -171,6 +151,10 @@ impl crate::store::sealed::Sealed for Sidekiq {}
 
 #[async_trait]
 impl Store for Sidekiq {
+    fn home(&self) -> Option<tokio::runtime::Handle> {
+        Store::home(&self.redis)
+    }
+
     async fn push(&self, jobs: Vec<Push>) -> Result<Vec<Pushed>> {
         push::push(self, jobs).await
     }
@@ -296,20 +280,5 @@ impl Store for Sidekiq {
         health.facts.push(("format".into(), "Sidekiq's keys and JSON".into()));
         health.acl = health.acl.map(|own| self.keys.rules(&own));
         Ok(health)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn urls_go_by_their_scheme() {
-        let url = |url: &str| shown(&place(url).expect("good").expect("one of ours"));
-        assert_eq!(url("sidekiq://me:secret@h/3"), "sidekiq://h:6379/3");
-        assert_eq!(url("sidekiqs://h"), "sidekiqs://h:6379");
-        assert_eq!(url("sidekiq+sentinel://a,b/m"), "sidekiq+sentinel://a:26379,b:26379/m");
-        assert!(place("redis://h").expect("good").is_none());
-        assert!(place("sidekiq+cluster://h").expect_err("refused").to_string().contains("does not run on one"));
     }
 }

@@ -10,8 +10,7 @@ use crate::clock::{micros, to_micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Priority, Record, State};
 use crate::node::NodeId;
-use crate::store::redis::call;
-use crate::store::redis::link::Way;
+use crate::store::redis::{Way, call};
 use crate::store::{MoveIn, MovedIn};
 
 /// `move_in` of the contract.
@@ -40,7 +39,7 @@ pub(super) async fn move_in(store: &Sidekiq, batch: &MoveIn) -> Result<MovedIn> 
     let note = |note: &Option<String>| note.clone().unwrap_or_default();
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(format!("note:{}", batch.marker.begun_by));
     cmd.arg(note(&batch.marker.was)).arg(note(&batch.marker.is)).arg(format!("{:016}", batch.fence.0));
-    cmd.arg(&batch.queue).arg(micros(store.redis.options.remember));
+    cmd.arg(&batch.queue).arg(micros(store.redis.options().remember));
     for record in &*batch.jobs {
         check(record)?;
         let (place, moment) = arrival(record);

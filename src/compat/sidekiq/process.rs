@@ -6,8 +6,7 @@ use super::scripts::PROCESS;
 use crate::clock::{self, Micros};
 use crate::error::Result;
 use crate::node::{self, Node, NodeId};
-use crate::store::redis::call;
-use crate::store::redis::link::Way;
+use crate::store::redis::{Way, call};
 use crate::store::{Beaten, Store};
 
 /// How often it is written what a node runs, if that is more than a few; else with every beat.
@@ -134,8 +133,8 @@ pub(super) async fn leave(store: &Sidekiq, node: NodeId) -> Result<()> {
     let [record, work, workers, signals] = store.keys.process(&identity);
     let mut cmd = redis::cmd("SREM");
     cmd.arg(&store.keys.processes).arg(identity);
-    store.redis.link.ask("leave", Way::Beat, 0, &cmd).await?;
+    store.redis.ask("leave", Way::Beat, 0, &cmd).await?;
     let mut cmd = redis::cmd("UNLINK");
     cmd.arg(record).arg(work).arg(workers).arg(signals);
-    store.redis.link.ask("leave", Way::Beat, 0, &cmd).await.map(drop)
+    store.redis.ask("leave", Way::Beat, 0, &cmd).await.map(drop)
 }

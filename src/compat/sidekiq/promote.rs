@@ -7,8 +7,7 @@ use super::scripts::{DISCARD, PROMOTE};
 use super::{Sidekiq, entry, told};
 use crate::clock::Micros;
 use crate::error::{Error, Result};
-use crate::store::redis::call;
-use crate::store::redis::link::Way;
+use crate::store::redis::{Way, call};
 
 /// An entry as it is in its set, and as it will be elsewhere.
 type Change = (Vec<u8>, String);
@@ -21,7 +20,7 @@ pub(super) async fn promote(store: &Sidekiq, now: Micros, most: usize) -> Result
     for set in [&store.keys.retry, &store.keys.schedule] {
         let mut cmd = redis::cmd("ZRANGE");
         cmd.arg(set).arg("-inf").arg(format!("{:.6}", now as f64 / 1e6)).arg("BYSCORE").arg("LIMIT").arg(0).arg(left);
-        let due: Vec<Vec<u8>> = told("claim", store.redis.link.ask("claim", Way::Work, 0, &cmd).await?)?;
+        let due: Vec<Vec<u8>> = told("claim", store.redis.ask("claim", Way::Work, 0, &cmd).await?)?;
         left = left.saturating_sub(due.len());
         let mut queues: Vec<(String, Vec<Change>)> = Vec::new();
         let mut unreadable = Vec::new();

@@ -8,8 +8,7 @@ use crate::clock::{Micros, micros, to_micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Priority};
 use crate::push::{Due, Push, Pushed};
-use crate::store::redis::call;
-use crate::store::redis::reply::Reply;
+use crate::store::redis::{Reply, call};
 
 /// How often a push is sent again whose answer was lost.
 const RESENDS_MAX: usize = 3;
@@ -86,7 +85,7 @@ async fn send(store: &Sidekiq, queue: &str, ready: &[Ready], chosen: bool) -> Re
     let mut lost = false;
     for _ in 0..RESENDS_MAX {
         match send_once(store, queue, ready, chosen || lost).await {
-            Err(Error::Unknown { source, .. }) if store.redis.options.replicas == 0 => {
+            Err(Error::Unknown { source, .. }) if store.redis.options().replicas == 0 => {
                 tracing::debug!(?source, "the answer to a push was lost; it is sent again");
                 lost = true;
             }
@@ -101,7 +100,7 @@ async fn send_once(store: &Sidekiq, queue: &str, ready: &[Ready], look: bool) ->
     let (list, [g1, g2]) = (store.keys.queue(queue), &keys.gone);
     let all = [&keys.conf, &store.keys.queues, &list, &store.keys.schedule, g1, g2, &keys.idle];
     let mut cmd = call(&PUSH, &all);
-    cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(store.redis.options.remember)).arg(queue);
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(store.redis.options().remember)).arg(queue);
     cmd.arg(u8::from(look)).arg(ready.iter().filter(|one| one.due.is_none()).count());
     for one in ready.iter().filter(|one| one.due.is_none()) {
         cmd.arg(one.id.as_bytes()).arg(&one.entry);

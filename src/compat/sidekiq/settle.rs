@@ -12,9 +12,7 @@ use crate::clock::micros;
 use crate::error::Result;
 use crate::job::{Fence, JobId, Outcome};
 use crate::node::NodeId;
-use crate::store::redis::call;
-use crate::store::redis::keys::QueueKeys;
-use crate::store::redis::link::Way;
+use crate::store::redis::{QueueKeys, Way, call};
 use crate::store::{End, PRUNE_MAX};
 
 /// `settle` of the contract: one step per queue.
@@ -97,7 +95,7 @@ fn begin(store: &Sidekiq, keys: &QueueKeys, node: NodeId, plain: usize, ids: usi
         &failed_day,
     ];
     let mut cmd = call(&SETTLE, &all);
-    cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.redis.options.remember));
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.redis.options().remember));
     cmd.arg(plain).arg(ids);
     cmd
 }
@@ -142,7 +140,7 @@ async fn entry_of(store: &Sidekiq, node: NodeId, keys: &QueueKeys, end: &End) ->
     }
     let mut cmd = redis::cmd("HGET");
     cmd.arg(keys::held(keys, node)).arg(field(end.fence, end.place));
-    let entry: Option<Vec<u8>> = told("settle", store.redis.link.ask("settle", Way::Work, 0, &cmd).await?)?;
+    let entry: Option<Vec<u8>> = told("settle", store.redis.ask("settle", Way::Work, 0, &cmd).await?)?;
     Ok(entry.unwrap_or_default().into())
 }
 
@@ -166,7 +164,7 @@ pub(super) async fn prune(store: &Sidekiq, queue: &str, done_max: usize) -> Resu
     let keys = store.redis.keys(queue);
     let [g1, g2] = &keys.gone;
     let mut cmd = call(&PRUNE, &[&keys.job, &keys.done, &store.keys.dead, &keys.conf, g1, g2]);
-    cmd.arg(store.manual_now()).arg(done_max).arg(PRUNE_MAX).arg(micros(store.redis.options.remember));
+    cmd.arg(store.manual_now()).arg(done_max).arg(PRUNE_MAX).arg(micros(store.redis.options().remember));
     let mut reply = store.run("prune", Way::Work, &PRUNE, &cmd).await?;
     Ok(usize::try_from(reply.int()?).unwrap_or(0))
 }

@@ -140,6 +140,17 @@ impl HallKeys {
     }
 }
 
+/// The slot of a key: that of its hash tag, if it has one.
+pub(crate) fn slot_of(key: &str) -> u16 {
+    slot(tag_of(key).as_bytes())
+}
+
+/// What of a key says where a Cluster keeps it: what stands between its first brace and the next, if anything does.
+pub(crate) fn tag_of(key: &str) -> &str {
+    let inner = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    inner.filter(|tag| !tag.is_empty()).unwrap_or(key)
+}
+
 /// The slot of a hash tag: CRC16 (XMODEM) of it.
 fn slot(tag: &[u8]) -> u16 {
     const POLYNOMIAL: u16 = 0x1021;

@@ -8,8 +8,8 @@ mod claim;
 mod hall;
 mod health;
 mod hear;
-pub(crate) mod keys;
-pub(crate) mod link;
+mod keys;
+mod link;
 mod list;
 mod locks;
 mod look;
@@ -17,9 +17,10 @@ mod moving;
 mod names;
 mod nodes;
 mod push;
+mod raw;
 mod record;
-pub(crate) mod reply;
-pub(crate) mod script;
+mod reply;
+mod script;
 mod settle;
 mod url;
 
@@ -34,12 +35,16 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::hear::Voices;
-use self::keys::{HallKeys, QueueKeys};
-use self::link::{Confirm, Link, Way};
+pub(crate) use self::keys::{HallKeys, QueueKeys, slot_of, tag_of};
+pub(crate) use self::link::Way;
+use self::link::{Confirm, Link};
+pub(crate) use self::locks::{count, named, read_cursor, span};
 use self::names::Names;
 use self::nodes::Ears;
-use self::reply::Reply;
-use self::script::Script;
+use self::raw::Strangers;
+pub(crate) use self::raw::{read_hold, read_owner, write_failure, write_record};
+pub(crate) use self::reply::{Reply, number};
+pub(crate) use self::script::{Script, sha1};
 pub(crate) use self::url::Place;
 use super::{
     Attended, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn,
@@ -56,13 +61,14 @@ const LOOK_AFTER_MASTER: Duration = Duration::from_secs(2);
 
 /// A store on Redis or Valkey.
 pub(crate) struct Redis {
-    pub(crate) link: Arc<Link>,
-    pub(crate) options: Options,
+    link: Arc<Link>,
+    options: Options,
     prefix: String,
     hall: HallKeys,
     names: Arc<Names>,
     ears: Ears,
     voices: Voices,
+    strangers: Strangers,
     known: Mutex<Known>,
     /// How far the store's clock is ahead of ours, as the last answer said: a little less than the truth, never more.
     ahead: AtomicI64,
@@ -103,11 +109,12 @@ impl Redis {
         let stop = CancellationToken::new();
         let home = home(stop.clone())?;
         let hall = HallKeys::new(&options.prefix);
-        let (ears, voices) = (Ears::default(), Voices::new(&hall));
-        let hearing = (ears.clone(), voices.clone());
+        let (ears, voices, strangers) = (Ears::default(), Voices::new(&hall), Strangers::default());
+        let hearing = (ears.clone(), voices.clone(), strangers.clone());
         let listener = Arc::new(move |info| {
             hearing.0.hear(&info);
             hearing.1.hear(&info);
+            hearing.2.hear(&info);
         });
         let (ca, password) = (options.ca.as_deref(), options.sentinel_password.as_deref());
         let link = Arc::new(Link::new(place, ca, password, home.clone(), listener)?);
@@ -121,6 +128,7 @@ impl Redis {
             hall,
             ears,
             voices,
+            strangers,
             known: Mutex::default(),
             ahead: AtomicI64::new(0),
             home,

@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 pub(crate) struct Script {
     #[cfg(test)]
     name: &'static str,
-    pub(crate) code: String,
-    pub(crate) sha: String,
+    pub(super) code: String,
+    pub(super) sha: String,
 }
 
 /// A part that several scripts include.
@@ -42,12 +42,12 @@ const PARTS: &[(&str, &str)] = &[
 
 macro_rules! scripts {
     ($($constant:ident $name:literal)*) => {
-        $(pub(crate) static $constant: LazyLock<Script> =
+        $(pub(super) static $constant: LazyLock<Script> =
             LazyLock::new(|| Script::assemble($name, include_str!(concat!("lua/", $name, ".lua")), &[]));)*
 
         /// All of them.
         #[cfg(test)]
-        pub(crate) static ALL: &[&LazyLock<Script>] = &[$(&$constant),*];
+        pub(super) static ALL: &[&LazyLock<Script>] = &[$(&$constant),*];
     };
 }
 
@@ -89,7 +89,7 @@ scripts! {
 
 impl Script {
     /// Whether it changes nothing.
-    pub(crate) fn only_reads(&self) -> bool {
+    pub(super) fn only_reads(&self) -> bool {
         self.code.starts_with("#!lua flags=no-writes")
     }
 
@@ -115,6 +115,15 @@ impl Script {
     }
 }
 
+#[cfg(test)]
+impl Script {
+    pub(crate) fn check_whole(&self) {
+        assert!(self.code.starts_with("#!lua"), "{} says how it is to be run", self.name);
+        assert!(!self.code.contains("no such part"), "{} finds its parts", self.name);
+        assert!(!self.code.contains("-- include"), "{} includes nothing in a part", self.name);
+    }
+}
+
 /// The digest that servers know a script by, and that scripts can make of any text.
 pub(crate) fn sha1(text: &str) -> String {
     redis::Script::new(text).get_hash().to_owned()
@@ -130,11 +139,7 @@ mod tests {
 
     #[test]
     fn every_script_is_whole() {
-        for script in ALL {
-            assert!(script.code.starts_with("#!lua"), "{} says how it is to be run", script.name);
-            assert!(!script.code.contains("no such part"), "{} finds its parts", script.name);
-            assert!(!script.code.contains("-- include"), "{} includes nothing in a part", script.name);
-        }
+        ALL.iter().for_each(|script| script.check_whole());
     }
 
     #[test]

@@ -26,7 +26,7 @@ use fault::Fault;
 pub(super) use fault::is_forbidden;
 use lane::{Lane, Listener, NoAnswer};
 use masters::{Nobody, Trouble};
-pub(crate) use request::Confirm;
+pub(super) use request::Confirm;
 use request::{Request, Tries, Unanswered};
 use slots::SlotMap;
 
@@ -50,9 +50,11 @@ pub(crate) enum Way {
     Confirm(usize),
     /// Extensions of locks that wait for replicas.
     Keep,
+    /// Requests that the server answers only when something comes: one at a time per connection.
+    Watch(usize),
 }
 
-pub(crate) struct Link {
+pub(super) struct Link {
     place: Place,
     connector: Arc<Connector>,
     sentinels: Vec<Lane>,
@@ -115,13 +117,13 @@ impl Link {
     /// Runs a script on the server that has this slot.
     ///
     /// `Store` means that it was not carried out, `Unknown` that it may have been.
-    pub(crate) async fn run(&self, op: &'static str, way: Way, slot: u16, script: &Script, cmd: &Cmd) -> Result<Value> {
+    pub(super) async fn run(&self, op: &'static str, way: Way, slot: u16, script: &Script, cmd: &Cmd) -> Result<Value> {
         let request = Request { script: Some(script), idempotent: script.only_reads(), ..Request::of(cmd) };
         self.send(op, way, slot, &request).await
     }
 
     /// The same for a script that may be carried out twice.
-    pub(crate) async fn repeat(
+    pub(super) async fn repeat(
         &self,
         op: &'static str,
         way: Way,
@@ -133,12 +135,12 @@ impl Link {
     }
 
     /// The same for a plain command that may be carried out twice.
-    pub(crate) async fn ask(&self, op: &'static str, way: Way, slot: u16, cmd: &Cmd) -> Result<Value> {
+    pub(super) async fn ask(&self, op: &'static str, way: Way, slot: u16, cmd: &Cmd) -> Result<Value> {
         self.send(op, way, slot, &Request { idempotent: true, ..Request::of(cmd) }).await
     }
 
     /// The same for a plain command that may not.
-    pub(crate) async fn tell(&self, op: &'static str, way: Way, slot: u16, cmd: &Cmd) -> Result<Value> {
+    pub(super) async fn tell(&self, op: &'static str, way: Way, slot: u16, cmd: &Cmd) -> Result<Value> {
         self.send(op, way, slot, &Request::of(cmd)).await
     }
 
@@ -146,7 +148,7 @@ impl Link {
     /// and answers only when so many replicas have it too; else `Unknown`.
     ///
     /// A transaction cannot follow a slot that is just being moved: then it answers nothing, and nothing was carried out.
-    pub(crate) async fn deliver(
+    pub(super) async fn deliver(
         &self,
         op: &'static str,
         slot: u16,
@@ -179,7 +181,8 @@ impl Link {
     }
 
     async fn send(&self, op: &'static str, way: Way, slot: u16, request: &Request<'_>) -> Result<Value> {
-        let patience = if matches!(way, Way::Work | Way::Beat | Way::Keep) { PATIENCE_AT_WORK } else { PATIENCE };
+        let patience =
+            if matches!(way, Way::Work | Way::Beat | Way::Keep | Way::Watch(_)) { PATIENCE_AT_WORK } else { PATIENCE };
         let mut tries = Tries::until(clock::tick() + patience);
         let mut ask: Option<Address> = None;
         loop {
@@ -293,7 +296,7 @@ impl Link {
     fn lane(&self, way: Way, address: &Address) -> Arc<Lane> {
         let (home, listener) = match way {
             Way::Beat => (Some(self.home.clone()), Some(self.listener.clone())),
-            Way::Keep => (Some(self.home.clone()), None),
+            Way::Keep | Way::Watch(_) => (Some(self.home.clone()), None),
             Way::Door | Way::Work | Way::Confirm(_) => (None, None),
         };
         let here = Handle::try_current().ok().filter(|_| home.is_none());

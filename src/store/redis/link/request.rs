@@ -29,12 +29,12 @@ pub(super) struct Request<'r> {
 
 /// How many replicas must have something before it is answered.
 #[derive(Clone, Copy)]
-pub(crate) struct Confirm<'r> {
-    pub(crate) replicas: u32,
+pub(in crate::store::redis) struct Confirm<'r> {
+    pub(in crate::store::redis) replicas: u32,
     /// Written last: replicas confirm what a connection has written, and a push that finds its jobs there already
     /// would have written nothing, though their first sending may not have reached any replica.
     /// What writes whenever it must be confirmed needs none.
-    pub(crate) seal: Option<&'r Cmd>,
+    pub(in crate::store::redis) seal: Option<&'r Cmd>,
 }
 
 impl<'r> Request<'r> {
