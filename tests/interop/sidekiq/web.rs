@@ -28,9 +28,8 @@ async fn a_worker_is_seen_and_obeys_quiet_and_stop() {
     let process = bed
         .ruby("Sidekiq::ProcessSet.new.map { |p| [p['concurrency'], p['queues'], p['busy'], p['tag'], p.stopping?] }");
     assert_eq!(process, json!([[9, ["default", "low"], 1, "duly", false]]));
-    let work = bed.ruby(
-        "Sidekiq::Workers.new.map { |_, _, w| [w['queue'], w['payload']['args'], w['run_at'].class.to_s] }",
-    );
+    let work =
+        bed.ruby("Sidekiq::Workers.new.map { |_, _, w| [w['queue'], w['payload']['args'], w['run_at'].class.to_s] }");
     assert_eq!(work, json!([["default", [1], "Integer"]]));
     assert_eq!(bed.redis(&["KEYS", "*:work"]).len(), 1, "under both names");
 
