@@ -7,6 +7,7 @@ use crate::store::redis::Script;
 /// Parts beside those of duly's own scripts.
 const PARTS: &[(&str, &str)] = &[
     ("standing", include_str!("lua/part/standing.lua")),
+    ("watched", include_str!("lua/part/watched.lua")),
     ("schedule", include_str!("lua/part/schedule.lua")),
     ("mixed", include_str!("lua/part/mixed.lua")),
 ];

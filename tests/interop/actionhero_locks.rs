@@ -64,7 +64,8 @@ async fn no_key_is_owned_twice_beside_the_newest() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_key_is_owned_twice_beside_twelve_although_it_does_not_look() {
-    assert_eq!(race(Generation::Twelve, 300, "").await, 0);
+    // Twenty times the default: on a machine at its limit one of its processes may stand still for that long.
+    assert_eq!(race(Generation::Twelve, 300, "?wary=1s").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,6 +16,8 @@ use crate::store::{Attended, Guest, LOCKS_PAGE, LockAsk, LockPage, LockRecord, L
 
 /// How often a step is repeated that was held up by dead nodes at the head of a line, or by a node that did not look.
 const AGAIN_MAX: usize = 20;
+/// How long a lock is watched in one step: less than the half second in which no other end is the same.
+const WATCH_STEP: Duration = Duration::from_millis(200);
 /// Most holds extended in one step.
 const EXTEND_STEP: usize = 100;
 /// Keys looked at in one step of a search for locks, and most steps.
@@ -32,6 +34,7 @@ pub(super) async fn lock(store: &ActionHero, ask: &LockAsk) -> Result<LockTaken>
     let lease = if ask.wait { span(ask.lease).to_string() } else { String::new() };
     let mut cmd = begin(store, &script::ACTIONHERO_LOCK, &ask.name)?;
     cmd.arg(span(ask.ttl)).arg(format!("{}{}{}", ask.node, ask.owner, ask.note)).arg(lease);
+    cmd.arg(u8::from(!store.wary.is_zero()));
     let mut taken = LockTaken::default();
     for _ in 0..AGAIN_MAX {
         // An ask may be repeated: it means the same.
@@ -54,16 +57,24 @@ pub(super) async fn lock(store: &ActionHero, ask: &LockAsk) -> Result<LockTaken>
 }
 
 /// Whether a lock that was just taken counts: in the time in which an old node may take it for its own, none has.
-async fn confirm(store: &ActionHero, ask: &LockAsk, ends: i64) -> Result<bool> {
-    if store.wary.is_zero() {
-        return Ok(true);
-    }
-    tokio::time::sleep(store.wary).await;
+async fn confirm(store: &ActionHero, ask: &LockAsk, mut ends: i64) -> Result<bool> {
     let key = store.key(&ask.name)?;
-    let mut cmd = call(&script::ACTIONHERO_CONFIRM, &[&store.hall.hall_keys().locks, &key]);
-    cmd.arg(store.hall.manual_now()).arg(&ask.name).arg(span(ask.ttl)).arg(ask.owner.to_string()).arg(ends);
-    // Not repeated: the first one gives it another end itself. If its answer is lost, the ask is.
-    Ok(store.hall.run("lock", Way::Door, 0, &script::ACTIONHERO_CONFIRM, &cmd).await?.int()? == 1)
+    let mut left = store.wary;
+    while !left.is_zero() {
+        let step = left.min(WATCH_STEP);
+        tokio::time::sleep(step).await;
+        left -= step;
+        let mut cmd = call(&script::ACTIONHERO_CONFIRM, &[&store.hall.hall_keys().locks, &key]);
+        cmd.arg(store.hall.manual_now()).arg(&ask.name).arg(span(ask.ttl)).arg(ask.owner.to_string()).arg(ends);
+        cmd.arg(u8::from(!left.is_zero()));
+        // Not repeated: the first one gives it another end itself. If its answer is lost, the ask is.
+        let mut reply = store.hall.run("lock", Way::Door, 0, &script::ACTIONHERO_CONFIRM, &cmd).await?;
+        if reply.int()? == 0 {
+            return Ok(false);
+        }
+        ends = reply.int()?;
+    }
+    Ok(true)
 }
 
 /// `extend_locks` of the contract.

@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
 -- actionhero_lock: takes a lock of ActionHero's for an owner, or a place at the end of duly's own line before it.
 -- KEYS 1 locks 2 line 3 places 4 presence 5 ActionHero's lock
--- ARGV 1 now|'' 2 name 3 ttl 4 node, owner (36 each), note 5 lease: stand in line|''
+-- ARGV 1 now|'' 2 name 3 ttl 4 node, owner (36 each), note 5 lease: stand in line|'' 6 1: it will be watched before it counts
 -- Returns { now, 1, fence, when the key ends in ms }, or { now, 0, ahead, how long until a look is worth it|'' if it is free, 1: ask again, the dead were in the way }
--- include now, text, alive, line, standing
+-- include now, text, alive, line, standing, watched
 local name, who, key = ARGV[2], ARGV[4], KEYS[5]
 local node, owner, wait = who:sub(1, 36), who:sub(37, 72), ARGV[5] ~= ''
 local ends, ttl_ms = text(now + ARGV[3]), math.ceil(ARGV[3] / 1000)
+ttl_ms = ARGV[6] == '1' and watched(ttl_ms) or ttl_ms
 local lock = standing(key, name)
 if lock.holder == owner and lock.own then
   redis.call('PEXPIRE', key, ttl_ms)
