@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::entry::{Crash, Entry};
 use super::scripts::{CLAIM, STEP_BACK, TAKE_BACK};
-use super::{Kept, Sidekiq, entry, find, foreign, keys, promote, settle};
+use super::{Kept, Sidekiq, entry, find, keys, mixed, promote, settle};
 use crate::clock::{Micros, from_micros, micros};
 use crate::error::Result;
 use crate::job::{Fence, Held};
@@ -49,8 +49,8 @@ async fn take(
         reply = ask(store, node, keys, max, kinds, true).await?;
         answer = reply.text()?;
     }
-    if answer == "foreign" {
-        return Err(foreign("claim", &keys.queue));
+    if answer != "took" {
+        return Err(mixed(&keys.queue, &answer));
     }
     let fence = reply.text()?.parse().map_or(Fence(0), Fence);
     let full = reply.int()? == 1;

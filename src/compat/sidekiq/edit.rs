@@ -4,7 +4,7 @@ use redis::Cmd;
 
 use super::find::{At, Found, Set, find};
 use super::scripts::SHIFT;
-use super::{Sidekiq, entry, push};
+use super::{Sidekiq, entry, mixed, push};
 use crate::clock::micros;
 use crate::error::Result;
 use crate::job::JobId;
@@ -65,7 +65,8 @@ async fn edit(store: &Sidekiq, op: &'static str, id: JobId, goal: impl Fn(&Found
             ("moving", _) => return Ok(Moved::Moving),
             (_, 1..) => return Ok(Moved::Yes),
             // It has gone elsewhere meanwhile.
-            _ => {}
+            ("open", _) => {}
+            (why, _) => return Err(mixed(&found.queue, why)),
         }
     }
     Ok(Moved::NotFound)

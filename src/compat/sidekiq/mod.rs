@@ -137,14 +137,15 @@ fn told<T: redis::FromRedisValue>(op: &'static str, value: Value) -> Result<T> {
     })
 }
 
-/// A queue whose key somebody else uses in another way.
-fn foreign(op: &'static str, queue: &str) -> Error {
-    Error::store(
-        op,
-        format!(
-            "the list of queue {queue} holds JSON arrays, as Redis in Action writes them, and not Sidekiq's objects: a queue is of one format; open it with redis-in-action://, or use another name"
+/// Why a queue is not for us: as `mixed` in the scripts says it.
+fn mixed(queue: &str, why: &str) -> Error {
+    let reason = match why {
+        "items" => format!(
+            "{queue:?} holds items of Redis in Action: a list cannot have two formats, each side would destroy what the other puts there. Use another queue, or redis-in-action:// for this one"
         ),
-    )
+        _ => format!("{queue:?}: what is in its place is not a list, so it is no queue of Sidekiq"),
+    };
+    Error::invalid("queue", reason)
 }
 
 impl crate::store::sealed::Sealed for Sidekiq {}

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use super::find::{At, Found, find};
 use super::scripts::{MOVE_IN, SHIFT};
-use super::{Sidekiq, edit, entry, foreign};
+use super::{Sidekiq, edit, entry, mixed};
 use crate::clock::{micros, to_micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Priority, Record, State};
@@ -51,8 +51,8 @@ pub(super) async fn move_in(store: &Sidekiq, batch: &MoveIn) -> Result<MovedIn> 
     let (answer, ids, note) = (reply.text()?, reply.ids()?, reply.text()?);
     match answer.as_str() {
         "yes" => Ok(MovedIn::Yes { known: ids }),
-        "foreign" => Err(foreign("move_in", &batch.queue)),
-        _ => Ok(MovedIn::Lost((!note.is_empty()).then_some(note))),
+        "lost" => Ok(MovedIn::Lost((!note.is_empty()).then_some(note))),
+        why => Err(mixed(&batch.queue, why)),
     }
 }
 

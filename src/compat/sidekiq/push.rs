@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::scripts::PUSH;
-use super::{Sidekiq, entry, find, foreign};
+use super::{Sidekiq, entry, find, mixed};
 use crate::clock::{Micros, micros, to_micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Priority};
@@ -110,9 +110,9 @@ async fn send_once(store: &Sidekiq, queue: &str, ready: &[Ready], look: bool) ->
     }
     let value = store.redis.deliver("push", &keys, Some(&PUSH), &[cmd]).await?;
     let mut reply = store.redis.reply("push", value)?;
-    match reply.int()? {
-        0 => Ok(reply),
-        _ => Err(foreign("push", queue)),
+    match reply.text()?.as_str() {
+        "" => Ok(reply),
+        why => Err(mixed(queue, why)),
     }
 }
 

@@ -6,7 +6,8 @@ use crate::store::redis::Script;
 
 const PARTS: &[(&str, &str)] = &[
     ("score", include_str!("lua/part/score.lua")),
-    ("foreign", include_str!("lua/part/foreign.lua")),
+    ("mixed", include_str!("lua/part/mixed.lua")),
+    ("sound", include_str!("lua/part/sound.lua")),
     ("bury", include_str!("lua/part/bury.lua")),
     ("chunks", include_str!("lua/part/chunks.lua")),
     ("pick", include_str!("lua/part/pick.lua")),

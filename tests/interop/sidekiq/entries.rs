@@ -79,20 +79,6 @@ async fn what_is_no_job_goes_to_the_dead_and_the_worker_lives() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_of_another_format_is_refused() {
-    let bed = Bed::new().await;
-    for item in [r#"["id","fn",[]]"#, r#"["id2","fn",[]]"#] {
-        bed.redis(&["RPUSH", "queue:default", item]);
-    }
-    let refused = bed.duly.push(Push::new("Echo", "[]")).await.expect_err("refused").to_string();
-    assert!(refused.contains("Redis in Action"), "{refused}");
-    let running = bed.run(bed.worker(&["Echo"]));
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    running.end().await;
-    assert_eq!(bed.redis(&["LLEN", "queue:default"]), ["2"], "nothing is touched");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn the_dead_are_ten_thousand() {
     let bed = Bed::new().await;
     bed.ruby("Sidekiq.redis { |r| r.pipelined { |p| 10_050.times { |n| p.zadd('dead', Time.now.to_f - 60 + n / 1e4, %({\"class\":\"Echo\",\"n\":#{n}})) } } }");

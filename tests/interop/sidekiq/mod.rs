@@ -3,6 +3,7 @@
 mod child;
 mod entries;
 mod faults;
+mod mixed;
 mod shared;
 mod support;
 mod web;

@@ -3,45 +3,59 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use duly::{CancellationToken, Ctx, Duly, Tally, Worker};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::servers::{self, Client};
+use crate::servers::{Binary, Client, Fsync, Options, Server};
 
 /// Far longer than anything takes; a test that waits this long has failed.
 pub const LONG: Duration = Duration::from_secs(30);
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interop/sidekiq/sidekiq.rb");
+/// The root of another Debian whose Ruby and Sidekiq are to be used, with the script at `/sidekiq.rb`.
+const ROOT: &str = "DULY_SIDEKIQ_ROOT";
+/// Enough for all tests.
+const DATABASES: &str = "100";
 
-/// One database of the shared server, and everything in it.
+/// A server that has a database for each test.
+fn server() -> u16 {
+    static SHARED: OnceLock<Server> = OnceLock::new();
+    SHARED.get_or_init(|| Options::new(Binary::Redis).aof(Fsync::No).set("databases", DATABASES).start()).port()
+}
+
+/// One database of a server, and everything in it.
 pub struct Bed {
+    port: u16,
     db: usize,
+    store: String,
     pub duly: Duly,
 }
 
 impl Bed {
+    /// On a database of its own of a server that others use too.
     pub async fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
-        let db = NEXT.fetch_add(1, Ordering::SeqCst);
-        let duly = Duly::open(format!("{}?lease=1s", Bed::url(db, "sidekiq"))).await.expect("opens");
-        Bed { db, duly }
+        let (port, db) = (server(), NEXT.fetch_add(1, Ordering::SeqCst));
+        Bed::on(port, db, format!("sidekiq://127.0.0.1:{port}/{db}?lease=1s")).await
     }
 
-    fn url(db: usize, scheme: &str) -> String {
-        format!("{scheme}://127.0.0.1:{}/{db}", servers::redis().port())
+    /// With duly on the store of this URL, and Ruby on a database of the server at this port.
+    pub async fn on(port: u16, db: usize, store: String) -> Self {
+        let duly = Duly::open(&store).await.expect("opens");
+        Bed { port, db, store, duly }
     }
 
     /// As duly names it.
     pub fn store(&self) -> String {
-        format!("{}?lease=1s", Bed::url(self.db, "sidekiq"))
+        self.store.clone()
     }
 
     /// Asks the server itself.
     pub fn redis(&self, command: &[&str]) -> Vec<String> {
-        let mut client = Client::connect(servers::redis().port(), None).expect("connects");
+        let mut client = Client::connect(self.port, None).expect("connects");
         client.ask(&["SELECT", &self.db.to_string()]).expect("selects");
         let reply = client.ask(command).expect("answers");
         match reply.list() {
@@ -51,8 +65,14 @@ impl Bed {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new("ruby");
-        command.arg(SCRIPT).env("REDIS_URL", Bed::url(self.db, "redis")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let root = std::env::var_os(ROOT);
+        let mut command = Command::new(if root.is_some() { "chroot" } else { "ruby" });
+        match root {
+            None => command.arg(SCRIPT),
+            Some(root) => command.arg(root).args(["ruby", "/sidekiq.rb"]),
+        };
+        command.env("REDIS_URL", format!("redis://127.0.0.1:{}/{}", self.port, self.db));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command
     }
 
@@ -104,7 +124,7 @@ impl Bed {
     pub fn worker(&self, kinds: &[&str]) -> Worker {
         let mut worker = self.duly.worker();
         for kind in kinds {
-            let (port, db) = (servers::redis().port(), self.db);
+            let (port, db) = (self.port, self.db);
             worker = worker.on_kind(*kind, move |ctx: Ctx| async move { note(port, db, &ctx) });
         }
         worker

@@ -3,8 +3,8 @@
 -- KEYS 1 conf 2 lease 3 since 4 held 5 queue 6 schedule 7 retry 8 crashes 9 idle
 -- ARGV 1 now|'' 2 channel 3 node 4 most to take 5 lease 6 1: the node may be on the idle list 7 1: take, whatever is due
 --      8 1: it knows every kind 9... the kinds it knows
--- Returns { now, 'took' | 'due' | 'foreign', fence, more, next due|'', rank, { entry }, { crashes of each, if any } }
--- include now, text, wake, foreign, pick, holds, hold
+-- Returns { now, 'took' | 'due' | why not, fence, more, next due|'', rank, { entry }, { crashes of each, if any } }
+-- include now, text, wake, mixed, pick, holds, hold
 local node, most = ARGV[3], tonumber(ARGV[4])
 local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'fence', node)
 local closed, last, holds = conf[1] or conf[2], whole(conf[3], 16), whole(conf[4], 15)
@@ -18,8 +18,9 @@ if not closed and next_due <= now and ARGV[7] ~= '1' then
 end
 local taken, crashes, held, rank, more = {}, {}, {}, 0, 0
 if not closed then
-  if foreign(KEYS[5]) then
-    return { now, 'foreign' }
+  local why = mixed(KEYS[5])
+  if why then
+    return { now, why }
   end
   taken = pick(KEYS[5], most)
 end

@@ -3,8 +3,8 @@
 -- KEYS 1 conf 2 queues 3 queue 4 schedule 5 retry 6 dead 7 job 8 done 9,10 gone 11 idle
 -- ARGV 1 now|'' 2 channel 3 field of the note 4 the note as it was|'' 5 as it will be|'' 6 fence 7 queue 8 age of remembered ids
 --      9... of each: id, where (3 to 6, or 8), moment, entry
--- Returns { now, 'yes' | 'lost' | 'foreign', { id of each that is known }, the note as it was found|'' }
--- include now, wake, gone, score, foreign
+-- Returns { now, 'yes' | 'lost' | why not, { id of each that is known }, the note as it was found|'' }
+-- include now, wake, gone, score, mixed, sound
 local conf = redis.call('HMGET', KEYS[1], ARGV[3], 'fence')
 local note, fence = conf[1] or '', tonumber(conf[2]) or 0
 local function set_note()
@@ -19,9 +19,13 @@ if note == ARGV[5] then
   return { now, 'yes', {}, note }
 elseif note ~= ARGV[4] then
   return { now, 'lost', {}, note }
-elseif foreign(KEYS[3]) then
-  return { now, 'foreign', {}, note }
 end
+local why = mixed(KEYS[3])
+if why then
+  return { now, why, {}, note }
+end
+sound(4, 5, 6)
+redis.call('SCARD', KEYS[2])
 local known, half = {}, gone(KEYS[1], { KEYS[9], KEYS[10] }, tonumber(ARGV[8]))
 for at = 9, #ARGV, 4 do
   local id, where, moment, entry = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), ARGV[at + 3]

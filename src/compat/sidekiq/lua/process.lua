@@ -6,6 +6,7 @@
 -- Returns { now, { what it was told, oldest first } }
 -- include now
 local SECONDS = 60
+redis.call('HLEN', KEYS[2])
 redis.call('SADD', KEYS[1], ARGV[2])
 redis.call('HSET', KEYS[2], 'info', ARGV[3], 'busy', ARGV[4], 'beat', string.format('%.6f', now / 1000000), 'quiet', ARGV[5],
   'rss', ARGV[6], 'concurrency', ARGV[7], 'rtt_us', ARGV[8])
@@ -21,6 +22,7 @@ if ARGV[9] == '1' then
 end
 local told = {}
 for _ = 1, 10 do
-  told[#told + 1] = redis.call('RPOP', KEYS[5]) or nil
+  local signal = redis.pcall('RPOP', KEYS[5])
+  told[#told + 1] = type(signal) == 'string' and signal or nil
 end
 return { now, told }

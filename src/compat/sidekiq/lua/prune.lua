@@ -3,7 +3,8 @@
 -- KEYS 1 job 2 done 3 dead 4 conf 5,6 gone
 -- ARGV 1 now|'' 2 most done jobs 3 most to delete 4 age of remembered ids
 -- Returns { now, how many }
--- include now, gone, chunks
+-- include now, gone, chunks, sound
+sound(3)
 local MOST, SECONDS = 10000, 180 * 86400
 local most = tonumber(ARGV[3])
 gone(KEYS[4], { KEYS[5], KEYS[6] }, tonumber(ARGV[4]))

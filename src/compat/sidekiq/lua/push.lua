@@ -3,13 +3,16 @@
 -- KEYS 1 conf 2 queues 3 queue 4 schedule 5,6 gone 7 idle
 -- ARGV 1 now|'' 2 channel 3 age of remembered ids 4 queue 5 1: the ids may be known 6 how many are for now
 --      then id and entry of each for now; then id, entry and due (or + and how long) of each for later
--- Returns { now, 1: the queue is of another format, { id of each that is known } }
--- include now, wake, gone, score, foreign, chunks
+-- Returns { now, why not|'', { id of each that is known } }
+-- include now, wake, gone, score, mixed, chunks
 local ready, look = tonumber(ARGV[6]), ARGV[5] == '1'
 local known, ids, entries, later, siblings = {}, {}, {}, {}, {}
-if foreign(KEYS[3]) then
-  return { now, 1, {} }
+local why = mixed(KEYS[3])
+if why then
+  return { now, why, {} }
 end
+redis.call('SCARD', KEYS[2])
+local first = tonumber(redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2]) or math.huge
 local function is_new(id)
   local is_known = look and redis.call('SISMEMBER', KEYS[5], id) + redis.call('SISMEMBER', KEYS[6], id) > 0
   if is_known then
@@ -32,11 +35,10 @@ for place = at, #ARGV, 3 do
   end
 end
 if #ids == 0 then
-  return { now, 0, known }
+  return { now, '', known }
 end
 chunks('SADD', gone(KEYS[1], { KEYS[5], KEYS[6] }, tonumber(ARGV[3])), ids)
 redis.call('SADD', KEYS[2], ARGV[4])
-local first = tonumber(redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2]) or math.huge
 local sooner = false
 for _, place in ipairs(later) do
   local due = ARGV[place + 2]
@@ -51,4 +53,4 @@ chunks('LPUSH', KEYS[3], entries)
 if sooner or #entries > 0 then
   wake(KEYS[7], ARGV[2])
 end
-return { now, 0, known }
+return { now, '', known }

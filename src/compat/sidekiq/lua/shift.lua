@@ -3,11 +3,20 @@
 -- KEYS 1 conf 2 from 3 to 4,5 gone 6 idle 7 queues 8 job
 -- ARGV 1 now|'' 2 channel 3 age of remembered ids 4 mover|'' 5 from: list, set or done 6 to: list, set or '' 7 due|+delay|''
 --      8 queue 9... id, entry and new entry of each
--- Returns { now, 'moving' | 'open', how many }: nothing is done in a moving queue but by its mover, and he does so only there
--- include now, wake, gone, score
+-- Returns { now, 'moving' | 'open' | why not, how many }: nothing is done in a moving queue but by its mover, and he does so only there
+-- include now, wake, gone, score, mixed, sound
 local mark, moved = redis.call('HGET', KEYS[1], 'moving'), 0
 if (mark and mark:sub(1, 36) or '') ~= ARGV[4] then
   return { now, mark and 'moving' or 'open', -1 }
+end
+local why = ARGV[6] == 'list' and mixed(KEYS[3])
+if why then
+  return { now, why, 0 }
+elseif ARGV[6] ~= '' then
+  redis.call('SCARD', KEYS[7])
+  if ARGV[6] == 'set' then
+    sound(3)
+  end
 end
 local function take(id, entry)
   if ARGV[5] == 'list' then

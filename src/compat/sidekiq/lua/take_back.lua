@@ -12,6 +12,11 @@ local since = tonumber(redis.call('ZSCORE', KEYS[3], node)) or now
 if not ends or ends >= now or (ends > 0 and now - since < tonumber(ARGV[5])) then
   return { now, 0, 0 }
 end
+-- They stay where they are while something else is in the place of their queue.
+local kind = redis.call('TYPE', KEYS[7]).ok
+if kind ~= 'list' and kind ~= 'none' then
+  return { now, 0, 0 }
+end
 local fields, entries, cursor = {}, {}, '0'
 for _ = 1, SCANS do
   local step = redis.call('HSCAN', KEYS[6], cursor, 'COUNT', SCAN)

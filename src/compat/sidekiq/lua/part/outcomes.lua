@@ -3,8 +3,9 @@ local outcomes, DAYS_KEPT = {}, 5 * 365 * 86400
 
 local function count(key, more)
   if more > 0 then
-    redis.call('INCRBY', KEYS[key], more)
-    redis.call('INCRBY', KEYS[key + 1], more)
+    -- One that somebody has damaged stays as it is.
+    redis.pcall('INCRBY', KEYS[key], more)
+    redis.pcall('INCRBY', KEYS[key + 1], more)
     redis.call('EXPIRE', KEYS[key + 1], DAYS_KEPT)
   end
 end
@@ -43,7 +44,13 @@ function outcomes.r(entry, after, new)
 end
 
 function outcomes.l(entry)
-  redis.call('RPUSH', KEYS[3], entry)
+  local kind = redis.call('TYPE', KEYS[3]).ok
+  if kind == 'list' or kind == 'none' then
+    redis.call('RPUSH', KEYS[3], entry)
+  else
+    -- Somebody has put something else there. It goes back when that is gone.
+    redis.call('ZADD', KEYS[5], score(KEYS[5], now), entry)
+  end
   wake(KEYS[12], ARGV[2])
   return { 0, 0 }
 end
