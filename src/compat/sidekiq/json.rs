@@ -94,11 +94,13 @@ pub(super) fn seconds(micros: i64) -> String {
     float(micros as f64 / 1_000_000.0)
 }
 
-/// A float as Ruby prints it.
+/// A float as Ruby prints it: without an exponent if it has a fraction or at most 15 digits before it.
+///
+/// Of those with an exponent no bytes are the same to all: since json 2.10, in Ruby 3.5, it is `1e+20` and `0.00001`.
 pub(super) fn float(number: f64) -> String {
     let plain = format!("{number:?}");
     let (size, text) = (number.abs(), plain.as_str());
-    if size == 0.0 || (1e-4..1e16).contains(&size) {
+    if size == 0.0 || (1e-4..1e15).contains(&size) || (size > 1.0 && number.fract() != 0.0) {
         return if text.contains('e') { format!("{number:.1}") } else { plain };
     }
     let text = format!("{number:e}");
@@ -241,7 +243,10 @@ mod tests {
         is("1e-7", "1.0e-07");
         is("0.0001", "0.0001");
         is("-0.0", "-0.0");
-        is("1e15", "1000000000000000.0");
+        is("1e15", "1.0e+15");
+        is("1234567890123456.0", "1.234567890123456e+15");
+        same("1234567890123456.5");
+        same("999999999999999.0");
         is("123456789.0e8", "1.23456789e+16");
         is(r#"{"b":1,"a":[{},[]],"b":2}"#, r#"{"b":2,"a":[{},[]]}"#);
         assert!(normal("1e400").is_err() && normal(r#""\ud800""#).is_err());
