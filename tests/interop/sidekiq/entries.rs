@@ -10,16 +10,21 @@ use super::support::*;
 #[tokio::test(flavor = "multi_thread")]
 async fn every_entry_survives_ruby() {
     let bed = Bed::new().await;
-    let texts = [
+    let mut texts = vec![
         "null",
         "[]",
         "{}",
         " [ 1 , 2 ] ",
         r#"{"url":"https:\/\/x\/","e":"\u00e9 \ud83d\ude00","tab":"\t\u0001"}"#,
-        "[1e20, 1E-7, 0.1, 100.0, 1e2, -0.0, 123456789012345678901234567890]",
+        "[0.1, 100.0, 1e2, -0.0, 0.0001, 123456789012345678901234567890]",
+        "[999999999999999.0, 1234567890123456.5]",
         r#"{"b":1,"b":2}"#,
         "9007199254740993",
     ];
+    // Newer versions of Ruby's json write these in another way, so that not even what older ones wrote survives them.
+    if bed.ruby("JSON.generate(1e20)") == json!("1.0e+20") {
+        texts.push("[1e15, 1234567890123456.0, 1.5e16, 1e20, 1E-7, 5e-324]");
+    }
     for (n, text) in texts.iter().enumerate() {
         let push = || Push::new("Echo", *text).tag("mail").timeout(Duration::from_secs(5));
         let now = bed.duly.push(push()).await.expect("pushes").id();
@@ -53,7 +58,7 @@ async fn siblings_have_scores_of_their_own() {
         let pushes: Vec<_> = (0..100).map(|n| Push::new("Echo", format!("[{n}]")).at(at)).collect();
         bed.duly.push_all(pushes).await.expect("pushes");
     }
-    let scores = bed.ruby("Sidekiq.redis { |r| r.zrange('schedule', 0, -1, with_scores: true) }.map(&:last).uniq.size");
+    let scores = bed.ruby("Ask.scores('schedule').uniq.size");
     assert_eq!(scores, json!(300));
     bed.ruby("Sidekiq::ScheduledSet.new.first.add_to_queue");
     assert_eq!(bed.ruby("[Sidekiq::ScheduledSet.new.size, Sidekiq::Queue.new.size]"), json!([299, 1]));
@@ -81,7 +86,7 @@ async fn what_is_no_job_goes_to_the_dead_and_the_worker_lives() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_dead_are_ten_thousand() {
     let bed = Bed::new().await;
-    bed.ruby("Sidekiq.redis { |r| r.pipelined { |p| 10_050.times { |n| p.zadd('dead', Time.now.to_f - 60 + n / 1e4, %({\"class\":\"Echo\",\"n\":#{n}})) } } }");
+    bed.ruby("Ask.bury(10_050)");
     bed.redis(&["ZADD", "dead", "1000.5", r#"{"class":"Echo","very":"old"}"#]);
     bed.ruby("Echo.set(retry: 0).perform_async('x')");
     bed.duly.worker().on_kind("Echo", |_| async { Err::<(), _>("no") }).drain().await.expect("drains");

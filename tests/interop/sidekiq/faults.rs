@@ -36,9 +36,7 @@ async fn a_promotion_beside_others_doubles_nothing() {
     bed.ruby(&format!("{JOBS}.times {{ |n| Echo.perform_in(0.5 + n / 400.0, n) }}"));
     let workers: Vec<_> = (0..3).map(|_| bed.run(bed.worker(&["Echo"]))).collect();
     // Ruby's own pollers, as fast as they can.
-    let code = "require 'sidekiq/scheduled'; until_at = Time.now + 4; enq = Sidekiq::Scheduled::Enq.new; \
-                enq.enqueue_jobs while Time.now < until_at; 1";
-    bed.ruby(code);
+    bed.ruby("Ask.promote(4)");
     bed.until_ran(JOBS).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let mut times: HashMap<String, usize> = HashMap::new();

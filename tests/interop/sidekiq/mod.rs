@@ -4,6 +4,7 @@ mod child;
 mod entries;
 mod faults;
 mod mixed;
+mod places;
 mod shared;
 mod support;
 mod web;

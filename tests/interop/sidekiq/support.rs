@@ -48,6 +48,11 @@ impl Bed {
         Bed { port, db, store, duly }
     }
 
+    /// The same, with Ruby on the server that is the master now.
+    pub fn after_failover(self, port: u16) -> Self {
+        Bed { port, ..self }
+    }
+
     /// As duly names it.
     pub fn store(&self) -> String {
         self.store.clone()
