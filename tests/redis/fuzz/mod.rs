@@ -19,6 +19,7 @@ mod moves;
 mod pushes;
 mod script;
 mod settles;
+mod sidekiq;
 mod state;
 mod words;
 

@@ -57,7 +57,7 @@ impl Place {
 
 /// All keys with their types and contents, in one step. Not by DUMP: what a server dumps of a hash changes when it
 /// merely makes room in it.
-const LOOK: &str = "
+pub const LOOK: &str = "
 local all = {}
 for _, key in ipairs(redis.call('KEYS', '*')) do
   local kind, content = redis.call('TYPE', key).ok, {}
@@ -65,6 +65,7 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
   if kind == 'zset' then content = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end
   if kind == 'list' then content = redis.call('LRANGE', key, 0, -1) end
   if kind == 'set' then content = redis.call('SMEMBERS', key) end
+  if kind == 'string' then content = { redis.call('GET', key) } end
   all[#all + 1] = { key, kind, content }
 end
 return all";
@@ -221,7 +222,7 @@ fn put<T, const N: usize>(fields: [(&'static str, &mut T); N], name: &str, conte
     field.map(|(_, field)| *field = content).is_some()
 }
 
-fn bytes(reply: &Reply) -> Bytes {
+pub fn bytes(reply: &Reply) -> Bytes {
     match reply {
         Reply::Text(bytes) => bytes.clone(),
         other => other.text().into_bytes(),

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- process: shows a node in the list of processes, with what it runs, and takes what it has been told there.
--- KEYS 1 processes 2 its record 3,4 what it runs, under its newer and its older name 5 what it is told
+-- KEYS 1 processes 2 record 3 work (what it runs) 4 workers (the same under its older name) 5 told
 -- ARGV 1 now|'' 2 identity 3 about it 4 how much it runs 5 quiet 6 memory in KiB 7 concurrency 8 microseconds of a round trip
 --      9 1: what it runs follows 10... of each: a name, what
 -- Returns { now, { what it was told, oldest first } }

@@ -4,11 +4,11 @@
 -- ARGV 1 now|'' 2 channel 3 node
 -- Returns { now, more }
 -- include now, wake, closed
-redis.call('ZREM', KEYS[2], ARGV[3])
 local any = redis.call('EXISTS', KEYS[3]) == 1
 for set = 4, 5 do
   any = any or redis.call('ZCOUNT', KEYS[set], '-inf', string.format('%.6f', now / 1000000)) > 0
 end
+redis.call('ZREM', KEYS[2], ARGV[3])
 if any and not closed(KEYS[1]) then
   wake(KEYS[2], ARGV[2])
   return { now, 1 }
