@@ -101,6 +101,7 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::RedisFailover => redis::failover(setting).await,
         Group::RedisLock => redis::lock(setting).await,
         Group::RedisCall => redis::call(setting).await,
+        Group::SidekiqDrain => redis::sidekiq_drain(setting).await,
         Group::RedisPeers => redis::peers(setting).await,
     }
 }

@@ -9,7 +9,7 @@ usage: bench [NAMES] [--quick] [--plot FILE.svg] [--json] [--dir DIR]
 
 NAMES    push life peers lone growth flood reopen wake shrink lock call; all of them if none is named
          on Redis: redis-push redis-drain redis-life redis-wake redis-late redis-memory redis-growth redis-failover
-         redis-lock redis-call; redis means all of these; redis-peers is a table of the peers alone
+         redis-lock redis-call sidekiq-drain; redis means all of these; redis-peers is a table of the peers alone
 --quick  a smoke run of under a minute, small and without peers: its figures say little
 --plot   writes a bar chart
 --json   prints the figures as JSON too
@@ -39,6 +39,7 @@ pub(crate) enum Group {
     RedisFailover,
     RedisLock,
     RedisCall,
+    SidekiqDrain,
     RedisPeers,
 }
 
@@ -58,7 +59,7 @@ const EMBEDDED: [Group; 11] = [
 ];
 
 /// What `redis` means.
-const REDIS: [Group; 10] = [
+const REDIS: [Group; 11] = [
     Group::RedisPush,
     Group::RedisDrain,
     Group::RedisLife,
@@ -69,6 +70,7 @@ const REDIS: [Group; 10] = [
     Group::RedisFailover,
     Group::RedisLock,
     Group::RedisCall,
+    Group::SidekiqDrain,
 ];
 
 impl Group {
@@ -95,6 +97,7 @@ impl Group {
             Group::RedisFailover => "redis-failover",
             Group::RedisLock => "redis-lock",
             Group::RedisCall => "redis-call",
+            Group::SidekiqDrain => "sidekiq-drain",
             Group::RedisPeers => "redis-peers",
         }
     }

@@ -15,6 +15,7 @@ mod ours;
 mod peers;
 mod push;
 mod server;
+mod sidekiq;
 mod trip;
 mod wake;
 
@@ -28,6 +29,7 @@ pub(crate) use life::run as life;
 pub(crate) use lock::run as lock;
 pub(crate) use memory::run as memory;
 pub(crate) use push::run as push;
+pub(crate) use sidekiq::run as sidekiq_drain;
 pub(crate) use trip::echo;
 pub(crate) use wake::run as wake;
 
