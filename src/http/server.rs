@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 
+use super::json::IdempotencyKeys;
 use super::limit::Limits;
 use super::session::Sessions;
 use super::tokens::Known;
@@ -147,6 +148,7 @@ impl Server {
             tokens: Known::default(),
             sessions: Sessions::default(),
             limits: Limits::new(options.rate),
+            keys: IdempotencyKeys::default(),
             options,
             duly,
         })
@@ -164,6 +166,8 @@ pub(crate) struct App {
     /// Who has signed in.
     pub(crate) sessions: Sessions,
     pub(crate) limits: Limits,
+    /// What came with which idempotency key.
+    pub(crate) keys: IdempotencyKeys,
 }
 
 impl App {

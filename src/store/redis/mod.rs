@@ -408,8 +408,8 @@ impl Store for Redis {
         access::tokens(self).await
     }
 
-    async fn note(&self, entry: &Audit) -> Result<()> {
-        access::note(self, entry).await
+    async fn put_audit(&self, entry: &Audit) -> Result<()> {
+        access::put_audit(self, entry).await
     }
 
     async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
