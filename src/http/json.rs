@@ -139,9 +139,9 @@ where
             .await
             .map_err(|_| Problem::invalid("path", "must be UTF-8 text, percent-encoded"))?;
         // What cannot be a name of anything is nothing's.
-        name.parse().map(Named).map_err(|error: crate::Error| {
-            Problem::new(StatusCode::NOT_FOUND, "not_found", error.to_string())
-        })
+        name.parse()
+            .map(Named)
+            .map_err(|error: crate::Error| Problem::new(StatusCode::NOT_FOUND, "not_found", error.to_string()))
     }
 }
 

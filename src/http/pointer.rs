@@ -23,7 +23,8 @@ pub(super) fn depth(text: &[u8]) -> usize {
 pub(super) fn of(text: &[u8], error: &serde_json::Error) -> (String, String) {
     let said = error.to_string();
     let said = said.split(" at line ").next().unwrap_or_default().to_owned();
-    let before: usize = text.split(|byte| *byte == b'\n').take(error.line().saturating_sub(1)).map(|l| l.len() + 1).sum();
+    let before: usize =
+        text.split(|byte| *byte == b'\n').take(error.line().saturating_sub(1)).map(|l| l.len() + 1).sum();
     let upto = (before + error.column()).min(text.len());
     let parent = at(&text[..upto]);
     // A field that is missing or unknown is named, but the place is that of what it should be in.

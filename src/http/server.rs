@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 
+use super::api::Events;
 use super::json::IdempotencyKeys;
 use super::limit::Limits;
 use super::session::Sessions;
@@ -149,6 +150,7 @@ impl Server {
             sessions: Sessions::default(),
             limits: Limits::new(options.rate),
             keys: IdempotencyKeys::default(),
+            events: Arc::default(),
             options,
             duly,
         })
@@ -168,6 +170,8 @@ pub(crate) struct App {
     pub(crate) limits: Limits,
     /// What came with which idempotency key.
     pub(crate) keys: IdempotencyKeys,
+    /// What changes, for those who listen.
+    pub(crate) events: Arc<Events>,
 }
 
 impl App {

@@ -40,9 +40,16 @@ impl Hand {
 pub(crate) enum Said {
     Ack,
     /// It has failed; the delay is the job's own unless one is given.
-    Retry { after: Option<Duration>, error: String },
-    Bury { error: String },
-    Release { after: Duration },
+    Retry {
+        after: Option<Duration>,
+        error: String,
+    },
+    Bury {
+        error: String,
+    },
+    Release {
+        after: Duration,
+    },
 }
 
 /// Which job, under which claim, and what of it.

@@ -13,8 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 pub(crate) use self::hand::{Said, Settling};
-pub(crate) use self::lock::Hold;
-pub(crate) use self::node::{Beat, Remote};
+pub(crate) use self::node::Remote;
 use crate::clock;
 use crate::duly::Duly;
 use crate::error::{Error, Result};
@@ -86,7 +85,10 @@ impl Remotes {
     /// The node of this name, if it is held here and has not fallen silent.
     pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Remote>> {
         let known = self.inner.nodes().get(&id).cloned();
-        known.ok_or_else(|| Error::NotFound { what: "worker", name: format!("{id} (it was silent for its lease, or the server has restarted: join again)") })
+        known.ok_or_else(|| Error::NotFound {
+            what: "worker",
+            name: format!("{id} (it was silent for its lease, or the server has restarted: join again)"),
+        })
     }
 
     /// A worker goes in good order.
@@ -94,11 +96,6 @@ impl Remotes {
         let remote = self.get(id)?;
         self.inner.nodes().remove(&id);
         remote.leave().await
-    }
-
-    /// Whether any is waited for by its worker right now, and how many there are.
-    pub(crate) fn len(&self) -> usize {
-        self.inner.nodes().len()
     }
 }
 

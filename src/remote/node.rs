@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
@@ -119,10 +119,6 @@ impl Remote {
 
     pub(crate) fn id(&self) -> NodeId {
         self.node.id
-    }
-
-    pub(crate) fn lease(&self) -> Duration {
-        self.node.lease
     }
 
     pub(super) fn queues(&self) -> &[String] {
@@ -386,11 +382,6 @@ impl Remote {
         settled
     }
 
-    /// How far a job has come, from 0 to 1, as its worker says.
-    pub(crate) fn holds(&self, id: JobId) -> Option<Arc<Held>> {
-        self.state().hands.get(&id).map(|hand| hand.held.clone())
-    }
-
     /// Tells the store that this node lives, if it was not told of late.
     async fn alive(self: &Arc<Self>) -> Result<()> {
         let due = {
@@ -424,7 +415,8 @@ impl Remote {
             Order::Stop => (state.quiet, state.stop) = (true, true),
             Order::Cancel(id, answer) => {
                 let known = state.hands.get_mut(&id).map(|hand| hand.unwanted = true).is_some();
-                drop(answer.send(known));
+                // Whoever asked may have gone away.
+                let _ = answer.send(known);
             }
         }
         drop(state);
@@ -441,11 +433,6 @@ impl Remote {
         if let Err(error) = self.duly.store.claim(self.node.id, step_back).await {
             tracing::debug!(%error, "a wake could not be passed on");
         }
-    }
-
-    /// The store's time, for those who show how late a job is.
-    pub(crate) fn now(&self) -> SystemTime {
-        self.duly.store.now()
     }
 }
 
