@@ -78,6 +78,13 @@ pub enum Error {
         /// What was waited for.
         reason: String,
     },
+
+    /// This store keeps its state in a format that has no place for it: use another store, or do without.
+    #[error("this store cannot {what}; a SQLite file, Redis and Valkey can")]
+    Unsupported {
+        /// What was asked of the store.
+        what: &'static str,
+    },
 }
 
 impl Error {
@@ -93,6 +100,7 @@ impl Error {
             Error::Invalid { .. } => "invalid",
             Error::Remote { .. } => "remote",
             Error::Timeout { .. } => "timeout",
+            Error::Unsupported { .. } => "unsupported",
         }
     }
 
@@ -104,6 +112,10 @@ impl Error {
 
     pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
         Error::Invalid { field, reason: reason.into() }
+    }
+
+    pub(crate) fn unsupported(what: &'static str) -> Self {
+        Error::Unsupported { what }
     }
 
     pub(crate) fn store(op: &'static str, reason: impl Into<String>) -> Self {

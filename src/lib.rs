@@ -33,6 +33,7 @@
 #![warn(missing_docs, unreachable_pub)]
 #![cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "what only a store uses"))]
 
+mod access;
 mod attempt;
 mod call;
 mod clock;
@@ -41,14 +42,19 @@ mod error;
 mod event;
 mod hall;
 mod handler;
+#[cfg(feature = "http")]
+pub mod http;
 mod job;
 mod lock;
 mod moving;
 mod node;
 mod patience;
 mod push;
+#[cfg(feature = "http")]
+mod remote;
 mod retry;
 pub mod store;
+mod token;
 mod worker;
 
 pub use call::{
@@ -74,7 +80,8 @@ pub use retry::Retry;
 pub use rusqlite;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::AfterCommit;
-pub use store::{Durability, Filter, Health, LockRecord, Page, QueueCounts};
+pub use store::{Audit, AuditRecord, Durability, Filter, Health, LockRecord, Page, QueueCounts};
+pub use token::{Role, Secret, TOKEN_PREFIX, TOKENS_MAX, Token};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
 pub use tokio_util::sync::CancellationToken;
 pub use worker::{CONCURRENCY, GRACE, Signals, Worker};

@@ -9,13 +9,14 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use super::{
-    Attended, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn,
-    Moved, MovedIn, Page, QueueCounts, Store, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage,
+    LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Page, QueueCounts, Store, To, Wake,
 };
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
+use crate::token::Token;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug)]
@@ -172,6 +173,21 @@ impl Store for Faulty {
     }
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         self.pass("set_connections", self.inner.set_connections(node, held, gone)).await
+    }
+    async fn put_token(&self, token: &NewToken) -> Result<bool> {
+        self.pass("put_token", self.inner.put_token(token)).await
+    }
+    async fn remove_token(&self, name: &str) -> Result<bool> {
+        self.pass("remove_token", self.inner.remove_token(name)).await
+    }
+    async fn tokens(&self) -> Result<Vec<Token>> {
+        self.pass("tokens", self.inner.tokens()).await
+    }
+    async fn note(&self, entry: &Audit) -> Result<()> {
+        self.pass("note", self.inner.note(entry)).await
+    }
+    async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        self.pass("audits", self.inner.audits(before, limit)).await
     }
     async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {
         self.pass("connection", self.inner.connection(connection)).await

@@ -10,11 +10,13 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::job::{Fence, Held, JobId, Outcome, Priority, Record, State};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
+use crate::token::Token;
 
+mod audit;
 mod hall;
 mod moving;
 mod open;
@@ -22,7 +24,9 @@ mod open;
 pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod tokens;
 
+pub use audit::{AUDIT_MAX, AUDIT_PAGE_MAX, Audit, AuditRecord};
 pub use hall::{
     Attended, CONNECTIONS_MAX, EXTEND_MAX, Guest, Heard, LINE_LOOK_MAX, LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage,
     LockRecord, LockTaken, Owner, To, Turn, WAITS_MAX,
@@ -30,6 +34,7 @@ pub use hall::{
 pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
 pub use open::{Durability, StoreUrl, duration};
 pub(crate) use open::{Options, open, place_of};
+pub use tokens::NewToken;
 
 /// Most jobs in one claim.
 pub const CLAIM_MAX: usize = 1_000;
@@ -396,6 +401,35 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
 
     /// Nodes in the hall that can be asked to do this: those that are there and not quiet.
     async fn answering(&self, method: &str) -> Result<Vec<NodeId>>;
+
+    /// Keeps a token, unless its name is taken or there are [`TOKENS_MAX`](crate::TOKENS_MAX) of them. Answers whether it is kept.
+    async fn put_token(&self, token: &NewToken) -> Result<bool> {
+        let _ = token;
+        Err(Error::unsupported("keep tokens"))
+    }
+
+    /// Forgets a token. Answers whether there was one of this name.
+    async fn remove_token(&self, name: &str) -> Result<bool> {
+        let _ = name;
+        Err(Error::unsupported("keep tokens"))
+    }
+
+    /// All tokens, by name; also those that have ended.
+    async fn tokens(&self) -> Result<Vec<Token>> {
+        Err(Error::unsupported("keep tokens"))
+    }
+
+    /// Adds an entry to the audit, of which the newest [`AUDIT_MAX`] are kept.
+    async fn note(&self, entry: &Audit) -> Result<()> {
+        let _ = entry;
+        Err(Error::unsupported("keep an audit"))
+    }
+
+    /// The newest entries of the audit, or those before this number, newest first: at most `limit`.
+    async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        let _ = (before, limit);
+        Err(Error::unsupported("keep an audit"))
+    }
 
     /// The store's time, as far as is known without asking.
     fn now(&self) -> SystemTime;

@@ -113,6 +113,10 @@ pub(super) struct HallKeys {
     pub(super) channel: String,
     /// The channel of all nodes.
     pub(super) all: String,
+    /// Hash: name of a token to what is known of it.
+    pub(super) tokens: String,
+    /// List: who has changed what, the newest first.
+    pub(super) audit: String,
 }
 
 impl HallKeys {
@@ -131,6 +135,8 @@ impl HallKeys {
             connections: key("connections"),
             channel: key("presence:"),
             all: key("all"),
+            tokens: key("tokens"),
+            audit: key("audit"),
         }
     }
 

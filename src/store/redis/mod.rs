@@ -3,6 +3,7 @@
 //! Every step of the contract is one script on the keys of one queue; `keys.rs` says what they hold.
 //! ARGV[1] of every script is empty, or the time that a test has set; nothing else passes "now".
 
+mod access;
 mod acl;
 mod claim;
 mod hall;
@@ -42,14 +43,15 @@ use self::reply::Reply;
 use self::script::Script;
 pub(crate) use self::url::Place;
 use super::{
-    Attended, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn,
-    Moved, MovedIn, Options, Page, QueueCounts, Store, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage,
+    LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Options, Page, QueueCounts, Store, To, Wake,
 };
 use crate::clock::{Clock, Micros, from_micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
+use crate::token::Token;
 
 /// How often Sentinels are asked who the master is, although it still answers.
 const LOOK_AFTER_MASTER: Duration = Duration::from_secs(2);
@@ -392,6 +394,26 @@ impl Store for Redis {
 
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         hall::set_connections(self, node, held, gone).await
+    }
+
+    async fn put_token(&self, token: &NewToken) -> Result<bool> {
+        access::put_token(self, token).await
+    }
+
+    async fn remove_token(&self, name: &str) -> Result<bool> {
+        access::remove_token(self, name).await
+    }
+
+    async fn tokens(&self) -> Result<Vec<Token>> {
+        access::tokens(self).await
+    }
+
+    async fn note(&self, entry: &Audit) -> Result<()> {
+        access::note(self, entry).await
+    }
+
+    async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        access::audits(self, before, limit).await
     }
 
     async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {

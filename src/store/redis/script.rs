@@ -85,6 +85,11 @@ scripts! {
     GUESTS "guests"
     SET_CONNECTIONS "set_connections"
     CONNECTION "connection"
+    PUT_TOKEN "put_token"
+    REMOVE_TOKEN "remove_token"
+    TOKENS "tokens"
+    NOTE "note"
+    AUDITS "audits"
 }
 
 impl Script {

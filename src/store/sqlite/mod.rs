@@ -3,6 +3,7 @@
 //! One thread writes (`writer`), one reads (`reader`); nodes meet on a board beside the file (`board`),
 //! and speak with each other over a bus there (`hall`).
 
+mod access;
 mod board;
 mod bus;
 mod bus_file;
@@ -53,14 +54,16 @@ use self::wake::Waker;
 use self::writer::Writer;
 use super::open::{Durability, Options};
 use super::{
-    Attended, Beaten, CLAIM_MAX, Claim, Claimed, EXTEND_MAX, End, Filter, Guest, Health, Heard, LockAsk, LockPage,
-    LockTaken, Marked, MoveIn, Moved, MovedIn, PRUNE_MAX, Page, QueueCounts, Store, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, CLAIM_MAX, Claim, Claimed, EXTEND_MAX, End, Filter, Guest, Health, Heard,
+    LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, PRUNE_MAX, Page, QueueCounts, Store, To,
+    Wake,
 };
 use crate::clock::{Clock, Micros, from_micros, micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
+use crate::token::Token;
 use hall::Hall;
 
 pub use push_in::AfterCommit;
@@ -407,6 +410,31 @@ impl Store for Sqlite {
 
     async fn answering(&self, method: &str) -> Result<Vec<NodeId>> {
         self.hall.answering(method).await
+    }
+
+    async fn put_token(&self, token: &NewToken) -> Result<bool> {
+        let token = token.clone();
+        self.writer.write("put_token", move |tx| access::put_token(tx, &token)).await
+    }
+
+    async fn remove_token(&self, name: &str) -> Result<bool> {
+        let name = name.to_owned();
+        self.writer.write("remove_token", move |tx| access::remove_token(tx, &name)).await
+    }
+
+    async fn tokens(&self) -> Result<Vec<Token>> {
+        self.read("tokens", |conn| access::tokens(conn).map_err(|e| fault::refused("tokens", e))).await
+    }
+
+    async fn note(&self, entry: &Audit) -> Result<()> {
+        let entry = entry.clone();
+        self.writer.write("note", move |tx| access::note(tx, &entry)).await
+    }
+
+    async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        let look =
+            move |conn: &Connection| access::audits(conn, before, limit).map_err(|e| fault::refused("audits", e));
+        self.read("audits", look).await
     }
 
     fn now(&self) -> SystemTime {

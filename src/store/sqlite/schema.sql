@@ -175,3 +175,22 @@ CREATE TABLE duly_line (
   PRIMARY KEY (name, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX duly_line_owner ON duly_line (name, owner);
+
+-- Tokens, by which somebody over HTTP is known.
+CREATE TABLE duly_token (
+  name    TEXT PRIMARY KEY,
+  role    TEXT NOT NULL,                  -- viewer, pusher, operator, admin
+  hash    BLOB NOT NULL,                  -- SHA-256 of the token, which is kept nowhere
+  created INTEGER NOT NULL,
+  expires INTEGER
+) STRICT, WITHOUT ROWID;
+
+-- Who has changed what: the newest entries.
+CREATE TABLE duly_audit (
+  no      INTEGER PRIMARY KEY AUTOINCREMENT,
+  at      INTEGER NOT NULL,
+  who     TEXT NOT NULL,
+  what    TEXT NOT NULL,
+  address TEXT,
+  status  INTEGER NOT NULL
+) STRICT;
