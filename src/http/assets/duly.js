@@ -101,6 +101,7 @@ matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
 
 const EVERY_MS = 1500;   // most often
 const AT_LEAST_MS = 10000; // what no event tells of: counts fall, leases end
+const EVENTS = ['job', 'queue', 'node', 'stats', 'cron', 'lock'];
 const light = $('#live');
 const picked = () => all('input[name=id]:checked');
 let paused = sessionStorage.getItem('paused') === 'yes';
@@ -171,19 +172,21 @@ async function refresh() {
   } catch { lost = true; dirty = true; } finally { busy = false; tell(); }
 }
 
+let events = null;
 function listen() {
-  const events = new EventSource(`${root}/api/v1/events`);
+  events?.close();
+  events = null;
+  if (document.hidden) return;
+  dirty = true;
+  events = new EventSource(`${root}/api/v1/events`);
   const seen = () => { dirty = true; };
   events.onmessage = seen;
-  events.onopen = seen;
-  for (const name of ['pushed', 'started', 'settled', 'changed', 'stats', 'node']) events.addEventListener(name, seen);
-  document.addEventListener('visibilitychange', () => {
-    if (document.hidden) events.close(); else { dirty = true; listen(); }
-  }, { once: true });
+  for (const name of EVENTS) events.addEventListener(name, seen);
 }
 
 if ($('[data-live], .chart', main)) {
-  if (!document.hidden) listen(); else document.addEventListener('visibilitychange', listen, { once: true });
+  listen();
+  document.addEventListener('visibilitychange', listen);
   setInterval(() => {
     tick();
     tell();

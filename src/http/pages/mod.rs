@@ -103,6 +103,14 @@ fn back_to<'f>(next: &'f str, fallback: &'f str) -> &'f str {
     if ours { next } else { fallback }
 }
 
+/// Refuses jobs that run any program, unless this server was told to take them.
+fn may_be_pushed(app: &App, kind: &str) -> Result<(), Problem> {
+    if kind.trim() == "command" && !app.options.commands {
+        return Err(Problem::forbidden("this server takes no `command` jobs; push them with `duly push`, or start it with --allow-commands"));
+    }
+    Ok(())
+}
+
 /// There is no such deed at this address.
 fn no_deed(deed: &str) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is nothing to do by the name of {deed:?} here"))

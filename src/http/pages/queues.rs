@@ -15,13 +15,11 @@ use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::who::Who;
 use crate::job::State as JobState;
-use crate::store::QueueCounts;
+use crate::store::{Limit, QueueCounts};
 use crate::token::Role;
 
 /// Most queues on the page, the deepest first; the rest is told of.
 const ROWS_MAX: usize = 500;
-/// Most queues with a sparkline: each costs a look at its history.
-const SPARKS_MAX: usize = 50;
 
 #[derive(Template)]
 #[template(path = "queues.html")]
@@ -31,13 +29,13 @@ struct Queues {
     left_out: usize,
 }
 
-struct Row {
-    queue: String,
-    path: String,
-    paused: bool,
-    moving: String,
-    counts: QueueCounts,
-    spark: Option<Spark>,
+pub(super) struct Row {
+    pub queue: String,
+    pub path: String,
+    pub paused: bool,
+    pub moving: bool,
+    pub counts: QueueCounts,
+    pub spark: Option<Spark>,
 }
 
 /// `GET /queues`
@@ -50,21 +48,18 @@ pub(super) async fn list(State(app): State<Arc<App>>, page: Frame) -> Answer {
         counts.truncate(ROWS_MAX);
     }
     counts.sort_by(|a, b| a.queue.cmp(&b.queue));
-    let mut rows = Vec::with_capacity(counts.len());
-    for (at, counts) in counts.into_iter().enumerate() {
-        let spark = if at < SPARKS_MAX { graphs::spark(&app.duly, &counts.queue, page.now).await } else { None };
-        rows.push(Row::of(counts, spark));
-    }
+    let mut sparks = graphs::sparks(&app.duly).await;
+    let rows = counts.into_iter().map(|counts| Row::of(sparks.remove(&counts.queue), counts)).collect();
     render(&Queues { page, rows, left_out })
 }
 
 impl Row {
-    fn of(counts: QueueCounts, spark: Option<Spark>) -> Row {
+    pub(super) fn of(spark: Option<Spark>, counts: QueueCounts) -> Row {
         Row {
             path: show::encode(&counts.queue),
             queue: counts.queue.clone(),
             paused: counts.paused,
-            moving: counts.moving.as_ref().map(|_| "moving".to_owned()).unwrap_or_default(),
+            moving: counts.moving.is_some(),
             counts,
             spark,
         }
@@ -108,11 +103,8 @@ pub(super) async fn show(
         return Err(crate::Error::NotFound { what: "queue", name: queue }.into());
     };
     let range = Range::of(&asked.range);
-    let charts = graphs::of_queue(&app.duly, &queue, range, page.now).await?;
-    let limits = match app.duly.limits(&queue).await {
-        Ok(limits) => Limits { jobs: shown(limits.jobs), bytes: shown(limits.bytes) },
-        Err(_) => Limits { jobs: String::new(), bytes: String::new() },
-    };
+    let charts = graphs::charts(&app.duly, Some(&queue), range, counts.scheduled + counts.ready + counts.running).await?;
+    let limits = Limits { jobs: shown(counts.limit.jobs), bytes: shown(counts.limit.bytes) };
     let nodes = app.duly.nodes().await?;
     let nodes = nodes.iter().filter(|node| node.queues.contains(&queue)).map(|node| super::nodes::Row::of(&page, node));
     let nodes = nodes.collect();
@@ -157,22 +149,22 @@ pub(super) async fn act(
             done(&page, next, "resumed", None, &queue)
         }
         "limit" => {
-            let limits = crate::store::Limits { jobs: limit("jobs", &wish.jobs)?, bytes: limit("bytes", &wish.bytes)? };
-            app.duly.set_limits(&queue, limits).await?;
+            let limit = Limit { jobs: number("jobs", &wish.jobs)?, bytes: number("bytes", &wish.bytes)? };
+            app.duly.limit(&queue, limit).await?;
             done(&page, &own, "limited", None, &queue)
         }
         "clear" => {
             if wish.name != queue {
                 return Err(Problem::invalid("name", format!("type the name of the queue, {queue}, to clear it")));
             }
-            let removed = super::act::clear(&app.duly, &queue).await?;
-            done(&page, "/queues", "cleared", Some(removed), &queue)
+            let cleared = app.duly.clear(&*queue).run().await?;
+            done(&page, "/queues", "cleared", Some(cleared.done), &queue)
         }
         other => Err(no_deed(other)),
     }
 }
 
-fn limit(field: &str, text: &str) -> Result<Option<u64>, Problem> {
+fn number(field: &str, text: &str) -> Result<Option<u64>, Problem> {
     let digits: String = text.chars().filter(|c| !matches!(c, ',' | '_' | ' ')).collect();
     match digits.as_str() {
         "" => Ok(None),
