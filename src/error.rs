@@ -70,6 +70,13 @@ pub enum Error {
         reason: String,
     },
 
+    /// This store cannot do that at all: its format has no room for it.
+    #[error("this store cannot {what}; use a file, or redis:// with duly's own keys")]
+    Unsupported {
+        /// What was asked of it.
+        what: &'static str,
+    },
+
     /// It took longer than allowed. What only waits has changed nothing; a call may have been carried out.
     #[error("{op}: timed out; {reason}")]
     Timeout {
@@ -93,6 +100,7 @@ impl Error {
             Error::Invalid { .. } => "invalid",
             Error::Remote { .. } => "remote",
             Error::Timeout { .. } => "timeout",
+            Error::Unsupported { .. } => "unsupported",
         }
     }
 
@@ -104,6 +112,10 @@ impl Error {
 
     pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
         Error::Invalid { field, reason: reason.into() }
+    }
+
+    pub(crate) fn unsupported(what: &'static str) -> Self {
+        Error::Unsupported { what }
     }
 
     pub(crate) fn store(op: &'static str, reason: impl Into<String>) -> Self {

@@ -5,6 +5,7 @@
 
 mod acl;
 mod claim;
+mod cron;
 mod hall;
 mod health;
 mod hear;
