@@ -70,6 +70,13 @@ pub enum Error {
         reason: String,
     },
 
+    /// This store cannot do that at all: its format has no room for it.
+    #[error("this store cannot {what}; use a file, or redis:// with duly's own keys")]
+    Unsupported {
+        /// What was asked of it.
+        what: &'static str,
+    },
+
     /// It took longer than allowed. What only waits has changed nothing; a call may have been carried out.
     #[error("{op}: timed out; {reason}")]
     Timeout {

@@ -362,7 +362,7 @@ pub struct Record {
     pub failures: Vec<Failure>,
 }
 
-fn args_as_json<S: serde::Serializer>(args: &str, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn args_as_json<S: serde::Serializer>(args: &str, serializer: S) -> Result<S::Ok, S::Error> {
     // Kept as the text it is: numbers beyond 2^53 and the order of keys survive.
     match serde_json::value::RawValue::from_string(args.to_owned()) {
         Ok(raw) => raw.serialize(serializer),
@@ -370,7 +370,7 @@ fn args_as_json<S: serde::Serializer>(args: &str, serializer: S) -> Result<S::Ok
     }
 }
 
-fn as_millis<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn as_millis<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     (u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).serialize(serializer)
 }
 

@@ -37,6 +37,8 @@ mod access;
 mod attempt;
 mod call;
 mod clock;
+mod cron;
+mod crons;
 mod duly;
 mod error;
 mod event;
@@ -62,6 +64,8 @@ pub use call::{
     Replies, Reply,
 };
 pub use clock::Clock;
+pub use cron::{CRON_ARGS_BYTES_MAX, CronRule, JITTER_MAX, MISSED_AFTER, MISSED_MAX, Missed, Overlap, Schedule};
+pub use crons::{CRONS_MAX, Cron, CronChange, CronChanges};
 pub use duly::{Builder, Duly};
 pub use error::{Error, Result, Source};
 pub use event::{Event, Tally};
@@ -80,8 +84,8 @@ pub use retry::Retry;
 pub use rusqlite;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::AfterCommit;
-pub use store::{Audit, AuditRecord, Durability, Filter, Health, LockRecord, Page, QueueCounts};
-pub use token::{Role, Secret, TOKEN_PREFIX, TOKENS_MAX, Token};
+pub use store::{Audit, AuditRecord, CronRecord, Durability, Filter, Health, LockRecord, Page, QueueCounts};
+pub use token::{Role, Secret, TOKENS_MAX, TOKEN_PREFIX, Token};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
 pub use tokio_util::sync::CancellationToken;
 pub use worker::{CONCURRENCY, GRACE, Signals, Worker};
@@ -103,4 +107,6 @@ mod documents {
     struct Locks;
     #[doc = include_str!("../docs/guide/calls.md")]
     struct Calls;
+    #[doc = include_str!("../docs/guide/cron.md")]
+    struct Cron;
 }

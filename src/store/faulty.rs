@@ -9,8 +9,7 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use super::{
-    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage,
-    LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Page, QueueCounts, Store, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired, DueCrons, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Page, PutCron, QueueCounts, Store, To, Wake,
 };
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
@@ -143,6 +142,24 @@ impl Store for Faulty {
     }
     async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
         self.pass("subscribe", self.inner.subscribe(node)).await
+    }
+    async fn put_cron(&self, put: PutCron) -> Result<CronPut> {
+        self.pass("put_cron", self.inner.put_cron(put)).await
+    }
+    async fn remove_cron(&self, name: &str) -> Result<bool> {
+        self.pass("remove_cron", self.inner.remove_cron(name)).await
+    }
+    async fn cron(&self, name: &str) -> Result<Option<CronRecord>> {
+        self.pass("cron", self.inner.cron(name)).await
+    }
+    async fn crons(&self, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
+        self.pass("crons", self.inner.crons(queue, cursor)).await
+    }
+    async fn due_crons(&self, queue: &str, freed: &[String]) -> Result<DueCrons> {
+        self.pass("due_crons", self.inner.due_crons(queue, freed)).await
+    }
+    async fn fire_crons(&self, queue: &str, fires: Vec<CronFire>) -> Result<CronsFired> {
+        self.pass("fire_crons", self.inner.fire_crons(queue, fires)).await
     }
     async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
         self.pass("lock", self.inner.lock(ask)).await

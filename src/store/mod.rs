@@ -17,6 +17,7 @@ use crate::push::{Due, Push, Pushed};
 use crate::token::Token;
 
 mod audit;
+mod cron;
 mod hall;
 mod moving;
 mod open;
@@ -27,6 +28,7 @@ pub mod sqlite;
 mod tokens;
 
 pub use audit::{AUDIT_MAX, AUDIT_PAGE_MAX, Audit, AuditRecord};
+pub use cron::{CRONS_PAGE, CRON_FIRE_MAX, CronFire, CronFired, CronPage, CronPut, CronRecord, CronsFired, DueCrons, HELD_LOOK, Hold, PutCron};
 pub use hall::{
     Attended, CONNECTIONS_MAX, EXTEND_MAX, Guest, Heard, LINE_LOOK_MAX, LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage,
     LockRecord, LockTaken, Owner, To, Turn, WAITS_MAX,
@@ -83,6 +85,8 @@ pub struct Claimed {
     pub more: bool,
     /// How long from `now` until the next job of this queue falls due; `None` if none is scheduled.
     pub next_due: Option<Duration>,
+    /// How long from `now` until the next tick of a cron rule of this queue; nothing if one is due.
+    pub next_tick: Option<Duration>,
     /// How many other idle nodes wait for this queue: at a due moment the node of rank r looks a little later than that of rank r - 1.
     pub rank: u32,
     /// How many jobs were taken back from the suspect.
@@ -350,6 +354,44 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     ///
     /// Their ids are not remembered: they may come back.
     async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>>;
+
+    /// Keeps a cron rule as it is given, with its next tick: only if the rule has the revision that it should have, or is not
+    /// there if it should not. It may have been in another queue. Wakes a node of its queue.
+    ///
+    /// A store has one rule of a name. It knows no patterns: ticks are moments that it is given.
+    async fn put_cron(&self, _put: PutCron) -> Result<CronPut> {
+        Err(Error::unsupported("keep cron rules"))
+    }
+
+    /// Deletes a cron rule. Jobs that it has pushed stay. Answers whether there was one.
+    async fn remove_cron(&self, _name: &str) -> Result<bool> {
+        Err(Error::unsupported("keep cron rules"))
+    }
+
+    /// One cron rule.
+    async fn cron(&self, _name: &str) -> Result<Option<CronRecord>> {
+        Err(Error::unsupported("keep cron rules"))
+    }
+
+    /// A page of cron rules, at most [`CRONS_PAGE`]; those of one queue if it is named.
+    async fn crons(&self, _queue: Option<&str>, _cursor: Option<&str>) -> Result<CronPage> {
+        Err(Error::unsupported("keep cron rules"))
+    }
+
+    /// Rules of a queue whose next tick is due, and those of these names whose tick is held back; paused ones are not among them.
+    /// None while the queue is moving to another store. A queue that is paused is no obstacle: ticks push, and nothing is claimed.
+    async fn due_crons(&self, _queue: &str, _freed: &[String]) -> Result<DueCrons> {
+        Err(Error::unsupported("keep cron rules"))
+    }
+
+    /// Fires ticks of rules of one queue: pushes their jobs and moves each rule on to its next tick, each rule in one step with its
+    /// jobs, at most [`CRON_FIRE_MAX`] rules. One is fired only if rule and tick are as they were read, and its tick is due.
+    ///
+    /// If it is to be held back since another job has its unique key, nothing is pushed, and its tick waits
+    /// until the rule is named to [`Store::due_crons`], or for [`HELD_LOOK`].
+    async fn fire_crons(&self, _queue: &str, _fires: Vec<CronFire>) -> Result<CronsFired> {
+        Err(Error::unsupported("keep cron rules"))
+    }
 
     /// Takes a free slot of a lock for the owner, until `ttl` from now; or, if none is free and `wait` says so, a place at the
     /// end of its line.

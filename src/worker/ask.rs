@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::crew::{Finished, SUSPECT_CRASHES};
 use super::lane::choose;
 use super::shift::Shift;
+use super::tick::Ticked;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -31,6 +32,7 @@ pub(super) enum Answered {
     Claimed(usize, Ask, Instant, Result<Claimed>),
     Settled(Vec<Finished>, Instant, Result<Vec<JobId>>),
     Pruned(usize, Result<usize>),
+    Ticked(usize, Result<Ticked>),
 }
 
 /// What a claim is for.
@@ -60,6 +62,7 @@ impl Shift {
         }
         if !stopping {
             self.prune(now);
+            self.fire(now);
             self.take(now);
         }
         self.step_back(now);
@@ -162,6 +165,7 @@ impl Shift {
             // More to prune: at the next turn.
             Answered::Pruned(at, Ok(PRUNE_MAX)) => self.lanes[at].unpruned = PRUNE_MAX,
             Answered::Pruned(_, Ok(_)) => {}
+            Answered::Ticked(at, ticked) => self.ticked(at, ticked),
             Answered::Pruned(_, Err(error)) => tracing::warn!(%error, "prune failed"),
         }
     }
@@ -189,7 +193,9 @@ impl Shift {
         let now = clock::tick();
         let ago = self.settings.duly.options.clock.now().duration_since(claimed.now).unwrap_or_default();
         let moment = now - ago.min(now - sent);
-        self.lanes[at].look_at = claimed.next_due.map(|due| moment + due + RANK_STEP * claimed.rank);
+        let later = RANK_STEP * claimed.rank;
+        self.lanes[at].look_at = claimed.next_due.map(|due| moment + due + later);
+        self.lanes[at].tick_at = claimed.next_tick.map(|tick| moment + tick + later);
     }
 
     fn took(&mut self, at: usize, max: usize, suspect: Option<NodeId>, claimed: Claimed) {
@@ -284,6 +290,7 @@ impl Shift {
             if again {
                 continue;
             }
+            self.way_is_free(lane, held.job.unique.as_deref(), &outcome);
             match outcome {
                 Outcome::Ack => self.lanes[lane].unpruned += usize::from(!held.job.keep.is_zero()),
                 Outcome::Bury { .. } => {}
@@ -307,13 +314,13 @@ impl Shift {
         self.failed("settle", error, again_in);
     }
 
-    fn failed(&self, op: &str, error: &Error, again_in: Duration) {
+    pub(super) fn failed(&self, op: &str, error: &Error, again_in: Duration) {
         tracing::warn!(op, %error, ?again_in, "the store failed");
         self.settings.tell(&Event::StoreFailed { error, again_in });
     }
 
     /// Doubles, with full jitter, and stays below a third of the lease: a short outage must not cost it.
-    fn backoff(&self, failures: u32) -> Duration {
+    pub(super) fn backoff(&self, failures: u32) -> Duration {
         let max = (self.node.lease / 3).max(BACKOFF_MIN);
         let ceiling = BACKOFF_MIN.saturating_mul(1 << failures.min(16)).min(max);
         BACKOFF_MIN / 2 + ceiling.mul_f64(fastrand::f64())

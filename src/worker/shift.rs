@@ -338,7 +338,10 @@ impl Shift {
         if self.grace_until.is_some() {
             return [self.leave_by.or(self.grace_until), waits, self.alive_at].into_iter().flatten().min();
         }
-        let lanes = self.lanes.iter().flat_map(|lane| [lane.look_at, lane.not_before.filter(later), lane.prune_at]);
+        let lanes = self
+            .lanes
+            .iter()
+            .flat_map(|lane| [lane.look_at, lane.not_before.filter(later), lane.prune_at, lane.fire_at()]);
         let ending = self.lanes.iter().flat_map(|lane| lane.ending.iter().map(|(_, at)| Some(*at)));
         lanes.chain(ending).chain([waits, self.alive_at]).flatten().min()
     }
@@ -364,14 +367,13 @@ impl Shift {
     }
 
     fn is_over(&self) -> bool {
-        let asking = self.settling || self.lanes.iter().any(|lane| lane.asking);
+        let asking = self.settling || self.lanes.iter().any(|lane| lane.asking || lane.firing);
         let idle = self.crew.is_empty() && self.finished.is_empty() && !asking;
         let stopped = self.grace_until.is_some();
         let drained = self.mode == Mode::Drain
-            && self
-                .lanes
-                .iter()
-                .all(|lane| !lane.redo && (self.quiet || (!lane.maybe_ready && lane.suspects.is_empty())));
+            && self.lanes.iter().all(|lane| {
+                !lane.redo && (self.quiet || (!lane.maybe_ready && lane.suspects.is_empty() && !lane.has_tick()))
+            });
         let too_late = self.leave_by.is_some_and(|at| at <= clock::tick());
         too_late || (idle && (stopped || drained))
     }

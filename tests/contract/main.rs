@@ -1,6 +1,7 @@
 //! One suite, every store: each case is a plain function that takes a store, and runs once per store.
 
 mod claim;
+mod cron;
 mod hall;
 mod lease;
 mod line;
@@ -151,6 +152,32 @@ contract! {
         a_job_pushed_again_stays
         jobs_can_come_back
         a_job_that_changed_its_place_can_come_back;
+    cron:
+        a_rule_is_kept_as_it_was_given
+        a_rule_is_put_only_over_what_was_read
+        a_removed_rule_is_gone
+        rules_are_listed_by_pages_and_by_queue
+        a_claim_tells_when_the_next_tick_is
+        putting_a_rule_wakes_a_node_of_its_queue
+        a_tick_fires_once_whoever_asks
+        no_tick_fires_early
+        a_changed_rule_refuses_who_read_the_old_one
+        a_paused_rule_is_never_due
+        a_paused_queue_gets_its_ticks
+        a_moving_queue_fires_nothing
+        what_is_fired_can_be_claimed_at_once
+        a_tick_with_jitter_is_due_later
+        several_ticks_of_a_rule_go_in_together
+        a_tick_that_only_goes_by_pushes_nothing
+        the_job_of_a_tick_is_known_by_its_id
+        skip_leaves_the_unfinished_job
+        queue_waits_for_the_end_of_the_running_job
+        replace_waits_for_any_unfinished_job
+        a_held_tick_is_looked_at_again_after_a_while
+        a_rule_that_changes_its_queue_takes_its_tick_along
+        many_rules_fire_in_bounded_steps
+        the_first_due_goes_first
+        args_of_a_rule_survive;
     wake:
         a_push_wakes_a_node_that_waits
         a_push_wakes_one_node_only

@@ -6,6 +6,7 @@
 mod access;
 mod acl;
 mod claim;
+mod cron;
 mod hall;
 mod health;
 mod hear;

@@ -4,7 +4,7 @@ use rusqlite::params;
 
 use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, job};
 use super::tx::Tx;
-use super::{failure, place};
+use super::{cron, failure, place};
 use crate::NodeId;
 use crate::clock::from_micros;
 use crate::job::{Fence, Held};
@@ -17,15 +17,17 @@ pub(super) struct Step {
     pub(super) now: i64,
     pub(super) more: bool,
     pub(super) next_due: Option<Duration>,
+    pub(super) next_tick: Option<Duration>,
 }
 
 /// Takes up to `max` jobs of a queue for a node.
 pub(super) fn claim(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) -> rusqlite::Result<Step> {
-    let mut step = Step { jobs: Vec::new(), now: tx.now, more: false, next_due: None };
-    let closed: bool = tx
-        .statement("SELECT paused OR moving IS NOT NULL FROM duly_queue WHERE no = ?1")?
-        .query_row([queue], |row| row.get(0))?;
-    if closed {
+    let mut step = Step { jobs: Vec::new(), now: tx.now, more: false, next_due: None, next_tick: None };
+    let (paused, moving, tick): (bool, bool, Option<i64>) = tx
+        .statement("SELECT paused, moving IS NOT NULL, tick FROM duly_queue WHERE no = ?1")?
+        .query_row([queue], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    step.next_tick = cron::until(tick.filter(|_| !moving), tx.now);
+    if paused || moving {
         return Ok(step);
     }
     let promote_max = PROMOTE_MAX.min(PROMOTE_MIN.max(4 * max));

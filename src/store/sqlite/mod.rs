@@ -8,6 +8,7 @@ mod board;
 mod bus;
 mod bus_file;
 mod claim;
+mod cron;
 mod ears;
 mod failure;
 mod fault;
@@ -54,9 +55,7 @@ use self::wake::Waker;
 use self::writer::Writer;
 use super::open::{Durability, Options};
 use super::{
-    Attended, Audit, AuditRecord, Beaten, CLAIM_MAX, Claim, Claimed, EXTEND_MAX, End, Filter, Guest, Health, Heard,
-    LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, PRUNE_MAX, Page, QueueCounts, Store, To,
-    Wake,
+    Attended, Audit, AuditRecord, Beaten, CLAIM_MAX, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired, DueCrons, EXTEND_MAX, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, PRUNE_MAX, Page, PutCron, QueueCounts, Store, To, Wake,
 };
 use crate::clock::{Clock, Micros, from_micros, micros};
 use crate::error::{Error, Result};
@@ -194,6 +193,7 @@ impl Store for Sqlite {
             Ok(Claimed {
                 more: step.more || taken_back == super::TAKE_BACK_MAX,
                 next_due: step.next_due,
+                next_tick: step.next_tick,
                 rank,
                 taken_back,
                 left: taken_back == super::TAKE_BACK_MAX,
@@ -315,6 +315,38 @@ impl Store for Sqlite {
     async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
         let queue = queue.to_owned();
         self.writer.write("move_out", move |tx| moving::move_out(tx, &queue, mover, &jobs)).await
+    }
+
+    async fn put_cron(&self, put: PutCron) -> Result<CronPut> {
+        self.writer.write("put_cron", move |tx| cron::put(tx, &put)).await
+    }
+
+    async fn remove_cron(&self, name: &str) -> Result<bool> {
+        let name = name.to_owned();
+        self.writer.write("remove_cron", move |tx| cron::remove(tx, &name)).await
+    }
+
+    async fn cron(&self, name: &str) -> Result<Option<CronRecord>> {
+        let name = name.to_owned();
+        self.read("cron", move |conn| cron::get(conn, &name).map_err(|e| fault::refused("cron", e))).await
+    }
+
+    async fn crons(&self, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
+        let (queue, cursor) = (queue.map(str::to_owned), cursor.map(str::to_owned));
+        self.read("crons", move |conn| cron::page(conn, queue.as_deref(), cursor.as_deref())).await
+    }
+
+    async fn due_crons(&self, queue: &str, freed: &[String]) -> Result<DueCrons> {
+        let (queue, freed, clock) = (queue.to_owned(), freed.to_vec(), self.clock.clone());
+        let look = move |conn: &Connection| {
+            cron::due(conn, clock.wall(), &queue, &freed).map_err(|e| fault::refused("due_crons", e))
+        };
+        self.read("due_crons", look).await
+    }
+
+    async fn fire_crons(&self, queue: &str, fires: Vec<CronFire>) -> Result<CronsFired> {
+        let queue = queue.to_owned();
+        self.writer.write("fire_crons", move |tx| cron::fire(tx, &queue, &fires)).await
     }
 
     async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
@@ -450,7 +482,16 @@ impl Store for Sqlite {
 }
 
 fn claimed(now: Micros, jobs: Vec<crate::job::Held>) -> Claimed {
-    Claimed { jobs, now: from_micros(now), more: false, next_due: None, rank: 0, taken_back: 0, left: false }
+    Claimed {
+        jobs,
+        now: from_micros(now),
+        more: false,
+        next_due: None,
+        next_tick: None,
+        rank: 0,
+        taken_back: 0,
+        left: false,
+    }
 }
 
 #[cfg(test)]

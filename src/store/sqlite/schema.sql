@@ -24,7 +24,8 @@ CREATE TABLE duly_queue (
   no     INTEGER PRIMARY KEY,
   name   TEXT NOT NULL UNIQUE,
   paused INTEGER NOT NULL DEFAULT 0,
-  moving TEXT                             -- to another store: who moves it, who began, and where to
+  moving TEXT,                            -- to another store: who moves it, who began, and where to
+  tick   INTEGER                          -- when to look at the first of its cron rules
 ) STRICT;
 
 -- The body of every job, in whatever state.
@@ -135,6 +136,20 @@ CREATE TABLE duly_marker (
   note     TEXT NOT NULL,
   PRIMARY KEY (queue, begun_by)
 ) STRICT, WITHOUT ROWID;
+
+-- Cron rules. Only `rule` says when they fire, and only programs read it: to the store a tick is a moment.
+CREATE TABLE duly_cron (
+  name     TEXT PRIMARY KEY,
+  queue    INTEGER NOT NULL,
+  rule     TEXT NOT NULL,                 -- JSON with the number of its format
+  revision INTEGER NOT NULL,              -- another with every change of the rule
+  paused   INTEGER NOT NULL,
+  next     INTEGER,                       -- the tick that is fired next
+  look     INTEGER,                       -- when to look at it: at that tick, or later while it is held back; never if paused
+  held     INTEGER NOT NULL,              -- that tick is due, and waits for the job of an earlier one to end
+  last     INTEGER                        -- the newest tick that was fired
+) STRICT, WITHOUT ROWID;
+CREATE INDEX duly_cron_look ON duly_cron (queue, look) WHERE look IS NOT NULL;
 
 -- Nodes that have joined. Whether one lives is told by its slot in the directory beside the file, never by this row.
 CREATE TABLE duly_node (
