@@ -78,6 +78,13 @@ pub enum Error {
         /// What was waited for.
         reason: String,
     },
+
+    /// This store has no such thing: another one would.
+    #[error("this store cannot {what}")]
+    Unsupported {
+        /// What it was asked for, and what to do instead.
+        what: &'static str,
+    },
 }
 
 impl Error {
@@ -93,6 +100,7 @@ impl Error {
             Error::Invalid { .. } => "invalid",
             Error::Remote { .. } => "remote",
             Error::Timeout { .. } => "timeout",
+            Error::Unsupported { .. } => "unsupported",
         }
     }
 
@@ -100,6 +108,10 @@ impl Error {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. })
+    }
+
+    pub(crate) fn unsupported(what: &'static str) -> Self {
+        Error::Unsupported { what }
     }
 
     pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::job::{Fence, Held, JobId, Outcome, Priority, Record, State};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
@@ -402,6 +402,11 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
 
     /// What the store says about itself.
     async fn health(&self) -> Result<Health>;
+
+    /// The unfinished job of a queue that has this unique key.
+    async fn holder(&self, _queue: &str, _key: &str) -> Result<Option<JobId>> {
+        Err(Error::unsupported("say who holds a unique key"))
+    }
 }
 
 #[cfg(test)]
