@@ -117,6 +117,10 @@ impl Error {
         matches!(self, Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. })
     }
 
+    pub(crate) fn unsupported(what: &'static str) -> Self {
+        Error::Unsupported { what }
+    }
+
     pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
         Error::Invalid { field, reason: reason.into() }
     }

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::duly::Duly;
 use crate::error::{Result, Source};
 use crate::job::{Fence, Held, Job, JobId, Outcome, Priority};
+use crate::node::KINDS_MAX;
 use crate::push::{Conflict, OWN_KINDS, Push, Pushed};
 
 /// The args of one kind of job: any type that serde can write and read, and the kind's name.
@@ -305,6 +306,16 @@ impl Handlers {
         // What duly has made for itself is nobody's, however little a handler asks of a kind.
         let any = self.any.as_ref().filter(|_| !kind.starts_with(OWN_KINDS));
         self.by_kind.get(kind).or(any)
+    }
+
+    /// The kinds that have a handler, sorted; `None` if every kind has one, or if they are too many to be told.
+    pub(crate) fn kinds(&self) -> Option<Vec<String>> {
+        if self.any.is_some() || self.by_kind.len() > KINDS_MAX {
+            return None;
+        }
+        let mut kinds: Vec<String> = self.by_kind.keys().cloned().collect();
+        kinds.sort();
+        Some(kinds)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -57,6 +57,7 @@ mod remote;
 mod retry;
 pub mod store;
 mod token;
+mod why;
 mod worker;
 
 pub use call::{
@@ -74,7 +75,7 @@ pub use handler::{Args, Ctx, IntoAnswer};
 pub use job::{Failure, Fence, Held, Job, JobId, Outcome, Priority, Record, State};
 pub use lock::{Guard, LOCK_NAME_BYTES_MAX, LOCK_TTL, Lock};
 pub use moving::{Move, Progress, QueueMoved};
-pub use node::{BEAT, LEASE, Node, NodeId, NodeRecord};
+pub use node::{BEAT, KINDS_MAX, LEASE, Node, NodeId, NodeRecord, Takes};
 pub use push::{
     ARGS_BYTES_MAX, Conflict, DEFAULT_QUEUE, Due, MAX_ATTEMPTS, NAME_BYTES_MAX, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed,
     TAGS_MAX, TIMEOUT, UNIQUE_BYTES_MAX,
@@ -88,6 +89,7 @@ pub use store::{Audit, AuditRecord, CronRecord, Durability, Filter, Health, Lock
 pub use token::{Role, Secret, TOKENS_MAX, TOKEN_PREFIX, Token};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
 pub use tokio_util::sync::CancellationToken;
+pub use why::Why;
 pub use worker::{CONCURRENCY, GRACE, Signals, Worker};
 
 /// The Rust in the documents is compiled and run as tests.

@@ -478,6 +478,11 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
 
     /// What the store says about itself.
     async fn health(&self) -> Result<Health>;
+
+    /// The unfinished job of a queue that has this unique key.
+    async fn holder(&self, _queue: &str, _key: &str) -> Result<Option<JobId>> {
+        Err(Error::unsupported("say who holds a unique key"))
+    }
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use crate::event::{Event, Tally};
 use crate::hall::{Hall, Order};
 use crate::handler::Ctx;
 use crate::job::Held;
-use crate::node::Node;
+use crate::node::{Node, Takes};
 use crate::patience::Patience;
 use crate::store::{Beaten, SETTLE_MAX, Store, Wake};
 
@@ -109,6 +109,7 @@ impl Shift {
         let mut node = Node::fresh(lanes.iter().map(|lane| lane.queue.clone()).collect());
         node.id = hall.identity();
         node.lease = settings.duly.options.lease;
+        node.takes = takes(&settings, &lanes);
         Shift {
             hall,
             quiet: false,
@@ -387,4 +388,13 @@ impl Drop for Shift {
             runtime.spawn(async move { store.leave(node).await });
         }
     }
+}
+
+/// What this worker can take on, for whoever asks why a job waits.
+fn takes(settings: &Settings, lanes: &[Lane]) -> Takes {
+    let mut takes = Takes::default();
+    takes.kinds = settings.handlers.kinds();
+    takes.slots = Some(settings.concurrency as u64);
+    takes.limits = lanes.iter().map(|lane| (lane.queue.clone(), lane.limit as u64)).collect();
+    takes
 }

@@ -16,6 +16,7 @@ mod settle;
 mod support;
 mod unique;
 mod wake;
+mod why;
 
 /// Expands each case once per store, so that a failure reads `on_file::late_ack_is_refused`.
 macro_rules! contract {
@@ -248,4 +249,21 @@ contract! {
         guests_are_among_the_nodes
         a_worker_that_leaves_stays_in_the_hall
         the_store_tells_its_time;
+    why:
+        a_job_that_never_was
+        a_job_that_is_due_later
+        a_paused_queue
+        a_moving_queue
+        a_queue_that_nobody_works
+        a_kind_that_nobody_knows
+        a_kind_that_nobody_knows_put_off_for_a_while
+        all_slots_are_busy
+        a_job_that_a_node_holds
+        a_job_whose_node_is_silent
+        a_job_that_backs_off
+        a_done_job
+        a_dead_job
+        a_dead_job_whose_key_another_has
+        a_job_that_comes_next
+        a_worker_tells_what_it_takes;
 }

@@ -139,6 +139,17 @@ fn moved(reply: &mut Reply) -> Result<Moved> {
     })
 }
 
+/// `holder` of the contract.
+pub(super) async fn holder(store: &Redis, queue: &str, key: &str) -> Result<Option<JobId>> {
+    let keys = store.keys(queue);
+    let mut cmd = redis::cmd("HGET");
+    cmd.arg(&keys.unique).arg(key);
+    Ok(match store.link.ask("holder", Way::Door, keys.slot, &cmd).await? {
+        redis::Value::BulkString(bytes) => super::reply::id(&bytes),
+        _ => None,
+    })
+}
+
 /// `counts` of the contract.
 pub(super) async fn counts(store: &Redis) -> Result<Vec<QueueCounts>> {
     let queues = store.queues("counts").await?;

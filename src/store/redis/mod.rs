@@ -432,4 +432,8 @@ impl Store for Redis {
     async fn health(&self) -> Result<Health> {
         health::health(self).await
     }
+
+    async fn holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
+        look::holder(self, queue, key).await
+    }
 }

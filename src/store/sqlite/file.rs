@@ -28,7 +28,8 @@ pub(super) const CACHE: &str = "PRAGMA cache_size = -16384";
 
 const SCHEMA: &str = include_str!("schema.sql");
 /// Columns that files of this format may lack: their table, their name, their kind.
-const LATER_COLUMNS: [(&str, &str, &str); 2] = [("duly_queue", "moving", "TEXT"), ("duly_queue", "tick", "INTEGER")];
+const LATER_COLUMNS: [(&str, &str, &str); 3] =
+    [("duly_queue", "moving", "TEXT"), ("duly_queue", "tick", "INTEGER"), ("duly_node", "takes", "TEXT")];
 
 /// The path of the file itself, with links followed, so that all processes find the same board beside it.
 pub(super) fn prepare(path: &Path) -> Result<PathBuf> {

@@ -142,10 +142,11 @@ impl Sqlite {
             .join(node.id, node.lease)
             .map_err(|e| Error::store("beat", format!("cannot take a slot beside the file: {e}")))?;
         let (id, queues) = (node.id, node.queues.join(" "));
+        let takes = serde_json::to_string(&node.takes).ok();
         let board = self.board.clone();
         let registered = self.writer.write("beat", move |tx| {
             nodes::forget_dead(tx, &board)?;
-            nodes::register(tx, id, slot, &queues).map(drop)
+            nodes::register(tx, id, slot, &queues, takes.as_deref()).map(drop)
         });
         if let Err(error) = registered.await {
             // Not known in the database, so not on the board either: the next beat joins anew.
@@ -478,6 +479,12 @@ impl Store for Sqlite {
         let look = move |conn: &Connection| health::health(conn, path.as_deref(), durability, &clock);
         let looked = self.writer.upkeep("health", look);
         looked.await
+    }
+
+    async fn holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
+        let (queue, key) = (queue.to_owned(), key.to_owned());
+        let look = move |conn: &Connection| query::holder(conn, &queue, &key).map_err(|e| fault::refused("holder", e));
+        self.read("holder", look).await
     }
 }
 

@@ -208,6 +208,16 @@ fn ended(state: i64) -> String {
     format!("SELECT queue, count(*) FROM duly_ended WHERE state = {state} GROUP BY queue")
 }
 
+/// `holder` of the contract.
+pub(super) fn holder(conn: &Connection, queue: &str, key: &str) -> rusqlite::Result<Option<JobId>> {
+    conn.prepare_cached(
+        "SELECT j.id FROM duly_unique u JOIN duly_queue q ON q.no = u.queue JOIN duly_job j ON j.no = u.no
+          WHERE q.name = ?1 AND u.key = ?2",
+    )?
+    .query_row([queue, key], |row| row.get(0).map(JobId::from_bytes))
+    .optional()
+}
+
 /// What a beat answers: what the node holds, and who else holds something without being alive.
 pub(super) fn beaten(conn: &Connection, board: &Board, node: NodeId) -> rusqlite::Result<Beaten> {
     let mut beaten = Beaten::default();
@@ -230,12 +240,13 @@ pub(super) fn beaten(conn: &Connection, board: &Board, node: NodeId) -> rusqlite
 /// `nodes` of the contract.
 pub(super) fn nodes(conn: &Connection, board: &Board) -> rusqlite::Result<Vec<NodeRecord>> {
     conn.prepare_cached(
-        "SELECT n.id, n.slot, n.host, n.pid, n.queues, n.joined, (SELECT count(*) FROM duly_held h WHERE h.node = n.no)
-           FROM duly_node n ORDER BY n.joined, n.no",
+        "SELECT n.id, n.slot, n.host, n.pid, n.queues, n.joined, n.takes, n.no FROM duly_node n ORDER BY n.joined, n.no",
     )?
     .query_map([], |row| {
         let id = NodeId::from_bytes(row.get(0)?);
         let queues: String = row.get(4)?;
+        let takes: Option<String> = row.get(6)?;
+        let holds = holds_of(conn, row.get(7)?)?;
         Ok(NodeRecord {
             id,
             host: row.get(2)?,
@@ -243,10 +254,21 @@ pub(super) fn nodes(conn: &Connection, board: &Board) -> rusqlite::Result<Vec<No
             queues: queues.split(' ').filter(|q| !q.is_empty()).map(str::to_owned).collect(),
             joined: from_micros(row.get(5)?),
             alive: board.life(id, row.get(1)?) == Life::Beating,
-            held: row.get(6)?,
+            held: holds.values().sum(),
+            holds,
+            takes: takes.and_then(|takes| serde_json::from_str(&takes).ok()).unwrap_or_default(),
             methods: Vec::new(),
         })
     })?
+    .collect()
+}
+
+/// How many jobs of each queue a node holds.
+fn holds_of(conn: &Connection, node: i64) -> rusqlite::Result<BTreeMap<String, u64>> {
+    conn.prepare_cached(
+        "SELECT q.name, count(*) FROM duly_held h JOIN duly_queue q ON q.no = h.queue WHERE h.node = ?1 GROUP BY h.queue",
+    )?
+    .query_map([node], |row| Ok((row.get(0)?, row.get(1)?)))?
     .collect()
 }
 

@@ -159,7 +159,8 @@ CREATE TABLE duly_node (
   host   TEXT NOT NULL,
   pid    INTEGER NOT NULL,
   queues TEXT NOT NULL,                   -- separated by spaces
-  joined INTEGER NOT NULL
+  joined INTEGER NOT NULL,
+  takes  TEXT                             -- what it can take on, as JSON
 ) STRICT;
 
 -- Locks that are held. Those that have ended may still stand here: nothing happens at the moment at which one ends.
