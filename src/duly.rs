@@ -292,6 +292,18 @@ impl Duly {
         self.store.health().await
     }
 
+    /// The store's time, as far as is known without asking.
+    #[must_use]
+    pub fn now(&self) -> std::time::SystemTime {
+        self.store.now()
+    }
+
+    /// Where the store is, for people: without passwords.
+    #[must_use]
+    pub fn place(&self) -> String {
+        store::place_of(&self.url, &self.options)
+    }
+
     /// Checks jobs and fills in what they leave open.
     fn admit<P: Into<Push>>(&self, jobs: impl IntoIterator<Item = P>) -> Result<Vec<Push>> {
         let mut admitted = Vec::new();

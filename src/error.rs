@@ -70,13 +70,6 @@ pub enum Error {
         reason: String,
     },
 
-    /// This store cannot do that at all: its format has no room for it.
-    #[error("this store cannot {what}; use a file, or redis:// with duly's own keys")]
-    Unsupported {
-        /// What was asked of it.
-        what: &'static str,
-    },
-
     /// It took longer than allowed. What only waits has changed nothing; a call may have been carried out.
     #[error("{op}: timed out; {reason}")]
     Timeout {
@@ -115,10 +108,6 @@ impl Error {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. })
-    }
-
-    pub(crate) fn unsupported(what: &'static str) -> Self {
-        Error::Unsupported { what }
     }
 
     pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {

@@ -90,7 +90,7 @@ impl Frame {
             zone,
             zone_name,
             now: app.duly.now(),
-            store: app.duly.name(),
+            store: app.duly.place(),
             who: who.map(|who| format!("{} ({})", who.name, who.role)).unwrap_or_default(),
             role: who.map_or(Role::Viewer, |who| who.role),
             read_only: app.options.read_only,

@@ -40,7 +40,6 @@ use self::frame::Frame;
 pub(crate) use self::problem::problem;
 use super::problem::Problem;
 use super::server::App;
-use super::who::Who;
 
 /// What a page answers.
 type Answer = Result<Response, Problem>;
