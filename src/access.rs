@@ -47,7 +47,7 @@ impl Duly {
 
     /// Notes that somebody has done something.
     pub async fn note(&self, entry: Audit) -> Result<()> {
-        self.store.note(&entry).await
+        self.store.note_audit(&entry).await
     }
 
     /// Who has done what, newest first: the newest entries, or those before this number; at most 200.

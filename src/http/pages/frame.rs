@@ -149,8 +149,8 @@ impl Frame {
     }
 
     /// The links of a group of the menu.
-    pub(super) fn links(&self, group: &usize) -> Vec<Link> {
-        let shown = LINKS.into_iter().filter(|link| link.0 == *group);
+    pub(super) fn links(&self, group: usize) -> Vec<Link> {
+        let shown = LINKS.into_iter().filter(|link| link.0 == group);
         shown
             .map(|(_, path, name)| {
                 let (badge, class) = self.badge(path);

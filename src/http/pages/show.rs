@@ -1,5 +1,6 @@
 //! Numbers, times and names as people read them. Pure.
 
+use std::borrow::Borrow;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
@@ -7,8 +8,8 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 /// A number with its thousands apart: `1,234,567`.
-pub(super) fn count(number: u64) -> String {
-    let digits = number.to_string();
+pub(super) fn count(number: impl Borrow<u64>) -> String {
+    let digits = number.borrow().to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (at, digit) in digits.chars().enumerate() {
         if at > 0 && (digits.len() - at) % 3 == 0 {
@@ -20,7 +21,8 @@ pub(super) fn count(number: u64) -> String {
 }
 
 /// A number with its noun: `1 job`, `2 jobs`.
-pub(super) fn counted(number: u64, noun: &str) -> String {
+pub(super) fn counted(number: impl Borrow<u64>, noun: &str) -> String {
+    let number = *number.borrow();
     format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
 }
 

@@ -409,7 +409,7 @@ impl Store for Redis {
         access::tokens(self).await
     }
 
-    async fn note(&self, entry: &Audit) -> Result<()> {
+    async fn note_audit(&self, entry: &Audit) -> Result<()> {
         access::note(self, entry).await
     }
 
