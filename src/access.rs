@@ -48,6 +48,8 @@ impl Duly {
     /// Notes that somebody has done something.
     pub async fn note(&self, entry: Audit) -> Result<()> {
         self.store.note_audit(&entry).await
+    pub async fn put_audit(&self, entry: Audit) -> Result<()> {
+        self.store.put_audit(&entry).await
     }
 
     /// Who has done what, newest first: the newest entries, or those before this number; at most 200.

@@ -22,7 +22,7 @@ pub(super) async fn note(app: &App, who: &Who, from: Option<IpAddr>, method: &Me
     }
     let entry = Audit::new(&who.name, format!("{method} {path}"), from.map(|from| from.to_string()), status.as_u16());
     // Done is done: a store that cannot note it does not undo it.
-    if let Err(error) = app.duly.note(entry).await {
+    if let Err(error) = app.duly.put_audit(entry).await {
         tracing::error!(%error, who = who.name, %method, path, "a change could not be noted in the audit");
     }
 }

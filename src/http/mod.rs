@@ -3,23 +3,33 @@
 //! It holds no rules: each handler parses, calls the door ([`Duly`]) and answers. It never touches the store.
 //! `gate` stands before everything: who it is, whether they may, how often; `problem` is how errors look.
 
+mod api;
 mod audit;
 mod gate;
+mod health;
+mod json;
 mod limit;
 mod login;
+mod openapi;
 mod pages;
+mod pointer;
 mod problem;
+mod serve;
 mod server;
 mod session;
 mod tokens;
+mod view;
 mod who;
 
 use std::sync::Arc;
 
 use axum::middleware::from_fn_with_state;
 use axum::{Router, routing};
+use tower_http::compression::CompressionLayer;
 
+pub use self::openapi::openapi;
 use self::problem::Problem;
+pub use self::serve::Listening;
 use self::server::App;
 pub use self::server::{CONNECTIONS, RATE, Server};
 pub use self::who::Who;
@@ -32,7 +42,10 @@ pub fn router(duly: Duly) -> Router {
 }
 
 fn routes(app: Arc<App>) -> Router {
-    Router::new()
+    let (api, _) = openapi::described().split_for_parts();
+    api.route("/healthz", routing::get(health::alive))
+        .route("/readyz", routing::get(health::ready))
+        .route("/openapi.json", routing::get(openapi::document))
         .route("/login", routing::post(login::sign_in))
         .route("/logout", routing::post(login::sign_out))
         .merge(pages::router())
@@ -45,5 +58,6 @@ fn routes(app: Arc<App>) -> Router {
             )
         })
         .layer(from_fn_with_state(app.clone(), gate::pass))
+        .layer(CompressionLayer::new())
         .with_state(app)
 }

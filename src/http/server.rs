@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use axum::Router;
 
+use super::api::Events;
+use super::json::IdempotencyKeys;
 use super::limit::Limits;
 use super::session::Sessions;
 use super::tokens::Known;
@@ -147,6 +149,8 @@ impl Server {
             tokens: Known::default(),
             sessions: Sessions::default(),
             limits: Limits::new(options.rate),
+            keys: IdempotencyKeys::default(),
+            events: Arc::default(),
             options,
             duly,
         })
@@ -164,6 +168,10 @@ pub(crate) struct App {
     /// Who has signed in.
     pub(crate) sessions: Sessions,
     pub(crate) limits: Limits,
+    /// What came with which idempotency key.
+    pub(crate) keys: IdempotencyKeys,
+    /// What changes, for those who listen.
+    pub(crate) events: Arc<Events>,
 }
 
 impl App {

@@ -200,8 +200,8 @@ impl Store for Faulty {
     async fn tokens(&self) -> Result<Vec<Token>> {
         self.pass("tokens", self.inner.tokens()).await
     }
-    async fn note(&self, entry: &Audit) -> Result<()> {
-        self.pass("note", self.inner.note(entry)).await
+    async fn put_audit(&self, entry: &Audit) -> Result<()> {
+        self.pass("put_audit", self.inner.put_audit(entry)).await
     }
     async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
         self.pass("audits", self.inner.audits(before, limit)).await

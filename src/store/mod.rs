@@ -462,7 +462,7 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     }
 
     /// Adds an entry to the audit, of which the newest [`AUDIT_MAX`] are kept.
-    async fn note(&self, entry: &Audit) -> Result<()> {
+    async fn put_audit(&self, entry: &Audit) -> Result<()> {
         let _ = entry;
         Err(Error::unsupported("keep an audit"))
     }

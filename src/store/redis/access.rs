@@ -62,11 +62,11 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// `note` of the contract.
-pub(super) async fn note(store: &Redis, entry: &Audit) -> Result<()> {
-    let mut cmd = call(&script::NOTE, &[&store.hall.audit]);
+/// `put_audit` of the contract.
+pub(super) async fn put_audit(store: &Redis, entry: &Audit) -> Result<()> {
+    let mut cmd = call(&script::PUT_AUDIT, &[&store.hall.audit]);
     cmd.arg(store.manual_now()).arg(AUDIT_MAX).arg(serde_json::to_string(entry).unwrap_or_default());
-    run(store, "note", &script::NOTE, &cmd).await.map(drop)
+    run(store, "put_audit", &script::PUT_AUDIT, &cmd).await.map(drop)
 }
 
 /// `audits` of the contract.

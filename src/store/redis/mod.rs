@@ -411,6 +411,8 @@ impl Store for Redis {
 
     async fn note_audit(&self, entry: &Audit) -> Result<()> {
         access::note(self, entry).await
+    async fn put_audit(&self, entry: &Audit) -> Result<()> {
+        access::put_audit(self, entry).await
     }
 
     async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {

@@ -88,7 +88,7 @@ scripts! {
     PUT_TOKEN "put_token"
     REMOVE_TOKEN "remove_token"
     TOKENS "tokens"
-    NOTE "note"
+    PUT_AUDIT "put_audit"
     AUDITS "audits"
 }
 

@@ -45,8 +45,8 @@ pub(super) fn tokens(conn: &Connection) -> rusqlite::Result<Vec<Token>> {
     Ok(tokens)
 }
 
-/// `note` of the contract.
-pub(super) fn note(tx: &Tx<'_>, entry: &Audit) -> rusqlite::Result<()> {
+/// `put_audit` of the contract.
+pub(super) fn put_audit(tx: &Tx<'_>, entry: &Audit) -> rusqlite::Result<()> {
     tx.statement("INSERT INTO duly_audit (at, who, what, address, status) VALUES (?1, ?2, ?3, ?4, ?5)")?
         .execute(params![tx.now, entry.who, entry.what, entry.from, entry.status])?;
     tx.statement("DELETE FROM duly_audit WHERE no <= (SELECT MAX(no) FROM duly_audit) - ?1")?

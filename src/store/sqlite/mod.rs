@@ -459,9 +459,9 @@ impl Store for Sqlite {
         self.read("tokens", |conn| access::tokens(conn).map_err(|e| fault::refused("tokens", e))).await
     }
 
-    async fn note(&self, entry: &Audit) -> Result<()> {
+    async fn put_audit(&self, entry: &Audit) -> Result<()> {
         let entry = entry.clone();
-        self.writer.write("note", move |tx| access::note(tx, &entry)).await
+        self.writer.write("put_audit", move |tx| access::put_audit(tx, &entry)).await
     }
 
     async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {

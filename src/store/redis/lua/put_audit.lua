@@ -1,5 +1,5 @@
 #!lua
--- note: adds an entry to the audit, of which the newest are kept.
+-- put_audit: adds an entry to the audit, of which the newest are kept.
 -- KEYS 1 audit
 -- ARGV 1 now|'' 2 how many are kept 3 entry
 -- Returns { now }
