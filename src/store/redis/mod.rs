@@ -44,8 +44,7 @@ use self::reply::Reply;
 use self::script::Script;
 pub(crate) use self::url::Place;
 use super::{
-    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage,
-    LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Options, Page, QueueCounts, Store, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired, DueCrons, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Options, Page, PutCron, QueueCounts, Store, To, Wake,
 };
 use crate::clock::{Clock, Micros, from_micros};
 use crate::error::{Error, Result};
@@ -355,6 +354,30 @@ impl Store for Redis {
 
     async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
         nodes::subscribe(self, node).await
+    }
+
+    async fn put_cron(&self, put: PutCron) -> Result<CronPut> {
+        cron::put(self, &put).await
+    }
+
+    async fn remove_cron(&self, name: &str) -> Result<bool> {
+        cron::remove(self, name).await
+    }
+
+    async fn cron(&self, name: &str) -> Result<Option<CronRecord>> {
+        cron::get(self, name).await
+    }
+
+    async fn crons(&self, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
+        cron::page(self, queue, cursor).await
+    }
+
+    async fn due_crons(&self, queue: &str, freed: &[String]) -> Result<DueCrons> {
+        cron::due(self, queue, freed).await
+    }
+
+    async fn fire_crons(&self, queue: &str, fires: Vec<CronFire>) -> Result<CronsFired> {
+        cron::fire(self, queue, &fires).await
     }
 
     async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
