@@ -34,6 +34,7 @@
 #![cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "what only a store uses"))]
 
 mod attempt;
+mod backup;
 mod call;
 mod clock;
 mod duly;
@@ -52,6 +53,7 @@ pub mod store;
 mod why;
 mod worker;
 
+pub use backup::Repaired;
 pub use call::{
     Answer, Asked, CALL_TIMEOUT, CALL_TIMEOUT_MAX, CLUSTER_KEY_BYTES_MIN, Call, MESSAGE_BYTES_MAX, METHOD_CONCURRENCY,
     Replies, Reply,
@@ -75,7 +77,7 @@ pub use retry::Retry;
 pub use rusqlite;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::AfterCommit;
-pub use store::{Durability, Filter, Health, LockRecord, Page, QueueCounts};
+pub use store::{Breach, Durability, Filter, Health, LockRecord, Page, QueueCounts, Rule, Verified};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
 pub use tokio_util::sync::CancellationToken;
 pub use why::Why;

@@ -85,6 +85,9 @@ scripts! {
     GUESTS "guests"
     SET_CONNECTIONS "set_connections"
     CONNECTION "connection"
+    INSPECT "inspect"
+    MEND "mend"
+    TALLY "tally"
 }
 
 impl Script {
