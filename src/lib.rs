@@ -35,6 +35,7 @@
 
 mod access;
 mod attempt;
+mod backup;
 mod call;
 mod clock;
 mod cron;
@@ -60,6 +61,7 @@ mod token;
 mod why;
 mod worker;
 
+pub use backup::Repaired;
 pub use call::{
     Answer, Asked, CALL_TIMEOUT, CALL_TIMEOUT_MAX, CLUSTER_KEY_BYTES_MIN, Call, MESSAGE_BYTES_MAX, METHOD_CONCURRENCY,
     Replies, Reply,
@@ -85,7 +87,7 @@ pub use retry::Retry;
 pub use rusqlite;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::AfterCommit;
-pub use store::{Audit, AuditRecord, CronRecord, Durability, Filter, Health, LockRecord, Page, QueueCounts};
+pub use store::{Audit, AuditRecord, Breach, CronRecord, Durability, Filter, Health, LockRecord, Page, QueueCounts, Rule, Verified};
 pub use token::{Role, Secret, TOKENS_MAX, TOKEN_PREFIX, Token};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
 pub use tokio_util::sync::CancellationToken;

@@ -221,4 +221,16 @@ impl Store for Faulty {
     async fn holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
         self.pass("holder", self.inner.holder(queue, key)).await
     }
+    async fn verify(&self) -> Result<super::Verified> {
+        self.pass("verify", self.inner.verify()).await
+    }
+    async fn repair(&self) -> Result<()> {
+        self.pass("repair", self.inner.repair()).await
+    }
+    async fn backup(&self, to: &std::path::Path) -> Result<()> {
+        self.pass("backup", self.inner.backup(to)).await
+    }
+    async fn scan(&self, queue: &str, cursor: Option<&str>) -> Result<Page> {
+        self.pass("scan", self.inner.scan(queue, cursor)).await
+    }
 }

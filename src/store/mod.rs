@@ -21,6 +21,7 @@ mod cron;
 mod hall;
 mod moving;
 mod open;
+mod verify;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
@@ -35,8 +36,9 @@ pub use hall::{
 };
 pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
 pub use open::{Durability, StoreUrl, duration};
-pub(crate) use open::{Options, open, place_of};
 pub use tokens::NewToken;
+pub use verify::{BREACHES_MAX, Breach, Rule, Verified};
+pub(crate) use open::{Options, new_file, open, place_of};
 
 /// Most jobs in one claim.
 pub const CLAIM_MAX: usize = 1_000;
@@ -482,6 +484,29 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// The unfinished job of a queue that has this unique key.
     async fn holder(&self, _queue: &str, _key: &str) -> Result<Option<JobId>> {
         Err(Error::unsupported("say who holds a unique key"))
+    }
+
+    /// Looks through everything and says which rules are broken where. Changes nothing, and holds nobody up for long;
+    /// what is told was so at one moment, however much went on meanwhile.
+    async fn verify(&self) -> Result<Verified> {
+        Err(Error::unsupported("be verified; its own programs can do that"))
+    }
+
+    /// Puts right what [`Store::verify`] finds, as far as that can be done without losing a job:
+    /// one that may have run is rather run again.
+    async fn repair(&self) -> Result<()> {
+        Err(Error::unsupported("be repaired; move what is in it to a new store"))
+    }
+
+    /// Writes everything, as it is at one moment, into a new SQLite file.
+    async fn backup(&self, _to: &std::path::Path) -> Result<()> {
+        Err(Error::unsupported("write a copy of itself by itself"))
+    }
+
+    /// Some jobs of a queue in no order, with their failures, and where to go on. Every job that is there from the first
+    /// step to the last is told of, in a state that it had meanwhile; some may be told of twice.
+    async fn scan(&self, _queue: &str, _cursor: Option<&str>) -> Result<Page> {
+        Err(Error::unsupported("be gone through job by job"))
     }
 }
 

@@ -15,15 +15,19 @@ mod link;
 mod list;
 mod locks;
 mod look;
+mod mend;
 mod moving;
 mod names;
 mod nodes;
 mod push;
 mod record;
 mod reply;
+mod scan;
 mod script;
+mod seen;
 mod settle;
 mod url;
+mod verify;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -460,5 +464,17 @@ impl Store for Redis {
 
     async fn holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
         look::holder(self, queue, key).await
+    }
+
+    async fn verify(&self) -> Result<super::Verified> {
+        verify::verify(self).await
+    }
+
+    async fn repair(&self) -> Result<()> {
+        mend::repair(self).await
+    }
+
+    async fn scan(&self, queue: &str, cursor: Option<&str>) -> Result<Page> {
+        scan::scan(self, queue, cursor).await
     }
 }

@@ -97,6 +97,9 @@ scripts! {
     TOKENS "tokens"
     PUT_AUDIT "put_audit"
     AUDITS "audits"
+    INSPECT "inspect"
+    MEND "mend"
+    TALLY "tally"
 }
 
 impl Script {

@@ -4,6 +4,7 @@
 //! and speak with each other over a bus there (`hall`).
 
 mod access;
+mod backup;
 mod board;
 mod bus;
 mod bus_file;
@@ -30,11 +31,13 @@ mod push;
 mod push_in;
 mod query;
 mod reader;
+mod repair;
 mod rows;
 mod settle;
 mod slots;
 mod tx;
 mod upkeep;
+mod verify;
 mod wake;
 mod writer;
 
@@ -488,6 +491,18 @@ impl Store for Sqlite {
         let (queue, key) = (queue.to_owned(), key.to_owned());
         let look = move |conn: &Connection| query::holder(conn, &queue, &key).map_err(|e| fault::refused("holder", e));
         self.read("holder", look).await
+    }
+
+    async fn verify(&self) -> Result<super::Verified> {
+        verify::verify(self).await
+    }
+
+    async fn repair(&self) -> Result<()> {
+        repair::repair(self).await
+    }
+
+    async fn backup(&self, to: &Path) -> Result<()> {
+        backup::backup(self, to).await
     }
 }
 
