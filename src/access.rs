@@ -46,8 +46,6 @@ impl Duly {
     }
 
     /// Notes that somebody has done something.
-    pub async fn note(&self, entry: Audit) -> Result<()> {
-        self.store.note_audit(&entry).await
     pub async fn put_audit(&self, entry: Audit) -> Result<()> {
         self.store.put_audit(&entry).await
     }

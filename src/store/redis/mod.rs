@@ -436,8 +436,6 @@ impl Store for Redis {
         access::tokens(self).await
     }
 
-    async fn note_audit(&self, entry: &Audit) -> Result<()> {
-        access::note(self, entry).await
     async fn put_audit(&self, entry: &Audit) -> Result<()> {
         access::put_audit(self, entry).await
     }
