@@ -34,23 +34,28 @@
 #![cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "what only a store uses"))]
 
 mod attempt;
+mod bulk;
 mod call;
 mod clock;
 mod duly;
 mod error;
 mod event;
+mod filter;
+mod fingerprint;
 mod hall;
 mod handler;
 mod job;
 mod lock;
 mod moving;
 mod node;
+mod notes;
 mod patience;
 mod push;
 mod retry;
 pub mod store;
 mod worker;
 
+pub use bulk::{BULK_MAX, Bulk, COUNT_LOOKED_MAX, Counted, Done};
 pub use call::{
     Answer, Asked, CALL_TIMEOUT, CALL_TIMEOUT_MAX, CLUSTER_KEY_BYTES_MIN, Call, MESSAGE_BYTES_MAX, METHOD_CONCURRENCY,
     Replies, Reply,
@@ -59,9 +64,10 @@ pub use clock::Clock;
 pub use duly::{Builder, Duly};
 pub use error::{Error, Result, Source};
 pub use event::{Event, Tally};
+pub use filter::{FILTER_BYTES_MAX, FILTER_TERMS_MAX, Filter, Term, When};
 pub use hall::{Connection, Running};
 pub use handler::{Args, Ctx, IntoAnswer};
-pub use job::{Failure, Fence, Held, Job, JobId, Outcome, Priority, Record, State};
+pub use job::{Failure, Fence, Held, Job, JobId, JobProgress, LogLine, Outcome, Priority, Record, State};
 pub use lock::{Guard, LOCK_NAME_BYTES_MAX, LOCK_TTL, Lock};
 pub use moving::{Move, Progress, QueueMoved};
 pub use node::{BEAT, LEASE, Node, NodeId, NodeRecord};
@@ -74,7 +80,10 @@ pub use retry::Retry;
 pub use rusqlite;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::AfterCommit;
-pub use store::{Durability, Filter, Health, LockRecord, Page, QueueCounts};
+pub use store::{
+    DeadGroup, Durability, Edit, Health, Histogram, History, HistoryAsk, HistoryTally, Limit, LockRecord, Page, Point,
+    QueueCounts,
+};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
 pub use tokio_util::sync::CancellationToken;
 pub use worker::{CONCURRENCY, GRACE, Signals, Worker};
