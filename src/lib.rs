@@ -36,6 +36,7 @@
 mod access;
 mod attempt;
 mod backup;
+mod bulk;
 mod call;
 mod clock;
 mod cron;
@@ -43,6 +44,8 @@ mod crons;
 mod duly;
 mod error;
 mod event;
+mod filter;
+mod fingerprint;
 mod hall;
 mod handler;
 #[cfg(feature = "http")]
@@ -51,6 +54,7 @@ mod job;
 mod lock;
 mod moving;
 mod node;
+mod notes;
 mod patience;
 mod push;
 #[cfg(feature = "http")]
@@ -62,6 +66,7 @@ mod why;
 mod worker;
 
 pub use backup::Repaired;
+pub use bulk::{BULK_MAX, Bulk, COUNT_LOOKED_MAX, Counted, Done};
 pub use call::{
     Answer, Asked, CALL_TIMEOUT, CALL_TIMEOUT_MAX, CLUSTER_KEY_BYTES_MIN, Call, MESSAGE_BYTES_MAX, METHOD_CONCURRENCY,
     Replies, Reply,
@@ -72,9 +77,10 @@ pub use crons::{CRONS_MAX, Cron, CronChange, CronChanges};
 pub use duly::{Builder, Duly};
 pub use error::{Error, Result, Source};
 pub use event::{Event, Tally};
+pub use filter::{FILTER_BYTES_MAX, FILTER_TERMS_MAX, Filter, Term, When};
 pub use hall::{Connection, Running};
 pub use handler::{Args, Ctx, IntoAnswer};
-pub use job::{Failure, Fence, Held, Job, JobId, Outcome, Priority, Record, State};
+pub use job::{Failure, Fence, Held, Job, JobId, JobProgress, LogLine, Outcome, Priority, Record, State};
 pub use lock::{Guard, LOCK_NAME_BYTES_MAX, LOCK_TTL, Lock};
 pub use moving::{Move, Progress, QueueMoved};
 pub use node::{BEAT, KINDS_MAX, LEASE, Node, NodeId, NodeRecord, Takes};
@@ -87,7 +93,7 @@ pub use retry::Retry;
 pub use rusqlite;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::AfterCommit;
-pub use store::{Audit, AuditRecord, Breach, CronRecord, Durability, Filter, Health, LockRecord, Page, QueueCounts, Rule, Verified};
+pub use store::{Audit, AuditRecord, Breach, CronRecord, DeadGroup, Durability, Edit, Health, Histogram, History, HistoryAsk, HistoryTally, Limit, LockRecord, Page, Point, QueueCounts, Rule, Verified};
 pub use token::{Role, Secret, TOKENS_MAX, TOKEN_PREFIX, Token};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
 pub use tokio_util::sync::CancellationToken;

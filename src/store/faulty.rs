@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use super::{
-    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired, DueCrons, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Page, PutCron, QueueCounts, Store, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired, DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, Limit, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store, Target, To, Wake,
 };
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
@@ -112,6 +112,27 @@ impl Store for Faulty {
     }
     async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved> {
         self.pass("reschedule", self.inner.reschedule(id, due)).await
+    }
+    async fn edit(&self, id: JobId, edit: Edit) -> Result<Moved> {
+        self.pass("edit", self.inner.edit(id, edit)).await
+    }
+    async fn remove_all(&self, targets: Vec<Target>) -> Result<Vec<Moved>> {
+        self.pass("remove", self.inner.remove_all(targets)).await
+    }
+    async fn reschedule_all(&self, targets: Vec<Target>, due: Due) -> Result<Vec<Moved>> {
+        self.pass("reschedule", self.inner.reschedule_all(targets, due)).await
+    }
+    async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
+        self.pass("limit", self.inner.set_limit(queue, limit)).await
+    }
+    async fn note(&self, node: NodeId, notes: Vec<Note>) -> Result<Vec<JobId>> {
+        self.pass("note", self.inner.note(node, notes)).await
+    }
+    async fn history(&self, ask: HistoryAsk) -> Result<History> {
+        self.pass("history", self.inner.history(ask)).await
+    }
+    async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
+        self.pass("dead", self.inner.dead_groups(queue)).await
     }
     async fn counts(&self) -> Result<Vec<QueueCounts>> {
         self.pass("counts", self.inner.counts()).await

@@ -19,9 +19,11 @@ use crate::token::Token;
 mod audit;
 mod cron;
 mod hall;
+mod history;
 mod moving;
 mod open;
 mod verify;
+mod operate;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
@@ -29,16 +31,21 @@ pub mod sqlite;
 mod tokens;
 
 pub use audit::{AUDIT_MAX, AUDIT_PAGE_MAX, Audit, AuditRecord};
+pub use crate::filter::Filter;
 pub use cron::{CRONS_PAGE, CRON_FIRE_MAX, CronFire, CronFired, CronPage, CronPut, CronRecord, CronsFired, DueCrons, HELD_LOOK, Hold, PutCron};
 pub use hall::{
     Attended, CONNECTIONS_MAX, EXTEND_MAX, Guest, Heard, LINE_LOOK_MAX, LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage,
     LockRecord, LockTaken, Owner, To, Turn, WAITS_MAX,
 };
+pub use history::{BUCKETS, HISTORY_MINUTES_MAX, Histogram, History, HistoryAsk, HistoryTally, Point};
+pub(crate) use history::{PUSHED, TAKEN_BACK, TALLY, counter_of, places_of};
 pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
 pub use open::{Durability, StoreUrl, duration};
+pub use operate::{CHANGE_MAX, DeadGroup, Edit, GROUPS_MAX, LOG_LINES_MAX, LOG_LINE_BYTES_MAX, LOOKED_MAX, LOOK_BYTES_MAX, LOOK_MAX, Limit, NOTES_MAX, Note, PROGRESS_BYTES_MAX, RESULT_BYTES_MAX, Target};
 pub use tokens::NewToken;
 pub use verify::{BREACHES_MAX, Breach, Rule, Verified};
 pub(crate) use open::{Options, new_file, open, place_of};
+pub(crate) use operate::cut;
 
 /// Most jobs in one claim.
 pub const CLAIM_MAX: usize = 1_000;
@@ -112,6 +119,14 @@ pub struct End {
     pub unique: Option<String>,
     /// How long it stays once it is done, or dead.
     pub keep: Duration,
+    /// How long the attempt took, and how long after its due moment it started; `None` if there was none.
+    pub timing: Option<Timing>,
+    /// What it gives, as JSON: kept with the job if it is done and stays.
+    pub result: Option<String>,
+    /// Its kind, by which dead ones are grouped and found.
+    pub(crate) kind: String,
+    /// How many bytes its args have.
+    pub(crate) bytes: u64,
     /// As the claim said it: saves the store a look at what only the holder can change.
     pub(crate) due: SystemTime,
     pub(crate) attempts: u32,
@@ -133,6 +148,10 @@ impl End {
             outcome,
             unique: held.job.unique.clone(),
             keep,
+            timing: None,
+            result: None,
+            kind: held.job.kind.clone(),
+            bytes: held.job.args.len() as u64,
             due: held.due,
             attempts: held.attempts,
             crashes: held.crashes,
@@ -140,6 +159,15 @@ impl End {
             place: held.place,
         }
     }
+}
+
+/// When an attempt ran, as far as its worker knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timing {
+    /// How long after its due moment it started.
+    pub lateness: Duration,
+    /// How long it took.
+    pub duration: Duration,
 }
 
 /// What a beat answers.
@@ -181,23 +209,8 @@ pub enum Moved {
     Existing(JobId),
     /// The job's queue is moving to another store.
     Moving,
-}
-
-/// Which jobs to list.
-#[derive(Clone, Debug, Default)]
-pub struct Filter {
-    /// Only of this queue.
-    pub queue: Option<String>,
-    /// Only in this state.
-    pub state: Option<State>,
-    /// Only of this kind.
-    pub kind: Option<String>,
-    /// At most so many; 0 means [`PAGE`].
-    pub limit: usize,
-    /// Go on after this page.
-    pub cursor: Option<String>,
-    /// With their failures, which cost a look for each job that has any.
-    pub failures: bool,
+    /// The job is not in the state any more in which it was seen.
+    Changed,
 }
 
 /// A page of a list.
@@ -207,6 +220,8 @@ pub struct Page {
     pub jobs: Vec<Record>,
     /// Where the next page starts, if there may be one.
     pub next: Option<String>,
+    /// How many jobs were looked at to find these.
+    pub looked: u64,
 }
 
 /// How many jobs of a queue are in which state.
@@ -229,6 +244,11 @@ pub struct QueueCounts {
     pub done: u64,
     /// Jobs that were given up.
     pub dead: u64,
+    /// Bytes of args of those that are unfinished: scheduled, ready and running.
+    pub bytes: u64,
+    /// How much may be in it.
+    #[serde(skip_serializing_if = "Limit::is_none")]
+    pub limit: Limit,
 }
 
 impl QueueCounts {
@@ -303,7 +323,12 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// One job with all that is known of it.
     async fn get(&self, id: JobId) -> Result<Option<Record>>;
 
-    /// A page of jobs.
+    /// A page of jobs that the filter means, in an order in which a job that stays where it is appears on one page, whatever
+    /// moves meanwhile.
+    ///
+    /// State, queue, due or end time are found without looking at others, and so are kind and tag among scheduled and dead
+    /// jobs where the store can; for all else jobs are looked through in bounded steps. A page may be short and still say
+    /// where to go on.
     async fn list(&self, filter: Filter) -> Result<Page>;
 
     /// Deletes a job that is not running and whose queue is not moving; its id stays remembered.
@@ -312,6 +337,45 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// Gives a job that is not running and whose queue is not moving a new due moment;
     /// a dead or done one starts over with no failed attempts.
     async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved>;
+
+    /// Changes a job that is not running and whose queue is not moving.
+    async fn edit(&self, _id: JobId, _edit: Edit) -> Result<Moved> {
+        Err(Error::unsupported("edit jobs"))
+    }
+
+    /// Deletes these jobs, each as [`Store::remove`] would, if it is still in the state in which it was seen.
+    /// Answers in their order. At most [`CHANGE_MAX`].
+    async fn remove_all(&self, _targets: Vec<Target>) -> Result<Vec<Moved>> {
+        Err(Error::unsupported("remove many jobs at once"))
+    }
+
+    /// Gives these jobs a new due moment, each as [`Store::reschedule`] would, if it is still in the state in which it was seen.
+    /// Answers in their order. At most [`CHANGE_MAX`].
+    async fn reschedule_all(&self, _targets: Vec<Target>, _due: Due) -> Result<Vec<Moved>> {
+        Err(Error::unsupported("reschedule many jobs at once"))
+    }
+
+    /// Sets how much may be in a queue, also one that has no job yet. Answers what was so before.
+    async fn set_limit(&self, _queue: &str, _limit: Limit) -> Result<Limit> {
+        Err(Error::unsupported("limit queues"))
+    }
+
+    /// Records what attempts under way say of themselves, and returns the jobs that the node no longer holds: nothing of
+    /// theirs was recorded. The last progress counts; of the lines the newest [`LOG_LINES_MAX`] stay. At most [`NOTES_MAX`].
+    async fn note(&self, _node: NodeId, _notes: Vec<Note>) -> Result<Vec<JobId>> {
+        Err(Error::unsupported("keep the progress and the log of a job"))
+    }
+
+    /// What has happened in the last minutes. Counted in the steps in which it happens, and kept for
+    /// [`HISTORY_MINUTES_MAX`] minutes.
+    async fn history(&self, _ask: HistoryAsk) -> Result<History> {
+        Err(Error::unsupported("keep a history"))
+    }
+
+    /// The dead jobs of a queue, or of all, by kind and error, the largest groups first.
+    async fn dead_groups(&self, _queue: Option<&str>) -> Result<Vec<DeadGroup>> {
+        Err(Error::unsupported("group dead jobs"))
+    }
 
     /// How many jobs are in which state, by queue.
     async fn counts(&self) -> Result<Vec<QueueCounts>>;

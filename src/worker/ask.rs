@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::crew::{Finished, SUSPECT_CRASHES};
 use super::lane::choose;
+use super::note;
 use super::shift::Shift;
 use super::tick::Ticked;
 use crate::clock;
@@ -14,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::job::{Held, JobId, Outcome};
 use crate::node::NodeId;
-use crate::store::{CLAIM_MAX, Claim, Claimed, End, PRUNE_MAX, SETTLE_MAX};
+use crate::store::{CLAIM_MAX, Claim, Claimed, End, PRUNE_MAX, SETTLE_MAX, Timing};
 
 /// How often ended jobs are looked through for those past their time.
 const PRUNE: Duration = Duration::from_secs(60);
@@ -125,10 +126,14 @@ impl Shift {
         let rest = self.finished.split_off(self.finished.len().min(SETTLE_MAX));
         let batch = std::mem::replace(&mut self.finished, rest);
         let keep_dead = self.settings.duly.options.keep_dead;
-        let ends = batch.iter().map(|finished| end(finished, keep_dead)).collect();
+        let ends: Vec<End> = batch.iter().map(|finished| end(finished, keep_dead)).collect();
+        let last_words = note::last_words(&batch);
         let (store, node) = (self.store.clone(), self.node.id);
         self.settling = true;
-        self.asks.push(Box::pin(async move { Answered::Settled(batch, now, store.settle(node, ends).await) }));
+        self.asks.push(Box::pin(async move {
+            note::send(&*store, node, last_words).await;
+            Answered::Settled(batch, now, store.settle(node, ends).await)
+        }));
     }
 
     fn prune(&mut self, now: Instant) {
@@ -230,7 +235,17 @@ impl Shift {
             None => return self.start(at, held, now),
         };
         let (held, outcome) = (Arc::new(held), Outcome::release(after));
-        self.finished.push(Finished { lane: at, held, outcome, why: Some(why), took: Duration::ZERO, again: false });
+        self.finished.push(Finished {
+            lane: at,
+            held,
+            outcome,
+            why: Some(why),
+            took: Duration::ZERO,
+            late: None,
+            note: None,
+            result: None,
+            again: false,
+        });
     }
 
     /// The store has said what we hold in a queue: run what we do not know, let go of what is not ours.
@@ -251,7 +266,17 @@ impl Shift {
             match self.recent.outcome_of(name(&held)).cloned() {
                 Some(outcome) => {
                     let (held, took) = (Arc::new(held), Duration::ZERO);
-                    self.finished.push(Finished { lane: at, held, outcome, why: None, took, again: true });
+                    self.finished.push(Finished {
+                        lane: at,
+                        held,
+                        outcome,
+                        why: None,
+                        took,
+                        late: None,
+                        note: None,
+                        result: None,
+                        again: true,
+                    });
                 }
                 None => self.begin(at, held, claimed.now),
             }
@@ -275,7 +300,7 @@ impl Shift {
         self.settle_not_before = None;
         let in_doubt = std::mem::take(&mut self.settle_in_doubt);
         for finished in batch {
-            let Finished { lane, held, outcome, why, took, again } = finished;
+            let Finished { lane, held, outcome, why, took, again, .. } = finished;
             self.lanes[lane].moves += 1;
             if lost.contains(&held.job.id) {
                 // After a settle whose answer was lost, the first try may have been recorded: not a robbery.
@@ -332,5 +357,6 @@ fn end(finished: &Finished, keep_dead: Duration) -> End {
         Outcome::Bury { .. } => keep_dead,
         _ => finished.held.job.keep,
     };
-    End::of(&finished.held, finished.outcome.clone(), keep)
+    let timing = finished.late.map(|lateness| Timing { lateness, duration: finished.took });
+    End { timing, result: finished.result.clone(), ..End::of(&finished.held, finished.outcome.clone(), keep) }
 }

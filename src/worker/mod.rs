@@ -8,6 +8,7 @@ mod ask;
 mod beat;
 mod crew;
 mod lane;
+mod note;
 mod recent;
 mod shift;
 mod signals;

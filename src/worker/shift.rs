@@ -20,6 +20,7 @@ use super::ask::Answered;
 use super::beat::Beating;
 use super::crew::{Crew, Finished};
 use super::lane::Lane;
+use super::note;
 use super::recent::Recent;
 use crate::attempt::Attempt;
 use crate::clock;
@@ -29,6 +30,7 @@ use crate::hall::{Hall, Order};
 use crate::handler::Ctx;
 use crate::job::Held;
 use crate::node::{Node, Takes};
+use crate::notes::Notes;
 use crate::patience::Patience;
 use crate::store::{Beaten, SETTLE_MAX, Store, Wake};
 
@@ -73,6 +75,7 @@ pub(super) struct Shift {
     pub(super) patience: Patience,
     pub(super) finished: Vec<Finished>,
     pub(super) recent: Recent,
+    pub(super) notes: Arc<Notes>,
     pub(super) settling: bool,
     /// The store is being asked what we hold.
     pub(super) redoing: bool,
@@ -125,6 +128,7 @@ impl Shift {
             patience: Patience::default(),
             finished: Vec::new(),
             recent: Recent::default(),
+            notes: Arc::default(),
             settling: false,
             redoing: false,
             commit: Duration::ZERO,
@@ -148,6 +152,7 @@ impl Shift {
         let mut wakes = self.store.subscribe(self.node.id).await?;
         let mut beating = Beating::start(self.store.clone(), self.node.clone())?;
         let alarm = Alarm::start()?;
+        let _telling = note::tell(self.notes.clone(), self.store.clone(), self.node.id);
         let (sender, mut orders) = mpsc::channel(ORDERS_MAX);
         let _at_work = self.hall.at_work(self.node.id, sender);
         self.settings.tell(&Event::Joined { node: self.node.id });
@@ -219,17 +224,18 @@ impl Shift {
                 cancelled: CancellationToken::new(),
                 unwanted: CancellationToken::new(),
                 progress: Arc::new(AtomicU64::new(f64::NAN.to_bits())),
+                notes: self.notes.clone(),
                 stopping: self.stop.clone(),
                 duly: settings.duly.clone(),
                 state: settings.state.clone(),
             },
         };
+        let late = now.duration_since(attempt.ctx.held.due).unwrap_or_default();
         if attempt.exhausted().is_none() {
-            let held = &attempt.ctx.held;
-            settings.tell(&Event::Started { held, late: now.duration_since(held.due).unwrap_or_default() });
+            settings.tell(&Event::Started { held: &attempt.ctx.held, late });
         }
         self.lanes[lane].running += 1;
-        self.crew.start(lane, attempt, settings.handlers.clone());
+        self.crew.start(lane, late, attempt, settings.handlers.clone());
     }
 
     /// Attempts that end at about the same time are settled together, and their slots filled by one claim.
@@ -254,7 +260,8 @@ impl Shift {
         self.patience.learn(self.finished.len() - before);
     }
 
-    fn finish(&mut self, finished: Finished) {
+    fn finish(&mut self, mut finished: Finished) {
+        (finished.note, finished.result) = self.notes.end(&finished.held);
         let lane = &mut self.lanes[finished.lane];
         lane.running -= 1;
         lane.moves += 1;

@@ -2,12 +2,18 @@
 
 mod claim;
 mod cron;
+mod dead;
+mod edit;
+mod filter;
 mod hall;
+mod history;
 mod lease;
+mod limit;
 mod line;
 mod lock;
 mod look;
 mod moving;
+mod note;
 mod push;
 #[cfg(feature = "redis")]
 #[path = "../support/servers/mod.rs"]
@@ -130,6 +136,39 @@ contract! {
         counts_are_by_queue_and_state
         nodes_are_known
         a_node_that_was_away_is_known_again;
+    filter:
+        a_filter_means_what_it_says
+        times_are_about_due_end_and_push
+        words_find_scheduled_and_dead_jobs
+        a_page_says_how_much_was_looked_at
+        a_job_that_stays_is_shown_while_others_move;
+    history:
+        what_happens_is_counted_by_minute_and_queue
+        lateness_and_duration_are_counted
+        what_was_refused_is_not_counted
+        history_is_kept_for_a_day
+        counts_follow_every_move;
+    limit:
+        a_full_queue_refuses_the_whole_push
+        bytes_are_limited_too
+        what_ends_makes_room
+        a_push_that_changes_nothing_is_not_refused
+        a_limit_can_be_set_before_the_first_job_and_lifted;
+    edit:
+        args_can_be_changed_while_a_job_waits
+        a_running_job_cannot_be_edited
+        another_priority_is_another_place
+        many_are_changed_if_they_are_as_they_were_seen;
+    note:
+        progress_and_lines_are_kept_with_the_job
+        only_the_holder_says_anything
+        a_log_keeps_its_newest_lines
+        a_result_is_kept_with_a_done_job
+        notes_go_with_their_job;
+    dead:
+        dead_jobs_are_grouped_by_kind_and_error
+        a_group_shrinks_when_its_jobs_leave
+        a_group_is_a_filter;
     moving:
         a_moving_queue_gives_nothing_whatever_pause_says
         a_moving_queue_keeps_its_jobs_as_they_are

@@ -11,7 +11,7 @@ use crate::clock::{Micros, from_micros, micros};
 use crate::error::Result;
 use crate::job::{JobId, Record, State};
 use crate::push::Due;
-use crate::store::{Moved, Moving, QueueCounts};
+use crate::store::{Limit, Moved, Moving, QueueCounts};
 
 /// `get` of the contract. An id without a queue is asked of all of them; of several, the oldest.
 pub(super) async fn get(store: &Redis, id: JobId) -> Result<Option<Record>> {
@@ -91,7 +91,9 @@ pub(super) fn assemble(id: JobId, queue: &str, record: &[u8], meta: Option<&[u8]
         At::Dead => State::Dead,
     };
     let (attempts, crashes) = (meta.attempts, meta.crashes);
-    Record { job, state, due: from_micros(due), attempts, crashes, node, fence, ended, failures: Vec::new() }
+    let (failures, log) = (Vec::new(), Vec::new());
+    let due = from_micros(due);
+    Record { job, state, due, attempts, crashes, node, fence, ended, failures, progress: None, result: None, log }
 }
 
 /// `remove` of the contract.
@@ -176,5 +178,7 @@ pub(super) async fn counts_of(store: &Redis, queue: &str) -> Result<QueueCounts>
         running: count()?,
         done: count()?,
         dead: count()?,
+        bytes: 0,
+        limit: Limit::default(),
     })
 }

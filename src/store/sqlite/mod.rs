@@ -10,20 +10,26 @@ mod bus;
 mod bus_file;
 mod claim;
 mod cron;
+mod count;
 mod ears;
+mod edit;
 mod failure;
 mod fault;
 mod file;
+mod find;
 mod guest;
 mod hall;
 mod health;
+mod limit;
 mod line;
+mod list;
 mod listen;
 mod lives;
 mod lock;
 mod message;
 mod moving;
 mod nodes;
+mod note;
 mod peers;
 mod place;
 mod post;
@@ -58,7 +64,7 @@ use self::wake::Waker;
 use self::writer::Writer;
 use super::open::{Durability, Options};
 use super::{
-    Attended, Audit, AuditRecord, Beaten, CLAIM_MAX, CRON_FIRE_MAX, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired, DueCrons, EXTEND_MAX, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, PRUNE_MAX, Page, PutCron, QueueCounts, Store, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, CLAIM_MAX, CRON_FIRE_MAX, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired, DeadGroup, DueCrons, EXTEND_MAX, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, LOOKED_MAX, Limit, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, PAGE, PAGE_MAX, PRUNE_MAX, Page, PutCron, QueueCounts, Store, Target, To, Wake,
 };
 use crate::clock::{Clock, Micros, from_micros, micros};
 use crate::error::{Error, Result};
@@ -170,7 +176,7 @@ impl Sqlite {
 #[async_trait]
 impl Store for Sqlite {
     async fn push(&self, jobs: Vec<Push>) -> Result<Vec<Pushed>> {
-        self.writer.write("push", move |tx| push::push(tx, &jobs)).await
+        self.writer.write("push", move |tx| push::push(tx, &jobs)).await?.map_err(Error::from)
     }
 
     async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed> {
@@ -219,7 +225,54 @@ impl Store for Sqlite {
     }
 
     async fn list(&self, filter: Filter) -> Result<Page> {
-        self.read("list", move |conn| query::list(conn, &filter)).await
+        let limit = if filter.limit == 0 { PAGE } else { filter.limit.min(PAGE_MAX) };
+        let mut from = filter.cursor.as_deref().map(list::Cursor::parse).transpose()?;
+        let (mut page, now) = (Page::default(), self.clock.wall());
+        loop {
+            let (filter, room) = (filter.clone(), limit - page.jobs.len());
+            let look = move |conn: &Connection| list::look(conn, &filter, from, room, now);
+            let looked = self.read("list", look).await?;
+            page.jobs.extend(looked.jobs);
+            page.looked += looked.looked as u64;
+            from = looked.next;
+            if from.is_none() || page.jobs.len() >= limit || page.looked >= LOOKED_MAX as u64 {
+                page.next = from.map(|from| from.text());
+                return Ok(page);
+            }
+        }
+    }
+
+    async fn edit(&self, id: JobId, edit: Edit) -> Result<Moved> {
+        self.writer.write("edit", move |tx| edit::edit(tx, id, &edit)).await
+    }
+
+    async fn remove_all(&self, targets: Vec<Target>) -> Result<Vec<Moved>> {
+        self.writer.write("remove", move |tx| edit::remove_all(tx, &targets)).await
+    }
+
+    async fn reschedule_all(&self, targets: Vec<Target>, due: Due) -> Result<Vec<Moved>> {
+        self.writer.write("reschedule", move |tx| edit::reschedule_all(tx, &targets, due)).await
+    }
+
+    async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
+        let queue = queue.to_owned();
+        self.writer.write("limit", move |tx| limit::set(tx, &queue, limit)).await
+    }
+
+    async fn note(&self, node: NodeId, notes: Vec<Note>) -> Result<Vec<JobId>> {
+        let board = self.board.clone();
+        self.writer.write("note", move |tx| note::note(tx, nodes::number_of(tx, &board, node)?, &notes)).await
+    }
+
+    async fn history(&self, ask: HistoryAsk) -> Result<History> {
+        let now = self.clock.wall();
+        self.read("history", move |conn| count::asked(conn, &ask, now).map_err(|e| fault::refused("history", e))).await
+    }
+
+    async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
+        let queue = queue.map(str::to_owned);
+        let look = move |conn: &Connection| find::groups(conn, queue.as_deref()).map_err(|e| fault::refused("dead", e));
+        self.read("dead", look).await
     }
 
     async fn remove(&self, id: JobId) -> Result<Moved> {

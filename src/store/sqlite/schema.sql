@@ -25,7 +25,9 @@ CREATE TABLE duly_queue (
   name   TEXT NOT NULL UNIQUE,
   paused INTEGER NOT NULL DEFAULT 0,
   moving TEXT,                            -- to another store: who moves it, who began, and where to
-  tick   INTEGER                          -- when to look at the first of its cron rules
+  tick   INTEGER,                         -- when to look at the first of its cron rules
+  limit_jobs  INTEGER,                    -- a push beyond is refused
+  limit_bytes INTEGER
 ) STRICT;
 
 -- The body of every job, in whatever state.
@@ -94,9 +96,74 @@ CREATE TABLE duly_ended (
   ended    INTEGER NOT NULL,
   due      INTEGER NOT NULL,
   attempts INTEGER NOT NULL,
-  crashes  INTEGER NOT NULL
+  crashes  INTEGER NOT NULL,
+  grp      INTEGER                        -- of a dead one, in duly_group
 ) STRICT;
 CREATE INDEX duly_ended_until ON duly_ended (queue, state, until);
+CREATE INDEX duly_ended_ended ON duly_ended (queue, state, ended, no);
+
+-- Words by which scheduled (state 0) and dead (state 4) jobs are found: `k` and the kind, `t` and a tag, `g` and the group.
+CREATE TABLE duly_find (
+  queue INTEGER NOT NULL,
+  state INTEGER NOT NULL,
+  word  TEXT NOT NULL,
+  at    INTEGER NOT NULL,                 -- when it is due, or when it ended
+  no    INTEGER NOT NULL,
+  PRIMARY KEY (queue, state, word, at, no)
+) STRICT, WITHOUT ROWID;
+
+-- Dead jobs of one kind that died of the same.
+CREATE TABLE duly_group (
+  no     INTEGER PRIMARY KEY,
+  queue  INTEGER NOT NULL,
+  id     TEXT NOT NULL,
+  kind   TEXT NOT NULL,
+  error  TEXT NOT NULL,                   -- without what differs from one to the next
+  count  INTEGER NOT NULL,
+  oldest INTEGER NOT NULL,
+  newest INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX duly_group_id ON duly_group (queue, id);
+
+-- How many jobs of a queue are in which state, and what has happened in the present minute: one row, written once in each
+-- transaction that changes any of it.
+CREATE TABLE duly_count (
+  queue     INTEGER PRIMARY KEY,
+  scheduled INTEGER NOT NULL,
+  ready     INTEGER NOT NULL,
+  running   INTEGER NOT NULL,
+  done      INTEGER NOT NULL,
+  dead      INTEGER NOT NULL,
+  bytes     INTEGER NOT NULL,             -- of args of unfinished jobs
+  minute    INTEGER NOT NULL,             -- since 1970
+  tally     BLOB NOT NULL
+) STRICT;
+
+-- What happened in earlier minutes, for a day.
+CREATE TABLE duly_history (
+  queue  INTEGER NOT NULL,
+  minute INTEGER NOT NULL,
+  tally  BLOB NOT NULL,
+  PRIMARY KEY (queue, minute)
+) STRICT, WITHOUT ROWID;
+
+-- How far a job's last attempt has come, and what it gave.
+CREATE TABLE duly_note (
+  no       INTEGER PRIMARY KEY,
+  progress REAL,
+  said     TEXT,
+  at       INTEGER,
+  result   TEXT
+) STRICT;
+
+-- What a job's attempts have said.
+CREATE TABLE duly_log (
+  no      INTEGER NOT NULL,
+  at      INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  line    TEXT NOT NULL
+) STRICT;
+CREATE INDEX duly_log_no ON duly_log (no);
 
 -- Failed attempts of jobs that are still here.
 CREATE TABLE duly_failure (
