@@ -59,6 +59,15 @@ pub enum Error {
         reason: String,
     },
 
+    /// The queue is full: nothing was pushed into it. Try again once there is room, or raise the limit.
+    #[error("queue {queue} is full: at most {limit} may be unfinished in it; nothing was pushed into it")]
+    Full {
+        /// The queue.
+        queue: String,
+        /// How much may be in it.
+        limit: crate::store::Limit,
+    },
+
     /// The method of another node has failed, or was too busy to be run.
     #[error("{method} on node {node}: {reason}")]
     Remote {
@@ -98,6 +107,7 @@ impl Error {
             Error::NotFound { .. } => "not_found",
             Error::Conflict(_) => "conflict",
             Error::Invalid { .. } => "invalid",
+            Error::Full { .. } => "full",
             Error::Remote { .. } => "remote",
             Error::Timeout { .. } => "timeout",
             Error::Unsupported { .. } => "unsupported",
@@ -107,7 +117,7 @@ impl Error {
     /// Whether the same call may succeed later without any change by the caller.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. })
+        matches!(self, Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. } | Error::Full { .. })
     }
 
     pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {

@@ -35,11 +35,17 @@
 
 mod access;
 mod attempt;
+mod backup;
+mod bulk;
 mod call;
 mod clock;
+mod cron;
+mod crons;
 mod duly;
 mod error;
 mod event;
+mod filter;
+mod fingerprint;
 mod hall;
 mod handler;
 #[cfg(feature = "http")]
@@ -48,6 +54,7 @@ mod job;
 mod lock;
 mod moving;
 mod node;
+mod notes;
 mod patience;
 mod push;
 #[cfg(feature = "http")]
@@ -55,22 +62,28 @@ mod remote;
 mod retry;
 pub mod store;
 mod token;
+mod why;
 mod worker;
 
+pub use backup::Repaired;
+pub use bulk::{BULK_MAX, Bulk, COUNT_LOOKED_MAX, Counted, Done};
 pub use call::{
     Answer, Asked, CALL_TIMEOUT, CALL_TIMEOUT_MAX, CLUSTER_KEY_BYTES_MIN, Call, MESSAGE_BYTES_MAX, METHOD_CONCURRENCY,
     Replies, Reply,
 };
 pub use clock::Clock;
+pub use cron::{CRON_ARGS_BYTES_MAX, CronRule, JITTER_MAX, MISSED_AFTER, MISSED_MAX, Missed, Overlap, Schedule};
+pub use crons::{CRONS_MAX, Cron, CronChange, CronChanges};
 pub use duly::{Builder, Duly};
 pub use error::{Error, Result, Source};
 pub use event::{Event, Tally};
+pub use filter::{FILTER_BYTES_MAX, FILTER_TERMS_MAX, Filter, Term, When};
 pub use hall::{Connection, Running};
 pub use handler::{Args, Ctx, IntoAnswer};
-pub use job::{Failure, Fence, Held, Job, JobId, Outcome, Priority, Record, State};
+pub use job::{Failure, Fence, Held, Job, JobId, JobProgress, LogLine, Outcome, Priority, Record, State};
 pub use lock::{Guard, LOCK_NAME_BYTES_MAX, LOCK_TTL, Lock};
 pub use moving::{Move, Progress, QueueMoved};
-pub use node::{BEAT, LEASE, Node, NodeId, NodeRecord};
+pub use node::{BEAT, KINDS_MAX, LEASE, Node, NodeId, NodeRecord, Takes};
 pub use push::{
     ARGS_BYTES_MAX, Conflict, DEFAULT_QUEUE, Due, MAX_ATTEMPTS, NAME_BYTES_MAX, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed,
     TAGS_MAX, TIMEOUT, UNIQUE_BYTES_MAX,
@@ -80,10 +93,11 @@ pub use retry::Retry;
 pub use rusqlite;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::AfterCommit;
-pub use store::{Audit, AuditRecord, Durability, Filter, Health, LockRecord, Page, QueueCounts};
-pub use token::{Role, Secret, TOKEN_PREFIX, TOKENS_MAX, Token};
+pub use store::{Audit, AuditRecord, Breach, CronRecord, DeadGroup, Durability, Edit, Health, Histogram, History, HistoryAsk, HistoryTally, Limit, LockRecord, Page, Point, QueueCounts, Rule, Verified};
+pub use token::{Role, Secret, TOKENS_MAX, TOKEN_PREFIX, Token};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
 pub use tokio_util::sync::CancellationToken;
+pub use why::Why;
 pub use worker::{CONCURRENCY, GRACE, Signals, Worker};
 
 /// The Rust in the documents is compiled and run as tests.
@@ -103,4 +117,6 @@ mod documents {
     struct Locks;
     #[doc = include_str!("../docs/guide/calls.md")]
     struct Calls;
+    #[doc = include_str!("../docs/guide/cron.md")]
+    struct Cron;
 }

@@ -99,6 +99,11 @@ async fn open_target(target: Target, options: &Options) -> Result<Arc<dyn Store>
     }
 }
 
+/// A store in this new file, for a copy of another.
+pub(crate) async fn new_file(path: &std::path::Path) -> Result<Arc<dyn Store>> {
+    open_local(Target::File(path.to_owned()), Options::default()).await
+}
+
 #[cfg(feature = "sqlite")]
 async fn open_local(target: Target, options: Options) -> Result<Arc<dyn Store>> {
     let open = move || match target {

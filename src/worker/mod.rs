@@ -1,16 +1,18 @@
 //! The worker: claims for its node, runs attempts, settles their outcomes, sleeps until something is due or it is woken.
 //!
 //! This file is what users see; `shift` is the loop, `ask` what it asks of the store, `lane` what it knows of each queue, `crew` the attempts
-//! under way, `beat` the sign of life, `alarm` the sleep until a due moment, `signals` what stops a service.
+//! under way, `beat` the sign of life, `alarm` the sleep until a due moment, `tick` what fires cron rules, `signals` what stops a service.
 
 mod alarm;
 mod ask;
 mod beat;
 mod crew;
 mod lane;
+mod note;
 mod recent;
 mod shift;
 mod signals;
+mod tick;
 
 use std::any::TypeId;
 use std::collections::HashMap;

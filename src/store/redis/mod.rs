@@ -6,6 +6,7 @@
 mod access;
 mod acl;
 mod claim;
+mod cron;
 mod hall;
 mod health;
 mod hear;
@@ -14,15 +15,19 @@ mod link;
 mod list;
 mod locks;
 mod look;
+mod mend;
 mod moving;
 mod names;
 mod nodes;
 mod push;
 mod record;
 mod reply;
+mod scan;
 mod script;
+mod seen;
 mod settle;
 mod url;
+mod verify;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -43,8 +48,7 @@ use self::reply::Reply;
 use self::script::Script;
 pub(crate) use self::url::Place;
 use super::{
-    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage,
-    LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Options, Page, QueueCounts, Store, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired, DueCrons, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Options, Page, PutCron, QueueCounts, Store, To, Wake,
 };
 use crate::clock::{Clock, Micros, from_micros};
 use crate::error::{Error, Result};
@@ -356,6 +360,30 @@ impl Store for Redis {
         nodes::subscribe(self, node).await
     }
 
+    async fn put_cron(&self, put: PutCron) -> Result<CronPut> {
+        cron::put(self, &put).await
+    }
+
+    async fn remove_cron(&self, name: &str) -> Result<bool> {
+        cron::remove(self, name).await
+    }
+
+    async fn cron(&self, name: &str) -> Result<Option<CronRecord>> {
+        cron::get(self, name).await
+    }
+
+    async fn crons(&self, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
+        cron::page(self, queue, cursor).await
+    }
+
+    async fn due_crons(&self, queue: &str, freed: &[String]) -> Result<DueCrons> {
+        cron::due(self, queue, freed).await
+    }
+
+    async fn fire_crons(&self, queue: &str, fires: Vec<CronFire>) -> Result<CronsFired> {
+        cron::fire(self, queue, &fires).await
+    }
+
     async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
         locks::lock(self, ask).await
     }
@@ -430,5 +458,21 @@ impl Store for Redis {
 
     async fn health(&self) -> Result<Health> {
         health::health(self).await
+    }
+
+    async fn holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
+        look::holder(self, queue, key).await
+    }
+
+    async fn verify(&self) -> Result<super::Verified> {
+        verify::verify(self).await
+    }
+
+    async fn repair(&self) -> Result<()> {
+        mend::repair(self).await
+    }
+
+    async fn scan(&self, queue: &str, cursor: Option<&str>) -> Result<Page> {
+        scan::scan(self, queue, cursor).await
     }
 }

@@ -40,7 +40,7 @@ const GONE: &[&str] = &["gone:1", "gone:2"];
 const GUARD: &str = "
 local server, declared, one_key = redis, {}, {}
 for _, key in ipairs(KEYS) do declared[key] = true end
-for command in string.gmatch('HSET HSETNX HGET HMGET HGETALL HDEL HEXISTS HLEN HSCAN RPUSH LPUSH LLEN LRANGE LPOS LREM LTRIM '
+for command in string.gmatch('HSET HSETNX HGET HMGET HGETALL HDEL HEXISTS HLEN HSCAN HKEYS HVALS RPUSH LPUSH LLEN LRANGE LPOS LREM LTRIM '
   .. 'ZADD ZREM ZRANGE ZREVRANGE ZCARD ZCOUNT ZSCORE ZMSCORE ZLEXCOUNT ZRANK ZREVRANK ZPOPMAX SADD SREM SCARD SISMEMBER SMISMEMBER', '%u+') do
   one_key[command] = true
 end
