@@ -81,15 +81,8 @@ impl Attempt {
         )
     }
 
-    /// A job that keeps taking its process down is not given another one.
     pub(crate) fn exhausted(&self) -> Option<Outcome> {
-        let crashes = self.held().crashes;
-        (crashes > self.max_crashes).then(|| {
-            Outcome::bury(format!(
-                "its process died {crashes} times while it ran (at most {} are allowed): not started again",
-                self.max_crashes
-            ))
-        })
+        exhausted(self.held(), self.max_crashes)
     }
 
     async fn call(&self, handlers: &Handlers) -> Called {
@@ -125,24 +118,39 @@ impl Attempt {
             Called::Panicked(message) => self.again(None, format!("panicked: {message}")),
             Called::Cancelled => Outcome::bury(CANCELLED),
             Called::TimedOut => self.again(None, format!("timed out after {:?}", self.held().job.timeout)),
-            // Another version of the program may know it. It waits as long as it has waited so far, within bounds.
-            Called::UnknownKind => {
-                let wait = self.age.clamp(UNKNOWN_MIN, UNKNOWN_MAX);
-                return (Outcome::release(wait), Some("no handler here knows its kind"));
-            }
+            Called::UnknownKind => return (unknown_kind(self.age), Some("no handler here knows its kind")),
         };
         (outcome, None)
     }
 
-    /// Another attempt later, unless this was the last one.
     fn again(&self, after: Option<Duration>, error: String) -> Outcome {
-        let failed = self.held().attempt();
-        if failed >= self.held().job.max_attempts {
-            return Outcome::Bury { error };
-        }
-        let after = after.unwrap_or_else(|| self.retry.delay(failed, fastrand::f64()));
-        Outcome::Retry { after, error }
+        again(self.held(), self.retry, after, error)
     }
+}
+
+/// A job that keeps taking its process down is not given another one.
+pub(crate) fn exhausted(held: &Held, max_crashes: u32) -> Option<Outcome> {
+    let crashes = held.crashes;
+    (crashes > max_crashes).then(|| {
+        Outcome::bury(format!(
+            "its process died {crashes} times while it ran (at most {max_crashes} are allowed): not started again"
+        ))
+    })
+}
+
+/// Another version of the program may know it. It waits as long as it has waited so far, within bounds.
+pub(crate) fn unknown_kind(age: Duration) -> Outcome {
+    Outcome::release(age.clamp(UNKNOWN_MIN, UNKNOWN_MAX))
+}
+
+/// Another attempt later, unless this was the last one.
+pub(crate) fn again(held: &Held, retry: Retry, after: Option<Duration>, error: String) -> Outcome {
+    let failed = held.attempt();
+    if failed >= held.job.max_attempts {
+        return Outcome::Bury { error };
+    }
+    let after = after.unwrap_or_else(|| retry.delay(failed, fastrand::f64()));
+    Outcome::Retry { after, error }
 }
 
 /// What a panic said.

@@ -13,8 +13,11 @@ use crate::hall::{Connection, Hall};
 use crate::job::{JobId, Record, State};
 use crate::lock::{LOCK_NAME_BYTES_MAX, Lock};
 use crate::node::{NodeId, NodeRecord};
-use crate::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed, check_name, check_text};
-use crate::store::{self, Durability, Filter, Health, LockPage, Moved, Options, Page, QueueCounts, Store};
+use crate::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed, check_args, check_name, check_text};
+use crate::store::{
+    self, DeadGroup, Durability, Edit, Filter, Health, History, HistoryAsk, Limit, LockPage, Moved, Options, Page,
+    QueueCounts, Store,
+};
 use crate::worker::Worker;
 
 /// A handle to a store. Cheap to clone; clones share the store.
@@ -249,10 +252,48 @@ impl Duly {
 
     /// A page of jobs.
     pub async fn list(&self, filter: Filter) -> Result<Page> {
+        self.store.list(self.resolved(&filter)?).await
+    }
+
+    /// A filter, checked, with its moments fixed.
+    pub(crate) fn resolved(&self, filter: &Filter) -> Result<Filter> {
         if let Some(queue) = &filter.queue {
             check_name("queue", queue)?;
         }
-        self.store.list(filter).await
+        Ok(filter.clone().resolved(self.store.now()))
+    }
+
+    /// Changes args or priority of a job that is not running.
+    pub async fn edit(&self, id: JobId, edit: Edit) -> Result<()> {
+        if let Some(args) = &edit.args {
+            check_args(args)?;
+        }
+        moved(id, self.store.edit(id, edit).await?)
+    }
+
+    /// Limits how much may be unfinished in a queue, also one that has no job yet: a push beyond that is refused with
+    /// [`Error::Full`]. Answers what was so before.
+    ///
+    /// What is in the queue already stays, also what is retried or released.
+    pub async fn limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
+        check_name("queue", queue)?;
+        self.store.set_limit(queue, limit).await
+    }
+
+    /// What has happened in the last minutes, minute by minute and queue by queue.
+    pub async fn history(&self, ask: HistoryAsk) -> Result<History> {
+        if let Some(queue) = &ask.queue {
+            check_name("queue", queue)?;
+        }
+        self.store.history(ask).await
+    }
+
+    /// The dead jobs of a queue, or of all, by kind and error, the largest groups first.
+    pub async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
+        if let Some(queue) = queue {
+            check_name("queue", queue)?;
+        }
+        self.store.dead_groups(queue).await
     }
 
     /// Deletes a job that is not running.
@@ -290,6 +331,18 @@ impl Duly {
     /// What the store says about itself: durability, versions, sizes, warnings.
     pub async fn health(&self) -> Result<Health> {
         self.store.health().await
+    }
+
+    /// The store's time, as far as is known without asking.
+    #[must_use]
+    pub fn now(&self) -> std::time::SystemTime {
+        self.store.now()
+    }
+
+    /// Where the store is, for people: without passwords.
+    #[must_use]
+    pub fn place(&self) -> String {
+        store::place_of(&self.url, &self.options)
     }
 
     /// Checks jobs and fills in what they leave open.
@@ -331,6 +384,7 @@ fn moved(id: JobId, moved: Moved) -> Result<()> {
         Moved::Moving => Err(Error::Conflict(format!(
             "the queue of job {id} is moving to another store: let that end, then look for the job there"
         ))),
+        Moved::Changed => Err(Error::Conflict(format!("job {id} has just moved on: look again"))),
         Moved::Existing(other) => {
             Err(Error::Conflict(format!("the unique key of job {id} belongs to job {other} now")))
         }

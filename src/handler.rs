@@ -13,9 +13,11 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::duly::Duly;
-use crate::error::{Result, Source};
-use crate::job::{Fence, Held, Job, JobId, Outcome, Priority};
+use crate::error::{Error, Result, Source};
+use crate::job::{Fence, Held, Job, JobId, JobProgress, Outcome, Priority};
+use crate::notes::Notes;
 use crate::push::{Conflict, OWN_KINDS, Push, Pushed};
+use crate::store::RESULT_BYTES_MAX;
 
 /// The args of one kind of job: any type that serde can write and read, and the kind's name.
 ///
@@ -86,6 +88,8 @@ pub struct Ctx {
     /// Somebody wants the job to end for good.
     pub(crate) unwanted: CancellationToken,
     pub(crate) progress: Arc<AtomicU64>,
+    /// What this attempt says, until the worker sends it.
+    pub(crate) notes: Arc<Notes>,
     pub(crate) stopping: CancellationToken,
     pub(crate) duly: Duly,
     pub(crate) state: Arc<States>,
@@ -157,6 +161,33 @@ impl Ctx {
     /// Tells those who look how far the attempt has come, from 0 to 1.
     pub fn set_progress(&self, done: f64) {
         self.progress.store(done.clamp(0.0, 1.0).to_bits(), Ordering::Relaxed);
+    }
+
+    /// Keeps with the job how far the attempt has come, from 0 to 1, and a word on it. Sent a few times a second: the last counts.
+    pub async fn progress(&self, done: f64, note: &str) {
+        self.set_progress(done);
+        self.notes.progress(&self.held, JobProgress::new(done, note, self.now()));
+    }
+
+    /// Adds a line to the job's log, of which the newest lines are kept. Sent a few times a second.
+    pub fn log(&self, line: impl AsRef<str>) {
+        self.notes.line(&self.held, self.now(), line.as_ref());
+    }
+
+    /// What the job gives: kept with it when this attempt ends in an ack, as long as the job is kept.
+    pub fn result(&self, value: &impl Serialize) -> Result<()> {
+        let json = serde_json::to_string(value)
+            .map_err(|why| Error::invalid("result", format!("cannot be written as JSON: {why}")))?;
+        if json.len() > RESULT_BYTES_MAX {
+            let why = format!("{} bytes of JSON, of which {RESULT_BYTES_MAX} are kept: keep it elsewhere", json.len());
+            return Err(Error::invalid("result", why));
+        }
+        self.notes.result(&self.held, json);
+        Ok(())
+    }
+
+    fn now(&self) -> SystemTime {
+        self.duly.options.clock.now()
     }
 
     /// What was given to the worker with [`Worker::with`](crate::Worker::with).

@@ -295,17 +295,28 @@ impl Push {
             Ok(args) => args,
             Err(why) => return Err(Error::invalid("args", why.clone())),
         };
-        if args.len() > ARGS_BYTES_MAX {
-            return Err(Error::invalid(
-                "args",
-                format!(
-                    "{} bytes; args have at most {ARGS_BYTES_MAX}: put large data elsewhere and push where it is",
-                    args.len()
-                ),
-            ));
-        }
-        Ok(())
+        args_fit(args)
     }
+}
+
+/// Args that replace others: JSON, and not too long.
+pub(crate) fn check_args(args: &str) -> Result<()> {
+    serde_json::from_str::<serde::de::IgnoredAny>(args)
+        .map_err(|why| Error::invalid("args", format!("are not JSON: {why}")))?;
+    args_fit(args)
+}
+
+fn args_fit(args: &str) -> Result<()> {
+    if args.len() > ARGS_BYTES_MAX {
+        return Err(Error::invalid(
+            "args",
+            format!(
+                "{} bytes; args have at most {ARGS_BYTES_MAX}: put large data elsewhere and push where it is",
+                args.len()
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// Names of queues, kinds and tags: letters, digits and `_ . : / -`, at most 128 of them.

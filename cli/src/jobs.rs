@@ -102,8 +102,14 @@ pub(crate) async fn run(verb: Jobs, setup: &Setup) -> anyhow::Result<()> {
 }
 
 async fn list(duly: &Duly, ls: Ls, out: &Out) -> anyhow::Result<()> {
-    let filter =
-        Filter { queue: ls.queue, state: ls.state, kind: ls.kind, limit: ls.limit, cursor: ls.cursor, failures: false };
+    let filter = Filter {
+        queue: ls.queue,
+        state: ls.state,
+        kind: ls.kind,
+        limit: ls.limit,
+        cursor: ls.cursor,
+        ..Filter::default()
+    };
     let page = duly.list(filter).await?;
     match out.format {
         Format::Json => return out.json(&Listed { jobs: &page.jobs, next: page.next.as_deref() }),

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::job::Fence;
 use crate::push::Due;
 use crate::store::redis::{Redis, Reply, Script, Way, call, number, slot_of, span, tag_of};
-use crate::store::{Options, Target, parse};
+use crate::store::{Options, Address, parse};
 
 /// Most ids taken in one step.
 pub const SCHEDULE_BATCH_MAX: usize = 1_000;
@@ -139,7 +139,7 @@ impl ScheduleBuilder {
     /// Opens it.
     pub async fn open(self) -> Result<Schedule> {
         let (target, options) = parse(&self.url, Options::default())?;
-        let Target::Redis(place) = target else {
+        let Address::Redis(place) = target else {
             return Err(Error::invalid("store", "a schedule is a sorted set on a server: give redis://HOST"));
         };
         // One set may belong to users who look after their server themselves.

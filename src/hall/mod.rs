@@ -29,7 +29,7 @@ pub(crate) use self::guards::HeldLock;
 use self::line::Line;
 pub use self::own::Running;
 use self::own::Working;
-pub(crate) use self::own::{Order, PREFIX};
+pub(crate) use self::own::{AtWork, Order, PREFIX};
 use crate::call::{Keys, Method, Methods};
 use crate::clock::{self, Clock, to_micros};
 use crate::error::{Error, Result};

@@ -183,7 +183,7 @@ impl Run {
             id: self.ends.mover,
             lease: self.lease,
             queues: queues.iter().map(|count| count.queue.clone()).collect(),
-            concurrency: 0,
+            takes: crate::node::Takes::default(),
         };
         self.check_apart(&node).await?;
         for count in &queues {

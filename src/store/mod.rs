@@ -11,28 +11,44 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::job::{Fence, Held, JobId, Outcome, Priority, Record, State};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
+use crate::token::Token;
 
+mod audit;
+mod cron;
 mod hall;
+mod history;
 mod moving;
 mod open;
+mod verify;
+mod operate;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod tokens;
 
+pub use audit::{AUDIT_MAX, AUDIT_PAGE_MAX, Audit, AuditRecord};
+pub use crate::filter::Filter;
+pub use cron::{CRONS_PAGE, CRON_FIRE_MAX, CronFire, CronFired, CronPage, CronPut, CronRecord, CronsFired, DueCrons, HELD_LOOK, Hold, PutCron};
 pub use hall::{
     Attended, CONNECTIONS_MAX, EXTEND_MAX, Guest, Heard, LINE_LOOK_MAX, LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage,
     LockRecord, LockTaken, Owner, To, Turn, WAITS_MAX,
 };
+pub use history::{BUCKETS, HISTORY_MINUTES_MAX, Histogram, History, HistoryAsk, HistoryTally, Point};
+pub(crate) use history::{PUSHED, TAKEN_BACK, TALLY, counter_of, places_of};
 pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
 pub use open::{Durability, StoreUrl, duration};
 #[cfg(feature = "redis")]
-pub(crate) use open::{KEEP, Target, parse};
-pub(crate) use open::{Options, open, place_of};
+pub(crate) use open::{Address, KEEP, parse};
+pub use operate::{CHANGE_MAX, DeadGroup, Edit, GROUPS_MAX, LOG_LINES_MAX, LOG_LINE_BYTES_MAX, LOOKED_MAX, LOOK_BYTES_MAX, LOOK_MAX, Limit, NOTES_MAX, Note, PROGRESS_BYTES_MAX, RESULT_BYTES_MAX, Target};
+pub use tokens::NewToken;
+pub use verify::{BREACHES_MAX, Breach, Rule, Verified};
+pub(crate) use open::{Options, new_file, open, place_of};
+pub(crate) use operate::cut;
 
 /// Most jobs in one claim.
 pub const CLAIM_MAX: usize = 1_000;
@@ -83,6 +99,8 @@ pub struct Claimed {
     pub more: bool,
     /// How long from `now` until the next job of this queue falls due; `None` if none is scheduled.
     pub next_due: Option<Duration>,
+    /// How long from `now` until the next tick of a cron rule of this queue; nothing if one is due.
+    pub next_tick: Option<Duration>,
     /// How many other idle nodes wait for this queue: at a due moment the node of rank r looks a little later than that of rank r - 1.
     pub rank: u32,
     /// How many jobs were taken back from the suspect.
@@ -106,6 +124,14 @@ pub struct End {
     pub unique: Option<String>,
     /// How long it stays once it is done, or dead.
     pub keep: Duration,
+    /// How long the attempt took, and how long after its due moment it started; `None` if there was none.
+    pub timing: Option<Timing>,
+    /// What it gives, as JSON: kept with the job if it is done and stays.
+    pub result: Option<String>,
+    /// Its kind, by which dead ones are grouped and found.
+    pub(crate) kind: String,
+    /// How many bytes its args have.
+    pub(crate) bytes: u64,
     /// As the claim said it: saves the store a look at what only the holder can change.
     pub(crate) due: SystemTime,
     pub(crate) attempts: u32,
@@ -127,6 +153,10 @@ impl End {
             outcome,
             unique: held.job.unique.clone(),
             keep,
+            timing: None,
+            result: None,
+            kind: held.job.kind.clone(),
+            bytes: held.job.args.len() as u64,
             due: held.due,
             attempts: held.attempts,
             crashes: held.crashes,
@@ -134,6 +164,15 @@ impl End {
             place: held.place,
         }
     }
+}
+
+/// When an attempt ran, as far as its worker knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timing {
+    /// How long after its due moment it started.
+    pub lateness: Duration,
+    /// How long it took.
+    pub duration: Duration,
 }
 
 /// What a beat answers.
@@ -179,23 +218,8 @@ pub enum Moved {
     Existing(JobId),
     /// The job's queue is moving to another store.
     Moving,
-}
-
-/// Which jobs to list.
-#[derive(Clone, Debug, Default)]
-pub struct Filter {
-    /// Only of this queue.
-    pub queue: Option<String>,
-    /// Only in this state.
-    pub state: Option<State>,
-    /// Only of this kind.
-    pub kind: Option<String>,
-    /// At most so many; 0 means [`PAGE`].
-    pub limit: usize,
-    /// Go on after this page.
-    pub cursor: Option<String>,
-    /// With their failures, which cost a look for each job that has any.
-    pub failures: bool,
+    /// The job is not in the state any more in which it was seen.
+    Changed,
 }
 
 /// A page of a list.
@@ -205,6 +229,8 @@ pub struct Page {
     pub jobs: Vec<Record>,
     /// Where the next page starts, if there may be one.
     pub next: Option<String>,
+    /// How many jobs were looked at to find these.
+    pub looked: u64,
 }
 
 /// How many jobs of a queue are in which state.
@@ -227,6 +253,11 @@ pub struct QueueCounts {
     pub done: u64,
     /// Jobs that were given up.
     pub dead: u64,
+    /// Bytes of args of those that are unfinished: scheduled, ready and running.
+    pub bytes: u64,
+    /// How much may be in it.
+    #[serde(skip_serializing_if = "Limit::is_none")]
+    pub limit: Limit,
 }
 
 impl QueueCounts {
@@ -301,7 +332,12 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// One job with all that is known of it.
     async fn get(&self, id: JobId) -> Result<Option<Record>>;
 
-    /// A page of jobs.
+    /// A page of jobs that the filter means, in an order in which a job that stays where it is appears on one page, whatever
+    /// moves meanwhile.
+    ///
+    /// State, queue, due or end time are found without looking at others, and so are kind and tag among scheduled and dead
+    /// jobs where the store can; for all else jobs are looked through in bounded steps. A page may be short and still say
+    /// where to go on.
     async fn list(&self, filter: Filter) -> Result<Page>;
 
     /// Deletes a job that is not running and whose queue is not moving; its id stays remembered.
@@ -310,6 +346,45 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// Gives a job that is not running and whose queue is not moving a new due moment;
     /// a dead or done one starts over with no failed attempts.
     async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved>;
+
+    /// Changes a job that is not running and whose queue is not moving.
+    async fn edit(&self, _id: JobId, _edit: Edit) -> Result<Moved> {
+        Err(Error::unsupported("edit jobs"))
+    }
+
+    /// Deletes these jobs, each as [`Store::remove`] would, if it is still in the state in which it was seen.
+    /// Answers in their order. At most [`CHANGE_MAX`].
+    async fn remove_all(&self, _targets: Vec<Target>) -> Result<Vec<Moved>> {
+        Err(Error::unsupported("remove many jobs at once"))
+    }
+
+    /// Gives these jobs a new due moment, each as [`Store::reschedule`] would, if it is still in the state in which it was seen.
+    /// Answers in their order. At most [`CHANGE_MAX`].
+    async fn reschedule_all(&self, _targets: Vec<Target>, _due: Due) -> Result<Vec<Moved>> {
+        Err(Error::unsupported("reschedule many jobs at once"))
+    }
+
+    /// Sets how much may be in a queue, also one that has no job yet. Answers what was so before.
+    async fn set_limit(&self, _queue: &str, _limit: Limit) -> Result<Limit> {
+        Err(Error::unsupported("limit queues"))
+    }
+
+    /// Records what attempts under way say of themselves, and returns the jobs that the node no longer holds: nothing of
+    /// theirs was recorded. The last progress counts; of the lines the newest [`LOG_LINES_MAX`] stay. At most [`NOTES_MAX`].
+    async fn note(&self, _node: NodeId, _notes: Vec<Note>) -> Result<Vec<JobId>> {
+        Err(Error::unsupported("keep the progress and the log of a job"))
+    }
+
+    /// What has happened in the last minutes. Counted in the steps in which it happens, and kept for
+    /// [`HISTORY_MINUTES_MAX`] minutes.
+    async fn history(&self, _ask: HistoryAsk) -> Result<History> {
+        Err(Error::unsupported("keep a history"))
+    }
+
+    /// The dead jobs of a queue, or of all, by kind and error, the largest groups first.
+    async fn dead_groups(&self, _queue: Option<&str>) -> Result<Vec<DeadGroup>> {
+        Err(Error::unsupported("group dead jobs"))
+    }
 
     /// How many jobs are in which state, by queue.
     async fn counts(&self) -> Result<Vec<QueueCounts>>;
@@ -354,6 +429,44 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     ///
     /// Their ids are not remembered: they may come back.
     async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>>;
+
+    /// Keeps a cron rule as it is given, with its next tick: only if the rule has the revision that it should have, or is not
+    /// there if it should not. It may have been in another queue. Wakes a node of its queue.
+    ///
+    /// A store has one rule of a name. It knows no patterns: ticks are moments that it is given.
+    async fn put_cron(&self, _put: PutCron) -> Result<CronPut> {
+        Err(Error::unsupported("keep cron rules"))
+    }
+
+    /// Deletes a cron rule. Jobs that it has pushed stay. Answers whether there was one.
+    async fn remove_cron(&self, _name: &str) -> Result<bool> {
+        Err(Error::unsupported("keep cron rules"))
+    }
+
+    /// One cron rule.
+    async fn cron(&self, _name: &str) -> Result<Option<CronRecord>> {
+        Err(Error::unsupported("keep cron rules"))
+    }
+
+    /// A page of cron rules, at most [`CRONS_PAGE`]; those of one queue if it is named.
+    async fn crons(&self, _queue: Option<&str>, _cursor: Option<&str>) -> Result<CronPage> {
+        Err(Error::unsupported("keep cron rules"))
+    }
+
+    /// Rules of a queue whose next tick is due, and those of these names whose tick is held back; paused ones are not among them.
+    /// None while the queue is moving to another store. A queue that is paused is no obstacle: ticks push, and nothing is claimed.
+    async fn due_crons(&self, _queue: &str, _freed: &[String]) -> Result<DueCrons> {
+        Err(Error::unsupported("keep cron rules"))
+    }
+
+    /// Fires ticks of rules of one queue: pushes their jobs and moves each rule on to its next tick, each rule in one step with its
+    /// jobs, at most [`CRON_FIRE_MAX`] rules. One is fired only if rule and tick are as they were read, and its tick is due.
+    ///
+    /// If it is to be held back since another job has its unique key, nothing is pushed, and its tick waits
+    /// until the rule is named to [`Store::due_crons`], or for [`HELD_LOOK`].
+    async fn fire_crons(&self, _queue: &str, _fires: Vec<CronFire>) -> Result<CronsFired> {
+        Err(Error::unsupported("keep cron rules"))
+    }
 
     /// Takes a free slot of a lock for the owner, until `ttl` from now; or, if none is free and `wait` says so, a place at the
     /// end of its line.
@@ -406,11 +519,68 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// Nodes in the hall that can be asked to do this: those that are there and not quiet.
     async fn answering(&self, method: &str) -> Result<Vec<NodeId>>;
 
+    /// Keeps a token, unless its name is taken or there are [`TOKENS_MAX`](crate::TOKENS_MAX) of them. Answers whether it is kept.
+    async fn put_token(&self, token: &NewToken) -> Result<bool> {
+        let _ = token;
+        Err(Error::unsupported("keep tokens"))
+    }
+
+    /// Forgets a token. Answers whether there was one of this name.
+    async fn remove_token(&self, name: &str) -> Result<bool> {
+        let _ = name;
+        Err(Error::unsupported("keep tokens"))
+    }
+
+    /// All tokens, by name; also those that have ended.
+    async fn tokens(&self) -> Result<Vec<Token>> {
+        Err(Error::unsupported("keep tokens"))
+    }
+
+    /// Adds an entry to the audit, of which the newest [`AUDIT_MAX`] are kept.
+    async fn put_audit(&self, entry: &Audit) -> Result<()> {
+        let _ = entry;
+        Err(Error::unsupported("keep an audit"))
+    }
+
+    /// The newest entries of the audit, or those before this number, newest first: at most `limit`.
+    async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        let _ = (before, limit);
+        Err(Error::unsupported("keep an audit"))
+    }
+
     /// The store's time, as far as is known without asking.
     fn now(&self) -> SystemTime;
 
     /// What the store says about itself.
     async fn health(&self) -> Result<Health>;
+
+    /// The unfinished job of a queue that has this unique key.
+    async fn holder(&self, _queue: &str, _key: &str) -> Result<Option<JobId>> {
+        Err(Error::unsupported("say who holds a unique key"))
+    }
+
+    /// Looks through everything and says which rules are broken where. Changes nothing, and holds nobody up for long;
+    /// what is told was so at one moment, however much went on meanwhile.
+    async fn verify(&self) -> Result<Verified> {
+        Err(Error::unsupported("be verified; its own programs can do that"))
+    }
+
+    /// Puts right what [`Store::verify`] finds, as far as that can be done without losing a job:
+    /// one that may have run is rather run again.
+    async fn repair(&self) -> Result<()> {
+        Err(Error::unsupported("be repaired; move what is in it to a new store"))
+    }
+
+    /// Writes everything, as it is at one moment, into a new SQLite file.
+    async fn backup(&self, _to: &std::path::Path) -> Result<()> {
+        Err(Error::unsupported("write a copy of itself by itself"))
+    }
+
+    /// Some jobs of a queue in no order, with their failures, and where to go on. Every job that is there from the first
+    /// step to the last is told of, in a state that it had meanwhile; some may be told of twice.
+    async fn scan(&self, _queue: &str, _cursor: Option<&str>) -> Result<Page> {
+        Err(Error::unsupported("be gone through job by job"))
+    }
 }
 
 #[cfg(test)]

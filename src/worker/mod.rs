@@ -1,16 +1,18 @@
 //! The worker: claims for its node, runs attempts, settles their outcomes, sleeps until something is due or it is woken.
 //!
 //! This file is what users see; `shift` is the loop, `ask` what it asks of the store, `lane` what it knows of each queue, `crew` the attempts
-//! under way, `beat` the sign of life, `alarm` the sleep until a due moment, `signals` what stops a service.
+//! under way, `beat` the sign of life, `alarm` the sleep until a due moment, `tick` what fires cron rules, `signals` what stops a service.
 
 mod alarm;
 mod ask;
 mod beat;
 mod crew;
 mod lane;
+mod note;
 mod recent;
 mod shift;
 mod signals;
+mod tick;
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -40,12 +42,12 @@ const QUEUES_MAX: usize = 1_024;
 /// How long running jobs may go on once the worker stops, unless [`Worker::grace`] says otherwise.
 pub const GRACE: Duration = Duration::from_secs(25);
 /// How often a job may take its process down before it is buried.
-const MAX_CRASHES: u32 = 3;
+pub(crate) const MAX_CRASHES: u32 = 3;
 /// Shortest and longest time between two signs that the loop turns.
 const ALIVE_MIN: Duration = Duration::from_millis(1);
 const ALIVE_MAX: Duration = Duration::from_secs(3600);
 /// How many done jobs of a queue are kept at most.
-const KEEP_DONE_MAX: usize = 10_000;
+pub(crate) const KEEP_DONE_MAX: usize = 10_000;
 
 type OnEvent = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 

@@ -17,6 +17,8 @@ pub const LONG: Duration = Duration::from_secs(10);
 
 pub struct TestStore {
     pub store: Arc<dyn Store>,
+    /// The door to it.
+    pub duly: Duly,
     clock: Clock,
     /// Nodes by name; those that are alive beat while time goes by.
     nodes: Mutex<BTreeMap<&'static str, (Node, bool)>>,
@@ -52,7 +54,7 @@ impl TestStore {
     async fn open(url: String, dir: Option<tempfile::TempDir>) -> Self {
         let clock = Clock::manual();
         let duly = Duly::builder(url).clock(clock.clone()).remember(REMEMBER).open().await.expect("opens");
-        TestStore { store: duly.store(), clock, nodes: Mutex::default(), guests: Mutex::default(), _dir: dir }
+        TestStore { store: duly.store(), duly, clock, nodes: Mutex::default(), guests: Mutex::default(), _dir: dir }
     }
 
     pub async fn node(&self, name: &'static str) -> NodeId {

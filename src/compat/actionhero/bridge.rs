@@ -26,7 +26,7 @@ use crate::error::{Error, Result, Source};
 use crate::job::JobId;
 use crate::node::NodeId;
 use crate::store::redis::{Redis, Way};
-use crate::store::{Options, Target, parse};
+use crate::store::{Options, Address, parse};
 
 /// Where the token is looked for if none is given.
 pub const TOKEN_VARIABLE: &str = "DULY_ACTIONHERO_TOKEN";
@@ -96,7 +96,7 @@ impl BridgeBuilder {
     /// Joins the cluster: listens on its channel from now on, until the bridge is dropped.
     pub async fn join(self) -> Result<Bridge> {
         let (target, options) = parse(&self.url, Options::default())?;
-        let Target::Foreign(System::ActionHero, place) = target else {
+        let Address::Foreign(System::ActionHero, place) = target else {
             return Err(Error::invalid("store", "a bridge to ActionHero needs actionhero://HOST"));
         };
         let token = self.token.or_else(|| std::env::var(TOKEN_VARIABLE).ok()).filter(|token| !token.is_empty());

@@ -48,6 +48,9 @@ impl Waiting {
             fence: None,
             ended: None,
             failures: Vec::new(),
+            progress: None,
+            result: None,
+            log: Vec::new(),
         })
     }
 }
@@ -130,7 +133,8 @@ pub(super) async fn list(store: &RedisInAction, filter: Filter) -> Result<Page> 
         found.iter().filter_map(|waiting| waiting.record(store)).filter(fits).skip(from).take(limit + 1).collect();
     let more = jobs.len() > limit;
     jobs.truncate(limit);
-    Ok(Page { jobs, next: more.then(|| format!("{CURSOR}{}", from + limit)) })
+    let looked = jobs.len() as u64;
+    Ok(Page { jobs, looked, next: more.then(|| format!("{CURSOR}{}", from + limit)) })
 }
 
 pub(super) async fn remove(store: &RedisInAction, id: JobId) -> Result<Moved> {

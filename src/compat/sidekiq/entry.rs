@@ -431,7 +431,7 @@ pub(super) struct Process<'p> {
     pub(super) identity: &'p str,
     pub(super) host: &'p str,
     pub(super) since: Micros,
-    pub(super) concurrency: usize,
+    pub(super) concurrency: u64,
     pub(super) queues: &'p [String],
 }
 

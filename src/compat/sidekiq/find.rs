@@ -67,6 +67,9 @@ impl Found {
             fence,
             ended: ended.map(from_micros),
             failures: read.failures,
+            progress: None,
+            result: None,
+            log: Vec::new(),
         })
     }
 

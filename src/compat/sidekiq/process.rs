@@ -29,10 +29,11 @@ pub(super) struct Shown {
 /// `beat` of the contract. The sign of life is what counts; if Sidekiq's own record cannot be written, that is logged.
 pub(super) async fn beat(store: &Sidekiq, node: &Node) -> Result<Beaten> {
     let mut beaten = store.redis.beat(node).await?;
-    if node.concurrency == 0 {
+    // Whoever takes nothing on is no process to Sidekiq.
+    let Some(slots) = node.takes.slots.filter(|slots| *slots > 0) else {
         return Ok(beaten);
-    }
-    if let Err(error) = show(store, node).await {
+    };
+    if let Err(error) = show(store, node, slots).await {
         tracing::warn!(node = %node.id, %error, "Sidekiq does not see this node for now");
     }
     // Said again with every beat, since an answer may be dropped.
@@ -48,7 +49,7 @@ fn identity(node: NodeId) -> String {
     format!("{}:{}:{tail}", node::host(), std::process::id())
 }
 
-async fn show(store: &Sidekiq, node: &Node) -> Result<()> {
+async fn show(store: &Sidekiq, node: &Node, slots: u64) -> Result<()> {
     let (identity, now) = (identity(node.id), store.now());
     let shown = {
         let mut known = store.known();
@@ -64,13 +65,13 @@ async fn show(store: &Sidekiq, node: &Node) -> Result<()> {
         identity: &identity,
         host: &node::host(),
         since: shown.since,
-        concurrency: node.concurrency,
+        concurrency: slots,
         queues: &node.queues,
     };
     let runs = runs(store, node.id);
     let with_work = runs.len() <= FEW || shown.written.is_none_or(|written| now - written >= WORK_EVERY);
     cmd.arg(store.manual_now()).arg(&identity).arg(about.text()).arg(runs.len());
-    cmd.arg(shown.quiet.to_string()).arg(memory_kib()).arg(node.concurrency);
+    cmd.arg(shown.quiet.to_string()).arg(memory_kib()).arg(slots);
     cmd.arg(shown.rtt.to_string()).arg(u8::from(with_work));
     for (no, text) in runs.iter().enumerate().take(if with_work { WORK_MAX } else { 0 }) {
         cmd.arg(format!("{no:x}")).arg(text);

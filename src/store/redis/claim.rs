@@ -1,13 +1,12 @@
 //! Claim: take back from the dead, move what is due, take what is ready.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use super::keys::QueueKeys;
 use super::link::Way;
 use super::record::{self, COUNT_MAX, Meta};
 use super::reply::{self, Reply};
-use super::{Redis, call, script, settle};
+use super::{Redis, call, cron, script, settle};
 use crate::clock::{from_micros, micros};
 use crate::error::Result;
 use crate::job::{Fence, Held, JobId};
@@ -54,6 +53,7 @@ async fn take(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize) -> Resu
     let tickets = reply.list()?;
     let records = reply.list()?;
     let mut metas = reply.list()?.into_iter();
+    let tick = reply.maybe_int()?;
     let mut jobs = Vec::with_capacity(tickets.len());
     let mut orphans = Vec::new();
     for (ticket, record) in tickets.iter().zip(records) {
@@ -70,8 +70,8 @@ async fn take(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize) -> Resu
     for some in orphans.chunks(ORPHANS_MAX) {
         settle::let_go(store, node, keys, fence, some).await;
     }
-    let next_due = next_due.map(|due| Duration::from_micros(u64::try_from(due - reply.now).unwrap_or(0)));
-    Ok(Claimed { jobs, now: from_micros(reply.now), more, next_due, rank, taken_back: 0, left: false })
+    let [next_due, next_tick] = [next_due, tick].map(|at| cron::until(at, reply.now));
+    Ok(Claimed { jobs, now: from_micros(reply.now), more, next_due, next_tick, rank, taken_back: 0, left: false })
 }
 
 /// A job that is held from now on. Whether it is in trouble says what it is held as, also if somebody has deleted its meta.
@@ -120,6 +120,7 @@ fn nothing(reply: &Reply) -> Claimed {
         now: from_micros(reply.now),
         more: false,
         next_due: None,
+        next_tick: None,
         rank: 0,
         taken_back: 0,
         left: false,

@@ -18,7 +18,7 @@ pub(crate) struct QueueKeys {
     /// Where a Cluster keeps them.
     pub(crate) slot: u16,
     /// Hash: `paused`; `moving` (who moves it, who began, where to); the `note:` of each move into it; the last `fence`;
-    /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; `sealed`, which a
+    /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; the next `tick` of a cron rule; `sealed`, which a
     /// push writes that waits for replicas; and how many jobs each node holds.
     pub(crate) conf: String,
     /// Hash: id to record, written once.
@@ -42,6 +42,10 @@ pub(crate) struct QueueKeys {
     pub(crate) unique: String,
     /// Sets: ids of jobs that are gone; the two take turns.
     pub(crate) gone: [String; 2],
+    /// Hash: name of a cron rule to the rule, with its ticks.
+    pub(crate) cron: String,
+    /// Sorted set: names of cron rules by the moment at which to look at them. The first of these is also in `conf`, as `tick`.
+    pub(crate) ticks: String,
     /// Sorted set: nodes by the moment at which their lease ends.
     pub(crate) lease: String,
     /// Sorted set: nodes by the moment since which they have been in unbroken contact.
@@ -74,6 +78,8 @@ impl QueueKeys {
             dead: key("dead"),
             unique: key("unique"),
             gone: [key("gone:1"), key("gone:2")],
+            cron: key("cron"),
+            ticks: key("ticks"),
             lease: key("lease"),
             since: key("since"),
             nodes: key("nodes"),
@@ -113,6 +119,10 @@ pub(crate) struct HallKeys {
     pub(crate) channel: String,
     /// The channel of all nodes.
     pub(crate) all: String,
+    /// Hash: name of a token to what is known of it.
+    pub(crate) tokens: String,
+    /// List: who has changed what, the newest first.
+    pub(crate) audit: String,
 }
 
 impl HallKeys {
@@ -131,6 +141,8 @@ impl HallKeys {
             connections: key("connections"),
             channel: key("presence:"),
             all: key("all"),
+            tokens: key("tokens"),
+            audit: key("audit"),
         }
     }
 

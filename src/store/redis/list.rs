@@ -159,6 +159,9 @@ async fn step_running(store: &Redis, keys: &QueueKeys, at: &Cursor) -> Result<(F
         fence: Some(held.fence),
         ended: None,
         failures: Vec::new(),
+        progress: None,
+        result: None,
+        log: Vec::new(),
     };
     let cursor = |number: usize| Cursor { last: here.clone().into_bytes(), number: number as i64, ..at.clone() };
     let numbered = held.into_iter().enumerate().skip(shown);

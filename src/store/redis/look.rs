@@ -11,7 +11,7 @@ use crate::clock::{Micros, from_micros, micros};
 use crate::error::Result;
 use crate::job::{JobId, Record, State};
 use crate::push::Due;
-use crate::store::{Moved, Moving, QueueCounts};
+use crate::store::{Limit, Moved, Moving, QueueCounts};
 
 /// `get` of the contract. An id without a queue is asked of all of them; of several, the oldest.
 pub(super) async fn get(store: &Redis, id: JobId) -> Result<Option<Record>> {
@@ -91,7 +91,9 @@ pub(super) fn assemble(id: JobId, queue: &str, record: &[u8], meta: Option<&[u8]
         At::Dead => State::Dead,
     };
     let (attempts, crashes) = (meta.attempts, meta.crashes);
-    Record { job, state, due: from_micros(due), attempts, crashes, node, fence, ended, failures: Vec::new() }
+    let (failures, log) = (Vec::new(), Vec::new());
+    let due = from_micros(due);
+    Record { job, state, due, attempts, crashes, node, fence, ended, failures, progress: None, result: None, log }
 }
 
 /// `remove` of the contract.
@@ -139,6 +141,17 @@ fn moved(reply: &mut Reply) -> Result<Moved> {
     })
 }
 
+/// `holder` of the contract.
+pub(super) async fn holder(store: &Redis, queue: &str, key: &str) -> Result<Option<JobId>> {
+    let keys = store.keys(queue);
+    let mut cmd = redis::cmd("HGET");
+    cmd.arg(&keys.unique).arg(key);
+    Ok(match store.link.ask("holder", Way::Door, keys.slot, &cmd).await? {
+        redis::Value::BulkString(bytes) => super::reply::id(&bytes),
+        _ => None,
+    })
+}
+
 /// `counts` of the contract.
 pub(super) async fn counts(store: &Redis) -> Result<Vec<QueueCounts>> {
     let queues = store.queues("counts").await?;
@@ -165,5 +178,7 @@ pub(super) async fn counts_of(store: &Redis, queue: &str) -> Result<QueueCounts>
         running: count()?,
         done: count()?,
         dead: count()?,
+        bytes: 0,
+        limit: Limit::default(),
     })
 }

@@ -3,8 +3,10 @@
 //! Every step of the contract is one script on the keys of one queue; `keys.rs` says what they hold.
 //! ARGV[1] of every script is empty, or the time that a test has set; nothing else passes "now".
 
+mod access;
 mod acl;
 mod claim;
+mod cron;
 mod hall;
 mod health;
 mod hear;
@@ -13,6 +15,7 @@ mod link;
 mod list;
 mod locks;
 mod look;
+mod mend;
 mod moving;
 mod names;
 mod nodes;
@@ -20,9 +23,12 @@ mod push;
 mod raw;
 mod record;
 mod reply;
+mod scan;
 mod script;
+mod seen;
 mod settle;
 mod url;
+mod verify;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -47,14 +53,14 @@ pub(crate) use self::reply::{Reply, number};
 pub(crate) use self::script::{Script, sha1};
 pub(crate) use self::url::Place;
 use super::{
-    Attended, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn,
-    Moved, MovedIn, Options, Page, QueueCounts, Store, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired, DueCrons, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Options, Page, PutCron, QueueCounts, Store, To, Wake,
 };
 use crate::clock::{Clock, Micros, from_micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
+use crate::token::Token;
 
 /// How often Sentinels are asked who the master is, although it still answers.
 const LOOK_AFTER_MASTER: Duration = Duration::from_secs(2);
@@ -362,6 +368,30 @@ impl Store for Redis {
         nodes::subscribe(self, node).await
     }
 
+    async fn put_cron(&self, put: PutCron) -> Result<CronPut> {
+        cron::put(self, &put).await
+    }
+
+    async fn remove_cron(&self, name: &str) -> Result<bool> {
+        cron::remove(self, name).await
+    }
+
+    async fn cron(&self, name: &str) -> Result<Option<CronRecord>> {
+        cron::get(self, name).await
+    }
+
+    async fn crons(&self, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
+        cron::page(self, queue, cursor).await
+    }
+
+    async fn due_crons(&self, queue: &str, freed: &[String]) -> Result<DueCrons> {
+        cron::due(self, queue, freed).await
+    }
+
+    async fn fire_crons(&self, queue: &str, fires: Vec<CronFire>) -> Result<CronsFired> {
+        cron::fire(self, queue, &fires).await
+    }
+
     async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
         locks::lock(self, ask).await
     }
@@ -402,6 +432,26 @@ impl Store for Redis {
         hall::set_connections(self, node, held, gone).await
     }
 
+    async fn put_token(&self, token: &NewToken) -> Result<bool> {
+        access::put_token(self, token).await
+    }
+
+    async fn remove_token(&self, name: &str) -> Result<bool> {
+        access::remove_token(self, name).await
+    }
+
+    async fn tokens(&self) -> Result<Vec<Token>> {
+        access::tokens(self).await
+    }
+
+    async fn put_audit(&self, entry: &Audit) -> Result<()> {
+        access::put_audit(self, entry).await
+    }
+
+    async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        access::audits(self, before, limit).await
+    }
+
     async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {
         hall::connection(self, connection).await
     }
@@ -416,5 +466,21 @@ impl Store for Redis {
 
     async fn health(&self) -> Result<Health> {
         health::health(self).await
+    }
+
+    async fn holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
+        look::holder(self, queue, key).await
+    }
+
+    async fn verify(&self) -> Result<super::Verified> {
+        verify::verify(self).await
+    }
+
+    async fn repair(&self) -> Result<()> {
+        mend::repair(self).await
+    }
+
+    async fn scan(&self, queue: &str, cursor: Option<&str>) -> Result<Page> {
+        scan::scan(self, queue, cursor).await
     }
 }

@@ -13,7 +13,7 @@ use super::link::Way;
 use super::{Redis, call, hall, script};
 use crate::clock::{from_micros, micros};
 use crate::error::Result;
-use crate::node::{Node, NodeId, NodeRecord};
+use crate::node::{Node, NodeId, NodeRecord, Takes};
 use crate::store::{Beaten, Wake};
 
 /// Wakes that may wait for a node: more would tell it nothing new.
@@ -23,11 +23,13 @@ const WAKES_MAX: usize = 256;
 const WAKE_TRIES: usize = 3;
 
 /// What a node says about itself.
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct About {
     host: String,
     pid: u32,
     queues: Vec<String>,
+    #[serde(default)]
+    takes: Takes,
 }
 
 /// Who listens to which channel, shared with the connections that hear them.
@@ -156,7 +158,8 @@ async fn beat_in(store: &Redis, node: &Node, queue: &str) -> Result<Beaten> {
     let QueueKeys { conf, lease, since, idle, nodes, due, ready: [r0, r1, r2, r3], .. } = &*keys;
     let all = [conf, lease, since, idle, nodes, due, r0, r1, r2, r3];
     let mut cmd = call(&script::BEAT, &all);
-    let about = About { host: crate::node::host(), pid: std::process::id(), queues: node.queues.clone() };
+    let (queues, takes) = (node.queues.clone(), node.takes.clone());
+    let about = About { host: crate::node::host(), pid: std::process::id(), queues, takes };
     let about = serde_json::to_string(&about).unwrap_or_default();
     cmd.arg(store.manual_now()).arg(node.id.to_string()).arg(micros(node.lease)).arg(about).arg(micros(node.beat()));
     let mut reply = store.reply("beat", store.link.run("beat", Way::Beat, keys.slot, &script::BEAT, &cmd).await?)?;
@@ -215,6 +218,7 @@ pub(super) async fn nodes(store: &Redis) -> Result<Vec<NodeRecord>> {
                 Some(known) => {
                     known.alive |= node.alive;
                     known.held += node.held;
+                    known.holds.extend(node.holds);
                     known.joined = known.joined.min(node.joined);
                     known.methods.extend(node.methods);
                 }
@@ -238,8 +242,8 @@ async fn nodes_of(store: &Redis, queue: &str) -> Result<Vec<NodeRecord>> {
         let (Ok(id), Some((joined, about))) = (id.parse(), about.split_at_checked(16)) else {
             continue;
         };
-        let about: About =
-            serde_json::from_str(about).unwrap_or(About { host: String::new(), pid: 0, queues: Vec::new() });
+        let about: About = serde_json::from_str(about).unwrap_or_default();
+        let held = u64::try_from(holds).unwrap_or(0);
         nodes.push(NodeRecord {
             id,
             host: about.host,
@@ -247,7 +251,9 @@ async fn nodes_of(store: &Redis, queue: &str) -> Result<Vec<NodeRecord>> {
             queues: about.queues,
             joined: from_micros(joined.parse().unwrap_or(0)),
             alive: ends >= reply.now,
-            held: u64::try_from(holds).unwrap_or(0),
+            held,
+            holds: BTreeMap::from([(queue.to_owned(), held)]).into_iter().filter(|(_, held)| *held > 0).collect(),
+            takes: about.takes,
             methods: Vec::new(),
         });
     }

@@ -37,6 +37,8 @@ const PARTS: &[(&str, &str)] = &[
     ("line", include_str!("lua/part/line.lua")),
     ("stand", include_str!("lua/part/stand.lua")),
     ("tell", include_str!("lua/part/tell.lua")),
+    ("tick", include_str!("lua/part/tick.lua")),
+    ("tick_job", include_str!("lua/part/tick_job.lua")),
     ("contend", include_str!("lua/part/contend.lua")),
 ];
 
@@ -70,6 +72,11 @@ scripts! {
     SET_MOVING "set_moving"
     MOVE_IN "move_in"
     MOVE_OUT "move_out"
+    PUT_CRON "put_cron"
+    REMOVE_CRON "remove_cron"
+    CRONS "crons"
+    DUE_CRONS "due_crons"
+    FIRE_CRONS "fire_crons"
     BEAT "beat"
     LEAVE "leave"
     NODES "nodes"
@@ -85,6 +92,14 @@ scripts! {
     GUESTS "guests"
     SET_CONNECTIONS "set_connections"
     CONNECTION "connection"
+    PUT_TOKEN "put_token"
+    REMOVE_TOKEN "remove_token"
+    TOKENS "tokens"
+    PUT_AUDIT "put_audit"
+    AUDITS "audits"
+    INSPECT "inspect"
+    MEND "mend"
+    TALLY "tally"
 }
 
 impl Script {

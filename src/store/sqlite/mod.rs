@@ -3,24 +3,33 @@
 //! One thread writes (`writer`), one reads (`reader`); nodes meet on a board beside the file (`board`),
 //! and speak with each other over a bus there (`hall`).
 
+mod access;
+mod backup;
 mod board;
 mod bus;
 mod bus_file;
 mod claim;
+mod cron;
+mod count;
 mod ears;
+mod edit;
 mod failure;
 mod fault;
 mod file;
+mod find;
 mod guest;
 mod hall;
 mod health;
+mod limit;
 mod line;
+mod list;
 mod listen;
 mod lives;
 mod lock;
 mod message;
 mod moving;
 mod nodes;
+mod note;
 mod peers;
 mod place;
 mod post;
@@ -28,11 +37,13 @@ mod push;
 mod push_in;
 mod query;
 mod reader;
+mod repair;
 mod rows;
 mod settle;
 mod slots;
 mod tx;
 mod upkeep;
+mod verify;
 mod wake;
 mod writer;
 
@@ -53,14 +64,14 @@ use self::wake::Waker;
 use self::writer::Writer;
 use super::open::{Durability, Options};
 use super::{
-    Attended, Beaten, CLAIM_MAX, Claim, Claimed, EXTEND_MAX, End, Filter, Guest, Health, Heard, LockAsk, LockPage,
-    LockTaken, Marked, MoveIn, Moved, MovedIn, PRUNE_MAX, Page, QueueCounts, Store, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, CLAIM_MAX, CRON_FIRE_MAX, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired, DeadGroup, DueCrons, EXTEND_MAX, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, LOOKED_MAX, Limit, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, PAGE, PAGE_MAX, PRUNE_MAX, Page, PutCron, QueueCounts, Store, Target, To, Wake,
 };
 use crate::clock::{Clock, Micros, from_micros, micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
+use crate::token::Token;
 use hall::Hall;
 
 pub use push_in::AfterCommit;
@@ -140,10 +151,11 @@ impl Sqlite {
             .join(node.id, node.lease)
             .map_err(|e| Error::store("beat", format!("cannot take a slot beside the file: {e}")))?;
         let (id, queues) = (node.id, node.queues.join(" "));
+        let takes = serde_json::to_string(&node.takes).ok();
         let board = self.board.clone();
         let registered = self.writer.write("beat", move |tx| {
             nodes::forget_dead(tx, &board)?;
-            nodes::register(tx, id, slot, &queues).map(drop)
+            nodes::register(tx, id, slot, &queues, takes.as_deref()).map(drop)
         });
         if let Err(error) = registered.await {
             // Not known in the database, so not on the board either: the next beat joins anew.
@@ -164,7 +176,7 @@ impl Sqlite {
 #[async_trait]
 impl Store for Sqlite {
     async fn push(&self, jobs: Vec<Push>) -> Result<Vec<Pushed>> {
-        self.writer.write("push", move |tx| push::push(tx, &jobs)).await
+        self.writer.write("push", move |tx| push::push(tx, &jobs)).await?.map_err(Error::from)
     }
 
     async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed> {
@@ -191,6 +203,7 @@ impl Store for Sqlite {
             Ok(Claimed {
                 more: step.more || taken_back == super::TAKE_BACK_MAX,
                 next_due: step.next_due,
+                next_tick: step.next_tick,
                 rank,
                 taken_back,
                 left: taken_back == super::TAKE_BACK_MAX,
@@ -212,7 +225,54 @@ impl Store for Sqlite {
     }
 
     async fn list(&self, filter: Filter) -> Result<Page> {
-        self.read("list", move |conn| query::list(conn, &filter)).await
+        let limit = if filter.limit == 0 { PAGE } else { filter.limit.min(PAGE_MAX) };
+        let mut from = filter.cursor.as_deref().map(list::Cursor::parse).transpose()?;
+        let (mut page, now) = (Page::default(), self.clock.wall());
+        loop {
+            let (filter, room) = (filter.clone(), limit - page.jobs.len());
+            let look = move |conn: &Connection| list::look(conn, &filter, from, room, now);
+            let looked = self.read("list", look).await?;
+            page.jobs.extend(looked.jobs);
+            page.looked += looked.looked as u64;
+            from = looked.next;
+            if from.is_none() || page.jobs.len() >= limit || page.looked >= LOOKED_MAX as u64 {
+                page.next = from.map(|from| from.text());
+                return Ok(page);
+            }
+        }
+    }
+
+    async fn edit(&self, id: JobId, edit: Edit) -> Result<Moved> {
+        self.writer.write("edit", move |tx| edit::edit(tx, id, &edit)).await
+    }
+
+    async fn remove_all(&self, targets: Vec<Target>) -> Result<Vec<Moved>> {
+        self.writer.write("remove", move |tx| edit::remove_all(tx, &targets)).await
+    }
+
+    async fn reschedule_all(&self, targets: Vec<Target>, due: Due) -> Result<Vec<Moved>> {
+        self.writer.write("reschedule", move |tx| edit::reschedule_all(tx, &targets, due)).await
+    }
+
+    async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
+        let queue = queue.to_owned();
+        self.writer.write("limit", move |tx| limit::set(tx, &queue, limit)).await
+    }
+
+    async fn note(&self, node: NodeId, notes: Vec<Note>) -> Result<Vec<JobId>> {
+        let board = self.board.clone();
+        self.writer.write("note", move |tx| note::note(tx, nodes::number_of(tx, &board, node)?, &notes)).await
+    }
+
+    async fn history(&self, ask: HistoryAsk) -> Result<History> {
+        let now = self.clock.wall();
+        self.read("history", move |conn| count::asked(conn, &ask, now).map_err(|e| fault::refused("history", e))).await
+    }
+
+    async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
+        let queue = queue.map(str::to_owned);
+        let look = move |conn: &Connection| find::groups(conn, queue.as_deref()).map_err(|e| fault::refused("dead", e));
+        self.read("dead", look).await
     }
 
     async fn remove(&self, id: JobId) -> Result<Moved> {
@@ -314,6 +374,41 @@ impl Store for Sqlite {
         self.writer.write("move_out", move |tx| moving::move_out(tx, &queue, mover, &jobs)).await
     }
 
+    async fn put_cron(&self, put: PutCron) -> Result<CronPut> {
+        self.writer.write("put_cron", move |tx| cron::put(tx, &put)).await
+    }
+
+    async fn remove_cron(&self, name: &str) -> Result<bool> {
+        let name = name.to_owned();
+        self.writer.write("remove_cron", move |tx| cron::remove(tx, &name)).await
+    }
+
+    async fn cron(&self, name: &str) -> Result<Option<CronRecord>> {
+        let name = name.to_owned();
+        self.read("cron", move |conn| cron::get(conn, &name).map_err(|e| fault::refused("cron", e))).await
+    }
+
+    async fn crons(&self, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
+        let (queue, cursor) = (queue.map(str::to_owned), cursor.map(str::to_owned));
+        self.read("crons", move |conn| cron::page(conn, queue.as_deref(), cursor.as_deref())).await
+    }
+
+    async fn due_crons(&self, queue: &str, freed: &[String]) -> Result<DueCrons> {
+        let (queue, freed, clock) = (queue.to_owned(), freed.to_vec(), self.clock.clone());
+        let look = move |conn: &Connection| {
+            cron::due(conn, clock.wall(), &queue, &freed).map_err(|e| fault::refused("due_crons", e))
+        };
+        self.read("due_crons", look).await
+    }
+
+    async fn fire_crons(&self, queue: &str, fires: Vec<CronFire>) -> Result<CronsFired> {
+        if fires.len() > CRON_FIRE_MAX {
+            return Err(Error::invalid("fires", format!("more than {CRON_FIRE_MAX} rules in one step")));
+        }
+        let queue = queue.to_owned();
+        self.writer.write("fire_crons", move |tx| cron::fire(tx, &queue, &fires)).await
+    }
+
     async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
         let told = |e: std::io::Error| Error::store("lock", format!("cannot take a slot beside the file: {e}"));
         self.board.admit(ask.node, ask.lease).map_err(told)?;
@@ -409,6 +504,31 @@ impl Store for Sqlite {
         self.hall.answering(method).await
     }
 
+    async fn put_token(&self, token: &NewToken) -> Result<bool> {
+        let token = token.clone();
+        self.writer.write("put_token", move |tx| access::put_token(tx, &token)).await
+    }
+
+    async fn remove_token(&self, name: &str) -> Result<bool> {
+        let name = name.to_owned();
+        self.writer.write("remove_token", move |tx| access::remove_token(tx, &name)).await
+    }
+
+    async fn tokens(&self) -> Result<Vec<Token>> {
+        self.read("tokens", |conn| access::tokens(conn).map_err(|e| fault::refused("tokens", e))).await
+    }
+
+    async fn put_audit(&self, entry: &Audit) -> Result<()> {
+        let entry = entry.clone();
+        self.writer.write("put_audit", move |tx| access::put_audit(tx, &entry)).await
+    }
+
+    async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        let look =
+            move |conn: &Connection| access::audits(conn, before, limit).map_err(|e| fault::refused("audits", e));
+        self.read("audits", look).await
+    }
+
     fn now(&self) -> SystemTime {
         self.clock.now()
     }
@@ -419,59 +539,38 @@ impl Store for Sqlite {
         let looked = self.writer.upkeep("health", look);
         looked.await
     }
+
+    async fn holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
+        let (queue, key) = (queue.to_owned(), key.to_owned());
+        let look = move |conn: &Connection| query::holder(conn, &queue, &key).map_err(|e| fault::refused("holder", e));
+        self.read("holder", look).await
+    }
+
+    async fn verify(&self) -> Result<super::Verified> {
+        verify::verify(self).await
+    }
+
+    async fn repair(&self) -> Result<()> {
+        repair::repair(self).await
+    }
+
+    async fn backup(&self, to: &Path) -> Result<()> {
+        backup::backup(self, to).await
+    }
 }
 
 fn claimed(now: Micros, jobs: Vec<crate::job::Held>) -> Claimed {
-    Claimed { jobs, now: from_micros(now), more: false, next_due: None, rank: 0, taken_back: 0, left: false }
+    Claimed {
+        jobs,
+        now: from_micros(now),
+        more: false,
+        next_due: None,
+        next_tick: None,
+        rank: 0,
+        taken_back: 0,
+        left: false,
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::board::Life;
-    use super::*;
-    use crate::node::LEASE;
-
-    /// Somebody looks at the file, and takes as long as the test wants.
-    fn slow_look(store: &Arc<Sqlite>) -> (tokio::task::JoinHandle<Result<()>>, std::sync::mpsc::Sender<()>) {
-        let (store, (end, wait)) = (store.clone(), std::sync::mpsc::channel());
-        let look = move |_: &Connection| {
-            let _ = wait.recv();
-            Ok(())
-        };
-        (tokio::spawn(async move { store.read("slow", look).await }), end)
-    }
-
-    #[tokio::test]
-    async fn a_slow_look_holds_up_no_sign_of_life() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let clock = Clock::manual();
-        let options = Options { clock: clock.clone(), ..Options::default() };
-        let store = Arc::new(Sqlite::open(&dir.path().join("duly.db"), &options).expect("opens"));
-        let node = Node::fresh(Vec::new());
-        store.beat(&node).await.expect("joins");
-        let slot = store.board.slot_of(node.id).expect("has one");
-
-        let (slow, end) = slow_look(&store);
-        clock.advance(LEASE + Duration::from_micros(1));
-        tokio::task::yield_now().await;
-        assert_eq!(store.board.life(node.id, slot), Life::Silent);
-        let answer = tokio::time::timeout(Duration::from_millis(50), store.beat(&node));
-        assert!(answer.await.is_err(), "the answer waits for the look");
-        assert_eq!(store.board.life(node.id, slot), Life::Beating, "the sign does not");
-
-        end.send(()).expect("is waited for");
-        slow.await.expect("no panic").expect("ends well");
-        store.beat(&node).await.expect("and is answered again");
-    }
-
-    #[tokio::test]
-    async fn a_look_that_panics_does_not_end_all_looking() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let store = Sqlite::open(&dir.path().join("duly.db"), &Options::default()).expect("opens");
-        let panicked = store.read("look", |_| -> Result<()> { panic!("a mistake of ours") });
-        assert_eq!(panicked.await.expect_err("it is told").code(), "store");
-        assert!(store.counts().await.expect("goes on").is_empty());
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@ use super::make::{self, LEASE, World};
 use super::script::{Script, key};
 use super::state::{Hash, State};
 use super::words::{self, Bytes};
-use super::{moves, pushes, settles};
+use super::{mends, moves, pushes, settles};
 
 pub const CHANNEL: &str = "{q}:wake:";
 
@@ -100,6 +100,9 @@ impl Client<'_> {
             "page" => keys[2] = self.page(&mut args),
             "register" => args.add_all(["q"]),
             "counts" | "nodes" => {}
+            "tally" => args.add_all([self.rng.u8(..2).to_string()]),
+            "inspect" => mends::inspect(&mut self, &mut args),
+            "mend" => mends::mend(&mut self, &mut args),
             other if self.in_the_hall(other, &node, &mut args) => {}
             other => panic!("a script that the fuzz does not know how to call: {other}"),
         }

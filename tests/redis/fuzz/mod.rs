@@ -15,6 +15,7 @@ mod controls;
 mod hall_check;
 mod halls;
 mod make;
+mod mends;
 mod moves;
 mod pushes;
 mod script;
