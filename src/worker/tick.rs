@@ -35,15 +35,15 @@ pub(super) struct Ticked {
 }
 
 impl Lane {
-    /// When ticks should be fired next.
-    pub(super) fn fire_at(&self) -> Option<Instant> {
-        let at = if self.freed.is_empty() { self.tick_at } else { Some(clock::tick()) };
+    /// When ticks should be fired next, as it looks at this moment.
+    pub(super) fn fire_at(&self, now: Instant) -> Option<Instant> {
+        let at = if self.freed.is_empty() { self.tick_at } else { Some(now) };
         at.filter(|_| !self.firing).map(|at| self.fire_not_before.map_or(at, |not_before| at.max(not_before)))
     }
 
-    /// Whether a tick can be fired now.
-    pub(super) fn has_tick(&self) -> bool {
-        self.fire_at().is_some_and(|at| at <= clock::tick())
+    /// Whether a tick can be fired at this moment.
+    pub(super) fn has_tick(&self, now: Instant) -> bool {
+        self.fire_at(now).is_some_and(|at| at <= now)
     }
 }
 
@@ -54,7 +54,7 @@ impl Shift {
             return;
         }
         for (at, lane) in self.lanes.iter_mut().enumerate() {
-            if lane.fire_at().is_none_or(|fire_at| fire_at > now) {
+            if !lane.has_tick(now) {
                 continue;
             }
             lane.firing = true;
