@@ -373,7 +373,8 @@ impl Shift {
         let drained = self.mode == Mode::Drain
             && self.lanes.iter().all(|lane| {
                 !lane.redo
-                    && (self.quiet || (!lane.maybe_ready && lane.suspects.is_empty() && !lane.has_tick(clock::tick())))
+                    && (self.quiet
+                        || (!lane.maybe_ready && lane.suspects.is_empty() && !lane.tick_is_due(clock::tick())))
             });
         let too_late = self.leave_by.is_some_and(|at| at <= clock::tick());
         too_late || (idle && (stopped || drained))
