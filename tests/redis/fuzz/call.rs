@@ -6,7 +6,7 @@ use super::make::{self, LEASE, World};
 use super::script::{Script, key};
 use super::state::{Hash, State};
 use super::words::{self, Bytes};
-use super::{moves, pushes, settles};
+use super::{crons, moves, pushes, settles};
 
 pub const CHANNEL: &str = "{q}:wake:";
 
@@ -100,6 +100,7 @@ impl Client<'_> {
             "page" => keys[2] = self.page(&mut args),
             "register" => args.add_all(["q"]),
             "counts" | "nodes" => {}
+            other if crons::call(&mut self, other, &mut args) => {}
             other if self.in_the_hall(other, &node, &mut args) => {}
             other => panic!("a script that the fuzz does not know how to call: {other}"),
         }
