@@ -16,7 +16,7 @@ async fn fill_rules(duly: &Duly) -> Vec<CronRecord> {
     duly.pause_cron("b").await.expect("pauses");
     let mut due = duly.cron_get("c").await.expect("looks").expect("is there");
     let was = due.revision;
-    let micros = |ago| SystemTime::UNIX_EPOCH + Duration::from_micros(1_800_000_000_000_000 - ago);
+    let micros = |ago: u64| SystemTime::UNIX_EPOCH + Duration::from_micros(1_790_000_000_000_000 - ago);
     (due.next, due.last, due.revision) = (Some(micros(0)), Some(micros(60_000_000)), was + 1);
     duly.store().put_cron(PutCron { record: due, was: Some(was) }).await.expect("puts");
     duly.crons().await.expect("lists")
