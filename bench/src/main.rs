@@ -6,6 +6,7 @@
 mod bare;
 mod call;
 mod child;
+mod cron;
 mod flood;
 mod growth;
 mod life;
@@ -91,6 +92,7 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::Shrink => shrink::run(setting).await,
         Group::Lock => lock::run(setting).await,
         Group::Call => call::run(setting).await,
+        Group::Cron => cron::run(setting).await,
         Group::RedisPush => redis::push(setting).await,
         Group::RedisDrain => redis::drain(setting).await,
         Group::RedisLife => redis::life(setting).await,
@@ -102,6 +104,7 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::RedisLock => redis::lock(setting).await,
         Group::RedisCall => redis::call(setting).await,
         Group::SidekiqDrain => redis::sidekiq_drain(setting).await,
+        Group::RedisCron => redis::cron(setting).await,
         Group::RedisPeers => redis::peers(setting).await,
     }
 }

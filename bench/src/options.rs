@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 pub(crate) const USAGE: &str = "\
 usage: bench [NAMES] [--quick] [--plot FILE.svg] [--json] [--dir DIR]
 
-NAMES    push life peers lone growth flood reopen wake shrink lock call; all of them if none is named
+NAMES    push life peers lone growth flood reopen wake shrink lock call cron; all of them if none is named
          on Redis: redis-push redis-drain redis-life redis-wake redis-late redis-memory redis-growth redis-failover
-         redis-lock redis-call sidekiq-drain; redis means all of these; redis-peers is a table of the peers alone
+         redis-lock redis-call redis-cron sidekiq-drain; redis means all of these; redis-peers is a table of the peers alone
 --quick  a smoke run of under a minute, small and without peers: its figures say little
 --plot   writes a bar chart
 --json   prints the figures as JSON too
@@ -29,6 +29,7 @@ pub(crate) enum Group {
     Shrink,
     Lock,
     Call,
+    Cron,
     RedisPush,
     RedisDrain,
     RedisLife,
@@ -40,11 +41,12 @@ pub(crate) enum Group {
     RedisLock,
     RedisCall,
     SidekiqDrain,
+    RedisCron,
     RedisPeers,
 }
 
 /// In a file, what is measured unless something is named.
-const EMBEDDED: [Group; 11] = [
+const EMBEDDED: [Group; 12] = [
     Group::Push,
     Group::Life,
     Group::Peers,
@@ -56,6 +58,7 @@ const EMBEDDED: [Group; 11] = [
     Group::Shrink,
     Group::Lock,
     Group::Call,
+    Group::Cron,
 ];
 
 /// What `redis` means.
@@ -71,6 +74,7 @@ const REDIS: [Group; 11] = [
     Group::RedisLock,
     Group::RedisCall,
     Group::SidekiqDrain,
+    Group::RedisCron,
 ];
 
 impl Group {
@@ -87,6 +91,7 @@ impl Group {
             Group::Shrink => "shrink",
             Group::Lock => "lock",
             Group::Call => "call",
+            Group::Cron => "cron",
             Group::RedisPush => "redis-push",
             Group::RedisDrain => "redis-drain",
             Group::RedisLife => "redis-life",
@@ -98,6 +103,7 @@ impl Group {
             Group::RedisLock => "redis-lock",
             Group::RedisCall => "redis-call",
             Group::SidekiqDrain => "sidekiq-drain",
+            Group::RedisCron => "redis-cron",
             Group::RedisPeers => "redis-peers",
         }
     }

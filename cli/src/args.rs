@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::output::Format;
-use crate::{call, child, demo, jobs, lock, moving, nodes, push, queues, work};
+use crate::{call, child, cron, demo, jobs, lock, moving, nodes, push, queues, work};
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 ok, 1 failure, 2 wrong usage or input, 3 not found, 4 conflict or lock busy, 5 store unreachable, 6 lock lost, 124 timed out.
@@ -109,6 +109,8 @@ pub(crate) enum Verb {
     Jobs(jobs::Jobs),
     #[command(subcommand)]
     Queues(queues::Queues),
+    #[command(subcommand)]
+    Cron(cron::Cron),
     #[command(subcommand)]
     Nodes(nodes::Nodes),
     Lock(lock::Lock),

@@ -6,6 +6,7 @@ mod args;
 mod call;
 mod child;
 mod config;
+mod cron;
 mod demo;
 mod doctor;
 mod escape;
@@ -103,6 +104,7 @@ async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Work(verb) => work::run(verb, setup).await,
         Verb::Jobs(verb) => jobs::run(verb, &setup).await,
         Verb::Queues(verb) => queues::run(verb, &setup).await,
+        Verb::Cron(verb) => cron::run(verb, &setup).await,
         Verb::Nodes(verb) => nodes::run(verb, &setup).await,
         Verb::Lock(verb) => lock::run(verb, &setup).await,
         Verb::Call(verb) => call::run(verb, &setup).await,

@@ -130,6 +130,17 @@ fn hinted(error: duly::Error, id: JobId) -> anyhow::Error {
     }
 }
 
+/// The args of a job that runs a command: in this directory, or in the one in which it was written.
+pub(crate) fn command_args(argv: &[&str], dir: Option<&str>) -> anyhow::Result<String> {
+    if let Some(dir) = dir {
+        return Ok(json!({"argv": argv, "dir": dir}).to_string());
+    }
+    // A relative path means something only where it was written.
+    let dir = std::env::current_dir().context("cannot tell the current directory")?;
+    let dir = dir.to_str().ok_or_else(|| Fail::new(exit::USAGE, "the current directory is not UTF-8 text"))?;
+    Ok(json!({"argv": argv, "dir": dir}).to_string())
+}
+
 impl Push {
     /// Kind and args.
     fn what(&self) -> anyhow::Result<(String, String)> {
@@ -144,10 +155,7 @@ impl Push {
         let argv = self.command.iter().map(|part| part.to_str());
         let argv: Option<Vec<&str>> = argv.collect();
         let argv = argv.ok_or_else(|| Fail::new(exit::USAGE, "command: must be UTF-8 text"))?;
-        // A relative path means something only where it was written.
-        let dir = std::env::current_dir().context("cannot tell the current directory")?;
-        let dir = dir.to_str().ok_or_else(|| Fail::new(exit::USAGE, "the current directory is not UTF-8 text"))?;
-        Ok((COMMAND.to_owned(), json!({"argv": argv, "dir": dir}).to_string()))
+        Ok((COMMAND.to_owned(), command_args(&argv, None)?))
     }
 
     fn job(&self, kind: String, args: String) -> duly::Push {

@@ -22,7 +22,7 @@ pub struct CronRecord {
     /// The rule itself.
     #[serde(flatten)]
     pub rule: CronRule,
-    /// Grows with every change of the rule, so that who has read an older one changes nothing.
+    /// Grows with every change of the rule and with every tick, so that who has read an older one changes nothing.
     pub revision: u64,
     /// It does not fire.
     pub paused: bool,

@@ -460,7 +460,7 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     }
 
     /// Fires ticks of rules of one queue: pushes their jobs and moves each rule on to its next tick, each rule in one step with its
-    /// jobs, at most [`CRON_FIRE_MAX`] rules. One is fired only if rule and tick are as they were read, and its tick is due.
+    /// jobs, at most [`CRON_FIRE_MAX`] rules. Its revision grows by that. One is fired only if rule and tick are as they were read, and its tick is due.
     ///
     /// If it is to be held back since another job has its unique key, nothing is pushed, and its tick waits
     /// until the rule is named to [`Store::due_crons`], or for [`HELD_LOOK`].

@@ -201,6 +201,7 @@ impl Shift {
         let later = RANK_STEP * claimed.rank;
         self.lanes[at].look_at = claimed.next_due.map(|due| moment + due + later);
         self.lanes[at].tick_at = claimed.next_tick.map(|tick| moment + tick + later);
+        self.lanes[at].tick_due = claimed.next_tick.is_some_and(|tick| tick.is_zero());
     }
 
     fn took(&mut self, at: usize, max: usize, suspect: Option<NodeId>, claimed: Claimed) {

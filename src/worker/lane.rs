@@ -26,6 +26,8 @@ pub(super) struct Lane {
     pub(super) look_at: Option<Instant>,
     /// When the next cron tick of the queue is to be fired.
     pub(super) tick_at: Option<Instant>,
+    /// The store has said that it is due.
+    pub(super) tick_due: bool,
     /// Ticks are being fired: one batch at a time.
     pub(super) firing: bool,
     /// The last look at ticks was in vain: no other before this moment.
@@ -66,6 +68,7 @@ impl Lane {
             maybe_ready: true,
             look_at: None,
             tick_at: None,
+            tick_due: false,
             firing: false,
             fire_not_before: None,
             freed: Vec::new(),

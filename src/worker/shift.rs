@@ -356,7 +356,7 @@ impl Shift {
         let lanes = self
             .lanes
             .iter()
-            .flat_map(|lane| [lane.look_at, lane.not_before.filter(later), lane.prune_at, lane.fire_at()]);
+            .flat_map(|lane| [lane.look_at, lane.not_before.filter(later), lane.prune_at, lane.fire_at(now)]);
         let ending = self.lanes.iter().flat_map(|lane| lane.ending.iter().map(|(_, at)| Some(*at)));
         lanes.chain(ending).chain([waits, self.alive_at]).flatten().min()
     }
@@ -387,7 +387,9 @@ impl Shift {
         let stopped = self.grace_until.is_some();
         let drained = self.mode == Mode::Drain
             && self.lanes.iter().all(|lane| {
-                !lane.redo && (self.quiet || (!lane.maybe_ready && lane.suspects.is_empty() && !lane.has_tick()))
+                !lane.redo
+                    && (self.quiet
+                        || (!lane.maybe_ready && lane.suspects.is_empty() && !lane.tick_is_due(clock::tick())))
             });
         let too_late = self.leave_by.is_some_and(|at| at <= clock::tick());
         too_late || (idle && (stopped || drained))

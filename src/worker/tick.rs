@@ -18,6 +18,8 @@ use crate::store::{CronFire, CronFired, CronRecord, Moved, Store};
 
 /// After a look that has changed nothing although a tick is due, the next one waits so long.
 const IN_VAIN: Duration = Duration::from_secs(1);
+/// After a look that came before the tick, the next one waits so long at least: a test may have stopped the clock.
+const TOO_EARLY: Duration = Duration::from_micros(200);
 /// Others were quicker with every tick of a batch: let them, for a moment of at most this length.
 const OUTRUN: Duration = Duration::from_millis(20);
 /// Most rules that are remembered as free to go on; others are found again after a while.
@@ -35,15 +37,20 @@ pub(super) struct Ticked {
 }
 
 impl Lane {
-    /// When ticks should be fired next.
-    pub(super) fn fire_at(&self) -> Option<Instant> {
-        let at = if self.freed.is_empty() { self.tick_at } else { Some(clock::tick()) };
+    /// When ticks should be fired next, as it looks at this moment.
+    pub(super) fn fire_at(&self, now: Instant) -> Option<Instant> {
+        let at = if self.freed.is_empty() { self.tick_at } else { Some(now) };
         at.filter(|_| !self.firing).map(|at| self.fire_not_before.map_or(at, |not_before| at.max(not_before)))
     }
 
-    /// Whether a tick can be fired now.
-    pub(super) fn has_tick(&self) -> bool {
-        self.fire_at().is_some_and(|at| at <= clock::tick())
+    /// Whether the store has said that a tick is due, and it can be fired at this moment.
+    pub(super) fn tick_is_due(&self, now: Instant) -> bool {
+        (self.tick_due || !self.freed.is_empty()) && self.has_tick(now)
+    }
+
+    /// Whether ticks are to be looked at, at this moment.
+    pub(super) fn has_tick(&self, now: Instant) -> bool {
+        self.fire_at(now).is_some_and(|at| at <= now)
     }
 }
 
@@ -54,7 +61,7 @@ impl Shift {
             return;
         }
         for (at, lane) in self.lanes.iter_mut().enumerate() {
-            if lane.fire_at().is_none_or(|fire_at| fire_at > now) {
+            if !lane.has_tick(now) {
                 continue;
             }
             lane.firing = true;
@@ -79,10 +86,10 @@ impl Shift {
                 lane.tick_at = [lane.tick_at, again].into_iter().flatten().min();
                 lane.freed.extend(ticked.freed);
                 lane.maybe_ready |= ticked.fired > 0;
-                let still_due = ticked.next_tick.is_some_and(|tick| tick.is_zero());
+                lane.tick_due = ticked.next_tick.is_some_and(|tick| tick.is_zero());
                 lane.fire_not_before = match (ticked.due, ticked.fired) {
                     (_, 1..) => None,
-                    (0, 0) => still_due.then(|| now + IN_VAIN),
+                    (0, 0) => Some(now + if lane.tick_due { IN_VAIN } else { TOO_EARLY }),
                     (_, 0) => Some(now + OUTRUN.mul_f64(fastrand::f64())),
                 };
             }

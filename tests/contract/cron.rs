@@ -205,6 +205,15 @@ pub async fn a_changed_rule_refuses_who_read_the_old_one(store: TestStore) {
     assert!(matches!(store.fire_one(fire_of(&changed)).await, CronFired::Yes(_)), "the tick that was due is not lost");
 }
 
+pub async fn a_rule_that_fired_refuses_who_read_it_before(store: TestStore) {
+    let record = store.put_rule(rule("r")).await;
+    store.advance(MINUTE).await;
+    store.fire_one(fire_of(&record)).await;
+    assert_eq!(store.put(revised(&record), Some(record.revision)).await, CronPut::Stale, "its tick would come back");
+    let fired = store.cron("r").await.expect("is there");
+    assert_eq!(store.put(revised(&fired), Some(fired.revision)).await, CronPut::Yes);
+}
+
 pub async fn a_paused_rule_is_never_due(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     let mut paused = revised(&record);

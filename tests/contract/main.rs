@@ -216,6 +216,7 @@ contract! {
         a_tick_fires_once_whoever_asks
         no_tick_fires_early
         a_changed_rule_refuses_who_read_the_old_one
+        a_rule_that_fired_refuses_who_read_it_before
         a_paused_rule_is_never_due
         a_paused_queue_gets_its_ticks
         a_moving_queue_fires_nothing

@@ -2,6 +2,7 @@
 
 mod bare;
 mod call;
+mod cron;
 mod crowd;
 mod drain;
 mod failover;
@@ -20,6 +21,7 @@ mod trip;
 mod wake;
 
 pub(crate) use call::run as call;
+pub(crate) use cron::run as cron;
 pub(crate) use drain::run as drain;
 pub(crate) use failover::run as failover;
 pub(crate) use field::run as peers;

@@ -3,6 +3,7 @@
 mod bed;
 mod call;
 mod codes;
+mod cron;
 mod demo;
 mod documents;
 mod lock;

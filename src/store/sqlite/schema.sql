@@ -209,7 +209,7 @@ CREATE TABLE duly_cron (
   name     TEXT PRIMARY KEY,
   queue    INTEGER NOT NULL,
   rule     TEXT NOT NULL,                 -- JSON with the number of its format
-  revision INTEGER NOT NULL,              -- another with every change of the rule
+  revision INTEGER NOT NULL,              -- another with every change of this row
   paused   INTEGER NOT NULL,
   next     INTEGER,                       -- the tick that is fired next
   look     INTEGER,                       -- when to look at it: at that tick, or later while it is held back; never if paused

@@ -6,7 +6,7 @@ use super::make::{self, LEASE, World};
 use super::script::{Script, key};
 use super::state::{Hash, State};
 use super::words::{self, Bytes};
-use super::{mends, moves, pushes, settles};
+use super::{crons, mends, moves, pushes, settles};
 
 pub const CHANNEL: &str = "{q}:wake:";
 
@@ -103,6 +103,7 @@ impl Client<'_> {
             "tally" => args.add_all([self.rng.u8(..2).to_string()]),
             "inspect" => mends::inspect(&mut self, &mut args),
             "mend" => mends::mend(&mut self, &mut args),
+            other if crons::call(&mut self, other, &mut args) => {}
             other if self.in_the_hall(other, &node, &mut args) => {}
             other => panic!("a script that the fuzz does not know how to call: {other}"),
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::call::Call;
+use super::crons;
 use super::hall_check;
 use super::make::HISTORY;
 use super::moves;
@@ -27,6 +28,8 @@ pub const INVARIANTS: &[(&str, Invariant)] = &[
     ("only jobs in trouble have a history", histories_fit),
     ("a unique key names an unfinished job, and it alone", keys_fit),
     ("what is gone is not there", gone_is_gone),
+    ("claims are told of the first tick", crons::ticks_are_told),
+    ("what is to be looked at is a rule", crons::ticks_are_of_rules),
     ("a place in a line is somebody's", hall_check::places_are_in_line),
     ("a lock with a line is marked", hall_check::lines_are_marked),
     ("no lock has a fence from the future", hall_check::fences_of_locks_are_past),
@@ -139,6 +142,7 @@ pub fn step(call: &Call, before: &State, after: &State) -> Verdict {
     moves_are_respected(call, before, after)?;
     keys_are_freed_by_their_own(before, after)?;
     hall_check::step(call, before, after)?;
+    crons::step(call, before, after)?;
     holds_are_respected(call, before, after)
 }
 

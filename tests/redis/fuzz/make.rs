@@ -2,6 +2,7 @@
 
 use fastrand::Rng;
 
+use super::crons;
 use super::halls;
 use super::state::State;
 use super::words::{self, Bytes, Meta};
@@ -83,6 +84,7 @@ pub fn sound(rng: &mut Rng, world: &World) -> State {
         }
     }
     halls::sound(rng, &mut state, world);
+    crons::sound(rng, &mut state);
     state
 }
 
@@ -178,10 +180,11 @@ fn insert(rng: &mut Rng, list: &mut Vec<Bytes>, ticket: Bytes) {
 pub fn flaw(rng: &mut Rng, state: &mut State, world: &World) {
     let node = Bytes::from(world.nodes[rng.usize(..world.nodes.len())].as_str());
     let id = rng.choice(state.job.keys()).cloned().unwrap_or_else(|| id(rng));
-    match rng.u8(..7) {
+    match rng.u8(..8) {
         0 | 1 => lose(rng, state, &id, &node),
         2 | 3 => confuse(rng, state, id, node),
         4 | 5 => halls::flaw(rng, state, world),
+        6 => crons::flaw(rng, state),
         _ => damage(rng, state, id, node),
     }
 }

@@ -12,6 +12,7 @@
 mod call;
 mod check;
 mod controls;
+mod crons;
 mod hall_check;
 mod halls;
 mod make;

@@ -20,12 +20,14 @@ pub struct State {
     pub held: Hash,
     pub unique: Hash,
     pub nodes: Hash,
+    pub cron: Hash,
     pub due: Scores,
     pub done: Scores,
     pub dead: Scores,
     pub lease: Scores,
     pub since: Scores,
     pub idle: Scores,
+    pub ticks: Scores,
     pub ready: [Vec<Bytes>; 4],
     pub stale: Set,
     pub gone: [Set; 2],
@@ -71,7 +73,7 @@ end
 return all";
 
 impl State {
-    fn hashes(&mut self) -> [(&'static str, &mut Hash); 11] {
+    fn hashes(&mut self) -> [(&'static str, &mut Hash); 12] {
         [
             ("conf", &mut self.conf),
             ("job", &mut self.job),
@@ -80,6 +82,7 @@ impl State {
             ("held", &mut self.held),
             ("unique", &mut self.unique),
             ("nodes", &mut self.nodes),
+            ("cron", &mut self.cron),
             ("locks", &mut self.locks),
             ("places", &mut self.places),
             ("guests", &mut self.guests),
@@ -87,7 +90,7 @@ impl State {
         ]
     }
 
-    fn scores(&mut self) -> [(&'static str, &mut Scores); 8] {
+    fn scores(&mut self) -> [(&'static str, &mut Scores); 9] {
         [
             ("due", &mut self.due),
             ("done", &mut self.done),
@@ -95,6 +98,7 @@ impl State {
             ("lease", &mut self.lease),
             ("since", &mut self.since),
             ("idle", &mut self.idle),
+            ("ticks", &mut self.ticks),
             ("line", &mut self.line),
             ("presence", &mut self.presence),
         ]

@@ -16,16 +16,18 @@ while at <= #ARGV do
   local rule, answer = redis.call('HGET', KEYS[9], name), { 'stale', {} }
   local holder = hold ~= 'n' and jobs ~= '0' and holder_of(ARGV[at + 11])
   if rule and not moving and rule:sub(2, 33) == revision .. tick and rule:sub(50, 50) == '0' and tonumber(tick) <= now then
+    -- Whoever has read the rule before this must not put it back as it was.
+    local changed = rule:sub(1, 1) .. text(tonumber(revision) + 1)
     if holder and (hold == 't' or redis.call('HEXISTS', KEYS[11], holder) == 1) then
       answer = { 'held', { holder } }
-      redis.call('HSET', KEYS[9], name, rule:sub(1, 50) .. '1' .. rule:sub(52))
+      redis.call('HSET', KEYS[9], name, changed .. rule:sub(18, 50) .. '1' .. rule:sub(52))
       redis.call('ZADD', KEYS[10], now + ARGV[3], name)
     else
       answer[1], last = 'yes', last == NONE and rule:sub(34, 49) or last
       for n = 1, tonumber(jobs) do
         answer[2][n] = put(unpack(ARGV, at + 2 + 5 * n, at + 6 + 5 * n))
       end
-      redis.call('HSET', KEYS[9], name, rule:sub(1, 17) .. next_tick .. last .. '00' .. rule:sub(52))
+      redis.call('HSET', KEYS[9], name, changed .. next_tick .. last .. '00' .. rule:sub(52))
       if next_tick == NONE then
         redis.call('ZREM', KEYS[10], name)
       else
