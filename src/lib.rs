@@ -76,7 +76,7 @@ pub use retry::Retry;
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
 #[cfg(feature = "sqlite")]
-pub use store::sqlite::AfterCommit;
+pub use store::sqlite::{AfterCommit, SQL_ROWS_MAX, Sql, SqlTable};
 pub use store::{Breach, Durability, Filter, Health, LockRecord, Page, QueueCounts, Rule, Verified};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
 pub use tokio_util::sync::CancellationToken;

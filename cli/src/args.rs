@@ -113,6 +113,11 @@ pub(crate) enum Verb {
     Lock(lock::Lock),
     Call(call::Call),
     Move(moving::Move),
+    Verify(crate::verify::Verify),
+    Backup(crate::backup::Backup),
+    Sql(crate::sql::Query),
+    Completions(crate::manual::Completions),
+    Man(crate::manual::Man),
     Doctor(crate::doctor::Doctor),
     Demo(demo::Demo),
     /// Say which version this is

@@ -3,6 +3,7 @@
 //! It holds no rules: each verb parses, calls the door ([`duly::Duly`]) and prints.
 
 mod args;
+mod backup;
 mod call;
 mod child;
 mod config;
@@ -16,6 +17,7 @@ mod input;
 mod jobs;
 mod lock;
 mod logs;
+mod manual;
 mod moving;
 mod nodes;
 mod notify;
@@ -23,9 +25,12 @@ mod output;
 mod printer;
 mod push;
 mod queues;
+mod sql;
 mod store;
 mod time;
+mod verify;
 mod wait;
+mod why;
 mod work;
 
 use std::process::ExitCode;
@@ -68,6 +73,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     let verb = match cli.verb {
         Verb::RunChild(child) => return child::become_it(&child),
         Verb::GuardChildren => return child::guard(),
+        Verb::Completions(completions) => return manual::completions(&completions),
+        Verb::Man(man) => return manual::man(&man),
         verb => verb,
     };
     let config = Config::load(global.config.as_deref())?;
@@ -94,11 +101,14 @@ async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Lock(verb) => lock::run(verb, &setup).await,
         Verb::Call(verb) => call::run(verb, &setup).await,
         Verb::Move(verb) => moving::run(verb, &setup).await,
+        Verb::Verify(verb) => verify::run(verb, &setup).await,
+        Verb::Backup(verb) => backup::run(verb, &setup).await,
+        Verb::Sql(verb) => sql::run(verb, &setup),
         Verb::Doctor(doctor) => doctor::run(&setup, &doctor).await,
         Verb::Demo(verb) => demo::run(verb, &setup).await,
         Verb::DemoWorker(verb) => demo::worker::run(verb, &setup).await,
         Verb::Version => setup.out.line(&format!("duly {}", env!("CARGO_PKG_VERSION"))),
         // Handled before there was a runtime.
-        Verb::RunChild(_) | Verb::GuardChildren => Ok(()),
+        Verb::RunChild(_) | Verb::GuardChildren | Verb::Completions(_) | Verb::Man(_) => Ok(()),
     }
 }

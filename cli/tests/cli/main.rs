@@ -12,4 +12,5 @@ mod output;
 mod push;
 mod settings;
 mod stop;
+mod tools;
 mod work;

@@ -33,6 +33,7 @@ mod repair;
 mod rows;
 mod settle;
 mod slots;
+mod sql;
 mod tx;
 mod upkeep;
 mod verify;
@@ -67,6 +68,7 @@ use crate::push::{Due, Push, Pushed};
 use hall::Hall;
 
 pub use push_in::AfterCommit;
+pub use sql::{SQL_ROWS_MAX, Sql, SqlTable};
 pub(crate) use push_in::push_in;
 
 /// A store in a SQLite file, or in memory.
