@@ -15,8 +15,10 @@ use tokio_util::sync::CancellationToken;
 use crate::duly::Duly;
 use crate::error::{Result, Source};
 use crate::job::{Fence, Held, Job, JobId, Outcome, Priority};
+use crate::middleware::Layers;
 use crate::node::KINDS_MAX;
 use crate::push::{Conflict, OWN_KINDS, Push, Pushed};
+use crate::testing::{Crash, CrashAt};
 
 /// The args of one kind of job: any type that serde can write and read, and the kind's name.
 ///
@@ -90,6 +92,8 @@ pub struct Ctx {
     pub(crate) stopping: CancellationToken,
     pub(crate) duly: Duly,
     pub(crate) state: Arc<States>,
+    /// A test wants this worker to die at some step.
+    pub(crate) crash: Option<Arc<Crash>>,
 }
 
 pub(crate) type States = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
@@ -164,6 +168,14 @@ impl Ctx {
     #[must_use]
     pub fn state<T: Send + Sync + 'static>(&self) -> Option<&T> {
         self.state.get(&TypeId::of::<T>())?.downcast_ref()
+    }
+
+    /// A step of the handler by its name, for tests that end it there: see [`CrashAt::Step`](crate::testing::CrashAt).
+    /// Does nothing otherwise.
+    pub async fn step(&self, name: &str) {
+        if let Some(crash) = &self.crash {
+            crash.pass(CrashAt::step(name)).await;
+        }
     }
 
     /// The door, for everything else.
@@ -250,7 +262,7 @@ pub(crate) fn told(error: &Source) -> String {
 }
 
 type Ending = Pin<Box<dyn Future<Output = Answer> + Send>>;
-type Erased = Arc<dyn Fn(Ctx) -> Ending + Send + Sync>;
+pub(crate) type Erased = Arc<dyn Fn(Ctx) -> Ending + Send + Sync>;
 
 /// Which function runs which kind.
 #[derive(Clone, Default)]
@@ -258,6 +270,8 @@ pub(crate) struct Handlers {
     by_kind: HashMap<String, Erased>,
     /// Runs every kind that has no handler of its own.
     any: Option<Erased>,
+    /// What stands around every handler, outermost first.
+    pub(crate) layers: Layers,
 }
 
 impl Handlers {

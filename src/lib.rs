@@ -44,12 +44,17 @@ mod hall;
 mod handler;
 mod job;
 mod lock;
+mod metrics;
+mod middleware;
 mod moving;
 mod node;
+#[cfg(feature = "otel")]
+mod otel;
 mod patience;
 mod push;
 mod retry;
 pub mod store;
+pub mod testing;
 mod why;
 mod worker;
 
@@ -66,6 +71,8 @@ pub use hall::{Connection, Running};
 pub use handler::{Args, Ctx, IntoAnswer};
 pub use job::{Failure, Fence, Held, Job, JobId, Outcome, Priority, Record, State};
 pub use lock::{Guard, LOCK_NAME_BYTES_MAX, LOCK_TTL, Lock};
+pub use metrics::{METRICS, Metric, MetricKind, describe_metrics};
+pub use middleware::{Attempted, Middleware, Next};
 pub use moving::{Move, Progress, QueueMoved};
 pub use node::{BEAT, KINDS_MAX, LEASE, Node, NodeId, NodeRecord, Takes};
 pub use push::{

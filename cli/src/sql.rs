@@ -106,7 +106,8 @@ fn cell(value: &Value) -> String {
 
 /// Lines whose columns are as wide as their widest cell.
 fn columns(lines: &[Vec<String>]) -> Vec<String> {
-    let width = |at: usize| lines.iter().filter_map(|line| line.get(at)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let width =
+        |at: usize| lines.iter().filter_map(|line| line.get(at)).map(|cell| cell.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..lines.first().map_or(0, Vec::len)).map(width).collect();
     let line = |line: &Vec<String>| {
         let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));

@@ -45,7 +45,10 @@ pub(crate) async fn run(verb: Verify, setup: &Setup) -> anyhow::Result<()> {
     let left = repaired.left.breaches.len();
     if left > 0 {
         tell(setup, &repaired.left)?;
-        return Err(Fail::new(exit::FAILURE, format!("{left} breaches are left: see what they say, or restore a backup")));
+        return Err(Fail::new(
+            exit::FAILURE,
+            format!("{left} breaches are left: see what they say, or restore a backup"),
+        ));
     }
     setup.out.say(&format!("{} breaches were put right", repaired.found.breaches.len()));
     Ok(())

@@ -18,11 +18,12 @@ use crate::push::{Due, Push, Pushed};
 mod hall;
 mod moving;
 mod open;
-mod verify;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod traced;
+mod verify;
 
 pub use hall::{
     Attended, CONNECTIONS_MAX, EXTEND_MAX, Guest, Heard, LINE_LOOK_MAX, LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage,
@@ -30,8 +31,9 @@ pub use hall::{
 };
 pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
 pub use open::{Durability, StoreUrl, duration};
-pub use verify::{BREACHES_MAX, Breach, Rule, Verified};
 pub(crate) use open::{Options, new_file, open, place_of};
+pub(crate) use traced::Traced;
+pub use verify::{BREACHES_MAX, Breach, Rule, Verified};
 
 /// Most jobs in one claim.
 pub const CLAIM_MAX: usize = 1_000;

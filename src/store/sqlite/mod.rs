@@ -68,8 +68,8 @@ use crate::push::{Due, Push, Pushed};
 use hall::Hall;
 
 pub use push_in::AfterCommit;
-pub use sql::{SQL_ROWS_MAX, Sql, SqlTable};
 pub(crate) use push_in::push_in;
+pub use sql::{SQL_ROWS_MAX, Sql, SqlTable};
 
 /// A store in a SQLite file, or in memory.
 pub(crate) struct Sqlite {

@@ -54,7 +54,10 @@ impl Sql {
         let mut statement = self.conn.prepare(query).map_err(wrong)?;
         // The connection cannot write, but an ATTACH might reach another file.
         if !statement.readonly() || !only_looks(query) {
-            return Err(Error::invalid("query", "would write; a store is only looked at here, use duly's own commands"));
+            return Err(Error::invalid(
+                "query",
+                "would write; a store is only looked at here, use duly's own commands",
+            ));
         }
         let columns: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
         let mut table = SqlTable { columns, ..SqlTable::default() };
