@@ -101,6 +101,8 @@ mod documents {
     struct Workers;
     #[doc = include_str!("../docs/guide/testing.md")]
     struct Testing;
+    #[doc = include_str!("../docs/guide/looking-closer.md")]
+    struct LookingCloser;
     #[doc = include_str!("../docs/guide/moving.md")]
     struct Moving;
     #[doc = include_str!("../docs/guide/locks.md")]
