@@ -113,6 +113,8 @@ pub(crate) enum Verb {
     Lock(lock::Lock),
     Call(call::Call),
     Move(moving::Move),
+    #[cfg(feature = "tui")]
+    Top(crate::top::TopArgs),
     Verify(crate::verify::Verify),
     Backup(crate::backup::Backup),
     Sql(crate::sql::Query),

@@ -4,6 +4,7 @@
 
 mod args;
 mod backup;
+mod bulk;
 mod call;
 mod child;
 mod config;
@@ -28,8 +29,11 @@ mod queues;
 mod sql;
 mod store;
 mod time;
+#[cfg(feature = "tui")]
+mod top;
 mod verify;
 mod wait;
+mod watch;
 mod why;
 mod work;
 
@@ -101,6 +105,8 @@ async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Lock(verb) => lock::run(verb, &setup).await,
         Verb::Call(verb) => call::run(verb, &setup).await,
         Verb::Move(verb) => moving::run(verb, &setup).await,
+        #[cfg(feature = "tui")]
+        Verb::Top(verb) => top::run(verb, &setup).await,
         Verb::Verify(verb) => verify::run(verb, &setup).await,
         Verb::Backup(verb) => backup::run(verb, &setup).await,
         Verb::Sql(verb) => sql::run(verb, &setup),

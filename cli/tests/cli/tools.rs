@@ -51,11 +51,11 @@ fn backup_writes_a_new_file() {
     assert_eq!(bed.run(&["jobs", "get", &id, "--store", "copy.db", "--json"]).ok().json()["state"], "ready");
 }
 
-fn sql_from_stdin(bed: &Bed, query: &str) -> Ran {
-    let mut command = bed.command(&["sql", "-o", "ndjson"]);
+fn with_stdin(bed: &Bed, args: &[&str], text: &str) -> Ran {
+    let mut command = bed.command(args);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-    child.stdin.take().expect("piped").write_all(query.as_bytes()).expect("it reads");
+    child.stdin.take().expect("piped").write_all(text.as_bytes()).expect("it reads");
     child.wait_with_output().expect("it ends").into()
 }
 
@@ -70,7 +70,10 @@ fn sql_looks_and_never_writes() {
     bed.run(&["sql", "DELETE FROM duly_job"]).failed(2, "would write");
     bed.run(&["sql", "SELEC"]).failed(2, "syntax");
     bed.run(&["sql", "--store", "redis://localhost", "SELECT 1"]).failed(2, "only a store in a file");
-    assert_eq!(sql_from_stdin(&bed, "SELECT count(*) AS n FROM duly_job").ok().out.trim(), "{\"n\":1}");
+    assert_eq!(
+        with_stdin(&bed, &["sql", "-o", "ndjson"], "SELECT count(*) AS n FROM duly_job").ok().out.trim(),
+        "{\"n\":1}"
+    );
 }
 
 #[test]
@@ -83,4 +86,46 @@ fn shells_and_manuals_are_told() {
     assert!(bed.run(&["man"]).ok().out.contains(".TH duly 1"));
     assert!(bed.run(&["man", "jobs", "why"]).ok().out.contains("one sentence"));
     bed.run(&["man", "nothing"]).failed(2, "no verb");
+}
+
+#[test]
+fn many_jobs_come_from_stdin() {
+    let bed = Bed::new();
+    let lines: String = (0..2_500).map(|n| format!("{{\"n\":{n}}}\n")).collect();
+    let ran = with_stdin(&bed, &["push", "--bulk", "count", "--queue", "q"], &lines).ok();
+    assert!(ran.err.contains("2500 jobs pushed, 0 were there already"), "{ran:?}");
+    let id = "0192f7a1-0000-7000-8000-000000000009";
+    let whole = format!(
+        "{{\"kind\":\"a\",\"args\":[1],\"priority\":\"high\",\"in\":\"1h\",\"tags\":[\"x\"],\"id\":\"{id}\"}}\n\n{{\"kind\":\"b\"}}\n"
+    );
+    assert_eq!(with_stdin(&bed, &["push", "--bulk", "--json"], &whole).ok().json()["pushed"], 2);
+    let told = with_stdin(&bed, &["push", "--bulk", "--json"], &whole).ok().json();
+    assert_eq!((told["pushed"].as_u64(), told["existing"].as_u64()), (Some(1), Some(1)), "an id is pushed once");
+    let job = bed.job(id);
+    assert_eq!((&job["state"], &job["priority"], &job["args"][0]), (&"scheduled".into(), &"high".into(), &1.into()));
+    with_stdin(&bed, &["push", "--bulk"], "{\"kind\":\"a\"}\nnonsense\n").failed(2, "line 2");
+    with_stdin(&bed, &["push", "--bulk"], "{\"kind\":\"a\",\"colour\":1}\n").failed(2, "colour");
+    with_stdin(&bed, &["push", "--bulk"], "{\"kind\":\"a\",\"in\":\"soon\"}\n").failed(2, "duration");
+    with_stdin(&bed, &["push", "--bulk", "a"], "{\n").failed(2, "not JSON");
+    bed.run(&["push", "--bulk", "a", "1"]).failed(2, "cannot be used with");
+}
+
+#[test]
+fn watch_tells_each_change() {
+    let bed = Bed::new();
+    let id = bed.push(&["--", "true"]);
+    let watch = bed.start(&["jobs", "watch", &id]);
+    bed.run(&["work", "--until-empty"]).ok();
+    let ran = watch.wait().ok();
+    let last = ran.out.lines().last().unwrap_or_default();
+    assert!(last.contains(&id) && last.contains("done"), "{ran:?}");
+    assert_eq!(bed.run(&["jobs", "watch", "--queue", "none"]).ok().out, "");
+    bed.run(&["jobs", "watch", NOBODY]).failed(3, "no job");
+}
+
+#[test]
+fn top_needs_a_terminal() {
+    let bed = Bed::new();
+    bed.push(&["mail"]);
+    bed.run(&["top"]).failed(2, "needs a terminal");
 }
