@@ -10,6 +10,7 @@ use tracing::Instrument;
 
 use crate::handler::{Answer, Ctx, Handlers};
 use crate::job::{Held, Outcome};
+use crate::middleware::Next;
 use crate::retry::Retry;
 
 /// Shortest and longest wait before a job of a kind that nobody here knows is looked at again.
@@ -70,15 +71,18 @@ impl Attempt {
 
     fn span(&self) -> tracing::Span {
         let held = self.held();
-        tracing::info_span!(
-            "duly.attempt",
+        let span = tracing::info_span!(
+            "duly.job",
             id = %held.job.id,
             kind = held.job.kind,
             queue = held.job.queue,
             attempt = held.attempt(),
             fence = held.fence.0,
             traceparent = held.job.traceparent,
-        )
+        );
+        #[cfg(feature = "otel")]
+        crate::otel::go_on(&span, held.job.traceparent.as_deref());
+        span
     }
 
     pub(crate) fn exhausted(&self) -> Option<Outcome> {
@@ -90,7 +94,14 @@ impl Attempt {
             return Called::UnknownKind;
         };
         // Also the call itself may panic, before it gives a future.
-        let run = AssertUnwindSafe(async { handler(self.ctx.clone()).await }).catch_unwind();
+        let handled = async { Answer::from_result(Next::new(&handlers.layers, handler).run(&self.ctx).await) };
+        let watched = async {
+            match &self.ctx.crash {
+                Some(crash) => crash.through(handled).await,
+                None => handled.await,
+            }
+        };
+        let run = AssertUnwindSafe(watched).catch_unwind();
         let called = async {
             match tokio::time::timeout(self.held().job.timeout, run).await {
                 Ok(Ok(answer)) => Called::Answered(answer),

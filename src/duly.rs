@@ -12,6 +12,8 @@ use crate::error::{Error, Result, Source};
 use crate::hall::{Connection, Hall};
 use crate::job::{JobId, Record, State};
 use crate::lock::{LOCK_NAME_BYTES_MAX, Lock};
+use crate::metrics::Pushing;
+use crate::middleware::{Layers, Middleware};
 use crate::node::{NodeId, NodeRecord};
 use crate::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed, check_args, check_name, check_text};
 use crate::store::{
@@ -28,6 +30,7 @@ pub struct Duly {
     pub(crate) url: Arc<str>,
     /// This process in the hall, once it takes part there.
     pub(crate) hall: Arc<OnceLock<Arc<Hall>>>,
+    pub(crate) layers: Arc<Layers>,
 }
 
 /// Options for [`Duly::open`] that are easier written in code than in a URL.
@@ -36,6 +39,7 @@ pub struct Duly {
 pub struct Builder {
     url: String,
     options: Options,
+    layers: Layers,
 }
 
 impl Builder {
@@ -84,12 +88,21 @@ impl Builder {
         self
     }
 
+    /// Something to be done before and after every push, and around every attempt of this program.
+    /// The first that is given is the outermost.
+    pub fn middleware(mut self, middleware: impl Middleware) -> Self {
+        self.layers.push(Arc::new(middleware));
+        self
+    }
+
     /// Opens the store.
     pub async fn open(self) -> Result<Duly> {
         // Before anything is opened: a wrong key is a mistake of the caller.
         Keys::new(&self.options.cluster_keys)?;
+        crate::metrics::describe_metrics();
         let (store, options) = store::open(&self.url, self.options).await?;
-        Ok(Duly { store, options: Arc::new(options), url: self.url.into(), hall: Arc::default() })
+        let (store, layers) = (store::Traced::around(store), Arc::new(self.layers));
+        Ok(Duly { store, options: Arc::new(options), url: self.url.into(), hall: Arc::default(), layers })
     }
 }
 
@@ -104,7 +117,7 @@ impl Duly {
 
     /// Options for opening a store, in code.
     pub fn builder(url: impl Into<String>) -> Builder {
-        Builder { url: url.into(), options: Options::default() }
+        Builder { url: url.into(), options: Options::default(), layers: Vec::new() }
     }
 
     /// Pushes one job. Once this answers, the job is kept.
@@ -121,7 +134,11 @@ impl Duly {
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        self.store.push(jobs).await
+        let pushing = Pushing::of(&jobs);
+        let pushed = self.store.push(jobs).await?;
+        pushing.pushed(&pushed);
+        self.layers.iter().for_each(|layer| layer.pushed(&pushed));
+        Ok(pushed)
     }
 
     /// Pushes jobs inside your own SQLite transaction on the store's file.
@@ -354,6 +371,13 @@ impl Duly {
                 return Err(Error::invalid("jobs", format!("at most {PUSH_MAX} in one push; push them in parts")));
             }
             let mut job: Push = job.into();
+            #[cfg(feature = "otel")]
+            if job.traceparent.is_none() {
+                job.traceparent = crate::otel::traceparent();
+            }
+            for layer in self.layers.iter() {
+                job = layer.push(job)?;
+            }
             job.check()?;
             bytes += job.args.as_ref().map_or(0, String::len);
             if bytes > PUSH_BYTES_MAX {

@@ -16,8 +16,10 @@ use crate::duly::Duly;
 use crate::error::{Error, Result, Source};
 use crate::job::{Fence, Held, Job, JobId, JobProgress, Outcome, Priority};
 use crate::notes::Notes;
+use crate::middleware::Layers;
 use crate::push::{Conflict, OWN_KINDS, Push, Pushed};
 use crate::store::RESULT_BYTES_MAX;
+use crate::testing::{Crash, CrashAt};
 
 /// The args of one kind of job: any type that serde can write and read, and the kind's name.
 ///
@@ -93,6 +95,8 @@ pub struct Ctx {
     pub(crate) stopping: CancellationToken,
     pub(crate) duly: Duly,
     pub(crate) state: Arc<States>,
+    /// A test wants this worker to die at some step.
+    pub(crate) crash: Option<Arc<Crash>>,
 }
 
 pub(crate) type States = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
@@ -196,6 +200,14 @@ impl Ctx {
         self.state.get(&TypeId::of::<T>())?.downcast_ref()
     }
 
+    /// A step of the handler by its name, for tests that end it there: see [`CrashAt::Step`](crate::testing::CrashAt).
+    /// Does nothing otherwise.
+    pub async fn step(&self, name: &str) {
+        if let Some(crash) = &self.crash {
+            crash.pass(CrashAt::step(name)).await;
+        }
+    }
+
     /// The door, for everything else.
     #[must_use]
     pub fn duly(&self) -> &Duly {
@@ -280,7 +292,7 @@ pub(crate) fn told(error: &Source) -> String {
 }
 
 type Ending = Pin<Box<dyn Future<Output = Answer> + Send>>;
-type Erased = Arc<dyn Fn(Ctx) -> Ending + Send + Sync>;
+pub(crate) type Erased = Arc<dyn Fn(Ctx) -> Ending + Send + Sync>;
 
 /// Which function runs which kind.
 #[derive(Clone, Default)]
@@ -288,6 +300,8 @@ pub(crate) struct Handlers {
     by_kind: HashMap<String, Erased>,
     /// Runs every kind that has no handler of its own.
     any: Option<Erased>,
+    /// What stands around every handler, outermost first.
+    pub(crate) layers: Layers,
 }
 
 impl Handlers {

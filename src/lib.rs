@@ -54,9 +54,13 @@ mod handler;
 pub mod http;
 mod job;
 mod lock;
+mod metrics;
+mod middleware;
 mod moving;
 mod node;
 mod notes;
+#[cfg(feature = "otel")]
+mod otel;
 mod patience;
 mod push;
 #[cfg(feature = "http")]
@@ -64,6 +68,7 @@ mod remote;
 mod retry;
 pub mod store;
 mod token;
+pub mod testing;
 mod why;
 mod worker;
 
@@ -84,6 +89,8 @@ pub use hall::{Connection, Running};
 pub use handler::{Args, Ctx, IntoAnswer};
 pub use job::{Failure, Fence, Held, Job, JobId, JobProgress, LogLine, Outcome, Priority, Record, State};
 pub use lock::{Guard, LOCK_NAME_BYTES_MAX, LOCK_TTL, Lock};
+pub use metrics::{METRICS, Metric, MetricKind, describe_metrics};
+pub use middleware::{Attempted, Middleware, Next};
 pub use moving::{Move, Progress, QueueMoved};
 pub use node::{BEAT, KINDS_MAX, LEASE, Node, NodeId, NodeRecord, Takes};
 pub use push::{
@@ -94,7 +101,7 @@ pub use retry::Retry;
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
 #[cfg(feature = "sqlite")]
-pub use store::sqlite::AfterCommit;
+pub use store::sqlite::{AfterCommit, SQL_ROWS_MAX, Sql, SqlTable};
 pub use store::{Audit, AuditRecord, Breach, CronRecord, DeadGroup, Durability, Edit, Health, Histogram, History, HistoryAsk, HistoryTally, Limit, LockRecord, Page, Point, QueueCounts, Rule, Verified};
 pub use token::{Role, Secret, TOKENS_MAX, TOKEN_PREFIX, Token};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
@@ -113,6 +120,8 @@ mod documents {
     struct Workers;
     #[doc = include_str!("../docs/guide/testing.md")]
     struct Testing;
+    #[doc = include_str!("../docs/guide/looking-closer.md")]
+    struct LookingCloser;
     #[doc = include_str!("../docs/guide/moving.md")]
     struct Moving;
     #[doc = include_str!("../docs/guide/locks.md")]

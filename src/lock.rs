@@ -201,6 +201,7 @@ pub struct Guard {
 impl Guard {
     /// Of a hold that the hall extends already.
     fn new(hall: Arc<Hall>, held: Arc<HeldLock>) -> Self {
+        crate::metrics::lock_taken();
         Guard { hall, held }
     }
 

@@ -161,6 +161,20 @@ impl Push {
         }
     }
 
+    /// Of this kind instead.
+    #[must_use]
+    pub fn kind(mut self, kind: impl Into<String>) -> Self {
+        self.kind = kind.into();
+        self
+    }
+
+    /// With these args instead, as JSON text.
+    #[must_use]
+    pub fn args(mut self, args: impl Into<String>) -> Self {
+        self.args = Ok(args.into());
+        self
+    }
+
     /// Into this queue instead of `default`.
     #[must_use]
     pub fn queue(mut self, queue: impl Into<String>) -> Self {

@@ -122,6 +122,13 @@ pub(crate) enum Verb {
     Token(crate::token::Token),
     /// Print the description of the HTTP API (OpenAPI)
     Openapi,
+    #[cfg(feature = "tui")]
+    Top(crate::top::TopArgs),
+    Verify(crate::verify::Verify),
+    Backup(crate::backup::Backup),
+    Sql(crate::sql::Query),
+    Completions(crate::manual::Completions),
+    Man(crate::manual::Man),
     Doctor(crate::doctor::Doctor),
     Demo(demo::Demo),
     /// Say which version this is

@@ -45,6 +45,12 @@ pub(crate) enum Jobs {
         #[arg(required = true)]
         ids: Vec<JobId>,
     },
+    /// Say in one sentence why a job is not running
+    Why {
+        /// The job's id, as push printed it
+        id: JobId,
+    },
+    Watch(crate::watch::Watch),
     /// Wait until a job is done (exit code 0) or dead (exit code 1)
     Wait {
         /// The job's id, as push printed it
@@ -91,6 +97,8 @@ pub(crate) async fn run(verb: Jobs, setup: &Setup) -> anyhow::Result<()> {
         Jobs::Retry { ids } => retry(&duly, &ids, &setup.out).await,
         Jobs::Cancel { ids } => cancel(&duly, &ids, &setup.out).await,
         Jobs::Rm { ids } => remove(&duly, &ids, setup).await,
+        Jobs::Watch(watch) => crate::watch::run(&duly, watch, &setup.out).await,
+        Jobs::Why { id } => crate::why::run(&duly, id, &setup.out).await,
         Jobs::Wait { id, timeout } => {
             let record = wait::until_final(&duly, id, timeout, wait::Known::Named).await?;
             if let (true, Some(record)) = (setup.out.is_json(), &record) {

@@ -3,6 +3,8 @@
 //! It holds no rules: each verb parses, calls the door ([`duly::Duly`]) and prints.
 
 mod args;
+mod backup;
+mod bulk;
 mod call;
 mod child;
 mod config;
@@ -17,6 +19,7 @@ mod input;
 mod jobs;
 mod lock;
 mod logs;
+mod manual;
 mod moving;
 mod nodes;
 mod notify;
@@ -25,10 +28,16 @@ mod printer;
 mod push;
 mod queues;
 mod serve;
+mod sql;
 mod store;
 mod time;
 mod token;
+#[cfg(feature = "tui")]
+mod top;
+mod verify;
 mod wait;
+mod watch;
+mod why;
 mod work;
 
 use std::io::IsTerminal;
@@ -82,6 +91,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     let verb = match verb {
         Verb::RunChild(child) => return child::become_it(&child),
         Verb::GuardChildren => return child::guard(),
+        Verb::Completions(completions) => return manual::completions(&completions),
+        Verb::Man(man) => return manual::man(&man),
         verb => verb,
     };
     let config = Config::load(global.config.as_deref())?;
@@ -113,11 +124,16 @@ async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Up(verb) => serve::up(verb, setup).await,
         Verb::Token(verb) => token::run(verb, &setup).await,
         Verb::Openapi => setup.out.line(duly::http::openapi().trim_end()),
+        #[cfg(feature = "tui")]
+        Verb::Top(verb) => top::run(verb, &setup).await,
+        Verb::Verify(verb) => verify::run(verb, &setup).await,
+        Verb::Backup(verb) => backup::run(verb, &setup).await,
+        Verb::Sql(verb) => sql::run(verb, &setup),
         Verb::Doctor(doctor) => doctor::run(&setup, &doctor).await,
         Verb::Demo(verb) => demo::run(verb, &setup).await,
         Verb::DemoWorker(verb) => demo::worker::run(verb, &setup).await,
         Verb::Version => setup.out.line(&format!("duly {}", env!("CARGO_PKG_VERSION"))),
         // Handled before there was a runtime.
-        Verb::RunChild(_) | Verb::GuardChildren => Ok(()),
+        Verb::RunChild(_) | Verb::GuardChildren | Verb::Completions(_) | Verb::Man(_) => Ok(()),
     }
 }

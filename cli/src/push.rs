@@ -25,7 +25,7 @@ use crate::{input, store, time, wait};
 #[command(group(ArgGroup::new("when").args(["after", "at"])))]
 pub(crate) struct Push {
     /// Names the handler that runs the job
-    #[arg(required_unless_present = "command", conflicts_with = "command")]
+    #[arg(required_unless_present_any = ["command", "bulk"], conflicts_with = "command")]
     kind: Option<String>,
 
     /// What the handler gets; `-` reads it from stdin
@@ -80,6 +80,12 @@ pub(crate) struct Push {
     #[arg(long = "tag", value_name = "WORD")]
     tags: Vec<String>,
 
+    /// Many jobs from stdin, one per line: each line the args of a job of this KIND, or without KIND an object with `kind`,
+    /// `args` and whatever else these options say: queue, priority, in, at, unique, replace, id, max_attempts, timeout,
+    /// keep, tags, traceparent
+    #[arg(long, conflicts_with_all = ["args", "command", "id", "unique", "wait"])]
+    bulk: bool,
+
     /// Wait until the job is done (exit code 0) or dead (exit code 1)
     #[arg(long)]
     wait: bool,
@@ -103,6 +109,10 @@ struct Told {
 }
 
 pub(crate) async fn run(verb: Push, setup: &Setup) -> anyhow::Result<()> {
+    if verb.bulk {
+        let kind = verb.kind.clone().unwrap_or_default();
+        return crate::bulk::run(|| verb.job(kind.clone(), "null".to_owned()), verb.kind.is_some(), setup).await;
+    }
     let (kind, args) = verb.what()?;
     let duly = store::open_or_make(setup).await?;
     let job = verb.job(kind.clone(), args);

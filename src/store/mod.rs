@@ -23,13 +23,14 @@ mod hall;
 mod history;
 mod moving;
 mod open;
-mod verify;
 mod operate;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod tokens;
+mod traced;
+mod verify;
 
 pub use audit::{AUDIT_MAX, AUDIT_PAGE_MAX, Audit, AuditRecord};
 pub use crate::filter::Filter;
@@ -49,6 +50,7 @@ pub use tokens::NewToken;
 pub use verify::{BREACHES_MAX, Breach, Rule, Verified};
 pub(crate) use open::{Options, new_file, open, place_of};
 pub(crate) use operate::cut;
+pub(crate) use traced::Traced;
 
 /// Most jobs in one claim.
 pub const CLAIM_MAX: usize = 1_000;

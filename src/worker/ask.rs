@@ -14,8 +14,10 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::job::{Held, JobId, Outcome};
+use crate::metrics;
 use crate::node::NodeId;
 use crate::store::{CLAIM_MAX, Claim, Claimed, End, PRUNE_MAX, SETTLE_MAX, Timing};
+use crate::testing::CrashAt;
 
 /// How often ended jobs are looked through for those past their time.
 const PRUNE: Duration = Duration::from_secs(60);
@@ -207,6 +209,14 @@ impl Shift {
     fn took(&mut self, at: usize, max: usize, suspect: Option<NodeId>, claimed: Claimed) {
         let lane = &mut self.lanes[at];
         lane.moves += claimed.jobs.len() as u64;
+        metrics::claimed(&lane.queue, claimed.jobs.len());
+        metrics::taken_back(&lane.queue, claimed.taken_back);
+        if !claimed.jobs.is_empty() {
+            let lateness = metrics::lateness(&lane.queue);
+            for held in &claimed.jobs {
+                lateness.record(claimed.now.duration_since(held.due).unwrap_or_default().as_secs_f64());
+            }
+        }
         if let Some(suspect) = suspect {
             if claimed.left {
                 lane.suspects.push(suspect);
@@ -300,6 +310,10 @@ impl Shift {
         self.settle_failures = 0;
         self.settle_not_before = None;
         let in_doubt = std::mem::take(&mut self.settle_in_doubt);
+        if let Some(crash) = self.settings.crash.as_ref().filter(|crash| crash.is_at(&CrashAt::AfterSettle)) {
+            crash.crashed.cancel();
+        }
+        let mut settling = metrics::Settling::default();
         for finished in batch {
             let Finished { lane, held, outcome, why, took, again, .. } = finished;
             self.lanes[lane].moves += 1;
@@ -307,6 +321,7 @@ impl Shift {
                 // After a settle whose answer was lost, the first try may have been recorded: not a robbery.
                 if !in_doubt && !again {
                     self.tally.lost += 1;
+                    metrics::lost(&held.job.queue);
                     self.settings.tell(&Event::Lost { id: held.job.id });
                     tracing::warn!(id = %held.job.id, "outcome refused: another node has the job");
                 }
@@ -324,6 +339,7 @@ impl Shift {
                 Outcome::Retry { .. } | Outcome::Release { .. } => self.lanes[lane].maybe_ready = true,
             }
             self.tally.count(&outcome);
+            settling.settled(&held.job, &outcome, took);
             self.settings.tell(&Event::Settled { held: &held, outcome: &outcome, why, took });
             self.recent.note(held.job.id, held.fence, outcome);
         }

@@ -30,8 +30,10 @@ use crate::duly::Duly;
 use crate::error::{Error, Result};
 use crate::event::{Event, Tally};
 use crate::handler::{Args, Ctx, Handlers, IntoAnswer, States};
+use crate::middleware::Middleware;
 use crate::push::{DEFAULT_QUEUE, check_name};
 use crate::retry::Retry;
+use crate::testing::{Crash, CrashAt};
 
 /// How many jobs run at once, unless queues or [`Worker::concurrency`] say otherwise.
 pub const CONCURRENCY: usize = 10;
@@ -67,6 +69,7 @@ pub struct Worker {
     keep_done_max: usize,
     alive_every: Option<Duration>,
     on_event: Option<OnEvent>,
+    crash: Option<CrashAt>,
 }
 
 /// What a shift needs to know of its worker.
@@ -82,6 +85,7 @@ pub(crate) struct Settings {
     keep_done_max: usize,
     alive_every: Option<Duration>,
     on_event: Option<OnEvent>,
+    crash: Option<Arc<Crash>>,
 }
 
 impl Settings {
@@ -109,6 +113,7 @@ impl Worker {
             keep_done_max: KEEP_DONE_MAX,
             alive_every: None,
             on_event: None,
+            crash: None,
         }
     }
 
@@ -206,6 +211,19 @@ impl Worker {
         self
     }
 
+    /// Something to be done around every attempt of this worker, within what the door has. The first that is given is the outermost.
+    pub fn middleware(mut self, middleware: impl Middleware) -> Self {
+        self.handlers.layers.push(Arc::new(middleware));
+        self
+    }
+
+    /// For tests: the worker ends at this step as if its process had been killed, and says so in its tally.
+    /// Nothing more is recorded; what it held is taken back by the next worker, at once, and counts as a crash.
+    pub fn crash_at(mut self, at: CrashAt) -> Self {
+        self.crash = Some(at);
+        self
+    }
+
     /// Calls this for everything that happens. It runs on the worker's own task and must be quick.
     pub fn on_event(mut self, on_event: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Arc::new(on_event));
@@ -259,6 +277,8 @@ impl Worker {
             let unknown = || Error::invalid("weight", format!("{queue} is not a queue of this worker; name it first"));
             lane.ok_or_else(unknown)?.weight = Some(weight.max(1));
         }
+        let layers = self.duly.layers.iter().cloned().chain(std::mem::take(&mut self.handlers.layers));
+        self.handlers.layers = layers.collect();
         let sum: usize = self.lanes.iter().map(|lane| lane.limit).sum();
         let settings = Settings {
             duly: self.duly,
@@ -272,6 +292,7 @@ impl Worker {
             keep_done_max: self.keep_done_max,
             alive_every: self.alive_every,
             on_event: self.on_event,
+            crash: self.crash.map(|at| Arc::new(Crash::new(at))),
         };
         let hall = settings.duly.hall()?;
         // Another node may stop this worker, but nothing else that goes by the same token.

@@ -156,6 +156,7 @@ impl Shift {
         let mut beating = Beating::start(self.store.clone(), self.node.clone())?;
         let alarm = Alarm::start()?;
         let _telling = note::tell(self.notes.clone(), self.store.clone(), self.node.id);
+        let crashed = self.settings.crash.as_ref().map(|crash| crash.crashed.clone()).unwrap_or_default();
         let (sender, mut orders) = mpsc::channel(ORDERS_MAX);
         let _at_work = self.hall.at_work(self.node.id, sender);
         self.settings.tell(&Event::Joined { node: self.node.id });
@@ -163,6 +164,9 @@ impl Shift {
         loop {
             beating.tick();
             self.gather().await;
+            if crashed.is_cancelled() {
+                break;
+            }
             self.notice_stop();
             self.ask();
             if self.is_over() {
@@ -188,11 +192,13 @@ impl Shift {
                 },
                 Some(order) = orders.recv() => self.ordered(order),
                 () = alarm.rings() => {}
+                () = crashed.cancelled() => break,
                 () = self.stop.cancelled(), if self.grace_until.is_none() => self.notice_stop(),
                 () = self.at_once.cancelled(), if self.leave_by.is_none() => self.give_up(),
             }
         }
         drop(beating);
+        self.tally.crashed = crashed.is_cancelled();
         // If the store does not answer in time, the lease ends what is left.
         let by = self.leave_by.unwrap_or_else(|| clock::tick() + LAST_WORDS);
         self.left = tokio::time::timeout_at(by, self.store.leave(self.node.id)).await.is_ok();
@@ -231,6 +237,7 @@ impl Shift {
                 stopping: self.stop.clone(),
                 duly: settings.duly.clone(),
                 state: settings.state.clone(),
+                crash: settings.crash.clone(),
             },
         };
         let late = now.duration_since(attempt.ctx.held.due).unwrap_or_default();

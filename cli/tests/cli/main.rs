@@ -13,4 +13,5 @@ mod output;
 mod push;
 mod settings;
 mod stop;
+mod tools;
 mod work;

@@ -41,6 +41,7 @@ mod repair;
 mod rows;
 mod settle;
 mod slots;
+mod sql;
 mod tx;
 mod upkeep;
 mod verify;
@@ -76,6 +77,7 @@ use hall::Hall;
 
 pub use push_in::AfterCommit;
 pub(crate) use push_in::push_in;
+pub use sql::{SQL_ROWS_MAX, Sql, SqlTable};
 
 /// A store in a SQLite file, or in memory.
 pub(crate) struct Sqlite {
