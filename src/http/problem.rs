@@ -105,7 +105,7 @@ impl From<Error> for Problem {
         let status = match &error {
             Error::Invalid { field, reason } => return Problem::invalid(format!("/{field}"), reason.clone()),
             Error::Store { .. } | Error::Unknown { .. } => StatusCode::SERVICE_UNAVAILABLE,
-            Error::LeaseLost(_) | Error::Conflict(_) => StatusCode::CONFLICT,
+            Error::LeaseLost(_) | Error::Conflict(_) | Error::Full { .. } => StatusCode::CONFLICT,
             Error::NotFound { .. } => StatusCode::NOT_FOUND,
             Error::Remote { .. } => StatusCode::BAD_GATEWAY,
             Error::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,

@@ -191,7 +191,8 @@ fn fire_one(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<CronFi
         tx.statement("UPDATE duly_cron SET held = 1, look = ?2 WHERE name = ?1")?.execute(params![fire.name, look])?;
         return Ok(CronFired::Held(holder));
     }
-    let pushed = push::push(tx, &fire.jobs)?;
+    // A queue that is full takes no job of a tick either: the tick goes by.
+    let pushed = push::push(tx, &fire.jobs)?.unwrap_or_default();
     let moment = |at: Option<SystemTime>| at.map(to_micros);
     tx.statement("UPDATE duly_cron SET next = ?2, look = ?2, held = 0, last = ifnull(?3, last) WHERE name = ?1")?
         .execute(params![fire.name, moment(fire.next), moment(fire.last)])?;
