@@ -28,7 +28,6 @@ use crate::token::Role;
 struct Job {
     page: Frame,
     record: Record,
-    short: String,
     queue_path: String,
     kind_query: String,
     why: String,
@@ -117,7 +116,6 @@ pub(super) async fn show(
     let most = if whole { SHOWN_BYTES_MAX } else { SHOWN_BYTES };
     let lines = record.log.iter().map(|line| (page.moment(line.at), line.attempt, line.line.clone()));
     let view = Job {
-        short: show::short(&record.job.id.to_string()),
         queue_path: show::encode(&record.job.queue),
         kind_query: show::encode(&crate::Filter { kind: Some(record.job.kind.clone()), ..Default::default() }.to_string()),
         why,
