@@ -70,7 +70,7 @@ pub struct Bulk<'p> {
     duly: Duly,
     filter: Filter,
     what: What,
-    progress: Option<Box<dyn FnMut(&Done) + Send + 'p>>,
+    progress: Option<Box<dyn FnMut(&Done) + Send + Sync + 'p>>,
 }
 
 impl Duly {
@@ -132,7 +132,7 @@ impl Duly {
 
 impl<'p> Bulk<'p> {
     /// Tells how far it has come, after each step.
-    pub fn on_progress(mut self, progress: impl FnMut(&Done) + Send + 'p) -> Self {
+    pub fn on_progress(mut self, progress: impl FnMut(&Done) + Send + Sync + 'p) -> Self {
         self.progress = Some(Box::new(progress));
         self
     }

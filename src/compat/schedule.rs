@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::job::Fence;
 use crate::push::Due;
 use crate::store::redis::{Redis, Reply, Script, Way, call, number, slot_of, span, tag_of};
-use crate::store::{Options, Address, parse};
+use crate::store::{Address, Options, parse};
 
 /// Most ids taken in one step.
 pub const SCHEDULE_BATCH_MAX: usize = 1_000;

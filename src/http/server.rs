@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 
-use super::api::Events;
+use super::api::{Events, Operations};
 use super::json::IdempotencyKeys;
 use super::limit::Limits;
 use super::session::Sessions;
@@ -151,6 +151,7 @@ impl Server {
             limits: Limits::new(options.rate),
             keys: IdempotencyKeys::default(),
             events: Arc::default(),
+            operations: Operations::default(),
             options,
             duly,
         })
@@ -172,6 +173,8 @@ pub(crate) struct App {
     pub(crate) keys: IdempotencyKeys,
     /// What changes, for those who listen.
     pub(crate) events: Arc<Events>,
+    /// Changes to many jobs, under way or done.
+    pub(crate) operations: Operations,
 }
 
 impl App {

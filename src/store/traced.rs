@@ -8,8 +8,10 @@ use tokio::sync::mpsc;
 use tracing::Instrument;
 
 use super::{
-    Attended, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn,
-    Moved, MovedIn, Page, QueueCounts, Store, To, Verified, Wake,
+    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
+    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, Limit, LockAsk, LockPage,
+    LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store, Target, To, Verified,
+    Wake,
 };
 use crate::clock;
 use crate::error::{Error, Result};
@@ -17,6 +19,7 @@ use crate::job::{JobId, Record};
 use crate::metrics;
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
+use crate::token::Token;
 
 /// Any store, watched.
 pub(crate) struct Traced(Arc<dyn Store>);
@@ -90,6 +93,24 @@ traced! {
     repair() -> ();
     backup(to: &std::path::Path) -> ();
     scan(queue: &str, cursor: Option<&str>) -> Page;
+    put_cron(put: PutCron) -> CronPut;
+    remove_cron(name: &str) -> bool;
+    cron(name: &str) -> Option<CronRecord>;
+    crons(queue: Option<&str>, cursor: Option<&str>) -> CronPage;
+    due_crons(queue: &str, freed: &[String]) -> DueCrons;
+    fire_crons(queue: &str, fires: Vec<CronFire>) -> CronsFired;
+    remove_all(targets: Vec<Target>) -> Vec<Moved>;
+    reschedule_all(targets: Vec<Target>, due: Due) -> Vec<Moved>;
+    edit(id: JobId, edit: Edit) -> Moved;
+    note(node: NodeId, notes: Vec<Note>) -> Vec<JobId>;
+    set_limit(queue: &str, limit: Limit) -> Limit;
+    dead_groups(queue: Option<&str>) -> Vec<DeadGroup>;
+    history(ask: HistoryAsk) -> History;
+    put_token(token: &NewToken) -> bool;
+    tokens() -> Vec<Token>;
+    remove_token(name: &str) -> bool;
+    put_audit(entry: &Audit) -> ();
+    audits(before: Option<u64>, limit: usize) -> Vec<AuditRecord>;
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use crate::error::{Error, Result, Source};
 use crate::job::JobId;
 use crate::node::NodeId;
 use crate::store::redis::{Redis, Way};
-use crate::store::{Options, Address, parse};
+use crate::store::{Address, Options, parse};
 
 /// Where the token is looked for if none is given.
 pub const TOKEN_VARIABLE: &str = "DULY_ACTIONHERO_TOKEN";

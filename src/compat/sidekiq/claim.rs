@@ -76,7 +76,16 @@ async fn take(
     settle::discard(store, node, keys, fence, &strange).await;
     store.redis.swap_idle(node, &keys.queue, !full);
     let next_due = next_look(store, node, &keys.queue, next_due, taken < max, taken > 0);
-    Ok(Claimed { jobs, now: from_micros(now), more: full || more_due, next_due, next_tick: None, rank, taken_back: 0, left: false })
+    Ok(Claimed {
+        jobs,
+        now: from_micros(now),
+        more: full || more_due,
+        next_due,
+        next_tick: None,
+        rank,
+        taken_back: 0,
+        left: false,
+    })
 }
 
 async fn ask(

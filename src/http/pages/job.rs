@@ -28,7 +28,6 @@ use crate::token::Role;
 struct Job {
     page: Frame,
     record: Record,
-    short: String,
     queue_path: String,
     kind_query: String,
     why: String,
@@ -85,7 +84,10 @@ async fn find(app: &App, id: &str) -> Result<Record, Problem> {
 }
 
 fn missing(id: &str) -> Problem {
-    let detail = format!("there is no job {}: it is done and no longer kept, was removed, or was never pushed here", show::short(id));
+    let detail = format!(
+        "there is no job {}: it is done and no longer kept, was removed, or was never pushed here",
+        show::short(id)
+    );
     Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
 }
 
@@ -117,9 +119,10 @@ pub(super) async fn show(
     let most = if whole { SHOWN_BYTES_MAX } else { SHOWN_BYTES };
     let lines = record.log.iter().map(|line| (page.moment(line.at), line.attempt, line.line.clone()));
     let view = Job {
-        short: show::short(&record.job.id.to_string()),
         queue_path: show::encode(&record.job.queue),
-        kind_query: show::encode(&crate::Filter { kind: Some(record.job.kind.clone()), ..Default::default() }.to_string()),
+        kind_query: show::encode(
+            &crate::Filter { kind: Some(record.job.kind.clone()), ..Default::default() }.to_string(),
+        ),
         why,
         args: seen.then(|| pretty::pretty(&record.job.args, most)),
         args_bytes: show::bytes(record.job.args.len() as u64),
@@ -246,7 +249,9 @@ fn due(text: &str) -> Result<Due, Problem> {
     if text.is_empty() || text == "now" {
         return Ok(Due::Now);
     }
-    length(text).map(Due::After).ok_or_else(|| Problem::invalid("due", "write how long from now, such as 30s, 10m, 2h30m or 3d"))
+    length(text)
+        .map(Due::After)
+        .ok_or_else(|| Problem::invalid("due", "write how long from now, such as 30s, 10m, 2h30m or 3d"))
 }
 
 /// `90s`, `10m`, `2h30m`, `3d`.
