@@ -170,7 +170,7 @@ impl Duly {
     pub async fn pause_cron(&self, name: &str) -> Result<CronRecord> {
         self.change(name, |found, _| {
             let found = found.ok_or_else(|| none(name))?;
-            Ok((!found.paused).then(|| CronRecord { paused: true, next: None, held: false, ..found }))
+            Ok((!found.paused).then_some(CronRecord { paused: true, next: None, held: false, ..found }))
         })
         .await
     }

@@ -53,13 +53,18 @@ impl Schedule {
             let reason = format!("{} bytes long; a pattern has at most {PATTERN_BYTES_MAX}", pattern.len());
             return Err(Error::invalid("pattern", reason));
         }
-        let cron = parser().parse(pattern).map_err(|e| fault::in_pattern(pattern, &e))?;
-        let schedule = Schedule { cron, zone: zone_of(zone)? };
+        let schedule = Schedule::read(pattern, zone)?;
         // From a fixed moment: what never matches after it never matches at all, for no pattern has a year.
         match schedule.next_after(NEVER_SINCE) {
             Some(_) => Ok(schedule),
             None => Err(fault::never(pattern)),
         }
+    }
+
+    /// The same for what has been looked at before: not whether it ever matches, which takes longer than all the rest.
+    pub(crate) fn read(pattern: &str, zone: &str) -> Result<Self> {
+        let cron = parser().parse(pattern).map_err(|e| fault::in_pattern(pattern, &e))?;
+        Ok(Schedule { cron, zone: zone_of(zone)? })
     }
 
     /// All moments after this one, in their order.

@@ -30,6 +30,8 @@ pub(super) struct Lane {
     pub(super) tick_due: bool,
     /// Ticks are being fired: one batch at a time.
     pub(super) firing: bool,
+    /// How often in a row that has failed.
+    pub(super) fire_failures: u32,
     /// The last look at ticks was in vain: no other before this moment.
     pub(super) fire_not_before: Option<Instant>,
     /// Rules whose job has just ended: a tick of theirs may have waited for that.
@@ -70,6 +72,7 @@ impl Lane {
             tick_at: None,
             tick_due: false,
             firing: false,
+            fire_failures: 0,
             fire_not_before: None,
             freed: Vec::new(),
             not_before: None,

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::lane::Lane;
 use super::shift::Shift;
 use crate::clock;
-use crate::cron::{self, Overlap, rule_of_key};
+use crate::cron::{self, Overlap, Schedule, rule_of_key};
 use crate::duly::Duly;
 use crate::error::{Error, Result};
 use crate::job::{JobId, Outcome};
@@ -76,11 +76,12 @@ impl Shift {
 
     pub(super) fn ticked(&mut self, at: usize, ticked: Result<Ticked>) {
         let now = clock::tick();
-        let again_in = self.backoff(self.lanes[at].failures);
+        let again_in = self.backoff(self.lanes[at].fire_failures);
         let lane = &mut self.lanes[at];
         lane.firing = false;
         match ticked {
             Ok(ticked) => {
+                lane.fire_failures = 0;
                 let again = ticked.next_tick.map(|tick| now + tick);
                 // A claim that was under way may have been told of an earlier one.
                 lane.tick_at = [lane.tick_at, again].into_iter().flatten().min();
@@ -96,7 +97,8 @@ impl Shift {
             // A store without rules: nothing to fire, ever.
             Err(Error::Unsupported { .. }) => {}
             Err(error) => {
-                lane.tick_at = Some(now);
+                lane.fire_failures = lane.fire_failures.saturating_add(1);
+                (lane.tick_at, lane.tick_due) = (Some(now), true);
                 lane.fire_not_before = Some(now + again_in);
                 self.failed("fire_crons", &error, again_in);
             }
@@ -142,7 +144,7 @@ async fn fire(store: Arc<dyn Store>, duly: Duly, queue: &str, freed: Vec<String>
 
 fn plan(duly: &Duly, record: &CronRecord, now: std::time::SystemTime) -> Option<CronFire> {
     let rule = &record.rule;
-    let schedule = match rule.schedule() {
+    let schedule = match Schedule::read(&rule.pattern, &rule.tz) {
         Ok(schedule) => schedule,
         Err(error) => {
             tracing::error!(name = rule.name, %error, "a cron rule cannot fire");

@@ -68,7 +68,7 @@ pub struct History {
     /// Everything ever claimed, so that stale outcomes can be tried.
     claimed: Vec<(usize, Held)>,
     nodes: Vec<Node>,
-    clock: Clock,
+    pub clock: Clock,
 }
 
 pub type Difference = String;
@@ -127,7 +127,7 @@ impl History {
     }
 
     async fn step(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
-        match self.random.u32(..100) {
+        match self.random.u32(..108) {
             0..30 => self.push(store).await?,
             30..55 => self.claim(store).await?,
             55..75 => self.settle(store).await?,
@@ -138,6 +138,7 @@ impl History {
             93 => self.set_moving(store).await?,
             94..97 => self.fail_over(store).await?,
             97 => self.travel(store).await?,
+            98..106 => self.cron(store).await?,
             _ => self.rob(store).await?,
         }
         self.compare(store).await

@@ -286,7 +286,9 @@ pub(super) async fn due(store: &Redis, queue: &str, freed: &[String]) -> Result<
     for kept in reply.list()?.iter().flatten().filter_map(|text| read(text)) {
         match kept {
             Kept::Here(record) => rules.push(record),
-            Kept::Going(mark, record) => drop(arrive(store, &keys, mark, &record).await?),
+            Kept::Going(mark, record) => {
+                arrive(store, &keys, mark, &record).await?;
+            }
         }
     }
     let next_tick = until(reply.maybe_int()?, reply.now);
