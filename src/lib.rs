@@ -105,4 +105,6 @@ mod documents {
     struct Locks;
     #[doc = include_str!("../docs/guide/calls.md")]
     struct Calls;
+    #[doc = include_str!("../docs/guide/operate.md")]
+    struct Operate;
 }

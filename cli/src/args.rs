@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::output::Format;
-use crate::{call, child, demo, jobs, lock, moving, nodes, push, queues, work};
+use crate::{call, child, dead, demo, jobs, lock, moving, nodes, push, queues, stats, work};
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 ok, 1 failure, 2 wrong usage or input, 3 not found, 4 conflict or lock busy, 5 store unreachable, 6 lock lost, 124 timed out.
@@ -108,6 +108,9 @@ pub(crate) enum Verb {
     Jobs(jobs::Jobs),
     #[command(subcommand)]
     Queues(queues::Queues),
+    #[command(subcommand)]
+    Dead(dead::Dead),
+    Stats(stats::Stats),
     #[command(subcommand)]
     Nodes(nodes::Nodes),
     Lock(lock::Lock),

@@ -58,7 +58,7 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<duly::Error>() {
         Some(duly::Error::Invalid { .. }) => USAGE,
         Some(duly::Error::NotFound { .. }) => NOT_FOUND,
-        Some(duly::Error::Conflict(_) | duly::Error::LeaseLost(_)) => CONFLICT,
+        Some(duly::Error::Conflict(_) | duly::Error::LeaseLost(_) | duly::Error::Full { .. }) => CONFLICT,
         Some(duly::Error::Store { .. } | duly::Error::Unknown { .. }) => STORE,
         Some(duly::Error::Timeout { .. }) => TIMED_OUT,
         _ => FAILURE,
@@ -74,7 +74,13 @@ pub(crate) fn told(error: &anyhow::Error) -> ExitCode {
     if let Some(PassedOn(code)) = error.downcast_ref() {
         return ExitCode::from(*code);
     }
-    say(&line(error));
+    match error.downcast_ref() {
+        // The caret stands under its place only in lines of its own.
+        Some(duly::Error::Invalid { field: "filter", reason }) => reason.lines().for_each(|line| {
+            let _ = writeln!(anstream::stderr().lock(), "duly: filter: {}", safe(line));
+        }),
+        _ => say(&line(error)),
+    }
     ExitCode::from(code(error))
 }
 

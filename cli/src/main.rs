@@ -3,9 +3,11 @@
 //! It holds no rules: each verb parses, calls the door ([`duly::Duly`]) and prints.
 
 mod args;
+mod bulk;
 mod call;
 mod child;
 mod config;
+mod dead;
 mod demo;
 mod doctor;
 mod escape;
@@ -23,6 +25,7 @@ mod output;
 mod printer;
 mod push;
 mod queues;
+mod stats;
 mod store;
 mod time;
 mod wait;
@@ -90,6 +93,8 @@ async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Work(verb) => work::run(verb, setup).await,
         Verb::Jobs(verb) => jobs::run(verb, &setup).await,
         Verb::Queues(verb) => queues::run(verb, &setup).await,
+        Verb::Dead(verb) => dead::run(verb, &setup).await,
+        Verb::Stats(verb) => stats::run(verb, &setup).await,
         Verb::Nodes(verb) => nodes::run(verb, &setup).await,
         Verb::Lock(verb) => lock::run(verb, &setup).await,
         Verb::Call(verb) => call::run(verb, &setup).await,

@@ -8,6 +8,7 @@ mod claim;
 mod hall;
 mod health;
 mod hear;
+mod history;
 mod keys;
 mod link;
 mod list;
@@ -16,6 +17,7 @@ mod look;
 mod moving;
 mod names;
 mod nodes;
+mod operate;
 mod push;
 mod record;
 mod reply;
@@ -42,8 +44,9 @@ use self::reply::Reply;
 use self::script::Script;
 pub(crate) use self::url::Place;
 use super::{
-    Attended, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn,
-    Moved, MovedIn, Options, Page, QueueCounts, Store, To, Wake,
+    Attended, Beaten, Claim, Claimed, DeadGroup, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, Limit,
+    LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, Note, Options, Page, QueueCounts, Store, Target, To,
+    Wake,
 };
 use crate::clock::{Clock, Micros, from_micros};
 use crate::error::{Error, Result};
@@ -308,6 +311,34 @@ impl Store for Redis {
 
     async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved> {
         look::reschedule(self, id, due).await
+    }
+
+    async fn edit(&self, id: JobId, edit: Edit) -> Result<Moved> {
+        operate::edit(self, id, &edit).await
+    }
+
+    async fn remove_all(&self, targets: Vec<Target>) -> Result<Vec<Moved>> {
+        operate::change_all(self, "remove", &targets, None).await
+    }
+
+    async fn reschedule_all(&self, targets: Vec<Target>, due: Due) -> Result<Vec<Moved>> {
+        operate::change_all(self, "reschedule", &targets, Some(due)).await
+    }
+
+    async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
+        operate::set_limit(self, queue, limit).await
+    }
+
+    async fn note(&self, node: NodeId, notes: Vec<Note>) -> Result<Vec<JobId>> {
+        operate::note(self, node, &notes).await
+    }
+
+    async fn history(&self, ask: HistoryAsk) -> Result<History> {
+        history::history(self, &ask).await
+    }
+
+    async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
+        history::groups(self, queue).await
     }
 
     async fn counts(&self) -> Result<Vec<QueueCounts>> {

@@ -22,6 +22,9 @@ const NAMES: &[&str] = &[
     "idle",
     "ready",
     "gone",
+    "history",
+    "notes",
+    "groups",
     "queues",
     "locks",
     "line",
@@ -40,12 +43,12 @@ const GONE: &[&str] = &["gone:1", "gone:2"];
 const GUARD: &str = "
 local server, declared, one_key = redis, {}, {}
 for _, key in ipairs(KEYS) do declared[key] = true end
-for command in string.gmatch('HSET HSETNX HGET HMGET HGETALL HDEL HEXISTS HLEN HSCAN RPUSH LPUSH LLEN LRANGE LPOS LREM LTRIM '
+for command in string.gmatch('HSET HSETNX HINCRBY HGET HMGET HGETALL HDEL HEXISTS HLEN HSCAN RPUSH LPUSH LLEN LRANGE LPOS LREM LTRIM '
   .. 'ZADD ZREM ZRANGE ZREVRANGE ZCARD ZCOUNT ZSCORE ZMSCORE ZLEXCOUNT ZRANK ZREVRANK ZPOPMAX SADD SREM SCARD SISMEMBER SMISMEMBER', '%u+') do
   one_key[command] = true
 end
 local redis = {}
-function redis.call(command, ...)
+local function guard(command, ...)
   local args, first, last = { ... }, 1, 1
   if command == 'TIME' or command == 'SPUBLISH' then
     last = 0
@@ -59,7 +62,14 @@ function redis.call(command, ...)
   for at = first, last do
     if not declared[args[at]] then error('undeclared key ' .. tostring(args[at]) .. ' in ' .. command) end
   end
+end
+function redis.call(command, ...)
+  guard(command, ...)
   return server.call(command, ...)
+end
+function redis.pcall(command, ...)
+  guard(command, ...)
+  return server.pcall(command, ...)
 end
 ";
 

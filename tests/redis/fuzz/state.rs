@@ -20,6 +20,9 @@ pub struct State {
     pub held: Hash,
     pub unique: Hash,
     pub nodes: Hash,
+    pub history: Hash,
+    pub notes: Hash,
+    pub groups: Hash,
     pub due: Scores,
     pub done: Scores,
     pub dead: Scores,
@@ -70,7 +73,7 @@ end
 return all";
 
 impl State {
-    fn hashes(&mut self) -> [(&'static str, &mut Hash); 11] {
+    fn hashes(&mut self) -> [(&'static str, &mut Hash); 14] {
         [
             ("conf", &mut self.conf),
             ("job", &mut self.job),
@@ -79,6 +82,9 @@ impl State {
             ("held", &mut self.held),
             ("unique", &mut self.unique),
             ("nodes", &mut self.nodes),
+            ("history", &mut self.history),
+            ("notes", &mut self.notes),
+            ("groups", &mut self.groups),
             ("locks", &mut self.locks),
             ("places", &mut self.places),
             ("guests", &mut self.guests),
