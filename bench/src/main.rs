@@ -9,6 +9,7 @@ mod child;
 mod flood;
 mod growth;
 mod life;
+mod list;
 mod lock;
 mod lone;
 mod machine;
@@ -91,6 +92,7 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::Shrink => shrink::run(setting).await,
         Group::Lock => lock::run(setting).await,
         Group::Call => call::run(setting).await,
+        Group::List => list::run(setting).await,
         Group::RedisPush => redis::push(setting).await,
         Group::RedisDrain => redis::drain(setting).await,
         Group::RedisLife => redis::life(setting).await,
