@@ -16,7 +16,7 @@ pub(crate) fn of(error: &str) -> String {
         }
         let taken = match c {
             '"' | '\'' | '`' => quoted(rest, c, &out).inspect(|_| out.extend([c, '?', c])),
-            c if c.is_alphanumeric() || c == '_' => {
+            c if c.is_alphanumeric() => {
                 let word = word_of(rest);
                 out.push_str(&replaced(word));
                 Some(word.len())

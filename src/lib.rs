@@ -139,4 +139,6 @@ mod documents {
     struct ActionHero;
     #[doc = include_str!("../docs/guide/cron.md")]
     struct Cron;
+    #[doc = include_str!("../docs/guide/operate.md")]
+    struct Operate;
 }

@@ -10,6 +10,7 @@ mod cron;
 mod flood;
 mod growth;
 mod life;
+mod list;
 mod lock;
 mod lone;
 mod machine;
@@ -93,6 +94,7 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::Lock => lock::run(setting).await,
         Group::Call => call::run(setting).await,
         Group::Cron => cron::run(setting).await,
+        Group::List => list::run(setting).await,
         Group::RedisPush => redis::push(setting).await,
         Group::RedisDrain => redis::drain(setting).await,
         Group::RedisLife => redis::life(setting).await,

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 pub(crate) const USAGE: &str = "\
 usage: bench [NAMES] [--quick] [--plot FILE.svg] [--json] [--dir DIR]
 
-NAMES    push life peers lone growth flood reopen wake shrink lock call cron; all of them if none is named
+NAMES    push life peers lone growth flood reopen wake shrink lock call cron list; all of them if none is named
          on Redis: redis-push redis-drain redis-life redis-wake redis-late redis-memory redis-growth redis-failover
          redis-lock redis-call redis-cron sidekiq-drain; redis means all of these; redis-peers is a table of the peers alone
 --quick  a smoke run of under a minute, small and without peers: its figures say little
@@ -30,6 +30,7 @@ pub(crate) enum Group {
     Lock,
     Call,
     Cron,
+    List,
     RedisPush,
     RedisDrain,
     RedisLife,
@@ -59,6 +60,7 @@ const EMBEDDED: [Group; 12] = [
     Group::Lock,
     Group::Call,
     Group::Cron,
+    Group::List,
 ];
 
 /// What `redis` means.
@@ -92,6 +94,7 @@ impl Group {
             Group::Lock => "lock",
             Group::Call => "call",
             Group::Cron => "cron",
+            Group::List => "list",
             Group::RedisPush => "redis-push",
             Group::RedisDrain => "redis-drain",
             Group::RedisLife => "redis-life",

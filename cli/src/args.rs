@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::output::Format;
-use crate::{call, child, cron, demo, jobs, lock, moving, nodes, push, queues, work};
+use crate::{call, child, cron, dead, demo, jobs, lock, moving, nodes, push, queues, stats, work};
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 ok, 1 failure, 2 wrong usage or input, 3 not found, 4 conflict or lock busy, 5 store unreachable, 6 lock lost, 124 timed out.
@@ -111,6 +111,9 @@ pub(crate) enum Verb {
     Queues(queues::Queues),
     #[command(subcommand)]
     Cron(cron::Cron),
+    #[command(subcommand)]
+    Dead(dead::Dead),
+    Stats(stats::Stats),
     #[command(subcommand)]
     Nodes(nodes::Nodes),
     Lock(lock::Lock),

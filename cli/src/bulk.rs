@@ -1,211 +1,147 @@
-//! `duly push --bulk`: many jobs from stdin, one JSON value per line.
+//! Which jobs are meant on the command line, ids or a filter; and changes to all that a filter means: counted, asked, done.
 
-use std::io::{BufRead, IsTerminal, Read};
-use std::time::Duration;
+use clap::Args;
+use duly::{Bulk, Done, Duly, Filter, JobId};
 
-use duly::{ARGS_BYTES_MAX, Conflict, Duly, JobId, Priority, Pushed};
-use indicatif::ProgressBar;
-use serde::Deserialize;
-use serde_json::json;
-use serde_json::value::RawValue;
-
+use crate::Setup;
 use crate::exit::{self, Fail};
-use crate::output::Format;
-use crate::{Setup, store, time};
+use crate::input;
 
-/// Jobs that are pushed in one step, unless their args are large.
-const BATCH: usize = 1_000;
-const BATCH_BYTES: usize = 8 * 1024 * 1024;
-/// The longest line: args may be as large as they may, and the rest is small.
-const LINE_BYTES_MAX: usize = 2 * ARGS_BYTES_MAX;
-/// How often a batch is sent again whose answer was lost: its ids are the same, so nothing is pushed twice.
-const TRIES_MAX: usize = 5;
-
-/// One line, if no kind is given for all of them.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Line<'l> {
-    kind: String,
-    #[serde(borrow, default)]
-    args: Option<&'l RawValue>,
-    queue: Option<String>,
-    priority: Option<String>,
-    #[serde(rename = "in")]
-    after: Option<String>,
-    at: Option<String>,
-    unique: Option<String>,
-    #[serde(default)]
-    replace: bool,
-    id: Option<String>,
-    max_attempts: Option<u32>,
-    timeout: Option<String>,
-    keep: Option<String>,
-    #[serde(default)]
-    tags: Vec<String>,
-    traceparent: Option<String>,
+/// Which jobs, for verbs that change them.
+#[derive(Debug, Args)]
+pub(crate) struct Many {
+    /// Ids, as push printed them; or a filter, such as `state:dead kind:mail since:1h`
+    #[arg(value_name = "ID|FILTER")]
+    words: Vec<String>,
+    /// All jobs, without a filter
+    #[arg(long, conflicts_with = "words")]
+    all: bool,
+    /// Only count which jobs are meant
+    #[arg(long)]
+    dry_run: bool,
 }
 
-impl Line<'_> {
-    /// The job, with what the command line says for all of them where the line says nothing.
-    fn job(self, base: duly::Push) -> Result<duly::Push, String> {
-        let mut job = base.kind(self.kind).args(self.args.map_or("null", RawValue::get));
-        if let Some(queue) = self.queue {
-            job = job.queue(queue);
+/// What was meant.
+pub(crate) enum Meant {
+    Ids(Vec<JobId>),
+    Filter(Filter),
+}
+
+impl Many {
+    pub(crate) fn dry_run(&self) -> bool {
+        self.dry_run
+    }
+
+    /// Whether nothing was said.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.words.is_empty() && !self.all
+    }
+
+    pub(crate) fn words(&self) -> &[String] {
+        &self.words
+    }
+
+    /// The jobs that are meant; nothing said is a mistake.
+    pub(crate) fn meant(&self) -> anyhow::Result<Meant> {
+        if self.all {
+            return Ok(Meant::Filter(Filter::all()));
         }
-        if let Some(priority) = self.priority {
-            job = job.priority(priority.parse::<Priority>().map_err(|e| e.to_string())?);
+        if self.words.is_empty() {
+            return Err(Fail::new(
+                exit::USAGE,
+                "which jobs? name ids, or write a filter such as state:dead, or say --all",
+            ));
         }
-        let duration = |text: &str| duly::store::duration(text).map_err(|e| e.to_string());
-        if let Some(after) = self.after {
-            job = job.after(duration(&after)?);
+        let ids: Result<Vec<JobId>, _> = self.words.iter().map(|word| word.parse()).collect();
+        match ids {
+            Ok(ids) => Ok(Meant::Ids(ids)),
+            Err(_) => Ok(Meant::Filter(filter_of(&self.words)?)),
         }
-        if let Some(at) = self.at {
-            job = job.at(time::parse_moment(&at)?);
-        }
-        if let Some(key) = self.unique {
-            job = job.unique(key);
-        }
-        if self.replace {
-            job = job.on_conflict(Conflict::Replace);
-        }
-        if let Some(id) = self.id {
-            job = job.id(id.parse::<JobId>().map_err(|e| e.to_string())?);
-        }
-        if let Some(attempts) = self.max_attempts {
-            job = job.max_attempts(attempts);
-        }
-        if let Some(timeout) = self.timeout {
-            job = job.timeout(duration(&timeout)?);
-        }
-        if let Some(keep) = self.keep {
-            job = job.keep(duration(&keep)?);
-        }
-        if let Some(traceparent) = self.traceparent {
-            job = job.traceparent(traceparent);
-        }
-        Ok(job.tags(self.tags))
     }
 }
 
-/// What has become of the lines so far.
-#[derive(Default)]
-struct Sum {
-    pushed: u64,
-    existing: u64,
-}
-
-/// Pushes what comes on stdin; `base` says what the command line says of every job, `of_one_kind` that a line is its args alone.
-pub(crate) async fn run(base: impl Fn() -> duly::Push, of_one_kind: bool, setup: &Setup) -> anyhow::Result<()> {
-    let duly = store::open_or_make(setup).await?;
-    let bar = match std::io::stderr().is_terminal() && !setup.out.is_quiet() {
-        true => ProgressBar::new_spinner().with_message("jobs pushed"),
-        false => ProgressBar::hidden(),
+/// A filter from the words of a command line: the shell has taken quotes away that the filter needs.
+pub(crate) fn filter_of(words: &[String]) -> anyhow::Result<Filter> {
+    let text = match words {
+        [one] => one.clone(),
+        many => many.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
     };
-    bar.enable_steady_tick(Duration::from_millis(200));
-    let mut bulk = Bulk { duly, base, of_one_kind, sum: Sum::default(), setup };
-    let (mut line_no, mut input) = (0, std::io::stdin().lock());
-    let (mut batch, mut bytes) = (Vec::new(), 0);
-    loop {
-        line_no += 1;
-        let Some(text) = next_line(&mut input).map_err(|why| bulk.refused(line_no, &why))? else {
-            break;
-        };
-        if text.trim().is_empty() {
-            continue;
-        }
-        bytes += text.len();
-        batch.push(Read { line_no, text, id: JobId::fresh() });
-        if batch.len() == BATCH || bytes >= BATCH_BYTES {
-            bulk.send(&std::mem::take(&mut batch)).await?;
-            bytes = 0;
-            bar.set_position(bulk.sum.pushed + bulk.sum.existing);
-        }
+    Ok(text.parse()?)
+}
+
+fn quoted(word: &str) -> String {
+    if !word.contains(char::is_whitespace) || word.contains('"') {
+        return word.to_owned();
     }
-    bulk.send(&batch).await?;
-    let sum = bulk.sum;
-    bar.finish_and_clear();
-    match setup.out.format {
-        Format::Json => setup.out.json(&json!({"pushed": sum.pushed, "existing": sum.existing})),
-        _ => {
-            setup.out.say(&format!("{} jobs pushed, {} were there already", sum.pushed, sum.existing));
-            Ok(())
-        }
+    match word.split_once(':').filter(|(name, _)| !name.contains(char::is_whitespace)) {
+        Some((name, value)) => format!("{name}:\"{value}\""),
+        None => format!("\"{word}\""),
     }
 }
 
-fn next_line(input: &mut impl BufRead) -> Result<Option<String>, String> {
-    let mut line = Vec::new();
-    let read = input.take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line);
-    match read.map_err(|why| format!("stdin cannot be read: {why}"))? {
-        0 => Ok(None),
-        n if n > LINE_BYTES_MAX => Err(format!("longer than {LINE_BYTES_MAX} bytes")),
-        _ => String::from_utf8(line).map(Some).map_err(|_| "is not UTF-8 text".to_owned()),
-    }
-}
-
-/// A line that was read, with the id of its job unless it names one: sent again, it is the same job.
-struct Read {
-    line_no: u64,
-    text: String,
-    id: JobId,
-}
-
-/// Where the lines go.
-struct Bulk<'s, B> {
-    duly: Duly,
-    base: B,
-    of_one_kind: bool,
-    sum: Sum,
-    setup: &'s Setup,
-}
-
-impl<B: Fn() -> duly::Push> Bulk<'_, B> {
-    fn job(&self, read: &Read) -> Result<duly::Push, String> {
-        let base = (self.base)().id(read.id);
-        if self.of_one_kind {
-            return Ok(base.args(read.text.trim()));
+/// Counts, asks, changes, and says what was done. `verb` is what is asked (`Remove`), `done` what has been (`removed`).
+pub(crate) async fn change(setup: &Setup, bulk: Bulk<'_>, verb: &str, done: &str, dry_run: bool) -> anyhow::Result<()> {
+    let counted = bulk.dry_run().await?;
+    let more = if counted.whole { "" } else { " or more" };
+    if dry_run {
+        if setup.out.is_json() {
+            return setup.out.json(&counted);
         }
-        serde_json::from_str::<Line<'_>>(&read.text).map_err(|why| why.to_string())?.job(base)
+        return setup.out.line(&format!("{}{more} jobs would be {done}", counted.matching));
     }
+    let question = format!("{verb} {}{more} jobs?", counted.matching);
+    if counted.matching > 0 && !setup.yes && !input::confirmed(&question)? {
+        return Err(Fail::new(exit::FAILURE, format!("nothing was {done}")));
+    }
+    let out = setup.out;
+    let told =
+        bulk.on_progress(move |so_far| out.say_to_people(&format!("{done} so far: {}", so_far.done))).run().await?;
+    tell(setup, &told, done)
+}
 
-    async fn send(&mut self, batch: &[Read]) -> anyhow::Result<()> {
-        let mut tries = 0;
-        let pushed = loop {
-            let mut jobs = Vec::with_capacity(batch.len());
-            for read in batch {
-                jobs.push(self.job(read).map_err(|why| self.refused(read.line_no, &why))?);
-            }
-            match self.duly.push_all(jobs).await {
-                Err(duly::Error::Unknown { .. }) if tries < TRIES_MAX => tries += 1,
-                answer => break answer.map_err(|error| self.failed(error, batch))?,
-            }
-        };
-        for one in &pushed {
-            // After a lost answer what we have pushed ourselves is there already.
-            let existing = tries == 0 && matches!(one, Pushed::Existing(_));
-            *if existing { &mut self.sum.existing } else { &mut self.sum.pushed } += 1;
-            if self.setup.out.format == Format::Ndjson {
-                let word = if existing { "existing" } else { "new" };
-                self.setup.out.json(&json!({"id": one.id(), "pushed": word}))?;
-            }
+fn tell(setup: &Setup, told: &Done, done: &str) -> anyhow::Result<()> {
+    let left = told.running + told.moving + told.existing + told.changed + told.failed;
+    if setup.out.is_json() {
+        setup.out.json(told)?;
+    } else {
+        setup.out.line(&format!("{} jobs {done}", told.done))?;
+        let reasons = [
+            (told.running, "were running"),
+            (told.moving, "are on their way to another store"),
+            (told.existing, "have a unique key that another job has now"),
+            (told.changed, "had moved on when their turn came"),
+            (told.failed, "failed"),
+        ];
+        for (count, why) in reasons.into_iter().filter(|(count, _)| *count > 0) {
+            setup.out.say(&format!("{count} left alone: {why}"));
         }
-        Ok(())
+        told.errors.iter().for_each(|(id, why)| setup.out.say(&format!("job {id}: {}", crate::escape::safe(why))));
     }
-
-    fn before(&self) -> u64 {
-        self.sum.pushed + self.sum.existing
+    if told.more {
+        setup.out.say("there may be more: run it again");
     }
-
-    fn refused(&self, line: u64, why: &str) -> anyhow::Error {
-        let before = self.before();
-        Fail::new(exit::USAGE, format!("line {line}: {why}; the {before} jobs before its batch were pushed"))
+    // Those that could not be changed are told of; what had moved on is no failure.
+    match left - told.changed {
+        0 => Ok(()),
+        left => Err(Fail::new(exit::CONFLICT, format!("{left} jobs could not be {done}"))),
     }
+}
 
-    fn failed(&self, error: duly::Error, batch: &[Read]) -> anyhow::Error {
-        let (first, last) = batch.first().zip(batch.last()).map_or((0, 0), |(a, b)| (a.line_no, b.line_no));
-        let (before, error) = (self.before(), anyhow::Error::from(error));
-        let words =
-            format!("lines {first} to {last}: {}; the {before} jobs before them were pushed", exit::line(&error));
-        Fail::new(exit::code(&error), words)
+/// Opens nothing, holds nothing: for verbs whose jobs are named by a filter.
+pub(crate) fn retry(duly: &Duly, filter: Filter) -> Bulk<'static> {
+    duly.reschedule_all(filter, duly::Due::Now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_that_the_shell_took_are_given_back() {
+        let words = ["state:dead", "error:timed out", "two words"].map(str::to_owned);
+        let filter = filter_of(&words).expect("a filter");
+        assert_eq!(filter.to_string(), r#"state:dead error:"timed out" "two words""#);
+        let one = filter_of(&["state:dead kind:mail".to_owned()]).expect("a filter");
+        assert_eq!(one.to_string(), "state:dead kind:mail");
     }
 }

@@ -58,7 +58,7 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<duly::Error>() {
         Some(duly::Error::Invalid { .. } | duly::Error::Unsupported { .. }) => USAGE,
         Some(duly::Error::NotFound { .. }) => NOT_FOUND,
-        Some(duly::Error::Conflict(_) | duly::Error::LeaseLost(_)) => CONFLICT,
+        Some(duly::Error::Conflict(_) | duly::Error::LeaseLost(_) | duly::Error::Full { .. }) => CONFLICT,
         Some(duly::Error::Store { .. } | duly::Error::Unknown { .. }) => STORE,
         Some(duly::Error::Timeout { .. }) => TIMED_OUT,
         _ => FAILURE,

@@ -9,6 +9,7 @@ mod call;
 mod child;
 mod config;
 mod cron;
+mod dead;
 mod demo;
 mod doctor;
 mod escape;
@@ -21,6 +22,7 @@ mod lock;
 mod logs;
 mod manual;
 mod moving;
+mod ndjson;
 mod nodes;
 mod notify;
 mod output;
@@ -29,6 +31,7 @@ mod push;
 mod queues;
 mod serve;
 mod sql;
+mod stats;
 mod store;
 mod time;
 mod token;
@@ -116,6 +119,8 @@ async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Jobs(verb) => jobs::run(verb, &setup).await,
         Verb::Queues(verb) => queues::run(verb, &setup).await,
         Verb::Cron(verb) => cron::run(verb, &setup).await,
+        Verb::Dead(verb) => dead::run(verb, &setup).await,
+        Verb::Stats(verb) => stats::run(verb, &setup).await,
         Verb::Nodes(verb) => nodes::run(verb, &setup).await,
         Verb::Lock(verb) => lock::run(verb, &setup).await,
         Verb::Call(verb) => call::run(verb, &setup).await,

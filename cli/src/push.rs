@@ -111,7 +111,7 @@ struct Told {
 pub(crate) async fn run(verb: Push, setup: &Setup) -> anyhow::Result<()> {
     if verb.bulk {
         let kind = verb.kind.clone().unwrap_or_default();
-        return crate::bulk::run(|| verb.job(kind.clone(), "null".to_owned()), verb.kind.is_some(), setup).await;
+        return crate::ndjson::run(|| verb.job(kind.clone(), "null".to_owned()), verb.kind.is_some(), setup).await;
     }
     let (kind, args) = verb.what()?;
     let duly = store::open_or_make(setup).await?;

@@ -53,7 +53,7 @@ pub struct Filter {
     pub limit: usize,
     /// Go on after this page.
     pub cursor: Option<String>,
-    /// With their failures, which cost a look for each job that has any.
+    /// With their failures, progress, log and result, which cost a look for each job that has any.
     pub failures: bool,
 }
 

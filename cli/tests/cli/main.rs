@@ -9,6 +9,7 @@ mod documents;
 mod lock;
 mod moving;
 mod nodes;
+mod operate;
 mod output;
 mod push;
 mod settings;

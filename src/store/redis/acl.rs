@@ -31,6 +31,7 @@ const COMMANDS: &[&str] = &[
     "hgetall",
     "hdel",
     "hexists",
+    "hincrby",
     "hlen",
     "hscan",
     "hkeys",
@@ -95,7 +96,7 @@ mod tests {
         }
         let by_connections = [
             "multi", "exec", "auth", "hello", "ping", "select", "wait", "role", "info", "asking", "evalsha", "get",
-            "setnx", "smembers", "zscan", "sscan",
+            "setnx", "smembers", "zscan", "sscan", "hincrby",
         ];
         for command in COMMANDS.iter().filter(|c| !c.contains('|') && !c.contains("subscribe")) {
             assert!(used.contains(*command) || by_connections.contains(command), "{command} is allowed and not used");

@@ -4,7 +4,7 @@
 //! Nothing but this file spells a key.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 
 use crate::node::NodeId;
 
@@ -19,7 +19,8 @@ pub(crate) struct QueueKeys {
     pub(crate) slot: u16,
     /// Hash: `paused`; `moving` (who moves it, who began, where to); the `note:` of each move into it; the last `fence`;
     /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; the next `tick` of a cron rule; `sealed`, which a
-    /// push writes that waits for replicas; and how many jobs each node holds.
+    /// push writes that waits for replicas; how many `bytes` of args are unfinished, `limit_jobs` and `limit_bytes`; up to
+    /// which minute the history is `swept`; and how many jobs each node holds.
     pub(crate) conf: String,
     /// Hash: id to record, written once.
     pub(crate) job: String,
@@ -54,8 +55,16 @@ pub(crate) struct QueueKeys {
     pub(crate) nodes: String,
     /// Sorted set: nodes with nothing to do, by their last look.
     pub(crate) idle: String,
+    /// Hash: minute and place in a tally to how often.
+    pub(crate) history: String,
+    /// Hash: id and a letter to what its attempts have said, and what it gave.
+    pub(crate) notes: String,
+    /// Hash: group to how many dead jobs are in it, since when, and what it is.
+    pub(crate) groups: String,
     /// Channels, one per node: wakes.
     pub(crate) channel: String,
+    /// When a script last said that the queue has no limit, on the clock that never steps. Not a key either.
+    pub(crate) unlimited: AtomicI64,
     /// Whether the last push of this process has found an idle node. Not a key, but known by queue as they are.
     pub(crate) idlers: AtomicBool,
 }
@@ -84,7 +93,11 @@ impl QueueKeys {
             since: key("since"),
             nodes: key("nodes"),
             idle: key("idle"),
+            history: key("history"),
+            notes: key("notes"),
+            groups: key("groups"),
             channel: key("wake:"),
+            unlimited: AtomicI64::new(i64::MIN),
             idlers: AtomicBool::new(false),
         }
     }

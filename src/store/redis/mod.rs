@@ -10,6 +10,7 @@ mod cron;
 mod hall;
 mod health;
 mod hear;
+mod history;
 mod keys;
 mod link;
 mod list;
@@ -19,6 +20,7 @@ mod mend;
 mod moving;
 mod names;
 mod nodes;
+mod operate;
 mod push;
 mod raw;
 mod record;
@@ -53,9 +55,7 @@ pub(crate) use self::reply::{Reply, number};
 pub(crate) use self::script::{Script, sha1};
 pub(crate) use self::url::Place;
 use super::{
-    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
-    DueCrons, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn,
-    NewToken, Options, Page, PutCron, QueueCounts, Store, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired, DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, Limit, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Options, Page, PutCron, QueueCounts, Store, Target, To, Wake,
 };
 use crate::clock::{Clock, Micros, from_micros};
 use crate::error::{Error, Result};
@@ -324,6 +324,34 @@ impl Store for Redis {
 
     async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved> {
         look::reschedule(self, id, due).await
+    }
+
+    async fn edit(&self, id: JobId, edit: Edit) -> Result<Moved> {
+        operate::edit(self, id, &edit).await
+    }
+
+    async fn remove_all(&self, targets: Vec<Target>) -> Result<Vec<Moved>> {
+        operate::change_all(self, "remove", &targets, None).await
+    }
+
+    async fn reschedule_all(&self, targets: Vec<Target>, due: Due) -> Result<Vec<Moved>> {
+        operate::change_all(self, "reschedule", &targets, Some(due)).await
+    }
+
+    async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
+        operate::set_limit(self, queue, limit).await
+    }
+
+    async fn note(&self, node: NodeId, notes: Vec<Note>) -> Result<Vec<JobId>> {
+        operate::note(self, node, &notes).await
+    }
+
+    async fn history(&self, ask: HistoryAsk) -> Result<History> {
+        history::history(self, &ask).await
+    }
+
+    async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
+        history::groups(self, queue).await
     }
 
     async fn counts(&self) -> Result<Vec<QueueCounts>> {

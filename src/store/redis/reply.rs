@@ -5,6 +5,7 @@ use redis::Value;
 use crate::clock::Micros;
 use crate::error::{Error, Result};
 use crate::job::JobId;
+use crate::store::Limit;
 
 /// The values of one answer, first to last.
 pub(crate) struct Reply {
@@ -30,6 +31,26 @@ impl Reply {
 
     fn next(&mut self) -> Result<Value> {
         self.values.next().ok_or_else(|| strange(self.op))
+    }
+
+    /// Whether a queue is too full: then a push answers nothing else.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self.values.as_slice().first(), Some(Value::BulkString(word)) if word == b"full")
+    }
+
+    /// The limit of a queue that is too full, if that is what is answered.
+    pub(super) fn full(&mut self) -> Result<Option<Limit>> {
+        if !self.is_full() {
+            return Ok(None);
+        }
+        self.next()?;
+        self.limit().map(Some)
+    }
+
+    /// A limit: two numbers, or nothing.
+    pub(super) fn limit(&mut self) -> Result<Limit> {
+        let mut number = || self.maybe_int().map(|number| number.and_then(|number| u64::try_from(number).ok()));
+        Ok(Limit { jobs: number()?, bytes: number()? })
     }
 
     /// The last value, if it is a number.

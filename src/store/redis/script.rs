@@ -28,6 +28,14 @@ const PARTS: &[(&str, &str)] = &[
     ("take", include_str!("lua/part/take.lua")),
     ("hold", include_str!("lua/part/hold.lua")),
     ("holds", include_str!("lua/part/holds.lua")),
+    ("add", include_str!("lua/part/add.lua")),
+    ("tally", include_str!("lua/part/tally.lua")),
+    ("counted", include_str!("lua/part/counted.lua")),
+    ("notes", include_str!("lua/part/notes.lua")),
+    ("group", include_str!("lua/part/group.lua")),
+    ("limit", include_str!("lua/part/limit.lua")),
+    ("past", include_str!("lua/part/past.lua")),
+    ("replace", include_str!("lua/part/replace.lua")),
     ("others", include_str!("lua/part/others.lua")),
     ("crash", include_str!("lua/part/crash.lua")),
     ("dismiss", include_str!("lua/part/dismiss.lua")),
@@ -55,6 +63,11 @@ macro_rules! scripts {
 
 scripts! {
     REGISTER "register"
+    NOTE "note"
+    EDIT "edit"
+    LIMIT "limit"
+    HISTORY "history"
+    GROUPS "groups"
     PUSH "push"
     PUSH_CHECKED "push_checked"
     CLAIM "claim"
@@ -159,7 +172,11 @@ mod tests {
 
     #[test]
     fn scripts_look_as_far_as_the_contract_says() {
+        use crate::store::{GROUPS_MAX, HISTORY_MINUTES_MAX, LOG_LINES_MAX, TALLY};
         use crate::store::{LINE_LOOK_MAX, LOCK_SLOTS_MAX};
+        assert!(part("notes", &[]).contains(&format!("local LINES = {LOG_LINES_MAX}\n")));
+        assert!(part("group", &[]).contains(&format!("local GROUPS = {GROUPS_MAX}\n")));
+        assert!(part("past", &[]).contains(&format!("local DAY, PLACES, STEP = {HISTORY_MINUTES_MAX}, {TALLY}, 10\n")));
         assert!(part("line", &[]).contains(&format!("local LOOK = {LINE_LOOK_MAX}\n")));
         assert!(part("stand", &[]).contains(&format!("local SLOTS = {LOCK_SLOTS_MAX}\n")));
     }

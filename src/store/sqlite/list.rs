@@ -304,6 +304,32 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// How SQLite would go about it.
+    fn plan(sql: &str) -> String {
+        let conn = crate::store::sqlite::file::connect_in_memory().expect("opens");
+        let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("is SQL");
+        let places = explain.parameter_count();
+        let nothing = rusqlite::params_from_iter((0..places).map(|_| 0));
+        let steps = explain.query_map(nothing, |row| row.get::<_, String>(3)).expect("explains");
+        steps.collect::<rusqlite::Result<Vec<_>>>().expect("explains").join("; ")
+    }
+
+    #[test]
+    fn no_lane_is_sorted_or_gone_through() {
+        let words = "AND p.state = 4 AND p.word = ?7";
+        let lanes = [
+            lane_sql("duly_ready p", "p.priority, p.seq", "", ">"),
+            lane_sql("duly_scheduled p", "p.due, p.no", "", ">"),
+            lane_sql("duly_find p", "p.at, p.no", words, ">"),
+            lane_sql("duly_find p", "p.at, p.no", words, "<"),
+            lane_sql("duly_ended p", "p.ended, p.no", "AND p.state = 3", "<"),
+        ];
+        for sql in lanes {
+            let plan = plan(&sql);
+            assert!(!plan.contains("TEMP B-TREE") && !plan.contains("SCAN"), "{plan}\n{sql}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_cursor_parses_or_is_refused(text in ".*") {

@@ -22,6 +22,9 @@ const NAMES: &[&str] = &[
     "idle",
     "ready",
     "gone",
+    "history",
+    "notes",
+    "groups",
     "queues",
     "locks",
     "line",
@@ -42,7 +45,7 @@ const GONE: &[&str] = &["gone:1", "gone:2"];
 const GUARD: &str = "
 local server, declared, one_key = redis, {}, {}
 for _, key in ipairs(KEYS) do declared[key] = true end
-for command in string.gmatch('HSET HSETNX HGET HMGET HGETALL HDEL HEXISTS HLEN HSCAN HKEYS HVALS RPUSH LPUSH LLEN LRANGE LPOS LREM LTRIM '
+for command in string.gmatch('HSET HSETNX HINCRBY HGET HMGET HGETALL HDEL HEXISTS HLEN HSCAN HKEYS HVALS RPUSH LPUSH LLEN LRANGE LPOS LREM LTRIM '
   .. 'ZADD ZREM ZRANGE ZREVRANGE ZCARD ZCOUNT ZSCORE ZMSCORE ZLEXCOUNT ZRANK ZREVRANK ZPOPMAX SADD SREM SCARD SISMEMBER SMISMEMBER '
   .. 'TYPE LINDEX RPOP INCRBY EXPIRE ZREMRANGEBYSCORE ZREMRANGEBYRANK', '%u+') do
   one_key[command] = true
@@ -70,6 +73,10 @@ end
 function redis.pcall(...)
   check(...)
   return server.pcall(...)
+end
+function redis.pcall(command, ...)
+  guard(command, ...)
+  return server.pcall(command, ...)
 end
 ";
 

@@ -21,6 +21,9 @@ pub struct State {
     pub unique: Hash,
     pub nodes: Hash,
     pub cron: Hash,
+    pub history: Hash,
+    pub notes: Hash,
+    pub groups: Hash,
     pub due: Scores,
     pub done: Scores,
     pub dead: Scores,
@@ -73,7 +76,7 @@ end
 return all";
 
 impl State {
-    fn hashes(&mut self) -> [(&'static str, &mut Hash); 12] {
+    fn hashes(&mut self) -> [(&'static str, &mut Hash); 15] {
         [
             ("conf", &mut self.conf),
             ("job", &mut self.job),
@@ -83,6 +86,9 @@ impl State {
             ("unique", &mut self.unique),
             ("nodes", &mut self.nodes),
             ("cron", &mut self.cron),
+            ("history", &mut self.history),
+            ("notes", &mut self.notes),
+            ("groups", &mut self.groups),
             ("locks", &mut self.locks),
             ("places", &mut self.places),
             ("guests", &mut self.guests),
