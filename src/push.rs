@@ -133,12 +133,7 @@ impl Push {
     /// A job of this kind with args as JSON text. Text that is not JSON is refused at the push.
     #[must_use]
     pub fn new(kind: impl Into<String>, args: impl Into<String>) -> Self {
-        let args: String = args.into();
-        let checked = match serde_json::from_str::<serde::de::IgnoredAny>(&args) {
-            Ok(_) => Ok(args),
-            Err(why) => Err(format!("not JSON: {why}")),
-        };
-        Push::with_args(kind.into(), checked)
+        Push::with_args(kind.into(), as_json(args.into()))
     }
 
     /// A job of this kind with args that are known to be JSON, or the reason why there are none.
@@ -168,10 +163,10 @@ impl Push {
         self
     }
 
-    /// With these args instead, as JSON text.
+    /// With these args instead, as JSON text. Text that is not JSON is refused at the push.
     #[must_use]
     pub fn args(mut self, args: impl Into<String>) -> Self {
-        self.args = Ok(args.into());
+        self.args = as_json(args.into());
         self
     }
 
@@ -331,6 +326,14 @@ fn args_fit(args: &str) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Args as they are, if they are JSON; else why they are not.
+fn as_json(args: String) -> Result<String, String> {
+    match serde_json::from_str::<serde::de::IgnoredAny>(&args) {
+        Ok(_) => Ok(args),
+        Err(why) => Err(format!("not JSON: {why}")),
+    }
 }
 
 /// Names of queues, kinds and tags: letters, digits and `_ . : / -`, at most 128 of them.

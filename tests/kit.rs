@@ -297,3 +297,46 @@ fn the_reference_has_every_metric_and_every_error() {
         assert!(errors.contains(&format!("`{code}`")), "docs/reference/errors.md lacks `{code}`");
     }
 }
+
+/// The words of a text that begin like this.
+fn words<'t>(text: &'t str, begin: &str) -> Vec<&'t str> {
+    let is_part = |c: char| c.is_ascii_uppercase() || c == '_';
+    text.match_indices(begin).map(|(at, _)| text[at..].split(|c| !is_part(c)).next().unwrap_or_default()).collect()
+}
+
+#[test]
+fn the_reference_has_every_setting() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let read = |name: &str| std::fs::read_to_string(format!("{root}/{name}")).expect("text");
+    let (reference, open, config) =
+        (read("docs/reference/config.md"), read("src/store/open.rs"), read("cli/src/config.rs"));
+    let known = open
+        .split_once("let known = \"")
+        .expect("a list")
+        .1
+        .split('"')
+        .next()
+        .expect("ends")
+        .replace("; on servers", ",");
+    let fields = config.lines().filter_map(|line| line.trim().strip_prefix("pub(crate) ")?.split_once(": "));
+    let names: Vec<String> =
+        known.split(", ").chain(fields.map(|(name, _)| name)).map(|name| format!("`{name}`")).collect();
+    assert!(names.len() > 15, "{names:?}");
+    for name in names {
+        assert!(reference.contains(&name), "docs/reference/config.md lacks {name}");
+    }
+    let mut open = vec![std::path::PathBuf::from(format!("{root}/cli/src"))];
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(std::fs::read_dir(path).expect("readable").map(|entry| entry.expect("readable").path()));
+            continue;
+        }
+        for name in words(&std::fs::read_to_string(&path).expect("text"), "DULY_") {
+            assert!(
+                reference.contains(&format!("`{name}`")),
+                "docs/reference/config.md lacks {name} of {}",
+                path.display()
+            );
+        }
+    }
+}

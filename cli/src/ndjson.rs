@@ -114,7 +114,7 @@ pub(crate) async fn run(base: impl Fn() -> duly::Push, of_one_kind: bool, setup:
             continue;
         }
         bytes += text.len();
-        batch.push(Read { line_no, text, id: JobId::fresh() });
+        batch.push(Taken { line_no, text, id: JobId::fresh() });
         if batch.len() == BATCH || bytes >= BATCH_BYTES {
             bulk.send(&std::mem::take(&mut batch)).await?;
             bytes = 0;
@@ -135,7 +135,7 @@ pub(crate) async fn run(base: impl Fn() -> duly::Push, of_one_kind: bool, setup:
 
 fn next_line(input: &mut impl BufRead) -> Result<Option<String>, String> {
     let mut line = Vec::new();
-    let read = input.take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line);
+    let read = input.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line);
     match read.map_err(|why| format!("stdin cannot be read: {why}"))? {
         0 => Ok(None),
         n if n > LINE_BYTES_MAX => Err(format!("longer than {LINE_BYTES_MAX} bytes")),
@@ -144,7 +144,7 @@ fn next_line(input: &mut impl BufRead) -> Result<Option<String>, String> {
 }
 
 /// A line that was read, with the id of its job unless it names one: sent again, it is the same job.
-struct Read {
+struct Taken {
     line_no: u64,
     text: String,
     id: JobId,
@@ -160,7 +160,7 @@ struct Bulk<'s, B> {
 }
 
 impl<B: Fn() -> duly::Push> Bulk<'_, B> {
-    fn job(&self, read: &Read) -> Result<duly::Push, String> {
+    fn job(&self, read: &Taken) -> Result<duly::Push, String> {
         let base = (self.base)().id(read.id);
         if self.of_one_kind {
             return Ok(base.args(read.text.trim()));
@@ -168,7 +168,7 @@ impl<B: Fn() -> duly::Push> Bulk<'_, B> {
         serde_json::from_str::<Line<'_>>(&read.text).map_err(|why| why.to_string())?.job(base)
     }
 
-    async fn send(&mut self, batch: &[Read]) -> anyhow::Result<()> {
+    async fn send(&mut self, batch: &[Taken]) -> anyhow::Result<()> {
         let mut tries = 0;
         let pushed = loop {
             let mut jobs = Vec::with_capacity(batch.len());
@@ -201,7 +201,7 @@ impl<B: Fn() -> duly::Push> Bulk<'_, B> {
         Fail::new(exit::USAGE, format!("line {line}: {why}; the {before} jobs before its batch were pushed"))
     }
 
-    fn failed(&self, error: duly::Error, batch: &[Read]) -> anyhow::Error {
+    fn failed(&self, error: duly::Error, batch: &[Taken]) -> anyhow::Error {
         let (first, last) = batch.first().zip(batch.last()).map_or((0, 0), |(a, b)| (a.line_no, b.line_no));
         let (before, error) = (self.before(), anyhow::Error::from(error));
         let words =

@@ -48,7 +48,7 @@ pub(crate) async fn run(duly: &Duly, watch: Watch, out: &Out) -> anyhow::Result<
             }
             *last = now;
         }
-        ended.iter().for_each(|id| drop(followed.remove(id)));
+        followed.retain(|id, _| !ended.contains(id));
         pause = if changed { LOOK_MIN } else { (pause * 3 / 2).min(LOOK_MAX) };
         if !followed.is_empty() {
             tokio::time::sleep(pause).await;

@@ -17,13 +17,12 @@ fn drawn(top: &Top, width: u16, height: u16) -> String {
 
 async fn seen() -> (Duly, Top) {
     let duly = Duly::open(":memory:").await.expect("opens");
-    duly.push_all([Push::new("mail", "1"), Push::new("mail", "1").queue("slow\u{1b}").queue("slow")])
-        .await
-        .expect("pushes");
+    duly.push_all([Push::new("mail", "1"), Push::new("mail", "1").queue("slow")]).await.expect("pushes");
     duly.push(Push::new("bad", "1").queue("b")).await.expect("pushes");
     duly.worker().queue("b", 1).on_kind("bad", async |_: Ctx| Outcome::bury("no")).drain().await.expect("drains");
     duly.pause("slow").await.expect("pauses");
-    let mut top = Top { dead: true, ..Top::default() };
+    let mut top = Top::default();
+    top.dead = true;
     top.see(look(&duly, true).await.expect("looks"), SystemTime::UNIX_EPOCH);
     (duly, top)
 }
@@ -72,8 +71,9 @@ async fn keys_do_what_the_help_says() {
 #[test]
 fn nothing_to_show_and_no_room_are_no_reason_to_panic() {
     let mut top = Top::default();
-    for (width, height) in [(0, 0), (1, 1), (3, 2), (500, 100)] {
-        drawn(&Top { help: true, said: "\u{1b}[31m".repeat(50), ..Top::default() }, width, height);
+    (top.help, top.said) = (true, "\u{1b}[31m".repeat(50));
+    for (width, height) in [(1, 1), (3, 2), (30, 5), (500, 100)] {
+        drawn(&top, width, height);
     }
     let keys = [Key::Up, Key::Down, Key::Tab, Key::Enter, Key::Esc, Key::Backspace];
     for key in keys.into_iter().chain("prctjkd?x".chars().map(Key::Char)) {

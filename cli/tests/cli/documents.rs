@@ -109,3 +109,25 @@ fn the_reference_names_every_verb_and_option() {
         }
     }
 }
+
+/// The verbs that a help text lists.
+fn listed(help: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|line| !line.starts_with("Commands:")).skip(1);
+    let verbs = lines.take_while(|line| !line.trim().is_empty()).filter_map(|line| line.strip_prefix("  "));
+    let names = verbs.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
+#[test]
+fn the_reference_leaves_no_verb_out() {
+    let bed = Bed::new();
+    let reference = document("docs/reference/command-line.md");
+    let verbs = listed(&bed.run(&["--help"]).ok().out);
+    assert!(verbs.len() > 12, "{verbs:?}");
+    for verb in verbs {
+        assert!(reference.contains(&format!("duly {verb}")), "duly {verb} is not in the reference");
+        for inner in listed(&bed.run(&[&verb, "--help"]).ok().out) {
+            assert!(reference.contains(&format!("duly {verb} {inner}")), "duly {verb} {inner} is not in the reference");
+        }
+    }
+}

@@ -74,10 +74,6 @@ function redis.pcall(...)
   check(...)
   return server.pcall(...)
 end
-function redis.pcall(command, ...)
-  guard(command, ...)
-  return server.pcall(command, ...)
-end
 ";
 
 /// A script, whole and guarded.
