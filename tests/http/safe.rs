@@ -57,6 +57,17 @@ async fn nothing_but_health_and_the_way_in_is_had_without_a_token() {
 }
 
 #[tokio::test]
+async fn what_a_proxy_on_this_machine_passes_on_is_not_from_this_machine() {
+    let site = Site::in_memory().await;
+    assert_eq!(site.get("/api/v1/stats").await.status, 200);
+    for header in ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"] {
+        is_refused(&site.send("GET", "/api/v1/stats", &[(header, "127.0.0.1")], b"").await, 401, "unauthorized");
+    }
+    let public = Site::with(|server| server.public_url("https://jobs.example.com/duly")).await;
+    is_refused(&public.get("/api/v1/stats").await, 401, "unauthorized");
+}
+
+#[tokio::test]
 async fn a_wrong_token_is_refused_and_guessing_is_slowed_down() {
     let mut site = Site::in_memory().await;
     site.be(Role::Admin).await;
