@@ -101,7 +101,7 @@ matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
 
 const EVERY_MS = 1500;   // most often
 const AT_LEAST_MS = 10000; // what no event tells of: counts fall, leases end
-const EVENTS = ['job', 'queue', 'node', 'stats', 'cron', 'lock'];
+const EVENTS = ['queue', 'nodes'];
 const light = $('#live');
 const picked = () => all('input[name=id]:checked');
 let paused = sessionStorage.getItem('paused') === 'yes';
