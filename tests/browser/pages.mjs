@@ -22,19 +22,15 @@ const first = async (page, path, find) => {
 }
 
 for (const path of PAGES) {
-  await test(`${path}: light, with no fault, accessible`, async () => {
-    const page = await open(browser, full, { bypassCSP: true });
+  await test(`${path}: no fault, accessible in light and wide, in dark and at 360 px`, async () => {
+    const page = await open(browser, full, { bypassCSP: true, colorScheme: 'light' });
     await page.goto(full + path, { waitUntil: 'load' });
-    must((await page.locator('h1').count()) === 1, 'one heading');
+    same(await page.locator('h1').count(), 1, 'headings');
     await accessible(page, path);
-    clean(page);
-    await page.context().close();
-  });
-  await test(`${path}: dark at 360 px, accessible, nothing sticks out`, async () => {
-    const page = await open(browser, full, { bypassCSP: true, colorScheme: 'dark', viewport: { width: 360, height: 740 } });
-    await page.goto(full + path, { waitUntil: 'load' });
+    await page.setViewportSize({ width: 360, height: 740 });
+    await page.emulateMedia({ colorScheme: 'dark' });
     await fits(page, path);
-    await accessible(page, path);
+    await accessible(page, `${path} in dark and narrow`);
     clean(page);
     await page.context().close();
   });
