@@ -141,8 +141,13 @@ struct Exported<'s> {
 impl Exported<'_> {
     /// Ready jobs first, in their order.
     async fn ready(&mut self, from: &dyn Store) -> Result<()> {
-        let mut filter =
-            Filter { queue: Some(self.queue.clone()), state: Some(State::Ready), limit: PAGE_MAX, failures: true, ..Filter::default() };
+        let mut filter = Filter {
+            queue: Some(self.queue.clone()),
+            state: Some(State::Ready),
+            limit: PAGE_MAX,
+            failures: true,
+            ..Filter::default()
+        };
         loop {
             let page = from.list(filter.clone()).await?;
             self.put(page.jobs).await?;

@@ -93,8 +93,11 @@ pub use retry::Retry;
 pub use rusqlite;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::AfterCommit;
-pub use store::{Audit, AuditRecord, Breach, CronRecord, DeadGroup, Durability, Edit, Health, Histogram, History, HistoryAsk, HistoryTally, Limit, LockRecord, Page, Point, QueueCounts, Rule, Verified};
-pub use token::{Role, Secret, TOKENS_MAX, TOKEN_PREFIX, Token};
+pub use store::{
+    Audit, AuditRecord, Breach, CronRecord, DeadGroup, Durability, Edit, Health, Histogram, History, HistoryAsk,
+    HistoryTally, Limit, LockRecord, Page, Point, QueueCounts, Rule, Verified,
+};
+pub use token::{Role, Secret, TOKEN_PREFIX, TOKENS_MAX, Token};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
 pub use tokio_util::sync::CancellationToken;
 pub use why::Why;

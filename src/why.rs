@@ -267,13 +267,7 @@ fn held(record: &Record, nodes: &[NodeRecord], now: SystemTime) -> Why {
 }
 
 /// Why a job that waits does so: the first cause that would hold it up even if there were no other.
-fn waits(
-    record: &Record,
-    error: Option<String>,
-    nodes: &[NodeRecord],
-    counts: QueueCounts,
-    now: SystemTime,
-) -> Why {
+fn waits(record: &Record, error: Option<String>, nodes: &[NodeRecord], counts: QueueCounts, now: SystemTime) -> Why {
     let job = &record.job;
     let queue = job.queue.clone();
     let serving: Vec<&NodeRecord> =

@@ -13,12 +13,13 @@ Settings come from flags, then the environment, then duly.toml, then defaults.";
 
 /// Durable jobs that run on time, kept in a SQLite file without a server, or on Redis or Valkey
 #[derive(Debug, Parser)]
-#[command(name = "duly", version, after_help = AFTER_HELP, subcommand_required = true, arg_required_else_help = true)]
+#[command(name = "duly", version, after_help = AFTER_HELP, subcommand_required = false)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
+    /// `up`, if there is none and somebody sits at the terminal.
     #[command(subcommand)]
-    pub(crate) verb: Verb,
+    pub(crate) verb: Option<Verb>,
 }
 
 #[derive(Debug, Args)]
@@ -113,6 +114,12 @@ pub(crate) enum Verb {
     Lock(lock::Lock),
     Call(call::Call),
     Move(moving::Move),
+    Serve(crate::serve::Serve),
+    Up(crate::serve::Up),
+    #[command(subcommand)]
+    Token(crate::token::Token),
+    /// Print the description of the HTTP API (OpenAPI)
+    Openapi,
     Doctor(crate::doctor::Doctor),
     Demo(demo::Demo),
     /// Say which version this is

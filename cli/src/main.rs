@@ -23,19 +23,23 @@ mod output;
 mod printer;
 mod push;
 mod queues;
+mod serve;
 mod store;
 mod time;
+mod token;
 mod wait;
 mod work;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use tokio::runtime::Builder;
 
 use crate::args::{Cli, Verb};
 use crate::config::Config;
+use crate::exit::PassedOn;
 use crate::output::Out;
 
 /// What every verb may need to know.
@@ -66,6 +70,15 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     global.color.write_global();
     // A child is started through us: it must neither read settings nor cost a runtime.
     let verb = match cli.verb {
+        // Alone at a terminal it is the whole of duly; in a script nothing was asked for.
+        None if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => Verb::Up(serve::Up::default()),
+        None => {
+            Cli::command().print_help()?;
+            return Err(PassedOn(exit::USAGE).into());
+        }
+        Some(verb) => verb,
+    };
+    let verb = match verb {
         Verb::RunChild(child) => return child::become_it(&child),
         Verb::GuardChildren => return child::guard(),
         verb => verb,
@@ -75,7 +88,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     let setup =
         Setup { out: Out::new(global.format(), global.quiet), config, store_flag: global.store, yes: global.yes };
     // Only what runs jobs has work for several threads.
-    let many = matches!(verb, Verb::Work(_) | Verb::Demo(_) | Verb::DemoWorker(_));
+    let many = matches!(verb, Verb::Work(_) | Verb::Serve(_) | Verb::Up(_) | Verb::Demo(_) | Verb::DemoWorker(_));
     let mut builder = if many { Builder::new_multi_thread() } else { Builder::new_current_thread() };
     let runtime = builder.enable_all().build().context("cannot start threads")?;
     let done = runtime.block_on(verb_of(verb, setup));
@@ -94,6 +107,10 @@ async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Lock(verb) => lock::run(verb, &setup).await,
         Verb::Call(verb) => call::run(verb, &setup).await,
         Verb::Move(verb) => moving::run(verb, &setup).await,
+        Verb::Serve(verb) => serve::run(verb, &setup).await,
+        Verb::Up(verb) => serve::up(verb, setup).await,
+        Verb::Token(verb) => token::run(verb, &setup).await,
+        Verb::Openapi => setup.out.line(duly::http::openapi().trim_end()),
         Verb::Doctor(doctor) => doctor::run(&setup, &doctor).await,
         Verb::Demo(verb) => demo::run(verb, &setup).await,
         Verb::DemoWorker(verb) => demo::worker::run(verb, &setup).await,

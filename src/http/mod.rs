@@ -10,6 +10,7 @@ mod health;
 mod json;
 mod limit;
 mod login;
+mod metrics;
 mod openapi;
 mod pages;
 mod pointer;
@@ -45,6 +46,7 @@ fn routes(app: Arc<App>) -> Router {
     let (api, _) = openapi::described().split_for_parts();
     api.route("/healthz", routing::get(health::alive))
         .route("/readyz", routing::get(health::ready))
+        .route("/metrics", routing::get(metrics::metrics))
         .route("/openapi.json", routing::get(openapi::document))
         .route("/login", routing::post(login::sign_in))
         .route("/logout", routing::post(login::sign_out))

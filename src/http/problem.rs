@@ -1,10 +1,20 @@
 //! What went wrong, as `application/problem+json` (RFC 9457): a stable code, words for people, and the field at fault.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::error::Error;
+
+/// How many requests the store has failed since this process began.
+static STORE_ERRORS: AtomicU64 = AtomicU64::new(0);
+
+/// How many requests the store has failed since this process began.
+pub(super) fn store_errors() -> u64 {
+    STORE_ERRORS.load(Ordering::Relaxed)
+}
 
 /// Where the codes are explained.
 const TYPES: &str = "https://docs.rs/duly/latest/duly/enum.Error.html#";
@@ -113,6 +123,7 @@ impl From<Error> for Problem {
         };
         if status == StatusCode::SERVICE_UNAVAILABLE {
             // What the store said may name hosts and paths: that is for the log, not for the caller.
+            STORE_ERRORS.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%error, "the store failed a request");
             let detail = match &error {
                 Error::Unknown { op, .. } => {

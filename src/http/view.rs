@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::who::Who;
 use crate::clock::to_micros;
-use crate::job::{Failure, Held, Job, Record};
+use crate::job::{Failure, Held, Job, JobProgress, LogLine, Record};
 use crate::store::{LockRecord, QueueCounts};
 
 /// A moment in RFC 3339, UTC, to the microsecond.
@@ -78,6 +78,51 @@ pub(crate) struct JobView {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     failures: Vec<FailureView>,
+    /// How far its last attempt has come, as far as it has said so; not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    progress: Option<ProgressView>,
+    /// What its handler has given. Left out for roles below operator, and in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    result: Option<Box<RawValue>>,
+    /// What its attempts have said, oldest first; not in lists.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    log: Vec<LineView>,
+}
+
+/// How far an attempt has come.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Progress)]
+pub(crate) struct ProgressView {
+    /// From 0 to 1.
+    done: f64,
+    note: String,
+    at: String,
+    at_ms: i64,
+}
+
+/// A line that an attempt has said.
+#[derive(Serialize, ToSchema)]
+#[schema(as = LogLine)]
+pub(crate) struct LineView {
+    at: String,
+    at_ms: i64,
+    attempt: u32,
+    line: String,
+}
+
+impl ProgressView {
+    fn of(progress: &JobProgress) -> Self {
+        let JobProgress { done, note, at } = progress;
+        ProgressView { done: *done, note: note.clone(), at: moment(*at), at_ms: moment_ms(*at) }
+    }
+}
+
+impl LineView {
+    fn of(said: &LogLine) -> Self {
+        LineView { at: moment(said.at), at_ms: moment_ms(said.at), attempt: said.attempt, line: said.line.clone() }
+    }
 }
 
 /// A failed attempt.
@@ -131,6 +176,9 @@ impl JobView {
             node: record.node.map(|node| node.to_string()),
             fence: record.fence.map(|fence| fence.0),
             failures: record.failures.iter().map(FailureView::of).collect(),
+            progress: record.progress.as_ref().map(ProgressView::of),
+            result: record.result.as_deref().filter(|_| who.sees_args()).map(raw),
+            log: record.log.iter().map(LineView::of).collect(),
         }
     }
 }
@@ -197,6 +245,14 @@ pub(crate) struct QueueView {
     pub(crate) running: u64,
     pub(crate) done: u64,
     pub(crate) dead: u64,
+    /// Bytes of args of what is unfinished.
+    pub(crate) bytes: u64,
+    /// At most so many jobs may be unfinished in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limit_jobs: Option<u64>,
+    /// At most so many bytes of args.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limit_bytes: Option<u64>,
 }
 
 impl QueueView {
@@ -210,6 +266,9 @@ impl QueueView {
             running: counts.running,
             done: counts.done,
             dead: counts.dead,
+            bytes: counts.bytes,
+            limit_jobs: counts.limit.jobs,
+            limit_bytes: counts.limit.bytes,
         }
     }
 }

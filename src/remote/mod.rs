@@ -19,7 +19,7 @@ use crate::duly::Duly;
 use crate::error::{Error, Result};
 use crate::node::{Node, NodeId};
 use crate::push::check_name;
-use crate::worker::KEEP_DONE_MAX;
+use crate::worker::{KEEP_DONE_MAX, fire_ticks};
 
 /// How long a hold lasts without a beat, unless the worker says otherwise: longer than for those who beat by a thread of ours.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
@@ -74,6 +74,7 @@ impl Remotes {
         }
         let mut node = Node::fresh(queues);
         node.lease = lease;
+        node.takes.kinds = Some(kinds.clone()).filter(|kinds| !kinds.is_empty());
         let remote = Remote::join(self.inner.duly.clone(), node, kinds).await?;
         self.inner.nodes().insert(remote.id(), remote.clone());
         if !self.inner.attended.swap(true, std::sync::atomic::Ordering::Relaxed) {
@@ -135,6 +136,9 @@ async fn look_after(inner: Weak<Inner>) {
             let waiting: Vec<_> = all.iter().filter(|remote| remote.waits_for(queue)).collect();
             if let Some(one) = waiting.get(usize::try_from(looks).unwrap_or(0) % waiting.len().max(1)) {
                 one.look(queue);
+            }
+            if let Err(error) = fire_ticks(&inner.duly, queue).await {
+                tracing::warn!(queue, %error, "cron rules did not fire");
             }
             if looks.is_multiple_of(PRUNE_EVERY) {
                 if let Err(error) = inner.duly.store.prune(queue, KEEP_DONE_MAX).await {

@@ -17,9 +17,9 @@ use crate::clock;
 use crate::duly::Duly;
 use crate::error::{Error, Result};
 use crate::hall::{AtWork, Order, Running};
-use crate::job::{Held, JobId, Outcome};
+use crate::job::{Fence, Held, JobId, JobProgress, Outcome};
 use crate::node::{Node, NodeId};
-use crate::store::{Beaten, CLAIM_MAX, Claim, Claimed, End, SETTLE_MAX, Wake};
+use crate::store::{Beaten, CLAIM_MAX, Claim, Claimed, End, Note, SETTLE_MAX, Wake};
 use crate::worker::MAX_CRASHES;
 
 /// Orders that may wait: whoever gives more is told that it is busy.
@@ -254,8 +254,8 @@ impl Remote {
                 let known = state.hands.get(&held.job.id).is_some_and(|hand| hand.held.fence == held.fence);
                 match hand::refused(&held, &self.kinds, claimed.now, MAX_CRASHES) {
                     _ if known => {}
-                    Some(outcome) => refused.push(hand::end(&held, outcome, self.duly.options.keep_dead)),
-                    None => drop(state.hands.insert(held.job.id, Hand::new(held, now))),
+                    Some(outcome) => refused.push(hand::end(&held, None, outcome, self.duly.options.keep_dead)),
+                    None => drop(state.hands.insert(held.job.id, Hand::new(held, now, claimed.now))),
                 }
             }
             let lane = &mut state.lanes[at];
@@ -302,7 +302,7 @@ impl Remote {
                 } else {
                     continue;
                 };
-                ends.push(Settling { id: *id, fence: hand.held.fence, said });
+                ends.push(Settling { id: *id, fence: hand.held.fence, said, result: None });
             }
         }
         self.settle(ends).await?;
@@ -337,13 +337,15 @@ impl Remote {
         {
             let mut state = self.state();
             state.seen = clock::tick();
-            for Settling { id, fence, said } in settling {
+            for Settling { id, fence, said, result } in settling {
                 match state.hands.get(&id).filter(|hand| hand.held.fence == fence) {
                     None => lost.push(id),
                     Some(hand) => {
                         in_doubt.extend(Some(id).filter(|_| hand.in_doubt));
                         let outcome = hand::judge(&hand.held, hand.unwanted, said);
-                        ends.push(hand::end(&hand.held, outcome, self.duly.options.keep_dead));
+                        let result = result.filter(|_| outcome == Outcome::Ack);
+                        let end = hand::end(&hand.held, Some(hand), outcome, self.duly.options.keep_dead);
+                        ends.push(End { result, ..end });
                     }
                 }
             }
@@ -380,6 +382,27 @@ impl Remote {
         drop(state);
         self.woken.notify_one();
         settled
+    }
+
+    /// Keeps what the worker says of a job under way. Answers false if it does not hold it any more.
+    pub(crate) async fn tell(
+        &self,
+        id: JobId,
+        fence: Fence,
+        done: Option<(f64, String)>,
+        lines: Vec<String>,
+    ) -> Result<bool> {
+        let now = self.duly.store.now();
+        let note = {
+            let mut state = self.state();
+            state.seen = clock::tick();
+            let Some(hand) = state.hands.get(&id).filter(|hand| hand.held.fence == fence) else {
+                return Ok(false);
+            };
+            let progress = done.map(|(done, note)| JobProgress::new(done, &note, now));
+            Note::of(&hand.held, progress, lines.into_iter().map(|line| (now, line)).collect())
+        };
+        Ok(self.duly.store.note(self.node.id, vec![note]).await?.is_empty())
     }
 
     /// Tells the store that this node lives, if it was not told of late.

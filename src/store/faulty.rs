@@ -9,7 +9,9 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use super::{
-    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired, DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, Limit, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store, Target, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
+    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, Limit, LockAsk, LockPage,
+    LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store, Target, To, Wake,
 };
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};

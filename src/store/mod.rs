@@ -22,17 +22,20 @@ mod hall;
 mod history;
 mod moving;
 mod open;
-mod verify;
 mod operate;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod tokens;
+mod verify;
 
-pub use audit::{AUDIT_MAX, AUDIT_PAGE_MAX, Audit, AuditRecord};
 pub use crate::filter::Filter;
-pub use cron::{CRONS_PAGE, CRON_FIRE_MAX, CronFire, CronFired, CronPage, CronPut, CronRecord, CronsFired, DueCrons, HELD_LOOK, Hold, PutCron};
+pub use audit::{AUDIT_MAX, AUDIT_PAGE_MAX, Audit, AuditRecord};
+pub use cron::{
+    CRON_FIRE_MAX, CRONS_PAGE, CronFire, CronFired, CronPage, CronPut, CronRecord, CronsFired, DueCrons, HELD_LOOK,
+    Hold, PutCron,
+};
 pub use hall::{
     Attended, CONNECTIONS_MAX, EXTEND_MAX, Guest, Heard, LINE_LOOK_MAX, LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage,
     LockRecord, LockTaken, Owner, To, Turn, WAITS_MAX,
@@ -41,11 +44,14 @@ pub use history::{BUCKETS, HISTORY_MINUTES_MAX, Histogram, History, HistoryAsk, 
 pub(crate) use history::{PUSHED, TAKEN_BACK, TALLY, counter_of, places_of};
 pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
 pub use open::{Durability, StoreUrl, duration};
-pub use operate::{CHANGE_MAX, DeadGroup, Edit, GROUPS_MAX, LOG_LINES_MAX, LOG_LINE_BYTES_MAX, LOOKED_MAX, LOOK_BYTES_MAX, LOOK_MAX, Limit, NOTES_MAX, Note, PROGRESS_BYTES_MAX, RESULT_BYTES_MAX, Target};
-pub use tokens::NewToken;
-pub use verify::{BREACHES_MAX, Breach, Rule, Verified};
 pub(crate) use open::{Options, new_file, open, place_of};
 pub(crate) use operate::cut;
+pub use operate::{
+    CHANGE_MAX, DeadGroup, Edit, GROUPS_MAX, LOG_LINE_BYTES_MAX, LOG_LINES_MAX, LOOK_BYTES_MAX, LOOK_MAX, LOOKED_MAX,
+    Limit, NOTES_MAX, Note, PROGRESS_BYTES_MAX, RESULT_BYTES_MAX, Target,
+};
+pub use tokens::NewToken;
+pub use verify::{BREACHES_MAX, Breach, Rule, Verified};
 
 /// Most jobs in one claim.
 pub const CLAIM_MAX: usize = 1_000;

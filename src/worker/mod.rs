@@ -26,6 +26,8 @@ use tokio_util::sync::CancellationToken;
 use self::lane::Lane;
 use self::shift::{Mode, Shift};
 pub use self::signals::Signals;
+#[cfg(feature = "http")]
+pub(crate) use self::tick::fire_ticks;
 use crate::duly::Duly;
 use crate::error::{Error, Result};
 use crate::event::{Event, Tally};

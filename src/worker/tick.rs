@@ -163,3 +163,12 @@ async fn clear_the_way(store: &Arc<dyn Store>, duly: &Duly, job: JobId) -> Resul
     });
     Ok(false)
 }
+
+/// Fires what has come due in a queue, for those who work it without a loop of ours.
+#[cfg(feature = "http")]
+pub(crate) async fn fire_ticks(duly: &Duly, queue: &str) -> Result<()> {
+    match fire(duly.store.clone(), duly.clone(), queue, Vec::new()).await {
+        Ok(_) | Err(Error::Unsupported { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -156,12 +156,11 @@ pub async fn a_job_that_comes_next(store: TestStore) {
 pub async fn a_worker_tells_what_it_takes(store: TestStore) {
     let (stop, joined) = (CancellationToken::new(), Arc::new(tokio::sync::Notify::new()));
     let tell = joined.clone();
-    let worker = store
-        .duly
-        .worker()
-        .queue("default", 3)
-        .on_kind("resize", async |_: Ctx| ())
-        .on_event(move |event| if matches!(event, Event::Joined { .. }) { tell.notify_one() });
+    let worker = store.duly.worker().queue("default", 3).on_kind("resize", async |_: Ctx| ()).on_event(move |event| {
+        if matches!(event, Event::Joined { .. }) {
+            tell.notify_one()
+        }
+    });
     let work = tokio::spawn(worker.run_until(stop.clone()));
     tokio::time::timeout(LONG, joined.notified()).await.expect("joins");
     let nodes = store.duly.nodes().await.expect("lists");

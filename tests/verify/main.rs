@@ -39,7 +39,8 @@ pub async fn populate(url: &str) -> Populated {
         store.settle(node.id, vec![end]).await.expect("settles");
     }
     let later = Duration::from_secs(3600);
-    let waiting = [job("one").unique("k"), job("two"), job("three"), job("later").after(later).unique("l"), job("gone")];
+    let waiting =
+        [job("one").unique("k"), job("two"), job("three"), job("later").after(later).unique("l"), job("gone")];
     let pushed = duly.push_all(waiting).await.expect("pushes");
     let mut ids: Vec<JobId> = pushed.iter().map(duly::Pushed::id).collect();
     duly.remove(ids.pop().expect("five")).await.expect("removes");

@@ -121,9 +121,7 @@ async fn what_moves_is_no_breach() {
         }
     });
     let stop = duly::CancellationToken::new();
-    let again = |ctx: Ctx| async move {
-        if ctx.attempt() < 3 { Err("once more") } else { Ok(()) }
-    };
+    let again = |ctx: Ctx| async move { if ctx.attempt() < 3 { Err("once more") } else { Ok(()) } };
     let retry = duly::Retry::every(Duration::from_millis(1));
     let worker = duly.worker().queue("default", 20).retry_all(retry).on_any_kind(again);
     let work = tokio::spawn(worker.run_until(stop.clone()));

@@ -6,11 +6,12 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::push::due;
+use super::push::{COMMAND, due};
 use super::{Problems, limit, next_link};
 use crate::clock;
 use crate::error::Error;
@@ -19,9 +20,10 @@ use crate::http::problem::Problem;
 use crate::http::server::{App, WAIT_MAX};
 use crate::http::view::JobView;
 use crate::http::who::Who;
-use crate::job::{JobId, Record};
-use crate::store::Filter;
+use crate::job::{JobId, Priority, Record};
+use crate::store::{Edit, Filter};
 use crate::token::Role;
+use crate::why::Why;
 
 /// The first look of a wait comes soon, later ones at leisure.
 const LOOK_MIN: Duration = Duration::from_millis(20);
@@ -30,7 +32,8 @@ const LOOK_MAX: Duration = Duration::from_millis(500);
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(list))
-        .routes(routes!(get, remove))
+        .routes(routes!(get, edit, remove))
+        .routes(routes!(why))
         .routes(routes!(retry))
         .routes(routes!(reschedule))
         .routes(routes!(cancel))
@@ -41,12 +44,8 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListParams {
-    /// Only of this queue.
-    queue: Option<String>,
-    /// Only in this state: scheduled, ready, running, done, dead.
-    state: Option<String>,
-    /// Only of this kind.
-    kind: Option<String>,
+    /// Which, in the language of the filter box: `state:dead kind:mail args.to:ada since:1h`. All if left out.
+    filter: Option<String>,
     /// At most so many (50, at most 200).
     limit: Option<usize>,
     /// Go on after this page: what `next` of the page before said.
@@ -68,15 +67,10 @@ async fn list(
     who: Who,
     Params(params): Params<ListParams>,
 ) -> Result<(HeaderMap, axum::Json<JobPage>), Problem> {
-    let ListParams { queue, state, kind, limit: at_most, cursor } = params;
-    let query = [
-        ("queue", queue.clone()),
-        ("state", state.clone()),
-        ("kind", kind.clone()),
-        ("limit", at_most.map(|at_most| at_most.to_string())),
-    ];
-    let state = state.map(|state| state.parse()).transpose().map_err(|error: Error| param("state", error))?;
-    let filter = Filter { queue, state, kind, limit: limit(at_most), cursor, ..Filter::default() };
+    let ListParams { filter, limit: at_most, cursor } = params;
+    let query = [("filter", filter.clone()), ("limit", at_most.map(|at_most| at_most.to_string()))];
+    let mut filter: Filter = filter.unwrap_or_default().parse().map_err(|error| param("filter", error))?;
+    (filter.limit, filter.cursor) = (limit(at_most), cursor);
     let page = app.duly.list(filter).await?;
     let headers = next_link(&app, "/jobs", &query, page.next.as_deref());
     let jobs = page.jobs.iter().map(|record| JobView::of(record, &who)).collect();
@@ -101,6 +95,70 @@ async fn found(app: &App, id: JobId) -> Result<Record, Problem> {
     responses((status = 200, body = JobView), Problems))]
 async fn get(State(app): State<Arc<App>>, who: Who, Named(id): Named<JobId>) -> Result<axum::Json<JobView>, Problem> {
     Ok(axum::Json(JobView::of(&found(&app, id).await?, &who)))
+}
+
+/// What to change about a job.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct EditBody {
+    /// Other args.
+    #[schema(value_type = Option<serde_json::Value>)]
+    args: Option<Box<RawValue>>,
+    #[schema(value_type = Option<String>)]
+    priority: Option<Priority>,
+    /// Another due moment, in RFC 3339.
+    due: Option<String>,
+    /// The same in milliseconds since 1970.
+    due_ms: Option<i64>,
+    /// So long from now, in milliseconds.
+    after_ms: Option<u64>,
+}
+
+/// Change a job that is not running: its args, its priority, when it is due
+#[utoipa::path(patch, path = "/jobs/{id}", tag = "jobs", request_body = EditBody,
+    params(("id" = String, Path, description = "the job's id")), responses((status = 200, body = JobView), Problems))]
+async fn edit(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Named(id): Named<JobId>,
+    Json(body): Json<EditBody>,
+) -> Result<axum::Json<JobView>, Problem> {
+    who.may(Role::Operator)?;
+    let at = due("", body.due.as_deref(), body.due_ms, body.after_ms)?;
+    let moves = body.due.is_some() || body.due_ms.is_some() || body.after_ms.is_some();
+    if body.args.is_some() && found(&app, id).await?.job.kind == COMMAND && !app.options.commands {
+        return Err(Problem::forbidden(
+            "jobs that run programs are not changed over HTTP; start the server with --allow-commands",
+        ));
+    }
+    if body.args.is_some() || body.priority.is_some() {
+        let args = body.args.map(|args| args.get().to_owned());
+        app.duly.edit(id, Edit { args, priority: body.priority }).await?;
+    }
+    if moves {
+        app.duly.reschedule(id, at).await?;
+    }
+    Ok(axum::Json(JobView::of(&found(&app, id).await?, &who)))
+}
+
+/// Why a job is not running.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Why)]
+struct WhyView {
+    /// One stable word.
+    why: &'static str,
+    /// One sentence for people.
+    text: String,
+}
+
+/// Why a job is not running
+#[utoipa::path(get, path = "/jobs/{id}/why", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
+    responses((status = 200, body = WhyView), Problems))]
+async fn why(State(app): State<Arc<App>>, _: Who, Named(id): Named<JobId>) -> Result<axum::Json<WhyView>, Problem> {
+    match app.duly.why(id).await? {
+        Why::NotFound => Err(Error::NotFound { what: "job", name: id.to_string() }.into()),
+        why => Ok(axum::Json(WhyView { why: why.code(), text: why.to_string() })),
+    }
 }
 
 /// Delete a job that is not running

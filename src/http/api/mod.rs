@@ -1,8 +1,11 @@
 //! The API below `/api/v1`: one file per resource. Each handler parses, asks the door, answers.
 
+mod actions;
 mod audit;
 mod bulk;
 mod calls;
+mod cron;
+mod dead;
 mod events;
 mod jobs;
 mod locks;
@@ -20,6 +23,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use utoipa::openapi::{Content, Ref, RefOr, Response, ResponseBuilder, ResponsesBuilder};
 use utoipa_axum::router::OpenApiRouter;
 
+pub(crate) use self::actions::Operations;
 pub(crate) use self::events::Events;
 use super::server::App;
 
@@ -35,6 +39,9 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .merge(jobs::router())
         .merge(push::router())
         .merge(bulk::router())
+        .merge(actions::router())
+        .merge(dead::router())
+        .merge(cron::router())
         .merge(queues::router())
         .merge(nodes::router())
         .merge(workers::router())

@@ -22,7 +22,7 @@ use crate::push::{Conflict, Push, Pushed};
 use crate::token::Role;
 
 /// The kind of jobs that run a program: pushed over HTTP only where the server was started for it.
-const COMMAND: &str = "command";
+pub(super) const COMMAND: &str = "command";
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(push))

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -19,6 +20,7 @@ use crate::http::who::Who;
 use crate::job::{Fence, JobId};
 use crate::node::NodeId;
 use crate::remote::{LEASE, Said, Settling};
+use crate::store::LOG_LINES_MAX;
 use crate::token::Role;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
@@ -28,6 +30,7 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(claim))
         .routes(routes!(beat))
         .routes(routes!(settle))
+        .routes(routes!(progress))
 }
 
 /// A worker that wants to take part.
@@ -167,6 +170,9 @@ struct EndBody {
     error: Option<String>,
     /// So long until it may run again, for retry (by the number of its attempts if left out) and release (at once).
     after_ms: Option<u64>,
+    /// What an ack gives, kept with the job: any JSON.
+    #[schema(value_type = Option<serde_json::Value>)]
+    result: Option<Box<RawValue>>,
 }
 
 /// ack: done. retry: again later, counted. bury: given up. release: again, not counted.
@@ -181,7 +187,7 @@ enum Ended {
 
 impl From<EndBody> for Settling {
     fn from(body: EndBody) -> Self {
-        let EndBody { id, fence, outcome, error, after_ms } = body;
+        let EndBody { id, fence, outcome, error, after_ms, result } = body;
         let (after, error) =
             (after_ms.map(Duration::from_millis), error.unwrap_or_else(|| "no reason was given".into()));
         let said = match outcome {
@@ -190,7 +196,7 @@ impl From<EndBody> for Settling {
             Ended::Bury => Said::Bury { error },
             Ended::Release => Said::Release { after: after.unwrap_or_default() },
         };
-        Settling { id, fence: Fence(fence), said }
+        Settling { id, fence: Fence(fence), said, result: result.map(|result| result.get().to_owned()) }
     }
 }
 
@@ -214,4 +220,41 @@ async fn settle(
     let ends = body.ends.into_iter().map(Settling::from).collect();
     let lost = app.remotes.get(id)?.settle(ends).await?;
     Ok(axum::Json(Settled { lost: lost.iter().map(JobId::to_string).collect() }))
+}
+
+/// What an attempt under way says of itself.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ProgressBody {
+    #[schema(value_type = String)]
+    id: JobId,
+    /// As the claim said it.
+    fence: u64,
+    /// How far it has come, from 0 to 1.
+    done: Option<f64>,
+    /// The same in words.
+    #[serde(default)]
+    note: String,
+    /// New lines of its log.
+    #[serde(default)]
+    lines: Vec<String>,
+}
+
+/// Say how far a job has come
+#[utoipa::path(post, path = "/nodes/{id}/progress", tag = "workers", request_body = ProgressBody,
+    params(("id" = String, Path, description = "the node's id")),
+    responses((status = 200, body = Settled, description = "`lost` names the job if it is another node's by now"), Problems))]
+async fn progress(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Named(id): Named<NodeId>,
+    Json(body): Json<ProgressBody>,
+) -> Result<axum::Json<Settled>, Problem> {
+    who.may(Role::Pusher)?;
+    if body.lines.len() > LOG_LINES_MAX {
+        return Err(Problem::invalid("/lines", format!("at most {LOG_LINES_MAX} at once")));
+    }
+    let done = body.done.map(|done| (done, body.note));
+    let kept = app.remotes.get(id)?.tell(body.id, Fence(body.fence), done, body.lines).await?;
+    Ok(axum::Json(Settled { lost: if kept { Vec::new() } else { vec![body.id.to_string()] } }))
 }

@@ -70,8 +70,12 @@ impl Deed {
     /// What it means, for whoever is asked.
     fn words(self) -> &'static str {
         match self {
-            Deed::Retry => "Each is due now; dead ones start over, with their history kept. Those that run are left alone.",
-            Deed::Cancel => "Each is told to stop, and ends dead with the error \"cancelled\". Those that do not run are left alone.",
+            Deed::Retry => {
+                "Each is due now; dead ones start over, with their history kept. Those that run are left alone."
+            }
+            Deed::Cancel => {
+                "Each is told to stop, and ends dead with the error \"cancelled\". Those that do not run are left alone."
+            }
             Deed::Remove => "They are gone for good, with their history. Those that run are left alone.",
         }
     }
@@ -155,7 +159,11 @@ pub(super) async fn act(State(app): State<Arc<App>>, who: Who, page: Frame, body
         return Err(Problem::invalid("do", "choose what to do: retry, cancel or remove"));
     };
     let next = super::back_to(&wish.next, "/jobs").to_owned();
-    if all { of_all(&app.duly, page, deed, wish, next).await } else { of_selected(&app.duly, page, deed, wish, next).await }
+    if all {
+        of_all(&app.duly, page, deed, wish, next).await
+    } else {
+        of_selected(&app.duly, page, deed, wish, next).await
+    }
 }
 
 async fn of_selected(duly: &Duly, page: Frame, deed: Deed, wish: Wish, next: String) -> Answer {
@@ -200,7 +208,17 @@ async fn of_all(duly: &Duly, page: Frame, deed: Deed, wish: Wish, next: String) 
     let counted = duly.count(&filter).await?;
     let count = counted.matching;
     let sure = wish.sure.parse::<u64>().ok();
-    let mut view = Sure { page, deed, all: true, q: wish.q, ids: Vec::new(), next, count, more: !counted.whole, wrong: String::new() };
+    let mut view = Sure {
+        page,
+        deed,
+        all: true,
+        q: wish.q,
+        ids: Vec::new(),
+        next,
+        count,
+        more: !counted.whole,
+        wrong: String::new(),
+    };
     let Some(sure) = sure else {
         return render(&view);
     };
@@ -232,7 +250,8 @@ mod tests {
 
     #[test]
     fn fields_may_come_many_times() {
-        let wish = read(b"do=all&all=remove-all&q=state%3Adead+kind%3Amail&id=a&id=b&next=%2Fdead&sure=12&typed=1%2C2").expect("read");
+        let wish = read(b"do=all&all=remove-all&q=state%3Adead+kind%3Amail&id=a&id=b&next=%2Fdead&sure=12&typed=1%2C2")
+            .expect("read");
         assert_eq!(wish.deed, "remove-all");
         assert_eq!((wish.q.as_str(), wish.next.as_str()), ("state:dead kind:mail", "/dead"));
         assert_eq!(wish.ids, ["a", "b"]);

@@ -43,7 +43,8 @@ pub(super) async fn list(State(app): State<Arc<App>>, who: Who, Query(asked): Qu
     who.may(Role::Admin)?;
     let page = page.titled("/audit", "Audit");
     let found = app.duly.audits(asked.before.parse().ok(), PAGE).await?;
-    let next = found.last().filter(|last| found.len() == PAGE && last.no > 0).map(|last| format!("/audit?before={}", last.no));
+    let next =
+        found.last().filter(|last| found.len() == PAGE && last.no > 0).map(|last| format!("/audit?before={}", last.no));
     let rows = found.into_iter().map(|record| Row {
         at: page.moment(record.at),
         who: record.entry.who,

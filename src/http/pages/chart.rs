@@ -86,8 +86,7 @@ impl Chart {
 
     /// The chart for those who hear it.
     pub(super) fn words(&self) -> String {
-        let lines: Vec<String> =
-            self.lines.iter().map(|line| format!("{} {}", line.name, self.last(line))).collect();
+        let lines: Vec<String> = self.lines.iter().map(|line| format!("{} {}", line.name, self.last(line))).collect();
         format!("{}: {}", self.title, lines.join(", "))
     }
 
@@ -97,7 +96,8 @@ impl Chart {
             .lines
             .iter()
             .map(|line| {
-                let values: Vec<_> = line.values.iter().map(|value| value.map(|v| (v * 100.0).round() / 100.0)).collect();
+                let values: Vec<_> =
+                    line.values.iter().map(|value| value.map(|v| (v * 100.0).round() / 100.0)).collect();
                 serde_json::json!({ "name": line.name, "class": line.class, "values": values })
             })
             .collect();

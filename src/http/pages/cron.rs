@@ -80,12 +80,8 @@ struct Run {
 
 fn runs(page: &Frame, schedule: &Schedule) -> Vec<Run> {
     let next = schedule.after(page.now).take(RUNS);
-    next.map(|at| Run {
-        shown: schedule.shown(at),
-        at: page.moment(at),
-        odd: schedule.oddity(at).unwrap_or_default(),
-    })
-    .collect()
+    next.map(|at| Run { shown: schedule.shown(at), at: page.moment(at), odd: schedule.oddity(at).unwrap_or_default() })
+        .collect()
 }
 
 /// `GET /cron`
@@ -116,8 +112,13 @@ pub(super) async fn show(State(app): State<Arc<App>>, Path(name): Path<String>, 
     let record = app.duly.cron_get(&name).await?.ok_or(Error::NotFound { what: "cron rule", name })?;
     let page = page.titled("/cron", format!("Rule {}", record.rule.name));
     let rule = &record.rule;
-    let next = if record.paused { Vec::new() } else { rule.schedule().map(|schedule| runs(&page, &schedule)).unwrap_or_default() };
-    let like = crate::Filter { kind: Some(rule.kind.clone()), queue: Some(rule.queue.clone()), ..crate::Filter::default() };
+    let next = if record.paused {
+        Vec::new()
+    } else {
+        rule.schedule().map(|schedule| runs(&page, &schedule)).unwrap_or_default()
+    };
+    let like =
+        crate::Filter { kind: Some(rule.kind.clone()), queue: Some(rule.queue.clone()), ..crate::Filter::default() };
     let view = One {
         row: Row::of(&page, &record),
         runs: next,
@@ -220,7 +221,8 @@ pub(super) async fn form(State(app): State<Arc<App>>, who: Who, Query(asked): Qu
 
 fn view(page: Frame, wish: Wish, wrong: String, changes: bool) -> Page {
     let page = page.titled("/cron", if changes { "Change a rule" } else { "New rule" });
-    let schedule = if wish.pattern.trim().is_empty() { None } else { Some(Schedule::parse(wish.pattern.trim(), wish.tz.trim())) };
+    let schedule =
+        if wish.pattern.trim().is_empty() { None } else { Some(Schedule::parse(wish.pattern.trim(), wish.tz.trim())) };
     let (words, runs, bad) = match schedule {
         None => (String::new(), Vec::new(), String::new()),
         Some(Ok(schedule)) => (schedule.in_words(), runs(&page, &schedule), String::new()),
@@ -239,7 +241,9 @@ pub(super) async fn save(State(app): State<Arc<App>>, who: Who, page: Frame, For
         Err(wrong) => Err(wrong),
     };
     match put {
-        Ok(record) => done(&page, &format!("/cron/rule/{}", show::encode(&record.rule.name)), "rule", None, &record.rule.name),
+        Ok(record) => {
+            done(&page, &format!("/cron/rule/{}", show::encode(&record.rule.name)), "rule", None, &record.rule.name)
+        }
         Err(error @ (Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. })) => Err(Problem::from(error)),
         Err(error) => {
             let wish = wish.filled(&page);

@@ -171,7 +171,10 @@ impl Frame {
     /// Words that the filter box offers, as JSON.
     pub(super) fn words(&self) -> String {
         let mut all: Vec<String> = State::ALL.iter().map(|state| format!("state:{state}")).collect();
-        all.extend(["kind:", "queue:", "tag:", "error:", "args.", "since:1h", "since:1d", "until:", "-state:done"].map(str::to_owned));
+        all.extend(
+            ["kind:", "queue:", "tag:", "error:", "args.", "since:1h", "since:1d", "until:", "-state:done"]
+                .map(str::to_owned),
+        );
         all.extend(["low", "normal", "high", "critical"].map(|priority| format!("priority:{priority}")));
         all.extend(self.counts.iter().take(WORDS_QUEUES_MAX).map(|queue| format!("queue:{}", queue.queue)));
         serde_json::to_string(&all).unwrap_or_else(|_| "[]".to_owned())

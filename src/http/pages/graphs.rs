@@ -82,7 +82,8 @@ struct Step {
 /// The charts of all queues, or of one.
 pub(super) async fn charts(duly: &Duly, queue: Option<&str>, range: Range, unfinished: u64) -> Result<Vec<Chart>> {
     // One more than shown: the present minute has only begun.
-    let minutes = u32::try_from(range.minutes() + range.step()).unwrap_or(u32::MAX).min(crate::store::HISTORY_MINUTES_MAX);
+    let minutes =
+        u32::try_from(range.minutes() + range.step()).unwrap_or(u32::MAX).min(crate::store::HISTORY_MINUTES_MAX);
     let history = duly.history(HistoryAsk { queue: queue.map(str::to_owned), minutes }).await?;
     let now = history.now.unwrap_or_else(|| duly.now());
     Ok(drawn(&steps(&history.points, now, range), range, unfinished))

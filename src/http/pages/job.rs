@@ -84,7 +84,10 @@ async fn find(app: &App, id: &str) -> Result<Record, Problem> {
 }
 
 fn missing(id: &str) -> Problem {
-    let detail = format!("there is no job {}: it is done and no longer kept, was removed, or was never pushed here", show::short(id));
+    let detail = format!(
+        "there is no job {}: it is done and no longer kept, was removed, or was never pushed here",
+        show::short(id)
+    );
     Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
 }
 
@@ -117,7 +120,9 @@ pub(super) async fn show(
     let lines = record.log.iter().map(|line| (page.moment(line.at), line.attempt, line.line.clone()));
     let view = Job {
         queue_path: show::encode(&record.job.queue),
-        kind_query: show::encode(&crate::Filter { kind: Some(record.job.kind.clone()), ..Default::default() }.to_string()),
+        kind_query: show::encode(
+            &crate::Filter { kind: Some(record.job.kind.clone()), ..Default::default() }.to_string(),
+        ),
         why,
         args: seen.then(|| pretty::pretty(&record.job.args, most)),
         args_bytes: show::bytes(record.job.args.len() as u64),
@@ -244,7 +249,9 @@ fn due(text: &str) -> Result<Due, Problem> {
     if text.is_empty() || text == "now" {
         return Ok(Due::Now);
     }
-    length(text).map(Due::After).ok_or_else(|| Problem::invalid("due", "write how long from now, such as 30s, 10m, 2h30m or 3d"))
+    length(text)
+        .map(Due::After)
+        .ok_or_else(|| Problem::invalid("due", "write how long from now, such as 30s, 10m, 2h30m or 3d"))
 }
 
 /// `90s`, `10m`, `2h30m`, `3d`.

@@ -86,7 +86,11 @@ fn page(status: StatusCode, view: &impl Template) -> Answer {
         Ok(text) => Ok((status, [(CONTENT_TYPE, "text/html; charset=utf-8")], text).into_response()),
         Err(error) => {
             tracing::error!(%error, "a page could not be rendered");
-            Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "page", "this page could not be made; see the server's log"))
+            Err(Problem::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "page",
+                "this page could not be made; see the server's log",
+            ))
         }
     }
 }
@@ -105,7 +109,9 @@ fn back_to<'f>(next: &'f str, fallback: &'f str) -> &'f str {
 /// Refuses jobs that run any program, unless this server was told to take them.
 fn may_be_pushed(app: &App, kind: &str) -> Result<(), Problem> {
     if kind.trim() == "command" && !app.options.commands {
-        return Err(Problem::forbidden("this server takes no `command` jobs; push them with `duly push`, or start it with --allow-commands"));
+        return Err(Problem::forbidden(
+            "this server takes no `command` jobs; push them with `duly push`, or start it with --allow-commands",
+        ));
     }
     Ok(())
 }
@@ -121,7 +127,9 @@ mod tests {
 
     #[test]
     fn one_comes_back_only_to_this_server() {
-        for bad in ["", "//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\r\nX: y"] {
+        for bad in
+            ["", "//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\r\nX: y"]
+        {
             assert_eq!(back_to(bad, "/jobs"), "/jobs", "{bad}");
         }
         assert_eq!(back_to("/queues/mail?x=1", "/"), "/queues/mail?x=1");

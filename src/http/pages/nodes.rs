@@ -113,10 +113,14 @@ pub(super) async fn show(State(app): State<Arc<App>>, Path(id): Path<String>, pa
         return Err(Error::NotFound { what: "node", name: id.to_string() }.into());
     };
     let page = page.titled("/nodes", format!("Node {}", show::short(&id.to_string())));
-    let (running, silent, version) = if node.alive { asked(&app, id).await } else { (Vec::new(), GONE.to_owned(), String::new()) };
+    let (running, silent, version) =
+        if node.alive { asked(&app, id).await } else { (Vec::new(), GONE.to_owned(), String::new()) };
     let limits = |queue: &String| node.takes.limits.get(queue).map(|limit| format!(" of {limit}")).unwrap_or_default();
     let held = |queue: &String| node.holds.get(queue).copied().unwrap_or(0);
-    let all_queues = node.queues.iter().map(|queue| (queue.clone(), show::encode(queue), format!("{}{}", held(queue), limits(queue))));
+    let all_queues = node
+        .queues
+        .iter()
+        .map(|queue| (queue.clone(), show::encode(queue), format!("{}{}", held(queue), limits(queue))));
     let kinds = node.takes.kinds.as_ref().map_or("any, or not told".to_owned(), |kinds| kinds.join(", "));
     let (row, all_queues, methods) = (Row::of(&page, node), all_queues.collect(), node.methods.clone());
     render(&Node { page, row, all_queues, kinds, methods, running, silent, version })

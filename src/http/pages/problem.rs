@@ -63,9 +63,13 @@ fn words(problem: &Problem) -> (&'static str, &'static str) {
         "invalid" => ("Something is wrong with what was sent", "Go back, mend it, and send it again."),
         "forbidden" => ("You may not do that", "Somebody with another token may."),
         "read_only" => ("Nothing can be changed here", ""),
-        "cross_site" => ("Another site has sent this", "Nothing was changed. If it was you, do it again from the page itself."),
+        "cross_site" => {
+            ("Another site has sent this", "Nothing was changed. If it was you, do it again from the page itself.")
+        }
         "too_many" => ("Too much at once", ""),
-        "store" | "unknown" | "timeout" => ("The store does not answer", "Try again; `duly doctor` says what is wrong with it."),
+        "store" | "unknown" | "timeout" => {
+            ("The store does not answer", "Try again; `duly doctor` says what is wrong with it.")
+        }
         "unsupported" => ("This store cannot do that", ""),
         "remote" => ("The node could not do it", ""),
         _ => ("That did not work", ""),

@@ -114,7 +114,8 @@ pub(super) async fn push(State(app): State<Arc<App>>, who: Who, page: Frame, For
 }
 
 fn made(wish: &Wish) -> Result<Push, Error> {
-    let mut push = Push::new(wish.kind.trim(), wish.args.trim()).queue(wish.queue.trim()).priority(wish.priority.parse()?);
+    let mut push =
+        Push::new(wish.kind.trim(), wish.args.trim()).queue(wish.queue.trim()).priority(wish.priority.parse()?);
     if !wish.after.trim().is_empty() {
         let wrong = || Error::invalid("after", "write how long from now, such as 30s, 10m, 2h30m or 3d");
         push = push.after(length(&wish.after).ok_or_else(wrong)?);

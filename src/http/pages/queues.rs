@@ -103,7 +103,8 @@ pub(super) async fn show(
         return Err(crate::Error::NotFound { what: "queue", name: queue }.into());
     };
     let range = Range::of(&asked.range);
-    let charts = graphs::charts(&app.duly, Some(&queue), range, counts.scheduled + counts.ready + counts.running).await?;
+    let charts =
+        graphs::charts(&app.duly, Some(&queue), range, counts.scheduled + counts.ready + counts.running).await?;
     let limits = Limits { jobs: shown(counts.limit.jobs), bytes: shown(counts.limit.bytes) };
     let nodes = app.duly.nodes().await?;
     let nodes = nodes.iter().filter(|node| node.queues.contains(&queue)).map(|node| super::nodes::Row::of(&page, node));
@@ -168,6 +169,8 @@ fn number(field: &str, text: &str) -> Result<Option<u64>, Problem> {
     let digits: String = text.chars().filter(|c| !matches!(c, ',' | '_' | ' ')).collect();
     match digits.as_str() {
         "" => Ok(None),
-        digits => digits.parse().map(Some).map_err(|_| Problem::invalid(field, "a whole number, or nothing for no limit")),
+        digits => {
+            digits.parse().map(Some).map_err(|_| Problem::invalid(field, "a whole number, or nothing for no limit"))
+        }
     }
 }

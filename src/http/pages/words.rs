@@ -34,12 +34,15 @@ pub(super) fn told(path: &str, deed: &str, number: Option<u64>, name: &str) -> S
 
 /// What the query of a page says was done. Only sentences of ours, only numbers and names in them.
 pub(super) fn said(query: &str) -> Option<Said> {
-    let value = |key: &str| query.split('&').filter_map(|pair| pair.split_once('=')).find(|pair| pair.0 == key).map(|pair| pair.1);
+    let value = |key: &str| {
+        query.split('&').filter_map(|pair| pair.split_once('=')).find(|pair| pair.0 == key).map(|pair| pair.1)
+    };
     let jobs = show::counted(value("n").and_then(|n| n.parse().ok()).unwrap_or(1), "job");
     let name = value("of").map(decode).filter(|name| is_name(name)).unwrap_or_default();
     let path = show::encode(&name);
     let plain = |text: String| Some(Said { text, bad: false, undo: None });
-    let undo = |text: String, action: String, label| Some(Said { text, bad: false, undo: Some(Undo { action, label }) });
+    let undo =
+        |text: String, action: String, label| Some(Said { text, bad: false, undo: Some(Undo { action, label }) });
     match value("did")? {
         "pushed" => plain("Pushed: the job is kept.".to_owned()),
         "there" => plain("This job was there already; nothing was changed.".to_owned()),
@@ -48,7 +51,9 @@ pub(super) fn said(query: &str) -> Option<Said> {
         "rescheduled" => plain(format!("Rescheduled {jobs}.")),
         "cancelled" => plain(format!("Told {jobs} to stop. What stops ends dead with the error \"cancelled\".")),
         "edited" => plain("Changed: the next attempt gets the new args.".to_owned()),
-        "paused" => undo(format!("Queue {name} is paused; what runs goes on."), format!("/queues/{path}/resume"), "Undo"),
+        "paused" => {
+            undo(format!("Queue {name} is paused; what runs goes on."), format!("/queues/{path}/resume"), "Undo")
+        }
         "resumed" => undo(format!("Queue {name} is claimed from again."), format!("/queues/{path}/pause"), "Undo"),
         "limited" => plain(format!("The limits of queue {name} are set.")),
         "cleared" => plain(format!("Cleared queue {name}: removed {jobs}.")),
@@ -57,7 +62,9 @@ pub(super) fn said(query: &str) -> Option<Said> {
         "rule-resumed" => undo(format!("Rule {name} goes on."), format!("/cron/{path}/pause"), "Undo"),
         "rule-removed" => plain(format!("Rule {name} is removed; jobs that it has pushed stay.")),
         "triggered" => plain(format!("Rule {name} has pushed a job now.")),
-        "quiet" => undo("The node claims no more; what runs goes on.".to_owned(), format!("/nodes/{path}/loud"), "Undo"),
+        "quiet" => {
+            undo("The node claims no more; what runs goes on.".to_owned(), format!("/nodes/{path}/loud"), "Undo")
+        }
         "loud" => plain("The node claims again.".to_owned()),
         "stopping" => plain("The node stops: it finishes what runs, then ends.".to_owned()),
         "broken" => plain("The lock is free; whoever had it learns that it is lost.".to_owned()),

@@ -48,7 +48,9 @@ use self::reply::Reply;
 use self::script::Script;
 pub(crate) use self::url::Place;
 use super::{
-    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired, DueCrons, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Options, Page, PutCron, QueueCounts, Store, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
+    DueCrons, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn,
+    NewToken, Options, Page, PutCron, QueueCounts, Store, To, Wake,
 };
 use crate::clock::{Clock, Micros, from_micros};
 use crate::error::{Error, Result};

@@ -1,8 +1,8 @@
 //! Going through all jobs of a queue, in no order and without missing one that stays.
 
+use super::Redis;
 use super::link::Way;
 use super::look::get_in;
-use super::Redis;
 use crate::error::{Error, Result};
 use crate::store::Page;
 

@@ -86,8 +86,7 @@ impl Seen {
     }
 
     fn shown(&self) -> String {
-        let at: Vec<&str> =
-            self.places().iter().flat_map(|(name, times)| std::iter::repeat_n(*name, *times)).collect();
+        let at: Vec<&str> = self.places().iter().flat_map(|(name, times)| std::iter::repeat_n(*name, *times)).collect();
         if at.is_empty() { "none".to_owned() } else { at.join(", ") }
     }
 

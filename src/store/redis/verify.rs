@@ -55,7 +55,10 @@ async fn verify_queue(store: &Redis, keys: &QueueKeys, verified: &mut Verified) 
         }
     }
     let queue = &keys.queue;
-    Err(Error::store("verify", format!("too much moves in queue {queue} to be sure of anything; pause it and try again")))
+    Err(Error::store(
+        "verify",
+        format!("too much moves in queue {queue} to be sure of anything; pause it and try again"),
+    ))
 }
 
 /// How many jobs were seen, and those of which something seems wrong. Apart, so that no attempt waits for it.
@@ -213,7 +216,8 @@ pub(super) async fn inspect(store: &Redis, keys: &QueueKeys, id: JobId, before: 
     let _last_fence = reply.int()?;
     seen.leased = reply.int()? == 1;
     for mut row in reply.rows()? {
-        let mut ticket = Ticket { text: row.bytes()?, due: row.maybe_int()?, stale: row.int()? == 1, times: [0; LANES] };
+        let mut ticket =
+            Ticket { text: row.bytes()?, due: row.maybe_int()?, stale: row.int()? == 1, times: [0; LANES] };
         for times in &mut ticket.times {
             *times = usize::try_from(row.int()?).unwrap_or(0);
         }
@@ -270,7 +274,8 @@ fn entry<'a>(all: &'a mut All, bytes: &[u8]) -> Option<&'a mut Seen> {
 }
 
 fn list(value: Value) -> Result<Vec<Vec<u8>>> {
-    let strange = |e| Error::Store { op: "verify", reason: "a key is not of its kind".into(), source: Some(Box::new(e)) };
+    let strange =
+        |e| Error::Store { op: "verify", reason: "a key is not of its kind".into(), source: Some(Box::new(e)) };
     redis::from_redis_value(value).map_err(strange)
 }
 
@@ -288,7 +293,8 @@ async fn each(
         let mut cmd = redis::cmd(scan);
         cmd.arg(key).arg(&cursor[..]).arg("COUNT").arg(step);
         let value = store.link.ask("verify", Way::Door, keys.slot, &cmd).await?;
-        let strange = |e| Error::Store { op: "verify", reason: format!("{key} is not of its kind"), source: Some(Box::new(e)) };
+        let strange =
+            |e| Error::Store { op: "verify", reason: format!("{key} is not of its kind"), source: Some(Box::new(e)) };
         let (next, entries): (Vec<u8>, Vec<Vec<u8>>) = redis::from_redis_value(value).map_err(strange)?;
         entries.into_iter().for_each(&mut told);
         if next == b"0" {

@@ -9,8 +9,8 @@ mod board;
 mod bus;
 mod bus_file;
 mod claim;
-mod cron;
 mod count;
+mod cron;
 mod ears;
 mod edit;
 mod failure;
@@ -64,7 +64,10 @@ use self::wake::Waker;
 use self::writer::Writer;
 use super::open::{Durability, Options};
 use super::{
-    Attended, Audit, AuditRecord, Beaten, CLAIM_MAX, CRON_FIRE_MAX, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired, DeadGroup, DueCrons, EXTEND_MAX, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, LOOKED_MAX, Limit, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, PAGE, PAGE_MAX, PRUNE_MAX, Page, PutCron, QueueCounts, Store, Target, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, CLAIM_MAX, CRON_FIRE_MAX, Claim, Claimed, CronFire, CronPage, CronPut,
+    CronRecord, CronsFired, DeadGroup, DueCrons, EXTEND_MAX, Edit, End, Filter, Guest, Health, Heard, History,
+    HistoryAsk, LOOKED_MAX, Limit, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, PAGE,
+    PAGE_MAX, PRUNE_MAX, Page, PutCron, QueueCounts, Store, Target, To, Wake,
 };
 use crate::clock::{Clock, Micros, from_micros, micros};
 use crate::error::{Error, Result};

@@ -73,9 +73,7 @@ fn mend_places(tx: &Tx<'_>) -> rusqlite::Result<()> {
     let misplaced = "DELETE FROM duly_ready
          WHERE (queue, priority) <> (SELECT queue, priority FROM duly_job j WHERE j.no = duly_ready.no)
          RETURNING no, due, attempts, crashes";
-    let homeless = format!(
-        "{PLACES} SELECT no, pushed, 0, 0 FROM duly_job WHERE no NOT IN (SELECT no FROM placed)"
-    );
+    let homeless = format!("{PLACES} SELECT no, pushed, 0, 0 FROM duly_job WHERE no NOT IN (SELECT no FROM placed)");
     for sql in [misplaced, &homeless] {
         let found: Vec<(i64, i64, u32, u32)> = tx
             .conn
@@ -99,7 +97,9 @@ fn home(tx: &Tx<'_>, no: i64) -> rusqlite::Result<(i64, i64)> {
 fn mend_holders(tx: &Tx<'_>) -> rusqlite::Result<()> {
     let found: Vec<(i64, i64, u32, u32)> = tx
         .conn
-        .prepare("DELETE FROM duly_held WHERE node NOT IN (SELECT no FROM duly_node) RETURNING no, due, attempts, crashes")?
+        .prepare(
+            "DELETE FROM duly_held WHERE node NOT IN (SELECT no FROM duly_node) RETURNING no, due, attempts, crashes",
+        )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
         .collect::<rusqlite::Result<_>>()?;
     for (no, due, attempts, crashes) in found {

@@ -133,8 +133,10 @@ pub(super) async fn verify(store: &Sqlite) -> Result<Verified> {
 
 /// All rules, on one snapshot.
 fn check(conn: &Connection) -> rusqlite::Result<Verified> {
-    let mut verified =
-        Verified { jobs: conn.query_row("SELECT count(*) FROM duly_job", [], |row| row.get(0))?, ..Verified::default() };
+    let mut verified = Verified {
+        jobs: conn.query_row("SELECT count(*) FROM duly_job", [], |row| row.get(0))?,
+        ..Verified::default()
+    };
     check_file(conn, &mut verified)?;
     for (rule, what, question) in CHECKS {
         let sql = question.replacen("PLACES ", PLACES, 1).replacen("UNFINISHED ", UNFINISHED, 1);
@@ -178,7 +180,8 @@ fn check_file(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()
 /// Counts as they are told, against the rows themselves.
 fn check_counts(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
     let counted = |table: &str, queue: &str, only: &str| -> rusqlite::Result<u64> {
-        let sql = format!("SELECT count(*) FROM {table} p JOIN duly_queue q ON q.no = p.queue WHERE q.name = ?1 {only}");
+        let sql =
+            format!("SELECT count(*) FROM {table} p JOIN duly_queue q ON q.no = p.queue WHERE q.name = ?1 {only}");
         conn.query_row(&sql, [queue], |row| row.get(0))
     };
     for told in query::counts(conn)? {
@@ -192,7 +195,12 @@ fn check_counts(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<
             ..told.clone()
         };
         if told != real {
-            verified.note(Rule::Counts, Some(told.queue.clone()), None, format!("told {told:?}, and there are {real:?}"));
+            verified.note(
+                Rule::Counts,
+                Some(told.queue.clone()),
+                None,
+                format!("told {told:?}, and there are {real:?}"),
+            );
         }
     }
     Ok(())

@@ -29,6 +29,8 @@ const NAMES: &[&str] = &[
     "presence",
     "guests",
     "connections",
+    "tokens",
+    "audit",
 ];
 
 /// The ready lists, most urgent first, and the two halves of what is remembered.
