@@ -1,7 +1,6 @@
 //! A store as it looks after a busy day, made in seconds: its clock is moved by hand, its attempts took what they are said
 //! to have taken. What runs is run by real workers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use duly::http::Server;
@@ -35,7 +34,15 @@ pub async fn empty() -> Bed {
     serve(duly, clock, Vec::new(), |server| server).await
 }
 
+/// An empty store in this file, by the machine's clock.
+#[allow(dead_code, reason = "not every test has one")]
+pub async fn at(path: &str) -> Bed {
+    let duly = Duly::open(path).await.expect("opens");
+    serve(duly, Clock::system(), Vec::new(), |server| server).await
+}
+
 /// A store after a busy day.
+#[allow(dead_code, reason = "not every test has one")]
 pub async fn full() -> Bed {
     full_with(|server| server).await
 }
@@ -61,6 +68,7 @@ async fn serve(duly: Duly, clock: Clock, guards: Vec<Guard>, options: impl FnOnc
 }
 
 /// A worker like that of a service, for as long as the bed is there.
+#[allow(dead_code, reason = "not every test has one")]
 pub fn work(bed: &Bed) {
     let worker = bed
         .duly
@@ -212,11 +220,12 @@ async fn hall(duly: &Duly) -> Vec<Guard> {
 }
 
 /// Moves a bed's clock as the machine's goes.
-pub fn tick(bed: &Bed) -> Arc<tokio::task::JoinHandle<()>> {
+#[allow(dead_code, reason = "not every test has one")]
+pub fn tick(bed: &Bed) {
     let (clock, stop) = (bed.clock.clone(), bed.stop.clone());
-    Arc::new(tokio::spawn(async move {
+    tokio::spawn(async move {
         while stop.run_until_cancelled(tokio::time::sleep(Duration::from_millis(100))).await.is_some() {
             clock.advance(Duration::from_millis(100));
         }
-    }))
+    });
 }

@@ -12,7 +12,9 @@ export const launch = () => chromium.launch({ executablePath: process.env.CHROMI
 
 let done = 0;
 const bad = [];
+// ONLY=words runs those tests whose names have these words in them.
 export async function test(name, run) {
+  if (process.env.ONLY && !name.includes(process.env.ONLY)) return;
   try {
     await run();
     done += 1;

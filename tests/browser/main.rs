@@ -32,7 +32,7 @@ async fn run(script: &str, args: &[&str]) {
 async fn every_page_and_action_works_in_a_browser() {
     let full = bed::full().await;
     bed::work(&full);
-    let _clock = bed::tick(&full);
+    bed::tick(&full);
     let empty = bed::empty().await;
     run("pages.mjs", &[&full.url, &empty.url]).await;
 }
@@ -62,7 +62,7 @@ async fn pictures() {
 async fn show() {
     let full = bed::full().await;
     bed::work(&full);
-    let _clock = bed::tick(&full);
+    bed::tick(&full);
     let empty = bed::empty().await;
     println!("full  {}\nempty {}", full.url, empty.url);
     tokio::time::sleep(std::time::Duration::from_secs(600)).await;

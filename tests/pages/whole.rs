@@ -158,3 +158,25 @@ async fn one_is_sent_nowhere_else() {
     assert_eq!(look.header("location"), Some("/settings?did=look"));
     assert!(look.head.contains("duly_theme=dark; Path=/;") && look.head.contains("duly_zone=Asia/Tokyo;"));
 }
+
+/// The first page asks for counters and history only: it takes as long with a million jobs as with none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "pushes a million jobs"]
+async fn the_first_page_does_not_count_a_million_jobs() {
+    const JOBS: u64 = 1_000_000;
+    let dir = tempfile::tempdir().expect("a directory");
+    let bed = bed::at(&dir.path().join("duly.db").display().to_string()).await;
+    for part in 0..JOBS / 10_000 {
+        let job = |no: u64| duly::Push::new("noop", "{}").queue(format!("q{}", no % 5));
+        bed.duly.push_all((0..10_000).map(|no| job(part + no))).await.expect("pushed");
+    }
+    let mut times = Vec::new();
+    for _ in 0..20 {
+        let asked = std::time::Instant::now();
+        assert_eq!(get(&bed.url, "/").await.status, 200);
+        times.push(asked.elapsed());
+    }
+    times.sort();
+    println!("the first page with {JOBS} jobs: median {:?}, worst of 20 {:?}", times[10], times[19]);
+    assert!(times[10] < std::time::Duration::from_secs(2));
+}
