@@ -140,8 +140,14 @@ async fn identify(app: &App, request: &Parts, from: Option<IpAddr>) -> Result<Op
     if let Some(hash) = app.sessions.token(&request.headers) {
         return Ok(tokens::with_hash(&known, hash).map(|token| Who::new(&*token.name, token.role)));
     }
-    let local = from.is_some_and(|from| from.is_loopback()) && known.is_empty() && !app.options.token_required;
+    let here = from.is_some_and(|from| from.is_loopback()) && !is_passed_on(&request.headers);
+    let local = here && known.is_empty() && !app.options.token_required;
     Ok(local.then(|| Who::new("local", Role::Admin)))
+}
+
+/// A proxy on this machine has passed it on for somebody who may be anywhere.
+fn is_passed_on(headers: &HeaderMap) -> bool {
+    ["forwarded", "x-forwarded-for", "x-real-ip", "via"].iter().any(|name| headers.contains_key(*name))
 }
 
 /// Whose token this is. An address that has guessed wrong too often is not told.

@@ -94,11 +94,13 @@ impl Server {
 
     /// Under which URL people reach it, such as `https://jobs.example.com/duly`: its host is allowed,
     /// its path put before every link, and cookies are for TLS only if it says `https`.
+    ///
+    /// From then on everybody needs a token: what comes through a proxy on this machine may come from anywhere.
     pub fn public_url(mut self, url: &str) -> Self {
         let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         self.options.secure = scheme == "https";
-        self.prefix(path).allow_hosts([host])
+        self.prefix(path).allow_hosts([host]).require_token()
     }
 
     /// Where the router is mounted, such as `/duly`: put before every link.

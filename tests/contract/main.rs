@@ -1,5 +1,6 @@
 //! One suite, every store: each case is a plain function that takes a store, and runs once per store.
 
+mod access;
 mod claim;
 mod cron;
 mod dead;
@@ -73,6 +74,10 @@ macro_rules! contract {
 }
 
 contract! {
+    access:
+        a_token_is_kept_by_its_name_and_never_itself
+        a_token_ends_when_its_time_is_over
+        the_newest_decisions_are_kept_in_their_order;
     push:
         a_pushed_job_is_there_with_all_it_was_given
         each_job_goes_by_its_own_queue_due_and_priority

@@ -58,11 +58,11 @@ function draw(box) {
   const axis = { stroke: css('--faint'), grid: { stroke: css('--line'), width: 1 }, ticks: { show: false }, font: '12px system-ui' };
   const tip = Object.assign(document.createElement('div'), { className: 'tip', hidden: true });
   const plot = new window.uPlot({
-    width: box.clientWidth, height: box.clientHeight, legend: { show: false }, padding: [8, 6, 0, 0],
+    width: box.clientWidth, height: box.clientHeight, legend: { show: false }, padding: [8, 18, 0, 0],
     cursor: { y: false, points: { size: 7 } },
     scales: { x: { time: true }, y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.08 : 1] } },
-    axes: [{ ...axis, values: (_, at) => at.map((s) => clock(s)), space: 70 },
-      { ...axis, values: (_, at) => at.map((v) => v === null ? '' : show(v)), size: 62 }],
+    axes: [{ ...axis, values: (_, at) => at.map((s) => clock(s)), space: 70, size: 26, gap: 4 },
+      { ...axis, values: (_, at) => at.map((v) => v === null ? '' : show(v)), size: 62, ...(show === jobs && { incrs: [1, 2, 5].flatMap((n) => [...Array(12).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b) }) }],
     series: [{}, ...lines.map((line) => ({ label: line.name, stroke: colour(line.class), width: 1.75, spanGaps: true, points: { show: times.length < 8, size: 5 } }))],
     hooks: { setCursor: [(u) => {
       const { idx, left } = u.cursor;
@@ -101,7 +101,7 @@ matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
 
 const EVERY_MS = 1500;   // most often
 const AT_LEAST_MS = 10000; // what no event tells of: counts fall, leases end
-const EVENTS = ['job', 'queue', 'node', 'stats', 'cron', 'lock'];
+const EVENTS = ['queue', 'nodes'];
 const light = $('#live');
 const picked = () => all('input[name=id]:checked');
 let paused = sessionStorage.getItem('paused') === 'yes';

@@ -223,9 +223,11 @@ pub(super) fn zone(wanted: Option<&str>) -> (TimeZone, String) {
     let wanted = wanted.map(|name| name.replace("%2F", "/")).filter(|name| name.len() <= ZONE_BYTES_MAX);
     let named = wanted.and_then(|name| TimeZone::get(&name).ok());
     let zone = named.unwrap_or_else(TimeZone::system);
-    let name = zone.iana_name().unwrap_or("UTC").to_owned();
-    // A zone without a name, from a file or a rule: then times are told in UTC, which every browser knows.
-    if zone.iana_name().is_none() { (TimeZone::UTC, "UTC".to_owned()) } else { (zone, name) }
+    match zone.iana_name().map(str::to_owned) {
+        Some(name) if name != "Etc/UTC" => (zone, name),
+        // Also a zone without a name, from a file or a rule: times are told in one that every browser knows.
+        _ => (TimeZone::UTC, "UTC".to_owned()),
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::duly::Duly;
 use crate::error::Result;
 use crate::store::{Histogram, HistoryAsk, HistoryTally, Point};
 
-/// Minutes that a sparkline shows.
+/// Minutes that a sparkline shows: those before the present one, which has only begun.
 const SPARK_MINUTES: u32 = 60;
 
 /// How far back a page looks.
@@ -137,7 +137,7 @@ fn drawn(steps: &[Step], range: Range, unfinished: u64) -> Vec<Chart> {
     let chart = |id, title, unit, unit_words, lines| Chart { id, title, unit, unit_words, times: times.clone(), lines };
     vec![
         chart("throughput", "Throughput", Unit::Jobs, range.unit(), throughput),
-        chart("depth", "Depth", Unit::Jobs, "unfinished jobs, reckoned back from now", depth),
+        chart("depth", "Depth", Unit::Jobs, "unfinished jobs", depth),
         chart("lateness", "Lateness", Unit::Millis, "from due to started", quantiles(&|tally| &tally.lateness)),
         chart("duration", "Duration", Unit::Millis, "of an attempt", quantiles(&|tally| &tally.duration)),
     ]
@@ -164,7 +164,7 @@ fn millis(time: Duration) -> f64 {
 
 /// What was done in the last hour, by queue, as sparklines.
 pub(super) async fn sparks(duly: &Duly) -> HashMap<String, Spark> {
-    let Ok(history) = duly.history(HistoryAsk { queue: None, minutes: SPARK_MINUTES }).await else {
+    let Ok(history) = duly.history(HistoryAsk { queue: None, minutes: SPARK_MINUTES + 1 }).await else {
         return HashMap::new();
     };
     let minutes = usize::try_from(SPARK_MINUTES).unwrap_or(usize::MAX);
@@ -172,7 +172,10 @@ pub(super) async fn sparks(duly: &Duly) -> HashMap<String, Spark> {
     let mut done: HashMap<String, Vec<u64>> = HashMap::new();
     for point in history.points {
         let ago = last - to_micros(point.minute).div_euclid(60_000_000);
-        let Some(at) = usize::try_from(ago).ok().and_then(|ago| (minutes - 1).checked_sub(ago)) else { continue };
+        let Some(at) = usize::try_from(ago).ok().and_then(|ago| minutes.checked_sub(ago)).filter(|at| *at < minutes)
+        else {
+            continue;
+        };
         done.entry(point.queue).or_insert_with(|| vec![0; minutes])[at] += point.tally.done;
     }
     done.into_iter().map(|(queue, done)| (queue, Spark::of("l-done", "done", &done))).collect()

@@ -86,14 +86,14 @@ fn busy(counts: &crate::store::QueueCounts) -> u64 {
 /// A word below a number.
 fn more(page: &Frame, state: JobState, slots: u64) -> String {
     match state {
-        JobState::Scheduled => "wait for their time".to_owned(),
-        JobState::Ready if page.counts.iter().any(|queue| queue.paused) => "some queues are paused".to_owned(),
-        JobState::Ready => "start as soon as there is room".to_owned(),
+        JobState::Scheduled => "for later".to_owned(),
+        JobState::Ready if page.counts.iter().any(|queue| queue.paused) => "some paused".to_owned(),
+        JobState::Ready => "to be claimed".to_owned(),
         JobState::Running if slots > 0 => format!("of {} slots", show::count(slots)),
         JobState::Running => "held by a node".to_owned(),
         JobState::Done => "kept for a while".to_owned(),
-        JobState::Dead if page.total(state) == 0 => "nothing was given up".to_owned(),
-        JobState::Dead => "given up; they wait for you".to_owned(),
+        JobState::Dead if page.total(state) == 0 => "none given up".to_owned(),
+        JobState::Dead => "given up".to_owned(),
     }
 }
 
@@ -102,10 +102,8 @@ fn warnings(page: &Frame, alive: usize) -> Vec<String> {
     let mut warnings = Vec::new();
     let ready = page.total(JobState::Ready);
     if ready > 0 && alive == 0 {
-        warnings.push(format!(
-            "{} ready, but no node works: start one with `duly work`.",
-            show::counted(ready, "job is").replace("iss", "s are")
-        ));
+        warnings
+            .push(format!("Ready, but no node works: {}. Start one with `duly work`.", show::counted(ready, "job")));
     }
     warnings
 }

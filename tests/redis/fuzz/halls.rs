@@ -124,6 +124,11 @@ impl Client<'_> {
                 args.add(node).number(LEASE).number(self.rng.usize(..=names.len())).add_all(names);
             }
             "connection" => args.add(pick(self.rng, CONNECTIONS)).end(),
+            "put_token" => args.add(pick(self.rng, METHODS)).add("").number(2).add("00ff viewer").end(),
+            "remove_token" => args.add(pick(self.rng, METHODS)).end(),
+            "tokens" => args.end(),
+            "put_audit" => args.number(3).add("{}").end(),
+            "audits" => args.add(if self.rng.bool() { "" } else { "2" }).number(2).end(),
             _ => return false,
         }
         true

@@ -34,6 +34,8 @@ const NAMES: &[&str] = &[
     "connections",
     "cron",
     "ticks",
+    "tokens",
+    "audit",
 ];
 
 /// The ready lists, most urgent first, and the two halves of what is remembered.
