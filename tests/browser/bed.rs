@@ -134,7 +134,14 @@ async fn past(duly: &Duly, clock: &Clock) {
 }
 
 /// Pushes so many jobs and lets each of them run, as if it had taken about so long.
-async fn minute_of(duly: &Duly, chance: &mut fastrand::Rng, node: &Node, what: (&str, &str, u64), jobs: u64, burst: f64) {
+async fn minute_of(
+    duly: &Duly,
+    chance: &mut fastrand::Rng,
+    node: &Node,
+    what: (&str, &str, u64),
+    jobs: u64,
+    burst: f64,
+) {
     let (queue, kind, took) = what;
     let store = duly.store();
     let push = |no: u64| {
@@ -165,20 +172,29 @@ async fn minute_of(duly: &Duly, chance: &mut fastrand::Rng, node: &Node, what: (
 /// What waits and what is to run now.
 async fn present(duly: &Duly) {
     let later = |no: u64| {
-        Push::new("mail.digest", format!(r#"{{"team":{no}}}"#)).queue("mail").after(Duration::from_secs(90 + no * no * 17))
+        Push::new("mail.digest", format!(r#"{{"team":{no}}}"#))
+            .queue("mail")
+            .after(Duration::from_secs(90 + no * no * 17))
     };
     duly.push_all((0..24).map(later)).await.expect("pushed");
     let ready = |no: u64| {
         let args = format!(r#"{{"file":"img_{no}.jpg","sizes":[320,640,1280],"api_token":"s3cr3t"}}"#);
-        Push::new("export.rows", args).queue("reports").priority(if no == 0 { Priority::High } else { Priority::Normal })
+        Push::new("export.rows", args).queue("reports").priority(if no == 0 {
+            Priority::High
+        } else {
+            Priority::Normal
+        })
     };
     duly.push_all((0..12).map(ready)).await.expect("pushed");
     let report = r#"{"report":"monthly","account":123456789012345678901234567890,"filters":{"country":["de","fr"],"paid":true,"password":"hunter2"},"to":"ada@example.com"}"#;
-    duly.push(Push::new("report.build", report).id(JobId::named("report")).tag("monthly").unique("report:monthly")).await.expect("pushed");
+    duly.push(Push::new("report.build", report).id(JobId::named("report")).tag("monthly").unique("report:monthly"))
+        .await
+        .expect("pushed");
     duly.push(Push::new("video.encode", r#"{"video":"v_81","preset":"1080p"}"#).queue("media")).await.expect("pushed");
     duly.push(Push::new("video.encode", r#"{"video":"v_82","preset":"720p"}"#).queue("media")).await.expect("pushed");
     duly.pause("reports").await.expect("paused");
-    let rule = |name, pattern, kind| duly.cron(name, pattern).tz("Europe/Berlin").push(Push::new(kind, "{}").queue("default"));
+    let rule =
+        |name, pattern, kind| duly.cron(name, pattern).tz("Europe/Berlin").push(Push::new(kind, "{}").queue("default"));
     rule("nightly-backup", "0 3 * * *", "backup.run").await.expect("a rule");
     rule("cache-warm", "*/15 * * * *", "cache.warm").await.expect("a rule");
     rule("weekly-report", "30 8 * * MON", "report.weekly").await.expect("a rule");
@@ -189,7 +205,14 @@ async fn present(duly: &Duly) {
 async fn hall(duly: &Duly) -> Vec<Guard> {
     let mut guards = Vec::new();
     for name in ["deploy", "invoices:2030-01"] {
-        guards.push(duly.lock(name).note("web-3, deploy of 4f1c2a").ttl(3_600 * Duration::from_secs(1)).acquire().await.expect("free"));
+        guards.push(
+            duly.lock(name)
+                .note("web-3, deploy of 4f1c2a")
+                .ttl(3_600 * Duration::from_secs(1))
+                .acquire()
+                .await
+                .expect("free"),
+        );
     }
     let clear = |_: serde_json::Value, _| async { Ok::<_, std::io::Error>(true) };
     duly.answer("cache.clear", clear).await.expect("registered");

@@ -30,7 +30,10 @@ fn assert_inert(path: &str, body: &str) {
     let scripts: Vec<&str> = low.match_indices("<script").map(|(at, _)| &low[at..low.len().min(at + 60)]).collect();
     assert!(scripts.iter().all(|tag| tag.contains("src=\"/assets/")), "{path}: {scripts:?}");
     for tag in ["<iframe", "<img src=x", "<svg/onload", "<a href=\"javascript", "style="] {
-        assert!(!low.contains(tag) || tag == "style=" && low.replace("&quot;", "").matches(" style=\"").count() == 0, "{path}: {tag}");
+        assert!(
+            !low.contains(tag) || tag == "style=" && low.replace("&quot;", "").matches(" style=\"").count() == 0,
+            "{path}: {tag}"
+        );
     }
     // An attribute can only end at a quote that is not escaped: none of the corpus has got one out.
     for handler in ["\" onerror=", "' onerror=", "\" onload=", "\"><script"] {
@@ -49,19 +52,36 @@ async fn nothing_that_anybody_wrote_becomes_markup() {
     });
     for (no, attack) in ATTACKS.iter().enumerate() {
         let args = serde_json::to_string(&[attack]).expect("JSON");
-        bed.duly.push(Push::new("attack", args).id(JobId::named(&no.to_string())).unique(attack.replace('\u{202e}', ""))).await.expect("pushed");
+        bed.duly
+            .push(Push::new("attack", args).id(JobId::named(&no.to_string())).unique(attack.replace('\u{202e}', "")))
+            .await
+            .expect("pushed");
     }
     worker.drain().await.expect("drained");
-    let _guard = bed.duly.lock(ATTACKS[0]).note(ATTACKS[1]).ttl(Duration::from_secs(3_600)).acquire().await.expect("free");
-    let mut paths: Vec<String> = ["/", "/jobs", "/dead", "/jobs?q=state:dead", "/locks", "/queues", "/audit"].map(str::to_owned).into();
+    let _guard =
+        bed.duly.lock(ATTACKS[0]).note(ATTACKS[1]).ttl(Duration::from_secs(3_600)).acquire().await.expect("free");
+    let mut paths: Vec<String> =
+        ["/", "/jobs", "/dead", "/jobs?q=state:dead", "/locks", "/queues", "/audit"].map(str::to_owned).into();
     for (no, attack) in ATTACKS.iter().enumerate() {
         let id = JobId::named(&no.to_string());
         paths.push(format!("/jobs/{id}"));
         paths.push(format!("/jobs/{id}/edit"));
         paths.push(format!("/push?like={id}"));
         let written: String = attack.bytes().map(|byte| format!("%{byte:02x}")).collect();
-        for page in ["/jobs?q=", "/jobs?cursor=", "/?range=", "/queues/", "/cron/rule/", "/cron/new?pattern=", "/push?kind=", "/nodes/",
-            "/jobs?did=paused&of=", "/jobs?did=", "/settings/look?theme=light&next=", "/"] {
+        for page in [
+            "/jobs?q=",
+            "/jobs?cursor=",
+            "/?range=",
+            "/queues/",
+            "/cron/rule/",
+            "/cron/new?pattern=",
+            "/push?kind=",
+            "/nodes/",
+            "/jobs?did=paused&of=",
+            "/jobs?did=",
+            "/settings/look?theme=light&next=",
+            "/",
+        ] {
             paths.push(format!("{page}{written}"));
         }
     }

@@ -59,7 +59,9 @@ async fn an_empty_store_is_told_what_to_do_next() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_there_is_said_so_as_a_page() {
     let bed = bed::empty().await;
-    for path in ["/nothing", "/jobs/none", "/jobs/0192f7a1-0000-7000-8000-00000000c3d4", "/queues/none", "/cron/rule/none"] {
+    for path in
+        ["/nothing", "/jobs/none", "/jobs/0192f7a1-0000-7000-8000-00000000c3d4", "/queues/none", "/cron/rule/none"]
+    {
         let answer = get(&bed.url, path).await;
         assert_eq!(answer.status, 404, "{path}");
         assert!(answer.body.contains("<h1>Not here</h1>"), "{path}: {}", answer.body);
@@ -97,13 +99,22 @@ async fn all_that_match_are_counted_first_and_never_more_than_that() {
     assert!(count > 3);
     let asked = post(&bed.url, "/jobs/act", "do=remove-all&q=state:dead+kind:invoice.charge").await;
     assert!(asked.status == 200 && asked.body.contains(&format!("Remove {count} jobs")), "counts");
-    let wrong = post(&bed.url, "/jobs/act", &format!("do=remove-all&q=state:dead+kind:invoice.charge&sure={count}&typed=1")).await;
+    let wrong =
+        post(&bed.url, "/jobs/act", &format!("do=remove-all&q=state:dead+kind:invoice.charge&sure={count}&typed=1"))
+            .await;
     assert_eq!(wrong.status, 422, "a wrong number is refused");
     let few = count - 1;
-    let fewer = post(&bed.url, "/jobs/act", &format!("do=remove-all&q=state:dead+kind:invoice.charge&sure={few}&typed={few}")).await;
+    let fewer =
+        post(&bed.url, "/jobs/act", &format!("do=remove-all&q=state:dead+kind:invoice.charge&sure={few}&typed={few}"))
+            .await;
     assert_eq!(fewer.status, 409, "there are more by now than were counted");
     assert_eq!(bed.duly.count(&filter).await.expect("counted").matching, count, "none is gone");
-    let done = post(&bed.url, "/jobs/act", &format!("do=remove-all&q=state:dead+kind:invoice.charge&sure={count}&typed={count}")).await;
+    let done = post(
+        &bed.url,
+        "/jobs/act",
+        &format!("do=remove-all&q=state:dead+kind:invoice.charge&sure={count}&typed={count}"),
+    )
+    .await;
     assert_eq!(done.header("location"), Some(format!("/jobs?did=removed&n={count}").as_str()));
     assert_eq!(bed.duly.count(&filter).await.expect("counted").matching, 0);
 }

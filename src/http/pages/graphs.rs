@@ -172,7 +172,10 @@ pub(super) async fn sparks(duly: &Duly) -> HashMap<String, Spark> {
     let mut done: HashMap<String, Vec<u64>> = HashMap::new();
     for point in history.points {
         let ago = last - to_micros(point.minute).div_euclid(60_000_000);
-        let Some(at) = usize::try_from(ago).ok().and_then(|ago| minutes.checked_sub(ago)).filter(|at| *at < minutes) else { continue };
+        let Some(at) = usize::try_from(ago).ok().and_then(|ago| minutes.checked_sub(ago)).filter(|at| *at < minutes)
+        else {
+            continue;
+        };
         done.entry(point.queue).or_insert_with(|| vec![0; minutes])[at] += point.tally.done;
     }
     done.into_iter().map(|(queue, done)| (queue, Spark::of("l-done", "done", &done))).collect()

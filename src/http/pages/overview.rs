@@ -54,8 +54,12 @@ pub(super) async fn show(State(app): State<Arc<App>>, Query(asked): Query<Asked>
     let total = |state| page.total(state);
     let unfinished = total(JobState::Scheduled) + total(JobState::Ready) + total(JobState::Running);
     let duly = &app.duly;
-    let (charts, sparks, groups, nodes) =
-        tokio::join!(graphs::charts(duly, None, range, unfinished), graphs::sparks(duly), duly.dead_groups(None), duly.nodes());
+    let (charts, sparks, groups, nodes) = tokio::join!(
+        graphs::charts(duly, None, range, unfinished),
+        graphs::sparks(duly),
+        duly.dead_groups(None),
+        duly.nodes()
+    );
     let charts = charts?;
     let nodes = nodes?;
     let alive = nodes.iter().filter(|node| node.alive && !node.queues.is_empty()).count();
@@ -98,7 +102,8 @@ fn warnings(page: &Frame, alive: usize) -> Vec<String> {
     let mut warnings = Vec::new();
     let ready = page.total(JobState::Ready);
     if ready > 0 && alive == 0 {
-        warnings.push(format!("Ready, but no node works: {}. Start one with `duly work`.", show::counted(ready, "job")));
+        warnings
+            .push(format!("Ready, but no node works: {}. Start one with `duly work`.", show::counted(ready, "job")));
     }
     warnings
 }
