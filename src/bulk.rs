@@ -64,13 +64,15 @@ enum What {
     Cancel,
 }
 
+type OnProgress<'p> = Box<dyn FnMut(&Done) + Send + Sync + 'p>;
+
 /// A change to many jobs, to be [`run`](Bulk::run).
 #[must_use = "call `run`"]
 pub struct Bulk<'p> {
     duly: Duly,
     filter: Filter,
     what: What,
-    progress: Option<Box<dyn FnMut(&Done) + Send + Sync + 'p>>,
+    progress: Option<OnProgress<'p>>,
 }
 
 impl Duly {

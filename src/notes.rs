@@ -19,10 +19,12 @@ struct Said {
     result: Option<String>,
 }
 
+type All = HashMap<(JobId, Fence), (Arc<Held>, Said)>;
+
 /// What all attempts of a worker have said.
 #[derive(Default)]
 pub(crate) struct Notes {
-    said: Mutex<HashMap<(JobId, Fence), (Arc<Held>, Said)>>,
+    said: Mutex<All>,
     news: Notify,
 }
 
@@ -79,7 +81,7 @@ impl Notes {
         add(said);
     }
 
-    fn said(&self) -> MutexGuard<'_, HashMap<(JobId, Fence), (Arc<Held>, Said)>> {
+    fn said(&self) -> MutexGuard<'_, All> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -237,7 +237,7 @@ impl Remote {
         lane.maybe_ready = false;
         lane.look_at = None;
         let suspect = if lane.redo { None } else { lane.suspects.pop() };
-        Some(Claim { queue: lane.queue.clone(), max, redo: lane.redo, suspect })
+        Some(Claim { queue: lane.queue.clone(), max, redo: lane.redo, suspect, kinds: self.node.takes.kinds.clone().map(Into::into) })
     }
 
     /// Notes what was claimed, and settles at once what no worker here may have. Answers whether to look again.
@@ -452,7 +452,7 @@ impl Remote {
             return self.look(&queue);
         }
         let _one = self.claiming.lock().await;
-        let step_back = Claim { queue, max: 0, redo: false, suspect: None };
+        let step_back = Claim { queue, max: 0, redo: false, suspect: None, kinds: None };
         if let Err(error) = self.duly.store.claim(self.node.id, step_back).await {
             tracing::debug!(%error, "a wake could not be passed on");
         }

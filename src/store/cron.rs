@@ -127,6 +127,8 @@ pub struct CronFire {
 pub enum CronFired {
     /// It was fired, and this became of its jobs.
     Yes(Vec<Pushed>),
+    /// The queue is full: the tick has gone by without a job.
+    Full,
     /// It waits, since this job has its unique key.
     Held(JobId),
     /// Nothing was changed: another node has fired it, or the rule has changed, is paused or gone.

@@ -130,6 +130,10 @@ async fn fire(store: Arc<dyn Store>, duly: Duly, queue: &str, freed: Vec<String>
     for (record, fired) in records.into_iter().zip(answer.fired) {
         match fired {
             CronFired::Yes(_) => ticked.fired += 1,
+            CronFired::Full => {
+                ticked.fired += 1;
+                tracing::warn!(rule = record.rule.name, queue, "the queue is full: a tick has gone by without a job");
+            }
             CronFired::Held(job) => {
                 ticked.fired += 1;
                 if record.rule.overlap == Overlap::Replace && clear_the_way(&store, &duly, job).await? {

@@ -301,9 +301,9 @@ pub(super) async fn fire(store: &Redis, queue: &str, fires: &[CronFire]) -> Resu
         return Err(Error::invalid("fires", format!("more than {CRON_FIRE_MAX} rules in one step")));
     }
     let keys = store.keys(queue);
-    let QueueKeys { job, due, idle, ready: [r0, r1, r2, r3], conf, cron, ticks, held, unique, gone, stale, .. } =
+    let QueueKeys { job, due, idle, ready: [r0, r1, r2, r3], conf, cron, ticks, held, unique, gone, stale, history, .. } =
         &*keys;
-    let all = [job, due, idle, r0, r1, r2, r3, conf, cron, ticks, held, unique, &gone[0], &gone[1], stale];
+    let all = [job, due, idle, r0, r1, r2, r3, conf, cron, ticks, held, unique, &gone[0], &gone[1], stale, history];
     let mut cmd = call(&script::FIRE_CRONS, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(HELD_LOOK));
     let now = Redis::now(store);
@@ -346,6 +346,7 @@ fn answer(fire: &CronFire, mut row: Reply) -> Result<CronFired> {
             let pushed = |(at, job): (usize, &Push)| other(at).map_or(Pushed::New(job.id), Pushed::Existing);
             CronFired::Yes(fire.jobs.iter().enumerate().map(pushed).collect())
         }
+        ("full", _) => CronFired::Full,
         ("held", Some(holder)) => CronFired::Held(holder),
         _ => CronFired::Stale,
     })

@@ -193,11 +193,11 @@ fn fire_one(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<CronFi
         return Ok(CronFired::Held(holder));
     }
     // A queue that is full takes no job of a tick either: the tick goes by.
-    let pushed = push::push(tx, &fire.jobs)?.unwrap_or_default();
+    let pushed = push::push(tx, &fire.jobs)?;
     let moment = |at: Option<SystemTime>| at.map(to_micros);
     tx.statement("UPDATE duly_cron SET revision = revision + 1, next = ?2, look = ?2, held = 0, last = ifnull(?3, last) WHERE name = ?1")?
         .execute(params![fire.name, moment(fire.next), moment(fire.last)])?;
-    Ok(CronFired::Yes(pushed))
+    Ok(pushed.map_or(CronFired::Full, CronFired::Yes))
 }
 
 /// The job for whose end a tick waits.
