@@ -361,15 +361,31 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     }
 
     /// Deletes these jobs, each as [`Store::remove`] would, if it is still in the state in which it was seen.
-    /// Answers in their order. At most [`CHANGE_MAX`].
-    async fn remove_all(&self, _targets: Vec<Target>) -> Result<Vec<Moved>> {
-        Err(Error::unsupported("remove many jobs at once"))
+    /// Answers in their order. At most [`CHANGE_MAX`]. A store that has no step for many goes one by one.
+    async fn remove_all(&self, targets: Vec<Target>) -> Result<Vec<Moved>> {
+        let mut moved = Vec::with_capacity(targets.len());
+        for target in targets {
+            moved.push(match self.get(target.id).await? {
+                Some(record) if record.state == target.state => self.remove(target.id).await?,
+                Some(_) => Moved::Changed,
+                None => Moved::NotFound,
+            });
+        }
+        Ok(moved)
     }
 
     /// Gives these jobs a new due moment, each as [`Store::reschedule`] would, if it is still in the state in which it was seen.
-    /// Answers in their order. At most [`CHANGE_MAX`].
-    async fn reschedule_all(&self, _targets: Vec<Target>, _due: Due) -> Result<Vec<Moved>> {
-        Err(Error::unsupported("reschedule many jobs at once"))
+    /// Answers in their order. At most [`CHANGE_MAX`]. A store that has no step for many goes one by one.
+    async fn reschedule_all(&self, targets: Vec<Target>, due: Due) -> Result<Vec<Moved>> {
+        let mut moved = Vec::with_capacity(targets.len());
+        for target in targets {
+            moved.push(match self.get(target.id).await? {
+                Some(record) if record.state == target.state => self.reschedule(target.id, due).await?,
+                Some(_) => Moved::Changed,
+                None => Moved::NotFound,
+            });
+        }
+        Ok(moved)
     }
 
     /// Sets how much may be in a queue, also one that has no job yet. Answers what was so before.

@@ -10,6 +10,7 @@ use super::{DELAYED, QUEUE, RedisInAction, bring, list_of};
 use crate::clock::{Micros, from_micros};
 use crate::compat::script;
 use crate::error::Result;
+use crate::filter::Matcher;
 use crate::job::{JobId, Record, State};
 use crate::push::Due;
 use crate::store::redis::{Way, call};
@@ -123,11 +124,8 @@ pub(super) async fn list(store: &RedisInAction, filter: Filter) -> Result<Page> 
         }
         return Ok(page);
     };
-    let fits = |record: &Record| {
-        filter.queue.as_ref().is_none_or(|queue| *queue == record.job.queue)
-            && filter.kind.as_ref().is_none_or(|kind| *kind == record.job.kind)
-            && filter.state.is_none_or(|state| state == record.state)
-    };
+    let matcher = Matcher::new(&filter, store.own.now());
+    let fits = |record: &Record| matcher.is_met(record);
     let found = all(store, "list").await?;
     let mut jobs: Vec<Record> =
         found.iter().filter_map(|waiting| waiting.record(store)).filter(fits).skip(from).take(limit + 1).collect();

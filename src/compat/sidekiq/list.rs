@@ -4,6 +4,7 @@
 use super::Sidekiq;
 use super::find::{self, Found, Set};
 use crate::error::{Error, Result};
+use crate::filter::Matcher;
 use crate::job::{JobId, Record, State};
 use crate::store::{Filter, MOVE_MAX, PAGE, PAGE_MAX, Page};
 
@@ -69,6 +70,7 @@ async fn whole(store: &Sidekiq, filter: &Filter) -> Result<Page> {
     let mut at = filter.cursor.as_deref().map(Cursor::parse).transpose()?.unwrap_or_default();
     let mut queues = store.queues("list").await?;
     queues.retain(|queue| filter.queue.as_ref().is_none_or(|only| only == queue));
+    let matcher = Matcher::new(filter, store.now());
     let (mut page, mut looked) = (Page::default(), 0);
     while let Some(place) = PLACES.get(at.place).copied() {
         let wanted = filter.state.is_none_or(|only| only == place.state());
@@ -90,6 +92,7 @@ async fn whole(store: &Sidekiq, filter: &Filter) -> Result<Page> {
         let found = step(store, place, &at).await?;
         let short = found.len() < STEP;
         looked += found.len();
+        page.looked = looked as u64;
         let mut whole = true;
         for (found, record) in whole_of(store, place, &queue, found).await? {
             if page.jobs.len() == limit {
@@ -97,7 +100,7 @@ async fn whole(store: &Sidekiq, filter: &Filter) -> Result<Page> {
                 break;
             }
             at.passed += 1;
-            if let Some(record) = record.filter(|record| is_asked_for(filter, &found, record)) {
+            if let Some(record) = record.filter(|record| matcher.is_met(record)) {
                 if filter.failures {
                     see(store, record.job.id, found);
                 }
@@ -113,11 +116,6 @@ async fn whole(store: &Sidekiq, filter: &Filter) -> Result<Page> {
         }
     }
     Ok(page)
-}
-
-fn is_asked_for(filter: &Filter, found: &Found, record: &Record) -> bool {
-    filter.queue.as_ref().is_none_or(|only| *only == found.queue)
-        && filter.kind.as_ref().is_none_or(|only| *only == record.job.kind)
 }
 
 async fn step(store: &Sidekiq, place: Place, at: &Cursor) -> Result<Vec<Found>> {
