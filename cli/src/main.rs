@@ -24,6 +24,7 @@ mod printer;
 mod push;
 mod queues;
 mod serve;
+mod server;
 mod store;
 mod time;
 mod token;
@@ -55,6 +56,13 @@ pub(crate) struct Setup {
 }
 
 fn main() -> ExitCode {
+    // Through a server there are fewer verbs, and no store.
+    if server::is_meant(std::env::args()) {
+        return match server::Remote::try_parse() {
+            Ok(remote) => server::run(remote).map_or_else(|error| exit::told(&error), |()| ExitCode::SUCCESS),
+            Err(error) => exit::usage(&error),
+        };
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return exit::usage(&error),

@@ -36,7 +36,10 @@ pub async fn the_newest_decisions_are_kept_in_their_order(store: TestStore) {
     }
     let first = store.duly.audits(None, 10).await.expect("reads");
     assert_eq!((first.len(), first[0].entry.what.as_str()), (10, "POST /jobs/25"));
-    assert_eq!((first[0].entry.who.as_str(), first[0].entry.from.as_deref(), first[0].at), ("ada", Some("127.0.0.1"), store.now()));
+    assert_eq!(
+        (first[0].entry.who.as_str(), first[0].entry.from.as_deref(), first[0].at),
+        ("ada", Some("127.0.0.1"), store.now())
+    );
     let next = store.duly.audits(Some(first[9].no), 200).await.expect("reads");
     let what: Vec<_> = next.iter().map(|record| record.entry.what.as_str()).collect();
     assert_eq!((what.len(), what[0], what[14]), (15, "POST /jobs/15", "POST /jobs/1"));

@@ -8,7 +8,9 @@ use tokio::net::TcpStream;
 use crate::support::{LONG, Site};
 
 pub async fn a_job_is_pushed_read_moved_and_removed(site: Site) {
-    let answer = site.post("/api/v1/jobs", json!({"kind": "mail", "args": {"to": "ada"}, "after_ms": 60_000, "tags": ["a"]})).await;
+    let answer = site
+        .post("/api/v1/jobs", json!({"kind": "mail", "args": {"to": "ada"}, "after_ms": 60_000, "tags": ["a"]}))
+        .await;
     assert_eq!(answer.status, 201, "{}", answer.text());
     let id = answer.json()["id"].as_str().expect("an id").to_owned();
     assert_eq!(answer.header("location"), Some(&*format!("/api/v1/jobs/{id}")));
@@ -100,7 +102,11 @@ pub async fn queues_are_paused_and_resumed(site: Site) {
     assert_eq!(site.post("/api/v1/queues/mail/pause", json!({})).await.json()["changed"], true);
     let queue = site.get("/api/v1/queues/mail").await.json();
     assert_eq!((&queue["paused"], &queue["ready"]), (&json!(true), &json!(1)));
-    assert_eq!(site.send("POST", "/api/v1/queues/mail/resume", &[], b"").await.json()["changed"], true, "no body is fine");
+    assert_eq!(
+        site.send("POST", "/api/v1/queues/mail/resume", &[], b"").await.json()["changed"],
+        true,
+        "no body is fine"
+    );
     assert_eq!(site.get("/api/v1/queues/nothing").await.status, 404);
     let stats = site.get("/api/v1/stats").await.json();
     assert_eq!(stats["total"]["ready"], 1, "{stats}");
@@ -134,7 +140,8 @@ async fn exchange(address: std::net::SocketAddr, request: &[u8]) -> String {
 async fn event(lines: &mut tokio::io::Lines<BufReader<TcpStream>>) -> (u64, String) {
     let (mut id, mut data) = (0, String::new());
     loop {
-        let line = tokio::time::timeout(LONG, lines.next_line()).await.expect("in time").expect("reads").expect("goes on");
+        let line =
+            tokio::time::timeout(LONG, lines.next_line()).await.expect("in time").expect("reads").expect("goes on");
         if let Some(text) = line.strip_prefix("id: ") {
             id = text.parse().expect("a number");
         } else if let Some(text) = line.strip_prefix("data: ") {
@@ -184,7 +191,8 @@ pub async fn decisions_are_noted_and_daily_work_is_not(site: Site) {
     site.post(&format!("/api/v1/jobs/{id}/retry"), json!({})).await;
     site.post("/api/v1/queues/mail/pause", json!({})).await;
     let entries = site.get("/api/v1/audit").await.json();
-    let what: Vec<&str> = entries["entries"].as_array().expect("entries").iter().filter_map(|e| e["what"].as_str()).collect();
+    let what: Vec<&str> =
+        entries["entries"].as_array().expect("entries").iter().filter_map(|e| e["what"].as_str()).collect();
     let retry = format!("POST /api/v1/jobs/{id}/retry");
     assert_eq!(what, ["POST /api/v1/queues/mail/pause", &*retry], "newest first, and no push");
     assert_eq!((&entries["entries"][0]["who"], &entries["entries"][0]["from"]), (&json!("local"), &json!("127.0.0.1")));

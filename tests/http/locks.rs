@@ -16,7 +16,8 @@ pub async fn a_lock_is_taken_extended_and_released_by_its_owner_only(site: Site)
     let stranger = "01890000-0000-7000-8000-000000000000";
     let extend = async |owner: &str| site.json("PATCH", "/api/v1/locks/deploy", json!({"owner": owner})).await.status;
     assert_eq!((extend(&owner).await, extend(stranger).await), (204, 409));
-    let release = async |owner: &str| site.send("DELETE", &format!("/api/v1/locks/deploy?owner={owner}"), &[], b"").await.status;
+    let release =
+        async |owner: &str| site.send("DELETE", &format!("/api/v1/locks/deploy?owner={owner}"), &[], b"").await.status;
     assert_eq!((release(stranger).await, release(&owner).await, release(&owner).await), (409, 204, 409));
     assert_eq!(site.get("/api/v1/locks").await.json()["locks"], json!([]));
 }

@@ -9,7 +9,10 @@ fn the_committed_description_is_that_of_the_code() {
         std::fs::write(path, &made).expect("writes");
     }
     let kept = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(made == kept, "docs/reference/openapi.json is not that of the code: see what has changed, then run with DULY_BLESS=1");
+    assert!(
+        made == kept,
+        "docs/reference/openapi.json is not that of the code: see what has changed, then run with DULY_BLESS=1"
+    );
 }
 
 #[test]

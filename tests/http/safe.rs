@@ -27,7 +27,9 @@ async fn other_names_in_host_are_refused() {
         is_refused(&site.send("GET", "/api/v1/stats", &[("Host", host)], b"").await, 421, "wrong_host");
         assert_eq!(site.send("GET", "/healthz", &[("Host", host)], b"").await.status, 421, "{host}: nothing at all");
     }
-    for host in ["localhost".to_owned(), format!("localhost:{port}"), format!("[::1]:{port}"), "jobs.example.com".into()] {
+    for host in
+        ["localhost".to_owned(), format!("localhost:{port}"), format!("[::1]:{port}"), "jobs.example.com".into()]
+    {
         assert_eq!(site.send("GET", "/api/v1/stats", &[("Host", &host)], b"").await.status, 200, "{host}");
     }
 }
@@ -105,7 +107,11 @@ pub async fn tokens_have_roles_and_end(mut site: Site) {
         assert_eq!(push.status == 201, role >= Role::Pusher, "{role}: {}", push.text());
         for (verb, path, needs) in changes.iter().filter(|(_, _, needs)| *needs > role) {
             let answer = site.send(verb, path, &[], b"").await;
-            assert_eq!((answer.status, answer.code().as_str()), (403, "forbidden"), "{role} {verb} {path} needs {needs}");
+            assert_eq!(
+                (answer.status, answer.code().as_str()),
+                (403, "forbidden"),
+                "{role} {verb} {path} needs {needs}"
+            );
         }
     }
     assert_eq!(site.send("DELETE", "/api/v1/tokens/ci", &[], b"").await.status, 204);
@@ -141,7 +147,10 @@ async fn every_answer_carries_its_armour_and_no_cors() {
     for path in ["/api/v1/stats", "/healthz", "/nothing", "/api/v1/jobs/none"] {
         let answer = site.send("GET", path, &[("Origin", "https://evil.example")], b"").await;
         let csp = answer.header("content-security-policy").expect("a policy");
-        assert!(csp.starts_with("default-src 'none'; script-src 'self'") && csp.contains("frame-ancestors 'none'"), "{csp}");
+        assert!(
+            csp.starts_with("default-src 'none'; script-src 'self'") && csp.contains("frame-ancestors 'none'"),
+            "{csp}"
+        );
         assert!(!csp.contains("unsafe"), "{csp}");
         assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
         assert_eq!(answer.header("referrer-policy"), Some("no-referrer"));
