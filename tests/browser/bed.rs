@@ -105,11 +105,20 @@ const TRAFFIC: [(&str, &str, u64, u64, u64); 5] = [
     ("media", "video.encode", 1, 2, 5_200),
     ("billing", "invoice.charge", 3, 2, 640),
 ];
-const ERRORS: [&str; 3] = [
-    "smtp: connection to mx1.example.com timed out after 30000 ms",
-    "card 4242 was declined: insufficient_funds",
-    "ffmpeg: exit status 1\n  at encode (src/media/encode.rs:118)\n  moov atom not found",
+const ERRORS: [(&str, &str); 4] = [
+    ("mail", "smtp: connection to mx1.example.com timed out after 30000 ms"),
+    ("billing", "card 4242 was declined: insufficient_funds"),
+    ("media", "ffmpeg: exit status 1\n  at encode (src/media/encode.rs:118)\n  moov atom not found"),
+    ("default", "image 81 is 0 bytes long: nothing to make a thumbnail of"),
 ];
+/// What went wrong now and then, whatever it was.
+const OUTAGE: &str = "store.example.com: connection reset by peer";
+
+/// What a job of this queue may fail of.
+fn error(queue: &str, chance: &mut fastrand::Rng) -> &'static str {
+    let own = ERRORS.iter().find(|(of, _)| *of == queue).map_or(OUTAGE, |(_, error)| *error);
+    if chance.u32(0..4) == 0 { OUTAGE } else { own }
+}
 
 /// Twenty-three hours and a half, a little at a time, then half an hour minute by minute.
 async fn past(duly: &Duly, clock: &Clock) {
@@ -156,9 +165,9 @@ async fn minute_of(
         let wobble = 0.4 + 1.6 * chance.f64().powi(3);
         let duration = Duration::from_micros((took as f64 * 1_000.0 * wobble) as u64);
         let lateness = Duration::from_micros((1_500.0 + 9_000.0 * chance.f64().powi(4) * burst.powi(3)) as u64);
-        let outcome = match chance.u32(0..100) {
-            0 | 1 => Outcome::bury(ERRORS[chance.usize(0..ERRORS.len())]),
-            2..5 => Outcome::retry(Duration::from_secs(chance.u64(30..7_200)), ERRORS[chance.usize(0..ERRORS.len())]),
+        let outcome = match chance.u32(0..300) {
+            0 | 1 => Outcome::bury(error(queue, chance)),
+            2..8 => Outcome::retry(Duration::from_secs(chance.u64(30..7_200)), error(queue, chance)),
             _ => Outcome::Ack,
         };
         let keep = if outcome == Outcome::Ack { KEEP } else { 90 * 24 * 60 * MINUTE };

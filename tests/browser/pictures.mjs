@@ -24,9 +24,9 @@ const find = async (path) => {
   return link;
 };
 
-await picture('overview', full, { height: 1010 });
-await picture('overview-dark', full, { height: 1010, dark: true });
-await picture('jobs', full, { path: '/jobs?q=state:dead+kind:mail.receipt', height: 720 });
+await picture('overview', full, { height: 912 });
+await picture('overview-dark', full, { height: 912, dark: true });
+await picture('jobs', full, { path: '/jobs?q=state:dead+queue:billing', height: 720 });
 await picture('job', full, { path: await find('/jobs?q=kind:report.build'), height: 940 });
 await picture('dead-dark', full, { path: '/dead', height: 720, dark: true });
 await picture('cron', full, { path: '/cron/new?name=nightly-backup&kind=backup.run&pattern=0+3+*+*+*&tz=Europe/Berlin', height: 820 });
