@@ -9,6 +9,7 @@ mod child;
 mod cron;
 mod flood;
 mod growth;
+mod http;
 mod life;
 mod list;
 mod lock;
@@ -95,6 +96,7 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::Call => call::run(setting).await,
         Group::Cron => cron::run(setting).await,
         Group::List => list::run(setting).await,
+        Group::Http => http::run(setting).await,
         Group::RedisPush => redis::push(setting).await,
         Group::RedisDrain => redis::drain(setting).await,
         Group::RedisLife => redis::life(setting).await,

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 pub(crate) const USAGE: &str = "\
 usage: bench [NAMES] [--quick] [--plot FILE.svg] [--json] [--dir DIR]
 
-NAMES    push life peers lone growth flood reopen wake shrink lock call cron list; all of them if none is named
+NAMES    push life peers lone growth flood reopen wake shrink lock call cron list http; all of them if none is named
          on Redis: redis-push redis-drain redis-life redis-wake redis-late redis-memory redis-growth redis-failover
          redis-lock redis-call redis-cron sidekiq-drain; redis means all of these; redis-peers is a table of the peers alone
 --quick  a smoke run of under a minute, small and without peers: its figures say little
@@ -31,6 +31,7 @@ pub(crate) enum Group {
     Call,
     Cron,
     List,
+    Http,
     RedisPush,
     RedisDrain,
     RedisLife,
@@ -61,6 +62,7 @@ const EMBEDDED: [Group; 12] = [
     Group::Call,
     Group::Cron,
     Group::List,
+    Group::Http,
 ];
 
 /// What `redis` means.
@@ -95,6 +97,7 @@ impl Group {
             Group::Call => "call",
             Group::Cron => "cron",
             Group::List => "list",
+            Group::Http => "http",
             Group::RedisPush => "redis-push",
             Group::RedisDrain => "redis-drain",
             Group::RedisLife => "redis-life",

@@ -301,8 +301,21 @@ pub(super) async fn fire(store: &Redis, queue: &str, fires: &[CronFire]) -> Resu
         return Err(Error::invalid("fires", format!("more than {CRON_FIRE_MAX} rules in one step")));
     }
     let keys = store.keys(queue);
-    let QueueKeys { job, due, idle, ready: [r0, r1, r2, r3], conf, cron, ticks, held, unique, gone, stale, history, .. } =
-        &*keys;
+    let QueueKeys {
+        job,
+        due,
+        idle,
+        ready: [r0, r1, r2, r3],
+        conf,
+        cron,
+        ticks,
+        held,
+        unique,
+        gone,
+        stale,
+        history,
+        ..
+    } = &*keys;
     let all = [job, due, idle, r0, r1, r2, r3, conf, cron, ticks, held, unique, &gone[0], &gone[1], stale, history];
     let mut cmd = call(&script::FIRE_CRONS, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(HELD_LOOK));
