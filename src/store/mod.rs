@@ -5,14 +5,13 @@
 //! Absence is a value, not an error.
 //! One clock decides what is due and which lease is over: the store's own, read once in each step.
 
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use crate::error::{Error, Result};
-use crate::job::{Fence, Held, JobId, Outcome, Priority, Record, State};
+use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
 use crate::token::Token;

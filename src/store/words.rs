@@ -1,8 +1,9 @@
 //! What is said to a store, and what it answers.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::Moving;
+use super::{Limit, Moving};
 use crate::job::{Fence, Held, JobId, Outcome, Priority, Record, State};
 use crate::node::NodeId;
 

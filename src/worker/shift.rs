@@ -415,9 +415,9 @@ impl Drop for Shift {
 
 /// What this worker can take on, for whoever asks why a job waits.
 fn takes(settings: &Settings, lanes: &[Lane]) -> Takes {
-    let mut takes = Takes::default();
-    takes.kinds = settings.handlers.kinds().filter(|kinds| kinds.len() <= KINDS_MAX).map(|kinds| kinds.to_vec());
-    takes.slots = Some(settings.concurrency as u64);
-    takes.limits = lanes.iter().map(|lane| (lane.queue.clone(), lane.limit as u64)).collect();
-    takes
+    Takes {
+        kinds: settings.handlers.kinds().filter(|kinds| kinds.len() <= KINDS_MAX).map(|kinds| kinds.to_vec()),
+        slots: Some(settings.concurrency as u64),
+        limits: lanes.iter().map(|lane| (lane.queue.clone(), lane.limit as u64)).collect(),
+    }
 }

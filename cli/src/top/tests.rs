@@ -22,7 +22,7 @@ async fn seen() -> (Duly, Top) {
     duly.worker().queue("b", 1).on_kind("bad", async |_: Ctx| Outcome::bury("no")).drain().await.expect("drains");
     duly.pause("slow").await.expect("pauses");
     let mut top = Top::default();
-    top.dead = true;
+    top.key(Key::Char('d'));
     top.see(look(&duly, true).await.expect("looks"), SystemTime::UNIX_EPOCH);
     (duly, top)
 }

@@ -1,6 +1,7 @@
 //! The contract, step by step: each is passed on to the file that knows it.
 
 use super::*;
+use crate::store::Verified;
 
 #[async_trait]
 impl Store for Redis {
@@ -212,7 +213,7 @@ impl Store for Redis {
         look::holder(self, queue, key).await
     }
 
-    async fn verify(&self) -> Result<super::Verified> {
+    async fn verify(&self) -> Result<Verified> {
         verify::verify(self).await
     }
 

@@ -9,6 +9,9 @@ use crate::store::Page;
 /// Jobs asked for in one step.
 const STEP: usize = 100;
 
+/// Ids with their records.
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// `scan` of the contract.
 pub(super) async fn scan(store: &Redis, queue: &str, cursor: Option<&str>) -> Result<Page> {
     let keys = store.keys(queue);
@@ -30,7 +33,7 @@ pub(super) async fn scan(store: &Redis, queue: &str, cursor: Option<&str>) -> Re
     cmd.arg(&keys.job).arg(at).arg("COUNT").arg(STEP);
     let value = store.link.ask("scan", Way::Door, keys.slot, &cmd).await?;
     let strange = |e| Error::Store { op: "scan", reason: "the jobs cannot be read".into(), source: Some(Box::new(e)) };
-    let (next, entries): (String, Vec<(Vec<u8>, Vec<u8>)>) = redis::from_redis_value(value).map_err(strange)?;
+    let (next, entries): (String, Entries) = redis::from_redis_value(value).map_err(strange)?;
     let ids = entries.iter().filter_map(|(id, _)| super::reply::id(id));
     let asks = ids.map(|id| get_in(store, "scan", queue, id));
     let mut page = Page::default();

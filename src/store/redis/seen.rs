@@ -17,7 +17,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// From a record, or from its first line alone.
+    /// From a record.
     pub(super) fn of(id: JobId, record: &[u8]) -> Self {
         let line = record.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let lane = record.get(1).map_or(usize::MAX, |digit| usize::from(digit.wrapping_sub(b'0')));

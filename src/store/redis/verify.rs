@@ -128,10 +128,10 @@ async fn look_at_ended(store: &Redis, keys: &QueueKeys, all: &mut All) -> Result
     .await?;
     each_pair(store, keys, "HSCAN", &keys.errors, STEP, |field, _| {
         let number = field.get(16..).and_then(|n| std::str::from_utf8(n).ok()).and_then(|n| n.parse().ok());
-        if let (Some(seen), Some(number)) = (entry(all, &field), number) {
-            if !seen.failures.contains(&number) {
-                seen.failures.push(number);
-            }
+        if let (Some(seen), Some(number)) = (entry(all, &field), number)
+            && !seen.failures.contains(&number)
+        {
+            seen.failures.push(number);
         }
     })
     .await?;
@@ -205,12 +205,12 @@ pub(super) async fn inspect(store: &Redis, keys: &QueueKeys, id: JobId, before: 
     let value = store.link.run("verify", Way::Door, keys.slot, &script::INSPECT, &cmd).await?;
     let mut reply = store.reply("verify", value)?;
     let some = |bytes: Vec<u8>| Some(bytes).filter(|bytes| !bytes.is_empty());
-    let mut seen = Seen::default();
-    seen.head = some(reply.bytes()?).map(|line| Head {
+    let head = some(reply.bytes()?).map(|line| Head {
         // The args are not here: whether they can be read was seen before, and they never change.
         readable: before.head.as_ref().is_none_or(|head| head.readable),
-        ..Head::of(id, &line)
+        ..Head::of(id, &[&line[..], b"\nnull"].concat())
     });
+    let mut seen = Seen { head, ..Seen::default() };
     (seen.meta, seen.held) = (some(reply.bytes()?), some(reply.bytes()?));
     (seen.done, seen.dead) = (reply.maybe_int()?, reply.maybe_int()?);
     seen.gone = reply.int()? == 1;

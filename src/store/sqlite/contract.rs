@@ -1,6 +1,7 @@
 //! The contract, step by step: each is passed on to the file that knows it.
 
 use super::*;
+use crate::store::{TAKE_BACK_MAX, Verified};
 
 #[async_trait]
 impl Store for Sqlite {
@@ -30,12 +31,12 @@ impl Store for Sqlite {
                 tx.wake(&claim.queue);
             }
             Ok(Claimed {
-                more: step.more || taken_back == super::TAKE_BACK_MAX,
+                more: step.more || taken_back == TAKE_BACK_MAX,
                 next_due: step.next_due,
                 next_tick: step.next_tick,
                 rank,
                 taken_back,
-                left: taken_back == super::TAKE_BACK_MAX,
+                left: taken_back == TAKE_BACK_MAX,
                 ..claimed(step.now, step.jobs)
             })
         };
@@ -375,7 +376,7 @@ impl Store for Sqlite {
         self.read("holder", look).await
     }
 
-    async fn verify(&self) -> Result<super::Verified> {
+    async fn verify(&self) -> Result<Verified> {
         verify::verify(self).await
     }
 

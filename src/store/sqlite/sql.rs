@@ -59,7 +59,7 @@ impl Sql {
                 "would write; a store is only looked at here, use duly's own commands",
             ));
         }
-        let columns: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+        let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let mut table = SqlTable { columns, ..SqlTable::default() };
         let mut rows = statement.query([]).map_err(wrong)?;
         while let Some(row) = rows.next().map_err(wrong)? {
