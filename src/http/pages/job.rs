@@ -80,7 +80,7 @@ pub(super) struct Asked {
 
 async fn find(app: &App, id: &str) -> Result<Record, Problem> {
     let id: JobId = id.parse().map_err(|_| missing(id))?;
-    Ok(app.duly.get(id).await?.ok_or_else(|| missing(&id.to_string()))?)
+    app.duly.get(id).await?.ok_or_else(|| missing(&id.to_string()))
 }
 
 fn missing(id: &str) -> Problem {

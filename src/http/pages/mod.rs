@@ -134,4 +134,26 @@ mod tests {
         }
         assert_eq!(back_to("/queues/mail?x=1", "/"), "/queues/mail?x=1");
     }
+    #[tokio::test]
+    async fn links_follow_a_router_that_is_nested_somewhere() {
+        let duly = crate::Duly::open(":memory:").await.expect("opens");
+        let inner = crate::http::Server::new(duly).open_to_all().router();
+        let outer: Router = Router::new().nest("/deep/duly", inner);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let address = listener.local_addr().expect("has one");
+        tokio::spawn(async move { axum::serve(listener, outer).await });
+        let asked = tokio::task::spawn_blocking(move || {
+            use std::io::{Read as _, Write as _};
+            let mut stream = std::net::TcpStream::connect(address).expect("connects");
+            let request = format!("GET /deep/duly/queues HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).expect("sent");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("answered");
+            answer
+        });
+        let answer = asked.await.expect("no panic");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("href=\"/deep/duly/jobs\""), "{answer}");
+        assert!(!answer.contains("href=\"/jobs\""), "{answer}");
+    }
 }
