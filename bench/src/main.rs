@@ -8,6 +8,7 @@ mod call;
 mod child;
 mod flood;
 mod growth;
+mod http;
 mod life;
 mod lock;
 mod lone;
@@ -91,6 +92,7 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::Shrink => shrink::run(setting).await,
         Group::Lock => lock::run(setting).await,
         Group::Call => call::run(setting).await,
+        Group::Http => http::run(setting).await,
         Group::RedisPush => redis::push(setting).await,
         Group::RedisDrain => redis::drain(setting).await,
         Group::RedisLife => redis::life(setting).await,

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 pub(crate) const USAGE: &str = "\
 usage: bench [NAMES] [--quick] [--plot FILE.svg] [--json] [--dir DIR]
 
-NAMES    push life peers lone growth flood reopen wake shrink lock call; all of them if none is named
+NAMES    push life peers lone growth flood reopen wake shrink lock call http; all of them if none is named
          on Redis: redis-push redis-drain redis-life redis-wake redis-late redis-memory redis-growth redis-failover
          redis-lock redis-call; redis means all of these; redis-peers is a table of the peers alone
 --quick  a smoke run of under a minute, small and without peers: its figures say little
@@ -29,6 +29,7 @@ pub(crate) enum Group {
     Shrink,
     Lock,
     Call,
+    Http,
     RedisPush,
     RedisDrain,
     RedisLife,
@@ -43,7 +44,7 @@ pub(crate) enum Group {
 }
 
 /// In a file, what is measured unless something is named.
-const EMBEDDED: [Group; 11] = [
+const EMBEDDED: [Group; 12] = [
     Group::Push,
     Group::Life,
     Group::Peers,
@@ -55,6 +56,7 @@ const EMBEDDED: [Group; 11] = [
     Group::Shrink,
     Group::Lock,
     Group::Call,
+    Group::Http,
 ];
 
 /// What `redis` means.
@@ -85,6 +87,7 @@ impl Group {
             Group::Shrink => "shrink",
             Group::Lock => "lock",
             Group::Call => "call",
+            Group::Http => "http",
             Group::RedisPush => "redis-push",
             Group::RedisDrain => "redis-drain",
             Group::RedisLife => "redis-life",

@@ -33,7 +33,6 @@ pub(crate) struct Global {
     /// Ask a `duly serve` at this URL instead of a store: push, jobs, queues and stats (see `duly --server URL --help`);
     /// its token is taken from DULY_TOKEN
     #[arg(long, global = true, value_name = "URL")]
-    #[expect(dead_code, reason = "seen before the command line is read as a whole")]
     server: Option<String>,
 
     /// Tables for people, json or ndjson for scripts

@@ -30,8 +30,7 @@ pub(super) async fn sign_in(
     Form(form): Form<SignIn>,
 ) -> Result<Response, Problem> {
     let from = info.map(|info| info.0.0.ip().to_canonical());
-    let known = app.tokens.all(&app.duly).await?;
-    gate::by_token(&app, &known, form.token.trim(), from)?;
+    gate::by_token(&app, form.token.trim(), from).await?;
     let cookie = app.sessions.begin(hash(form.token.trim()), app.options.secure);
     // Only a path of ours: no other site gets a visitor who has just signed in.
     let ours = form.next.starts_with('/') && !form.next.starts_with("//") && !form.next.contains(['\\', '\r', '\n']);

@@ -26,6 +26,7 @@ impl utoipa::Modify for Bearer {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
         use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
         if let Some(components) = &mut openapi.components {
+            components.responses.extend(api::problems());
             components.add_security_scheme("bearer", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
         }
     }

@@ -16,10 +16,10 @@ use super::hand::{self, Hand, Said, Settling};
 use crate::clock;
 use crate::duly::Duly;
 use crate::error::{Error, Result};
-use crate::hall::{AtWork, Order, Running};
+use crate::hall::AtWork;
 use crate::job::{Fence, Held, JobId, JobProgress, Outcome};
 use crate::node::{Node, NodeId};
-use crate::store::{Beaten, CLAIM_MAX, Claim, Claimed, End, Note, SETTLE_MAX, Wake};
+use crate::store::{Beaten, CLAIM_MAX, Claim, Claimed, End, Note, SETTLE_MAX};
 use crate::worker::MAX_CRASHES;
 
 /// Orders that may wait: whoever gives more is told that it is busy.
@@ -31,31 +31,31 @@ const RANK_STEP: Duration = Duration::from_millis(2);
 
 /// A node held for somebody outside.
 pub(crate) struct Remote {
-    duly: Duly,
-    node: Node,
+    pub(super) duly: Duly,
+    pub(super) node: Node,
     kinds: Vec<String>,
     state: Mutex<State>,
     /// One claim is under way at a time.
-    claiming: tokio::sync::Mutex<()>,
+    pub(super) claiming: tokio::sync::Mutex<()>,
     /// How many questions of the worker wait for a job.
-    waiting: AtomicUsize,
+    pub(super) waiting: AtomicUsize,
     /// There may be something to claim, or to tell.
-    woken: Notify,
+    pub(super) woken: Notify,
     at_work: Mutex<Option<AtWork>>,
 }
 
-struct State {
-    hands: HashMap<JobId, Hand>,
-    lanes: Vec<Lane>,
+pub(super) struct State {
+    pub(super) hands: HashMap<JobId, Hand>,
+    pub(super) lanes: Vec<Lane>,
     /// When its worker was last heard of, and when the store was last told.
     seen: Instant,
     beaten: Option<Instant>,
-    quiet: bool,
-    stop: bool,
+    pub(super) quiet: bool,
+    pub(super) stop: bool,
 }
 
 /// What is known of one of its queues.
-struct Lane {
+pub(super) struct Lane {
     queue: String,
     maybe_ready: bool,
     look_at: Option<Instant>,
@@ -113,7 +113,7 @@ impl Remote {
             woken: Notify::new(),
         });
         remote.heed(&first);
-        tokio::spawn(listen(Arc::downgrade(&remote), wakes, ordered));
+        tokio::spawn(super::orders::listen(Arc::downgrade(&remote), wakes, ordered));
         Ok(remote)
     }
 
@@ -125,7 +125,7 @@ impl Remote {
         &self.node.queues
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -421,72 +421,28 @@ impl Remote {
         Ok(())
     }
 
+    /// Releases what is in hand: who goes in good order has crashed with none of it.
+    pub(super) async fn give_back(self: &Arc<Self>) -> Result<()> {
+        let release = |hand: &Hand| Settling {
+            id: hand.held.job.id,
+            fence: hand.held.fence,
+            said: Said::Release { after: Duration::ZERO },
+            result: None,
+        };
+        let mut ends: Vec<Settling> = self.state().hands.values().map(release).collect();
+        while !ends.is_empty() {
+            let rest = ends.split_off(ends.len().min(SETTLE_MAX));
+            self.settle(std::mem::replace(&mut ends, rest)).await?;
+        }
+        Ok(())
+    }
+
     /// Goes; what it still holds can be taken back at once.
     pub(super) async fn leave(&self) -> Result<()> {
         self.state().stop = true;
         self.woken.notify_waiters();
         drop(self.at_work.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.duly.store.leave(self.node.id).await
-    }
-
-    /// Another node wants something of this one.
-    fn ordered(&self, order: Order) {
-        let mut state = self.state();
-        match order {
-            Order::Jobs(answer) => drop(answer.send(state.hands.values().map(running).collect())),
-            Order::Quiet(quiet) => state.quiet = quiet,
-            Order::Stop => (state.quiet, state.stop) = (true, true),
-            Order::Cancel(id, answer) => {
-                let known = state.hands.get_mut(&id).map(|hand| hand.unwanted = true).is_some();
-                // Whoever asked may have gone away.
-                let _ = answer.send(known);
-            }
-        }
-        drop(state);
-        self.woken.notify_waiters();
-    }
-
-    /// Woken for a queue. If nobody asks for a job, the wake is for somebody else.
-    async fn woken_for(self: &Arc<Self>, queue: String) {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            return self.look(&queue);
-        }
-        let _one = self.claiming.lock().await;
-        let step_back = Claim { queue, max: 0, redo: false, suspect: None };
-        if let Err(error) = self.duly.store.claim(self.node.id, step_back).await {
-            tracing::debug!(%error, "a wake could not be passed on");
-        }
-    }
-}
-
-fn running(hand: &Hand) -> Running {
-    let held = &hand.held;
-    let running_ms = (clock::tick() - hand.since).as_millis();
-    Running {
-        id: held.job.id,
-        queue: held.job.queue.clone(),
-        kind: held.job.kind.clone(),
-        attempt: held.attempt(),
-        fence: held.fence,
-        running_ms: u64::try_from(running_ms).unwrap_or(u64::MAX),
-        progress: None,
-    }
-}
-
-/// Passes on what concerns a node, until it is gone.
-async fn listen(remote: std::sync::Weak<Remote>, mut wakes: mpsc::Receiver<Wake>, mut orders: mpsc::Receiver<Order>) {
-    loop {
-        tokio::select! {
-            wake = wakes.recv() => match (wake, remote.upgrade()) {
-                (Some(Wake::Queue(queue)), Some(remote)) => remote.woken_for(queue).await,
-                (Some(Wake::Beat), Some(remote)) => remote.woken.notify_one(),
-                _ => return,
-            },
-            order = orders.recv() => match (order, remote.upgrade()) {
-                (Some(order), Some(remote)) => remote.ordered(order),
-                _ => return,
-            },
-        }
     }
 }
 

@@ -22,5 +22,5 @@ url=$(head -n 1 "$log")
 "$venv/bin/st" run "$url/openapi.json" --url "$url" \
   --max-examples "${DULY_EXAMPLES:-10}" --seed 7 --workers 1 --phases examples,coverage,fuzzing \
   --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance \
-  --exclude-path-regex '/(events|wait|claim)$' --exclude-path-regex '/calls/' --exclude-path-regex '/locks/\{name\}$'
+  --exclude-path-regex '/(events|wait|claim)$'
 curl -fsS "$url/readyz" >/dev/null

@@ -101,7 +101,9 @@ pub async fn tokens_have_roles_and_end(mut site: Site) {
     ];
     for role in Role::ALL {
         site.be(role).await;
-        let job = site.get(&format!("/api/v1/jobs/{id}")).await.json();
+        let job = site.get(&format!("/api/v1/jobs/{id}")).await;
+        assert_eq!(job.status, 200, "a token is good from the moment it is made");
+        let job = job.json();
         assert_eq!(job.get("args").is_some(), role >= Role::Operator, "{role} sees what jobs carry only if they may");
         let push = site.post("/api/v1/jobs", json!({"kind": "a"})).await;
         assert_eq!(push.status == 201, role >= Role::Pusher, "{role}: {}", push.text());

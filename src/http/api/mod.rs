@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::http::{HeaderMap, HeaderValue, header};
-use utoipa::openapi::{Content, Ref, RefOr, Response, ResponseBuilder, ResponsesBuilder};
+use utoipa::openapi::{Content, Ref, RefOr, Response, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 
 pub(crate) use self::actions::Operations;
@@ -53,35 +53,41 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .merge(tokens::router())
 }
 
-/// What every request may be answered instead.
+/// What every request may be answered instead: status and words.
+const PROBLEMS: [(&str, &str); 15] = [
+    ("400", "the body is not JSON"),
+    ("401", "nobody known has sent it: send `Authorization: Bearer <token>`"),
+    ("403", "whoever has sent it may not do this, or the server is read-only"),
+    ("404", "there is no such thing"),
+    ("408", "the body did not come in time"),
+    ("409", "it is in a state that does not allow this"),
+    ("413", "the body is too large"),
+    ("415", "the body is not of the right type"),
+    ("421", "the server does not go by the name in Host"),
+    ("422", "a part of the request is wrong; `errors` says which"),
+    ("429", "too many requests; `Retry-After` says when to try again"),
+    ("501", "this store cannot do that"),
+    ("502", "the method of another node has failed"),
+    ("503", "the store did not answer; try again"),
+    ("504", "it took too long"),
+];
+
+/// Names all of them in the answers of an operation.
 pub(super) struct Problems;
 
 impl utoipa::IntoResponses for Problems {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        let said = [
-            ("400", "the body is not JSON"),
-            ("401", "nobody known has sent it: send `Authorization: Bearer <token>`"),
-            ("403", "whoever has sent it may not do this, or the server is read-only"),
-            ("404", "there is no such thing"),
-            ("408", "the body did not come in time"),
-            ("409", "it is in a state that does not allow this"),
-            ("413", "the body is too large"),
-            ("415", "the body is not of the right type"),
-            ("421", "the server does not go by the name in Host"),
-            ("422", "a part of the request is wrong; `errors` says which"),
-            ("429", "too many requests; `Retry-After` says when to try again"),
-            ("501", "this store cannot do that"),
-            ("502", "the method of another node has failed"),
-            ("503", "the store did not answer; try again"),
-            ("504", "it took too long"),
-        ];
-        let content = || Content::new(Some(Ref::from_schema_name("Problem")));
-        let all = said.iter().fold(ResponsesBuilder::new(), |all, (status, words)| {
-            let one = ResponseBuilder::new().description(*words).content("application/problem+json", content());
-            all.response(*status, one)
-        });
-        all.build().into()
+        let named = |status: &str| RefOr::Ref(Ref::from_response_name(format!("Problem{status}")));
+        PROBLEMS.iter().map(|(status, _)| ((*status).to_owned(), named(status))).collect()
     }
+}
+
+/// Describes them once.
+pub(super) fn problems() -> BTreeMap<String, RefOr<Response>> {
+    let content = || Content::new(Some(Ref::from_schema_name("Problem")));
+    let response =
+        |words: &str| ResponseBuilder::new().description(words).content("application/problem+json", content()).build();
+    PROBLEMS.iter().map(|(status, words)| (format!("Problem{status}"), RefOr::T(response(words)))).collect()
 }
 
 /// How many to list, within bounds.
