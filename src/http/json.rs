@@ -185,15 +185,20 @@ pub(super) fn key_of(headers: &HeaderMap, who: Option<&Who>) -> Result<Option<St
 
 /// The newest keys, and a digest of what came with each.
 #[derive(Default)]
-pub(crate) struct IdempotencyKeys {
-    known: Mutex<(HashMap<String, [u8; 32]>, VecDeque<String>)>,
+pub(crate) struct IdempotencyKeys(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    by_key: HashMap<String, [u8; 32]>,
+    /// The oldest first.
+    order: VecDeque<String>,
 }
 
 impl IdempotencyKeys {
     /// Whether this is the first that comes with this key, or the same again.
     fn same(&self, key: &str, came: [u8; 32]) -> bool {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let (by_key, order) = &mut *known;
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Known { by_key, order } = &mut *known;
         if let Some(before) = by_key.get(key) {
             return *before == came;
         }
@@ -217,6 +222,6 @@ mod tests {
         assert!(!keys.same("a", [2; 32]));
         (0..KEYS_MAX).for_each(|n| assert!(keys.same(&n.to_string(), [3; 32])));
         assert!(keys.same("a", [2; 32]), "forgotten by now");
-        assert_eq!(keys.known.lock().expect("no panic").0.len(), KEYS_MAX);
+        assert_eq!(keys.0.lock().expect("no panic").by_key.len(), KEYS_MAX);
     }
 }

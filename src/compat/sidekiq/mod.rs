@@ -41,9 +41,10 @@ use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed, check_name};
 use crate::store::redis::{Place, Redis, Reply, Script, Way};
 use crate::store::{
-    Attended, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn,
-    Moved, MovedIn, Options, Page, QueueCounts, Store, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage,
+    LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Options, Page, QueueCounts, Store, To, Wake,
 };
+use crate::token::Token;
 
 /// What our own keys beside Sidekiq's begin with, behind the prefix of the URL.
 const OWN: &str = "sidekiq";
@@ -270,6 +271,26 @@ impl Store for Sidekiq {
 
     async fn answering(&self, method: &str) -> Result<Vec<NodeId>> {
         self.redis.answering(method).await
+    }
+
+    async fn put_token(&self, token: &NewToken) -> Result<bool> {
+        self.redis.put_token(token).await
+    }
+
+    async fn remove_token(&self, name: &str) -> Result<bool> {
+        self.redis.remove_token(name).await
+    }
+
+    async fn tokens(&self) -> Result<Vec<Token>> {
+        self.redis.tokens().await
+    }
+
+    async fn put_audit(&self, entry: &Audit) -> Result<()> {
+        self.redis.put_audit(entry).await
+    }
+
+    async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        self.redis.audits(before, limit).await
     }
 
     fn now(&self) -> SystemTime {

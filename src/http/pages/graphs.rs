@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::chart::{Chart, Line, Spark, Unit};
 use crate::clock::to_micros;
 use crate::duly::Duly;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::{Histogram, HistoryAsk, HistoryTally, Point};
 
 /// Minutes that a sparkline shows: those before the present one, which has only begun.
@@ -84,7 +84,11 @@ pub(super) async fn charts(duly: &Duly, queue: Option<&str>, range: Range, unfin
     // One more than shown: the present minute has only begun.
     let minutes =
         u32::try_from(range.minutes() + range.step()).unwrap_or(u32::MAX).min(crate::store::HISTORY_MINUTES_MAX);
-    let history = duly.history(HistoryAsk { queue: queue.map(str::to_owned), minutes }).await?;
+    let history = match duly.history(HistoryAsk { queue: queue.map(str::to_owned), minutes }).await {
+        // On keys of others there is nothing to draw; the rest of the page is there all the same.
+        Err(Error::Unsupported { .. }) => return Ok(Vec::new()),
+        history => history?,
+    };
     let now = history.now.unwrap_or_else(|| duly.now());
     Ok(drawn(&steps(&history.points, now, range), range, unfinished))
 }
