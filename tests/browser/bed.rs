@@ -158,7 +158,7 @@ async fn minute_of(
         Push::new(kind, args).queue(queue).max_attempts(3)
     };
     duly.push_all((0..jobs).map(push)).await.expect("pushed");
-    let claim = Claim { queue: queue.to_owned(), max: 1_000, redo: false, suspect: None };
+    let claim = Claim { queue: queue.to_owned(), max: 1_000, redo: false, suspect: None, kinds: None };
     let held = store.claim(node.id, claim).await.expect("claims").jobs;
     let mut ends = Vec::new();
     for held in held {

@@ -57,7 +57,7 @@ async fn of_a_server_keeps_the_order_and_what_is_paused() {
     copy.resume("default").await.expect("resumes");
     let node = duly::Node::fresh(vec!["default".into()]);
     copy.store().beat(&node).await.expect("beats");
-    let claim = duly::store::Claim { queue: "default".into(), max: 1_000, redo: false, suspect: None };
+    let claim = duly::store::Claim { queue: "default".into(), max: 1_000, redo: false, suspect: None, kinds: None };
     let jobs = copy.store().claim(node.id, claim).await.expect("claims").jobs;
     let args: Vec<String> = jobs.into_iter().map(|held| held.job.args).collect();
     assert_eq!(args, (0..1_000).map(|n| n.to_string()).collect::<Vec<_>>());
