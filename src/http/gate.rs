@@ -156,7 +156,7 @@ pub(super) async fn by_token(app: &App, secret: &str, from: Option<IpAddr>) -> R
     app.limits.may_try(&address).map_err(too_often)?;
     // One that is not known may have been made a moment ago: looked for once more, which guessing cannot make often.
     for _ in 0..2 {
-        if let Some(token) = tokens::sent(&*app.tokens.all(&app.duly).await?, secret) {
+        if let Some(token) = tokens::sent(&app.tokens.all(&app.duly).await?, secret) {
             return Ok(Who::new(&*token.name, token.role));
         }
         app.tokens.forget();

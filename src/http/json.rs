@@ -183,10 +183,13 @@ pub(super) fn key_of(headers: &HeaderMap, who: Option<&Who>) -> Result<Option<St
     }
 }
 
+/// A digest of what came with each key, and the keys in the order in which they came.
+type Remembered = (HashMap<String, [u8; 32]>, VecDeque<String>);
+
 /// The newest keys, and a digest of what came with each.
 #[derive(Default)]
 pub(crate) struct IdempotencyKeys {
-    known: Mutex<(HashMap<String, [u8; 32]>, VecDeque<String>)>,
+    known: Mutex<Remembered>,
 }
 
 impl IdempotencyKeys {

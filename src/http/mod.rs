@@ -37,7 +37,6 @@ pub use self::who::Who;
 use crate::duly::Duly;
 
 /// The API and the dashboard of a store, to be mounted in a service of your own; [`Server`] has options.
-#[must_use]
 pub fn router(duly: Duly) -> Router {
     Server::new(duly).router()
 }

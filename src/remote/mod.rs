@@ -142,10 +142,10 @@ async fn look_after(inner: Weak<Inner>) {
             if let Err(error) = fire_ticks(&inner.duly, queue).await {
                 tracing::warn!(queue, %error, "cron rules did not fire");
             }
-            if looks.is_multiple_of(PRUNE_EVERY) {
-                if let Err(error) = inner.duly.store.prune(queue, KEEP_DONE_MAX).await {
-                    tracing::warn!(queue, %error, "prune failed");
-                }
+            if looks.is_multiple_of(PRUNE_EVERY)
+                && let Err(error) = inner.duly.store.prune(queue, KEEP_DONE_MAX).await
+            {
+                tracing::warn!(queue, %error, "prune failed");
             }
         }
     }
