@@ -24,7 +24,7 @@ pub(crate) struct Many {
 /// What was meant.
 pub(crate) enum Meant {
     Ids(Vec<JobId>),
-    Filter(Filter),
+    Filter(Box<Filter>),
 }
 
 impl Many {
@@ -44,7 +44,7 @@ impl Many {
     /// The jobs that are meant; nothing said is a mistake.
     pub(crate) fn meant(&self) -> anyhow::Result<Meant> {
         if self.all {
-            return Ok(Meant::Filter(Filter::all()));
+            return Ok(Meant::Filter(Box::new(Filter::all())));
         }
         if self.words.is_empty() {
             return Err(Fail::new(
@@ -55,7 +55,7 @@ impl Many {
         let ids: Result<Vec<JobId>, _> = self.words.iter().map(|word| word.parse()).collect();
         match ids {
             Ok(ids) => Ok(Meant::Ids(ids)),
-            Err(_) => Ok(Meant::Filter(filter_of(&self.words)?)),
+            Err(_) => Ok(Meant::Filter(Box::new(filter_of(&self.words)?))),
         }
     }
 }

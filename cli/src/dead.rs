@@ -61,7 +61,7 @@ fn filters(many: &Many) -> anyhow::Result<Vec<Filter>> {
         Meant::Filter(filter) if filter.state.is_some_and(|state| state != State::Dead) => {
             Err(Fail::new(exit::USAGE, "this is about dead jobs: leave out the state, or use duly jobs"))
         }
-        Meant::Filter(filter) => Ok(vec![dead(filter)]),
+        Meant::Filter(filter) => Ok(vec![dead(*filter)]),
     }
 }
 

@@ -111,7 +111,7 @@ pub(crate) async fn run(verb: Jobs, setup: &Setup) -> anyhow::Result<()> {
         Jobs::Retry { many } => match one_by_one(&many)? {
             Meant::Ids(ids) => retry(&duly, &ids, &setup.out).await,
             Meant::Filter(filter) => {
-                bulk::change(setup, bulk::retry(&duly, filter), "Retry", "retried", many.dry_run()).await
+                bulk::change(setup, bulk::retry(&duly, *filter), "Retry", "retried", many.dry_run()).await
             }
         },
         Jobs::Watch(watch) => crate::watch::run(&duly, watch, &setup.out).await,
@@ -120,13 +120,13 @@ pub(crate) async fn run(verb: Jobs, setup: &Setup) -> anyhow::Result<()> {
         Jobs::Cancel { many } => match one_by_one(&many)? {
             Meant::Ids(ids) => cancel(&duly, &ids, &setup.out).await,
             Meant::Filter(filter) => {
-                bulk::change(setup, duly.cancel_all(filter), "Cancel", "cancelled", many.dry_run()).await
+                bulk::change(setup, duly.cancel_all(*filter), "Cancel", "cancelled", many.dry_run()).await
             }
         },
         Jobs::Rm { many } => match one_by_one(&many)? {
             Meant::Ids(ids) => remove(&duly, &ids, setup).await,
             Meant::Filter(filter) => {
-                bulk::change(setup, duly.remove_all(filter), "Remove", "removed", many.dry_run()).await
+                bulk::change(setup, duly.remove_all(*filter), "Remove", "removed", many.dry_run()).await
             }
         },
         Jobs::Wait { id, timeout } => {

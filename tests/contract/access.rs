@@ -43,5 +43,5 @@ pub async fn the_newest_decisions_are_kept_in_their_order(store: TestStore) {
     let next = store.duly.audits(Some(first[9].no), 200).await.expect("reads");
     let what: Vec<_> = next.iter().map(|record| record.entry.what.as_str()).collect();
     assert_eq!((what.len(), what[0], what[14]), (15, "POST /jobs/15", "POST /jobs/1"));
-    assert!(AUDIT_MAX >= 1_000);
+    const { assert!(AUDIT_MAX >= 1_000) };
 }

@@ -28,7 +28,7 @@ pub async fn a_running_job_cannot_be_edited(store: TestStore) {
     let id = store.push(job("a")).await.id();
     let held = store.claim_one("a").await;
     assert_eq!(edit(&store, id, Some("1"), None).await, Moved::Running);
-    assert_eq!(store.settle("a", &held, Outcome::Ack).await, [JobId::fresh(); 0]);
+    assert!(store.settle("a", &held, Outcome::Ack).await.is_empty());
     assert_eq!(edit(&store, JobId::fresh(), Some("1"), None).await, Moved::NotFound);
 }
 

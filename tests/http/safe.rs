@@ -41,7 +41,7 @@ async fn nothing_but_health_and_the_way_in_is_had_without_a_token() {
     site.be_nobody();
     let api: serde_json::Value = serde_json::from_str(&duly::http::openapi()).expect("JSON");
     for (path, verbs) in api["paths"].as_object().expect("paths") {
-        let path = path.replace("{id}", "01890000-0000-7000-8000-000000000000").replace('{', "").replace('}', "");
+        let path = path.replace("{id}", "01890000-0000-7000-8000-000000000000").replace(['{', '}'], "");
         for verb in verbs.as_object().expect("verbs").keys() {
             let answer = site.send(&verb.to_uppercase(), &path, &[("Content-Type", "application/json")], b"{}").await;
             is_refused(&answer, 401, "unauthorized");
