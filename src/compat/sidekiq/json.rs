@@ -96,7 +96,7 @@ pub(super) fn seconds(micros: i64) -> String {
 
 /// A float as Ruby prints it: without an exponent if it has a fraction or at most 15 digits before it.
 ///
-/// Of those with an exponent no bytes are the same to all: since json 2.10, in Ruby 3.5, it is `1e+20` and `0.00001`.
+/// Of those with an exponent no bytes are the same to all: the gem json 3.1.0 writes `1e+20` and `0.00001`.
 pub(super) fn float(number: f64) -> String {
     let plain = format!("{number:?}");
     let (size, text) = (number.abs(), plain.as_str());

@@ -11,6 +11,7 @@ const PARTS: &[(&str, &str)] = &[
     ("bury", include_str!("lua/part/bury.lua")),
     ("chunks", include_str!("lua/part/chunks.lua")),
     ("pick", include_str!("lua/part/pick.lua")),
+    ("count", include_str!("lua/part/count.lua")),
     ("outcomes", include_str!("lua/part/outcomes.lua")),
 ];
 

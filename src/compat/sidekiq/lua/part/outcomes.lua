@@ -1,14 +1,5 @@
 -- outcomes: what each does with an entry that was held; each answers how many it adds to the counts of processed and failed.
-local outcomes, DAYS_KEPT = {}, 5 * 365 * 86400
-
-local function count(key, more)
-  if more > 0 then
-    -- One that somebody has damaged stays as it is.
-    redis.pcall('INCRBY', KEYS[key], more)
-    redis.pcall('INCRBY', KEYS[key + 1], more)
-    redis.call('EXPIRE', KEYS[key + 1], DAYS_KEPT)
-  end
-end
+local outcomes = {}
 
 local function forget_crashes(entry)
   redis.call('HDEL', KEYS[7], redis.sha1hex(entry))
