@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use crate::error::{Error, Result};
-use crate::job::{JobId, Record};
+use crate::job::{JobId, Record, State};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
 use crate::token::Token;
@@ -152,6 +152,7 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
         for target in targets {
             moved.push(match self.get(target.id).await? {
                 Some(record) if record.state == target.state => self.remove(target.id).await?,
+                Some(record) if record.state == State::Running => Moved::Running,
                 Some(_) => Moved::Changed,
                 None => Moved::NotFound,
             });
@@ -166,6 +167,7 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
         for target in targets {
             moved.push(match self.get(target.id).await? {
                 Some(record) if record.state == target.state => self.reschedule(target.id, due).await?,
+                Some(record) if record.state == State::Running => Moved::Running,
                 Some(_) => Moved::Changed,
                 None => Moved::NotFound,
             });

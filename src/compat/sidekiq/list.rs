@@ -92,7 +92,6 @@ async fn whole(store: &Sidekiq, filter: &Filter) -> Result<Page> {
         let found = step(store, place, &at).await?;
         let short = found.len() < STEP;
         looked += found.len();
-        page.looked = looked as u64;
         let mut whole = true;
         for (found, record) in whole_of(store, place, &queue, found).await? {
             if page.jobs.len() == limit {
@@ -100,6 +99,7 @@ async fn whole(store: &Sidekiq, filter: &Filter) -> Result<Page> {
                 break;
             }
             at.passed += 1;
+            page.looked += 1;
             if let Some(record) = record.filter(|record| matcher.is_met(record)) {
                 if filter.failures {
                     see(store, record.job.id, found);
