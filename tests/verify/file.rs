@@ -8,7 +8,7 @@ use crate::{found_and_repaired, populate};
 /// A rule, whether it can be put right, and what breaks it.
 const SEEDS: &[(Rule, bool, &str)] = &[
     (Rule::OneState, true, "DELETE FROM duly_ready WHERE no = (SELECT min(no) FROM duly_ready)"),
-    (Rule::OneState, true, "INSERT INTO duly_ended SELECT no, queue, 3, 1 << 60, 1, due, 0, 0 FROM duly_ready"),
+    (Rule::OneState, true, "INSERT INTO duly_ended SELECT no, queue, 3, 1 << 60, 1, due, 0, 0, NULL FROM duly_ready"),
     (Rule::OneState, true, "INSERT INTO duly_scheduled SELECT queue, due, no, priority, 0, 0 FROM duly_held"),
     (Rule::OneState, true, "INSERT INTO duly_ready SELECT queue, priority, seq + 900, no, due, 0, 0 FROM duly_ready"),
     (Rule::HasBody, true, "DELETE FROM duly_job WHERE no = (SELECT min(no) FROM duly_ready)"),

@@ -208,7 +208,7 @@ fn history(conn: &Connection, queue: Option<i64>, first: i64) -> rusqlite::Resul
     .collect()
 }
 
-/// Counts everything anew: for a file that was made before there were counts.
+/// Counts everything anew, and lists the words of jobs: for a file that was made before there were any, and after a repair.
 pub(super) fn recount(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(
         "DELETE FROM duly_count;
@@ -223,12 +223,24 @@ pub(super) fn recount(conn: &Connection) -> rusqlite::Result<()> {
                   WHERE j.queue = q.no AND NOT EXISTS (SELECT 1 FROM duly_ended e WHERE e.no = j.no)),
                 0, x''
            FROM duly_queue q;
+         UPDATE duly_ended SET grp = NULL WHERE state <> 4 OR grp NOT IN (SELECT no FROM duly_group);
+         UPDATE duly_group SET count = (SELECT count(*) FROM duly_ended e WHERE e.grp = duly_group.no);
+         DELETE FROM duly_group WHERE count = 0;
          DELETE FROM duly_find;
-         INSERT INTO duly_find (queue, state, word, at, no)
-         SELECT p.queue, 0, 'k' || j.kind, p.due, p.no FROM duly_scheduled p JOIN duly_job j ON j.no = p.no
+         WITH RECURSIVE placed (queue, state, at, no, kind, tags) AS (
+             SELECT p.queue, 0, p.due, p.no, j.kind, j.tags FROM duly_scheduled p JOIN duly_job j ON j.no = p.no
+             UNION ALL
+             SELECT p.queue, 4, p.ended, p.no, j.kind, j.tags FROM duly_ended p JOIN duly_job j ON j.no = p.no WHERE p.state = 4
+         ), words (queue, state, at, no, word, rest) AS (
+             SELECT queue, state, at, no, 'k' || kind, coalesce(tags || ' ', '') FROM placed
+             UNION ALL
+             SELECT queue, state, at, no, 't' || substr(rest, 1, instr(rest, ' ') - 1), substr(rest, instr(rest, ' ') + 1)
+               FROM words WHERE rest <> ''
+         )
+         INSERT OR IGNORE INTO duly_find (queue, state, word, at, no)
+         SELECT queue, state, word, at, no FROM words
           UNION ALL
-         SELECT p.queue, 4, 'k' || j.kind, p.ended, p.no FROM duly_ended p JOIN duly_job j ON j.no = p.no
-          WHERE p.state = 4;",
+         SELECT e.queue, 4, 'g' || g.id, e.ended, e.no FROM duly_ended e JOIN duly_group g ON g.no = e.grp;",
     )
 }
 

@@ -1,19 +1,26 @@
 //! Repair: puts right what verify finds, in one transaction. What can be chosen is chosen so that no job is lost:
 //! one that may have run is rather run again.
 
-use rusqlite::params;
+use rusqlite::{Connection, params};
 
 use super::place::DEAD;
 use super::tx::Tx;
 use super::verify::{PLACES, UNFINISHED};
-use super::{Sqlite, place};
+use super::{Sqlite, count, place};
 use crate::error::Result;
 
 /// `repair` of the contract.
 pub(super) async fn repair(store: &Sqlite) -> Result<()> {
     // An index is made anew from its table, whatever is wrong with it.
     store.writer.upkeep("repair", |conn| conn.execute_batch("REINDEX")).await?;
-    store.writer.write("repair", mend).await
+    store.writer.write("repair", mend).await?;
+    // Behind everything that the steps above have counted themselves.
+    let anew = |conn: &Connection| {
+        let tx = conn.unchecked_transaction()?;
+        count::recount(&tx)?;
+        tx.commit()
+    };
+    store.writer.upkeep("repair", anew).await
 }
 
 fn mend(tx: &Tx<'_>) -> rusqlite::Result<()> {
