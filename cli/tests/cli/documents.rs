@@ -110,7 +110,7 @@ fn the_reference_names_every_verb_and_option() {
         assert!(reference.contains(&name), "{name} is not in the reference");
         let help = bed.run(&[verb, &["--help"][..]].concat()).ok().out;
         for option in help.split_whitespace().filter(|word| word.starts_with("--") && word.len() > 2) {
-            let option = option.trim_end_matches([',', '.', '\'']).trim_end_matches("...");
+            let option = option.trim_end_matches([',', '.', ';', ')', '`', '\'']).trim_end_matches("...");
             assert!(option == "--help" || reference.contains(option), "{option} of {name} is not in the reference");
         }
     }

@@ -31,13 +31,14 @@ fn verify_finds_and_repairs() {
     let damaged = std::process::Command::new("python3").args(["-c", damage]).current_dir(bed.path("")).output();
     assert!(damaged.expect("python3 is there").status.success());
 
-    let found = bed.run(&["verify"]).failed(1, "1 breaches");
+    let found = bed.run(&["verify"]).failed(1, "2 breaches");
     assert!(found.out.contains("one_state: ") && found.out.contains(&id), "{found:?}");
+    assert!(found.out.contains("1 are counted as ready, and 0 are"), "{found:?}");
     assert_eq!(bed.run(&["verify", "--json"]).json()["breaches"][0]["rule"], "one_state");
     bed.run(&["verify", "--repair"]).failed(2, "--yes");
     bed.run(&["verify", "--repair", "--yes", "--backup", "before.db"]).ok();
     bed.run(&["verify"]).ok();
-    bed.run(&["verify", "--store", "before.db"]).failed(1, "1 breaches");
+    bed.run(&["verify", "--store", "before.db"]).failed(1, "2 breaches");
     assert_eq!(bed.job(&id)["state"], "ready");
 }
 

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use super::place::{DEAD, DONE};
 use super::{Sqlite, fault, file, query};
 use crate::error::{Error, Result};
-use crate::job::JobId;
+use crate::job::{JobId, State};
 use crate::store::{BREACHES_MAX, QueueCounts, Rule, Verified};
 
 /// Where jobs are, one row for each place.
@@ -194,13 +194,9 @@ fn check_counts(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<
             dead: counted("duly_ended", queue, &format!("AND p.state = {DEAD}"))?,
             ..told.clone()
         };
-        if told != real {
-            verified.note(
-                Rule::Counts,
-                Some(told.queue.clone()),
-                None,
-                format!("told {told:?}, and there are {real:?}"),
-            );
+        for state in State::ALL.into_iter().filter(|state| told.of(*state) != real.of(*state)) {
+            let what = format!("{} are counted as {state}, and {} are", told.of(state), real.of(state));
+            verified.note(Rule::Counts, Some(told.queue.clone()), None, what);
         }
     }
     Ok(())
