@@ -38,9 +38,25 @@ async fn mend(store: &Redis, keys: &QueueKeys, id: JobId, mut seen: Seen) -> Res
 
 /// Answers whether it was still as it was seen.
 async fn mend_once(store: &Redis, keys: &QueueKeys, id: JobId, seen: &Seen) -> Result<bool> {
-    let QueueKeys { conf, job, meta, held, due, done, dead, unique, stale, ready, errors, gone: [g1, g2], .. } = keys;
+    let QueueKeys {
+        conf,
+        job,
+        meta,
+        held,
+        due,
+        done,
+        dead,
+        unique,
+        stale,
+        ready,
+        errors,
+        gone: [g1, g2],
+        notes,
+        groups,
+        ..
+    } = keys;
     let [r0, r1, r2, r3] = ready;
-    let all = [conf, job, meta, held, due, done, dead, unique, stale, r0, r1, r2, r3, errors, g1, g2];
+    let all = [conf, job, meta, held, due, done, dead, unique, stale, r0, r1, r2, r3, errors, g1, g2, notes, groups];
     let mut cmd = call(&script::MEND, &all);
     let (to, moment) = seen.home();
     let key = seen.head.as_ref().map_or("", |head| head.key.as_str());

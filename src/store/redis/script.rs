@@ -33,6 +33,7 @@ const PARTS: &[(&str, &str)] = &[
     ("counted", include_str!("lua/part/counted.lua")),
     ("notes", include_str!("lua/part/notes.lua")),
     ("group", include_str!("lua/part/group.lua")),
+    ("keep_meta", include_str!("lua/part/keep_meta.lua")),
     ("limit", include_str!("lua/part/limit.lua")),
     ("past", include_str!("lua/part/past.lua")),
     ("replace", include_str!("lua/part/replace.lua")),

@@ -39,6 +39,9 @@ pub fn sound(rng: &mut Rng, state: &mut State, world: &World) {
             state.connections.insert(pick(rng, CONNECTIONS).into(), name);
         }
     }
+    for name in METHODS.iter().take(rng.usize(..=METHODS.len())) {
+        state.tokens.insert((*name).into(), format!("{NOW:016}{:016}00ff viewer", make::moment(rng, NOW)).into());
+    }
     let fence = NOW - rng.i64(0..4 * SECOND) + if rng.u8(..8) == 0 { 8 * SECOND } else { 0 };
     state.locks.insert(Bytes::new(), format!("{fence:016}").into());
     for name in LOCKS.iter().take(rng.usize(..=LOCKS.len())) {

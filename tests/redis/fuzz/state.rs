@@ -40,6 +40,8 @@ pub struct State {
     pub places: Hash,
     pub guests: Hash,
     pub connections: Hash,
+    pub tokens: Hash,
+    pub audit: Vec<Bytes>,
     pub line: Scores,
     pub presence: Scores,
 }
@@ -76,7 +78,7 @@ end
 return all";
 
 impl State {
-    fn hashes(&mut self) -> [(&'static str, &mut Hash); 15] {
+    fn hashes(&mut self) -> [(&'static str, &mut Hash); 16] {
         [
             ("conf", &mut self.conf),
             ("job", &mut self.job),
@@ -93,6 +95,7 @@ impl State {
             ("places", &mut self.places),
             ("guests", &mut self.guests),
             ("connections", &mut self.connections),
+            ("tokens", &mut self.tokens),
         ]
     }
 
@@ -110,9 +113,15 @@ impl State {
         ]
     }
 
-    fn lists(&mut self) -> [(&'static str, &mut Vec<Bytes>); 4] {
+    fn lists(&mut self) -> [(&'static str, &mut Vec<Bytes>); 5] {
         let [critical, high, normal, low] = &mut self.ready;
-        [("ready:critical", critical), ("ready:high", high), ("ready:normal", normal), ("ready:low", low)]
+        [
+            ("ready:critical", critical),
+            ("ready:high", high),
+            ("ready:normal", normal),
+            ("ready:low", low),
+            ("audit", &mut self.audit),
+        ]
     }
 
     fn sets(&mut self) -> [(&'static str, &mut Set); 4] {

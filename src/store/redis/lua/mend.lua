@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- mend: takes a job out of every place, and puts it into one; what belongs to no job goes.
--- KEYS 1 conf 2 job 3 meta 4 held 5 due 6 done 7 dead 8 unique 9 stale 10-13 ready 14 errors 15,16 gone
+-- KEYS 1 conf 2 job 3 meta 4 held 5 due 6 done 7 dead 8 unique 9 stale 10-13 ready 14 errors 15,16 gone 17 notes 18 groups
 -- ARGV 1 now|'' 2 id 3 meta as it must be|'' 4 held value as it must be|'' 5 ready|due|done|dead|held|none 6 its moment
 --   7 its unique key|'' 8 how many tickets follow, then tickets, then unique keys that may name it, then failures as #number
 -- Returns { now, 'mended' | 'changed' }; changed: it is not as it was seen, and nothing was done
--- include now, text, read, ticket
+-- include now, text, read, ticket, notes, group, keep_meta
 local id, to, key = ARGV[2], ARGV[5], ARGV[7]
 local record, meta = redis.call('HGET', KEYS[2], id), redis.call('HGET', KEYS[3], id)
 local is_same = (meta or '') == ARGV[3] and (redis.call('HGET', KEYS[4], id) or '') == ARGV[4]
@@ -36,10 +36,7 @@ redis.call('SREM', KEYS[16], id)
 if to ~= 'held' then
   redis.call('HDEL', KEYS[4], id)
 end
-if meta and (to == 'none' or #meta ~= 72 or not meta:match('^%d+$')) then
-  redis.call('HDEL', KEYS[3], id)
-  meta = nil
-end
+meta = keep_meta(id, meta, to)
 if to == 'ready' then
   redis.call('RPUSH', KEYS[10 + lane_of(record)], (tickets_of(id, record, meta)))
 elseif to == 'due' then
