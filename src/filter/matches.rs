@@ -64,6 +64,7 @@ impl Matcher {
     }
 
     /// Whether this job is meant; its last error is the last of its failures, if they are there.
+    #[cfg(feature = "redis")]
     pub(crate) fn is_met(&self, record: &Record) -> bool {
         let error = record.failures.last().map_or("", |failure| failure.error.as_str());
         self.is_met_by(record, error)

@@ -27,9 +27,11 @@ use self::connections::Connections;
 use self::guards::Guards;
 pub(crate) use self::guards::HeldLock;
 use self::line::Line;
+#[cfg(feature = "http")]
+pub(crate) use self::own::AtWork;
 pub use self::own::Running;
 use self::own::Working;
-pub(crate) use self::own::{AtWork, Order, PREFIX};
+pub(crate) use self::own::{Order, PREFIX};
 use crate::call::{Keys, Method, Methods};
 use crate::clock::{self, Clock, to_micros};
 use crate::error::{Error, Result};

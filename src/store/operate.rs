@@ -111,6 +111,7 @@ pub struct Note {
     pub progress: Option<JobProgress>,
     /// New lines of its log, and when each was said.
     pub lines: Vec<(SystemTime, String)>,
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only on a server it is a part of what is held"))]
     pub(crate) priority: Priority,
     pub(crate) place: i64,
 }

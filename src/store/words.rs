@@ -63,6 +63,7 @@ pub struct End {
     /// What it gives, as JSON: kept with the job if it is done and stays.
     pub result: Option<String>,
     /// Its kind, by which dead ones are grouped and found.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "a file knows it by the number of the job"))]
     pub(crate) kind: String,
     /// How many bytes its args have.
     pub(crate) bytes: u64,
