@@ -162,14 +162,9 @@ impl Ctx {
         self.stopping.is_cancelled()
     }
 
-    /// Tells those who look how far the attempt has come, from 0 to 1.
-    pub fn set_progress(&self, done: f64) {
-        self.progress.store(done.clamp(0.0, 1.0).to_bits(), Ordering::Relaxed);
-    }
-
     /// Keeps with the job how far the attempt has come, from 0 to 1, and a word on it. Sent a few times a second: the last counts.
-    pub async fn progress(&self, done: f64, note: &str) {
-        self.set_progress(done);
+    pub fn progress(&self, done: f64, note: &str) {
+        self.progress.store(done.clamp(0.0, 1.0).to_bits(), Ordering::Relaxed);
         self.notes.progress(&self.held, JobProgress::new(done, note, self.now()));
     }
 

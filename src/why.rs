@@ -176,6 +176,10 @@ impl fmt::Display for Why {
             ),
             Why::Paused { queue } => write!(f, "its queue {queue} is paused: it runs once that is resumed"),
             Why::NoNode { queue } => write!(f, "no node works its queue {queue}: start a worker for it"),
+            Why::UnknownKind { queue, kind, nodes: 1 } => write!(
+                f,
+                "the one node that works its queue {queue} has no handler for its kind {kind}: start one that has"
+            ),
             Why::UnknownKind { queue, kind, nodes } => write!(
                 f,
                 "none of the {nodes} nodes that work its queue {queue} has a handler for its kind {kind}: start one that has"

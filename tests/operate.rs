@@ -61,7 +61,7 @@ async fn what_a_handler_says_is_kept_with_its_job() {
     let id = duly.push(Push::new("talks", "{}")).await.expect("pushes").id();
     let talks = |ctx: Ctx| async move {
         for n in 0..10_000 {
-            ctx.progress(f64::from(n) / 1e4, "on the way").await;
+            ctx.progress(f64::from(n) / 1e4, "on the way");
             ctx.log(format!("line {n}"));
         }
         ctx.result(&vec![1, 2, 3])?;

@@ -16,8 +16,8 @@ pub(super) fn store_errors() -> u64 {
     STORE_ERRORS.load(Ordering::Relaxed)
 }
 
-/// Where the codes are explained.
-const TYPES: &str = "https://docs.rs/duly/latest/duly/enum.Error.html#";
+/// What a code is a name in; docs/reference/errors.md explains them.
+const TYPES: &str = "urn:duly:error:";
 
 /// An error as the caller gets it: no internals, but the field at fault and what to do about it.
 #[derive(Clone, Debug)]

@@ -85,14 +85,14 @@ pub fn work(bed: &Bed) {
 
 async fn report(ctx: Ctx) -> Result<(), std::io::Error> {
     ctx.log("read 18,204 rows");
-    ctx.progress(0.4, "page 12 of 30").await;
+    ctx.progress(0.4, "page 12 of 30");
     ctx.log("rendered page 12");
     ctx.cancelled().await;
     Ok(())
 }
 
 async fn encode(ctx: Ctx) -> Result<(), std::io::Error> {
-    ctx.progress(0.72, "pass 2 of 2").await;
+    ctx.progress(0.72, "pass 2 of 2");
     ctx.cancelled().await;
     Ok(())
 }

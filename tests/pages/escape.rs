@@ -47,7 +47,7 @@ async fn nothing_that_anybody_wrote_becomes_markup() {
     let worker = bed.duly.worker().queue("default", 4).on_kind("attack", |ctx: duly::Ctx| async move {
         let args: Vec<String> = serde_json::from_str(&ctx.job().args).expect("as pushed");
         ctx.log(&args[0]);
-        ctx.progress(0.5, &args[0]).await;
+        ctx.progress(0.5, &args[0]);
         Ok::<_, std::io::Error>(Outcome::bury(args[0].clone()))
     });
     for (no, attack) in ATTACKS.iter().enumerate() {
