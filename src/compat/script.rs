@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::store::redis::Script;
+use crate::store::redis::{Script, scripts};
 
 /// Parts beside those of duly's own scripts.
 const PARTS: &[(&str, &str)] = &[
@@ -12,18 +12,7 @@ const PARTS: &[(&str, &str)] = &[
     ("mixed", include_str!("lua/part/mixed.lua")),
 ];
 
-macro_rules! scripts {
-    ($($constant:ident $name:literal)*) => {
-        $(pub(super) static $constant: LazyLock<Script> =
-            LazyLock::new(|| Script::assemble($name, include_str!(concat!("lua/", $name, ".lua")), PARTS));)*
-
-        /// All of them.
-        #[cfg(test)]
-        static ALL: &[&LazyLock<Script>] = &[$(&$constant),*];
-    };
-}
-
-scripts! {
+scripts! { PARTS;
     ACTIONHERO_LOCK "actionhero_lock"
     ACTIONHERO_CONFIRM "actionhero_confirm"
     ACTIONHERO_EXTEND "actionhero_extend"

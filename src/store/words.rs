@@ -78,6 +78,19 @@ pub struct End {
 }
 
 impl End {
+    /// Those of each queue, in their order: on a server a step is about one queue.
+    #[cfg(feature = "redis")]
+    pub(crate) fn by_queue(ends: &[End]) -> Vec<(&str, Vec<&End>)> {
+        let mut queues: Vec<(&str, Vec<&End>)> = Vec::new();
+        for end in ends {
+            match queues.iter_mut().find(|(queue, _)| *queue == end.queue) {
+                Some((_, of_queue)) => of_queue.push(end),
+                None => queues.push((&end.queue, vec![end])),
+            }
+        }
+        queues
+    }
+
     /// The end of an attempt at this held job; once done or dead it stays for `keep`.
     #[must_use]
     pub fn of(held: &Held, outcome: Outcome, keep: Duration) -> Self {

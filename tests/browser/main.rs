@@ -55,15 +55,3 @@ async fn pictures() {
     let to = std::env::var("DULY_PICTURES").unwrap_or_else(|_| "target/pictures".to_owned());
     run("pictures.mjs", &[&full.url, &empty.url, &to]).await;
 }
-
-/// A server on a full store to look at by hand: its address is printed, and it stays for ten minutes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "to look at by hand"]
-async fn show() {
-    let full = bed::full().await;
-    bed::work(&full);
-    bed::tick(&full);
-    let empty = bed::empty().await;
-    println!("full  {}\nempty {}", full.url, empty.url);
-    tokio::time::sleep(std::time::Duration::from_secs(600)).await;
-}

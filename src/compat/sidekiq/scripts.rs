@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::store::redis::Script;
+use crate::store::redis::{Script, scripts};
 
 const PARTS: &[(&str, &str)] = &[
     ("score", include_str!("lua/part/score.lua")),
@@ -15,17 +15,7 @@ const PARTS: &[(&str, &str)] = &[
     ("outcomes", include_str!("lua/part/outcomes.lua")),
 ];
 
-macro_rules! scripts {
-    ($($constant:ident $name:literal)*) => {
-        $(pub(super) static $constant: LazyLock<Script> =
-            LazyLock::new(|| Script::assemble($name, include_str!(concat!("lua/", $name, ".lua")), PARTS));)*
-
-        #[cfg(test)]
-        static ALL: &[&LazyLock<Script>] = &[$(&$constant),*];
-    };
-}
-
-scripts! {
+scripts! { PARTS;
     PUSH "push"
     CLAIM "claim"
     STEP_BACK "step_back"

@@ -17,15 +17,8 @@ use crate::store::{End, PRUNE_MAX};
 
 /// `settle` of the contract: one step per queue.
 pub(super) async fn settle(store: &Sidekiq, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
-    let mut queues: Vec<(&str, Vec<&End>)> = Vec::new();
-    for end in &ends {
-        match queues.iter_mut().find(|(queue, _)| *queue == end.queue) {
-            Some((_, of_queue)) => of_queue.push(end),
-            None => queues.push((&end.queue, vec![end])),
-        }
-    }
     let mut lost = Vec::new();
-    for (queue, ends) in queues {
+    for (queue, ends) in End::by_queue(&ends) {
         lost.extend(settle_queue(store, node, queue, &ends).await?);
     }
     Ok(lost)

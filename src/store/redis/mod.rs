@@ -53,7 +53,7 @@ use self::nodes::Ears;
 use self::raw::Strangers;
 pub(crate) use self::raw::{read_hold, read_owner, write_failure, write_record};
 pub(crate) use self::reply::{Reply, number};
-pub(crate) use self::script::{Script, sha1};
+pub(crate) use self::script::{Script, scripts, sha1};
 pub(crate) use self::url::Place;
 use super::{
     Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,

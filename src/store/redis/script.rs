@@ -51,18 +51,20 @@ const PARTS: &[(&str, &str)] = &[
     ("contend", include_str!("lua/part/contend.lua")),
 ];
 
+/// Scripts of the directory `lua` beside whoever names them, put together from parts of theirs and from ours.
 macro_rules! scripts {
-    ($($constant:ident $name:literal)*) => {
+    ($parts:expr; $($constant:ident $name:literal)*) => {
         $(pub(super) static $constant: LazyLock<Script> =
-            LazyLock::new(|| Script::assemble($name, include_str!(concat!("lua/", $name, ".lua")), &[]));)*
+            LazyLock::new(|| Script::assemble($name, include_str!(concat!("lua/", $name, ".lua")), $parts));)*
 
         /// All of them.
         #[cfg(test)]
         pub(super) static ALL: &[&LazyLock<Script>] = &[$(&$constant),*];
     };
 }
+pub(crate) use scripts;
 
-scripts! {
+scripts! { &[];
     REGISTER "register"
     NOTE "note"
     EDIT "edit"
