@@ -70,6 +70,7 @@ pub mod store;
 pub mod testing;
 mod token;
 mod why;
+mod word;
 mod worker;
 
 pub use backup::Repaired;
