@@ -154,7 +154,7 @@ impl Duly {
     ) -> Result<store::sqlite::AfterCommit> {
         let jobs = self.admit(jobs)?;
         match store::StoreUrl::parse(&self.url)?.file() {
-            Some(path) => store::sqlite::push_in(tx, path, &self.options.clock, &jobs),
+            Some(path) => store::sqlite::push_in(tx, path, &self.options.clock, self.options.history, &jobs),
             None => Err(Error::invalid("store", "is not a file; push_in needs one that both connections open")),
         }
     }

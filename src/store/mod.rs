@@ -27,6 +27,8 @@ mod operate;
 pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+mod sum;
 mod tokens;
 mod traced;
 mod verify;

@@ -31,16 +31,24 @@ struct Delta {
 }
 
 /// What changes in one transaction, by queue: there are few.
-#[derive(Clone, Default)]
-pub(super) struct Deltas(Vec<Delta>);
+#[derive(Clone)]
+pub(super) struct Deltas {
+    of: Vec<Delta>,
+    /// Whether what happens is kept as well.
+    history: bool,
+}
 
 impl Deltas {
+    pub(super) fn new(history: bool) -> Self {
+        Deltas { of: Vec::new(), history }
+    }
+
     fn of(&mut self, queue: i64) -> &mut Delta {
-        let at = self.0.iter().position(|delta| delta.queue == queue).unwrap_or_else(|| {
-            self.0.push(Delta { queue, counts: [0; 6], tally: None });
-            self.0.len() - 1
+        let at = self.of.iter().position(|delta| delta.queue == queue).unwrap_or_else(|| {
+            self.of.push(Delta { queue, counts: [0; 6], tally: None });
+            self.of.len() - 1
         });
-        &mut self.0[at]
+        &mut self.of[at]
     }
 
     pub(super) fn add(&mut self, queue: i64, of: Of, more: i64) {
@@ -48,6 +56,9 @@ impl Deltas {
     }
 
     pub(super) fn happened(&mut self, queue: i64, place: usize, times: u64) {
+        if !self.history {
+            return;
+        }
         let tally = self.of(queue).tally.get_or_insert_with(|| Box::new([0; TALLY]));
         if let Some(count) = tally.get_mut(place) {
             *count += times;
@@ -56,13 +67,13 @@ impl Deltas {
 
     /// Unfinished jobs and their bytes that this transaction adds to a queue.
     pub(super) fn unfinished(&self, queue: i64) -> (i64, i64) {
-        let counts = self.0.iter().find(|delta| delta.queue == queue).map_or([0; 6], |delta| delta.counts);
+        let counts = self.of.iter().find(|delta| delta.queue == queue).map_or([0; 6], |delta| delta.counts);
         (counts[0] + counts[1] + counts[2], counts[5])
     }
 
     /// Writes all of it.
     pub(super) fn write(&mut self, tx: &Tx<'_>) -> rusqlite::Result<()> {
-        for delta in std::mem::take(&mut self.0) {
+        for delta in std::mem::take(&mut self.of) {
             let [scheduled, ready, running, done, dead, bytes] = delta.counts;
             let row = params![delta.queue, scheduled, ready, running, done, dead, bytes];
             let changed = match &delta.tally {

@@ -125,7 +125,7 @@ impl Sqlite {
         let board = Arc::new(board);
         let wal = path.as_deref().map(file::wal_of).filter(|_| options.durability == Durability::Second);
         Ok(Sqlite {
-            writer: Writer::start(conn, options.clock.clone(), Waker::new(board.clone()), wal)?,
+            writer: Writer::start(conn, options.clock.clone(), Waker::new(board.clone()), wal, options.history)?,
             reader,
             hall: Hall::new(board.clone())?,
             board,

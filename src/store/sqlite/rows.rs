@@ -4,18 +4,72 @@ use std::time::Duration;
 
 use rusqlite::Row;
 
-use crate::clock::from_micros;
-use crate::job::{Job, JobId, Priority};
+use crate::clock::{from_micros, to_micros};
+use crate::job::{Job, JobId, Priority, UNREADABLE};
+use crate::store::sum::sum;
 
 /// The columns of `duly_job j` and its queue's name, in the order [`job`] reads them.
 pub(super) const JOB_COLUMNS: &str = "j.id, j.kind, j.args, j.priority, j.pushed, j.max_attempts, j.timeout_ms, j.keep_ms, \
-     j.unique_key, j.tags, j.traceparent";
+     j.unique_key, j.tags, j.traceparent, j.sum";
 /// How many columns [`JOB_COLUMNS`] has.
-pub(super) const JOB_COLUMNS_LEN: usize = 11;
+pub(super) const JOB_COLUMNS_LEN: usize = 12;
 
-/// A job from a row that begins with [`JOB_COLUMNS`].
+/// What of a job is written once: this its checksum is made of. Where it stands (queue, priority, unique key) is apart.
+pub(super) struct Body<'j> {
+    pub(super) id: &'j [u8; 16],
+    pub(super) kind: &'j str,
+    pub(super) args: &'j str,
+    /// When it was pushed, attempts, timeout and keep, as the file has them.
+    pub(super) numbers: [i64; 4],
+    pub(super) tags: Option<&'j str>,
+    pub(super) traceparent: Option<&'j str>,
+}
+
+impl<'j> Body<'j> {
+    /// Of a job, with its tags as the file has them.
+    pub(super) fn of(job: &'j Job, tags: Option<&'j str>) -> Self {
+        Body {
+            id: job.id.as_bytes(),
+            kind: &job.kind,
+            args: &job.args,
+            numbers: [to_micros(job.pushed), i64::from(job.max_attempts), millis(job.timeout), millis(job.keep)],
+            tags,
+            traceparent: job.traceparent.as_deref(),
+        }
+    }
+
+    pub(super) fn sum(&self) -> u32 {
+        let mut numbers = [0; 32];
+        for (at, number) in self.numbers.iter().enumerate() {
+            numbers[8 * at..8 * at + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        let text = |text: Option<&'j str>| text.unwrap_or_default().as_bytes();
+        let (tags, traceparent) = (text(self.tags), text(self.traceparent));
+        sum(&[self.id, self.kind.as_bytes(), self.args.as_bytes(), &numbers, tags, traceparent])
+    }
+}
+
+/// A job from a row that begins with [`JOB_COLUMNS`]. One that is not as it was written goes under a kind that nobody runs.
 pub(super) fn job(row: &Row<'_>, queue: String) -> rusqlite::Result<Job> {
+    let (mut job, whole) = checked(row, queue)?;
+    if !whole {
+        tracing::error!(id = %job.id, queue = job.queue, "this job is not as it was written; it is not run: duly verify");
+        (job.kind, job.args) = (UNREADABLE.to_owned(), "null".to_owned());
+    }
+    Ok(job)
+}
+
+/// The same as it stands there, and whether it is as it was written. Older builds have left no checksum.
+pub(super) fn checked(row: &Row<'_>, queue: String) -> rusqlite::Result<(Job, bool)> {
     let tags: Option<String> = row.get(9)?;
+    let mut job = read(row, queue)?;
+    let sum: Option<u32> = row.get(11)?;
+    let whole = sum.is_none_or(|sum| sum == Body::of(&job, tags.as_deref()).sum());
+    job.tags = tags.map_or_else(Vec::new, |t| t.split(' ').map(str::to_owned).collect());
+    Ok((job, whole))
+}
+
+fn read(row: &Row<'_>, queue: String) -> rusqlite::Result<Job> {
     Ok(Job {
         id: JobId::from_bytes(row.get(0)?),
         queue,
@@ -27,7 +81,7 @@ pub(super) fn job(row: &Row<'_>, queue: String) -> rusqlite::Result<Job> {
         timeout: Duration::from_millis(row.get(6)?),
         keep: Duration::from_millis(row.get(7)?),
         unique: row.get(8)?,
-        tags: tags.map_or_else(Vec::new, |t| t.split(' ').map(str::to_owned).collect()),
+        tags: Vec::new(),
         traceparent: row.get(10)?,
     })
 }
