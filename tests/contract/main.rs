@@ -160,7 +160,8 @@ contract! {
         times_are_about_due_end_and_push
         words_find_scheduled_and_dead_jobs
         a_page_says_how_much_was_looked_at
-        a_job_that_stays_is_shown_while_others_move;
+        a_job_that_stays_is_shown_while_others_move
+        a_ready_job_that_stays_is_shown_while_others_are_claimed;
     history:
         what_happens_is_counted_by_minute_and_queue
         lateness_and_duration_are_counted
