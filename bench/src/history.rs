@@ -1,5 +1,7 @@
 //! What the history costs: whole lives with it and without, in turn.
 
+use std::time::Duration;
+
 use anyhow::Result;
 
 use crate::life;
@@ -15,11 +17,17 @@ const WITHOUT: &str = "?keep=0&history=off";
 const WITH: &str = "?keep=0";
 /// The least that is left of the throughput: it may cost 5 %.
 pub(crate) const LEAST: f64 = 0.95;
-/// A difference of a few percent needs more rounds than others, and each side first as often as last.
-pub(crate) const ROUNDS: usize = 10;
+/// A difference of a few percent drowns in what else a machine does: many rounds, each short, and each side first as often as
+/// last.
+const ROUNDS: usize = 50;
 
 pub(crate) fn rounds(setting: &Setting) -> usize {
-    if setting.quick { 1 } else { ROUNDS }
+    if setting.quick { 2 } else { ROUNDS }
+}
+
+/// How long one side works in a round.
+pub(crate) fn time(setting: &Setting) -> Duration {
+    setting.time() / 5
 }
 
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
@@ -33,12 +41,12 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
                 sides.reverse();
             }
             for (at, (options, lives)) in sides.iter_mut().enumerate() {
-                *lives = life::lives(&dir.join(format!("{at}.db")), options, batch, setting.time()).await?;
+                *lives = life::lives(&dir.join(format!("{at}.db")), options, batch, time(setting)).await?;
             }
             sides.sort_by_key(|(options, _)| options.len());
             pair.record(sides[0].1, sides[1].1);
-            eprintln!("{GROUP}, batch {batch}: round {} of {}", round + 1, rounds(setting));
         }
+        eprintln!("{GROUP}, batch {batch}: {} rounds", rounds(setting));
         let name = format!("life with the history, batch {batch}");
         lines.push(Line::pair(GROUP, name, Unit::PerSecond, "history=off", &pair).ratio_at_least(LEAST));
     }

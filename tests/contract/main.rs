@@ -287,6 +287,7 @@ contract! {
         ahead_counts_those_who_live
         ends_says_when_to_look
         attend_tells_whose_turn_it_is
+        attend_tells_who_has_lost_its_place
         two_free_slots_go_to_the_first_two_in_line
         break_ends_all_holds_and_tells_the_next
         lines_of_different_locks_are_apart

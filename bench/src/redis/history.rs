@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::ours;
 use super::server::Server;
-use crate::history::{BATCHES, LEAST, rounds};
+use crate::history::{BATCHES, LEAST, rounds, time};
 use crate::report::{Line, Unit};
 use crate::setting::Setting;
 use crate::stats::Pair;
@@ -32,8 +32,8 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
             let [(_, with), (_, without)] = sides;
             lives.record(with.0, without.0);
             cpu.record(with.1, without.1);
-            eprintln!("{GROUP}, batch {batch}: round {} of {}", round + 1, rounds(setting));
         }
+        eprintln!("{GROUP}, batch {batch}: {} rounds", rounds(setting));
         let line = |name: &str, unit, pair| {
             Line::pair(GROUP, format!("{name} with the history, batch {batch}"), unit, "history=off", pair)
         };
@@ -48,7 +48,7 @@ async fn live(server: &Server, setting: &Setting, options: &str, batch: usize) -
     server.flush().await?;
     let duly = ours::open(server, options).await?;
     let (before, begin) = (server.cpu().await?, Instant::now());
-    let jobs = ours::lives(&duly, batch, setting.time()).await? as f64;
+    let jobs = ours::lives(&duly, batch, time(setting)).await? as f64;
     let took = begin.elapsed();
     Ok((jobs / took.as_secs_f64(), (server.cpu().await? - before).as_secs_f64() * 1e6 / jobs))
 }

@@ -25,6 +25,7 @@ mod operate;
 mod push;
 mod raw;
 mod record;
+mod recount;
 mod reply;
 mod scan;
 mod script;

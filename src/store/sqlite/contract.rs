@@ -286,14 +286,16 @@ impl Store for Sqlite {
             };
             self.writer.write("attend", sweep).await?;
         }
-        if guest.waits.is_empty() {
+        if guest.waits.is_empty() && guest.places.is_empty() {
             return Ok(Attended::default());
         }
         let (board, guest) = (self.board.clone(), guest.clone());
         let look = move |conn: &Connection| {
-            line::turns(conn, &Lives::on(&board), &guest).map_err(|e| fault::refused("attend", e))
+            let told = |e| fault::refused("attend", e);
+            let lost = line::lost(conn, &guest).map_err(told)?;
+            Ok((lost, line::turns(conn, &Lives::on(&board), &guest).map_err(told)?))
         };
-        let (turns, stale) = self.read("attend", look).await?;
+        let (lost, (turns, stale)) = self.read("attend", look).await?;
         if !stale.is_empty() {
             let board = self.board.clone();
             let pass_on = move |tx: &Tx<'_>| {
@@ -302,7 +304,7 @@ impl Store for Sqlite {
             };
             self.writer.write("attend", pass_on).await?;
         }
-        Ok(Attended { turns })
+        Ok(Attended { turns, lost })
     }
 
     async fn depart(&self, node: NodeId) -> Result<()> {

@@ -1,8 +1,10 @@
 //! Between rows and values.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use rusqlite::Row;
+use rusqlite::types::ValueRef;
 
 use crate::clock::{from_micros, to_micros};
 use crate::job::{Job, JobId, Priority, UNREADABLE};
@@ -60,30 +62,60 @@ pub(super) fn job(row: &Row<'_>, queue: String) -> rusqlite::Result<Job> {
 }
 
 /// The same as it stands there, and whether it is as it was written. Older builds have left no checksum.
+///
+/// Never fails: one job that cannot be read must not keep others from being claimed.
 pub(super) fn checked(row: &Row<'_>, queue: String) -> rusqlite::Result<(Job, bool)> {
-    let tags: Option<String> = row.get(9)?;
-    let mut job = read(row, queue)?;
-    let sum: Option<u32> = row.get(11)?;
-    let whole = sum.is_none_or(|sum| sum == Body::of(&job, tags.as_deref()).sum());
-    job.tags = tags.map_or_else(Vec::new, |t| t.split(' ').map(str::to_owned).collect());
+    let columns = Columns { row, sound: Cell::new(true) };
+    let tags = columns.maybe_text(9)?;
+    let job = Job {
+        id: JobId::from_bytes(row.get(0).unwrap_or_else(|_| columns.unsound())),
+        queue,
+        kind: columns.text(1)?,
+        args: columns.text(2)?,
+        priority: priority(columns.number(3)),
+        pushed: from_micros(columns.number(4)),
+        max_attempts: u32::try_from(columns.number(5)).unwrap_or_else(|_| columns.unsound()),
+        timeout: Duration::from_millis(columns.number(6).unsigned_abs()),
+        keep: Duration::from_millis(columns.number(7).unsigned_abs()),
+        unique: columns.maybe_text(8)?,
+        tags: tags.as_ref().map_or_else(Vec::new, |tags| tags.split(' ').map(str::to_owned).collect()),
+        traceparent: columns.maybe_text(10)?,
+    };
+    let sum: Option<u32> = row.get(11).unwrap_or_else(|_| columns.unsound());
+    let whole = columns.sound.get() && sum.is_none_or(|sum| sum == Body::of(&job, tags.as_deref()).sum());
     Ok((job, whole))
 }
 
-fn read(row: &Row<'_>, queue: String) -> rusqlite::Result<Job> {
-    Ok(Job {
-        id: JobId::from_bytes(row.get(0)?),
-        queue,
-        kind: row.get(1)?,
-        args: row.get(2)?,
-        priority: priority(row.get(3)?),
-        pushed: from_micros(row.get(4)?),
-        max_attempts: row.get(5)?,
-        timeout: Duration::from_millis(row.get(6)?),
-        keep: Duration::from_millis(row.get(7)?),
-        unique: row.get(8)?,
-        tags: Vec::new(),
-        traceparent: row.get(10)?,
-    })
+/// Columns of which any may be damaged.
+struct Columns<'r> {
+    row: &'r Row<'r>,
+    sound: Cell<bool>,
+}
+
+impl Columns<'_> {
+    fn unsound<T: Default>(&self) -> T {
+        self.sound.set(false);
+        T::default()
+    }
+
+    fn number(&self, at: usize) -> i64 {
+        self.row.get(at).unwrap_or_else(|_| self.unsound())
+    }
+
+    fn text(&self, at: usize) -> rusqlite::Result<String> {
+        Ok(self.maybe_text(at)?.unwrap_or_else(|| self.unsound()))
+    }
+
+    fn maybe_text(&self, at: usize) -> rusqlite::Result<Option<String>> {
+        Ok(match self.row.get_ref(at)? {
+            ValueRef::Null => None,
+            ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => Some(text.to_owned()),
+                Err(_) => self.unsound(),
+            },
+            _ => self.unsound(),
+        })
+    }
 }
 
 /// The number of a priority in the file: the most urgent is 0, so that it comes first in an ascending tree.
