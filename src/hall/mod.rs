@@ -231,7 +231,9 @@ impl Inner {
         let guest = self.guest();
         let Attended { turns, lost } = self.store.attend(&guest).await?;
         // Whoever has lost its place goes to the end of the line, rather than wait for a turn that will never come.
-        lost.into_iter().for_each(|owner| drop(self.line.nudge(owner, Duration::ZERO)));
+        for owner in lost {
+            self.line.nudge(owner, Duration::ZERO);
+        }
         // Somebody waits here, and the store knows of no line: it has lost the place.
         for name in guest.waits.iter().filter(|name| turns.iter().all(|turn| turn.name != **name)) {
             self.line.nudge_all_of(name);

@@ -335,7 +335,7 @@ mod tests {
     fn writer() -> Writer {
         let waker = Waker::new(Arc::new(Board::in_memory(Clock::system())));
         let conn = file::connect_in_memory().expect("opens");
-        Writer::start(conn, Clock::system(), waker, None).expect("starts")
+        Writer::start(conn, Clock::system(), waker, None, true).expect("starts")
     }
 
     /// Whether there is a queue of this name.
@@ -387,7 +387,7 @@ mod tests {
         let path = file::prepare(&dir.path().join("duly.db")).expect("a new file");
         let conn = file::connect(&path, Durability::Fsync).expect("opens");
         let waker = Waker::new(Arc::new(Board::in_memory(Clock::system())));
-        let writer = Writer::start(conn, Clock::system(), waker, None).expect("starts");
+        let writer = Writer::start(conn, Clock::system(), waker, None, true).expect("starts");
         // The thread is kept busy until two ops wait for it, so that they share one commit.
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let busy = writer.upkeep("busy", move |_| Ok(wait.recv().is_ok()));
