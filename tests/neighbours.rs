@@ -282,5 +282,6 @@ async fn a_waiter_whose_place_was_lost_takes_another() {
     guard.release().await.expect("is held");
     let first = tokio::time::timeout(LONG, behind).await.expect("in time").expect("no panic").expect("its turn");
     first.release().await.expect("is held");
-    tokio::time::timeout(LONG, one).await.expect("in time").expect("no panic").expect("its turn");
+    let second = tokio::time::timeout(LONG, one).await.expect("in time").expect("no panic").expect("its turn");
+    second.release().await.expect("is held");
 }

@@ -80,8 +80,11 @@ impl Line {
         let waiting = self.waiting();
         let skip = if waiting.len() > WAITS_MAX { fastrand::usize(..waiting.len()) } else { 0 };
         // In one order, so that each has its turn.
-        let all: BTreeMap<Owner, &Arc<Waiting>> =
-            waiting.iter().filter(|(_, one)| one.stands.load(Ordering::SeqCst)).map(|(owner, one)| (*owner, one)).collect();
+        let all: BTreeMap<Owner, &Arc<Waiting>> = waiting
+            .iter()
+            .filter(|(_, one)| one.stands.load(Ordering::SeqCst))
+            .map(|(owner, one)| (*owner, one))
+            .collect();
         let some = all.iter().cycle().skip(skip).take(all.len().min(WAITS_MAX));
         some.map(|(owner, one)| (one.ask.name.clone(), *owner)).collect()
     }

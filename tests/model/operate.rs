@@ -70,7 +70,8 @@ impl Model {
 
     /// What an attempt says; answers whether it is still its own to say.
     fn note(&mut self, node: NodeId, id: JobId, fence: u64, progress: f64, line: &str) -> bool {
-        let holds = |at: &At| matches!(at, At::Held { node: holder, fence: held, .. } if (*holder, *held) == (node, fence));
+        let holds =
+            |at: &At| matches!(at, At::Held { node: holder, fence: held, .. } if (*holder, *held) == (node, fence));
         let Some(job) = self.jobs.iter_mut().find(|job| job.pushing.id == id && holds(&job.at)) else {
             return false;
         };

@@ -57,7 +57,8 @@ pub(super) async fn list(store: &Sidekiq, filter: &Filter) -> Result<Page> {
 /// A page of jobs with their failures.
 async fn whole(store: &Sidekiq, filter: &Filter) -> Result<Page> {
     let limit = if filter.limit == 0 { PAGE } else { filter.limit.min(PAGE_MAX) };
-    let mut at = filter.cursor.as_deref().map(|text| Cursor::parse(text, PLACES.len())).transpose()?.unwrap_or_default();
+    let mut at =
+        filter.cursor.as_deref().map(|text| Cursor::parse(text, PLACES.len())).transpose()?.unwrap_or_default();
     let mut queues = store.queues("list").await?;
     queues.retain(|queue| filter.queue.as_ref().is_none_or(|only| only == queue));
     let matcher = Matcher::new(filter, store.now());
@@ -118,9 +119,7 @@ async fn step(store: &Sidekiq, place: Place, at: &mut Cursor) -> Result<Vec<Foun
             let keys = store.redis.keys(&at.queue);
             let mut all = find::held(store, op, &keys, &find::holders(store, op, &keys).await?).await?;
             if let After::Held(fence, number) = at.after {
-                all.retain(
-                    |one| matches!(one.at, At::Running(_, other, place) if (other.0, place) > (fence, number)),
-                );
+                all.retain(|one| matches!(one.at, At::Running(_, other, place) if (other.0, place) > (fence, number)));
             }
             all.truncate(STEP);
             Ok(all)

@@ -106,7 +106,8 @@ pub(super) async fn look_and_count(store: &Redis, keys: &QueueKeys) -> Result<(A
 async fn stamp(store: &Redis, keys: &QueueKeys) -> Result<Vec<Option<Vec<u8>>>> {
     let mut conf = redis::cmd("HMGET");
     conf.arg(&keys.conf).arg("bytes").arg("fence");
-    let strange = |e| Error::Store { op: "verify", reason: "conf is not of its kind".into(), source: Some(Box::new(e)) };
+    let strange =
+        |e| Error::Store { op: "verify", reason: "conf is not of its kind".into(), source: Some(Box::new(e)) };
     let conf = store.link.ask("verify", Way::Door, keys.slot, &conf).await?;
     let mut stamp: Vec<Option<Vec<u8>>> = redis::from_redis_value(conf).map_err(strange)?;
     let sizes = [

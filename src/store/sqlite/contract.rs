@@ -368,8 +368,9 @@ impl Store for Sqlite {
     async fn health(&self) -> Result<Health> {
         let (path, durability, clock) = (self.path.clone(), self.durability, self.clock.clone());
         let look = move |conn: &Connection| health::health(conn, path.as_deref(), durability, &clock);
-        let looked = self.writer.upkeep("health", look);
-        looked.await
+        let mut health = self.writer.upkeep("health", look).await?;
+        health.history(self.history);
+        Ok(health)
     }
 
     async fn holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {

@@ -60,12 +60,7 @@ pub(crate) fn push_in(
     Ok(AfterCommit { pushed, file: store, news })
 }
 
-fn push_all(
-    tx: &Transaction<'_>,
-    clock: &Clock,
-    history: bool,
-    jobs: &[Push],
-) -> Result<(Vec<Pushed>, News)> {
+fn push_all(tx: &Transaction<'_>, clock: &Clock, history: bool, jobs: &[Push]) -> Result<(Vec<Pushed>, News)> {
     let refused = |e| fault::refused("push_in", e);
     // The write lock first: a transaction that begins with a look cannot have it once somebody else has written.
     tx.execute("UPDATE duly_mark SET value = value WHERE name = 'number'", []).map_err(refused)?;

@@ -190,7 +190,8 @@ fn check(conn: &Connection) -> rusqlite::Result<Verified> {
     };
     check_file(conn, &mut verified)?;
     for (rule, what, question) in CHECKS {
-        let sql = question.replacen("PLACES ", PLACES, 1).replacen("UNFINISHED ", UNFINISHED, 1).replacen("WORDS ", WORDS, 1);
+        let sql =
+            question.replacen("PLACES ", PLACES, 1).replacen("UNFINISHED ", UNFINISHED, 1).replacen("WORDS ", WORDS, 1);
         let mut statement = conn.prepare(&format!("{sql} LIMIT {BREACHES_MAX}"))?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
@@ -231,14 +232,18 @@ fn check_file(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()
 
 /// Every job against the checksum that was written with it.
 fn check_sums(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
-    let mut statement = conn.prepare(&format!(
-        "SELECT {JOB_COLUMNS}, q.name FROM duly_job j LEFT JOIN duly_queue q ON q.no = j.queue"
-    ))?;
+    let mut statement = conn
+        .prepare(&format!("SELECT {JOB_COLUMNS}, q.name FROM duly_job j LEFT JOIN duly_queue q ON q.no = j.queue"))?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let (job, whole) = checked(row, row.get::<_, Option<String>>(JOB_COLUMNS_LEN)?.unwrap_or_default())?;
         if !whole {
-            verified.note(Rule::Readable, Some(job.queue), Some(job.id), "is not as it was written: its checksum differs");
+            verified.note(
+                Rule::Readable,
+                Some(job.queue),
+                Some(job.id),
+                "is not as it was written: its checksum differs",
+            );
         }
     }
     Ok(())
