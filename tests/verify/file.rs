@@ -111,6 +111,7 @@ async fn a_job_that_is_not_as_it_was_written_is_not_run() {
     duly.reschedule(bad[0].job.id, duly::Due::Now).await.expect("reschedules");
     assert_eq!(run_all(&duly, &ran).await, 1);
     assert_eq!(ran.lock().expect("no panic").last().map(String::as_str), Some("3"));
-    let found = duly.verify().await.expect("verifies").breaches;
+    let mut found = duly.verify().await.expect("verifies").breaches;
+    found.retain(|breach| breach.rule == Rule::Readable);
     assert!(!found.is_empty() && found.iter().all(|breach| breach.id == Some(bad[1].job.id)), "{found:?}");
 }

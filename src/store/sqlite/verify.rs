@@ -133,7 +133,7 @@ const CHECKS: &[Check] = &[
         Rule::Counts,
         "is in a group that is not there: number",
         "SELECT q.name, j.id, e.grp FROM duly_ended e JOIN duly_job j ON j.no = e.no
-           LEFT JOIN duly_queue q ON q.no = j.queue WHERE e.grp NOT IN (SELECT no FROM duly_group)",
+           LEFT JOIN duly_queue q ON q.no = j.queue WHERE e.grp IS NOT NULL AND e.grp NOT IN (SELECT no FROM duly_group)",
     ),
     (
         Rule::Words,
