@@ -73,6 +73,12 @@ impl Builder {
         self
     }
 
+    /// Whether what happens through this handle is counted minute by minute (default true).
+    pub fn history(mut self, history: bool) -> Self {
+        self.options.history = history;
+        self
+    }
+
     /// A secret that all nodes share (at least 32 bytes): every message between nodes is signed with it, and others are refused.
     ///
     /// To change it, give a second one: the first signs, all of them check. First every node learns the new one as its
@@ -154,7 +160,7 @@ impl Duly {
     ) -> Result<store::sqlite::AfterCommit> {
         let jobs = self.admit(jobs)?;
         match store::StoreUrl::parse(&self.url)?.file() {
-            Some(path) => store::sqlite::push_in(tx, path, &self.options.clock, &jobs),
+            Some(path) => store::sqlite::push_in(tx, path, &self.options.clock, self.options.history, &jobs),
             None => Err(Error::invalid("store", "is not a file; push_in needs one that both connections open")),
         }
     }

@@ -37,7 +37,7 @@ use crate::clock::{self, Clock, to_micros};
 use crate::error::{Error, Result};
 use crate::lock::backoff;
 use crate::node::NodeId;
-use crate::store::{Guest, Heard, LockAsk, Owner, Store};
+use crate::store::{Attended, Guest, Heard, LockAsk, Owner, Store};
 
 /// How long a process that goes waits for what it still has to say.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -221,15 +221,19 @@ impl Inner {
     }
 
     fn guest(&self) -> Guest {
-        let (methods, waits) = (self.methods.names(), self.line.names());
+        let (methods, waits, places) = (self.methods.names(), self.line.names(), self.line.places());
         let quiet = methods.is_empty() && waits.is_empty() && self.connections.is_empty();
-        Guest { node: self.node, lease: self.lease, methods, waits, quiet }
+        Guest { node: self.node, lease: self.lease, methods, waits, places, quiet }
     }
 
     /// A sign of life, and what follows from its answer.
     async fn attend(self: &Arc<Self>) -> Result<()> {
         let guest = self.guest();
-        let turns = self.store.attend(&guest).await?.turns;
+        let Attended { turns, lost } = self.store.attend(&guest).await?;
+        // Whoever has lost its place goes to the end of the line, rather than wait for a turn that will never come.
+        for owner in lost {
+            self.line.nudge(owner, Duration::ZERO);
+        }
         // Somebody waits here, and the store knows of no line: it has lost the place.
         for name in guest.waits.iter().filter(|name| turns.iter().all(|turn| turn.name != **name)) {
             self.line.nudge_all_of(name);
@@ -240,8 +244,8 @@ impl Inner {
             }
         }
         for worker in self.others() {
-            let methods = Vec::new();
-            let guest = Guest { node: worker, lease: self.lease, methods, waits: Vec::new(), quiet: true };
+            let (methods, waits, places) = (Vec::new(), Vec::new(), Vec::new());
+            let guest = Guest { node: worker, lease: self.lease, methods, waits, places, quiet: true };
             self.store.attend(&guest).await?;
             // It may have gone meanwhile, and would stand there for ever.
             if !self.others().contains(&worker) {

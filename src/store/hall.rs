@@ -137,6 +137,8 @@ pub struct Guest {
     pub methods: Vec<String>,
     /// Locks that somebody here waits for: at most [`WAITS_MAX`].
     pub waits: Vec<String>,
+    /// Who here should have a place in the line of which lock: at most [`WAITS_MAX`].
+    pub places: Vec<(String, Owner)>,
     /// It only listens: it need not be found by others, holds no place in a line and no connection.
     /// Then a sign of life costs a server nothing.
     pub quiet: bool,
@@ -147,6 +149,9 @@ pub struct Guest {
 pub struct Attended {
     /// For each lock that was asked after and has a line.
     pub turns: Vec<Turn>,
+    /// Of those whose place was asked after, who has none: it was given up, or has ended with the lease of the node, or the
+    /// store has lost it. Who waits must ask again.
+    pub lost: Vec<Owner>,
 }
 
 /// How a lock stands, in the eyes of a node that waits for it.

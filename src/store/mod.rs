@@ -27,6 +27,8 @@ mod operate;
 pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+mod sum;
 mod tokens;
 mod traced;
 mod verify;
@@ -306,7 +308,7 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     async fn break_lock(&self, name: &str) -> Result<u64>;
 
     /// A node's sign of life in the hall; the first one makes it known, and every one that it listens.
-    /// While its lease runs, its places in lines are its own, and its connections.
+    /// While its lease runs, its places in lines are its own, and its connections. One that is gone all the same is told.
     async fn attend(&self, guest: &Guest) -> Result<Attended>;
 
     /// A node leaves the hall in good order: with it its places in lines and its connections. Its locks stay as they are.

@@ -236,3 +236,12 @@ pub struct Health {
     #[serde(skip)]
     pub acl: Option<String>,
 }
+
+impl Health {
+    /// Notes that no history is kept, so that nobody wonders where it is.
+    pub(crate) fn history(&mut self, kept: bool) {
+        if !kept {
+            self.facts.push(("history".to_owned(), "off, as far as this process is concerned".to_owned()));
+        }
+    }
+}

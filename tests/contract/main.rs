@@ -160,7 +160,8 @@ contract! {
         times_are_about_due_end_and_push
         words_find_scheduled_and_dead_jobs
         a_page_says_how_much_was_looked_at
-        a_job_that_stays_is_shown_while_others_move;
+        a_job_that_stays_is_shown_while_others_move
+        a_ready_job_that_stays_is_shown_while_others_are_claimed;
     history:
         what_happens_is_counted_by_minute_and_queue
         lateness_and_duration_are_counted
@@ -286,6 +287,7 @@ contract! {
         ahead_counts_those_who_live
         ends_says_when_to_look
         attend_tells_whose_turn_it_is
+        attend_tells_who_has_lost_its_place
         two_free_slots_go_to_the_first_two_in_line
         break_ends_all_holds_and_tells_the_next
         lines_of_different_locks_are_apart

@@ -14,7 +14,6 @@ const EDITS: &str = "an entry is its own text in Sidekiq's lists: whoever change
 const NOTES: &str = "a job has no place for progress, lines and a result";
 const HISTORY_BY_MINUTE: &str = "Sidekiq counts by day, and only what is done and what failed";
 const GROUPS: &str = "dead jobs are not grouped in Sidekiq's set";
-const POSITIONS: &str = "a page goes on by position: nothing in Sidekiq's lists keeps its place when others leave";
 
 /// Case and reason.
 const ON_SIDEKIQ: &[(&str, &str)] = &[
@@ -76,7 +75,6 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("another_priority_is_another_place", EDITS),
     ("args_can_be_changed_while_a_job_waits", EDITS),
     ("a_filter_means_what_it_says", RICH),
-    ("a_job_that_stays_is_shown_while_others_move", POSITIONS),
     ("words_find_scheduled_and_dead_jobs", SIBLINGS),
     ("counts_follow_every_move", RICH),
     ("history_is_kept_for_a_day", HISTORY_BY_MINUTE),

@@ -146,12 +146,12 @@ pub async fn running_jobs_are_waited_for(pair: Pair) {
         waits.fetch_or(progress.waiting, Ordering::Relaxed);
     });
     let moving = tokio::spawn(moving.run());
-    let beats = 3;
-    for _ in 0..beats {
-        tokio::time::sleep(Duration::from_millis(150)).await;
+    while !waited.load(Ordering::Relaxed) {
+        assert!(!moving.is_finished(), "a job is held");
         old.store().beat(&hand.node).await.expect("beats");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert!(!moving.is_finished() && waited.load(Ordering::Relaxed));
+    assert!(!moving.is_finished());
     hand.settle(&held, Outcome::Ack).await;
     let moved = moving.await.expect("no panic").expect("moves");
     assert_eq!((moved[0].ready, moved[0].done), (0, 1));

@@ -2,6 +2,7 @@
 
 mod backup;
 mod file;
+mod rot;
 #[cfg(feature = "redis")]
 mod server;
 #[cfg(feature = "redis")]

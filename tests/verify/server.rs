@@ -64,6 +64,22 @@ const SEEDS: &[Seed] = &[
     ("held by nobody", Rule::Holders, true, |bed, p| {
         bed.tell("ZREM", "lease", &[p.node.to_string().as_bytes()]);
     }),
+    ("bytes are miscounted", Rule::Counts, true, |bed, _| drop(bed.tell("HINCRBY", "conf", &[b"bytes", b"5"]))),
+    ("a group is miscounted", Rule::Counts, true, |bed, _| {
+        let groups = bed.tell("HGETALL", "groups", &[]);
+        let (group, text) = (groups.list()[0].text(), groups.list()[1].text());
+        bed.tell("HSET", "groups", &[group.as_bytes(), format!("0000000009{}", &text[10..]).as_bytes()]);
+    }),
+    ("a tick for no rule", Rule::Marks, true, |bed, _| drop(bed.tell("HSET", "conf", &[b"tick", b"0000000000000005"]))),
+    ("something said by no job", Rule::History, true, |bed, _| {
+        bed.tell("HSET", "notes", &[&[JobId::fresh().as_bytes(), &b"n"[..]].concat(), b"0"]);
+    }),
+    ("args are not what was written", Rule::Readable, false, |bed, p| {
+        let mut record = bed.text("HGET", "job", &[p.ids[1].as_bytes()]);
+        let last = record.len() - 2;
+        record[last] ^= 1;
+        bed.tell("HSET", "job", &[p.ids[1].as_bytes(), &record]);
+    }),
     ("holds are miscounted", Rule::Holders, true, |bed, p| {
         bed.tell("HSET", "conf", &[p.node.to_string().as_bytes(), b"7"]);
     }),

@@ -10,6 +10,7 @@
 
 mod claim;
 mod counts;
+mod cursor;
 mod edit;
 mod entry;
 mod find;

@@ -175,8 +175,8 @@ pub(super) fn held_of(reply: &mut Reply, keys: &QueueKeys) -> Result<Vec<(NodeId
 
 /// Takes back a bounded number of jobs from a node that may be dead. Tells how many, and whether there may be more.
 async fn take_back(store: &Redis, node: NodeId, suspect: NodeId, keys: &QueueKeys) -> Result<(usize, bool)> {
-    let QueueKeys { conf, lease, since, idle, nodes, held, meta, errors, ready: [r0, r1, r2, r3], history, .. } = keys;
-    let all = [conf, lease, since, idle, nodes, held, meta, errors, r0, r1, r2, r3, history];
+    let QueueKeys { conf, lease, since, idle, nodes, held, meta, errors, ready: [r0, r1, r2, r3], counted, .. } = keys;
+    let all = [conf, lease, since, idle, nodes, held, meta, errors, r0, r1, r2, r3, counted];
     let mut cmd = call(&script::TAKE_BACK, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(suspect.to_string());
     cmd.arg(micros(store.options.lease)).arg(store.scan_of(suspect, &keys.queue)).arg(TAKE_BACK_MAX).arg(DIED);

@@ -313,10 +313,10 @@ pub(super) async fn fire(store: &Redis, queue: &str, fires: &[CronFire]) -> Resu
         unique,
         gone,
         stale,
-        history,
+        counted,
         ..
     } = &*keys;
-    let all = [job, due, idle, r0, r1, r2, r3, conf, cron, ticks, held, unique, &gone[0], &gone[1], stale, history];
+    let all = [job, due, idle, r0, r1, r2, r3, conf, cron, ticks, held, unique, &gone[0], &gone[1], stale, counted];
     let mut cmd = call(&script::FIRE_CRONS, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(HELD_LOOK));
     let now = Redis::now(store);

@@ -57,6 +57,8 @@ pub(crate) struct QueueKeys {
     pub(crate) idle: String,
     /// Hash: minute and place in a tally to how often.
     pub(crate) history: String,
+    /// Where this process counts what happens: there, or at a key that ends in `-`, at which scripts write nothing.
+    pub(crate) counted: String,
     /// Hash: id and a letter to what its attempts have said, and what it gave.
     pub(crate) notes: String,
     /// Hash: group to how many dead jobs are in it, since when, and what it is.
@@ -70,7 +72,7 @@ pub(crate) struct QueueKeys {
 }
 
 impl QueueKeys {
-    pub(crate) fn new(prefix: &str, queue: &str) -> Self {
+    pub(crate) fn new(prefix: &str, queue: &str, history: bool) -> Self {
         let key = |what: &str| format!("{prefix}:queue:{{{queue}}}:{what}");
         QueueKeys {
             queue: queue.into(),
@@ -94,6 +96,7 @@ impl QueueKeys {
             nodes: key("nodes"),
             idle: key("idle"),
             history: key("history"),
+            counted: key(if history { "history" } else { "history-" }),
             notes: key("notes"),
             groups: key("groups"),
             channel: key("wake:"),
@@ -200,7 +203,7 @@ mod tests {
 
     #[test]
     fn every_key_of_a_queue_has_its_tag() {
-        let keys = QueueKeys::new("app", "mail");
+        let keys = QueueKeys::new("app", "mail", true);
         assert_eq!(keys.job, "app:queue:{mail}:job");
         assert!(keys.channel_of(NodeId::from_bytes([0; 16])).starts_with("app:queue:{mail}:wake:0000"));
     }

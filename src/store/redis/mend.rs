@@ -2,6 +2,7 @@
 
 use super::keys::QueueKeys;
 use super::link::Way;
+use super::recount::look_and_count;
 use super::seen::Seen;
 use super::verify::{inspect, look, tally};
 use super::{Redis, call, script};
@@ -22,6 +23,9 @@ pub(super) async fn repair(store: &Redis) -> Result<()> {
             }
         }
         tally(store, &keys, true).await?;
+        if let (_, Some(counted)) = look_and_count(store, &keys).await? {
+            counted.mend(store, &keys).await?;
+        }
     }
     Ok(())
 }

@@ -25,6 +25,7 @@ mod operate;
 mod push;
 mod raw;
 mod record;
+mod recount;
 mod reply;
 mod scan;
 mod script;
@@ -160,7 +161,7 @@ impl Redis {
         if let Some(keys) = known.keys.get(queue) {
             return keys.clone();
         }
-        let keys = Arc::new(QueueKeys::new(&self.prefix, queue));
+        let keys = Arc::new(QueueKeys::new(&self.prefix, queue, self.options.history));
         known.keys.insert(queue.to_owned(), keys.clone());
         keys
     }

@@ -1,7 +1,8 @@
 //! Between values and the texts that Redis keeps of them. A server, a script and a person can read these texts.
 //!
 //! A record begins with one digit for its format and one for the priority, then fields between tabs, a line feed, and the args
-//! byte for byte. What is empty has the format's default. A worker that meets a format it does not know gives the job back.
+//! byte for byte. What is empty has the format's default. The last field is a checksum of the id and of all the rest, where it is
+//! there. A worker that meets a format it does not know, or a record that is not as it was written, gives the job back.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,6 +11,7 @@ use crate::job::{Failure, Fence, Job, JobId, JobProgress, LogLine, Priority, UNR
 use crate::node::NodeId;
 use crate::push::{MAX_ATTEMPTS, Push, TIMEOUT};
 use crate::store::open::KEEP;
+use crate::store::sum::sum;
 
 /// The format of everything this version writes.
 pub(super) const FORMAT: u8 = b'1';
@@ -30,6 +32,7 @@ fn priority(digit: u8) -> Priority {
 
 /// What stands in a record.
 struct Fields<'j> {
+    id: JobId,
     priority: Priority,
     kind: &'j str,
     pushed: Micros,
@@ -46,6 +49,7 @@ struct Fields<'j> {
 /// The record of a job that is pushed at about `now`, and is due at first at `due`.
 pub(super) fn write(job: &Push, now: Micros, due: Micros) -> Vec<u8> {
     write_fields(&Fields {
+        id: job.id,
         priority: job.priority,
         kind: &job.kind,
         pushed: now,
@@ -63,6 +67,7 @@ pub(super) fn write(job: &Push, now: Micros, due: Micros) -> Vec<u8> {
 /// The record of a job that was pushed long ago, to another store.
 pub(super) fn write_again(job: &Job, due: Micros) -> Vec<u8> {
     write_fields(&Fields {
+        id: job.id,
         priority: job.priority,
         kind: &job.kind,
         pushed: to_micros(job.pushed),
@@ -95,6 +100,8 @@ fn write_fields(job: &Fields<'_>) -> Vec<u8> {
     field(job.unique.unwrap_or(""));
     field(&job.tags.join(" "));
     field(job.traceparent.unwrap_or(""));
+    let sum = sum(&[job.id.as_bytes(), &out, job.args.as_bytes()]);
+    out.extend(format!("\t{sum:08x}").as_bytes());
     out.push(b'\n');
     out.extend(job.args.as_bytes());
     out
@@ -103,7 +110,7 @@ fn write_fields(job: &Fields<'_>) -> Vec<u8> {
 /// A job from its record, and when it was due at first.
 pub(super) fn read(id: JobId, queue: &str, record: &[u8]) -> (Job, Micros) {
     parse(id, queue, record).unwrap_or_else(|| {
-        tracing::error!(%id, queue, "a record this version of duly cannot read; a newer one may");
+        tracing::error!(%id, queue, "a record that is not as it was written, or that a newer version of duly has written; it is not run");
         (blank(id, queue, record.get(1).copied().unwrap_or(b'2')), 0)
     })
 }
@@ -127,6 +134,12 @@ fn parse(id: JobId, queue: &str, record: &[u8]) -> Option<(Job, Micros)> {
     let timeout = number(i64::try_from(TIMEOUT.as_millis()).ok()?)?;
     let keep = number(i64::try_from(KEEP.as_millis()).ok()?)?;
     let [unique, tags, traceparent] = [fields.next()?, fields.next()?, fields.next()?];
+    // Older versions have left none.
+    if let Some(said) = fields.next() {
+        let rest = head.get(..head.len().checked_sub(said.len() + 1)?)?;
+        let sum = sum(&[id.as_bytes(), rest.as_bytes(), args.as_bytes()]);
+        (u32::from_str_radix(said, 16).ok()? == sum).then_some(())?;
+    }
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let job = Job {
         id,

@@ -14,6 +14,8 @@ pub(super) struct Head {
     pub(super) lane: usize,
     pub(super) key: String,
     pub(super) readable: bool,
+    /// Of its args.
+    pub(super) bytes: usize,
 }
 
 impl Head {
@@ -26,7 +28,8 @@ impl Head {
         let (job, _) = record::read(id, "", record);
         let json = serde_json::from_str::<&serde_json::value::RawValue>(&job.args).is_ok();
         let readable = lane < LANES && job.kind != crate::job::UNREADABLE && json;
-        Head { lane: if lane < LANES { lane } else { 2 }, key, readable }
+        let bytes = record.len().saturating_sub(line.len() + 1);
+        Head { lane: if lane < LANES { lane } else { 2 }, key, readable, bytes }
     }
 }
 
@@ -61,6 +64,8 @@ pub(super) struct Seen {
     pub(super) keys: Vec<String>,
     /// Numbers of its failures.
     pub(super) failures: Vec<u32>,
+    /// Something is kept of what its attempts have said.
+    pub(super) noted: bool,
     /// Its holder has a lease.
     pub(super) leased: bool,
 }
@@ -125,7 +130,7 @@ impl Seen {
             return broken;
         };
         if !head.readable {
-            broken.push((Rule::Readable, "has a record that cannot be read".to_owned()));
+            broken.push((Rule::Readable, "has a record that cannot be read, or is not what was written".to_owned()));
         }
         if self.places().iter().map(|(_, times)| times).sum::<usize>() != 1 {
             broken.push((Rule::OneState, format!("must be in one state, and is in: {}", self.shown())));
@@ -158,6 +163,9 @@ impl Seen {
         }
         if self.meta.is_some() || !self.failures.is_empty() {
             broken.push((Rule::History, "is not there, and something is noted of its failures".to_owned()));
+        }
+        if self.noted {
+            broken.push((Rule::History, "is not there, and something is kept of what it has said".to_owned()));
         }
         if let Some(key) = self.keys.first() {
             broken.push((Rule::UniqueKeys, format!("is not there, and named by the unique key {key}")));

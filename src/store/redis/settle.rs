@@ -1,6 +1,7 @@
 //! Settle: record how attempts ended, each only if its node still holds it under that fence; and prune what has ended.
 
 use std::collections::HashSet;
+use std::fmt::Write;
 use std::time::Duration;
 
 use redis::Cmd;
@@ -44,7 +45,7 @@ async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&End]) -
         }
     }
     let mut cmd = begin(store, &keys, node, plain.len(), kept.len());
-    count(&mut cmd, plain.iter().chain(&kept).chain(&others).copied());
+    count(&mut cmd, plain.iter().chain(&kept).chain(&others).copied(), store.options.history);
     for group in [&plain, &kept] {
         for end in group {
             cmd.arg(end.id.as_bytes());
@@ -68,10 +69,10 @@ async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&End]) -
 
 fn begin(store: &Redis, keys: &QueueKeys, node: NodeId, plain: usize, kept: usize) -> Cmd {
     let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, gone, idle, ready, .. } = keys;
-    let QueueKeys { history, notes, groups, .. } = keys;
+    let QueueKeys { counted, notes, groups, .. } = keys;
     let ([g1, g2], [r0, r1, r2, r3]) = (gone, ready);
     let all =
-        [conf, held, job, meta, errors, due, done, dead, unique, g1, g2, idle, r0, r1, r2, r3, history, notes, groups];
+        [conf, held, job, meta, errors, due, done, dead, unique, g1, g2, idle, r0, r1, r2, r3, counted, notes, groups];
     let mut cmd = call(&script::SETTLE, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.options.remember));
     cmd.arg(plain).arg(kept);
@@ -79,24 +80,26 @@ fn begin(store: &Redis, keys: &QueueKeys, node: NodeId, plain: usize, kept: usiz
 }
 
 /// What is counted if nothing is lost, and what each outcome has to do with it, in the order in which they are sent.
-fn count<'e>(cmd: &mut Cmd, ends: impl Iterator<Item = &'e End>) {
+/// Without a history bytes alone are counted.
+fn count<'e>(cmd: &mut Cmd, ends: impl Iterator<Item = &'e End>, history: bool) {
     let mut times = [0u64; TALLY];
     let (mut ending, mut codes) = (0, String::new());
     for end in ends {
-        let counter = counter_of(&end.outcome);
-        let mut places = vec![counter];
-        places.extend(end.timing.iter().flat_map(|timing| places_of(timing.lateness, timing.duration)));
-        places.iter().for_each(|place| times[*place] += 1);
-        let ends = matches!(end.outcome, Outcome::Ack | Outcome::Bury { .. });
-        let bytes = if ends { end.bytes } else { 0 };
-        ending += bytes;
-        for at in 0..3 {
-            match places.get(at) {
-                Some(place) => codes.push_str(&format!("{place:02}")),
+        let timing = end.timing.map(|timing| places_of(timing.lateness, timing.duration));
+        let places = [Some(counter_of(&end.outcome)), timing.map(|[late, _]| late), timing.map(|[_, took]| took)];
+        for place in places.map(|place| place.filter(|_| history)) {
+            match place {
+                Some(place) => {
+                    times[place] += 1;
+                    let _ = write!(codes, "{place:02}");
+                }
                 None => codes.push_str("--"),
             }
         }
-        codes.push_str(&format!("{bytes:08}"));
+        let ends = matches!(end.outcome, Outcome::Ack | Outcome::Bury { .. });
+        let bytes = if ends { end.bytes } else { 0 };
+        ending += bytes;
+        let _ = write!(codes, "{bytes:08}");
     }
     let counted = times.iter().enumerate().filter(|(_, times)| **times > 0);
     let counted: String = counted.map(|(place, times)| format!("{place:02}{times:010}")).collect();

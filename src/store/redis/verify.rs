@@ -7,6 +7,7 @@ use redis::Value;
 
 use super::keys::QueueKeys;
 use super::link::Way;
+use super::recount::{Counted, look_and_count};
 use super::seen::{Head, LANES, Seen, Ticket, holder};
 use super::{Redis, call, script};
 use crate::error::{Error, Result};
@@ -30,7 +31,10 @@ pub(super) async fn verify(store: &Redis) -> Result<Verified> {
     let mut verified = Verified::default();
     for queue in store.queues("verify").await? {
         let keys = store.keys(&queue);
-        verify_queue(store, &keys, &mut verified).await?;
+        let counted = verify_queue(store, &keys, &mut verified).await?;
+        for (rule, what) in counted.iter().flat_map(Counted::broken) {
+            verified.note(rule, Some(queue.clone()), None, what);
+        }
         let tally = tally(store, &keys, false).await?;
         for (rule, what) in tally {
             verified.note(rule, Some(queue.clone()), None, what);
@@ -40,9 +44,11 @@ pub(super) async fn verify(store: &Redis) -> Result<Verified> {
     Ok(verified)
 }
 
-async fn verify_queue(store: &Redis, keys: &QueueKeys, verified: &mut Verified) -> Result<()> {
+/// Answers what was counted, if it could be: while others work it cannot.
+async fn verify_queue(store: &Redis, keys: &QueueKeys, verified: &mut Verified) -> Result<Option<Counted>> {
     for _ in 0..PASSES_MAX {
-        let (jobs, suspects) = suspects(look(store, keys).await?).await?;
+        let (all, counted) = look_and_count(store, keys).await?;
+        let (jobs, suspects) = suspects(all).await?;
         for (id, seen) in suspects.iter().take(SUSPECTS_MAX) {
             let id = *id;
             for (rule, what) in inspect(store, keys, id, seen).await?.judge(id) {
@@ -52,7 +58,7 @@ async fn verify_queue(store: &Redis, keys: &QueueKeys, verified: &mut Verified) 
         // With a breach found the store is not sound, whatever else there may be.
         if suspects.len() <= SUSPECTS_MAX || !verified.breaches.is_empty() {
             verified.jobs += jobs;
-            return Ok(());
+            return Ok(counted);
         }
     }
     let queue = &keys.queue;
@@ -132,6 +138,15 @@ async fn look_at_ended(store: &Redis, keys: &QueueKeys, all: &mut All) -> Result
             && !seen.failures.contains(&number)
         {
             seen.failures.push(number);
+        }
+    })
+    .await?;
+    each_pair(store, keys, "HSCAN", &keys.notes, STEP, |field, _| {
+        // Whoever has any has this one.
+        if field.get(16..) == Some(b"n")
+            && let Some(seen) = entry(all, &field)
+        {
+            seen.noted = true;
         }
     })
     .await?;
@@ -228,6 +243,11 @@ pub(super) async fn inspect(store: &Redis, keys: &QueueKeys, id: JobId, before: 
     let names = |at: &(usize, &String)| named.get(at.0).is_some_and(|holder| holder.as_deref() == Some(id.as_bytes()));
     seen.keys = asked.iter().enumerate().filter(names).map(|(_, key)| key.clone()).collect();
     seen.failures = failures(store, keys, id, &before.failures).await?;
+    if before.noted {
+        let mut cmd = redis::cmd("HEXISTS");
+        cmd.arg(&keys.notes).arg([id.as_bytes(), &b"n"[..]].concat());
+        seen.noted = store.link.ask("verify", Way::Door, keys.slot, &cmd).await? == Value::Int(1);
+    }
     Ok(seen)
 }
 
@@ -246,7 +266,7 @@ async fn failures(store: &Redis, keys: &QueueKeys, id: JobId, numbers: &[u32]) -
 
 /// What is wrong with what is counted in a queue; with `mend` it is put right.
 pub(super) async fn tally(store: &Redis, keys: &QueueKeys, mend: bool) -> Result<Vec<(Rule, String)>> {
-    let mut cmd = call(&script::TALLY, &[&keys.conf, &keys.held, &keys.stale]);
+    let mut cmd = call(&script::TALLY, &[&keys.conf, &keys.held, &keys.stale, &keys.ticks]);
     cmd.arg(store.manual_now()).arg(u8::from(mend));
     let value = store.link.repeat("verify", Way::Door, keys.slot, &script::TALLY, &cmd).await?;
     let mut reply = store.reply("verify", value)?;
@@ -261,6 +281,9 @@ pub(super) async fn tally(store: &Redis, keys: &QueueKeys, mend: bool) -> Result
     }
     if reply.int()? == 1 {
         broken.push((Rule::Counts, "there are stale tickets, and nothing says so".to_owned()));
+    }
+    if reply.int()? == 1 {
+        broken.push((Rule::Marks, "the first of its cron rules is looked at too late, or for nothing".to_owned()));
     }
     Ok(broken)
 }

@@ -286,14 +286,16 @@ impl Store for Sqlite {
             };
             self.writer.write("attend", sweep).await?;
         }
-        if guest.waits.is_empty() {
+        if guest.waits.is_empty() && guest.places.is_empty() {
             return Ok(Attended::default());
         }
         let (board, guest) = (self.board.clone(), guest.clone());
         let look = move |conn: &Connection| {
-            line::turns(conn, &Lives::on(&board), &guest).map_err(|e| fault::refused("attend", e))
+            let told = |e| fault::refused("attend", e);
+            let lost = line::lost(conn, &guest).map_err(told)?;
+            Ok((lost, line::turns(conn, &Lives::on(&board), &guest).map_err(told)?))
         };
-        let (turns, stale) = self.read("attend", look).await?;
+        let (lost, (turns, stale)) = self.read("attend", look).await?;
         if !stale.is_empty() {
             let board = self.board.clone();
             let pass_on = move |tx: &Tx<'_>| {
@@ -302,7 +304,7 @@ impl Store for Sqlite {
             };
             self.writer.write("attend", pass_on).await?;
         }
-        Ok(Attended { turns })
+        Ok(Attended { turns, lost })
     }
 
     async fn depart(&self, node: NodeId) -> Result<()> {
@@ -366,8 +368,9 @@ impl Store for Sqlite {
     async fn health(&self) -> Result<Health> {
         let (path, durability, clock) = (self.path.clone(), self.durability, self.clock.clone());
         let look = move |conn: &Connection| health::health(conn, path.as_deref(), durability, &clock);
-        let looked = self.writer.upkeep("health", look);
-        looked.await
+        let mut health = self.writer.upkeep("health", look).await?;
+        health.history(self.history);
+        Ok(health)
     }
 
     async fn holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {

@@ -31,16 +31,24 @@ struct Delta {
 }
 
 /// What changes in one transaction, by queue: there are few.
-#[derive(Clone, Default)]
-pub(super) struct Deltas(Vec<Delta>);
+#[derive(Clone)]
+pub(super) struct Deltas {
+    of: Vec<Delta>,
+    /// Whether what happens is kept as well.
+    history: bool,
+}
 
 impl Deltas {
+    pub(super) fn new(history: bool) -> Self {
+        Deltas { of: Vec::new(), history }
+    }
+
     fn of(&mut self, queue: i64) -> &mut Delta {
-        let at = self.0.iter().position(|delta| delta.queue == queue).unwrap_or_else(|| {
-            self.0.push(Delta { queue, counts: [0; 6], tally: None });
-            self.0.len() - 1
+        let at = self.of.iter().position(|delta| delta.queue == queue).unwrap_or_else(|| {
+            self.of.push(Delta { queue, counts: [0; 6], tally: None });
+            self.of.len() - 1
         });
-        &mut self.0[at]
+        &mut self.of[at]
     }
 
     pub(super) fn add(&mut self, queue: i64, of: Of, more: i64) {
@@ -48,6 +56,9 @@ impl Deltas {
     }
 
     pub(super) fn happened(&mut self, queue: i64, place: usize, times: u64) {
+        if !self.history {
+            return;
+        }
         let tally = self.of(queue).tally.get_or_insert_with(|| Box::new([0; TALLY]));
         if let Some(count) = tally.get_mut(place) {
             *count += times;
@@ -56,13 +67,13 @@ impl Deltas {
 
     /// Unfinished jobs and their bytes that this transaction adds to a queue.
     pub(super) fn unfinished(&self, queue: i64) -> (i64, i64) {
-        let counts = self.0.iter().find(|delta| delta.queue == queue).map_or([0; 6], |delta| delta.counts);
+        let counts = self.of.iter().find(|delta| delta.queue == queue).map_or([0; 6], |delta| delta.counts);
         (counts[0] + counts[1] + counts[2], counts[5])
     }
 
     /// Writes all of it.
     pub(super) fn write(&mut self, tx: &Tx<'_>) -> rusqlite::Result<()> {
-        for delta in std::mem::take(&mut self.0) {
+        for delta in std::mem::take(&mut self.of) {
             let [scheduled, ready, running, done, dead, bytes] = delta.counts;
             let row = params![delta.queue, scheduled, ready, running, done, dead, bytes];
             let changed = match &delta.tally {
@@ -208,9 +219,25 @@ fn history(conn: &Connection, queue: Option<i64>, first: i64) -> rusqlite::Resul
     .collect()
 }
 
+/// The words by which jobs should be found, as `duly_find` keeps them.
+pub(super) const WORDS: &str = "WITH RECURSIVE placed (queue, state, at, no, kind, tags) AS (
+         SELECT p.queue, 0, p.due, p.no, j.kind, j.tags FROM duly_scheduled p JOIN duly_job j ON j.no = p.no
+         UNION ALL
+         SELECT p.queue, 4, p.ended, p.no, j.kind, j.tags FROM duly_ended p JOIN duly_job j ON j.no = p.no WHERE p.state = 4
+     ), split (queue, state, at, no, word, rest) AS (
+         SELECT queue, state, at, no, 'k' || kind, coalesce(tags || ' ', '') FROM placed
+         UNION ALL
+         SELECT queue, state, at, no, 't' || substr(rest, 1, instr(rest, ' ') - 1), substr(rest, instr(rest, ' ') + 1)
+           FROM split WHERE rest <> ''
+     ), words (queue, state, word, at, no) AS (
+         SELECT queue, state, word, at, no FROM split
+          UNION
+         SELECT e.queue, 4, 'g' || g.id, e.ended, e.no FROM duly_ended e JOIN duly_group g ON g.no = e.grp
+     ) ";
+
 /// Counts everything anew, and lists the words of jobs: for a file that was made before there were any, and after a repair.
 pub(super) fn recount(conn: &Connection) -> rusqlite::Result<()> {
-    conn.execute_batch(
+    conn.execute_batch(&format!(
         "DELETE FROM duly_count;
          INSERT INTO duly_count (queue, scheduled, ready, running, done, dead, bytes, minute, tally)
          SELECT q.no,
@@ -227,21 +254,8 @@ pub(super) fn recount(conn: &Connection) -> rusqlite::Result<()> {
          UPDATE duly_group SET count = (SELECT count(*) FROM duly_ended e WHERE e.grp = duly_group.no);
          DELETE FROM duly_group WHERE count = 0;
          DELETE FROM duly_find;
-         WITH RECURSIVE placed (queue, state, at, no, kind, tags) AS (
-             SELECT p.queue, 0, p.due, p.no, j.kind, j.tags FROM duly_scheduled p JOIN duly_job j ON j.no = p.no
-             UNION ALL
-             SELECT p.queue, 4, p.ended, p.no, j.kind, j.tags FROM duly_ended p JOIN duly_job j ON j.no = p.no WHERE p.state = 4
-         ), words (queue, state, at, no, word, rest) AS (
-             SELECT queue, state, at, no, 'k' || kind, coalesce(tags || ' ', '') FROM placed
-             UNION ALL
-             SELECT queue, state, at, no, 't' || substr(rest, 1, instr(rest, ' ') - 1), substr(rest, instr(rest, ' ') + 1)
-               FROM words WHERE rest <> ''
-         )
-         INSERT OR IGNORE INTO duly_find (queue, state, word, at, no)
-         SELECT queue, state, word, at, no FROM words
-          UNION ALL
-         SELECT e.queue, 4, 'g' || g.id, e.ended, e.no FROM duly_ended e JOIN duly_group g ON g.no = e.grp;",
-    )
+         {WORDS} INSERT INTO duly_find (queue, state, word, at, no) SELECT queue, state, word, at, no FROM words;"
+    ))
 }
 
 #[cfg(test)]

@@ -93,6 +93,7 @@ pub(crate) struct Sqlite {
     board: Arc<Board>,
     path: Option<PathBuf>,
     durability: Durability,
+    history: bool,
     clock: Clock,
     remember: Micros,
     wal_grown: AtomicBool,
@@ -125,12 +126,13 @@ impl Sqlite {
         let board = Arc::new(board);
         let wal = path.as_deref().map(file::wal_of).filter(|_| options.durability == Durability::Second);
         Ok(Sqlite {
-            writer: Writer::start(conn, options.clock.clone(), Waker::new(board.clone()), wal)?,
+            writer: Writer::start(conn, options.clock.clone(), Waker::new(board.clone()), wal, options.history)?,
             reader,
             hall: Hall::new(board.clone())?,
             board,
             path,
             durability: options.durability,
+            history: options.history,
             clock: options.clock.clone(),
             remember: micros(options.remember),
             wal_grown: AtomicBool::new(false),

@@ -44,7 +44,8 @@ CREATE TABLE duly_job (
   keep_ms      INTEGER NOT NULL,
   unique_key   TEXT,
   tags         TEXT,                      -- separated by spaces
-  traceparent  TEXT
+  traceparent  TEXT,
+  sum          INTEGER                    -- CRC-32 of what stands here and never changes, and of the args
 ) STRICT;
 CREATE UNIQUE INDEX duly_job_id ON duly_job (id, queue);
 

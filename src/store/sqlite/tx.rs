@@ -44,7 +44,7 @@ pub(super) struct Tx<'c> {
 }
 
 impl<'c> Tx<'c> {
-    pub(super) fn new(conn: &'c Connection, now: Micros, queues: &'c Queues) -> Self {
+    pub(super) fn new(conn: &'c Connection, now: Micros, queues: &'c Queues, history: bool) -> Self {
         Tx {
             conn,
             now,
@@ -52,7 +52,7 @@ impl<'c> Tx<'c> {
             number: Cell::new(None),
             half: Cell::new(None),
             news: RefCell::default(),
-            deltas: RefCell::default(),
+            deltas: RefCell::new(Deltas::new(history)),
             limits: RefCell::default(),
             noted: Cell::new(None),
         }

@@ -2,7 +2,9 @@
 
 use rusqlite::Connection;
 
+use super::count::WORDS;
 use super::place::{DEAD, DONE};
+use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, checked};
 use super::{Sqlite, fault, file, query};
 use crate::error::{Error, Result};
 use crate::job::{JobId, State};
@@ -90,6 +92,12 @@ const CHECKS: &[Check] = &[
         "SELECT NULL, NULL, f.no FROM duly_failure f WHERE f.no NOT IN (SELECT no FROM duly_job) GROUP BY f.no",
     ),
     (
+        Rule::History,
+        "there is a note of no job: number",
+        "SELECT NULL, NULL, n.no FROM (SELECT no FROM duly_note UNION SELECT no FROM duly_log) n
+          WHERE n.no NOT IN (SELECT no FROM duly_job)",
+    ),
+    (
         Rule::Marks,
         "a number was given that is still to come:",
         "SELECT NULL, NULL, max(n) FROM (SELECT max(no) AS n FROM duly_job UNION ALL SELECT max(seq) FROM duly_ready
@@ -103,6 +111,43 @@ const CHECKS: &[Check] = &[
          HAVING max(f) > coalesce((SELECT value FROM duly_mark WHERE name = 'fence'), 0)",
     ),
     (
+        Rule::Marks,
+        "the first of its cron rules is looked at too late, or for nothing: at",
+        "SELECT q.name, NULL, coalesce(q.tick, 'no time') FROM duly_queue q
+          WHERE q.tick IS NOT (SELECT min(look) FROM duly_cron c WHERE c.queue = q.no AND c.look IS NOT NULL)",
+    ),
+    (
+        Rule::Counts,
+        "bytes of args are counted that are not there, or are there and not counted:",
+        "SELECT q.name, NULL, c.bytes - coalesce((SELECT sum(octet_length(j.args)) FROM duly_job j
+             WHERE j.queue = q.no AND j.no NOT IN (SELECT no FROM duly_ended)), 0) AS more
+           FROM duly_count c JOIN duly_queue q ON q.no = c.queue WHERE more <> 0",
+    ),
+    (
+        Rule::Counts,
+        "another number is counted in a group of dead jobs than is in it:",
+        "SELECT q.name, NULL, g.id FROM duly_group g LEFT JOIN duly_queue q ON q.no = g.queue
+          WHERE g.count <> (SELECT count(*) FROM duly_ended e WHERE e.grp = g.no AND e.state = 4)",
+    ),
+    (
+        Rule::Counts,
+        "is in a group that is not there: number",
+        "SELECT q.name, j.id, e.grp FROM duly_ended e JOIN duly_job j ON j.no = e.no
+           LEFT JOIN duly_queue q ON q.no = j.queue WHERE e.grp IS NOT NULL AND e.grp NOT IN (SELECT no FROM duly_group)",
+    ),
+    (
+        Rule::Words,
+        "is not found by a word that it has:",
+        "WORDS SELECT q.name, j.id, w.word FROM (SELECT * FROM words EXCEPT SELECT queue, state, word, at, no FROM duly_find) w
+           LEFT JOIN duly_job j ON j.no = w.no LEFT JOIN duly_queue q ON q.no = w.queue",
+    ),
+    (
+        Rule::Words,
+        "is found by a word that it has not:",
+        "WORDS SELECT q.name, j.id, w.word FROM (SELECT queue, state, word, at, no FROM duly_find EXCEPT SELECT * FROM words) w
+           LEFT JOIN duly_job j ON j.no = w.no LEFT JOIN duly_queue q ON q.no = w.queue",
+    ),
+    (
         Rule::Gone,
         "is there, and remembered as gone",
         "SELECT q.name, j.id, '' FROM duly_job j JOIN (SELECT * FROM duly_gone_0 UNION SELECT * FROM duly_gone_1) g
@@ -113,6 +158,12 @@ const CHECKS: &[Check] = &[
         "cannot be read: its id, priority or args are not what they must be, number",
         "SELECT q.name, j.id, j.no FROM duly_job j LEFT JOIN duly_queue q ON q.no = j.queue
           WHERE length(j.id) <> 16 OR j.priority NOT BETWEEN 0 AND 3 OR NOT json_valid(j.args)",
+    ),
+    (
+        Rule::Readable,
+        "there is a cron rule that cannot be read:",
+        "SELECT q.name, NULL, c.name FROM duly_cron c LEFT JOIN duly_queue q ON q.no = c.queue
+          WHERE q.no IS NULL OR NOT json_valid(c.rule)",
     ),
 ];
 
@@ -139,7 +190,8 @@ fn check(conn: &Connection) -> rusqlite::Result<Verified> {
     };
     check_file(conn, &mut verified)?;
     for (rule, what, question) in CHECKS {
-        let sql = question.replacen("PLACES ", PLACES, 1).replacen("UNFINISHED ", UNFINISHED, 1);
+        let sql =
+            question.replacen("PLACES ", PLACES, 1).replacen("UNFINISHED ", UNFINISHED, 1).replacen("WORDS ", WORDS, 1);
         let mut statement = conn.prepare(&format!("{sql} LIMIT {BREACHES_MAX}"))?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
@@ -150,6 +202,7 @@ fn check(conn: &Connection) -> rusqlite::Result<Verified> {
         }
     }
     check_counts(conn, &mut verified)?;
+    check_sums(conn, &mut verified)?;
     Ok(verified)
 }
 
@@ -172,6 +225,25 @@ fn check_file(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()
         let said: String = row.get(0)?;
         if said != "ok" {
             verified.note(Rule::File, None, None, said);
+        }
+    }
+    Ok(())
+}
+
+/// Every job against the checksum that was written with it.
+fn check_sums(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
+    let mut statement = conn
+        .prepare(&format!("SELECT {JOB_COLUMNS}, q.name FROM duly_job j LEFT JOIN duly_queue q ON q.no = j.queue"))?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (job, whole) = checked(row, row.get::<_, Option<String>>(JOB_COLUMNS_LEN)?.unwrap_or_default())?;
+        if !whole {
+            verified.note(
+                Rule::Readable,
+                Some(job.queue),
+                Some(job.id),
+                "is not as it was written: its checksum differs",
+            );
         }
     }
     Ok(())
