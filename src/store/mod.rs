@@ -154,6 +154,10 @@ pub enum Wake {
     Queue(String),
     /// A node may have died: beat, and see whom the answer suspects.
     Beat,
+    /// The node holds this job from now on: a push has put it into its hands. Only for a node that accepts jobs so.
+    Job(Box<Held>),
+    /// A [`Wake::Job`] of this queue may have been lost: ask for everything the node holds there.
+    Missed(String),
 }
 
 /// What became of a remove or a reschedule.
@@ -324,6 +328,16 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
 
     /// The wakes meant for a node that has beaten. A wake may be lost: look once a second besides.
     async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>>;
+
+    /// From now on a push may put a job into the hands of this subscribed node, while it waits in a queue where nothing is
+    /// ready: the node holds it as if it had claimed it, and is told by [`Wake::Job`]. At most one for each claim.
+    ///
+    /// If that word is lost, the node's beat counts the job, and a claim that says `redo` finds it.
+    /// Whatever was put into its hands before a claim is heard of before that claim is answered.
+    /// A store need not do any of this.
+    async fn accept(&self, _node: NodeId) -> Result<()> {
+        Ok(())
+    }
 
     /// Marks a queue as moving to another store for this mover, or, without a place to go to, as not moving any more.
     ///

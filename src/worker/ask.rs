@@ -11,7 +11,7 @@ use super::shift::Shift;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::job::{Held, JobId, Outcome};
+use crate::job::{Fence, Held, JobId, Outcome};
 use crate::node::NodeId;
 use crate::store::{CLAIM_MAX, Claim, Claimed, End, PRUNE_MAX, SETTLE_MAX};
 
@@ -153,6 +153,7 @@ impl Shift {
                     Ok(claimed) => self.claimed(at, ask, sent, claimed),
                     Err(error) => self.claim_failed(at, ask, &error),
                 }
+                self.take_in_hand(at);
             }
             Answered::Settled(batch, since, Ok(lost)) => {
                 self.commit = (self.commit * 7 + (clock::tick() - since)) / 8;
@@ -211,6 +212,44 @@ impl Shift {
         }
     }
 
+    /// A push has put this job into our hands.
+    pub(super) fn handed(&mut self, held: Held) {
+        let Some(at) = self.lanes.iter().position(|lane| lane.queue == held.job.queue) else {
+            return;
+        };
+        let lane = &mut self.lanes[at];
+        lane.moves += 1;
+        // That took us off the list of those who wait.
+        lane.idle = false;
+        lane.maybe_ready = true;
+        lane.handed.push(held);
+        self.take_in_hand(at);
+    }
+
+    /// Starts what was put into our hands. While a claim is in flight its answer comes first: it has been promised the slots,
+    /// and it may be a list of what we hold that was made before.
+    fn take_in_hand(&mut self, at: usize) {
+        if self.lanes[at].asking {
+            return;
+        }
+        for held in std::mem::take(&mut self.lanes[at].handed) {
+            if held.fence <= self.lanes[at].told && self.knows(at, (held.job.id, held.fence)) {
+                continue;
+            }
+            let room = self.free() > 0 && self.lanes[at].running < self.lanes[at].limit && !self.quiet;
+            match room {
+                true => self.begin(at, held, self.store.now()),
+                false => self.release(at, held, Duration::ZERO, "given to this node when it had no room"),
+            }
+        }
+    }
+
+    /// Whether the store has told us of this job before, when we asked what we hold.
+    fn knows(&self, at: usize, name: (JobId, Fence)) -> bool {
+        let waits = self.finished.iter().any(|finished| (finished.held.job.id, finished.held.fence) == name);
+        waits || self.crew.holds(at).contains(&name) || self.recent.outcome_of(name).is_some()
+    }
+
     /// Starts what was claimed, unless it must wait.
     fn begin(&mut self, at: usize, held: Held, now: std::time::SystemTime) {
         let suspected = (SUSPECT_CRASHES..=self.settings.max_crashes).contains(&held.crashes);
@@ -223,6 +262,10 @@ impl Shift {
             }
             None => return self.start(at, held, now),
         };
+        self.release(at, held, after, why);
+    }
+
+    fn release(&mut self, at: usize, held: Held, after: Duration, why: &'static str) {
         let (held, outcome) = (Arc::new(held), Outcome::release(after));
         self.finished.push(Finished { lane: at, held, outcome, why: Some(why), took: Duration::ZERO, again: false });
     }
@@ -231,13 +274,15 @@ impl Shift {
     fn reconcile(&mut self, at: usize, claimed: Claimed) {
         let name = |held: &Held| (held.job.id, held.fence);
         let theirs: Vec<_> = claimed.jobs.iter().map(name).collect();
+        self.lanes[at].told = theirs.iter().map(|(_, fence)| *fence).fold(self.lanes[at].told, Fence::max);
         let ours = self.crew.holds(at);
         for job in ours.iter().filter(|job| !theirs.contains(job)) {
             if self.crew.cancel(*job) {
                 self.settings.tell(&Event::Lost { id: job.0 });
             }
         }
-        let waiting: Vec<_> = self.finished.iter().map(|finished| name(&finished.held)).collect();
+        let waiting = self.finished.iter().map(|finished| name(&finished.held));
+        let waiting: Vec<_> = waiting.chain(self.lanes[at].handed.iter().map(name)).collect();
         for held in claimed.jobs {
             if ours.contains(&name(&held)) || waiting.contains(&name(&held)) {
                 continue;

@@ -2,6 +2,7 @@
 
 use tokio::time::Instant;
 
+use crate::job::{Fence, Held};
 use crate::node::NodeId;
 
 /// What a worker knows of one of its queues.
@@ -18,6 +19,10 @@ pub(super) struct Lane {
     pub(super) asking: bool,
     /// Slots kept free for its answer.
     pub(super) asked: usize,
+    /// Put into our hands while a claim was in flight: its answer comes first.
+    pub(super) handed: Vec<Held>,
+    /// The highest fence that the store has named when it was asked what we hold.
+    pub(super) told: Fence,
     /// We stand on the list of those that a push may wake.
     pub(super) idle: bool,
     /// A look may find something.
@@ -54,6 +59,8 @@ impl Lane {
             running: 0,
             asking: false,
             asked: 0,
+            handed: Vec::new(),
+            told: Fence(0),
             idle: false,
             maybe_ready: true,
             look_at: None,

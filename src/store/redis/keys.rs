@@ -52,6 +52,8 @@ pub(super) struct QueueKeys {
     pub(super) idle: String,
     /// Channels, one per node: wakes.
     pub(super) channel: String,
+    /// Channels, one per node that accepts them: jobs that a push puts into its hands.
+    pub(super) jobs: String,
     /// Whether the last push of this process has found an idle node. Not a key, but known by queue as they are.
     pub(super) idlers: AtomicBool,
 }
@@ -79,6 +81,7 @@ impl QueueKeys {
             nodes: key("nodes"),
             idle: key("idle"),
             channel: key("wake:"),
+            jobs: key("job:"),
             idlers: AtomicBool::new(false),
         }
     }
@@ -86,6 +89,11 @@ impl QueueKeys {
     /// The channel on which a node is woken.
     pub(super) fn channel_of(&self, node: NodeId) -> String {
         format!("{}{node}", self.channel)
+    }
+
+    /// The channel on which a node is given jobs.
+    pub(super) fn jobs_of(&self, node: NodeId) -> String {
+        format!("{}{node}", self.jobs)
     }
 }
 

@@ -354,6 +354,10 @@ impl Store for Redis {
         nodes::subscribe(self, node).await
     }
 
+    async fn accept(&self, node: NodeId) -> Result<()> {
+        nodes::accept(self, node).await
+    }
+
     async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
         locks::lock(self, ask).await
     }

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::keys::QueueKeys;
-use super::link::Way;
-use super::{Redis, call, hall, script};
+use super::link::{Hearing, Way};
+use super::{Redis, call, claim, hall, script};
 use crate::clock::{from_micros, micros};
 use crate::error::Result;
 use crate::node::{Node, NodeId, NodeRecord};
@@ -39,8 +39,33 @@ pub(super) struct Ears {
 struct Ear {
     queue: String,
     wakes: mpsc::Sender<Wake>,
-    /// The connection that listens; 0 if none does.
-    heard_by: u64,
+    /// What comes here are jobs, not mere wakes.
+    jobs: bool,
+    /// The connection that listens, if one does.
+    by: Option<Hearing>,
+}
+
+impl Ear {
+    fn hears(&self) -> bool {
+        self.by.as_ref().is_some_and(Hearing::is_there)
+    }
+
+    /// Whatever was said meanwhile went unheard.
+    fn missed(&self) -> Wake {
+        let queue = self.queue.clone();
+        if self.jobs { Wake::Missed(queue) } else { Wake::Queue(queue) }
+    }
+
+    fn read(&self, word: &[u8]) -> Wake {
+        match word {
+            b"beat" => Wake::Beat,
+            // A word that cannot be read is of a job all the same.
+            word if self.jobs => {
+                claim::handed(&self.queue, word).map_or_else(|| self.missed(), |held| Wake::Job(Box::new(held)))
+            }
+            _ => Wake::Queue(self.queue.clone()),
+        }
+    }
 }
 
 impl Ears {
@@ -50,6 +75,10 @@ impl Ears {
 
     /// Something has come that nobody asked for.
     pub(super) fn hear(&self, info: &PushInfo) {
+        if info.kind == PushKind::Disconnection {
+            // Whichever it was: to listen twice does no harm.
+            return self.channels().values_mut().for_each(|ear| ear.by = None);
+        }
         let Some(Value::BulkString(channel)) = info.data.first() else {
             return;
         };
@@ -60,15 +89,22 @@ impl Ears {
         let Some(ear) = channels.get_mut(channel) else {
             return;
         };
-        match info.kind {
-            PushKind::SMessage => {
-                let beat = matches!(info.data.get(1), Some(Value::BulkString(message)) if message == b"beat");
-                // A node that does not keep up has wakes enough.
-                let _ = ear.wakes.try_send(if beat { Wake::Beat } else { Wake::Queue(ear.queue.clone()) });
+        match (&info.kind, info.data.get(1)) {
+            (PushKind::SMessage, Some(Value::BulkString(word))) => {
+                // A node that does not keep up has wakes enough; its beat counts a job that it does not hear of.
+                let _ = ear.wakes.try_send(ear.read(word));
             }
             // The slot has moved away.
-            PushKind::SUnsubscribe => ear.heard_by = 0,
+            (PushKind::SUnsubscribe, _) => ear.by = None,
             _ => {}
+        }
+    }
+
+    /// Tells those that nobody listens for: they look, and by that listen again.
+    fn mention_gaps(&self, channels: &[String]) {
+        let ears = self.channels();
+        for ear in channels.iter().filter_map(|channel| ears.get(channel)).filter(|ear| !ear.hears()) {
+            let _ = ear.wakes.try_send(ear.missed());
         }
     }
 }
@@ -98,29 +134,42 @@ pub(super) async fn subscribe(store: &Redis, node: NodeId) -> Result<mpsc::Recei
     let (sender, receiver) = mpsc::channel(WAKES_MAX);
     for queue in store.queues_of(node) {
         let keys = store.keys(&queue);
-        let ear = Ear { queue: queue.clone(), wakes: sender.clone(), heard_by: 0 };
+        let ear = Ear { queue, wakes: sender.clone(), jobs: false, by: None };
         store.ears.channels().insert(keys.channel_of(node), ear);
         listen(store, node, &keys).await?;
     }
     Ok(receiver)
 }
 
-/// Listens for a node in a queue, unless the connection that does is still there.
-async fn listen(store: &Redis, node: NodeId, keys: &QueueKeys) -> Result<()> {
-    let channel = keys.channel_of(node);
-    let heard_by = match store.ears.channels().get(&channel) {
-        Some(ear) if !ear.wakes.is_closed() => ear.heard_by,
-        _ => return Ok(()),
-    };
-    if heard_by != 0 && heard_by == store.link.generation(Way::Beat, keys.slot) {
-        return Ok(());
+/// `accept` of the contract.
+pub(super) async fn accept(store: &Redis, node: NodeId) -> Result<()> {
+    for queue in store.queues_of(node) {
+        let keys = store.keys(&queue);
+        {
+            let mut channels = store.ears.channels();
+            let Some(wakes) = channels.get(&keys.channel_of(node)).map(|ear| ear.wakes.clone()) else {
+                continue;
+            };
+            channels.insert(keys.jobs_of(node), Ear { queue, wakes, jobs: true, by: None });
+        }
+        listen(store, node, &keys).await?;
     }
-    let by = store.link.listen(keys.slot, &channel).await?;
-    if let Some(ear) = store.ears.channels().get_mut(&channel) {
-        ear.heard_by = by;
-        if heard_by != 0 {
-            // Whatever was said meanwhile went unheard.
-            let _ = ear.wakes.try_send(Wake::Queue(ear.queue.clone()));
+    Ok(())
+}
+
+/// Listens for a node in a queue where it claims, unless the connection that does is still there.
+///
+/// Before the claim that puts it on the list of those who wait: whoever finds it there can speak to it.
+pub(super) async fn listen(store: &Redis, node: NodeId, keys: &QueueKeys) -> Result<()> {
+    let unheard: Vec<String> = {
+        let ears = store.ears.channels();
+        let deaf = |channel: &String| ears.get(channel).is_some_and(|ear| !ear.wakes.is_closed() && !ear.hears());
+        [keys.channel_of(node), keys.jobs_of(node)].into_iter().filter(deaf).collect()
+    };
+    for channel in unheard {
+        let by = store.link.listen_at_work(keys.slot, &channel).await?;
+        if let Some(ear) = store.ears.channels().get_mut(&channel) {
+            ear.by = by;
         }
     }
     Ok(())
@@ -177,7 +226,7 @@ async fn beat_in(store: &Redis, node: &Node, queue: &str) -> Result<Beaten> {
         }
     }
     store.names.put_after_beat(queue, store.manual_now()).await;
-    listen(store, node.id, &keys).await?;
+    store.ears.mention_gaps(&[keys.channel_of(node.id), keys.jobs_of(node.id)]);
     Ok(beaten)
 }
 
@@ -194,7 +243,9 @@ pub(super) async fn leave(store: &Redis, node: NodeId) -> Result<()> {
 
 async fn leave_in(store: &Redis, node: NodeId, queue: &str) -> Result<()> {
     let keys = store.keys(queue);
-    store.ears.channels().remove(&keys.channel_of(node));
+    for channel in [keys.channel_of(node), keys.jobs_of(node)] {
+        store.ears.channels().remove(&channel);
+    }
     let QueueKeys { conf, lease, since, idle, nodes, .. } = &*keys;
     let mut cmd = call(&script::LEAVE, &[conf, lease, since, idle, nodes]);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string());

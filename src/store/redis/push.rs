@@ -165,6 +165,12 @@ impl Batch<'_> {
         {
             return Ok(reply);
         }
+        if !checked
+            && all_now
+            && let [at] = self.of
+        {
+            return self.hand(store, &self.jobs[*at]).await;
+        }
         let (script, mut cmd) = self.begin(store, checked);
         self.put(store, &mut cmd);
         if checked {
@@ -218,6 +224,19 @@ impl Batch<'_> {
             nodes::wake(store, self.keys, node).await;
         }
         Ok(Some(Reply::nothing_in_the_way("push", now)))
+    }
+
+    /// One job goes to a node that waits on the shortest way: into its hands, if it accepts it.
+    async fn hand(&self, store: &Redis, push: &Push) -> Result<Reply> {
+        let QueueKeys { conf, lease, held, job, idle, ready: [r0, r1, r2, r3], .. } = self.keys;
+        let mut cmd = call(&script::HAND, &[conf, lease, held, job, idle, r0, r1, r2, r3]);
+        let (now, lane) = (store.now(), record::digit(push.priority) - b'0');
+        cmd.arg(store.manual_now()).arg(&self.keys.channel).arg(&self.keys.jobs);
+        cmd.arg(lane).arg(push.id.as_bytes()).arg(record::write(push, now, now));
+        let value = store.deliver("push", self.keys, Some(&script::HAND), &[cmd]).await?;
+        let mut reply = store.reply("push", value)?;
+        self.keys.idlers.store(reply.last_int() == Some(1), Ordering::Relaxed);
+        Ok(reply)
     }
 
     fn by_priority(&self) -> [Vec<usize>; 4] {

@@ -55,6 +55,7 @@ scripts! {
     REGISTER "register"
     PUSH "push"
     PUSH_CHECKED "push_checked"
+    HAND "hand"
     CLAIM "claim"
     STEP_BACK "step_back"
     TAKE_BACK "take_back"
