@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::call::{Answer, Asked, CONNECTION_BYTES_MAX, Call, Keys};
+use crate::call::{Answer, Asked, CONNECTION_BYTES_MAX, Call, Keys, Method};
 use crate::clock::Clock;
 use crate::error::{Error, Result, Source};
 use crate::hall::{Connection, Hall};
@@ -186,7 +186,7 @@ impl Duly {
         R: Serialize,
         E: Into<Source>,
     {
-        Answer::new(self.clone(), method.into(), handler)
+        Answer::new(self.clone(), method.into(), Box::new(|limits, runtime| Method::new(handler, limits, runtime)))
     }
 
     /// Answers calls of this method no longer. Answers whether it was answered before.

@@ -141,7 +141,7 @@ impl Lock {
             slots: self.slots,
             ttl: self.ttl,
             wait,
-            note: self.note.clone().unwrap_or_else(|| hall.note()),
+            note: self.note.clone().unwrap_or_else(|| hall.note().to_owned()),
         };
         Ok((hall, ask))
     }

@@ -249,16 +249,8 @@ pub struct Answer {
 }
 
 impl Answer {
-    pub(crate) fn new<A, F, Fut, R, E>(duly: Duly, method: String, handler: F) -> Self
-    where
-        A: DeserializeOwned + Send + 'static,
-        F: Fn(A, Asked) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<R, E>> + Send + 'static,
-        R: Serialize,
-        E: Into<Source>,
-    {
+    pub(crate) fn new(duly: Duly, method: String, erase: Erase) -> Self {
         let limits = Limits { concurrency: METHOD_CONCURRENCY, rate: None, bytes_max: MESSAGE_BYTES_MAX };
-        let erase = Box::new(|limits, runtime| Method::new(handler, limits, runtime));
         Answer { duly, method, erase, limits }
     }
 

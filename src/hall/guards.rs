@@ -203,6 +203,9 @@ impl Inner {
     async fn extend(&self, due: &[Arc<HeldLock>]) -> Result<Vec<bool>> {
         let asked = self.clock.since_boot();
         let asks: Vec<LockAsk> = due.iter().filter(|held| !held.is_stopped()).map(|held| held.ask.clone()).collect();
+        if asks.is_empty() {
+            return Ok(vec![false; due.len()]);
+        }
         let answers = self.store.extend_locks(&asks).await?;
         let ours: HashMap<Owner, bool> = asks.iter().map(|ask| ask.owner).zip(answers).collect();
         let mut extended = Vec::with_capacity(due.len());

@@ -53,6 +53,8 @@ pub(crate) struct Hall {
 
 struct Inner {
     node: NodeId,
+    /// Who this is, for people.
+    note: String,
     store: Arc<dyn Store>,
     lease: Duration,
     clock: Clock,
@@ -81,6 +83,7 @@ impl Hall {
         let node = NodeId::fresh();
         let inner = Arc::new(Inner {
             node,
+            note: format!("{}:{}", crate::node::host(), std::process::id()),
             store,
             lease,
             guards: Guards::new(clock.clone()),
@@ -136,8 +139,8 @@ impl Hall {
     }
 
     /// Who this is, for people.
-    pub(crate) fn note(&self) -> String {
-        format!("{}:{}", crate::node::host(), std::process::id())
+    pub(crate) fn note(&self) -> &str {
+        &self.inner.note
     }
 
     /// Makes sure that this process is in the hall and hears what is said to it.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{FutureExt, StreamExt};
 use tokio::time::Instant;
 
 use super::crew::{Finished, SUSPECT_CRASHES};
@@ -75,7 +76,8 @@ impl Shift {
             return;
         }
         let rooms: Vec<_> = self.lanes.iter().map(|lane| (lane.room(now), lane.weight)).collect();
-        for (at, max) in choose(&rooms, self.free(), fastrand::f64()) {
+        let handed: usize = self.lanes.iter().map(|lane| lane.handed.len()).sum();
+        for (at, max) in choose(&rooms, self.free().saturating_sub(handed), fastrand::f64()) {
             let suspect = self.lanes[at].suspects.pop();
             self.claim(at, Ask::Take(max.min(CLAIM_MAX), suspect));
         }
@@ -153,7 +155,6 @@ impl Shift {
                     Ok(claimed) => self.claimed(at, ask, sent, claimed),
                     Err(error) => self.claim_failed(at, ask, &error),
                 }
-                self.take_in_hand(at);
             }
             Answered::Settled(batch, since, Ok(lost)) => {
                 self.commit = (self.commit * 7 + (clock::tick() - since)) / 8;
@@ -214,33 +215,43 @@ impl Shift {
 
     /// A push has put this job into our hands.
     pub(super) fn handed(&mut self, held: Held) {
-        let Some(at) = self.lanes.iter().position(|lane| lane.queue == held.job.queue) else {
-            return;
-        };
-        let lane = &mut self.lanes[at];
-        lane.moves += 1;
-        // That took us off the list of those who wait.
-        lane.idle = false;
-        lane.maybe_ready = true;
-        lane.handed.push(held);
-        self.take_in_hand(at);
+        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.queue == held.job.queue) {
+            lane.moves += 1;
+            // That took us off the list of those who wait.
+            lane.idle = false;
+            lane.maybe_ready = true;
+            lane.handed.push(held);
+        }
     }
 
-    /// Starts what was put into our hands. While a claim is in flight its answer comes first: it has been promised the slots,
-    /// and it may be a list of what we hold that was made before.
-    fn take_in_hand(&mut self, at: usize) {
-        if self.lanes[at].asking {
+    /// Starts what was put into our hands.
+    pub(super) fn take_in_hand(&mut self) {
+        if self.lanes.iter().all(|lane| lane.handed.is_empty()) {
             return;
         }
-        for held in std::mem::take(&mut self.lanes[at].handed) {
-            if held.fence <= self.lanes[at].told && self.knows(at, (held.job.id, held.fence)) {
-                continue;
+        // What is asked for is sent first: the attempt runs on this thread as soon as we let go of it.
+        while let Some(Some(answered)) = self.asks.next().now_or_never() {
+            self.answered(answered);
+        }
+        for at in 0..self.lanes.len() {
+            for held in std::mem::take(&mut self.lanes[at].handed) {
+                self.take_one(at, held);
             }
-            let room = self.free() > 0 && self.lanes[at].running < self.lanes[at].limit && !self.quiet;
-            match room {
-                true => self.begin(at, held, self.store.now()),
-                false => self.release(at, held, Duration::ZERO, "given to this node when it had no room"),
-            }
+        }
+    }
+
+    fn take_one(&mut self, at: usize, held: Held) {
+        let lane = &self.lanes[at];
+        if held.fence <= lane.told && self.knows(at, (held.job.id, held.fence)) {
+            return;
+        }
+        let room = self.free() > 0 && lane.running + lane.asked < lane.limit && !self.quiet;
+        // A list of what we hold may have been made before. And slots that a claim was promised are free if it finds nothing.
+        let wait = lane.asking && (self.redoing || !room);
+        match (wait, room) {
+            (true, _) => self.lanes[at].handed.push(held),
+            (_, true) => self.begin(at, held, self.store.now()),
+            (_, false) => self.release(at, held, Duration::ZERO, "given to this node when it had no room"),
         }
     }
 

@@ -19,7 +19,7 @@ pub(super) struct Lane {
     pub(super) asking: bool,
     /// Slots kept free for its answer.
     pub(super) asked: usize,
-    /// Put into our hands while a claim was in flight: its answer comes first.
+    /// Put into our hands and not begun yet.
     pub(super) handed: Vec<Held>,
     /// The highest fence that the store has named when it was asked what we hold.
     pub(super) told: Fence,
@@ -101,7 +101,7 @@ impl Lane {
     /// How many more jobs to ask for; none if there is no reason to.
     pub(super) fn room(&self, now: Instant) -> usize {
         match self.maybe_ready && self.may_ask(now) {
-            true => self.limit.saturating_sub(self.running),
+            true => self.limit.saturating_sub(self.running + self.handed.len()),
             false => 0,
         }
     }

@@ -164,6 +164,7 @@ impl Shift {
                 self.wake(wake, &beating);
             }
             self.ask();
+            self.take_in_hand();
             if self.is_over() {
                 break;
             }

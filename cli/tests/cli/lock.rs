@@ -241,7 +241,6 @@ fn an_ignored_signal_stays_ignored() {
     });
     until("it runs", || bed.path("runs").exists());
     holder.signal(Signal::HUP);
-    std::thread::sleep(Duration::from_millis(100));
     bed.write("go", "");
     holder.wait().ok();
 }

@@ -1,7 +1,5 @@
 //! `duly nodes` and `duly jobs cancel`: telling running workers what to do.
 
-use std::time::Duration;
-
 use crate::bed::{Bed, runs, until};
 use crate::call::{alive, worker};
 
@@ -14,7 +12,9 @@ fn quiet_claims_no_more() {
     let node = &alive(&bed)[0];
     bed.run(&["nodes", "quiet", &node[..8]]).ok();
     let later = bed.push(&["--", "true"]);
-    std::thread::sleep(Duration::from_millis(300));
+    // The worker's loop answers this itself: it has turned since the push.
+    let told = bed.run(&["call", "duly.jobs", "--node", node]).ok().out;
+    assert!(told.contains(&running) && !told.contains(&later), "{told}");
     assert_eq!(bed.job(&later)["state"], "ready");
     assert_eq!(bed.job(&running)["state"], "running", "what runs goes on");
     let told = bed.run(&["nodes", "quiet", node, "--off", "--json"]).ok().json();

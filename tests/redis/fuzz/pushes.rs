@@ -24,6 +24,13 @@ pub fn fresh(client: &mut Client<'_>, args: &mut Args) {
     batch(&jobs, args);
 }
 
+/// One job that nobody can know, for a node that waits.
+pub fn one(client: &mut Client<'_>, args: &mut Args) {
+    let (id, lane) = (make::id(client.rng), client.rng.u8(..4));
+    args.add_all([CHANNEL, CHANNEL]);
+    args.number(lane).add(&id).add(words::record(lane, "", "{}"));
+}
+
 /// Jobs that may be there, or in the way of others; as the store sends them, each id and each key once.
 pub fn checked(client: &mut Client<'_>, args: &mut Args) {
     let mut jobs = jobs(client, |client| {

@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::connector::Connector;
+use super::watch::Watch;
 use crate::clock;
 use crate::store::redis::url::Address;
 
@@ -36,6 +37,8 @@ pub(super) struct Lane {
 #[derive(Default)]
 struct Current {
     connection: Option<MultiplexedConnection>,
+    /// Its requests.
+    watch: Arc<Watch>,
     /// Which connection this is, so that one that failed is not mistaken for its successor, nor for one to another server.
     generation: u64,
     /// When it was last heard of, if it listens.
@@ -47,6 +50,13 @@ struct Current {
     attempts: u64,
     last_error: Option<RedisError>,
     not_before: Option<Instant>,
+}
+
+/// A connection that can be used.
+struct Live {
+    connection: MultiplexedConnection,
+    generation: u64,
+    watch: Arc<Watch>,
 }
 
 /// Why there is no answer.
@@ -88,15 +98,15 @@ impl Lane {
 
     /// Sends one command and waits for its answer.
     pub(super) async fn send(&self, cmd: &Cmd) -> Result<Value, NoAnswer> {
-        let (mut connection, generation) = self.connection().await.map_err(NoAnswer::NotSent)?;
-        let answer = connection.send_packed_command(cmd).await.and_then(Value::extract_error);
-        self.keep_or_drop(answer, generation)
+        let Live { mut connection, generation, watch } = self.connection().await.map_err(NoAnswer::NotSent)?;
+        let answer = watch.answer(self.home.as_ref(), connection.send_packed_command(cmd)).await;
+        self.keep_or_drop(answer.and_then(Value::extract_error), generation)
     }
 
     /// Sends commands that nothing may come between, and answers each.
     pub(super) async fn send_all(&self, pipe: &redis::Pipeline) -> Result<Vec<Value>, NoAnswer> {
-        let (mut connection, generation) = self.connection().await.map_err(NoAnswer::NotSent)?;
-        let answer = connection.send_packed_commands(pipe, 0, pipe.len()).await;
+        let Live { mut connection, generation, watch } = self.connection().await.map_err(NoAnswer::NotSent)?;
+        let answer = watch.answer(self.home.as_ref(), connection.send_packed_commands(pipe, 0, pipe.len())).await;
         self.keep_or_drop(answer, generation)
     }
 
@@ -149,12 +159,14 @@ impl Lane {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn live(&self) -> Option<(MultiplexedConnection, u64)> {
+    fn live(&self) -> Option<Live> {
         let current = self.current();
-        current.connection.clone().map(|connection| (connection, current.generation))
+        let Current { generation, watch, .. } = &*current;
+        let live = |connection| Live { connection, generation: *generation, watch: watch.clone() };
+        current.connection.clone().map(live)
     }
 
-    async fn connection(&self) -> Result<(MultiplexedConnection, u64), RedisError> {
+    async fn connection(&self) -> Result<Live, RedisError> {
         if let Some(live) = self.live() {
             return Ok(live);
         }
@@ -186,8 +198,9 @@ impl Lane {
                 current.generation = GENERATIONS.fetch_add(1, Ordering::Relaxed) + 1;
                 current.failures = 0;
                 current.not_before = None;
+                current.watch = Arc::default();
                 current.connection = Some(connection.clone());
-                Ok((connection, current.generation))
+                Ok(Live { connection, generation: current.generation, watch: current.watch.clone() })
             }
             Err(error) => {
                 let ceiling = BACKOFF_MIN.saturating_mul(1 << current.failures.min(8)).min(BACKOFF_MAX);

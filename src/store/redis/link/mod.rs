@@ -9,6 +9,7 @@ mod lane;
 mod masters;
 mod request;
 mod slots;
+mod watch;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
