@@ -25,7 +25,7 @@ pub(crate) use self::methods::{Method, Methods};
 pub use self::replies::{Replies, Reply};
 use crate::clock::{self, to_micros};
 use crate::duly::Duly;
-use crate::error::{Error, Result, Source};
+use crate::error::{Error, Result};
 use crate::hall::{Hall, PREFIX, Pending};
 use crate::node::NodeId;
 use crate::push::{check_name, check_text};

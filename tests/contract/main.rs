@@ -2,6 +2,7 @@
 
 mod claim;
 mod hall;
+mod hand;
 mod lease;
 mod line;
 mod lock;
@@ -51,6 +52,14 @@ macro_rules! contract {
 }
 
 contract! {
+    hand:
+        a_job_in_the_hands_of_a_node_is_held_as_if_claimed
+        fences_grow_from_hand_to_claim_to_hand
+        a_node_is_given_one_job_for_each_claim
+        a_job_whose_word_was_lost_is_found
+        a_job_in_the_hands_of_a_dead_node_is_taken_back
+        nothing_is_given_to_a_node_in_a_paused_queue
+        nothing_is_given_to_a_node_whose_lease_is_over;
     push:
         a_pushed_job_is_there_with_all_it_was_given
         each_job_goes_by_its_own_queue_due_and_priority

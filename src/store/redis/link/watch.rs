@@ -25,6 +25,8 @@ pub(super) struct Watch {
     sent: AtomicU64,
     /// Answered, or given up by who asked.
     ended: AtomicU64,
+    /// Only this shows that the server lives.
+    answered: AtomicU64,
     /// Somebody takes looks.
     watched: AtomicBool,
     /// No answer will come.
@@ -67,15 +69,18 @@ impl Watch {
         }
         tokio::select! {
             biased;
-            answer = request => answer,
+            answer = request => {
+                self.answered.fetch_add(1, Ordering::SeqCst);
+                answer
+            }
             () = self.over.cancelled() => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
         }
     }
 
-    /// How many have ended, and whether more are under way.
+    /// How many were answered, and whether anybody waits.
     fn state(&self) -> (u64, bool) {
         let ended = self.ended.load(Ordering::SeqCst);
-        (ended, self.sent.load(Ordering::SeqCst) != ended)
+        (self.answered.load(Ordering::SeqCst), self.sent.load(Ordering::SeqCst) != ended)
     }
 }
 
@@ -84,12 +89,12 @@ impl Looking {
         let (mut before, mut looks) = (self.0.state().0, 0);
         loop {
             tokio::time::sleep(LOOK).await;
-            let (ended, under_way) = self.0.state();
+            let (answered, under_way) = self.0.state();
             if !under_way {
                 return self.rest();
             }
-            looks = if ended == before { looks + 1 } else { 0 };
-            before = ended;
+            looks = if answered == before { looks + 1 } else { 0 };
+            before = answered;
             if looks >= LOOKS_MAX {
                 return self.0.over.cancel();
             }
@@ -103,5 +108,57 @@ impl Looking {
         if watch.state().1 && !watch.watched.swap(true, Ordering::SeqCst) {
             tokio::spawn(Looking(watch).look());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn never() -> Result<(), RedisError> {
+        std::future::pending().await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_never_answered_is_given_up_although_others_come_and_go() {
+        let watch = Arc::new(Watch::default());
+        let waiting = watch.answer(None, never());
+        let coming_and_going = async {
+            loop {
+                let _ = tokio::time::timeout(LOOK / 3, watch.answer(None, never())).await;
+            }
+        };
+        let error = tokio::select! {
+            answer = waiting => answer.expect_err("nobody answers"),
+            () = coming_and_going => return,
+        };
+        assert!(error.is_timeout());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_others_are_answered_nothing_is_given_up() {
+        let watch = Arc::new(Watch::default());
+        let late = watch.answer(None, async {
+            tokio::time::sleep(10 * ANSWER).await;
+            Ok(())
+        });
+        let others = async {
+            loop {
+                tokio::time::sleep(LOOK / 2).await;
+                assert!(watch.answer(None, async { Ok(()) }).await.is_ok());
+            }
+        };
+        tokio::select! {
+            answer = late => assert!(answer.is_ok()),
+            () = others => {}
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_comes_after_a_rest_is_watched_too() {
+        let watch = Arc::new(Watch::default());
+        assert!(watch.answer(None, async { Ok(()) }).await.is_ok());
+        tokio::time::sleep(3 * LOOK).await;
+        assert!(watch.answer(None, never()).await.is_err());
     }
 }
