@@ -126,6 +126,7 @@ mod tests {
         let coming_and_going = async {
             loop {
                 let _ = tokio::time::timeout(LOOK / 3, watch.answer(None, never())).await;
+                tokio::time::sleep(LOOK / 100).await;
             }
         };
         let error = tokio::select! {
