@@ -10,6 +10,7 @@ use tracing::Instrument;
 
 use crate::handler::{Answer, Ctx, Handlers};
 use crate::job::{Held, Outcome};
+use crate::middleware::Next;
 use crate::retry::Retry;
 
 /// Shortest and longest wait before a job of a kind that nobody here knows is looked at again.
@@ -70,26 +71,22 @@ impl Attempt {
 
     fn span(&self) -> tracing::Span {
         let held = self.held();
-        tracing::info_span!(
-            "duly.attempt",
+        let span = tracing::info_span!(
+            "duly.job",
             id = %held.job.id,
             kind = held.job.kind,
             queue = held.job.queue,
             attempt = held.attempt(),
             fence = held.fence.0,
             traceparent = held.job.traceparent,
-        )
+        );
+        #[cfg(feature = "otel")]
+        crate::otel::go_on(&span, held.job.traceparent.as_deref());
+        span
     }
 
-    /// A job that keeps taking its process down is not given another one.
     pub(crate) fn exhausted(&self) -> Option<Outcome> {
-        let crashes = self.held().crashes;
-        (crashes > self.max_crashes).then(|| {
-            Outcome::bury(format!(
-                "its process died {crashes} times while it ran (at most {} are allowed): not started again",
-                self.max_crashes
-            ))
-        })
+        exhausted(self.held(), self.max_crashes)
     }
 
     async fn call(&self, handlers: &Handlers) -> Called {
@@ -97,7 +94,14 @@ impl Attempt {
             return Called::UnknownKind;
         };
         // Also the call itself may panic, before it gives a future.
-        let run = AssertUnwindSafe(async { handler(self.ctx.clone()).await }).catch_unwind();
+        let handled = async { Answer::from_result(Next::new(&handlers.layers, handler).run(&self.ctx).await) };
+        let watched = async {
+            match &self.ctx.crash {
+                Some(crash) => crash.through(handled).await,
+                None => handled.await,
+            }
+        };
+        let run = AssertUnwindSafe(watched).catch_unwind();
         let called = async {
             match tokio::time::timeout(self.held().job.timeout, run).await {
                 Ok(Ok(answer)) => Called::Answered(answer),
@@ -125,24 +129,39 @@ impl Attempt {
             Called::Panicked(message) => self.again(None, format!("panicked: {message}")),
             Called::Cancelled => Outcome::bury(CANCELLED),
             Called::TimedOut => self.again(None, format!("timed out after {:?}", self.held().job.timeout)),
-            // Another version of the program may know it. It waits as long as it has waited so far, within bounds.
-            Called::UnknownKind => {
-                let wait = self.age.clamp(UNKNOWN_MIN, UNKNOWN_MAX);
-                return (Outcome::release(wait), Some("no handler here knows its kind"));
-            }
+            Called::UnknownKind => return (unknown_kind(self.age), Some("no handler here knows its kind")),
         };
         (outcome, None)
     }
 
-    /// Another attempt later, unless this was the last one.
     fn again(&self, after: Option<Duration>, error: String) -> Outcome {
-        let failed = self.held().attempt();
-        if failed >= self.held().job.max_attempts {
-            return Outcome::Bury { error };
-        }
-        let after = after.unwrap_or_else(|| self.retry.delay(failed, fastrand::f64()));
-        Outcome::Retry { after, error }
+        again(self.held(), self.retry, after, error)
     }
+}
+
+/// A job that keeps taking its process down is not given another one.
+pub(crate) fn exhausted(held: &Held, max_crashes: u32) -> Option<Outcome> {
+    let crashes = held.crashes;
+    (crashes > max_crashes).then(|| {
+        Outcome::bury(format!(
+            "its process died {crashes} times while it ran (at most {max_crashes} are allowed): not started again"
+        ))
+    })
+}
+
+/// Another version of the program may know it. It waits as long as it has waited so far, within bounds.
+pub(crate) fn unknown_kind(age: Duration) -> Outcome {
+    Outcome::release(age.clamp(UNKNOWN_MIN, UNKNOWN_MAX))
+}
+
+/// Another attempt later, unless this was the last one.
+pub(crate) fn again(held: &Held, retry: Retry, after: Option<Duration>, error: String) -> Outcome {
+    let failed = held.attempt();
+    if failed >= held.job.max_attempts {
+        return Outcome::Bury { error };
+    }
+    let after = after.unwrap_or_else(|| retry.delay(failed, fastrand::f64()));
+    Outcome::Retry { after, error }
 }
 
 /// What a panic said.

@@ -12,9 +12,14 @@ use crate::error::{Error, Result, Source};
 use crate::hall::{Connection, Hall};
 use crate::job::{JobId, Record, State};
 use crate::lock::{LOCK_NAME_BYTES_MAX, Lock};
+use crate::metrics::Pushing;
+use crate::middleware::{Layers, Middleware};
 use crate::node::{NodeId, NodeRecord};
-use crate::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed, check_name, check_text};
-use crate::store::{self, Durability, Filter, Health, LockPage, Moved, Options, Page, QueueCounts, Store};
+use crate::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed, check_args, check_name, check_text};
+use crate::store::{
+    self, DeadGroup, Durability, Edit, Filter, Health, History, HistoryAsk, Limit, LockPage, Moved, Options, Page,
+    QueueCounts, Store,
+};
 use crate::worker::Worker;
 
 /// A handle to a store. Cheap to clone; clones share the store.
@@ -25,6 +30,7 @@ pub struct Duly {
     pub(crate) url: Arc<str>,
     /// This process in the hall, once it takes part there.
     pub(crate) hall: Arc<OnceLock<Arc<Hall>>>,
+    pub(crate) layers: Arc<Layers>,
 }
 
 /// Options for [`Duly::open`] that are easier written in code than in a URL.
@@ -33,6 +39,7 @@ pub struct Duly {
 pub struct Builder {
     url: String,
     options: Options,
+    layers: Layers,
 }
 
 impl Builder {
@@ -81,12 +88,21 @@ impl Builder {
         self
     }
 
+    /// Something to be done before and after every push, and around every attempt of this program.
+    /// The first that is given is the outermost.
+    pub fn middleware(mut self, middleware: impl Middleware) -> Self {
+        self.layers.push(Arc::new(middleware));
+        self
+    }
+
     /// Opens the store.
     pub async fn open(self) -> Result<Duly> {
         // Before anything is opened: a wrong key is a mistake of the caller.
         Keys::new(&self.options.cluster_keys)?;
+        crate::metrics::describe_metrics();
         let (store, options) = store::open(&self.url, self.options).await?;
-        Ok(Duly { store, options: Arc::new(options), url: self.url.into(), hall: Arc::default() })
+        let (store, layers) = (store::Traced::around(store), Arc::new(self.layers));
+        Ok(Duly { store, options: Arc::new(options), url: self.url.into(), hall: Arc::default(), layers })
     }
 }
 
@@ -101,7 +117,7 @@ impl Duly {
 
     /// Options for opening a store, in code.
     pub fn builder(url: impl Into<String>) -> Builder {
-        Builder { url: url.into(), options: Options::default() }
+        Builder { url: url.into(), options: Options::default(), layers: Vec::new() }
     }
 
     /// Pushes one job. Once this answers, the job is kept.
@@ -118,7 +134,11 @@ impl Duly {
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        self.store.push(jobs).await
+        let pushing = Pushing::of(&jobs);
+        let pushed = self.store.push(jobs).await?;
+        pushing.pushed(&pushed);
+        self.layers.iter().for_each(|layer| layer.pushed(&pushed));
+        Ok(pushed)
     }
 
     /// Pushes jobs inside your own SQLite transaction on the store's file.
@@ -249,10 +269,48 @@ impl Duly {
 
     /// A page of jobs.
     pub async fn list(&self, filter: Filter) -> Result<Page> {
+        self.store.list(self.resolved(&filter)?).await
+    }
+
+    /// A filter, checked, with its moments fixed.
+    pub(crate) fn resolved(&self, filter: &Filter) -> Result<Filter> {
         if let Some(queue) = &filter.queue {
             check_name("queue", queue)?;
         }
-        self.store.list(filter).await
+        Ok(filter.clone().resolved(self.store.now()))
+    }
+
+    /// Changes args or priority of a job that is not running.
+    pub async fn edit(&self, id: JobId, edit: Edit) -> Result<()> {
+        if let Some(args) = &edit.args {
+            check_args(args)?;
+        }
+        moved(id, self.store.edit(id, edit).await?)
+    }
+
+    /// Limits how much may be unfinished in a queue, also one that has no job yet: a push beyond that is refused with
+    /// [`Error::Full`]. Answers what was so before.
+    ///
+    /// What is in the queue already stays, also what is retried or released.
+    pub async fn limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
+        check_name("queue", queue)?;
+        self.store.set_limit(queue, limit).await
+    }
+
+    /// What has happened in the last minutes, minute by minute and queue by queue.
+    pub async fn history(&self, ask: HistoryAsk) -> Result<History> {
+        if let Some(queue) = &ask.queue {
+            check_name("queue", queue)?;
+        }
+        self.store.history(ask).await
+    }
+
+    /// The dead jobs of a queue, or of all, by kind and error, the largest groups first.
+    pub async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
+        if let Some(queue) = queue {
+            check_name("queue", queue)?;
+        }
+        self.store.dead_groups(queue).await
     }
 
     /// Deletes a job that is not running.
@@ -292,6 +350,18 @@ impl Duly {
         self.store.health().await
     }
 
+    /// The store's time, as far as is known without asking.
+    #[must_use]
+    pub fn now(&self) -> std::time::SystemTime {
+        self.store.now()
+    }
+
+    /// Where the store is, for people: without passwords.
+    #[must_use]
+    pub fn place(&self) -> String {
+        store::place_of(&self.url, &self.options)
+    }
+
     /// Checks jobs and fills in what they leave open.
     fn admit<P: Into<Push>>(&self, jobs: impl IntoIterator<Item = P>) -> Result<Vec<Push>> {
         let mut admitted = Vec::new();
@@ -301,6 +371,13 @@ impl Duly {
                 return Err(Error::invalid("jobs", format!("at most {PUSH_MAX} in one push; push them in parts")));
             }
             let mut job: Push = job.into();
+            #[cfg(feature = "otel")]
+            if job.traceparent.is_none() {
+                job.traceparent = crate::otel::traceparent();
+            }
+            for layer in self.layers.iter() {
+                job = layer.push(job)?;
+            }
             job.check()?;
             bytes += job.args.as_ref().map_or(0, String::len);
             if bytes > PUSH_BYTES_MAX {
@@ -331,6 +408,7 @@ fn moved(id: JobId, moved: Moved) -> Result<()> {
         Moved::Moving => Err(Error::Conflict(format!(
             "the queue of job {id} is moving to another store: let that end, then look for the job there"
         ))),
+        Moved::Changed => Err(Error::Conflict(format!("job {id} has just moved on: look again"))),
         Moved::Existing(other) => {
             Err(Error::Conflict(format!("the unique key of job {id} belongs to job {other} now")))
         }

@@ -59,6 +59,15 @@ pub enum Error {
         reason: String,
     },
 
+    /// The queue is full: nothing was pushed into it. Try again once there is room, or raise the limit.
+    #[error("queue {queue} is full: at most {limit} may be unfinished in it; nothing was pushed into it")]
+    Full {
+        /// The queue.
+        queue: String,
+        /// How much may be in it.
+        limit: crate::store::Limit,
+    },
+
     /// The method of another node has failed, or was too busy to be run.
     #[error("{method} on node {node}: {reason}")]
     Remote {
@@ -78,6 +87,13 @@ pub enum Error {
         /// What was waited for.
         reason: String,
     },
+
+    /// This store keeps its state in a format that has no place for it: use another store, or do without.
+    #[error("this store cannot {what}; a SQLite file, Redis and Valkey can")]
+    Unsupported {
+        /// What was asked of the store.
+        what: &'static str,
+    },
 }
 
 impl Error {
@@ -91,19 +107,25 @@ impl Error {
             Error::NotFound { .. } => "not_found",
             Error::Conflict(_) => "conflict",
             Error::Invalid { .. } => "invalid",
+            Error::Full { .. } => "full",
             Error::Remote { .. } => "remote",
             Error::Timeout { .. } => "timeout",
+            Error::Unsupported { .. } => "unsupported",
         }
     }
 
     /// Whether the same call may succeed later without any change by the caller.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. })
+        matches!(self, Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. } | Error::Full { .. })
     }
 
     pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
         Error::Invalid { field, reason: reason.into() }
+    }
+
+    pub(crate) fn unsupported(what: &'static str) -> Self {
+        Error::Unsupported { what }
     }
 
     pub(crate) fn store(op: &'static str, reason: impl Into<String>) -> Self {

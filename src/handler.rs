@@ -13,9 +13,13 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::duly::Duly;
-use crate::error::{Result, Source};
-use crate::job::{Fence, Held, Job, JobId, Outcome, Priority};
+use crate::error::{Error, Result, Source};
+use crate::job::{Fence, Held, Job, JobId, JobProgress, Outcome, Priority};
+use crate::middleware::Layers;
+use crate::notes::Notes;
 use crate::push::{Conflict, OWN_KINDS, Push, Pushed};
+use crate::store::RESULT_BYTES_MAX;
+use crate::testing::{Crash, CrashAt};
 
 /// The args of one kind of job: any type that serde can write and read, and the kind's name.
 ///
@@ -86,9 +90,13 @@ pub struct Ctx {
     /// Somebody wants the job to end for good.
     pub(crate) unwanted: CancellationToken,
     pub(crate) progress: Arc<AtomicU64>,
+    /// What this attempt says, until the worker sends it.
+    pub(crate) notes: Arc<Notes>,
     pub(crate) stopping: CancellationToken,
     pub(crate) duly: Duly,
     pub(crate) state: Arc<States>,
+    /// A test wants this worker to die at some step.
+    pub(crate) crash: Option<Arc<Crash>>,
 }
 
 pub(crate) type States = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
@@ -154,15 +162,45 @@ impl Ctx {
         self.stopping.is_cancelled()
     }
 
-    /// Tells those who look how far the attempt has come, from 0 to 1.
-    pub fn set_progress(&self, done: f64) {
+    /// Keeps with the job how far the attempt has come, from 0 to 1, and a word on it. Sent a few times a second: the last counts.
+    pub fn progress(&self, done: f64, note: &str) {
         self.progress.store(done.clamp(0.0, 1.0).to_bits(), Ordering::Relaxed);
+        self.notes.progress(&self.held, JobProgress::new(done, note, self.now()));
+    }
+
+    /// Adds a line to the job's log, of which the newest lines are kept. Sent a few times a second.
+    pub fn log(&self, line: impl AsRef<str>) {
+        self.notes.line(&self.held, self.now(), line.as_ref());
+    }
+
+    /// What the job gives: kept with it when this attempt ends in an ack, as long as the job is kept.
+    pub fn result(&self, value: &impl Serialize) -> Result<()> {
+        let json = serde_json::to_string(value)
+            .map_err(|why| Error::invalid("result", format!("cannot be written as JSON: {why}")))?;
+        if json.len() > RESULT_BYTES_MAX {
+            let why = format!("{} bytes of JSON, of which {RESULT_BYTES_MAX} are kept: keep it elsewhere", json.len());
+            return Err(Error::invalid("result", why));
+        }
+        self.notes.result(&self.held, json);
+        Ok(())
+    }
+
+    fn now(&self) -> SystemTime {
+        self.duly.options.clock.now()
     }
 
     /// What was given to the worker with [`Worker::with`](crate::Worker::with).
     #[must_use]
     pub fn state<T: Send + Sync + 'static>(&self) -> Option<&T> {
         self.state.get(&TypeId::of::<T>())?.downcast_ref()
+    }
+
+    /// A step of the handler by its name, for tests that end it there: see [`CrashAt::Step`](crate::testing::CrashAt).
+    /// Does nothing otherwise.
+    pub async fn step(&self, name: &str) {
+        if let Some(crash) = &self.crash {
+            crash.pass(CrashAt::step(name)).await;
+        }
     }
 
     /// The door, for everything else.
@@ -249,7 +287,7 @@ pub(crate) fn told(error: &Source) -> String {
 }
 
 type Ending = Pin<Box<dyn Future<Output = Answer> + Send>>;
-type Erased = Arc<dyn Fn(Ctx) -> Ending + Send + Sync>;
+pub(crate) type Erased = Arc<dyn Fn(Ctx) -> Ending + Send + Sync>;
 
 /// Which function runs which kind.
 #[derive(Clone, Default)]
@@ -257,6 +295,8 @@ pub(crate) struct Handlers {
     by_kind: HashMap<String, Erased>,
     /// Runs every kind that has no handler of its own.
     any: Option<Erased>,
+    /// What stands around every handler, outermost first.
+    pub(crate) layers: Layers,
 }
 
 impl Handlers {
@@ -305,6 +345,13 @@ impl Handlers {
         // What duly has made for itself is nobody's, however little a handler asks of a kind.
         let any = self.any.as_ref().filter(|_| !kind.starts_with(OWN_KINDS));
         self.by_kind.get(kind).or(any)
+    }
+
+    /// The kinds that have a handler, sorted; `None` if any has.
+    pub(crate) fn kinds(&self) -> Option<Arc<[String]>> {
+        let mut kinds: Vec<String> = self.by_kind.keys().cloned().collect();
+        kinds.sort();
+        self.any.is_none().then(|| kinds.into())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

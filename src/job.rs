@@ -360,9 +360,63 @@ pub struct Record {
     /// Its failed attempts, oldest first. Filled by `get`, empty in lists.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
+    /// How far its last attempt has come, as far as it has said so. Filled by `get`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<JobProgress>,
+    /// What its handler has given, as JSON text. Filled by `get`, for done jobs that are kept.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "result_as_json")]
+    pub result: Option<String>,
+    /// What its attempts have said, oldest first. Filled by `get`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub log: Vec<LogLine>,
 }
 
-fn args_as_json<S: serde::Serializer>(args: &str, serializer: S) -> Result<S::Ok, S::Error> {
+/// How far an attempt has come.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JobProgress {
+    /// From 0 to 1.
+    pub done: f64,
+    /// In words.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub note: String,
+    /// When it was said.
+    #[serde(serialize_with = "crate::clock::as_micros")]
+    pub at: SystemTime,
+}
+
+// Never NaN: see `JobProgress::new`.
+impl Eq for JobProgress {}
+
+impl JobProgress {
+    /// So far, with a note that is cut to a bounded length; what is no number is 0.
+    #[must_use]
+    pub fn new(done: f64, note: &str, at: SystemTime) -> Self {
+        let done = if done.is_nan() { 0.0 } else { done.clamp(0.0, 1.0) };
+        JobProgress { done, note: crate::store::cut(note, crate::store::PROGRESS_BYTES_MAX).to_owned(), at }
+    }
+}
+
+/// A line that an attempt has said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LogLine {
+    /// When it was said, by its node's clock.
+    #[serde(serialize_with = "crate::clock::as_micros")]
+    pub at: SystemTime,
+    /// The number of the attempt, from 1.
+    pub attempt: u32,
+    /// What it said.
+    pub line: String,
+}
+
+fn result_as_json<S: serde::Serializer>(result: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    match result {
+        Some(result) => args_as_json(result, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+pub(crate) fn args_as_json<S: serde::Serializer>(args: &str, serializer: S) -> Result<S::Ok, S::Error> {
     // Kept as the text it is: numbers beyond 2^53 and the order of keys survive.
     match serde_json::value::RawValue::from_string(args.to_owned()) {
         Ok(raw) => raw.serialize(serializer),
@@ -370,7 +424,7 @@ fn args_as_json<S: serde::Serializer>(args: &str, serializer: S) -> Result<S::Ok
     }
 }
 
-fn as_millis<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn as_millis<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     (u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).serialize(serializer)
 }
 

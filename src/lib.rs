@@ -31,40 +31,68 @@
 //! ```
 
 #![warn(missing_docs, unreachable_pub)]
-#![cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "what only a store uses"))]
+#![cfg_attr(not(feature = "sqlite"), allow(dead_code, unused_imports, reason = "what only a store uses"))]
 
+mod access;
 mod attempt;
+mod backup;
+mod bulk;
 mod call;
 mod clock;
+#[cfg(feature = "redis")]
+pub mod compat;
+mod cron;
+mod crons;
 mod duly;
 mod error;
 mod event;
+mod filter;
+mod fingerprint;
 mod hall;
 mod handler;
+#[cfg(feature = "http")]
+pub mod http;
 mod job;
 mod lock;
+mod metrics;
+mod middleware;
 mod moving;
 mod node;
+mod notes;
+#[cfg(feature = "otel")]
+mod otel;
 mod patience;
 mod push;
+#[cfg(feature = "http")]
+mod remote;
 mod retry;
 pub mod store;
+pub mod testing;
+mod token;
+mod why;
 mod worker;
 
+pub use backup::Repaired;
+pub use bulk::{BULK_MAX, Bulk, COUNT_LOOKED_MAX, Counted, Done};
 pub use call::{
     Answer, Asked, CALL_TIMEOUT, CALL_TIMEOUT_MAX, CLUSTER_KEY_BYTES_MIN, Call, MESSAGE_BYTES_MAX, METHOD_CONCURRENCY,
     Replies, Reply,
 };
 pub use clock::Clock;
+pub use cron::{CRON_ARGS_BYTES_MAX, CronRule, JITTER_MAX, MISSED_AFTER, MISSED_MAX, Missed, Overlap, Schedule};
+pub use crons::{CRONS_MAX, Cron, CronChange, CronChanges};
 pub use duly::{Builder, Duly};
 pub use error::{Error, Result, Source};
 pub use event::{Event, Tally};
+pub use filter::{FILTER_BYTES_MAX, FILTER_TERMS_MAX, Filter, Term, When};
 pub use hall::{Connection, Running};
 pub use handler::{Args, Ctx, IntoAnswer};
-pub use job::{Failure, Fence, Held, Job, JobId, Outcome, Priority, Record, State};
+pub use job::{Failure, Fence, Held, Job, JobId, JobProgress, LogLine, Outcome, Priority, Record, State};
 pub use lock::{Guard, LOCK_NAME_BYTES_MAX, LOCK_TTL, Lock};
+pub use metrics::{METRICS, Metric, MetricKind, describe_metrics};
+pub use middleware::{Attempted, Middleware, Next};
 pub use moving::{Move, Progress, QueueMoved};
-pub use node::{BEAT, LEASE, Node, NodeId, NodeRecord};
+pub use node::{BEAT, KINDS_MAX, LEASE, Node, NodeId, NodeRecord, Takes};
 pub use push::{
     ARGS_BYTES_MAX, Conflict, DEFAULT_QUEUE, Due, MAX_ATTEMPTS, NAME_BYTES_MAX, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed,
     TAGS_MAX, TIMEOUT, UNIQUE_BYTES_MAX,
@@ -73,10 +101,15 @@ pub use retry::Retry;
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
 #[cfg(feature = "sqlite")]
-pub use store::sqlite::AfterCommit;
-pub use store::{Durability, Filter, Health, LockRecord, Page, QueueCounts};
+pub use store::sqlite::{AfterCommit, SQL_ROWS_MAX, Sql, SqlTable};
+pub use store::{
+    Audit, AuditRecord, Breach, CronRecord, DeadGroup, Durability, Edit, Health, Histogram, History, HistoryAsk,
+    HistoryTally, Limit, LockRecord, Page, Point, QueueCounts, Rule, Verified,
+};
+pub use token::{Role, Secret, TOKEN_PREFIX, TOKENS_MAX, Token};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
 pub use tokio_util::sync::CancellationToken;
+pub use why::Why;
 pub use worker::{CONCURRENCY, GRACE, Signals, Worker};
 
 /// The Rust in the documents is compiled and run as tests.
@@ -90,10 +123,22 @@ mod documents {
     struct Workers;
     #[doc = include_str!("../docs/guide/testing.md")]
     struct Testing;
+    #[doc = include_str!("../docs/guide/looking-closer.md")]
+    struct LookingCloser;
     #[doc = include_str!("../docs/guide/moving.md")]
     struct Moving;
     #[doc = include_str!("../docs/guide/locks.md")]
     struct Locks;
     #[doc = include_str!("../docs/guide/calls.md")]
     struct Calls;
+    #[cfg(feature = "redis")]
+    #[doc = include_str!("../docs/guide/interop.md")]
+    struct Interop;
+    #[cfg(feature = "redis")]
+    #[doc = include_str!("../docs/from/actionhero.md")]
+    struct ActionHero;
+    #[doc = include_str!("../docs/guide/cron.md")]
+    struct Cron;
+    #[doc = include_str!("../docs/guide/operate.md")]
+    struct Operate;
 }

@@ -123,9 +123,7 @@ impl Lock {
 
     fn ask(&self, wait: bool) -> Result<(Arc<Hall>, LockAsk)> {
         check_text("lock", &self.name, LOCK_NAME_BYTES_MAX)?;
-        if !(TTL_MIN..=TTL_MAX).contains(&self.ttl) {
-            return Err(Error::invalid("ttl", format!("{:?} is not between {TTL_MIN:?} and {TTL_MAX:?}", self.ttl)));
-        }
+        Lock::check_ttl(self.ttl)?;
         if !(1..=LOCK_SLOTS_MAX).contains(&self.slots) {
             return Err(Error::invalid("slots", format!("must be from 1 to {LOCK_SLOTS_MAX}")));
         }
@@ -144,6 +142,14 @@ impl Lock {
             note: self.note.clone().unwrap_or_else(|| hall.note().to_owned()),
         };
         Ok((hall, ask))
+    }
+
+    /// A hold lasts neither for nothing nor for ever.
+    pub(crate) fn check_ttl(ttl: Duration) -> Result<()> {
+        if (TTL_MIN..=TTL_MAX).contains(&ttl) {
+            return Ok(());
+        }
+        Err(Error::invalid("ttl", format!("{ttl:?} is not between {TTL_MIN:?} and {TTL_MAX:?}")))
     }
 
     fn timed_out(&self) -> Error {
@@ -195,6 +201,7 @@ pub struct Guard {
 impl Guard {
     /// Of a hold that the hall extends already.
     fn new(hall: Arc<Hall>, held: Arc<HeldLock>) -> Self {
+        crate::metrics::lock_taken();
         Guard { hall, held }
     }
 
@@ -244,6 +251,14 @@ impl Guard {
     #[must_use]
     pub fn deadline(&self) -> SystemTime {
         self.hall.now() + self.held.left()
+    }
+
+    /// Leaves the hold to somebody else who knows its owner: it is not extended any more, and not released.
+    #[cfg(feature = "http")]
+    pub(crate) fn detach(self) {
+        // Dropped like one that was released: nothing is given up.
+        self.held.stop();
+        self.held.released();
     }
 
     /// Extends it now, by its whole time.

@@ -1,5 +1,6 @@
 //! Who we are: one running process taking part, under an identity that is fresh at each start.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
@@ -71,13 +72,39 @@ pub struct Node {
     pub lease: Duration,
     /// The queues it works.
     pub queues: Vec<String>,
+    /// What of them it can take on.
+    pub takes: Takes,
+}
+
+/// Most kinds that a node tells of: one that knows more does not say which.
+pub const KINDS_MAX: usize = 1_000;
+
+/// What a node can take on, as far as it says: for whoever asks why a job waits. Nothing is decided by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Takes {
+    /// The kinds that its handlers know; `None` if it runs any kind, or does not say.
+    pub kinds: Option<Vec<String>>,
+    /// How many jobs it runs at once; `None` if it does not say.
+    pub slots: Option<u64>,
+    /// How many jobs of each queue it runs at once.
+    pub limits: BTreeMap<String, u64>,
+}
+
+impl Takes {
+    /// Whether a job of this kind would find a handler, as far as is known.
+    #[must_use]
+    pub fn knows(&self, kind: &str) -> bool {
+        self.kinds.as_ref().is_none_or(|kinds| kinds.iter().any(|known| known == kind))
+    }
 }
 
 impl Node {
     /// A node with a fresh identity and the default lease.
     #[must_use]
     pub fn fresh(queues: Vec<String>) -> Self {
-        Node { id: NodeId::fresh(), lease: LEASE, queues }
+        Node { id: NodeId::fresh(), lease: LEASE, queues, takes: Takes::default() }
     }
 
     /// How often it beats: three times a lease.
@@ -114,6 +141,10 @@ pub struct NodeRecord {
     pub alive: bool,
     /// How many jobs it holds.
     pub held: u64,
+    /// How many jobs it holds of each queue; queues of which it holds none are absent.
+    pub holds: BTreeMap<String, u64>,
+    /// What it can take on.
+    pub takes: Takes,
     /// What it can be asked to do, beside what every node can.
     pub methods: Vec<String>,
 }

@@ -133,12 +133,7 @@ impl Push {
     /// A job of this kind with args as JSON text. Text that is not JSON is refused at the push.
     #[must_use]
     pub fn new(kind: impl Into<String>, args: impl Into<String>) -> Self {
-        let args: String = args.into();
-        let checked = match serde_json::from_str::<serde::de::IgnoredAny>(&args) {
-            Ok(_) => Ok(args),
-            Err(why) => Err(format!("not JSON: {why}")),
-        };
-        Push::with_args(kind.into(), checked)
+        Push::with_args(kind.into(), as_json(args.into()))
     }
 
     /// A job of this kind with args that are known to be JSON, or the reason why there are none.
@@ -159,6 +154,20 @@ impl Push {
             tags: Vec::new(),
             traceparent: None,
         }
+    }
+
+    /// Of this kind instead.
+    #[must_use]
+    pub fn kind(mut self, kind: impl Into<String>) -> Self {
+        self.kind = kind.into();
+        self
+    }
+
+    /// With these args instead, as JSON text. Text that is not JSON is refused at the push.
+    #[must_use]
+    pub fn args(mut self, args: impl Into<String>) -> Self {
+        self.args = as_json(args.into());
+        self
     }
 
     /// Into this queue instead of `default`.
@@ -295,16 +304,35 @@ impl Push {
             Ok(args) => args,
             Err(why) => return Err(Error::invalid("args", why.clone())),
         };
-        if args.len() > ARGS_BYTES_MAX {
-            return Err(Error::invalid(
-                "args",
-                format!(
-                    "{} bytes; args have at most {ARGS_BYTES_MAX}: put large data elsewhere and push where it is",
-                    args.len()
-                ),
-            ));
-        }
-        Ok(())
+        args_fit(args)
+    }
+}
+
+/// Args that replace others: JSON, and not too long.
+pub(crate) fn check_args(args: &str) -> Result<()> {
+    serde_json::from_str::<serde::de::IgnoredAny>(args)
+        .map_err(|why| Error::invalid("args", format!("are not JSON: {why}")))?;
+    args_fit(args)
+}
+
+fn args_fit(args: &str) -> Result<()> {
+    if args.len() > ARGS_BYTES_MAX {
+        return Err(Error::invalid(
+            "args",
+            format!(
+                "{} bytes; args have at most {ARGS_BYTES_MAX}: put large data elsewhere and push where it is",
+                args.len()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Args as they are, if they are JSON; else why they are not.
+fn as_json(args: String) -> Result<String, String> {
+    match serde_json::from_str::<serde::de::IgnoredAny>(&args) {
+        Ok(_) => Ok(args),
+        Err(why) => Err(format!("not JSON: {why}")),
     }
 }
 

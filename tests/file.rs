@@ -173,7 +173,7 @@ async fn counts_at_their_limit_stay_there() {
 
     // One more crash, then one more failure.
     let node = duly::Node::fresh(Vec::new());
-    let claim = duly::store::Claim { queue: "default".into(), max: 1, redo: false, suspect: None };
+    let claim = duly::store::Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
     duly.store().beat(&node).await.expect("beats");
     assert_eq!(duly.store().claim(node.id, claim).await.expect("claims").jobs.len(), 1);
     duly.store().leave(node.id).await.expect("leaves");

@@ -153,7 +153,7 @@ async fn a_worker_and_guest_shares_one_ear() {
     let mut wakes = here.subscribe(node.id).await.expect("subscribes");
     let mut hears = here.hear(node.id, true).await.expect("hears");
     here.attend(&guest(node.id)).await.expect("attends");
-    let claim = duly::store::Claim { queue: "default".into(), max: 1, redo: false, suspect: None };
+    let claim = duly::store::Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
     assert!(here.claim(node.id, claim).await.expect("claims").jobs.is_empty());
 
     assert_eq!(there.send(To::All, b"hello").await.expect("sends"), 1);

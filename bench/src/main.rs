@@ -6,9 +6,12 @@
 mod bare;
 mod call;
 mod child;
+mod cron;
 mod flood;
 mod growth;
+mod http;
 mod life;
+mod list;
 mod lock;
 mod lone;
 mod machine;
@@ -91,6 +94,9 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::Shrink => shrink::run(setting).await,
         Group::Lock => lock::run(setting).await,
         Group::Call => call::run(setting).await,
+        Group::Cron => cron::run(setting).await,
+        Group::List => list::run(setting).await,
+        Group::Http => http::run(setting).await,
         Group::RedisPush => redis::push(setting).await,
         Group::RedisDrain => redis::drain(setting).await,
         Group::RedisLife => redis::life(setting).await,
@@ -101,6 +107,8 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::RedisFailover => redis::failover(setting).await,
         Group::RedisLock => redis::lock(setting).await,
         Group::RedisCall => redis::call(setting).await,
+        Group::SidekiqDrain => redis::sidekiq_drain(setting).await,
+        Group::RedisCron => redis::cron(setting).await,
         Group::RedisPeers => redis::peers(setting).await,
     }
 }

@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 pub(crate) const USAGE: &str = "\
 usage: bench [NAMES] [--quick] [--plot FILE.svg] [--json] [--dir DIR]
 
-NAMES    push life peers lone growth flood reopen wake shrink lock call; all of them if none is named
+NAMES    push life peers lone growth flood reopen wake shrink lock call cron list http; all of them if none is named
          on Redis: redis-push redis-drain redis-life redis-wake redis-late redis-memory redis-growth redis-failover
-         redis-lock redis-call; redis means all of these; redis-peers is a table of the peers alone
+         redis-lock redis-call redis-cron sidekiq-drain; redis means all of these; redis-peers is a table of the peers alone
 --quick  a smoke run of under a minute, small and without peers: its figures say little
 --plot   writes a bar chart
 --json   prints the figures as JSON too
@@ -29,6 +29,9 @@ pub(crate) enum Group {
     Shrink,
     Lock,
     Call,
+    Cron,
+    List,
+    Http,
     RedisPush,
     RedisDrain,
     RedisLife,
@@ -39,11 +42,13 @@ pub(crate) enum Group {
     RedisFailover,
     RedisLock,
     RedisCall,
+    SidekiqDrain,
+    RedisCron,
     RedisPeers,
 }
 
 /// In a file, what is measured unless something is named.
-const EMBEDDED: [Group; 11] = [
+const EMBEDDED: [Group; 14] = [
     Group::Push,
     Group::Life,
     Group::Peers,
@@ -55,10 +60,13 @@ const EMBEDDED: [Group; 11] = [
     Group::Shrink,
     Group::Lock,
     Group::Call,
+    Group::Cron,
+    Group::List,
+    Group::Http,
 ];
 
 /// What `redis` means.
-const REDIS: [Group; 10] = [
+const REDIS: [Group; 12] = [
     Group::RedisPush,
     Group::RedisDrain,
     Group::RedisLife,
@@ -69,6 +77,8 @@ const REDIS: [Group; 10] = [
     Group::RedisFailover,
     Group::RedisLock,
     Group::RedisCall,
+    Group::SidekiqDrain,
+    Group::RedisCron,
 ];
 
 impl Group {
@@ -85,6 +95,9 @@ impl Group {
             Group::Shrink => "shrink",
             Group::Lock => "lock",
             Group::Call => "call",
+            Group::Cron => "cron",
+            Group::List => "list",
+            Group::Http => "http",
             Group::RedisPush => "redis-push",
             Group::RedisDrain => "redis-drain",
             Group::RedisLife => "redis-life",
@@ -95,6 +108,8 @@ impl Group {
             Group::RedisFailover => "redis-failover",
             Group::RedisLock => "redis-lock",
             Group::RedisCall => "redis-call",
+            Group::SidekiqDrain => "sidekiq-drain",
+            Group::RedisCron => "redis-cron",
             Group::RedisPeers => "redis-peers",
         }
     }

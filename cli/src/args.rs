@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::output::Format;
-use crate::{call, child, demo, jobs, lock, moving, nodes, push, queues, work};
+use crate::{call, child, cron, dead, demo, jobs, lock, moving, nodes, push, queues, stats, work};
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 ok, 1 failure, 2 wrong usage or input, 3 not found, 4 conflict or lock busy, 5 store unreachable, 6 lock lost, 124 timed out.
@@ -13,12 +13,13 @@ Settings come from flags, then the environment, then duly.toml, then defaults.";
 
 /// Durable jobs that run on time, kept in a SQLite file without a server, or on Redis or Valkey
 #[derive(Debug, Parser)]
-#[command(name = "duly", version, after_help = AFTER_HELP, subcommand_required = true, arg_required_else_help = true)]
+#[command(name = "duly", version, after_help = AFTER_HELP, subcommand_required = false)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
+    /// `up`, if there is none and somebody sits at the terminal.
     #[command(subcommand)]
-    pub(crate) verb: Verb,
+    pub(crate) verb: Option<Verb>,
 }
 
 #[derive(Debug, Args)]
@@ -28,6 +29,11 @@ pub(crate) struct Global {
     /// `jobs.db?keep=1h` [env: DULY_STORE] [default: ./duly.db]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
+
+    /// Ask a `duly serve` at this URL instead of a store: push, jobs, queues and stats (see `duly --server URL --help`);
+    /// its token is taken from DULY_TOKEN
+    #[arg(long, global = true, value_name = "URL")]
+    server: Option<String>,
 
     /// Tables for people, json or ndjson for scripts
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
@@ -109,10 +115,28 @@ pub(crate) enum Verb {
     #[command(subcommand)]
     Queues(queues::Queues),
     #[command(subcommand)]
+    Cron(cron::Cron),
+    #[command(subcommand)]
+    Dead(dead::Dead),
+    Stats(stats::Stats),
+    #[command(subcommand)]
     Nodes(nodes::Nodes),
     Lock(lock::Lock),
     Call(call::Call),
     Move(moving::Move),
+    Serve(crate::serve::Serve),
+    Up(crate::serve::Up),
+    #[command(subcommand)]
+    Token(crate::token::Token),
+    /// Print the description of the HTTP API (OpenAPI)
+    Openapi,
+    #[cfg(feature = "tui")]
+    Top(crate::top::TopArgs),
+    Verify(crate::verify::Verify),
+    Backup(crate::backup::Backup),
+    Sql(crate::sql::Query),
+    Completions(crate::manual::Completions),
+    Man(crate::manual::Man),
     Doctor(crate::doctor::Doctor),
     Demo(demo::Demo),
     /// Say which version this is

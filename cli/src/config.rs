@@ -22,6 +22,15 @@ pub(crate) struct Config {
     pub(crate) cluster_key: Option<ClusterKey>,
     #[serde(default)]
     pub(crate) work: WorkConfig,
+    #[serde(default)]
+    pub(crate) serve: ServeConfig,
+}
+
+/// The part `[serve]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ServeConfig {
+    pub(crate) listen: Option<String>,
 }
 
 /// The part `[work]`.

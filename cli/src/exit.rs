@@ -56,9 +56,9 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
         return fail.code;
     }
     match error.downcast_ref::<duly::Error>() {
-        Some(duly::Error::Invalid { .. }) => USAGE,
+        Some(duly::Error::Invalid { .. } | duly::Error::Unsupported { .. }) => USAGE,
         Some(duly::Error::NotFound { .. }) => NOT_FOUND,
-        Some(duly::Error::Conflict(_) | duly::Error::LeaseLost(_)) => CONFLICT,
+        Some(duly::Error::Conflict(_) | duly::Error::LeaseLost(_) | duly::Error::Full { .. }) => CONFLICT,
         Some(duly::Error::Store { .. } | duly::Error::Unknown { .. }) => STORE,
         Some(duly::Error::Timeout { .. }) => TIMED_OUT,
         _ => FAILURE,
@@ -74,8 +74,24 @@ pub(crate) fn told(error: &anyhow::Error) -> ExitCode {
     if let Some(PassedOn(code)) = error.downcast_ref() {
         return ExitCode::from(*code);
     }
-    say(&line(error));
+    let line = line(error);
+    let (line, place) = place(&line);
+    say(line);
+    for shown in place {
+        let _ = writeln!(anstream::stderr().lock(), "{}", safe(shown));
+    }
     ExitCode::from(code(error))
+}
+
+/// An error may end with a line of what was given and a line of marks below its wrong place: these stay as they are.
+fn place(text: &str) -> (&str, Vec<&str>) {
+    let lines: Vec<&str> = text.lines().collect();
+    match lines[..] {
+        [first, given, marks] if marks.ends_with('^') && marks.chars().all(|c| c == ' ' || c == '^') => {
+            (first, vec![given, marks])
+        }
+        _ => (text, Vec::new()),
+    }
 }
 
 /// An error and its causes, each told once: many repeat their cause in their own text.

@@ -1,13 +1,14 @@
-//! `duly jobs`: look at jobs, retry them, cancel them, remove them, wait for them.
+//! `duly jobs`: look at jobs, retry, edit, cancel and remove them, wait for them.
 
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use duly::{Due, Duly, Filter, JobId, Record, State};
+use duly::{Due, Duly, Filter, JobId, Priority, Record, State};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::Setup;
+use crate::bulk::{self, Many, Meant};
 use crate::escape::{cut, safe};
 use crate::exit::{self, Fail};
 use crate::output::{Format, Out};
@@ -16,7 +17,7 @@ use crate::{input, store, time, wait};
 /// Args and errors in a table are cut to this many characters.
 const CELL_CHARS_MAX: usize = 60;
 
-/// Look at jobs, retry them, cancel them, remove them
+/// Look at jobs, retry, edit, cancel and remove them
 #[derive(Debug, Subcommand)]
 pub(crate) enum Jobs {
     Ls(Ls),
@@ -27,24 +28,38 @@ pub(crate) enum Jobs {
     },
     /// Let jobs that are not running start now, dead ones from the first attempt
     Retry {
-        /// Ids, as push printed them
-        #[arg(required = true)]
-        ids: Vec<JobId>,
+        #[command(flatten)]
+        many: Many,
+    },
+    /// Change args or priority of a job that is not running
+    Edit {
+        /// The job's id, as push printed it
+        id: JobId,
+        /// Other args, as JSON; `-` reads them from stdin
+        #[arg(long, value_name = "JSON", required_unless_present = "priority")]
+        args: Option<String>,
+        /// Another priority: low, normal, high, critical
+        #[arg(long)]
+        priority: Option<Priority>,
     },
     /// Stop running jobs for good: they end dead, with the error `cancelled`
     ///
     /// A command is killed with all it has started; a handler in a program is told, and has 5 s to end by itself.
     Cancel {
-        /// Ids, as push printed them
-        #[arg(required = true)]
-        ids: Vec<JobId>,
+        #[command(flatten)]
+        many: Many,
     },
     /// Delete jobs that are not running
     Rm {
-        /// Ids, as push printed them
-        #[arg(required = true)]
-        ids: Vec<JobId>,
+        #[command(flatten)]
+        many: Many,
     },
+    /// Say in one sentence why a job is not running
+    Why {
+        /// The job's id, as push printed it
+        id: JobId,
+    },
+    Watch(crate::watch::Watch),
     /// Wait until a job is done (exit code 0) or dead (exit code 1)
     Wait {
         /// The job's id, as push printed it
@@ -58,6 +73,9 @@ pub(crate) enum Jobs {
 /// List jobs
 #[derive(Debug, Args)]
 pub(crate) struct Ls {
+    /// A filter, such as `state:dead kind:mail args.to:ada error:timeout since:1h`
+    #[arg(value_name = "FILTER")]
+    filter: Vec<String>,
     /// Only in this state: scheduled, ready, running, done, dead
     #[arg(long)]
     state: Option<State>,
@@ -81,6 +99,8 @@ struct Listed<'a> {
     jobs: &'a [Record],
     /// What to give as `--cursor` to go on.
     next: Option<&'a str>,
+    /// How many jobs were looked at to find these.
+    looked: u64,
 }
 
 pub(crate) async fn run(verb: Jobs, setup: &Setup) -> anyhow::Result<()> {
@@ -88,9 +108,27 @@ pub(crate) async fn run(verb: Jobs, setup: &Setup) -> anyhow::Result<()> {
     match verb {
         Jobs::Ls(ls) => list(&duly, ls, &setup.out).await,
         Jobs::Get { id } => get(&duly, id, &setup.out).await,
-        Jobs::Retry { ids } => retry(&duly, &ids, &setup.out).await,
-        Jobs::Cancel { ids } => cancel(&duly, &ids, &setup.out).await,
-        Jobs::Rm { ids } => remove(&duly, &ids, setup).await,
+        Jobs::Retry { many } => match one_by_one(&many)? {
+            Meant::Ids(ids) => retry(&duly, &ids, &setup.out).await,
+            Meant::Filter(filter) => {
+                bulk::change(setup, bulk::retry(&duly, *filter), "Retry", "retried", many.dry_run()).await
+            }
+        },
+        Jobs::Watch(watch) => crate::watch::run(&duly, watch, &setup.out).await,
+        Jobs::Why { id } => crate::why::run(&duly, id, &setup.out).await,
+        Jobs::Edit { id, args, priority } => edit(&duly, id, args, priority, &setup.out).await,
+        Jobs::Cancel { many } => match one_by_one(&many)? {
+            Meant::Ids(ids) => cancel(&duly, &ids, &setup.out).await,
+            Meant::Filter(filter) => {
+                bulk::change(setup, duly.cancel_all(*filter), "Cancel", "cancelled", many.dry_run()).await
+            }
+        },
+        Jobs::Rm { many } => match one_by_one(&many)? {
+            Meant::Ids(ids) => remove(&duly, &ids, setup).await,
+            Meant::Filter(filter) => {
+                bulk::change(setup, duly.remove_all(*filter), "Remove", "removed", many.dry_run()).await
+            }
+        },
         Jobs::Wait { id, timeout } => {
             let record = wait::until_final(&duly, id, timeout, wait::Known::Named).await?;
             if let (true, Some(record)) = (setup.out.is_json(), &record) {
@@ -102,11 +140,18 @@ pub(crate) async fn run(verb: Jobs, setup: &Setup) -> anyhow::Result<()> {
 }
 
 async fn list(duly: &Duly, ls: Ls, out: &Out) -> anyhow::Result<()> {
-    let filter =
-        Filter { queue: ls.queue, state: ls.state, kind: ls.kind, limit: ls.limit, cursor: ls.cursor, failures: false };
+    let said = bulk::filter_of(&ls.filter)?;
+    let filter = Filter {
+        queue: ls.queue.or(said.queue),
+        state: ls.state.or(said.state),
+        kind: ls.kind.or(said.kind),
+        limit: ls.limit,
+        cursor: ls.cursor,
+        ..said
+    };
     let page = duly.list(filter).await?;
     match out.format {
-        Format::Json => return out.json(&Listed { jobs: &page.jobs, next: page.next.as_deref() }),
+        Format::Json => return out.json(&Listed { jobs: &page.jobs, next: page.next.as_deref(), looked: page.looked }),
         Format::Ndjson => page.jobs.iter().try_for_each(|record| out.json(record))?,
         Format::Table => {
             let rows = page.jobs.iter().map(|r| {
@@ -142,7 +187,7 @@ async fn list(duly: &Duly, ls: Ls, out: &Out) -> anyhow::Result<()> {
         }
     }
     if let Some(next) = page.next {
-        out.say(&format!("there may be more: --cursor {next}"));
+        out.say(&format!("looked at {} jobs; there may be more: --cursor {next}", page.looked));
     }
     Ok(())
 }
@@ -184,6 +229,11 @@ async fn get(duly: &Duly, id: JobId, out: &Out) -> anyhow::Result<()> {
         ("node", record.node.map(|node| node.to_string())),
         ("fence", record.fence.map(|fence| fence.to_string())),
         ("ended", record.ended.map(moment)),
+        (
+            "progress",
+            record.progress.as_ref().map(|p| format!("{:.0} % {} ({})", 100.0 * p.done, p.note, time::distance(p.at))),
+        ),
+        ("result", record.result.clone()),
     ];
     lines.extend(rest.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))));
     for (name, value) in lines {
@@ -194,7 +244,38 @@ async fn get(duly: &Duly, id: JobId, out: &Out) -> anyhow::Result<()> {
         let at = time::date_of(failure.at);
         out.line(&format!("failure      attempt {}  {at}  node {}  {}", failure.attempt, failure.node, safe(error)))?;
     }
+    for said in &record.log {
+        let at = time::date_of(said.at);
+        out.line(&format!("log          attempt {}  {at}  {}", said.attempt, safe(&said.line)))?;
+    }
     Ok(())
+}
+
+/// Ids or a filter; a dry run of ids would say nothing that is not known.
+fn one_by_one(many: &Many) -> anyhow::Result<Meant> {
+    match many.meant()? {
+        Meant::Ids(_) if many.dry_run() => {
+            Err(Fail::new(exit::USAGE, "--dry-run counts what a filter means; these are ids"))
+        }
+        meant => Ok(meant),
+    }
+}
+
+async fn edit(
+    duly: &Duly,
+    id: JobId,
+    args: Option<String>,
+    priority: Option<Priority>,
+    out: &Out,
+) -> anyhow::Result<()> {
+    let args = match args.as_deref() {
+        Some("-") => Some(input::args_from_stdin(duly::ARGS_BYTES_MAX)?),
+        _ => args,
+    };
+    let done = duly.edit(id, duly::Edit { args, priority }).await;
+    let mut failed = None;
+    note(out, id, "edited", done.map_err(Into::into), &mut failed)?;
+    failed.map_or(Ok(()), Err)
 }
 
 async fn retry(duly: &Duly, ids: &[JobId], out: &Out) -> anyhow::Result<()> {

@@ -3,9 +3,13 @@
 //! It holds no rules: each verb parses, calls the door ([`duly::Duly`]) and prints.
 
 mod args;
+mod backup;
+mod bulk;
 mod call;
 mod child;
 mod config;
+mod cron;
+mod dead;
 mod demo;
 mod doctor;
 mod escape;
@@ -16,26 +20,40 @@ mod input;
 mod jobs;
 mod lock;
 mod logs;
+mod manual;
 mod moving;
+mod ndjson;
 mod nodes;
 mod notify;
 mod output;
 mod printer;
 mod push;
 mod queues;
+mod serve;
+mod server;
+mod sql;
+mod stats;
 mod store;
 mod time;
+mod token;
+#[cfg(feature = "tui")]
+mod top;
+mod verify;
 mod wait;
+mod watch;
+mod why;
 mod work;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use tokio::runtime::Builder;
 
 use crate::args::{Cli, Verb};
 use crate::config::Config;
+use crate::exit::PassedOn;
 use crate::output::Out;
 
 /// What every verb may need to know.
@@ -51,6 +69,13 @@ pub(crate) struct Setup {
 }
 
 fn main() -> ExitCode {
+    // Through a server there are fewer verbs, and no store.
+    if server::is_meant(std::env::args()) {
+        return match server::Remote::try_parse() {
+            Ok(remote) => server::run(remote).map_or_else(|error| exit::told(&error), |()| ExitCode::SUCCESS),
+            Err(error) => exit::usage(&error),
+        };
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return exit::usage(&error),
@@ -66,8 +91,19 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     global.color.write_global();
     // A child is started through us: it must neither read settings nor cost a runtime.
     let verb = match cli.verb {
+        // Alone at a terminal it is the whole of duly; in a script nothing was asked for.
+        None if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => Verb::Up(serve::Up::default()),
+        None => {
+            Cli::command().print_help()?;
+            return Err(PassedOn(exit::USAGE).into());
+        }
+        Some(verb) => verb,
+    };
+    let verb = match verb {
         Verb::RunChild(child) => return child::become_it(&child),
         Verb::GuardChildren => return child::guard(),
+        Verb::Completions(completions) => return manual::completions(&completions),
+        Verb::Man(man) => return manual::man(&man),
         verb => verb,
     };
     let config = Config::load(global.config.as_deref())?;
@@ -75,7 +111,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     let setup =
         Setup { out: Out::new(global.format(), global.quiet), config, store_flag: global.store, yes: global.yes };
     // Only what runs jobs has work for several threads.
-    let many = matches!(verb, Verb::Work(_) | Verb::Demo(_) | Verb::DemoWorker(_));
+    let many = matches!(verb, Verb::Work(_) | Verb::Serve(_) | Verb::Up(_) | Verb::Demo(_) | Verb::DemoWorker(_));
     let mut builder = if many { Builder::new_multi_thread() } else { Builder::new_current_thread() };
     let runtime = builder.enable_all().build().context("cannot start threads")?;
     let done = runtime.block_on(verb_of(verb, setup));
@@ -90,15 +126,27 @@ async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Work(verb) => work::run(verb, setup).await,
         Verb::Jobs(verb) => jobs::run(verb, &setup).await,
         Verb::Queues(verb) => queues::run(verb, &setup).await,
+        Verb::Cron(verb) => cron::run(verb, &setup).await,
+        Verb::Dead(verb) => dead::run(verb, &setup).await,
+        Verb::Stats(verb) => stats::run(verb, &setup).await,
         Verb::Nodes(verb) => nodes::run(verb, &setup).await,
         Verb::Lock(verb) => lock::run(verb, &setup).await,
         Verb::Call(verb) => call::run(verb, &setup).await,
         Verb::Move(verb) => moving::run(verb, &setup).await,
+        Verb::Serve(verb) => serve::run(verb, &setup).await,
+        Verb::Up(verb) => serve::up(verb, setup).await,
+        Verb::Token(verb) => token::run(verb, &setup).await,
+        Verb::Openapi => setup.out.line(duly::http::openapi().trim_end()),
+        #[cfg(feature = "tui")]
+        Verb::Top(verb) => top::run(verb, &setup).await,
+        Verb::Verify(verb) => verify::run(verb, &setup).await,
+        Verb::Backup(verb) => backup::run(verb, &setup).await,
+        Verb::Sql(verb) => sql::run(verb, &setup),
         Verb::Doctor(doctor) => doctor::run(&setup, &doctor).await,
         Verb::Demo(verb) => demo::run(verb, &setup).await,
         Verb::DemoWorker(verb) => demo::worker::run(verb, &setup).await,
         Verb::Version => setup.out.line(&format!("duly {}", env!("CARGO_PKG_VERSION"))),
         // Handled before there was a runtime.
-        Verb::RunChild(_) | Verb::GuardChildren => Ok(()),
+        Verb::RunChild(_) | Verb::GuardChildren | Verb::Completions(_) | Verb::Man(_) => Ok(()),
     }
 }

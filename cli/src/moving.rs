@@ -124,6 +124,10 @@ fn tell(out: &Out, moved: &[QueueMoved], to: &StoreUrl) -> anyhow::Result<()> {
     if buried > 0 {
         out.say(&format!("{buried} jobs are dead there: their unique keys belong to other jobs"));
     }
+    let rules = sum(|queue| queue.rules);
+    if rules > 0 {
+        out.say(&format!("{rules} cron rules have moved too"));
+    }
     out.say(&format!("moved {total} jobs to {}", crate::escape::safe(&to.to_string())));
     Ok(())
 }

@@ -12,6 +12,11 @@ pub(crate) fn ready(queues: &str) {
     send(&[NotifyState::Ready, NotifyState::Status(&format!("working {queues}"))]);
 }
 
+/// We listen for requests.
+pub(crate) fn serving(url: &str) {
+    send(&[NotifyState::Ready, NotifyState::Status(&format!("serving {url}"))]);
+}
+
 /// We claim no more and wait for what runs.
 pub(crate) fn stopping(running: usize) {
     send(&[NotifyState::Stopping, NotifyState::Status(&format!("stopping, {running} running"))]);

@@ -25,7 +25,7 @@ use crate::{input, store, time, wait};
 #[command(group(ArgGroup::new("when").args(["after", "at"])))]
 pub(crate) struct Push {
     /// Names the handler that runs the job
-    #[arg(required_unless_present = "command", conflicts_with = "command")]
+    #[arg(required_unless_present_any = ["command", "bulk"], conflicts_with = "command")]
     kind: Option<String>,
 
     /// What the handler gets; `-` reads it from stdin
@@ -80,6 +80,12 @@ pub(crate) struct Push {
     #[arg(long = "tag", value_name = "WORD")]
     tags: Vec<String>,
 
+    /// Many jobs from stdin, one per line: each line the args of a job of this KIND, or without KIND an object with `kind`,
+    /// `args` and whatever else these options say: queue, priority, in, at, unique, replace, id, max_attempts, timeout,
+    /// keep, tags, traceparent
+    #[arg(long, conflicts_with_all = ["args", "command", "id", "unique", "wait"])]
+    bulk: bool,
+
     /// Wait until the job is done (exit code 0) or dead (exit code 1)
     #[arg(long)]
     wait: bool,
@@ -103,6 +109,10 @@ struct Told {
 }
 
 pub(crate) async fn run(verb: Push, setup: &Setup) -> anyhow::Result<()> {
+    if verb.bulk {
+        let kind = verb.kind.clone().unwrap_or_default();
+        return crate::ndjson::run(|| verb.job(kind.clone(), "null".to_owned()), verb.kind.is_some(), setup).await;
+    }
     let (kind, args) = verb.what()?;
     let duly = store::open_or_make(setup).await?;
     let job = verb.job(kind.clone(), args);
@@ -130,6 +140,17 @@ fn hinted(error: duly::Error, id: JobId) -> anyhow::Error {
     }
 }
 
+/// The args of a job that runs a command: in this directory, or in the one in which it was written.
+pub(crate) fn command_args(argv: &[&str], dir: Option<&str>) -> anyhow::Result<String> {
+    if let Some(dir) = dir {
+        return Ok(json!({"argv": argv, "dir": dir}).to_string());
+    }
+    // A relative path means something only where it was written.
+    let dir = std::env::current_dir().context("cannot tell the current directory")?;
+    let dir = dir.to_str().ok_or_else(|| Fail::new(exit::USAGE, "the current directory is not UTF-8 text"))?;
+    Ok(json!({"argv": argv, "dir": dir}).to_string())
+}
+
 impl Push {
     /// Kind and args.
     fn what(&self) -> anyhow::Result<(String, String)> {
@@ -144,10 +165,7 @@ impl Push {
         let argv = self.command.iter().map(|part| part.to_str());
         let argv: Option<Vec<&str>> = argv.collect();
         let argv = argv.ok_or_else(|| Fail::new(exit::USAGE, "command: must be UTF-8 text"))?;
-        // A relative path means something only where it was written.
-        let dir = std::env::current_dir().context("cannot tell the current directory")?;
-        let dir = dir.to_str().ok_or_else(|| Fail::new(exit::USAGE, "the current directory is not UTF-8 text"))?;
-        Ok((COMMAND.to_owned(), json!({"argv": argv, "dir": dir}).to_string()))
+        Ok((COMMAND.to_owned(), command_args(&argv, None)?))
     }
 
     fn job(&self, kind: String, args: String) -> duly::Push {

@@ -1,17 +1,38 @@
-//! `duly queues`: counts by queue, pause and resume.
+//! `duly queues`: counts by queue, pause and resume, limits, and emptying them.
 
 use clap::Subcommand;
+use duly::Limit;
 use serde_json::json;
 
 use crate::escape::safe;
 use crate::output::Format;
-use crate::{Setup, store};
+use crate::{Setup, bulk, store};
 
 /// Look at queues, pause and resume them
 #[derive(Debug, Subcommand)]
 pub(crate) enum Queues {
     /// List queues with the number of jobs in each state
     Ls,
+    /// Limit how much may be unfinished in a queue: what is pushed beyond it is refused
+    Limit {
+        queue: String,
+        /// At most so many jobs
+        #[arg(long, value_name = "N")]
+        jobs: Option<u64>,
+        /// At most so many bytes of args
+        #[arg(long, value_name = "N")]
+        bytes: Option<u64>,
+        /// No limit any more
+        #[arg(long, conflicts_with_all = ["jobs", "bytes"], required_unless_present_any = ["jobs", "bytes"])]
+        none: bool,
+    },
+    /// Delete all jobs of a queue that are not running
+    Clear {
+        queue: String,
+        /// Only count them
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Claim nothing more from a queue; what runs goes on
     Pause { queue: String },
     /// Claim from a queue again
@@ -30,8 +51,22 @@ pub(crate) async fn run(verb: Queues, setup: &Setup) -> anyhow::Result<()> {
             let changed = store::open_or_make(setup).await?.pause(&queue).await?;
             tell(setup, &queue, true, changed)
         }
+        Queues::Limit { queue, jobs, bytes, none: _ } => limit(setup, &queue, Limit { jobs, bytes }).await,
+        Queues::Clear { queue, dry_run } => {
+            let duly = store::open(setup).await?;
+            bulk::change(setup, duly.clear(queue), "Remove", "removed", dry_run).await
+        }
         Queues::Resume { queue, abandon_move } => resume(setup, &queue, abandon_move).await,
     }
+}
+
+async fn limit(setup: &Setup, queue: &str, limit: Limit) -> anyhow::Result<()> {
+    let was = store::open_or_make(setup).await?.limit(queue, limit).await?;
+    if setup.out.is_json() {
+        return setup.out.json(&json!({"queue": queue, "limit": limit, "was": was}));
+    }
+    setup.out.say(&format!("queue {queue}: {limit}; before: {was}"));
+    Ok(())
 }
 
 async fn resume(setup: &Setup, queue: &str, abandon_move: bool) -> anyhow::Result<()> {
@@ -64,9 +99,10 @@ async fn list(setup: &Setup) -> anyhow::Result<()> {
                     (None, true) => "paused".to_owned(),
                     (None, false) => String::new(),
                 };
-                [c.queue, state, scheduled, ready, running, done, dead]
+                let limit = if c.limit.is_none() { String::new() } else { c.limit.to_string() };
+                [c.queue, state, scheduled, ready, running, done, dead, limit]
             });
-            out.table(["QUEUE", "PAUSED", "SCHEDULED", "READY", "RUNNING", "DONE", "DEAD"], rows.collect())
+            out.table(["QUEUE", "PAUSED", "SCHEDULED", "READY", "RUNNING", "DONE", "DEAD", "LIMIT"], rows.collect())
         }
     }
 }

@@ -68,13 +68,24 @@ struct Plan {
     grace: Duration,
 }
 
-pub(crate) async fn run(verb: Work, mut setup: Setup) -> anyhow::Result<()> {
-    let plan = verb.plan(std::mem::take(&mut setup.config.work))?;
+pub(crate) async fn run(verb: Work, setup: Setup) -> anyhow::Result<()> {
     let duly = store::open_or_make(&setup).await?;
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
-    let printer = Printer::start(stop.clone())?;
     let _signals = Signals::listen(stop.clone(), at_once.clone())?;
-    let worker = worker(&verb, plan, &duly, &setup, &printer)?;
+    until(verb, setup, &duly, stop, at_once).await
+}
+
+/// Works on a store that is open until one of the tokens is cancelled; the second ends the grace time at once.
+pub(crate) async fn until(
+    verb: Work,
+    mut setup: Setup,
+    duly: &Duly,
+    stop: CancellationToken,
+    at_once: CancellationToken,
+) -> anyhow::Result<()> {
+    let plan = verb.plan(std::mem::take(&mut setup.config.work))?;
+    let printer = Printer::start(stop.clone())?;
+    let worker = worker(&verb, plan, duly, &setup, &printer)?;
     let health = duly.health().await?;
     if health.acl.is_some() {
         // What a server keeps depends on its settings, which are not ours.
@@ -157,6 +168,12 @@ fn teller(
 }
 
 impl Work {
+    /// A worker of these queues, all else as it is by default.
+    pub(crate) fn of(queues: Vec<String>, concurrency: Option<usize>) -> Self {
+        let (exec, exec_args, until_empty, grace, max_crashes) = (None, Vec::new(), false, None, None);
+        Work { queues, concurrency, exec, exec_args, until_empty, grace, max_crashes }
+    }
+
     fn plan(&self, config: WorkConfig) -> anyhow::Result<Plan> {
         let wrong = |field: &str, why: &str| Fail::new(exit::USAGE, format!("{field}: {why}"));
         let mut queues = if self.queues.is_empty() { config.queues } else { self.queues.clone() };

@@ -45,6 +45,7 @@ impl<T: DeserializeOwned> Replies<T> {
             Sent::All(_) => None,
         };
         let expected = sent.len();
+        crate::metrics::called(&method, expected);
         Replies { method, pending, expected, one, answered: Vec::new(), missing: None, until, of: PhantomData }
     }
 
@@ -56,6 +57,12 @@ impl<T: DeserializeOwned> Replies<T> {
 
     /// The next reply; `None` once every node has had its turn.
     pub async fn next(&mut self) -> Option<Reply<T>> {
+        let reply = self.take_next().await?;
+        crate::metrics::replied(reply.result.as_ref().map_or_else(Error::code, |_| "ok"));
+        Some(reply)
+    }
+
+    async fn take_next(&mut self) -> Option<Reply<T>> {
         if let Some(missing) = &mut self.missing {
             let node = missing.pop_front()?;
             return Some(Reply { node, result: Err(self.timeout()) });

@@ -154,6 +154,7 @@ impl Guards {
             let over = held.is_over();
             if over {
                 held.lost.cancel();
+                crate::metrics::lock_lost();
             }
             !over
         });
@@ -217,6 +218,7 @@ impl Inner {
             } else if !held.is_stopped() {
                 tracing::info!(lock = held.ask.name, fence = held.fence.0, "the lock is lost");
                 held.lost.cancel();
+                crate::metrics::lock_lost();
                 self.guards.held().remove(&held.ask.owner);
             }
         }

@@ -27,6 +27,8 @@ use self::connections::Connections;
 use self::guards::Guards;
 pub(crate) use self::guards::HeldLock;
 use self::line::Line;
+#[cfg(feature = "http")]
+pub(crate) use self::own::AtWork;
 pub use self::own::Running;
 use self::own::Working;
 pub(crate) use self::own::{Order, PREFIX};

@@ -256,7 +256,8 @@ impl<'e> Carrier<'e> {
 /// About how much room a job takes on its way.
 fn bytes(record: &Record) -> usize {
     let history: usize = record.failures.iter().map(|failed| failed.error.len()).sum();
-    record.job.args.len() + history
+    let said: usize = record.log.iter().map(|said| said.line.len()).sum();
+    record.job.args.len() + history + said + record.result.as_ref().map_or(0, String::len)
 }
 
 /// How many jobs of these sizes go into one step, at least one; and how many to read after `limit`.

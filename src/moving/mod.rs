@@ -6,12 +6,14 @@
 //!    where it came from.
 //! 3. What runs is waited for; what dead nodes held is taken back.
 //! 4. Batch by batch: read, put into the other store together with a marker that names the batch, delete.
-//! 5. The marker is removed, then the mark.
+//! 5. Cron rules follow, each with the tick it is at.
+//! 6. The marker is removed, then the mark.
 //!
 //! Whoever takes a move up puts its own name on mark and marker. Both stores check them in the same step as they write,
 //! so a mover that was only slow finds that it has lost the queue, and changes nothing.
 
 mod carry;
+mod rules;
 mod side;
 
 use std::time::Duration;
@@ -71,6 +73,8 @@ pub struct QueueMoved {
     pub dead: u64,
     /// Done jobs that are still kept.
     pub done: u64,
+    /// Cron rules.
+    pub rules: u64,
     /// Jobs that were left out, since the other store has or had one with the same id.
     pub known: u64,
     /// Of the dead ones, those that were not: another job of the other store has their unique key.
@@ -87,7 +91,7 @@ impl QueueMoved {
 
 impl Duly {
     /// Moves all jobs to another store, as they are: ready ones in the order of their claims, scheduled ones,
-    /// dead ones with their history, done ones.
+    /// dead ones with their history, done ones; and all cron rules, each with the tick it is at.
     ///
     /// Queues are moved one by one. Nothing is claimed from a queue here while it moves, and running jobs are waited for.
     /// What is pushed here meanwhile is moved too; let programs push to the other store before the move ends.
@@ -183,6 +187,7 @@ impl Run {
             id: self.ends.mover,
             lease: self.lease,
             queues: queues.iter().map(|count| count.queue.clone()).collect(),
+            takes: crate::node::Takes::default(),
         };
         self.check_apart(&node).await?;
         for count in &queues {
@@ -258,10 +263,10 @@ impl Run {
             self.ends.target.pause(queue).await?;
         }
         let mut moved = QueueMoved { queue: queue.to_owned(), ..QueueMoved::default() };
-        if jobs_of(count) == 0 && count.moving.is_none() {
+        let ends = self.ends.clone();
+        if jobs_of(count) == 0 && count.moving.is_none() && rules::of(&ends, queue).await?.is_empty() {
             return Ok(moved);
         }
-        let ends = self.ends.clone();
         let mut carrier = Carrier::begin(&ends, queue).await?;
         self.wait(queue, node).await?;
         // Again as long as somebody pushes.
@@ -278,6 +283,7 @@ impl Run {
                 break;
             }
         }
+        moved.rules = rules::carry(&ends, queue).await?;
         carrier.end().await?;
         Ok(moved)
     }
@@ -295,7 +301,8 @@ impl Run {
             self.say(queue, true);
             let beaten = self.ends.source.beat(node).await?;
             for (suspect, _) in beaten.suspects.iter().filter(|(_, of)| of == queue) {
-                let claim = Claim { queue: queue.to_owned(), max: 0, redo: false, suspect: Some(*suspect) };
+                let claim =
+                    Claim { queue: queue.to_owned(), max: 0, redo: false, suspect: Some(*suspect), kinds: None };
                 for _ in 0..TAKE_BACKS_MAX {
                     let taken = self.ends.source.claim(node.id, claim.clone()).await?;
                     if !taken.more {

@@ -8,7 +8,10 @@ use std::time::{Duration, SystemTime};
 use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::node::{Node, NodeId, NodeRecord};
-use crate::store::{Beaten, Claim, Claimed, Filter, Marked, MoveIn, MovedIn, Page, QueueCounts, Store};
+use crate::store::{
+    Beaten, Claim, Claimed, CronPage, CronPut, CronRecord, Filter, Marked, MoveIn, MovedIn, Page, PutCron, QueueCounts,
+    Store,
+};
 
 /// How often a store that fails is asked.
 const TRIES_MAX: u32 = 6;
@@ -92,5 +95,25 @@ impl Side {
         jobs: &[(JobId, SystemTime)],
     ) -> Result<Option<usize>> {
         patiently!(self, self.store.move_out(queue, mover, jobs.to_vec()))
+    }
+
+    /// A store that keeps no rules has none to move.
+    pub(super) async fn crons(&self, queue: &str, cursor: Option<&str>) -> Result<CronPage> {
+        match patiently!(self, self.store.crons(Some(queue), cursor)) {
+            Err(Error::Unsupported { .. }) => Ok(CronPage::default()),
+            answer => answer,
+        }
+    }
+
+    pub(super) async fn cron(&self, name: &str) -> Result<Option<CronRecord>> {
+        patiently!(self, self.store.cron(name))
+    }
+
+    pub(super) async fn put_cron(&self, put: PutCron) -> Result<CronPut> {
+        patiently!(self, self.store.put_cron(put.clone()))
+    }
+
+    pub(super) async fn remove_cron(&self, name: &str) -> Result<bool> {
+        patiently!(self, self.store.remove_cron(name))
     }
 }

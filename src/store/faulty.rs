@@ -9,13 +9,15 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use super::{
-    Attended, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn,
-    Moved, MovedIn, Page, QueueCounts, Store, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
+    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, Limit, LockAsk, LockPage,
+    LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store, Target, To, Wake,
 };
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
+use crate::token::Token;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +115,27 @@ impl Store for Faulty {
     async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved> {
         self.pass("reschedule", self.inner.reschedule(id, due)).await
     }
+    async fn edit(&self, id: JobId, edit: Edit) -> Result<Moved> {
+        self.pass("edit", self.inner.edit(id, edit)).await
+    }
+    async fn remove_all(&self, targets: Vec<Target>) -> Result<Vec<Moved>> {
+        self.pass("remove", self.inner.remove_all(targets)).await
+    }
+    async fn reschedule_all(&self, targets: Vec<Target>, due: Due) -> Result<Vec<Moved>> {
+        self.pass("reschedule", self.inner.reschedule_all(targets, due)).await
+    }
+    async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
+        self.pass("limit", self.inner.set_limit(queue, limit)).await
+    }
+    async fn note(&self, node: NodeId, notes: Vec<Note>) -> Result<Vec<JobId>> {
+        self.pass("note", self.inner.note(node, notes)).await
+    }
+    async fn history(&self, ask: HistoryAsk) -> Result<History> {
+        self.pass("history", self.inner.history(ask)).await
+    }
+    async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
+        self.pass("dead", self.inner.dead_groups(queue)).await
+    }
     async fn counts(&self) -> Result<Vec<QueueCounts>> {
         self.pass("counts", self.inner.counts()).await
     }
@@ -140,11 +163,29 @@ impl Store for Faulty {
     async fn nodes(&self) -> Result<Vec<NodeRecord>> {
         self.pass("nodes", self.inner.nodes()).await
     }
-    async fn accept(&self, node: NodeId) -> Result<()> {
-        self.pass("accept", self.inner.accept(node)).await
+    async fn accept(&self, node: NodeId, kinds: Option<Arc<[String]>>) -> Result<()> {
+        self.pass("accept", self.inner.accept(node, kinds)).await
     }
     async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
         self.pass("subscribe", self.inner.subscribe(node)).await
+    }
+    async fn put_cron(&self, put: PutCron) -> Result<CronPut> {
+        self.pass("put_cron", self.inner.put_cron(put)).await
+    }
+    async fn remove_cron(&self, name: &str) -> Result<bool> {
+        self.pass("remove_cron", self.inner.remove_cron(name)).await
+    }
+    async fn cron(&self, name: &str) -> Result<Option<CronRecord>> {
+        self.pass("cron", self.inner.cron(name)).await
+    }
+    async fn crons(&self, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
+        self.pass("crons", self.inner.crons(queue, cursor)).await
+    }
+    async fn due_crons(&self, queue: &str, freed: &[String]) -> Result<DueCrons> {
+        self.pass("due_crons", self.inner.due_crons(queue, freed)).await
+    }
+    async fn fire_crons(&self, queue: &str, fires: Vec<CronFire>) -> Result<CronsFired> {
+        self.pass("fire_crons", self.inner.fire_crons(queue, fires)).await
     }
     async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
         self.pass("lock", self.inner.lock(ask)).await
@@ -176,6 +217,21 @@ impl Store for Faulty {
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         self.pass("set_connections", self.inner.set_connections(node, held, gone)).await
     }
+    async fn put_token(&self, token: &NewToken) -> Result<bool> {
+        self.pass("put_token", self.inner.put_token(token)).await
+    }
+    async fn remove_token(&self, name: &str) -> Result<bool> {
+        self.pass("remove_token", self.inner.remove_token(name)).await
+    }
+    async fn tokens(&self) -> Result<Vec<Token>> {
+        self.pass("tokens", self.inner.tokens()).await
+    }
+    async fn put_audit(&self, entry: &Audit) -> Result<()> {
+        self.pass("put_audit", self.inner.put_audit(entry)).await
+    }
+    async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        self.pass("audits", self.inner.audits(before, limit)).await
+    }
     async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {
         self.pass("connection", self.inner.connection(connection)).await
     }
@@ -187,5 +243,20 @@ impl Store for Faulty {
     }
     async fn health(&self) -> Result<Health> {
         self.pass("health", self.inner.health()).await
+    }
+    async fn holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
+        self.pass("holder", self.inner.holder(queue, key)).await
+    }
+    async fn verify(&self) -> Result<super::Verified> {
+        self.pass("verify", self.inner.verify()).await
+    }
+    async fn repair(&self) -> Result<()> {
+        self.pass("repair", self.inner.repair()).await
+    }
+    async fn backup(&self, to: &std::path::Path) -> Result<()> {
+        self.pass("backup", self.inner.backup(to)).await
+    }
+    async fn scan(&self, queue: &str, cursor: Option<&str>) -> Result<Page> {
+        self.pass("scan", self.inner.scan(queue, cursor)).await
     }
 }

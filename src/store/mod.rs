@@ -5,31 +5,60 @@
 //! Absence is a value, not an error.
 //! One clock decides what is due and which lease is over: the store's own, read once in each step.
 
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
-use crate::error::Result;
-use crate::job::{Fence, Held, JobId, Outcome, Priority, Record, State};
+use crate::error::{Error, Result};
+use crate::job::{JobId, Record, State};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
+use crate::token::Token;
 
+mod audit;
+mod cron;
 mod hall;
+mod history;
 mod moving;
 mod open;
+mod operate;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod tokens;
+mod traced;
+mod verify;
+mod words;
 
+pub use crate::filter::Filter;
+pub use audit::{AUDIT_MAX, AUDIT_PAGE_MAX, Audit, AuditRecord};
+pub use cron::{
+    CRON_FIRE_MAX, CRONS_PAGE, CronFire, CronFired, CronPage, CronPut, CronRecord, CronsFired, DueCrons, HELD_LOOK,
+    Hold, PutCron,
+};
 pub use hall::{
     Attended, CONNECTIONS_MAX, EXTEND_MAX, Guest, Heard, LINE_LOOK_MAX, LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage,
     LockRecord, LockTaken, Owner, To, Turn, WAITS_MAX,
 };
+pub use history::{BUCKETS, HISTORY_MINUTES_MAX, Histogram, History, HistoryAsk, HistoryTally, Point};
+pub(crate) use history::{PUSHED, TAKEN_BACK, TALLY, counter_of, places_of};
 pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
+#[cfg(feature = "redis")]
+pub(crate) use open::{Address, KEEP, parse};
 pub use open::{Durability, StoreUrl, duration};
-pub(crate) use open::{Options, open, place_of};
+pub(crate) use open::{Options, new_file, open, place_of};
+pub(crate) use operate::cut;
+pub use operate::{
+    CHANGE_MAX, DeadGroup, Edit, GROUPS_MAX, LOG_LINE_BYTES_MAX, LOG_LINES_MAX, LOOK_BYTES_MAX, LOOK_MAX, LOOKED_MAX,
+    Limit, NOTES_MAX, Note, PROGRESS_BYTES_MAX, RESULT_BYTES_MAX, Target,
+};
+pub use tokens::NewToken;
+pub(crate) use traced::Traced;
+pub use verify::{BREACHES_MAX, Breach, Rule, Verified};
+pub use words::{Beaten, Claim, Claimed, End, Health, Moved, Page, QueueCounts, Timing, Wake};
 
 /// Most jobs in one claim.
 pub const CLAIM_MAX: usize = 1_000;
@@ -54,206 +83,7 @@ pub const ERROR_BYTES_MAX: usize = 4 * 1024;
 /// Most failures kept per job: the newest stay.
 pub const FAILURES_MAX: usize = 50;
 
-/// What a worker asks of one queue.
-#[derive(Clone, Debug)]
-pub struct Claim {
-    /// The queue.
-    pub queue: String,
-    /// Take at most so many.
-    pub max: usize,
-    /// The answer to an earlier claim was lost: give everything that the node holds in this queue, and nothing new.
-    pub redo: bool,
-    /// A node that may be dead: take back what it holds here, if it is.
-    pub suspect: Option<NodeId>,
-}
-
-/// What a claim gives.
-#[derive(Debug)]
-pub struct Claimed {
-    /// The jobs, in the order in which they should start.
-    pub jobs: Vec<Held>,
-    /// The store's time at this step.
-    pub now: SystemTime,
-    /// There may be more that is ready, or to take back or to promote: ask again.
-    pub more: bool,
-    /// How long from `now` until the next job of this queue falls due; `None` if none is scheduled.
-    pub next_due: Option<Duration>,
-    /// How many other idle nodes wait for this queue: at a due moment the node of rank r looks a little later than that of rank r - 1.
-    pub rank: u32,
-    /// How many jobs were taken back from the suspect.
-    pub taken_back: usize,
-    /// The suspect is dead and may hold more: name it again.
-    pub left: bool,
-}
-
-/// How one attempt ended: names the held job whole, so that holder, job and fence are checked at once.
-#[derive(Clone, Debug)]
-pub struct End {
-    /// The job's queue.
-    pub queue: String,
-    /// The job.
-    pub id: JobId,
-    /// The claim it was held under.
-    pub fence: Fence,
-    /// What to record.
-    pub outcome: Outcome,
-    /// Its unique key, to be freed if this ends the job.
-    pub unique: Option<String>,
-    /// How long it stays once it is done, or dead.
-    pub keep: Duration,
-    /// As the claim said it: saves the store a look at what only the holder can change.
-    pub(crate) due: SystemTime,
-    pub(crate) attempts: u32,
-    pub(crate) crashes: u32,
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only on a server it is a part of what is held"))]
-    pub(crate) priority: Priority,
-    /// The store's own number for the job.
-    pub(crate) place: i64,
-}
-
-impl End {
-    /// The end of an attempt at this held job; once done or dead it stays for `keep`.
-    #[must_use]
-    pub fn of(held: &Held, outcome: Outcome, keep: Duration) -> Self {
-        End {
-            queue: held.job.queue.clone(),
-            id: held.job.id,
-            fence: held.fence,
-            outcome,
-            unique: held.job.unique.clone(),
-            keep,
-            due: held.due,
-            attempts: held.attempts,
-            crashes: held.crashes,
-            priority: held.job.priority,
-            place: held.place,
-        }
-    }
-}
-
-/// What a beat answers.
-#[derive(Clone, Debug, Default)]
-pub struct Beaten {
-    /// How many jobs the node holds, by queue; queues in which it holds none are absent.
-    pub held: Vec<(String, u64)>,
-    /// Nodes that may be dead, and the queues in which they hold something.
-    pub suspects: Vec<(NodeId, String)>,
-    /// Nodes whose lease ends before the next beat, unless they beat: whom to suspect, in which queue, and when.
-    pub ending: Vec<(NodeId, String, Duration)>,
-    /// Queues in which something may be claimed.
-    pub look: Vec<String>,
-    /// Queues of which nothing is known this time, because their server did not answer.
-    pub unheard: Vec<String>,
-}
-
-/// A signal that something happened sooner than expected.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Wake {
-    /// Look into this queue.
-    Queue(String),
-    /// A node may have died: beat, and see whom the answer suspects.
-    Beat,
-    /// The node holds this job from now on: a push has put it into its hands. Only for a node that accepts jobs so.
-    Job(Box<Held>),
-    /// A [`Wake::Job`] of this queue may have been lost: ask for everything the node holds there.
-    Missed(String),
-}
-
-/// What became of a remove or a reschedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Moved {
-    /// Done.
-    Yes,
-    /// There is no such job.
-    NotFound,
-    /// The job is running: it cannot be moved under its holder's feet.
-    Running,
-    /// The job's unique key belongs to this other job now.
-    Existing(JobId),
-    /// The job's queue is moving to another store.
-    Moving,
-}
-
-/// Which jobs to list.
-#[derive(Clone, Debug, Default)]
-pub struct Filter {
-    /// Only of this queue.
-    pub queue: Option<String>,
-    /// Only in this state.
-    pub state: Option<State>,
-    /// Only of this kind.
-    pub kind: Option<String>,
-    /// At most so many; 0 means [`PAGE`].
-    pub limit: usize,
-    /// Go on after this page.
-    pub cursor: Option<String>,
-    /// With their failures, which cost a look for each job that has any.
-    pub failures: bool,
-}
-
-/// A page of a list.
-#[derive(Debug, Default)]
-pub struct Page {
-    /// The jobs, without their failures unless those were asked for.
-    pub jobs: Vec<Record>,
-    /// Where the next page starts, if there may be one.
-    pub next: Option<String>,
-}
-
-/// How many jobs of a queue are in which state.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-#[non_exhaustive]
-pub struct QueueCounts {
-    /// The queue.
-    pub queue: String,
-    /// Nothing is claimed from it.
-    pub paused: bool,
-    /// It is moving to another store: nothing is claimed from it either.
-    pub moving: Option<Moving>,
-    /// Jobs that wait for their due moment.
-    pub scheduled: u64,
-    /// Jobs that may be claimed.
-    pub ready: u64,
-    /// Jobs held by a node.
-    pub running: u64,
-    /// Done jobs that are still kept.
-    pub done: u64,
-    /// Jobs that were given up.
-    pub dead: u64,
-}
-
-impl QueueCounts {
-    /// How many are in this state.
-    #[must_use]
-    pub fn of(&self, state: State) -> u64 {
-        match state {
-            State::Scheduled => self.scheduled,
-            State::Ready => self.ready,
-            State::Running => self.running,
-            State::Done => self.done,
-            State::Dead => self.dead,
-        }
-    }
-}
-
-/// What a store says about itself: each fact a line for people.
-#[derive(Clone, Debug, serde::Serialize)]
-#[non_exhaustive]
-pub struct Health {
-    /// What survives a crash and a power cut, in one sentence.
-    pub durability: String,
-    /// Name and value of everything else worth knowing.
-    pub facts: Vec<(String, String)>,
-    /// What should be mended, with what to do.
-    pub warnings: Vec<String>,
-    /// The rules for a user of the server that may do what duly does and nothing else; `None` where there is no server.
-    #[serde(skip)]
-    pub acl: Option<String>,
-}
-
-mod sealed {
+pub(crate) mod sealed {
     /// Only this crate can implement the contract.
     pub trait Sealed {}
     #[cfg(feature = "sqlite")]
@@ -296,7 +126,12 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// One job with all that is known of it.
     async fn get(&self, id: JobId) -> Result<Option<Record>>;
 
-    /// A page of jobs.
+    /// A page of jobs that the filter means, in an order in which a job that stays where it is appears on one page, whatever
+    /// moves meanwhile.
+    ///
+    /// State, queue, due or end time are found without looking at others, and so are kind and tag among scheduled and dead
+    /// jobs where the store can; for all else jobs are looked through in bounded steps. A page may be short and still say
+    /// where to go on.
     async fn list(&self, filter: Filter) -> Result<Page>;
 
     /// Deletes a job that is not running and whose queue is not moving; its id stays remembered.
@@ -305,6 +140,63 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// Gives a job that is not running and whose queue is not moving a new due moment;
     /// a dead or done one starts over with no failed attempts.
     async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved>;
+
+    /// Changes a job that is not running and whose queue is not moving.
+    async fn edit(&self, _id: JobId, _edit: Edit) -> Result<Moved> {
+        Err(Error::unsupported("edit jobs"))
+    }
+
+    /// Deletes these jobs, each as [`Store::remove`] would, if it is still in the state in which it was seen.
+    /// Answers in their order. At most [`CHANGE_MAX`]. A store that has no step for many goes one by one.
+    async fn remove_all(&self, targets: Vec<Target>) -> Result<Vec<Moved>> {
+        let mut moved = Vec::with_capacity(targets.len());
+        for target in targets {
+            moved.push(match self.get(target.id).await? {
+                Some(record) if record.state == target.state => self.remove(target.id).await?,
+                Some(record) if record.state == State::Running => Moved::Running,
+                Some(_) => Moved::Changed,
+                None => Moved::NotFound,
+            });
+        }
+        Ok(moved)
+    }
+
+    /// Gives these jobs a new due moment, each as [`Store::reschedule`] would, if it is still in the state in which it was seen.
+    /// Answers in their order. At most [`CHANGE_MAX`]. A store that has no step for many goes one by one.
+    async fn reschedule_all(&self, targets: Vec<Target>, due: Due) -> Result<Vec<Moved>> {
+        let mut moved = Vec::with_capacity(targets.len());
+        for target in targets {
+            moved.push(match self.get(target.id).await? {
+                Some(record) if record.state == target.state => self.reschedule(target.id, due).await?,
+                Some(record) if record.state == State::Running => Moved::Running,
+                Some(_) => Moved::Changed,
+                None => Moved::NotFound,
+            });
+        }
+        Ok(moved)
+    }
+
+    /// Sets how much may be in a queue, also one that has no job yet. Answers what was so before.
+    async fn set_limit(&self, _queue: &str, _limit: Limit) -> Result<Limit> {
+        Err(Error::unsupported("limit queues"))
+    }
+
+    /// Records what attempts under way say of themselves, and returns the jobs that the node no longer holds: nothing of
+    /// theirs was recorded. The last progress counts; of the lines the newest [`LOG_LINES_MAX`] stay. At most [`NOTES_MAX`].
+    async fn note(&self, _node: NodeId, _notes: Vec<Note>) -> Result<Vec<JobId>> {
+        Err(Error::unsupported("keep the progress and the log of a job"))
+    }
+
+    /// What has happened in the last minutes. Counted in the steps in which it happens, and kept for
+    /// [`HISTORY_MINUTES_MAX`] minutes.
+    async fn history(&self, _ask: HistoryAsk) -> Result<History> {
+        Err(Error::unsupported("keep a history"))
+    }
+
+    /// The dead jobs of a queue, or of all, by kind and error, the largest groups first.
+    async fn dead_groups(&self, _queue: Option<&str>) -> Result<Vec<DeadGroup>> {
+        Err(Error::unsupported("group dead jobs"))
+    }
 
     /// How many jobs are in which state, by queue.
     async fn counts(&self) -> Result<Vec<QueueCounts>>;
@@ -329,13 +221,14 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// The wakes meant for a node that has beaten. A wake may be lost: look once a second besides.
     async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>>;
 
-    /// From now on a push may put a job into the hands of this subscribed node, while it waits in a queue where nothing is
-    /// ready: the node holds it as if it had claimed it, and is told by [`Wake::Job`]. At most one for each claim.
+    /// From now on a push may put a job of one of these kinds, or of any if `None`, into the hands of this subscribed node,
+    /// while it waits in a queue where nothing is ready: the node holds it as if it had claimed it, and is told by
+    /// [`Wake::Job`]. At most one for each claim, and never one of another kind.
     ///
     /// If that word is lost, the node's beat counts the job, and a claim that says `redo` finds it.
     /// Whatever was put into its hands before a claim is heard of before that claim is answered.
     /// A store need not do any of this.
-    async fn accept(&self, _node: NodeId) -> Result<()> {
+    async fn accept(&self, _node: NodeId, _kinds: Option<Arc<[String]>>) -> Result<()> {
         Ok(())
     }
 
@@ -359,6 +252,44 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     ///
     /// Their ids are not remembered: they may come back.
     async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>>;
+
+    /// Keeps a cron rule as it is given, with its next tick: only if the rule has the revision that it should have, or is not
+    /// there if it should not. It may have been in another queue. Wakes a node of its queue.
+    ///
+    /// A store has one rule of a name. It knows no patterns: ticks are moments that it is given.
+    async fn put_cron(&self, _put: PutCron) -> Result<CronPut> {
+        Err(Error::unsupported("keep cron rules"))
+    }
+
+    /// Deletes a cron rule. Jobs that it has pushed stay. Answers whether there was one.
+    async fn remove_cron(&self, _name: &str) -> Result<bool> {
+        Err(Error::unsupported("keep cron rules"))
+    }
+
+    /// One cron rule.
+    async fn cron(&self, _name: &str) -> Result<Option<CronRecord>> {
+        Err(Error::unsupported("keep cron rules"))
+    }
+
+    /// A page of cron rules, at most [`CRONS_PAGE`]; those of one queue if it is named.
+    async fn crons(&self, _queue: Option<&str>, _cursor: Option<&str>) -> Result<CronPage> {
+        Err(Error::unsupported("keep cron rules"))
+    }
+
+    /// Rules of a queue whose next tick is due, and those of these names whose tick is held back; paused ones are not among them.
+    /// None while the queue is moving to another store. A queue that is paused is no obstacle: ticks push, and nothing is claimed.
+    async fn due_crons(&self, _queue: &str, _freed: &[String]) -> Result<DueCrons> {
+        Err(Error::unsupported("keep cron rules"))
+    }
+
+    /// Fires ticks of rules of one queue: pushes their jobs and moves each rule on to its next tick, each rule in one step with its
+    /// jobs, at most [`CRON_FIRE_MAX`] rules. Its revision grows by that. One is fired only if rule and tick are as they were read, and its tick is due.
+    ///
+    /// If it is to be held back since another job has its unique key, nothing is pushed, and its tick waits
+    /// until the rule is named to [`Store::due_crons`], or for [`HELD_LOOK`].
+    async fn fire_crons(&self, _queue: &str, _fires: Vec<CronFire>) -> Result<CronsFired> {
+        Err(Error::unsupported("keep cron rules"))
+    }
 
     /// Takes a free slot of a lock for the owner, until `ttl` from now; or, if none is free and `wait` says so, a place at the
     /// end of its line.
@@ -411,11 +342,68 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// Nodes in the hall that can be asked to do this: those that are there and not quiet.
     async fn answering(&self, method: &str) -> Result<Vec<NodeId>>;
 
+    /// Keeps a token, unless its name is taken or there are [`TOKENS_MAX`](crate::TOKENS_MAX) of them. Answers whether it is kept.
+    async fn put_token(&self, token: &NewToken) -> Result<bool> {
+        let _ = token;
+        Err(Error::unsupported("keep tokens"))
+    }
+
+    /// Forgets a token. Answers whether there was one of this name.
+    async fn remove_token(&self, name: &str) -> Result<bool> {
+        let _ = name;
+        Err(Error::unsupported("keep tokens"))
+    }
+
+    /// All tokens, by name; also those that have ended.
+    async fn tokens(&self) -> Result<Vec<Token>> {
+        Err(Error::unsupported("keep tokens"))
+    }
+
+    /// Adds an entry to the audit, of which the newest [`AUDIT_MAX`] are kept.
+    async fn put_audit(&self, entry: &Audit) -> Result<()> {
+        let _ = entry;
+        Err(Error::unsupported("keep an audit"))
+    }
+
+    /// The newest entries of the audit, or those before this number, newest first: at most `limit`.
+    async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        let _ = (before, limit);
+        Err(Error::unsupported("keep an audit"))
+    }
+
     /// The store's time, as far as is known without asking.
     fn now(&self) -> SystemTime;
 
     /// What the store says about itself.
     async fn health(&self) -> Result<Health>;
+
+    /// The unfinished job of a queue that has this unique key.
+    async fn holder(&self, _queue: &str, _key: &str) -> Result<Option<JobId>> {
+        Err(Error::unsupported("say who holds a unique key"))
+    }
+
+    /// Looks through everything and says which rules are broken where. Changes nothing, and holds nobody up for long;
+    /// what is told was so at one moment, however much went on meanwhile.
+    async fn verify(&self) -> Result<Verified> {
+        Err(Error::unsupported("be verified; its own programs can do that"))
+    }
+
+    /// Puts right what [`Store::verify`] finds, as far as that can be done without losing a job:
+    /// one that may have run is rather run again.
+    async fn repair(&self) -> Result<()> {
+        Err(Error::unsupported("be repaired; move what is in it to a new store"))
+    }
+
+    /// Writes everything, as it is at one moment, into a new SQLite file.
+    async fn backup(&self, _to: &std::path::Path) -> Result<()> {
+        Err(Error::unsupported("write a copy of itself by itself"))
+    }
+
+    /// Some jobs of a queue in no order, with their failures, and where to go on. Every job that is there from the first
+    /// step to the last is told of, in a state that it had meanwhile; some may be told of twice.
+    async fn scan(&self, _queue: &str, _cursor: Option<&str>) -> Result<Page> {
+        Err(Error::unsupported("be gone through job by job"))
+    }
 }
 
 #[cfg(test)]

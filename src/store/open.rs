@@ -53,6 +53,10 @@ pub(crate) struct Options {
     /// What nodes sign messages with: the first signs, all of them check. Never in a URL.
     pub(crate) cluster_keys: Vec<String>,
     pub(crate) clock: Clock,
+    /// Options of a URL that only one system of others has, by name.
+    pub(crate) foreign: Vec<(String, String)>,
+    /// Retries wait as long as such a system lets them.
+    pub(crate) fourth_power: bool,
 }
 
 impl Default for Options {
@@ -70,17 +74,22 @@ impl Default for Options {
             sentinel_password: None,
             cluster_keys: Vec::new(),
             clock: Clock::system(),
+            foreign: Vec::new(),
+            fourth_power: false,
         }
     }
 }
 
 /// Where a store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum Address {
     Memory,
     File(PathBuf),
     #[cfg(feature = "redis")]
     Redis(super::redis::Place),
+    /// On the keys of another system.
+    #[cfg(feature = "redis")]
+    Foreign(crate::compat::System, super::redis::Place),
 }
 
 /// Opens the store that a URL names; its options stand over those given.
@@ -90,19 +99,26 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<(Arc<dyn Store>,
     Ok((store, options))
 }
 
-async fn open_target(target: Target, options: &Options) -> Result<Arc<dyn Store>> {
+async fn open_target(target: Address, options: &Options) -> Result<Arc<dyn Store>> {
     match target {
         #[cfg(feature = "redis")]
         // Boxed: its type is too deep to become a part of every caller's.
-        Target::Redis(place) => Ok(Arc::new(Box::pin(super::redis::Redis::open(place, options)).await?)),
+        Address::Redis(place) => Ok(Arc::new(Box::pin(super::redis::Redis::open(place, options)).await?)),
+        #[cfg(feature = "redis")]
+        Address::Foreign(system, place) => system.open(place, options).await,
         local => open_local(local, options.clone()).await,
     }
 }
 
+/// A store in this new file, for a copy of another.
+pub(crate) async fn new_file(path: &std::path::Path) -> Result<Arc<dyn Store>> {
+    open_local(Address::File(path.to_owned()), Options::default()).await
+}
+
 #[cfg(feature = "sqlite")]
-async fn open_local(target: Target, options: Options) -> Result<Arc<dyn Store>> {
+async fn open_local(target: Address, options: Options) -> Result<Arc<dyn Store>> {
     let open = move || match target {
-        Target::File(path) => super::sqlite::Sqlite::open(&path, &options),
+        Address::File(path) => super::sqlite::Sqlite::open(&path, &options),
         _ => super::sqlite::Sqlite::in_memory(&options),
     };
     // Opening touches the disk, and may wait for other processes.
@@ -111,14 +127,14 @@ async fn open_local(target: Target, options: Options) -> Result<Arc<dyn Store>> 
 }
 
 #[cfg(not(feature = "sqlite"))]
-async fn open_local(_target: Target, _options: Options) -> Result<Arc<dyn Store>> {
+async fn open_local(_target: Address, _options: Options) -> Result<Arc<dyn Store>> {
     Err(Error::invalid("store", "names a file, and this build has no SQLite; turn on the feature `sqlite`"))
 }
 
 /// Where a store is, as its URL says. Shown without what is secret in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreUrl {
-    target: Target,
+    target: Address,
     options: String,
 }
 
@@ -135,7 +151,7 @@ impl StoreUrl {
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match &self.target {
-            Target::File(path) => Some(path),
+            Address::File(path) => Some(path),
             _ => None,
         }
     }
@@ -144,10 +160,12 @@ impl StoreUrl {
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.target {
-            Target::Memory => f.write_str(":memory:")?,
-            Target::File(path) => write!(f, "{}", path.display())?,
+            Address::Memory => f.write_str(":memory:")?,
+            Address::File(path) => write!(f, "{}", path.display())?,
             #[cfg(feature = "redis")]
-            Target::Redis(place) => write!(f, "{place:?}")?,
+            Address::Redis(place) => write!(f, "{place:?}")?,
+            #[cfg(feature = "redis")]
+            Address::Foreign(system, place) => f.write_str(&system.shown(place))?,
         }
         if !self.options.is_empty() {
             write!(f, "?{}", self.options)?;
@@ -160,7 +178,7 @@ impl fmt::Display for StoreUrl {
 pub(crate) fn place_of(url: &str, options: &Options) -> String {
     let place = url.split_once('?').map_or(url, |(place, _)| place);
     match parse_target(place) {
-        Ok(Target::File(path)) => path.canonicalize().unwrap_or(path).display().to_string(),
+        Ok(Address::File(path)) => path.canonicalize().unwrap_or(path).display().to_string(),
         Ok(target) if target.is_server() && options.prefix != PREFIX => {
             format!("{}?prefix={}", StoreUrl { target, options: String::new() }, options.prefix)
         }
@@ -170,7 +188,7 @@ pub(crate) fn place_of(url: &str, options: &Options) -> String {
 }
 
 /// A path, `sqlite:PATH`, `:memory:` or the URL of a server, each with `?name=value&...` behind it.
-pub(crate) fn parse(url: &str, options: Options) -> Result<(Target, Options)> {
+pub(crate) fn parse(url: &str, options: Options) -> Result<(Address, Options)> {
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
     parse_parts(place, query, options).map_err(|error| match query.contains('@') {
         // What stands around the ? may be the halves of a password: neither is repeated.
@@ -179,10 +197,15 @@ pub(crate) fn parse(url: &str, options: Options) -> Result<(Target, Options)> {
     })
 }
 
-fn parse_parts(place: &str, query: &str, mut options: Options) -> Result<(Target, Options)> {
+fn parse_parts(place: &str, query: &str, mut options: Options) -> Result<(Address, Options)> {
     let target = parse_target(place)?;
+    target.adapt(&mut options);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if target.takes(name) {
+            options.foreign.push((name.to_owned(), value.to_owned()));
+            continue;
+        }
         match set(&mut options, name, value)? {
             Known::Everywhere => {}
             Known::OnServers if target.is_server() => {}
@@ -198,16 +221,39 @@ fn parse_parts(place: &str, query: &str, mut options: Options) -> Result<(Target
     Ok((target, options))
 }
 
-impl Target {
+impl Address {
+    /// Where others keep jobs too, their habits are the default.
+    #[cfg_attr(not(feature = "redis"), allow(clippy::unused_self, reason = "all others are on a server"))]
+    fn adapt(&self, _options: &mut Options) {
+        #[cfg(feature = "redis")]
+        if let Address::Foreign(system, _) = self {
+            system.adapt(_options);
+        }
+    }
+
+    /// Whether this is an option that only the system has whose keys are named.
+    #[cfg_attr(not(feature = "redis"), allow(clippy::unused_self, reason = "all others are on a server"))]
+    fn takes(&self, _option: &str) -> bool {
+        #[cfg(feature = "redis")]
+        if let Address::Foreign(system, _) = self {
+            return system.takes(_option);
+        }
+        false
+    }
+
     fn is_server(&self) -> bool {
-        !matches!(self, Target::Memory | Target::File(_))
+        !matches!(self, Address::Memory | Address::File(_))
     }
 }
 
-fn parse_target(place: &str) -> Result<Target> {
+fn parse_target(place: &str) -> Result<Address> {
     #[cfg(feature = "redis")]
     if let Some(place) = super::redis::Place::parse(place)? {
-        return Ok(Target::Redis(place));
+        return Ok(Address::Redis(place));
+    }
+    #[cfg(feature = "redis")]
+    if let Some((system, place)) = crate::compat::System::parse(place)? {
+        return Ok(Address::Foreign(system, place));
     }
     let path = match place.split_once(':') {
         Some(("sqlite", rest)) => rest.strip_prefix("//").unwrap_or(rest),
@@ -223,9 +269,9 @@ fn parse_target(place: &str) -> Result<Target> {
     };
     match path {
         "" => Err(Error::invalid("store", "names no file; give a path such as duly.db, or :memory:")),
-        ":memory:" => Ok(Target::Memory),
+        ":memory:" => Ok(Address::Memory),
         path if path.contains('\0') => Err(Error::invalid("store", "has a NUL character in it")),
-        path => Ok(Target::File(PathBuf::from(path))),
+        path => Ok(Address::File(PathBuf::from(path))),
     }
 }
 
@@ -312,7 +358,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn target(url: &str) -> Target {
+    fn target(url: &str) -> Address {
         parse(url, Options::default()).expect("a good URL").0
     }
 
@@ -322,11 +368,11 @@ mod tests {
 
     #[test]
     fn paths_and_schemes() {
-        assert_eq!(target("duly.db"), Target::File("duly.db".into()));
-        assert_eq!(target("sqlite:duly.db"), Target::File("duly.db".into()));
-        assert_eq!(target("sqlite:///var/lib/duly.db"), Target::File("/var/lib/duly.db".into()));
-        assert_eq!(target("/tmp/a:b.db"), Target::File("/tmp/a:b.db".into()));
-        assert_eq!(target(":memory:"), Target::Memory);
+        assert_eq!(target("duly.db"), Address::File("duly.db".into()));
+        assert_eq!(target("sqlite:duly.db"), Address::File("duly.db".into()));
+        assert_eq!(target("sqlite:///var/lib/duly.db"), Address::File("/var/lib/duly.db".into()));
+        assert_eq!(target("/tmp/a:b.db"), Address::File("/tmp/a:b.db".into()));
+        assert_eq!(target(":memory:"), Address::Memory);
         assert!(refused("mysql://host/0").contains("mysql:// is not a store"));
         assert!(refused("").contains("names no file"));
     }

@@ -8,13 +8,17 @@ use tokio::time::Instant;
 
 use super::crew::{Finished, SUSPECT_CRASHES};
 use super::lane::choose;
+use super::note;
 use super::shift::Shift;
+use super::tick::Ticked;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::job::{Fence, Held, JobId, Outcome};
+use crate::metrics;
 use crate::node::NodeId;
-use crate::store::{CLAIM_MAX, Claim, Claimed, End, PRUNE_MAX, SETTLE_MAX};
+use crate::store::{CLAIM_MAX, Claim, Claimed, End, PRUNE_MAX, SETTLE_MAX, Timing};
+use crate::testing::CrashAt;
 
 /// How often ended jobs are looked through for those past their time.
 const PRUNE: Duration = Duration::from_secs(60);
@@ -32,6 +36,7 @@ pub(super) enum Answered {
     Claimed(usize, Ask, Instant, Result<Claimed>),
     Settled(Vec<Finished>, Instant, Result<Vec<JobId>>),
     Pruned(usize, Result<usize>),
+    Ticked(usize, Result<Ticked>),
 }
 
 /// What a claim is for.
@@ -61,6 +66,7 @@ impl Shift {
         }
         if !stopping {
             self.prune(now);
+            self.fire(now);
             self.take(now);
         }
         self.step_back(now);
@@ -106,11 +112,12 @@ impl Shift {
         self.redoing |= redo;
         // A wake that comes while the claim is under way must not be taken for one that it has answered.
         lane.maybe_ready = false;
-        lane.idle = false;
+        // Whoever asks what it holds stays on the list of those who wait.
+        lane.idle &= redo;
         lane.look_at = None;
         lane.asking = true;
         lane.asked = max;
-        let claim = Claim { queue: lane.queue.clone(), max, redo, suspect };
+        let claim = Claim { queue: lane.queue.clone(), max, redo, suspect, kinds: self.kinds.clone() };
         let (store, node) = (self.store.clone(), self.node.id);
         let sent = clock::tick();
         self.asks.push(Box::pin(async move { Answered::Claimed(at, ask, sent, store.claim(node, claim).await) }));
@@ -124,10 +131,14 @@ impl Shift {
         let rest = self.finished.split_off(self.finished.len().min(SETTLE_MAX));
         let batch = std::mem::replace(&mut self.finished, rest);
         let keep_dead = self.settings.duly.options.keep_dead;
-        let ends = batch.iter().map(|finished| end(finished, keep_dead)).collect();
+        let ends: Vec<End> = batch.iter().map(|finished| end(finished, keep_dead)).collect();
+        let last_words = note::last_words(&batch);
         let (store, node) = (self.store.clone(), self.node.id);
         self.settling = true;
-        self.asks.push(Box::pin(async move { Answered::Settled(batch, now, store.settle(node, ends).await) }));
+        self.asks.push(Box::pin(async move {
+            note::send(&*store, node, last_words).await;
+            Answered::Settled(batch, now, store.settle(node, ends).await)
+        }));
     }
 
     fn prune(&mut self, now: Instant) {
@@ -164,6 +175,7 @@ impl Shift {
             // More to prune: at the next turn.
             Answered::Pruned(at, Ok(PRUNE_MAX)) => self.lanes[at].unpruned = PRUNE_MAX,
             Answered::Pruned(_, Ok(_)) => {}
+            Answered::Ticked(at, ticked) => self.ticked(at, ticked),
             Answered::Pruned(_, Err(error)) => tracing::warn!(%error, "prune failed"),
         }
     }
@@ -191,12 +203,23 @@ impl Shift {
         let now = clock::tick();
         let ago = self.settings.duly.options.clock.now().duration_since(claimed.now).unwrap_or_default();
         let moment = now - ago.min(now - sent);
-        self.lanes[at].look_at = claimed.next_due.map(|due| moment + due + RANK_STEP * claimed.rank);
+        let later = RANK_STEP * claimed.rank;
+        self.lanes[at].look_at = claimed.next_due.map(|due| moment + due + later);
+        self.lanes[at].tick_at = claimed.next_tick.map(|tick| moment + tick + later);
+        self.lanes[at].tick_due = claimed.next_tick.is_some_and(|tick| tick.is_zero());
     }
 
     fn took(&mut self, at: usize, max: usize, suspect: Option<NodeId>, claimed: Claimed) {
         let lane = &mut self.lanes[at];
         lane.moves += claimed.jobs.len() as u64;
+        metrics::claimed(&lane.queue, claimed.jobs.len());
+        metrics::taken_back(&lane.queue, claimed.taken_back);
+        if !claimed.jobs.is_empty() {
+            let lateness = metrics::lateness(&lane.queue);
+            for held in &claimed.jobs {
+                lateness.record(claimed.now.duration_since(held.due).unwrap_or_default().as_secs_f64());
+            }
+        }
         if let Some(suspect) = suspect {
             if claimed.left {
                 lane.suspects.push(suspect);
@@ -278,7 +301,17 @@ impl Shift {
 
     fn release(&mut self, at: usize, held: Held, after: Duration, why: &'static str) {
         let (held, outcome) = (Arc::new(held), Outcome::release(after));
-        self.finished.push(Finished { lane: at, held, outcome, why: Some(why), took: Duration::ZERO, again: false });
+        self.finished.push(Finished {
+            lane: at,
+            held,
+            outcome,
+            why: Some(why),
+            took: Duration::ZERO,
+            late: None,
+            note: None,
+            result: None,
+            again: false,
+        });
     }
 
     /// The store has said what we hold in a queue: run what we do not know, let go of what is not ours.
@@ -301,7 +334,17 @@ impl Shift {
             match self.recent.outcome_of(name(&held)).cloned() {
                 Some(outcome) => {
                     let (held, took) = (Arc::new(held), Duration::ZERO);
-                    self.finished.push(Finished { lane: at, held, outcome, why: None, took, again: true });
+                    self.finished.push(Finished {
+                        lane: at,
+                        held,
+                        outcome,
+                        why: None,
+                        took,
+                        late: None,
+                        note: None,
+                        result: None,
+                        again: true,
+                    });
                 }
                 None => self.begin(at, held, claimed.now),
             }
@@ -324,13 +367,18 @@ impl Shift {
         self.settle_failures = 0;
         self.settle_not_before = None;
         let in_doubt = std::mem::take(&mut self.settle_in_doubt);
+        if let Some(crash) = self.settings.crash.as_ref().filter(|crash| crash.is_at(&CrashAt::AfterSettle)) {
+            crash.crashed.cancel();
+        }
+        let mut settling = metrics::Settling::default();
         for finished in batch {
-            let Finished { lane, held, outcome, why, took, again } = finished;
+            let Finished { lane, held, outcome, why, took, again, .. } = finished;
             self.lanes[lane].moves += 1;
             if lost.contains(&held.job.id) {
                 // After a settle whose answer was lost, the first try may have been recorded: not a robbery.
                 if !in_doubt && !again {
                     self.tally.lost += 1;
+                    metrics::lost(&held.job.queue);
                     self.settings.tell(&Event::Lost { id: held.job.id });
                     tracing::warn!(id = %held.job.id, "outcome refused: another node has the job");
                 }
@@ -340,6 +388,7 @@ impl Shift {
             if again {
                 continue;
             }
+            self.way_is_free(lane, held.job.unique.as_deref(), &outcome);
             match outcome {
                 Outcome::Ack => self.lanes[lane].unpruned += usize::from(!held.job.keep.is_zero()),
                 Outcome::Bury { .. } => {}
@@ -347,6 +396,7 @@ impl Shift {
                 Outcome::Retry { .. } | Outcome::Release { .. } => self.lanes[lane].maybe_ready = true,
             }
             self.tally.count(&outcome);
+            settling.settled(&held.job, &outcome, took);
             self.settings.tell(&Event::Settled { held: &held, outcome: &outcome, why, took });
             self.recent.note(held.job.id, held.fence, outcome);
         }
@@ -363,13 +413,13 @@ impl Shift {
         self.failed("settle", error, again_in);
     }
 
-    fn failed(&self, op: &str, error: &Error, again_in: Duration) {
+    pub(super) fn failed(&self, op: &str, error: &Error, again_in: Duration) {
         tracing::warn!(op, %error, ?again_in, "the store failed");
         self.settings.tell(&Event::StoreFailed { error, again_in });
     }
 
     /// Doubles, with full jitter, and stays below a third of the lease: a short outage must not cost it.
-    fn backoff(&self, failures: u32) -> Duration {
+    pub(super) fn backoff(&self, failures: u32) -> Duration {
         let max = (self.node.lease / 3).max(BACKOFF_MIN);
         let ceiling = BACKOFF_MIN.saturating_mul(1 << failures.min(16)).min(max);
         BACKOFF_MIN / 2 + ceiling.mul_f64(fastrand::f64())
@@ -381,5 +431,6 @@ fn end(finished: &Finished, keep_dead: Duration) -> End {
         Outcome::Bury { .. } => keep_dead,
         _ => finished.held.job.keep,
     };
-    End::of(&finished.held, finished.outcome.clone(), keep)
+    let timing = finished.late.map(|lateness| Timing { lateness, duration: finished.took });
+    End { timing, result: finished.result.clone(), ..End::of(&finished.held, finished.outcome.clone(), keep) }
 }

@@ -14,6 +14,7 @@ use crate::clock;
 use crate::hall::Running as Told;
 use crate::handler::{Ctx, Handlers};
 use crate::job::{Fence, Held, JobId, Outcome};
+use crate::store::Note;
 
 /// How long a job waits whose attempt ended in a way that says nothing about it.
 const BROKEN: Duration = Duration::from_secs(1);
@@ -29,6 +30,11 @@ pub(super) struct Finished {
     /// Why it was released, where that was not its handler's own wish.
     pub(super) why: Option<&'static str>,
     pub(super) took: Duration,
+    /// How long after its due moment it started; `None` if it was not.
+    pub(super) late: Option<Duration>,
+    /// What it has said and nobody has sent yet, and what it gives.
+    pub(super) note: Option<Note>,
+    pub(super) result: Option<String>,
     /// It was recorded before, and the store has lost that.
     pub(super) again: bool,
 }
@@ -42,6 +48,7 @@ struct Running {
     unwanted: CancellationToken,
     progress: Arc<AtomicU64>,
     started: Instant,
+    late: Duration,
 }
 
 impl Running {
@@ -51,7 +58,18 @@ impl Running {
     }
 
     fn finish(self, (outcome, why): Ended) -> Finished {
-        Finished { lane: self.lane, held: self.held, outcome, why, took: clock::tick() - self.started, again: false }
+        let took = clock::tick() - self.started;
+        Finished {
+            lane: self.lane,
+            held: self.held,
+            outcome,
+            why,
+            took,
+            late: Some(self.late),
+            note: None,
+            result: None,
+            again: false,
+        }
     }
 }
 
@@ -63,10 +81,10 @@ pub(super) struct Crew {
 }
 
 impl Crew {
-    pub(super) fn start(&mut self, lane: usize, attempt: Attempt, handlers: Arc<Handlers>) {
+    pub(super) fn start(&mut self, lane: usize, late: Duration, attempt: Attempt, handlers: Arc<Handlers>) {
         let Ctx { held, cancelled, unwanted, progress, .. } = attempt.ctx.clone();
         let abort = self.tasks.spawn(attempt.run(handlers));
-        let running = Running { lane, held, abort, cancelled, unwanted, progress, started: clock::tick() };
+        let running = Running { lane, held, abort, cancelled, unwanted, progress, started: clock::tick(), late };
         self.running.insert(running.abort.id(), running);
     }
 

@@ -29,6 +29,18 @@ pub(super) struct Lane {
     pub(super) maybe_ready: bool,
     /// Look at this moment even if nothing wakes us.
     pub(super) look_at: Option<Instant>,
+    /// When the next cron tick of the queue is to be fired.
+    pub(super) tick_at: Option<Instant>,
+    /// The store has said that it is due.
+    pub(super) tick_due: bool,
+    /// Ticks are being fired: one batch at a time.
+    pub(super) firing: bool,
+    /// How often in a row that has failed.
+    pub(super) fire_failures: u32,
+    /// The last look at ticks was in vain: no other before this moment.
+    pub(super) fire_not_before: Option<Instant>,
+    /// Rules whose job has just ended: a tick of theirs may have waited for that.
+    pub(super) freed: Vec<String>,
     /// The store failed: do not ask before this moment.
     pub(super) not_before: Option<Instant>,
     /// How often in a row the store has failed.
@@ -64,6 +76,12 @@ impl Lane {
             idle: false,
             maybe_ready: true,
             look_at: None,
+            tick_at: None,
+            tick_due: false,
+            firing: false,
+            fire_failures: 0,
+            fire_not_before: None,
+            freed: Vec::new(),
             not_before: None,
             failures: 0,
             redo: false,

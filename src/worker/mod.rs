@@ -1,16 +1,18 @@
 //! The worker: claims for its node, runs attempts, settles their outcomes, sleeps until something is due or it is woken.
 //!
 //! This file is what users see; `shift` is the loop, `ask` what it asks of the store, `lane` what it knows of each queue, `crew` the attempts
-//! under way, `beat` the sign of life, `alarm` the sleep until a due moment, `signals` what stops a service.
+//! under way, `beat` the sign of life, `alarm` the sleep until a due moment, `tick` what fires cron rules, `signals` what stops a service.
 
 mod alarm;
 mod ask;
 mod beat;
 mod crew;
 mod lane;
+mod note;
 mod recent;
 mod shift;
 mod signals;
+mod tick;
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -24,12 +26,16 @@ use tokio_util::sync::CancellationToken;
 use self::lane::Lane;
 use self::shift::{Mode, Shift};
 pub use self::signals::Signals;
+#[cfg(feature = "http")]
+pub(crate) use self::tick::fire_ticks;
 use crate::duly::Duly;
 use crate::error::{Error, Result};
 use crate::event::{Event, Tally};
 use crate::handler::{Args, Ctx, Handlers, IntoAnswer, States};
+use crate::middleware::Middleware;
 use crate::push::{DEFAULT_QUEUE, check_name};
 use crate::retry::Retry;
+use crate::testing::{Crash, CrashAt};
 
 /// How many jobs run at once, unless queues or [`Worker::concurrency`] say otherwise.
 pub const CONCURRENCY: usize = 10;
@@ -40,12 +46,12 @@ const QUEUES_MAX: usize = 1_024;
 /// How long running jobs may go on once the worker stops, unless [`Worker::grace`] says otherwise.
 pub const GRACE: Duration = Duration::from_secs(25);
 /// How often a job may take its process down before it is buried.
-const MAX_CRASHES: u32 = 3;
+pub(crate) const MAX_CRASHES: u32 = 3;
 /// Shortest and longest time between two signs that the loop turns.
 const ALIVE_MIN: Duration = Duration::from_millis(1);
 const ALIVE_MAX: Duration = Duration::from_secs(3600);
 /// How many done jobs of a queue are kept at most.
-const KEEP_DONE_MAX: usize = 10_000;
+pub(crate) const KEEP_DONE_MAX: usize = 10_000;
 
 type OnEvent = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 
@@ -65,6 +71,7 @@ pub struct Worker {
     keep_done_max: usize,
     alive_every: Option<Duration>,
     on_event: Option<OnEvent>,
+    crash: Option<CrashAt>,
 }
 
 /// What a shift needs to know of its worker.
@@ -80,6 +87,7 @@ pub(crate) struct Settings {
     keep_done_max: usize,
     alive_every: Option<Duration>,
     on_event: Option<OnEvent>,
+    crash: Option<Arc<Crash>>,
 }
 
 impl Settings {
@@ -92,6 +100,7 @@ impl Settings {
 
 impl Worker {
     pub(crate) fn new(duly: Duly) -> Self {
+        let fourth_power = duly.options.fourth_power;
         Worker {
             duly,
             lanes: Vec::new(),
@@ -99,13 +108,14 @@ impl Worker {
             concurrency: None,
             handlers: Handlers::default(),
             retries: HashMap::new(),
-            retry: Retry::default(),
+            retry: if fourth_power { Retry::fourth_power() } else { Retry::default() },
             state: States::new(),
             grace: GRACE,
             max_crashes: MAX_CRASHES,
             keep_done_max: KEEP_DONE_MAX,
             alive_every: None,
             on_event: None,
+            crash: None,
         }
     }
 
@@ -203,6 +213,19 @@ impl Worker {
         self
     }
 
+    /// Something to be done around every attempt of this worker, within what the door has. The first that is given is the outermost.
+    pub fn middleware(mut self, middleware: impl Middleware) -> Self {
+        self.handlers.layers.push(Arc::new(middleware));
+        self
+    }
+
+    /// For tests: the worker ends at this step as if its process had been killed, and says so in its tally.
+    /// Nothing more is recorded; what it held is taken back by the next worker, at once, and counts as a crash.
+    pub fn crash_at(mut self, at: CrashAt) -> Self {
+        self.crash = Some(at);
+        self
+    }
+
     /// Calls this for everything that happens. It runs on the worker's own task and must be quick.
     pub fn on_event(mut self, on_event: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Arc::new(on_event));
@@ -256,6 +279,8 @@ impl Worker {
             let unknown = || Error::invalid("weight", format!("{queue} is not a queue of this worker; name it first"));
             lane.ok_or_else(unknown)?.weight = Some(weight.max(1));
         }
+        let layers = self.duly.layers.iter().cloned().chain(std::mem::take(&mut self.handlers.layers));
+        self.handlers.layers = layers.collect();
         let sum: usize = self.lanes.iter().map(|lane| lane.limit).sum();
         let settings = Settings {
             duly: self.duly,
@@ -269,6 +294,7 @@ impl Worker {
             keep_done_max: self.keep_done_max,
             alive_every: self.alive_every,
             on_event: self.on_event,
+            crash: self.crash.map(|at| Arc::new(Crash::new(at))),
         };
         let hall = settings.duly.hall()?;
         // Another node may stop this worker, but nothing else that goes by the same token.

@@ -20,6 +20,7 @@ use super::ask::Answered;
 use super::beat::Beating;
 use super::crew::{Crew, Finished};
 use super::lane::Lane;
+use super::note;
 use super::recent::Recent;
 use crate::attempt::Attempt;
 use crate::clock;
@@ -28,7 +29,8 @@ use crate::event::{Event, Tally};
 use crate::hall::{Hall, Order};
 use crate::handler::Ctx;
 use crate::job::Held;
-use crate::node::Node;
+use crate::node::{KINDS_MAX, Node, Takes};
+use crate::notes::Notes;
 use crate::patience::Patience;
 use crate::store::{Beaten, SETTLE_MAX, Store, Wake};
 
@@ -68,11 +70,14 @@ pub(super) struct Shift {
     pub(super) store: Arc<dyn Store>,
     pub(super) lanes: Vec<Lane>,
     pub(super) crew: Crew,
+    /// The kinds that there is a handler for; `None` if for any.
+    pub(super) kinds: Option<Arc<[String]>>,
     /// How long attempts have taken of late, on average.
     pub(super) usual: Duration,
     pub(super) patience: Patience,
     pub(super) finished: Vec<Finished>,
     pub(super) recent: Recent,
+    pub(super) notes: Arc<Notes>,
     pub(super) settling: bool,
     /// The store is being asked what we hold.
     pub(super) redoing: bool,
@@ -109,10 +114,12 @@ impl Shift {
         let mut node = Node::fresh(lanes.iter().map(|lane| lane.queue.clone()).collect());
         node.id = hall.identity();
         node.lease = settings.duly.options.lease;
+        node.takes = takes(&settings, &lanes);
         Shift {
             hall,
             quiet: false,
             store: settings.duly.store.clone(),
+            kinds: settings.handlers.kinds(),
             settings,
             mode,
             stop,
@@ -124,6 +131,7 @@ impl Shift {
             patience: Patience::default(),
             finished: Vec::new(),
             recent: Recent::default(),
+            notes: Arc::default(),
             settling: false,
             redoing: false,
             commit: Duration::ZERO,
@@ -147,10 +155,12 @@ impl Shift {
         let mut wakes = self.store.subscribe(self.node.id).await?;
         // One that only drains goes as soon as it finds nothing, and must not be given something just then.
         if self.mode == Mode::Serve {
-            self.store.accept(self.node.id).await?;
+            self.store.accept(self.node.id, self.kinds.clone()).await?;
         }
         let mut beating = Beating::start(self.store.clone(), self.node.clone())?;
         let alarm = Alarm::start()?;
+        let _telling = note::tell(self.notes.clone(), self.store.clone(), self.node.id);
+        let crashed = self.settings.crash.as_ref().map(|crash| crash.crashed.clone()).unwrap_or_default();
         let (sender, mut orders) = mpsc::channel(ORDERS_MAX);
         let _at_work = self.hall.at_work(self.node.id, sender);
         self.settings.tell(&Event::Joined { node: self.node.id });
@@ -158,6 +168,9 @@ impl Shift {
         loop {
             beating.tick();
             self.gather().await;
+            if crashed.is_cancelled() {
+                break;
+            }
             self.notice_stop();
             // What is in our hands is known before anything is asked, and before we go.
             while let Ok(wake) = wakes.try_recv() {
@@ -185,11 +198,13 @@ impl Shift {
                 },
                 Some(order) = orders.recv() => self.ordered(order),
                 () = alarm.rings() => {}
+                () = crashed.cancelled() => break,
                 () = self.stop.cancelled(), if self.grace_until.is_none() => self.notice_stop(),
                 () = self.at_once.cancelled(), if self.leave_by.is_none() => self.give_up(),
             }
         }
         drop(beating);
+        self.tally.crashed = crashed.is_cancelled();
         // If the store does not answer in time, the lease ends what is left.
         let by = self.leave_by.unwrap_or_else(|| clock::tick() + LAST_WORDS);
         self.left = tokio::time::timeout_at(by, self.store.leave(self.node.id)).await.is_ok();
@@ -224,17 +239,19 @@ impl Shift {
                 cancelled: CancellationToken::new(),
                 unwanted: CancellationToken::new(),
                 progress: Arc::new(AtomicU64::new(f64::NAN.to_bits())),
+                notes: self.notes.clone(),
                 stopping: self.stop.clone(),
                 duly: settings.duly.clone(),
                 state: settings.state.clone(),
+                crash: settings.crash.clone(),
             },
         };
+        let late = now.duration_since(attempt.ctx.held.due).unwrap_or_default();
         if attempt.exhausted().is_none() {
-            let held = &attempt.ctx.held;
-            settings.tell(&Event::Started { held, late: now.duration_since(held.due).unwrap_or_default() });
+            settings.tell(&Event::Started { held: &attempt.ctx.held, late });
         }
         self.lanes[lane].running += 1;
-        self.crew.start(lane, attempt, settings.handlers.clone());
+        self.crew.start(lane, late, attempt, settings.handlers.clone());
     }
 
     /// Attempts that end at about the same time are settled together, and their slots filled by one claim.
@@ -259,7 +276,8 @@ impl Shift {
         self.patience.learn(self.finished.len() - before);
     }
 
-    fn finish(&mut self, finished: Finished) {
+    fn finish(&mut self, mut finished: Finished) {
+        (finished.note, finished.result) = self.notes.end(&finished.held);
         let lane = &mut self.lanes[finished.lane];
         lane.running -= 1;
         lane.moves += 1;
@@ -298,6 +316,10 @@ impl Shift {
 
     /// Once a second: look where there is something; see who is suspected, and whether the store's count of what we hold is ours.
     fn beaten(&mut self, beaten: Beaten) {
+        self.quiet |= beaten.quiet;
+        if beaten.stop {
+            self.stop.cancel();
+        }
         beaten.look.iter().for_each(|queue| self.woken(queue));
         for (at, lane) in self.lanes.iter_mut().enumerate() {
             if beaten.unheard.contains(&lane.queue) {
@@ -356,7 +378,10 @@ impl Shift {
         if self.grace_until.is_some() {
             return [self.leave_by.or(self.grace_until), waits, self.alive_at].into_iter().flatten().min();
         }
-        let lanes = self.lanes.iter().flat_map(|lane| [lane.look_at, lane.not_before.filter(later), lane.prune_at]);
+        let lanes = self
+            .lanes
+            .iter()
+            .flat_map(|lane| [lane.look_at, lane.not_before.filter(later), lane.prune_at, lane.fire_at(now)]);
         let ending = self.lanes.iter().flat_map(|lane| lane.ending.iter().map(|(_, at)| Some(*at)));
         lanes.chain(ending).chain([waits, self.alive_at]).flatten().min()
     }
@@ -382,14 +407,15 @@ impl Shift {
     }
 
     fn is_over(&self) -> bool {
-        let asking = self.settling || self.lanes.iter().any(|lane| lane.asking);
+        let asking = self.settling || self.lanes.iter().any(|lane| lane.asking || lane.firing);
         let idle = self.crew.is_empty() && self.finished.is_empty() && !asking;
         let stopped = self.grace_until.is_some();
         let drained = self.mode == Mode::Drain
-            && self
-                .lanes
-                .iter()
-                .all(|lane| !lane.redo && (self.quiet || (!lane.maybe_ready && lane.suspects.is_empty())));
+            && self.lanes.iter().all(|lane| {
+                !lane.redo
+                    && (self.quiet
+                        || (!lane.maybe_ready && lane.suspects.is_empty() && !lane.tick_is_due(clock::tick())))
+            });
         let too_late = self.leave_by.is_some_and(|at| at <= clock::tick());
         too_late || (idle && (stopped || drained))
     }
@@ -402,5 +428,14 @@ impl Drop for Shift {
             let (store, node) = (self.store.clone(), self.node.id);
             runtime.spawn(async move { store.leave(node).await });
         }
+    }
+}
+
+/// What this worker can take on, for whoever asks why a job waits.
+fn takes(settings: &Settings, lanes: &[Lane]) -> Takes {
+    Takes {
+        kinds: settings.handlers.kinds().filter(|kinds| kinds.len() <= KINDS_MAX).map(|kinds| kinds.to_vec()),
+        slots: Some(settings.concurrency as u64),
+        limits: lanes.iter().map(|lane| (lane.queue.clone(), lane.limit as u64)).collect(),
     }
 }

@@ -107,3 +107,22 @@ async fn no_error_of_the_store_ends_the_loop() {
     bed.done().await;
     assert_eq!(bed.end().await.acked, 1);
 }
+
+#[tokio::test]
+async fn a_tick_whose_answer_was_lost_or_that_was_refused_is_one_job() {
+    let bed = Bed::new(":memory:").await;
+    bed.store.next("due_crons", Fault::Refuse, 2);
+    bed.store.next("fire_crons", Fault::LoseAnswer, 1);
+    bed.duly.cron("each", "* * * * * *").push(Push::new("mail", "{}")).await.expect("puts");
+    bed.until("some ticks have run", |bed| bed.starts.load(Ordering::SeqCst) >= 3).await;
+    let record = bed.duly.pause_cron("each").await.expect("pauses");
+    let last = record.last_job().expect("has fired");
+    let done = async || bed.duly.get(last).await.expect("looks").is_some_and(|record| record.state.is_final());
+    while !done().await {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let jobs = bed.duly.list(crate::Filter::default()).await.expect("lists").jobs;
+    assert_eq!(bed.starts.load(Ordering::SeqCst), jobs.len(), "each once: {jobs:?}");
+    bed.stop.cancel();
+    bed.run.await.expect("no panic").expect("works");
+}

@@ -1,21 +1,32 @@
 //! One suite, every store: each case is a plain function that takes a store, and runs once per store.
 
+mod access;
 mod claim;
+mod cron;
+mod dead;
+mod edit;
+mod filter;
 mod hall;
 mod hand;
+mod history;
 mod lease;
+mod limit;
 mod line;
 mod lock;
 mod look;
 mod moving;
+mod note;
 mod push;
 #[cfg(feature = "redis")]
 #[path = "../support/servers/mod.rs"]
 mod servers;
 mod settle;
+#[cfg(feature = "redis")]
+mod skipped;
 mod support;
 mod unique;
 mod wake;
+mod why;
 
 /// Expands each case once per store, so that a failure reads `on_file::late_ack_is_refused`.
 macro_rules! contract {
@@ -48,10 +59,26 @@ macro_rules! contract {
             #[tokio::test]
             async fn $case() { crate::$chapter::$case(crate::support::TestStore::on(crate::servers::sentinel().url()).await).await }
         )*)* }
+        #[cfg(feature = "redis")]
+        mod on_sidekiq { $($(
+            #[tokio::test]
+            async fn $case() {
+                if crate::skipped::on_sidekiq(stringify!($case)) {
+                    return;
+                }
+                crate::$chapter::$case(crate::support::TestStore::on_sidekiq(crate::servers::redis().url()).await).await
+            }
+        )*)* }
+        #[cfg(feature = "redis")]
+        const CASES: &[&str] = &[$($(stringify!($case)),*),*];
     };
 }
 
 contract! {
+    access:
+        a_token_is_kept_by_its_name_and_never_itself
+        a_token_ends_when_its_time_is_over
+        the_newest_decisions_are_kept_in_their_order;
     hand:
         a_job_in_the_hands_of_a_node_is_held_as_if_claimed
         fences_grow_from_hand_to_claim_to_hand
@@ -137,6 +164,39 @@ contract! {
         counts_are_by_queue_and_state
         nodes_are_known
         a_node_that_was_away_is_known_again;
+    filter:
+        a_filter_means_what_it_says
+        times_are_about_due_end_and_push
+        words_find_scheduled_and_dead_jobs
+        a_page_says_how_much_was_looked_at
+        a_job_that_stays_is_shown_while_others_move;
+    history:
+        what_happens_is_counted_by_minute_and_queue
+        lateness_and_duration_are_counted
+        what_was_refused_is_not_counted
+        history_is_kept_for_a_day
+        counts_follow_every_move;
+    limit:
+        a_full_queue_refuses_the_whole_push
+        bytes_are_limited_too
+        what_ends_makes_room
+        a_push_that_changes_nothing_is_not_refused
+        a_limit_can_be_set_before_the_first_job_and_lifted;
+    edit:
+        args_can_be_changed_while_a_job_waits
+        a_running_job_cannot_be_edited
+        another_priority_is_another_place
+        many_are_changed_if_they_are_as_they_were_seen;
+    note:
+        progress_and_lines_are_kept_with_the_job
+        only_the_holder_says_anything
+        a_log_keeps_its_newest_lines
+        a_result_is_kept_with_a_done_job
+        notes_go_with_their_job;
+    dead:
+        dead_jobs_are_grouped_by_kind_and_error
+        a_group_shrinks_when_its_jobs_leave
+        a_group_is_a_filter;
     moving:
         a_moving_queue_gives_nothing_whatever_pause_says
         a_moving_queue_keeps_its_jobs_as_they_are
@@ -160,6 +220,33 @@ contract! {
         a_job_pushed_again_stays
         jobs_can_come_back
         a_job_that_changed_its_place_can_come_back;
+    cron:
+        a_rule_is_kept_as_it_was_given
+        a_rule_is_put_only_over_what_was_read
+        a_removed_rule_is_gone
+        rules_are_listed_by_pages_and_by_queue
+        a_claim_tells_when_the_next_tick_is
+        putting_a_rule_wakes_a_node_of_its_queue
+        a_tick_fires_once_whoever_asks
+        no_tick_fires_early
+        a_changed_rule_refuses_who_read_the_old_one
+        a_rule_that_fired_refuses_who_read_it_before
+        a_paused_rule_is_never_due
+        a_paused_queue_gets_its_ticks
+        a_moving_queue_fires_nothing
+        what_is_fired_can_be_claimed_at_once
+        a_tick_with_jitter_is_due_later
+        several_ticks_of_a_rule_go_in_together
+        a_tick_that_only_goes_by_pushes_nothing
+        the_job_of_a_tick_is_known_by_its_id
+        skip_leaves_the_unfinished_job
+        queue_waits_for_the_end_of_the_running_job
+        replace_waits_for_any_unfinished_job
+        a_held_tick_is_looked_at_again_after_a_while
+        a_rule_that_changes_its_queue_takes_its_tick_along
+        many_rules_fire_in_bounded_steps
+        the_first_due_goes_first
+        args_of_a_rule_survive;
     wake:
         a_push_wakes_a_node_that_waits
         a_push_wakes_one_node_only
@@ -230,4 +317,21 @@ contract! {
         guests_are_among_the_nodes
         a_worker_that_leaves_stays_in_the_hall
         the_store_tells_its_time;
+    why:
+        a_job_that_never_was
+        a_job_that_is_due_later
+        a_paused_queue
+        a_moving_queue
+        a_queue_that_nobody_works
+        a_kind_that_nobody_knows
+        a_kind_that_nobody_knows_put_off_for_a_while
+        all_slots_are_busy
+        a_job_that_a_node_holds
+        a_job_whose_node_is_silent
+        a_job_that_backs_off
+        a_done_job
+        a_dead_job
+        a_dead_job_whose_key_another_has
+        a_job_that_comes_next
+        a_worker_tells_what_it_takes;
 }

@@ -17,6 +17,8 @@ pub const LONG: Duration = Duration::from_secs(10);
 
 pub struct TestStore {
     pub store: Arc<dyn Store>,
+    /// The door to it.
+    pub duly: Duly,
     clock: Clock,
     /// Nodes by name; those that are alive beat while time goes by.
     nodes: Mutex<BTreeMap<&'static str, (Node, bool)>>,
@@ -42,10 +44,17 @@ impl TestStore {
         TestStore::open(format!("{server}?prefix={}", JobId::fresh()), None).await
     }
 
+    /// On Sidekiq's keys, on a server that others use too: in a namespace of its own.
+    #[cfg(feature = "redis")]
+    pub async fn on_sidekiq(server: String) -> Self {
+        let (server, own) = (server.replacen("redis", "sidekiq", 1), JobId::fresh());
+        TestStore::open(format!("{server}?prefix={own}&namespace={own}"), None).await
+    }
+
     async fn open(url: String, dir: Option<tempfile::TempDir>) -> Self {
         let clock = Clock::manual();
         let duly = Duly::builder(url).clock(clock.clone()).remember(REMEMBER).open().await.expect("opens");
-        TestStore { store: duly.store(), clock, nodes: Mutex::default(), guests: Mutex::default(), _dir: dir }
+        TestStore { store: duly.store(), duly, clock, nodes: Mutex::default(), guests: Mutex::default(), _dir: dir }
     }
 
     pub async fn node(&self, name: &'static str) -> NodeId {
@@ -227,7 +236,7 @@ impl Ear {
 }
 
 pub fn claim(max: usize) -> Claim {
-    Claim { queue: "default".into(), max, redo: false, suspect: None }
+    Claim { queue: "default".into(), max, redo: false, suspect: None, kinds: None }
 }
 
 /// A job that is told apart by its kind, kept once it is done.

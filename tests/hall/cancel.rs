@@ -26,7 +26,7 @@ async fn slow(duly: &Duly) -> Slow {
         .on_kind("slow", move |ctx: Ctx| {
             let (sender, wait) = (sender.clone(), wait.clone());
             async move {
-                ctx.set_progress(0.25);
+                ctx.progress(0.25, "");
                 let _ = sender.send(ctx.job().id);
                 tokio::select! {
                     () = wait.cancelled() => {}

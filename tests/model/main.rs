@@ -2,6 +2,7 @@
 //!
 //! A failure prints its seed. `DULY_SEED=n` runs that one history, `DULY_HISTORIES=n` runs more of them.
 
+mod cron;
 mod model;
 mod run;
 #[cfg(feature = "redis")]

@@ -44,6 +44,7 @@ pub struct Model {
     pub jobs: Vec<Job>,
     pub paused: BTreeSet<&'static str>,
     pub moving: BTreeSet<&'static str>,
+    pub rules: crate::cron::Rules,
     gone: BTreeSet<(&'static str, JobId)>,
     counter: i64,
     /// The counter when the push under way began.
@@ -85,7 +86,7 @@ impl Model {
         self.jobs.iter().position(|job| job.pushing.id == id)
     }
 
-    fn holder(&self, queue: &str, key: &str) -> Option<usize> {
+    pub fn holder(&self, queue: &str, key: &str) -> Option<usize> {
         self.jobs.iter().position(|job| {
             let unfinished = !matches!(job.at, At::Done | At::Dead);
             unfinished && job.pushing.queue == queue && job.pushing.unique == Some(key)

@@ -68,7 +68,7 @@ pub struct History {
     /// Everything ever claimed, so that stale outcomes can be tried.
     claimed: Vec<(usize, Held)>,
     nodes: Vec<Node>,
-    clock: Clock,
+    pub clock: Clock,
 }
 
 pub type Difference = String;
@@ -127,7 +127,7 @@ impl History {
     }
 
     async fn step(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
-        match self.random.u32(..100) {
+        match self.random.u32(..108) {
             0..30 => self.push(store).await?,
             30..55 => self.claim(store).await?,
             55..75 => self.settle(store).await?,
@@ -138,6 +138,7 @@ impl History {
             93 => self.set_moving(store).await?,
             94..97 => self.fail_over(store).await?,
             97 => self.travel(store).await?,
+            98..106 => self.cron(store).await?,
             _ => self.rob(store).await?,
         }
         self.compare(store).await
@@ -192,7 +193,7 @@ impl History {
         if self.bug == Some(Bug::ClaimsEarly) {
             self.clock.advance(Duration::from_millis(1));
         }
-        let claim = Claim { queue: queue.into(), max, redo: false, suspect: None };
+        let claim = Claim { queue: queue.into(), max, redo: false, suspect: None, kinds: None };
         let claimed = store.claim(self.nodes[node].id, claim).await.expect("claims");
         self.claimed(node, queue, max, claimed)
     }
@@ -293,7 +294,7 @@ impl History {
         }
         for queue in QUEUES {
             let suspect = Some(dead_id).filter(|_| self.bug != Some(Bug::LeavesTheDead));
-            let claim = Claim { queue: queue.into(), max: 2, redo: false, suspect };
+            let claim = Claim { queue: queue.into(), max: 2, redo: false, suspect, kinds: None };
             let claimed = store.claim(self.nodes[heir].id, claim).await.expect("claims");
             same("take back", claimed.taken_back, self.model.take_back(dead_id, queue))?;
             self.claimed(heir, queue, 2, claimed)?;
@@ -308,7 +309,7 @@ impl History {
             store.leave(self.nodes[2].id).await.expect("leaves");
         }
         let (suspect, queue) = (Some(self.nodes[2].id), QUEUES[0]);
-        let claim = Claim { queue: queue.into(), max: 1, redo: false, suspect };
+        let claim = Claim { queue: queue.into(), max: 1, redo: false, suspect, kinds: None };
         let claimed = store.claim(self.nodes[1].id, claim).await.expect("claims");
         same("robbed", claimed.taken_back, 0)?;
         self.claimed(1, queue, 1, claimed)

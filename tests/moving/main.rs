@@ -3,6 +3,7 @@
 mod arrive;
 mod killed;
 mod refuse;
+mod rules;
 #[cfg(feature = "redis")]
 #[path = "../support/servers/mod.rs"]
 mod servers;
@@ -47,6 +48,10 @@ moves! {
         killed_twice_it_goes_on
         killed_at_every_step_it_goes_back
         two_movers_move_everything_once;
+    rules:
+        rules_arrive_with_their_ticks
+        killed_at_every_step_each_rule_is_there_once
+        a_rule_that_is_there_takes_over_an_open_tick;
     refuse:
         the_same_store_is_refused
         an_unknown_queue_is_refused

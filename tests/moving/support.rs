@@ -126,7 +126,7 @@ impl Hand {
     }
 
     pub async fn claim(&self, max: usize) -> Vec<Held> {
-        let claim = || Claim { queue: self.queue.clone(), max: 500, redo: false, suspect: None };
+        let claim = || Claim { queue: self.queue.clone(), max: 500, redo: false, suspect: None, kinds: None };
         let mut held = Vec::new();
         while held.len() < max {
             let claimed = self.duly.store().claim(self.node.id, claim()).await.expect("claims");

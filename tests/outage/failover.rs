@@ -66,7 +66,7 @@ async fn pushes_wake_after_a_failover(url: &str, fail_over: impl FnOnce()) {
     };
     tokio::time::timeout(6 * LONG, healed).await.expect("the new master is found");
     for n in 0..5 {
-        let claim = Claim { queue: "red".into(), max: 10, redo: false, suspect: None };
+        let claim = Claim { queue: "red".into(), max: 10, redo: false, suspect: None, kinds: None };
         store.claim(node.id, claim).await.expect("claims");
         // What was said before counts no more: from here on only a message can wake.
         while wakes.try_recv().is_ok() {}

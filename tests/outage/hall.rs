@@ -23,7 +23,7 @@ async fn beats_and_pushes_go_on_without_the_hall() {
     let mut node = Node::fresh(vec![old.clone()]);
     store.beat(&node).await.expect("beats");
     duly.push(Push::new("mark", "null").queue(&old)).await.expect("pushes");
-    let claim = Claim { queue: old.clone(), max: 1, redo: false, suspect: None };
+    let claim = Claim { queue: old.clone(), max: 1, redo: false, suspect: None, kinds: None };
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
 
     let replica = servers.replica_of(hall);

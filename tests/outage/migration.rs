@@ -38,14 +38,19 @@ async fn a_push_that_waits_for_replicas_follows_a_slot_on_its_way() {
     let duly = Duly::open(format!("{}?replicas=1", servers.url())).await.expect("opens");
     let push = || Push::new("mark", "null").queue("red");
     let later = || push().after(Duration::from_secs(60));
-    // A script runs on a slot on its way only if all its keys are there: jobs of all kinds, and a node that waits.
+    // A script runs on a slot on its way only if all its keys are there: jobs of all kinds, one that runs, one that was
+    // removed from its line, and a node that waits.
+    let (store, node) = (duly.store(), Node::fresh(vec!["red".into()]));
+    let claim = || Claim { queue: "red".into(), max: 1, redo: false, suspect: None, kinds: None };
+    duly.push(push()).await.expect("pushes");
+    store.beat(&node).await.expect("beats");
+    assert_eq!(store.claim(node.id, claim()).await.expect("claims").jobs.len(), 1);
     duly.pause("red").await.expect("pauses");
     duly.push_all(Priority::ALL.map(|priority| push().priority(priority))).await.expect("pushes");
     duly.push(later()).await.expect("pushes");
-    let (store, node) = (duly.store(), Node::fresh(vec!["red".into()]));
-    store.beat(&node).await.expect("beats");
-    let claim = Claim { queue: "red".into(), max: 1, redo: false, suspect: None };
-    assert!(store.claim(node.id, claim).await.expect("claims").jobs.is_empty());
+    let gone = duly.push(push()).await.expect("pushes").id();
+    duly.remove(gone).await.expect("removes");
+    assert!(store.claim(node.id, claim()).await.expect("claims").jobs.is_empty());
     let (runtime, slot) = (tokio::runtime::Handle::current(), servers.slot_of("{red}"));
     let from = servers.master_of_slot(slot);
     let to = ["{a}", "{b}", "{d}"].map(|tag| servers.master_of(tag)).into_iter().find(|to| *to != from);

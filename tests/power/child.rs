@@ -162,7 +162,7 @@ impl Pusher<'_> {
         let store = self.duly.store();
         let node = Node::fresh(vec!["held".into()]);
         store.beat(&node).await.expect("beats");
-        let claim = Claim { queue: "held".into(), max: 3, redo: false, suspect: None };
+        let claim = Claim { queue: "held".into(), max: 3, redo: false, suspect: None, kinds: None };
         assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 3);
     }
 }

@@ -15,7 +15,7 @@ async fn a_job_that_keeps_crashing_is_buried_without_using_up_attempts() {
     let duly = Duly::builder(":memory:").clock(clock.clone()).open().await.expect("opens");
     let id = duly.push(mail().max_attempts(1)).await.expect("pushes").id();
     let store = duly.store();
-    let claim = |suspect| duly::store::Claim { queue: "default".into(), max: 1, redo: false, suspect };
+    let claim = |suspect| duly::store::Claim { queue: "default".into(), max: 1, redo: false, suspect, kinds: None };
     let mut suspect = None;
     for _ in 0..4 {
         // A node that claims and is gone, as a process that its job has taken down.
@@ -66,7 +66,7 @@ async fn a_worker_that_does_not_know_what_it_holds_is_told_and_runs_it() {
 
     // The worker is full. A claim in its name whose answer it never sees: the job is held, and nobody runs it.
     let lost = duly.push(mail()).await.expect("pushes").id();
-    let claim = duly::store::Claim { queue: "default".into(), max: 1, redo: false, suspect: None };
+    let claim = duly::store::Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
     let node = node.recv().await.expect("joined");
     assert_eq!(duly.store().claim(node, claim).await.expect("claims").jobs[0].job.id, lost);
 
@@ -98,7 +98,7 @@ async fn an_attempt_learns_that_its_job_is_another_nodes() {
 
     // Its outcome is recorded behind its back, as if another node had taken it over and finished it.
     let node = duly.nodes().await.expect("lists")[0].id;
-    let redo = duly::store::Claim { queue: "default".into(), max: 1, redo: true, suspect: None };
+    let redo = duly::store::Claim { queue: "default".into(), max: 1, redo: true, suspect: None, kinds: None };
     let held = duly.store().claim(node, redo).await.expect("claims").jobs.remove(0);
     let end = duly::store::End::of(&held, Outcome::Ack, Duration::ZERO);
     duly.store().settle(node, vec![end]).await.expect("settles");

@@ -1,5 +1,6 @@
 //! The worker as its users see it: handlers, outcomes, retries, limits, stopping.
 
+mod cron;
 mod handlers;
 mod holds;
 mod lanes;

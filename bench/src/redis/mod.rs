@@ -2,6 +2,7 @@
 
 mod bare;
 mod call;
+mod cron;
 mod crowd;
 mod drain;
 mod failover;
@@ -15,10 +16,12 @@ mod ours;
 mod peers;
 mod push;
 mod server;
+mod sidekiq;
 mod trip;
 mod wake;
 
 pub(crate) use call::run as call;
+pub(crate) use cron::run as cron;
 pub(crate) use drain::run as drain;
 pub(crate) use failover::run as failover;
 pub(crate) use field::run as peers;
@@ -28,6 +31,7 @@ pub(crate) use life::run as life;
 pub(crate) use lock::run as lock;
 pub(crate) use memory::run as memory;
 pub(crate) use push::run as push;
+pub(crate) use sidekiq::run as sidekiq_drain;
 pub(crate) use trip::echo;
 pub(crate) use wake::run as wake;
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use duly::Duly;
+use duly::{Duly, Worker};
 
 use super::server::Server;
 use crate::child::{Playing, Told};
@@ -46,10 +46,20 @@ pub(super) async fn push_bulk(duly: &Duly, jobs: usize) -> Result<f64> {
     Ok(jobs as f64 / begin.elapsed().as_secs_f64())
 }
 
+/// Where duly finds a store on Sidekiq's keys on this server.
+pub(super) fn sidekiq_url(server: &Server) -> String {
+    format!("{}?allow_data_loss=true", server.url().replacen("redis", "sidekiq", 1))
+}
+
 /// Jobs a second from the start of a worker to the last settle of what was pushed before.
 pub(super) async fn drain(duly: &Duly, jobs: usize) -> Result<f64> {
+    drain_by(duly, jobs, |worker| worker.on(noop)).await
+}
+
+/// The same with another handler.
+pub(super) async fn drain_by(duly: &Duly, jobs: usize, on: impl FnOnce(Worker) -> Worker) -> Result<f64> {
     let begin = Instant::now();
-    let working = Working::start(duly.worker().queue("default", CONCURRENCY).on(noop)).await?;
+    let working = Working::start(on(duly.worker().queue("default", CONCURRENCY))).await?;
     working.settled(jobs).await;
     let took = begin.elapsed();
     let tally = working.stop().await?;

@@ -68,6 +68,16 @@ impl Peer {
         ])
     }
 
+    /// Sidekiq, and what else works its keys, each with as many jobs as is asked for.
+    pub(super) fn sidekiqs() -> Result<Vec<Peer>> {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
+        let peer = |name, concurrency, words| Peer { name, concurrency, jobs: JOBS, drains_all: true, words };
+        Ok(vec![
+            peer("Sidekiq", 5, ruby(&dir.join("sidekiq"))?),
+            peer("rusty-sidekiq", 50, rust(&dir.join("rusty-sidekiq"))?),
+        ])
+    }
+
     /// Those that lock. They run no jobs.
     pub(super) fn lockers() -> Result<Vec<Peer>> {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");

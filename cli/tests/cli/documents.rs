@@ -65,11 +65,20 @@ fn the_reference_names_every_verb_and_option() {
         &["jobs", "get"],
         &["jobs", "retry"],
         &["jobs", "cancel"],
+        &["jobs", "edit"],
         &["jobs", "rm"],
         &["jobs", "wait"],
+        &["jobs", "why"],
+        &["jobs", "watch"],
         &["queues", "ls"],
         &["queues", "pause"],
         &["queues", "resume"],
+        &["queues", "limit"],
+        &["queues", "clear"],
+        &["dead", "ls"],
+        &["dead", "retry"],
+        &["dead", "rm"],
+        &["stats"],
         &["nodes", "ls"],
         &["nodes", "jobs"],
         &["nodes", "quiet"],
@@ -80,6 +89,18 @@ fn the_reference_names_every_verb_and_option() {
         &["lock", "break"],
         &["call"],
         &["move"],
+        &["top"],
+        &["verify"],
+        &["backup"],
+        &["sql"],
+        &["completions"],
+        &["man"],
+        &["serve"],
+        &["up"],
+        &["token", "create"],
+        &["token", "ls"],
+        &["token", "rm"],
+        &["openapi"],
         &["doctor"],
         &["demo"],
         &["version"],
@@ -89,8 +110,30 @@ fn the_reference_names_every_verb_and_option() {
         assert!(reference.contains(&name), "{name} is not in the reference");
         let help = bed.run(&[verb, &["--help"][..]].concat()).ok().out;
         for option in help.split_whitespace().filter(|word| word.starts_with("--") && word.len() > 2) {
-            let option = option.trim_end_matches([',', '.', '\'']).trim_end_matches("...");
+            let option = option.trim_end_matches([',', '.', ';', ')', '`', '\'']).trim_end_matches("...");
             assert!(option == "--help" || reference.contains(option), "{option} of {name} is not in the reference");
+        }
+    }
+}
+
+/// The verbs that a help text lists.
+fn listed(help: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|line| !line.starts_with("Commands:")).skip(1);
+    let verbs = lines.take_while(|line| !line.trim().is_empty()).filter_map(|line| line.strip_prefix("  "));
+    let names = verbs.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
+#[test]
+fn the_reference_leaves_no_verb_out() {
+    let bed = Bed::new();
+    let reference = document("docs/reference/command-line.md");
+    let verbs = listed(&bed.run(&["--help"]).ok().out);
+    assert!(verbs.len() > 12, "{verbs:?}");
+    for verb in verbs {
+        assert!(reference.contains(&format!("duly {verb}")), "duly {verb} is not in the reference");
+        for inner in listed(&bed.run(&[&verb, "--help"]).ok().out) {
+            assert!(reference.contains(&format!("duly {verb} {inner}")), "duly {verb} {inner} is not in the reference");
         }
     }
 }

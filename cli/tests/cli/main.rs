@@ -3,13 +3,16 @@
 mod bed;
 mod call;
 mod codes;
+mod cron;
 mod demo;
 mod documents;
 mod lock;
 mod moving;
 mod nodes;
+mod operate;
 mod output;
 mod push;
 mod settings;
 mod stop;
+mod tools;
 mod work;

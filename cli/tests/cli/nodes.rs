@@ -75,5 +75,5 @@ fn cancelling_a_running_command() {
     bed.run(&["jobs", "cancel", &id]).failed(4, "is dead");
     bed.run(&["jobs", "cancel", &waiting]).failed(4, "not running");
     bed.run(&["jobs", "cancel", "0192f7a1-0000-7000-8000-000000000000"]).failed(3, "no job");
-    bed.run(&["jobs", "cancel"]).failed(2, "required");
+    bed.run(&["jobs", "cancel"]).failed(2, "which jobs?");
 }

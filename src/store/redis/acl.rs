@@ -31,8 +31,13 @@ const COMMANDS: &[&str] = &[
     "hgetall",
     "hdel",
     "hexists",
+    "hincrby",
     "hlen",
     "hscan",
+    "hkeys",
+    "hvals",
+    "zscan",
+    "sscan",
     "rpush",
     "lpush",
     "lmpop",
@@ -91,7 +96,7 @@ mod tests {
         }
         let by_connections = [
             "multi", "exec", "auth", "hello", "ping", "select", "wait", "role", "info", "asking", "evalsha", "get",
-            "setnx", "smembers",
+            "setnx", "smembers", "zscan", "sscan", "hincrby",
         ];
         for command in COMMANDS.iter().filter(|c| !c.contains('|') && !c.contains("subscribe")) {
             assert!(used.contains(*command) || by_connections.contains(command), "{command} is allowed and not used");

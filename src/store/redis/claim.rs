@@ -1,13 +1,12 @@
 //! Claim: take back from the dead, move what is due, take what is ready.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use super::keys::QueueKeys;
 use super::link::Way;
 use super::record::{self, COUNT_MAX, Meta};
 use super::reply::{self, Reply};
-use super::{Redis, call, nodes, script, settle};
+use super::{Redis, call, cron, ears, script, settle};
 use crate::clock::{from_micros, micros};
 use crate::error::Result;
 use crate::job::{Fence, Held, JobId};
@@ -24,7 +23,7 @@ const REDO_STEPS_MAX: usize = 10_000;
 /// `claim` of the contract.
 pub(super) async fn claim(store: &Redis, node: NodeId, claim: Claim) -> Result<Claimed> {
     let keys = store.claiming(node, &claim.queue);
-    nodes::listen(store, node, &keys).await?;
+    ears::listen(store, node, &keys).await?;
     let (mut taken_back, mut left) = (0, false);
     if let Some(suspect) = claim.suspect {
         (taken_back, left) = take_back(store, node, suspect, &keys).await?;
@@ -55,6 +54,7 @@ async fn take(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize) -> Resu
     let tickets = reply.list()?;
     let records = reply.list()?;
     let mut metas = reply.list()?.into_iter();
+    let tick = reply.maybe_int()?;
     let mut jobs = Vec::with_capacity(tickets.len());
     let mut orphans = Vec::new();
     for (ticket, record) in tickets.iter().zip(records) {
@@ -71,8 +71,8 @@ async fn take(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize) -> Resu
     for some in orphans.chunks(ORPHANS_MAX) {
         settle::let_go(store, node, keys, fence, some).await;
     }
-    let next_due = next_due.map(|due| Duration::from_micros(u64::try_from(due - reply.now).unwrap_or(0)));
-    Ok(Claimed { jobs, now: from_micros(reply.now), more, next_due, rank, taken_back: 0, left: false })
+    let [next_due, next_tick] = [next_due, tick].map(|at| cron::until(at, reply.now));
+    Ok(Claimed { jobs, now: from_micros(reply.now), more, next_due, next_tick, rank, taken_back: 0, left: false })
 }
 
 /// A job that is held from now on. Whether it is in trouble says what it is held as, also if somebody has deleted its meta.
@@ -129,6 +129,7 @@ fn nothing(reply: &Reply) -> Claimed {
         now: from_micros(reply.now),
         more: false,
         next_due: None,
+        next_tick: None,
         rank: 0,
         taken_back: 0,
         left: false,
@@ -183,8 +184,8 @@ pub(super) fn held_of(reply: &mut Reply, keys: &QueueKeys) -> Result<Vec<(NodeId
 
 /// Takes back a bounded number of jobs from a node that may be dead. Tells how many, and whether there may be more.
 async fn take_back(store: &Redis, node: NodeId, suspect: NodeId, keys: &QueueKeys) -> Result<(usize, bool)> {
-    let QueueKeys { conf, lease, since, idle, nodes, held, meta, errors, ready: [r0, r1, r2, r3], .. } = keys;
-    let all = [conf, lease, since, idle, nodes, held, meta, errors, r0, r1, r2, r3];
+    let QueueKeys { conf, lease, since, idle, nodes, held, meta, errors, ready: [r0, r1, r2, r3], history, .. } = keys;
+    let all = [conf, lease, since, idle, nodes, held, meta, errors, r0, r1, r2, r3, history];
     let mut cmd = call(&script::TAKE_BACK, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(suspect.to_string());
     cmd.arg(micros(store.options.lease)).arg(store.scan_of(suspect, &keys.queue)).arg(TAKE_BACK_MAX).arg(DIED);

@@ -1,5 +1,7 @@
 //! The hall: who is there, what they can be asked to do, which connections they hold.
 
+use std::collections::BTreeMap;
+
 use redis::Cmd;
 use serde::{Deserialize, Serialize};
 
@@ -155,6 +157,8 @@ pub(super) async fn guests(store: &Redis) -> Result<Vec<NodeRecord>> {
             joined: from_micros(joined.parse().unwrap_or(0)),
             alive: ends >= now,
             held: 0,
+            holds: BTreeMap::new(),
+            takes: crate::node::Takes::default(),
             methods: methods.lines().map(str::to_owned).collect(),
         });
     }

@@ -4,62 +4,75 @@
 //! Nothing but this file spells a key.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 
 use crate::node::NodeId;
 
 /// How many slots a Cluster has.
-pub(super) const SLOTS: u16 = 16_384;
+pub(crate) const SLOTS: u16 = 16_384;
 
 /// The keys of one queue.
 #[derive(Debug)]
-pub(super) struct QueueKeys {
-    pub(super) queue: Arc<str>,
+pub(crate) struct QueueKeys {
+    pub(crate) queue: Arc<str>,
     /// Where a Cluster keeps them.
-    pub(super) slot: u16,
+    pub(crate) slot: u16,
     /// Hash: `paused`; `moving` (who moves it, who began, where to); the `note:` of each move into it; the last `fence`;
-    /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; `sealed`, which a
-    /// push writes that waits for replicas; and how many jobs each node holds.
-    pub(super) conf: String,
+    /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; the next `tick` of a cron rule; `sealed`, which a
+    /// push writes that waits for replicas; how many `bytes` of args are unfinished, `limit_jobs` and `limit_bytes`; up to
+    /// which minute the history is `swept`; and how many jobs each node holds.
+    pub(crate) conf: String,
     /// Hash: id to record, written once.
-    pub(super) job: String,
+    pub(crate) job: String,
     /// Hash: id to what has changed, for jobs in trouble only.
-    pub(super) meta: String,
+    pub(crate) meta: String,
     /// Hash: id and number to one failure.
-    pub(super) errors: String,
+    pub(crate) errors: String,
     /// Sorted set: tickets of scheduled jobs by due moment.
-    pub(super) due: String,
+    pub(crate) due: String,
     /// Lists: tickets of ready jobs, most urgent priority first.
-    pub(super) ready: [String; 4],
+    pub(crate) ready: [String; 4],
     /// Set: tickets in the ready lists whose job has gone elsewhere.
-    pub(super) stale: String,
+    pub(crate) stale: String,
     /// Hash: id to node and fence, for running jobs.
-    pub(super) held: String,
+    pub(crate) held: String,
     /// Sorted sets: ids of ended jobs by the moment until which they are kept.
-    pub(super) done: String,
-    pub(super) dead: String,
+    pub(crate) done: String,
+    pub(crate) dead: String,
     /// Hash: unique key to the id of the unfinished job that has it.
-    pub(super) unique: String,
+    pub(crate) unique: String,
     /// Sets: ids of jobs that are gone; the two take turns.
-    pub(super) gone: [String; 2],
+    pub(crate) gone: [String; 2],
+    /// Hash: name of a cron rule to the rule, with its ticks.
+    pub(crate) cron: String,
+    /// Sorted set: names of cron rules by the moment at which to look at them. The first of these is also in `conf`, as `tick`.
+    pub(crate) ticks: String,
     /// Sorted set: nodes by the moment at which their lease ends.
-    pub(super) lease: String,
+    pub(crate) lease: String,
     /// Sorted set: nodes by the moment since which they have been in unbroken contact.
-    pub(super) since: String,
+    pub(crate) since: String,
     /// Hash: node to what it says about itself.
-    pub(super) nodes: String,
+    pub(crate) nodes: String,
     /// Sorted set: nodes with nothing to do, by their last look.
-    pub(super) idle: String,
+    pub(crate) idle: String,
+    /// Hash: minute and place in a tally to how often.
+    pub(crate) history: String,
+    /// Hash: id and a letter to what its attempts have said, and what it gave.
+    pub(crate) notes: String,
+    /// Hash: group to how many dead jobs are in it, since when, and what it is.
+    pub(crate) groups: String,
     /// Channels, one per node: wakes.
-    pub(super) channel: String,
-    /// Channels, one per node that accepts them: jobs that a push puts into its hands.
-    pub(super) jobs: String,
+    pub(crate) channel: String,
+    /// Channels, one per node and kind that it accepts: jobs that a push puts into its hands.
+    pub(crate) jobs: String,
+    /// When a script last said that the queue has no limit, on the clock that never steps. Not a key either.
+    pub(crate) unlimited: AtomicI64,
     /// Whether the last push of this process has found an idle node. Not a key, but known by queue as they are.
-    pub(super) idlers: AtomicBool,
+    pub(crate) idlers: AtomicBool,
 }
 
 impl QueueKeys {
-    pub(super) fn new(prefix: &str, queue: &str) -> Self {
+    pub(crate) fn new(prefix: &str, queue: &str) -> Self {
         let key = |what: &str| format!("{prefix}:queue:{{{queue}}}:{what}");
         QueueKeys {
             queue: queue.into(),
@@ -76,55 +89,65 @@ impl QueueKeys {
             dead: key("dead"),
             unique: key("unique"),
             gone: [key("gone:1"), key("gone:2")],
+            cron: key("cron"),
+            ticks: key("ticks"),
             lease: key("lease"),
             since: key("since"),
             nodes: key("nodes"),
             idle: key("idle"),
+            history: key("history"),
+            notes: key("notes"),
+            groups: key("groups"),
             channel: key("wake:"),
             jobs: key("job:"),
+            unlimited: AtomicI64::new(i64::MIN),
             idlers: AtomicBool::new(false),
         }
     }
 
     /// The channel on which a node is woken.
-    pub(super) fn channel_of(&self, node: NodeId) -> String {
+    pub(crate) fn channel_of(&self, node: NodeId) -> String {
         format!("{}{node}", self.channel)
     }
 
-    /// The channel on which a node is given jobs.
-    pub(super) fn jobs_of(&self, node: NodeId) -> String {
-        format!("{}{node}", self.jobs)
+    /// The channel on which a node is given jobs of any kind; with a kind behind it, that of this kind alone.
+    pub(crate) fn jobs_of(&self, node: NodeId) -> String {
+        format!("{}{node}:", self.jobs)
     }
 }
 
 /// The keys that belong to no queue.
 #[derive(Debug)]
-pub(super) struct HallKeys {
-    pub(super) slot: u16,
+pub(crate) struct HallKeys {
+    pub(crate) slot: u16,
     /// Set: the names of all queues.
-    pub(super) queues: String,
+    pub(crate) queues: String,
     /// String: the format of everything under this prefix.
-    pub(super) format: String,
+    pub(crate) format: String,
     /// Hash: the last fence; how many slots a lock has; each hold.
-    pub(super) locks: String,
+    pub(crate) locks: String,
     /// Sorted set: the places in the lines before all locks, in their order.
-    pub(super) line: String,
+    pub(crate) line: String,
     /// Hash: owner and lock to its place in the line.
-    pub(super) places: String,
+    pub(crate) places: String,
     /// Sorted set: nodes by the moment until which they count as there.
-    pub(super) presence: String,
+    pub(crate) presence: String,
     /// Hash: node to what it says about itself.
-    pub(super) guests: String,
+    pub(crate) guests: String,
     /// Hash: connection to the node that holds it.
-    pub(super) connections: String,
+    pub(crate) connections: String,
     /// Channels, one per node, named after the key of presences: turns and messages.
-    pub(super) channel: String,
+    pub(crate) channel: String,
     /// The channel of all nodes.
-    pub(super) all: String,
+    pub(crate) all: String,
+    /// Hash: name of a token to what is known of it.
+    pub(crate) tokens: String,
+    /// List: who has changed what, the newest first.
+    pub(crate) audit: String,
 }
 
 impl HallKeys {
-    pub(super) fn new(prefix: &str) -> Self {
+    pub(crate) fn new(prefix: &str) -> Self {
         const TAG: &str = "duly";
         let key = |what: &str| format!("{prefix}:hall:{{{TAG}}}:{what}");
         HallKeys {
@@ -139,13 +162,26 @@ impl HallKeys {
             connections: key("connections"),
             channel: key("presence:"),
             all: key("all"),
+            tokens: key("tokens"),
+            audit: key("audit"),
         }
     }
 
     /// The channel on which a node hears what is said to it alone.
-    pub(super) fn channel_of(&self, node: NodeId) -> String {
+    pub(crate) fn channel_of(&self, node: NodeId) -> String {
         format!("{}{node}", self.channel)
     }
+}
+
+/// The slot of a key: that of its hash tag, if it has one.
+pub(crate) fn slot_of(key: &str) -> u16 {
+    slot(tag_of(key).as_bytes())
+}
+
+/// What of a key says where a Cluster keeps it: what stands between its first brace and the next, if anything does.
+pub(crate) fn tag_of(key: &str) -> &str {
+    let inner = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    inner.filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
 /// The slot of a hash tag: CRC16 (XMODEM) of it.

@@ -1,19 +1,21 @@
 //! List: jobs page by page, queue by queue in the order of their names, state by state.
 
+use redis::Value;
+
 use super::claim::{held_of, holding};
 use super::keys::QueueKeys;
 use super::link::Way;
 use super::look::{At, assemble, counts_of, get_in};
-use super::record::Meta;
+use super::record::{self, Meta};
 use super::{Redis, call, reply, script};
+use crate::clock::to_micros;
 use crate::error::{Error, Result};
-use crate::job::{Record, State};
-use crate::store::{Filter, PAGE, PAGE_MAX, Page};
+use crate::filter::Matcher;
+use crate::job::{JobId, Record, State};
+use crate::store::{Filter, LOOKED_MAX, PAGE, PAGE_MAX, Page};
 
 /// Jobs looked through in one step: their args come along, and may be large.
 const STEP: usize = 200;
-/// Most jobs looked through for one page: one that finds too little is short, and says where to go on.
-const LOOKED_MAX: usize = 10_000;
 /// Jobs whose failures are asked for at a time.
 const FAILED_AT_ONCE: usize = 50;
 /// The order in which states are listed.
@@ -43,8 +45,8 @@ pub(super) async fn list(store: &Redis, filter: &Filter) -> Result<Page> {
     let mut queues = store.queues("list").await?;
     queues.retain(|queue| filter.queue.as_ref().is_none_or(|only| only == queue));
     queues.retain(|queue| from.as_ref().is_none_or(|from| from.queue <= *queue));
+    let look = Look::new(store, filter);
     let mut page = Page::default();
-    let mut looked = 0;
     for queue in queues {
         let mut at = match from.take() {
             Some(from) if from.queue == queue => from,
@@ -52,18 +54,21 @@ pub(super) async fn list(store: &Redis, filter: &Filter) -> Result<Page> {
         };
         let counts = counts_of(store, &at.queue).await?;
         while let Some(state) = STATES.get(at.state) {
-            if filter.state.is_some_and(|only| only != *state) || counts.of(*state) == 0 {
+            if look.state.is_some_and(|only| only != *state) || counts.of(*state) == 0 {
                 at.next_state();
                 continue;
             }
-            if page.jobs.len() == limit || looked >= LOOKED_MAX {
+            if *state == State::Ready && look.lane.is_some_and(|only| only != at.lane) {
+                at.next_lane(*state);
+                continue;
+            }
+            if page.jobs.len() == limit || page.looked >= LOOKED_MAX as u64 {
                 page.next = Some(at.text());
                 return Ok(page);
             }
             // A filtered list looks through more than it shows.
-            let most = if filter.kind.is_some() { STEP } else { STEP.min(limit - page.jobs.len()) };
-            let (found, after) = step(store, &at, *state, most, filter.failures).await?;
-            looked += found.len();
+            let most = if look.matcher.is_narrow() { STEP } else { STEP.min(limit - page.jobs.len()) };
+            let (found, after) = look.step(&at, *state, most).await?;
             let mut whole = true;
             for (record, here) in found {
                 if page.jobs.len() == limit {
@@ -71,7 +76,8 @@ pub(super) async fn list(store: &Redis, filter: &Filter) -> Result<Page> {
                     break;
                 }
                 at = here;
-                page.jobs.extend(record.filter(|r| filter.kind.as_ref().is_none_or(|kind| *kind == r.job.kind)));
+                page.looked += 1;
+                page.jobs.extend(record.and_then(|record| look.meant(record)));
             }
             if whole {
                 at = after;
@@ -84,49 +90,146 @@ pub(super) async fn list(store: &Redis, filter: &Filter) -> Result<Page> {
 /// What one step found: jobs, `None` for a ticket that means nothing any more, each with the cursor behind it.
 type Found = Vec<(Option<Record>, Cursor)>;
 
-/// One step from a cursor, and the cursor behind it.
-async fn step(store: &Redis, at: &Cursor, state: State, most: usize, whole: bool) -> Result<(Found, Cursor)> {
-    let keys = store.keys(&at.queue);
-    let (kind, set) = match state {
-        State::Running => return step_running(store, &keys, at).await,
-        State::Ready => ("ready", &keys.ready[at.lane]),
-        State::Scheduled => ("scheduled", &keys.due),
-        State::Done => ("ended", &keys.done),
-        State::Dead => ("ended", &keys.dead),
-    };
-    let mut cmd = call(&script::PAGE, &[&keys.job, &keys.meta, set, &keys.stale]);
-    cmd.arg(store.manual_now()).arg(kind).arg(&at.last[..]).arg(at.number).arg(most);
-    let mut reply = store.reply("list", store.link.run("list", Way::Door, keys.slot, &script::PAGE, &cmd).await?)?;
-    let (members, numbers, records, metas) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
-    let short = members.len() < most;
-    let mut found = Vec::with_capacity(members.len());
-    let mut failed = Vec::new();
-    for (((member, number), record), meta) in members.into_iter().zip(numbers).zip(records).zip(metas) {
-        let (last, number) = (member.unwrap_or_default(), number.as_deref().map_or(0, reply::number));
-        let place = match state {
-            State::Scheduled => At::Scheduled(number),
-            State::Done => At::Done(number),
-            State::Dead => At::Dead,
-            State::Ready | State::Running => At::Ready,
-        };
-        let id = last.get(..16).and_then(reply::id);
-        if whole && meta.as_deref().and_then(Meta::read).is_some_and(|meta| meta.failures > 0) {
-            failed.push(found.len());
-        }
-        let record = id.zip(record).map(|(id, record)| assemble(id, &at.queue, &record, meta.as_deref(), place));
-        found.push((record, Cursor { last, number, ..at.clone() }));
-    }
-    add_failures(store, &mut found, &failed).await?;
-    let mut after = found.last().map_or(at, |(_, cursor)| cursor).clone();
-    if short {
-        after.next_lane(state);
-    }
-    Ok((found, after))
+/// What a list looks for.
+struct Look<'l> {
+    store: &'l Redis,
+    matcher: Matcher,
+    /// The only state in which there can be any.
+    state: Option<State>,
+    /// The only ready list in which there can be any.
+    lane: Option<usize>,
+    group: Option<&'l str>,
+    /// With their failures.
+    whole: bool,
 }
 
-/// Adds their failures to these of the jobs that were found.
-async fn add_failures(store: &Redis, found: &mut Found, failed: &[usize]) -> Result<()> {
-    for some in failed.chunks(FAILED_AT_ONCE) {
+impl<'l> Look<'l> {
+    fn new(store: &'l Redis, filter: &'l Filter) -> Self {
+        // Who is in a group is said by its meta.
+        let matcher = Matcher::new(&Filter { group: None, ..filter.clone() }, store.now());
+        let state = if filter.group.is_some() { filter.state.or(Some(State::Dead)) } else { filter.state };
+        let lane = filter.priority.map(|priority| usize::from(record::digit(priority) - b'0'));
+        Look { store, matcher, state, lane, group: filter.group.as_deref(), whole: filter.failures }
+    }
+
+    /// The job, if it is meant.
+    fn meant(&self, mut record: Record) -> Option<Record> {
+        let meant = self.matcher.is_met(&record);
+        if !self.whole {
+            record.failures.clear();
+        }
+        meant.then_some(record)
+    }
+
+    /// One step from a cursor, and the cursor behind it.
+    async fn step(&self, at: &Cursor, state: State, most: usize) -> Result<(Found, Cursor)> {
+        let (mut found, mut after) = match state {
+            State::Running => step_running(self.store, &self.store.keys(&at.queue), at).await?,
+            _ => self.step_waiting(at, state, most).await?,
+        };
+        if state == State::Running && (self.whole || self.matcher.needs_error()) {
+            let all: Vec<usize> = (0..found.len()).collect();
+            add_all(self.store, &self.store.keys(&at.queue), &mut found, &all).await?;
+        }
+        let last_due = found.last().and_then(|(record, _)| record.as_ref()).map(|record| to_micros(record.due));
+        let until = self.matcher.range().1;
+        let goes_on = after.state == at.state;
+        if state == State::Scheduled && goes_on && last_due.zip(until).is_some_and(|(due, until)| due >= until) {
+            after.next_lane(state);
+        }
+        Ok((found, after))
+    }
+
+    async fn step_waiting(&self, at: &Cursor, state: State, most: usize) -> Result<(Found, Cursor)> {
+        let (store, keys) = (self.store, self.store.keys(&at.queue));
+        let (kind, set) = match state {
+            State::Ready | State::Running => ("ready", &keys.ready[at.lane]),
+            State::Scheduled => ("scheduled", &keys.due),
+            State::Done => ("ended", &keys.done),
+            State::Dead => ("ended", &keys.dead),
+        };
+        let begins = at.last.is_empty() && at.number == 0;
+        let number = match self.matcher.range().0 {
+            Some(since) if begins && state == State::Scheduled => since.clamp(0, NUMBER_MAX),
+            _ => at.number,
+        };
+        let mut cmd = call(&script::PAGE, &[&keys.job, &keys.meta, set, &keys.stale]);
+        cmd.arg(store.manual_now()).arg(kind).arg(&at.last[..]).arg(number).arg(most);
+        let value = store.link.run("list", Way::Door, keys.slot, &script::PAGE, &cmd).await?;
+        let mut reply = store.reply("list", value)?;
+        let (members, numbers, records, metas) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
+        let short = members.len() < most;
+        let mut found: Found = Vec::with_capacity(members.len());
+        let mut failed = Vec::new();
+        for (((member, number), record), meta) in members.into_iter().zip(numbers).zip(records).zip(metas) {
+            let (last, number) = (member.unwrap_or_default(), number.as_deref().map_or(0, reply::number));
+            let place = match state {
+                State::Scheduled => At::Scheduled(number),
+                State::Done => At::Done(number),
+                State::Dead => At::Dead,
+                State::Ready | State::Running => At::Ready,
+            };
+            let id = last.get(..16).and_then(reply::id);
+            let meta = meta.as_deref();
+            let failures = meta.and_then(Meta::read).map_or(0, |meta| meta.failures);
+            if let (Some(id), true) = (id, failures > 0) {
+                failed.push((found.len(), id, failures));
+            }
+            let of_group = self.group.is_none_or(|group| meta.and_then(Meta::group_of) == Some(group));
+            let whole = id.zip(record).filter(|_| of_group);
+            let record = whole.map(|(id, record)| assemble(id, &at.queue, &record, meta, place));
+            found.push((record, Cursor { last, number, ..at.clone() }));
+        }
+        // Whoever wants everything gets what each job has said, too.
+        if self.whole {
+            let failed: Vec<usize> = failed.iter().map(|(at, _, _)| *at).collect();
+            add_all(store, &keys, &mut found, &failed).await?;
+        } else if self.matcher.needs_error() {
+            add_last_errors(store, &keys, &mut found, &failed).await?;
+        }
+        let mut after = found.last().map_or(at, |(_, cursor)| cursor).clone();
+        if short {
+            after.next_lane(state);
+        }
+        Ok((found, after))
+    }
+}
+
+/// Adds the last failure of each of these jobs to what was found.
+async fn add_last_errors(
+    store: &Redis,
+    keys: &QueueKeys,
+    found: &mut Found,
+    failed: &[(usize, JobId, u32)],
+) -> Result<()> {
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let mut cmd = redis::cmd("HMGET");
+    cmd.arg(&keys.errors);
+    for (_, id, last) in failed {
+        let mut field = id.as_bytes().to_vec();
+        field.extend(last.to_string().as_bytes());
+        cmd.arg(field);
+    }
+    let Value::Array(errors) = store.link.ask("list", Way::Door, keys.slot, &cmd).await? else {
+        return Ok(());
+    };
+    for ((at, _, _), error) in failed.iter().zip(errors) {
+        if let (Some((Some(record), _)), Value::BulkString(error)) = (found.get_mut(*at), error) {
+            record.failures = record::read_failure(&error).into_iter().collect();
+        }
+    }
+    Ok(())
+}
+
+/// Adds all that is known of the jobs that were found: those that have failed, and if any has said anything, all.
+async fn add_all(store: &Redis, keys: &QueueKeys, found: &mut Found, failed: &[usize]) -> Result<()> {
+    let mut cmd = redis::cmd("HLEN");
+    cmd.arg(&keys.notes);
+    let noted = store.link.ask("list", Way::Door, keys.slot, &cmd).await? != Value::Int(0);
+    let all: Vec<usize> = if noted { (0..found.len()).collect() } else { failed.to_vec() };
+    for some in all.chunks(FAILED_AT_ONCE) {
         let asks = some.iter().map(|at| async {
             match &found[*at].0 {
                 Some(record) => get_in(store, "list", &record.job.queue, record.job.id).await,
@@ -135,7 +238,8 @@ async fn add_failures(store: &Redis, found: &mut Found, failed: &[usize]) -> Res
         });
         for (at, got) in some.iter().zip(futures_util::future::join_all(asks).await) {
             if let (Some(record), Some(got)) = (&mut found[*at].0, got?) {
-                record.failures = got.failures;
+                (record.failures, record.progress) = (got.failures, got.progress);
+                (record.result, record.log) = (got.result, got.log);
             }
         }
     }
@@ -159,6 +263,9 @@ async fn step_running(store: &Redis, keys: &QueueKeys, at: &Cursor) -> Result<(F
         fence: Some(held.fence),
         ended: None,
         failures: Vec::new(),
+        progress: None,
+        result: None,
+        log: Vec::new(),
     };
     let cursor = |number: usize| Cursor { last: here.clone().into_bytes(), number: number as i64, ..at.clone() };
     let numbered = held.into_iter().enumerate().skip(shown);

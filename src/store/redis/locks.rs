@@ -163,7 +163,7 @@ async fn page(store: &Redis, mut found: BTreeMap<(String, u32), Vec<u8>>) -> Res
     Ok(LockPage { locks, next })
 }
 
-async fn waiting(store: &Redis, names: &[&str]) -> Result<BTreeMap<String, u64>> {
+pub(super) async fn waiting(store: &Redis, names: &[&str]) -> Result<BTreeMap<String, u64>> {
     if names.is_empty() {
         return Ok(BTreeMap::new());
     }
@@ -177,7 +177,7 @@ async fn waiting(store: &Redis, names: &[&str]) -> Result<BTreeMap<String, u64>>
 }
 
 /// A hold: ends, fence, since (16 digits each), node, owner (36 characters each), note.
-fn read(name: &str, slot: u32, hold: &[u8]) -> Option<LockRecord> {
+pub(super) fn read(name: &str, slot: u32, hold: &[u8]) -> Option<LockRecord> {
     let hold = std::str::from_utf8(hold).ok()?;
     let moment = |from: usize| hold.get(from..from + 16).and_then(|digits| digits.parse::<Micros>().ok());
     Some(LockRecord {
@@ -198,7 +198,7 @@ pub(super) fn owner(text: &str) -> Option<Owner> {
 }
 
 /// Behind which slot of which lock to go on.
-fn read_cursor(cursor: &str) -> Result<(String, u32)> {
+pub(crate) fn read_cursor(cursor: &str) -> Result<(String, u32)> {
     let wrong = || Error::invalid("cursor", "not one that a list of locks has given");
     let (slot, name) = cursor.split_once(':').ok_or_else(wrong)?;
     Ok((name.to_owned(), slot.parse().map_err(|_| wrong())?))
@@ -213,7 +213,7 @@ fn begin(store: &Redis, script: &Script, name: &str) -> Result<Cmd> {
 }
 
 /// A name that keys can hold: they part it from what follows by a control character.
-fn named(name: &str) -> Result<&str> {
+pub(crate) fn named(name: &str) -> Result<&str> {
     match name.contains(char::is_control) {
         true => Err(Error::invalid("lock", "a name has no control characters")),
         false => Ok(name),
@@ -230,11 +230,11 @@ fn slots(ask: &LockAsk) -> u32 {
     ask.slots.clamp(1, LOCK_SLOTS_MAX)
 }
 
-fn span(time: Duration) -> Micros {
+pub(crate) fn span(time: Duration) -> Micros {
     micros(time).min(DELAY_MAX)
 }
 
-fn count(number: i64) -> u32 {
+pub(crate) fn count(number: i64) -> u32 {
     u32::try_from(number).unwrap_or(0)
 }
 

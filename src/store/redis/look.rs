@@ -18,7 +18,11 @@ pub(super) async fn get(store: &Redis, id: JobId) -> Result<Option<Record>> {
     Ok(find(store, "get", id).await?.map(|(_, record)| record))
 }
 
-async fn find(store: &Redis, op: &'static str, id: JobId) -> Result<Option<(std::sync::Arc<QueueKeys>, Record)>> {
+pub(super) async fn find(
+    store: &Redis,
+    op: &'static str,
+    id: JobId,
+) -> Result<Option<(std::sync::Arc<QueueKeys>, Record)>> {
     let queues = store.queues(op).await?;
     let asks = queues.iter().map(|queue| get_in(store, op, queue, id));
     let mut found = None;
@@ -35,8 +39,8 @@ async fn find(store: &Redis, op: &'static str, id: JobId) -> Result<Option<(std:
 
 pub(super) async fn get_in(store: &Redis, op: &'static str, queue: &str, id: JobId) -> Result<Option<Record>> {
     let keys = store.keys(queue);
-    let QueueKeys { held, job, meta, errors, due, done, dead, .. } = &*keys;
-    let mut cmd = call(&script::GET, &[held, job, meta, errors, due, done, dead]);
+    let QueueKeys { held, job, meta, errors, due, done, dead, notes, .. } = &*keys;
+    let mut cmd = call(&script::GET, &[held, job, meta, errors, due, done, dead, notes]);
     cmd.arg(store.manual_now()).arg(id.as_bytes());
     let mut reply = store.reply(op, store.link.run(op, Way::Door, keys.slot, &script::GET, &cmd).await?)?;
     if reply.is_empty() {
@@ -53,6 +57,9 @@ pub(super) async fn get_in(store: &Redis, op: &'static str, queue: &str, id: Job
     };
     let mut record = assemble(id, queue, &record, Some(&meta), state);
     record.failures = reply.list()?.iter().flatten().filter_map(|text| record::read_failure(text)).collect();
+    record.progress = record::read_progress(&reply.bytes()?);
+    record.result = Some(reply.text()?).filter(|result| !result.is_empty());
+    record.log = reply.list()?.iter().flatten().filter_map(|text| record::read_line(text)).collect();
     Ok(Some(record))
 }
 
@@ -91,32 +98,57 @@ pub(super) fn assemble(id: JobId, queue: &str, record: &[u8], meta: Option<&[u8]
         At::Dead => State::Dead,
     };
     let (attempts, crashes) = (meta.attempts, meta.crashes);
-    Record { job, state, due: from_micros(due), attempts, crashes, node, fence, ended, failures: Vec::new() }
+    let (failures, log) = (Vec::new(), Vec::new());
+    let due = from_micros(due);
+    Record { job, state, due, attempts, crashes, node, fence, ended, failures, progress: None, result: None, log }
 }
 
 /// `remove` of the contract.
 pub(super) async fn remove(store: &Redis, id: JobId) -> Result<Moved> {
-    let Some((keys, record)) = find(store, "remove", id).await? else {
-        return Ok(Moved::NotFound);
-    };
-    let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, gone: [g1, g2], stale, ready, .. } = &*keys;
-    let [r0, r1, r2, r3] = ready;
-    let all = [conf, held, job, meta, errors, due, done, dead, unique, g1, g2, stale, r0, r1, r2, r3];
+    match find(store, "remove", id).await? {
+        Some((keys, record)) => remove_in(store, &keys, id, record.job.unique.as_deref(), "").await,
+        None => Ok(Moved::NotFound),
+    }
+}
+
+/// Removes a job of this queue, if it is in this state: s, r, d, b, or any.
+pub(super) async fn remove_in(
+    store: &Redis,
+    keys: &QueueKeys,
+    id: JobId,
+    key: Option<&str>,
+    state: &str,
+) -> Result<Moved> {
+    let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, gone: [g1, g2], stale, ready, .. } = keys;
+    let ([r0, r1, r2, r3], QueueKeys { notes, groups, .. }) = (ready, keys);
+    let all = [conf, held, job, meta, errors, due, done, dead, unique, g1, g2, stale, r0, r1, r2, r3, notes, groups];
     let mut cmd = call(&script::REMOVE, &all);
     cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(micros(store.options.remember));
-    cmd.arg(record.job.unique.as_deref().unwrap_or(""));
+    cmd.arg(key.unwrap_or("")).arg(state);
     let value = store.link.run("remove", Way::Door, keys.slot, &script::REMOVE, &cmd).await?;
     moved(&mut store.reply("remove", value)?)
 }
 
 /// `reschedule` of the contract.
 pub(super) async fn reschedule(store: &Redis, id: JobId, to: Due) -> Result<Moved> {
-    let Some((keys, record)) = find(store, "reschedule", id).await? else {
-        return Ok(Moved::NotFound);
-    };
-    let QueueKeys { conf, held, job, meta, due, done, dead, unique, stale, idle, ready, .. } = &*keys;
+    match find(store, "reschedule", id).await? {
+        Some((keys, record)) => reschedule_in(store, &keys, id, record.job.unique.as_deref(), "", to).await,
+        None => Ok(Moved::NotFound),
+    }
+}
+
+/// Reschedules a job of this queue, if it is in this state: s, r, d, b, or any.
+pub(super) async fn reschedule_in(
+    store: &Redis,
+    keys: &QueueKeys,
+    id: JobId,
+    key: Option<&str>,
+    state: &str,
+    to: Due,
+) -> Result<Moved> {
+    let QueueKeys { conf, held, job, meta, due, done, dead, unique, stale, idle, ready, groups, .. } = keys;
     let [r0, r1, r2, r3] = ready;
-    let all = [held, job, meta, due, done, dead, unique, stale, idle, r0, r1, r2, r3, conf];
+    let all = [held, job, meta, due, done, dead, unique, stale, idle, r0, r1, r2, r3, conf, groups];
     let mut cmd = call(&script::RESCHEDULE, &all);
     let to = match to {
         Due::Now => "+0".to_owned(),
@@ -124,18 +156,30 @@ pub(super) async fn reschedule(store: &Redis, id: JobId, to: Due) -> Result<Move
         Due::At(moment) => record::moment(moment).to_string(),
     };
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(id.as_bytes()).arg(to);
-    cmd.arg(record.job.unique.as_deref().unwrap_or(""));
+    cmd.arg(key.unwrap_or("")).arg(state);
     let value = store.link.run("reschedule", Way::Door, keys.slot, &script::RESCHEDULE, &cmd).await?;
     moved(&mut store.reply("reschedule", value)?)
 }
 
-fn moved(reply: &mut Reply) -> Result<Moved> {
+pub(super) fn moved(reply: &mut Reply) -> Result<Moved> {
     let answer = reply.bytes()?;
     Ok(match &answer[..] {
         b"none" => Moved::NotFound,
         b"running" => Moved::Running,
         b"moving" => Moved::Moving,
+        b"changed" => Moved::Changed,
         other => super::reply::id(other).map_or(Moved::Yes, Moved::Existing),
+    })
+}
+
+/// `holder` of the contract.
+pub(super) async fn holder(store: &Redis, queue: &str, key: &str) -> Result<Option<JobId>> {
+    let keys = store.keys(queue);
+    let mut cmd = redis::cmd("HGET");
+    cmd.arg(&keys.unique).arg(key);
+    Ok(match store.link.ask("holder", Way::Door, keys.slot, &cmd).await? {
+        redis::Value::BulkString(bytes) => super::reply::id(&bytes),
+        _ => None,
     })
 }
 
@@ -165,5 +209,7 @@ pub(super) async fn counts_of(store: &Redis, queue: &str) -> Result<QueueCounts>
         running: count()?,
         done: count()?,
         dead: count()?,
+        bytes: count()?,
+        limit: reply.limit()?,
     })
 }

@@ -3,25 +3,36 @@
 //! Every step of the contract is one script on the keys of one queue; `keys.rs` says what they hold.
 //! ARGV[1] of every script is empty, or the time that a test has set; nothing else passes "now".
 
+mod access;
 mod acl;
 mod claim;
+mod contract;
+mod cron;
+mod ears;
 mod hall;
 mod health;
 mod hear;
+mod history;
 mod keys;
 mod link;
 mod list;
 mod locks;
 mod look;
+mod mend;
 mod moving;
 mod names;
 mod nodes;
+mod operate;
 mod push;
+mod raw;
 mod record;
 mod reply;
+mod scan;
 mod script;
+mod seen;
 mod settle;
 mod url;
+mod verify;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -33,23 +44,30 @@ use redis::{Cmd, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::ears::Ears;
 use self::hear::Voices;
-use self::keys::{HallKeys, QueueKeys};
-use self::link::{Confirm, Link, Way};
+pub(crate) use self::keys::{HallKeys, QueueKeys, slot_of, tag_of};
+pub(crate) use self::link::Way;
+use self::link::{Confirm, Link};
+pub(crate) use self::locks::{count, named, read_cursor, span};
 use self::names::Names;
-use self::nodes::Ears;
-use self::reply::Reply;
-use self::script::Script;
+use self::raw::Strangers;
+pub(crate) use self::raw::{read_hold, read_owner, write_failure, write_record};
+pub(crate) use self::reply::{Reply, number};
+pub(crate) use self::script::{Script, scripts, sha1};
 pub(crate) use self::url::Place;
 use super::{
-    Attended, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn,
-    Moved, MovedIn, Options, Page, QueueCounts, Store, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
+    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, Limit, LockAsk, LockPage,
+    LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Options, Page, PutCron, QueueCounts, Store, Target, To,
+    Wake,
 };
 use crate::clock::{Clock, Micros, from_micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
+use crate::token::Token;
 
 /// How often Sentinels are asked who the master is, although it still answers.
 const LOOK_AFTER_MASTER: Duration = Duration::from_secs(2);
@@ -63,6 +81,7 @@ pub(crate) struct Redis {
     names: Arc<Names>,
     ears: Ears,
     voices: Voices,
+    strangers: Strangers,
     known: Mutex<Known>,
     /// How far the store's clock is ahead of ours, as the last answer said: a little less than the truth, never more.
     ahead: AtomicI64,
@@ -88,7 +107,7 @@ struct Known {
 }
 
 /// A script with its keys; arguments follow.
-fn call(script: &Script, keys: &[&String]) -> Cmd {
+pub(crate) fn call(script: &Script, keys: &[&String]) -> Cmd {
     let mut cmd = redis::cmd("EVALSHA");
     cmd.arg(&script.sha).arg(keys.len());
     for key in keys {
@@ -103,11 +122,12 @@ impl Redis {
         let stop = CancellationToken::new();
         let home = home(stop.clone())?;
         let hall = HallKeys::new(&options.prefix);
-        let (ears, voices) = (Ears::default(), Voices::new(&hall));
-        let hearing = (ears.clone(), voices.clone());
+        let (ears, voices, strangers) = (Ears::default(), Voices::new(&hall), Strangers::default());
+        let hearing = (ears.clone(), voices.clone(), strangers.clone());
         let listener = Arc::new(move |info| {
             hearing.0.hear(&info);
             hearing.1.hear(&info);
+            hearing.2.hear(&info);
         });
         let (ca, password) = (options.ca.as_deref(), options.sentinel_password.as_deref());
         let link = Arc::new(Link::new(place, ca, password, home.clone(), listener)?);
@@ -121,6 +141,7 @@ impl Redis {
             hall,
             ears,
             voices,
+            strangers,
             known: Mutex::default(),
             ahead: AtomicI64::new(0),
             home,
@@ -135,7 +156,7 @@ impl Redis {
     }
 
     /// The keys of a queue.
-    fn keys(&self, queue: &str) -> Arc<QueueKeys> {
+    pub(crate) fn keys(&self, queue: &str) -> Arc<QueueKeys> {
         let mut known = self.known();
         if let Some(keys) = known.keys.get(queue) {
             return keys.clone();
@@ -146,13 +167,13 @@ impl Redis {
     }
 
     /// The keys of a queue that is about to get something: its name is put where others find it.
-    async fn register(&self, op: &'static str, queue: &str) -> Result<Arc<QueueKeys>> {
+    pub(crate) async fn register(&self, op: &'static str, queue: &str) -> Result<Arc<QueueKeys>> {
         self.names.put(op, queue, self.manual_now()).await?;
         Ok(self.keys(queue))
     }
 
     /// The names of all queues, sorted.
-    async fn queues(&self, op: &'static str) -> Result<Vec<String>> {
+    pub(crate) async fn queues(&self, op: &'static str) -> Result<Vec<String>> {
         let mut cmd = redis::cmd("SMEMBERS");
         cmd.arg(&self.hall.queues);
         let names = self.link.ask(op, Way::Door, self.hall.slot, &cmd).await?;
@@ -163,7 +184,7 @@ impl Redis {
     }
 
     /// The keys of a queue in which a node takes part from now on.
-    fn claiming(&self, node: NodeId, queue: &str) -> Arc<QueueKeys> {
+    pub(crate) fn claiming(&self, node: NodeId, queue: &str) -> Arc<QueueKeys> {
         let works = self.known().works.get(&node).is_some_and(|queues| queues.contains(queue));
         if !works {
             self.works(node, &[queue.to_owned()]);
@@ -184,7 +205,7 @@ impl Redis {
     }
 
     /// Notes whether a node may be on the idle list of a queue, and answers whether it may have been before.
-    fn swap_idle(&self, node: NodeId, queue: &str, idle: bool) -> bool {
+    pub(crate) fn swap_idle(&self, node: NodeId, queue: &str, idle: bool) -> bool {
         let (mut known, entry) = (self.known(), (node, queue.to_owned()));
         match idle {
             true => !known.idle.insert(entry),
@@ -212,7 +233,7 @@ impl Redis {
     }
 
     /// Sends what must not be lost: a script, or commands that go together; answers once as many replicas have it as should.
-    async fn deliver(
+    pub(crate) async fn deliver(
         &self,
         op: &'static str,
         keys: &QueueKeys,
@@ -226,12 +247,12 @@ impl Redis {
     }
 
     /// What scripts take as their first argument: empty, or the time that a test has set.
-    fn manual_now(&self) -> String {
+    pub(crate) fn manual_now(&self) -> String {
         if self.options.clock.is_manual() { self.options.clock.wall().to_string() } else { String::new() }
     }
 
     /// The store's time as far as we know it without asking: never later than it is.
-    fn now(&self) -> Micros {
+    pub(crate) fn now(&self) -> Micros {
         match self.options.clock.is_manual() {
             true => self.options.clock.wall(),
             false => Clock::system().since_boot() + self.ahead.load(Ordering::Relaxed),
@@ -239,7 +260,7 @@ impl Redis {
     }
 
     /// Takes a script's answer, and notes what time it says it is.
-    fn reply(&self, op: &'static str, value: Value) -> Result<Reply> {
+    pub(crate) fn reply(&self, op: &'static str, value: Value) -> Result<Reply> {
         let reply = Reply::new(op, value)?;
         self.tell_time(reply.now);
         Ok(reply)
@@ -273,144 +294,5 @@ async fn look_after_master(link: Arc<Link>, stop: CancellationToken) {
     }
     while stop.run_until_cancelled(tokio::time::sleep(LOOK_AFTER_MASTER)).await.is_some() {
         link.look_after_master().await;
-    }
-}
-
-#[async_trait]
-impl Store for Redis {
-    fn home(&self) -> Option<tokio::runtime::Handle> {
-        Some(self.home.clone())
-    }
-
-    async fn push(&self, jobs: Vec<Push>) -> Result<Vec<Pushed>> {
-        push::push(self, jobs).await
-    }
-
-    async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed> {
-        claim::claim(self, node, claim).await
-    }
-
-    async fn settle(&self, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
-        settle::settle(self, node, ends).await
-    }
-
-    async fn get(&self, id: JobId) -> Result<Option<Record>> {
-        look::get(self, id).await
-    }
-
-    async fn list(&self, filter: Filter) -> Result<Page> {
-        list::list(self, &filter).await
-    }
-
-    async fn remove(&self, id: JobId) -> Result<Moved> {
-        look::remove(self, id).await
-    }
-
-    async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved> {
-        look::reschedule(self, id, due).await
-    }
-
-    async fn counts(&self) -> Result<Vec<QueueCounts>> {
-        look::counts(self).await
-    }
-
-    async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
-        let keys = self.register("pause", queue).await?;
-        let mut cmd = call(&script::PAUSE, &[&keys.conf, &keys.idle]);
-        cmd.arg(self.manual_now()).arg(&keys.channel).arg(u8::from(paused));
-        let value = self.link.run("pause", Way::Door, keys.slot, &script::PAUSE, &cmd).await?;
-        Ok(self.reply("pause", value)?.int()? == 1)
-    }
-
-    async fn prune(&self, queue: &str, done_max: usize) -> Result<usize> {
-        settle::prune(self, queue, done_max).await
-    }
-
-    async fn set_moving(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked> {
-        moving::set_moving(self, queue, mover, to).await
-    }
-
-    async fn move_in(&self, batch: MoveIn) -> Result<MovedIn> {
-        moving::move_in(self, &batch).await
-    }
-
-    async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
-        moving::move_out(self, queue, mover, &jobs).await
-    }
-
-    async fn beat(&self, node: &Node) -> Result<Beaten> {
-        nodes::beat(self, node).await
-    }
-
-    async fn leave(&self, node: NodeId) -> Result<()> {
-        nodes::leave(self, node).await
-    }
-
-    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
-        nodes::nodes(self).await
-    }
-
-    async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
-        nodes::subscribe(self, node).await
-    }
-
-    async fn accept(&self, node: NodeId) -> Result<()> {
-        nodes::accept(self, node).await
-    }
-
-    async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
-        locks::lock(self, ask).await
-    }
-
-    async fn extend_locks(&self, asks: &[LockAsk]) -> Result<Vec<bool>> {
-        locks::extend_locks(self, asks).await
-    }
-
-    async fn unlock(&self, ask: &LockAsk) -> Result<bool> {
-        locks::unlock(self, ask).await
-    }
-
-    async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
-        locks::locks(self, name, cursor).await
-    }
-
-    async fn break_lock(&self, name: &str) -> Result<u64> {
-        locks::break_lock(self, name).await
-    }
-
-    async fn attend(&self, guest: &Guest) -> Result<Attended> {
-        hall::attend(self, guest).await
-    }
-
-    async fn depart(&self, node: NodeId) -> Result<()> {
-        hall::depart(self, node).await
-    }
-
-    async fn hear(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Heard>> {
-        Ok(hear::hear(self, node, all))
-    }
-
-    async fn send(&self, to: To, message: &[u8]) -> Result<u64> {
-        hear::send(self, to, message).await
-    }
-
-    async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
-        hall::set_connections(self, node, held, gone).await
-    }
-
-    async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {
-        hall::connection(self, connection).await
-    }
-
-    async fn answering(&self, method: &str) -> Result<Vec<NodeId>> {
-        hall::answering(self, method).await
-    }
-
-    fn now(&self) -> SystemTime {
-        from_micros(Redis::now(self))
-    }
-
-    async fn health(&self) -> Result<Health> {
-        health::health(self).await
     }
 }

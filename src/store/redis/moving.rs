@@ -6,7 +6,7 @@ use redis::Cmd;
 
 use super::keys::QueueKeys;
 use super::record::{self, DELAY_MAX, Meta};
-use super::{Redis, call, script};
+use super::{Redis, call, script, settle};
 use crate::clock::{Micros, micros, to_micros};
 use crate::error::Result;
 use crate::job::{Fence, JobId, Record, State};
@@ -44,9 +44,10 @@ pub(super) async fn move_in(store: &Redis, batch: &MoveIn) -> Result<MovedIn> {
 }
 
 fn arrivals(store: &Redis, keys: &QueueKeys, batch: &MoveIn) -> Cmd {
-    let QueueKeys { job, due, idle, ready, meta, errors, done, dead, unique, gone, conf, stale, .. } = keys;
+    let QueueKeys { job, due, idle, ready, meta, errors, done, dead, unique, gone, conf, stale, notes, groups, .. } =
+        keys;
     let ([r0, r1, r2, r3], [g1, g2]) = (ready, gone);
-    let all = [job, due, idle, r0, r1, r2, r3, meta, errors, done, dead, unique, g1, g2, conf, stale];
+    let all = [job, due, idle, r0, r1, r2, r3, meta, errors, done, dead, unique, g1, g2, conf, stale, notes, groups];
     let mut cmd = call(&script::MOVE_IN, &all);
     let note = |note: &Option<String>| note.clone().unwrap_or_default();
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(format!("note:{}", batch.marker.begun_by));
@@ -57,7 +58,8 @@ fn arrivals(store: &Redis, keys: &QueueKeys, batch: &MoveIn) -> Cmd {
     cmd
 }
 
-/// One job: id, ready ticket, record, meta, where it is, due or until, unique key, how many failures, each of them.
+/// One job: id, ready ticket, record, meta, where it is, due or until, unique key, how many failures, its group, how many fields
+/// of notes, each failure, each field.
 fn arrival(cmd: &mut Cmd, record: &Record, keep_dead: Micros) {
     let (job, due) = (&record.job, record::moment(record.due));
     let ended = record::moment(record.ended.unwrap_or(record.due));
@@ -86,10 +88,34 @@ fn arrival(cmd: &mut Cmd, record: &Record, keep_dead: Micros) {
     };
     let key = job.unique.as_deref().filter(|_| !record.state.is_final());
     cmd.arg(key.unwrap_or("")).arg(record.failures.len());
+    let died_of = record.failures.last().map_or("", |failure| failure.error.as_str());
+    let (group, what) = match record.state {
+        State::Dead => settle::group(&job.kind, died_of),
+        _ => (String::new(), String::new()),
+    };
+    let notes = notes(record);
+    cmd.arg(group).arg(what).arg(2 * notes.len());
     for failed in &record.failures {
         let rest = record::failure(failed.attempt, failed.node, &failed.error);
         cmd.arg(format!("{:016}{rest}", record::moment(failed.at)));
     }
+    for (name, value) in notes {
+        cmd.arg(name).arg(value);
+    }
+}
+
+/// What a job has said, as fields of its notes.
+fn notes(record: &Record) -> Vec<(String, String)> {
+    let mut notes = Vec::new();
+    for (n, said) in record.log.iter().enumerate() {
+        notes.push((format!("l{}", n + 1), record::line(said.at, said.attempt, &said.line)));
+    }
+    notes.extend(record.progress.iter().map(|progress| ("p".to_owned(), record::progress(progress))));
+    notes.extend(record.result.iter().map(|result| ("r".to_owned(), result.clone())));
+    if !notes.is_empty() {
+        notes.push(("n".to_owned(), record.log.len().to_string()));
+    }
+    notes
 }
 
 /// `move_out` of the contract.
@@ -102,7 +128,8 @@ pub(super) async fn move_out(
     let keys = store.keys(queue);
     let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, stale, ready: [r0, r1, r2, r3], .. } =
         &*keys;
-    let all = [conf, held, job, meta, errors, due, done, dead, unique, stale, r0, r1, r2, r3];
+    let QueueKeys { notes, groups, .. } = &*keys;
+    let all = [conf, held, job, meta, errors, due, done, dead, unique, stale, r0, r1, r2, r3, notes, groups];
     let mut cmd = call(&script::MOVE_OUT, &all);
     cmd.arg(store.manual_now()).arg(mover.to_string());
     for (id, pushed) in jobs {

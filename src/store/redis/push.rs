@@ -9,11 +9,17 @@ use super::keys::QueueKeys;
 use super::record::{self, DELAY_MAX};
 use super::reply::{self, Reply};
 use super::script::{self, Script};
-use super::{Redis, call, nodes};
-use crate::clock::{Micros, micros};
+use super::{Redis, call, ears};
+use crate::clock::{Clock, Micros, micros};
 use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::push::{Conflict, Due, Push, Pushed};
+use crate::store::PUSHED;
+
+/// How long it counts that a queue has no limit: one that is set elsewhere is kept to from then on.
+const LIMIT_KNOWN: Micros = 1_000_000;
+/// A minute, in microseconds.
+pub(super) const MINUTE: Micros = 60_000_000;
 
 /// How often a push whose answer was lost is sent again.
 const RESENDS_MAX: u32 = 3;
@@ -50,6 +56,9 @@ async fn push_queue(
         let batch = Batch { keys: &keys, jobs, of: &first, behind: &behind, resent };
         let (mut reply, lost) = batch.send(store).await?;
         resent |= lost;
+        if let Some(limit) = reply.full()? {
+            return Err(Error::Full { queue: queue.to_owned(), limit });
+        }
         let refused = pairs(&mut reply)?;
         let replaced = pairs(&mut reply)?;
         if refused.is_empty() {
@@ -161,6 +170,7 @@ impl Batch<'_> {
         if !checked
             && all_now
             && busy
+            && self.is_unlimited()
             && let Some(reply) = self.put_together(store).await?
         {
             return Ok(reply);
@@ -189,7 +199,7 @@ impl Batch<'_> {
         let value = store.deliver("push", self.keys, Some(script), &[cmd]).await?;
         let mut reply = store.reply("push", value)?;
         if !checked && all_now {
-            self.keys.idlers.store(reply.last_int() == Some(1), Ordering::Relaxed);
+            self.learn(&mut reply);
         }
         Ok(reply)
     }
@@ -212,6 +222,11 @@ impl Batch<'_> {
             }
             cmds.push(line_up);
         }
+        let mut bytes = redis::cmd("HINCRBY");
+        bytes.arg(&self.keys.conf).arg("bytes").arg(self.bytes());
+        let mut pushed = redis::cmd("HINCRBY");
+        pushed.arg(&self.keys.history).arg(format!("{}.{PUSHED:02}", now.div_euclid(MINUTE))).arg(self.of.len());
+        cmds.extend([bytes, pushed]);
         let mut idle = redis::cmd("ZPOPMAX");
         idle.arg(&self.keys.idle);
         cmds.push(idle);
@@ -221,22 +236,43 @@ impl Batch<'_> {
         };
         if let Some(node) = answers.pop().and_then(first_of) {
             self.keys.idlers.store(true, Ordering::Relaxed);
-            nodes::wake(store, self.keys, node).await;
+            ears::wake(store, self.keys, node).await;
         }
         Ok(Some(Reply::nothing_in_the_way("push", now)))
     }
 
     /// One job goes to a node that waits on the shortest way: into its hands, if it accepts it.
     async fn hand(&self, store: &Redis, push: &Push) -> Result<Reply> {
-        let QueueKeys { conf, lease, held, job, idle, ready: [r0, r1, r2, r3], .. } = self.keys;
-        let mut cmd = call(&script::HAND, &[conf, lease, held, job, idle, r0, r1, r2, r3]);
+        let QueueKeys { conf, lease, held, job, idle, ready: [r0, r1, r2, r3], due, stale, history, .. } = self.keys;
+        let mut cmd = call(&script::HAND, &[conf, lease, held, job, idle, r0, r1, r2, r3, due, stale, history]);
         let (now, lane) = (store.now(), record::digit(push.priority) - b'0');
         cmd.arg(store.manual_now()).arg(&self.keys.channel).arg(&self.keys.jobs);
-        cmd.arg(lane).arg(push.id.as_bytes()).arg(record::write(push, now, now));
+        cmd.arg(lane).arg(push.id.as_bytes()).arg(record::write(push, now, now)).arg(self.bytes()).arg(&push.kind);
         let value = store.deliver("push", self.keys, Some(&script::HAND), &[cmd]).await?;
         let mut reply = store.reply("push", value)?;
-        self.keys.idlers.store(reply.last_int() == Some(1), Ordering::Relaxed);
+        self.learn(&mut reply);
         Ok(reply)
+    }
+
+    /// Notes what a script says of a queue beside its answer: whether a node was idle, and whether there is a limit.
+    fn learn(&self, reply: &mut Reply) {
+        if reply.is_full() {
+            return;
+        }
+        self.keys.idlers.store(reply.last_int() == Some(1), Ordering::Relaxed);
+        let unlimited = if reply.last_int() == Some(0) { Clock::system().since_boot() } else { i64::MIN };
+        self.keys.unlimited.store(unlimited, Ordering::Relaxed);
+    }
+
+    /// A script has said not long ago that the queue has no limit.
+    fn is_unlimited(&self) -> bool {
+        let said = self.keys.unlimited.load(Ordering::Relaxed);
+        Clock::system().since_boot().saturating_sub(said) < LIMIT_KNOWN
+    }
+
+    /// Bytes of all args.
+    fn bytes(&self) -> usize {
+        self.of.iter().map(|at| self.jobs[*at].args.as_deref().unwrap_or("null").len()).sum()
     }
 
     fn by_priority(&self) -> [Vec<usize>; 4] {
@@ -249,11 +285,14 @@ impl Batch<'_> {
 
     fn begin(&self, store: &Redis, checked: bool) -> (&'static Script, Cmd) {
         let QueueKeys { job, due, idle, ready: [r0, r1, r2, r3], .. } = self.keys;
-        let mut keys = vec![job, due, idle, r0, r1, r2, r3];
+        let QueueKeys { conf, held, stale, history, notes, .. } = self.keys;
+        let mut keys = vec![job, due, idle, r0, r1, r2, r3, conf];
         let script: &'static Script = if checked { &script::PUSH_CHECKED } else { &script::PUSH };
         if checked {
-            let QueueKeys { conf, meta, errors, held, unique, gone: [gone_1, gone_2], stale, .. } = self.keys;
-            keys.extend([conf, meta, errors, held, unique, gone_1, gone_2, stale]);
+            let QueueKeys { meta, errors, unique, gone: [gone_1, gone_2], .. } = self.keys;
+            keys.extend([meta, errors, held, unique, gone_1, gone_2, stale, history, notes]);
+        } else {
+            keys.extend([history, held, stale]);
         }
         let mut cmd = call(script, &keys);
         cmd.arg(store.manual_now()).arg(&self.keys.channel);
@@ -275,7 +314,7 @@ impl Batch<'_> {
         for lane in &ready {
             cmd.arg(lane.len());
         }
-        cmd.arg(scheduled.len());
+        cmd.arg(scheduled.len()).arg(self.bytes());
         for at in ready.iter().flatten() {
             cmd.arg(self.jobs[*at].id.as_bytes()).arg(record::write(&self.jobs[*at], now, now));
         }

@@ -6,7 +6,7 @@
 use std::time::{Duration, SystemTime};
 
 use crate::clock::{Micros, from_micros, micros, to_micros};
-use crate::job::{Failure, Fence, Job, JobId, Priority, UNREADABLE};
+use crate::job::{Failure, Fence, Job, JobId, JobProgress, LogLine, Priority, UNREADABLE};
 use crate::node::NodeId;
 use crate::push::{MAX_ATTEMPTS, Push, TIMEOUT};
 use crate::store::open::KEEP;
@@ -183,7 +183,8 @@ pub(super) struct Meta {
 
 impl Meta {
     pub(super) fn read(text: &[u8]) -> Option<Self> {
-        let text = std::str::from_utf8(text).ok().filter(|text| text.len() == 72 && text.is_ascii())?;
+        // A dead job's group may stand behind it.
+        let text = std::str::from_utf8(text).ok().filter(|text| text.len() >= 72 && text.is_ascii())?;
         let small = |from: usize| text[from..from + 10].parse().ok();
         Some(Meta {
             due: text[..16].parse().ok()?,
@@ -193,6 +194,11 @@ impl Meta {
             failures: small(52)?,
             turn: small(62)?,
         })
+    }
+
+    /// The group of a dead job, by the text of its meta.
+    pub(super) fn group_of(text: &[u8]) -> Option<&str> {
+        std::str::from_utf8(text.get(72..88)?).ok()
     }
 
     /// All of it, as a script would write it.
@@ -265,6 +271,32 @@ pub(super) fn read_failure(text: &[u8]) -> Option<Failure> {
     })
 }
 
+/// How far an attempt has come: the moment, the number, a tab, what it says.
+pub(super) fn progress(progress: &JobProgress) -> String {
+    format!("{:016}{}\t{}", moment(progress.at), progress.done, progress.note)
+}
+
+pub(super) fn read_progress(text: &[u8]) -> Option<JobProgress> {
+    let text = String::from_utf8_lossy(text);
+    let at = from_micros(text.get(..16)?.parse().ok()?);
+    let (done, note) = text.get(16..)?.split_once('\t')?;
+    Some(JobProgress::new(done.parse().ok()?, note, at))
+}
+
+/// A line of a log: the moment, the attempt, what it says.
+pub(super) fn line(at: SystemTime, attempt: u32, line: &str) -> String {
+    format!("{:016}{attempt:010}{line}", moment(at))
+}
+
+pub(super) fn read_line(text: &[u8]) -> Option<LogLine> {
+    let text = String::from_utf8_lossy(text);
+    Some(LogLine {
+        at: from_micros(text.get(..16)?.parse().ok()?),
+        attempt: text.get(16..26)?.parse().ok()?,
+        line: text.get(26..)?.to_owned(),
+    })
+}
+
 /// A moment as scripts take it: `+n` for microseconds from now.
 pub(super) fn delay(after: Duration) -> String {
     format!("+{}", micros(after).min(DELAY_MAX))
@@ -306,6 +338,7 @@ mod tests {
         #[test]
         fn any_bytes_read_or_are_given_back(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = read(JobId::named("x"), "q", &bytes);
+            let _ = (read_progress(&bytes), read_line(&bytes), Meta::group_of(&bytes));
             let _ = (Meta::read(&bytes), read_ticket(&bytes), read_held(&bytes), read_failure(&bytes));
         }
 

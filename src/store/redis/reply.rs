@@ -5,18 +5,19 @@ use redis::Value;
 use crate::clock::Micros;
 use crate::error::{Error, Result};
 use crate::job::JobId;
+use crate::store::Limit;
 
 /// The values of one answer, first to last.
-pub(super) struct Reply {
+pub(crate) struct Reply {
     op: &'static str,
     values: std::vec::IntoIter<Value>,
     /// The store's time when the script ran.
-    pub(super) now: Micros,
+    pub(crate) now: Micros,
 }
 
 impl Reply {
     /// Every script answers a list that begins with the store's time.
-    pub(super) fn new(op: &'static str, value: Value) -> Result<Self> {
+    pub(crate) fn new(op: &'static str, value: Value) -> Result<Self> {
         let values = value.into_sequence().map_err(|_| strange(op))?.into_iter();
         let mut reply = Reply { op, values, now: 0 };
         reply.now = reply.int()?;
@@ -24,7 +25,7 @@ impl Reply {
     }
 
     /// What a push answers that nothing was in the way of.
-    pub(super) fn nothing_in_the_way(op: &'static str, now: Micros) -> Self {
+    pub(crate) fn nothing_in_the_way(op: &'static str, now: Micros) -> Self {
         Reply { op, values: vec![Value::Array(Vec::new()), Value::Array(Vec::new())].into_iter(), now }
     }
 
@@ -32,50 +33,70 @@ impl Reply {
         self.values.next().ok_or_else(|| strange(self.op))
     }
 
+    /// Whether a queue is too full: then a push answers nothing else.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self.values.as_slice().first(), Some(Value::BulkString(word)) if word == b"full")
+    }
+
+    /// The limit of a queue that is too full, if that is what is answered.
+    pub(super) fn full(&mut self) -> Result<Option<Limit>> {
+        if !self.is_full() {
+            return Ok(None);
+        }
+        self.next()?;
+        self.limit().map(Some)
+    }
+
+    /// A limit: two numbers, or nothing.
+    pub(super) fn limit(&mut self) -> Result<Limit> {
+        let mut number = || self.maybe_int().map(|number| number.and_then(|number| u64::try_from(number).ok()));
+        Ok(Limit { jobs: number()?, bytes: number()? })
+    }
+
     /// The last value, if it is a number.
-    pub(super) fn last_int(&mut self) -> Option<i64> {
+    pub(crate) fn last_int(&mut self) -> Option<i64> {
         self.values.next_back().as_ref().and_then(int)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.values.as_slice().is_empty()
     }
 
-    pub(super) fn int(&mut self) -> Result<i64> {
+    pub(crate) fn int(&mut self) -> Result<i64> {
         let value = self.next()?;
         int(&value).ok_or_else(|| strange(self.op))
     }
 
     /// A number, or nothing.
-    pub(super) fn maybe_int(&mut self) -> Result<Option<i64>> {
+    pub(crate) fn maybe_int(&mut self) -> Result<Option<i64>> {
         Ok(int(&self.next()?))
     }
 
-    pub(super) fn bytes(&mut self) -> Result<Vec<u8>> {
+    pub(crate) fn bytes(&mut self) -> Result<Vec<u8>> {
         bytes(self.next()?).ok_or_else(|| strange(self.op))
     }
 
-    pub(super) fn text(&mut self) -> Result<String> {
+    pub(crate) fn text(&mut self) -> Result<String> {
         String::from_utf8(self.bytes()?).map_err(|_| strange(self.op))
     }
 
     /// A list of byte strings; those that are missing are `None`.
-    pub(super) fn list(&mut self) -> Result<Vec<Option<Vec<u8>>>> {
+    pub(crate) fn list(&mut self) -> Result<Vec<Option<Vec<u8>>>> {
         Ok(self.values()?.into_iter().map(bytes).collect())
     }
 
-    pub(super) fn values(&mut self) -> Result<Vec<Value>> {
+    pub(crate) fn values(&mut self) -> Result<Vec<Value>> {
         self.next()?.into_sequence().map_err(|_| strange(self.op))
     }
 
     /// A list of ids.
-    pub(super) fn ids(&mut self) -> Result<Vec<JobId>> {
+    pub(crate) fn ids(&mut self) -> Result<Vec<JobId>> {
         let op = self.op;
         self.list()?.iter().map(|bytes| bytes.as_deref().and_then(id).ok_or_else(|| strange(op))).collect()
     }
 
     /// A list of answers within this one.
-    pub(super) fn rows(&mut self) -> Result<Vec<Reply>> {
+    pub(crate) fn rows(&mut self) -> Result<Vec<Reply>> {
         let (op, now) = (self.op, self.now);
         let row = |value: Value| {
             let values = value.into_sequence().map_err(|_| strange(op))?.into_iter();
@@ -85,7 +106,7 @@ impl Reply {
     }
 }
 
-pub(super) fn id(bytes: &[u8]) -> Option<JobId> {
+pub(crate) fn id(bytes: &[u8]) -> Option<JobId> {
     bytes.try_into().ok().map(JobId::from_bytes)
 }
 
@@ -99,7 +120,7 @@ fn int(value: &Value) -> Option<i64> {
 }
 
 /// A number from its text: scores come with an exponent when they are large. What is none is 0.
-pub(super) fn number(text: &[u8]) -> i64 {
+pub(crate) fn number(text: &[u8]) -> i64 {
     let text = String::from_utf8_lossy(text);
     text.parse().unwrap_or_else(|_| text.parse::<f64>().unwrap_or(0.0) as i64)
 }

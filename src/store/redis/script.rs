@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 /// A script and the digest under which a server keeps it.
 #[derive(Debug)]
-pub(super) struct Script {
+pub(crate) struct Script {
     #[cfg(test)]
     name: &'static str,
     pub(super) code: String,
@@ -29,6 +29,15 @@ const PARTS: &[(&str, &str)] = &[
     ("take", include_str!("lua/part/take.lua")),
     ("hold", include_str!("lua/part/hold.lua")),
     ("holds", include_str!("lua/part/holds.lua")),
+    ("add", include_str!("lua/part/add.lua")),
+    ("tally", include_str!("lua/part/tally.lua")),
+    ("counted", include_str!("lua/part/counted.lua")),
+    ("notes", include_str!("lua/part/notes.lua")),
+    ("group", include_str!("lua/part/group.lua")),
+    ("keep_meta", include_str!("lua/part/keep_meta.lua")),
+    ("limit", include_str!("lua/part/limit.lua")),
+    ("past", include_str!("lua/part/past.lua")),
+    ("replace", include_str!("lua/part/replace.lua")),
     ("others", include_str!("lua/part/others.lua")),
     ("crash", include_str!("lua/part/crash.lua")),
     ("dismiss", include_str!("lua/part/dismiss.lua")),
@@ -38,22 +47,31 @@ const PARTS: &[(&str, &str)] = &[
     ("line", include_str!("lua/part/line.lua")),
     ("stand", include_str!("lua/part/stand.lua")),
     ("tell", include_str!("lua/part/tell.lua")),
+    ("tick", include_str!("lua/part/tick.lua")),
+    ("tick_job", include_str!("lua/part/tick_job.lua")),
     ("contend", include_str!("lua/part/contend.lua")),
 ];
 
+/// Scripts of the directory `lua` beside whoever names them, put together from parts of theirs and from ours.
 macro_rules! scripts {
-    ($($constant:ident $name:literal)*) => {
+    ($parts:expr; $($constant:ident $name:literal)*) => {
         $(pub(super) static $constant: LazyLock<Script> =
-            LazyLock::new(|| Script::assemble($name, include_str!(concat!("lua/", $name, ".lua"))));)*
+            LazyLock::new(|| Script::assemble($name, include_str!(concat!("lua/", $name, ".lua")), $parts));)*
 
         /// All of them.
         #[cfg(test)]
         pub(super) static ALL: &[&LazyLock<Script>] = &[$(&$constant),*];
     };
 }
+pub(crate) use scripts;
 
-scripts! {
+scripts! { &[];
     REGISTER "register"
+    NOTE "note"
+    EDIT "edit"
+    LIMIT "limit"
+    HISTORY "history"
+    GROUPS "groups"
     PUSH "push"
     PUSH_CHECKED "push_checked"
     HAND "hand"
@@ -72,6 +90,11 @@ scripts! {
     SET_MOVING "set_moving"
     MOVE_IN "move_in"
     MOVE_OUT "move_out"
+    PUT_CRON "put_cron"
+    REMOVE_CRON "remove_cron"
+    CRONS "crons"
+    DUE_CRONS "due_crons"
+    FIRE_CRONS "fire_crons"
     BEAT "beat"
     LEAVE "leave"
     NODES "nodes"
@@ -87,6 +110,14 @@ scripts! {
     GUESTS "guests"
     SET_CONNECTIONS "set_connections"
     CONNECTION "connection"
+    PUT_TOKEN "put_token"
+    REMOVE_TOKEN "remove_token"
+    TOKENS "tokens"
+    PUT_AUDIT "put_audit"
+    AUDITS "audits"
+    INSPECT "inspect"
+    MEND "mend"
+    TALLY "tally"
 }
 
 impl Script {
@@ -95,19 +126,19 @@ impl Script {
         self.code.starts_with("#!lua flags=no-writes")
     }
 
-    /// Puts each part in the place of the line that names it.
-    fn assemble(_name: &'static str, body: &str) -> Self {
+    /// Puts each part in the place of the line that names it: one of these, or one that the scripts here share.
+    pub(crate) fn assemble(_name: &'static str, body: &str, parts: &[(&str, &'static str)]) -> Self {
         let mut code = String::new();
         for line in body.lines() {
             match line.strip_prefix("-- include ") {
-                Some(names) => names.split(", ").for_each(|name| code.push_str(part(name))),
+                Some(names) => names.split(", ").for_each(|name| code.push_str(part(name, parts))),
                 None => {
                     code.push_str(line);
                     code.push('\n');
                 }
             }
         }
-        let sha = redis::Script::new(&code).get_hash().to_owned();
+        let sha = sha1(&code);
         Script {
             #[cfg(test)]
             name: _name,
@@ -117,8 +148,22 @@ impl Script {
     }
 }
 
-fn part(name: &str) -> &'static str {
-    PARTS.iter().find(|(known, _)| *known == name).map_or("error('no such part')\n", |(_, code)| code)
+#[cfg(test)]
+impl Script {
+    pub(crate) fn check_whole(&self) {
+        assert!(self.code.starts_with("#!lua"), "{} says how it is to be run", self.name);
+        assert!(!self.code.contains("no such part"), "{} finds its parts", self.name);
+        assert!(!self.code.contains("-- include"), "{} includes nothing in a part", self.name);
+    }
+}
+
+/// The digest that servers know a script by, and that scripts can make of any text.
+pub(crate) fn sha1(text: &str) -> String {
+    redis::Script::new(text).get_hash().to_owned()
+}
+
+fn part(name: &str, own: &[(&str, &'static str)]) -> &'static str {
+    own.iter().chain(PARTS).find(|(known, _)| *known == name).map_or("error('no such part')\n", |(_, code)| code)
 }
 
 #[cfg(test)]
@@ -127,17 +172,17 @@ mod tests {
 
     #[test]
     fn every_script_is_whole() {
-        for script in ALL {
-            assert!(script.code.starts_with("#!lua"), "{} says how it is to be run", script.name);
-            assert!(!script.code.contains("no such part"), "{} finds its parts", script.name);
-            assert!(!script.code.contains("-- include"), "{} includes nothing in a part", script.name);
-        }
+        ALL.iter().for_each(|script| script.check_whole());
     }
 
     #[test]
     fn scripts_look_as_far_as_the_contract_says() {
+        use crate::store::{GROUPS_MAX, HISTORY_MINUTES_MAX, LOG_LINES_MAX, TALLY};
         use crate::store::{LINE_LOOK_MAX, LOCK_SLOTS_MAX};
-        assert!(part("line").contains(&format!("local LOOK = {LINE_LOOK_MAX}\n")));
-        assert!(part("stand").contains(&format!("local SLOTS = {LOCK_SLOTS_MAX}\n")));
+        assert!(part("notes", &[]).contains(&format!("local LINES = {LOG_LINES_MAX}\n")));
+        assert!(part("group", &[]).contains(&format!("local GROUPS = {GROUPS_MAX}\n")));
+        assert!(part("past", &[]).contains(&format!("local DAY, PLACES, STEP = {HISTORY_MINUTES_MAX}, {TALLY}, 10\n")));
+        assert!(part("line", &[]).contains(&format!("local LOOK = {LINE_LOOK_MAX}\n")));
+        assert!(part("stand", &[]).contains(&format!("local SLOTS = {LOCK_SLOTS_MAX}\n")));
     }
 }

@@ -12,21 +12,15 @@ use super::record::{self, COUNT_MAX, DELAY_MAX, Meta};
 use super::{Redis, call, script};
 use crate::clock::{Micros, micros, to_micros};
 use crate::error::Result;
-use crate::job::{Fence, JobId, Outcome};
+use crate::fingerprint;
+use crate::job::{Failure, Fence, JobId, Outcome};
 use crate::node::NodeId;
-use crate::store::{End, PRUNE_MAX};
+use crate::store::{End, PRUNE_MAX, TALLY, counter_of, places_of};
 
 /// `settle` of the contract: one step per queue.
 pub(super) async fn settle(store: &Redis, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
-    let mut queues: Vec<(&str, Vec<&End>)> = Vec::new();
-    for end in &ends {
-        match queues.iter_mut().find(|(queue, _)| *queue == end.queue) {
-            Some((_, of_queue)) => of_queue.push(end),
-            None => queues.push((&end.queue, vec![end])),
-        }
-    }
     let mut lost = Vec::new();
-    for (queue, ends) in queues {
+    for (queue, ends) in End::by_queue(&ends) {
         lost.extend(settle_queue(store, node, queue, &ends).await?);
     }
     Ok(lost)
@@ -37,7 +31,10 @@ async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&End]) -
     let (mut plain, mut kept, mut others, mut twice) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut seen = HashSet::with_capacity(ends.len());
     for end in ends {
-        let simple = end.outcome == Outcome::Ack && end.unique.is_none() && Place::unpack(end.place).is_none();
+        let simple = end.outcome == Outcome::Ack
+            && end.unique.is_none()
+            && Place::unpack(end.place).is_none()
+            && (end.result.is_none() || end.keep.is_zero());
         match simple {
             // Said twice: the first counts.
             _ if !seen.insert(end.id) => twice.push(end.id),
@@ -47,6 +44,7 @@ async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&End]) -
         }
     }
     let mut cmd = begin(store, &keys, node, plain.len(), kept.len());
+    count(&mut cmd, plain.iter().chain(&kept).chain(&others).copied());
     for group in [&plain, &kept] {
         for end in group {
             cmd.arg(end.id.as_bytes());
@@ -70,12 +68,39 @@ async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&End]) -
 
 fn begin(store: &Redis, keys: &QueueKeys, node: NodeId, plain: usize, kept: usize) -> Cmd {
     let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, gone, idle, ready, .. } = keys;
+    let QueueKeys { history, notes, groups, .. } = keys;
     let ([g1, g2], [r0, r1, r2, r3]) = (gone, ready);
-    let all = [conf, held, job, meta, errors, due, done, dead, unique, g1, g2, idle, r0, r1, r2, r3];
+    let all =
+        [conf, held, job, meta, errors, due, done, dead, unique, g1, g2, idle, r0, r1, r2, r3, history, notes, groups];
     let mut cmd = call(&script::SETTLE, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.options.remember));
     cmd.arg(plain).arg(kept);
     cmd
+}
+
+/// What is counted if nothing is lost, and what each outcome has to do with it, in the order in which they are sent.
+fn count<'e>(cmd: &mut Cmd, ends: impl Iterator<Item = &'e End>) {
+    let mut times = [0u64; TALLY];
+    let (mut ending, mut codes) = (0, String::new());
+    for end in ends {
+        let counter = counter_of(&end.outcome);
+        let mut places = vec![counter];
+        places.extend(end.timing.iter().flat_map(|timing| places_of(timing.lateness, timing.duration)));
+        places.iter().for_each(|place| times[*place] += 1);
+        let ends = matches!(end.outcome, Outcome::Ack | Outcome::Bury { .. });
+        let bytes = if ends { end.bytes } else { 0 };
+        ending += bytes;
+        for at in 0..3 {
+            match places.get(at) {
+                Some(place) => codes.push_str(&format!("{place:02}")),
+                None => codes.push_str("--"),
+            }
+        }
+        codes.push_str(&format!("{bytes:08}"));
+    }
+    let counted = times.iter().enumerate().filter(|(_, times)| **times > 0);
+    let counted: String = counted.map(|(place, times)| format!("{place:02}{times:010}")).collect();
+    cmd.arg(counted).arg(ending).arg(codes);
 }
 
 fn held_value(node: NodeId, end: &End) -> String {
@@ -88,7 +113,7 @@ fn span(time: Duration) -> Micros {
 }
 
 /// One outcome of a job in trouble, or with a unique key: id, held value, outcome, time, ticket, due, counts, failure, its
-/// number, unique key.
+/// number, unique key, group or result, what the group is.
 fn other(cmd: &mut Cmd, node: NodeId, end: &End) {
     let place = Place::unpack(end.place);
     let Place { failures, turn } = place.unwrap_or(Place { failures: 0, turn: 0 });
@@ -119,6 +144,21 @@ fn other(cmd: &mut Cmd, node: NodeId, end: &End) {
         }
     }
     cmd.arg(end.unique.as_deref().unwrap_or(""));
+    match &end.outcome {
+        Outcome::Ack if !end.keep.is_zero() => cmd.arg(end.result.as_deref().unwrap_or("")).arg(""),
+        Outcome::Bury { error } => {
+            let (group, what) = group(&end.kind, error);
+            cmd.arg(group).arg(what)
+        }
+        _ => cmd.arg("").arg(""),
+    };
+}
+
+/// The group of a job that dies of this, and what it is: kind, tab, error.
+pub(super) fn group(kind: &str, error: &str) -> (String, String) {
+    // As it will be read from the history.
+    let error = fingerprint::of(Failure::cut(error));
+    (fingerprint::group(kind, &error), format!("{kind}\t{error}"))
 }
 
 /// Lets go of held entries whose record has been deleted behind our back: there is nothing left to run.
@@ -127,6 +167,7 @@ pub(super) async fn let_go(store: &Redis, node: NodeId, keys: &QueueKeys, fence:
     // Under whatever flag they were taken: without the record nobody knows, and only one can be right.
     let flags = b"0123abcd";
     let mut cmd = begin(store, keys, node, orphans.len() * flags.len(), 0);
+    cmd.arg("").arg(0).arg("");
     for id in orphans.iter().flat_map(|id| [id; 8]) {
         cmd.arg(id.as_bytes());
     }
@@ -141,8 +182,9 @@ pub(super) async fn let_go(store: &Redis, node: NodeId, keys: &QueueKeys, fence:
 /// `prune` of the contract.
 pub(super) async fn prune(store: &Redis, queue: &str, done_max: usize) -> Result<usize> {
     let keys = store.keys(queue);
-    let QueueKeys { conf, job, meta, errors, done, dead, gone: [g1, g2], .. } = &*keys;
-    let mut cmd = call(&script::PRUNE, &[conf, job, meta, errors, done, dead, g1, g2]);
+    let QueueKeys { conf, job, meta, errors, done, dead, gone: [g1, g2], history, notes, groups, .. } = &*keys;
+    let all = [conf, job, meta, errors, done, dead, g1, g2, history, notes, groups];
+    let mut cmd = call(&script::PRUNE, &all);
     cmd.arg(store.manual_now()).arg(micros(store.options.remember)).arg(done_max).arg(PRUNE_MAX);
     let value = store.link.run("prune", Way::Work, keys.slot, &script::PRUNE, &cmd).await?;
     Ok(usize::try_from(store.reply("prune", value)?.int()?).unwrap_or(0))

@@ -2,13 +2,14 @@
 
 use rusqlite::params;
 
+use super::count::Of;
 use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, job};
 use super::tx::Tx;
-use super::{failure, place};
+use super::{cron, failure, find, place};
 use crate::NodeId;
 use crate::clock::from_micros;
 use crate::job::{Fence, Held};
-use crate::store::{PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX};
+use crate::store::{PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX, TAKEN_BACK};
 use std::time::Duration;
 
 /// What one claim did.
@@ -17,15 +18,17 @@ pub(super) struct Step {
     pub(super) now: i64,
     pub(super) more: bool,
     pub(super) next_due: Option<Duration>,
+    pub(super) next_tick: Option<Duration>,
 }
 
 /// Takes up to `max` jobs of a queue for a node.
 pub(super) fn claim(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) -> rusqlite::Result<Step> {
-    let mut step = Step { jobs: Vec::new(), now: tx.now, more: false, next_due: None };
-    let closed: bool = tx
-        .statement("SELECT paused OR moving IS NOT NULL FROM duly_queue WHERE no = ?1")?
-        .query_row([queue], |row| row.get(0))?;
-    if closed {
+    let mut step = Step { jobs: Vec::new(), now: tx.now, more: false, next_due: None, next_tick: None };
+    let (paused, moving, tick): (bool, bool, Option<i64>) = tx
+        .statement("SELECT paused, moving IS NOT NULL, tick FROM duly_queue WHERE no = ?1")?
+        .query_row([queue], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    step.next_tick = cron::until(tick.filter(|_| !moving), tx.now);
+    if paused || moving {
         return Ok(step);
     }
     let promote_max = PROMOTE_MAX.min(PROMOTE_MIN.max(4 * max));
@@ -55,6 +58,12 @@ pub(super) fn take_back(tx: &Tx<'_>, dead: i64, id: NodeId, queue: i64) -> rusql
         .statement("SELECT no, attempts FROM duly_held WHERE node = ?1 AND queue = ?2 ORDER BY priority, seq LIMIT ?3")?
         .query_map(params![dead, queue, TAKE_BACK_MAX], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
+    let count = held.len();
+    tx.add(queue, Of::Running, -(count as i64));
+    tx.add(queue, Of::Ready, count as i64);
+    if count > 0 {
+        tx.happened(queue, TAKEN_BACK, count as u64);
+    }
     for (no, attempts) in &held {
         tx.statement(
             "INSERT INTO duly_ready (queue, priority, seq, no, due, attempts, crashes)
@@ -102,7 +111,9 @@ fn promote(tx: &Tx<'_>, queue: i64, max: usize) -> rusqlite::Result<usize> {
     };
     tx.statement("DELETE FROM duly_scheduled WHERE queue = ?1 AND (due, no) <= (?2, ?3)")?
         .execute(params![queue, last.due, last.no])?;
+    tx.add(queue, Of::Scheduled, -(due.len() as i64));
     for d in &due {
+        find::unscheduled(tx, queue, d.no, d.due)?;
         place::ready(tx, queue, d.no, d.priority, tx.number()?, d.due, d.attempts, d.crashes)?;
     }
     Ok(due.len())
@@ -140,6 +151,8 @@ fn take(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) -> rusqlite:
     .execute(range)?;
     tx.statement("DELETE FROM duly_ready WHERE queue = ?1 AND (priority, seq) <= (?2, ?3)")?
         .execute(params![queue, last.0, last.1])?;
+    tx.add(queue, Of::Ready, -(jobs.len() as i64));
+    tx.add(queue, Of::Running, jobs.len() as i64);
     Ok(jobs)
 }
 

@@ -1,6 +1,6 @@
 //! The history of a job in trouble: its failed attempts, bounded in number and length.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::tx::Tx;
 use crate::NodeId;
@@ -31,6 +31,13 @@ pub(super) fn put(tx: &Tx<'_>, no: i64, failed: &Failure) -> rusqlite::Result<()
         failed.error
     ])?;
     Ok(())
+}
+
+/// The error of a job's last failure.
+pub(super) fn last(conn: &Connection, no: i64) -> rusqlite::Result<Option<String>> {
+    conn.prepare_cached("SELECT error FROM duly_failure WHERE no = ?1 ORDER BY at DESC, rowid DESC LIMIT 1")?
+        .query_row([no], |row| row.get(0))
+        .optional()
 }
 
 /// A job's failures, oldest first.

@@ -28,7 +28,14 @@ pub(super) const CACHE: &str = "PRAGMA cache_size = -16384";
 
 const SCHEMA: &str = include_str!("schema.sql");
 /// Columns that files of this format may lack: their table, their name, their kind.
-const LATER_COLUMNS: [(&str, &str, &str); 1] = [("duly_queue", "moving", "TEXT")];
+const LATER_COLUMNS: [(&str, &str, &str); 6] = [
+    ("duly_queue", "moving", "TEXT"),
+    ("duly_queue", "tick", "INTEGER"),
+    ("duly_queue", "limit_jobs", "INTEGER"),
+    ("duly_queue", "limit_bytes", "INTEGER"),
+    ("duly_ended", "grp", "INTEGER"),
+    ("duly_node", "takes", "TEXT"),
+];
 
 /// The path of the file itself, with links followed, so that all processes find the same board beside it.
 pub(super) fn prepare(path: &Path) -> Result<PathBuf> {
@@ -232,11 +239,14 @@ fn add_what_came_later(tx: &Connection) -> rusqlite::Result<()> {
             tx.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {kind}"))?;
         }
     }
+    let counted = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'duly_count')";
+    let counted: bool = tx.query_row(counted, [], |row| row.get(0))?;
     // Tables and indexes that are missing; nothing is written if none is.
     let missing = ["TABLE", "INDEX", "UNIQUE INDEX"].iter().fold(SCHEMA.to_owned(), |schema, what| {
         schema.replace(&format!("CREATE {what} "), &format!("CREATE {what} IF NOT EXISTS "))
     });
-    tx.execute_batch(&missing)
+    tx.execute_batch(&missing)?;
+    if counted { Ok(()) } else { super::count::recount(tx) }
 }
 
 /// The format of the tables in a file.

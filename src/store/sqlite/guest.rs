@@ -2,6 +2,8 @@
 //!
 //! A row says nothing about whether its node is there: that stands on the board.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use super::board::Life;
@@ -86,6 +88,8 @@ pub(super) fn all(conn: &Connection) -> rusqlite::Result<Vec<NodeRecord>> {
                 joined: from_micros(row.get(3)?),
                 alive: false,
                 held: 0,
+                holds: BTreeMap::new(),
+                takes: crate::node::Takes::default(),
                 methods: methods.lines().map(str::to_owned).collect(),
             })
         })?

@@ -3,24 +3,34 @@
 //! One thread writes (`writer`), one reads (`reader`); nodes meet on a board beside the file (`board`),
 //! and speak with each other over a bus there (`hall`).
 
+mod access;
+mod backup;
 mod board;
 mod bus;
 mod bus_file;
 mod claim;
+mod contract;
+mod count;
+mod cron;
 mod ears;
+mod edit;
 mod failure;
 mod fault;
 mod file;
+mod find;
 mod guest;
 mod hall;
 mod health;
+mod limit;
 mod line;
+mod list;
 mod listen;
 mod lives;
 mod lock;
 mod message;
 mod moving;
 mod nodes;
+mod note;
 mod peers;
 mod place;
 mod post;
@@ -28,11 +38,14 @@ mod push;
 mod push_in;
 mod query;
 mod reader;
+mod repair;
 mod rows;
 mod settle;
 mod slots;
+mod sql;
 mod tx;
 mod upkeep;
+mod verify;
 mod wake;
 mod writer;
 
@@ -53,18 +66,22 @@ use self::wake::Waker;
 use self::writer::Writer;
 use super::open::{Durability, Options};
 use super::{
-    Attended, Beaten, CLAIM_MAX, Claim, Claimed, EXTEND_MAX, End, Filter, Guest, Health, Heard, LockAsk, LockPage,
-    LockTaken, Marked, MoveIn, Moved, MovedIn, PRUNE_MAX, Page, QueueCounts, Store, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, CLAIM_MAX, CRON_FIRE_MAX, Claim, Claimed, CronFire, CronPage, CronPut,
+    CronRecord, CronsFired, DeadGroup, DueCrons, EXTEND_MAX, Edit, End, Filter, Guest, Health, Heard, History,
+    HistoryAsk, LOOKED_MAX, Limit, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, PAGE,
+    PAGE_MAX, PRUNE_MAX, Page, PutCron, QueueCounts, Store, Target, To, Wake,
 };
 use crate::clock::{Clock, Micros, from_micros, micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
+use crate::token::Token;
 use hall::Hall;
 
 pub use push_in::AfterCommit;
 pub(crate) use push_in::push_in;
+pub use sql::{SQL_ROWS_MAX, Sql, SqlTable};
 
 /// A store in a SQLite file, or in memory.
 pub(crate) struct Sqlite {
@@ -140,10 +157,11 @@ impl Sqlite {
             .join(node.id, node.lease)
             .map_err(|e| Error::store("beat", format!("cannot take a slot beside the file: {e}")))?;
         let (id, queues) = (node.id, node.queues.join(" "));
+        let takes = serde_json::to_string(&node.takes).ok();
         let board = self.board.clone();
         let registered = self.writer.write("beat", move |tx| {
             nodes::forget_dead(tx, &board)?;
-            nodes::register(tx, id, slot, &queues).map(drop)
+            nodes::register(tx, id, slot, &queues, takes.as_deref()).map(drop)
         });
         if let Err(error) = registered.await {
             // Not known in the database, so not on the board either: the next beat joins anew.
@@ -161,317 +179,18 @@ impl Sqlite {
     }
 }
 
-#[async_trait]
-impl Store for Sqlite {
-    async fn push(&self, jobs: Vec<Push>) -> Result<Vec<Pushed>> {
-        self.writer.write("push", move |tx| push::push(tx, &jobs)).await
-    }
-
-    async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed> {
-        let board = self.board.clone();
-        let step = move |tx: &Tx<'_>| -> rusqlite::Result<Claimed> {
-            let no = nodes::number_of(tx, &board, node)?;
-            let queue = tx.queue(&claim.queue)?;
-            if claim.redo {
-                let jobs = claim::redo(tx, no, queue, &claim.queue)?;
-                return Ok(claimed(tx.now, jobs));
-            }
-            let taken_back = match claim.suspect {
-                Some(suspect) => nodes::take_back(tx, &board, suspect, queue)?,
-                None => 0,
-            };
-            let max = claim.max.min(CLAIM_MAX);
-            let step = claim::claim(tx, no, queue, &claim.queue, max)?;
-            // Noted while the write lock is held: a push that this claim did not see will see the note.
-            let has_room = step.jobs.len() < max;
-            let rank = board.set_idle(node, &claim.queue, has_room && !step.more);
-            if step.more {
-                tx.wake(&claim.queue);
-            }
-            Ok(Claimed {
-                more: step.more || taken_back == super::TAKE_BACK_MAX,
-                next_due: step.next_due,
-                rank,
-                taken_back,
-                left: taken_back == super::TAKE_BACK_MAX,
-                ..claimed(step.now, step.jobs)
-            })
-        };
-        self.writer.write("claim", step).await
-    }
-
-    async fn settle(&self, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
-        let board = self.board.clone();
-        self.writer
-            .write("settle", move |tx| settle::settle(tx, nodes::number_of(tx, &board, node)?, node, &ends))
-            .await
-    }
-
-    async fn get(&self, id: JobId) -> Result<Option<Record>> {
-        self.read("get", move |conn| query::get(conn, id).map_err(|e| fault::refused("get", e))).await
-    }
-
-    async fn list(&self, filter: Filter) -> Result<Page> {
-        self.read("list", move |conn| query::list(conn, &filter)).await
-    }
-
-    async fn remove(&self, id: JobId) -> Result<Moved> {
-        self.writer.write("remove", move |tx| place::remove(tx, id)).await
-    }
-
-    async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved> {
-        self.writer.write("reschedule", move |tx| place::reschedule(tx, id, due)).await
-    }
-
-    async fn counts(&self) -> Result<Vec<QueueCounts>> {
-        self.read("counts", |conn| query::counts(conn).map_err(|e| fault::refused("counts", e))).await
-    }
-
-    async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
-        let name = queue.to_owned();
-        self.writer
-            .write("pause", move |tx| {
-                let queue = tx.queue(&name)?;
-                let changed = tx
-                    .statement("UPDATE duly_queue SET paused = ?2 WHERE no = ?1 AND paused <> ?2")?
-                    .execute(params![queue, paused])?;
-                if !paused {
-                    tx.wake(&name);
-                }
-                Ok(changed > 0)
-            })
-            .await
-    }
-
-    async fn prune(&self, queue: &str, done_max: usize) -> Result<usize> {
-        let (name, remember) = (queue.to_owned(), self.remember);
-        let gone = self
-            .writer
-            .write("prune", move |tx| {
-                tx.swap_gone(remember)?;
-                match tx.known_queue(&name)? {
-                    Some(queue) => settle::prune(tx, queue, done_max, PRUNE_MAX),
-                    None => Ok(0),
-                }
-            })
-            .await?;
-        if self.path.is_some() && gone < PRUNE_MAX {
-            self.writer.upkeep("prune", upkeep::shrink).await?;
-        }
-        Ok(gone)
-    }
-
-    async fn beat(&self, node: &Node) -> Result<Beaten> {
-        let told = |e: std::io::Error| Error::store("beat", e.to_string());
-        if !self.board.beat(node.id).map_err(told)? {
-            self.join(node).await?;
-            self.board.beat(node.id).map_err(told)?;
-        }
-        let (id, board) = (node.id, self.board.clone());
-        let look = move |conn: &Connection| query::beaten(conn, &board, id).map_err(|e| fault::refused("beat", e));
-        let beaten = self.read("beat", look).await?;
-        // A look costs little here: no need to find out whether it would find anything.
-        Ok(Beaten { look: node.queues.clone(), ..beaten })
-    }
-
-    async fn leave(&self, node: NodeId) -> Result<()> {
-        self.board.leave(node).map_err(|e| Error::store("leave", e.to_string()))?;
-        let leave = move |tx: &Tx<'_>| {
-            tx.statement(
-                "DELETE FROM duly_node WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM duly_held WHERE node = duly_node.no)",
-            )?
-            .execute([node.as_bytes()])
-        };
-        self.writer.write("leave", leave).await.map(drop)
-    }
-
-    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
-        let board = self.board.clone();
-        let look = move |conn: &Connection| query::nodes(conn, &board).map_err(|e| fault::refused("nodes", e));
-        let workers = self.read("nodes", look).await?;
-        let guests = self.hall.guests("nodes").await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "guests are not listed");
-            Vec::new()
-        });
-        Ok(nodes::merge(workers, guests))
-    }
-
-    async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
-        listen::subscribe(&self.board, node).map_err(|e| Error::store("subscribe", e.to_string()))
-    }
-
-    async fn set_moving(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked> {
-        let (queue, to) = (queue.to_owned(), to.map(str::to_owned));
-        self.writer.write("set_moving", move |tx| moving::set_moving(tx, &queue, mover, to.as_deref())).await
-    }
-
-    async fn move_in(&self, batch: MoveIn) -> Result<MovedIn> {
-        self.writer.write("move_in", move |tx| moving::move_in(tx, &batch)).await
-    }
-
-    async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
-        let queue = queue.to_owned();
-        self.writer.write("move_out", move |tx| moving::move_out(tx, &queue, mover, &jobs)).await
-    }
-
-    async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
-        let told = |e: std::io::Error| Error::store("lock", format!("cannot take a slot beside the file: {e}"));
-        self.board.admit(ask.node, ask.lease).map_err(told)?;
-        let (board, ask) = (self.board.clone(), ask.clone());
-        self.writer.write("lock", move |tx| lock::lock(tx, &Lives::on(&board), &ask)).await
-    }
-
-    async fn extend_locks(&self, asks: &[LockAsk]) -> Result<Vec<bool>> {
-        if asks.len() > EXTEND_MAX {
-            return Err(Error::invalid("locks", format!("more than {EXTEND_MAX} to extend in one step")));
-        }
-        let (board, asks) = (self.board.clone(), asks.to_vec());
-        let extend = move |tx: &Tx<'_>| {
-            let lives = Lives::on(&board);
-            asks.iter().map(|ask| lock::extend(tx, &lives, ask)).collect()
-        };
-        self.writer.write("extend_locks", extend).await
-    }
-
-    async fn unlock(&self, ask: &LockAsk) -> Result<bool> {
-        let (board, name, owner) = (self.board.clone(), ask.name.clone(), ask.owner);
-        self.writer.write("unlock", move |tx| lock::unlock(tx, &Lives::on(&board), &name, owner)).await
-    }
-
-    async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
-        let (board, clock) = (self.board.clone(), self.clock.clone());
-        let (name, cursor) = (name.map(str::to_owned), cursor.map(str::to_owned));
-        let look = move |conn: &Connection| {
-            lock::list(conn, &Lives::on(&board), clock.wall(), name.as_deref(), cursor.as_deref())
-        };
-        self.read("locks", look).await
-    }
-
-    async fn break_lock(&self, name: &str) -> Result<u64> {
-        let (board, name) = (self.board.clone(), name.to_owned());
-        self.writer.write("break_lock", move |tx| lock::break_all(tx, &Lives::on(&board), &name)).await
-    }
-
-    async fn attend(&self, guest: &Guest) -> Result<Attended> {
-        if self.hall.attend(guest, self.clock.wall()).await? {
-            let board = self.board.clone();
-            let sweep = move |tx: &Tx<'_>| {
-                let lives = Lives::on(&board);
-                lock::sweep(tx, &lives).and_then(|()| line::sweep(tx, &lives))
-            };
-            self.writer.write("attend", sweep).await?;
-        }
-        if guest.waits.is_empty() {
-            return Ok(Attended::default());
-        }
-        let (board, guest) = (self.board.clone(), guest.clone());
-        let look = move |conn: &Connection| {
-            line::turns(conn, &Lives::on(&board), &guest).map_err(|e| fault::refused("attend", e))
-        };
-        let (turns, stale) = self.read("attend", look).await?;
-        if !stale.is_empty() {
-            let board = self.board.clone();
-            let pass_on = move |tx: &Tx<'_>| {
-                let lives = Lives::on(&board);
-                stale.iter().try_for_each(|name| lock::pass_on(tx, &lives, name))
-            };
-            self.writer.write("attend", pass_on).await?;
-        }
-        Ok(Attended { turns })
-    }
-
-    async fn depart(&self, node: NodeId) -> Result<()> {
-        let board = self.board.clone();
-        // Before its slot is given back: a node without one is dead, and its locks would be anybody's.
-        let depart =
-            move |tx: &Tx<'_>| lock::unbind(tx, node).and_then(|()| line::depart(tx, &Lives::on(&board), node));
-        self.writer.write("depart", depart).await?;
-        self.hall.depart(node).await
-    }
-
-    async fn hear(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Heard>> {
-        self.hall.hear(node, all)
-    }
-
-    async fn send(&self, to: To, message: &[u8]) -> Result<u64> {
-        self.hall.send(to, message).await
-    }
-
-    async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
-        self.hall.set_connections(node, held, gone).await
-    }
-
-    async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {
-        self.hall.connection(connection).await
-    }
-
-    async fn answering(&self, method: &str) -> Result<Vec<NodeId>> {
-        self.hall.answering(method).await
-    }
-
-    fn now(&self) -> SystemTime {
-        self.clock.now()
-    }
-
-    async fn health(&self) -> Result<Health> {
-        let (path, durability, clock) = (self.path.clone(), self.durability, self.clock.clone());
-        let look = move |conn: &Connection| health::health(conn, path.as_deref(), durability, &clock);
-        let looked = self.writer.upkeep("health", look);
-        looked.await
-    }
-}
-
 fn claimed(now: Micros, jobs: Vec<crate::job::Held>) -> Claimed {
-    Claimed { jobs, now: from_micros(now), more: false, next_due: None, rank: 0, taken_back: 0, left: false }
+    Claimed {
+        jobs,
+        now: from_micros(now),
+        more: false,
+        next_due: None,
+        next_tick: None,
+        rank: 0,
+        taken_back: 0,
+        left: false,
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::board::Life;
-    use super::*;
-    use crate::node::LEASE;
-
-    /// Somebody looks at the file, and takes as long as the test wants.
-    fn slow_look(store: &Arc<Sqlite>) -> (tokio::task::JoinHandle<Result<()>>, std::sync::mpsc::Sender<()>) {
-        let (store, (end, wait)) = (store.clone(), std::sync::mpsc::channel());
-        let look = move |_: &Connection| {
-            let _ = wait.recv();
-            Ok(())
-        };
-        (tokio::spawn(async move { store.read("slow", look).await }), end)
-    }
-
-    #[tokio::test]
-    async fn a_slow_look_holds_up_no_sign_of_life() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let clock = Clock::manual();
-        let options = Options { clock: clock.clone(), ..Options::default() };
-        let store = Arc::new(Sqlite::open(&dir.path().join("duly.db"), &options).expect("opens"));
-        let node = Node::fresh(Vec::new());
-        store.beat(&node).await.expect("joins");
-        let slot = store.board.slot_of(node.id).expect("has one");
-
-        let (slow, end) = slow_look(&store);
-        clock.advance(LEASE + Duration::from_micros(1));
-        tokio::task::yield_now().await;
-        assert_eq!(store.board.life(node.id, slot), Life::Silent);
-        let answer = tokio::time::timeout(Duration::from_millis(50), store.beat(&node));
-        assert!(answer.await.is_err(), "the answer waits for the look");
-        assert_eq!(store.board.life(node.id, slot), Life::Beating, "the sign does not");
-
-        end.send(()).expect("is waited for");
-        slow.await.expect("no panic").expect("ends well");
-        store.beat(&node).await.expect("and is answered again");
-    }
-
-    #[tokio::test]
-    async fn a_look_that_panics_does_not_end_all_looking() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let store = Sqlite::open(&dir.path().join("duly.db"), &Options::default()).expect("opens");
-        let panicked = store.read("look", |_| -> Result<()> { panic!("a mistake of ours") });
-        assert_eq!(panicked.await.expect_err("it is told").code(), "store");
-        assert!(store.counts().await.expect("goes on").is_empty());
-    }
-}
+mod tests;

@@ -4,10 +4,11 @@ use std::time::SystemTime;
 
 use rusqlite::{OptionalExtension, params};
 
+use super::count::Of;
 use super::place::{self, DEAD, DONE, Place};
 use super::rows::{millis, rank};
 use super::tx::Tx;
-use super::{failure, push};
+use super::{failure, note, push};
 use crate::clock::{Micros, micros, to_micros};
 use crate::job::{Fence, Job, JobId, Record, State};
 use crate::node::NodeId;
@@ -72,6 +73,11 @@ pub(super) fn move_in(tx: &Tx<'_>, batch: &MoveIn) -> rusqlite::Result<MovedIn> 
 fn put(tx: &Tx<'_>, queue: i64, batch: &MoveIn, new: &[&Record]) -> rusqlite::Result<()> {
     for record in new {
         let no = put_body(tx, queue, &record.job)?;
+        // What a dead one died of is looked for when it comes among the dead.
+        for failed in &record.failures {
+            failure::put(tx, no, failed)?;
+        }
+        note::put(tx, no, record)?;
         let due = to_micros(record.due);
         let (priority, attempts, crashes) = (rank(record.job.priority), record.attempts, record.crashes);
         match record.state {
@@ -81,13 +87,11 @@ fn put(tx: &Tx<'_>, queue: i64, batch: &MoveIn, new: &[&Record]) -> rusqlite::Re
             State::Dead => place::end(tx, queue, no, DEAD, until(record, micros(batch.keep_dead)), record)?,
         }
         if !record.state.is_final() {
+            tx.add(queue, Of::Bytes, record.job.args.len() as i64);
             tx.wake(&batch.queue);
         }
         if let Some(key) = key_of(record) {
             place::take_unique(tx, queue, key, no)?;
-        }
-        for failed in &record.failures {
-            failure::put(tx, no, failed)?;
         }
     }
     Ok(())

@@ -27,16 +27,24 @@ pub(super) fn number_of(tx: &Tx<'_>, board: &Board, id: NodeId) -> rusqlite::Res
         .optional()?;
     match known {
         Some(no) => Ok(no),
-        None => register(tx, id, board.slot_of(id).unwrap_or(board::NODES_MAX), ""),
+        None => register(tx, id, board.slot_of(id).unwrap_or(board::NODES_MAX), "", None),
     }
 }
 
-pub(super) fn register(tx: &Tx<'_>, id: NodeId, slot: usize, queues: &str) -> rusqlite::Result<i64> {
+pub(super) fn register(
+    tx: &Tx<'_>,
+    id: NodeId,
+    slot: usize,
+    queues: &str,
+    takes: Option<&str>,
+) -> rusqlite::Result<i64> {
+    let (host, pid) = (crate::node::host(), std::process::id());
     tx.statement(
-        "INSERT INTO duly_node (id, slot, host, pid, queues, joined) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-         ON CONFLICT (id) DO UPDATE SET slot = excluded.slot, queues = excluded.queues RETURNING no",
+        "INSERT INTO duly_node (id, slot, host, pid, queues, joined, takes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+         ON CONFLICT (id) DO UPDATE SET slot = excluded.slot, queues = excluded.queues, takes = excluded.takes
+         RETURNING no",
     )?
-    .query_row(params![id.as_bytes(), slot, crate::node::host(), std::process::id(), queues, tx.now], |row| row.get(0))
+    .query_row(params![id.as_bytes(), slot, host, pid, queues, tx.now, takes], |row| row.get(0))
 }
 
 /// Rows of nodes that are gone and hold nothing have nothing more to say.

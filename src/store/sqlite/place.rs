@@ -2,8 +2,9 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::count::Of;
 use super::tx::Tx;
-use super::{moving, push};
+use super::{find, moving, note, push};
 use crate::clock::{Micros, to_micros};
 use crate::job::{JobId, Record};
 use crate::push::Due;
@@ -19,8 +20,8 @@ pub(super) const INSERT_READY: &str =
     "INSERT INTO duly_ready (queue, priority, seq, no, due, attempts, crashes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
 
 /// Puts a job among the ended.
-pub(super) const INSERT_ENDED: &str = "INSERT INTO duly_ended (no, queue, state, until, ended, due, attempts, crashes)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+const INSERT_ENDED: &str = "INSERT INTO duly_ended (no, queue, state, until, ended, due, attempts, crashes, grp)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
 
 /// The one row that says where a job is.
 #[derive(Clone, Debug)]
@@ -110,7 +111,8 @@ pub(super) fn schedule(
         "INSERT INTO duly_scheduled (queue, due, no, priority, attempts, crashes) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?
     .execute(params![queue, due, no, priority, attempts, crashes])?;
-    Ok(())
+    tx.add(queue, Of::Scheduled, 1);
+    find::scheduled(tx, queue, no, due)
 }
 
 /// Puts a job among the ready, at this place.
@@ -126,6 +128,7 @@ pub(super) fn ready(
     crashes: u32,
 ) -> rusqlite::Result<()> {
     tx.statement(INSERT_READY)?.execute(params![queue, priority, seq, no, due, attempts, crashes])?;
+    tx.add(queue, Of::Ready, 1);
     Ok(())
 }
 
@@ -139,17 +142,49 @@ pub(super) fn end(
     record: &Record,
 ) -> rusqlite::Result<()> {
     let (ended, due) = (to_micros(record.ended.unwrap_or(record.due)), to_micros(record.due));
-    tx.statement(INSERT_ENDED)?.execute(params![
-        no,
-        queue,
-        state,
-        until,
-        ended,
-        due,
-        record.attempts,
-        record.crashes
-    ])?;
+    end_at(tx, queue, no, state, until, ended, due, record.attempts, record.crashes)
+}
+
+/// Puts a job among the ended. The failures of a dead one are there already: the last is what it died of.
+#[expect(clippy::too_many_arguments, reason = "one per column; a struct would only be taken apart again")]
+pub(super) fn end_at(
+    tx: &Tx<'_>,
+    queue: i64,
+    no: i64,
+    state: i64,
+    until: Micros,
+    ended: Micros,
+    due: Micros,
+    attempts: u32,
+    crashes: u32,
+) -> rusqlite::Result<()> {
+    let grp = if state == DEAD { Some(find::died(tx, queue, no, ended)?) } else { None };
+    tx.statement(INSERT_ENDED)?.execute(params![no, queue, state, until, ended, due, attempts, crashes, grp])?;
+    tx.add(queue, of_ended(state), 1);
     Ok(())
+}
+
+fn of_ended(state: i64) -> Of {
+    if state == DONE { Of::Done } else { Of::Dead }
+}
+
+/// Takes a job out of the ended.
+pub(super) fn unend(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
+    let was: Option<(i64, i64, Micros, Option<i64>)> = tx
+        .statement("DELETE FROM duly_ended WHERE no = ?1 RETURNING queue, state, ended, grp")?
+        .query_row([no], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
+        .optional()?;
+    let Some((queue, state, ended, grp)) = was else {
+        return Ok(());
+    };
+    tx.add(queue, of_ended(state), -1);
+    if state == DEAD { find::undead(tx, queue, no, ended, grp) } else { Ok(()) }
+}
+
+/// How many bytes a job's args have, and its queue.
+pub(super) fn size(tx: &Tx<'_>, no: i64) -> rusqlite::Result<(i64, i64)> {
+    tx.statement("SELECT octet_length(args), queue FROM duly_job WHERE no = ?1")?
+        .query_row([no], |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
 /// Deletes a job that is not running, wholly; its id stays remembered.
@@ -169,6 +204,7 @@ pub(super) fn delete_body(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
 /// The same without a trace. Answers the queue and the id.
 pub(super) fn erase(tx: &Tx<'_>, no: i64) -> rusqlite::Result<Option<(i64, Vec<u8>)>> {
     tx.statement("DELETE FROM duly_failure WHERE no = ?1")?.execute([no])?;
+    note::forget(tx, no)?;
     let body: Option<(i64, Vec<u8>, Option<String>)> = tx
         .statement("DELETE FROM duly_job WHERE no = ?1 RETURNING queue, id, unique_key")?
         .query_row([no], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
@@ -211,7 +247,7 @@ pub(super) fn remove(tx: &Tx<'_>, id: JobId) -> rusqlite::Result<Moved> {
 }
 
 /// Whether a job's queue is moving to another store.
-fn is_moving(tx: &Tx<'_>, no: i64) -> rusqlite::Result<bool> {
+pub(super) fn is_moving(tx: &Tx<'_>, no: i64) -> rusqlite::Result<bool> {
     let queue = tx.statement("SELECT queue FROM duly_job WHERE no = ?1")?.query_row([no], |row| row.get(0))?;
     Ok(moving::of_queue(tx, queue)?.is_some())
 }
@@ -243,6 +279,7 @@ pub(super) fn reschedule(tx: &Tx<'_>, id: JobId, due: Due) -> rusqlite::Result<M
         take_unique(tx, queue, key, no)?;
     }
     vacate(tx, no)?;
+    tx.add(queue, Of::Bytes, size(tx, no)?.0);
     match push::due(tx, due) {
         Some(due) => schedule(tx, queue, no, priority, due, attempts, crashes)?,
         None => ready(tx, queue, no, priority, tx.number()?, tx.now, attempts, crashes)?,
@@ -254,15 +291,25 @@ pub(super) fn reschedule(tx: &Tx<'_>, id: JobId, due: Due) -> rusqlite::Result<M
 /// Takes a job that is not running out of its place.
 pub(super) fn vacate(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
     match find_place(tx.conn, no)? {
-        Some(Place::Ready { seq, .. }) => tx
-            .statement(
+        Some(Place::Ready { seq, .. }) => {
+            tx.statement(
                 "DELETE FROM duly_ready WHERE (queue, priority, seq) =
                    (SELECT queue, priority, ?2 FROM duly_job WHERE no = ?1)",
             )?
-            .execute(params![no, seq])?,
-        Some(Place::Scheduled { .. }) => tx.statement("DELETE FROM duly_scheduled WHERE no = ?1")?.execute([no])?,
-        Some(Place::Ended { .. }) => tx.statement("DELETE FROM duly_ended WHERE no = ?1")?.execute([no])?,
-        Some(Place::Held { .. }) | None => 0,
-    };
+            .execute(params![no, seq])?;
+            let (bytes, queue) = size(tx, no)?;
+            tx.add(queue, Of::Ready, -1);
+            tx.add(queue, Of::Bytes, -bytes);
+        }
+        Some(Place::Scheduled { due, .. }) => {
+            tx.statement("DELETE FROM duly_scheduled WHERE no = ?1")?.execute([no])?;
+            let (bytes, queue) = size(tx, no)?;
+            tx.add(queue, Of::Scheduled, -1);
+            tx.add(queue, Of::Bytes, -bytes);
+            find::unscheduled(tx, queue, no, due)?;
+        }
+        Some(Place::Ended { .. }) => unend(tx, no)?,
+        Some(Place::Held { .. }) | None => {}
+    }
     Ok(())
 }

@@ -2,6 +2,8 @@
 
 use rusqlite::{CachedStatement, OptionalExtension, params};
 
+use super::count::Of;
+use super::limit::{self, Full};
 use super::moving;
 use super::place::{self, Place};
 use super::rows::{millis, rank};
@@ -9,9 +11,17 @@ use super::tx::Tx;
 use crate::clock::{Micros, micros, to_micros};
 use crate::job::JobId;
 use crate::push::{Conflict, Due, Push, Pushed};
+use crate::store::PUSHED;
 
-/// Puts jobs in, in their order, and answers in the same order.
-pub(super) fn push(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<Pushed>> {
+/// Puts jobs in, in their order, and answers in the same order; or none, if a queue would be too full.
+pub(super) fn push(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Result<Vec<Pushed>, Full>> {
+    match limit::among(tx, jobs)? {
+        limits if limits.is_empty() => put(tx, jobs).map(Ok),
+        limits => limit::within(tx, &limits, || put(tx, jobs)),
+    }
+}
+
+fn put(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<Pushed>> {
     let first = tx.number()?;
     let mut answers = Vec::with_capacity(jobs.len());
     let mut scheduled: Vec<(i64, &str)> = Vec::new();
@@ -134,8 +144,13 @@ impl<'t> Inserts<'t> {
         ])?;
         match due {
             Some(due) => place::schedule(tx, queue, no, priority, due, 0, 0)?,
-            None => drop(self.ready.execute(params![queue, priority, no, no, tx.now, 0, 0])?),
+            None => {
+                self.ready.execute(params![queue, priority, no, no, tx.now, 0, 0])?;
+                tx.add(queue, Of::Ready, 1);
+            }
         }
+        tx.add(queue, Of::Bytes, job.args.as_deref().unwrap_or("null").len() as i64);
+        tx.happened(queue, PUSHED, 1);
         if let Some(key) = &job.unique {
             place::take_unique(tx, queue, key, no)?;
         }

@@ -63,6 +63,7 @@ fn push_all(tx: &Transaction<'_>, clock: &Clock, jobs: &[Push]) -> Result<(Vec<P
     }
     let queues = Queues::default();
     let inner = Tx::new(tx, clock.wall(), &queues);
-    let pushed = push::push(&inner, jobs).and_then(|pushed| inner.flush().map(|()| pushed)).map_err(refused)?;
+    let pushed = push::push(&inner, jobs).map_err(refused)?.map_err(Error::from)?;
+    inner.flush().map_err(refused)?;
     Ok((pushed, inner.into_news()))
 }

@@ -24,7 +24,10 @@ CREATE TABLE duly_queue (
   no     INTEGER PRIMARY KEY,
   name   TEXT NOT NULL UNIQUE,
   paused INTEGER NOT NULL DEFAULT 0,
-  moving TEXT                             -- to another store: who moves it, who began, and where to
+  moving TEXT,                            -- to another store: who moves it, who began, and where to
+  tick   INTEGER,                         -- when to look at the first of its cron rules
+  limit_jobs  INTEGER,                    -- a push beyond is refused
+  limit_bytes INTEGER
 ) STRICT;
 
 -- The body of every job, in whatever state.
@@ -93,9 +96,74 @@ CREATE TABLE duly_ended (
   ended    INTEGER NOT NULL,
   due      INTEGER NOT NULL,
   attempts INTEGER NOT NULL,
-  crashes  INTEGER NOT NULL
+  crashes  INTEGER NOT NULL,
+  grp      INTEGER                        -- of a dead one, in duly_group
 ) STRICT;
 CREATE INDEX duly_ended_until ON duly_ended (queue, state, until);
+CREATE INDEX duly_ended_ended ON duly_ended (queue, state, ended, no);
+
+-- Words by which scheduled (state 0) and dead (state 4) jobs are found: `k` and the kind, `t` and a tag, `g` and the group.
+CREATE TABLE duly_find (
+  queue INTEGER NOT NULL,
+  state INTEGER NOT NULL,
+  word  TEXT NOT NULL,
+  at    INTEGER NOT NULL,                 -- when it is due, or when it ended
+  no    INTEGER NOT NULL,
+  PRIMARY KEY (queue, state, word, at, no)
+) STRICT, WITHOUT ROWID;
+
+-- Dead jobs of one kind that died of the same.
+CREATE TABLE duly_group (
+  no     INTEGER PRIMARY KEY,
+  queue  INTEGER NOT NULL,
+  id     TEXT NOT NULL,
+  kind   TEXT NOT NULL,
+  error  TEXT NOT NULL,                   -- without what differs from one to the next
+  count  INTEGER NOT NULL,
+  oldest INTEGER NOT NULL,
+  newest INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX duly_group_id ON duly_group (queue, id);
+
+-- How many jobs of a queue are in which state, and what has happened in the present minute: one row, written once in each
+-- transaction that changes any of it.
+CREATE TABLE duly_count (
+  queue     INTEGER PRIMARY KEY,
+  scheduled INTEGER NOT NULL,
+  ready     INTEGER NOT NULL,
+  running   INTEGER NOT NULL,
+  done      INTEGER NOT NULL,
+  dead      INTEGER NOT NULL,
+  bytes     INTEGER NOT NULL,             -- of args of unfinished jobs
+  minute    INTEGER NOT NULL,             -- since 1970
+  tally     BLOB NOT NULL
+) STRICT;
+
+-- What happened in earlier minutes, for a day.
+CREATE TABLE duly_history (
+  queue  INTEGER NOT NULL,
+  minute INTEGER NOT NULL,
+  tally  BLOB NOT NULL,
+  PRIMARY KEY (queue, minute)
+) STRICT, WITHOUT ROWID;
+
+-- How far a job's last attempt has come, and what it gave.
+CREATE TABLE duly_note (
+  no       INTEGER PRIMARY KEY,
+  progress REAL,
+  said     TEXT,
+  at       INTEGER,
+  result   TEXT
+) STRICT;
+
+-- What a job's attempts have said.
+CREATE TABLE duly_log (
+  no      INTEGER NOT NULL,
+  at      INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  line    TEXT NOT NULL
+) STRICT;
+CREATE INDEX duly_log_no ON duly_log (no);
 
 -- Failed attempts of jobs that are still here.
 CREATE TABLE duly_failure (
@@ -136,6 +204,20 @@ CREATE TABLE duly_marker (
   PRIMARY KEY (queue, begun_by)
 ) STRICT, WITHOUT ROWID;
 
+-- Cron rules. Only `rule` says when they fire, and only programs read it: to the store a tick is a moment.
+CREATE TABLE duly_cron (
+  name     TEXT PRIMARY KEY,
+  queue    INTEGER NOT NULL,
+  rule     TEXT NOT NULL,                 -- JSON with the number of its format
+  revision INTEGER NOT NULL,              -- another with every change of this row
+  paused   INTEGER NOT NULL,
+  next     INTEGER,                       -- the tick that is fired next
+  look     INTEGER,                       -- when to look at it: at that tick, or later while it is held back; never if paused
+  held     INTEGER NOT NULL,              -- that tick is due, and waits for the job of an earlier one to end
+  last     INTEGER                        -- the newest tick that was fired
+) STRICT, WITHOUT ROWID;
+CREATE INDEX duly_cron_look ON duly_cron (queue, look) WHERE look IS NOT NULL;
+
 -- Nodes that have joined. Whether one lives is told by its slot in the directory beside the file, never by this row.
 CREATE TABLE duly_node (
   no     INTEGER PRIMARY KEY,
@@ -144,7 +226,8 @@ CREATE TABLE duly_node (
   host   TEXT NOT NULL,
   pid    INTEGER NOT NULL,
   queues TEXT NOT NULL,                   -- separated by spaces
-  joined INTEGER NOT NULL
+  joined INTEGER NOT NULL,
+  takes  TEXT                             -- what it can take on, as JSON
 ) STRICT;
 
 -- Locks that are held. Those that have ended may still stand here: nothing happens at the moment at which one ends.
@@ -175,3 +258,22 @@ CREATE TABLE duly_line (
   PRIMARY KEY (name, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX duly_line_owner ON duly_line (name, owner);
+
+-- Tokens, by which somebody over HTTP is known.
+CREATE TABLE duly_token (
+  name    TEXT PRIMARY KEY,
+  role    TEXT NOT NULL,                  -- viewer, pusher, operator, admin
+  hash    BLOB NOT NULL,                  -- SHA-256 of the token, which is kept nowhere
+  created INTEGER NOT NULL,
+  expires INTEGER
+) STRICT, WITHOUT ROWID;
+
+-- Who has changed what: the newest entries.
+CREATE TABLE duly_audit (
+  no      INTEGER PRIMARY KEY AUTOINCREMENT,
+  at      INTEGER NOT NULL,
+  who     TEXT NOT NULL,
+  what    TEXT NOT NULL,
+  address TEXT,
+  status  INTEGER NOT NULL
+) STRICT;

@@ -4,29 +4,43 @@ use std::time::Duration;
 
 use rusqlite::{CachedStatement, OptionalExtension, params};
 
+use super::count::Of;
 use super::place::{DEAD, DONE};
 use super::rows::millis;
 use super::tx::Tx;
-use super::{failure, place};
+use super::{failure, note, place};
 use crate::NodeId;
 use crate::clock::{micros, to_micros};
 use crate::job::{JobId, Outcome};
-use crate::store::End;
+use crate::store::{End, counter_of, places_of};
 
 /// Records outcomes and returns those that were not held any more.
 pub(super) fn settle(tx: &Tx<'_>, node: i64, id: NodeId, ends: &[End]) -> rusqlite::Result<Vec<JobId>> {
     let mut lost = Vec::new();
     let mut acks = Acks::new(tx, node)?;
     for end in ends {
-        let held = match &end.outcome {
+        let queue = match &end.outcome {
             Outcome::Ack => acks.record(end)?,
             other => move_on(tx, node, id, end, other)?,
         };
-        if !held {
-            lost.push(end.id);
+        match queue {
+            Some(queue) => count(tx, queue, end),
+            None => lost.push(end.id),
         }
     }
     Ok(lost)
+}
+
+/// Counts an end that was recorded.
+fn count(tx: &Tx<'_>, queue: i64, end: &End) {
+    tx.add(queue, Of::Running, -1);
+    if matches!(end.outcome, Outcome::Ack | Outcome::Bury { .. }) {
+        tx.add(queue, Of::Bytes, -end.bytes.cast_signed());
+    }
+    tx.happened(queue, counter_of(&end.outcome), 1);
+    if let Some(timing) = end.timing {
+        places_of(timing.lateness, timing.duration).into_iter().for_each(|place| tx.happened(queue, place, 1));
+    }
 }
 
 /// The way of most jobs, with its statements at hand.
@@ -50,25 +64,27 @@ impl<'t> Acks<'t> {
         })
     }
 
-    /// Answers whether the job was held as it should be; if not, nothing was recorded.
-    fn record(&mut self, end: &End) -> rusqlite::Result<bool> {
+    /// Answers the queue if the job was held as it should be; if not, nothing was recorded.
+    fn record(&mut self, end: &End) -> rusqlite::Result<Option<i64>> {
         if self.free.execute(params![end.place, self.node, end.fence.0.cast_signed()])? == 0 {
-            return Ok(false);
+            return Ok(None);
         }
         let queue = self.queue(&end.queue)?;
         if !end.keep.is_zero() {
+            note::result(self.tx, end.place, end.result.as_deref())?;
             finish(self.tx, queue, end, DONE, end.attempts)?;
-            return Ok(true);
+            return Ok(Some(queue));
         }
         self.delete.execute([end.place])?;
         if end.attempts + end.crashes > 0 {
             self.tx.statement("DELETE FROM duly_failure WHERE no = ?1")?.execute([end.place])?;
         }
+        note::forget(self.tx, end.place)?;
         if let Some(key) = &end.unique {
             place::free_unique(self.tx, queue, key, end.place)?;
         }
         self.tx.remember(queue, end.id.as_bytes())?;
-        Ok(true)
+        Ok(Some(queue))
     }
 
     fn queue(&mut self, name: &str) -> rusqlite::Result<i64> {
@@ -99,10 +115,10 @@ fn free(tx: &Tx<'_>, node: i64, end: &End) -> rusqlite::Result<Option<Freed>> {
         .optional()
 }
 
-/// Any outcome but an ack. Answers whether the job was held as it should be; if not, nothing was recorded.
-fn move_on(tx: &Tx<'_>, node: i64, id: NodeId, end: &End, outcome: &Outcome) -> rusqlite::Result<bool> {
+/// Any outcome but an ack. Answers the queue if the job was held as it should be; if not, nothing was recorded.
+fn move_on(tx: &Tx<'_>, node: i64, id: NodeId, end: &End, outcome: &Outcome) -> rusqlite::Result<Option<i64>> {
     let Some(Freed { queue, priority, seq }) = free(tx, node, end)? else {
-        return Ok(false);
+        return Ok(None);
     };
     let (no, attempts, crashes) = (end.place, end.attempts, end.crashes);
     let attempt = attempts.saturating_add(1);
@@ -129,7 +145,7 @@ fn move_on(tx: &Tx<'_>, node: i64, id: NodeId, end: &End, outcome: &Outcome) -> 
             tx.wake(&end.queue);
         }
     }
-    Ok(true)
+    Ok(Some(queue))
 }
 
 /// A job that has ended and is kept for a while.
@@ -139,17 +155,7 @@ fn finish(tx: &Tx<'_>, queue: i64, end: &End, state: i64, attempts: u32) -> rusq
     }
     let until = tx.now.saturating_add(millis(end.keep).saturating_mul(1_000));
     let due = to_micros(end.due);
-    tx.statement(place::INSERT_ENDED)?.execute(params![
-        end.place,
-        queue,
-        state,
-        until,
-        tx.now,
-        due,
-        attempts,
-        end.crashes
-    ])?;
-    Ok(())
+    place::end_at(tx, queue, end.place, state, until, tx.now, due, attempts, end.crashes)
 }
 
 /// Deletes ended jobs of a queue: those past their time, then done ones beyond the newest `done_max`.
@@ -172,7 +178,7 @@ pub(super) fn prune(tx: &Tx<'_>, queue: i64, done_max: usize, max: usize) -> rus
         gone.extend(beyond);
     }
     for no in &gone {
-        tx.statement("DELETE FROM duly_ended WHERE no = ?1")?.execute([no])?;
+        place::unend(tx, *no)?;
         place::delete_body(tx, *no)?;
     }
     Ok(gone.len())

@@ -5,9 +5,11 @@ use std::collections::HashMap;
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
+use super::count::{Deltas, Of};
 use super::wake::{Called, News};
 use crate::clock::Micros;
 use crate::job::JobId;
+use crate::store::Limit;
 
 /// Numbers of queues, which never change once they are given.
 #[derive(Default)]
@@ -33,11 +35,27 @@ pub(super) struct Tx<'c> {
     /// The half of the remembered ids that is written to, once it has been read.
     half: Cell<Option<i64>>,
     news: RefCell<News>,
+    /// What this transaction changes about how many jobs are where.
+    deltas: RefCell<Deltas>,
+    /// Limits of queues, once they have been read.
+    limits: RefCell<Vec<(i64, Limit)>>,
+    /// Whether any job has notes, once that has been looked for.
+    noted: Cell<Option<bool>>,
 }
 
 impl<'c> Tx<'c> {
     pub(super) fn new(conn: &'c Connection, now: Micros, queues: &'c Queues) -> Self {
-        Tx { conn, now, queues, number: Cell::new(None), half: Cell::new(None), news: RefCell::default() }
+        Tx {
+            conn,
+            now,
+            queues,
+            number: Cell::new(None),
+            half: Cell::new(None),
+            news: RefCell::default(),
+            deltas: RefCell::default(),
+            limits: RefCell::default(),
+            noted: Cell::new(None),
+        }
     }
 
     pub(super) fn statement(&self, sql: &str) -> rusqlite::Result<CachedStatement<'c>> {
@@ -155,8 +173,63 @@ impl<'c> Tx<'c> {
         self.news.borrow_mut().turns.push(called);
     }
 
+    /// So many more jobs, or bytes, are there in this queue.
+    pub(super) fn add(&self, queue: i64, of: Of, more: i64) {
+        self.deltas.borrow_mut().add(queue, of, more);
+    }
+
+    /// So many more things have happened in this queue, counted at this place of a tally.
+    pub(super) fn happened(&self, queue: i64, place: usize, times: u64) {
+        self.deltas.borrow_mut().happened(queue, place, times);
+    }
+
+    /// What has changed so far in this transaction, to come back to with [`Tx::restore`].
+    pub(super) fn deltas(&self) -> Deltas {
+        self.deltas.borrow().clone()
+    }
+
+    /// Takes back what was counted since; and what was written since must be rolled back too.
+    pub(super) fn restore(&self, deltas: Deltas) {
+        *self.deltas.borrow_mut() = deltas;
+        self.queues.forget();
+        self.limits.borrow_mut().clear();
+    }
+
+    /// How much may be in a queue.
+    pub(super) fn limit(&self, queue: i64) -> rusqlite::Result<Limit> {
+        if let Some((_, limit)) = self.limits.borrow().iter().find(|(no, _)| *no == queue) {
+            return Ok(*limit);
+        }
+        let limit = super::limit::of_queue(self.conn, queue)?;
+        self.limits.borrow_mut().push((queue, limit));
+        Ok(limit)
+    }
+
+    /// After this a limit is read anew.
+    pub(super) fn forget_limits(&self) {
+        self.limits.borrow_mut().clear();
+    }
+
+    /// Whether any job has notes: mostly none has, and then nobody needs to look for them.
+    pub(super) fn any_notes(&self) -> rusqlite::Result<bool> {
+        if let Some(noted) = self.noted.get() {
+            return Ok(noted);
+        }
+        let noted = self
+            .statement("SELECT EXISTS (SELECT 1 FROM duly_note) OR EXISTS (SELECT 1 FROM duly_log)")?
+            .query_row([], |row| row.get(0))?;
+        self.noted.set(Some(noted));
+        Ok(noted)
+    }
+
+    /// Some job has notes now.
+    pub(super) fn has_noted(&self) {
+        self.noted.set(Some(true));
+    }
+
     /// Writes back what was counted in memory. Called once, last.
     pub(super) fn flush(&self) -> rusqlite::Result<()> {
+        self.deltas.borrow_mut().write(self)?;
         match self.number.get() {
             Some(next) => self.set_mark("number", next),
             None => Ok(()),

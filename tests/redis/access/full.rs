@@ -69,7 +69,7 @@ fn fill(server: &Server) {
 /// Beat, claim, every outcome, prune, leave.
 async fn one_by_hand(duly: &Duly) {
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
-    let claim = Claim { queue: "default".into(), max: 4, redo: false, suspect: None };
+    let claim = Claim { queue: "default".into(), max: 4, redo: false, suspect: None, kinds: None };
     store.beat(&node).await.expect("beats");
     let jobs = store.claim(node.id, claim).await.expect("claims").jobs;
     let outcomes =

@@ -190,7 +190,7 @@ async fn looks_and_moves(duly: &Duly) {
 
 /// A node that goes with a job in its hands, another that takes it over and has forgotten what it holds.
 async fn takes_back(store: &dyn Store) {
-    let claim = |suspect, redo| Claim { queue: "default".into(), max: 1, redo, suspect };
+    let claim = |suspect, redo| Claim { queue: "default".into(), max: 1, redo, suspect, kinds: None };
     let node = async || {
         let node = Node::fresh(vec!["default".into()]);
         store.beat(&node).await.expect("beats");

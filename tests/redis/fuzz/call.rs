@@ -6,7 +6,7 @@ use super::make::{self, LEASE, World};
 use super::script::{Script, key};
 use super::state::{Hash, State};
 use super::words::{self, Bytes};
-use super::{moves, pushes, settles};
+use super::{crons, mends, moves, pushes, settles};
 
 pub const CHANNEL: &str = "{q}:wake:";
 
@@ -87,6 +87,11 @@ impl Client<'_> {
             "pause" => args.add_all([CHANNEL, &self.rng.u8(..2).to_string()]),
             "prune" => self.prune(&mut args),
             "get" => args.add_all([self.job()]),
+            "note" => settles::note(&mut self, &node, &mut args),
+            "edit" => self.edit(&mut args),
+            "limit" => self.limit(&mut args),
+            "history" => args.add_all([self.rng.u32(..1440).to_string(), self.rng.u32(1..=60).to_string()]),
+            "groups" => {}
             "remove" => self.remove(&mut args),
             "reschedule" => self.reschedule(&mut args),
             "set_moving" => {
@@ -101,6 +106,10 @@ impl Client<'_> {
             "page" => keys[2] = self.page(&mut args),
             "register" => args.add_all(["q"]),
             "counts" | "nodes" => {}
+            "tally" => args.add_all([self.rng.u8(..2).to_string()]),
+            "inspect" => mends::inspect(&mut self, &mut args),
+            "mend" => mends::mend(&mut self, &mut args),
+            other if crons::call(&mut self, other, &mut args) => {}
             other if self.in_the_hall(other, &node, &mut args) => {}
             other => panic!("a script that the fuzz does not know how to call: {other}"),
         }
@@ -173,12 +182,32 @@ impl Client<'_> {
 
     fn remove(&mut self, args: &mut Args) {
         let id = self.job();
-        args.add(&id).number(3 * LEASE).add(self.key_of(&id));
+        args.add(&id).number(3 * LEASE).add(self.key_of(&id)).add(self.expected());
+    }
+
+    /// The state that a change to many wants, or any.
+    fn expected(&mut self) -> &'static str {
+        ["", "", "s", "r", "d", "b"][self.rng.usize(..6)]
+    }
+
+    /// Another record, with another priority and other args; now and then as it was not seen.
+    fn edit(&mut self, args: &mut Args) {
+        let id = self.job();
+        let seen = self.state.job.get(&id).cloned().unwrap_or_default();
+        let key = words::key_of(&seen);
+        let seen = if self.rng.u8(..8) == 0 { Bytes::new() } else { seen };
+        args.add(&id).add(seen).add(words::record(self.rng.u8(..4), &key, "{\"other\":1}"));
+    }
+
+    fn limit(&mut self, args: &mut Args) {
+        for _ in 0..2 {
+            args.add(if self.rng.bool() { String::new() } else { self.rng.u32(..40).to_string() });
+        }
     }
 
     fn reschedule(&mut self, args: &mut Args) {
         let id = self.job();
-        args.add(CHANNEL).add(&id).add(self.due()).add(self.key_of(&id));
+        args.add(CHANNEL).add(&id).add(self.due()).add(self.key_of(&id)).add(self.expected());
     }
 
     /// A page of one state, from its beginning or from behind something that was there; answers the key it looks at.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::call::Call;
+use super::crons;
 use super::hall_check;
 use super::make::HISTORY;
 use super::moves;
@@ -27,6 +28,10 @@ pub const INVARIANTS: &[(&str, Invariant)] = &[
     ("only jobs in trouble have a history", histories_fit),
     ("a unique key names an unfinished job, and it alone", keys_fit),
     ("what is gone is not there", gone_is_gone),
+    ("claims are told of the first tick", crons::ticks_are_told),
+    ("what is to be looked at is a rule", crons::ticks_are_of_rules),
+    ("groups are counted", groups_are_counted),
+    ("what was said was said by a job", notes_fit),
     ("a place in a line is somebody's", hall_check::places_are_in_line),
     ("a lock with a line is marked", hall_check::lines_are_marked),
     ("no lock has a fence from the future", hall_check::fences_of_locks_are_past),
@@ -104,6 +109,27 @@ fn tickets_fit(state: &State) -> Verdict {
     none(state.due.keys().filter(|ticket| !fits(ticket)), |ticket| format!("{} in the schedule", shown(ticket)))
 }
 
+/// Of each group as many dead jobs as it counts.
+fn groups_are_counted(state: &State) -> Verdict {
+    let mut left: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
+    for (group, text) in &state.groups {
+        let count = String::from_utf8_lossy(text.get(..10).unwrap_or_default()).parse().unwrap_or(-1_000_000);
+        left.insert(group.clone(), count);
+    }
+    let metas = state.dead.keys().filter_map(|id| state.meta.get(id));
+    for group in metas.filter_map(|meta| meta.get(72..)).filter(|group| !group.is_empty()) {
+        *left.entry(group.to_vec()).or_default() -= 1;
+    }
+    none(left.into_iter().filter(|(_, left)| *left != 0), |(group, left)| {
+        format!("{left} too many of {}", shown(&group))
+    })
+}
+
+fn notes_fit(state: &State) -> Verdict {
+    let of_no_job = state.notes.keys().filter(|field| !state.job.contains_key(words::id_of(field)));
+    none(of_no_job, |field| format!("notes of no job: {}", shown(field)))
+}
+
 fn histories_fit(state: &State) -> Verdict {
     let whole = |id: &Vec<u8>| state.job.contains_key(id) && state.meta_of(id).is_some();
     none(state.meta.keys().filter(|id| !whole(id)), |id| format!("a meta of no job, or none: {}", shown(id)))?;
@@ -139,6 +165,7 @@ pub fn step(call: &Call, before: &State, after: &State) -> Verdict {
     moves_are_respected(call, before, after)?;
     keys_are_freed_by_their_own(before, after)?;
     hall_check::step(call, before, after)?;
+    crons::step(call, before, after)?;
     holds_are_respected(call, before, after)
 }
 

@@ -39,6 +39,9 @@ pub fn sound(rng: &mut Rng, state: &mut State, world: &World) {
             state.connections.insert(pick(rng, CONNECTIONS).into(), name);
         }
     }
+    for name in METHODS.iter().take(rng.usize(..=METHODS.len())) {
+        state.tokens.insert((*name).into(), format!("{NOW:016}{:016}00ff viewer", make::moment(rng, NOW)).into());
+    }
     let fence = NOW - rng.i64(0..4 * SECOND) + if rng.u8(..8) == 0 { 8 * SECOND } else { 0 };
     state.locks.insert(Bytes::new(), format!("{fence:016}").into());
     for name in LOCKS.iter().take(rng.usize(..=LOCKS.len())) {
@@ -124,6 +127,11 @@ impl Client<'_> {
                 args.add(node).number(LEASE).number(self.rng.usize(..=names.len())).add_all(names);
             }
             "connection" => args.add(pick(self.rng, CONNECTIONS)).end(),
+            "put_token" => args.add(pick(self.rng, METHODS)).add("").number(2).add("00ff viewer").end(),
+            "remove_token" => args.add(pick(self.rng, METHODS)).end(),
+            "tokens" => args.end(),
+            "put_audit" => args.number(3).add("{}").end(),
+            "audits" => args.add(if self.rng.bool() { "" } else { "2" }).number(2).end(),
             _ => return false,
         }
         true

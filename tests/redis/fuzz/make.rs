@@ -2,6 +2,7 @@
 
 use fastrand::Rng;
 
+use super::crons;
 use super::halls;
 use super::state::State;
 use super::words::{self, Bytes, Meta};
@@ -82,8 +83,29 @@ pub fn sound(rng: &mut Rng, world: &World) -> State {
             set(&mut state, node, holds as i64);
         }
     }
+    group(&mut state);
+    for id in state.job.keys().filter(|_| rng.u8(..4) == 0).cloned().collect::<Vec<_>>() {
+        state.notes.insert([&id[..], b"n"].concat(), "1".into());
+        state.notes.insert([&id[..], b"l1"].concat(), "said".into());
+    }
     halls::sound(rng, &mut state, world);
+    crons::sound(rng, &mut state);
     state
+}
+
+/// All dead jobs have died of the same.
+fn group(state: &mut State) {
+    const GROUP: &str = "00000000000000aa";
+    let mut count = 0;
+    for id in state.dead.keys() {
+        if let Some(meta) = state.meta.get_mut(id) {
+            meta.extend(GROUP.as_bytes());
+            count += 1;
+        }
+    }
+    if count > 0 {
+        state.groups.insert(GROUP.into(), format!("{count:010}{NOW:016}{NOW:016}kind\toh").into());
+    }
 }
 
 /// A queue that is moving to another store.
@@ -178,10 +200,11 @@ fn insert(rng: &mut Rng, list: &mut Vec<Bytes>, ticket: Bytes) {
 pub fn flaw(rng: &mut Rng, state: &mut State, world: &World) {
     let node = Bytes::from(world.nodes[rng.usize(..world.nodes.len())].as_str());
     let id = rng.choice(state.job.keys()).cloned().unwrap_or_else(|| id(rng));
-    match rng.u8(..7) {
+    match rng.u8(..8) {
         0 | 1 => lose(rng, state, &id, &node),
         2 | 3 => confuse(rng, state, id, node),
         4 | 5 => halls::flaw(rng, state, world),
+        6 => crons::flaw(rng, state),
         _ => damage(rng, state, id, node),
     }
 }

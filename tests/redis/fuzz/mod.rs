@@ -12,13 +12,16 @@
 mod call;
 mod check;
 mod controls;
+mod crons;
 mod hall_check;
 mod halls;
 mod make;
+mod mends;
 mod moves;
 mod pushes;
 mod script;
 mod settles;
+mod sidekiq;
 mod state;
 mod words;
 

@@ -69,7 +69,7 @@ fn batch(jobs: &[NewJob], args: &mut Args) {
     for priority in 0..4 {
         args.number(ready.iter().filter(|job| job.priority == priority).count());
     }
-    args.number(scheduled.len());
+    args.number(scheduled.len()).number(2 * jobs.len());
     for job in ready.iter().chain(&scheduled) {
         args.add(&job.id).add(words::record(job.priority, &job.key, "{}"));
     }

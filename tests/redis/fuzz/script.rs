@@ -22,6 +22,9 @@ const NAMES: &[&str] = &[
     "idle",
     "ready",
     "gone",
+    "history",
+    "notes",
+    "groups",
     "queues",
     "locks",
     "line",
@@ -29,6 +32,10 @@ const NAMES: &[&str] = &[
     "presence",
     "guests",
     "connections",
+    "cron",
+    "ticks",
+    "tokens",
+    "audit",
 ];
 
 /// The ready lists, most urgent first, and the two halves of what is remembered.
@@ -40,12 +47,13 @@ const GONE: &[&str] = &["gone:1", "gone:2"];
 const GUARD: &str = "
 local server, declared, one_key = redis, {}, {}
 for _, key in ipairs(KEYS) do declared[key] = true end
-for command in string.gmatch('HSET HSETNX HGET HMGET HGETALL HDEL HEXISTS HLEN HSCAN RPUSH LPUSH LLEN LRANGE LPOS LREM LTRIM '
-  .. 'ZADD ZREM ZRANGE ZREVRANGE ZCARD ZCOUNT ZSCORE ZMSCORE ZLEXCOUNT ZRANK ZREVRANK ZPOPMAX SADD SREM SCARD SISMEMBER SMISMEMBER', '%u+') do
+for command in string.gmatch('HSET HSETNX HINCRBY HGET HMGET HGETALL HDEL HEXISTS HLEN HSCAN HKEYS HVALS RPUSH LPUSH LLEN LRANGE LPOS LREM LTRIM '
+  .. 'ZADD ZREM ZRANGE ZREVRANGE ZCARD ZCOUNT ZSCORE ZMSCORE ZLEXCOUNT ZRANK ZREVRANK ZPOPMAX SADD SREM SCARD SISMEMBER SMISMEMBER '
+  .. 'TYPE LINDEX RPOP INCRBY EXPIRE ZREMRANGEBYSCORE ZREMRANGEBYRANK', '%u+') do
   one_key[command] = true
 end
-local redis = {}
-function redis.call(command, ...)
+local redis = { sha1hex = server.sha1hex }
+local function check(command, ...)
   local args, first, last = { ... }, 1, 1
   if command == 'TIME' or command == 'SPUBLISH' then
     last = 0
@@ -59,7 +67,14 @@ function redis.call(command, ...)
   for at = first, last do
     if not declared[args[at]] then error('undeclared key ' .. tostring(args[at]) .. ' in ' .. command) end
   end
-  return server.call(command, ...)
+end
+function redis.call(...)
+  check(...)
+  return server.call(...)
+end
+function redis.pcall(...)
+  check(...)
+  return server.pcall(...)
 end
 ";
 
@@ -72,37 +87,61 @@ pub struct Script {
     pub keys: Vec<String>,
 }
 
+/// Where the scripts of a store are, and how it calls the keys that their headers name: none if it has no such key.
+pub struct Home {
+    pub directory: &'static str,
+    pub keys: fn(&str) -> Vec<String>,
+}
+
+/// The Redis store.
+const OURS: Home = Home { directory: "src/store/redis/lua", keys: keys_of };
+
 /// All scripts by name: whatever lies in the directory, so that none is forgotten.
 pub fn all() -> BTreeMap<String, Script> {
-    let files = fs::read_dir(directory()).expect("the scripts are there").map(|entry| entry.expect("readable").path());
-    let names = files.filter(|path| path.extension().is_some_and(|end| end == "lua"));
-    let names = names.map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned());
-    let all: BTreeMap<_, _> = names.map(|name| (name.clone(), Script::assemble(&name))).collect();
-    assert!(all.len() > 10, "only {} scripts", all.len());
-    all
+    OURS.scripts()
 }
 
-fn directory() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/store/redis/lua")
+fn path(file: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file)
 }
 
-fn text(file: &str) -> String {
-    fs::read_to_string(directory().join(file)).unwrap_or_else(|why| panic!("{file}: {why}"))
+impl Home {
+    pub fn scripts(&self) -> BTreeMap<String, Script> {
+        let files = fs::read_dir(path(self.directory)).expect("the scripts are there");
+        let files = files.map(|entry| entry.expect("readable").path());
+        let names = files.filter(|path| path.extension().is_some_and(|end| end == "lua"));
+        let names = names.map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned());
+        let all: BTreeMap<_, _> = names.map(|name| (name.clone(), Script::assemble(self, &name))).collect();
+        assert!(all.len() > 10, "only {} scripts", all.len());
+        all
+    }
+
+    /// A file of its own, or else one that it shares with the Redis store.
+    fn text(&self, file: &str) -> String {
+        let own = path(&format!("{}/{file}", self.directory));
+        let shared = path(&format!("{}/{file}", OURS.directory));
+        fs::read_to_string(own)
+            .or_else(|_| fs::read_to_string(shared))
+            .unwrap_or_else(|why| panic!("{}/{file}: {why}", self.directory))
+    }
 }
 
 impl Script {
-    fn assemble(name: &str) -> Script {
-        let body = text(&format!("{name}.lua"));
+    fn assemble(home: &Home, name: &str) -> Script {
+        let body = home.text(&format!("{name}.lua"));
         let mut lines = body.lines();
         let mut code = format!("{}\n{GUARD}", lines.next().expect("the line with its flags"));
         for line in lines {
             match line.strip_prefix("-- include ") {
-                Some(parts) => parts.split(", ").for_each(|part| code.push_str(&text(&format!("part/{part}.lua")))),
+                Some(parts) => {
+                    parts.split(", ").for_each(|part| code.push_str(&home.text(&format!("part/{part}.lua"))))
+                }
                 None => code.push_str(&format!("{line}\n")),
             }
         }
-        let header = body.lines().find_map(|line| line.strip_prefix("-- KEYS ")).expect("a header");
-        Script { name: name.into(), code, keys: keys(header) }
+        let from = body.find("-- KEYS ").expect("a header");
+        let header = &body[from + "-- KEYS ".len()..body.find("-- ARGV ").expect("a header")];
+        Script { name: name.into(), code, keys: keys(&header.replace("\n--", " "), home.keys) }
     }
 
     /// The same with a mistake in it.
@@ -113,20 +152,26 @@ impl Script {
 }
 
 /// `1 conf 2 lease 9-12 ready, most urgent first`, one name per key.
-fn keys(header: &str) -> Vec<String> {
-    let words: Vec<&str> = header.split(' ').map(|word| word.trim_end_matches(',')).collect();
+fn keys(header: &str, called: fn(&str) -> Vec<String>) -> Vec<String> {
+    let words: Vec<&str> = header.split_whitespace().map(|word| word.trim_end_matches(',')).collect();
     let mut keys = Vec::new();
     for pair in words.windows(2).filter(|pair| pair[0].starts_with(|c: char| c.is_ascii_digit())) {
         let first: usize = pair[0].split(['-', ',']).next().unwrap_or_default().parse().expect("a number");
         assert_eq!(first, keys.len() + 1, "keys are numbered from 1: {header}");
-        match pair[1] {
-            "ready" => keys.extend(READY.iter().map(|name| key(name))),
-            "gone" => keys.extend(GONE.iter().map(|name| key(name))),
-            name if NAMES.contains(&name) => keys.push(key(name)),
-            _ => keys.push(String::new()),
-        }
+        let named = called(pair[1]);
+        keys.extend(if named.is_empty() { vec![String::new()] } else { named });
     }
     keys
+}
+
+/// The keys of ours that a header names so.
+fn keys_of(name: &str) -> Vec<String> {
+    match name {
+        "ready" => READY.iter().map(|name| key(name)).collect(),
+        "gone" => GONE.iter().map(|name| key(name)).collect(),
+        name if NAMES.contains(&name) => vec![key(name)],
+        _ => Vec::new(),
+    }
 }
 
 /// A key as it is called on the server.
@@ -136,7 +181,7 @@ pub fn key(name: &str) -> String {
 
 #[test]
 fn headers_say_which_keys() {
-    let keys = keys("1 conf 2,3 gone 4-7 ready, most urgent first 8 the set (due)");
+    let keys = keys("1 conf 2,3 gone 4-7 ready, most urgent first 8 the set (due)", keys_of);
     assert_eq!(keys[..4], [key("conf"), key("gone:1"), key("gone:2"), key("ready:critical")]);
     assert_eq!((keys.len(), keys[7].as_str()), (8, ""));
 }

@@ -35,6 +35,8 @@ pub fn settle(client: &mut Client<'_>, node: &str, args: &mut Args) {
         plain.extend(b"0123abcd".iter().map(|flag| (hold.id.clone(), words::held_value(node, hold.fence, *flag))));
     }
     args.add(CHANNEL).add(node).number(3 * LEASE).number(plain.len()).number(kept.len());
+    let all = plain.len() + kept.len() + others.len();
+    args.add(format!("01{all:010}06{all:010}40{all:010}")).number(2 * all).add("01064000000002".repeat(all));
     for group in [&plain, &kept] {
         args.add_all(group.iter().map(|(id, _)| id));
         args.add_all(group.iter().map(|(_, value)| value));
@@ -75,7 +77,7 @@ fn holds(client: &mut Client<'_>, node: &str) -> (Vec<Hold>, Vec<Hold>) {
     (holds, orphans)
 }
 
-/// id, held value, outcome, time, ticket, due, counts, failure, its number, unique key.
+/// id, held value, outcome, time, ticket, due, counts, failure, its number, unique key, group or result, what the group is.
 fn other(client: &mut Client<'_>, node: &str, hold: &Hold, args: &mut Args) {
     let same = hold.meta.unwrap_or_default();
     let one_more = |count: u32| (count + 1).min(words::COUNT_MAX);
@@ -97,4 +99,15 @@ fn other(client: &mut Client<'_>, node: &str, hold: &Hold, args: &mut Args) {
         _ => args.add("l").number(time).add(ticket(true)).add("").add(same.counts()).add("").number(0),
     };
     args.add(&hold.key);
+    // The group of what dies, or what is given.
+    args.add(format!("{:016x}", client.rng.u8(1..4))).add("kind\toh");
+}
+
+/// What attempts say, some of which the node does not hold.
+pub fn note(client: &mut Client<'_>, node: &str, args: &mut Args) {
+    for hold in holds(client, node).0 {
+        let lines = if client.rng.u8(..10) == 0 { 120 } else { client.rng.usize(..4) };
+        args.add(&hold.id).add(&hold.value).add(if client.rng.bool() { "progress" } else { "" }).number(lines);
+        args.add_all((0..lines).map(|n| format!("line {n}")));
+    }
 }

@@ -20,12 +20,17 @@ pub struct State {
     pub held: Hash,
     pub unique: Hash,
     pub nodes: Hash,
+    pub cron: Hash,
+    pub history: Hash,
+    pub notes: Hash,
+    pub groups: Hash,
     pub due: Scores,
     pub done: Scores,
     pub dead: Scores,
     pub lease: Scores,
     pub since: Scores,
     pub idle: Scores,
+    pub ticks: Scores,
     pub ready: [Vec<Bytes>; 4],
     pub stale: Set,
     pub gone: [Set; 2],
@@ -35,6 +40,8 @@ pub struct State {
     pub places: Hash,
     pub guests: Hash,
     pub connections: Hash,
+    pub tokens: Hash,
+    pub audit: Vec<Bytes>,
     pub line: Scores,
     pub presence: Scores,
 }
@@ -57,7 +64,7 @@ impl Place {
 
 /// All keys with their types and contents, in one step. Not by DUMP: what a server dumps of a hash changes when it
 /// merely makes room in it.
-const LOOK: &str = "
+pub const LOOK: &str = "
 local all = {}
 for _, key in ipairs(redis.call('KEYS', '*')) do
   local kind, content = redis.call('TYPE', key).ok, {}
@@ -65,12 +72,13 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
   if kind == 'zset' then content = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end
   if kind == 'list' then content = redis.call('LRANGE', key, 0, -1) end
   if kind == 'set' then content = redis.call('SMEMBERS', key) end
+  if kind == 'string' then content = { redis.call('GET', key) } end
   all[#all + 1] = { key, kind, content }
 end
 return all";
 
 impl State {
-    fn hashes(&mut self) -> [(&'static str, &mut Hash); 11] {
+    fn hashes(&mut self) -> [(&'static str, &mut Hash); 16] {
         [
             ("conf", &mut self.conf),
             ("job", &mut self.job),
@@ -79,14 +87,19 @@ impl State {
             ("held", &mut self.held),
             ("unique", &mut self.unique),
             ("nodes", &mut self.nodes),
+            ("cron", &mut self.cron),
+            ("history", &mut self.history),
+            ("notes", &mut self.notes),
+            ("groups", &mut self.groups),
             ("locks", &mut self.locks),
             ("places", &mut self.places),
             ("guests", &mut self.guests),
             ("connections", &mut self.connections),
+            ("tokens", &mut self.tokens),
         ]
     }
 
-    fn scores(&mut self) -> [(&'static str, &mut Scores); 8] {
+    fn scores(&mut self) -> [(&'static str, &mut Scores); 9] {
         [
             ("due", &mut self.due),
             ("done", &mut self.done),
@@ -94,14 +107,21 @@ impl State {
             ("lease", &mut self.lease),
             ("since", &mut self.since),
             ("idle", &mut self.idle),
+            ("ticks", &mut self.ticks),
             ("line", &mut self.line),
             ("presence", &mut self.presence),
         ]
     }
 
-    fn lists(&mut self) -> [(&'static str, &mut Vec<Bytes>); 4] {
+    fn lists(&mut self) -> [(&'static str, &mut Vec<Bytes>); 5] {
         let [critical, high, normal, low] = &mut self.ready;
-        [("ready:critical", critical), ("ready:high", high), ("ready:normal", normal), ("ready:low", low)]
+        [
+            ("ready:critical", critical),
+            ("ready:high", high),
+            ("ready:normal", normal),
+            ("ready:low", low),
+            ("audit", &mut self.audit),
+        ]
     }
 
     fn sets(&mut self) -> [(&'static str, &mut Set); 4] {
@@ -221,7 +241,7 @@ fn put<T, const N: usize>(fields: [(&'static str, &mut T); N], name: &str, conte
     field.map(|(_, field)| *field = content).is_some()
 }
 
-fn bytes(reply: &Reply) -> Bytes {
+pub fn bytes(reply: &Reply) -> Bytes {
     match reply {
         Reply::Text(bytes) => bytes.clone(),
         other => other.text().into_bytes(),

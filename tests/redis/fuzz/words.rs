@@ -28,7 +28,7 @@ impl Meta {
     }
 
     pub fn read(text: &[u8]) -> Option<Meta> {
-        let text = std::str::from_utf8(text).ok().filter(|text| text.len() == 72)?;
+        let text = std::str::from_utf8(text).ok().filter(|text| text.len() >= 72 && text.is_ascii())?;
         let small = |from: usize| text[from..from + 10].parse().ok();
         let (due, moved) = (text[..16].parse().ok()?, text[16..32].parse().ok()?);
         Some(Meta { due, moved, attempts: small(32)?, crashes: small(42)?, failures: small(52)?, turn: small(62)? })

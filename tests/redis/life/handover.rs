@@ -135,7 +135,7 @@ async fn what_a_silent_node_held_starts_elsewhere(home: Home) {
     node.lease = LEASE;
     store.beat(&node).await.expect("beats");
     let silent = Instant::now();
-    let claim = Claim { queue: "default".into(), max: JOBS, redo: false, suspect: None };
+    let claim = Claim { queue: "default".into(), max: JOBS, redo: false, suspect: None, kinds: None };
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), JOBS);
     let mut survivor = Running::start(&duly, LONG, true).await;
     let (started, last) = survivor.starts(JOBS).await;

@@ -121,7 +121,7 @@ async fn nothing_is_claimed_before_it_was_due(home: Home) {
         let push = Push::new("due", "{}");
         let push = if n % 3 == 0 { push.after(Duration::from_micros(200)) } else { push };
         pusher.push(push).await.expect("pushes");
-        let claim = Claim { queue: "default".into(), max: 1, redo: false, suspect: None };
+        let claim = Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
         let claimed = store.claim(node.id, claim).await.expect("claims");
         for held in &claimed.jobs {
             assert!(held.due <= claimed.now, "{:?} early", held.due.duration_since(claimed.now));

@@ -78,7 +78,7 @@ async fn tickets_without_a_record_are_let_go(home: Home) {
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
     store.beat(&node).await.expect("beats");
     for _ in 0..2 {
-        let claim = Claim { queue: "default".into(), max: 1_000, redo: false, suspect: None };
+        let claim = Claim { queue: "default".into(), max: 1_000, redo: false, suspect: None, kinds: None };
         assert!(store.claim(node.id, claim).await.expect("claims").jobs.is_empty());
     }
     let counts = &duly.counts().await.expect("counts")[0];
@@ -100,7 +100,7 @@ async fn a_job_whose_history_was_deleted_runs_once(home: Home) {
         }
         let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
         store.beat(&node).await.expect("beats");
-        let claim = |redo| Claim { queue: "default".into(), max: 1, redo, suspect: None };
+        let claim = |redo| Claim { queue: "default".into(), max: 1, redo, suspect: None, kinds: None };
         let held = store.claim(node.id, claim(false)).await.expect("claims").jobs.remove(0);
         forget(&home);
         let again = store.claim(node.id, claim(true)).await.expect("claims").jobs.remove(0);
@@ -124,7 +124,7 @@ async fn a_dead_node_that_counts_too_much_keeps_nobody_busy(home: Home) {
     }
     let [dead, busy, searching] = &nodes;
     duly.push_all((0..6_010).map(|n| Push::new("note", n.to_string()))).await.expect("pushes");
-    let claim = |max, suspect| Claim { queue: "default".into(), max, redo: false, suspect };
+    let claim = |max, suspect| Claim { queue: "default".into(), max, redo: false, suspect, kinds: None };
     assert_eq!(store.claim(dead.id, claim(10, None)).await.expect("claims").jobs.len(), 10);
     for _ in 0..6 {
         assert_eq!(store.claim(busy.id, claim(1_000, None)).await.expect("claims").jobs.len(), 1_000);

@@ -59,7 +59,7 @@ impl Connector {
         Ok(Connector { tls: place.tls, ca: ca.map(read).transpose()?, login })
     }
 
-    /// A connection waits for ever; `Watch` does not.
+    /// A connection waits for ever; `Answers` does not.
     pub(super) fn config(&self) -> AsyncConnectionConfig {
         AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None)
     }

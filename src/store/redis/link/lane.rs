@@ -9,8 +9,8 @@ use redis::{AsyncConnectionConfig, Cmd, PushInfo, RedisError, Value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use super::answers::Answers;
 use super::connector::Connector;
-use super::watch::Watch;
 use crate::clock;
 use crate::store::redis::url::Address;
 
@@ -37,8 +37,8 @@ pub(super) struct Lane {
 #[derive(Default)]
 struct Current {
     connection: Option<MultiplexedConnection>,
-    /// Its requests.
-    watch: Arc<Watch>,
+    /// What it has been asked.
+    answers: Arc<Answers>,
     /// Which connection this is, so that one that failed is not mistaken for its successor, nor for one to another server.
     generation: u64,
     /// When it was last heard of, if it listens.
@@ -56,7 +56,7 @@ struct Current {
 struct Live {
     connection: MultiplexedConnection,
     generation: u64,
-    watch: Arc<Watch>,
+    answers: Arc<Answers>,
 }
 
 /// Why there is no answer.
@@ -98,15 +98,15 @@ impl Lane {
 
     /// Sends one command and waits for its answer.
     pub(super) async fn send(&self, cmd: &Cmd) -> Result<Value, NoAnswer> {
-        let Live { mut connection, generation, watch } = self.connection().await.map_err(NoAnswer::NotSent)?;
-        let answer = watch.answer(self.home.as_ref(), connection.send_packed_command(cmd)).await;
+        let Live { mut connection, generation, answers } = self.connection().await.map_err(NoAnswer::NotSent)?;
+        let answer = answers.answer(self.home.as_ref(), connection.send_packed_command(cmd)).await;
         self.keep_or_drop(answer.and_then(Value::extract_error), generation)
     }
 
     /// Sends commands that nothing may come between, and answers each.
     pub(super) async fn send_all(&self, pipe: &redis::Pipeline) -> Result<Vec<Value>, NoAnswer> {
-        let Live { mut connection, generation, watch } = self.connection().await.map_err(NoAnswer::NotSent)?;
-        let answer = watch.answer(self.home.as_ref(), connection.send_packed_commands(pipe, 0, pipe.len())).await;
+        let Live { mut connection, generation, answers } = self.connection().await.map_err(NoAnswer::NotSent)?;
+        let answer = answers.answer(self.home.as_ref(), connection.send_packed_commands(pipe, 0, pipe.len())).await;
         self.keep_or_drop(answer, generation)
     }
 
@@ -161,8 +161,8 @@ impl Lane {
 
     fn live(&self) -> Option<Live> {
         let current = self.current();
-        let Current { generation, watch, .. } = &*current;
-        let live = |connection| Live { connection, generation: *generation, watch: watch.clone() };
+        let Current { generation, answers, .. } = &*current;
+        let live = |connection| Live { connection, generation: *generation, answers: answers.clone() };
         current.connection.clone().map(live)
     }
 
@@ -198,9 +198,9 @@ impl Lane {
                 current.generation = GENERATIONS.fetch_add(1, Ordering::Relaxed) + 1;
                 current.failures = 0;
                 current.not_before = None;
-                current.watch = Arc::default();
+                current.answers = Arc::default();
                 current.connection = Some(connection.clone());
-                Ok(Live { connection, generation: current.generation, watch: current.watch.clone() })
+                Ok(Live { connection, generation: current.generation, answers: current.answers.clone() })
             }
             Err(error) => {
                 let ceiling = BACKOFF_MIN.saturating_mul(1 << current.failures.min(8)).min(BACKOFF_MAX);

@@ -3,13 +3,13 @@
 //! Written by us because one thing must be known of every request: whether it may have been carried out.
 //! A client that sends again by itself after a broken connection would claim twice and tell nobody.
 
+mod answers;
 mod connector;
 mod fault;
 mod lane;
 mod masters;
 mod request;
 mod slots;
-mod watch;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,7 +55,7 @@ impl Hearing {
 
 /// Which connection a request takes: none waits behind those of another kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// What users ask: pushes and looks.
     Door,
     /// Claims, settles, prunes, and the wakes that come back.
@@ -66,6 +66,8 @@ pub(super) enum Way {
     Confirm(usize),
     /// Extensions of locks that wait for replicas.
     Keep,
+    /// Requests that the server answers only when something comes: one at a time per connection.
+    Watch(usize),
 }
 
 pub(super) struct Link {
@@ -195,7 +197,8 @@ impl Link {
     }
 
     async fn send(&self, op: &'static str, way: Way, slot: u16, request: &Request<'_>) -> Result<Value> {
-        let patience = if matches!(way, Way::Work | Way::Beat | Way::Keep) { PATIENCE_AT_WORK } else { PATIENCE };
+        let patience =
+            if matches!(way, Way::Work | Way::Beat | Way::Keep | Way::Watch(_)) { PATIENCE_AT_WORK } else { PATIENCE };
         let mut tries = Tries::until(clock::tick() + patience);
         let mut ask: Option<Address> = None;
         loop {
@@ -275,16 +278,19 @@ impl Link {
         Ok(answers)
     }
 
-    /// Listens on a channel of this slot where claims of this runtime are answered: in the order in which both were sent.
+    /// Listens on channels of this slot where claims of this runtime are answered: in the order in which both were sent.
     ///
     /// `None` if the connection has changed meanwhile, and with it perhaps who listens.
-    pub(super) async fn listen_at_work(&self, slot: u16, channel: &str) -> Result<Option<Hearing>> {
-        let mut cmd = redis::cmd("SSUBSCRIBE");
-        cmd.arg(channel);
+    pub(super) async fn listen_at_work(&self, slot: u16, channels: &[String]) -> Result<Option<Hearing>> {
+        let subscribe = async |channel: &String| {
+            let mut cmd = redis::cmd("SSUBSCRIBE");
+            cmd.arg(channel);
+            self.ask("subscribe", Way::Work, slot, &cmd).await
+        };
         for _ in 0..LISTENS_MAX {
             let before = self.lane_of(Way::Work, slot).await.map_err(|nobody| nobody.error("subscribe"))?;
             let generation = before.generation();
-            self.ask("subscribe", Way::Work, slot, &cmd).await?;
+            futures_util::future::try_join_all(channels.iter().map(subscribe)).await?;
             let hearing = Hearing { lane: before, generation };
             if hearing.is_there() {
                 return Ok(Some(hearing));
@@ -327,7 +333,7 @@ impl Link {
     fn lane(&self, way: Way, address: &Address) -> Arc<Lane> {
         let (home, listener) = match way {
             Way::Beat => (Some(self.home.clone()), Some(self.listener.clone())),
-            Way::Keep => (Some(self.home.clone()), None),
+            Way::Keep | Way::Watch(_) => (Some(self.home.clone()), None),
             Way::Work => (None, Some(self.listener.clone())),
             Way::Door | Way::Confirm(_) => (None, None),
         };

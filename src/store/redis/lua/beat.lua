@@ -30,4 +30,6 @@ for i = 1, #ending, 2 do
 end
 local next_due = tonumber(redis.call('ZRANGE', KEYS[6], 0, 0, 'WITHSCORES')[2])
 local any = (next_due and next_due <= now) or redis.call('EXISTS', KEYS[7], KEYS[8], KEYS[9], KEYS[10]) > 0
-return { now, holds_of(KEYS[1], node), any and not closed(KEYS[1]) and 1 or 0, others }
+local tick = tonumber(redis.call('HGET', KEYS[1], 'tick'))
+local look = (tick and tick <= now) or (any and not closed(KEYS[1]))
+return { now, holds_of(KEYS[1], node), look and 1 or 0, others }

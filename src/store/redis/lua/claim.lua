@@ -2,10 +2,10 @@
 -- claim: moves what has fallen due to the ready lists, then takes ready jobs for a node.
 -- KEYS 1 conf 2 lease 3 since 4 held 5 due 6 job 7 meta 8 idle 9 stale 10-13 ready, most urgent first
 -- ARGV 1 now|'' 2 channel 3 node 4 most to take 5 most to move 6 lease 7 1: the node may be on the idle list
--- Returns { now, fence, more, next due|'', rank, { ticket }, { record }, { meta of those with one } }
+-- Returns { now, fence, more, next due|'', rank, { ticket }, { record }, { meta of those with one }, next cron tick|'' }
 -- include now, text, wake, spread, take, holds, hold
 local node, most, move_most = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'stale', 'fence', node)
+local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'stale', 'fence', node, 'tick')
 local closed, stale = conf[1] or conf[2], conf[3]
 local last, holds = whole(conf[4], 16), whole(conf[5], 15)
 local next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
@@ -54,4 +54,4 @@ else
     wake(KEYS[8], ARGV[2])
   end
 end
-return { now, fence, more, next_due or '', rank, hand.tickets, records, metas }
+return { now, fence, more, next_due or '', rank, hand.tickets, records, metas, not conf[2] and conf[6] or '' }

@@ -1,9 +1,10 @@
 #!lua flags=no-writes
 -- get: one job with all that is known of it.
--- KEYS 1 held 2 job 3 meta 4 errors 5 due 6 done 7 dead
+-- KEYS 1 held 2 job 3 meta 4 errors 5 due 6 done 7 dead 8 notes
 -- ARGV 1 now|'' 2 id
--- Returns { now } if there is none, else { now, record, meta|'', held value|'', due|'', done until|'', dead until|'', { failure } }
--- include now, read, ticket, history
+-- Returns { now } if there is none, else { now, record, meta|'', held value|'', due|'', done until|'', dead until|'', { failure },
+--      progress|'', result|'', { line } }
+-- include now, read, ticket, history, notes
 local id = ARGV[2]
 local record = redis.call('HGET', KEYS[2], id)
 if not record then
@@ -17,6 +18,11 @@ if meta then
     failures[#failures + 1] = redis.call('HGET', KEYS[4], id .. n) or nil
   end
 end
+local noted, lines = redis.call('HMGET', KEYS[8], id .. 'n', id .. 'p', id .. 'r'), {}
+local last = tonumber(noted[1]) or 0
+for n = math.max(1, last - LINES + 1), last do
+  lines[#lines + 1] = redis.call('HGET', KEYS[8], id .. 'l' .. n) or nil
+end
 local _, due_ticket = tickets_of(id, record, meta)
 return {
   now,
@@ -27,4 +33,7 @@ return {
   redis.call('ZSCORE', KEYS[6], id) or '',
   redis.call('ZSCORE', KEYS[7], id) or '',
   failures,
+  noted[2] or '',
+  noted[3] or '',
+  lines,
 }

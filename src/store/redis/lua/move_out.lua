@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- move_out: deletes jobs that are in another store now. Their ids are not remembered: they may come back.
--- KEYS 1 conf 2 held 3 job 4 meta 5 errors 6 due 7 done 8 dead 9 unique 10 stale 11-14 ready
+-- KEYS 1 conf 2 held 3 job 4 meta 5 errors 6 due 7 done 8 dead 9 unique 10 stale 11-14 ready 15 notes 16 groups
 -- ARGV 1 now|'' 2 mover 3... id and moment of the push of each
 -- Returns { now, how many | -1 if the queue is not marked for this mover }
--- include now, read, ticket, history, erase, sweep
+-- include now, add, read, ticket, history, sweep, notes, group, erase
 local FIELD = '[^\t]*\t'
 local PUSHED, UNIQUE = '^' .. FIELD:rep(2) .. '(%d*)', '^' .. FIELD:rep(7) .. '([^\t\n]*)'
 local conf = redis.call('HMGET', KEYS[1], 'moving', 'stale')
@@ -36,7 +36,11 @@ for n = 3, #ARGV, 2 do
     local meta, key = redis.call('HGET', KEYS[4], id), record:match(UNIQUE) or ''
     if redis.call('ZREM', KEYS[7], id) + redis.call('ZREM', KEYS[8], id) == 0 then
       leave_line(id, record, meta)
+      add(KEYS[1], 'bytes', -bytes_of(record))
+    else
+      leave_group(KEYS[16], meta)
     end
+    drop_notes(KEYS[15], { id })
     erase(id, meta, key)
     gone = gone + 1
   end

@@ -20,7 +20,7 @@ if kind == 'ready' then
 else
   local reverse = kind == 'ended'
   local from = 0
-  if last ~= '' then
+  if last ~= '' or number ~= '0' then
     local rank = redis.call(reverse and 'ZREVRANK' or 'ZRANK', KEYS[3], last)
     if rank then
       from = rank + 1

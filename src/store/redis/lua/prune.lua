@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- prune: deletes ended jobs past their time, then done ones beyond the newest, in one bounded step.
--- KEYS 1 conf 2 job 3 meta 4 errors 5 done 6 dead 7,8 gone
+-- KEYS 1 conf 2 job 3 meta 4 errors 5 done 6 dead 7,8 gone 9 history 10 notes 11 groups
 -- ARGV 1 now|'' 2 age of remembered ids 3 most done jobs 4 most to delete
 -- Returns { now, how many }
--- include now, gone, read, history
+-- include now, gone, read, history, notes, group, past
+forget_past(KEYS[9], KEYS[1])
 local most = tonumber(ARGV[4])
 local done = redis.call('ZRANGE', KEYS[5], '-inf', now, 'BYSCORE', 'LIMIT', 0, most)
 local dead = redis.call('ZRANGE', KEYS[6], '-inf', now, 'BYSCORE', 'LIMIT', 0, most - #done)
@@ -32,10 +33,12 @@ end
 local metas = redis.call('HMGET', KEYS[3], unpack(ids))
 for i, id in ipairs(ids) do
   if metas[i] then
+    leave_group(KEYS[11], metas[i])
     drop_history(KEYS[4], id, metas[i])
     redis.call('HDEL', KEYS[3], id)
   end
 end
 redis.call('HDEL', KEYS[2], unpack(ids))
+drop_notes(KEYS[10], ids)
 redis.call('SADD', remembered, unpack(ids))
 return { now, #ids }

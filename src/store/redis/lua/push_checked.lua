@@ -1,16 +1,16 @@
 #!lua
 -- push_checked: puts jobs into one queue, all or none, after a look whether any of them is there already.
 -- Whatever is in the way is answered before the first write; the caller sends the rest again without it.
--- KEYS 1 job 2 due 3 idle 4-7 ready 8 conf 9 meta 10 errors 11 held 12 unique 13,14 gone 15 stale
+-- KEYS 1 job 2 due 3 idle 4-7 ready 8 conf 9 meta 10 errors 11 held 12 unique 13,14 gone 15 stale 16 history 17 notes
 -- ARGV 1 now|'' 2 channel 3... the batch, then: age of remembered ids, look(1: any id may be known),
 --      how many ids are only looked for, those ids; key, id, k|r of the unique
--- Returns { now, { id, holder|'' of each refused }, { id, replaced id } }
--- include now, wake, read, ticket, history, gone, batch, known
+-- Returns { now, { id, holder|'' of each refused }, { id, replaced id } }, or { now, 'full', jobs|'', bytes|'' }
+-- include now, add, wake, read, ticket, history, gone, batch, known, tally, limit, notes, replace
 local refused, replaced, old = {}, {}, {}
 local unique_at = rest_at + 3 + ARGV[rest_at + 2]
 local ids = {}
 for n = 1, ARGV[rest_at + 1] == '1' and jobs or 0 do
-  ids[n] = ARGV[6 + 2 * n]
+  ids[n] = ARGV[7 + 2 * n]
 end
 for n = rest_at + 3, unique_at - 1 do
   ids[#ids + 1] = ARGV[n]
@@ -38,18 +38,15 @@ end
 if #refused > 0 then
   return { now, refused, {} }
 end
-for _, job in ipairs(old) do
-  local id, record, meta = job[1], job[2], job[3]
-  unseat(KEYS[2], KEYS[15], KEYS[8], 4, id, record, meta)
-  redis.call('HDEL', KEYS[1], id)
-  if meta then
-    drop_history(KEYS[10], id, meta)
-    redis.call('HDEL', KEYS[9], id)
-  end
-  redis.call('SADD', gone(KEYS[8], { KEYS[13], KEYS[14] }, tonumber(ARGV[rest_at])), id)
+local refusal = full(KEYS[8], KEYS[11], KEYS[2], KEYS[15], 4, jobs - #old, bytes - bytes_of_all(old))
+if refusal then
+  return refusal
 end
+drop(old)
 for n = unique_at, #ARGV, 3 do
   redis.call('HSET', KEYS[12], ARGV[n], ARGV[n + 1])
 end
 -- include put
+add(KEYS[8], 'bytes', bytes - bytes_of_all(old))
+happened(KEYS[16], '00', jobs)
 return { now, {}, replaced }

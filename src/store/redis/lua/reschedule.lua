@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- reschedule: gives a job that is not running a new due moment; one that has ended starts over.
--- KEYS 1 held 2 job 3 meta 4 due 5 done 6 dead 7 unique 8 stale 9 idle 10-13 ready 14 conf
--- ARGV 1 now|'' 2 channel 3 id 4 due ('+n': microseconds from now) 5 unique key|''
--- Returns { now, 'moved' | 'running' | 'moving' | 'none' | id of the other job that has the key }
--- include now, text, wake, read, ticket
+-- KEYS 1 held 2 job 3 meta 4 due 5 done 6 dead 7 unique 8 stale 9 idle 10-13 ready 14 conf 15 groups
+-- ARGV 1 now|'' 2 channel 3 id 4 due ('+n': microseconds from now) 5 unique key|'' 6 the state it must be in: s|r|d|b|''
+-- Returns { now, 'moved' | 'running' | 'moving' | 'changed' | 'none' | id of the other job that has the key }
+-- include now, add, text, wake, read, ticket, group
 local id, key = ARGV[3], ARGV[5]
 local record = redis.call('HGET', KEYS[2], id)
 if not record then
@@ -16,7 +16,11 @@ if redis.call('HEXISTS', KEYS[14], 'moving') == 1 then
   return { now, 'moving' }
 end
 local meta = redis.call('HGET', KEYS[3], id)
-local ended = redis.call('ZSCORE', KEYS[5], id) or redis.call('ZSCORE', KEYS[6], id)
+local state = state_of(KEYS[4], KEYS[5], KEYS[6], id, record, meta)
+if ARGV[6] ~= '' and ARGV[6] ~= state then
+  return { now, 'changed' }
+end
+local ended = state == 'd' or state == 'b'
 local holder = ended and key ~= '' and redis.call('HGET', KEYS[7], key)
 if holder and redis.call('HEXISTS', KEYS[2], holder) == 1 then
   return { now, holder }
@@ -29,8 +33,9 @@ if meta and not ended then
   attempts, crashes = count(meta, 33), count(meta, 43)
 end
 if ended then
-  redis.call('ZREM', KEYS[5], id)
-  redis.call('ZREM', KEYS[6], id)
+  redis.call('ZREM', KEYS[state == 'd' and 5 or 6], id)
+  leave_group(KEYS[15], meta)
+  add(KEYS[14], 'bytes', bytes_of(record))
   if key ~= '' then
     redis.call('HSET', KEYS[7], key, id)
   end

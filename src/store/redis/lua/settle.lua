@@ -1,14 +1,15 @@
 #!lua flags=allow-oom
 -- settle: records outcomes, each only if the node still holds the job under that fence.
--- KEYS 1 conf 2 held 3 job 4 meta 5 errors 6 due 7 done 8 dead 9 unique 10,11 gone 12 idle 13-16 ready
--- ARGV 1 now|'' 2 channel 3 node 4 age of remembered ids 5 plain acks 6 kept acks
+-- KEYS 1 conf 2 held 3 job 4 meta 5 errors 6 due 7 done 8 dead 9 unique 10,11 gone 12 idle 13-16 ready 17 history 18 notes 19 groups
+-- ARGV 1 now|'' 2 channel 3 node 4 age of remembered ids 5 plain acks 6 kept acks 7-9 what is counted, see counted
 --      then id of each plain ack, its held value; id of each kept ack, its held value, how long it is kept;
---      then of each other: id, held value, outcome, time, ticket, due|'', counts, failure|'', its number, unique key|''
+--      then of each other: id, held value, outcome, time, ticket, due|'', counts, failure|'', its number, unique key|'',
+--      group or result|'', what the group is|''
 -- An outcome is a (ack), k (ack, kept), b (bury), r (retry) or l (release); time is how long it is kept or waits.
 -- Returns { now, { id of each that was not held } }
--- include now, text, wake, gone, spread, read, history, holds
+-- include now, add, text, wake, gone, spread, read, history, holds, tally, counted, notes, group
 local node, plain, kept = ARGV[3], tonumber(ARGV[5]), tonumber(ARGV[6])
-local lost, freed = {}, 0
+local freed = 0
 
 -- The ids of a group of acks that are held as they should be.
 local function held_of(first, count)
@@ -20,7 +21,7 @@ local function held_of(first, count)
       if values[i] == ARGV[first + count + i - 1] then
         ids[#ids + 1] = id
       else
-        lost[#lost + 1] = id
+        lose(id, first == FIRST and i or plain + i)
       end
     end
   end
@@ -30,12 +31,13 @@ local function held_of(first, count)
   return ids
 end
 
-local acked = held_of(7, plain)
+local acked = held_of(FIRST, plain)
 if #acked > 0 then
   redis.call('HDEL', KEYS[3], unpack(acked))
   redis.call('SADD', gone(KEYS[1], { KEYS[10], KEYS[11] }, tonumber(ARGV[4])), unpack(acked))
+  drop_notes(KEYS[18], acked)
 end
-local kept_at = 7 + 2 * plain
+local kept_at = FIRST + 2 * plain
 local until_of = {}
 for i = 0, kept - 1 do
   until_of[ARGV[kept_at + i]] = ARGV[kept_at + 2 * kept + i]
@@ -51,5 +53,6 @@ end
 -- include others
 if freed > 0 then
   holds_fewer(KEYS[1], node, freed)
+  write_counted(KEYS[17], KEYS[1])
 end
 return { now, lost }

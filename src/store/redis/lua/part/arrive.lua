@@ -1,6 +1,7 @@
 -- arrive: writes a job as it is. It begins at this place in ARGV:
---      id, ready ticket, record, meta|'', r|s|d|b (ready, scheduled, done, dead), due or until, unique key|'', failures, each of them
--- KEYS 1 job 2 due 4-7 ready 8 meta 9 errors 10 done 11 dead 12 unique 16 stale
+--      id, ready ticket, record, meta|'', r|s|d|b (ready, scheduled, done, dead), due or until, unique key|'', how many failures,
+--      group|'', what it is|'', how many fields of notes, name and value; each failure, each field of notes
+-- KEYS 1 job 2 due 4-7 ready 8 meta 9 errors 10 done 11 dead 12 unique 15 conf 16 stale 17 notes 18 groups
 local function arrive(at, is_stale)
   local id, ticket, record, meta = unpack(ARGV, at, at + 3)
   local where, time, key, failures = unpack(ARGV, at + 4, at + 7)
@@ -13,10 +14,18 @@ local function arrive(at, is_stale)
   end
   redis.call('HSET', KEYS[1], id, record)
   if meta ~= '' then
-    redis.call('HSET', KEYS[8], id, meta)
+    local group = where == 'b' and join_group(KEYS[18], ARGV[at + 8], meta:sub(17, 32), ARGV[at + 9]) or ''
+    redis.call('HSET', KEYS[8], id, meta .. group)
   end
   for n = 1, tonumber(failures) do
-    redis.call('HSET', KEYS[9], id .. n, ARGV[at + 7 + n])
+    redis.call('HSET', KEYS[9], id .. n, ARGV[at + 10 + n])
+  end
+  local notes_at = at + 11 + tonumber(failures)
+  for n = notes_at, notes_at + ARGV[at + 10] - 1, 2 do
+    redis.call('HSET', KEYS[17], id .. ARGV[n], ARGV[n + 1])
+  end
+  if where == 'r' or where == 's' then
+    add(KEYS[15], 'bytes', bytes_of(record))
   end
   if where == 'r' then
     redis.call('RPUSH', KEYS[4 + lane], ticket)

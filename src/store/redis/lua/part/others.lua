@@ -7,7 +7,9 @@ local function other(at)
     add_history(KEYS[5], id, tonumber(ARGV[at + 8]), text(now) .. failure)
   end
   if counts ~= '' then
-    redis.call('HSET', KEYS[4], id, (due ~= '' and due or text(now + time)) .. text(now) .. counts)
+    -- A dead one has its group behind it.
+    local group = outcome == 'b' and join_group(KEYS[19], ARGV[at + 10], text(now), ARGV[at + 11]) or ''
+    redis.call('HSET', KEYS[4], id, (due ~= '' and due or text(now + time)) .. text(now) .. counts .. group)
   end
   if outcome == 'a' then
     local meta = redis.call('HGET', KEYS[4], id)
@@ -16,8 +18,13 @@ local function other(at)
       redis.call('HDEL', KEYS[4], id)
     end
     redis.call('HDEL', KEYS[3], id)
+    drop_notes(KEYS[18], { id })
     redis.call('SADD', gone(KEYS[1], { KEYS[10], KEYS[11] }, tonumber(ARGV[4])), id)
   elseif outcome == 'k' then
+    if ARGV[at + 10] ~= '' then
+      redis.call('HSETNX', KEYS[18], id .. 'n', 0)
+      redis.call('HSET', KEYS[18], id .. 'r', ARGV[at + 10])
+    end
     redis.call('ZADD', KEYS[7], now + time, id)
   elseif outcome == 'b' then
     redis.call('ZADD', KEYS[8], now + time, id)
@@ -35,9 +42,11 @@ local function other(at)
 end
 
 local again = false
-for at = 7 + 2 * plain + 3 * kept, #ARGV, 10 do
+local others_at, nth = FIRST + 2 * plain + 3 * kept, plain + kept
+for at = others_at, #ARGV, 12 do
+  nth = nth + 1
   if redis.call('HGET', KEYS[2], ARGV[at]) ~= ARGV[at + 1] then
-    lost[#lost + 1] = ARGV[at]
+    lose(ARGV[at], nth)
   else
     freed = freed + redis.call('HDEL', KEYS[2], ARGV[at])
     again = other(at) or again

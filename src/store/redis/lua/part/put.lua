@@ -1,6 +1,6 @@
 -- put: writes a batch, and wakes a node if it has something to do sooner than it thinks.
 -- KEYS 1 job 2 due 3 idle 4-7 ready, most urgent first
-for at = 8, tickets_at - 1, 2 * STEP do
+for at = 9, tickets_at - 1, 2 * STEP do
   redis.call('HSET', KEYS[1], unpack(ARGV, at, math.min(at + 2 * STEP, tickets_at) - 1))
 end
 local at = tickets_at

@@ -11,6 +11,11 @@ local function one_more(count)
   return math.min(count + 1, COUNT_MAX)
 end
 
+-- How many bytes of args a record has.
+local function bytes_of(record)
+  return #record - (record:find('\n', 1, true) or #record)
+end
+
 local function lane_of(record)
   local lane = (record:byte(2) or 50) - 48
   return lane >= 0 and lane <= 3 and lane or 2

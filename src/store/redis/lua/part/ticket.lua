@@ -8,6 +8,13 @@ local function tickets_of(id, record, meta)
   return ticket, ticket
 end
 
+-- Where a job is that is not running: s (scheduled), r (ready), d (done) or b (dead).
+local function state_of(due, done, dead, id, record, meta)
+  local _, due_ticket = tickets_of(id, record, meta)
+  return redis.call('ZSCORE', due, due_ticket) and 's' or redis.call('ZSCORE', done, id) and 'd'
+    or redis.call('ZSCORE', dead, id) and 'b' or 'r'
+end
+
 -- A ticket stays in its ready list, marked as stale. An id that was forgotten and came again may have left one of the same
 -- name there before: one mark stands for one ticket, so the other goes.
 local function mark_stale(stale, conf, list, ticket)

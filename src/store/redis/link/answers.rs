@@ -1,4 +1,4 @@
-//! Watches a connection for answers that do not come.
+//! The answers that a connection owes: what does not come is given up.
 //!
 //! One timer for all requests that are under way: one for each would cost more than the request itself, since a runtime
 //! that sleeps must be woken to learn of it. A server answers a connection in order, so if nothing at all is answered,
@@ -21,7 +21,7 @@ const LOOKS_MAX: u64 = ANSWER.as_secs();
 
 /// The requests of one connection.
 #[derive(Default)]
-pub(super) struct Watch {
+pub(super) struct Answers {
     sent: AtomicU64,
     /// Answered, or given up by who asked.
     ended: AtomicU64,
@@ -34,7 +34,7 @@ pub(super) struct Watch {
 }
 
 /// A request under way; ends when dropped.
-struct UnderWay<'w>(&'w Watch);
+struct UnderWay<'w>(&'w Answers);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
@@ -43,7 +43,7 @@ impl Drop for UnderWay<'_> {
 }
 
 /// Somebody who takes looks, until it is dropped, also with its runtime.
-struct Looking(Arc<Watch>);
+struct Looking(Arc<Answers>);
 
 impl Drop for Looking {
     fn drop(&mut self) {
@@ -51,7 +51,7 @@ impl Drop for Looking {
     }
 }
 
-impl Watch {
+impl Answers {
     /// The answer, or an error once none has come for too long. Looks are taken where the connection is driven.
     pub(super) async fn answer<T>(
         self: &Arc<Self>,
@@ -103,10 +103,10 @@ impl Looking {
 
     /// Nothing is under way; something that begins just now has seen somebody look, and must not be left unwatched.
     fn rest(self) {
-        let watch = self.0.clone();
+        let answers = self.0.clone();
         drop(self);
-        if watch.state().1 && !watch.watched.swap(true, Ordering::SeqCst) {
-            tokio::spawn(Looking(watch).look());
+        if answers.state().1 && !answers.watched.swap(true, Ordering::SeqCst) {
+            tokio::spawn(Looking(answers).look());
         }
     }
 }
@@ -121,11 +121,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_never_answered_is_given_up_although_others_come_and_go() {
-        let watch = Arc::new(Watch::default());
-        let waiting = watch.answer(None, never());
+        let answers = Arc::new(Answers::default());
+        let waiting = answers.answer(None, never());
         let coming_and_going = async {
             loop {
-                let _ = tokio::time::timeout(LOOK / 3, watch.answer(None, never())).await;
+                let _ = tokio::time::timeout(LOOK / 3, answers.answer(None, never())).await;
                 tokio::time::sleep(LOOK / 100).await;
             }
         };
@@ -138,15 +138,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn while_others_are_answered_nothing_is_given_up() {
-        let watch = Arc::new(Watch::default());
-        let late = watch.answer(None, async {
+        let answers = Arc::new(Answers::default());
+        let late = answers.answer(None, async {
             tokio::time::sleep(10 * ANSWER).await;
             Ok(())
         });
         let others = async {
             loop {
                 tokio::time::sleep(LOOK / 2).await;
-                assert!(watch.answer(None, async { Ok(()) }).await.is_ok());
+                assert!(answers.answer(None, async { Ok(()) }).await.is_ok());
             }
         };
         tokio::select! {
@@ -157,9 +157,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_that_comes_after_a_rest_is_watched_too() {
-        let watch = Arc::new(Watch::default());
-        assert!(watch.answer(None, async { Ok(()) }).await.is_ok());
+        let answers = Arc::new(Answers::default());
+        assert!(answers.answer(None, async { Ok(()) }).await.is_ok());
         tokio::time::sleep(3 * LOOK).await;
-        assert!(watch.answer(None, never()).await.is_err());
+        assert!(answers.answer(None, never()).await.is_err());
     }
 }

@@ -1,0 +1,109 @@
+//! `duly cron add`: keeps one rule.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+use duly::{CronRule, Missed, Overlap, Priority, Push};
+
+use crate::exec::COMMAND;
+use crate::exit::{self, Fail};
+use crate::{Setup, push, store};
+
+/// Keep a rule: a pattern, and what to push at each of its times
+///
+/// A pattern has five fields (minute hour day month weekday), or six with seconds in front.
+/// The same rule again changes nothing; another under the same name takes its place, and loses no time that has come.
+/// Workers of the rule's queue fire it: at least one must run.
+#[derive(Debug, Args)]
+pub(crate) struct Add {
+    /// The rule's name
+    name: String,
+
+    /// When, such as '0 3 * * *'
+    pattern: String,
+
+    /// The time zone of the pattern, such as Europe/Berlin
+    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    tz: String,
+
+    /// Names the handler that runs the job
+    #[arg(long, required_unless_present = "command", conflicts_with = "command")]
+    kind: Option<String>,
+
+    /// What the handler gets, as JSON
+    #[arg(long, value_name = "JSON", requires = "kind", allow_negative_numbers = true)]
+    args: Option<String>,
+
+    /// A command with its arguments, to be run in this directory
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+
+    /// Times at which no worker was there: skip, once (one run for all), all:N (a run for each of the last N)
+    #[arg(long, value_name = "POLICY", default_value_t = Missed::default())]
+    missed: Missed,
+
+    /// While an earlier job of the rule has not ended: allow, skip, queue, replace
+    #[arg(long, value_name = "POLICY", default_value_t = Overlap::default())]
+    overlap: Overlap,
+
+    /// Each job is due so much later than its time at most: 30s, 5m
+    #[arg(long, value_name = "DURATION", value_parser = duly::store::duration)]
+    jitter: Option<Duration>,
+
+    /// Into this queue
+    #[arg(long, value_name = "NAME", default_value = duly::DEFAULT_QUEUE)]
+    queue: String,
+
+    /// Before or after other ready jobs: low, normal, high, critical
+    #[arg(long, value_name = "PRIORITY", default_value_t = Priority::Normal)]
+    priority: Priority,
+
+    /// How many attempts may fail before a job is dead
+    #[arg(long, value_name = "N", default_value_t = duly::MAX_ATTEMPTS)]
+    max_attempts: u32,
+
+    /// How long one attempt may run
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duly::store::duration)]
+    timeout: Duration,
+
+    /// How long a job stays in the store once it is done [default: the store's, 1d]
+    #[arg(long, value_name = "DURATION", value_parser = duly::store::duration)]
+    keep: Option<Duration>,
+
+    /// A word to find the jobs by; may be given several times
+    #[arg(long = "tag", value_name = "WORD")]
+    tags: Vec<String>,
+}
+
+impl Add {
+    pub(super) async fn run(self, setup: &Setup) -> anyhow::Result<()> {
+        let rule = self.rule()?;
+        // Wrong patterns are told before a file is made.
+        rule.schedule()?;
+        let record = store::open_or_make(setup).await?.put_cron(rule).await?;
+        super::tell(setup, &record)
+    }
+
+    fn rule(self) -> anyhow::Result<CronRule> {
+        let (kind, args) = match self.kind {
+            Some(kind) => (kind, self.args.unwrap_or_else(|| "null".to_owned())),
+            None => {
+                let argv: Option<Vec<&str>> = self.command.iter().map(|part| part.to_str()).collect();
+                let argv = argv.ok_or_else(|| Fail::new(exit::USAGE, "command: must be UTF-8 text"))?;
+                (COMMAND.to_owned(), push::command_args(&argv, None)?)
+            }
+        };
+        let mut job = Push::new(kind, args)
+            .queue(self.queue)
+            .priority(self.priority)
+            .max_attempts(self.max_attempts)
+            .timeout(self.timeout)
+            .tags(self.tags);
+        if let Some(keep) = self.keep {
+            job = job.keep(keep);
+        }
+        let rule = CronRule::new(self.name, self.pattern, job)?;
+        Ok(rule.tz(self.tz).missed(self.missed).overlap(self.overlap).jitter(self.jitter.unwrap_or_default()))
+    }
+}

@@ -1,0 +1,172 @@
+//! `duly cron apply`: makes the rules of the store those of a file.
+
+use std::io::Read as _;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use duly::{CronChange, CronChanges, CronRule, Priority, Push};
+use serde::Deserialize;
+
+use crate::exec::COMMAND;
+use crate::exit::{self, Fail};
+use crate::output::{GREEN, RED, YELLOW, paint};
+use crate::{Setup, input, push, store};
+
+/// A larger file holds no rules.
+const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// Make the rules of the store those of a file: add, change, remove
+///
+/// Says what it does: + a new rule, ~ a changed one, - one that goes. Asks before it removes any.
+#[derive(Debug, Args)]
+pub(crate) struct Apply {
+    /// The file with the rules, in TOML; `-` reads stdin
+    #[arg(short, long, value_name = "FILE")]
+    file: String,
+
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Leave rules alone that are not in the file
+    #[arg(long)]
+    no_remove: bool,
+}
+
+/// The file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    cron: Vec<Entry>,
+}
+
+/// One rule of it. An unknown name is an error: a typing mistake must not pass for a default.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    pattern: String,
+    tz: Option<String>,
+    kind: Option<String>,
+    args: Option<serde_json::Value>,
+    command: Option<Vec<String>>,
+    dir: Option<String>,
+    queue: Option<String>,
+    priority: Option<Priority>,
+    max_attempts: Option<u32>,
+    timeout: Option<String>,
+    keep: Option<String>,
+    #[serde(default)]
+    tags: Vec<String>,
+    missed: Option<String>,
+    overlap: Option<String>,
+    jitter: Option<String>,
+    paused: Option<bool>,
+}
+
+impl Entry {
+    fn rule(&self) -> anyhow::Result<CronRule> {
+        let (kind, args) = match (&self.kind, &self.command) {
+            (Some(kind), None) => (kind.clone(), self.args.as_ref().map_or("null".to_owned(), ToString::to_string)),
+            (None, Some(argv)) if self.args.is_none() => {
+                let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+                (COMMAND.to_owned(), push::command_args(&argv, self.dir.as_deref())?)
+            }
+            _ => return Err(Fail::new(exit::USAGE, "has either a kind (with args), or a command (with dir)")),
+        };
+        let time = |text: &Option<String>| text.as_deref().map(duration).transpose();
+        let mut job = Push::new(kind, args).tags(self.tags.iter().cloned()).priority(self.priority.unwrap_or_default());
+        if let Some(queue) = &self.queue {
+            job = job.queue(queue);
+        }
+        if let Some(attempts) = self.max_attempts {
+            job = job.max_attempts(attempts);
+        }
+        if let Some(timeout) = time(&self.timeout)? {
+            job = job.timeout(timeout);
+        }
+        if let Some(keep) = time(&self.keep)? {
+            job = job.keep(keep);
+        }
+        let mut rule = CronRule::new(&self.name, &self.pattern, job)?;
+        if let Some(tz) = &self.tz {
+            rule = rule.tz(tz);
+        }
+        if let Some(missed) = &self.missed {
+            rule = rule.missed(missed.parse()?);
+        }
+        if let Some(overlap) = &self.overlap {
+            rule = rule.overlap(overlap.parse()?);
+        }
+        rule = rule.jitter(time(&self.jitter)?.unwrap_or_default());
+        rule.schedule()?;
+        Ok(rule)
+    }
+}
+
+fn duration(text: &str) -> anyhow::Result<Duration> {
+    duly::store::duration(text).map_err(|why| Fail::new(exit::USAGE, format!("{text:?}: {why}")))
+}
+
+impl Apply {
+    pub(super) async fn run(self, setup: &Setup) -> anyhow::Result<()> {
+        let entries = self.read()?.cron;
+        let named = |entry: &Entry| {
+            entry.rule().map_err(|error| Fail::new(exit::USAGE, format!("{}: rule {}: {error}", self.file, entry.name)))
+        };
+        let rules: Vec<CronRule> = entries.iter().map(named).collect::<anyhow::Result<_>>()?;
+        let duly = store::open_or_make(setup).await?;
+        let changes = duly.compare_crons(&rules, !self.no_remove).await?;
+        tell(setup, &changes)?;
+        if self.dry_run {
+            return Ok(());
+        }
+        let gone = changes.values().filter(|change| **change == CronChange::Remove).count();
+        let rules_gone = if gone == 1 { "1 rule".to_owned() } else { format!("{gone} rules") };
+        if gone > 0 && !setup.yes && !input::confirmed(&format!("Delete {rules_gone}?"))? {
+            return Ok(());
+        }
+        duly.apply_crons(&rules, !self.no_remove).await?;
+        for entry in &entries {
+            match entry.paused {
+                Some(true) => drop(duly.pause_cron(&entry.name).await?),
+                Some(false) => drop(duly.resume_cron(&entry.name).await?),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self) -> anyhow::Result<File> {
+        let mut text = String::new();
+        let read = match self.file.as_str() {
+            "-" => std::io::stdin().lock().take(FILE_BYTES_MAX + 1).read_to_string(&mut text),
+            path => std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)),
+        };
+        read.with_context(|| format!("cannot read {}", self.file))?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(Fail::new(exit::USAGE, format!("{}: more than {FILE_BYTES_MAX} bytes", self.file)));
+        }
+        toml::from_str(&text).map_err(|error| Fail::new(exit::USAGE, format!("{}: {error}", self.file)))
+    }
+}
+
+fn tell(setup: &Setup, changes: &CronChanges) -> anyhow::Result<()> {
+    if setup.out.is_json() {
+        return setup.out.json(changes);
+    }
+    for (name, change) in changes {
+        let line = match change {
+            CronChange::Add => paint(GREEN, format!("+ {name}")),
+            CronChange::Change => paint(YELLOW, format!("~ {name}")),
+            CronChange::Remove => paint(RED, format!("- {name}")),
+            _ => continue,
+        };
+        setup.out.line(&line)?;
+    }
+    let same = changes.values().filter(|change| **change == CronChange::Same).count();
+    setup.out.say(&format!("{} changed, {same} as they were", changes.len() - same));
+    Ok(())
+}

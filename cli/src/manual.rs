@@ -1,0 +1,43 @@
+//! `duly completions` and `duly man`: what shells and manuals want to know, from the command line itself.
+
+use std::io::Write;
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::args::Cli;
+
+/// Print completions for a shell
+///
+/// For bash: duly completions bash > ~/.local/share/bash-completion/completions/duly
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    shell: Shell,
+}
+
+/// Print the manual page, of duly or of one of its verbs
+#[derive(Debug, Args)]
+pub(crate) struct Man {
+    /// A verb, such as `push` or `jobs ls`
+    verb: Vec<String>,
+}
+
+pub(crate) fn completions(verb: &Completions) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(verb.shell, &mut Cli::command(), "duly", &mut text);
+    Ok(std::io::stdout().lock().write_all(&text)?)
+}
+
+pub(crate) fn man(verb: &Man) -> anyhow::Result<()> {
+    let mut command = Cli::command();
+    command.build();
+    let mut found = command;
+    for word in &verb.verb {
+        let next = found.find_subcommand(word).cloned();
+        let unknown = || crate::exit::Fail::new(crate::exit::USAGE, format!("man: no verb {word:?}; see duly --help"));
+        found = next.ok_or_else(unknown)?;
+    }
+    let mut text = Vec::new();
+    clap_mangen::Man::new(found).render(&mut text)?;
+    Ok(std::io::stdout().lock().write_all(&text)?)
+}

@@ -1,0 +1,323 @@
+//! `duly --server URL ...`: the verbs that also work where the store itself is out of reach, through a `duly serve`.
+//!
+//! They parse, ask the server, and print what it says; the server holds the rules.
+
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use duly::{JobId, Priority};
+use serde_json::{Value, json};
+
+use crate::args::Color;
+use crate::escape::safe;
+use crate::exit::{self, Fail};
+use crate::input;
+use crate::output::{Format, Out};
+
+/// No answer takes longer: a wait asks again.
+const ANSWER_MAX: Duration = Duration::from_secs(90);
+/// How long one question of a wait waits.
+const WAIT_MS: u64 = 30_000;
+
+/// Jobs through a server: push them, look at them, retry, cancel and remove them, pause queues
+///
+/// With --server only these verbs are there. A token is taken from DULY_TOKEN: others can see command lines.
+#[derive(Debug, Parser)]
+#[command(name = "duly", version, subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Remote {
+    /// The server, such as http://127.0.0.1:7711
+    #[arg(long, global = true, value_name = "URL", default_value = "http://127.0.0.1:7711")]
+    server: String,
+    /// Tables for people, json or ndjson for scripts
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
+    output: Format,
+    /// The same as -o json
+    #[arg(long, global = true, conflicts_with = "output")]
+    json: bool,
+    /// Say nothing but data and errors
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// Colours: by default only on a terminal, and not if NO_COLOR is set
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
+    color: Color,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Push(Push),
+    #[command(subcommand)]
+    Jobs(Jobs),
+    #[command(subcommand)]
+    Queues(Queues),
+    /// How much there is of everything
+    Stats,
+}
+
+/// Push a job: a kind with its args
+#[derive(Debug, Args)]
+struct Push {
+    /// Names the handler that runs the job
+    kind: String,
+    /// What the handler gets; `-` reads it from stdin
+    #[arg(value_name = "JSON", default_value = "null", allow_negative_numbers = true)]
+    args: String,
+    /// So long from now: 10m, 1h30m, 7d
+    #[arg(long = "in", value_name = "DURATION", value_parser = duly::store::duration)]
+    after: Option<Duration>,
+    /// Into this queue
+    #[arg(long, value_name = "NAME", default_value = duly::DEFAULT_QUEUE)]
+    queue: String,
+    /// Before or after other ready jobs: low, normal, high, critical
+    #[arg(long, value_name = "PRIORITY", default_value_t = Priority::Normal)]
+    priority: Priority,
+    /// Only if no unfinished job of the queue has this key
+    #[arg(long, value_name = "KEY")]
+    unique: Option<String>,
+    /// Under this id: pushing it again changes nothing
+    #[arg(long, value_name = "UUID")]
+    id: Option<JobId>,
+    /// A word to find the job by; may be given several times
+    #[arg(long = "tag", value_name = "WORD")]
+    tags: Vec<String>,
+}
+
+/// Look at jobs, retry them, cancel them, remove them
+#[derive(Debug, Subcommand)]
+enum Jobs {
+    /// List jobs: `state:dead kind:mail since:1h`
+    Ls {
+        /// Which; all if left out
+        filter: Vec<String>,
+        /// At most so many
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        limit: usize,
+    },
+    /// Show everything that is known of a job
+    Get { id: JobId },
+    /// Say why a job is not running
+    Why { id: JobId },
+    /// Wait until a job is done (exit code 0) or dead (exit code 1)
+    Wait { id: JobId },
+    /// Let jobs that are not running start now
+    Retry { ids: Vec<JobId> },
+    /// Stop running jobs for good
+    Cancel { ids: Vec<JobId> },
+    /// Delete jobs that are not running
+    Rm { ids: Vec<JobId> },
+}
+
+/// Look at queues, pause and resume them
+#[derive(Debug, Subcommand)]
+enum Queues {
+    /// List queues with the number of jobs in each state
+    Ls,
+    /// Claim nothing more from a queue; what runs goes on
+    Pause { queue: String },
+    /// Claim from a queue again
+    Resume { queue: String },
+}
+
+/// Whether this command line is for a server: it says so before anything that belongs to a command.
+pub(crate) fn is_meant(args: impl Iterator<Item = String>) -> bool {
+    args.take_while(|arg| arg != "--").any(|arg| arg == "--server" || arg.starts_with("--server="))
+}
+
+pub(crate) fn run(remote: Remote) -> anyhow::Result<()> {
+    remote.color.write_global();
+    let out = Out::new(if remote.json { Format::Json } else { remote.output }, remote.quiet);
+    let server = Server::new(&remote.server)?;
+    match remote.verb {
+        Verb::Push(push) => push.run(&server, out),
+        Verb::Jobs(jobs) => jobs.run(&server, out),
+        Verb::Queues(Queues::Ls) => queues(out, &server.get("/queues")?),
+        Verb::Queues(Queues::Pause { queue }) => paused(&server, out, &queue, "pause"),
+        Verb::Queues(Queues::Resume { queue }) => paused(&server, out, &queue, "resume"),
+        Verb::Stats => out.json(&server.get("/stats")?),
+    }
+}
+
+/// A server to ask.
+struct Server {
+    agent: ureq::Agent,
+    url: String,
+    bearer: Option<String>,
+}
+
+impl Server {
+    fn new(url: &str) -> anyhow::Result<Self> {
+        let url = url.trim_end_matches('/');
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            return Err(Fail::new(exit::USAGE, format!("server: {url:?} is no URL; write http://127.0.0.1:7711")));
+        }
+        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(ANSWER_MAX)).build();
+        let bearer = std::env::var("DULY_TOKEN").ok().filter(|token| !token.is_empty());
+        let bearer = bearer.map(|token| format!("Bearer {token}"));
+        Ok(Server { agent: config.new_agent(), url: format!("{url}/api/v1"), bearer })
+    }
+
+    fn get(&self, path: &str) -> anyhow::Result<Value> {
+        self.ask("GET", path, None)
+    }
+
+    /// Asks, and gives what is answered; what the server refuses is a failure with its words.
+    fn ask(&self, method: &str, path: &str, body: Option<&str>) -> anyhow::Result<Value> {
+        let mut request = ureq::http::Request::builder().method(method).uri(format!("{}{path}", self.url));
+        if let Some(bearer) = &self.bearer {
+            request = request.header("Authorization", bearer);
+        }
+        let request = request.header("Content-Type", "application/json").body(body.unwrap_or_default().to_owned())?;
+        let gone = |error: ureq::Error| Fail::new(exit::STORE, format!("server {}: {error}", self.url));
+        let mut answer = self.agent.run(request).map_err(gone)?;
+        let status = answer.status().as_u16();
+        let text = answer.body_mut().read_to_string().map_err(gone)?;
+        if (200..300).contains(&status) {
+            return Ok(serde_json::from_str(&text).unwrap_or(Value::Null));
+        }
+        let problem: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        let detail = problem["detail"].as_str().unwrap_or("the server gave no reason").to_owned();
+        Err(Fail::new(code(status), format!("{detail} ({status})")))
+    }
+}
+
+/// The exit code of an answer.
+fn code(status: u16) -> u8 {
+    match status {
+        400 | 413 | 415 | 422 => exit::USAGE,
+        404 => exit::NOT_FOUND,
+        409 => exit::CONFLICT,
+        503 => exit::STORE,
+        504 => exit::TIMED_OUT,
+        _ => exit::FAILURE,
+    }
+}
+
+impl Push {
+    fn run(self, server: &Server, out: Out) -> anyhow::Result<()> {
+        let args = match self.args.as_str() {
+            "-" => input::args_from_stdin(duly::ARGS_BYTES_MAX)?,
+            json => json.to_owned(),
+        };
+        // Under an id of its own, so that it can be repeated if its answer is lost.
+        let id = self.id.unwrap_or_else(JobId::fresh);
+        let mut body =
+            json!({"kind": self.kind, "queue": self.queue, "priority": self.priority, "id": id, "tags": self.tags});
+        if let Some(after) = self.after {
+            body["after_ms"] = json!(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+        }
+        if let Some(unique) = self.unique {
+            body["unique"] = json!(unique);
+        }
+        serde_json::from_str::<serde::de::IgnoredAny>(&args)
+            .map_err(|why| Fail::new(exit::USAGE, format!("args: not JSON: {why}")))?;
+        // As they stand: a number beyond 2^53 is not ours to round.
+        let body = body.to_string();
+        let body = format!("{},\"args\":{args}}}", body.trim_end_matches('}'));
+        let pushed = server.ask("POST", "/jobs", Some(&body))?;
+        if out.is_json() { out.json(&pushed) } else { out.line(&safe(pushed["id"].as_str().unwrap_or_default())) }
+    }
+}
+
+impl Jobs {
+    fn run(self, server: &Server, out: Out) -> anyhow::Result<()> {
+        let each = |ids: Vec<JobId>, method: &str, end: &str| -> anyhow::Result<()> {
+            ids.iter().try_for_each(|id| server.ask(method, &format!("/jobs/{id}{end}"), None).map(drop))
+        };
+        match self {
+            Jobs::Ls { filter, limit } => {
+                let filter: String = filter.join(" ").bytes().map(encoded).collect();
+                list(out, &server.get(&format!("/jobs?filter={filter}&limit={limit}"))?)
+            }
+            Jobs::Get { id } => out.json(&server.get(&format!("/jobs/{id}"))?),
+            Jobs::Why { id } => {
+                let why = server.get(&format!("/jobs/{id}/why"))?;
+                if out.is_json() { out.json(&why) } else { out.line(&safe(why["text"].as_str().unwrap_or_default())) }
+            }
+            Jobs::Wait { id } => wait(server, out, id),
+            Jobs::Retry { ids } => each(ids, "POST", "/retry"),
+            Jobs::Cancel { ids } => each(ids, "POST", "/cancel"),
+            Jobs::Rm { ids } => each(ids, "DELETE", ""),
+        }
+    }
+}
+
+/// A byte as it stands in a URL.
+fn encoded(byte: u8) -> String {
+    if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") }
+}
+
+fn wait(server: &Server, out: Out, id: JobId) -> anyhow::Result<()> {
+    loop {
+        let job = server.get(&format!("/jobs/{id}/wait?timeout_ms={WAIT_MS}"))?;
+        match job["state"].as_str() {
+            Some("done") => {
+                out.say_to_people("done");
+                return Ok(());
+            }
+            Some("dead") => {
+                let error =
+                    job["failures"].as_array().and_then(|all| all.last()).and_then(|last| last["error"].as_str());
+                let error = error.unwrap_or("no error was recorded");
+                return Err(Fail::new(exit::FAILURE, format!("job {id} is dead: {}", safe(error))));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn rows<const N: usize>(list: &Value, columns: [&str; N]) -> Vec<[String; N]> {
+    let cell = |row: &Value, name: &str| match &row[name] {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    };
+    let rows = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    rows.iter().map(|row| columns.map(|name| cell(row, name))).collect()
+}
+
+fn list(out: Out, page: &Value) -> anyhow::Result<()> {
+    match out.format {
+        Format::Json => out.json(page),
+        Format::Ndjson => page["jobs"].as_array().into_iter().flatten().try_for_each(|job| out.json(job)),
+        Format::Table | Format::Wide => {
+            let rows = rows(&page["jobs"], ["id", "state", "queue", "kind", "attempts", "due"]);
+            out.table(["ID", "STATE", "QUEUE", "KIND", "FAILED", "DUE"], rows)
+        }
+    }
+}
+
+fn queues(out: Out, page: &Value) -> anyhow::Result<()> {
+    match out.format {
+        Format::Json => out.json(&page["queues"]),
+        Format::Ndjson => page["queues"].as_array().into_iter().flatten().try_for_each(|queue| out.json(queue)),
+        Format::Table | Format::Wide => {
+            let rows = rows(&page["queues"], ["queue", "paused", "scheduled", "ready", "running", "done", "dead"]);
+            out.table(["QUEUE", "PAUSED", "SCHEDULED", "READY", "RUNNING", "DONE", "DEAD"], rows)
+        }
+    }
+}
+
+fn paused(server: &Server, out: Out, queue: &str, verb: &str) -> anyhow::Result<()> {
+    let name: String = queue.bytes().map(encoded).collect();
+    let answer = server.ask("POST", &format!("/queues/{name}/{verb}"), None)?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let already = if answer["changed"] == json!(true) { "" } else { " already" };
+    let word = if verb == "pause" { "paused" } else { "open" };
+    out.say(&format!("queue {} is {word}{already}", safe(queue)));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_of_a_job_does_not_choose_the_server() {
+        let meant = |line: &str| is_meant(line.split(' ').map(str::to_owned));
+        assert!(meant("duly --server http://a jobs ls") && meant("duly jobs ls --server=http://a"));
+        assert!(!meant("duly push -- curl --server x"));
+    }
+}

@@ -1,0 +1,89 @@
+//! `duly stats`: what has happened in the last minutes, from the history that the store keeps.
+
+use std::time::Duration;
+
+use clap::Args;
+use duly::{Duly, HistoryAsk, HistoryTally};
+use serde_json::json;
+
+use crate::output::Format;
+use crate::{Setup, store, time};
+
+/// How often a watched table is shown anew.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// Show rates, lateness and duration of the last minutes
+#[derive(Debug, Args)]
+pub(crate) struct Stats {
+    /// Only of this queue
+    #[arg(long, value_name = "NAME")]
+    queue: Option<String>,
+    /// Of the last so many minutes, at most a day
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=i64::from(duly::store::HISTORY_MINUTES_MAX)))]
+    minutes: u32,
+    /// Show it anew every two seconds, until it is interrupted
+    #[arg(long)]
+    watch: bool,
+}
+
+pub(crate) async fn run(verb: Stats, setup: &Setup) -> anyhow::Result<()> {
+    let duly = store::open(setup).await?;
+    loop {
+        show(&duly, &verb, setup).await?;
+        if !verb.watch {
+            return Ok(());
+        }
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+async fn show(duly: &Duly, verb: &Stats, setup: &Setup) -> anyhow::Result<()> {
+    let history = duly.history(HistoryAsk { queue: verb.queue.clone(), minutes: verb.minutes }).await?;
+    let queues = history.by_queue();
+    let row = |queue: &str, tally: &HistoryTally| {
+        let percentile = |q: f64| [&tally.lateness, &tally.duration].map(|histogram| histogram.quantile(q));
+        let ([late, took], [late_99, took_99]) = (percentile(0.5), percentile(0.99));
+        let shown = |time: Option<Duration>| time.map(time::short).unwrap_or_default();
+        let counts = [tally.pushed, tally.done, tally.retried, tally.buried, tally.released, tally.taken_back];
+        let [pushed, done, retried, buried, released, taken_back] = counts.map(|count| count.to_string());
+        let rate = format!("{:.1}/s", tally.done as f64 / (f64::from(verb.minutes) * 60.0));
+        let times = [late, late_99, took, took_99].map(shown);
+        let [late, late_99, took, took_99] = times;
+        [queue.to_owned(), pushed, done, rate, retried, buried, released, taken_back, late, late_99, took, took_99]
+    };
+    match setup.out.format {
+        Format::Json | Format::Ndjson => {
+            let millis = |time: Option<Duration>| time.map(|time| time.as_secs_f64() * 1e3);
+            let told = queues.iter().map(|(queue, tally)| {
+                json!({
+                    "queue": queue, "minutes": verb.minutes,
+                    "pushed": tally.pushed, "done": tally.done, "retried": tally.retried, "buried": tally.buried,
+                    "released": tally.released, "taken_back": tally.taken_back,
+                    "lateness_ms": {"p50": millis(tally.lateness.quantile(0.5)), "p99": millis(tally.lateness.quantile(0.99))},
+                    "duration_ms": {"p50": millis(tally.duration.quantile(0.5)), "p99": millis(tally.duration.quantile(0.99))},
+                })
+            });
+            match setup.out.format {
+                Format::Json => setup.out.json(&told.collect::<Vec<_>>()),
+                _ => told.into_iter().try_for_each(|line| setup.out.json(&line)),
+            }
+        }
+        Format::Table | Format::Wide => {
+            let head = [
+                "QUEUE",
+                "PUSHED",
+                "DONE",
+                "RATE",
+                "RETRIED",
+                "BURIED",
+                "RELEASED",
+                "TAKEN BACK",
+                "LATE P50",
+                "LATE P99",
+                "TOOK P50",
+                "TOOK P99",
+            ];
+            setup.out.table(head, queues.iter().map(|(queue, tally)| row(queue, tally)).collect())
+        }
+    }
+}

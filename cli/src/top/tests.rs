@@ -1,0 +1,82 @@
+//! What is shown, and what keys do, without a terminal.
+
+use std::time::{Duration, SystemTime};
+
+use duly::{Ctx, Duly, Outcome, Push};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::state::{Act, Key, Pane, Top};
+use super::{look, view};
+
+fn drawn(top: &Top, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+    terminal.draw(|frame| view::draw(frame, top)).expect("draws");
+    terminal.backend().to_string()
+}
+
+async fn seen() -> (Duly, Top) {
+    let duly = Duly::open(":memory:").await.expect("opens");
+    duly.push_all([Push::new("mail", "1"), Push::new("mail", "1").queue("slow")]).await.expect("pushes");
+    duly.push(Push::new("bad", "1").queue("b")).await.expect("pushes");
+    duly.worker().queue("b", 1).on_kind("bad", async |_: Ctx| Outcome::bury("no")).drain().await.expect("drains");
+    duly.pause("slow").await.expect("pauses");
+    let mut top = Top::default();
+    top.key(Key::Char('d'));
+    top.see(look(&duly, true).await.expect("looks"), SystemTime::UNIX_EPOCH);
+    (duly, top)
+}
+
+#[tokio::test]
+async fn queues_jobs_and_nodes_are_shown() {
+    let (duly, mut top) = seen().await;
+    let shown = drawn(&top, 140, 30);
+    for words in ["duly top", "QUEUE", "default", "slow", "paused", "dead jobs", "bad", "nodes", "? help"] {
+        assert!(shown.contains(words), "{words} is not in\n{shown}");
+    }
+    top.look.counts[1].done += 30;
+    let (before, later) = (top.look.clone(), SystemTime::UNIX_EPOCH + Duration::from_secs(3));
+    let mut look = look(&duly, true).await.expect("looks");
+    look.counts.clone_from(&before.counts);
+    look.counts[1].done += 30;
+    top.see(look, later);
+    assert!(drawn(&top, 140, 30).contains("10.0"), "thirty in three seconds");
+}
+
+#[tokio::test]
+async fn keys_do_what_the_help_says() {
+    let (_duly, mut top) = seen().await;
+    assert_eq!(top.key(Key::Char('p')), Some(Act::Pause("b".into())));
+    assert_eq!(top.key(Key::Down), None);
+    assert_eq!(top.key(Key::Char('r')), Some(Act::Resume("default".into())));
+    assert_eq!(top.key(Key::Tab), None);
+    assert_eq!(top.pane, Pane::Jobs);
+    let dead = top.look.jobs[0].job.id;
+    assert_eq!(top.key(Key::Char('t')), Some(Act::Retry(dead)));
+    assert_eq!(top.key(Key::Char('c')), None, "it does not run");
+    for letter in "/slo".chars() {
+        top.key(Key::Char(letter));
+    }
+    assert!(top.typing && drawn(&top, 100, 24).contains("filter: slo_"));
+    assert_eq!(top.queues().len(), 1);
+    assert_eq!((top.key(Key::Enter), top.typing), (None, false));
+    assert_eq!((top.key(Key::Esc), top.queues().len()), (None, 3));
+    assert_eq!(top.key(Key::Char('?')), None);
+    assert!(drawn(&top, 100, 24).contains("cancel the running job"));
+    assert_eq!(top.key(Key::Char('q')), None, "leaves the help");
+    assert_eq!(top.key(Key::Char('d')), Some(Act::Look));
+    assert_eq!(top.key(Key::Char('q')), Some(Act::Quit));
+}
+
+#[test]
+fn nothing_to_show_and_no_room_are_no_reason_to_panic() {
+    let mut top = Top::default();
+    (top.help, top.said) = (true, "\u{1b}[31m".repeat(50));
+    for (width, height) in [(1, 1), (3, 2), (30, 5), (500, 100)] {
+        drawn(&top, width, height);
+    }
+    let keys = [Key::Up, Key::Down, Key::Tab, Key::Enter, Key::Esc, Key::Backspace];
+    for key in keys.into_iter().chain("prctjkd?x".chars().map(Key::Char)) {
+        top.key(key);
+    }
+}

@@ -1,0 +1,112 @@
+//! `duly jobs watch`: follows jobs, a line for each change.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clap::Args;
+use duly::{Duly, Filter, JobId, Record, State};
+
+use crate::escape::safe;
+use crate::exit::{self, Fail};
+use crate::output::Out;
+use crate::time;
+
+/// Between two looks: soon after a change, at leisure while nothing happens.
+const LOOK_MIN: Duration = Duration::from_millis(100);
+const LOOK_MAX: Duration = Duration::from_secs(1);
+/// Most jobs that are followed at once.
+const JOBS_MAX: usize = 200;
+
+/// Follow jobs, a line for each change: those named, or those that are unfinished now and fit; ends when all have ended
+#[derive(Debug, Args)]
+pub(crate) struct Watch {
+    /// Ids, as push printed them
+    ids: Vec<JobId>,
+    /// Without ids: only of this queue
+    #[arg(long, value_name = "NAME", conflicts_with = "ids")]
+    queue: Option<String>,
+    /// Without ids: only of this kind
+    #[arg(long, conflicts_with = "ids")]
+    kind: Option<String>,
+}
+
+pub(crate) async fn run(duly: &Duly, watch: Watch, out: &Out) -> anyhow::Result<()> {
+    let mut followed = followed(duly, &watch).await?;
+    let mut pause = LOOK_MIN;
+    while !followed.is_empty() {
+        let mut changed = false;
+        let mut ended = Vec::new();
+        for (id, last) in &mut followed {
+            let record = duly.get(*id).await?;
+            let now = record.as_ref().map(seen);
+            if now != *last || now.is_none() {
+                changed = true;
+                tell(*id, record.as_ref(), out)?;
+            }
+            if now.as_ref().is_none_or(|now| now.0.is_final()) {
+                ended.push(*id);
+            }
+            *last = now;
+        }
+        followed.retain(|id, _| !ended.contains(id));
+        pause = if changed { LOOK_MIN } else { (pause * 3 / 2).min(LOOK_MAX) };
+        if !followed.is_empty() {
+            tokio::time::sleep(pause).await;
+        }
+    }
+    Ok(())
+}
+
+/// What makes a difference to whoever watches.
+type Seen = (State, u32, u32, Option<duly::NodeId>);
+
+fn seen(record: &Record) -> Seen {
+    (record.state, record.attempts, record.crashes, record.node)
+}
+
+async fn followed(duly: &Duly, watch: &Watch) -> anyhow::Result<BTreeMap<JobId, Option<Seen>>> {
+    if watch.ids.len() > JOBS_MAX {
+        return Err(Fail::new(exit::USAGE, format!("at most {JOBS_MAX} jobs can be followed at once")));
+    }
+    for id in &watch.ids {
+        if duly.get(*id).await?.is_none() {
+            return Err(duly::Error::NotFound { what: "job", name: id.to_string() }.into());
+        }
+    }
+    let mut followed: BTreeMap<_, _> = watch.ids.iter().map(|id| (*id, None)).collect();
+    if !watch.ids.is_empty() {
+        return Ok(followed);
+    }
+    for state in [State::Running, State::Ready, State::Scheduled] {
+        let limit = JOBS_MAX.saturating_sub(followed.len());
+        if limit == 0 {
+            break;
+        }
+        let (queue, kind) = (watch.queue.clone(), watch.kind.clone());
+        let page = duly.list(Filter { queue, kind, state: Some(state), limit, ..Filter::default() }).await?;
+        followed.extend(page.jobs.iter().map(|record| (record.job.id, None)));
+    }
+    Ok(followed)
+}
+
+fn tell(id: JobId, record: Option<&Record>, out: &Out) -> anyhow::Result<()> {
+    let Some(record) = record else {
+        return if out.is_json() {
+            out.json(&serde_json::json!({"id": id, "state": "gone"}))
+        } else {
+            out.line(&format!("{id}  gone"))
+        };
+    };
+    if out.is_json() {
+        return out.json(record);
+    }
+    let more = match record.state {
+        State::Scheduled => format!("due {}", time::distance(record.due)),
+        State::Running => record.node.map_or(String::new(), |node| format!("node {node}")),
+        State::Dead => record.failures.last().map_or(String::new(), |failure| failure.error.trim_end().to_owned()),
+        _ => String::new(),
+    };
+    let failed = if record.attempts > 0 { format!("  {} failed", record.attempts) } else { String::new() };
+    let line = format!("{id}  {:<9}  {}{failed}  {more}", record.state, record.job.kind);
+    out.line(&safe(line.trim_end()))
+}

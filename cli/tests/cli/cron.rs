@@ -1,0 +1,109 @@
+//! `duly cron`: rules kept, applied from a file, shown, and told what is wrong with them.
+
+use serde_json::json;
+
+use crate::bed::Bed;
+
+#[test]
+fn a_rule_is_added_shown_and_removed() {
+    let bed = Bed::new();
+    let added = bed.run(&["cron", "add", "backup", "0 3 * * *", "--tz", "Europe/Berlin", "--", "./backup.sh"]).ok();
+    assert!(added.out.contains("cron backup  next: ") && added.out.contains("03:00 CE"), "{added:?}");
+    let rule = bed.run(&["cron", "get", "backup", "--json"]).ok().json();
+    assert_eq!((&rule["kind"], &rule["tz"]), (&json!("command"), &json!("Europe/Berlin")));
+    assert_eq!(rule["args"]["argv"], json!(["./backup.sh"]));
+    let shown = bed.run(&["cron", "ls"]).ok();
+    assert!(shown.out.contains("backup") && shown.out.contains("Europe/Berlin"), "{shown:?}");
+    assert!(bed.run(&["cron", "get", "backup"]).ok().out.contains("At 03:00"));
+    assert!(bed.run(&["cron", "pause", "backup"]).ok().out.contains("paused"));
+    assert!(bed.run(&["cron", "resume", "backup"]).ok().out.contains("next: "));
+    bed.run(&["cron", "rm", "backup"]).ok();
+    bed.run(&["cron", "get", "backup"]).failed(3, "no cron rule");
+    bed.run(&["cron", "rm", "backup"]).failed(3, "no cron rule");
+}
+
+#[test]
+fn a_triggered_rule_pushes_its_job() {
+    let bed = Bed::new();
+    bed.run(&["cron", "add", "mail", "0 3 * * *", "--kind", "mail", "--args", "{\"to\":\"ada\"}", "--tag", "x"]).ok();
+    let id = bed.run(&["cron", "trigger", "mail"]).ok().id();
+    let job = bed.job(&id);
+    assert_eq!((&job["kind"], &job["args"]["to"], &job["tags"]), (&json!("mail"), &json!("ada"), &json!(["x"])));
+}
+
+#[test]
+fn the_wrong_place_of_a_pattern_is_marked() {
+    let bed = Bed::new();
+    let ran = bed.run(&["cron", "add", "r", "0 25 * * *", "--kind", "mail"]).failed(2, "the hour \"25\" is wrong");
+    assert!(ran.err.ends_with("  0 25 * * *\n    ^^\n"), "{ran:?}");
+    bed.run(&["cron", "add", "r", "0 0 31 2 *", "--kind", "mail"]).failed(2, "never matches");
+    bed.run(&["cron", "add", "r", "* * * * *", "--tz", "Berlin", "--kind", "mail"]).failed(2, "Europe/Berlin");
+    bed.run(&["cron", "add", "r", "* * * * *", "--missed", "all:0", "--kind", "mail"]).failed(2, "all:N");
+    bed.run(&["cron", "add", "r", "* * * * *", "--overlap", "never", "--kind", "mail"]).failed(2, "none of allow");
+    bed.run(&["cron", "add", "r", "* * * * *"]).failed(2, "required");
+    assert!(!bed.path("duly.db").exists(), "nothing was made");
+}
+
+#[test]
+fn next_says_what_changing_clocks_do() {
+    let bed = Bed::new();
+    let next = |pattern: &str, from: &str| {
+        bed.run(&["cron", "next", "--pattern", pattern, "--tz", "Europe/Berlin", "--from", from, "-n", "2"]).ok().out
+    };
+    let gap = next("30 2 * * *", "2026-03-28T12:00:00Z");
+    assert!(gap.starts_with("Sun 2026-03-29 03:00 CEST") && gap.contains("clocks go forward"), "{gap}");
+    let fold = next("30 2 * * *", "2026-10-24T12:00:00Z");
+    assert!(fold.contains("02:30 CEST") && fold.contains("first time only"), "{fold}");
+    assert!(!bed.path("duly.db").exists(), "it needs no store");
+}
+
+const FILE: &str = r#"
+[[cron]]
+name = "report"
+pattern = "0 3 * * *"
+tz = "Europe/Berlin"
+kind = "report"
+args = { to = "ada", copies = 2 }
+overlap = "skip"
+missed = "all:3"
+jitter = "30s"
+
+[[cron]]
+name = "backup"
+pattern = "*/10 * * * *"
+command = ["./backup.sh", "--all"]
+paused = true
+"#;
+
+#[test]
+fn a_file_is_applied_as_a_whole() {
+    let bed = Bed::new();
+    bed.run(&["cron", "add", "old", "* * * * *", "--kind", "x"]).ok();
+    bed.write("rules.toml", FILE);
+    let dry = bed.run(&["cron", "apply", "-f", "rules.toml", "--dry-run"]).ok();
+    assert_eq!(dry.out, "+ backup\n- old\n+ report\n");
+    bed.run(&["cron", "apply", "-f", "rules.toml"]).failed(2, "say --yes");
+    bed.run(&["cron", "apply", "-f", "rules.toml", "--yes"]).ok();
+    let rules = bed.run(&["cron", "ls", "--json"]).ok().json();
+    assert_eq!(rules.as_array().expect("a list").len(), 2);
+    assert_eq!((&rules[0]["name"], &rules[0]["paused"]), (&json!("backup"), &json!(true)));
+    assert_eq!((&rules[1]["args"], &rules[1]["missed"]), (&json!({"to": "ada", "copies": 2}), &json!("all:3")));
+    assert_eq!(bed.run(&["cron", "apply", "-f", "rules.toml"]).ok().out, "", "the same again changes nothing");
+    bed.write("rules.toml", &FILE.replace("0 3 * * *", "0 4 * * *"));
+    assert_eq!(bed.run(&["cron", "apply", "-f", "rules.toml"]).ok().out, "~ report\n");
+}
+
+#[test]
+fn mistakes_in_a_file_are_told_with_their_rule() {
+    let bed = Bed::new();
+    let told = |text: &str, words: &str| {
+        bed.write("rules.toml", text);
+        bed.run(&["cron", "apply", "-f", "rules.toml"]).failed(2, words)
+    };
+    told(&FILE.replace("0 3 * * *", "0 33 * * *"), "rule report: pattern: the hour");
+    told(&FILE.replace("skip", "sometimes"), "rule report: overlap");
+    told(&FILE.replace("jitter", "jiter"), "jiter");
+    told(&FILE.replace("command =", "kind = \"x\"\ncommand ="), "either a kind");
+    told("[[cron", "rules.toml");
+    bed.run(&["cron", "apply", "-f", "none.toml"]).failed(1, "cannot read none.toml");
+}

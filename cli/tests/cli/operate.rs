@@ -1,0 +1,72 @@
+//! Looking after many jobs: filters, dry runs, groups of dead ones, limits, what has happened.
+
+use crate::bed::Bed;
+
+#[test]
+fn a_filter_says_which_jobs() {
+    let bed = Bed::new();
+    bed.push(&["mail", r#"{"to":"ada lovelace"}"#]);
+    bed.push(&["mail", r#"{"to":"bob"}"#, "--in", "1h"]);
+    let found = |words: &[&str]| {
+        let told = bed.run(&[&["jobs", "ls", "--json"], words].concat()).ok().json();
+        told["jobs"].as_array().expect("a list").len()
+    };
+    assert_eq!(found(&["kind:mail"]), 2);
+    assert_eq!(found(&["state:ready", "args.to:ada lovelace"]), 1);
+    assert_eq!(found(&["state:ready args.to:bob"]), 0);
+    assert_eq!(found(&["--state", "scheduled", "bob"]), 1);
+    let wrong = bed.run(&["jobs", "ls", "stat:dead"]);
+    assert!(wrong.err.contains("stat:dead") && wrong.err.contains('^'), "{}", wrong.err);
+    wrong.failed(2, "is nothing to look for");
+}
+
+#[test]
+fn a_change_to_many_counts_and_asks() {
+    let bed = Bed::new();
+    for _ in 0..3 {
+        bed.push(&["mail", "{}", "--in", "1h"]);
+    }
+    bed.run(&["jobs", "rm"]).failed(2, "which jobs?");
+    bed.run(&["jobs", "rm", "kind:mail"]).failed(2, "--yes");
+    let told = bed.run(&["jobs", "rm", "kind:mail", "--dry-run"]).ok().out;
+    assert!(told.contains("3 jobs would be removed"), "{told}");
+    let told = bed.run(&["jobs", "retry", "state:scheduled", "--yes", "--json"]).ok().json();
+    assert_eq!((&told["matching"], &told["done"]), (&3.into(), &3.into()));
+    bed.run(&["jobs", "rm", "--all", "--yes"]).ok();
+    assert_eq!(bed.run(&["jobs", "ls", "--json"]).ok().json()["jobs"], serde_json::json!([]));
+}
+
+#[test]
+fn dead_jobs_are_retried_by_group() {
+    let bed = Bed::new();
+    for _ in 0..2 {
+        bed.push(&["--max-attempts", "1", "--", "sh", "-c", "echo no user 7 >&2; exit 100"]);
+    }
+    bed.run(&["work", "--until-empty"]).ok();
+    let groups = bed.run(&["dead", "ls", "--json"]).ok().json();
+    assert_eq!((&groups[0]["kind"], &groups[0]["count"]), (&"command".into(), &2.into()));
+    let group = groups[0]["id"].as_str().expect("a group").to_owned();
+    let told = bed.run(&["dead", "retry", &group, "--dry-run"]).ok().out;
+    assert!(told.contains("2 jobs would be retried"), "{told}");
+    bed.run(&["dead", "retry", &group, "--yes"]).ok();
+    assert_eq!(bed.run(&["dead", "ls", "--json"]).ok().json(), serde_json::json!([]));
+    let stats = bed.run(&["stats", "--json"]).ok().json();
+    assert_eq!((&stats[0]["pushed"], &stats[0]["buried"]), (&2.into(), &2.into()));
+}
+
+#[test]
+fn limits_and_edits() {
+    let bed = Bed::new();
+    bed.run(&["queues", "limit", "default", "--jobs", "1"]).ok();
+    let id = bed.push(&["mail", "{}"]);
+    bed.run(&["push", "mail", "{}"]).failed(4, "is full");
+    let table = bed.run(&["queues", "ls"]).ok().out;
+    assert!(table.contains("1 jobs"), "{table}");
+    bed.run(&["jobs", "edit", &id, "--args", "[7]", "--priority", "high"]).ok();
+    let job = bed.job(&id);
+    assert_eq!((&job["args"], &job["priority"]), (&serde_json::json!([7]), &"high".into()));
+    bed.run(&["jobs", "edit", &id]).failed(2, "--args");
+    bed.run(&["queues", "limit", "default", "--none"]).ok();
+    bed.run(&["queues", "clear", "default", "--yes"]).ok();
+    assert_eq!(bed.run(&["queues", "ls", "--json"]).ok().json()[0]["ready"], 0);
+}

@@ -1,0 +1,132 @@
+//! Looking closer: why, verify, backup, sql, and what shells and manuals want to know.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use crate::bed::{Bed, Ran};
+
+const NOBODY: &str = "0192f7a1-0000-7000-8000-000000000000";
+
+#[test]
+fn why_says_one_sentence() {
+    let bed = Bed::new();
+    let id = bed.push(&["--in", "1h", "mail"]);
+    let said = bed.run(&["jobs", "why", &id]).ok().out;
+    assert!(said.starts_with("it is due later, at 20") && said.lines().count() == 1, "{said}");
+    let told = bed.run(&["jobs", "why", &id, "--json"]).ok().json();
+    assert_eq!((told["why"].as_str(), told["id"].as_str()), (Some("due_later"), Some(&*id)));
+    let id = bed.push(&["mail"]);
+    assert!(bed.run(&["jobs", "why", &id]).ok().out.starts_with("no node works its queue default"));
+    bed.run(&["jobs", "why", NOBODY]).failed(3, "no such job");
+    bed.run(&["jobs", "why", "x"]).failed(2, "not a job id");
+}
+
+#[test]
+fn verify_finds_and_repairs() {
+    let bed = Bed::new();
+    bed.run(&["verify"]).failed(5, "no store");
+    let id = bed.push(&["mail"]);
+    assert!(bed.run(&["verify"]).ok().err.contains("1 jobs, all as they must be"));
+    let damage = "import sqlite3; c = sqlite3.connect('duly.db'); c.execute('DELETE FROM duly_ready'); c.commit()";
+    let damaged = std::process::Command::new("python3").args(["-c", damage]).current_dir(bed.path("")).output();
+    assert!(damaged.expect("python3 is there").status.success());
+
+    let found = bed.run(&["verify"]).failed(1, "2 breaches");
+    assert!(found.out.contains("one_state: ") && found.out.contains(&id), "{found:?}");
+    assert!(found.out.contains("1 are counted as ready, and 0 are"), "{found:?}");
+    assert_eq!(bed.run(&["verify", "--json"]).json()["breaches"][0]["rule"], "one_state");
+    bed.run(&["verify", "--repair"]).failed(2, "--yes");
+    bed.run(&["verify", "--repair", "--yes", "--backup", "before.db"]).ok();
+    bed.run(&["verify"]).ok();
+    bed.run(&["verify", "--store", "before.db"]).failed(1, "2 breaches");
+    assert_eq!(bed.job(&id)["state"], "ready");
+}
+
+#[test]
+fn backup_writes_a_new_file() {
+    let bed = Bed::new();
+    let id = bed.push(&["mail"]);
+    bed.run(&["backup", "copy.db"]).ok();
+    bed.run(&["backup", "copy.db"]).failed(4, "is there already");
+    bed.run(&["backup", "nowhere/copy.db"]).failed(2, "does not exist");
+    assert_eq!(bed.run(&["jobs", "get", &id, "--store", "copy.db", "--json"]).ok().json()["state"], "ready");
+}
+
+fn with_stdin(bed: &Bed, args: &[&str], text: &str) -> Ran {
+    let mut command = bed.command(args);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    child.stdin.take().expect("piped").write_all(text.as_bytes()).expect("it reads");
+    child.wait_with_output().expect("it ends").into()
+}
+
+#[test]
+fn sql_looks_and_never_writes() {
+    let bed = Bed::new();
+    bed.run(&["sql", "SELECT 1"]).failed(3, "no file");
+    let id = bed.push(&["mail"]);
+    let table = bed.run(&["sql", "SELECT id, kind, char(27) || '[31m' FROM duly_job"]).ok().out;
+    assert!(table.contains(&id) && table.contains("mail") && !table.contains('\u{1b}'), "{table}");
+    assert_eq!(bed.run(&["sql", "--json", "SELECT kind FROM duly_job"]).ok().json()[0]["kind"], "mail");
+    bed.run(&["sql", "DELETE FROM duly_job"]).failed(2, "would write");
+    bed.run(&["sql", "SELEC"]).failed(2, "syntax");
+    bed.run(&["sql", "--store", "redis://localhost", "SELECT 1"]).failed(2, "only a store in a file");
+    assert_eq!(
+        with_stdin(&bed, &["sql", "-o", "ndjson"], "SELECT count(*) AS n FROM duly_job").ok().out.trim(),
+        "{\"n\":1}"
+    );
+}
+
+#[test]
+fn shells_and_manuals_are_told() {
+    let bed = Bed::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(bed.run(&["completions", shell]).ok().out.contains("duly"), "{shell}");
+    }
+    bed.run(&["completions", "cmd"]).failed(2, "cmd");
+    assert!(bed.run(&["man"]).ok().out.contains(".TH duly 1"));
+    assert!(bed.run(&["man", "jobs", "why"]).ok().out.contains("one sentence"));
+    bed.run(&["man", "nothing"]).failed(2, "no verb");
+}
+
+#[test]
+fn many_jobs_come_from_stdin() {
+    let bed = Bed::new();
+    let lines: String = (0..2_500).map(|n| format!("{{\"n\":{n}}}\n")).collect();
+    let ran = with_stdin(&bed, &["push", "--bulk", "count", "--queue", "q"], &lines).ok();
+    assert!(ran.err.contains("2500 jobs pushed, 0 were there already"), "{ran:?}");
+    let id = "0192f7a1-0000-7000-8000-000000000009";
+    let whole = format!(
+        "{{\"kind\":\"a\",\"args\":[1],\"priority\":\"high\",\"in\":\"1h\",\"tags\":[\"x\"],\"id\":\"{id}\"}}\n\n{{\"kind\":\"b\"}}\n"
+    );
+    assert_eq!(with_stdin(&bed, &["push", "--bulk", "--json"], &whole).ok().json()["pushed"], 2);
+    let told = with_stdin(&bed, &["push", "--bulk", "--json"], &whole).ok().json();
+    assert_eq!((told["pushed"].as_u64(), told["existing"].as_u64()), (Some(1), Some(1)), "an id is pushed once");
+    let job = bed.job(id);
+    assert_eq!((&job["state"], &job["priority"], &job["args"][0]), (&"scheduled".into(), &"high".into(), &1.into()));
+    with_stdin(&bed, &["push", "--bulk"], "{\"kind\":\"a\"}\nnonsense\n").failed(2, "line 2");
+    with_stdin(&bed, &["push", "--bulk"], "{\"kind\":\"a\",\"colour\":1}\n").failed(2, "colour");
+    with_stdin(&bed, &["push", "--bulk"], "{\"kind\":\"a\",\"in\":\"soon\"}\n").failed(2, "duration");
+    with_stdin(&bed, &["push", "--bulk", "a"], "{\n").failed(2, "not JSON");
+    bed.run(&["push", "--bulk", "a", "1"]).failed(2, "cannot be used with");
+}
+
+#[test]
+fn watch_tells_each_change() {
+    let bed = Bed::new();
+    let id = bed.push(&["--", "true"]);
+    let watch = bed.start(&["jobs", "watch", &id]);
+    bed.run(&["work", "--until-empty"]).ok();
+    let ran = watch.wait().ok();
+    let last = ran.out.lines().last().unwrap_or_default();
+    assert!(last.contains(&id) && last.contains("done"), "{ran:?}");
+    assert_eq!(bed.run(&["jobs", "watch", "--queue", "none"]).ok().out, "");
+    bed.run(&["jobs", "watch", NOBODY]).failed(3, "no job");
+}
+
+#[test]
+fn top_needs_a_terminal() {
+    let bed = Bed::new();
+    bed.push(&["mail"]);
+    bed.run(&["top"]).failed(2, "needs a terminal");
+}

@@ -1,0 +1,19 @@
+-- mixed: why a list cannot take or give items of Redis in Action; nil if it can.
+-- Sidekiq names its lists alike, serves them from the other end, and loses what is not an object.
+local function mixed(list, sidekiq_queues, name)
+  local kind = redis.call('TYPE', list).ok
+  if kind ~= 'list' and kind ~= 'none' then
+    return 'type'
+  end
+  local known = redis.pcall('SISMEMBER', sidekiq_queues, name)
+  if known == 1 then
+    return 'sidekiq'
+  end
+  for _, at in ipairs({ 0, -1 }) do
+    local item = redis.call('LINDEX', list, at)
+    if item and item:match('^%s*{') then
+      return 'sidekiq'
+    end
+  end
+  return nil
+end

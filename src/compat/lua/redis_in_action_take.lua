@@ -1,0 +1,20 @@
+#!lua flags=allow-oom
+-- redis_in_action_take: takes items out of a list into duly's own keys, where they are ready, each only if it is still there.
+-- So an item is in the list or in duly's keys, never between.
+-- KEYS 1 list 2 job 3 ready 4 conf
+-- ARGV 1 now|'' 2... item, id, another id if that one is taken, record of each
+-- Returns { now, how many were taken }
+-- include now, closed
+local taken = 0
+if closed(KEYS[4]) then
+  return { now, taken }
+end
+for n = 2, #ARGV, 4 do
+  if redis.call('LREM', KEYS[1], 1, ARGV[n]) == 1 then
+    local id = redis.call('HEXISTS', KEYS[2], ARGV[n + 1]) == 0 and ARGV[n + 1] or ARGV[n + 2]
+    redis.call('HSET', KEYS[2], id, ARGV[n + 3])
+    redis.call('RPUSH', KEYS[3], id)
+    taken = taken + 1
+  end
+end
+return { now, taken }

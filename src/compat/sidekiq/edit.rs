@@ -1,0 +1,101 @@
+//! Edit: take a job that is not running out of its place, or give it another one.
+
+use redis::Cmd;
+
+use super::find::{At, Found, Set, find};
+use super::scripts::SHIFT;
+use super::{Sidekiq, entry, mixed, push};
+use crate::clock::micros;
+use crate::error::Result;
+use crate::job::JobId;
+use crate::node::NodeId;
+use crate::push::Due;
+use crate::store::Moved;
+use crate::store::redis::{Way, call};
+
+/// How often a job is looked for again that was gone when it should be moved.
+const TRIES_MAX: usize = 3;
+
+/// `remove` of the contract.
+pub(super) async fn remove(store: &Sidekiq, id: JobId) -> Result<Moved> {
+    edit(store, "remove", id, |_| None).await
+}
+
+/// `reschedule` of the contract.
+pub(super) async fn reschedule(store: &Sidekiq, id: JobId, due: Due) -> Result<Moved> {
+    let now = store.now();
+    edit(store, "reschedule", id, |found| {
+        let due = push::due(due, now);
+        let ready = due.is_none().then_some(now);
+        let over = matches!(found.at, At::Dead(_) | At::Done(_));
+        let retried = !over && entry::read(&found.queue, &found.bytes, None).is_ok_and(|read| read.retried);
+        let new = match (over, ready) {
+            (true, ready) => entry::anew(&found.bytes, ready),
+            (false, Some(now)) => entry::promoted(&found.bytes, now),
+            (false, None) => entry::waiting(&found.bytes),
+        };
+        let set = if retried { Set::Retry } else { Set::Schedule };
+        Some(Goal { set: due.is_some().then_some(set), due: due.unwrap_or_default(), new: new.unwrap_or_default() })
+    })
+    .await
+}
+
+/// Where an entry goes, and how it is written there.
+struct Goal {
+    /// `None` is its queue.
+    set: Option<Set>,
+    due: String,
+    new: String,
+}
+
+async fn edit(store: &Sidekiq, op: &'static str, id: JobId, goal: impl Fn(&Found) -> Option<Goal>) -> Result<Moved> {
+    for _ in 0..TRIES_MAX {
+        let Some(found) = find(store, op, id).await? else {
+            return Ok(Moved::NotFound);
+        };
+        if matches!(found.at, At::Running(..)) {
+            return Ok(Moved::Running);
+        }
+        let goal = goal(&found);
+        let to = goal.as_ref().map(|goal| (goal.set, goal.due.as_str()));
+        let mut cmd = begin(store, &found.queue, found.at, None, to);
+        cmd.arg(id.as_bytes()).arg(&found.bytes[..]).arg(goal.map(|goal| goal.new).unwrap_or_default());
+        let mut reply = store.run(op, Way::Door, &SHIFT, &cmd).await?;
+        match (reply.text()?.as_str(), reply.int()?) {
+            ("moving", _) => return Ok(Moved::Moving),
+            (_, 1..) => return Ok(Moved::Yes),
+            // It has gone elsewhere meanwhile.
+            ("open", _) => {}
+            (why, _) => return Err(mixed(&found.queue, why)),
+        }
+    }
+    Ok(Moved::NotFound)
+}
+
+/// The script that moves entries of one place, up to the entries.
+pub(super) fn begin(
+    store: &Sidekiq,
+    queue: &str,
+    from: At,
+    mover: Option<NodeId>,
+    to: Option<(Option<Set>, &str)>,
+) -> Cmd {
+    let (keys, list) = (store.redis.keys(queue), store.keys.queue(queue));
+    let (source, kind) = match from {
+        At::Ready | At::Running(..) => (&list, "list"),
+        At::Schedule(_) => (&store.keys.schedule, "set"),
+        At::Retry(_) => (&store.keys.retry, "set"),
+        At::Dead(_) => (&store.keys.dead, "set"),
+        At::Done(_) => (&keys.done, "done"),
+    };
+    let (target, goal, due) = match to {
+        None => (&list, "", ""),
+        Some((None, _)) => (&list, "list", ""),
+        Some((Some(set), due)) => (set.key(store), "set", due),
+    };
+    let [g1, g2] = &keys.gone;
+    let mut cmd = call(&SHIFT, &[&keys.conf, source, target, g1, g2, &keys.idle, &store.keys.queues, &keys.job]);
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(store.redis.options().remember));
+    cmd.arg(mover.map(|mover| mover.to_string()).unwrap_or_default()).arg(kind).arg(goal).arg(due).arg(queue);
+    cmd
+}

@@ -1,0 +1,281 @@
+//! JSON as Ruby writes it, so that `JSON.generate(JSON.parse(text))` gives the same bytes back.
+//!
+//! Sidekiq finds a member of a set again by what it makes of it: a space too many, and it is another one.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// Ruby reads no deeper than 100 levels, two of which are the job's own.
+const DEPTH_MAX: usize = 98;
+
+/// The fields of a job, in their order, each with its text as it was written.
+pub(super) struct Fields<'t>(Vec<(Cow<'t, str>, &'t RawValue)>);
+
+impl<'t> Fields<'t> {
+    /// Reads a JSON object.
+    pub(super) fn parse(text: &'t str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|why| why.to_string())
+    }
+
+    /// The text of a field. Of two with the same name the last counts, as in Ruby.
+    pub(super) fn text(&self, name: &str) -> Option<&'t str> {
+        self.0.iter().rev().find(|(field, _)| field == name).map(|(_, value)| value.get())
+    }
+
+    /// A field as something else, if it can be read so.
+    pub(super) fn read<T: Deserialize<'t>>(&self, name: &str) -> Option<T> {
+        self.text(name).and_then(|text| serde_json::from_str(text).ok())
+    }
+
+    /// All fields but these, as Ruby would write them.
+    pub(super) fn rewrite(&self, without: &[&str]) -> Result<Vec<(String, String)>, String> {
+        let mut fields: Vec<(String, String)> = Vec::with_capacity(self.0.len());
+        for (name, value) in &self.0 {
+            if !without.contains(&&**name) {
+                set(&mut fields, name, normal(value.get())?);
+            }
+        }
+        Ok(fields)
+    }
+}
+
+/// Sets a field in its place, or behind the others.
+pub(super) fn set(fields: &mut Vec<(String, String)>, name: &str, text: String) {
+    match fields.iter_mut().find(|(field, _)| field == name) {
+        Some((_, value)) => *value = text,
+        None => fields.push((name.to_owned(), text)),
+    }
+}
+
+/// Fields as one object.
+pub(super) fn object(fields: &[(String, String)]) -> String {
+    let fields: Vec<String> = fields.iter().map(|(name, text)| format!("{}:{text}", string(name))).collect();
+    format!("{{{}}}", fields.join(","))
+}
+
+/// A string with its quotes.
+pub(super) fn string(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut fields = Vec::with_capacity(16);
+                while let Some(field) = map.next_entry::<Name<'de>, &'de RawValue>()? {
+                    fields.push((field.0.0, field.1));
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(Reader)
+    }
+}
+
+/// A field's name, borrowed unless it has an escape in it.
+#[derive(serde::Deserialize)]
+#[serde(transparent)]
+struct Name<'t>(#[serde(borrow)] Cow<'t, str>);
+
+/// A number of seconds as Ruby prints it; with a fraction, by which every version tells it from milliseconds.
+pub(super) fn seconds(micros: i64) -> String {
+    float(micros as f64 / 1_000_000.0)
+}
+
+/// A float as Ruby prints it: without an exponent if it has a fraction or at most 15 digits before it.
+///
+/// Of those with an exponent no bytes are the same to all: the gem json 3.1.0 writes `1e+20` and `0.00001`.
+pub(super) fn float(number: f64) -> String {
+    let plain = format!("{number:?}");
+    let (size, text) = (number.abs(), plain.as_str());
+    if size == 0.0 || (1e-4..1e15).contains(&size) || (size > 1.0 && number.fract() != 0.0) {
+        return if text.contains('e') { format!("{number:.1}") } else { plain };
+    }
+    let text = format!("{number:e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let digits = if digits.contains('.') { digits.to_owned() } else { format!("{digits}.0") };
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
+}
+
+/// A JSON text as Ruby would write it again; what is wrong with it if it would not.
+pub(super) fn normal(text: &str) -> Result<String, String> {
+    let mut writer = Writer { text, at: 0, out: String::with_capacity(text.len()) };
+    writer.value(0)?;
+    Ok(writer.out)
+}
+
+/// Walks through a text that is known to be JSON.
+struct Writer<'t> {
+    text: &'t str,
+    at: usize,
+    out: String,
+}
+
+impl Writer<'_> {
+    fn peek(&mut self) -> u8 {
+        let bytes = self.text.as_bytes();
+        while bytes.get(self.at).is_some_and(u8::is_ascii_whitespace) {
+            self.at += 1;
+        }
+        bytes.get(self.at).copied().unwrap_or(0)
+    }
+
+    fn value(&mut self, depth: usize) -> Result<(), String> {
+        if depth > DEPTH_MAX {
+            return Err(format!("nested deeper than {DEPTH_MAX} levels, which Ruby does not read"));
+        }
+        match self.peek() {
+            b'{' => self.object(depth),
+            b'[' => self.array(depth),
+            b'"' => {
+                let text = self.string()?;
+                self.out.push_str(&string(&text));
+                Ok(())
+            }
+            0 => Err("ends too early".to_owned()),
+            _ => self.scalar(),
+        }
+    }
+
+    fn array(&mut self, depth: usize) -> Result<(), String> {
+        self.at += 1;
+        self.out.push('[');
+        let mut first = true;
+        while self.peek() != b']' {
+            if !first {
+                self.at += 1;
+                self.out.push(',');
+            }
+            first = false;
+            self.value(depth + 1)?;
+        }
+        self.at += 1;
+        self.out.push(']');
+        Ok(())
+    }
+
+    /// Of two fields with one name Ruby keeps the place of the first and the value of the last.
+    fn object(&mut self, depth: usize) -> Result<(), String> {
+        self.at += 1;
+        let (mut fields, mut places): (Vec<(String, String)>, HashMap<String, usize>) = Default::default();
+        while self.peek() != b'}' {
+            if !fields.is_empty() || !places.is_empty() {
+                self.at += 1;
+                self.peek();
+            }
+            let name = self.string()?;
+            self.peek();
+            self.at += 1;
+            let before = std::mem::take(&mut self.out);
+            self.value(depth + 1)?;
+            let value = std::mem::replace(&mut self.out, before);
+            match places.get(&name) {
+                Some(place) => fields[*place].1 = value,
+                None => {
+                    places.insert(name.clone(), fields.len());
+                    fields.push((name, value));
+                }
+            }
+        }
+        self.at += 1;
+        self.out.push_str(&object(&fields));
+        Ok(())
+    }
+
+    fn string(&mut self) -> Result<String, String> {
+        let (start, bytes) = (self.at, self.text.as_bytes());
+        let mut end = start + 1;
+        while bytes.get(end).is_some_and(|byte| *byte != b'"') {
+            end += if bytes[end] == b'\\' { 2 } else { 1 };
+        }
+        self.at = (end + 1).min(self.text.len());
+        let text = self.text.get(start..self.at).ok_or("a string ends in the middle of a character")?;
+        serde_json::from_str(text).map_err(|why| format!("has a string that Ruby cannot carry: {why}"))
+    }
+
+    fn scalar(&mut self) -> Result<(), String> {
+        let (start, bytes) = (self.at, self.text.as_bytes());
+        while bytes.get(self.at).is_some_and(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte)) {
+            self.at += 1;
+        }
+        let text = &self.text[start..self.at];
+        match text {
+            "" => return Err("not JSON".to_owned()),
+            "true" | "false" | "null" => self.out.push_str(text),
+            "-0" => self.out.push('0'),
+            whole if !whole.contains(['.', 'e', 'E']) => self.out.push_str(whole),
+            fraction => match fraction.parse::<f64>() {
+                Ok(number) if number.is_finite() => self.out.push_str(&float(number)),
+                _ => return Err(format!("{fraction} is a number that Ruby cannot carry")),
+            },
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn as_ruby_writes_it() {
+        let same = |text: &str| assert_eq!(normal(text).expect("fine"), text);
+        same(r#"{"a":[1,2.5,"é / \" \\ \n \u0001"],"b":{},"c":[],"d":null,"e":123456789012345678901234567890}"#);
+        let is = |text: &str, ruby: &str| assert_eq!(normal(text).expect("fine"), ruby);
+        is(" { \"a\" : 1 , \"b\" : [ ] } ", r#"{"a":1,"b":[]}"#);
+        is(r#""\u00e9\/""#, "\"é/\"");
+        is("1e20", "1.0e+20");
+        is("1E2", "100.0");
+        is("1e-7", "1.0e-07");
+        is("0.0001", "0.0001");
+        is("-0.0", "-0.0");
+        is("1e15", "1.0e+15");
+        is("1234567890123456.0", "1.234567890123456e+15");
+        same("1234567890123456.5");
+        same("999999999999999.0");
+        is("123456789.0e8", "1.23456789e+16");
+        is(r#"{"b":1,"a":[{},[]],"b":2}"#, r#"{"b":2,"a":[{},[]]}"#);
+        assert!(normal("1e400").is_err() && normal(r#""\ud800""#).is_err());
+        assert!(normal(&"[".repeat(200)).is_err());
+    }
+
+    #[test]
+    fn seconds_have_a_fraction() {
+        assert_eq!(seconds(1_794_765_574_492_900), "1794765574.4929");
+        assert_eq!(seconds(1_794_765_574_000_000), "1794765574.0");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_makes_it_panic(text in "\\PC*") {
+            let _ = normal(&text);
+            let _ = Fields::parse(&text);
+        }
+
+        #[test]
+        fn once_is_enough(text in r#"[\[\]{}",:0-9.eE a\\u-]{0,40}"#) {
+            if serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok() && let Ok(once) = normal(&text) {
+                prop_assert_eq!(normal(&once).expect("again"), once);
+            }
+        }
+
+        #[test]
+        fn floats_are_read_as_they_were(number in any::<f64>().prop_filter("finite", |n| n.is_finite())) {
+            prop_assert_eq!(float(number).parse::<f64>().expect("a number"), number);
+        }
+    }
+}

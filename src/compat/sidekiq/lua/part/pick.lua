@@ -1,0 +1,42 @@
+-- pick: takes entries from the tail of a list, up to so many: those of kinds that are known, and those that are none.
+-- ARGV 8 1: every kind is known 9... the known kinds
+local STEP, LOOK = 100, 1000
+local kinds = {}
+for i = 9, #ARGV do
+  kinds[ARGV[i]] = true
+end
+
+-- Looks only; what is looked at is never written again. Entries as Ruby writes them need no parser.
+local function is_ours(entry)
+  local kind = entry:match('^{"retry":%w+,"queue":"[^"\\]*","class":"([^"\\]*)"')
+  if not kind then
+    local good, job = pcall(cjson.decode, entry)
+    kind = good and type(job) == 'table' and type(job.class) == 'string' and job.class
+  end
+  return not kind or kinds[kind]
+end
+
+local function pick(list, most)
+  local any, taken, looked, step = ARGV[8] == '1', {}, 0, nil
+  repeat
+    local size = any and most or STEP
+    step = redis.call('LRANGE', list, -looked - size, -looked - 1)
+    for i = #step, 1, -1 do
+      if #taken == most then
+        break
+      end
+      looked = looked + 1
+      if any or is_ours(step[i]) then
+        taken[#taken + 1] = step[i]
+      end
+    end
+  until #taken == most or #step < size or looked >= LOOK
+  if #taken == looked and looked > 0 then
+    redis.call('LTRIM', list, 0, -looked - 1)
+  else
+    for _, entry in ipairs(taken) do
+      redis.call('LREM', list, -1, entry)
+    end
+  end
+  return taken
+end

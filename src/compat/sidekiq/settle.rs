@@ -1,0 +1,163 @@
+//! Settle: record how attempts ended, each only if its node still holds it under that fence; and prune what has ended.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use redis::Cmd;
+
+use super::entry::Failed;
+use super::scripts::{PRUNE, SETTLE};
+use super::{Sidekiq, entry, id, keys, told};
+use crate::clock::micros;
+use crate::error::Result;
+use crate::job::{Fence, JobId, Outcome};
+use crate::node::NodeId;
+use crate::store::redis::{QueueKeys, Way, call};
+use crate::store::{End, PRUNE_MAX};
+
+/// `settle` of the contract: one step per queue.
+pub(super) async fn settle(store: &Sidekiq, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
+    let mut lost = Vec::new();
+    for (queue, ends) in End::by_queue(&ends) {
+        lost.extend(settle_queue(store, node, queue, &ends).await?);
+    }
+    Ok(lost)
+}
+
+async fn settle_queue(store: &Sidekiq, node: NodeId, queue: &str, ends: &[&End]) -> Result<Vec<JobId>> {
+    let keys = store.redis.keys(queue);
+    let is_plain = |end: &End| end.outcome == Outcome::Ack && end.keep.is_zero() && end.crashes == 0;
+    // Said twice: the first counts.
+    let mut seen = HashSet::with_capacity(ends.len());
+    let (ends, twice): (Vec<&End>, Vec<&End>) =
+        ends.iter().copied().partition(|end| seen.insert((end.fence, end.place)));
+    let (plain, others): (Vec<&End>, Vec<&End>) = ends.iter().copied().partition(|end| is_plain(end));
+    // Of what Ruby has pushed, Ruby keeps no account either.
+    let ours: Vec<&&End> = ends.iter().filter(|end| end.outcome == Outcome::Ack && is_own(end.id)).collect();
+    let mut cmd = begin(store, &keys, node, plain.len(), ours.len());
+    for end in &plain {
+        cmd.arg(field(end.fence, end.place));
+    }
+    for end in ours {
+        cmd.arg(end.id.as_bytes());
+    }
+    for end in &others {
+        other(store, node, &keys, end, &mut cmd).await?;
+    }
+    let mut reply = store.run("settle", Way::Work, &SETTLE, &cmd).await?;
+    let all: Vec<&End> = plain.into_iter().chain(others).collect();
+    let places = reply.list()?;
+    let place = |text: &Option<Vec<u8>>| std::str::from_utf8(text.as_deref()?).ok()?.parse::<usize>().ok();
+    let mut lost: Vec<JobId> =
+        places.iter().filter_map(place).filter_map(|place| all.get(place - 1)).map(|end| end.id).collect();
+    lost.extend(twice.iter().map(|end| end.id));
+    let mut known = store.known();
+    if let Some(held) = known.held.get_mut(&node) {
+        for end in &ends {
+            held.remove(&(end.queue.clone(), end.fence.0, end.place));
+        }
+    }
+    Ok(lost)
+}
+
+/// Whether duly has made this id, or its user has.
+fn is_own(id: JobId) -> bool {
+    id::jid(id).is_some_and(|jid| jid.contains('-'))
+}
+
+fn begin(store: &Sidekiq, keys: &QueueKeys, node: NodeId, plain: usize, ids: usize) -> Cmd {
+    let (held, list) = (keys::held(keys, node), store.keys.queue(&keys.queue));
+    let [processed, processed_day, failed, failed_day] = store.keys.counters(store.now());
+    let (sets, [g1, g2]) = (&store.keys, &keys.gone);
+    let all = [
+        &keys.conf,
+        &held,
+        &list,
+        &sets.retry,
+        &sets.schedule,
+        &sets.dead,
+        keys::crashes(keys),
+        &keys.job,
+        &keys.done,
+        g1,
+        g2,
+        &keys.idle,
+        &processed,
+        &processed_day,
+        &failed,
+        &failed_day,
+    ];
+    let mut cmd = call(&SETTLE, &all);
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.redis.options().remember));
+    cmd.arg(plain).arg(ids);
+    cmd
+}
+
+/// What names a held entry in its hash.
+pub(super) fn field(fence: Fence, place: i64) -> String {
+    format!("{:016}:{place:04}", fence.0)
+}
+
+/// One outcome: field, outcome, time, entry, id.
+async fn other(store: &Sidekiq, node: NodeId, keys: &QueueKeys, end: &End, cmd: &mut Cmd) -> Result<()> {
+    let bytes = entry_of(store, node, keys, end).await?;
+    let read = entry::read(&end.queue, &bytes, None).ok();
+    let failed = |error: &str| {
+        let now = store.now();
+        let failed = Failed { queue: &end.queue, now, node, error, crashes: end.crashes };
+        entry::failed(&bytes, &failed).unwrap_or_else(|why| entry::unreadable(&end.queue, &bytes, &why, now))
+    };
+    let leaves_nothing = read.is_some_and(|read| read.leaves_nothing);
+    let (outcome, time, new) = match &end.outcome {
+        Outcome::Ack if end.keep.is_zero() => ("a", 0, String::new()),
+        Outcome::Ack => ("k", micros(end.keep), String::new()),
+        Outcome::Bury { .. } if leaves_nothing => ("d", 0, String::new()),
+        Outcome::Bury { error } => ("b", 0, failed(error)),
+        Outcome::Retry { after, error } => ("r", micros(*after), failed(error)),
+        Outcome::Release { after } if after.is_zero() => ("l", 0, String::new()),
+        Outcome::Release { after } => {
+            let waiting = entry::waiting(&bytes).unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned());
+            ("w", micros(*after), waiting)
+        }
+    };
+    cmd.arg(field(end.fence, end.place)).arg(outcome).arg(time).arg(new).arg(end.id.as_bytes());
+    Ok(())
+}
+
+/// The entry that an end is about: as we remember it, or as the store has it. Empty if nobody does: then it is lost.
+async fn entry_of(store: &Sidekiq, node: NodeId, keys: &QueueKeys, end: &End) -> Result<Arc<[u8]>> {
+    let hold = (end.queue.clone(), end.fence.0, end.place);
+    let kept = store.known().held.get(&node).and_then(|held| held.get(&hold)).map(|kept| kept.entry.clone());
+    if let Some(entry) = kept {
+        return Ok(entry);
+    }
+    let mut cmd = redis::cmd("HGET");
+    cmd.arg(keys::held(keys, node)).arg(field(end.fence, end.place));
+    let entry: Option<Vec<u8>> = told("settle", store.redis.ask("settle", Way::Work, 0, &cmd).await?)?;
+    Ok(entry.unwrap_or_default().into())
+}
+
+/// Buries what was claimed and is no job. If that fails it stays held, and is tried again by whoever comes next.
+pub(super) async fn discard(store: &Sidekiq, node: NodeId, keys: &QueueKeys, fence: Fence, strange: &[(i64, String)]) {
+    if strange.is_empty() {
+        return;
+    }
+    tracing::warn!(queue = %keys.queue, entries = strange.len(), "entries that are no jobs: they are among the dead now");
+    let mut cmd = begin(store, keys, node, 0, 0);
+    for (place, new) in strange {
+        cmd.arg(field(fence, *place)).arg("b").arg(0).arg(new).arg("");
+    }
+    if let Err(error) = store.run("settle", Way::Work, &SETTLE, &cmd).await {
+        tracing::warn!(%error, "they stay held for now");
+    }
+}
+
+/// `prune` of the contract.
+pub(super) async fn prune(store: &Sidekiq, queue: &str, done_max: usize) -> Result<usize> {
+    let keys = store.redis.keys(queue);
+    let [g1, g2] = &keys.gone;
+    let mut cmd = call(&PRUNE, &[&keys.job, &keys.done, &store.keys.dead, &keys.conf, g1, g2]);
+    cmd.arg(store.manual_now()).arg(done_max).arg(PRUNE_MAX).arg(micros(store.redis.options().remember));
+    let mut reply = store.run("prune", Way::Work, &PRUNE, &cmd).await?;
+    Ok(usize::try_from(reply.int()?).unwrap_or(0))
+}

@@ -1,0 +1,150 @@
+//! When a cron rule fires: a pattern in a time zone, and the moments at which it matches. Pure: reads no clock.
+//!
+//! What happens when clocks change is croner's policy, held by the tests below:
+//! a rule for fixed times (`30 2 * * *`) fires once a day, in a gap at the first moment behind it, in a fold at the first of the two;
+//! a rule that repeats (`*/10 * * * *`) fires whenever the clock on the wall matches, so not in a gap, and in both halves of a fold.
+
+mod fault;
+mod plan;
+mod rule;
+
+use std::time::SystemTime;
+
+use croner::Cron;
+use croner::parser::{CronParser, Seconds, Year};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+
+pub use self::plan::{MISSED_AFTER, MISSED_MAX};
+pub(crate) use self::plan::{fire, first_tick, next_tick};
+pub use self::rule::{CRON_ARGS_BYTES_MAX, CronRule, JITTER_MAX, Missed, Overlap};
+pub(crate) use self::rule::{key_of, rule_of_key, tick_id};
+use crate::clock::{Micros, from_micros, to_micros};
+use crate::error::{Error, Result};
+
+/// Longest pattern, in bytes.
+const PATTERN_BYTES_MAX: usize = 256;
+/// The zone of a rule that names none.
+pub(crate) const UTC: &str = "UTC";
+
+/// The moments of a pattern in a time zone.
+///
+/// ```
+/// let daily = duly::Schedule::parse("0 3 * * *", "Europe/Berlin")?;
+/// assert_eq!(daily.in_words(), "At 03:00.");
+/// let from = std::time::UNIX_EPOCH; // 1 January 1970, 01:00 in Berlin
+/// let first = daily.after(from).next().expect("there is one");
+/// assert_eq!(first, from + std::time::Duration::from_secs(2 * 3600));
+/// # Ok::<(), duly::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    cron: Cron,
+    zone: TimeZone,
+}
+
+impl Schedule {
+    /// From a pattern of five fields (minute, hour, day of the month, month, day of the week), or six with seconds in front,
+    /// and the name of a time zone such as `Europe/Berlin` or `UTC`.
+    ///
+    /// Refuses what never matches, such as 31 February.
+    pub fn parse(pattern: &str, zone: &str) -> Result<Self> {
+        if pattern.len() > PATTERN_BYTES_MAX {
+            let reason = format!("{} bytes long; a pattern has at most {PATTERN_BYTES_MAX}", pattern.len());
+            return Err(Error::invalid("pattern", reason));
+        }
+        let schedule = Schedule::read(pattern, zone)?;
+        // From a fixed moment: what never matches after it never matches at all, for no pattern has a year.
+        match schedule.next_after(NEVER_SINCE) {
+            Some(_) => Ok(schedule),
+            None => Err(fault::never(pattern)),
+        }
+    }
+
+    /// The same for what has been looked at before: not whether it ever matches, which takes longer than all the rest.
+    pub(crate) fn read(pattern: &str, zone: &str) -> Result<Self> {
+        let cron = parser().parse(pattern).map_err(|e| fault::in_pattern(pattern, &e))?;
+        Ok(Schedule { cron, zone: zone_of(zone)? })
+    }
+
+    /// All moments after this one, in their order.
+    pub fn after(&self, moment: SystemTime) -> impl Iterator<Item = SystemTime> + '_ {
+        std::iter::successors(self.next_after(to_micros(moment)), |tick| self.next_after(*tick)).map(from_micros)
+    }
+
+    /// The first moment after this one.
+    pub(crate) fn next_after(&self, moment: Micros) -> Option<Micros> {
+        // Whole seconds, rounded down also before 1970: the search leaves out the second it starts from.
+        let from = Timestamp::from_second(moment.div_euclid(1_000_000)).ok()?.to_zoned(self.zone.clone());
+        let next: Zoned = self.cron.find_next_occurrence(&from, false).ok()?;
+        let at = next.timestamp().as_microsecond();
+        (at > moment).then_some(at)
+    }
+
+    /// The pattern in words.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        self.cron.describe()
+    }
+
+    /// The name of the time zone.
+    #[must_use]
+    pub fn zone(&self) -> &str {
+        self.zone.iana_name().unwrap_or(UTC)
+    }
+
+    /// A moment as clocks in this zone show it: `Sun 2026-10-25 02:30 CET`.
+    #[must_use]
+    pub fn shown(&self, moment: SystemTime) -> String {
+        let at = Timestamp::from_microsecond(to_micros(moment)).unwrap_or(Timestamp::MAX).to_zoned(self.zone.clone());
+        let format = if at.second() == 0 { "%a %Y-%m-%d %H:%M %Z" } else { "%a %Y-%m-%d %H:%M:%S %Z" };
+        at.strftime(format).to_string()
+    }
+
+    /// What changing clocks do to a moment of this rule, if they do anything: said in words.
+    #[must_use]
+    pub fn oddity(&self, moment: SystemTime) -> Option<&'static str> {
+        let at = Timestamp::from_microsecond(to_micros(moment)).ok()?.to_zoned(self.zone.clone());
+        if !self.cron.is_time_matching(&at).ok()? {
+            return Some("clocks go forward: the time of the rule is skipped, so it fires at the first moment after");
+        }
+        let both = self.zone.to_ambiguous_zoned(at.datetime());
+        if !both.is_ambiguous() {
+            return None;
+        }
+        let first = both.earlier().ok()?.timestamp() == at.timestamp();
+        let again = self.next_after(to_micros(moment)).and_then(|next| Timestamp::from_microsecond(next).ok());
+        let repeats = again.is_some_and(|next| next.to_zoned(self.zone.clone()).offset() == at.offset());
+        Some(match (first, repeats || self.fires_in_both(&at)) {
+            (true, false) => "clocks go back: this time comes twice, and the rule fires the first time only",
+            (true, true) => "clocks go back: this time comes twice, and this is the first",
+            (false, _) => "clocks go back: this time comes twice, and this is the second",
+        })
+    }
+
+    /// Whether the rule fires at the second of two moments that look alike.
+    fn fires_in_both(&self, first: &Zoned) -> bool {
+        let later = self.zone.to_ambiguous_zoned(first.datetime()).later();
+        let Ok(later) = later.map(|at| at.timestamp().as_microsecond()) else {
+            return false;
+        };
+        self.next_after(later - 1) == Some(later)
+    }
+}
+
+/// The year 2000 begins a whole cycle of the calendar.
+const NEVER_SINCE: Micros = 946_684_800_000_000;
+
+fn parser() -> CronParser {
+    CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build()
+}
+
+fn zone_of(name: &str) -> Result<TimeZone> {
+    if name.eq_ignore_ascii_case(UTC) {
+        return Ok(TimeZone::UTC);
+    }
+    TimeZone::get(name).map_err(|_| fault::unknown_zone(name))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! Which ticks of a rule are fired now, and which is the next. Pure: the store says what time it is.
+
+use std::time::{Duration, SystemTime};
+
+use super::rule::{CronRule, Missed, Overlap, tick_id};
+use super::{Schedule, key_of};
+use crate::clock::{Micros, from_micros, micros, to_micros};
+use crate::push::Push;
+use crate::store::{CronFire, CronRecord, Hold};
+
+/// A tick that is fired later than this counts as missed: nobody was there at its time.
+/// Long enough for a failover or a restart, in which no tick should go by [`Missed`].
+pub const MISSED_AFTER: Duration = Duration::from_secs(10);
+/// Most missed ticks of a rule that are made up for.
+pub const MISSED_MAX: u32 = 1_000;
+/// Most ticks that are looked at: a window that reaches back twice as far as is needed, each second.
+const TICKS_MAX: usize = 4 * MISSED_MAX as usize;
+
+/// What to ask of the store for a rule that has a tick due.
+pub(crate) fn fire(schedule: &Schedule, record: &CronRecord, now: SystemTime) -> Option<CronFire> {
+    let (tick, now) = (to_micros(record.next?), to_micros(now));
+    let ticks = ticks(schedule, record, tick, now);
+    let jobs: Vec<Push> = ticks.iter().map(|tick| job(&record.rule, *tick)).collect();
+    Some(CronFire {
+        name: record.rule.name.clone(),
+        revision: record.revision,
+        tick: from_micros(tick),
+        next: schedule.next_after(now.max(tick)).map(from_micros),
+        last: ticks.last().map(|tick| from_micros(*tick)),
+        jobs,
+        hold: match record.rule.overlap {
+            Overlap::Allow | Overlap::Skip => Hold::No,
+            Overlap::Queue => Hold::WhileRunning,
+            Overlap::Replace => Hold::WhileThere,
+        },
+    })
+}
+
+/// The ticks to fire, oldest first: all that are on time, and of those that were missed as many as the rule wants.
+fn ticks(schedule: &Schedule, record: &CronRecord, first: Micros, now: Micros) -> Vec<Micros> {
+    let wanted = match record.rule.missed {
+        Missed::Skip => 0,
+        Missed::Once => 1,
+        Missed::All(most) => most.min(MISSED_MAX) as usize,
+    };
+    // A tick that was held back has waited on purpose.
+    let on_time = |tick: Micros| tick >= now - micros(MISSED_AFTER) || (record.held && tick == first);
+    let mut window = micros(MISSED_AFTER);
+    // Looks back twice as far each time, so that a rule that fires each second is not gone through for a whole month.
+    let all = loop {
+        let all = since(schedule, first, first.max(now.saturating_sub(window)), now);
+        let missed = all.iter().filter(|tick| !on_time(**tick)).count();
+        if missed >= wanted || now.saturating_sub(window) <= first {
+            break all;
+        }
+        window = window.saturating_mul(2);
+    };
+    let missed: Vec<Micros> = all.iter().copied().filter(|tick| !on_time(*tick)).collect();
+    let mut ticks: Vec<Micros> = missed[missed.len().saturating_sub(wanted)..].to_vec();
+    if record.held && !all.contains(&first) {
+        ticks.push(first);
+    }
+    ticks.extend(all.into_iter().filter(|tick| on_time(*tick)));
+    // Of those that must not overlap the newest stands for all.
+    if record.rule.overlap != Overlap::Allow {
+        ticks.drain(..ticks.len().saturating_sub(1));
+    }
+    ticks
+}
+
+/// The ticks from `from` to now. The first one is one by itself: the pattern may have changed since it was chosen.
+fn since(schedule: &Schedule, first: Micros, from: Micros, now: Micros) -> Vec<Micros> {
+    let begin = if from <= first { Some(first) } else { schedule.next_after(from - 1) };
+    let ticks = std::iter::successors(begin, |tick| schedule.next_after(*tick));
+    ticks.take_while(|tick| *tick <= now).take(TICKS_MAX).collect()
+}
+
+fn job(rule: &CronRule, tick: Micros) -> Push {
+    let id = tick_id(&rule.name, tick);
+    let push = rule.push().id(id);
+    let jitter = micros(rule.jitter).unsigned_abs();
+    if jitter == 0 {
+        return push;
+    }
+    // From the id, which is as good as random and the same for whoever fires.
+    let (dice, _) = id.as_bytes().split_first_chunk::<8>().expect("an id has 16 bytes");
+    let delay = Duration::from_micros(u64::from_be_bytes(*dice) % (jitter + 1));
+    push.at(from_micros(tick) + delay)
+}
+
+/// The first tick of a rule that is new, or comes back from a pause.
+pub(crate) fn first_tick(schedule: &Schedule, last: Option<SystemTime>, now: SystemTime) -> Option<SystemTime> {
+    // Not before the last one that was fired, in case the clock has gone back since.
+    let from = to_micros(now).max(last.map_or(Micros::MIN, to_micros));
+    schedule.next_after(from).map(from_micros)
+}
+
+/// The next tick of a rule that has been changed: one that is due already stays, so that it is not lost.
+pub(crate) fn next_tick(schedule: &Schedule, record: &CronRecord, now: SystemTime) -> Option<SystemTime> {
+    match record.next.filter(|next| !record.paused && (*next <= now || record.held)) {
+        Some(due) => Some(due),
+        None => first_tick(schedule, record.last, now),
+    }
+}
+
+impl CronRecord {
+    /// The unique key of its jobs, if no two of them may run at once.
+    #[must_use]
+    pub fn unique(&self) -> Option<String> {
+        (self.rule.overlap != Overlap::Allow).then(|| key_of(&self.rule.name))
+    }
+}

@@ -1,0 +1,175 @@
+//! Patterns and zones: what clocks that change do, and that no search goes on for ever.
+
+use std::time::{Duration, SystemTime};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::push::Push;
+use crate::store::CronRecord;
+
+/// A moment from its text, such as `2026-03-29T02:30:00+01:00`.
+fn at(text: &str) -> SystemTime {
+    SystemTime::from(text.parse::<Timestamp>().expect("a moment"))
+}
+
+fn ticks(pattern: &str, zone: &str, from: &str, count: usize) -> Vec<String> {
+    let schedule = Schedule::parse(pattern, zone).expect("is right");
+    schedule.after(at(from)).take(count).map(|tick| schedule.shown(tick)).collect()
+}
+
+#[test]
+fn in_a_gap_a_fixed_time_fires_at_its_end_and_a_repeating_one_not_at_all() {
+    // Clocks go from 02:00 to 03:00.
+    let daily = ticks("30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", 2);
+    assert_eq!(daily, ["Sun 2026-03-29 03:00 CEST", "Mon 2026-03-30 02:30 CEST"]);
+    let often = ticks("*/30 * * * *", "Europe/Berlin", "2026-03-29T01:00:00+01:00", 3);
+    assert_eq!(often, ["Sun 2026-03-29 01:30 CET", "Sun 2026-03-29 03:00 CEST", "Sun 2026-03-29 03:30 CEST"]);
+    let new_york = ticks("30 2 * * *", "America/New_York", "2026-03-07T12:00:00Z", 2);
+    assert_eq!(new_york, ["Sun 2026-03-08 03:00 EDT", "Mon 2026-03-09 02:30 EDT"]);
+    // Half an hour only: from 02:00 to 02:30.
+    let lord_howe = ticks("15 2 * * *", "Australia/Lord_Howe", "2026-10-02T20:00:00Z", 2);
+    assert_eq!(lord_howe, ["Sun 2026-10-04 02:30 +11", "Mon 2026-10-05 02:15 +11"]);
+}
+
+#[test]
+fn in_a_fold_a_fixed_time_fires_once_and_a_repeating_one_twice() {
+    // Clocks go from 03:00 back to 02:00.
+    let daily = ticks("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", 2);
+    assert_eq!(daily, ["Sun 2026-10-25 02:30 CEST", "Mon 2026-10-26 02:30 CET"]);
+    let often = ticks("*/30 * * * *", "Europe/Berlin", "2026-10-25T01:45:00+02:00", 5);
+    let both = ["02:00 CEST", "02:30 CEST", "02:00 CET", "02:30 CET", "03:00 CET"];
+    assert_eq!(often, both.map(|time| format!("Sun 2026-10-25 {time}")));
+    let new_york = ticks("30 1 * * *", "America/New_York", "2026-10-31T12:00:00Z", 2);
+    assert_eq!(new_york, ["Sun 2026-11-01 01:30 EDT", "Mon 2026-11-02 01:30 EST"]);
+    // From 02:00 back to 01:30.
+    let lord_howe = ticks("45 1 * * *", "Australia/Lord_Howe", "2026-04-04T00:00:00Z", 2);
+    assert_eq!(lord_howe, ["Sun 2026-04-05 01:45 +11", "Mon 2026-04-06 01:45 +1030"]);
+}
+
+#[test]
+fn what_clocks_do_is_said_in_words() {
+    let daily = Schedule::parse("30 2 * * *", "Europe/Berlin").expect("is right");
+    assert!(daily.oddity(at("2026-03-29T03:00:00+02:00")).is_some_and(|said| said.contains("skipped")));
+    assert!(daily.oddity(at("2026-10-25T02:30:00+02:00")).is_some_and(|said| said.contains("first time only")));
+    assert_eq!(daily.oddity(at("2026-10-26T02:30:00+01:00")), None);
+    let often = Schedule::parse("*/30 * * * *", "Europe/Berlin").expect("is right");
+    assert!(often.oddity(at("2026-10-25T02:30:00+02:00")).is_some_and(|said| said.contains("is the first")));
+    assert!(often.oddity(at("2026-10-25T02:30:00+01:00")).is_some_and(|said| said.contains("is the second")));
+}
+
+fn record(pattern: &str, next: SystemTime, change: impl FnOnce(CronRule) -> CronRule) -> CronRecord {
+    let rule = change(CronRule::new("r", pattern, Push::new("mail", "{}")).expect("a rule"));
+    CronRecord { rule, revision: 1, paused: false, next: Some(next), held: false, last: None }
+}
+
+/// How long ago the ticks were that are fired, in seconds.
+fn fired(record: &CronRecord, now: SystemTime) -> Vec<u64> {
+    let schedule = record.rule.schedule().expect("is right");
+    let fire = fire(&schedule, record, now).expect("has a tick");
+    assert!(fire.next.is_some_and(|next| next > now), "what comes next is yet to come");
+    let ids: Vec<_> = fire.jobs.iter().map(|job| job.id).collect();
+    let ago = |id: &_| (0..100_000).find(|s| tick_id("r", to_micros(now - Duration::from_secs(*s))) == *id);
+    ids.iter().map(|id| ago(id).expect("a tick")).collect()
+}
+
+#[test]
+fn missed_ticks_go_by_their_rule() {
+    let now = at("2030-01-01T12:00:00Z");
+    let ago = |s| now - Duration::from_secs(s);
+    let minutely = |missed| record("* * * * *", ago(3600), |rule| rule.missed(missed));
+    assert_eq!(fired(&minutely(Missed::Skip), now), [0]);
+    assert_eq!(fired(&minutely(Missed::Once), now), [60, 0]);
+    assert_eq!(fired(&minutely(Missed::All(3)), now), [180, 120, 60, 0]);
+    assert_eq!(fired(&minutely(Missed::All(1000)), now).len(), 61);
+    assert_eq!(
+        fired(&record("0 0 * * *", ago(43_200), |rule| rule), now),
+        [43_200],
+        "midnight was missed, and is made up for"
+    );
+    let none: [u64; 0] = [];
+    assert_eq!(fired(&record("0 0 * * *", ago(43_200), |rule| rule.missed(Missed::Skip)), now), none);
+}
+
+#[test]
+fn a_short_absence_misses_nothing() {
+    let now = at("2030-01-01T12:00:00Z");
+    let each_second = record("* * * * * *", now - Duration::from_secs(4), |rule| rule.missed(Missed::Skip));
+    assert_eq!(fired(&each_second, now), [4, 3, 2, 1, 0]);
+}
+
+#[test]
+fn a_rule_that_was_away_for_years_costs_little() {
+    let now = at("2030-01-01T12:00:00Z");
+    let each_second = record("* * * * * *", at("2000-01-01T00:00:00Z"), |rule| rule.missed(Missed::All(MISSED_MAX)));
+    assert_eq!(fired(&each_second, now).len(), MISSED_MAX as usize + 11);
+}
+
+#[test]
+fn where_jobs_must_not_overlap_the_newest_tick_stands_for_all() {
+    let now = at("2030-01-01T12:00:00Z");
+    let held = |held| CronRecord {
+        held,
+        ..record("0 0 * * *", now - Duration::from_secs(43_200), |rule| {
+            rule.overlap(Overlap::Queue).missed(Missed::Skip)
+        })
+    };
+    assert_eq!(fired(&held(true), now), [43_200], "it has waited on purpose");
+    assert!(fired(&held(false), now).is_empty());
+    let each_second = record("* * * * * *", now - Duration::from_secs(4), |rule| rule.overlap(Overlap::Skip));
+    assert_eq!(fired(&each_second, now), [0]);
+}
+
+#[test]
+fn a_change_loses_no_tick_that_is_due_and_doubles_none() {
+    let now = at("2030-01-01T12:00:00Z");
+    let schedule = Schedule::parse("0 * * * *", "UTC").expect("is right");
+    let due = record("* * * * *", now - Duration::from_secs(1), |rule| rule);
+    assert_eq!(next_tick(&schedule, &due, now), due.next);
+    let later = record("* * * * *", now + Duration::from_secs(7), |rule| rule);
+    assert_eq!(next_tick(&schedule, &later, now), Some(at("2030-01-01T13:00:00Z")));
+    // The clock went back by an hour after the last tick.
+    let ahead = CronRecord { last: Some(at("2030-01-01T13:00:00Z")), ..later };
+    assert_eq!(next_tick(&schedule, &ahead, now), Some(at("2030-01-01T14:00:00Z")));
+}
+
+#[test]
+fn jitter_is_the_same_for_whoever_fires_and_stays_within_bounds() {
+    let now = at("2030-01-01T12:00:00Z");
+    let rule = record("* * * * *", now, |rule| rule.jitter(Duration::from_secs(30)));
+    let due = |record: &CronRecord| {
+        let fire = fire(&rule.rule.schedule().expect("is right"), record, now).expect("has a tick");
+        match fire.jobs[0].due {
+            crate::push::Due::At(due) => due,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(due(&rule), due(&rule));
+    assert!(due(&rule) >= now && due(&rule) <= now + Duration::from_secs(30));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn ticks_grow_and_no_pattern_searches_for_ever(
+        fields in proptest::collection::vec("\\*|[0-9]{1,2}|\\*/[1-9]|[0-9]-[0-9]|L|[1-5]#[1-5]|1?[0-9]W", 5..=6),
+        zone in proptest::sample::select(vec!["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca"]),
+        from in 0i64..4_000_000_000,
+    ) {
+        if let Ok(schedule) = Schedule::parse(&fields.join(" "), zone) {
+            let mut last = from * 1_000_000 + 999_999;
+            for _ in 0..20 {
+                let Some(next) = schedule.next_after(last) else { break };
+                prop_assert!(next > last);
+                last = next;
+            }
+        }
+    }
+
+    #[test]
+    fn any_text_is_a_pattern_or_is_refused(pattern in ".{0,40}", zone in ".{0,20}") {
+        let _ = Schedule::parse(&pattern, "UTC");
+        let _ = Schedule::parse("* * * * *", &zone);
+    }
+}

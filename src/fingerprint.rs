@@ -1,0 +1,130 @@
+//! What errors have in common: the text without what differs from one to the next. Pure.
+
+/// Longest fingerprint, in bytes: what an error says first tells it best.
+pub(crate) const FINGERPRINT_BYTES_MAX: usize = 200;
+/// A run of so many hex digits is no word.
+const HEX_MIN: usize = 8;
+
+/// The first line of an error with numbers, ids and quoted parts replaced: `user # has no 'mailbox'` becomes `user # has no '?'`.
+pub(crate) fn of(error: &str) -> String {
+    let line = error.lines().find(|line| !line.trim().is_empty()).unwrap_or("").trim();
+    let mut out = String::new();
+    let mut rest = line;
+    while let Some(c) = rest.chars().next() {
+        if out.len() >= FINGERPRINT_BYTES_MAX {
+            break;
+        }
+        let taken = match c {
+            '"' | '\'' | '`' => quoted(rest, c, &out).inspect(|_| out.extend([c, '?', c])),
+            c if c.is_alphanumeric() => {
+                let word = word_of(rest);
+                out.push_str(&replaced(word));
+                Some(word.len())
+            }
+            c if c.is_whitespace() => {
+                out.push(' ');
+                Some(rest.len() - rest.trim_start().len())
+            }
+            _ => None,
+        };
+        let taken = taken.unwrap_or_else(|| {
+            out.push(c);
+            c.len_utf8()
+        });
+        rest = &rest[taken..];
+    }
+    let mut end = out.len().min(FINGERPRINT_BYTES_MAX);
+    while !out.is_char_boundary(end) {
+        end -= 1;
+    }
+    out.truncate(end);
+    out
+}
+
+/// The name of a group: the same for the same kind and fingerprint, in 16 hex digits.
+pub(crate) fn group(kind: &str, fingerprint: &str) -> String {
+    let name = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, format!("{kind}\n{fingerprint}").as_bytes());
+    let mut text = name.simple().to_string();
+    text.truncate(16);
+    text
+}
+
+/// How long a quoted part is, with its quotes; `None` for an apostrophe, and for quotes that nobody closes.
+fn quoted(rest: &str, quote: char, before: &str) -> Option<usize> {
+    if quote == '\'' && before.chars().next_back().is_some_and(char::is_alphanumeric) {
+        return None;
+    }
+    rest[1..].find(quote).map(|end| end + 2)
+}
+
+/// Letters, digits, and what joins them into an id, a number, a version or an address.
+fn word_of(rest: &str) -> &str {
+    let joins = |c: char| matches!(c, '_' | '-' | '.' | ':');
+    let end = rest.find(|c: char| !c.is_alphanumeric() && !joins(c)).unwrap_or(rest.len());
+    rest[..end].trim_end_matches(joins)
+}
+
+/// A word with its digits replaced: one that is an id is nothing but a `#`.
+fn replaced(word: &str) -> String {
+    let is_id = |part: &str| part.len() >= HEX_MIN && part.chars().all(|c| c.is_ascii_hexdigit()) && has_digit(part);
+    if word.starts_with("0x") || word.split(['-', ':', '.', '_']).any(is_id) {
+        return "#".to_owned();
+    }
+    let mut out = String::new();
+    let mut in_number = false;
+    for c in word.chars() {
+        let digit = c.is_ascii_digit();
+        if !digit {
+            out.push(c);
+        } else if !in_number {
+            out.push('#');
+        }
+        in_number = digit;
+    }
+    out
+}
+
+fn has_digit(text: &str) -> bool {
+    text.contains(|c: char| c.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_differs_is_left_out() {
+        let same = [
+            ("timed out after 30s", "timed out after #s"),
+            ("user 17 has no 'mailbox'", "user # has no '?'"),
+            ("no row 018f3c2a-7b1d-7e00-8000-1234567890ab in \"orders\"", "no row # in \"?\""),
+            ("at 0xdeadbeef: can't happen", "at #: can't happen"),
+            ("connect 10.0.0.7:5432 refused\nbacktrace 1", "connect #.#.#.#:# refused"),
+            ("  \n  spaces   are one", "spaces are one"),
+            ("", ""),
+            ("don't \"stop", "don't \"stop"),
+        ];
+        for (error, told) in same {
+            assert_eq!(of(error), told, "{error}");
+        }
+        assert_eq!(of("commit 8f14e45fceea167a failed"), of("commit c9f0f895fb98ab91 failed"));
+        assert_ne!(group("a", "b"), group("b", "a"));
+        assert_eq!(group("mail", "x").len(), 16);
+    }
+
+    proptest! {
+        #[test]
+        fn any_error_has_one(error in "\\PC{0,400}", odd in "[a-f0-9'\"`:. -]{0,300}") {
+            for error in [error, odd] {
+                let told = of(&error);
+                prop_assert!(told.len() <= FINGERPRINT_BYTES_MAX && !told.contains('\n'));
+            }
+        }
+
+        #[test]
+        fn numbers_make_no_difference(a in 0u32..1_000_000, b in 0u32..1_000_000) {
+            prop_assert_eq!(of(&format!("row {a} of {b}")), of(&format!("row {b} of {a}")));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Pushing many jobs in one request: a JSON list, or one JSON object per line.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Problems;
+use super::push::{PushBody, PushedView};
+use crate::http::json::{self, BULK_BYTES_MAX, Claimed, key_of};
+use crate::http::problem::Problem;
+use crate::http::server::App;
+use crate::http::who::Who;
+use crate::push::{PUSH_MAX, Push};
+use crate::token::Role;
+
+const NDJSON: [&str; 2] = ["application/x-ndjson", "application/ndjson"];
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(push_all))
+}
+
+/// What became of each job, in their order.
+#[derive(Serialize, ToSchema)]
+struct PushedAll {
+    jobs: Vec<PushedView>,
+    /// How many are new.
+    new: usize,
+}
+
+/// Push many jobs
+///
+/// A JSON list, or one JSON object per line as `application/x-ndjson`: at most 10,000 jobs and 64 MiB, all or none per queue.
+#[utoipa::path(post, path = "/jobs/bulk", tag = "jobs",
+    request_body(content((Vec<PushBody> = "application/json"), (String = "application/x-ndjson"))),
+    params(("Idempotency-Key" = Option<String>, Header, description = "the same key pushes the same jobs once")),
+    responses((status = 200, body = PushedAll), Problems))]
+async fn push_all(State(app): State<Arc<App>>, who: Who, request: Request) -> Result<Response, Problem> {
+    who.may(Role::Pusher)?;
+    let key = key_of(request.headers(), Some(&who))?;
+    let lines = match json::content_type(request.headers()) {
+        "application/json" => false,
+        kind if NDJSON.contains(&kind) => true,
+        _ => return Err(json::wrong_type("application/json, or application/x-ndjson")),
+    };
+    let claim = Claimed::of(&request)?;
+    let text = json::read(request, BULK_BYTES_MAX).await?;
+    claim.check(&app, &text)?;
+    let jobs = if lines { by_line(&app, &text, key)? } else { by_list(&app, &text, key)? };
+    let pushed = app.duly.push_all(jobs).await?;
+    let new = pushed.iter().filter(|pushed| pushed.is_new()).count();
+    let jobs = pushed.into_iter().map(PushedView::of).collect();
+    Ok(axum::Json(PushedAll { jobs, new }).into_response())
+}
+
+fn by_list(app: &App, text: &[u8], key: Option<String>) -> Result<Vec<Push>, Problem> {
+    let items: Vec<&RawValue> = json::parse(text)?;
+    jobs(app, items.into_iter().map(|item| item.get().as_bytes()), key)
+}
+
+fn by_line(app: &App, text: &[u8], key: Option<String>) -> Result<Vec<Push>, Problem> {
+    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+    jobs(app, lines, key)
+}
+
+fn jobs<'t>(app: &App, items: impl Iterator<Item = &'t [u8]>, key: Option<String>) -> Result<Vec<Push>, Problem> {
+    let mut jobs = Vec::new();
+    for (at, item) in items.enumerate() {
+        if at == PUSH_MAX {
+            return Err(Problem::invalid("", format!("at most {PUSH_MAX} jobs in one push; push them in parts")));
+        }
+        let key = key.as_ref().map(|key| format!("{key}\n{at}"));
+        let told = |problem: Problem| problem.below(&format!("/{at}"));
+        let job = json::parse::<PushBody>(item).and_then(|body| body.into_push(app, key)).map_err(told)?;
+        job.check().map_err(|error| told(error.into()))?;
+        jobs.push(job);
+    }
+    Ok(jobs)
+}

@@ -1,0 +1,123 @@
+//! Nodes: who is there, and telling one to claim no more or to stop.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Problems;
+use super::jobs::Nothing;
+use crate::error::Error;
+use crate::http::json::{MaybeJson, Named};
+use crate::http::problem::Problem;
+use crate::http::server::App;
+use crate::http::view::{moment, moment_ms};
+use crate::http::who::Who;
+use crate::node::{NodeId, NodeRecord};
+use crate::token::Role;
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(quiet)).routes(routes!(stop))
+}
+
+/// A node that takes part.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Node)]
+struct NodeView {
+    id: String,
+    /// The machine it runs on; that of the server for a worker over HTTP.
+    host: String,
+    pid: u32,
+    queues: Vec<String>,
+    joined: String,
+    joined_ms: i64,
+    /// Whether its lease runs.
+    alive: bool,
+    /// How many jobs it holds.
+    held: u64,
+    /// What it can be asked to do.
+    methods: Vec<String>,
+}
+
+impl NodeView {
+    fn of(node: NodeRecord) -> Self {
+        NodeView {
+            id: node.id.to_string(),
+            host: node.host,
+            pid: node.pid,
+            queues: node.queues,
+            joined: moment(node.joined),
+            joined_ms: moment_ms(node.joined),
+            alive: node.alive,
+            held: node.held,
+            methods: node.methods,
+        }
+    }
+}
+
+/// All nodes.
+#[derive(Serialize, ToSchema)]
+struct Nodes {
+    nodes: Vec<NodeView>,
+}
+
+/// All nodes that the store knows
+#[utoipa::path(get, path = "/nodes", tag = "nodes", responses((status = 200, body = Nodes), Problems))]
+async fn list(State(app): State<Arc<App>>, _: Who) -> Result<axum::Json<Nodes>, Problem> {
+    let nodes = app.duly.nodes().await?.into_iter().map(NodeView::of).collect();
+    Ok(axum::Json(Nodes { nodes }))
+}
+
+/// Whether to be quiet.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Quiet {
+    /// false lets it claim again.
+    on: bool,
+}
+
+impl Default for Quiet {
+    fn default() -> Self {
+        Quiet { on: true }
+    }
+}
+
+/// Tell a node to claim no more; what runs goes on
+#[utoipa::path(post, path = "/nodes/{id}/quiet", tag = "nodes", request_body = Option<Quiet>,
+    params(("id" = String, Path, description = "the node's id")),
+    responses((status = 204, description = "it was told"), Problems))]
+async fn quiet(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Named(id): Named<NodeId>,
+    MaybeJson(body): MaybeJson<Quiet>,
+) -> Result<StatusCode, Problem> {
+    who.may(Role::Operator)?;
+    told(&app, id, "duly.quiet", &json!({ "on": body.on })).await
+}
+
+/// Tell a node to stop, as a signal would
+#[utoipa::path(post, path = "/nodes/{id}/stop", tag = "nodes", params(("id" = String, Path, description = "the node's id")),
+    responses((status = 204, description = "it was told"), Problems))]
+async fn stop(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Named(id): Named<NodeId>,
+    MaybeJson(Nothing {}): MaybeJson<Nothing>,
+) -> Result<StatusCode, Problem> {
+    who.may(Role::Operator)?;
+    told(&app, id, "duly.stop", &serde_json::Value::Null).await
+}
+
+async fn told(app: &App, id: NodeId, method: &str, args: &serde_json::Value) -> Result<StatusCode, Problem> {
+    let workers: u64 = app.duly.call(method, args).node(id).reply().await?;
+    match workers {
+        0 => Err(Error::Conflict(format!("node {id} runs no worker")).into()),
+        _ => Ok(StatusCode::NO_CONTENT),
+    }
+}

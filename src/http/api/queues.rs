@@ -1,0 +1,162 @@
+//! Queues: how many jobs are where, pause and resume.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Problems;
+use super::jobs::Nothing;
+use crate::error::Error;
+use crate::http::json::{Json, MaybeJson, Named, Params};
+use crate::http::problem::Problem;
+use crate::http::server::App;
+use crate::http::view::QueueView;
+use crate::http::who::Who;
+use crate::push::check_name;
+use crate::store::Limit;
+use crate::token::Role;
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(get, limit))
+        .routes(routes!(clear))
+        .routes(routes!(pause))
+        .routes(routes!(resume))
+}
+
+/// The name of a queue, a rule or a method.
+pub(super) struct Name(pub(super) String);
+
+impl FromStr for Name {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        check_name("name", text)?;
+        Ok(Name(text.to_owned()))
+    }
+}
+
+/// All queues.
+#[derive(Serialize, ToSchema)]
+struct Queues {
+    queues: Vec<QueueView>,
+}
+
+/// What has changed.
+#[derive(Serialize, ToSchema)]
+struct Changed {
+    /// Whether it was otherwise before.
+    changed: bool,
+}
+
+/// How many jobs are in which state, by queue
+#[utoipa::path(get, path = "/queues", tag = "queues", responses((status = 200, body = Queues), Problems))]
+async fn list(State(app): State<Arc<App>>, _: Who) -> Result<axum::Json<Queues>, Problem> {
+    let queues = app.duly.counts().await?.iter().map(QueueView::of).collect();
+    Ok(axum::Json(Queues { queues }))
+}
+
+/// One queue
+#[utoipa::path(get, path = "/queues/{queue}", tag = "queues", params(("queue" = String, Path, description = "its name")),
+    responses((status = 200, body = QueueView), Problems))]
+async fn get(
+    State(app): State<Arc<App>>,
+    _: Who,
+    Named(Name(name)): Named<Name>,
+) -> Result<axum::Json<QueueView>, Problem> {
+    let all = app.duly.counts().await?;
+    let one = all.iter().find(|counts| counts.queue == name).map(QueueView::of);
+    Ok(axum::Json(one.ok_or(Error::NotFound { what: "queue", name })?))
+}
+
+/// Stop claiming from a queue; running jobs go on
+#[utoipa::path(post, path = "/queues/{queue}/pause", tag = "queues",
+    params(("queue" = String, Path, description = "its name")), responses((status = 200, body = Changed), Problems))]
+async fn pause(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Named(Name(name)): Named<Name>,
+    MaybeJson(Nothing {}): MaybeJson<Nothing>,
+) -> Result<axum::Json<Changed>, Problem> {
+    who.may(Role::Operator)?;
+    Ok(axum::Json(Changed { changed: app.duly.pause(&name).await? }))
+}
+
+/// Start claiming from a queue again
+#[utoipa::path(post, path = "/queues/{queue}/resume", tag = "queues",
+    params(("queue" = String, Path, description = "its name")), responses((status = 200, body = Changed), Problems))]
+async fn resume(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Named(Name(name)): Named<Name>,
+    MaybeJson(Nothing {}): MaybeJson<Nothing>,
+) -> Result<axum::Json<Changed>, Problem> {
+    who.may(Role::Operator)?;
+    Ok(axum::Json(Changed { changed: app.duly.resume(&name).await? }))
+}
+
+/// How much may be unfinished in a queue; what is left out or null is not limited.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct LimitBody {
+    /// At most so many jobs.
+    limit_jobs: Option<u64>,
+    /// At most so many bytes of args.
+    limit_bytes: Option<u64>,
+}
+
+/// Limit how much may be unfinished in a queue: a push beyond that is refused
+#[utoipa::path(patch, path = "/queues/{queue}", tag = "queues", request_body = LimitBody,
+    params(("queue" = String, Path, description = "its name")), responses((status = 200, body = Changed), Problems))]
+async fn limit(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Named(Name(name)): Named<Name>,
+    Json(body): Json<LimitBody>,
+) -> Result<axum::Json<Changed>, Problem> {
+    who.may(Role::Operator)?;
+    let limit = Limit { jobs: body.limit_jobs, bytes: body.limit_bytes };
+    Ok(axum::Json(Changed { changed: app.duly.limit(&name, limit).await? != limit }))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ClearParams {
+    /// The queue's name once more, so that nobody clears one by accident.
+    confirm: String,
+}
+
+/// How many jobs are gone.
+#[derive(Serialize, ToSchema)]
+struct Cleared {
+    removed: u64,
+    /// Left alone: they were running, or have just moved on.
+    left: u64,
+    /// There may be more: clear it again.
+    more: bool,
+}
+
+/// Delete all jobs of a queue that are not running
+#[utoipa::path(delete, path = "/queues/{queue}/jobs", tag = "queues",
+    params(("queue" = String, Path, description = "its name"), ClearParams),
+    responses((status = 200, body = Cleared), Problems))]
+async fn clear(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Named(Name(name)): Named<Name>,
+    Params(params): Params<ClearParams>,
+) -> Result<axum::Json<Cleared>, Problem> {
+    who.may(Role::Operator)?;
+    if params.confirm != name {
+        return Err(Problem::invalid("confirm", "is not the name of the queue; repeat it to clear it"));
+    }
+    let done = app.duly.clear(name).run().await?;
+    Ok(axum::Json(Cleared { removed: done.done, left: done.running + done.moving + done.changed, more: done.more }))
+}

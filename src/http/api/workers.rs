@@ -1,0 +1,260 @@
+//! Workers in any language: join, claim, beat, settle, leave, with leases and fences as for workers in Rust.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Problems;
+use crate::http::json::{Json, MaybeJson, Named};
+use crate::http::problem::Problem;
+use crate::http::server::{App, WAIT_MAX};
+use crate::http::view::{HeldView, ms};
+use crate::http::who::Who;
+use crate::job::{Fence, JobId};
+use crate::node::NodeId;
+use crate::remote::{LEASE, Said, Settling};
+use crate::store::LOG_LINES_MAX;
+use crate::token::Role;
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(join))
+        .routes(routes!(leave))
+        .routes(routes!(claim))
+        .routes(routes!(beat))
+        .routes(routes!(settle))
+        .routes(routes!(progress))
+}
+
+/// A worker that wants to take part.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Join {
+    /// The queues it works.
+    queues: Vec<String>,
+    /// The kinds it knows; others are given back. Left out or empty: all.
+    #[serde(default)]
+    kinds: Vec<String>,
+    /// How long what it holds stays its own without a beat (30,000; from 1,000 to 3,600,000).
+    lease_ms: Option<u64>,
+}
+
+/// Its identity.
+#[derive(Serialize, ToSchema)]
+struct Joined {
+    /// The node's id: fresh at each start.
+    id: String,
+    lease_ms: u64,
+    /// How often to beat: three times a lease.
+    beat_ms: u64,
+}
+
+/// Join as a worker
+#[utoipa::path(post, path = "/nodes", tag = "workers", request_body = Join, responses((status = 201, body = Joined), Problems))]
+async fn join(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Json(body): Json<Join>,
+) -> Result<(StatusCode, axum::Json<Joined>), Problem> {
+    who.may(Role::Pusher)?;
+    let lease = body.lease_ms.map_or(LEASE, Duration::from_millis);
+    let remote = app.remotes.join(body.queues, body.kinds, lease).await?;
+    let joined = Joined { id: remote.id().to_string(), lease_ms: ms(lease), beat_ms: ms(lease / 3) };
+    Ok((StatusCode::CREATED, axum::Json(joined)))
+}
+
+/// Leave: what is still held goes to others at once
+#[utoipa::path(delete, path = "/nodes/{id}", tag = "workers", params(("id" = String, Path, description = "the node's id")),
+    responses((status = 204, description = "it has left"), Problems))]
+async fn leave(State(app): State<Arc<App>>, who: Who, Named(id): Named<NodeId>) -> Result<StatusCode, Problem> {
+    who.may(Role::Pusher)?;
+    app.remotes.leave(id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What to claim.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ClaimBody {
+    /// At most so many (1, at most 1,000).
+    max: Option<usize>,
+    /// Wait so long for the first (0; at most two thirds of the lease).
+    wait_ms: Option<u64>,
+}
+
+/// Jobs to run, in the order in which they should start.
+#[derive(Serialize, ToSchema)]
+struct Claimed {
+    jobs: Vec<HeldView>,
+}
+
+/// Claim jobs
+///
+/// Waits until there is one, or until the time is over: an empty list. A claim is a sign of life.
+#[utoipa::path(post, path = "/nodes/{id}/claim", tag = "workers", request_body = Option<ClaimBody>,
+    params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = Claimed), Problems))]
+async fn claim(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Named(id): Named<NodeId>,
+    MaybeJson(body): MaybeJson<ClaimBody>,
+) -> Result<axum::Json<Claimed>, Problem> {
+    who.may(Role::Pusher)?;
+    let wait = Duration::from_millis(body.wait_ms.unwrap_or(0)).min(WAIT_MAX);
+    let held = app.remotes.get(id)?.claim(body.max.unwrap_or(1), wait).await?;
+    Ok(axum::Json(Claimed { jobs: held.iter().map(|held| HeldView::of(held)).collect() }))
+}
+
+/// A sign of life.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct BeatBody {
+    /// The jobs in hand. What was claimed and is not named in two beats is taken for lost on its way, and given to others.
+    #[schema(value_type = Option<Vec<String>>)]
+    held: Option<Vec<JobId>>,
+}
+
+/// What a beat answers.
+#[derive(Serialize, ToSchema)]
+struct Beaten {
+    /// Of the jobs named: others have these now. Stop; what you say of them is refused.
+    lost: Vec<String>,
+    /// Somebody has cancelled these: stop, and settle them.
+    cancel: Vec<String>,
+    /// Claims give nothing until somebody says otherwise.
+    quiet: bool,
+    /// Somebody wants this worker to end: finish what runs, and leave.
+    stop: bool,
+}
+
+/// A sign of life: what the worker holds stays its own for another lease
+#[utoipa::path(post, path = "/nodes/{id}/beat", tag = "workers", request_body = Option<BeatBody>,
+    params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = Beaten), Problems))]
+async fn beat(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Named(id): Named<NodeId>,
+    MaybeJson(body): MaybeJson<BeatBody>,
+) -> Result<axum::Json<Beaten>, Problem> {
+    who.may(Role::Pusher)?;
+    let beat = app.remotes.get(id)?.beat(body.held.as_deref()).await?;
+    let text = |ids: Vec<JobId>| ids.iter().map(JobId::to_string).collect();
+    Ok(axum::Json(Beaten { lost: text(beat.lost), cancel: text(beat.cancel), quiet: beat.quiet, stop: beat.stop }))
+}
+
+/// How attempts ended.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Settle {
+    /// At most 1,000.
+    ends: Vec<EndBody>,
+}
+
+/// How one attempt ended.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct EndBody {
+    #[schema(value_type = String)]
+    id: JobId,
+    /// As the claim said it.
+    fence: u64,
+    outcome: Ended,
+    /// Why, for retry and bury.
+    error: Option<String>,
+    /// So long until it may run again, for retry (by the number of its attempts if left out) and release (at once).
+    after_ms: Option<u64>,
+    /// What an ack gives, kept with the job: any JSON.
+    #[schema(value_type = Option<serde_json::Value>)]
+    result: Option<Box<RawValue>>,
+}
+
+/// ack: done. retry: again later, counted. bury: given up. release: again, not counted.
+#[derive(Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Ended {
+    Ack,
+    Retry,
+    Bury,
+    Release,
+}
+
+impl From<EndBody> for Settling {
+    fn from(body: EndBody) -> Self {
+        let EndBody { id, fence, outcome, error, after_ms, result } = body;
+        let (after, error) =
+            (after_ms.map(Duration::from_millis), error.unwrap_or_else(|| "no reason was given".into()));
+        let said = match outcome {
+            Ended::Ack => Said::Ack,
+            Ended::Retry => Said::Retry { after, error },
+            Ended::Bury => Said::Bury { error },
+            Ended::Release => Said::Release { after: after.unwrap_or_default() },
+        };
+        Settling { id, fence: Fence(fence), said, result: result.map(|result| result.get().to_owned()) }
+    }
+}
+
+/// What was not recorded.
+#[derive(Serialize, ToSchema)]
+struct Settled {
+    /// Jobs that the worker no longer held: nothing of theirs was recorded.
+    lost: Vec<String>,
+}
+
+/// Record how attempts ended
+#[utoipa::path(post, path = "/nodes/{id}/settle", tag = "workers", request_body = Settle,
+    params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = Settled), Problems))]
+async fn settle(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Named(id): Named<NodeId>,
+    Json(body): Json<Settle>,
+) -> Result<axum::Json<Settled>, Problem> {
+    who.may(Role::Pusher)?;
+    let ends = body.ends.into_iter().map(Settling::from).collect();
+    let lost = app.remotes.get(id)?.settle(ends).await?;
+    Ok(axum::Json(Settled { lost: lost.iter().map(JobId::to_string).collect() }))
+}
+
+/// What an attempt under way says of itself.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ProgressBody {
+    #[schema(value_type = String)]
+    id: JobId,
+    /// As the claim said it.
+    fence: u64,
+    /// How far it has come, from 0 to 1.
+    done: Option<f64>,
+    /// The same in words.
+    #[serde(default)]
+    note: String,
+    /// New lines of its log.
+    #[serde(default)]
+    lines: Vec<String>,
+}
+
+/// Say how far a job has come
+#[utoipa::path(post, path = "/nodes/{id}/progress", tag = "workers", request_body = ProgressBody,
+    params(("id" = String, Path, description = "the node's id")),
+    responses((status = 200, body = Settled, description = "`lost` names the job if it is another node's by now"), Problems))]
+async fn progress(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Named(id): Named<NodeId>,
+    Json(body): Json<ProgressBody>,
+) -> Result<axum::Json<Settled>, Problem> {
+    who.may(Role::Pusher)?;
+    if body.lines.len() > LOG_LINES_MAX {
+        return Err(Problem::invalid("/lines", format!("at most {LOG_LINES_MAX} at once")));
+    }
+    let done = body.done.map(|done| (done, body.note));
+    let kept = app.remotes.get(id)?.tell(body.id, Fence(body.fence), done, body.lines).await?;
+    Ok(axum::Json(Settled { lost: if kept { Vec::new() } else { vec![body.id.to_string()] } }))
+}

@@ -1,0 +1,159 @@
+//! The dashboard: pages for people. Each handler asks the door, fills a view and renders it; none holds a rule.
+//!
+//! Plain HTML and forms that work without a script; `assets/duly.js` keeps a page fresh and adds keys.
+//! What changes something is a POST, checked for its role here and noted in the audit by the gate, and ends in a redirect
+//! to a page that says what was done.
+
+mod act;
+mod assets;
+mod audit;
+mod calls;
+mod chart;
+mod cron;
+mod dead;
+mod frame;
+mod graphs;
+mod job;
+mod jobs;
+mod locks;
+mod nodes;
+mod overview;
+mod pretty;
+mod problem;
+mod push;
+mod queues;
+mod scheduled;
+mod settings;
+mod show;
+mod words;
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::Router;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+
+use self::frame::Frame;
+pub(crate) use self::problem::problem;
+use super::problem::Problem;
+use super::server::App;
+
+/// What a page answers.
+type Answer = Result<Response, Problem>;
+
+/// All pages and their assets.
+pub(crate) fn router() -> Router<Arc<App>> {
+    Router::new()
+        .route("/", get(overview::show))
+        .route("/jobs", get(jobs::list))
+        .route("/jobs/act", post(act::act))
+        .route("/jobs/{id}", get(job::show))
+        .route("/jobs/{id}/edit", get(job::edit).post(job::save))
+        .route("/jobs/{id}/{deed}", post(job::act))
+        .route("/push", get(push::form).post(push::push))
+        .route("/queues", get(queues::list))
+        .route("/queues/{queue}", get(queues::show))
+        .route("/queues/{queue}/{deed}", post(queues::act))
+        .route("/scheduled", get(scheduled::show))
+        .route("/dead", get(dead::show))
+        .route("/cron", get(cron::list).post(cron::save))
+        .route("/cron/new", get(cron::form))
+        .route("/cron/rule/{name}", get(cron::show))
+        .route("/cron/{name}/{deed}", post(cron::act))
+        .route("/nodes", get(nodes::list))
+        .route("/nodes/{id}", get(nodes::show))
+        .route("/nodes/{id}/{deed}", post(nodes::act))
+        .route("/locks", get(locks::list))
+        .route("/locks/break", post(locks::end))
+        .route("/calls", get(calls::list).post(calls::ping))
+        .route("/audit", get(audit::list))
+        .route("/settings", get(settings::show))
+        .route("/settings/look", get(settings::look))
+        .route("/login", get(problem::sign_in))
+        .route("/assets/{hash}/{name}", get(assets::get))
+}
+
+/// A view as a page.
+fn render(view: &impl Template) -> Answer {
+    page(StatusCode::OK, view)
+}
+
+fn page(status: StatusCode, view: &impl Template) -> Answer {
+    match view.render() {
+        Ok(text) => Ok((status, [(CONTENT_TYPE, "text/html; charset=utf-8")], text).into_response()),
+        Err(error) => {
+            tracing::error!(%error, "a page could not be rendered");
+            Err(Problem::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "page",
+                "this page could not be made; see the server's log",
+            ))
+        }
+    }
+}
+
+/// After a deed: back to a page, which says what was done.
+fn done(frame: &Frame, path: &str, deed: &str, number: Option<u64>, name: &str) -> Answer {
+    Ok(Redirect::to(&format!("{}{}", frame.root, words::told(path, deed, number, name))).into_response())
+}
+
+/// A path of ours that a form has named to come back to; the fallback if it is not one.
+fn back_to<'f>(next: &'f str, fallback: &'f str) -> &'f str {
+    let ours = next.starts_with('/') && !next.starts_with("//") && !next.contains(['\\', '\r', '\n']);
+    if ours { next } else { fallback }
+}
+
+/// Refuses jobs that run any program, unless this server was told to take them.
+fn may_be_pushed(app: &App, kind: &str) -> Result<(), Problem> {
+    if kind.trim() == "command" && !app.options.commands {
+        return Err(Problem::forbidden(
+            "this server takes no `command` jobs; push them with `duly push`, or start it with --allow-commands",
+        ));
+    }
+    Ok(())
+}
+
+/// There is no such deed at this address.
+fn no_deed(deed: &str) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is nothing to do by the name of {deed:?} here"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_comes_back_only_to_this_server() {
+        for bad in
+            ["", "//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\r\nX: y"]
+        {
+            assert_eq!(back_to(bad, "/jobs"), "/jobs", "{bad}");
+        }
+        assert_eq!(back_to("/queues/mail?x=1", "/"), "/queues/mail?x=1");
+    }
+    #[tokio::test]
+    async fn links_follow_a_router_that_is_nested_somewhere() {
+        let duly = crate::Duly::open(":memory:").await.expect("opens");
+        let inner = crate::http::Server::new(duly).open_to_all().router();
+        let outer: Router = Router::new().nest("/deep/duly", inner);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let address = listener.local_addr().expect("has one");
+        tokio::spawn(async move { axum::serve(listener, outer).await });
+        let asked = tokio::task::spawn_blocking(move || {
+            use std::io::{Read as _, Write as _};
+            let mut stream = std::net::TcpStream::connect(address).expect("connects");
+            let request = format!("GET /deep/duly/queues HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).expect("sent");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("answered");
+            answer
+        });
+        let answer = asked.await.expect("no panic");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("href=\"/deep/duly/jobs\""), "{answer}");
+        assert!(!answer.contains("href=\"/jobs\""), "{answer}");
+    }
+}

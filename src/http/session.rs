@@ -1,0 +1,88 @@
+//! Who has signed in with a browser: kept here, so that signing out and a restart end it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use axum::http::header::COOKIE;
+
+use crate::clock::{Clock, Micros, micros};
+use crate::token::Secret;
+
+/// A session ends when it was not used for so long.
+const IDLE: Duration = Duration::from_secs(30 * 60);
+/// And however much it is used, after so long.
+const LONGEST: Duration = Duration::from_secs(12 * 3600);
+/// Most sessions at a time: the longest unused goes.
+const SESSIONS_MAX: usize = 1_000;
+
+/// The name of the cookie; the first form binds it to TLS and to this host.
+const NAME_SECURE: &str = "__Host-duly";
+const NAME: &str = "duly";
+
+struct Session {
+    /// What the token's SHA-256 is: the session lives no longer than its token.
+    token: [u8; 32],
+    began: Micros,
+    used: Micros,
+}
+
+/// All sessions of this server.
+#[derive(Default)]
+pub(crate) struct Sessions {
+    all: Mutex<HashMap<String, Session>>,
+}
+
+impl Sessions {
+    /// Signs in with a token that is good. Answers the value of the cookie header.
+    pub(crate) fn begin(&self, token: [u8; 32], secure: bool) -> String {
+        let (id, now) = (Secret::fresh().as_str().to_owned(), now());
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, session| !session.is_over(now));
+        if all.len() >= SESSIONS_MAX {
+            let oldest = all.iter().min_by_key(|(_, session)| session.used).map(|(id, _)| id.clone());
+            oldest.and_then(|id| all.remove(&id));
+        }
+        all.insert(id.clone(), Session { token, began: now, used: now });
+        cookie(&id, secure, LONGEST)
+    }
+
+    /// The token with which the sender of these headers has signed in.
+    pub(crate) fn token(&self, headers: &HeaderMap) -> Option<[u8; 32]> {
+        let now = now();
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = all.get_mut(id_of(headers)?).filter(|session| !session.is_over(now))?;
+        session.used = now;
+        Some(session.token)
+    }
+
+    /// Signs out. Answers the value of the cookie header.
+    pub(crate) fn end(&self, headers: &HeaderMap, secure: bool) -> String {
+        if let Some(id) = id_of(headers) {
+            self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        }
+        cookie("", secure, Duration::ZERO)
+    }
+}
+
+impl Session {
+    fn is_over(&self, now: Micros) -> bool {
+        now - self.used > micros(IDLE) || now - self.began > micros(LONGEST)
+    }
+}
+
+fn cookie(id: &str, secure: bool, lasts: Duration) -> String {
+    let (name, and) = if secure { (NAME_SECURE, "; Secure") } else { (NAME, "") };
+    format!("{name}={id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={}{and}", lasts.as_secs())
+}
+
+fn id_of(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| [NAME_SECURE, NAME].contains(name)).map(|(_, id)| id)
+}
+
+fn now() -> Micros {
+    Clock::system().since_boot()
+}

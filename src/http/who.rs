@@ -1,0 +1,49 @@
+//! Who sends a request, and what they may do.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+
+use super::problem::Problem;
+use crate::token::Role;
+
+/// Who sends a request. A service around the router may put its own into the request's extensions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Who {
+    /// The name of the token, `local` on this machine, or what the service around has said.
+    pub name: String,
+    /// What they may do.
+    pub role: Role,
+}
+
+impl Who {
+    /// Somebody of this name with this role.
+    #[must_use]
+    pub fn new(name: impl Into<String>, role: Role) -> Self {
+        Who { name: name.into(), role }
+    }
+
+    /// Refuses whoever may do less than this.
+    pub(crate) fn may(&self, role: Role) -> Result<(), Problem> {
+        if self.role >= role {
+            return Ok(());
+        }
+        let detail = format!("{} is a {}; this needs a token with the role {role}", self.name, self.role);
+        Err(Problem::forbidden(detail))
+    }
+
+    /// Whether they see what jobs carry.
+    pub(crate) fn sees_args(&self) -> bool {
+        self.role >= Role::Operator
+    }
+}
+
+/// The gate has put it there: nothing behind it runs for somebody unknown.
+impl<S: Send + Sync> FromRequestParts<S> for Who {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
+        parts.extensions.get::<Who>().cloned().ok_or_else(|| Problem::unauthorized("sign in first").into_response())
+    }
+}

@@ -1,0 +1,92 @@
+//! What attempts say of themselves while they run: gathered here, sent by the worker a few times a second.
+//!
+//! However chatty a handler is, of its progress only the last word is sent, and of its lines only the newest.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use tokio::sync::Notify;
+
+use crate::job::{Fence, Held, JobId, JobProgress};
+use crate::store::{LOG_LINE_BYTES_MAX, LOG_LINES_MAX, NOTES_MAX, Note, cut};
+
+/// What one attempt has said and nobody has sent yet.
+#[derive(Default)]
+struct Said {
+    progress: Option<JobProgress>,
+    lines: VecDeque<(SystemTime, String)>,
+    result: Option<String>,
+}
+
+type All = HashMap<(JobId, Fence), (Arc<Held>, Said)>;
+
+/// What all attempts of a worker have said.
+#[derive(Default)]
+pub(crate) struct Notes {
+    said: Mutex<All>,
+    news: Notify,
+}
+
+impl Notes {
+    pub(crate) fn progress(&self, held: &Arc<Held>, progress: JobProgress) {
+        self.add(held, |said| said.progress = Some(progress));
+        self.news.notify_one();
+    }
+
+    pub(crate) fn line(&self, held: &Arc<Held>, at: SystemTime, line: &str) {
+        let line = cut(line, LOG_LINE_BYTES_MAX).to_owned();
+        self.add(held, |said| {
+            if said.lines.len() == LOG_LINES_MAX {
+                said.lines.pop_front();
+            }
+            said.lines.push_back((at, line));
+        });
+        self.news.notify_one();
+    }
+
+    pub(crate) fn result(&self, held: &Arc<Held>, result: String) {
+        self.add(held, |said| said.result = Some(result));
+    }
+
+    /// Resolves once there is something to send.
+    pub(crate) async fn news(&self) {
+        self.news.notified().await;
+    }
+
+    /// What there is to send, as much as goes into one step.
+    pub(crate) fn take(&self) -> Vec<Note> {
+        let mut notes = Vec::new();
+        for (held, said) in self.said().values_mut() {
+            if notes.len() == NOTES_MAX {
+                self.news.notify_one();
+                break;
+            }
+            notes.extend(note(held, said));
+        }
+        notes
+    }
+
+    /// The last words of an attempt that has ended: what is left to send, and its result.
+    pub(crate) fn end(&self, held: &Held) -> (Option<Note>, Option<String>) {
+        match self.said().remove(&(held.job.id, held.fence)) {
+            Some((held, mut said)) => (note(&held, &mut said), said.result),
+            None => (None, None),
+        }
+    }
+
+    fn add(&self, held: &Arc<Held>, add: impl FnOnce(&mut Said)) {
+        let mut all = self.said();
+        let (_, said) = all.entry((held.job.id, held.fence)).or_insert_with(|| (held.clone(), Said::default()));
+        add(said);
+    }
+
+    fn said(&self) -> MutexGuard<'_, All> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn note(held: &Held, said: &mut Said) -> Option<Note> {
+    let (progress, lines) = (said.progress.take(), std::mem::take(&mut said.lines));
+    (progress.is_some() || !lines.is_empty()).then(|| Note::of(held, progress, lines.into()))
+}

@@ -1,0 +1,97 @@
+//! What a remote worker holds, and how what it says of a job becomes an outcome. Pure but for the time.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+use crate::attempt::{self, CANCELLED};
+use crate::job::{Fence, Held, JobId, Outcome};
+use crate::retry::Retry;
+use crate::store::{End, Timing};
+
+/// A job that was given to a worker, or is about to be.
+pub(super) struct Hand {
+    pub(super) held: Arc<Held>,
+    pub(super) since: Instant,
+    /// How long after its due moment it was claimed.
+    pub(super) late: Duration,
+    /// Its worker has been told of it.
+    pub(super) given: bool,
+    /// How many beats in a row did not name it, although it was given before.
+    pub(super) unnamed: u32,
+    /// Somebody wants it to end for good.
+    pub(super) unwanted: bool,
+    /// The answer to a settle was lost: what is refused next may have been recorded.
+    pub(super) in_doubt: bool,
+}
+
+impl Hand {
+    pub(super) fn new(held: Held, since: Instant, now: SystemTime) -> Self {
+        let late = now.duration_since(held.due).unwrap_or_default();
+        Hand { held: Arc::new(held), since, late, given: false, unnamed: 0, unwanted: false, in_doubt: false }
+    }
+
+    /// Its attempt has taken longer than it may.
+    pub(super) fn is_overdue(&self, now: Instant) -> bool {
+        self.given && now.saturating_duration_since(self.since) > self.held.job.timeout
+    }
+}
+
+/// What a worker says of a job.
+#[derive(Clone, Debug)]
+pub(crate) enum Said {
+    Ack,
+    /// It has failed; the delay is the job's own unless one is given.
+    Retry {
+        after: Option<Duration>,
+        error: String,
+    },
+    Bury {
+        error: String,
+    },
+    Release {
+        after: Duration,
+    },
+}
+
+/// Which job, under which claim, and what of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Settling {
+    pub(crate) id: JobId,
+    pub(crate) fence: Fence,
+    pub(crate) said: Said,
+    /// What an ack gives, as JSON text.
+    pub(crate) result: Option<String>,
+}
+
+/// The outcome of what a worker says, by the rules that hold for every attempt.
+pub(super) fn judge(held: &Held, unwanted: bool, said: Said) -> Outcome {
+    match said {
+        // Whatever it came to: somebody wanted it to end.
+        _ if unwanted => Outcome::bury(CANCELLED),
+        Said::Ack => Outcome::Ack,
+        Said::Retry { after, error } => attempt::again(held, Retry::default(), after, error),
+        Said::Bury { error } => Outcome::Bury { error },
+        Said::Release { after } => Outcome::Release { after },
+    }
+}
+
+/// What a job that was just claimed comes to before any worker sees it, if it does.
+pub(super) fn refused(held: &Held, kinds: &[String], now: SystemTime, max_crashes: u32) -> Option<Outcome> {
+    let known = kinds.is_empty() || kinds.contains(&held.job.kind);
+    if known && !held.job.kind.starts_with(crate::push::OWN_KINDS) {
+        return attempt::exhausted(held, max_crashes);
+    }
+    Some(attempt::unknown_kind(now.duration_since(held.job.pushed).unwrap_or_default()))
+}
+
+/// How an attempt ended, for the store; `hand` tells when it ran, if it did.
+pub(super) fn end(held: &Held, hand: Option<&Hand>, outcome: Outcome, keep_dead: Duration) -> End {
+    let keep = match outcome {
+        Outcome::Bury { .. } => keep_dead,
+        _ => held.job.keep,
+    };
+    let timing = hand.map(|hand| Timing { lateness: hand.late, duration: crate::clock::tick() - hand.since });
+    End { timing, ..End::of(held, outcome, keep) }
+}

@@ -1,0 +1,67 @@
+//! Locks for those who cannot keep a guard: a hold lasts for its time, and whoever has it extends it by asking again.
+
+use std::time::Duration;
+
+use crate::duly::Duly;
+use crate::error::{Error, Result};
+use crate::job::Fence;
+use crate::lock::{LOCK_NAME_BYTES_MAX, Lock};
+use crate::push::check_text;
+use crate::store::{LockAsk, Owner};
+
+/// A hold that nobody here extends.
+#[derive(Clone, Debug)]
+pub(crate) struct Hold {
+    pub(crate) name: String,
+    pub(crate) owner: Owner,
+    pub(crate) fence: Fence,
+    pub(crate) slot: u32,
+    pub(crate) ttl: Duration,
+}
+
+impl Duly {
+    /// Takes a lock, and leaves it to whoever asked to extend and to release it.
+    ///
+    /// `None` if it was not free in time. Its holder lives elsewhere: only its time ends it, and the end of this process
+    /// where the store can see that.
+    pub(crate) async fn take_lock(&self, lock: Lock, ttl: Duration, wait: Duration) -> Result<Option<Hold>> {
+        let lock = lock.ttl(ttl);
+        let guard = match wait.is_zero() {
+            true => lock.try_acquire().await?,
+            false => match lock.wait(wait).acquire().await {
+                Err(Error::Timeout { .. }) => None,
+                got => Some(got?),
+            },
+        };
+        let Some(guard) = guard else {
+            return Ok(None);
+        };
+        let hold =
+            Hold { name: guard.name().to_owned(), owner: guard.owner(), fence: guard.fence(), slot: guard.slot(), ttl };
+        guard.detach();
+        // From now on it lasts for its time and no longer.
+        match self.extend_hold(&hold.name, hold.owner, ttl).await? {
+            true => Ok(Some(hold)),
+            false => Err(Error::Conflict(format!("lock {} was broken just now", hold.name))),
+        }
+    }
+
+    /// Lets a hold last for so long from now. Answers false if its owner does not have it any more.
+    pub(crate) async fn extend_hold(&self, name: &str, owner: Owner, ttl: Duration) -> Result<bool> {
+        let ask = self.hold_ask(name, owner, ttl)?;
+        Ok(self.store.extend_locks(&[ask]).await?.first().copied().unwrap_or(false))
+    }
+
+    /// Gives a hold up. Answers false if its owner did not have it any more.
+    pub(crate) async fn release_hold(&self, name: &str, owner: Owner) -> Result<bool> {
+        let ask = self.hold_ask(name, owner, Duration::from_secs(1))?;
+        self.store.unlock(&ask).await
+    }
+
+    fn hold_ask(&self, name: &str, owner: Owner, ttl: Duration) -> Result<LockAsk> {
+        check_text("lock", name, LOCK_NAME_BYTES_MAX)?;
+        Lock::check_ttl(ttl)?;
+        let (node, lease) = (self.hall()?.node(), self.options.lease);
+        Ok(LockAsk { name: name.to_owned(), owner, node, lease, slots: 1, ttl, wait: false, note: String::new() })
+    }
+}

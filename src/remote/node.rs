@@ -1,0 +1,469 @@
+//! One node held for a worker outside: claims, beats and settles when that worker says so, and never by itself.
+//!
+//! Nothing that it holds may stay unknown to its worker. What is claimed is noted here before anybody is told;
+//! a worker whose question was cut off gets it with its next one; what an answer did not bring to it
+//! is missing in what it names with its beats, and is given back.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use super::hand::{self, Hand, Said, Settling};
+use crate::clock;
+use crate::duly::Duly;
+use crate::error::{Error, Result};
+use crate::hall::AtWork;
+use crate::job::{Fence, Held, JobId, JobProgress, Outcome};
+use crate::node::{Node, NodeId};
+use crate::store::{Beaten, CLAIM_MAX, Claim, Claimed, End, Note, SETTLE_MAX};
+use crate::worker::MAX_CRASHES;
+
+/// Orders that may wait: whoever gives more is told that it is busy.
+const ORDERS_MAX: usize = 16;
+/// So many beats in a row that do not name a job: its worker never got it.
+const UNNAMED_MAX: u32 = 2;
+/// Of idle nodes that wait for the same moment, each looks so much later than the one before.
+const RANK_STEP: Duration = Duration::from_millis(2);
+
+/// A node held for somebody outside.
+pub(crate) struct Remote {
+    pub(super) duly: Duly,
+    pub(super) node: Node,
+    kinds: Vec<String>,
+    state: Mutex<State>,
+    /// One claim is under way at a time.
+    pub(super) claiming: tokio::sync::Mutex<()>,
+    /// How many questions of the worker wait for a job.
+    pub(super) waiting: AtomicUsize,
+    /// There may be something to claim, or to tell.
+    pub(super) woken: Notify,
+    at_work: Mutex<Option<AtWork>>,
+}
+
+pub(super) struct State {
+    pub(super) hands: HashMap<JobId, Hand>,
+    pub(super) lanes: Vec<Lane>,
+    /// When its worker was last heard of, and when the store was last told.
+    seen: Instant,
+    beaten: Option<Instant>,
+    pub(super) quiet: bool,
+    pub(super) stop: bool,
+}
+
+/// What is known of one of its queues.
+pub(super) struct Lane {
+    queue: String,
+    maybe_ready: bool,
+    look_at: Option<Instant>,
+    /// The answer to a claim was lost: ask for everything that is held.
+    redo: bool,
+    suspects: Vec<NodeId>,
+    /// How many beats in a row have had another count than ours.
+    differing: u32,
+}
+
+/// What a beat answers.
+#[derive(Debug, Default)]
+pub(crate) struct Beat {
+    /// Of the jobs that were named: another node has them now.
+    pub(crate) lost: Vec<JobId>,
+    /// To be stopped: somebody has cancelled them.
+    pub(crate) cancel: Vec<JobId>,
+    /// Claims give nothing until somebody says otherwise.
+    pub(crate) quiet: bool,
+    /// Somebody wants the worker to end.
+    pub(crate) stop: bool,
+}
+
+impl Remote {
+    /// Joins, and listens for what concerns it.
+    pub(super) async fn join(duly: Duly, node: Node, kinds: Vec<String>) -> Result<Arc<Self>> {
+        let hall = duly.hall()?;
+        let lane = |queue: &String| Lane {
+            queue: queue.clone(),
+            maybe_ready: true,
+            look_at: None,
+            redo: false,
+            suspects: Vec::new(),
+            differing: 0,
+        };
+        let first = duly.store.beat(&node).await?;
+        let wakes = duly.store.subscribe(node.id).await?;
+        let (orders, ordered) = mpsc::channel(ORDERS_MAX);
+        let state = State {
+            hands: HashMap::new(),
+            lanes: node.queues.iter().map(lane).collect(),
+            seen: clock::tick(),
+            beaten: Some(clock::tick()),
+            quiet: false,
+            stop: false,
+        };
+        let remote = Arc::new(Remote {
+            at_work: Mutex::new(Some(hall.at_work(node.id, orders))),
+            duly,
+            node,
+            kinds,
+            state: Mutex::new(state),
+            claiming: tokio::sync::Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            woken: Notify::new(),
+        });
+        remote.heed(&first);
+        tokio::spawn(super::orders::listen(Arc::downgrade(&remote), wakes, ordered));
+        Ok(remote)
+    }
+
+    pub(crate) fn id(&self) -> NodeId {
+        self.node.id
+    }
+
+    pub(super) fn queues(&self) -> &[String] {
+        &self.node.queues
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_silent(&self, now: Instant) -> bool {
+        let waited_for = self.waiting.load(Ordering::Relaxed) > 0;
+        !waited_for && now.saturating_duration_since(self.state().seen) > self.node.lease
+    }
+
+    pub(super) fn waits_for(&self, queue: &str) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0 && self.node.queues.iter().any(|own| own == queue)
+    }
+
+    /// There may be something in this queue.
+    pub(super) fn look(&self, queue: &str) {
+        if let Some(lane) = self.state().lanes.iter_mut().find(|lane| lane.queue == queue) {
+            lane.maybe_ready = true;
+        }
+        self.woken.notify_one();
+    }
+
+    /// Takes up to `max` jobs, and waits so long for the first. Nothing is lost if the one who asks goes away meanwhile.
+    pub(crate) async fn claim(self: &Arc<Self>, max: usize, wait: Duration) -> Result<Vec<Arc<Held>>> {
+        let max = max.clamp(1, CLAIM_MAX);
+        // A worker that is silent for two thirds of its lease while it waits would be taken for dead.
+        let until = clock::tick() + wait.min(self.node.lease * 2 / 3);
+        self.alive().await?;
+        let _waiting = Waiting::begin(&self.waiting);
+        self.state().lanes.iter_mut().for_each(|lane| lane.maybe_ready = true);
+        loop {
+            let given = self.give(max);
+            if !given.is_empty() {
+                return Ok(given);
+            }
+            let fetching = self.clone();
+            let fetched = tokio::spawn(async move { fetching.fetch(max).await });
+            let more = fetched.await.map_err(|e| Error::store("claim", e.to_string()))?;
+            let given = self.give(max);
+            if !given.is_empty() {
+                // Others of the same worker may wait for the rest.
+                self.woken.notify_one();
+                return Ok(given);
+            }
+            if more? {
+                continue;
+            }
+            if clock::tick() >= until || self.state().stop {
+                return Ok(given);
+            }
+            let look_at = self.state().lanes.iter().filter_map(|lane| lane.look_at).min();
+            let next = look_at.map_or(until, |at| at.min(until));
+            let _ = tokio::time::timeout_at(next, self.woken.notified()).await;
+        }
+    }
+
+    /// Jobs that are here and were not given to the worker yet.
+    fn give(&self, max: usize) -> Vec<Arc<Held>> {
+        let (mut state, now) = (self.state(), clock::tick());
+        state.seen = now;
+        let new = state.hands.values_mut().filter(|hand| !hand.given).take(max);
+        let mut given: Vec<Arc<Held>> = new
+            .map(|hand| {
+                hand.given = true;
+                hand.since = now;
+                hand.held.clone()
+            })
+            .collect();
+        given.sort_by_key(|held| held.fence);
+        given
+    }
+
+    /// Asks the store where a look may find something. Answers whether another look is due at once.
+    async fn fetch(self: Arc<Self>, max: usize) -> Result<bool> {
+        let _one = self.claiming.lock().await;
+        let (mut missing, mut more) = (max, false);
+        for at in 0..self.node.queues.len() {
+            let Some(claim) = self.ask(at, missing) else {
+                continue;
+            };
+            let (redo, suspect) = (claim.redo, claim.suspect);
+            match self.duly.store.claim(self.node.id, claim).await {
+                Ok(claimed) => {
+                    let took = claimed.jobs.len();
+                    more |= self.claimed(at, redo, suspect, claimed).await?;
+                    missing = missing.saturating_sub(took);
+                }
+                Err(error) => {
+                    let lane = &mut self.state().lanes[at];
+                    lane.maybe_ready = true;
+                    lane.redo |= redo || matches!(error, Error::Unknown { .. });
+                    return Err(error);
+                }
+            }
+            if missing == 0 {
+                return Ok(more);
+            }
+        }
+        Ok(more)
+    }
+
+    /// The claim to send for a lane, if a look may find something there.
+    fn ask(&self, at: usize, max: usize) -> Option<Claim> {
+        let mut state = self.state();
+        let (quiet, now) = (state.quiet || state.stop, clock::tick());
+        let lane = &mut state.lanes[at];
+        let due = lane.look_at.is_some_and(|at| at <= now);
+        if !lane.redo && (quiet || !(lane.maybe_ready || due)) {
+            return None;
+        }
+        lane.maybe_ready = false;
+        lane.look_at = None;
+        let suspect = if lane.redo { None } else { lane.suspects.pop() };
+        Some(Claim {
+            queue: lane.queue.clone(),
+            max,
+            redo: lane.redo,
+            suspect,
+            kinds: self.node.takes.kinds.clone().map(Into::into),
+        })
+    }
+
+    /// Notes what was claimed, and settles at once what no worker here may have. Answers whether to look again.
+    async fn claimed(&self, at: usize, redo: bool, suspect: Option<NodeId>, claimed: Claimed) -> Result<bool> {
+        let mut refused = Vec::new();
+        let again = {
+            let (mut state, now) = (self.state(), clock::tick());
+            if redo {
+                let theirs: Vec<_> = claimed.jobs.iter().map(|held| (held.job.id, held.fence)).collect();
+                let queue = state.lanes[at].queue.clone();
+                state.hands.retain(|id, hand| hand.held.job.queue != queue || theirs.contains(&(*id, hand.held.fence)));
+            }
+            for held in claimed.jobs {
+                let known = state.hands.get(&held.job.id).is_some_and(|hand| hand.held.fence == held.fence);
+                match hand::refused(&held, &self.kinds, claimed.now, MAX_CRASHES) {
+                    _ if known => {}
+                    Some(outcome) => refused.push(hand::end(&held, None, outcome, self.duly.options.keep_dead)),
+                    None => drop(state.hands.insert(held.job.id, Hand::new(held, now, claimed.now))),
+                }
+            }
+            let lane = &mut state.lanes[at];
+            lane.redo = false;
+            lane.maybe_ready |= redo || claimed.more || claimed.left;
+            lane.look_at = claimed.next_due.map(|due| now + due + RANK_STEP * claimed.rank);
+            lane.suspects.extend(suspect.filter(|_| claimed.left));
+            lane.maybe_ready
+        };
+        let again = again || !refused.is_empty();
+        if !refused.is_empty() {
+            // What is not recorded now is found by the counts of the next beats.
+            self.duly.store.settle(self.node.id, refused).await?;
+        }
+        Ok(again)
+    }
+
+    /// A sign of life of the worker, with the jobs that it has in hand, if it says which.
+    pub(crate) async fn beat(self: &Arc<Self>, named: Option<&[JobId]>) -> Result<Beat> {
+        let beaten = self.duly.store.beat(&self.node).await?;
+        self.heed(&beaten);
+        let (mut ends, mut beat) = (Vec::new(), Beat::default());
+        {
+            let (mut state, now) = (self.state(), clock::tick());
+            (state.seen, state.beaten) = (now, Some(now));
+            (beat.quiet, beat.stop) = (state.quiet, state.stop);
+            if let Some(named) = named {
+                beat.lost = named.iter().filter(|id| !state.hands.contains_key(id)).copied().collect();
+            }
+            let nobody_asks = self.waiting.load(Ordering::Relaxed) == 0;
+            for (id, hand) in &mut state.hands {
+                hand.unnamed = match named {
+                    Some(named) if hand.given && !named.contains(id) => hand.unnamed + 1,
+                    _ => 0,
+                };
+                if hand.unwanted {
+                    beat.cancel.push(*id);
+                }
+                let said = if hand.unnamed >= UNNAMED_MAX || (!hand.given && nobody_asks) {
+                    Said::Release { after: Duration::ZERO }
+                } else if hand.is_overdue(now) {
+                    beat.lost.push(*id);
+                    Said::Retry { after: None, error: format!("timed out after {:?}", hand.held.job.timeout) }
+                } else {
+                    continue;
+                };
+                ends.push(Settling { id: *id, fence: hand.held.fence, said, result: None });
+            }
+        }
+        self.settle(ends).await?;
+        Ok(beat)
+    }
+
+    /// What the store says at a beat: where to look, who may be dead, whether we agree on what is held.
+    fn heed(&self, beaten: &Beaten) {
+        let mut state = self.state();
+        let State { lanes, hands, .. } = &mut *state;
+        for lane in lanes.iter_mut().filter(|lane| !beaten.unheard.contains(&lane.queue)) {
+            lane.maybe_ready |= beaten.look.contains(&lane.queue);
+            let suspects = beaten.suspects.iter().filter(|(_, queue)| *queue == lane.queue).map(|(node, _)| *node);
+            lane.suspects = suspects.collect();
+            lane.maybe_ready |= !lane.suspects.is_empty();
+            let theirs = beaten.held.iter().find(|(queue, _)| *queue == lane.queue).map_or(0, |(_, held)| *held);
+            let ours = hands.values().filter(|hand| hand.held.job.queue == lane.queue).count() as u64;
+            lane.differing = if theirs == ours { 0 } else { lane.differing + 1 };
+            // Twice: one of us has forgotten something.
+            lane.redo |= lane.differing >= 2;
+        }
+        drop(state);
+        self.woken.notify_one();
+    }
+
+    /// Records what the worker says of jobs, and answers those that it does not hold any more: nothing of theirs was recorded.
+    pub(crate) async fn settle(self: &Arc<Self>, settling: Vec<Settling>) -> Result<Vec<JobId>> {
+        if settling.len() > SETTLE_MAX {
+            return Err(Error::invalid("ends", format!("at most {SETTLE_MAX} in one request")));
+        }
+        let (mut ends, mut lost, mut in_doubt): (Vec<End>, Vec<JobId>, Vec<JobId>) = Default::default();
+        {
+            let mut state = self.state();
+            state.seen = clock::tick();
+            for Settling { id, fence, said, result } in settling {
+                match state.hands.get(&id).filter(|hand| hand.held.fence == fence) {
+                    None => lost.push(id),
+                    Some(hand) => {
+                        in_doubt.extend(Some(id).filter(|_| hand.in_doubt));
+                        let outcome = hand::judge(&hand.held, hand.unwanted, said);
+                        let result = result.filter(|_| outcome == Outcome::Ack);
+                        let end = hand::end(&hand.held, Some(hand), outcome, self.duly.options.keep_dead);
+                        ends.push(End { result, ..end });
+                    }
+                }
+            }
+        }
+        if ends.is_empty() {
+            return Ok(lost);
+        }
+        // To its end also if the one who asks goes away: what is recorded must not stay in hand.
+        let remote = self.clone();
+        let recorded = tokio::spawn(async move { remote.record(ends).await }).await;
+        let refused = recorded.map_err(|e| Error::store("settle", e.to_string()))??;
+        lost.extend(refused.into_iter().filter(|id| !in_doubt.contains(id)));
+        Ok(lost)
+    }
+
+    async fn record(&self, ends: Vec<End>) -> Result<Vec<JobId>> {
+        let ids: Vec<JobId> = ends.iter().map(|end| end.id).collect();
+        let again: Vec<String> = ends
+            .iter()
+            .filter(|end| matches!(end.outcome, Outcome::Retry { .. } | Outcome::Release { .. }))
+            .map(|end| end.queue.clone())
+            .collect();
+        let settled = self.duly.store.settle(self.node.id, ends).await;
+        let mut state = self.state();
+        match &settled {
+            Ok(_) => ids.iter().for_each(|id| drop(state.hands.remove(id))),
+            Err(Error::Unknown { .. }) => {
+                state.hands.iter_mut().filter(|(id, _)| ids.contains(id)).for_each(|(_, hand)| hand.in_doubt = true);
+            }
+            Err(_) => {}
+        }
+        // They are ready again, or will be: look, or learn when.
+        state.lanes.iter_mut().filter(|lane| again.contains(&lane.queue)).for_each(|lane| lane.maybe_ready = true);
+        drop(state);
+        self.woken.notify_one();
+        settled
+    }
+
+    /// Keeps what the worker says of a job under way. Answers false if it does not hold it any more.
+    pub(crate) async fn tell(
+        &self,
+        id: JobId,
+        fence: Fence,
+        done: Option<(f64, String)>,
+        lines: Vec<String>,
+    ) -> Result<bool> {
+        let now = self.duly.store.now();
+        let note = {
+            let mut state = self.state();
+            state.seen = clock::tick();
+            let Some(hand) = state.hands.get(&id).filter(|hand| hand.held.fence == fence) else {
+                return Ok(false);
+            };
+            let progress = done.map(|(done, note)| JobProgress::new(done, &note, now));
+            Note::of(&hand.held, progress, lines.into_iter().map(|line| (now, line)).collect())
+        };
+        Ok(self.duly.store.note(self.node.id, vec![note]).await?.is_empty())
+    }
+
+    /// Tells the store that this node lives, if it was not told of late.
+    async fn alive(self: &Arc<Self>) -> Result<()> {
+        let due = {
+            let mut state = self.state();
+            let now = clock::tick();
+            state.seen = now;
+            state.beaten.is_none_or(|at| now - at > self.node.beat())
+        };
+        if due {
+            let beaten = self.duly.store.beat(&self.node).await?;
+            self.state().beaten = Some(clock::tick());
+            self.heed(&beaten);
+        }
+        Ok(())
+    }
+
+    /// Releases what is in hand: who goes in good order has crashed with none of it.
+    pub(super) async fn give_back(self: &Arc<Self>) -> Result<()> {
+        let release = |hand: &Hand| Settling {
+            id: hand.held.job.id,
+            fence: hand.held.fence,
+            said: Said::Release { after: Duration::ZERO },
+            result: None,
+        };
+        let mut ends: Vec<Settling> = self.state().hands.values().map(release).collect();
+        while !ends.is_empty() {
+            let rest = ends.split_off(ends.len().min(SETTLE_MAX));
+            self.settle(std::mem::replace(&mut ends, rest)).await?;
+        }
+        Ok(())
+    }
+
+    /// Goes; what it still holds can be taken back at once.
+    pub(super) async fn leave(&self) -> Result<()> {
+        self.state().stop = true;
+        self.woken.notify_waiters();
+        drop(self.at_work.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.duly.store.leave(self.node.id).await
+    }
+}
+
+/// A question that waits for a job.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,243 @@
+//! What has happened, minute by minute: counted as it happens, kept for a day.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use crate::job::Outcome;
+
+/// For how many minutes it is kept.
+pub const HISTORY_MINUTES_MAX: u32 = 24 * 60;
+/// How many buckets a histogram has.
+pub const BUCKETS: usize = 28;
+/// What the first bucket ends at, in microseconds; each further one ends at twice that of the one before, the last one never.
+const FIRST_BUCKET: u64 = 64;
+/// How many things are counted beside the histograms.
+pub(crate) const COUNTERS: usize = 6;
+/// Numbers in a tally.
+pub(crate) const TALLY: usize = COUNTERS + 2 * BUCKETS;
+
+/// Which minutes to look at.
+#[derive(Clone, Debug, Default)]
+pub struct HistoryAsk {
+    /// Only of this queue; else of all.
+    pub queue: Option<String>,
+    /// The last so many minutes, the present one among them; 0 means all that is kept.
+    pub minutes: u32,
+}
+
+/// What has happened: one point per queue and minute in which anything did, oldest first.
+#[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct History {
+    /// The present, by the store's clock.
+    #[serde(serialize_with = "crate::clock::as_micros_option")]
+    pub now: Option<SystemTime>,
+    /// The points.
+    pub points: Vec<Point>,
+}
+
+/// One minute of one queue.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Point {
+    /// When the minute began.
+    #[serde(serialize_with = "crate::clock::as_micros")]
+    pub minute: SystemTime,
+    /// The queue.
+    pub queue: String,
+    /// What was counted in it.
+    #[serde(flatten)]
+    pub tally: HistoryTally,
+}
+
+/// What was counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct HistoryTally {
+    /// Jobs pushed.
+    pub pushed: u64,
+    /// Attempts that ended in an ack.
+    pub done: u64,
+    /// Attempts that failed, with another to come.
+    pub retried: u64,
+    /// Attempts that failed for good.
+    pub buried: u64,
+    /// Attempts that ended without counting.
+    pub released: u64,
+    /// Jobs taken back from dead nodes.
+    pub taken_back: u64,
+    /// How long after its due moment each attempt started that was counted above.
+    pub lateness: Histogram,
+    /// How long each of them took.
+    pub duration: Histogram,
+}
+
+/// How many values fell between which bounds: each bound is twice the one before, so a quantile is right within that.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Histogram {
+    /// How many fell into each bucket.
+    pub buckets: [u64; BUCKETS],
+}
+
+impl Histogram {
+    /// The bucket that a value falls into.
+    #[must_use]
+    pub fn bucket(value: Duration) -> usize {
+        let units = u64::try_from(value.as_micros()).unwrap_or(u64::MAX) / FIRST_BUCKET;
+        (units.checked_ilog2().map_or(0, |log| log as usize + 1)).min(BUCKETS - 1)
+    }
+
+    /// Where a bucket ends.
+    #[must_use]
+    pub fn bound(bucket: usize) -> Duration {
+        Duration::from_micros(FIRST_BUCKET << bucket.min(BUCKETS - 1))
+    }
+
+    /// How many values there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// The value that a share `q` (0 to 1) of all values does not exceed, as far as the buckets tell; `None` if there are none.
+    #[must_use]
+    pub fn quantile(&self, q: f64) -> Option<Duration> {
+        let count = self.count();
+        if count == 0 {
+            return None;
+        }
+        let rank = ((q.clamp(0.0, 1.0) * count as f64).ceil() as u64).clamp(1, count);
+        let mut seen = 0;
+        for (at, in_bucket) in self.buckets.iter().enumerate() {
+            if seen + in_bucket >= rank {
+                let from = if at == 0 { Duration::ZERO } else { Histogram::bound(at - 1) };
+                let share = (rank - seen) as f64 / (*in_bucket).max(1) as f64;
+                return Some(from + (Histogram::bound(at) - from).mul_f64(share));
+            }
+            seen += in_bucket;
+        }
+        None
+    }
+
+    fn add(&mut self, other: &Histogram) {
+        self.buckets.iter_mut().zip(other.buckets).for_each(|(sum, more)| *sum += more);
+    }
+}
+
+impl HistoryTally {
+    /// Adds what was counted elsewhere.
+    pub fn add(&mut self, other: &HistoryTally) {
+        let mut numbers = self.numbers();
+        numbers.iter_mut().zip(other.numbers()).for_each(|(sum, more)| *sum = sum.saturating_add(more));
+        *self = HistoryTally::from_numbers(&numbers);
+    }
+
+    /// Attempts that have ended, however.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.done + self.retried + self.buried + self.released
+    }
+
+    /// As a row of numbers: the counters, the lateness, the duration.
+    pub(crate) fn numbers(&self) -> [u64; TALLY] {
+        let mut out = [0; TALLY];
+        let counters = [self.pushed, self.done, self.retried, self.buried, self.released, self.taken_back];
+        out[..COUNTERS].copy_from_slice(&counters);
+        out[COUNTERS..COUNTERS + BUCKETS].copy_from_slice(&self.lateness.buckets);
+        out[COUNTERS + BUCKETS..].copy_from_slice(&self.duration.buckets);
+        out
+    }
+
+    pub(crate) fn from_numbers(numbers: &[u64; TALLY]) -> Self {
+        let [pushed, done, retried, buried, released, taken_back] = [0, 1, 2, 3, 4, 5].map(|at: usize| numbers[at]);
+        let mut tally = HistoryTally { pushed, done, retried, buried, released, taken_back, ..Default::default() };
+        tally.lateness.buckets.copy_from_slice(&numbers[COUNTERS..COUNTERS + BUCKETS]);
+        tally.duration.buckets.copy_from_slice(&numbers[COUNTERS + BUCKETS..]);
+        tally
+    }
+}
+
+/// Where pushed and taken back jobs are counted in a row of numbers.
+pub(crate) const PUSHED: usize = 0;
+pub(crate) const TAKEN_BACK: usize = 5;
+
+/// Where an outcome is counted in a row of numbers.
+pub(crate) fn counter_of(outcome: &Outcome) -> usize {
+    match outcome {
+        Outcome::Ack => 1,
+        Outcome::Retry { .. } => 2,
+        Outcome::Bury { .. } => 3,
+        Outcome::Release { .. } => 4,
+    }
+}
+
+/// Where a lateness and a duration are counted in a row of numbers.
+pub(crate) fn places_of(lateness: Duration, duration: Duration) -> [usize; 2] {
+    [COUNTERS + Histogram::bucket(lateness), COUNTERS + BUCKETS + Histogram::bucket(duration)]
+}
+
+impl History {
+    /// Everything added up.
+    #[must_use]
+    pub fn total(&self) -> HistoryTally {
+        let mut sum = HistoryTally::default();
+        self.points.iter().for_each(|point| {
+            let HistoryTally { pushed, done, retried, buried, released, taken_back, lateness, duration } = &point.tally;
+            sum.pushed += pushed;
+            sum.done += done;
+            sum.retried += retried;
+            sum.buried += buried;
+            sum.released += released;
+            sum.taken_back += taken_back;
+            sum.lateness.add(lateness);
+            sum.duration.add(duration);
+        });
+        sum
+    }
+
+    /// The same for each queue, by name.
+    #[must_use]
+    pub fn by_queue(&self) -> std::collections::BTreeMap<&str, HistoryTally> {
+        let mut queues = std::collections::BTreeMap::<&str, HistoryTally>::new();
+        for point in &self.points {
+            queues.entry(&point.queue).or_default().add(&point.tally);
+        }
+        queues
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn quantiles_lie_in_their_bucket() {
+        let mut histogram = Histogram::default();
+        for millis in 1..=1_000u64 {
+            histogram.buckets[Histogram::bucket(Duration::from_millis(millis))] += 1;
+        }
+        let half = histogram.quantile(0.5).expect("not empty").as_secs_f64();
+        assert!((0.25..=1.0).contains(&half), "{half}");
+        assert_eq!(Histogram::default().quantile(0.5), None);
+        assert!(histogram.quantile(1.0) >= histogram.quantile(0.0));
+    }
+
+    proptest! {
+        #[test]
+        fn every_value_lies_below_the_bound_of_its_bucket(micros in 0u64..1 << 60) {
+            let value = Duration::from_micros(micros);
+            let at = Histogram::bucket(value);
+            prop_assert!(at == BUCKETS - 1 || value < Histogram::bound(at));
+            prop_assert!(at == 0 || value >= Histogram::bound(at - 1));
+        }
+
+        #[test]
+        fn tallies_survive_their_numbers(numbers in proptest::collection::vec(0u64..1 << 40, TALLY)) {
+            let numbers: [u64; TALLY] = numbers.try_into().expect("as many");
+            prop_assert_eq!(HistoryTally::from_numbers(&numbers).numbers(), numbers);
+        }
+    }
+}

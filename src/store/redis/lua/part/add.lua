@@ -1,0 +1,7 @@
+-- add: so many more in a field that counts. One that somebody has damaged begins anew: a script must not fail half-way.
+local function add(key, field, more)
+  local sum = redis.pcall('HINCRBY', key, field, string.format('%.0f', more))
+  if type(sum) == 'table' then
+    redis.call('HSET', key, field, 0)
+  end
+end

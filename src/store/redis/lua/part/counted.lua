@@ -1,0 +1,29 @@
+-- counted: what a settle counts if nothing is lost, less what was.
+-- ARGV 7 place (two digits) and how often (10 digits) of everything counted 8 bytes of args that end 9 of each outcome, in
+--      their order: its three places ('--': none), and its bytes (8 digits)
+local FIRST, CODE = 10, 14
+local lost, times, ending = {}, {}, tonumber(ARGV[8])
+for at = 1, #ARGV[7], 12 do
+  times[ARGV[7]:sub(at, at + 1)] = tonumber(ARGV[7]:sub(at + 2, at + 11))
+end
+
+local function lose(id, n)
+  lost[#lost + 1] = id
+  local code = ARGV[9]:sub((n - 1) * CODE + 1, n * CODE)
+  for at = 1, 5, 2 do
+    local place = code:sub(at, at + 1)
+    times[place] = times[place] and times[place] - 1
+  end
+  ending = ending - (tonumber(code:sub(7)) or 0)
+end
+
+local function write_counted(history, conf)
+  for place, count in pairs(times) do
+    if count > 0 then
+      happened(history, place, count)
+    end
+  end
+  if ending ~= 0 then
+    add(conf, 'bytes', -ending)
+  end
+end

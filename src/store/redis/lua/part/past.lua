@@ -1,0 +1,17 @@
+-- forget_past: deletes minutes that are older than a day, ten at most in one step.
+local DAY, PLACES, STEP = 1440, 62, 10
+local function forget_past(history, conf)
+  local last = math.floor(now / 60000000) - DAY
+  local swept = math.max(tonumber(redis.call('HGET', conf, 'swept')) or 0, last - DAY)
+  local stop = math.min(last, swept + STEP)
+  for minute = swept + 1, stop do
+    local fields = {}
+    for place = 1, PLACES do
+      fields[place] = string.format('%.0f.%02d', minute, place - 1)
+    end
+    redis.call('HDEL', history, unpack(fields))
+  end
+  if stop > swept then
+    redis.call('HSET', conf, 'swept', stop)
+  end
+end

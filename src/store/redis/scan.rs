@@ -1,0 +1,46 @@
+//! Going through all jobs of a queue, in no order and without missing one that stays.
+
+use super::Redis;
+use super::link::Way;
+use super::look::get_in;
+use crate::error::{Error, Result};
+use crate::store::Page;
+
+/// Jobs asked for in one step.
+const STEP: usize = 100;
+
+/// Ids with their records.
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// `scan` of the contract.
+pub(super) async fn scan(store: &Redis, queue: &str, cursor: Option<&str>) -> Result<Page> {
+    let keys = store.keys(queue);
+    let wrong = || Error::invalid("cursor", "not one that a scan has given");
+    let here = store.link.generation(Way::Door, keys.slot);
+    let at = match cursor {
+        None => "0",
+        Some(cursor) => {
+            let (generation, at) = cursor.split_once('.').ok_or_else(wrong)?;
+            // Another server goes through its keys in another order.
+            if generation.parse::<u64>().map_err(|_| wrong())? != here {
+                return Err(Error::store("scan", "the connection was lost on the way; begin again"));
+            }
+            at.parse::<u64>().map_err(|_| wrong())?;
+            at
+        }
+    };
+    let mut cmd = redis::cmd("HSCAN");
+    cmd.arg(&keys.job).arg(at).arg("COUNT").arg(STEP);
+    let value = store.link.ask("scan", Way::Door, keys.slot, &cmd).await?;
+    let strange = |e| Error::Store { op: "scan", reason: "the jobs cannot be read".into(), source: Some(Box::new(e)) };
+    let (next, entries): (String, Entries) = redis::from_redis_value(value).map_err(strange)?;
+    let ids = entries.iter().filter_map(|(id, _)| super::reply::id(id));
+    let asks = ids.map(|id| get_in(store, "scan", queue, id));
+    let mut page = Page::default();
+    for record in futures_util::future::join_all(asks).await {
+        page.jobs.extend(record?);
+    }
+    let here = store.link.generation(Way::Door, keys.slot);
+    page.next = (next != "0").then(|| format!("{here}.{next}"));
+    Ok(page)
+}

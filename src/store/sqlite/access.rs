@@ -1,0 +1,68 @@
+//! Tokens and the audit in the file.
+
+use rusqlite::{Connection, params};
+
+use super::tx::Tx;
+use crate::clock::{from_micros, micros};
+use crate::store::{AUDIT_MAX, Audit, AuditRecord, NewToken};
+use crate::token::{Role, TOKENS_MAX, Token};
+
+/// `put_token` of the contract.
+pub(super) fn put_token(tx: &Tx<'_>, token: &NewToken) -> rusqlite::Result<bool> {
+    let expires = token.lasts.map(|lasts| tx.now + micros(lasts));
+    let kept = tx
+        .statement(
+            "INSERT INTO duly_token (name, role, hash, created, expires)
+             SELECT ?1, ?2, ?3, ?4, ?5 WHERE (SELECT COUNT(*) FROM duly_token) < ?6
+             ON CONFLICT (name) DO NOTHING",
+        )?
+        .execute(params![token.name, token.role.as_str(), token.hash, tx.now, expires, TOKENS_MAX])?;
+    Ok(kept > 0)
+}
+
+/// `remove_token` of the contract.
+pub(super) fn remove_token(tx: &Tx<'_>, name: &str) -> rusqlite::Result<bool> {
+    Ok(tx.statement("DELETE FROM duly_token WHERE name = ?1")?.execute([name])? > 0)
+}
+
+/// `tokens` of the contract.
+pub(super) fn tokens(conn: &Connection) -> rusqlite::Result<Vec<Token>> {
+    let mut statement =
+        conn.prepare_cached("SELECT name, role, hash, created, expires FROM duly_token ORDER BY name")?;
+    let rows = statement.query_map([], |row| {
+        let role: String = row.get(1)?;
+        // A role that this version does not know gives no right.
+        Ok(role
+            .parse::<Role>()
+            .ok()
+            .map(|role| (role, row.get(0), row.get(2), row.get(3), row.get::<_, Option<i64>>(4))))
+    })?;
+    let mut tokens = Vec::new();
+    for (role, name, hash, created, expires) in rows.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().flatten() {
+        let (created, expires) = (from_micros(created?), expires?.map(from_micros));
+        tokens.push(Token { name: name?, role, hash: hash?, created, expires });
+    }
+    Ok(tokens)
+}
+
+/// `put_audit` of the contract.
+pub(super) fn put_audit(tx: &Tx<'_>, entry: &Audit) -> rusqlite::Result<()> {
+    tx.statement("INSERT INTO duly_audit (at, who, what, address, status) VALUES (?1, ?2, ?3, ?4, ?5)")?
+        .execute(params![tx.now, entry.who, entry.what, entry.from, entry.status])?;
+    tx.statement("DELETE FROM duly_audit WHERE no <= (SELECT MAX(no) FROM duly_audit) - ?1")?
+        .execute([AUDIT_MAX])
+        .map(drop)
+}
+
+/// `audits` of the contract.
+pub(super) fn audits(conn: &Connection, before: Option<u64>, limit: usize) -> rusqlite::Result<Vec<AuditRecord>> {
+    let before = before.and_then(|no| i64::try_from(no).ok()).unwrap_or(i64::MAX);
+    conn.prepare_cached(
+        "SELECT no, at, who, what, address, status FROM duly_audit WHERE no < ?1 ORDER BY no DESC LIMIT ?2",
+    )?
+    .query_map(params![before, limit], |row| {
+        let entry = Audit { who: row.get(2)?, what: row.get(3)?, from: row.get(4)?, status: row.get(5)? };
+        Ok(AuditRecord { no: row.get(0)?, at: from_micros(row.get(1)?), entry })
+    })?
+    .collect()
+}

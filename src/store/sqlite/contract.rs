@@ -1,0 +1,390 @@
+//! The contract, step by step: each is passed on to the file that knows it.
+
+use super::*;
+use crate::store::{TAKE_BACK_MAX, Verified};
+
+#[async_trait]
+impl Store for Sqlite {
+    async fn push(&self, jobs: Vec<Push>) -> Result<Vec<Pushed>> {
+        self.writer.write("push", move |tx| push::push(tx, &jobs)).await?.map_err(Error::from)
+    }
+
+    async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed> {
+        let board = self.board.clone();
+        let step = move |tx: &Tx<'_>| -> rusqlite::Result<Claimed> {
+            let no = nodes::number_of(tx, &board, node)?;
+            let queue = tx.queue(&claim.queue)?;
+            if claim.redo {
+                let jobs = claim::redo(tx, no, queue, &claim.queue)?;
+                return Ok(claimed(tx.now, jobs));
+            }
+            let taken_back = match claim.suspect {
+                Some(suspect) => nodes::take_back(tx, &board, suspect, queue)?,
+                None => 0,
+            };
+            let max = claim.max.min(CLAIM_MAX);
+            let step = claim::claim(tx, no, queue, &claim.queue, max)?;
+            // Noted while the write lock is held: a push that this claim did not see will see the note.
+            let has_room = step.jobs.len() < max;
+            let rank = board.set_idle(node, &claim.queue, has_room && !step.more);
+            if step.more {
+                tx.wake(&claim.queue);
+            }
+            Ok(Claimed {
+                more: step.more || taken_back == TAKE_BACK_MAX,
+                next_due: step.next_due,
+                next_tick: step.next_tick,
+                rank,
+                taken_back,
+                left: taken_back == TAKE_BACK_MAX,
+                ..claimed(step.now, step.jobs)
+            })
+        };
+        self.writer.write("claim", step).await
+    }
+
+    async fn settle(&self, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
+        let board = self.board.clone();
+        self.writer
+            .write("settle", move |tx| settle::settle(tx, nodes::number_of(tx, &board, node)?, node, &ends))
+            .await
+    }
+
+    async fn get(&self, id: JobId) -> Result<Option<Record>> {
+        self.read("get", move |conn| query::get(conn, id).map_err(|e| fault::refused("get", e))).await
+    }
+
+    async fn list(&self, filter: Filter) -> Result<Page> {
+        let limit = if filter.limit == 0 { PAGE } else { filter.limit.min(PAGE_MAX) };
+        let mut from = filter.cursor.as_deref().map(list::Cursor::parse).transpose()?;
+        let (mut page, now) = (Page::default(), self.clock.wall());
+        loop {
+            let (filter, room) = (filter.clone(), limit - page.jobs.len());
+            let look = move |conn: &Connection| list::look(conn, &filter, from, room, now);
+            let looked = self.read("list", look).await?;
+            page.jobs.extend(looked.jobs);
+            page.looked += looked.looked as u64;
+            from = looked.next;
+            if from.is_none() || page.jobs.len() >= limit || page.looked >= LOOKED_MAX as u64 {
+                page.next = from.map(|from| from.text());
+                return Ok(page);
+            }
+        }
+    }
+
+    async fn edit(&self, id: JobId, edit: Edit) -> Result<Moved> {
+        self.writer.write("edit", move |tx| edit::edit(tx, id, &edit)).await
+    }
+
+    async fn remove_all(&self, targets: Vec<Target>) -> Result<Vec<Moved>> {
+        self.writer.write("remove", move |tx| edit::remove_all(tx, &targets)).await
+    }
+
+    async fn reschedule_all(&self, targets: Vec<Target>, due: Due) -> Result<Vec<Moved>> {
+        self.writer.write("reschedule", move |tx| edit::reschedule_all(tx, &targets, due)).await
+    }
+
+    async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
+        let queue = queue.to_owned();
+        self.writer.write("limit", move |tx| limit::set(tx, &queue, limit)).await
+    }
+
+    async fn note(&self, node: NodeId, notes: Vec<Note>) -> Result<Vec<JobId>> {
+        let board = self.board.clone();
+        self.writer.write("note", move |tx| note::note(tx, nodes::number_of(tx, &board, node)?, &notes)).await
+    }
+
+    async fn history(&self, ask: HistoryAsk) -> Result<History> {
+        let now = self.clock.wall();
+        self.read("history", move |conn| count::asked(conn, &ask, now).map_err(|e| fault::refused("history", e))).await
+    }
+
+    async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
+        let queue = queue.map(str::to_owned);
+        let look = move |conn: &Connection| find::groups(conn, queue.as_deref()).map_err(|e| fault::refused("dead", e));
+        self.read("dead", look).await
+    }
+
+    async fn remove(&self, id: JobId) -> Result<Moved> {
+        self.writer.write("remove", move |tx| place::remove(tx, id)).await
+    }
+
+    async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved> {
+        self.writer.write("reschedule", move |tx| place::reschedule(tx, id, due)).await
+    }
+
+    async fn counts(&self) -> Result<Vec<QueueCounts>> {
+        self.read("counts", |conn| query::counts(conn).map_err(|e| fault::refused("counts", e))).await
+    }
+
+    async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
+        let name = queue.to_owned();
+        self.writer
+            .write("pause", move |tx| {
+                let queue = tx.queue(&name)?;
+                let changed = tx
+                    .statement("UPDATE duly_queue SET paused = ?2 WHERE no = ?1 AND paused <> ?2")?
+                    .execute(params![queue, paused])?;
+                if !paused {
+                    tx.wake(&name);
+                }
+                Ok(changed > 0)
+            })
+            .await
+    }
+
+    async fn prune(&self, queue: &str, done_max: usize) -> Result<usize> {
+        let (name, remember) = (queue.to_owned(), self.remember);
+        let gone = self
+            .writer
+            .write("prune", move |tx| {
+                tx.swap_gone(remember)?;
+                match tx.known_queue(&name)? {
+                    Some(queue) => settle::prune(tx, queue, done_max, PRUNE_MAX),
+                    None => Ok(0),
+                }
+            })
+            .await?;
+        if self.path.is_some() && gone < PRUNE_MAX {
+            self.writer.upkeep("prune", upkeep::shrink).await?;
+        }
+        Ok(gone)
+    }
+
+    async fn beat(&self, node: &Node) -> Result<Beaten> {
+        let told = |e: std::io::Error| Error::store("beat", e.to_string());
+        if !self.board.beat(node.id).map_err(told)? {
+            self.join(node).await?;
+            self.board.beat(node.id).map_err(told)?;
+        }
+        let (id, board) = (node.id, self.board.clone());
+        let look = move |conn: &Connection| query::beaten(conn, &board, id).map_err(|e| fault::refused("beat", e));
+        let beaten = self.read("beat", look).await?;
+        // A look costs little here: no need to find out whether it would find anything.
+        Ok(Beaten { look: node.queues.clone(), ..beaten })
+    }
+
+    async fn leave(&self, node: NodeId) -> Result<()> {
+        self.board.leave(node).map_err(|e| Error::store("leave", e.to_string()))?;
+        let leave = move |tx: &Tx<'_>| {
+            tx.statement(
+                "DELETE FROM duly_node WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM duly_held WHERE node = duly_node.no)",
+            )?
+            .execute([node.as_bytes()])
+        };
+        self.writer.write("leave", leave).await.map(drop)
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
+        let board = self.board.clone();
+        let look = move |conn: &Connection| query::nodes(conn, &board).map_err(|e| fault::refused("nodes", e));
+        let workers = self.read("nodes", look).await?;
+        let guests = self.hall.guests("nodes").await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "guests are not listed");
+            Vec::new()
+        });
+        Ok(nodes::merge(workers, guests))
+    }
+
+    async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
+        listen::subscribe(&self.board, node).map_err(|e| Error::store("subscribe", e.to_string()))
+    }
+
+    async fn set_moving(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked> {
+        let (queue, to) = (queue.to_owned(), to.map(str::to_owned));
+        self.writer.write("set_moving", move |tx| moving::set_moving(tx, &queue, mover, to.as_deref())).await
+    }
+
+    async fn move_in(&self, batch: MoveIn) -> Result<MovedIn> {
+        self.writer.write("move_in", move |tx| moving::move_in(tx, &batch)).await
+    }
+
+    async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
+        let queue = queue.to_owned();
+        self.writer.write("move_out", move |tx| moving::move_out(tx, &queue, mover, &jobs)).await
+    }
+
+    async fn put_cron(&self, put: PutCron) -> Result<CronPut> {
+        self.writer.write("put_cron", move |tx| cron::put(tx, &put)).await
+    }
+
+    async fn remove_cron(&self, name: &str) -> Result<bool> {
+        let name = name.to_owned();
+        self.writer.write("remove_cron", move |tx| cron::remove(tx, &name)).await
+    }
+
+    async fn cron(&self, name: &str) -> Result<Option<CronRecord>> {
+        let name = name.to_owned();
+        self.read("cron", move |conn| cron::get(conn, &name).map_err(|e| fault::refused("cron", e))).await
+    }
+
+    async fn crons(&self, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
+        let (queue, cursor) = (queue.map(str::to_owned), cursor.map(str::to_owned));
+        self.read("crons", move |conn| cron::page(conn, queue.as_deref(), cursor.as_deref())).await
+    }
+
+    async fn due_crons(&self, queue: &str, freed: &[String]) -> Result<DueCrons> {
+        let (queue, freed, clock) = (queue.to_owned(), freed.to_vec(), self.clock.clone());
+        let look = move |conn: &Connection| {
+            cron::due(conn, clock.wall(), &queue, &freed).map_err(|e| fault::refused("due_crons", e))
+        };
+        self.read("due_crons", look).await
+    }
+
+    async fn fire_crons(&self, queue: &str, fires: Vec<CronFire>) -> Result<CronsFired> {
+        if fires.len() > CRON_FIRE_MAX {
+            return Err(Error::invalid("fires", format!("more than {CRON_FIRE_MAX} rules in one step")));
+        }
+        let queue = queue.to_owned();
+        self.writer.write("fire_crons", move |tx| cron::fire(tx, &queue, &fires)).await
+    }
+
+    async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
+        let told = |e: std::io::Error| Error::store("lock", format!("cannot take a slot beside the file: {e}"));
+        self.board.admit(ask.node, ask.lease).map_err(told)?;
+        let (board, ask) = (self.board.clone(), ask.clone());
+        self.writer.write("lock", move |tx| lock::lock(tx, &Lives::on(&board), &ask)).await
+    }
+
+    async fn extend_locks(&self, asks: &[LockAsk]) -> Result<Vec<bool>> {
+        if asks.len() > EXTEND_MAX {
+            return Err(Error::invalid("locks", format!("more than {EXTEND_MAX} to extend in one step")));
+        }
+        let (board, asks) = (self.board.clone(), asks.to_vec());
+        let extend = move |tx: &Tx<'_>| {
+            let lives = Lives::on(&board);
+            asks.iter().map(|ask| lock::extend(tx, &lives, ask)).collect()
+        };
+        self.writer.write("extend_locks", extend).await
+    }
+
+    async fn unlock(&self, ask: &LockAsk) -> Result<bool> {
+        let (board, name, owner) = (self.board.clone(), ask.name.clone(), ask.owner);
+        self.writer.write("unlock", move |tx| lock::unlock(tx, &Lives::on(&board), &name, owner)).await
+    }
+
+    async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
+        let (board, clock) = (self.board.clone(), self.clock.clone());
+        let (name, cursor) = (name.map(str::to_owned), cursor.map(str::to_owned));
+        let look = move |conn: &Connection| {
+            lock::list(conn, &Lives::on(&board), clock.wall(), name.as_deref(), cursor.as_deref())
+        };
+        self.read("locks", look).await
+    }
+
+    async fn break_lock(&self, name: &str) -> Result<u64> {
+        let (board, name) = (self.board.clone(), name.to_owned());
+        self.writer.write("break_lock", move |tx| lock::break_all(tx, &Lives::on(&board), &name)).await
+    }
+
+    async fn attend(&self, guest: &Guest) -> Result<Attended> {
+        if self.hall.attend(guest, self.clock.wall()).await? {
+            let board = self.board.clone();
+            let sweep = move |tx: &Tx<'_>| {
+                let lives = Lives::on(&board);
+                lock::sweep(tx, &lives).and_then(|()| line::sweep(tx, &lives))
+            };
+            self.writer.write("attend", sweep).await?;
+        }
+        if guest.waits.is_empty() {
+            return Ok(Attended::default());
+        }
+        let (board, guest) = (self.board.clone(), guest.clone());
+        let look = move |conn: &Connection| {
+            line::turns(conn, &Lives::on(&board), &guest).map_err(|e| fault::refused("attend", e))
+        };
+        let (turns, stale) = self.read("attend", look).await?;
+        if !stale.is_empty() {
+            let board = self.board.clone();
+            let pass_on = move |tx: &Tx<'_>| {
+                let lives = Lives::on(&board);
+                stale.iter().try_for_each(|name| lock::pass_on(tx, &lives, name))
+            };
+            self.writer.write("attend", pass_on).await?;
+        }
+        Ok(Attended { turns })
+    }
+
+    async fn depart(&self, node: NodeId) -> Result<()> {
+        let board = self.board.clone();
+        // Before its slot is given back: a node without one is dead, and its locks would be anybody's.
+        let depart =
+            move |tx: &Tx<'_>| lock::unbind(tx, node).and_then(|()| line::depart(tx, &Lives::on(&board), node));
+        self.writer.write("depart", depart).await?;
+        self.hall.depart(node).await
+    }
+
+    async fn hear(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Heard>> {
+        self.hall.hear(node, all)
+    }
+
+    async fn send(&self, to: To, message: &[u8]) -> Result<u64> {
+        self.hall.send(to, message).await
+    }
+
+    async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
+        self.hall.set_connections(node, held, gone).await
+    }
+
+    async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {
+        self.hall.connection(connection).await
+    }
+
+    async fn answering(&self, method: &str) -> Result<Vec<NodeId>> {
+        self.hall.answering(method).await
+    }
+
+    async fn put_token(&self, token: &NewToken) -> Result<bool> {
+        let token = token.clone();
+        self.writer.write("put_token", move |tx| access::put_token(tx, &token)).await
+    }
+
+    async fn remove_token(&self, name: &str) -> Result<bool> {
+        let name = name.to_owned();
+        self.writer.write("remove_token", move |tx| access::remove_token(tx, &name)).await
+    }
+
+    async fn tokens(&self) -> Result<Vec<Token>> {
+        self.read("tokens", |conn| access::tokens(conn).map_err(|e| fault::refused("tokens", e))).await
+    }
+
+    async fn put_audit(&self, entry: &Audit) -> Result<()> {
+        let entry = entry.clone();
+        self.writer.write("put_audit", move |tx| access::put_audit(tx, &entry)).await
+    }
+
+    async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        let look =
+            move |conn: &Connection| access::audits(conn, before, limit).map_err(|e| fault::refused("audits", e));
+        self.read("audits", look).await
+    }
+
+    fn now(&self) -> SystemTime {
+        self.clock.now()
+    }
+
+    async fn health(&self) -> Result<Health> {
+        let (path, durability, clock) = (self.path.clone(), self.durability, self.clock.clone());
+        let look = move |conn: &Connection| health::health(conn, path.as_deref(), durability, &clock);
+        let looked = self.writer.upkeep("health", look);
+        looked.await
+    }
+
+    async fn holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
+        let (queue, key) = (queue.to_owned(), key.to_owned());
+        let look = move |conn: &Connection| query::holder(conn, &queue, &key).map_err(|e| fault::refused("holder", e));
+        self.read("holder", look).await
+    }
+
+    async fn verify(&self) -> Result<Verified> {
+        verify::verify(self).await
+    }
+
+    async fn repair(&self) -> Result<()> {
+        repair::repair(self).await
+    }
+
+    async fn backup(&self, to: &Path) -> Result<()> {
+        backup::backup(self, to).await
+    }
+}

@@ -1,0 +1,211 @@
+//! Cron rules: rows of their own, and in the row of their queue the moment at which to look at one of them.
+
+use std::time::{Duration, SystemTime};
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::place::{self, Place};
+use super::tx::Tx;
+use super::{fault, moving, push};
+use crate::clock::{Micros, from_micros, micros, to_micros};
+use crate::cron::CronRule;
+use crate::error::Result;
+use crate::job::JobId;
+use crate::store::{
+    CRON_FIRE_MAX, CRONS_PAGE, CronFire, CronFired, CronPage, CronPut, CronRecord, CronsFired, DueCrons, HELD_LOOK,
+    Hold, PutCron,
+};
+
+const COLUMNS: &str = "rule, revision, paused, next, held, last";
+
+/// `None` for a rule that a newer version has written.
+fn read(row: &Row<'_>) -> rusqlite::Result<Option<CronRecord>> {
+    let text: String = row.get(0)?;
+    let moment = |at: Option<Micros>| at.map(from_micros);
+    let Some(rule) = CronRule::read(&text) else {
+        tracing::error!("a cron rule this version of duly cannot read; a newer one may");
+        return Ok(None);
+    };
+    Ok(Some(CronRecord {
+        rule,
+        revision: row.get::<_, i64>(1)?.unsigned_abs(),
+        paused: row.get(2)?,
+        next: moment(row.get(3)?),
+        held: row.get(4)?,
+        last: moment(row.get(5)?),
+    }))
+}
+
+/// `put_cron` of the contract.
+pub(super) fn put(tx: &Tx<'_>, put: &PutCron) -> rusqlite::Result<CronPut> {
+    let record = &put.record;
+    let found: Option<(i64, i64)> = tx
+        .statement("SELECT queue, revision FROM duly_cron WHERE name = ?1")?
+        .query_row([&record.rule.name], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    if found.map(|(_, revision)| revision.unsigned_abs()) != put.was {
+        return Ok(CronPut::Stale);
+    }
+    let queue = tx.queue(&record.rule.queue)?;
+    let old = found.map(|(old, _)| old).filter(|old| *old != queue);
+    for queue in [Some(queue), old].into_iter().flatten() {
+        if moving::of_queue(tx, queue)?.is_some() {
+            return Ok(CronPut::Moving);
+        }
+    }
+    write(tx, queue, record)?;
+    if let Some(old) = old {
+        set_tick(tx, old)?;
+    }
+    tx.wake(&record.rule.queue);
+    Ok(CronPut::Yes)
+}
+
+/// Writes a rule into its queue, whatever was there.
+fn write(tx: &Tx<'_>, queue: i64, record: &CronRecord) -> rusqlite::Result<()> {
+    let next = record.next.map(to_micros);
+    tx.statement(
+        "INSERT OR REPLACE INTO duly_cron (name, queue, rule, revision, paused, next, look, held, last)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+    )?
+    .execute(params![
+        record.rule.name,
+        queue,
+        record.rule.text(),
+        record.revision.cast_signed(),
+        record.paused,
+        next,
+        next.filter(|_| !record.paused),
+        record.held,
+        record.last.map(to_micros),
+    ])?;
+    set_tick(tx, queue)
+}
+
+/// The moment at which a claim of this queue should have its rules looked at.
+fn set_tick(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()> {
+    tx.statement(
+        "UPDATE duly_queue SET tick = (SELECT min(look) FROM duly_cron WHERE queue = ?1 AND look IS NOT NULL) WHERE no = ?1",
+    )?
+    .execute([queue])?;
+    Ok(())
+}
+
+/// `remove_cron` of the contract.
+pub(super) fn remove(tx: &Tx<'_>, name: &str) -> rusqlite::Result<bool> {
+    let queue: Option<i64> = tx
+        .statement("DELETE FROM duly_cron WHERE name = ?1 RETURNING queue")?
+        .query_row([name], |row| row.get(0))
+        .optional()?;
+    match queue {
+        Some(queue) => set_tick(tx, queue).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// `cron` of the contract.
+pub(super) fn get(conn: &Connection, name: &str) -> rusqlite::Result<Option<CronRecord>> {
+    let found = conn
+        .prepare_cached(&format!("SELECT {COLUMNS} FROM duly_cron WHERE name = ?1"))?
+        .query_row([name], read)
+        .optional()?;
+    Ok(found.flatten())
+}
+
+/// `crons` of the contract: by name, which is also the cursor.
+pub(super) fn page(conn: &Connection, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
+    let look = || -> rusqlite::Result<Vec<(String, Option<CronRecord>)>> {
+        conn.prepare_cached(&format!(
+            "SELECT {COLUMNS}, name FROM duly_cron WHERE name > ?1
+                AND (?2 IS NULL OR queue = (SELECT no FROM duly_queue WHERE duly_queue.name = ?2)) ORDER BY name LIMIT ?3"
+        ))?
+        .query_map(params![cursor.unwrap_or(""), queue, CRONS_PAGE], |row| Ok((row.get(6)?, read(row)?)))?
+        .collect()
+    };
+    let found = look().map_err(|e| fault::refused("crons", e))?;
+    let next = found.last().filter(|_| found.len() == CRONS_PAGE).map(|(name, _)| name.clone());
+    Ok(CronPage { rules: found.into_iter().filter_map(|(_, record)| record).collect(), next })
+}
+
+/// `due_crons` of the contract.
+pub(super) fn due(conn: &Connection, now: Micros, queue: &str, freed: &[String]) -> rusqlite::Result<DueCrons> {
+    let mut due = DueCrons { rules: Vec::new(), now: from_micros(now), next_tick: None };
+    let no: Option<i64> = conn
+        .prepare_cached("SELECT no FROM duly_queue WHERE name = ?1 AND moving IS NULL")?
+        .query_row([queue], |row| row.get(0))
+        .optional()?;
+    let Some(no) = no else {
+        return Ok(due);
+    };
+    let mut select = conn.prepare_cached(&format!(
+        "SELECT {COLUMNS} FROM duly_cron WHERE queue = ?1 AND look <= ?2 ORDER BY look, name LIMIT ?3"
+    ))?;
+    let mut rows = select.query(params![no, now, CRON_FIRE_MAX])?;
+    while let Some(row) = rows.next()? {
+        due.rules.extend(read(row)?);
+    }
+    for name in freed.iter().take(CRON_FIRE_MAX - due.rules.len()) {
+        let held = get(conn, name)?.filter(|record| record.held && !record.paused && record.rule.queue == queue);
+        due.rules.extend(held.filter(|held| due.rules.iter().all(|known| known.rule.name != held.rule.name)));
+    }
+    due.next_tick = next_tick(conn, no, now)?;
+    Ok(due)
+}
+
+fn next_tick(conn: &Connection, queue: i64, now: Micros) -> rusqlite::Result<Option<Duration>> {
+    let tick =
+        conn.prepare_cached("SELECT tick FROM duly_queue WHERE no = ?1")?.query_row([queue], |row| row.get(0))?;
+    Ok(until(tick, now))
+}
+
+/// How long it is until a moment.
+pub(super) fn until(tick: Option<Micros>, now: Micros) -> Option<Duration> {
+    tick.map(|tick| Duration::from_micros(u64::try_from(tick - now).unwrap_or(0)))
+}
+
+/// `fire_crons` of the contract.
+pub(super) fn fire(tx: &Tx<'_>, name: &str, fires: &[CronFire]) -> rusqlite::Result<CronsFired> {
+    let queue = tx.queue(name)?;
+    let closed = moving::of_queue(tx, queue)?.is_some();
+    let mut fired = Vec::with_capacity(fires.len());
+    for fire in fires {
+        fired.push(if closed { CronFired::Stale } else { fire_one(tx, queue, fire)? });
+    }
+    set_tick(tx, queue)?;
+    Ok(CronsFired { fired, next_tick: next_tick(tx.conn, queue, tx.now)? })
+}
+
+fn fire_one(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<CronFired> {
+    let (revision, tick) = (fire.revision.cast_signed(), to_micros(fire.tick));
+    let as_read: bool = tx
+        .statement(
+            "SELECT EXISTS (SELECT 1 FROM duly_cron
+              WHERE name = ?1 AND queue = ?2 AND revision = ?3 AND paused = 0 AND next = ?4 AND next <= ?5)",
+        )?
+        .query_row(params![fire.name, queue, revision, tick, tx.now], |row| row.get(0))?;
+    if !as_read {
+        return Ok(CronFired::Stale);
+    }
+    if let Some(holder) = in_the_way(tx, queue, fire)? {
+        let look = tx.now + micros(HELD_LOOK);
+        tx.statement("UPDATE duly_cron SET revision = revision + 1, held = 1, look = ?2 WHERE name = ?1")?
+            .execute(params![fire.name, look])?;
+        return Ok(CronFired::Held(holder));
+    }
+    // A queue that is full takes no job of a tick either: the tick goes by.
+    let pushed = push::push(tx, &fire.jobs)?;
+    let moment = |at: Option<SystemTime>| at.map(to_micros);
+    tx.statement("UPDATE duly_cron SET revision = revision + 1, next = ?2, look = ?2, held = 0, last = ifnull(?3, last) WHERE name = ?1")?
+        .execute(params![fire.name, moment(fire.next), moment(fire.last)])?;
+    Ok(pushed.map_or(CronFired::Full, CronFired::Yes))
+}
+
+/// The job for whose end a tick waits.
+fn in_the_way(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<Option<JobId>> {
+    let key = fire.jobs.first().and_then(|job| job.unique.as_deref()).filter(|_| fire.hold != Hold::No);
+    let Some((no, holder)) = key.map(|key| push::holder(tx, queue, key)).transpose()?.flatten() else {
+        return Ok(None);
+    };
+    let running = matches!(place::find_place(tx.conn, no)?, Some(Place::Held { .. }));
+    Ok((running || fire.hold == Hold::WhileThere).then_some(holder))
+}

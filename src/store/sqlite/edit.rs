@@ -1,0 +1,95 @@
+//! Changes to jobs that are not running: an edit of one, the same change to many.
+
+use rusqlite::params;
+
+use super::count::Of;
+use super::place::{self, DONE, Place};
+use super::rows::rank;
+use super::tx::Tx;
+use crate::job::{JobId, State};
+use crate::push::Due;
+use crate::store::{CHANGE_MAX, Edit, Moved, Target};
+
+/// `edit` of the contract.
+pub(super) fn edit(tx: &Tx<'_>, id: JobId, edit: &Edit) -> rusqlite::Result<Moved> {
+    let Some(no) = place::find(tx.conn, id)? else {
+        return Ok(Moved::NotFound);
+    };
+    let place = match place::find_place(tx.conn, no)? {
+        Some(Place::Held { .. }) => return Ok(Moved::Running),
+        None => return Ok(Moved::NotFound),
+        Some(_) if place::is_moving(tx, no)? => return Ok(Moved::Moving),
+        Some(place) => place,
+    };
+    let (bytes, queue) = place::size(tx, no)?;
+    if let Some(args) = &edit.args {
+        tx.statement("UPDATE duly_job SET args = ?2 WHERE no = ?1")?.execute(params![no, args])?;
+        if !matches!(place, Place::Ended { .. }) {
+            tx.add(queue, Of::Bytes, args.len() as i64 - bytes);
+        }
+    }
+    if let Some(priority) = edit.priority {
+        set_priority(tx, no, &place, rank(priority))?;
+    }
+    Ok(Moved::Yes)
+}
+
+/// A ready job goes to the tail of its new priority.
+fn set_priority(tx: &Tx<'_>, no: i64, place: &Place, priority: i64) -> rusqlite::Result<()> {
+    let was: i64 = tx.statement("SELECT priority FROM duly_job WHERE no = ?1")?.query_row([no], |row| row.get(0))?;
+    if was == priority {
+        return Ok(());
+    }
+    match place {
+        Place::Ready { seq, .. } => {
+            tx.statement(
+                "UPDATE duly_ready SET priority = ?3, seq = ?4
+                  WHERE (queue, priority, seq) = (SELECT queue, priority, ?2 FROM duly_job WHERE no = ?1)",
+            )?
+            .execute(params![no, seq, priority, tx.number()?])?;
+        }
+        Place::Scheduled { .. } => {
+            tx.statement("UPDATE duly_scheduled SET priority = ?2 WHERE no = ?1")?.execute(params![no, priority])?;
+        }
+        Place::Ended { .. } | Place::Held { .. } => {}
+    }
+    tx.statement("UPDATE duly_job SET priority = ?2 WHERE no = ?1")?.execute(params![no, priority])?;
+    Ok(())
+}
+
+/// `remove_all` of the contract.
+pub(super) fn remove_all(tx: &Tx<'_>, targets: &[Target]) -> rusqlite::Result<Vec<Moved>> {
+    each(tx, targets, |id| place::remove(tx, id))
+}
+
+/// `reschedule_all` of the contract.
+pub(super) fn reschedule_all(tx: &Tx<'_>, targets: &[Target], due: Due) -> rusqlite::Result<Vec<Moved>> {
+    each(tx, targets, |id| place::reschedule(tx, id, due))
+}
+
+fn each(
+    tx: &Tx<'_>,
+    targets: &[Target],
+    mut change: impl FnMut(JobId) -> rusqlite::Result<Moved>,
+) -> rusqlite::Result<Vec<Moved>> {
+    let seen = targets.iter().take(CHANGE_MAX).map(|target| match state_of(tx, target.id)? {
+        None => Ok(Moved::NotFound),
+        Some(State::Running) => Ok(Moved::Running),
+        Some(state) if state != target.state => Ok(Moved::Changed),
+        Some(_) => change(target.id),
+    });
+    seen.collect()
+}
+
+fn state_of(tx: &Tx<'_>, id: JobId) -> rusqlite::Result<Option<State>> {
+    let Some(no) = place::find(tx.conn, id)? else {
+        return Ok(None);
+    };
+    Ok(place::find_place(tx.conn, no)?.map(|place| match place {
+        Place::Scheduled { .. } => State::Scheduled,
+        Place::Ready { .. } => State::Ready,
+        Place::Held { .. } => State::Running,
+        Place::Ended { state, .. } if state == DONE => State::Done,
+        Place::Ended { .. } => State::Dead,
+    }))
+}

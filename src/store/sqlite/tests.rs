@@ -1,0 +1,49 @@
+//! The store as a whole: what a slow or a broken look must not do to the rest.
+
+use std::time::Duration;
+
+use super::board::Life;
+use super::*;
+use crate::node::LEASE;
+
+/// Somebody looks at the file, and takes as long as the test wants.
+fn slow_look(store: &Arc<Sqlite>) -> (tokio::task::JoinHandle<Result<()>>, std::sync::mpsc::Sender<()>) {
+    let (store, (end, wait)) = (store.clone(), std::sync::mpsc::channel());
+    let look = move |_: &Connection| {
+        let _ = wait.recv();
+        Ok(())
+    };
+    (tokio::spawn(async move { store.read("slow", look).await }), end)
+}
+
+#[tokio::test]
+async fn a_slow_look_holds_up_no_sign_of_life() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let clock = Clock::manual();
+    let options = Options { clock: clock.clone(), ..Options::default() };
+    let store = Arc::new(Sqlite::open(&dir.path().join("duly.db"), &options).expect("opens"));
+    let node = Node::fresh(Vec::new());
+    store.beat(&node).await.expect("joins");
+    let slot = store.board.slot_of(node.id).expect("has one");
+
+    let (slow, end) = slow_look(&store);
+    clock.advance(LEASE + Duration::from_micros(1));
+    tokio::task::yield_now().await;
+    assert_eq!(store.board.life(node.id, slot), Life::Silent);
+    let answer = tokio::time::timeout(Duration::from_millis(50), store.beat(&node));
+    assert!(answer.await.is_err(), "the answer waits for the look");
+    assert_eq!(store.board.life(node.id, slot), Life::Beating, "the sign does not");
+
+    end.send(()).expect("is waited for");
+    slow.await.expect("no panic").expect("ends well");
+    store.beat(&node).await.expect("and is answered again");
+}
+
+#[tokio::test]
+async fn a_look_that_panics_does_not_end_all_looking() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Sqlite::open(&dir.path().join("duly.db"), &Options::default()).expect("opens");
+    let panicked = store.read("look", |_| -> Result<()> { panic!("a mistake of ours") });
+    assert_eq!(panicked.await.expect_err("it is told").code(), "store");
+    assert!(store.counts().await.expect("goes on").is_empty());
+}

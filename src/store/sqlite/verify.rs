@@ -1,0 +1,203 @@
+//! Verify: every rule is one question to one snapshot of the file. Nothing here writes.
+
+use rusqlite::Connection;
+
+use super::place::{DEAD, DONE};
+use super::{Sqlite, fault, file, query};
+use crate::error::{Error, Result};
+use crate::job::{JobId, State};
+use crate::store::{BREACHES_MAX, QueueCounts, Rule, Verified};
+
+/// Where jobs are, one row for each place.
+pub(super) const PLACES: &str = "WITH place (no, at) AS (
+    SELECT no, 'scheduled' FROM duly_scheduled UNION ALL SELECT no, 'ready' FROM duly_ready
+    UNION ALL SELECT no, 'running' FROM duly_held
+    UNION ALL SELECT no, CASE state WHEN 3 THEN 'done' ELSE 'dead' END FROM duly_ended),
+  placed (no, times, at) AS (SELECT no, count(*), group_concat(at, ', ') FROM place GROUP BY no) ";
+
+/// Jobs that have not ended: those that have their unique key.
+pub(super) const UNFINISHED: &str = "WITH unfinished (no) AS (
+    SELECT no FROM duly_scheduled UNION SELECT no FROM duly_ready UNION SELECT no FROM duly_held) ";
+
+/// A rule, what is wrong where it is broken, and the question; it answers queue, id and a word to go with it.
+/// A question that begins with one of the names above goes on from there.
+type Check = (Rule, &'static str, &'static str);
+
+const CHECKS: &[Check] = &[
+    (
+        Rule::OneState,
+        "must be in one state, and is in:",
+        "PLACES SELECT q.name, j.id, coalesce(p.at, 'none') FROM duly_job j LEFT JOIN placed p ON p.no = j.no
+           LEFT JOIN duly_queue q ON q.no = j.queue WHERE p.no IS NULL OR p.times > 1",
+    ),
+    (
+        Rule::HasBody,
+        "there is a place, and nothing that stands there:",
+        "PLACES SELECT NULL, NULL, p.at || ', number ' || p.no FROM placed p WHERE p.no NOT IN (SELECT no FROM duly_job)",
+    ),
+    (
+        Rule::HasBody,
+        "is of a queue that is not known: number",
+        "SELECT NULL, j.id, j.queue FROM duly_job j WHERE j.queue NOT IN (SELECT no FROM duly_queue)",
+    ),
+    (
+        Rule::RightPlace,
+        "is ready, in another queue or priority than its own:",
+        "SELECT q.name, j.id, r.queue || '/' || r.priority FROM duly_ready r JOIN duly_job j ON j.no = r.no
+           LEFT JOIN duly_queue q ON q.no = j.queue WHERE (r.queue, r.priority) <> (j.queue, j.priority)",
+    ),
+    (
+        Rule::RightPlace,
+        "is scheduled, in another queue or priority than its own:",
+        "SELECT q.name, j.id, s.queue || '/' || s.priority FROM duly_scheduled s JOIN duly_job j ON j.no = s.no
+           LEFT JOIN duly_queue q ON q.no = j.queue WHERE (s.queue, s.priority) <> (j.queue, j.priority)",
+    ),
+    (
+        Rule::RightPlace,
+        "is running, in another queue or priority than its own:",
+        "SELECT q.name, j.id, h.queue || '/' || h.priority FROM duly_held h JOIN duly_job j ON j.no = h.no
+           LEFT JOIN duly_queue q ON q.no = j.queue WHERE (h.queue, h.priority) <> (j.queue, j.priority)",
+    ),
+    (
+        Rule::RightPlace,
+        "has ended, in another queue than its own, or in no known way:",
+        "SELECT q.name, j.id, e.queue || '/' || e.state FROM duly_ended e JOIN duly_job j ON j.no = e.no
+           LEFT JOIN duly_queue q ON q.no = j.queue WHERE e.queue <> j.queue OR e.state NOT IN (3, 4)",
+    ),
+    (
+        Rule::Holders,
+        "is held by a node that nobody knows: number",
+        "SELECT q.name, j.id, h.node FROM duly_held h JOIN duly_job j ON j.no = h.no
+           LEFT JOIN duly_queue q ON q.no = j.queue WHERE h.node NOT IN (SELECT no FROM duly_node)",
+    ),
+    (
+        Rule::UniqueKeys,
+        "has not ended, and its unique key is not its own:",
+        "UNFINISHED SELECT q.name, j.id, j.unique_key FROM duly_job j LEFT JOIN duly_queue q ON q.no = j.queue
+           LEFT JOIN duly_unique u ON u.queue = j.queue AND u.key = j.unique_key
+          WHERE j.unique_key IS NOT NULL AND j.no IN unfinished AND u.no IS NOT j.no",
+    ),
+    (
+        Rule::UniqueKeys,
+        "a unique key is taken, and by no unfinished job that has it:",
+        "UNFINISHED SELECT q.name, j.id, u.key FROM duly_unique u LEFT JOIN duly_queue q ON q.no = u.queue
+           LEFT JOIN duly_job j ON j.no = u.no
+          WHERE u.no NOT IN unfinished OR j.no IS NULL OR j.queue <> u.queue OR j.unique_key IS NOT u.key",
+    ),
+    (
+        Rule::History,
+        "there is a failure of no job: number",
+        "SELECT NULL, NULL, f.no FROM duly_failure f WHERE f.no NOT IN (SELECT no FROM duly_job) GROUP BY f.no",
+    ),
+    (
+        Rule::Marks,
+        "a number was given that is still to come:",
+        "SELECT NULL, NULL, max(n) FROM (SELECT max(no) AS n FROM duly_job UNION ALL SELECT max(seq) FROM duly_ready
+           UNION ALL SELECT max(seq) FROM duly_held)
+         HAVING max(n) >= coalesce((SELECT value FROM duly_mark WHERE name = 'number'), 0)",
+    ),
+    (
+        Rule::Marks,
+        "a fence was given that is still to come:",
+        "SELECT NULL, NULL, max(f) FROM (SELECT max(fence) AS f FROM duly_held UNION ALL SELECT max(fence) FROM duly_lock)
+         HAVING max(f) > coalesce((SELECT value FROM duly_mark WHERE name = 'fence'), 0)",
+    ),
+    (
+        Rule::Gone,
+        "is there, and remembered as gone",
+        "SELECT q.name, j.id, '' FROM duly_job j JOIN (SELECT * FROM duly_gone_0 UNION SELECT * FROM duly_gone_1) g
+             ON g.queue = j.queue AND g.id = j.id LEFT JOIN duly_queue q ON q.no = j.queue",
+    ),
+    (
+        Rule::Readable,
+        "cannot be read: its id, priority or args are not what they must be, number",
+        "SELECT q.name, j.id, j.no FROM duly_job j LEFT JOIN duly_queue q ON q.no = j.queue
+          WHERE length(j.id) <> 16 OR j.priority NOT BETWEEN 0 AND 3 OR NOT json_valid(j.args)",
+    ),
+];
+
+/// `verify` of the contract: on a connection of its own, so that no beat waits for it.
+pub(super) async fn verify(store: &Sqlite) -> Result<Verified> {
+    let Some(path) = store.path.clone() else {
+        return store.writer.upkeep("verify", check).await;
+    };
+    let look = move || -> Result<Verified> {
+        let conn = file::connect_to_read(&path)?;
+        let told = |e| fault::refused("verify", e);
+        let snapshot = conn.unchecked_transaction().map_err(told)?;
+        check(&snapshot).map_err(told)
+    };
+    let looked = tokio::task::spawn_blocking(look).await;
+    looked.map_err(|e| Error::store("verify", format!("the look through the file has ended: {e}")))?
+}
+
+/// All rules, on one snapshot.
+fn check(conn: &Connection) -> rusqlite::Result<Verified> {
+    let mut verified = Verified {
+        jobs: conn.query_row("SELECT count(*) FROM duly_job", [], |row| row.get(0))?,
+        ..Verified::default()
+    };
+    check_file(conn, &mut verified)?;
+    for (rule, what, question) in CHECKS {
+        let sql = question.replacen("PLACES ", PLACES, 1).replacen("UNFINISHED ", UNFINISHED, 1);
+        let mut statement = conn.prepare(&format!("{sql} LIMIT {BREACHES_MAX}"))?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let id: Option<Vec<u8>> = row.get(1).unwrap_or_default();
+            let id = id.and_then(|id| id.try_into().ok()).map(JobId::from_bytes);
+            let word: rusqlite::types::Value = row.get(2)?;
+            verified.note(*rule, row.get(0)?, id, format!("{what} {}", said(&word)).trim_end());
+        }
+    }
+    check_counts(conn, &mut verified)?;
+    Ok(verified)
+}
+
+fn said(word: &rusqlite::types::Value) -> String {
+    use rusqlite::types::Value::{Blob, Integer, Null, Real, Text};
+    match word {
+        Null => String::new(),
+        Integer(number) => number.to_string(),
+        Real(number) => number.to_string(),
+        Text(text) => text.clone(),
+        Blob(bytes) => format!("{} bytes", bytes.len()),
+    }
+}
+
+/// What SQLite itself finds: every page, and whether every index has what its table has.
+fn check_file(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
+    let mut statement = conn.prepare("PRAGMA integrity_check(100)")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let said: String = row.get(0)?;
+        if said != "ok" {
+            verified.note(Rule::File, None, None, said);
+        }
+    }
+    Ok(())
+}
+
+/// Counts as they are told, against the rows themselves.
+fn check_counts(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
+    let counted = |table: &str, queue: &str, only: &str| -> rusqlite::Result<u64> {
+        let sql =
+            format!("SELECT count(*) FROM {table} p JOIN duly_queue q ON q.no = p.queue WHERE q.name = ?1 {only}");
+        conn.query_row(&sql, [queue], |row| row.get(0))
+    };
+    for told in query::counts(conn)? {
+        let queue = told.queue.as_str();
+        let real = QueueCounts {
+            scheduled: counted("duly_scheduled", queue, "")?,
+            ready: counted("duly_ready", queue, "")?,
+            running: counted("duly_held", queue, "")?,
+            done: counted("duly_ended", queue, &format!("AND p.state = {DONE}"))?,
+            dead: counted("duly_ended", queue, &format!("AND p.state = {DEAD}"))?,
+            ..told.clone()
+        };
+        for state in State::ALL.into_iter().filter(|state| told.of(*state) != real.of(*state)) {
+            let what = format!("{} are counted as {state}, and {} are", told.of(state), real.of(state));
+            verified.note(Rule::Counts, Some(told.queue.clone()), None, what);
+        }
+    }
+    Ok(())
+}

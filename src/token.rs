@@ -1,0 +1,144 @@
+//! Who may do what over HTTP: roles, and the tokens that prove them. Pure data.
+//!
+//! A token is 256 bits of chance, shown once; the store keeps only its SHA-256.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::error::Error;
+
+/// How every token begins, so that people and scanners know one when they see it.
+pub const TOKEN_PREFIX: &str = "duly_";
+/// Most tokens of a store.
+pub const TOKENS_MAX: usize = 1_000;
+
+/// What somebody may do; each may do all that those before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "http", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Role {
+    /// Looks; does not see what jobs carry.
+    Viewer,
+    /// Pushes jobs and works on them, takes locks, calls methods.
+    Pusher,
+    /// Looks after jobs, queues, rules and nodes.
+    Operator,
+    /// Makes and removes tokens, and reads who did what.
+    Admin,
+}
+
+impl Role {
+    /// All roles, the least first.
+    pub const ALL: [Role; 4] = [Role::Viewer, Role::Pusher, Role::Operator, Role::Admin];
+
+    /// The role in one word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Viewer => "viewer",
+            Role::Pusher => "pusher",
+            Role::Operator => "operator",
+            Role::Admin => "admin",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Role {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Role::ALL
+            .into_iter()
+            .find(|role| role.as_str() == text)
+            .ok_or_else(|| Error::invalid("role", format!("{text:?} is none of viewer, pusher, operator, admin")))
+    }
+}
+
+/// What the store knows of a token: enough to recognise it, not enough to use it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Token {
+    /// Its name, for people: one token has it.
+    pub name: String,
+    /// What whoever has it may do.
+    pub role: Role,
+    /// SHA-256 of the token.
+    #[serde(skip)]
+    pub hash: [u8; 32],
+    /// When it was made, by the store's clock.
+    #[serde(serialize_with = "crate::clock::as_micros")]
+    pub created: SystemTime,
+    /// When it ends; never if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "crate::clock::as_micros_option")]
+    pub expires: Option<SystemTime>,
+}
+
+/// A token as whoever uses it has it. Not shown by `Debug`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// A token that nobody has had before.
+    pub(crate) fn fresh() -> Self {
+        // Each has 122 bits of chance: three of them make more than the 256 of the token.
+        let chance: Vec<u8> = (0..3).flat_map(|_| *uuid::Uuid::new_v4().as_bytes()).collect();
+        Secret(format!("{TOKEN_PREFIX}{}", hex(&Sha256::digest(&chance))))
+    }
+
+    /// The text that is sent with each request.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// What is kept of a token.
+pub(crate) fn hash(secret: &str) -> [u8; 32] {
+    Sha256::digest(secret.as_bytes()).into()
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        for half in [byte >> 4, byte & 15] {
+            text.push(char::from_digit(u32::from(half), 16).unwrap_or('0'));
+        }
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_role_may_more_than_the_one_before() {
+        assert!(Role::ALL.is_sorted());
+        assert!(Role::ALL.iter().all(|role| role.as_str().parse::<Role>().is_ok_and(|same| same == *role)));
+    }
+
+    #[test]
+    fn no_token_is_like_another_and_none_is_shown() {
+        let (one, other) = (Secret::fresh(), Secret::fresh());
+        assert_ne!(one, other);
+        assert_eq!(one.as_str().len(), TOKEN_PREFIX.len() + 64);
+        assert_eq!(format!("{one:?}"), "Secret(..)");
+        assert_ne!(hash(one.as_str()), hash(other.as_str()));
+    }
+}

@@ -1,0 +1,418 @@
+//! Cron rules: one job per tick whoever fires it, none early, none lost or doubled by a change.
+
+use std::time::{Duration, SystemTime};
+
+use duly::store::{
+    CRON_FIRE_MAX, Claim, CronFire, CronFired, CronPut, CronRecord, CronsFired, DueCrons, HELD_LOOK, Hold, PutCron,
+    Wake,
+};
+use duly::{CronRule, Held, JobId, NodeId, Outcome, Overlap, Push, Pushed, State};
+
+use crate::support::*;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn rule(name: &str) -> CronRule {
+    CronRule::new(name, "* * * * *", job("tick")).expect("a rule")
+}
+
+/// The job of a tick, as whoever fires it names it.
+fn tick_job(record: &CronRecord, tick: SystemTime) -> Push {
+    job("tick").id(id_of(&record.rule.name, tick)).queue(&record.rule.queue)
+}
+
+fn id_of(name: &str, tick: SystemTime) -> JobId {
+    let micros = tick.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_micros();
+    JobId::named(&format!("cron:{name}:{micros}"))
+}
+
+/// What a worker would ask for a rule that it has read, if it fires each minute.
+fn fire_of(record: &CronRecord) -> CronFire {
+    let tick = record.next.expect("has a tick");
+    CronFire {
+        name: record.rule.name.clone(),
+        revision: record.revision,
+        tick,
+        next: Some(tick + MINUTE),
+        last: Some(tick),
+        jobs: vec![tick_job(record, tick)],
+        hold: Hold::No,
+    }
+}
+
+/// The same for a rule whose jobs must not overlap.
+fn holding(record: &CronRecord, hold: Hold) -> CronFire {
+    let tick = record.next.expect("has a tick");
+    let jobs = vec![tick_job(record, tick).unique(format!("cron:{}", record.rule.name))];
+    CronFire { jobs, hold, ..fire_of(record) }
+}
+
+impl TestStore {
+    async fn put(&self, record: CronRecord, was: Option<u64>) -> CronPut {
+        self.store.put_cron(PutCron { record, was }).await.expect("puts")
+    }
+
+    /// A rule whose next tick is a minute from now.
+    async fn put_rule(&self, rule: CronRule) -> CronRecord {
+        let record = CronRecord::new(rule, 1, Some(self.now() + MINUTE));
+        assert_eq!(self.put(record.clone(), None).await, CronPut::Yes);
+        record
+    }
+
+    async fn cron(&self, name: &str) -> Option<CronRecord> {
+        self.store.cron(name).await.expect("looks")
+    }
+
+    async fn due(&self, queue: &str, freed: &[&str]) -> DueCrons {
+        let freed: Vec<String> = freed.iter().map(|name| (*name).to_owned()).collect();
+        self.store.due_crons(queue, &freed).await.expect("looks")
+    }
+
+    async fn fire(&self, fires: Vec<CronFire>) -> CronsFired {
+        self.store.fire_crons("default", fires).await.expect("fires")
+    }
+
+    async fn fire_one(&self, fire: CronFire) -> CronFired {
+        self.fire(vec![fire]).await.fired.pop().expect("is answered")
+    }
+}
+
+/// The same rule, changed.
+fn revised(record: &CronRecord) -> CronRecord {
+    let mut revised = record.clone();
+    revised.revision += 1;
+    revised
+}
+
+fn names(due: &DueCrons) -> Vec<&str> {
+    due.rules.iter().map(|record| record.rule.name.as_str()).collect()
+}
+
+pub async fn a_rule_is_kept_as_it_was_given(store: TestStore) {
+    assert_eq!(store.cron("r").await, None);
+    let rule = rule("r").tz("Europe/Berlin").overlap(Overlap::Queue).jitter(SECOND);
+    let mut record = CronRecord::new(rule, 7, Some(store.now() + MINUTE));
+    record.last = Some(store.now());
+    assert_eq!(store.put(record.clone(), None).await, CronPut::Yes);
+    assert_eq!(store.cron("r").await, Some(record));
+    assert_eq!(store.cron("other").await, None);
+}
+
+pub async fn a_rule_is_put_only_over_what_was_read(store: TestStore) {
+    let first = store.put_rule(rule("r")).await;
+    let second = CronRecord::new(rule("r").tz("Europe/Berlin"), 2, None);
+    for was in [None, Some(9)] {
+        assert_eq!(store.put(second.clone(), was).await, CronPut::Stale);
+        assert_eq!(store.cron("r").await, Some(first.clone()));
+    }
+    assert_eq!(store.put(second.clone(), Some(1)).await, CronPut::Yes);
+    assert_eq!(store.cron("r").await, Some(second.clone()));
+    assert_eq!(store.put(CronRecord::new(rule("none"), 2, None), Some(1)).await, CronPut::Stale);
+}
+
+pub async fn a_removed_rule_is_gone(store: TestStore) {
+    let record = store.put_rule(rule("r")).await;
+    store.put_rule(rule("stays")).await;
+    assert!(store.store.remove_cron("r").await.expect("removes"));
+    assert!(!store.store.remove_cron("r").await.expect("answers"));
+    store.advance(MINUTE).await;
+    assert_eq!(names(&store.due("default", &["r"]).await), ["stays"]);
+    assert_eq!(store.fire_one(fire_of(&record)).await, CronFired::Stale);
+}
+
+pub async fn rules_are_listed_by_pages_and_by_queue(store: TestStore) {
+    for n in 0..30 {
+        let job = job("tick").queue(["a", "b", "c"][n % 3]);
+        store.put_rule(CronRule::new(format!("r{n}"), "* * * * *", job).expect("a rule")).await;
+    }
+    for (queue, count) in [(None, 30), (Some("a"), 10), (Some("none"), 0)] {
+        let (mut found, mut cursor) = (std::collections::BTreeSet::new(), None);
+        loop {
+            let page = store.store.crons(queue, cursor.as_deref()).await.expect("lists");
+            found.extend(page.rules.into_iter().map(|record| record.rule.name));
+            match page.next {
+                Some(next) => cursor = Some(next),
+                None => break,
+            }
+        }
+        assert_eq!(found.len(), count, "{queue:?}");
+    }
+}
+
+pub async fn a_claim_tells_when_the_next_tick_is(store: TestStore) {
+    let next_tick = async || store.ask("a", claim(1)).await.next_tick;
+    assert_eq!(next_tick().await, None);
+    let late = CronRecord::new(rule("late"), 1, Some(store.now() + 2 * MINUTE));
+    store.put(late, None).await;
+    assert_eq!(next_tick().await, Some(2 * MINUTE));
+    let soon = store.put_rule(rule("soon")).await;
+    assert_eq!(next_tick().await, Some(MINUTE));
+    store.advance(MINUTE).await;
+    assert_eq!(next_tick().await, Some(Duration::ZERO));
+    let fired = store.fire(vec![fire_of(&soon)]).await;
+    assert_eq!(fired.next_tick, Some(MINUTE));
+    assert_eq!(next_tick().await, Some(MINUTE), "also a claim that gets a job says so");
+    store.store.remove_cron("soon").await.expect("removes");
+    store.store.remove_cron("late").await.expect("removes");
+    assert_eq!(next_tick().await, None);
+}
+
+pub async fn putting_a_rule_wakes_a_node_of_its_queue(store: TestStore) {
+    let node = store.node("a").await;
+    let mut wakes = store.store.subscribe(node).await.expect("subscribes");
+    assert!(store.claim("a", 1).await.is_empty());
+    store.put_rule(rule("r")).await;
+    let woken = tokio::time::timeout(LONG, wakes.recv()).await.expect("in time");
+    assert_eq!(woken, Some(Wake::Queue("default".into())));
+}
+
+pub async fn a_tick_fires_once_whoever_asks(store: TestStore) {
+    let record = store.put_rule(rule("r")).await;
+    store.advance(MINUTE).await;
+    let due = store.due("default", &[]).await;
+    assert_eq!(due.rules, std::slice::from_ref(&record));
+    assert_eq!(due.now, store.now());
+    let id = id_of("r", record.next.expect("given"));
+    let both = tokio::join!(store.fire_one(fire_of(&record)), store.fire_one(fire_of(&record)));
+    let mut both = [both.0, both.1];
+    both.sort_by_key(|fired| *fired == CronFired::Stale);
+    assert_eq!(both, [CronFired::Yes(vec![Pushed::New(id)]), CronFired::Stale]);
+    assert_eq!(store.fire_one(fire_of(&record)).await, CronFired::Stale);
+    assert!(store.due("default", &[]).await.rules.is_empty());
+    let after = store.cron("r").await.expect("is there");
+    assert_eq!((after.last, after.next), (record.next, Some(store.now() + MINUTE)));
+    assert_eq!(after.last_job(), Some(id));
+    assert_eq!(store.claim("a", 9).await.len(), 1);
+}
+
+pub async fn no_tick_fires_early(store: TestStore) {
+    let record = store.put_rule(rule("r")).await;
+    store.advance(MINUTE - MS).await;
+    let due = store.due("default", &["r"]).await;
+    assert!(due.rules.is_empty());
+    assert_eq!(due.next_tick, Some(MS));
+    assert_eq!(store.fire_one(fire_of(&record)).await, CronFired::Stale);
+    store.advance(MS).await;
+    assert!(matches!(store.fire_one(fire_of(&record)).await, CronFired::Yes(_)));
+}
+
+pub async fn a_changed_rule_refuses_who_read_the_old_one(store: TestStore) {
+    let record = store.put_rule(rule("r")).await;
+    store.advance(MINUTE).await;
+    let changed = revised(&record);
+    assert_eq!(store.put(changed.clone(), Some(1)).await, CronPut::Yes);
+    assert_eq!(store.fire_one(fire_of(&record)).await, CronFired::Stale);
+    assert!(matches!(store.fire_one(fire_of(&changed)).await, CronFired::Yes(_)), "the tick that was due is not lost");
+}
+
+pub async fn a_rule_that_fired_refuses_who_read_it_before(store: TestStore) {
+    let record = store.put_rule(rule("r")).await;
+    store.advance(MINUTE).await;
+    store.fire_one(fire_of(&record)).await;
+    assert_eq!(store.put(revised(&record), Some(record.revision)).await, CronPut::Stale, "its tick would come back");
+    let fired = store.cron("r").await.expect("is there");
+    assert_eq!(store.put(revised(&fired), Some(fired.revision)).await, CronPut::Yes);
+}
+
+pub async fn a_paused_rule_is_never_due(store: TestStore) {
+    let record = store.put_rule(rule("r")).await;
+    let mut paused = revised(&record);
+    paused.paused = true;
+    store.put(paused.clone(), Some(1)).await;
+    assert_eq!(store.ask("a", claim(1)).await.next_tick, None);
+    store.advance(MINUTE).await;
+    assert!(store.due("default", &["r"]).await.rules.is_empty());
+    assert_eq!(store.fire_one(fire_of(&paused)).await, CronFired::Stale);
+}
+
+pub async fn a_paused_queue_gets_its_ticks(store: TestStore) {
+    let record = store.put_rule(rule("r")).await;
+    store.store.pause("default", true).await.expect("pauses");
+    assert_eq!(store.ask("a", claim(1)).await.next_tick, Some(MINUTE));
+    store.advance(MINUTE).await;
+    assert!(matches!(store.fire_one(fire_of(&record)).await, CronFired::Yes(_)));
+    assert!(store.claim("a", 1).await.is_empty());
+}
+
+pub async fn a_moving_queue_fires_nothing(store: TestStore) {
+    let record = store.put_rule(rule("r")).await;
+    let mover = NodeId::fresh();
+    store.store.set_moving("default", mover, Some("elsewhere")).await.expect("marks");
+    store.advance(MINUTE).await;
+    assert_eq!(store.ask("a", claim(1)).await.next_tick, None);
+    assert!(store.due("default", &["r"]).await.rules.is_empty());
+    assert_eq!(store.fire_one(fire_of(&record)).await, CronFired::Stale);
+    assert_eq!(store.put(revised(&record), Some(1)).await, CronPut::Moving);
+    assert_eq!(store.put(CronRecord::new(rule("new"), 2, None), None).await, CronPut::Moving);
+    store.store.set_moving("default", mover, None).await.expect("takes the mark away");
+    assert!(matches!(store.fire_one(fire_of(&record)).await, CronFired::Yes(_)));
+}
+
+pub async fn what_is_fired_can_be_claimed_at_once(store: TestStore) {
+    let job = job("report").priority(duly::Priority::High).tag("nightly").max_attempts(3).timeout(MINUTE);
+    let record = store.put_rule(CronRule::new("r", "* * * * *", job).expect("a rule")).await;
+    store.advance(MINUTE).await;
+    let tick = record.next.expect("given");
+    let push = Push::new("report", "[1]").priority(duly::Priority::High).tag("nightly").id(id_of("r", tick)).keep(KEEP);
+    store.fire(vec![CronFire { jobs: vec![push], ..fire_of(&record) }]).await;
+    let held = store.claim_one("a").await;
+    assert_eq!((held.job.id, held.job.args.as_str()), (id_of("r", tick), "[1]"));
+    assert_eq!((held.job.priority, held.job.tags), (duly::Priority::High, vec!["nightly".to_owned()]));
+}
+
+pub async fn a_tick_with_jitter_is_due_later(store: TestStore) {
+    let record = store.put_rule(rule("r")).await;
+    store.advance(MINUTE).await;
+    let tick = record.next.expect("given");
+    let push = tick_job(&record, tick).at(tick + SECOND);
+    store.fire(vec![CronFire { jobs: vec![push], ..fire_of(&record) }]).await;
+    let claimed = store.ask("a", claim(1)).await;
+    assert!(claimed.jobs.is_empty());
+    assert_eq!(claimed.next_due, Some(SECOND));
+    store.advance(SECOND).await;
+    assert_eq!(store.claim("a", 1).await.len(), 1);
+}
+
+pub async fn several_ticks_of_a_rule_go_in_together(store: TestStore) {
+    let record = store.put_rule(rule("r")).await;
+    store.advance(3 * MINUTE).await;
+    let tick = record.next.expect("given");
+    let ticks = [tick, tick + MINUTE, tick + 2 * MINUTE];
+    let jobs = ticks.iter().map(|tick| tick_job(&record, *tick)).collect();
+    let (next, last) = (Some(tick + 3 * MINUTE), Some(ticks[2]));
+    let fired = store.fire_one(CronFire { jobs, next, last, ..fire_of(&record) }).await;
+    assert_eq!(fired, CronFired::Yes(ticks.map(|tick| Pushed::New(id_of("r", tick))).into()));
+    assert_eq!(store.claim("a", 9).await.len(), 3);
+    assert_eq!(store.cron("r").await.expect("is there").last, last);
+}
+
+pub async fn a_tick_that_only_goes_by_pushes_nothing(store: TestStore) {
+    let record = store.put_rule(rule("r")).await;
+    store.advance(MINUTE).await;
+    let fired = store.fire_one(CronFire { jobs: Vec::new(), last: None, ..fire_of(&record) }).await;
+    assert_eq!(fired, CronFired::Yes(Vec::new()));
+    assert!(store.claim("a", 9).await.is_empty());
+    let after = store.cron("r").await.expect("is there");
+    assert_eq!((after.last, after.next), (None, Some(store.now() + MINUTE)));
+}
+
+pub async fn the_job_of_a_tick_is_known_by_its_id(store: TestStore) {
+    let record = store.put_rule(rule("r")).await;
+    let id = store.push(tick_job(&record, record.next.expect("given"))).await.id();
+    store.advance(MINUTE).await;
+    assert_eq!(store.fire_one(fire_of(&record)).await, CronFired::Yes(vec![Pushed::Existing(id)]));
+    assert_eq!(store.claim("a", 9).await.len(), 1, "one job per tick, however it came");
+}
+
+/// Fires a tick whose job runs, and lets the next one come due. Answers the rule as it is then, and the running job.
+async fn running(store: &TestStore, hold: Hold) -> (CronRecord, Held) {
+    let record = store.put_rule(rule("r")).await;
+    store.advance(MINUTE).await;
+    assert!(matches!(store.fire_one(holding(&record, hold)).await, CronFired::Yes(_)));
+    let held = store.claim_one("a").await;
+    store.advance(MINUTE).await;
+    let due = store.due("default", &[]).await;
+    assert_eq!(names(&due), ["r"]);
+    (due.rules.into_iter().next().expect("is due"), held)
+}
+
+pub async fn skip_leaves_the_unfinished_job(store: TestStore) {
+    let (record, held) = running(&store, Hold::No).await;
+    let fired = store.fire_one(holding(&record, Hold::No)).await;
+    assert_eq!(fired, CronFired::Yes(vec![Pushed::Existing(held.job.id)]));
+    assert_eq!(store.cron("r").await.expect("is there").next, Some(store.now() + MINUTE), "the tick has gone by");
+    assert!(store.claim("a", 9).await.is_empty());
+}
+
+pub async fn queue_waits_for_the_end_of_the_running_job(store: TestStore) {
+    let (record, held) = running(&store, Hold::WhileRunning).await;
+    assert_eq!(store.fire_one(holding(&record, Hold::WhileRunning)).await, CronFired::Held(held.job.id));
+    let waits = store.cron("r").await.expect("is there");
+    assert!(waits.held && waits.next == record.next, "its tick is kept: {waits:?}");
+    assert!(store.due("default", &[]).await.rules.is_empty(), "nobody looks at it all the time");
+    store.settle("a", &held, Outcome::Ack).await;
+    let due = store.due("default", &["r", "none"]).await;
+    assert_eq!(due.rules, std::slice::from_ref(&waits));
+    assert!(matches!(store.fire_one(holding(&waits, Hold::WhileRunning)).await, CronFired::Yes(_)));
+    assert!(!store.cron("r").await.expect("is there").held);
+    assert_eq!(store.claim_one("a").await.job.id, id_of("r", record.next.expect("given")));
+
+    // One that waits is not waited for: it stands for this tick too.
+    store.advance(MINUTE).await;
+    let third = store.cron("r").await.expect("is there");
+    let running = store.fire_one(holding(&third, Hold::WhileRunning)).await;
+    assert!(matches!(running, CronFired::Held(_)));
+}
+
+pub async fn replace_waits_for_any_unfinished_job(store: TestStore) {
+    let record = store.put_rule(rule("r")).await;
+    store.advance(MINUTE).await;
+    store.fire_one(holding(&record, Hold::WhileThere)).await;
+    let old = id_of("r", record.next.expect("given"));
+    store.advance(MINUTE).await;
+    let next = store.cron("r").await.expect("is there");
+    assert_eq!(store.fire_one(holding(&next, Hold::WhileThere)).await, CronFired::Held(old));
+    assert_eq!(store.state(old).await, Some(State::Ready));
+    store.remove(old).await;
+    let waits = store.due("default", &["r"]).await.rules.pop().expect("is free to go on");
+    assert!(matches!(store.fire_one(holding(&waits, Hold::WhileThere)).await, CronFired::Yes(_)));
+    assert_eq!(store.claim_one("a").await.job.id, id_of("r", next.next.expect("has one")));
+}
+
+pub async fn a_held_tick_is_looked_at_again_after_a_while(store: TestStore) {
+    let (record, _) = running(&store, Hold::WhileRunning).await;
+    let fired = store.fire(vec![holding(&record, Hold::WhileRunning)]).await;
+    assert_eq!(fired.next_tick, Some(HELD_LOOK), "in case nobody says that its way is free");
+    store.advance(HELD_LOOK).await;
+    assert_eq!(names(&store.due("default", &[]).await), ["r"]);
+}
+
+pub async fn a_rule_that_changes_its_queue_takes_its_tick_along(store: TestStore) {
+    let record = store.put_rule(rule("r")).await;
+    store.advance(MINUTE).await;
+    let other = CronRule::new("r", "* * * * *", job("tick").queue("other")).expect("a rule");
+    let moved = CronRecord::new(other, 2, record.next);
+    assert_eq!(store.put(moved.clone(), Some(1)).await, CronPut::Yes);
+    assert_eq!(store.cron("r").await, Some(moved.clone()));
+    assert!(store.due("default", &["r"]).await.rules.is_empty());
+    assert_eq!(store.fire_one(fire_of(&record)).await, CronFired::Stale);
+    assert_eq!(store.ask("a", claim(1)).await.next_tick, None);
+    assert_eq!(store.due("other", &[]).await.rules, std::slice::from_ref(&moved));
+    let fired = store.store.fire_crons("other", vec![fire_of(&moved)]).await.expect("fires");
+    assert!(matches!(fired.fired[0], CronFired::Yes(_)));
+    let there = store.ask("a", Claim { queue: "other".into(), ..claim(9) }).await;
+    assert_eq!((there.jobs.len(), there.next_tick), (1, Some(MINUTE)));
+    let page = store.store.crons(None, None).await.expect("lists");
+    assert_eq!(page.rules.len(), 1);
+}
+
+pub async fn many_rules_fire_in_bounded_steps(store: TestStore) {
+    let many = CRON_FIRE_MAX + 7;
+    for n in 0..many {
+        store.put_rule(rule(&format!("r{n}"))).await;
+    }
+    store.advance(MINUTE).await;
+    for expected in [CRON_FIRE_MAX, 7, 0] {
+        let due = store.due("default", &[]).await;
+        assert_eq!(due.rules.len(), expected);
+        let fired = store.fire(due.rules.iter().map(fire_of).collect()).await;
+        assert!(fired.fired.iter().all(|fired| matches!(fired, CronFired::Yes(_))));
+    }
+    assert_eq!(store.store.counts().await.expect("counts")[0].ready, many as u64);
+}
+
+pub async fn the_first_due_goes_first(store: TestStore) {
+    for (name, after) in [("b", 2), ("a", 3), ("c", 1)] {
+        store.put(CronRecord::new(rule(name), 1, Some(store.now() + after * SECOND)), None).await;
+    }
+    store.advance(2 * SECOND).await;
+    let due = store.due("default", &[]).await;
+    assert_eq!(names(&due), ["c", "b"]);
+}
+
+pub async fn args_of_a_rule_survive(store: TestStore) {
+    let args = r#"{"big":9007199254740993,"none":[],"text":"ü\n\u0000 \"quoted\"","float":1.10}"#;
+    let rule = CronRule::new("r", "* * * * *", Push::new("tick", args)).expect("a rule");
+    store.put_rule(rule).await;
+    assert_eq!(store.cron("r").await.expect("is there").rule.args, args);
+}

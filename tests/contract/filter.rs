@@ -1,0 +1,164 @@
+//! Lists with filters.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use duly::store::Filter;
+use duly::{JobId, Outcome, Priority, Push};
+
+use crate::support::{MS, SECOND, TestStore, job};
+
+/// The kinds that a filter means, in the order of their names.
+async fn meant(store: &TestStore, text: &str) -> Vec<String> {
+    let filter: Filter = text.parse().expect("a filter");
+    let mut kinds = Vec::new();
+    let mut cursor = None;
+    loop {
+        let filter = Filter { cursor, limit: 3, ..filter.clone() };
+        let page = store.store.list(filter.resolved(store.now())).await.expect("lists");
+        kinds.extend(page.jobs.into_iter().map(|record| record.job.kind));
+        cursor = page.next;
+        if cursor.is_none() {
+            kinds.sort();
+            return kinds;
+        }
+    }
+}
+
+async fn die(store: &TestStore, error: &str) {
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::bury(error)).await;
+}
+
+pub async fn a_filter_means_what_it_says(store: TestStore) {
+    let push = |kind: &str, args: &str| Push::new(kind, args).keep(crate::support::KEEP);
+    store.push(push("failed", r#"{"to":"Ada","n":7,"deep":{"list":["x",true]}}"#).tag("blue")).await;
+    die(&store, "connection timed out after 30s").await;
+    store.push(push("ready", r#"{"to":"bob","n":17}"#).tag("blue").tag("red").priority(Priority::High)).await;
+    store.push(push("later", r#"{"to":"ada lovelace"}"#).after(Duration::from_secs(60))).await;
+    store.push(push("other", "null").queue("other")).await;
+    let all = ["failed", "later", "other", "ready"];
+    let cases: &[(&str, &[&str])] = &[
+        ("", &all),
+        ("state:dead", &["failed"]),
+        ("queue:other", &["other"]),
+        ("queue:nowhere", &[]),
+        ("kind:ready", &["ready"]),
+        ("kind:rea", &[]),
+        ("tag:blue", &["failed", "ready"]),
+        ("tag:blue tag:red", &["ready"]),
+        ("priority:high", &["ready"]),
+        ("args.to:ada", &["failed", "later"]),
+        ("args.n:7", &["failed"]),
+        ("args.deep.list.1:true", &["failed"]),
+        ("args.deep.list:x", &["failed"]),
+        ("error:TIMED", &["failed"]),
+        ("ada", &["failed", "later"]),
+        ("\"timed out\"", &["failed"]),
+        ("-state:dead -queue:other", &["later", "ready"]),
+        ("-args.to:ada queue:default", &["ready"]),
+        ("state:dead kind:failed tag:blue args.to:ada error:timed", &["failed"]),
+        ("state:ready error:timed", &[]),
+        ("due<2m", &["later"]),
+        ("due>2m", &[]),
+    ];
+    for (text, kinds) in cases {
+        assert_eq!(meant(&store, text).await, *kinds, "{text}");
+    }
+}
+
+pub async fn times_are_about_due_end_and_push(store: TestStore) {
+    store.push(job("died early")).await;
+    die(&store, "oh").await;
+    store.push(job("early")).await;
+    store.advance(100 * SECOND).await;
+    let early = store.claim_one("a").await;
+    store.settle("a", &early, Outcome::Ack).await;
+    store.push(job("late")).await;
+    store.push(job("soon").after(10 * SECOND)).await;
+    store.push(job("much later").after(1_000 * SECOND)).await;
+    store.advance(MS).await;
+    let cases: &[(&str, &[&str])] = &[
+        ("since:50s", &["early", "late", "much later", "soon"]),
+        ("until:50s", &["died early"]),
+        ("since:50s until:+60s", &["early", "late", "soon"]),
+        ("state:dead until:50s", &["died early"]),
+        ("state:dead since:50s", &[]),
+        ("state:done since:50s", &["early"]),
+        ("state:scheduled since:+60s", &["much later"]),
+        ("state:scheduled until:+60s", &["soon"]),
+        ("state:ready since:50s", &["late"]),
+        ("state:ready until:50s", &[]),
+    ];
+    for (text, kinds) in cases {
+        assert_eq!(meant(&store, text).await, *kinds, "{text}");
+    }
+}
+
+pub async fn words_find_scheduled_and_dead_jobs(store: TestStore) {
+    for n in 0..5 {
+        store.push(job("mail").tag(format!("n{n}")).after((n + 1) * SECOND)).await;
+        store.push(job("else").tag("n1").after((n + 1) * SECOND)).await;
+    }
+    assert_eq!(meant(&store, "state:scheduled kind:mail").await.len(), 5);
+    assert_eq!(meant(&store, "state:scheduled tag:n1").await.len(), 6);
+    assert_eq!(meant(&store, "state:scheduled tag:n1 kind:mail").await.len(), 1);
+    store.advance(2 * SECOND).await;
+    // Two of each have fallen due; two of those run, and die.
+    die(&store, "oh 1").await;
+    die(&store, "oh 2").await;
+    assert_eq!(meant(&store, "state:scheduled kind:mail").await.len(), 3);
+    assert_eq!(meant(&store, "state:scheduled tag:n1").await.len(), 3);
+    assert_eq!(
+        meant(&store, "state:dead kind:mail").await.len() + meant(&store, "state:dead kind:else").await.len(),
+        2
+    );
+    let dead: Filter = "state:dead".parse().expect("a filter");
+    let first = store.store.list(dead).await.expect("lists").jobs.remove(0);
+    let kind = format!("state:dead kind:{}", first.job.kind);
+    let before = meant(&store, &kind).await.len();
+    store.remove(first.job.id).await;
+    assert_eq!(meant(&store, &kind).await.len(), before - 1);
+}
+
+pub async fn a_page_says_how_much_was_looked_at(store: TestStore) {
+    store.push_all((0..1_500).map(|n| Push::new("k", format!(r#"{{"n":{n}}}"#))).collect()).await;
+    let filter: Filter = "state:ready args.n:1499".parse().expect("a filter");
+    let page = store.store.list(filter).await.expect("lists");
+    assert_eq!((page.jobs.len(), page.looked), (1, 1_500));
+    let page = store.store.list(Filter { limit: 10, ..Filter::default() }).await.expect("lists");
+    assert_eq!((page.jobs.len(), page.looked), (10, 10));
+}
+
+pub async fn a_job_that_stays_is_shown_while_others_move(store: TestStore) {
+    let pushes: Vec<Push> =
+        (0..120).map(|n| job(&format!("k{}", n % 3)).after(Duration::from_secs(60 + n % 7))).collect();
+    let ids: Vec<JobId> = pushes.iter().map(|push| push.job_id()).collect();
+    store.push_all(pushes).await;
+    for text in ["", "state:scheduled", "state:scheduled kind:k1", "-kind:k9"] {
+        let stays: HashSet<JobId> = ids.iter().copied().skip(60).collect();
+        let (mut shown, mut cursor, mut round) = (Vec::new(), None, 0);
+        loop {
+            let filter = Filter { cursor, limit: 7, ..text.parse().expect("a filter") };
+            let page = store.store.list(filter).await.expect("lists");
+            shown.extend(page.jobs.into_iter().map(|record| (record.job.id, record.job.kind)));
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+            // Others go elsewhere, and new ones come.
+            let moves = ids[round % 60];
+            store.store.reschedule(moves, duly::Due::After((200 + round as u32) * SECOND)).await.expect("moves");
+            round += 1;
+            if round < 10 {
+                store.push(job("k1").after(61 * SECOND)).await;
+            }
+        }
+        let shown_ids: HashSet<JobId> = shown.iter().map(|(id, _)| *id).collect();
+        let wanted: HashSet<JobId> = match text.contains("kind:k1") {
+            true => ids.iter().enumerate().skip(60).filter(|(n, _)| n % 3 == 1).map(|(_, id)| *id).collect(),
+            false => stays,
+        };
+        assert!(wanted.is_subset(&shown_ids), "{text}: {} are missing", wanted.difference(&shown_ids).count());
+    }
+}

@@ -1,0 +1,171 @@
+//! Why a job is not running: a case for each cause.
+
+use std::sync::Arc;
+
+use duly::{CancellationToken, Ctx, Event, JobId, Node, NodeId, Outcome, Why};
+
+use crate::support::*;
+
+async fn why(store: &TestStore, id: JobId) -> Why {
+    let why = store.duly.why(id).await.expect("answers");
+    assert!(!why.to_string().contains('\n'), "one line: {why}");
+    why
+}
+
+/// A node that knows these kinds and has so many slots.
+async fn able(store: &TestStore, kinds: &[&str], slots: u64) -> Node {
+    let mut node = Node::fresh(vec!["default".into()]);
+    node.takes.kinds = Some(kinds.iter().map(|kind| (*kind).into()).collect());
+    node.takes.slots = Some(slots);
+    node.takes.limits = [("default".to_owned(), slots)].into();
+    store.store.beat(&node).await.expect("beats");
+    node
+}
+
+pub async fn a_job_that_never_was(store: TestStore) {
+    assert_eq!(why(&store, JobId::named("never")).await, Why::NotFound);
+}
+
+pub async fn a_job_that_is_due_later(store: TestStore) {
+    let id = store.push(job("one").after(100 * SECOND)).await.id();
+    let due = store.now() + 100 * SECOND;
+    assert_eq!(why(&store, id).await, Why::DueLater { due });
+    store.node("a").await;
+    store.store.pause("default", true).await.expect("pauses");
+    assert_eq!(why(&store, id).await, Why::DueLater { due }, "the nearest cause");
+}
+
+pub async fn a_paused_queue(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    store.node("a").await;
+    store.store.pause("default", true).await.expect("pauses");
+    let said = why(&store, id).await;
+    assert_eq!(said, Why::Paused { queue: "default".into() });
+    assert_eq!(said.to_string(), "its queue default is paused: it runs once that is resumed");
+}
+
+pub async fn a_moving_queue(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    store.node("a").await;
+    store.store.set_moving("default", NodeId::fresh(), Some("there")).await.expect("marks");
+    assert!(matches!(why(&store, id).await, Why::Moving { moving, .. } if moving.to == "there"));
+}
+
+pub async fn a_queue_that_nobody_works(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    assert_eq!(why(&store, id).await, Why::NoNode { queue: "default".into() });
+    store.node("a").await;
+    store.silence("a");
+    store.advance(past_the_lease()).await;
+    assert_eq!(why(&store, id).await, Why::NoNode { queue: "default".into() }, "who is silent does not work it");
+}
+
+pub async fn a_kind_that_nobody_knows(store: TestStore) {
+    let id = store.push(job("mail")).await.id();
+    able(&store, &["resize"], 9).await;
+    let said = why(&store, id).await;
+    assert_eq!(said, Why::UnknownKind { queue: "default".into(), kind: "mail".into(), nodes: 1 });
+    store.node("says nothing").await;
+    assert!(matches!(why(&store, id).await, Why::Next { .. }), "one that does not say may know it");
+}
+
+pub async fn a_kind_that_nobody_knows_put_off_for_a_while(store: TestStore) {
+    let id = store.push(job("mail")).await.id();
+    let node = able(&store, &["resize"], 9).await;
+    let held = store.store.claim(node.id, claim(1)).await.expect("claims").jobs;
+    let end = duly::store::End::of(&held[0], Outcome::release(30 * SECOND), KEEP);
+    store.store.settle(node.id, vec![end]).await.expect("settles");
+    assert_eq!(why(&store, id).await.code(), "unknown_kind");
+}
+
+pub async fn all_slots_are_busy(store: TestStore) {
+    let node = able(&store, &["one"], 1).await;
+    store.push(job("one")).await;
+    store.store.claim(node.id, claim(1)).await.expect("claims");
+    let id = store.push(job("one")).await.id();
+    let busy = Why::SlotsBusy { queue: "default".into(), nodes: 1, running: 1, ready: 1 };
+    assert_eq!(why(&store, id).await, busy);
+    able(&store, &["one"], 1).await;
+    assert_eq!(why(&store, id).await.code(), "next", "another node has room");
+}
+
+pub async fn a_job_that_a_node_holds(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    store.advance(SECOND).await;
+    store.claim_one("a").await;
+    let claimed = store.now();
+    store.advance(SECOND).await;
+    let Why::Held { node, since, alive, host } = why(&store, id).await else {
+        panic!("it is held");
+    };
+    assert_eq!((node, since, alive), (store.node("a").await, claimed, true));
+    assert!(host.is_some_and(|host| !host.is_empty()));
+}
+
+pub async fn a_job_whose_node_is_silent(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    store.claim_one("a").await;
+    store.silence("a");
+    store.advance(past_the_lease()).await;
+    assert!(matches!(why(&store, id).await, Why::Held { alive: false, .. }));
+}
+
+pub async fn a_job_that_backs_off(store: TestStore) {
+    let id = store.push(job("one").max_attempts(4)).await.id();
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::retry(10 * SECOND, "no\nroute")).await;
+    let said = why(&store, id).await;
+    let (due, error) = (store.now() + 10 * SECOND, Some("no\nroute".into()));
+    assert_eq!(said, Why::BackingOff { due, attempts: 1, max_attempts: 4, error });
+    assert!(said.to_string().starts_with("attempt 1 of at most 4 has failed (no route); the next one is due at "));
+    store.advance(10 * SECOND).await;
+    assert_eq!(why(&store, id).await.code(), "next", "its moment has come");
+}
+
+pub async fn a_done_job(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::Ack).await;
+    assert_eq!(why(&store, id).await, Why::Done { ended: Some(store.now()) });
+}
+
+pub async fn a_dead_job(store: TestStore) {
+    let id = store.push(job("one").unique("k")).await.id();
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::bury("no such user")).await;
+    assert_eq!(why(&store, id).await, Why::Dead { ended: Some(store.now()), error: Some("no such user".into()) });
+}
+
+pub async fn a_dead_job_whose_key_another_has(store: TestStore) {
+    let id = store.push(job("one").unique("k")).await.id();
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::bury("no")).await;
+    let other = store.push(job("one").unique("k")).await.id();
+    let holder = Why::UniqueHolder { key: "k".into(), holder: other, error: Some("no".into()) };
+    assert_eq!(why(&store, id).await, holder);
+    assert_eq!(why(&store, other).await.code(), "next", "the holder itself only waits");
+}
+
+pub async fn a_job_that_comes_next(store: TestStore) {
+    store.push(job("one")).await;
+    let id = store.push(job("one")).await.id();
+    store.node("a").await;
+    assert_eq!(why(&store, id).await, Why::Next { queue: "default".into(), ready: 2 });
+}
+
+pub async fn a_worker_tells_what_it_takes(store: TestStore) {
+    let (stop, joined) = (CancellationToken::new(), Arc::new(tokio::sync::Notify::new()));
+    let tell = joined.clone();
+    let worker = store.duly.worker().queue("default", 3).on_kind("resize", async |_: Ctx| ()).on_event(move |event| {
+        if matches!(event, Event::Joined { .. }) {
+            tell.notify_one()
+        }
+    });
+    let work = tokio::spawn(worker.run_until(stop.clone()));
+    tokio::time::timeout(LONG, joined.notified()).await.expect("joins");
+    let nodes = store.duly.nodes().await.expect("lists");
+    let takes = &nodes.iter().find(|node| node.takes.slots.is_some()).expect("has said it").takes;
+    assert_eq!((takes.kinds.clone(), takes.slots), (Some(vec!["resize".to_owned()]), Some(3)));
+    stop.cancel();
+    work.await.expect("no panic").expect("ends well");
+}

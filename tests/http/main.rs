@@ -1,0 +1,62 @@
+//! The server as others meet it: real requests over real sockets, on SQLite and on Redis.
+#![cfg(feature = "http")]
+
+mod api;
+mod bad;
+mod examples;
+mod locks;
+mod openapi;
+mod safe;
+#[cfg(feature = "redis")]
+#[path = "../support/servers/mod.rs"]
+mod servers;
+mod support;
+mod workers;
+
+/// Expands each case once per store.
+macro_rules! on_every_store {
+    ($($chapter:ident: $($case:ident)*;)*) => {
+        mod on_memory { $($(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() { crate::$chapter::$case(crate::support::Site::in_memory().await).await }
+        )*)* }
+        mod on_file { $($(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() { crate::$chapter::$case(crate::support::Site::in_file().await).await }
+        )*)* }
+        #[cfg(feature = "redis")]
+        mod on_redis { $($(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() { crate::$chapter::$case(crate::support::Site::on(crate::servers::redis().url()).await).await }
+        )*)* }
+    };
+}
+
+on_every_store! {
+    api:
+        a_job_is_pushed_read_moved_and_removed
+        big_numbers_in_args_survive_byte_for_byte
+        many_jobs_go_in_one_request
+        a_repeated_key_pushes_once_and_another_body_is_refused
+        lists_go_on_where_a_page_ended
+        queues_are_paused_and_resumed
+        a_wait_ends_with_the_job
+        events_tell_what_changes_and_go_on_after_the_last
+        numbers_for_prometheus
+        decisions_are_noted_and_daily_work_is_not;
+    locks:
+        a_lock_is_taken_extended_and_released_by_its_owner_only
+        who_waits_for_a_lock_gets_it_with_a_greater_fence
+        a_method_is_called;
+    workers:
+        a_worker_claims_runs_and_settles
+        a_waiting_claim_is_woken_by_a_push
+        what_a_silent_worker_held_goes_to_another_and_its_word_is_refused
+        a_claim_that_was_cut_off_loses_nothing
+        what_an_answer_did_not_bring_is_given_back
+        kinds_that_a_worker_does_not_know_are_given_back
+        the_last_attempt_buries
+        a_cancelled_job_ends_dead;
+    safe:
+        tokens_have_roles_and_end;
+}

@@ -1,0 +1,55 @@
+//! Nodes of real ActionHeroes, of both generations.
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::program::{Program, installed, source};
+use crate::servers::Server;
+
+pub const TOKEN: &str = "a token that all nodes have";
+
+/// The generation with `requestId`, whose locks do not look; and the newest, with `messageId`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generation {
+    Twelve,
+    Newest,
+}
+
+pub struct ActionHero(pub Program);
+
+impl ActionHero {
+    pub async fn start(generation: Generation, server: &Server, name: &str) -> ActionHero {
+        let directory = match generation {
+            Generation::Twelve => "actionhero-12",
+            Generation::Newest => "actionhero-newest",
+        };
+        let mut command = Command::new("node");
+        command.arg(source("actionhero.js")).arg(installed(directory));
+        command.env("REDIS_HOST", "127.0.0.1").env("REDIS_PORT", server.port().to_string());
+        command.env("SERVER_TOKEN", TOKEN).env("NODE_NAME", name).env("NODE_ENV", "development");
+        ActionHero(Program::start(command).await)
+    }
+
+    pub async fn lock(&self, key: &str, ms: u64) -> bool {
+        self.0.ask("lock", json!({ "key": key, "ms": ms })).await == json!(true)
+    }
+
+    pub async fn unlock(&self, key: &str) -> bool {
+        self.0.ask("unlock", json!({ "key": key })).await == json!(true)
+    }
+
+    /// Whether the lock is free, or its own.
+    pub async fn may_lock(&self, key: &str) -> bool {
+        self.0.ask("checkLock", json!({ "key": key })).await == json!(true)
+    }
+
+    /// Tries to take all of these at once, and tells which it believes to have.
+    pub async fn race(&self, keys: &[String], ms: u64) -> Vec<String> {
+        let got = self.0.ask("race", json!({ "keys": keys, "ms": ms })).await;
+        serde_json::from_value(got).expect("names")
+    }
+
+    pub async fn call(&self, method: &str, args: Value, connection: Option<&str>) -> Value {
+        self.0.ask("call", json!({ "method": method, "args": args, "connection": connection })).await
+    }
+}

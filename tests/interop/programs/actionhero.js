@@ -1,0 +1,86 @@
+// A node of a real ActionHero, told what to do by lines of JSON on stdin; answers each by a line on stdout.
+//
+//   node actionhero.js DIRECTORY   the directory into which `npm install actionhero` was run
+//
+// In the environment: REDIS_HOST, REDIS_PORT, SERVER_TOKEN, NODE_NAME. Ends when stdin does.
+// Nothing is done about errors that ActionHero does not catch: what would end a real node ends this one.
+'use strict'
+const path = require('path')
+const readline = require('readline')
+const root = path.join(path.resolve(process.argv[2]), 'node_modules', 'actionhero')
+process.chdir(root)
+process.env.PROJECT_ROOT = root
+const say = (value) => process.stdout.write(JSON.stringify(value) + '\n')
+console.log = console.info = (...words) => console.error(...words)
+const generation = parseInt(require(path.join(root, 'package.json')).version, 10)
+
+// What both generations are asked for, each in its own words; every function returns a promise.
+const old = (api) => ({
+  lock: (key, ms) => new Promise((done, failed) => api.cache.lock(key, ms, (e, ok) => (e ? failed(e) : done(ok)))),
+  unlock: (key) => new Promise((done, failed) => api.cache.unlock(key, (e, ok) => (e ? failed(e) : done(ok)))),
+  checkLock: (key) => new Promise((done, failed) => api.cache.checkLock(key, null, (e, ok) => (e ? failed(e) : done(ok)), Date.now())),
+  call: (method, args, connection) => new Promise((done) => api.redis.doCluster(method, args, connection || null, (...all) => done(all.map((one) => (one instanceof Error ? { error: one.message } : one))))),
+  methods: (methods) => { api.test = methods }
+})
+const recent = (ah) => ({
+  lock: (key, ms) => ah.cache.lock(key, ms),
+  unlock: (key) => ah.cache.unlock(key),
+  checkLock: (key) => ah.cache.checkLock(key, null),
+  call: (method, args, connection) => ah.redis.doCluster(method, args, connection, true).then((one) => [one], (e) => [{ error: e.message }]),
+  methods: (methods) => { ah.api.test = methods }
+})
+
+async function boot () {
+  if (generation < 14) {
+    const Prototype = require(root).actionheroPrototype
+    const node = new Prototype()
+    const configChanges = {
+      general: { id: process.env.NODE_NAME, serverToken: process.env.SERVER_TOKEN, developmentMode: false },
+      logger: { transports: [] },
+      redis: { pkg: 'ioredis', host: process.env.REDIS_HOST, port: process.env.REDIS_PORT, options: {} }
+    }
+    const api = await new Promise((done, failed) => node.initialize({ configChanges }, (e, api) => (e ? failed(e) : done(api))))
+    api.cache.lockName = process.env.NODE_NAME
+    return [api, old(api)]
+  }
+  process.env.ACTIONHERO_TYPESCRIPT_MODE = 'false'
+  process.env.ACTIONHERO_CONFIG_OVERRIDES = JSON.stringify({ general: { serverToken: process.env.SERVER_TOKEN }, routes: {} })
+  const ah = require(root)
+  const node = new ah.Process()
+  await node.initialize()
+  ah.cache.overrideLockName(process.env.NODE_NAME)
+  return [ah.api, recent(ah)]
+}
+
+async function race (does, keys, ms, got) {
+  // Spread over a moment, so that the two sides meet.
+  const moment = () => new Promise((done) => setTimeout(done, Math.random() * 30))
+  await Promise.all(keys.map(async (key) => { await moment(); if ((await does.lock(key, ms)) === true) got.push(key) }))
+  return got
+}
+
+boot().then(([api, does]) => {
+  const ran = []
+  const last = (args) => (typeof args[args.length - 1] === 'function' ? args.pop() : null)
+  does.methods({
+    // Answers its arguments, in the way of its generation.
+    echo: (...args) => { const next = last(args); ran.push(args); if (next) { next(args[0]) } else { return args[0] } },
+    // Asked for by 12's own broadcasts; never answers.
+    silent: () => {},
+    ran: (...args) => { const next = last(args); if (next) { next(ran.length) } else { return ran.length } }
+  })
+  const commands = {
+    lock: ({ key, ms }) => does.lock(key, ms),
+    unlock: ({ key }) => does.unlock(key),
+    checkLock: ({ key }) => does.checkLock(key),
+    race: ({ keys, ms }) => race(does, keys, ms, []),
+    call: ({ method, args, connection }) => does.call(method, args, connection),
+    ran: async () => ran,
+    connect: async ({ connection }) => { api.connections.connections[connection] = { id: connection } }
+  }
+  readline.createInterface({ input: process.stdin }).on('line', (line) => {
+    const ask = JSON.parse(line)
+    commands[ask.do](ask).then((value) => say({ id: ask.id, value: value === undefined ? null : value }), (e) => say({ id: ask.id, error: String(e.message || e) }))
+  }).on('close', () => process.exit(0))
+  say({ ready: generation })
+}, (e) => { console.error(e); process.exit(1) })

@@ -1,0 +1,391 @@
+//! duly beside the book's pollers and workers, on `delayed:` and `queue:NAME`.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Command as Std, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use duly::{Args, CancellationToken, Ctx, Due, Duly, Filter, JobId, Push, State};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::program::{LONG, Program, installed, source};
+use crate::servers::{Binary, Fsync, Options, Server};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+/// In a process that is to be killed: the store that it works on.
+const CHILD: &str = "DULY_TEST_REDIS_IN_ACTION";
+
+fn server() -> Server {
+    Options::new(Binary::Redis).aof(Fsync::EverySecond).start()
+}
+
+fn url(server: &Server) -> String {
+    server.url().replace("redis://", "redis-in-action://")
+}
+
+async fn open(server: &Server) -> Duly {
+    Duly::open(url(server)).await.expect("opens")
+}
+
+async fn python(server: &Server) -> Program {
+    let mut command = Command::new(installed("venv/bin/python"));
+    command.arg(source("redis_in_action.py")).env("REDIS_PORT", server.port().to_string());
+    Program::start(command).await
+}
+
+/// What a handler gets: the args of an item are an array, so this is one too.
+#[derive(Debug, Serialize, Deserialize)]
+struct Mail(String, u64);
+impl Args for Mail {
+    const KIND: &'static str = "send";
+}
+
+type Log = Arc<Mutex<Vec<(String, String, u64)>>>;
+
+/// A worker that notes what it runs.
+fn work(duly: &Duly, queue: &str, log: &Log) -> (CancellationToken, tokio::task::JoinHandle<()>) {
+    let (stop, log) = (CancellationToken::new(), log.clone());
+    let handler = move |mail: Mail, ctx: Ctx| {
+        log.lock().expect("ours").push((ctx.job().id.to_string(), mail.0, mail.1));
+        async { Ok::<(), std::io::Error>(()) }
+    };
+    let worker = duly.worker().queue(queue, 10).on(handler);
+    let stopped = stop.clone();
+    (stop, tokio::spawn(async move { worker.run_until(stopped).await.map(drop).expect("works") }))
+}
+
+async fn until(what: &str, mut look: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !look() {
+        assert!(since.elapsed() < LONG, "waited in vain until {what}");
+        tokio::time::sleep(5 * MS).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_python_pushes_runs_here() {
+    let server = server();
+    let (duly, python) = (open(&server).await, python(&server).await);
+    let log = Log::default();
+    let (stop, worker) = work(&duly, "mail", &log);
+    let now = python.ask("later", json!({ "queue": "mail", "name": "send", "args": ["grüße 😀", 7] })).await;
+    let later = json!({ "queue": "mail", "name": "send", "args": ["later", 8], "delay": 1.0 });
+    let later = python.ask("later", later).await;
+    until("both ran", || log.lock().expect("ours").len() == 2).await;
+    stop.cancel();
+    worker.await.expect("ends");
+    let log = log.lock().expect("ours").clone();
+    let expected = [(now, "grüße 😀", 7), (later, "later", 8)];
+    let expected = expected.map(|(id, text, n)| (id.as_str().expect("a UUID").to_owned(), text.to_owned(), n));
+    assert_eq!(log, expected);
+    assert_eq!(server.ask(&["EXISTS", "delayed:", "queue:mail"]).text(), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_push_that_tells_nobody_is_noticed_at_once() {
+    let server = server();
+    let duly = open(&server).await;
+    let log = Log::default();
+    let (stop, worker) = work(&duly, "mail", &log);
+    tokio::time::sleep(SECOND).await;
+    let mut took = Vec::new();
+    for n in 0..10 {
+        let item = format!("[\"{}\", \"mail\", \"send\", [\"x\", {n}]]", JobId::fresh());
+        let since = Instant::now();
+        server.ask(&["RPUSH", "queue:mail", &item]);
+        until("it ran", || log.lock().expect("ours").len() == n + 1).await;
+        took.push(since.elapsed());
+        tokio::time::sleep(100 * MS).await;
+    }
+    took.sort_unstable();
+    assert!(took[5] < 200 * MS, "mostly long before the next beat: {took:?}");
+    // Paused, it is left where it is, and nobody runs in circles.
+    duly.pause("mail").await.expect("paused");
+    server.ask(&["RPUSH", "queue:mail", "[\"a\", \"mail\", \"send\", [\"x\", 99]]"]);
+    let count = || -> u64 { server.info(&["INFO", "stats"], "total_commands_processed").parse().expect("a number") };
+    let before = count();
+    tokio::time::sleep(2 * SECOND).await;
+    assert!(count() - before < 400, "{} commands in 2 s", count() - before);
+    assert_eq!(server.ask(&["LLEN", "queue:mail"]).text(), "1");
+    stop.cancel();
+    worker.await.expect("ends");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_pushed_here_is_in_pythons_own_bytes() {
+    let server = server();
+    let (duly, python) = (open(&server).await, python(&server).await);
+    let args = json!(["grüße \u{1F600} \"/\\\n", 7, { "b": [], "a": null }, 1.5, [true, 12345678901234567890u64]]);
+    let id = JobId::fresh();
+    duly.push(Push::new("send", args.to_string()).queue("mail").id(id)).await.expect("pushed");
+    let bytes = server.ask(&["LINDEX", "queue:mail", "0"]).text();
+    // The order of the keys is the pusher's, and stays.
+    let text = python.ask("dumps", json!({ "value": [id.to_string(), "mail", "send", args] })).await;
+    assert_eq!(Value::from(bytes), text);
+    assert_eq!(python.ask("pop", json!({ "queue": "mail" })).await, json!([id.to_string(), "mail", "send", args]));
+    // Later: its poller moves it, and says so by nothing but the list.
+    python.ask("poll", json!({})).await;
+    let later = duly.push(Push::new("send", "[1]").queue("mail").after(300 * MS)).await.expect("pushed").id();
+    assert_eq!(duly.get(later).await.expect("answers").expect("waits").state, State::Scheduled);
+    assert_eq!(python.ask("pop", json!({ "queue": "mail" })).await, json!([later.to_string(), "mail", "send", [1]]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_push_is_safe_to_repeat_under_its_id() {
+    let server = server();
+    let duly = open(&server).await;
+    let push = || Push::new("send", "[]").queue("mail").id(JobId::named("mail:7"));
+    assert!(duly.push(push()).await.expect("pushed").is_new());
+    assert!(!duly.push(push()).await.expect("answers").is_new());
+    assert_eq!(server.ask(&["LLEN", "queue:mail"]).text(), "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_pollers_and_duly_move_and_run_each_item_once() {
+    const ITEMS: u64 = 400;
+    let server = server();
+    let (duly, one, other) = (open(&server).await, python(&server).await, python(&server).await);
+    for program in [&one, &other] {
+        program.ask("poll", json!({})).await;
+        program.ask("work", json!({ "queue": "mail" })).await;
+    }
+    let log = Log::default();
+    let (stop, worker) = work(&duly, "mail", &log);
+    for n in 0..ITEMS {
+        let item =
+            json!({ "queue": "mail", "name": "send", "args": ["x", n], "delay": 0.3 + (n % 100) as f64 / 100.0 });
+        if n % 2 == 0 {
+            one.ask("later", item).await;
+        } else {
+            duly.push(Push::new("send", json!(["x", n]).to_string()).queue("mail").after(600 * MS))
+                .await
+                .expect("pushed");
+        }
+    }
+    let mut ran: BTreeMap<u64, u32> = BTreeMap::new();
+    let since = Instant::now();
+    let (mut theirs, mut ours) = (0, 0);
+    while since.elapsed() < LONG {
+        ran.clear();
+        ours = log.lock().expect("ours").len();
+        log.lock().expect("ours").iter().for_each(|(_, _, n)| *ran.entry(*n).or_default() += 1);
+        theirs = 0;
+        for program in [&one, &other] {
+            let got = program.ask("got", json!({})).await;
+            for item in got.as_array().expect("a list") {
+                *ran.entry(item[3][1].as_u64().expect("a number")).or_default() += 1;
+                theirs += 1;
+            }
+        }
+        if ran.len() as u64 == ITEMS {
+            break;
+        }
+        tokio::time::sleep(50 * MS).await;
+    }
+    // Whatever would come twice has had time to.
+    tokio::time::sleep(500 * MS).await;
+    println!("duly ran {ours}, Python {theirs}");
+    assert_eq!(ran.len() as u64, ITEMS, "nothing is lost");
+    assert!(ran.values().all(|times| *times == 1), "nothing runs twice: {ran:?}");
+    assert!(ours > 0 && theirs > 0, "both sides take part: {ours}, {theirs}");
+    assert_eq!(server.ask(&["EXISTS", "delayed:", "queue:mail"]).text(), "0");
+    stop.cancel();
+    worker.await.expect("ends");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lock_of_a_dead_poller_holds_up_its_own_item_only_and_not_for_ever() {
+    let server = server();
+    let duly = Duly::open(format!("{}?lock_limit=1s", url(&server))).await.expect("opens");
+    let python = python(&server).await;
+    let item = |n| json!({ "queue": "mail", "name": "send", "args": ["x", n], "delay": 0.1 });
+    let locked = python.ask("later", item(1)).await;
+    let lock = format!("lock:{}", locked.as_str().expect("a UUID"));
+    python.ask("lock", json!({ "name": locked })).await;
+    python.kill();
+    assert_eq!(server.ask(&["PTTL", &lock]).text(), "-1", "it has no end");
+    duly.push(Push::new("send", "[\"x\",2]").queue("mail").after(200 * MS)).await.expect("pushed");
+    let log = Log::default();
+    let (stop, worker) = work(&duly, "mail", &log);
+    let since = Instant::now();
+    until("the other one ran", || log.lock().expect("ours").iter().any(|(_, _, n)| *n == 2)).await;
+    assert_eq!(log.lock().expect("ours").len(), 1, "the locked one is left alone");
+    until("the locked one ran", || log.lock().expect("ours").len() == 2).await;
+    assert!(since.elapsed() > SECOND, "not before the limit: {:?}", since.elapsed());
+    assert_eq!(server.ask(&["EXISTS", &lock]).text(), "0");
+    stop.cancel();
+    worker.await.expect("ends");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_with_an_end_is_respected_to_its_end() {
+    let server = server();
+    let duly = Duly::open(format!("{}?lock_limit=100ms", url(&server))).await.expect("opens");
+    let id = duly.push(Push::new("send", "[\"x\",1]").queue("mail").after(50 * MS)).await.expect("pushed").id();
+    server.ask(&["SET", &format!("lock:{id}"), "somebody", "PX", "1500"]);
+    let log = Log::default();
+    let since = Instant::now();
+    let (stop, worker) = work(&duly, "mail", &log);
+    until("it ran", || !log.lock().expect("ours").is_empty()).await;
+    assert!(since.elapsed() > Duration::from_millis(1_400), "after {:?}", since.elapsed());
+    stop.cancel();
+    worker.await.expect("ends");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_can_read_is_dead_and_stops_nobody() {
+    let server = server();
+    let duly = open(&server).await;
+    for bad in ["not json", "[1, 2]", "\"text\"", "[\"id\", \"mail\", \"na\\tme\", []]", "null"] {
+        server.ask(&["RPUSH", "queue:mail", bad]);
+    }
+    server.ask(&["ZADD", "delayed:", "-5", "rubbish"]);
+    server.ask(&[b"ZADD".as_slice(), b"delayed:", b"1", b"\xff\xfe"]);
+    duly.push(Push::new("send", "[\"good\",1]").queue("mail")).await.expect("pushed");
+    let log = Log::default();
+    let (stop, worker) = work(&duly, "mail", &log);
+    until("the good one ran", || !log.lock().expect("ours").is_empty()).await;
+    stop.cancel();
+    worker.await.expect("ends");
+    let filter = Filter { state: Some(State::Dead), failures: true, ..Filter::default() };
+    let dead = duly.list(filter).await.expect("answers").jobs;
+    let mut texts: Vec<&str> = dead.iter().map(|record| record.job.args.as_str()).collect();
+    texts.sort_unstable();
+    assert_eq!(dead.len(), 7, "{texts:?}");
+    assert!(texts.contains(&"\"rubbish\"") && texts.contains(&"\"[1, 2]\""), "readable: {texts:?}");
+    let why = &dead[0].failures[0].error;
+    assert!(why.starts_with("from "), "{why}");
+    assert_eq!(server.ask(&["EXISTS", "delayed:", "queue:mail"]).text(), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_identifier_that_is_there_twice_or_is_no_uuid_runs_each_time() {
+    let server = server();
+    let duly = open(&server).await;
+    for n in 1..=3 {
+        server.ask(&["RPUSH", "queue:mail", &format!("[\"same\", \"mail\", \"send\", [\"x\", {n}]]")]);
+    }
+    let log = Log::default();
+    let (stop, worker) = work(&duly, "mail", &log);
+    until("all ran", || log.lock().expect("ours").len() == 3).await;
+    stop.cancel();
+    worker.await.expect("ends");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queues_of_sidekiq_are_refused() {
+    let server = server();
+    let duly = open(&server).await;
+    server.ask(&["LPUSH", "queue:theirs", "{\"class\":\"Mail\",\"args\":[],\"jid\":\"x\",\"queue\":\"theirs\"}"]);
+    server.ask(&["SADD", "queues", "known"]);
+    server.ask(&["SET", "queue:strange", "x"]);
+    for (queue, says) in [("theirs", "cannot have two formats"), ("known", "Sidekiq"), ("strange", "not a list")] {
+        let error = duly.push(Push::new("send", "[]").queue(queue)).await.expect_err("refused");
+        assert!(error.code() == "invalid" && error.to_string().contains(says), "{error}");
+        let error = duly.worker().queue(queue, 1).on(async |_: Mail, _: Ctx| Ok::<(), std::io::Error>(()));
+        let ran = tokio::time::timeout(500 * MS, error.drain()).await;
+        assert!(ran.is_err() || ran.is_ok_and(|tally| tally.is_err()), "nothing is taken");
+    }
+    assert_eq!(server.ask(&["LLEN", "queue:theirs"]).text(), "1", "untouched");
+    // One that is delayed for such a queue stays where it is.
+    server.ask(&["ZADD", "delayed:", "1", "[\"a\", \"theirs\", \"send\", []]"]);
+    let log = Log::default();
+    let (stop, worker) = work(&duly, "mail", &log);
+    tokio::time::sleep(500 * MS).await;
+    stop.cancel();
+    worker.await.expect("ends");
+    assert_eq!(
+        (server.ask(&["LLEN", "queue:theirs"]).text(), server.ask(&["ZCARD", "delayed:"]).text()),
+        ("1".into(), "1".into())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_item_cannot_carry_is_refused() {
+    let server = server();
+    let duly = open(&server).await;
+    let push = || Push::new("send", "[]").queue("mail");
+    for (job, field) in [
+        (push().priority(duly::Priority::High), "priority"),
+        (push().unique("x"), "unique"),
+        (push().max_attempts(3), "max_attempts"),
+        (push().timeout(SECOND), "timeout"),
+        (push().tag("x"), "tags"),
+        (Push::new("send", "{}").queue("mail"), "args"),
+    ] {
+        let error = duly.push(job).await.expect_err("refused");
+        assert!(error.to_string().starts_with(field), "{error}");
+    }
+    assert_eq!(server.ask(&["EXISTS", "queue:mail"]).text(), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_can_be_seen_moved_and_removed() {
+    let server = server();
+    let duly = open(&server).await;
+    let now = duly.push(Push::new("send", "[1]").queue("mail")).await.expect("pushed").id();
+    let later = duly.push(Push::new("send", "[2]").queue("mail").after(60 * SECOND)).await.expect("pushed").id();
+    let counts = duly.counts().await.expect("answers");
+    assert_eq!(counts.iter().map(|queue| (queue.ready, queue.scheduled)).collect::<Vec<_>>(), [(1, 1)]);
+    let (mut seen, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = duly.list(Filter { cursor, limit: 1, ..Filter::default() }).await.expect("answers");
+        seen.extend(page.jobs.into_iter().map(|record| (record.job.id, record.state)));
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, [(later, State::Scheduled), (now, State::Ready)]);
+    duly.reschedule(later, Due::Now).await.expect("moved");
+    assert_eq!(server.ask(&["LLEN", "queue:mail"]).text(), "2");
+    duly.remove(now).await.expect("removed");
+    assert_eq!(duly.remove(now).await.expect_err("gone").code(), "not_found");
+    assert_eq!(duly.get(later).await.expect("answers").expect("there").job.args, "[2]");
+}
+
+/// In a process of its own: says that it has begun, and never ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "only as a child of another test"]
+async fn child_that_is_killed() {
+    let Ok(url) = std::env::var(CHILD) else { return };
+    let duly = Duly::open(url).await.expect("opens");
+    let handler = async |_: Mail, _: Ctx| {
+        println!("begun");
+        std::future::pending::<Result<(), std::io::Error>>().await
+    };
+    duly.worker().queue("mail", 5).on(handler).run_until(CancellationToken::new()).await.expect("works");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_with_a_worker_that_is_killed() {
+    let server = server();
+    let (duly, python) = (open(&server).await, python(&server).await);
+    for n in 0..8 {
+        python.ask("later", json!({ "queue": "mail", "name": "send", "args": ["x", n] })).await;
+    }
+    let exe = std::env::current_exe().expect("we run");
+    let mut child = Std::new(exe)
+        .args(["--exact", "redis_in_action::child_that_is_killed", "--ignored", "--nocapture"])
+        .env(CHILD, url(&server))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let begun = lines.map_while(Result::ok).filter(|line| line.contains("begun")).take(5).count();
+    assert_eq!(begun, 5, "as many as it may run at once");
+    child.kill().expect("killed");
+    child.wait().expect("gone");
+    let log = Log::default();
+    let (stop, worker) = work(&duly, "mail", &log);
+    until("all ran", || log.lock().expect("ours").len() >= 8).await;
+    stop.cancel();
+    worker.await.expect("ends");
+    let mut ran: Vec<u64> = log.lock().expect("ours").iter().map(|(_, _, n)| *n).collect();
+    ran.sort_unstable();
+    assert_eq!(ran, (0..8).collect::<Vec<_>>(), "each once more, and those that had not begun");
+}

@@ -1,0 +1,120 @@
+//! Entries: as Ruby would write them, and what becomes of those that are none.
+
+use std::time::Duration;
+
+use duly::{Ctx, Duly, Filter, Push, State};
+use serde_json::json;
+
+use super::support::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_entry_survives_ruby() {
+    let bed = Bed::new().await;
+    let mut texts = vec![
+        "null",
+        "[]",
+        "{}",
+        " [ 1 , 2 ] ",
+        r#"{"url":"https:\/\/x\/","e":"\u00e9 \ud83d\ude00","tab":"\t\u0001"}"#,
+        "[0.1, 100.0, 1e2, -0.0, 0.0001, 123456789012345678901234567890]",
+        "[999999999999999.0, 1234567890123456.5]",
+        r#"{"b":1,"b":2}"#,
+        "9007199254740993",
+    ];
+    // Newer versions of Ruby's json write these in another way, so that not even what older ones wrote survives them.
+    if bed.ruby("JSON.generate(1e20)") == json!("1.0e+20") {
+        texts.push("[1e15, 1234567890123456.0, 1.5e16, 1e20, 1E-7, 5e-324]");
+    }
+    for (n, text) in texts.iter().enumerate() {
+        let push = || Push::new("Echo", *text).tag("mail").timeout(Duration::from_secs(5));
+        let now = bed.duly.push(push()).await.expect("pushes").id();
+        bed.duly.push(push().after(Duration::from_secs(3600 + n as u64))).await.expect("pushes");
+        assert_eq!(
+            bed.duly.get(now).await.expect("looks").expect("is there").job.args,
+            *text,
+            "and comes back as it was"
+        );
+    }
+    assert_eq!(bed.ruby("Ask.stable?"), json!([]), "ready and scheduled");
+    let worker =
+        bed.duly.worker().on_kind("Echo", |ctx: Ctx| async move { Err::<(), _>(format!("é\n\"{}\"", ctx.job().args)) });
+    worker.drain().await.expect("drains");
+    assert_eq!(bed.ruby("[Sidekiq::RetrySet.new.size, Ask.stable?]"), json!([texts.len(), []]), "retried");
+    let fields = bed.ruby("Sidekiq::ScheduledSet.new.first.item.keys");
+    assert_eq!(fields, json!(["retry", "queue", "class", "tags", "duly", "args", "jid", "created_at"]));
+    // Put off one by one, each is the same one still.
+    let size = bed.ruby(
+        "Sidekiq::ScheduledSet.new.each { |job| job.reschedule(Time.now + 7200) }; Sidekiq::ScheduledSet.new.size",
+    );
+    assert_eq!(size, json!(texts.len()));
+    assert!(bed.duly.push(Push::new("Echo", "1e400")).await.expect_err("refused").to_string().contains("Ruby"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn siblings_have_scores_of_their_own() {
+    let bed = Bed::new().await;
+    let at = std::time::SystemTime::now() + Duration::from_secs(600);
+    for _ in 0..3 {
+        let pushes: Vec<_> = (0..100).map(|n| Push::new("Echo", format!("[{n}]")).at(at)).collect();
+        bed.duly.push_all(pushes).await.expect("pushes");
+    }
+    let scores = bed.ruby("Ask.scores('schedule').uniq.size");
+    assert_eq!(scores, json!(300));
+    bed.ruby("Sidekiq::ScheduledSet.new.first.add_to_queue");
+    assert_eq!(bed.ruby("[Sidekiq::ScheduledSet.new.size, Sidekiq::Queue.new.size]"), json!([299, 1]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_job_goes_to_the_dead_and_the_worker_lives() {
+    let bed = Bed::new().await;
+    bed.ruby("Echo.perform_async('first')");
+    for strange in ["{not json", "null", "7", "\"text\"", r#"{"args":[]}"#, "[1,2]"] {
+        bed.redis(&["LPUSH", "queue:default", strange]);
+    }
+    bed.redis(&["ZADD", "schedule", "1.5", "{not json either"]);
+    let running = bed.run(bed.worker(&["Echo"]));
+    bed.ruby("Echo.perform_async('last')");
+    bed.until_ran(2).await;
+    bed.until("the dead", || bed.ruby("Sidekiq::DeadSet.new.size") == json!(7)).await;
+    let shown = bed.ruby(
+        "Sidekiq::DeadSet.new.map { |job| [job.klass, job.display_args[0].class.to_s, job['error_class']] }.uniq",
+    );
+    assert_eq!(shown, json!([["Duly::Unreadable", "String", "Duly::Unreadable"]]));
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_dead_are_ten_thousand() {
+    let bed = Bed::new().await;
+    bed.ruby("Ask.bury(10_050)");
+    bed.redis(&["ZADD", "dead", "1000.5", r#"{"class":"Echo","very":"old"}"#]);
+    bed.ruby("Echo.set(retry: 0).perform_async('x')");
+    bed.duly.worker().on_kind("Echo", |_| async { Err::<(), _>("no") }).drain().await.expect("drains");
+    assert_eq!(bed.ruby("[Sidekiq::DeadSet.new.size, Sidekiq::DeadSet.new.first.args]"), json!([10_000, ["x"]]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_live_installation_moves_elsewhere() {
+    let bed = Bed::new().await;
+    bed.ruby("40.times { |n| Echo.perform_async(n) }; Echo.perform_in(3600, 'later'); Echo.set(queue: 'post').perform_async('post')");
+    bed.ruby("Echo.set(retry: 0).perform_async('dead')");
+    // Those that were pushed first are run first: one that fails for good.
+    let worker = bed
+        .duly
+        .worker()
+        .concurrency(1)
+        .on_kind("Echo", |ctx: Ctx| async move { if ctx.job().args == "[\"dead\"]" { Err("no") } else { Ok(()) } });
+    worker.drain().await.expect("drains");
+    bed.ruby("40.times { |n| Echo.perform_async(n) }");
+    let target = Duly::open(":memory:").await.expect("opens");
+    let moved = bed.duly.move_to(&target).run().await.expect("moves");
+    let of = |queue: &str| moved.iter().find(|one| one.queue == queue).expect("was moved").clone();
+    assert_eq!((of("default").ready, of("default").scheduled, of("default").dead), (40, 1, 1));
+    assert_eq!(of("post").ready, 1);
+    assert_eq!(
+        bed.ruby("Sidekiq::Stats.new.then { |s| [s.enqueued, s.scheduled_size, s.retry_size, s.dead_size] }"),
+        json!([0, 0, 0, 0])
+    );
+    let dead = target.list(Filter { state: Some(State::Dead), ..Filter::default() }).await.expect("lists").jobs;
+    assert_eq!((dead[0].job.kind.as_str(), dead[0].job.args.as_str()), ("Echo", "[\"dead\"]"));
+}

@@ -1,0 +1,343 @@
+//! What programs put around their jobs, and the kit for their tests: middleware, metrics, what was pushed, crashes.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use duly::testing::{CrashAt, assert_not_pushed, assert_pushed};
+use duly::{Args, Attempted, Ctx, Duly, Error, METRICS, Middleware, Next, Outcome, Push, Pushed, Retry, State};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Email {
+    to: String,
+}
+
+impl Args for Email {
+    const KIND: &'static str = "email";
+}
+
+fn email(to: &str) -> Email {
+    Email { to: to.into() }
+}
+
+/// What happened, in its order.
+type Log = Arc<Mutex<Vec<String>>>;
+
+struct Noted(&'static str, Log);
+
+impl Noted {
+    fn note(&self, what: &str) {
+        self.1.lock().expect("no panic with it").push(format!("{} {what}", self.0));
+    }
+}
+
+impl Middleware for Noted {
+    fn push(&self, job: Push) -> duly::Result<Push> {
+        self.note("push");
+        Ok(job.tag(self.0))
+    }
+
+    fn pushed(&self, jobs: &[Pushed]) {
+        self.note(&format!("pushed {}", jobs.len()));
+    }
+
+    fn attempt<'a>(&'a self, ctx: &'a Ctx, next: Next<'a>) -> Attempted<'a> {
+        Box::pin(async move {
+            self.note(&format!("before {}", ctx.job().kind));
+            let ended = next.run(ctx).await;
+            self.note(&format!("after {ended:?}"));
+            ended
+        })
+    }
+}
+
+#[tokio::test]
+async fn middleware_stands_around_in_the_order_in_which_it_was_given() {
+    let log = Log::default();
+    let noted = |name| Noted(name, log.clone());
+    let duly = Duly::builder(":memory:").middleware(noted("a")).middleware(noted("b")).open().await.expect("opens");
+    let id = duly.push(email("ada")).await.expect("pushes").id();
+    assert_eq!(duly.get(id).await.expect("looks").expect("is there").job.tags, ["a", "b"]);
+    let inner = log.clone();
+    let handler = move |_: Email, _: Ctx| {
+        inner.lock().expect("no panic with it").push("handler".into());
+        async {}
+    };
+    duly.worker().middleware(noted("c")).on(handler).drain().await.expect("drains");
+    let expected = [
+        "a push",
+        "b push",
+        "a pushed 1",
+        "b pushed 1",
+        "a before email",
+        "b before email",
+        "c before email",
+        "handler",
+        "c after Ok(Ack)",
+        "b after Ok(Ack)",
+        "a after Ok(Ack)",
+    ];
+    assert_eq!(*log.lock().expect("no panic with it"), expected);
+}
+
+/// Refuses pushes to nobody, answers for the handler, or panics.
+struct Strict;
+
+impl Middleware for Strict {
+    fn push(&self, job: Push) -> duly::Result<Push> {
+        match job.job_id() {
+            id if id == duly::JobId::named("refused") => Err(Error::Conflict("not today".into())),
+            _ => Ok(job),
+        }
+    }
+
+    fn attempt<'a>(&'a self, ctx: &'a Ctx, next: Next<'a>) -> Attempted<'a> {
+        match ctx.job().args.as_str() {
+            "\"panic\"" => panic!("in the middleware"),
+            "\"bury\"" => Box::pin(async { Ok(Outcome::bury("not for us")) }),
+            _ => next.run(ctx),
+        }
+    }
+}
+
+#[tokio::test]
+async fn middleware_refuses_answers_and_panics_like_a_handler() {
+    let duly = Duly::builder(":memory:").middleware(Strict).open().await.expect("opens");
+    let batch = [Push::new("one", "1"), Push::new("one", "1").id(duly::JobId::named("refused"))];
+    assert_eq!(duly.push_all(batch).await.expect_err("is refused").code(), "conflict");
+    assert!(duly.counts().await.expect("counts").is_empty(), "and nothing of it was pushed");
+    let pushes = ["\"panic\"", "\"bury\"", "1"].map(|args| Push::new("one", args).max_attempts(1));
+    let ids: Vec<_> = duly.push_all(pushes).await.expect("pushes").iter().map(Pushed::id).collect();
+    let tally = duly.worker().on_kind("one", async |_: Ctx| ()).drain().await.expect("drains");
+    assert_eq!((tally.acked, tally.buried), (1, 2));
+    let error = |record: duly::Record| record.failures.last().map(|failure| failure.error.clone());
+    let errors = [
+        error(duly.get(ids[0]).await.expect("looks").expect("is there")),
+        error(duly.get(ids[1]).await.expect("looks").expect("is there")),
+    ];
+    assert_eq!(errors, [Some("panicked: in the middleware".into()), Some("not for us".into())]);
+}
+
+#[tokio::test]
+async fn what_was_pushed_is_told_by_type() {
+    let duly = Duly::open(":memory:").await.expect("opens");
+    duly.push(email("ada")).await.expect("pushes");
+    duly.push(email("eve").queue("slow").after(Duration::from_secs(60))).await.expect("pushes");
+    duly.push(Push::new("other", "1")).await.expect("pushes");
+    let emails = duly.pushed::<Email>().await.expect("looks");
+    assert_eq!(emails.iter().map(|job| job.to.as_str()).collect::<Vec<_>>(), ["ada", "eve"]);
+    assert_eq!(assert_pushed(&emails, &email("eve")).record.state, State::Scheduled);
+    assert_not_pushed(&emails, &email("bob"));
+    let said = std::panic::catch_unwind(|| assert_pushed(&emails, &email("bob")).record.state).expect_err("fails");
+    let said = said.downcast_ref::<String>().expect("a text");
+    assert!(said.contains("no job email {\"to\":\"bob\"} was pushed, but 2 of this kind:"), "{said}");
+    assert!(said.contains("{\"to\":\"eve\"} in queue slow, scheduled"), "{said}");
+}
+
+/// A handler that charges once, whatever happens, because it asks first; `charges` is the world outside.
+async fn charge(ctx: Ctx, charges: Arc<AtomicU32>, careful: bool) {
+    tokio::task::yield_now().await;
+    ctx.step("before the charge").await;
+    if !careful || charges.load(Ordering::Relaxed) == 0 {
+        charges.fetch_add(1, Ordering::Relaxed);
+    }
+    ctx.step("charged").await;
+    tokio::task::yield_now().await;
+}
+
+/// Runs it with a crash at this point and then without; answers whether it crashed, and how often was charged.
+async fn survives(at: CrashAt, careful: bool) -> (bool, u32) {
+    let duly = Duly::open(":memory:").await.expect("opens");
+    let id = duly.push(Push::new("charge", "1")).await.expect("pushes").id();
+    let charges = Arc::new(AtomicU32::new(0));
+    let worker = || {
+        let charges = charges.clone();
+        let worker = duly.worker().retry_all(Retry::every(Duration::ZERO));
+        worker.on_kind("charge", move |ctx: Ctx| charge(ctx, charges.clone(), careful))
+    };
+    let crashed = worker().crash_at(at.clone()).drain().await.expect("ends").crashed;
+    let record = duly.get(id).await.expect("looks").expect("is there");
+    let done = !crashed || at == CrashAt::AfterSettle;
+    assert_eq!(record.state, if done { State::Done } else { State::Running }, "{at:?}: nothing is recorded");
+    worker().drain().await.expect("drains");
+    let record = duly.get(id).await.expect("looks").expect("is there");
+    assert_eq!((record.state, record.crashes), (State::Done, u32::from(!done)), "{at:?}");
+    (crashed, charges.load(Ordering::Relaxed))
+}
+
+#[tokio::test]
+async fn an_attempt_can_be_ended_at_every_step() {
+    let named = ["before the charge", "charged"].map(CrashAt::step);
+    let points = [CrashAt::BeforeHandler, CrashAt::BeforeSettle, CrashAt::AfterSettle].into_iter().chain(named);
+    let waits = (1..=3).map(CrashAt::Await);
+    let mut ended = Vec::new();
+    for at in points.chain(waits) {
+        let (crashed, charges) = survives(at.clone(), true).await;
+        assert_eq!(charges, 1, "{at:?}: charged once");
+        ended.push((at, crashed));
+    }
+    let passed: Vec<_> = ended.iter().filter(|(_, crashed)| !crashed).map(|(at, _)| at.clone()).collect();
+    assert_eq!(passed, [CrashAt::Await(3)], "it waits twice, and never a third time");
+    assert_eq!(survives(CrashAt::step("nowhere"), true).await, (false, 1));
+}
+
+#[tokio::test]
+async fn a_careless_handler_is_caught() {
+    assert_eq!(survives(CrashAt::step("charged"), false).await, (true, 2));
+    assert_eq!(survives(CrashAt::BeforeSettle, false).await, (true, 2));
+    assert_eq!(survives(CrashAt::AfterSettle, false).await, (true, 1));
+}
+
+/// A recorder that keeps everything, by name and labels.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<BTreeMap<String, f64>>>);
+
+struct One(Kept, String);
+
+impl One {
+    fn add(&self, value: f64) {
+        *self.0.0.lock().expect("no panic with it").entry(self.1.clone()).or_default() += value;
+    }
+}
+
+impl metrics::CounterFn for One {
+    fn increment(&self, value: u64) {
+        self.add(value as f64);
+    }
+    fn absolute(&self, _: u64) {}
+}
+
+impl metrics::HistogramFn for One {
+    fn record(&self, _: f64) {
+        self.add(1.0);
+    }
+}
+
+impl Kept {
+    fn one(&self, key: &metrics::Key) -> Arc<One> {
+        let labels: Vec<String> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+        let known = METRICS.iter().find(|metric| metric.name == key.name()).expect("is in the list");
+        assert_eq!(key.labels().map(metrics::Label::key).collect::<Vec<_>>(), known.labels, "{}", known.name);
+        Arc::new(One(self.clone(), format!("{}{{{}}}", key.name(), labels.join(","))))
+    }
+
+    fn of(&self, name: &str) -> f64 {
+        self.0.lock().expect("no panic with it").get(name).copied().unwrap_or(0.0)
+    }
+}
+
+impl metrics::Recorder for Kept {
+    fn describe_counter(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+    fn describe_gauge(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+    fn describe_histogram(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+    fn register_counter(&self, key: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Counter {
+        metrics::Counter::from_arc(self.one(key))
+    }
+    fn register_gauge(&self, key: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
+        panic!("duly has none: {key}")
+    }
+    fn register_histogram(&self, key: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Histogram {
+        metrics::Histogram::from_arc(self.one(key))
+    }
+}
+
+#[test]
+fn every_metric_counts_what_it_says() {
+    let kept = Kept::default();
+    // A runtime of one thread, under a recorder of this thread alone: other tests do not count.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("starts");
+    metrics::with_local_recorder(&kept, || runtime.block_on(everything()));
+    let settled = |outcome: &str| kept.of(&format!("duly_jobs_settled_total{{queue=q,kind=one,outcome={outcome}}}"));
+    assert_eq!(kept.of("duly_jobs_pushed_total{queue=q,kind=one}"), 3.0, "one was there already");
+    assert_eq!(kept.of("duly_jobs_claimed_total{queue=q}"), 3.0);
+    assert_eq!((settled("ack"), settled("bury"), settled("retry")), (2.0, 1.0, 0.0));
+    assert_eq!(kept.of("duly_job_lateness_seconds{queue=q}"), 3.0);
+    assert_eq!(kept.of("duly_job_duration_seconds{queue=q,kind=one}"), 3.0);
+    assert_eq!(kept.of("duly_store_duration_seconds{op=push}"), 2.0);
+    assert_eq!(kept.of("duly_store_errors_total{op=list,code=invalid}"), 1.0);
+    assert_eq!(kept.of("duly_locks_taken_total{}"), 1.0);
+    assert_eq!(kept.of("duly_calls_total{method=duly.ping}"), 1.0);
+    assert_eq!(kept.of("duly_replies_total{result=ok}"), 1.0);
+}
+
+async fn everything() {
+    let duly = Duly::open(":memory:").await.expect("opens");
+    let job = |args: &str| Push::new("one", args).queue("q").max_attempts(1);
+    let first = duly::JobId::named("first");
+    duly.push_all([job("1").id(first), job("2"), job("3")]).await.expect("pushes");
+    duly.push(job("1").id(first)).await.expect("is there already");
+    let handler = async |ctx: Ctx| if ctx.job().args == "3" { Err("no") } else { Ok(()) };
+    duly.worker().queue("q", 9).on_kind("one", handler).drain().await.expect("drains");
+    let wrong = duly::Filter { cursor: Some("x".into()), ..duly::Filter::default() };
+    duly.list(wrong).await.expect_err("a wrong cursor");
+    let guard = duly.lock("l").acquire().await.expect("takes");
+    guard.release().await.expect("releases");
+    let node = duly.node().expect("is one");
+    let _: serde_json::Value = duly.call("duly.ping", &()).node(node).reply().await.expect("answers");
+}
+
+#[test]
+fn the_reference_has_every_metric_and_every_error() {
+    let read = |name: &str| std::fs::read_to_string(format!("{}/{name}", env!("CARGO_MANIFEST_DIR"))).expect("text");
+    let reference = read("docs/reference/metrics.md");
+    for metric in METRICS {
+        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        let kind = format!("{:?}", metric.kind).to_lowercase();
+        let line = format!("| `{}` | {kind} | {} | {} |", metric.name, labels.join(", "), metric.description);
+        assert!(reference.contains(&line), "docs/reference/metrics.md lacks:\n{line}");
+    }
+    assert_eq!(reference.lines().filter(|line| line.starts_with("| `duly_")).count(), METRICS.len());
+    let (errors, code) = (read("docs/reference/errors.md"), read("src/error.rs"));
+    let body = code.split_once("fn code(").expect("is there").1.split_once("\n    }\n").expect("ends").0;
+    let codes: Vec<&str> = body.split('"').skip(1).step_by(2).collect();
+    assert!(codes.len() >= 9, "{codes:?}");
+    for code in codes {
+        assert!(errors.contains(&format!("`{code}`")), "docs/reference/errors.md lacks `{code}`");
+    }
+}
+
+/// The words of a text that begin like this.
+fn words<'t>(text: &'t str, begin: &str) -> Vec<&'t str> {
+    let is_part = |c: char| c.is_ascii_uppercase() || c == '_';
+    text.match_indices(begin).map(|(at, _)| text[at..].split(|c| !is_part(c)).next().unwrap_or_default()).collect()
+}
+
+#[test]
+fn the_reference_has_every_setting() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let read = |name: &str| std::fs::read_to_string(format!("{root}/{name}")).expect("text");
+    let (reference, open, config) =
+        (read("docs/reference/config.md"), read("src/store/open.rs"), read("cli/src/config.rs"));
+    let known = open
+        .split_once("let known = \"")
+        .expect("a list")
+        .1
+        .split('"')
+        .next()
+        .expect("ends")
+        .replace("; on servers", ",");
+    let fields = config.lines().filter_map(|line| line.trim().strip_prefix("pub(crate) ")?.split_once(": "));
+    let fields = fields.filter(|(name, _)| !name.contains(' '));
+    let names: Vec<String> =
+        known.split(", ").chain(fields.map(|(name, _)| name)).map(|name| format!("`{name}`")).collect();
+    assert!(names.len() > 15, "{names:?}");
+    for name in names {
+        assert!(reference.contains(&name), "docs/reference/config.md lacks {name}");
+    }
+    let mut open = vec![std::path::PathBuf::from(format!("{root}/cli/src"))];
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(std::fs::read_dir(path).expect("readable").map(|entry| entry.expect("readable").path()));
+            continue;
+        }
+        for name in words(&std::fs::read_to_string(&path).expect("text"), "DULY_") {
+            assert!(
+                reference.contains(&format!("`{name}`")),
+                "docs/reference/config.md lacks {name} of {}",
+                path.display()
+            );
+        }
+    }
+}

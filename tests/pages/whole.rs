@@ -1,0 +1,182 @@
+//! Each page's status and what is on it; deeds; where it is mounted.
+
+use duly::{Filter, State};
+
+use crate::bed;
+use crate::client::{get, post};
+
+/// Every page that needs no name, and a text that is on it when the store is full.
+const PAGES: [(&str, &str); 14] = [
+    ("/", "Throughput"),
+    ("/?range=24h", "jobs in 10 minutes"),
+    ("/jobs", "report.build"),
+    ("/jobs?q=state:dead", "given up"),
+    ("/queues", "billing"),
+    ("/queues/mail", "Nodes that work it"),
+    ("/scheduled", "The next hour"),
+    ("/dead", "declined"),
+    ("/cron", "nightly-backup"),
+    ("/nodes", "pid"),
+    ("/locks", "invoices:2030-01"),
+    ("/calls", "cache.clear"),
+    ("/settings", "Time zone"),
+    ("/push", "Args, as JSON"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_page_is_there_and_shows_what_is_in_the_store() {
+    let bed = bed::full().await;
+    for (path, text) in PAGES {
+        let answer = get(&bed.url, path).await;
+        assert_eq!(answer.status, 200, "{path}");
+        assert_eq!(answer.header("content-type"), Some("text/html; charset=utf-8"), "{path}");
+        assert_eq!(answer.header("cache-control"), Some("no-store"), "{path}");
+        assert!(answer.header("content-security-policy").is_some_and(|policy| policy.contains("script-src 'self'")));
+        // A dead job's list shows its errors, not that it was given up: the word is on the job's page.
+        assert!(path.contains("state:dead") || answer.body.contains(text), "{path} shows {text}");
+        let inline = [" style=", "<style", " onclick=", " onload=", "javascript:", "<script>"];
+        assert!(!inline.iter().any(|bad| answer.body.contains(bad)), "{path} keeps to its own policy");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_store_is_told_what_to_do_next() {
+    let bed = bed::empty().await;
+    for (path, command) in [
+        ("/", "duly push -- echo hello"),
+        ("/jobs", "duly push -- echo hello"),
+        ("/queues", "duly push -- echo hello"),
+        ("/scheduled", "duly push --in 10m -- echo later"),
+        ("/cron", "duly cron add backup"),
+        ("/nodes", "duly work"),
+        ("/locks", "duly lock deploy"),
+    ] {
+        let answer = get(&bed.url, path).await;
+        assert!(answer.status == 200 && answer.body.contains(command), "{path} says {command}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_there_is_said_so_as_a_page() {
+    let bed = bed::empty().await;
+    for path in
+        ["/nothing", "/jobs/none", "/jobs/0192f7a1-0000-7000-8000-00000000c3d4", "/queues/none", "/cron/rule/none"]
+    {
+        let answer = get(&bed.url, path).await;
+        assert_eq!(answer.status, 404, "{path}");
+        assert!(answer.body.contains("<h1>Not here</h1>"), "{path}: {}", answer.body);
+    }
+    let answer = get(&bed.url, "/jobs?q=state:undead").await;
+    assert_eq!(answer.status, 422);
+    assert!(answer.body.contains("role=\"alert\""), "the filter's fault stands on the page");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deeds_end_where_they_are_told_of() {
+    let bed = bed::full().await;
+    let answer = post(&bed.url, "/queues/mail/pause", "").await;
+    assert_eq!((answer.status, answer.header("location")), (303, Some("/queues/mail?did=paused&of=mail")));
+    assert!(get(&bed.url, "/queues/mail?did=paused&of=mail").await.body.contains("Queue mail is paused"));
+    let dead = bed.duly.list(Filter { state: Some(State::Dead), ..Filter::default() }).await.expect("listed");
+    let id = dead.jobs[0].job.id;
+    assert_eq!(post(&bed.url, &format!("/jobs/{id}/retry"), "").await.status, 303);
+    let record = bed.duly.get(id).await.expect("asked").expect("there");
+    assert_ne!(record.state, State::Dead);
+    // Nothing is removed without being asked.
+    let asked = post(&bed.url, &format!("/jobs/{id}/remove"), "").await;
+    assert!(asked.status == 200 && asked.body.contains("Remove job"), "asks first");
+    assert!(bed.duly.get(id).await.expect("asked").is_some());
+    assert_eq!(post(&bed.url, &format!("/jobs/{id}/remove"), "sure=yes").await.status, 303);
+    assert!(bed.duly.get(id).await.expect("asked").is_none());
+    assert_eq!(post(&bed.url, &format!("/jobs/{id}/frobnicate"), "").await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_that_match_are_counted_first_and_never_more_than_that() {
+    let bed = bed::full().await;
+    let filter: Filter = "state:dead kind:invoice.charge".parse().expect("a filter");
+    let count = bed.duly.count(&filter).await.expect("counted").matching;
+    assert!(count > 3);
+    let asked = post(&bed.url, "/jobs/act", "do=remove-all&q=state:dead+kind:invoice.charge").await;
+    assert!(asked.status == 200 && asked.body.contains(&format!("Remove {count} jobs")), "counts");
+    let wrong =
+        post(&bed.url, "/jobs/act", &format!("do=remove-all&q=state:dead+kind:invoice.charge&sure={count}&typed=1"))
+            .await;
+    assert_eq!(wrong.status, 422, "a wrong number is refused");
+    let few = count - 1;
+    let fewer =
+        post(&bed.url, "/jobs/act", &format!("do=remove-all&q=state:dead+kind:invoice.charge&sure={few}&typed={few}"))
+            .await;
+    assert_eq!(fewer.status, 409, "there are more by now than were counted");
+    assert_eq!(bed.duly.count(&filter).await.expect("counted").matching, count, "none is gone");
+    let done = post(
+        &bed.url,
+        "/jobs/act",
+        &format!("do=remove-all&q=state:dead+kind:invoice.charge&sure={count}&typed={count}"),
+    )
+    .await;
+    assert_eq!(done.header("location"), Some(format!("/jobs?did=removed&n={count}").as_str()));
+    assert_eq!(bed.duly.count(&filter).await.expect("counted").matching, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn links_keep_to_where_the_pages_are_mounted() {
+    let bed = bed::full_with(|server| server.prefix("/duly")).await;
+    for path in ["/", "/jobs", "/queues/mail", "/dead", "/cron", "/settings"] {
+        let answer = get(&bed.url, path).await;
+        for kind in ["href=\"/", "action=\"/", "src=\"/"] {
+            for (at, _) in answer.body.match_indices(kind) {
+                let link = &answer.body[at..answer.body.len().min(at + 60)];
+                assert!(link.contains("\"/duly/"), "{path}: {link}");
+            }
+        }
+    }
+    let deed = post(&bed.url, "/queues/mail/pause", "").await;
+    assert_eq!(deed.header("location"), Some("/duly/queues/mail?did=paused&of=mail"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn assets_are_kept_for_good_under_the_name_of_what_they_hold() {
+    let bed = bed::empty().await;
+    let page = get(&bed.url, "/").await.body;
+    let at = page.find("/assets/").expect("an asset");
+    let path = page[at..].split('"').next().expect("its address");
+    let asset = get(&bed.url, path).await;
+    assert_eq!(asset.status, 200);
+    assert_eq!(asset.header("cache-control"), Some("public, max-age=31536000, immutable"));
+    let old = get(&bed.url, "/assets/0123456789abcdef/duly.css").await;
+    assert_eq!((old.status, old.header("cache-control")), (200, Some("no-cache")));
+    assert_eq!(get(&bed.url, "/assets/0123456789abcdef/..%2Fmod.rs").await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_is_sent_nowhere_else() {
+    let bed = bed::full().await;
+    let deed = post(&bed.url, "/queues/mail/pause", "next=%2F%2Fevil.example").await;
+    assert_eq!(deed.header("location"), Some("/queues/mail?did=paused&of=mail"));
+    let look = get(&bed.url, "/settings/look?theme=dark&zone=Asia/Tokyo&next=https://evil.example").await;
+    assert_eq!(look.header("location"), Some("/settings?did=look"));
+    assert!(look.head.contains("duly_theme=dark; Path=/;") && look.head.contains("duly_zone=Asia/Tokyo;"));
+}
+
+/// The first page asks for counters and history only: it takes as long with a million jobs as with none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "pushes a million jobs"]
+async fn the_first_page_does_not_count_a_million_jobs() {
+    const JOBS: u64 = 1_000_000;
+    let dir = tempfile::tempdir().expect("a directory");
+    let bed = bed::at(&dir.path().join("duly.db").display().to_string()).await;
+    for part in 0..JOBS / 10_000 {
+        let job = |no: u64| duly::Push::new("noop", "{}").queue(format!("q{}", no % 5));
+        bed.duly.push_all((0..10_000).map(|no| job(part + no))).await.expect("pushed");
+    }
+    let mut times = Vec::new();
+    for _ in 0..20 {
+        let asked = std::time::Instant::now();
+        assert_eq!(get(&bed.url, "/").await.status, 200);
+        times.push(asked.elapsed());
+    }
+    times.sort();
+    println!("the first page with {JOBS} jobs: median {:?}, worst of 20 {:?}", times[10], times[19]);
+    assert!(times[10] < std::time::Duration::from_secs(2));
+}

@@ -1,0 +1,61 @@
+//! In a SQLite file: what somebody with another program may do to it.
+
+use duly::rusqlite::Connection;
+use duly::{Duly, Rule};
+
+use crate::{found_and_repaired, populate};
+
+/// A rule, whether it can be put right, and what breaks it.
+const SEEDS: &[(Rule, bool, &str)] = &[
+    (Rule::OneState, true, "DELETE FROM duly_ready WHERE no = (SELECT min(no) FROM duly_ready)"),
+    (Rule::OneState, true, "INSERT INTO duly_ended SELECT no, queue, 3, 1 << 60, 1, due, 0, 0, NULL FROM duly_ready"),
+    (Rule::OneState, true, "INSERT INTO duly_scheduled SELECT queue, due, no, priority, 0, 0 FROM duly_held"),
+    (Rule::OneState, true, "INSERT INTO duly_ready SELECT queue, priority, seq + 900, no, due, 0, 0 FROM duly_ready"),
+    (Rule::HasBody, true, "DELETE FROM duly_job WHERE no = (SELECT min(no) FROM duly_ready)"),
+    (Rule::HasBody, true, "DELETE FROM duly_job WHERE no = (SELECT no FROM duly_held)"),
+    (Rule::HasBody, true, "UPDATE duly_job SET queue = 77 WHERE no = (SELECT max(no) FROM duly_job)"),
+    (Rule::RightPlace, true, "UPDATE duly_ready SET priority = 3"),
+    (Rule::RightPlace, true, "UPDATE duly_scheduled SET priority = 0"),
+    (Rule::RightPlace, true, "UPDATE duly_held SET queue = 9"),
+    (Rule::RightPlace, true, "UPDATE duly_ended SET state = 9 WHERE state = 3"),
+    (Rule::Holders, true, "UPDATE duly_held SET node = 99"),
+    (Rule::UniqueKeys, true, "DELETE FROM duly_unique"),
+    (Rule::UniqueKeys, true, "INSERT INTO duly_unique VALUES (1, 'nobody', 12345)"),
+    (Rule::UniqueKeys, true, "UPDATE duly_job SET unique_key = 'k' WHERE kind = 'two'"),
+    (Rule::History, true, "INSERT INTO duly_failure VALUES (999, 1, 1, zeroblob(16), 'oh')"),
+    (Rule::Marks, true, "UPDATE duly_mark SET value = 1 WHERE name = 'number'"),
+    (Rule::Marks, true, "UPDATE duly_mark SET value = 1 WHERE name = 'fence'"),
+    (Rule::Gone, true, "INSERT INTO duly_gone_0 SELECT queue, id FROM duly_job LIMIT 1"),
+    (Rule::Readable, true, "UPDATE duly_job SET priority = 9 WHERE kind = 'two'"),
+    (Rule::Readable, false, "UPDATE duly_job SET args = '{broken' WHERE kind = 'two'"),
+    (
+        Rule::File,
+        true,
+        "DROP INDEX duly_scheduled_no; CREATE UNIQUE INDEX duly_scheduled_no ON duly_scheduled (no) WHERE no < 0;
+         PRAGMA writable_schema = ON;
+         UPDATE sqlite_schema SET sql = replace(sql, ' WHERE no < 0', '') WHERE name = 'duly_scheduled_no';
+         PRAGMA schema_version = 9999; PRAGMA writable_schema = OFF;",
+    ),
+];
+
+#[tokio::test]
+async fn every_breach_is_found_and_put_right() {
+    for (rule, mends, seed) in SEEDS {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("duly.db");
+        let populated = populate(path.to_str().expect("a plain path")).await;
+        found_and_repaired(&populated, *rule, *mends, seed, || {
+            let conn = Connection::open(&path).expect("opens");
+            conn.execute_batch(seed).unwrap_or_else(|error| panic!("{seed}: {error}"));
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_in_memory_can_be_verified_too() {
+    let duly = Duly::open(":memory:").await.expect("opens");
+    duly.push(duly::Push::new("mail", "{}")).await.expect("pushes");
+    let verified = duly.verify().await.expect("verifies");
+    assert_eq!((verified.jobs, verified.breaches), (1, Vec::new()));
+}

@@ -1,0 +1,138 @@
+//! On a server: what somebody with another client may do to its keys, and a look while everything moves.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use duly::{Ctx, Duly, JobId, Push, Rule};
+
+use crate::servers::{self, Reply};
+use crate::{Populated, found_and_repaired, populate};
+
+/// A queue on a server under a prefix of its own.
+struct Bed {
+    prefix: String,
+    url: String,
+    ask: fn(&[Vec<u8>]) -> Reply,
+}
+
+impl Bed {
+    fn new(url: String, ask: fn(&[Vec<u8>]) -> Reply) -> Bed {
+        let prefix = JobId::fresh().to_string();
+        Bed { url: format!("{url}?prefix={prefix}&lease=1h"), prefix, ask }
+    }
+
+    /// A command on a key of the queue.
+    fn tell(&self, command: &str, key: &str, args: &[&[u8]]) -> Reply {
+        let key = format!("{}:queue:{{default}}:{key}", self.prefix);
+        let words = [command.as_bytes(), key.as_bytes()].into_iter().chain(args.iter().copied());
+        let reply = (self.ask)(&words.map(<[u8]>::to_vec).collect::<Vec<_>>());
+        assert!(!matches!(reply, Reply::Error(_)), "{command} {key}: {reply:?}");
+        reply
+    }
+
+    fn text(&self, command: &str, key: &str, args: &[&[u8]]) -> Vec<u8> {
+        match self.tell(command, key, args) {
+            Reply::Text(bytes) => bytes,
+            other => panic!("{command} {key}: {other:?}"),
+        }
+    }
+}
+
+/// A name, the rule that it breaks, whether it can be put right, and how it is done.
+type Seed = (&'static str, Rule, bool, fn(&Bed, &Populated));
+
+const SEEDS: &[Seed] = &[
+    ("a ticket is gone", Rule::OneState, true, |bed, _| drop(bed.text("LPOP", "ready:normal", &[]))),
+    ("ready and done", Rule::OneState, true, |bed, p| {
+        bed.tell("ZADD", "done", &[b"9000000000000000", p.ids[1].as_bytes()]);
+    }),
+    ("ready twice", Rule::OneState, true, |bed, p| drop(bed.tell("RPUSH", "ready:normal", &[p.ids[1].as_bytes()]))),
+    ("ready without a record", Rule::HasBody, true, |bed, p| drop(bed.tell("HDEL", "job", &[p.ids[1].as_bytes()]))),
+    ("in the wrong list", Rule::RightPlace, true, |bed, _| {
+        let ticket = bed.text("LPOP", "ready:normal", &[]);
+        bed.tell("RPUSH", "ready:low", &[&ticket]);
+    }),
+    ("scheduled by a wrong ticket", Rule::RightPlace, true, |bed, p| {
+        let id = p.ids[3].as_bytes();
+        bed.tell("ZREM", "due", &[&[&id[..], b"2"].concat()]);
+        bed.tell("ZADD", "due", &[b"9000000000000000", &[&id[..], b"0"].concat()]);
+    }),
+    ("a note of a ticket that is nowhere", Rule::RightPlace, true, |bed, p| {
+        bed.tell("SADD", "stale", &[&[p.ids[1].as_bytes(), &b"c7"[..]].concat()]);
+    }),
+    ("held by nobody", Rule::Holders, true, |bed, p| {
+        bed.tell("ZREM", "lease", &[p.node.to_string().as_bytes()]);
+    }),
+    ("holds are miscounted", Rule::Holders, true, |bed, p| {
+        bed.tell("HSET", "conf", &[p.node.to_string().as_bytes(), b"7"]);
+    }),
+    ("keys are free that are taken", Rule::UniqueKeys, true, |bed, _| drop(bed.tell("DEL", "unique", &[]))),
+    ("a key of nobody", Rule::UniqueKeys, true, |bed, _| {
+        bed.tell("HSET", "unique", &[b"nobody", JobId::fresh().as_bytes()]);
+    }),
+    ("a key of another", Rule::UniqueKeys, true, |bed, p| {
+        bed.tell("HSET", "unique", &[b"other", p.ids[1].as_bytes()]);
+    }),
+    ("a note of no job", Rule::History, true, |bed, _| {
+        bed.tell("HSET", "meta", &[JobId::fresh().as_bytes(), "0".repeat(72).as_bytes()]);
+    }),
+    ("a failure of no job", Rule::History, true, |bed, _| {
+        bed.tell("HSET", "errors", &[&[JobId::fresh().as_bytes(), &b"1"[..]].concat(), b"oh"]);
+    }),
+    ("a fence from the future", Rule::Marks, true, |bed, _| drop(bed.tell("HSET", "conf", &[b"fence", b"5"]))),
+    ("there and gone", Rule::Gone, true, |bed, p| drop(bed.tell("SADD", "gone:1", &[p.ids[1].as_bytes()]))),
+    ("stale tickets are hidden", Rule::Counts, true, |bed, _| drop(bed.tell("HDEL", "conf", &[b"stale"]))),
+    ("a record that cannot be read", Rule::Readable, false, |bed, p| {
+        bed.tell("HSET", "job", &[p.ids[1].as_bytes(), b"12\tgarbage"]);
+    }),
+];
+
+async fn every_breach(url: String, ask: fn(&[Vec<u8>]) -> Reply) {
+    for (name, rule, mends, seed) in SEEDS {
+        let bed = Bed::new(url.clone(), ask);
+        let populated = populate(&bed.url).await;
+        found_and_repaired(&populated, *rule, *mends, name, || seed(&bed, &populated)).await;
+    }
+}
+
+#[tokio::test]
+async fn every_breach_is_found_and_put_right_on_redis() {
+    every_breach(servers::redis().url(), |command| servers::redis().ask(command)).await;
+}
+
+#[tokio::test]
+async fn every_breach_is_found_and_put_right_on_valkey() {
+    every_breach(servers::valkey().url(), |command| servers::valkey().ask(command)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_moves_is_no_breach() {
+    let bed = Bed::new(servers::redis().url(), |command| servers::redis().ask(command));
+    let duly = Duly::open(&bed.url).await.expect("opens");
+    let over = Arc::new(AtomicBool::new(false));
+    let pusher = tokio::spawn({
+        let (duly, over) = (duly.clone(), over.clone());
+        async move {
+            while !over.load(Ordering::Relaxed) {
+                let jobs = (0..50).map(|n| Push::new("one", "1").unique(format!("key {n}")).keep(Duration::ZERO));
+                duly.push_all(jobs).await.expect("pushes");
+            }
+        }
+    });
+    let stop = duly::CancellationToken::new();
+    let again = |ctx: Ctx| async move { if ctx.attempt() < 3 { Err("once more") } else { Ok(()) } };
+    let retry = duly::Retry::every(Duration::from_millis(1));
+    let worker = duly.worker().queue("default", 20).retry_all(retry).on_any_kind(again);
+    let work = tokio::spawn(worker.run_until(stop.clone()));
+    for _ in 0..10 {
+        let verified = duly.verify().await.expect("verifies");
+        assert_eq!(verified.breaches, Vec::new());
+    }
+    over.store(true, Ordering::Relaxed);
+    pusher.await.expect("no panic");
+    stop.cancel();
+    let tally = work.await.expect("no panic").expect("ends well");
+    assert!(tally.acked > 0, "something moved");
+    assert_eq!(duly.verify().await.expect("verifies").breaches, Vec::new());
+}
