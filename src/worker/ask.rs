@@ -243,6 +243,9 @@ impl Shift {
             // That took us off the list of those who wait.
             lane.idle = false;
             lane.maybe_ready = true;
+            metrics::claimed(&lane.queue, 1);
+            let late = self.store.now().duration_since(held.due).unwrap_or_default();
+            metrics::lateness(&lane.queue).record(late.as_secs_f64());
             lane.handed.push(held);
         }
     }

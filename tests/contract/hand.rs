@@ -1,16 +1,22 @@
 //! Jobs that a push puts into the hands of a node that waits. A store need not do that: where it only wakes, the node claims.
 
-use duly::store::{Claim, Wake};
-use duly::{Held, Outcome, Priority, State};
+use duly::store::{Claim, HistoryAsk, Wake};
+use duly::{Error, Held, Limit, Outcome, Priority, Push, State};
 use tokio::sync::mpsc::Receiver;
 
 use crate::support::*;
 
 /// A node that accepts jobs, has run one, and waits: whoever pushes knows by now that somebody does.
 async fn waiting(store: &TestStore, name: &'static str) -> Receiver<Wake> {
+    waiting_for(store, name, None).await
+}
+
+/// The same, of a node that knows these kinds alone.
+async fn waiting_for(store: &TestStore, name: &'static str, kinds: Option<&[&str]>) -> Receiver<Wake> {
     let node = store.node(name).await;
     let mut wakes = store.store.subscribe(node).await.expect("subscribes");
-    store.store.accept(node).await.expect("accepts");
+    let kinds = kinds.map(|kinds| kinds.iter().map(|kind| (*kind).to_owned()).collect());
+    store.store.accept(node, kinds).await.expect("accepts");
     assert!(store.claim(name, 1).await.is_empty());
     store.push(job("first")).await;
     let first = take(store, name, &mut wakes).await;
@@ -110,4 +116,57 @@ pub async fn nothing_is_given_to_a_node_whose_lease_is_over(store: TestStore) {
     store.sleep(past_the_lease());
     let id = store.push(job("one")).await.id();
     assert_eq!(store.state(id).await, Some(State::Ready));
+}
+
+pub async fn a_node_is_given_no_kind_that_it_does_not_know(store: TestStore) {
+    let mut wakes = waiting_for(&store, "a", Some(&["first", "known"])).await;
+    let id = store.push(job("unknown")).await.id();
+    assert_eq!(store.state(id).await, Some(State::Ready));
+    let wake = tokio::time::timeout(LONG, wakes.recv()).await.expect("in time").expect("open");
+    assert_eq!(wake, Wake::Queue("default".into()), "it is woken all the same");
+    assert_eq!(store.claim_one("a").await.job.id, id);
+    assert!(store.claim("a", 1).await.is_empty());
+    let known = store.push(job("known")).await.id();
+    assert_eq!(take(&store, "a", &mut wakes).await.job.id, known);
+}
+
+pub async fn a_job_that_is_given_counts_like_any_other(store: TestStore) {
+    let mut wakes = waiting(&store, "a").await;
+    let pushed = async || {
+        store.store.history(HistoryAsk { queue: None, minutes: 1 }).await.expect("tells").total().pushed
+    };
+    let before = pushed().await;
+    store.push(Push::new("one", format!("\"{}\"", "x".repeat(98)))).await;
+    assert_eq!(pushed().await, before + 1);
+    let counts = store.store.counts().await.expect("looks");
+    assert_eq!((counts[0].running + counts[0].ready, counts[0].bytes), (1, 100));
+    let held = take(&store, "a", &mut wakes).await;
+    assert!(store.settle("a", &held, Outcome::Ack).await.is_empty());
+    assert_eq!(store.store.counts().await.expect("looks")[0].bytes, 0);
+}
+
+pub async fn a_full_queue_gives_nothing_away(store: TestStore) {
+    let mut wakes = waiting(&store, "a").await;
+    store.store.set_limit("default", Limit { jobs: Some(1), bytes: Some(50) }).await.expect("limits");
+    let too_big = store.store.push(vec![Push::new("big", format!("\"{}\"", "x".repeat(49)))]).await;
+    assert!(matches!(too_big, Err(Error::Full { .. })), "{too_big:?}");
+    store.push(job("one")).await;
+    let held = take(&store, "a", &mut wakes).await;
+    assert!(store.claim("a", 1).await.is_empty());
+    let too_many = store.store.push(vec![job("two")]).await;
+    assert!(matches!(too_many, Err(Error::Full { .. })), "{too_many:?}");
+    assert!(wakes.try_recv().is_err(), "nobody is told of what was refused");
+    assert!(store.settle("a", &held, Outcome::Ack).await.is_empty());
+    assert!(store.claim("a", 1).await.is_empty());
+    let two = store.push(job("two")).await.id();
+    assert_eq!(take(&store, "a", &mut wakes).await.job.id, two);
+}
+
+pub async fn what_has_fallen_due_is_not_overtaken(store: TestStore) {
+    let _wakes = waiting(&store, "a").await;
+    let first = store.push(job("due").after(SECOND).priority(Priority::Critical)).await.id();
+    store.advance(2 * SECOND).await;
+    let second = store.push(job("now")).await.id();
+    let held = store.claim("a", 2).await;
+    assert_eq!(held.iter().map(|held| held.job.id).collect::<Vec<_>>(), [first, second]);
 }

@@ -85,6 +85,10 @@ contract! {
         a_node_is_given_one_job_for_each_claim
         a_job_whose_word_was_lost_is_found
         a_job_in_the_hands_of_a_dead_node_is_taken_back
+        a_node_is_given_no_kind_that_it_does_not_know
+        a_job_that_is_given_counts_like_any_other
+        a_full_queue_gives_nothing_away
+        what_has_fallen_due_is_not_overtaken
         nothing_is_given_to_a_node_in_a_paused_queue
         nothing_is_given_to_a_node_whose_lease_is_over;
     push:

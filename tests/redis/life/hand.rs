@@ -6,14 +6,13 @@ use duly::{Node, Push};
 use super::{Home, Kind};
 use crate::support::{LONG, open};
 
-/// The second push knows that somebody waits.
 async fn a_push_puts_its_job_into_the_hands_of_a_node_that_waits(home: Home) {
     let (pusher, duly) = (open(home.url.clone()).await, open(home.url.clone()).await);
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
     store.beat(&node).await.expect("beats");
     let mut wakes = store.subscribe(node.id).await.expect("subscribes");
-    store.accept(node.id).await.expect("accepts");
-    let claim = || Claim { queue: "default".into(), max: 10, redo: false, suspect: None };
+    store.accept(node.id, None).await.expect("accepts");
+    let claim = || Claim { queue: "default".into(), max: 10, redo: false, suspect: None, kinds: None };
     let mut given = Vec::new();
     for _ in 0..3 {
         store.claim(node.id, claim()).await.expect("claims");
@@ -22,7 +21,7 @@ async fn a_push_puts_its_job_into_the_hands_of_a_node_that_waits(home: Home) {
         let wake = tokio::time::timeout(LONG, wakes.recv()).await.expect("in time").expect("open");
         given.push(matches!(wake, Wake::Job(held) if held.job.id == id));
     }
-    assert_eq!(given, [false, true, true]);
+    assert_eq!(given, [true, true, true]);
     store.leave(node.id).await.expect("leaves");
 }
 

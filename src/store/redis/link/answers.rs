@@ -3,6 +3,9 @@
 //! One timer for all requests that are under way: one for each would cost more than the request itself, since a runtime
 //! that sleeps must be woken to learn of it. A server answers a connection in order, so if nothing at all is answered,
 //! the oldest request is not.
+//!
+//! A Cluster takes leave of who listens to a slot that it gives away, unasked; the client takes that for the answer to the
+//! oldest request, and each answer from then on for that to the next. So nothing is believed that comes after it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,7 +32,11 @@ pub(super) struct Answers {
     answered: AtomicU64,
     /// Somebody takes looks.
     watched: AtomicBool,
-    /// No answer will come.
+    /// Farewells that were asked for.
+    farewells: AtomicU64,
+    /// One came unasked.
+    mixed_up: AtomicBool,
+    /// No answer will come that can be believed.
     over: CancellationToken,
 }
 
@@ -71,9 +78,30 @@ impl Answers {
             biased;
             answer = request => {
                 self.answered.fetch_add(1, Ordering::SeqCst);
-                answer
+                if self.mixed_up.load(Ordering::SeqCst) { Err(self.why()) } else { answer }
             }
-            () = self.over.cancelled() => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+            () = self.over.cancelled() => Err(self.why()),
+        }
+    }
+
+    /// The next request asks the server to take leave.
+    pub(super) fn expect_farewell(&self) {
+        self.farewells.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The server has taken leave. To be told before the client takes it for an answer.
+    pub(super) fn take_leave(&self) {
+        let asked = self.farewells.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |asked| asked.checked_sub(1));
+        if asked.is_err() {
+            self.mixed_up.store(true, Ordering::SeqCst);
+            self.over.cancel();
+        }
+    }
+
+    fn why(&self) -> RedisError {
+        match self.mixed_up.load(Ordering::SeqCst) {
+            true => std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "the server gave the slot away").into(),
+            false => std::io::Error::from(std::io::ErrorKind::TimedOut).into(),
         }
     }
 
@@ -153,6 +181,23 @@ mod tests {
             answer = late => assert!(answer.is_ok()),
             () = others => {}
         }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_believed_after_a_farewell_that_nobody_asked_for() {
+        let answers = Arc::new(Answers::default());
+        answers.expect_farewell();
+        let asked_for = answers.answer(None, async {
+            answers.take_leave();
+            Ok(())
+        });
+        assert!(asked_for.await.is_ok());
+        let taken_for_it = answers.answer(None, async {
+            answers.take_leave();
+            Ok(())
+        });
+        assert!(taken_for_it.await.expect_err("is not its answer").is_io_error());
+        assert!(answers.answer(None, async { Ok(()) }).await.expect_err("nor is this").is_io_error());
     }
 
     #[tokio::test(start_paused = true)]

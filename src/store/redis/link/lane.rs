@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, PushInfo, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -99,6 +99,9 @@ impl Lane {
     /// Sends one command and waits for its answer.
     pub(super) async fn send(&self, cmd: &Cmd) -> Result<Value, NoAnswer> {
         let Live { mut connection, generation, answers } = self.connection().await.map_err(NoAnswer::NotSent)?;
+        if is_farewell(cmd) {
+            answers.expect_farewell();
+        }
         let answer = answers.answer(self.home.as_ref(), connection.send_packed_command(cmd)).await;
         self.keep_or_drop(answer.and_then(Value::extract_error), generation)
     }
@@ -190,7 +193,8 @@ impl Lane {
         if let Some(until) = wait {
             tokio::time::sleep_until(until).await;
         }
-        let connected = self.connect().await;
+        let answers = Arc::<Answers>::default();
+        let connected = self.connect(&answers).await;
         let mut current = self.current();
         current.attempts += 1;
         match connected {
@@ -198,9 +202,9 @@ impl Lane {
                 current.generation = GENERATIONS.fetch_add(1, Ordering::Relaxed) + 1;
                 current.failures = 0;
                 current.not_before = None;
-                current.answers = Arc::default();
+                current.answers = answers.clone();
                 current.connection = Some(connection.clone());
-                Ok(Live { connection, generation: current.generation, answers: current.answers.clone() })
+                Ok(Live { connection, generation: current.generation, answers })
             }
             Err(error) => {
                 let ceiling = BACKOFF_MIN.saturating_mul(1 << current.failures.min(8)).min(BACKOFF_MAX);
@@ -212,10 +216,10 @@ impl Lane {
         }
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
+    async fn connect(&self, answers: &Arc<Answers>) -> Result<MultiplexedConnection, RedisError> {
         let mut config = self.connector.config();
         if let Some(listener) = self.listener.clone() {
-            config = listen(config, listener);
+            config = listen(config, listener, answers.clone());
         }
         let (connector, address) = (self.connector.clone(), self.address.clone());
         let connect = async move { connector.connect(&address, &config).await };
@@ -227,8 +231,16 @@ impl Lane {
     }
 }
 
-fn listen(config: AsyncConnectionConfig, listener: Listener) -> AsyncConnectionConfig {
+/// Whether the server is asked to say nothing more on a channel.
+fn is_farewell(cmd: &Cmd) -> bool {
+    matches!(cmd.args_iter().next(), Some(redis::Arg::Simple(b"SUNSUBSCRIBE")))
+}
+
+fn listen(config: AsyncConnectionConfig, listener: Listener, answers: Arc<Answers>) -> AsyncConnectionConfig {
     config.set_push_sender(move |info: PushInfo| -> Result<(), std::convert::Infallible> {
+        if info.kind == PushKind::SUnsubscribe {
+            answers.take_leave();
+        }
         listener(info);
         Ok(())
     })
