@@ -143,7 +143,8 @@ pub(super) async fn subscribe(store: &Redis, node: NodeId) -> Result<mpsc::Recei
     for queue in store.queues_of(node) {
         let keys = store.keys(&queue);
         let channel = keys.channel_of(node);
-        let ear = Ear { queue, wakes: wakes.clone(), jobs: false, channels: vec![channel.clone()], by: Mutex::default() };
+        let ear =
+            Ear { queue, wakes: wakes.clone(), jobs: false, channels: vec![channel.clone()], by: Mutex::default() };
         store.ears.channels().insert(channel, Arc::new(ear));
         listen(store, node, &keys).await?;
     }

@@ -245,3 +245,41 @@ fn listen(config: AsyncConnectionConfig, listener: Listener, answers: Arc<Answer
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::store::redis::url::Place;
+
+    const HELLO: &str = "%1\r\n$5\r\nproto\r\n:3\r\n";
+
+    /// A server that takes leave, unasked, before it answers; to the next who connects it only answers.
+    async fn give_away(mut client: TcpStream, unasked: &str) {
+        let mut request = vec![0; 4096];
+        while let Ok(read @ 1..) = client.read(&mut request).await {
+            let request = String::from_utf8_lossy(&request[..read]);
+            let answer = if request.contains("HELLO") { HELLO.to_owned() } else { format!("{unasked}+yes\r\n") };
+            client.write_all(answer.as_bytes()).await.expect("is read");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_server_says_unasked_is_nobodys_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("is bound").port();
+        tokio::spawn(async move {
+            for unasked in [">3\r\n$12\r\nsunsubscribe\r\n$1\r\na\r\n:0\r\n", ""] {
+                let (client, _) = listener.accept().await.expect("connects");
+                tokio::spawn(give_away(client, unasked));
+            }
+        });
+        let place = Place::parse(&format!("redis://127.0.0.1:{port}")).expect("a URL").expect("of a server");
+        let connector = Arc::new(Connector::new(&place, None).expect("no certificates"));
+        let lane = Lane::new(place.hosts[0].clone(), connector, None, Some(Arc::new(|_| ())));
+        assert!(matches!(lane.send(&redis::cmd("PING")).await, Err(NoAnswer::Answer(error)) if error.is_io_error()));
+        assert!(matches!(lane.send(&redis::cmd("PING")).await, Ok(Value::SimpleString(yes)) if yes == "yes"));
+    }
+}
