@@ -281,7 +281,7 @@ pub struct Job {
 pub(crate) const UNREADABLE: &str = "duly:unreadable";
 
 /// A job in a node's hands.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
     /// The job itself.

@@ -67,6 +67,8 @@ pub(super) async fn listen(
             wake = wakes.recv() => match (wake, remote.upgrade()) {
                 (Some(Wake::Queue(queue)), Some(remote)) => remote.woken_for(queue).await,
                 (Some(Wake::Beat), Some(remote)) => remote.woken.notify_one(),
+                // Nothing is put into the hands of a node that has not said that it accepts jobs so.
+                (Some(Wake::Job(_) | Wake::Missed(_)), Some(_)) => {}
                 _ => return,
             },
             order = orders.recv() => match (order, remote.upgrade()) {

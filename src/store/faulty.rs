@@ -163,6 +163,9 @@ impl Store for Faulty {
     async fn nodes(&self) -> Result<Vec<NodeRecord>> {
         self.pass("nodes", self.inner.nodes()).await
     }
+    async fn accept(&self, node: NodeId, kinds: Option<Arc<[String]>>) -> Result<()> {
+        self.pass("accept", self.inner.accept(node, kinds)).await
+    }
     async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
         self.pass("subscribe", self.inner.subscribe(node)).await
     }

@@ -5,6 +5,7 @@
 //! Absence is a value, not an error.
 //! One clock decides what is due and which lease is over: the store's own, read once in each step.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
@@ -221,6 +222,17 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
 
     /// The wakes meant for a node that has beaten. A wake may be lost: look once a second besides.
     async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>>;
+
+    /// From now on a push may put a job of one of these kinds, or of any if `None`, into the hands of this subscribed node,
+    /// while it waits in a queue where nothing is ready: the node holds it as if it had claimed it, and is told by
+    /// [`Wake::Job`]. At most one for each claim, and never one of another kind.
+    ///
+    /// If that word is lost, the node's beat counts the job, and a claim that says `redo` finds it.
+    /// Whatever was put into its hands before a claim is heard of before that claim is answered.
+    /// A store need not do any of this.
+    async fn accept(&self, _node: NodeId, _kinds: Option<Arc<[String]>>) -> Result<()> {
+        Ok(())
+    }
 
     /// Marks a queue as moving to another store for this mover, or, without a place to go to, as not moving any more.
     ///

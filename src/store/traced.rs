@@ -72,6 +72,7 @@ traced! {
     leave(node: NodeId) -> ();
     nodes() -> Vec<NodeRecord>;
     subscribe(node: NodeId) -> mpsc::Receiver<Wake>;
+    accept(node: NodeId, kinds: Option<Arc<[String]>>) -> ();
     set_moving(queue: &str, mover: NodeId, to: Option<&str>) -> Marked;
     move_in(batch: MoveIn) -> MovedIn;
     move_out(queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Option<usize>;

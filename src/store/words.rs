@@ -150,6 +150,10 @@ pub enum Wake {
     Queue(String),
     /// A node may have died: beat, and see whom the answer suspects.
     Beat,
+    /// The node holds this job from now on: a push has put it into its hands. Only for a node that accepts jobs so.
+    Job(Box<Held>),
+    /// A [`Wake::Job`] of this queue may have been lost: ask for everything the node holds there.
+    Missed(String),
 }
 
 /// What became of a remove or a reschedule.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{FutureExt, StreamExt};
 use tokio::time::Instant;
 
 use super::crew::{Finished, SUSPECT_CRASHES};
@@ -13,7 +14,7 @@ use super::tick::Ticked;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::job::{Held, JobId, Outcome};
+use crate::job::{Fence, Held, JobId, Outcome};
 use crate::metrics;
 use crate::node::NodeId;
 use crate::store::{CLAIM_MAX, Claim, Claimed, End, PRUNE_MAX, SETTLE_MAX, Timing};
@@ -81,7 +82,8 @@ impl Shift {
             return;
         }
         let rooms: Vec<_> = self.lanes.iter().map(|lane| (lane.room(now), lane.weight)).collect();
-        for (at, max) in choose(&rooms, self.free(), fastrand::f64()) {
+        let handed: usize = self.lanes.iter().map(|lane| lane.handed.len()).sum();
+        for (at, max) in choose(&rooms, self.free().saturating_sub(handed), fastrand::f64()) {
             let suspect = self.lanes[at].suspects.pop();
             self.claim(at, Ask::Take(max.min(CLAIM_MAX), suspect));
         }
@@ -110,7 +112,8 @@ impl Shift {
         self.redoing |= redo;
         // A wake that comes while the claim is under way must not be taken for one that it has answered.
         lane.maybe_ready = false;
-        lane.idle = false;
+        // Whoever asks what it holds stays on the list of those who wait.
+        lane.idle &= redo;
         lane.look_at = None;
         lane.asking = true;
         lane.asked = max;
@@ -233,6 +236,57 @@ impl Shift {
         }
     }
 
+    /// A push has put this job into our hands.
+    pub(super) fn handed(&mut self, held: Held) {
+        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.queue == held.job.queue) {
+            lane.moves += 1;
+            // That took us off the list of those who wait.
+            lane.idle = false;
+            lane.maybe_ready = true;
+            metrics::claimed(&lane.queue, 1);
+            let late = self.store.now().duration_since(held.due).unwrap_or_default();
+            metrics::lateness(&lane.queue).record(late.as_secs_f64());
+            lane.handed.push(held);
+        }
+    }
+
+    /// Starts what was put into our hands.
+    pub(super) fn take_in_hand(&mut self) {
+        if self.lanes.iter().all(|lane| lane.handed.is_empty()) {
+            return;
+        }
+        // What is asked for is sent first: the attempt runs on this thread as soon as we let go of it.
+        while let Some(Some(answered)) = self.asks.next().now_or_never() {
+            self.answered(answered);
+        }
+        for at in 0..self.lanes.len() {
+            for held in std::mem::take(&mut self.lanes[at].handed) {
+                self.take_one(at, held);
+            }
+        }
+    }
+
+    fn take_one(&mut self, at: usize, held: Held) {
+        let lane = &self.lanes[at];
+        if held.fence <= lane.told && self.knows(at, (held.job.id, held.fence)) {
+            return;
+        }
+        let room = self.free() > 0 && lane.running + lane.asked < lane.limit && !self.quiet;
+        // A list of what we hold may have been made before. And slots that a claim was promised are free if it finds nothing.
+        let wait = lane.asking && (self.redoing || !room);
+        match (wait, room) {
+            (true, _) => self.lanes[at].handed.push(held),
+            (_, true) => self.begin(at, held, self.store.now()),
+            (_, false) => self.release(at, held, Duration::ZERO, "given to this node when it had no room"),
+        }
+    }
+
+    /// Whether the store has told us of this job before, when we asked what we hold.
+    fn knows(&self, at: usize, name: (JobId, Fence)) -> bool {
+        let waits = self.finished.iter().any(|finished| (finished.held.job.id, finished.held.fence) == name);
+        waits || self.crew.holds(at).contains(&name) || self.recent.outcome_of(name).is_some()
+    }
+
     /// Starts what was claimed, unless it must wait.
     fn begin(&mut self, at: usize, held: Held, now: std::time::SystemTime) {
         let suspected = (SUSPECT_CRASHES..=self.settings.max_crashes).contains(&held.crashes);
@@ -245,6 +299,10 @@ impl Shift {
             }
             None => return self.start(at, held, now),
         };
+        self.release(at, held, after, why);
+    }
+
+    fn release(&mut self, at: usize, held: Held, after: Duration, why: &'static str) {
         let (held, outcome) = (Arc::new(held), Outcome::release(after));
         self.finished.push(Finished {
             lane: at,
@@ -263,13 +321,15 @@ impl Shift {
     fn reconcile(&mut self, at: usize, claimed: Claimed) {
         let name = |held: &Held| (held.job.id, held.fence);
         let theirs: Vec<_> = claimed.jobs.iter().map(name).collect();
+        self.lanes[at].told = theirs.iter().map(|(_, fence)| *fence).fold(self.lanes[at].told, Fence::max);
         let ours = self.crew.holds(at);
         for job in ours.iter().filter(|job| !theirs.contains(job)) {
             if self.crew.cancel(*job) {
                 self.settings.tell(&Event::Lost { id: job.0 });
             }
         }
-        let waiting: Vec<_> = self.finished.iter().map(|finished| name(&finished.held)).collect();
+        let waiting = self.finished.iter().map(|finished| name(&finished.held));
+        let waiting: Vec<_> = waiting.chain(self.lanes[at].handed.iter().map(name)).collect();
         for held in claimed.jobs {
             if ours.contains(&name(&held)) || waiting.contains(&name(&held)) {
                 continue;

@@ -2,6 +2,7 @@
 
 use tokio::time::Instant;
 
+use crate::job::{Fence, Held};
 use crate::node::NodeId;
 
 /// What a worker knows of one of its queues.
@@ -18,6 +19,10 @@ pub(super) struct Lane {
     pub(super) asking: bool,
     /// Slots kept free for its answer.
     pub(super) asked: usize,
+    /// Put into our hands and not begun yet.
+    pub(super) handed: Vec<Held>,
+    /// The highest fence that the store has named when it was asked what we hold.
+    pub(super) told: Fence,
     /// We stand on the list of those that a push may wake.
     pub(super) idle: bool,
     /// A look may find something.
@@ -66,6 +71,8 @@ impl Lane {
             running: 0,
             asking: false,
             asked: 0,
+            handed: Vec::new(),
+            told: Fence(0),
             idle: false,
             maybe_ready: true,
             look_at: None,
@@ -112,7 +119,7 @@ impl Lane {
     /// How many more jobs to ask for; none if there is no reason to.
     pub(super) fn room(&self, now: Instant) -> usize {
         match self.maybe_ready && self.may_ask(now) {
-            true => self.limit.saturating_sub(self.running),
+            true => self.limit.saturating_sub(self.running + self.handed.len()),
             false => 0,
         }
     }

@@ -159,6 +159,10 @@ impl Shift {
         let _ = tokio::time::timeout(HEARING_MAX, self.hall.attended()).await;
         let first = self.store.beat(&self.node).await?;
         let mut wakes = self.store.subscribe(self.node.id).await?;
+        // One that only drains goes as soon as it finds nothing, and must not be given something just then.
+        if self.mode == Mode::Serve {
+            self.store.accept(self.node.id, self.kinds.clone()).await?;
+        }
         let mut beating = Beating::start(self.store.clone(), self.node.clone())?;
         let alarm = Alarm::start()?;
         let _telling = note::tell(self.shared.notes.clone(), self.store.clone(), self.node.id);
@@ -174,7 +178,12 @@ impl Shift {
                 break;
             }
             self.notice_stop();
+            // What is in our hands is known before anything is asked, and before we go.
+            while let Ok(wake) = wakes.try_recv() {
+                self.wake(wake, &beating);
+            }
             self.ask();
+            self.take_in_hand();
             if self.is_over() {
                 break;
             }
@@ -188,10 +197,7 @@ impl Shift {
                     }
                 }
                 finished = self.crew.next() => self.finish(finished),
-                Some(wake) = wakes.recv() => match wake {
-                    Wake::Queue(queue) => self.woken(&queue),
-                    Wake::Beat => beating.soon(),
-                },
+                Some(wake) = wakes.recv() => self.wake(wake, &beating),
                 Some(beaten) = beating.answers.recv() => match beaten {
                     Some(beaten) => self.beaten(beaten),
                     None => self.look_everywhere(),
@@ -285,6 +291,18 @@ impl Shift {
 
     // Signals and time.
 
+    fn wake(&mut self, wake: Wake, beating: &Beating) {
+        match wake {
+            Wake::Queue(queue) => self.woken(&queue),
+            Wake::Beat => beating.soon(),
+            Wake::Job(held) => self.handed(*held),
+            Wake::Missed(queue) => {
+                self.woken(&queue);
+                self.lanes.iter_mut().filter(|lane| lane.queue == queue).for_each(|lane| lane.redo = true);
+            }
+        }
+    }
+
     fn woken(&mut self, queue: &str) {
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.queue == queue) {
             lane.maybe_ready = true;
@@ -308,7 +326,7 @@ impl Shift {
                 continue;
             }
             let theirs = beaten.held.iter().find(|(queue, _)| *queue == lane.queue).map_or(0, |(_, held)| *held);
-            let waiting = self.finished.iter().filter(|finished| finished.lane == at).count();
+            let waiting = self.finished.iter().filter(|finished| finished.lane == at).count() + lane.handed.len();
             if theirs == (lane.running + waiting) as u64 {
                 lane.differing = 0;
                 continue;

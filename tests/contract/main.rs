@@ -7,6 +7,7 @@ mod dead;
 mod edit;
 mod filter;
 mod hall;
+mod hand;
 mod history;
 mod lease;
 mod limit;
@@ -78,6 +79,18 @@ contract! {
         a_token_is_kept_by_its_name_and_never_itself
         a_token_ends_when_its_time_is_over
         the_newest_decisions_are_kept_in_their_order;
+    hand:
+        a_job_in_the_hands_of_a_node_is_held_as_if_claimed
+        fences_grow_from_hand_to_claim_to_hand
+        a_node_is_given_one_job_for_each_claim
+        a_job_whose_word_was_lost_is_found
+        a_job_in_the_hands_of_a_dead_node_is_taken_back
+        a_node_is_given_no_kind_that_it_does_not_know
+        a_job_that_is_given_counts_like_any_other
+        a_full_queue_gives_nothing_away
+        what_has_fallen_due_is_not_overtaken
+        nothing_is_given_to_a_node_in_a_paused_queue
+        nothing_is_given_to_a_node_whose_lease_is_over;
     push:
         a_pushed_job_is_there_with_all_it_was_given
         each_job_goes_by_its_own_queue_due_and_priority

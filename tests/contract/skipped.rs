@@ -91,6 +91,10 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("notes_go_with_their_job", NOTES),
     ("only_the_holder_says_anything", NOTES),
     ("progress_and_lines_are_kept_with_the_job", NOTES),
+    ("a_job_in_the_hands_of_a_node_is_held_as_if_claimed", PRIORITIES),
+    ("what_has_fallen_due_is_not_overtaken", PRIORITIES),
+    ("a_job_that_is_given_counts_like_any_other", HISTORY_BY_MINUTE),
+    ("a_full_queue_gives_nothing_away", LIMITS),
     ("a_dead_job", UNIQUE),
     ("a_dead_job_whose_key_another_has", UNIQUE),
 ];

@@ -91,7 +91,9 @@ pub async fn a_quiet_worker_claims_no_more_until_it_is_told(place: Place) {
     let quiet = async |on: bool| here.call("duly.quiet", &json!({ "on": on })).node(worker.node).reply::<Value>().await;
     until(async || quiet(true).await.is_ok()).await;
     let second = push(&here).await;
-    tokio::time::sleep(1_500 * MS).await;
+    // The worker's loop answers this itself: it has turned since the push.
+    let jobs: Vec<Running> = soon(here.call("duly.jobs", &()).node(worker.node).reply()).await.expect("tells");
+    assert_eq!(jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [first]);
     assert!(worker.started.try_recv().is_err(), "claims nothing");
     assert_eq!(here.get(second).await.expect("looks").expect("is there").state, State::Ready);
     assert_eq!(here.get(first).await.expect("looks").expect("is there").state, State::Running, "what runs goes on");

@@ -93,26 +93,30 @@ impl Server {
         Ok(slowest as f64 / 1_000.0)
     }
 
-    /// Requests a second that clients send meanwhile; what a script calls is part of its request.
+    /// Requests a second that clients send meanwhile, from the first to the last: where the window begins and ends says
+    /// nothing about them. What a script calls is part of its request.
     pub(super) fn requests_per_s(&self, time: Duration) -> Result<f64> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
         stream.set_read_timeout(Some(Duration::from_millis(100)))?;
         stream.write_all(b"MONITOR\r\n")?;
         let mut reader = BufReader::new(stream);
-        let (begin, mut requests, mut line) = (Instant::now(), 0, Vec::new());
+        let (begin, mut requests, mut line) = (Instant::now(), Vec::new(), Vec::new());
         while begin.elapsed() < time {
             // A line that has come in part stays and is read on.
             match reader.read_until(b'\n', &mut line) {
                 Ok(0) => break,
                 Ok(_) => {
-                    requests += usize::from(is_request(&line));
+                    requests.extend(is_request(&line).then(Instant::now));
                     line.clear();
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(requests as f64 / begin.elapsed().as_secs_f64())
+        Ok(match requests[..] {
+            [first, .., last] if last > first => (requests.len() - 1) as f64 / (last - first).as_secs_f64(),
+            _ => requests.len() as f64 / begin.elapsed().as_secs_f64(),
+        })
     }
 }
 

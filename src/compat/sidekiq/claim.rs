@@ -19,6 +19,7 @@ const WAIT_MAX: Duration = Duration::from_millis(100);
 /// `claim` of the contract.
 pub(super) async fn claim(store: &Sidekiq, node: NodeId, claim: Claim) -> Result<Claimed> {
     let keys = store.redis.claiming(node, &claim.queue);
+    store.redis.keep_hearing(node, &keys).await?;
     let (mut taken_back, mut left) = (0, false);
     if let Some(suspect) = claim.suspect {
         (taken_back, left) = take_back(store, node, suspect, &keys).await?;

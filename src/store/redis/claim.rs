@@ -6,7 +6,7 @@ use super::keys::QueueKeys;
 use super::link::Way;
 use super::record::{self, COUNT_MAX, Meta};
 use super::reply::{self, Reply};
-use super::{Redis, call, cron, script, settle};
+use super::{Redis, call, cron, ears, script, settle};
 use crate::clock::{from_micros, micros};
 use crate::error::Result;
 use crate::job::{Fence, Held, JobId};
@@ -23,6 +23,7 @@ const REDO_STEPS_MAX: usize = 10_000;
 /// `claim` of the contract.
 pub(super) async fn claim(store: &Redis, node: NodeId, claim: Claim) -> Result<Claimed> {
     let keys = store.claiming(node, &claim.queue);
+    ears::listen(store, node, &keys).await?;
     let (mut taken_back, mut left) = (0, false);
     if let Some(suspect) = claim.suspect {
         (taken_back, left) = take_back(store, node, suspect, &keys).await?;
@@ -81,6 +82,14 @@ fn held_job(id: JobId, queue: &str, record: &[u8], meta: Option<&[u8]>, in_troub
     let place = if in_trouble { Place { failures: meta.failures, turn: meta.turn }.pack() } else { 0 };
     let due = if meta.due > 0 { meta.due } else { due };
     Held { job, fence, due: from_micros(due), attempts: meta.attempts, crashes: meta.crashes, place }
+}
+
+/// A job that a push has put into a node's hands, as the word of it says: fence, id, record.
+pub(super) fn handed(queue: &str, word: &[u8]) -> Option<Held> {
+    let (fence, rest) = word.split_at_checked(16)?;
+    let (id, record) = rest.split_at_checked(16)?;
+    let fence = Fence(std::str::from_utf8(fence).ok()?.parse().ok()?);
+    Some(held_job(reply::id(id)?, queue, record, None, false, fence))
 }
 
 /// What a settle must know of a job in trouble, carried in the held job as the store's own number.

@@ -106,7 +106,11 @@ impl Store for Redis {
     }
 
     async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
-        nodes::subscribe(self, node).await
+        ears::subscribe(self, node).await
+    }
+
+    async fn accept(&self, node: NodeId, kinds: Option<Arc<[String]>>) -> Result<()> {
+        ears::accept(self, node, kinds).await
     }
 
     async fn put_cron(&self, put: PutCron) -> Result<CronPut> {

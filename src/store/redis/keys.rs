@@ -65,6 +65,8 @@ pub(crate) struct QueueKeys {
     pub(crate) groups: String,
     /// Channels, one per node: wakes.
     pub(crate) channel: String,
+    /// Channels, one per node and kind that it accepts: jobs that a push puts into its hands.
+    pub(crate) jobs: String,
     /// When a script last said that the queue has no limit, on the clock that never steps. Not a key either.
     pub(crate) unlimited: AtomicI64,
     /// Whether the last push of this process has found an idle node. Not a key, but known by queue as they are.
@@ -100,6 +102,7 @@ impl QueueKeys {
             notes: key("notes"),
             groups: key("groups"),
             channel: key("wake:"),
+            jobs: key("job:"),
             unlimited: AtomicI64::new(i64::MIN),
             idlers: AtomicBool::new(false),
         }
@@ -108,6 +111,11 @@ impl QueueKeys {
     /// The channel on which a node is woken.
     pub(crate) fn channel_of(&self, node: NodeId) -> String {
         format!("{}{node}", self.channel)
+    }
+
+    /// The channel on which a node is given jobs of any kind; with a kind behind it, that of this kind alone.
+    pub(crate) fn jobs_of(&self, node: NodeId) -> String {
+        format!("{}{node}:", self.jobs)
     }
 }
 

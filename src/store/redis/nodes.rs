@@ -1,12 +1,9 @@
-//! Nodes: their signs of life in each queue they work, and the wakes that reach them.
+//! Nodes: their signs of life in each queue they work.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use redis::{PushInfo, PushKind, Value};
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
 
 use super::keys::QueueKeys;
 use super::link::Way;
@@ -14,13 +11,7 @@ use super::{Redis, call, hall, script};
 use crate::clock::{from_micros, micros};
 use crate::error::Result;
 use crate::node::{Node, NodeId, NodeRecord, Takes};
-use crate::store::{Beaten, Wake};
-
-/// Wakes that may wait for a node: more would tell it nothing new.
-const WAKES_MAX: usize = 256;
-
-/// How many idle nodes are tried for one that listens.
-const WAKE_TRIES: usize = 3;
+use crate::store::Beaten;
 
 /// What a node says about itself.
 #[derive(Default, Serialize, Deserialize)]
@@ -30,102 +21,6 @@ struct About {
     queues: Vec<String>,
     #[serde(default)]
     takes: Takes,
-}
-
-/// Who listens to which channel, shared with the connections that hear them.
-#[derive(Clone, Default)]
-pub(super) struct Ears {
-    channels: Arc<Mutex<HashMap<String, Ear>>>,
-}
-
-struct Ear {
-    queue: String,
-    wakes: mpsc::Sender<Wake>,
-    /// The connection that listens; 0 if none does.
-    heard_by: u64,
-}
-
-impl Ears {
-    fn channels(&self) -> MutexGuard<'_, HashMap<String, Ear>> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Something has come that nobody asked for.
-    pub(super) fn hear(&self, info: &PushInfo) {
-        let Some(Value::BulkString(channel)) = info.data.first() else {
-            return;
-        };
-        let Ok(channel) = std::str::from_utf8(channel) else {
-            return;
-        };
-        let mut channels = self.channels();
-        let Some(ear) = channels.get_mut(channel) else {
-            return;
-        };
-        match info.kind {
-            PushKind::SMessage => {
-                let beat = matches!(info.data.get(1), Some(Value::BulkString(message)) if message == b"beat");
-                // A node that does not keep up has wakes enough.
-                let _ = ear.wakes.try_send(if beat { Wake::Beat } else { Wake::Queue(ear.queue.clone()) });
-            }
-            // The slot has moved away.
-            PushKind::SUnsubscribe => ear.heard_by = 0,
-            _ => {}
-        }
-    }
-}
-
-/// Tells an idle node that was just taken off the list to look; passes over those that no longer listen.
-pub(super) async fn wake(store: &Redis, keys: &QueueKeys, node: String) {
-    let mut node = Some(node);
-    for _ in 0..WAKE_TRIES {
-        let Some(id) = node.take() else {
-            return;
-        };
-        let mut publish = redis::cmd("SPUBLISH");
-        publish.arg(format!("{}{id}", keys.channel)).arg("");
-        // A wake may be lost: the node looks once a second besides.
-        match store.link.ask("push", Way::Door, keys.slot, &publish).await {
-            Ok(Value::Int(0)) => {}
-            Ok(_) | Err(_) => return,
-        }
-        let mut next = redis::cmd("ZPOPMAX");
-        next.arg(&keys.idle);
-        node = store.link.ask("push", Way::Door, keys.slot, &next).await.ok().and_then(super::push::first_of);
-    }
-}
-
-/// `subscribe` of the contract.
-pub(super) async fn subscribe(store: &Redis, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
-    let (sender, receiver) = mpsc::channel(WAKES_MAX);
-    for queue in store.queues_of(node) {
-        let keys = store.keys(&queue);
-        let ear = Ear { queue: queue.clone(), wakes: sender.clone(), heard_by: 0 };
-        store.ears.channels().insert(keys.channel_of(node), ear);
-        listen(store, node, &keys).await?;
-    }
-    Ok(receiver)
-}
-
-/// Listens for a node in a queue, unless the connection that does is still there.
-async fn listen(store: &Redis, node: NodeId, keys: &QueueKeys) -> Result<()> {
-    let channel = keys.channel_of(node);
-    let heard_by = match store.ears.channels().get(&channel) {
-        Some(ear) if !ear.wakes.is_closed() => ear.heard_by,
-        _ => return Ok(()),
-    };
-    if heard_by != 0 && heard_by == store.link.generation(Way::Beat, keys.slot) {
-        return Ok(());
-    }
-    let by = store.link.listen(keys.slot, &channel).await?;
-    if let Some(ear) = store.ears.channels().get_mut(&channel) {
-        ear.heard_by = by;
-        if heard_by != 0 {
-            // Whatever was said meanwhile went unheard.
-            let _ = ear.wakes.try_send(Wake::Queue(ear.queue.clone()));
-        }
-    }
-    Ok(())
 }
 
 /// `beat` of the contract: one step in each queue that the node works or has claimed from.
@@ -180,7 +75,7 @@ async fn beat_in(store: &Redis, node: &Node, queue: &str) -> Result<Beaten> {
         }
     }
     store.names.put_after_beat(queue, store.manual_now()).await;
-    listen(store, node.id, &keys).await?;
+    store.ears.mention_gaps(node.id, &keys);
     Ok(beaten)
 }
 
@@ -197,7 +92,7 @@ pub(super) async fn leave(store: &Redis, node: NodeId) -> Result<()> {
 
 async fn leave_in(store: &Redis, node: NodeId, queue: &str) -> Result<()> {
     let keys = store.keys(queue);
-    store.ears.channels().remove(&keys.channel_of(node));
+    store.ears.close(node, &keys);
     let QueueKeys { conf, lease, since, idle, nodes, .. } = &*keys;
     let mut cmd = call(&script::LEAVE, &[conf, lease, since, idle, nodes]);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string());

@@ -9,7 +9,7 @@ use super::keys::QueueKeys;
 use super::record::{self, DELAY_MAX};
 use super::reply::{self, Reply};
 use super::script::{self, Script};
-use super::{Redis, call, nodes};
+use super::{Redis, call, ears};
 use crate::clock::{Clock, Micros, micros};
 use crate::error::{Error, Result};
 use crate::job::JobId;
@@ -175,6 +175,12 @@ impl Batch<'_> {
         {
             return Ok(reply);
         }
+        if !checked
+            && all_now
+            && let [at] = self.of
+        {
+            return self.hand(store, &self.jobs[*at]).await;
+        }
         let (script, mut cmd) = self.begin(store, checked);
         self.put(store, &mut cmd);
         if checked {
@@ -192,10 +198,8 @@ impl Batch<'_> {
         }
         let value = store.deliver("push", self.keys, Some(script), &[cmd]).await?;
         let mut reply = store.reply("push", value)?;
-        if !checked && all_now && !reply.is_full() {
-            self.keys.idlers.store(reply.last_int() == Some(1), Ordering::Relaxed);
-            let unlimited = if reply.last_int() == Some(0) { Clock::system().since_boot() } else { i64::MIN };
-            self.keys.unlimited.store(unlimited, Ordering::Relaxed);
+        if !checked && all_now {
+            self.learn(&mut reply);
         }
         Ok(reply)
     }
@@ -235,9 +239,32 @@ impl Batch<'_> {
         };
         if let Some(node) = answers.pop().and_then(first_of) {
             self.keys.idlers.store(true, Ordering::Relaxed);
-            nodes::wake(store, self.keys, node).await;
+            ears::wake(store, self.keys, node).await;
         }
         Ok(Some(Reply::nothing_in_the_way("push", now)))
+    }
+
+    /// One job goes to a node that waits on the shortest way: into its hands, if it accepts it.
+    async fn hand(&self, store: &Redis, push: &Push) -> Result<Reply> {
+        let QueueKeys { conf, lease, held, job, idle, ready: [r0, r1, r2, r3], due, stale, history, .. } = self.keys;
+        let mut cmd = call(&script::HAND, &[conf, lease, held, job, idle, r0, r1, r2, r3, due, stale, history]);
+        let (now, lane) = (store.now(), record::digit(push.priority) - b'0');
+        cmd.arg(store.manual_now()).arg(&self.keys.channel).arg(&self.keys.jobs);
+        cmd.arg(lane).arg(push.id.as_bytes()).arg(record::write(push, now, now)).arg(self.bytes()).arg(&push.kind);
+        let value = store.deliver("push", self.keys, Some(&script::HAND), &[cmd]).await?;
+        let mut reply = store.reply("push", value)?;
+        self.learn(&mut reply);
+        Ok(reply)
+    }
+
+    /// Notes what a script says of a queue beside its answer: whether a node was idle, and whether there is a limit.
+    fn learn(&self, reply: &mut Reply) {
+        if reply.is_full() {
+            return;
+        }
+        self.keys.idlers.store(reply.last_int() == Some(1), Ordering::Relaxed);
+        let unlimited = if reply.last_int() == Some(0) { Clock::system().since_boot() } else { i64::MIN };
+        self.keys.unlimited.store(unlimited, Ordering::Relaxed);
     }
 
     /// A script has said not long ago that the queue has no limit.

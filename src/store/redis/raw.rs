@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::mpsc;
 
-use super::{HallKeys, Redis, Reply, Script, Way, locks, nodes, push, record};
+use super::{HallKeys, QueueKeys, Redis, Reply, Script, Way, ears, locks, push, record};
 use crate::clock::Micros;
 use crate::error::Result;
 use crate::job::Job;
@@ -141,8 +141,13 @@ impl Redis {
         idle.arg(&keys.idle);
         let node = self.link.tell("wake", Way::Door, keys.slot, &idle).await.ok().and_then(push::first_of);
         if let Some(node) = node {
-            nodes::wake(self, &keys, node).await;
+            ears::wake(self, &keys, node).await;
         }
+    }
+
+    /// Makes sure that a node which claims hears the wakes of a queue.
+    pub(crate) async fn keep_hearing(&self, node: NodeId, keys: &QueueKeys) -> Result<()> {
+        ears::listen(self, node, keys).await
     }
 
     /// How many stand in duly's line before each of these locks.

@@ -21,6 +21,7 @@ const PARTS: &[(&str, &str)] = &[
     ("read", include_str!("lua/part/read.lua")),
     ("ticket", include_str!("lua/part/ticket.lua")),
     ("history", include_str!("lua/part/history.lua")),
+    ("erase", include_str!("lua/part/erase.lua")),
     ("spread", include_str!("lua/part/spread.lua")),
     ("batch", include_str!("lua/part/batch.lua")),
     ("known", include_str!("lua/part/known.lua")),
@@ -73,6 +74,7 @@ scripts! { &[];
     GROUPS "groups"
     PUSH "push"
     PUSH_CHECKED "push_checked"
+    HAND "hand"
     CLAIM "claim"
     STEP_BACK "step_back"
     TAKE_BACK "take_back"

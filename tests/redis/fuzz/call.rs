@@ -76,6 +76,7 @@ impl Client<'_> {
         args.add(if manual { self.now.to_string() } else { String::new() });
         match script.name.as_str() {
             "push" => pushes::fresh(&mut self, &mut args),
+            "hand" => pushes::one(&mut self, &mut args),
             "push_checked" => pushes::checked(&mut self, &mut args),
             "settle" => settles::settle(&mut self, &node, &mut args),
             "claim" => self.claim(&node, &mut args),

@@ -7,6 +7,7 @@ use super::crons;
 use super::hall_check;
 use super::make::HISTORY;
 use super::moves;
+use super::pushes::HEARD;
 use super::state::{Place, State};
 use super::words::{self, shown};
 
@@ -178,7 +179,27 @@ pub fn sound_step(call: &Call, before: &State, after: &State) -> Verdict {
     let early = |id: &&Vec<u8>| places.get(*id).is_some_and(|at| matches!(at[..], [Place::Due(due)] if due > call.now));
     none(claimed.clone().filter(early), |id| format!("{} was claimed before it was due", shown(id)))?;
     let old = |id: &&Vec<u8>| words::read_held(&after.held[*id]).1 <= fence(before);
-    none(claimed.filter(old), |id| format!("{} was claimed under a fence that is not new", shown(id)))
+    none(claimed.clone().filter(old), |id| format!("{} was claimed under a fence that is not new", shown(id)))?;
+    if call.script == "hand" { hand_is_fair(call, before, after) } else { Ok(()) }
+}
+
+/// A job goes into the hands only of a node that waits, lives and knows its kind, and past no other.
+fn hand_is_fair(call: &Call, before: &State, after: &State) -> Verdict {
+    let Some((_, value)) = after.held.iter().find(|(id, _)| !before.held.contains_key(*id)) else {
+        return Ok(());
+    };
+    let node = words::read_held(value).0.into_bytes();
+    let waits = before.ready.iter().any(|list| !list.is_empty()) || before.due.values().any(|due| *due <= call.now);
+    let lives = before.lease.get(&node).is_some_and(|ends| *ends > call.now);
+    let unfair = [
+        ("a queue in which others wait", waits),
+        ("a paused queue", before.conf.contains_key(&b"paused"[..])),
+        ("a node without a lease", !lives),
+        ("a node that does not wait", !before.idle.contains_key(&node)),
+        ("a node that does not know its kind", call.args.last().is_none_or(|kind| kind != HEARD.as_bytes())),
+        ("a node that goes on waiting", after.idle.contains_key(&node)),
+    ];
+    none(unfair.iter().filter(|(_, is)| *is), |(what, _)| format!("given to {what}"))
 }
 
 fn keys_are_freed_by_their_own(before: &State, after: &State) -> Verdict {
@@ -197,7 +218,7 @@ fn moves_are_respected(call: &Call, before: &State, after: &State) -> Verdict {
     let mark = before.conf.get(&b"moving"[..]);
     let (held, changed) = (after.held != before.held, after.job != before.job || after.meta != before.meta);
     let by = |script: &str| call.script == script;
-    if mark.is_some() && ((by("claim") && held) || ((by("remove") || by("reschedule")) && changed)) {
+    if mark.is_some() && (((by("claim") || by("hand")) && held) || ((by("remove") || by("reschedule")) && changed)) {
         return Err("the queue is moving, and did not keep still".into());
     }
     if by("move_out") && changed && mark.is_none_or(|mark| mark[..36] != *call.node.as_bytes()) {

@@ -16,6 +16,8 @@ pub const HISTORY: u32 = 50;
 const JOBS_MAX: usize = 12;
 pub const CROWD: usize = 1_300;
 const CROWD_ONE_IN: usize = 150;
+/// The place of jobs that run; those before it wait.
+const RUNNING: u8 = 2;
 
 /// What the world around a queue consists of.
 pub struct World {
@@ -51,8 +53,8 @@ pub fn moment(rng: &mut Rng, now: i64) -> i64 {
     }
 }
 
-/// A state in which everything is as it should be.
-pub fn sound(rng: &mut Rng, world: &World) -> State {
+/// A state in which everything is as it should be; where it is calm no job waits.
+pub fn sound(rng: &mut Rng, world: &World, calm: bool) -> State {
     let mut state = State::default();
     let set = |state: &mut State, name: &str, value: i64| {
         state.conf.insert(name.into(), value.to_string().into());
@@ -75,6 +77,7 @@ pub fn sound(rng: &mut Rng, world: &World) -> State {
     let jobs = if crowd.is_some() { CROWD } else { rng.usize(..JOBS_MAX) };
     for _ in 0..jobs {
         let place = crowd.filter(|_| rng.u8(..20) > 0).unwrap_or_else(|| rng.u8(..5));
+        let place = if calm { place.max(RUNNING) } else { place };
         job(rng, &mut state, world, place, fence);
     }
     for node in &world.nodes {
@@ -154,7 +157,7 @@ fn job(rng: &mut Rng, state: &mut State, world: &World, place: u8, fence: i64) {
     match place {
         0 => insert(rng, &mut state.ready[usize::from(priority)], words::ready_ticket(&id, priority, turn)),
         1 => drop(state.due.insert(words::due_ticket(&id, priority, turn), moment(rng, NOW))),
-        2 => {
+        RUNNING => {
             let node = &world.nodes[rng.usize(..world.nodes.len())];
             let flag = words::flag(priority, meta.is_some());
             state.held.insert(id.clone(), words::held_value(node, fence - rng.i64(0..SECOND), flag));

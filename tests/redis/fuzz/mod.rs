@@ -45,6 +45,8 @@ const RUNS_MIN: usize = 10;
 
 /// Of so many rounds one begins with a queue that is moving to another store.
 const MOVING_ONE_IN: u64 = 4;
+/// And one with a queue in which nothing waits, and a push that may find a node for its job.
+const CALM_ONE_IN: u64 = 5;
 
 #[test]
 fn no_script_fails_or_breaks_anything_on_redis() {
@@ -74,29 +76,34 @@ fn on(binary: Binary) {
     println!("{binary:?}: {} rounds; runs: {:?}", round - seed, fuzz.runs);
     let seldom = scripts.keys().filter(|name| fuzz.runs.get(*name).is_none_or(|runs| *runs < RUNS_MIN));
     assert_eq!(seldom.collect::<Vec<_>>(), Vec::<&String>::new(), "each is run often enough to mean something");
+    assert!(fuzz.given > 0, "no push has put its job into the hands of a node");
     assert!(fuzz.sound > fuzz.flawed / 2, "most states are sound: {} sound, {} flawed", fuzz.sound, fuzz.flawed);
 }
 
 /// A server of its own, and how often what was run on it.
-struct Fuzz {
+struct Fuzz<'s> {
+    server: &'s servers::Server,
     client: servers::Client,
     runs: BTreeMap<String, usize>,
     /// Runs on states of which everything held, and of which something did not.
     sound: usize,
     flawed: usize,
+    /// Jobs that a push has put into the hands of a node.
+    given: usize,
 }
 
-impl Fuzz {
-    fn new(server: &servers::Server) -> Fuzz {
+impl<'s> Fuzz<'s> {
+    fn new(server: &'s servers::Server) -> Self {
         let client = server.client().expect("connects");
-        Fuzz { client, runs: BTreeMap::new(), sound: 0, flawed: 0 }
+        Fuzz { server, client, runs: BTreeMap::new(), sound: 0, flawed: 0, given: 0 }
     }
 
     /// A random state, and some scripts on it.
     fn round(&mut self, seed: u64, scripts: &[&Script]) -> Verdict {
         let rng = &mut Rng::with_seed(seed);
         let world = make::world(rng);
-        let mut state = make::sound(rng, &world);
+        let calm = seed.is_multiple_of(CALM_ONE_IN);
+        let mut state = make::sound(rng, &world, calm);
         if seed % MOVING_ONE_IN == 1 {
             make::mark(&mut state, &world);
         }
@@ -105,14 +112,26 @@ impl Fuzz {
         }
         state.write(&mut self.client);
         let mut sound = look_over(&state).is_ok();
+        let _ears = calm.then(|| self.listen(&world.nodes));
         let mut now = make::NOW;
-        for _ in 0..STEPS {
+        for step in 0..STEPS {
             now += rng.i64(0..LEASE / 2);
-            let script = scripts[rng.usize(..scripts.len())];
+            let hands = scripts.iter().find(|script| script.name == "hand" && calm && step == 0);
+            let script = hands.unwrap_or(&scripts[rng.usize(..scripts.len())]);
             let client = call::Client { rng, world: &world, state: &state, now };
             state = self.step(client, script, &mut sound)?;
         }
         Ok(())
+    }
+
+    /// Listens for nodes to which jobs are given, until it is dropped.
+    fn listen(&self, nodes: &[String]) -> servers::Client {
+        let mut ears = self.server.client().expect("connects");
+        for node in nodes {
+            let channel = format!("{}{node}:{}", pushes::JOBS, pushes::HEARD);
+            ears.ask(&["SSUBSCRIBE", &channel]).expect("listens");
+        }
+        ears
     }
 
     /// One script on the state that is on the server; answers what it made of it.
@@ -122,6 +141,7 @@ impl Fuzz {
         let answer = self.send(script, &call);
         let after = State::read(&mut self.client).map_err(|why| format!("{}: {why}", call.shown()))?;
         *self.runs.entry(script.name.clone()).or_default() += 1;
+        self.given += usize::from(script.name == "hand" && after.held.len() > before.held.len());
         call.now = answer.list().first().and_then(|now| now.text().parse().ok()).unwrap_or(now);
         let verdict = match answer {
             Reply::Error(why) if after == *before => Err(format!("answers {why}")),

@@ -1,10 +1,14 @@
-//! Arguments of the two scripts that push.
+//! Arguments of the scripts that push.
 
 use std::collections::BTreeSet;
 
 use super::call::{Args, CHANNEL, Client};
 use super::make::{self, LEASE};
 use super::words::{self, Bytes};
+
+/// Where nodes are given jobs, and the kind of which they accept any.
+pub const JOBS: &str = "{q}:job:";
+pub const HEARD: &str = "heard";
 
 /// More than a script hands on in one step.
 const MANY: usize = 2_500;
@@ -22,6 +26,14 @@ struct NewJob {
 pub fn fresh(client: &mut Client<'_>, args: &mut Args) {
     let jobs = jobs(client, |client| (make::id(client.rng), String::new()));
     batch(&jobs, args);
+}
+
+/// One job that nobody can know, for a node that waits.
+pub fn one(client: &mut Client<'_>, args: &mut Args) {
+    let (id, lane) = (make::id(client.rng), client.rng.u8(..4));
+    args.add_all([CHANNEL, JOBS]);
+    args.number(lane).add(&id).add(words::record(lane, "", "{}")).number(2);
+    args.add(if client.rng.u8(..4) > 0 { HEARD } else { "other" });
 }
 
 /// Jobs that may be there, or in the way of others; as the store sends them, each id and each key once.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
     RedisConnectionInfo, RedisError, TlsCertificates,
@@ -16,6 +17,9 @@ use crate::store::redis::url::{Address, Place};
 const CONNECT: Duration = Duration::from_secs(2);
 /// How long a server may take to answer: well above any pause of a healthy one.
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
+
+/// After so long without a word the systems at both ends make sure that a connection is still there.
+const QUIET: Duration = Duration::from_secs(10);
 
 pub(crate) struct Connector {
     tls: bool,
@@ -59,8 +63,9 @@ impl Connector {
         Ok(Connector { tls: place.tls, ca: ca.map(read).transpose()?, login })
     }
 
+    /// A connection waits for ever; `Answers` does not.
     pub(super) fn config(&self) -> AsyncConnectionConfig {
-        AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(Some(ANSWER))
+        AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None)
     }
 
     pub(super) async fn connect(
@@ -86,7 +91,10 @@ impl Connector {
             true => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
         };
         let info = to.into_connection_info()?;
-        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        // An idle worker only listens: whatever lies between must not take its connection for a dead one, nor a dead one be
+        // taken for quiet.
+        let quiet = TcpKeepalive::new().with_time(QUIET);
+        let tcp = info.tcp_settings().clone().set_nodelay(true).set_keepalive(quiet);
         // What was sent and is not even received by then ends the connection, also one on which nobody waits for an answer.
         #[cfg(target_os = "linux")]
         let tcp = tcp.set_user_timeout(ANSWER);

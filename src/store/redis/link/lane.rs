@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, PushInfo, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use super::answers::Answers;
 use super::connector::Connector;
 use crate::clock;
 use crate::store::redis::url::Address;
@@ -36,6 +37,8 @@ pub(super) struct Lane {
 #[derive(Default)]
 struct Current {
     connection: Option<MultiplexedConnection>,
+    /// What it has been asked.
+    answers: Arc<Answers>,
     /// Which connection this is, so that one that failed is not mistaken for its successor, nor for one to another server.
     generation: u64,
     /// When it was last heard of, if it listens.
@@ -47,6 +50,13 @@ struct Current {
     attempts: u64,
     last_error: Option<RedisError>,
     not_before: Option<Instant>,
+}
+
+/// A connection that can be used.
+struct Live {
+    connection: MultiplexedConnection,
+    generation: u64,
+    answers: Arc<Answers>,
 }
 
 /// Why there is no answer.
@@ -88,15 +98,18 @@ impl Lane {
 
     /// Sends one command and waits for its answer.
     pub(super) async fn send(&self, cmd: &Cmd) -> Result<Value, NoAnswer> {
-        let (mut connection, generation) = self.connection().await.map_err(NoAnswer::NotSent)?;
-        let answer = connection.send_packed_command(cmd).await.and_then(Value::extract_error);
-        self.keep_or_drop(answer, generation)
+        let Live { mut connection, generation, answers } = self.connection().await.map_err(NoAnswer::NotSent)?;
+        if is_farewell(cmd) {
+            answers.expect_farewell();
+        }
+        let answer = answers.answer(self.home.as_ref(), connection.send_packed_command(cmd)).await;
+        self.keep_or_drop(answer.and_then(Value::extract_error), generation)
     }
 
     /// Sends commands that nothing may come between, and answers each.
     pub(super) async fn send_all(&self, pipe: &redis::Pipeline) -> Result<Vec<Value>, NoAnswer> {
-        let (mut connection, generation) = self.connection().await.map_err(NoAnswer::NotSent)?;
-        let answer = connection.send_packed_commands(pipe, 0, pipe.len()).await;
+        let Live { mut connection, generation, answers } = self.connection().await.map_err(NoAnswer::NotSent)?;
+        let answer = answers.answer(self.home.as_ref(), connection.send_packed_commands(pipe, 0, pipe.len())).await;
         self.keep_or_drop(answer, generation)
     }
 
@@ -149,12 +162,14 @@ impl Lane {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn live(&self) -> Option<(MultiplexedConnection, u64)> {
+    fn live(&self) -> Option<Live> {
         let current = self.current();
-        current.connection.clone().map(|connection| (connection, current.generation))
+        let Current { generation, answers, .. } = &*current;
+        let live = |connection| Live { connection, generation: *generation, answers: answers.clone() };
+        current.connection.clone().map(live)
     }
 
-    async fn connection(&self) -> Result<(MultiplexedConnection, u64), RedisError> {
+    async fn connection(&self) -> Result<Live, RedisError> {
         if let Some(live) = self.live() {
             return Ok(live);
         }
@@ -178,7 +193,8 @@ impl Lane {
         if let Some(until) = wait {
             tokio::time::sleep_until(until).await;
         }
-        let connected = self.connect().await;
+        let answers = Arc::<Answers>::default();
+        let connected = self.connect(&answers).await;
         let mut current = self.current();
         current.attempts += 1;
         match connected {
@@ -186,8 +202,9 @@ impl Lane {
                 current.generation = GENERATIONS.fetch_add(1, Ordering::Relaxed) + 1;
                 current.failures = 0;
                 current.not_before = None;
+                current.answers = answers.clone();
                 current.connection = Some(connection.clone());
-                Ok((connection, current.generation))
+                Ok(Live { connection, generation: current.generation, answers })
             }
             Err(error) => {
                 let ceiling = BACKOFF_MIN.saturating_mul(1 << current.failures.min(8)).min(BACKOFF_MAX);
@@ -199,10 +216,10 @@ impl Lane {
         }
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
+    async fn connect(&self, answers: &Arc<Answers>) -> Result<MultiplexedConnection, RedisError> {
         let mut config = self.connector.config();
         if let Some(listener) = self.listener.clone() {
-            config = listen(config, listener);
+            config = listen(config, listener, answers.clone());
         }
         let (connector, address) = (self.connector.clone(), self.address.clone());
         let connect = async move { connector.connect(&address, &config).await };
@@ -214,9 +231,55 @@ impl Lane {
     }
 }
 
-fn listen(config: AsyncConnectionConfig, listener: Listener) -> AsyncConnectionConfig {
+/// Whether the server is asked to say nothing more on a channel.
+fn is_farewell(cmd: &Cmd) -> bool {
+    matches!(cmd.args_iter().next(), Some(redis::Arg::Simple(b"SUNSUBSCRIBE")))
+}
+
+fn listen(config: AsyncConnectionConfig, listener: Listener, answers: Arc<Answers>) -> AsyncConnectionConfig {
     config.set_push_sender(move |info: PushInfo| -> Result<(), std::convert::Infallible> {
+        if info.kind == PushKind::SUnsubscribe {
+            answers.take_leave();
+        }
         listener(info);
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::store::redis::url::Place;
+
+    const HELLO: &str = "%1\r\n$5\r\nproto\r\n:3\r\n";
+
+    /// A server that takes leave, unasked, before it answers; to the next who connects it only answers.
+    async fn give_away(mut client: TcpStream, unasked: &str) {
+        let mut request = vec![0; 4096];
+        while let Ok(read @ 1..) = client.read(&mut request).await {
+            let request = String::from_utf8_lossy(&request[..read]);
+            let answer = if request.contains("HELLO") { HELLO.to_owned() } else { format!("{unasked}+yes\r\n") };
+            client.write_all(answer.as_bytes()).await.expect("is read");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_server_says_unasked_is_nobodys_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("is bound").port();
+        tokio::spawn(async move {
+            for unasked in [">3\r\n$12\r\nsunsubscribe\r\n$1\r\na\r\n:0\r\n", ""] {
+                let (client, _) = listener.accept().await.expect("connects");
+                tokio::spawn(give_away(client, unasked));
+            }
+        });
+        let place = Place::parse(&format!("redis://127.0.0.1:{port}")).expect("a URL").expect("of a server");
+        let connector = Arc::new(Connector::new(&place, None).expect("no certificates"));
+        let lane = Lane::new(place.hosts[0].clone(), connector, None, Some(Arc::new(|_| ())));
+        assert!(matches!(lane.send(&redis::cmd("PING")).await, Err(NoAnswer::Answer(error)) if error.is_io_error()));
+        assert!(matches!(lane.send(&redis::cmd("PING")).await, Ok(Value::SimpleString(yes)) if yes == "yes"));
+    }
 }

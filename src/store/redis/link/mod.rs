@@ -3,6 +3,7 @@
 //! Written by us because one thing must be known of every request: whether it may have been carried out.
 //! A client that sends again by itself after a broken connection would claim twice and tell nobody.
 
+mod answers;
 mod connector;
 mod fault;
 mod lane;
@@ -37,14 +38,29 @@ const PATIENCE_AT_WORK: Duration = Duration::from_millis(500);
 /// Most connections for requests that wait for replicas.
 const CONFIRMING_MAX: usize = 16;
 
+/// How often to listen anew to a server whose connection changes just then.
+const LISTENS_MAX: usize = 3;
+
+/// A connection that listens, while it is the same.
+pub(super) struct Hearing {
+    lane: Arc<Lane>,
+    generation: u64,
+}
+
+impl Hearing {
+    pub(super) fn is_there(&self) -> bool {
+        self.generation != 0 && self.lane.generation() == self.generation
+    }
+}
+
 /// Which connection a request takes: none waits behind those of another kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Way {
     /// What users ask: pushes and looks.
     Door,
-    /// Claims, settles, prunes.
+    /// Claims, settles, prunes, and the wakes that come back.
     Work,
-    /// Beats, and the wakes that come back.
+    /// Beats, and what is said in the hall.
     Beat,
     /// Pushes and locks that wait for replicas: one at a time per connection.
     Confirm(usize),
@@ -262,6 +278,27 @@ impl Link {
         Ok(answers)
     }
 
+    /// Listens on channels of this slot where claims of this runtime are answered: in the order in which both were sent.
+    ///
+    /// `None` if the connection has changed meanwhile, and with it perhaps who listens.
+    pub(super) async fn listen_at_work(&self, slot: u16, channels: &[String]) -> Result<Option<Hearing>> {
+        let subscribe = async |channel: &String| {
+            let mut cmd = redis::cmd("SSUBSCRIBE");
+            cmd.arg(channel);
+            self.ask("subscribe", Way::Work, slot, &cmd).await
+        };
+        for _ in 0..LISTENS_MAX {
+            let before = self.lane_of(Way::Work, slot).await.map_err(|nobody| nobody.error("subscribe"))?;
+            let generation = before.generation();
+            futures_util::future::try_join_all(channels.iter().map(subscribe)).await?;
+            let hearing = Hearing { lane: before, generation };
+            if hearing.is_there() {
+                return Ok(Some(hearing));
+            }
+        }
+        Ok(None)
+    }
+
     /// Listens on a channel of this slot, and answers by which connection.
     pub(super) async fn listen(&self, slot: u16, channel: &str) -> Result<u64> {
         let mut cmd = redis::cmd("SSUBSCRIBE");
@@ -297,7 +334,8 @@ impl Link {
         let (home, listener) = match way {
             Way::Beat => (Some(self.home.clone()), Some(self.listener.clone())),
             Way::Keep | Way::Watch(_) => (Some(self.home.clone()), None),
-            Way::Door | Way::Work | Way::Confirm(_) => (None, None),
+            Way::Work => (None, Some(self.listener.clone())),
+            Way::Door | Way::Confirm(_) => (None, None),
         };
         let here = Handle::try_current().ok().filter(|_| home.is_none());
         let key: LaneKey = (way, address.clone(), here.map(|here| here.id()));

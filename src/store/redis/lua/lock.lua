@@ -5,12 +5,15 @@
 -- Returns { now, slot, fence }, or { now, 0, ahead, when the first hold ends|'' if one is free, 1: ask again, the dead were in the way }
 -- include now, text
 local name, slots, who, field, moment = ARGV[2], tonumber(ARGV[3]), ARGV[5], ARGV[2] .. '\0', text(now)
-local ends = text(now + ARGV[4])
+local one, ends = field .. '1', text(now + ARGV[4])
 
-local function grant(slot, last)
-  local fence = last < now and moment or text(last + 1)
-  redis.call('HSET', KEYS[1], '', fence, field .. slot, ends .. fence .. moment .. who)
-  return { now, slot, fence }
+-- A lock without a mark has one slot, and nobody waits for it: that is all there is to know.
+local values = redis.call('HMGET', KEYS[1], '', field, one)
+local last, hold = tonumber(values[1]) or 0, values[3]
+local fence = last < now and moment or text(last + 1)
+if slots == 1 and not values[2] and (not hold or (tonumber(hold:sub(1, 16)) or 0) <= now) then
+  redis.call('HSET', KEYS[1], '', fence, one, ends .. fence .. moment .. who)
+  return { now, 1, fence }
 end
 
 local function extend(slot, hold)
@@ -18,17 +21,11 @@ local function extend(slot, hold)
   return { now, slot, hold:sub(17, 32) }
 end
 
--- A lock without a mark has one slot, and nobody waits for it: that is all there is to know.
-local values = redis.call('HMGET', KEYS[1], '', field, field .. '1')
-if not values[2] and slots == 1 then
-  local hold = values[3]
-  local until_then = hold and tonumber(hold:sub(1, 16)) or 0
-  if until_then <= now then
-    return grant('1', tonumber(values[1]) or 0)
-  elseif hold:sub(85, 120) == who:sub(37, 72) then
+if slots == 1 and not values[2] then
+  if hold:sub(85, 120) == who:sub(37, 72) then
     return extend('1', hold)
   elseif ARGV[6] == '' then
-    return { now, 0, 0, until_then, 0 }
+    return { now, 0, 0, tonumber(hold:sub(1, 16)), 0 }
   end
 end
 -- include alive, line, stand, tell, contend

@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 held 3 job 4 meta 5 errors 6 due 7 done 8 dead 9 unique 10 stale 11-14 ready 15 notes 16 groups
 -- ARGV 1 now|'' 2 mover 3... id and moment of the push of each
 -- Returns { now, how many | -1 if the queue is not marked for this mover }
--- include now, add, read, ticket, history, sweep, notes, group
+-- include now, add, read, ticket, history, sweep, notes, group, erase
 local FIELD = '[^\t]*\t'
 local PUSHED, UNIQUE = '^' .. FIELD:rep(2) .. '(%d*)', '^' .. FIELD:rep(7) .. '([^\t\n]*)'
 local conf = redis.call('HMGET', KEYS[1], 'moving', 'stale')
@@ -41,14 +41,7 @@ for n = 3, #ARGV, 2 do
       leave_group(KEYS[16], meta)
     end
     drop_notes(KEYS[15], { id })
-    if meta then
-      drop_history(KEYS[5], id, meta)
-      redis.call('HDEL', KEYS[4], id)
-    end
-    if key ~= '' and redis.call('HGET', KEYS[9], key) == id then
-      redis.call('HDEL', KEYS[9], key)
-    end
-    redis.call('HDEL', KEYS[3], id)
+    erase(id, meta, key)
     gone = gone + 1
   end
 end

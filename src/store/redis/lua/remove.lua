@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 held 3 job 4 meta 5 errors 6 due 7 done 8 dead 9 unique 10,11 gone 12 stale 13-16 ready 17 notes 18 groups
 -- ARGV 1 now|'' 2 id 3 age of remembered ids 4 unique key|'' 5 the state it must be in: s|r|d|b|''
 -- Returns { now, 'gone' | 'running' | 'moving' | 'changed' | 'none' }
--- include now, add, gone, read, ticket, history, notes, group
+-- include now, add, gone, read, ticket, history, notes, group, erase
 local id, key = ARGV[2], ARGV[4]
 local record = redis.call('HGET', KEYS[3], id)
 if not record then
@@ -30,13 +30,6 @@ else
   add(KEYS[1], 'bytes', -bytes_of(record))
 end
 drop_notes(KEYS[17], { id })
-redis.call('HDEL', KEYS[3], id)
-if meta then
-  drop_history(KEYS[5], id, meta)
-  redis.call('HDEL', KEYS[4], id)
-end
-if key ~= '' and redis.call('HGET', KEYS[9], key) == id then
-  redis.call('HDEL', KEYS[9], key)
-end
+erase(id, meta, key)
 redis.call('SADD', gone(KEYS[1], { KEYS[10], KEYS[11] }, tonumber(ARGV[3])), id)
 return { now, 'gone' }

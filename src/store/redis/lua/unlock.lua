@@ -5,15 +5,16 @@
 -- Returns { now, 1: it held a slot, 1: the dead were in the way, say it again }
 -- include now
 local name, slots, owner, field = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[2] .. '\0'
+local one = field .. '1'
 
 -- A lock without a mark has one slot, and nobody waits for it: there is nobody to tell.
-local values = redis.call('HMGET', KEYS[1], field, field .. '1')
+local values = redis.call('HMGET', KEYS[1], field, one)
 if not values[1] and slots == 1 then
   local hold = values[2]
   if not hold or hold:sub(85, 120) ~= owner or (tonumber(hold:sub(1, 16)) or 0) <= now then
     return { now, 0, 0 }
   end
-  return { now, redis.call('HDEL', KEYS[1], field .. '1'), 0 }
+  return { now, redis.call('HDEL', KEYS[1], one), 0 }
 end
 -- include alive, line, stand, tell
 local NEAR = 4

@@ -17,9 +17,9 @@ local lock = stand(name, slots, owner)
 if lock.own then
   return extend(lock.own, lock.hold)
 end
--- If any slot is free, only as many stand in the way as are free: the rest of the line does not matter.
+-- Only as many stand in the way as slots are free: the rest of the line does not matter.
 local free = slots - lock.held
-local line = line_of(name, free > 0 and math.min(LOOK, free + NEAR) or LOOK, wait and node)
+local line = line_of(name, math.min(LOOK, math.max(free, 0) + NEAR), wait and node)
 if #line.dead > 0 and line.more then
   line = line_of(name, LOOK, wait and node)
 end
@@ -47,7 +47,8 @@ if ahead < free and not unseen then
   if next_one then
     tell(name, next_one)
   end
-  return grant(lock.gap, lock.fence)
+  redis.call('HSET', KEYS[1], '', fence, field .. lock.gap, ends .. fence .. moment .. who)
+  return { now, lock.gap, fence }
 end
 if wait and not mine then
   join()
