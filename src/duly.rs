@@ -267,6 +267,15 @@ impl Duly {
         self.store.get(id).await
     }
 
+    /// Waits until a job is done or dead, and answers it as it is then; `None` if it is not in the store (any more):
+    /// it was removed, or is done and not kept.
+    ///
+    /// Waiting costs the store nothing: it tells when jobs end, once for all who wait in this process.
+    /// To wait for a limited time, put a `tokio::time::timeout` around it.
+    pub async fn wait(&self, id: JobId) -> Result<Option<Record>> {
+        self.hall()?.ended(id).await
+    }
+
     /// A page of jobs.
     pub async fn list(&self, filter: Filter) -> Result<Page> {
         self.store.list(self.resolved(&filter)?).await

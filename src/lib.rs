@@ -85,7 +85,7 @@ pub use duly::{Builder, Duly};
 pub use error::{Error, Result, Source};
 pub use event::{Event, Tally};
 pub use filter::{FILTER_BYTES_MAX, FILTER_TERMS_MAX, Filter, Term, When};
-pub use hall::{Connection, Running};
+pub use hall::{Connection, Running, WAITED_MAX};
 pub use handler::{Args, Ctx, IntoAnswer};
 pub use job::{Failure, Fence, Held, Job, JobId, JobProgress, LogLine, Outcome, Priority, Record, State};
 pub use lock::{Guard, LOCK_NAME_BYTES_MAX, LOCK_TTL, Lock};

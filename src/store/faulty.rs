@@ -211,6 +211,12 @@ impl Store for Faulty {
     async fn send(&self, to: To, message: &[u8]) -> Result<u64> {
         self.pass("send", self.inner.send(to, message)).await
     }
+    async fn watch_ends(&self, node: NodeId, queues: &[String]) -> Result<()> {
+        self.pass("watch_ends", self.inner.watch_ends(node, queues)).await
+    }
+    async fn ended(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
+        self.pass("ended", self.inner.ended(queue, ids)).await
+    }
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         self.pass("set_connections", self.inner.set_connections(node, held, gone)).await
     }

@@ -18,6 +18,7 @@ use crate::token::Token;
 
 mod audit;
 mod cron;
+mod ends;
 mod hall;
 mod history;
 mod moving;
@@ -38,6 +39,7 @@ pub use cron::{
     CRON_FIRE_MAX, CRONS_PAGE, CronFire, CronFired, CronPage, CronPut, CronRecord, CronsFired, DueCrons, HELD_LOOK,
     Hold, PutCron,
 };
+pub use ends::{ENDED_MAX, ENDS_LAST, ENDS_QUEUES_MAX};
 pub use hall::{
     Attended, CONNECTIONS_MAX, EXTEND_MAX, Guest, Heard, LINE_LOOK_MAX, LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage,
     LockRecord, LockTaken, Owner, To, Turn, WAITS_MAX,
@@ -319,6 +321,27 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
 
     /// Says something to nodes that listen. Answers how many were reached: of those that hear what is for all, one per process.
     async fn send(&self, to: To, message: &[u8]) -> Result<u64>;
+
+    /// For [`ENDS_LAST`] from now, a node of our process that hears is told of jobs of these queues that are done, dead or removed,
+    /// by [`Heard::Ended`], and of no others any more. A word may be lost; if the way was broken, it hears [`Heard::Gap`].
+    /// At most [`ENDS_QUEUES_MAX`] queues. While nobody asks for it, nobody is told, and that costs a settle nothing.
+    async fn watch_ends(&self, node: NodeId, queues: &[String]) -> Result<()> {
+        let _ = (node, queues);
+        Err(Error::unsupported("tell of jobs that have ended"))
+    }
+
+    /// Which of these jobs of one queue are unfinished no more: done, dead or gone. At most [`ENDED_MAX`].
+    /// A store that has no step for many looks at one after the other.
+    async fn ended(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
+        let _ = queue;
+        let mut ended = Vec::new();
+        for id in ids {
+            if self.get(id).await?.is_none_or(|record| record.state.is_final()) {
+                ended.push(id);
+            }
+        }
+        Ok(ended)
+    }
 
     /// Notes connections that a node holds, and forgets others of its: at most [`CONNECTIONS_MAX`] in one step.
     /// One that another node held is this node's from now on.

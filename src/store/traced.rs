@@ -84,6 +84,8 @@ traced! {
     depart(node: NodeId) -> ();
     hear(node: NodeId, all: bool) -> mpsc::Receiver<Heard>;
     send(to: To, message: &[u8]) -> u64;
+    watch_ends(node: NodeId, queues: &[String]) -> ();
+    ended(queue: &str, ids: Vec<JobId>) -> Vec<JobId>;
     set_connections(node: NodeId, held: &[String], gone: &[String]) -> ();
     connection(connection: &str) -> Option<NodeId>;
     answering(method: &str) -> Vec<NodeId>;

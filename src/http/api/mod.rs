@@ -14,6 +14,7 @@ mod push;
 mod queues;
 mod stats;
 mod tokens;
+mod wait;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -37,6 +38,7 @@ pub(super) const PAGE_MAX: usize = 200;
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .merge(jobs::router())
+        .merge(wait::router())
         .merge(push::router())
         .merge(bulk::router())
         .merge(actions::router())

@@ -169,6 +169,14 @@ impl Store for Redis {
         hear::send(self, to, message).await
     }
 
+    async fn watch_ends(&self, node: NodeId, queues: &[String]) -> Result<()> {
+        ends::watch(self, node, queues).await
+    }
+
+    async fn ended(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
+        ends::ended(self, queue, &ids).await
+    }
+
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         hall::set_connections(self, node, held, gone).await
     }

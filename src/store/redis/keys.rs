@@ -20,7 +20,7 @@ pub(crate) struct QueueKeys {
     /// Hash: `paused`; `moving` (who moves it, who began, where to); the `note:` of each move into it; the last `fence`;
     /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; the next `tick` of a cron rule; `sealed`, which a
     /// push writes that waits for replicas; how many `bytes` of args are unfinished, `limit_jobs` and `limit_bytes`; up to
-    /// which minute the history is `swept`; and how many jobs each node holds.
+    /// which minute the history is `swept`; until when somebody is `waited` for ends; and how many jobs each node holds.
     pub(crate) conf: String,
     /// Hash: id to record, written once.
     pub(crate) job: String,
@@ -61,7 +61,7 @@ pub(crate) struct QueueKeys {
     pub(crate) notes: String,
     /// Hash: group to how many dead jobs are in it, since when, and what it is.
     pub(crate) groups: String,
-    /// Channels, one per node: wakes.
+    /// Channels: wakes, one per node, and `ended`.
     pub(crate) channel: String,
     /// When a script last said that the queue has no limit, on the clock that never steps. Not a key either.
     pub(crate) unlimited: AtomicI64,
@@ -100,6 +100,11 @@ impl QueueKeys {
             unlimited: AtomicI64::new(i64::MIN),
             idlers: AtomicBool::new(false),
         }
+    }
+
+    /// The channel on which jobs that have ended are told of, while somebody waits for any.
+    pub(crate) fn ended(&self) -> String {
+        format!("{}ended", self.channel)
     }
 
     /// The channel on which a node is woken.

@@ -124,7 +124,7 @@ pub(super) async fn remove_in(
     let all = [conf, held, job, meta, errors, due, done, dead, unique, g1, g2, stale, r0, r1, r2, r3, notes, groups];
     let mut cmd = call(&script::REMOVE, &all);
     cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(micros(store.options.remember));
-    cmd.arg(key.unwrap_or("")).arg(state);
+    cmd.arg(key.unwrap_or("")).arg(state).arg(&keys.channel);
     let value = store.link.run("remove", Way::Door, keys.slot, &script::REMOVE, &cmd).await?;
     moved(&mut store.reply("remove", value)?)
 }

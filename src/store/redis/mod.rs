@@ -8,6 +8,7 @@ mod acl;
 mod claim;
 mod contract;
 mod cron;
+mod ends;
 mod hall;
 mod health;
 mod hear;
@@ -43,6 +44,7 @@ use redis::{Cmd, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::ends::Watches;
 use self::hear::Voices;
 pub(crate) use self::keys::{HallKeys, QueueKeys, slot_of, tag_of};
 pub(crate) use self::link::Way;
@@ -80,6 +82,7 @@ pub(crate) struct Redis {
     names: Arc<Names>,
     ears: Ears,
     voices: Voices,
+    watches: Watches,
     strangers: Strangers,
     known: Mutex<Known>,
     /// How far the store's clock is ahead of ours, as the last answer said: a little less than the truth, never more.
@@ -122,11 +125,13 @@ impl Redis {
         let home = home(stop.clone())?;
         let hall = HallKeys::new(&options.prefix);
         let (ears, voices, strangers) = (Ears::default(), Voices::new(&hall), Strangers::default());
-        let hearing = (ears.clone(), voices.clone(), strangers.clone());
+        let watches = Watches::new(voices.clone());
+        let hearing = (ears.clone(), voices.clone(), strangers.clone(), watches.clone());
         let listener = Arc::new(move |info| {
             hearing.0.hear(&info);
             hearing.1.hear(&info);
             hearing.2.hear(&info);
+            hearing.3.hear(&info);
         });
         let (ca, password) = (options.ca.as_deref(), options.sentinel_password.as_deref());
         let link = Arc::new(Link::new(place, ca, password, home.clone(), listener)?);
@@ -140,6 +145,7 @@ impl Redis {
             hall,
             ears,
             voices,
+            watches,
             strangers,
             known: Mutex::default(),
             ahead: AtomicI64::new(0),

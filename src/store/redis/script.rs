@@ -27,6 +27,7 @@ const PARTS: &[(&str, &str)] = &[
     ("put", include_str!("lua/part/put.lua")),
     ("take", include_str!("lua/part/take.lua")),
     ("hold", include_str!("lua/part/hold.lua")),
+    ("ended", include_str!("lua/part/ended.lua")),
     ("holds", include_str!("lua/part/holds.lua")),
     ("add", include_str!("lua/part/add.lua")),
     ("tally", include_str!("lua/part/tally.lua")),
@@ -78,6 +79,8 @@ scripts! { &[];
     TAKE_BACK "take_back"
     HOLDING "holding"
     SETTLE "settle"
+    WATCH_ENDS "watch_ends"
+    ENDED "ended"
     GET "get"
     PAGE "page"
     COUNTS "counts"

@@ -322,6 +322,19 @@ impl Store for Sqlite {
         self.hall.send(to, message).await
     }
 
+    async fn watch_ends(&self, node: NodeId, queues: &[String]) -> Result<()> {
+        if queues.len() > ENDS_QUEUES_MAX {
+            return Err(Error::invalid("queues", format!("more than {ENDS_QUEUES_MAX} whose ends are waited for")));
+        }
+        self.board.watch_ends(node, queues).map_err(|e| Error::store("watch_ends", e.to_string()))
+    }
+
+    async fn ended(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
+        let queue = queue.to_owned();
+        let look = move |conn: &Connection| query::ended(conn, &queue, &ids).map_err(|e| fault::refused("ended", e));
+        self.read("ended", look).await
+    }
+
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         self.hall.set_connections(node, held, gone).await
     }

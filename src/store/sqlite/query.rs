@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::board::{Board, Life};
 use super::place::{self, DONE, Place};
@@ -11,7 +11,7 @@ use super::{failure, note};
 use crate::clock::from_micros;
 use crate::job::{Fence, Job, JobId, Record, State};
 use crate::node::{NodeId, NodeRecord};
-use crate::store::{Beaten, Limit, Moving, QueueCounts};
+use crate::store::{Beaten, ENDED_MAX, Limit, Moving, QueueCounts};
 
 /// `get` of the contract.
 pub(super) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<Record>> {
@@ -107,6 +107,21 @@ pub(super) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
         })
     })?
     .collect()
+}
+
+/// `ended` of the contract.
+pub(super) fn ended(conn: &Connection, queue: &str, ids: &[JobId]) -> rusqlite::Result<Vec<JobId>> {
+    let mut unfinished = conn.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM duly_job j JOIN duly_queue q ON q.no = j.queue
+          WHERE j.id = ?1 AND q.name = ?2 AND NOT EXISTS (SELECT 1 FROM duly_ended e WHERE e.no = j.no))",
+    )?;
+    let mut ended = Vec::new();
+    for id in ids.iter().take(ENDED_MAX) {
+        if !unfinished.query_row(params![id.as_bytes(), queue], |row| row.get::<_, bool>(0))? {
+            ended.push(*id);
+        }
+    }
+    Ok(ended)
 }
 
 /// `holder` of the contract.
