@@ -17,7 +17,7 @@ use crate::middleware::{Layers, Middleware};
 use crate::node::{NodeId, NodeRecord};
 use crate::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed, check_args, check_name, check_text};
 use crate::store::{
-    self, DeadGroup, Durability, Edit, Filter, Health, History, HistoryAsk, Limit, LockPage, Moved, Options, Page,
+    self, DeadGroup, Durability, Edit, Filter, Health, History, HistoryAsk, HistoryTally, Limit, LockPage, Moved, Options, Page,
     QueueCounts, Store,
 };
 use crate::worker::Worker;
@@ -312,6 +312,11 @@ impl Duly {
             check_name("queue", queue)?;
         }
         self.store.history(ask).await
+    }
+
+    /// What has ever happened in each queue, by name: only grows. Rates are differences of it.
+    pub async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
+        self.store.totals().await
     }
 
     /// The dead jobs of a queue, or of all, by kind and error, the largest groups first.

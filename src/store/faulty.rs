@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
-    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, Limit, LockAsk, LockPage,
+    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, Limit, LockAsk, LockPage,
     LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store, Target, To, Wake,
 };
 use crate::error::{Error, Result};
@@ -129,6 +129,9 @@ impl Store for Faulty {
     }
     async fn note(&self, node: NodeId, notes: Vec<Note>) -> Result<Vec<JobId>> {
         self.pass("note", self.inner.note(node, notes)).await
+    }
+    async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
+        self.pass("totals", self.inner.totals()).await
     }
     async fn history(&self, ask: HistoryAsk) -> Result<History> {
         self.pass("history", self.inner.history(ask)).await

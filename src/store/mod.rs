@@ -194,6 +194,11 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
         Err(Error::unsupported("keep a history"))
     }
 
+    /// What has ever been counted in each queue, by name: only grows, as long as the store is kept.
+    async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
+        Err(Error::unsupported("keep a history"))
+    }
+
     /// The dead jobs of a queue, or of all, by kind and error, the largest groups first.
     async fn dead_groups(&self, _queue: Option<&str>) -> Result<Vec<DeadGroup>> {
         Err(Error::unsupported("group dead jobs"))

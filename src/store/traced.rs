@@ -9,7 +9,7 @@ use tracing::Instrument;
 
 use super::{
     Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
-    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, Limit, LockAsk, LockPage,
+    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, Limit, LockAsk, LockPage,
     LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store, Target, To, Verified,
     Wake,
 };
@@ -108,6 +108,7 @@ traced! {
     set_limit(queue: &str, limit: Limit) -> Limit;
     dead_groups(queue: Option<&str>) -> Vec<DeadGroup>;
     history(ask: HistoryAsk) -> History;
+    totals() -> Vec<(String, HistoryTally)>;
     put_token(token: &NewToken) -> bool;
     tokens() -> Vec<Token>;
     remove_token(name: &str) -> bool;

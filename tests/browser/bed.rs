@@ -29,8 +29,13 @@ impl Drop for Bed {
 
 /// A store in which nothing has ever happened.
 pub async fn empty() -> Bed {
+    empty_on(":memory:").await
+}
+
+/// The same on this store.
+pub async fn empty_on(store: &str) -> Bed {
     let clock = Clock::manual();
-    let duly = Duly::builder(":memory:").clock(clock.clone()).open().await.expect("opens");
+    let duly = Duly::builder(store).clock(clock.clone()).open().await.expect("opens");
     serve(duly, clock, Vec::new(), |server| server).await
 }
 
@@ -49,8 +54,13 @@ pub async fn full() -> Bed {
 
 /// The same, behind a server with these options.
 pub async fn full_with(options: impl FnOnce(Server) -> Server) -> Bed {
+    full_on(":memory:", options).await
+}
+
+/// The same on this store.
+pub async fn full_on(store: &str, options: impl FnOnce(Server) -> Server) -> Bed {
     let clock = Clock::manual();
-    let duly = Duly::builder(":memory:").clock(clock.clone()).keep(KEEP).open().await.expect("opens");
+    let duly = Duly::builder(store).clock(clock.clone()).keep(KEEP).open().await.expect("opens");
     past(&duly, &clock).await;
     present(&duly).await;
     let guards = hall(&duly).await;

@@ -57,6 +57,10 @@ impl Store for Redis {
         operate::note(self, node, &notes).await
     }
 
+    async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
+        history::totals(self).await
+    }
+
     async fn history(&self, ask: HistoryAsk) -> Result<History> {
         history::history(self, &ask).await
     }

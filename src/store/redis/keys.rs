@@ -20,7 +20,7 @@ pub(crate) struct QueueKeys {
     /// Hash: `paused`; `moving` (who moves it, who began, where to); the `note:` of each move into it; the last `fence`;
     /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; the next `tick` of a cron rule; `sealed`, which a
     /// push writes that waits for replicas; how many `bytes` of args are unfinished, `limit_jobs` and `limit_bytes`; up to
-    /// which minute the history is `swept`; until when somebody is `waited` for ends; and how many jobs each node holds.
+    /// which minute the history is `rolled` into its totals, and `swept`; until when somebody is `waited` for ends; and how many jobs each node holds.
     pub(crate) conf: String,
     /// Hash: id to record, written once.
     pub(crate) job: String,
@@ -55,7 +55,7 @@ pub(crate) struct QueueKeys {
     pub(crate) nodes: String,
     /// Sorted set: nodes with nothing to do, by their last look.
     pub(crate) idle: String,
-    /// Hash: minute and place in a tally to how often.
+    /// Hash: minute, or `total`, and place in a tally to how often.
     pub(crate) history: String,
     /// Hash: id and a letter to what its attempts have said, and what it gave.
     pub(crate) notes: String,

@@ -192,8 +192,8 @@ pub(super) async fn counts(store: &Redis) -> Result<Vec<QueueCounts>> {
 
 pub(super) async fn counts_of(store: &Redis, queue: &str) -> Result<QueueCounts> {
     let keys = store.keys(queue);
-    let QueueKeys { conf, held, due, done, dead, stale, ready: [r0, r1, r2, r3], .. } = &*keys;
-    let mut cmd = call(&script::COUNTS, &[conf, held, due, done, dead, stale, r0, r1, r2, r3]);
+    let QueueKeys { conf, held, due, done, dead, stale, ready: [r0, r1, r2, r3], job, meta, .. } = &*keys;
+    let mut cmd = call(&script::COUNTS, &[conf, held, due, done, dead, stale, r0, r1, r2, r3, job, meta]);
     cmd.arg(store.manual_now());
     let value = store.link.run("counts", Way::Door, keys.slot, &script::COUNTS, &cmd).await?;
     let mut reply = store.reply("counts", value)?;
@@ -211,5 +211,6 @@ pub(super) async fn counts_of(store: &Redis, queue: &str) -> Result<QueueCounts>
         dead: count()?,
         bytes: count()?,
         limit: reply.limit()?,
+        oldest: reply.maybe_int()?.map(from_micros),
     })
 }

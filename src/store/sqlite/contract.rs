@@ -94,6 +94,10 @@ impl Store for Sqlite {
         self.writer.write("note", move |tx| note::note(tx, nodes::number_of(tx, &board, node)?, &notes)).await
     }
 
+    async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
+        self.read("totals", |conn| count::totals(conn).map_err(|e| fault::refused("totals", e))).await
+    }
+
     async fn history(&self, ask: HistoryAsk) -> Result<History> {
         let now = self.clock.wall();
         self.read("history", move |conn| count::asked(conn, &ask, now).map_err(|e| fault::refused("history", e))).await

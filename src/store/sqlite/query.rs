@@ -89,11 +89,18 @@ pub(super) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
     conn.prepare_cached(
         "SELECT q.name, q.paused, q.moving, q.limit_jobs, q.limit_bytes,
                 coalesce(c.scheduled, 0), coalesce(c.ready, 0), coalesce(c.running, 0), coalesce(c.done, 0),
-                coalesce(c.dead, 0), max(coalesce(c.bytes, 0), 0)
+                coalesce(c.dead, 0), max(coalesce(c.bytes, 0), 0),
+                (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 0 ORDER BY r.seq LIMIT 1),
+                (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 1 ORDER BY r.seq LIMIT 1),
+                (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 2 ORDER BY r.seq LIMIT 1),
+                (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 3 ORDER BY r.seq LIMIT 1)
            FROM duly_queue q LEFT JOIN duly_count c ON c.queue = q.no ORDER BY q.name",
     )?
     .query_map([], |row| {
+        // The first of each priority.
+        let heads: [Option<i64>; 4] = [row.get(11)?, row.get(12)?, row.get(13)?, row.get(14)?];
         Ok(QueueCounts {
+            oldest: heads.into_iter().flatten().min().map(from_micros),
             queue: row.get(0)?,
             paused: row.get(1)?,
             moving: row.get::<_, Option<String>>(2)?.as_deref().and_then(Moving::parse),

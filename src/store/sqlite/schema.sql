@@ -147,6 +147,12 @@ CREATE TABLE duly_history (
   PRIMARY KEY (queue, minute)
 ) STRICT, WITHOUT ROWID;
 
+-- What has ever happened in a queue, but for the present minute: added up when a minute is over, never deleted.
+CREATE TABLE duly_total (
+  queue INTEGER PRIMARY KEY,
+  tally BLOB NOT NULL
+) STRICT;
+
 -- How far a job's last attempt has come, and what it gave.
 CREATE TABLE duly_note (
   no       INTEGER PRIMARY KEY,
