@@ -11,6 +11,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Result, Source};
 use crate::hall::{Connection, Hall};
 use crate::job::{JobId, Record, State};
+use crate::kinds::Kinds;
 use crate::lock::{LOCK_NAME_BYTES_MAX, Lock};
 use crate::metrics::Pushing;
 use crate::middleware::{Layers, Middleware};
@@ -31,6 +32,8 @@ pub struct Duly {
     /// This process in the hall, once it takes part there.
     pub(crate) hall: Arc<OnceLock<Arc<Hall>>>,
     pub(crate) layers: Arc<Layers>,
+    /// What attempts of this process came to, until the store is told.
+    pub(crate) kinds: Arc<Kinds>,
 }
 
 /// Options for [`Duly::open`] that are easier written in code than in a URL.
@@ -102,7 +105,8 @@ impl Builder {
         crate::metrics::describe_metrics();
         let (store, options) = store::open(&self.url, self.options).await?;
         let (store, layers) = (store::Traced::around(store), Arc::new(self.layers));
-        Ok(Duly { store, options: Arc::new(options), url: self.url.into(), hall: Arc::default(), layers })
+        let (options, url, kinds) = (Arc::new(options), self.url.into(), Arc::default());
+        Ok(Duly { store, options, url, hall: Arc::default(), layers, kinds })
     }
 }
 

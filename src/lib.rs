@@ -53,6 +53,7 @@ mod handler;
 #[cfg(feature = "http")]
 pub mod http;
 mod job;
+mod kinds;
 mod lock;
 mod metrics;
 mod middleware;
@@ -104,7 +105,7 @@ pub use rusqlite;
 pub use store::sqlite::{AfterCommit, SQL_ROWS_MAX, Sql, SqlTable};
 pub use store::{
     Audit, AuditRecord, Breach, CronRecord, DeadGroup, Durability, Edit, Health, Histogram, History, HistoryAsk,
-    HistoryTally, Limit, LockRecord, Page, Point, QueueCounts, Rule, Verified,
+    HistoryTally, KindPoint, Limit, LockRecord, Page, Point, QueueCounts, Rule, Verified,
 };
 pub use token::{Role, Secret, TOKEN_PREFIX, TOKENS_MAX, Token};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
-    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, Limit, LockAsk, LockPage,
+    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, KindPoint, Limit, LockAsk, LockPage,
     LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store, Target, To, Wake,
 };
 use crate::error::{Error, Result};
@@ -129,6 +129,12 @@ impl Store for Faulty {
     }
     async fn note(&self, node: NodeId, notes: Vec<Note>) -> Result<Vec<JobId>> {
         self.pass("note", self.inner.note(node, notes)).await
+    }
+    async fn add_kinds(&self, kinds: Vec<(String, HistoryTally)>) -> Result<()> {
+        self.pass("add_kinds", self.inner.add_kinds(kinds)).await
+    }
+    async fn kinds(&self, hours: u32) -> Result<Vec<KindPoint>> {
+        self.pass("kinds", self.inner.kinds(hours)).await
     }
     async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
         self.pass("totals", self.inner.totals()).await

@@ -21,6 +21,7 @@ mod cron;
 mod ends;
 mod hall;
 mod history;
+mod kinds;
 mod moving;
 mod open;
 mod operate;
@@ -46,6 +47,7 @@ pub use hall::{
 };
 pub use history::{BUCKETS, HISTORY_MINUTES_MAX, Histogram, History, HistoryAsk, HistoryTally, Point};
 pub(crate) use history::{PUSHED, TAKEN_BACK, TALLY, counter_of, places_of};
+pub use kinds::{KIND_HOURS_MAX, KINDS_COUNTED_MAX, KindPoint, OTHER_KINDS};
 pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
 #[cfg(feature = "redis")]
 pub(crate) use open::{Address, KEEP, parse};
@@ -196,6 +198,18 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
 
     /// What has ever been counted in each queue, by name: only grows, as long as the store is kept.
     async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
+        Err(Error::unsupported("keep a history"))
+    }
+
+    /// Adds what attempts of these kinds have come to, to the present hour. Of an hour at most [`KINDS_COUNTED_MAX`] kinds are
+    /// told apart: what comes then is counted under [`OTHER_KINDS`].
+    async fn add_kinds(&self, _kinds: Vec<(String, HistoryTally)>) -> Result<()> {
+        Err(Error::unsupported("keep a history"))
+    }
+
+    /// What attempts of each kind have come to in the last hours, at most [`KIND_HOURS_MAX`], the present one among them:
+    /// by hour and kind.
+    async fn kinds(&self, _hours: u32) -> Result<Vec<KindPoint>> {
         Err(Error::unsupported("keep a history"))
     }
 

@@ -9,7 +9,7 @@ use tracing::Instrument;
 
 use super::{
     Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
-    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, Limit, LockAsk, LockPage,
+    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, KindPoint, Limit, LockAsk, LockPage,
     LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store, Target, To, Verified,
     Wake,
 };
@@ -108,6 +108,8 @@ traced! {
     set_limit(queue: &str, limit: Limit) -> Limit;
     dead_groups(queue: Option<&str>) -> Vec<DeadGroup>;
     history(ask: HistoryAsk) -> History;
+    add_kinds(kinds: Vec<(String, HistoryTally)>) -> ();
+    kinds(hours: u32) -> Vec<KindPoint>;
     totals() -> Vec<(String, HistoryTally)>;
     put_token(token: &NewToken) -> bool;
     tokens() -> Vec<Token>;

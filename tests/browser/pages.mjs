@@ -4,8 +4,8 @@ import { accessible, clean, end, fits, launch, must, open, same, test } from './
 const [full, empty] = process.argv.slice(2);
 const browser = await launch();
 const PAGES = ['/', '/?range=5m', '/?range=24h', '/jobs', '/jobs?q=state:dead', '/jobs?q=nothing:such', '/queues', '/queues/mail', '/scheduled', '/dead',
-  '/cron', '/cron/rule/nightly-backup', '/cron/new', '/cron/new?like=cache-warm', '/nodes', '/locks', '/calls', '/audit', '/settings', '/push'];
-const EMPTY = ['/', '/jobs', '/queues', '/scheduled', '/dead', '/cron', '/nodes', '/locks', '/calls', '/audit'];
+  '/cron', '/cron/rule/nightly-backup', '/cron/new', '/cron/new?like=cache-warm', '/nodes', '/locks', '/calls', '/audit', '/settings', '/push', '/kinds', '/kinds?range=1h'];
+const EMPTY = ['/', '/jobs', '/queues', '/scheduled', '/dead', '/cron', '/nodes', '/locks', '/calls', '/audit', '/kinds'];
 
 const first = async (page, path, find) => {
   await page.goto(full + path);

@@ -51,7 +51,7 @@ async fn on_a_file_who_waits_is_told_by_another_process() {
 #[cfg(feature = "redis")]
 mod on_a_server {
     use super::*;
-    use crate::servers::{Binary, Direction, Options, Proxy, Server, wait_for};
+    use crate::servers::{Binary, Direction, Fsync, Options, Proxy, Server, wait_for};
 
     /// How many commands of clients and scripts the server has carried out since it was last asked to count anew.
     fn commands(server: &Server) -> u64 {
@@ -64,7 +64,7 @@ mod on_a_server {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn ten_thousand_wait_and_the_server_is_left_alone() {
         const JOBS: usize = 10_000;
-        let server = Options::new(Binary::Redis).start();
+        let server = Options::new(Binary::Redis).aof(Fsync::No).start();
         let (waiter, worker) = (Duly::open(server.url()).await.expect("opens"), Duly::open(server.url()).await.expect("opens"));
         let jobs = push(&worker, JOBS).await;
         server.ask(&["CONFIG", "RESETSTAT"]);
@@ -87,7 +87,7 @@ mod on_a_server {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn who_waits_learns_of_the_end_although_the_way_was_broken() {
-        let server = Options::new(Binary::Redis).start();
+        let server = Options::new(Binary::Redis).aof(Fsync::No).start();
         let proxy = Proxy::start(server.port());
         let worker = Duly::open(server.url()).await.expect("opens");
         let waiter = Duly::open(format!("redis://{}", proxy.address())).await.expect("opens");

@@ -296,6 +296,9 @@ contract! {
     totals:
         totals_only_grow_also_when_history_is_forgotten
         totals_are_of_each_queue
+        kinds_are_counted_by_the_hour_for_a_day
+        kinds_beyond_a_number_are_counted_together
+        a_worker_tells_what_its_attempts_came_to_by_kind
         the_first_ready_job_is_known_by_its_due_moment;
     ends:
         who_has_asked_is_told_of_every_way_to_end

@@ -8,6 +8,7 @@ mod cron;
 mod dead;
 mod events;
 mod jobs;
+mod kinds;
 mod locks;
 mod nodes;
 mod push;
@@ -50,6 +51,7 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .merge(locks::router())
         .merge(calls::router())
         .merge(stats::router())
+        .merge(kinds::router())
         .merge(events::router())
         .merge(audit::router())
         .merge(tokens::router())

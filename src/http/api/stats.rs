@@ -90,14 +90,14 @@ struct PointView {
 
 /// Milliseconds that so large a share of all does not exceed.
 #[derive(Serialize, ToSchema)]
-struct Quantiles {
+pub(super) struct Quantiles {
     p50_ms: Option<f64>,
     p95_ms: Option<f64>,
     p99_ms: Option<f64>,
 }
 
 impl Quantiles {
-    fn of(histogram: &Histogram) -> Self {
+    pub(super) fn of(histogram: &Histogram) -> Self {
         let at = |q| histogram.quantile(q).map(|time| time.as_secs_f64() * 1e3);
         Quantiles { p50_ms: at(0.5), p95_ms: at(0.95), p99_ms: at(0.99) }
     }

@@ -57,6 +57,14 @@ impl Store for Redis {
         operate::note(self, node, &notes).await
     }
 
+    async fn add_kinds(&self, kinds: Vec<(String, HistoryTally)>) -> Result<()> {
+        kinds::add(self, &kinds).await
+    }
+
+    async fn kinds(&self, hours: u32) -> Result<Vec<KindPoint>> {
+        kinds::asked(self, hours).await
+    }
+
     async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
         history::totals(self).await
     }

@@ -141,6 +141,8 @@ pub(crate) struct HallKeys {
     pub(crate) tokens: String,
     /// List: who has changed what, the newest first.
     pub(crate) audit: String,
+    /// Hash: hour and kind to what attempts came to; hour to how many kinds it has.
+    pub(crate) kinds: String,
 }
 
 impl HallKeys {
@@ -161,6 +163,7 @@ impl HallKeys {
             all: key("all"),
             tokens: key("tokens"),
             audit: key("audit"),
+            kinds: key("kinds"),
         }
     }
 

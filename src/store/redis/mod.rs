@@ -14,6 +14,7 @@ mod health;
 mod hear;
 mod history;
 mod keys;
+mod kinds;
 mod link;
 mod list;
 mod locks;
@@ -59,7 +60,7 @@ pub(crate) use self::script::{Script, scripts, sha1};
 pub(crate) use self::url::Place;
 use super::{
     Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
-    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, Limit, LockAsk, LockPage,
+    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, KindPoint, Limit, LockAsk, LockPage,
     LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Options, Page, PutCron, QueueCounts, Store, Target, To,
     Wake,
 };

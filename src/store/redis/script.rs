@@ -74,6 +74,8 @@ scripts! { &[];
     LIMIT "limit"
     HISTORY "history"
     TOTALS "totals"
+    ADD_KINDS "add_kinds"
+    KINDS "kinds"
     GROUPS "groups"
     PUSH "push"
     PUSH_CHECKED "push_checked"

@@ -94,6 +94,15 @@ impl Store for Sqlite {
         self.writer.write("note", move |tx| note::note(tx, nodes::number_of(tx, &board, node)?, &notes)).await
     }
 
+    async fn add_kinds(&self, kinds: Vec<(String, HistoryTally)>) -> Result<()> {
+        self.writer.write("add_kinds", move |tx| kinds::add(tx, &kinds)).await
+    }
+
+    async fn kinds(&self, hours: u32) -> Result<Vec<KindPoint>> {
+        let now = self.clock.wall();
+        self.read("kinds", move |conn| kinds::asked(conn, hours, now).map_err(|e| fault::refused("kinds", e))).await
+    }
+
     async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
         self.read("totals", |conn| count::totals(conn).map_err(|e| fault::refused("totals", e))).await
     }

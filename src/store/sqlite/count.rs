@@ -169,14 +169,14 @@ pub(super) fn totals(conn: &Connection) -> rusqlite::Result<Vec<(String, History
     .collect()
 }
 
-fn sum(a: &[u64; TALLY], b: &[u64; TALLY]) -> [u64; TALLY] {
+pub(super) fn sum(a: &[u64; TALLY], b: &[u64; TALLY]) -> [u64; TALLY] {
     let mut out = *a;
     out.iter_mut().zip(b).for_each(|(sum, more)| *sum = sum.saturating_add(*more));
     out
 }
 
 /// Numbers in seven bits a byte, the lowest first; zeroes at the end are left out.
-fn pack(numbers: &[u64; TALLY]) -> Vec<u8> {
+pub(super) fn pack(numbers: &[u64; TALLY]) -> Vec<u8> {
     let len = numbers.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
     let mut out = Vec::with_capacity(len + 8);
     for mut number in numbers[..len].iter().copied() {

@@ -153,6 +153,14 @@ CREATE TABLE duly_total (
   tally BLOB NOT NULL
 ) STRICT;
 
+-- What attempts of a kind came to in an hour, for a day.
+CREATE TABLE duly_kind (
+  hour  INTEGER NOT NULL,                 -- since 1970
+  kind  TEXT NOT NULL,
+  tally BLOB NOT NULL,
+  PRIMARY KEY (hour, kind)
+) STRICT, WITHOUT ROWID;
+
 -- How far a job's last attempt has come, and what it gave.
 CREATE TABLE duly_note (
   no       INTEGER PRIMARY KEY,
