@@ -224,18 +224,16 @@ impl Inner {
 
     /// Asks the store to go on telling, and looks for what was lost; answers when to do it again.
     async fn mind_ends(&self) -> Duration {
-        let began = clock::tick();
         let watched = self.watch_ends().await;
         let looked = self.look_for_ends().await;
-        let next = match (watched, looked) {
-            (Ok(()), Ok(())) => return LOOK,
+        match (watched, looked) {
+            (Ok(()), Ok(())) => LOOK,
             (Err(Error::Unsupported { .. }), Ok(())) => LOOK_UNTOLD,
             (_, Err(error)) | (Err(error), _) => {
                 tracing::debug!(%error, "the store does not say which jobs have ended");
                 LOOK_AGAIN
             }
-        };
-        next.max((clock::tick() - began) * REST)
+        }
     }
 }
 
@@ -255,9 +253,13 @@ async fn keep(inner: Arc<Inner>) {
                 break;
             }
         }
+        let began = clock::tick();
         next = inner.mind_ends().await;
-        // Not more often than this, however often something is missed.
-        tokio::time::sleep(LOOK_MISSED).await;
+        // Not more often than this, however often something is missed, and however many wait.
+        let rest = tokio::time::sleep(LOOK_MISSED.max((clock::tick() - began) * REST));
+        if inner.stop.run_until_cancelled(rest).await.is_none() {
+            return;
+        }
     }
     // Nobody need tell us any more; who waits anew says so anew.
     if let Err(error) = inner.watch_ends().await {
