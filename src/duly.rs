@@ -18,8 +18,8 @@ use crate::middleware::{Layers, Middleware};
 use crate::node::{NodeId, NodeRecord};
 use crate::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed, check_args, check_name, check_text};
 use crate::store::{
-    self, DeadGroup, Durability, Edit, Filter, Health, History, HistoryAsk, HistoryTally, Limit, LockPage, Moved, Options, Page,
-    QueueCounts, Store,
+    self, DeadGroup, Durability, Edit, Filter, Health, History, HistoryAsk, HistoryTally, Limit, LockPage, Moved,
+    Options, Page, QueueCounts, Store,
 };
 use crate::worker::Worker;
 

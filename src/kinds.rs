@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::job::Outcome;
-use crate::store::{HistoryTally, KINDS_COUNTED_MAX, KindPoint, OTHER_KINDS, Store, TALLY, Timing, counter_of, places_of};
+use crate::store::{
+    HistoryTally, KINDS_COUNTED_MAX, KindPoint, OTHER_KINDS, Store, TALLY, Timing, counter_of, places_of,
+};
 
 /// How long things are gathered before they are sent.
 const EVERY: Duration = Duration::from_secs(5);

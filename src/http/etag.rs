@@ -79,7 +79,10 @@ mod tests {
         let (now, other) = (of_queue(None), "\"00\"".to_owned());
         assert!(IfMatch::of(&HeaderMap::new()).expect("none").admits(Some(&now)), "who does not ask may");
         assert!(of(&now).admits(Some(&now)) && of(&format!("{other}, {now}")).admits(Some(&now)));
-        assert!(!of(&other).admits(Some(&now)) && !of(&format!("W/{now}")).admits(Some(&now)), "a weak one never matches");
+        assert!(
+            !of(&other).admits(Some(&now)) && !of(&format!("W/{now}")).admits(Some(&now)),
+            "a weak one never matches"
+        );
         assert!(of("*").admits(Some(&now)) && !of("*").admits(None), "a star means whatever is there");
     }
 }

@@ -26,7 +26,12 @@ pub(super) async fn metrics(State(app): State<Arc<App>>, _: Who) -> Result<Respo
     let nodes = app.duly.nodes().await?;
     head(&mut text, "duly_nodes", "gauge", "Nodes whose lease runs");
     line(&mut text, "duly_nodes", &[], nodes.iter().filter(|node| node.alive).count());
-    head(&mut text, "duly_store_errors_total", "counter", "Requests of this server that the store has failed, since the server started");
+    head(
+        &mut text,
+        "duly_store_errors_total",
+        "counter",
+        "Requests of this server that the store has failed, since the server started",
+    );
     line(&mut text, "duly_store_errors_total", &[], super::problem::store_errors());
     match app.duly.totals().await {
         Ok(queues) => totals(&mut text, &queues),
@@ -88,7 +93,12 @@ fn totals(text: &mut String, queues: &[(String, HistoryTally)]) {
             line(text, "duly_settled_total", &[("queue", queue), ("outcome", outcome)], count);
         }
     }
-    head(text, "duly_taken_back_total", "counter", "Jobs taken back from nodes that lost their lease, since the store began");
+    head(
+        text,
+        "duly_taken_back_total",
+        "counter",
+        "Jobs taken back from nodes that lost their lease, since the store began",
+    );
     for (queue, tally) in queues {
         line(text, "duly_taken_back_total", &[("queue", queue)], tally.taken_back);
     }

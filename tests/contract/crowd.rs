@@ -65,14 +65,16 @@ mod on_a_server {
     async fn ten_thousand_wait_and_the_server_is_left_alone() {
         const JOBS: usize = 10_000;
         let server = Options::new(Binary::Redis).aof(Fsync::No).start();
-        let (waiter, worker) = (Duly::open(server.url()).await.expect("opens"), Duly::open(server.url()).await.expect("opens"));
+        let (waiter, worker) =
+            (Duly::open(server.url()).await.expect("opens"), Duly::open(server.url()).await.expect("opens"));
         let jobs = push(&worker, JOBS).await;
         server.ask(&["CONFIG", "RESETSTAT"]);
         let waits: Vec<_> = jobs.iter().map(|id| wait(&waiter, *id)).collect();
         // Each looks twice before it waits: for its queue, and once the store tells.
         let looked = || {
             let looks = server.info(&["INFO", "commandstats"], "cmdstat_evalsha");
-            let calls: usize = looks.split("calls=").nth(1).and_then(|c| c.split(',').next()?.parse().ok()).unwrap_or(0);
+            let calls: usize =
+                looks.split("calls=").nth(1).and_then(|c| c.split(',').next()?.parse().ok()).unwrap_or(0);
             if calls >= 2 * JOBS { Ok(()) } else { Err(format!("{calls} looks")) }
         };
         tokio::task::block_in_place(|| wait_for("all to wait", looked));

@@ -51,7 +51,8 @@ pub async fn many_that_end_in_one_step_are_all_told(store: TestStore) {
     let mut ear = store.listen("w").await;
     watch(&store, "w", &["default"]).await;
     let node = store.node("a").await;
-    let mut pushed: Vec<JobId> = store.push_all((0..600).map(|_| job("k")).collect()).await.iter().map(|p| p.id()).collect();
+    let mut pushed: Vec<JobId> =
+        store.push_all((0..600).map(|_| job("k")).collect()).await.iter().map(|p| p.id()).collect();
     let ends = store.claim("a", 600).await.iter().map(|held| duly::store::End::of(held, Outcome::Ack, KEEP)).collect();
     assert_eq!(store.store.settle(node, ends).await.expect("settles"), nothing_lost());
     let mut told = ended(&mut ear, 600).await;

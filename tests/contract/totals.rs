@@ -106,12 +106,16 @@ pub async fn kinds_are_counted_by_the_hour_for_a_day(store: TestStore) {
     assert_eq!((points[1].kind.as_str(), &points[1].tally), ("report.build", &tally(2, 0)));
     store.sleep(hour);
     add(&store, some(1)).await;
-    let named = |kinds: &[(&str, u64)]| kinds.iter().map(|(kind, done)| ((*kind).to_owned(), *done)).collect::<Vec<_>>();
+    let named =
+        |kinds: &[(&str, u64)]| kinds.iter().map(|(kind, done)| ((*kind).to_owned(), *done)).collect::<Vec<_>>();
     assert_eq!(kinds_of(&store, 1).await, named(&[("mail", 1), ("report.build", 1)]), "this hour");
     assert_eq!(kinds_of(&store, 24).await.len(), 4, "and the one before");
     store.sleep(hour * (KIND_HOURS_MAX - 1));
     add(&store, some(9)).await;
-    assert_eq!(kinds_of(&store, 24).await, named(&[("mail", 1), ("report.build", 1), ("mail", 9), ("report.build", 1)]));
+    assert_eq!(
+        kinds_of(&store, 24).await,
+        named(&[("mail", 1), ("report.build", 1), ("mail", 9), ("report.build", 1)])
+    );
     store.sleep(hour * KIND_HOURS_MAX);
     assert_eq!(kinds_of(&store, 24).await, []);
 }
@@ -132,6 +136,7 @@ pub async fn a_worker_tells_what_its_attempts_came_to_by_kind(store: TestStore) 
     let worker = store.duly.worker().on_kind("good", async |_: Ctx| Outcome::Ack).on_kind("bad", bad);
     worker.drain().await.expect("works");
     let points = store.duly.kinds(1).await.expect("reads");
-    let seen: Vec<_> = points.iter().map(|p| (p.kind.as_str(), p.tally.done, p.tally.buried, p.tally.duration.count())).collect();
+    let seen: Vec<_> =
+        points.iter().map(|p| (p.kind.as_str(), p.tally.done, p.tally.buried, p.tally.duration.count())).collect();
     assert_eq!(seen, [("bad", 0, 1, 1), ("good", 2, 0, 2)]);
 }

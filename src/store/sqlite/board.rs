@@ -395,7 +395,5 @@ fn watch_bit(queue: &str) -> u32 {
 
 fn hash(queue: &str) -> u64 {
     // FNV-1a: processes of different builds must agree on it.
-    queue
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    queue.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }

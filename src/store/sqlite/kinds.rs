@@ -13,9 +13,8 @@ const HOUR: Micros = 3_600_000_000;
 /// `add_kinds` of the contract.
 pub(super) fn add(tx: &Tx<'_>, kinds: &[(String, HistoryTally)]) -> rusqlite::Result<()> {
     let hour = tx.now.div_euclid(HOUR);
-    let mut known: usize = tx
-        .statement("SELECT count(*) FROM duly_kind WHERE hour = ?1")?
-        .query_row([hour], |row| row.get(0))?;
+    let mut known: usize =
+        tx.statement("SELECT count(*) FROM duly_kind WHERE hour = ?1")?.query_row([hour], |row| row.get(0))?;
     if known == 0 {
         let past = hour - i64::from(KIND_HOURS_MAX);
         tx.statement("DELETE FROM duly_kind WHERE hour <= ?1")?.execute([past])?;
