@@ -72,7 +72,8 @@ fn depth(text: &mut String, counts: &[QueueCounts]) {
 /// How long the first ready job of each queue has waited.
 fn oldest(text: &mut String, now: SystemTime, counts: &[QueueCounts]) {
     head(text, "duly_oldest_ready_seconds", "gauge", "How long the first ready job of a queue has been due");
-    for queue in counts {
+    // Nothing is said where a job is ready and the store does not say since when.
+    for queue in counts.iter().filter(|queue| queue.ready == 0 || queue.oldest.is_some()) {
         let due = queue.oldest.filter(|_| queue.ready > 0);
         let waited = due.and_then(|due| now.duration_since(due).ok()).unwrap_or_default();
         line(text, "duly_oldest_ready_seconds", &[("queue", &queue.queue)], waited.as_secs_f64());

@@ -49,7 +49,7 @@ async fn every_page_and_action_works_on_redis() {
     bed::work(&full);
     bed::tick(&full);
     let empty = bed::empty_on(&store()).await;
-    run("pages.mjs", &[&full.url, &empty.url]).await;
+    run("pages.mjs", &[&full.url, &empty.url, "short"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
