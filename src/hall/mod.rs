@@ -6,6 +6,7 @@
 
 mod calls;
 mod connections;
+mod ends;
 mod guards;
 mod line;
 mod own;
@@ -24,6 +25,8 @@ use self::calls::Calls;
 pub(crate) use self::calls::Pending;
 pub use self::connections::Connection;
 use self::connections::Connections;
+use self::ends::Ends;
+pub use self::ends::WAITED_MAX;
 use self::guards::Guards;
 pub(crate) use self::guards::HeldLock;
 use self::line::Line;
@@ -69,6 +72,8 @@ struct Inner {
     methods: Methods,
     calls: Calls,
     connections: Connections,
+    /// Jobs that somebody here waits for.
+    ends: Ends,
     /// Workers of this process: by them duly's own methods look and act.
     workers: Mutex<Vec<Working>>,
     /// Gives the next sign of life at once.
@@ -96,6 +101,7 @@ impl Hall {
             methods: Methods::default(),
             calls: Calls::new(node, keys),
             connections: Connections::default(),
+            ends: Ends::default(),
             workers: Mutex::default(),
             soon: Notify::new(),
             tasks: TaskTracker::new(),
@@ -264,10 +270,12 @@ impl Inner {
         match heard {
             Heard::Turn { name, owner } => self.turn(&name, owner, Duration::ZERO),
             Heard::Message(frame) => self.message(&frame),
+            Heard::Ended(ids) => self.ends.tell(&ids),
             Heard::Look => self.soon.notify_one(),
             Heard::Gap => {
                 self.connections.doubt();
                 self.line.nudge_all();
+                self.ends.missed();
                 self.soon.notify_one();
             }
         }

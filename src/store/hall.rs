@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::job::Fence;
+use crate::job::{Fence, JobId};
 use crate::node::NodeId;
 
 /// Most holders that a lock can be asked to have at a time.
@@ -187,6 +187,8 @@ pub enum Heard {
     },
     /// A message from a node.
     Message(Vec<u8>),
+    /// These jobs are done, dead or removed; if none is named, some are, and it is not known which.
+    Ended(Vec<JobId>),
     /// Somebody may have died: see whose turn it is.
     Look,
     /// Something may have been missed: ask again for what is waited for, and say again which connections are held.

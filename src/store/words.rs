@@ -207,6 +207,10 @@ pub struct QueueCounts {
     pub dead: u64,
     /// Bytes of args of those that are unfinished: scheduled, ready and running.
     pub bytes: u64,
+    /// Since when the first ready job could have been claimed: the oldest among the heads of all priorities; `None` if none is
+    /// ready, or the store does not say.
+    #[serde(serialize_with = "crate::clock::as_micros_option")]
+    pub oldest: Option<SystemTime>,
     /// How much may be in it.
     #[serde(skip_serializing_if = "Limit::is_none")]
     pub limit: Limit,

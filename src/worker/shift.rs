@@ -214,6 +214,7 @@ impl Shift {
         // If the store does not answer in time, the lease ends what is left.
         let by = self.leave_by.unwrap_or_else(|| clock::tick() + LAST_WORDS);
         self.left = tokio::time::timeout_at(by, self.store.leave(self.node.id)).await.is_ok();
+        let _ = tokio::time::timeout_at(by, self.settings.duly.kinds.send(&*self.store)).await;
         Ok(self.tally)
     }
 

@@ -20,7 +20,7 @@ pub(crate) struct QueueKeys {
     /// Hash: `paused`; `moving` (who moves it, who began, where to); the `note:` of each move into it; the last `fence`;
     /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; the next `tick` of a cron rule; `sealed`, which a
     /// push writes that waits for replicas; how many `bytes` of args are unfinished, `limit_jobs` and `limit_bytes`; up to
-    /// which minute the history is `swept`; and how many jobs each node holds.
+    /// which minute the history is `rolled` into its totals, and `swept`; until when somebody is `waited` for ends; and how many jobs each node holds.
     pub(crate) conf: String,
     /// Hash: id to record, written once.
     pub(crate) job: String,
@@ -55,7 +55,7 @@ pub(crate) struct QueueKeys {
     pub(crate) nodes: String,
     /// Sorted set: nodes with nothing to do, by their last look.
     pub(crate) idle: String,
-    /// Hash: minute and place in a tally to how often.
+    /// Hash: minute, or `total`, and place in a tally to how often.
     pub(crate) history: String,
     /// Where this process counts what happens: there, or at a key that ends in `-`, at which scripts write nothing.
     pub(crate) counted: String,
@@ -63,7 +63,7 @@ pub(crate) struct QueueKeys {
     pub(crate) notes: String,
     /// Hash: group to how many dead jobs are in it, since when, and what it is.
     pub(crate) groups: String,
-    /// Channels, one per node: wakes.
+    /// Channels: wakes, one per node, and `ended`.
     pub(crate) channel: String,
     /// Channels, one per node and kind that it accepts: jobs that a push puts into its hands.
     pub(crate) jobs: String,
@@ -108,6 +108,11 @@ impl QueueKeys {
         }
     }
 
+    /// The channel on which jobs that have ended are told of, while somebody waits for any.
+    pub(crate) fn ended(&self) -> String {
+        format!("{}ended", self.channel)
+    }
+
     /// The channel on which a node is woken.
     pub(crate) fn channel_of(&self, node: NodeId) -> String {
         format!("{}{node}", self.channel)
@@ -147,6 +152,8 @@ pub(crate) struct HallKeys {
     pub(crate) tokens: String,
     /// List: who has changed what, the newest first.
     pub(crate) audit: String,
+    /// Hash: hour and kind to what attempts came to; hour to how many kinds it has.
+    pub(crate) kinds: String,
 }
 
 impl HallKeys {
@@ -167,6 +174,7 @@ impl HallKeys {
             all: key("all"),
             tokens: key("tokens"),
             audit: key("audit"),
+            kinds: key("kinds"),
         }
     }
 

@@ -124,7 +124,7 @@ pub(super) async fn remove_in(
     let all = [conf, held, job, meta, errors, due, done, dead, unique, g1, g2, stale, r0, r1, r2, r3, notes, groups];
     let mut cmd = call(&script::REMOVE, &all);
     cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(micros(store.options.remember));
-    cmd.arg(key.unwrap_or("")).arg(state);
+    cmd.arg(key.unwrap_or("")).arg(state).arg(&keys.channel);
     let value = store.link.run("remove", Way::Door, keys.slot, &script::REMOVE, &cmd).await?;
     moved(&mut store.reply("remove", value)?)
 }
@@ -192,8 +192,8 @@ pub(super) async fn counts(store: &Redis) -> Result<Vec<QueueCounts>> {
 
 pub(super) async fn counts_of(store: &Redis, queue: &str) -> Result<QueueCounts> {
     let keys = store.keys(queue);
-    let QueueKeys { conf, held, due, done, dead, stale, ready: [r0, r1, r2, r3], .. } = &*keys;
-    let mut cmd = call(&script::COUNTS, &[conf, held, due, done, dead, stale, r0, r1, r2, r3]);
+    let QueueKeys { conf, held, due, done, dead, stale, ready: [r0, r1, r2, r3], job, meta, .. } = &*keys;
+    let mut cmd = call(&script::COUNTS, &[conf, held, due, done, dead, stale, r0, r1, r2, r3, job, meta]);
     cmd.arg(store.manual_now());
     let value = store.link.run("counts", Way::Door, keys.slot, &script::COUNTS, &cmd).await?;
     let mut reply = store.reply("counts", value)?;
@@ -211,5 +211,6 @@ pub(super) async fn counts_of(store: &Redis, queue: &str) -> Result<QueueCounts>
         dead: count()?,
         bytes: count()?,
         limit: reply.limit()?,
+        oldest: reply.maybe_int()?.map(from_micros),
     })
 }

@@ -9,11 +9,13 @@ mod claim;
 mod contract;
 mod cron;
 mod ears;
+mod ends;
 mod hall;
 mod health;
 mod hear;
 mod history;
 mod keys;
+mod kinds;
 mod link;
 mod list;
 mod locks;
@@ -46,6 +48,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::ears::Ears;
+use self::ends::Watches;
 use self::hear::Voices;
 pub(crate) use self::keys::{HallKeys, QueueKeys, slot_of, tag_of};
 pub(crate) use self::link::Way;
@@ -59,9 +62,9 @@ pub(crate) use self::script::{Script, scripts, sha1};
 pub(crate) use self::url::Place;
 use super::{
     Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
-    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, Limit, LockAsk, LockPage,
-    LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Options, Page, PutCron, QueueCounts, Store, Target, To,
-    Wake,
+    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, KindPoint, Limit,
+    LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Options, Page, PutCron, QueueCounts,
+    Store, Target, To, Wake,
 };
 use crate::clock::{Clock, Micros, from_micros};
 use crate::error::{Error, Result};
@@ -82,6 +85,7 @@ pub(crate) struct Redis {
     names: Arc<Names>,
     ears: Ears,
     voices: Voices,
+    watches: Watches,
     strangers: Strangers,
     known: Mutex<Known>,
     /// How far the store's clock is ahead of ours, as the last answer said: a little less than the truth, never more.
@@ -124,11 +128,13 @@ impl Redis {
         let home = home(stop.clone())?;
         let hall = HallKeys::new(&options.prefix);
         let (ears, voices, strangers) = (Ears::default(), Voices::new(&hall), Strangers::default());
-        let hearing = (ears.clone(), voices.clone(), strangers.clone());
+        let watches = Watches::new(voices.clone());
+        let hearing = (ears.clone(), voices.clone(), strangers.clone(), watches.clone());
         let listener = Arc::new(move |info| {
             hearing.0.hear(&info);
             hearing.1.hear(&info);
             hearing.2.hear(&info);
+            hearing.3.hear(&info);
         });
         let (ca, password) = (options.ca.as_deref(), options.sentinel_password.as_deref());
         let link = Arc::new(Link::new(place, ca, password, home.clone(), listener)?);
@@ -142,6 +148,7 @@ impl Redis {
             hall,
             ears,
             voices,
+            watches,
             strangers,
             known: Mutex::default(),
             ahead: AtomicI64::new(0),

@@ -94,6 +94,19 @@ impl Store for Sqlite {
         self.writer.write("note", move |tx| note::note(tx, nodes::number_of(tx, &board, node)?, &notes)).await
     }
 
+    async fn add_kinds(&self, kinds: Vec<(String, HistoryTally)>) -> Result<()> {
+        self.writer.write("add_kinds", move |tx| kinds::add(tx, &kinds)).await
+    }
+
+    async fn kinds(&self, hours: u32) -> Result<Vec<KindPoint>> {
+        let now = self.clock.wall();
+        self.read("kinds", move |conn| kinds::asked(conn, hours, now).map_err(|e| fault::refused("kinds", e))).await
+    }
+
+    async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
+        self.read("totals", |conn| count::totals(conn).map_err(|e| fault::refused("totals", e))).await
+    }
+
     async fn history(&self, ask: HistoryAsk) -> Result<History> {
         let now = self.clock.wall();
         self.read("history", move |conn| count::asked(conn, &ask, now).map_err(|e| fault::refused("history", e))).await
@@ -322,6 +335,19 @@ impl Store for Sqlite {
 
     async fn send(&self, to: To, message: &[u8]) -> Result<u64> {
         self.hall.send(to, message).await
+    }
+
+    async fn watch_ends(&self, node: NodeId, queues: &[String]) -> Result<()> {
+        if queues.len() > ENDS_QUEUES_MAX {
+            return Err(Error::invalid("queues", format!("more than {ENDS_QUEUES_MAX} whose ends are waited for")));
+        }
+        self.board.watch_ends(node, queues).map_err(|e| Error::store("watch_ends", e.to_string()))
+    }
+
+    async fn ended(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
+        let queue = queue.to_owned();
+        let look = move |conn: &Connection| query::ended(conn, &queue, &ids).map_err(|e| fault::refused("ended", e));
+        self.read("ended", look).await
     }
 
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {

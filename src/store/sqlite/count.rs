@@ -150,19 +150,44 @@ fn turn(tx: &Tx<'_>, queue: i64, tally: &[u64; TALLY]) -> rusqlite::Result<(i64,
         tx.statement("INSERT OR REPLACE INTO duly_history (queue, minute, tally) VALUES (?1, ?2, ?3)")?
             .execute(params![queue, last_minute, whole])?;
     }
+    total(tx, queue, &unpack(&last))?;
     tx.statement("DELETE FROM duly_history WHERE queue = ?1 AND minute <= ?2")?
         .execute(params![queue, minute - i64::from(HISTORY_MINUTES_MAX)])?;
     Ok((minute, pack(tally)))
 }
 
-fn sum(a: &[u64; TALLY], b: &[u64; TALLY]) -> [u64; TALLY] {
+/// Adds a minute that is over to what has ever happened.
+fn total(tx: &Tx<'_>, queue: i64, minute: &[u64; TALLY]) -> rusqlite::Result<()> {
+    let before: Option<Vec<u8>> = tx
+        .statement("SELECT tally FROM duly_total WHERE queue = ?1")?
+        .query_row([queue], |row| row.get(0))
+        .optional()?;
+    let whole = pack(&sum(&unpack(&before.unwrap_or_default()), minute));
+    tx.statement("INSERT OR REPLACE INTO duly_total (queue, tally) VALUES (?1, ?2)")?.execute(params![queue, whole])?;
+    Ok(())
+}
+
+/// `totals` of the contract: the minutes that are over, and the present one.
+pub(super) fn totals(conn: &Connection) -> rusqlite::Result<Vec<(String, HistoryTally)>> {
+    conn.prepare_cached(
+        "SELECT q.name, coalesce(t.tally, x''), coalesce(c.tally, x'') FROM duly_queue q
+           LEFT JOIN duly_total t ON t.queue = q.no LEFT JOIN duly_count c ON c.queue = q.no ORDER BY q.name",
+    )?
+    .query_map([], |row| {
+        let (over, present): (Vec<u8>, Vec<u8>) = (row.get(1)?, row.get(2)?);
+        Ok((row.get(0)?, HistoryTally::from_numbers(&sum(&unpack(&over), &unpack(&present)))))
+    })?
+    .collect()
+}
+
+pub(super) fn sum(a: &[u64; TALLY], b: &[u64; TALLY]) -> [u64; TALLY] {
     let mut out = *a;
     out.iter_mut().zip(b).for_each(|(sum, more)| *sum = sum.saturating_add(*more));
     out
 }
 
 /// Numbers in seven bits a byte, the lowest first; zeroes at the end are left out.
-fn pack(numbers: &[u64; TALLY]) -> Vec<u8> {
+pub(super) fn pack(numbers: &[u64; TALLY]) -> Vec<u8> {
     let len = numbers.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
     let mut out = Vec::with_capacity(len + 8);
     for mut number in numbers[..len].iter().copied() {

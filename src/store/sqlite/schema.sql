@@ -148,6 +148,20 @@ CREATE TABLE duly_history (
   PRIMARY KEY (queue, minute)
 ) STRICT, WITHOUT ROWID;
 
+-- What has ever happened in a queue, but for the present minute: added up when a minute is over, never deleted.
+CREATE TABLE duly_total (
+  queue INTEGER PRIMARY KEY,
+  tally BLOB NOT NULL
+) STRICT;
+
+-- What attempts of a kind came to in an hour, for a day.
+CREATE TABLE duly_kind (
+  hour  INTEGER NOT NULL,                 -- since 1970
+  kind  TEXT NOT NULL,
+  tally BLOB NOT NULL,
+  PRIMARY KEY (hour, kind)
+) STRICT, WITHOUT ROWID;
+
 -- How far a job's last attempt has come, and what it gave.
 CREATE TABLE duly_note (
   no       INTEGER PRIMARY KEY,

@@ -3,8 +3,8 @@
 -- KEYS 1 conf 2 job 3 meta 4 errors 5 done 6 dead 7,8 gone 9 history 10 notes 11 groups
 -- ARGV 1 now|'' 2 age of remembered ids 3 most done jobs 4 most to delete
 -- Returns { now, how many }
--- include now, gone, read, history, notes, group, past
-forget_past(KEYS[9], KEYS[1])
+-- include now, add, gone, read, history, notes, group, roll, past
+forget_past(KEYS[9], KEYS[1], (roll(KEYS[9], KEYS[1])))
 local most = tonumber(ARGV[4])
 local done = redis.call('ZRANGE', KEYS[5], '-inf', now, 'BYSCORE', 'LIMIT', 0, most)
 local dead = redis.call('ZRANGE', KEYS[6], '-inf', now, 'BYSCORE', 'LIMIT', 0, most - #done)

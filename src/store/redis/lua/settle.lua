@@ -7,7 +7,7 @@
 --      group or result|'', what the group is|''
 -- An outcome is a (ack), k (ack, kept), b (bury), r (retry) or l (release); time is how long it is kept or waits.
 -- Returns { now, { id of each that was not held } }
--- include now, add, text, wake, gone, spread, read, history, holds, tally, counted, notes, group
+-- include now, add, text, wake, gone, spread, read, history, holds, tally, counted, notes, group, ended
 local node, plain, kept = ARGV[3], tonumber(ARGV[5]), tonumber(ARGV[6])
 local freed = 0
 
@@ -42,8 +42,8 @@ local until_of = {}
 for i = 0, kept - 1 do
   until_of[ARGV[kept_at + i]] = ARGV[kept_at + 2 * kept + i]
 end
-local done = {}
-for _, id in ipairs(held_of(kept_at, kept)) do
+local done, finished = {}, held_of(kept_at, kept)
+for _, id in ipairs(finished) do
   done[#done + 1] = now + until_of[id]
   done[#done + 1] = id
 end
@@ -52,7 +52,8 @@ if #done > 0 then
 end
 -- include others
 if freed > 0 then
-  holds_fewer(KEYS[1], node, freed)
+  local _, waited = holds_fewer(KEYS[1], node, freed)
   write_counted(KEYS[17], KEYS[1])
+  tell_ended(ARGV[2], waited, acked, finished, ended)
 end
 return { now, lost }

@@ -41,7 +41,7 @@ local function other(at)
   return outcome == 'r' or outcome == 'l'
 end
 
-local again = false
+local again, ended = false, {}
 local others_at, nth = FIRST + 2 * plain + 3 * kept, plain + kept
 for at = others_at, #ARGV, 12 do
   nth = nth + 1
@@ -49,7 +49,9 @@ for at = others_at, #ARGV, 12 do
     lose(ARGV[at], nth)
   else
     freed = freed + redis.call('HDEL', KEYS[2], ARGV[at])
-    again = other(at) or again
+    local back = other(at)
+    again = again or back
+    ended[#ended + 1] = not back and ARGV[at] or nil
   end
 end
 spread('LPUSH', 13, head)
