@@ -32,6 +32,10 @@ pub enum Rule {
     Gone,
     /// Counts are those of the jobs that are there.
     Counts,
+    /// A scheduled or dead job is found by its words, and by no others.
+    Words,
+    /// A cron rule is looked at when its tick is due.
+    Ticks,
     /// What is kept of a job can be read.
     Readable,
     /// The file is whole: every index has what its table has.
@@ -40,7 +44,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Rule; 11] = [
+    pub const ALL: [Rule; 13] = [
         Rule::OneState,
         Rule::HasBody,
         Rule::RightPlace,
@@ -50,6 +54,8 @@ impl Rule {
         Rule::Marks,
         Rule::Gone,
         Rule::Counts,
+        Rule::Words,
+        Rule::Ticks,
         Rule::Readable,
         Rule::File,
     ];
@@ -67,6 +73,8 @@ impl Rule {
             Rule::Marks => "marks",
             Rule::Gone => "gone",
             Rule::Counts => "counts",
+            Rule::Words => "words",
+            Rule::Ticks => "ticks",
             Rule::Readable => "readable",
             Rule::File => "file",
         }

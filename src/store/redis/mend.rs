@@ -53,10 +53,12 @@ async fn mend_once(store: &Redis, keys: &QueueKeys, id: JobId, seen: &Seen) -> R
         gone: [g1, g2],
         notes,
         groups,
+        find,
         ..
     } = keys;
     let [r0, r1, r2, r3] = ready;
-    let all = [conf, job, meta, held, due, done, dead, unique, stale, r0, r1, r2, r3, errors, g1, g2, notes, groups];
+    let all =
+        [conf, job, meta, held, due, done, dead, unique, stale, r0, r1, r2, r3, errors, g1, g2, notes, groups, find];
     let mut cmd = call(&script::MEND, &all);
     let (to, moment) = seen.home();
     let key = seen.head.as_ref().map_or("", |head| head.key.as_str());
@@ -68,6 +70,9 @@ async fn mend_once(store: &Redis, keys: &QueueKeys, id: JobId, seen: &Seen) -> R
     }
     for key in &seen.keys {
         cmd.arg(format!("={key}"));
+    }
+    for member in &seen.strange {
+        cmd.arg([&b"~"[..], member].concat());
     }
     // Failures of a job that is not there, or that has no note of them, say nothing to anybody.
     if seen.head.is_none() || seen.meta.is_none() {

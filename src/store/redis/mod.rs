@@ -8,6 +8,7 @@ mod acl;
 mod claim;
 mod contract;
 mod cron;
+mod find;
 mod hall;
 mod health;
 mod hear;

@@ -21,6 +21,12 @@ const PARTS: &[(&str, &str)] = &[
     ("read", include_str!("lua/part/read.lua")),
     ("ticket", include_str!("lua/part/ticket.lua")),
     ("history", include_str!("lua/part/history.lua")),
+    ("find", include_str!("lua/part/find.lua")),
+    ("unseat", include_str!("lua/part/unseat.lua")),
+    ("unbury", include_str!("lua/part/unbury.lua")),
+    ("promote", include_str!("lua/part/promote.lua")),
+    ("kept", include_str!("lua/part/kept.lua")),
+    ("filled", include_str!("lua/part/filled.lua")),
     ("spread", include_str!("lua/part/spread.lua")),
     ("batch", include_str!("lua/part/batch.lua")),
     ("known", include_str!("lua/part/known.lua")),
@@ -80,6 +86,7 @@ scripts! { &[];
     SETTLE "settle"
     GET "get"
     PAGE "page"
+    FIND "find"
     COUNTS "counts"
     REMOVE "remove"
     RESCHEDULE "reschedule"

@@ -1,7 +1,7 @@
 //! Verify: goes through all keys of a queue in small steps, then looks once more, at one moment, at every job of which
 //! something seemed wrong. While others work most of these are jobs that moved between two steps.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use redis::Value;
 
@@ -144,6 +144,12 @@ async fn look_at_ended(store: &Redis, keys: &QueueKeys, all: &mut All) -> Result
         }
     })
     .await?;
+    each_pair(store, keys, "ZSCAN", &keys.find, STEP, |member, _| {
+        if let Some(id) = member.last_chunk::<16>().copied() {
+            all.entry(id).or_default().member(JobId::from_bytes(id), member);
+        }
+    })
+    .await?;
     for half in &keys.gone {
         each(store, keys, "SSCAN", half, STEP, |id| {
             // Only those that are there are of interest: most are not.
@@ -188,19 +194,22 @@ async fn leases(store: &Redis, keys: &QueueKeys) -> Result<std::collections::Has
 
 /// One job at one moment, with whatever was seen of it before to look for.
 pub(super) async fn inspect(store: &Redis, keys: &QueueKeys, id: JobId, before: &Seen) -> Result<Seen> {
-    let QueueKeys { conf, job, meta, held, due, done, dead, unique, stale, ready, lease, gone: [g1, g2], .. } = keys;
+    let QueueKeys { conf, job, meta, held, due, done, dead, unique, stale, ready, lease, gone: [g1, g2], find, .. } = keys;
     let [r0, r1, r2, r3] = ready;
-    let all = [conf, job, meta, held, due, done, dead, unique, stale, r0, r1, r2, r3, lease, g1, g2];
+    let all = [conf, job, meta, held, due, done, dead, unique, stale, r0, r1, r2, r3, lease, g1, g2, find];
     let mut cmd = call(&script::INSPECT, &all);
-    cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(before.tickets.len());
-    for ticket in &before.tickets {
-        cmd.arg(&ticket.text[..]);
-    }
     let mut asked = before.keys.clone();
     asked.extend(before.head.as_ref().map(|head| head.key.clone()).filter(|key| !key.is_empty()));
     asked.dedup();
+    cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(before.tickets.len()).arg(asked.len());
+    for ticket in &before.tickets {
+        cmd.arg(&ticket.text[..]);
+    }
     for key in &asked {
         cmd.arg(key);
+    }
+    for member in &before.strange {
+        cmd.arg(&member[..]);
     }
     let value = store.link.run("verify", Way::Door, keys.slot, &script::INSPECT, &cmd).await?;
     let mut reply = store.reply("verify", value)?;
@@ -227,6 +236,8 @@ pub(super) async fn inspect(store: &Redis, keys: &QueueKeys, id: JobId, before: 
     let named = reply.list()?;
     let names = |at: &(usize, &String)| named.get(at.0).is_some_and(|holder| holder.as_deref() == Some(id.as_bytes()));
     seen.keys = asked.iter().enumerate().filter(names).map(|(_, key)| key.clone()).collect();
+    let found: BTreeSet<Vec<u8>> = reply.list()?.into_iter().flatten().collect();
+    found.into_iter().for_each(|member| seen.member(id, member));
     seen.failures = failures(store, keys, id, &before.failures).await?;
     Ok(seen)
 }
