@@ -52,7 +52,7 @@ pub(crate) use self::locks::{count, named, read_cursor, span};
 use self::names::Names;
 use self::nodes::Ears;
 use self::raw::Strangers;
-pub(crate) use self::raw::{read_hold, read_owner, write_failure, write_record};
+pub(crate) use self::raw::{group_of, read_hold, read_owner, write_failure, write_record};
 pub(crate) use self::reply::{Reply, number};
 pub(crate) use self::script::{Script, scripts, sha1};
 pub(crate) use self::url::Place;

@@ -106,8 +106,8 @@ fn fire(client: &mut Client<'_>, args: &mut Args) {
             let id = if client.rng.u8(..3) == 0 { client.job() } else { make::id(client.rng) };
             let priority = client.rng.u8(..4);
             let due = if client.rng.bool() { String::new() } else { make::moment(client.rng, client.now).to_string() };
-            args.add(&id).add(words::record(priority, &key, "{}")).add(due).add(words::due_ticket(&id, priority, None));
-            args.add(&key);
+            let record = words::record(priority, &key, "{}");
+            args.add(&id).add(&record).add(due).add(words::due_ticket(&id, &record, None)).add(&key);
         }
     }
 }
