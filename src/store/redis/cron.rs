@@ -96,6 +96,14 @@ pub(super) async fn put(store: &Redis, put: &PutCron) -> Result<CronPut> {
     }
 }
 
+/// When to look at a rule of which this is the text, and whether its tick is held back; `None` if it cannot be read.
+pub(super) fn look_of(text: &[u8]) -> Option<(Option<Micros>, bool)> {
+    match read(text)? {
+        Kept::Here(record) => Some((look(&record), record.held)),
+        Kept::Going(_, record) => Some((look(&record), false)),
+    }
+}
+
 /// When to look at a rule.
 fn look(record: &CronRecord) -> Option<Micros> {
     record.next.filter(|_| !record.paused).map(record::moment)

@@ -4,7 +4,7 @@ use super::keys::QueueKeys;
 use super::link::Way;
 use super::seen::Seen;
 use super::verify::{inspect, look, tally};
-use super::{Redis, call, script};
+use super::{Redis, call, count, script, ticks};
 use crate::error::{Error, Result};
 use crate::job::JobId;
 
@@ -22,6 +22,8 @@ pub(super) async fn repair(store: &Redis) -> Result<()> {
             }
         }
         tally(store, &keys, true).await?;
+        count::recount(store, &keys).await?;
+        ticks::repair(store, &keys).await?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ mod access;
 mod acl;
 mod claim;
 mod contract;
+mod count;
 mod cron;
 mod find;
 mod hall;
@@ -31,6 +32,7 @@ mod scan;
 mod script;
 mod seen;
 mod settle;
+mod ticks;
 mod url;
 mod verify;
 

@@ -26,6 +26,7 @@ const PARTS: &[(&str, &str)] = &[
     ("unbury", include_str!("lua/part/unbury.lua")),
     ("promote", include_str!("lua/part/promote.lua")),
     ("kept", include_str!("lua/part/kept.lua")),
+    ("mark", include_str!("lua/part/mark.lua")),
     ("filled", include_str!("lua/part/filled.lua")),
     ("spread", include_str!("lua/part/spread.lua")),
     ("batch", include_str!("lua/part/batch.lua")),
@@ -123,6 +124,9 @@ scripts! { &[];
     INSPECT "inspect"
     MEND "mend"
     TALLY "tally"
+    MEASURE "measure"
+    RECOUNT "recount"
+    RETICK "retick"
 }
 
 impl Script {

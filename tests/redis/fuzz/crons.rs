@@ -70,6 +70,11 @@ pub fn call(client: &mut Client<'_>, script: &str, args: &mut Args) -> bool {
             (0..client.rng.usize(..4)).for_each(|_| args.add(self::name(client.rng)).end());
         }
         "fire_crons" => fire(client, args),
+        "retick" => {
+            let seen = client.state.cron.get(name.as_bytes()).cloned().unwrap_or_default();
+            let look = if seen.is_empty() { String::new() } else { make::moment(client.rng, client.now).to_string() };
+            args.add(&name).add(seen).add(look).end();
+        }
         _ => return false,
     }
     true
