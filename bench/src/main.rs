@@ -109,6 +109,7 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::RedisCall => redis::call(setting).await,
         Group::SidekiqDrain => redis::sidekiq_drain(setting).await,
         Group::RedisCron => redis::cron(setting).await,
+        Group::RedisList => redis::list(setting).await,
         Group::RedisPeers => redis::peers(setting).await,
     }
 }

@@ -9,7 +9,8 @@ usage: bench [NAMES] [--quick] [--plot FILE.svg] [--json] [--dir DIR]
 
 NAMES    push life peers lone growth flood reopen wake shrink lock call cron list http; all of them if none is named
          on Redis: redis-push redis-drain redis-life redis-wake redis-late redis-memory redis-growth redis-failover
-         redis-lock redis-call redis-cron sidekiq-drain; redis means all of these; redis-peers is a table of the peers alone
+         redis-lock redis-call redis-cron redis-list sidekiq-drain; redis means all of these
+         redis-peers is a table of the peers alone
 --quick  a smoke run of under a minute, small and without peers: its figures say little
 --plot   writes a bar chart
 --json   prints the figures as JSON too
@@ -44,6 +45,7 @@ pub(crate) enum Group {
     RedisCall,
     SidekiqDrain,
     RedisCron,
+    RedisList,
     RedisPeers,
 }
 
@@ -66,7 +68,7 @@ const EMBEDDED: [Group; 14] = [
 ];
 
 /// What `redis` means.
-const REDIS: [Group; 12] = [
+const REDIS: [Group; 13] = [
     Group::RedisPush,
     Group::RedisDrain,
     Group::RedisLife,
@@ -79,6 +81,7 @@ const REDIS: [Group; 12] = [
     Group::RedisCall,
     Group::SidekiqDrain,
     Group::RedisCron,
+    Group::RedisList,
 ];
 
 impl Group {
@@ -110,6 +113,7 @@ impl Group {
             Group::RedisCall => "redis-call",
             Group::SidekiqDrain => "sidekiq-drain",
             Group::RedisCron => "redis-cron",
+            Group::RedisList => "redis-list",
             Group::RedisPeers => "redis-peers",
         }
     }

@@ -14,6 +14,7 @@ const EDITS: &str = "an entry is its own text in Sidekiq's lists: whoever change
 const NOTES: &str = "a job has no place for progress, lines and a result";
 const HISTORY_BY_MINUTE: &str = "Sidekiq counts by day, and only what is done and what failed";
 const GROUPS: &str = "dead jobs are not grouped in Sidekiq's set";
+const WORDS: &str = "Sidekiq's sets are in the order of time alone: a filter looks through them";
 const POSITIONS: &str = "a page goes on by position: nothing in Sidekiq's lists keeps its place when others leave";
 
 /// Case and reason.
@@ -22,6 +23,10 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("each_job_goes_by_its_own_queue_due_and_priority", PRIORITIES),
     ("urgent_jobs_go_first_then_those_that_waited_longest", PRIORITIES),
     ("ready_jobs_arrive_behind_those_that_are_there", PRIORITIES),
+    ("words_follow_a_job_wherever_it_goes", UNIQUE),
+    ("a_word_goes_with_what_is_pruned", WORDS),
+    ("a_word_is_found_without_a_look_at_others", WORDS),
+    ("done_jobs_are_found_by_when_they_ended", WORDS),
     ("a_taken_key_keeps_the_old_job", UNIQUE),
     ("replace_takes_the_place_of_a_waiting_job", UNIQUE),
     ("a_running_job_is_not_replaced", UNIQUE),

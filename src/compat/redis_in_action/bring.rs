@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::job::{Job, JobId, Priority};
 use crate::node::NodeId;
 use crate::push::{MAX_ATTEMPTS, TIMEOUT};
-use crate::store::redis::{QueueKeys, Way, call, span, write_failure, write_record};
+use crate::store::redis::{QueueKeys, Way, call, group_of, span, write_failure, write_record};
 
 /// Most delayed items moved in one step.
 const MOVE_MAX: usize = 200;
