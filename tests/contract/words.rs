@@ -47,7 +47,7 @@ pub async fn words_follow_a_job_wherever_it_goes(store: TestStore) {
     store.store.reschedule(id, duly::Due::After(20 * SECOND)).await.expect("moves");
     is_found(&store, "a reschedule", 1, 0).await;
     let edit = duly::store::Edit { priority: Some(Priority::High), args: None };
-    store.store.edit(id, &edit).await.expect("edits");
+    store.store.edit(id, edit).await.expect("edits");
     is_found(&store, "an edit", 1, 0).await;
     let other = mail().after(5 * SECOND).on_conflict(Conflict::Replace);
     let id = other.job_id();

@@ -112,7 +112,8 @@ const SEEDS: &[Seed] = &[
         bed.tell("ZADD", "find", &[b"0", &member]);
     }),
     ("a dead job that does not note its words", Rule::Words, true, |bed, _| {
-        let Reply::Text(id) = &bed.tell("ZRANGE", "dead", &[b"0", b"0"]).list()[0] else { panic!("none is dead") };
+        let dead = bed.tell("ZRANGE", "dead", &[b"0", b"0"]);
+        let Reply::Text(id) = &dead.list()[0] else { panic!("none is dead") };
         let meta = bed.text("HGET", "meta", &[id]);
         bed.tell("HSET", "meta", &[id, &meta[..72]]);
     }),

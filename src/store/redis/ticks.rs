@@ -57,7 +57,10 @@ pub(super) async fn repair(store: &Redis, keys: &QueueKeys) -> Result<()> {
 async fn look(store: &Redis, keys: &QueueKeys) -> Result<Seen> {
     let mut seen = Seen::default();
     each_pair(store, keys, "HSCAN", &keys.cron, STEP, |name, text| drop(seen.rules.insert(name, text))).await?;
-    each_pair(store, keys, "ZSCAN", &keys.ticks, STEP, |name, at| drop(seen.ticks.insert(name, reply::number(&at)))).await?;
+    each_pair(store, keys, "ZSCAN", &keys.ticks, STEP, |name, at| {
+        seen.ticks.insert(name, reply::number(&at));
+    })
+    .await?;
     let mut cmd = redis::cmd("HGET");
     cmd.arg(&keys.conf).arg("tick");
     if let Value::BulkString(tick) = store.link.ask("verify", Way::Door, keys.slot, &cmd).await? {
