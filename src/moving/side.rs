@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::store::{
-    Beaten, Claim, Claimed, CronPage, CronPut, CronRecord, Filter, Limit, Marked, MoveIn, MovedIn, Page, PutCron, QueueCounts,
-    Store,
+    Beaten, Claim, Claimed, CronPage, CronPut, CronRecord, Filter, Limit, Marked, MoveIn, MovedIn, Page, PutCron,
+    QueueCounts, Store,
 };
 
 /// How often a store that fails is asked.

@@ -198,7 +198,9 @@ pub async fn there_and_back(pair: Pair) {
 pub async fn a_limit_goes_along(pair: Pair) {
     let (old, new) = pair.open().await;
     let limit = |jobs, bytes| duly::Limit { jobs, bytes };
-    for (queue, limit) in [("one", limit(Some(7), None)), ("empty", limit(None, Some(1_000))), ("theirs", limit(Some(5), None))] {
+    for (queue, limit) in
+        [("one", limit(Some(7), None)), ("empty", limit(None, Some(1_000))), ("theirs", limit(Some(5), None))]
+    {
         old.limit(queue, limit).await.expect("limits");
     }
     new.limit("theirs", limit(Some(9), Some(9))).await.expect("limits");

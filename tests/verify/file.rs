@@ -30,7 +30,11 @@ const SEEDS: &[(Rule, bool, &str)] = &[
     (Rule::Counts, true, "UPDATE duly_count SET bytes = bytes + 1"),
     (Rule::Counts, true, "UPDATE duly_group SET count = 7"),
     (Rule::Words, true, "DELETE FROM duly_find WHERE word = 'kretried'"),
-    (Rule::Words, true, "INSERT INTO duly_find SELECT queue, state, 'tblue', at, no FROM duly_find WHERE word = 'klater'"),
+    (
+        Rule::Words,
+        true,
+        "INSERT INTO duly_find SELECT queue, state, 'tblue', at, no FROM duly_find WHERE word = 'klater'",
+    ),
     (Rule::Words, true, "UPDATE duly_find SET at = at + 1 WHERE state = 4"),
     (Rule::Ticks, true, "UPDATE duly_cron SET look = NULL"),
     (Rule::Ticks, true, "UPDATE duly_cron SET look = 5 WHERE paused"),

@@ -95,7 +95,9 @@ const SEEDS: &[Seed] = &[
         let what = format!("0000000001{}{}kind\toh", "0".repeat(16), "0".repeat(16));
         bed.tell("HSET", "groups", &[b"00000000000000ff", what.as_bytes()]);
     }),
-    ("nobody knows how long done jobs are kept", Rule::Counts, true, |bed, _| drop(bed.tell("HDEL", "conf", &[b"kept"]))),
+    ("nobody knows how long done jobs are kept", Rule::Counts, true, |bed, _| {
+        drop(bed.tell("HDEL", "conf", &[b"kept"]))
+    }),
     ("the words of all jobs are gone", Rule::Words, true, |bed, _| drop(bed.tell("DEL", "find", &[]))),
     ("a word of a scheduled job is gone", Rule::Words, true, |bed, _| {
         let members = bed.tell("ZRANGEBYLEX", "find", &[b"[skretried", b"(skretriee"]).list().to_vec();

@@ -50,10 +50,11 @@ async fn end(duly: &Duly, jobs: usize) -> Result<()> {
     })
     .await?;
     fill(duly, jobs / 10, || duly::Push::new("done", "null").keep(KEEP)).await?;
-    let worker = duly.worker().queue("default", CONCURRENCY).on_any_kind(async |ctx: duly::Ctx| match ctx.job().kind.as_str() {
-        "done" => Ok(()),
-        _ => Err("no such thing"),
-    });
+    let worker =
+        duly.worker().queue("default", CONCURRENCY).on_any_kind(async |ctx: duly::Ctx| match ctx.job().kind.as_str() {
+            "done" => Ok(()),
+            _ => Err("no such thing"),
+        });
     let working = Working::start(worker).await?;
     working.settled(jobs + jobs / 10).await;
     working.stop().await?;

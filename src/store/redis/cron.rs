@@ -342,7 +342,8 @@ pub(super) async fn fire(store: &Redis, queue: &str, fires: &[CronFire]) -> Resu
             let due = due_of(job);
             cmd.arg(job.id.as_bytes()).arg(record::write(job, now, due.map_or(now, |due| due.max(now))));
             cmd.arg(due.map_or(String::new(), |due| due.to_string()));
-            cmd.arg(record::due_ticket(job.id, job.priority, None, &job.kind, &job.tags)).arg(job.unique.as_deref().unwrap_or(""));
+            cmd.arg(record::due_ticket(job.id, job.priority, None, &job.kind, &job.tags))
+                .arg(job.unique.as_deref().unwrap_or(""));
         }
     }
     let value = store.deliver("fire_crons", &keys, Some(&script::FIRE_CRONS), &[cmd]).await?;

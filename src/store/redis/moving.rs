@@ -44,8 +44,24 @@ pub(super) async fn move_in(store: &Redis, batch: &MoveIn) -> Result<MovedIn> {
 }
 
 fn arrivals(store: &Redis, keys: &QueueKeys, batch: &MoveIn) -> Cmd {
-    let QueueKeys { job, due, idle, ready, meta, errors, done, dead, unique, gone, conf, stale, notes, groups, find, .. } =
-        keys;
+    let QueueKeys {
+        job,
+        due,
+        idle,
+        ready,
+        meta,
+        errors,
+        done,
+        dead,
+        unique,
+        gone,
+        conf,
+        stale,
+        notes,
+        groups,
+        find,
+        ..
+    } = keys;
     let ([r0, r1, r2, r3], [g1, g2]) = (ready, gone);
     let all =
         [job, due, idle, r0, r1, r2, r3, meta, errors, done, dead, unique, g1, g2, conf, stale, notes, groups, find];

@@ -71,7 +71,8 @@ fn begin(store: &Redis, keys: &QueueKeys, node: NodeId, plain: usize, kept: usiz
     let QueueKeys { history, notes, groups, find, .. } = keys;
     let ([g1, g2], [r0, r1, r2, r3]) = (gone, ready);
     let all = [
-        conf, held, job, meta, errors, due, done, dead, unique, g1, g2, idle, r0, r1, r2, r3, history, notes, groups, find,
+        conf, held, job, meta, errors, due, done, dead, unique, g1, g2, idle, r0, r1, r2, r3, history, notes, groups,
+        find,
     ];
     let mut cmd = call(&script::SETTLE, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.options.remember));

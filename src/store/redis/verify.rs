@@ -5,10 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 
 use redis::Value;
 
+use super::count::{self, Counted, Judged};
 use super::keys::QueueKeys;
 use super::link::Way;
 use super::seen::{Head, LANES, Seen, Ticket, holder};
-use super::count::{self, Counted, Judged};
 use super::{Redis, call, script, ticks};
 use crate::error::{Error, Result};
 use crate::job::JobId;
@@ -212,7 +212,8 @@ async fn leases(store: &Redis, keys: &QueueKeys) -> Result<std::collections::Has
 
 /// One job at one moment, with whatever was seen of it before to look for.
 pub(super) async fn inspect(store: &Redis, keys: &QueueKeys, id: JobId, before: &Seen) -> Result<Seen> {
-    let QueueKeys { conf, job, meta, held, due, done, dead, unique, stale, ready, lease, gone: [g1, g2], find, .. } = keys;
+    let QueueKeys { conf, job, meta, held, due, done, dead, unique, stale, ready, lease, gone: [g1, g2], find, .. } =
+        keys;
     let [r0, r1, r2, r3] = ready;
     let all = [conf, job, meta, held, due, done, dead, unique, stale, r0, r1, r2, r3, lease, g1, g2, find];
     let mut cmd = call(&script::INSPECT, &all);

@@ -130,7 +130,8 @@ fn groups_are_counted(state: &State) -> Verdict {
 fn words_are_found(state: &State) -> Verdict {
     let mut members = BTreeSet::new();
     for (ticket, due) in &state.due {
-        let (id, words) = (words::id_of(ticket), state.job.get(words::id_of(ticket)).map(|record| words::words_of(record)));
+        let (id, words) =
+            (words::id_of(ticket), state.job.get(words::id_of(ticket)).map(|record| words::words_of(record)));
         members.extend(words::members('s', &words.unwrap_or_default(), &format!("{due:016}"), id));
     }
     for id in state.dead.keys() {
@@ -143,9 +144,13 @@ fn words_are_found(state: &State) -> Verdict {
             return Err(format!("{} has noted {}, and is {words}", shown(id), shown(&meta[88..])));
         }
         members.extend(words::members('b', &words, &died, id));
-        members.extend([String::new(), format!("g{group}")].map(|word| [format!("b{word}\0{died}").as_bytes(), id].concat()));
+        members.extend(
+            [String::new(), format!("g{group}")].map(|word| [format!("b{word}\0{died}").as_bytes(), id].concat()),
+        );
     }
-    none(members.iter().filter(|member| !state.find.contains_key(*member)), |member| format!("{} is not there", shown(member)))?;
+    none(members.iter().filter(|member| !state.find.contains_key(*member)), |member| {
+        format!("{} is not there", shown(member))
+    })?;
     none(state.find.keys().filter(|member| !members.contains(*member)), |member| format!("{} is there", shown(member)))
 }
 

@@ -106,7 +106,8 @@ fn group(state: &mut State) {
             let (died, words) = (String::from_utf8_lossy(&meta[16..32]).into_owned(), words::words_of(&state.job[id]));
             meta.extend([GROUP, &words].concat().as_bytes());
             put_words(&mut state.find, words::members('b', &words, &died, id));
-            let of_all = ["b".to_owned(), format!("bg{GROUP}")].map(|word| [format!("{word}\0{died}").as_bytes(), id].concat());
+            let of_all =
+                ["b".to_owned(), format!("bg{GROUP}")].map(|word| [format!("{word}\0{died}").as_bytes(), id].concat());
             put_words(&mut state.find, of_all);
             count += 1;
         }
