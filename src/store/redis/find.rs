@@ -61,10 +61,9 @@ impl Words {
     ) -> Cmd {
         let (letter, is_dead) = if state == State::Dead { ('b', 1) } else { ('s', 0) };
         let mut cmd = call(&script::FIND, &[&keys.job, &keys.meta, &keys.find]);
-        cmd.arg(store.manual_now()).arg(is_dead).arg(last).arg(moment);
-        cmd.arg(since.unwrap_or(0).clamp(0, MOMENT_MAX))
-            .arg(until.unwrap_or(MOMENT_MAX).clamp(0, MOMENT_MAX))
-            .arg(most);
+        let digits = |moment: Micros| format!("{:016}", moment.clamp(0, MOMENT_MAX));
+        cmd.arg(store.manual_now()).arg(is_dead).arg(last).arg(digits(moment));
+        cmd.arg(digits(since.unwrap_or(0))).arg(digits(until.unwrap_or(MOMENT_MAX))).arg(most);
         if self.words.is_empty() {
             cmd.arg(prefix(letter, ANY));
         }
