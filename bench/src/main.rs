@@ -112,6 +112,7 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::SidekiqDrain => redis::sidekiq_drain(setting).await,
         Group::RedisCron => redis::cron(setting).await,
         Group::RedisHistory => redis::history(setting).await,
+        Group::RedisList => redis::list(setting).await,
         Group::RedisPeers => redis::peers(setting).await,
     }
 }

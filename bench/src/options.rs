@@ -9,7 +9,8 @@ usage: bench [NAMES] [--quick] [--plot FILE.svg] [--json] [--dir DIR]
 
 NAMES    push life peers lone growth flood reopen wake shrink lock call cron list http history; all of them if none is named
          on Redis: redis-push redis-drain redis-life redis-wake redis-late redis-memory redis-growth redis-failover
-         redis-lock redis-call redis-cron redis-history sidekiq-drain; redis means all of these; redis-peers is a table of the peers alone
+         redis-lock redis-call redis-cron redis-history redis-list sidekiq-drain; redis means all of these
+         redis-peers is a table of the peers alone
 --quick  a smoke run of under a minute, small and without peers: its figures say little
 --plot   writes a bar chart
 --json   prints the figures as JSON too
@@ -46,6 +47,7 @@ pub(crate) enum Group {
     SidekiqDrain,
     RedisCron,
     RedisHistory,
+    RedisList,
     RedisPeers,
 }
 
@@ -69,7 +71,7 @@ const EMBEDDED: [Group; 15] = [
 ];
 
 /// What `redis` means.
-const REDIS: [Group; 13] = [
+const REDIS: [Group; 14] = [
     Group::RedisPush,
     Group::RedisDrain,
     Group::RedisLife,
@@ -83,6 +85,7 @@ const REDIS: [Group; 13] = [
     Group::SidekiqDrain,
     Group::RedisCron,
     Group::RedisHistory,
+    Group::RedisList,
 ];
 
 impl Group {
@@ -116,6 +119,7 @@ impl Group {
             Group::SidekiqDrain => "sidekiq-drain",
             Group::RedisCron => "redis-cron",
             Group::RedisHistory => "redis-history",
+            Group::RedisList => "redis-list",
             Group::RedisPeers => "redis-peers",
         }
     }

@@ -32,8 +32,10 @@ pub enum Rule {
     Gone,
     /// Counts are those of the jobs that are there.
     Counts,
-    /// A job is found by the words that it has, and by no others.
+    /// A scheduled or dead job is found by its words, and by no others.
     Words,
+    /// A cron rule is looked at when its tick is due.
+    Ticks,
     /// What is kept of a job can be read, and is what was written.
     Readable,
     /// The file is whole: every index has what its table has.
@@ -42,7 +44,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Rule; 12] = [
+    pub const ALL: [Rule; 13] = [
         Rule::OneState,
         Rule::HasBody,
         Rule::RightPlace,
@@ -53,6 +55,7 @@ impl Rule {
         Rule::Gone,
         Rule::Counts,
         Rule::Words,
+        Rule::Ticks,
         Rule::Readable,
         Rule::File,
     ];
@@ -71,6 +74,7 @@ impl Rule {
             Rule::Gone => "gone",
             Rule::Counts => "counts",
             Rule::Words => "words",
+            Rule::Ticks => "ticks",
             Rule::Readable => "readable",
             Rule::File => "file",
         }

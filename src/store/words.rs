@@ -65,6 +65,9 @@ pub struct End {
     /// Its kind, by which dead ones are grouped and found.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "a file knows it by the number of the job"))]
     pub(crate) kind: String,
+    /// Its tags, by which those that wait and dead ones are found.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "a file knows them by the number of the job"))]
+    pub(crate) tags: Vec<String>,
     /// How many bytes its args have.
     pub(crate) bytes: u64,
     /// As the claim said it: saves the store a look at what only the holder can change.
@@ -104,6 +107,7 @@ impl End {
             timing: None,
             result: None,
             kind: held.job.kind.clone(),
+            tags: held.job.tags.clone(),
             bytes: held.job.args.len() as u64,
             due: held.due,
             attempts: held.attempts,

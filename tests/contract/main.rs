@@ -30,6 +30,7 @@ mod totals;
 mod unique;
 mod wake;
 mod why;
+mod words;
 
 /// Expands each case once per store, so that a failure reads `on_file::late_ack_is_refused`.
 macro_rules! contract {
@@ -178,6 +179,11 @@ contract! {
         a_page_says_how_much_was_looked_at
         a_job_that_stays_is_shown_while_others_move
         a_ready_job_that_stays_is_shown_while_others_are_claimed;
+    words:
+        words_follow_a_job_wherever_it_goes
+        a_word_goes_with_what_is_pruned
+        a_word_is_found_without_a_look_at_others
+        done_jobs_are_found_by_when_they_ended;
     history:
         what_happens_is_counted_by_minute_and_queue
         lateness_and_duration_are_counted

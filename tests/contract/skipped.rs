@@ -16,6 +16,7 @@ const HISTORY_BY_MINUTE: &str = "Sidekiq counts by day, and only what is done an
 const GROUPS: &str = "dead jobs are not grouped in Sidekiq's set";
 const OLDEST: &str = "an entry in Sidekiq's list has no due moment of ours";
 const ENDS: &str = "only duly settles so that others are told: who waits looks instead";
+const WORDS: &str = "Sidekiq's sets are in the order of time alone: a filter looks through them";
 
 /// Case and reason.
 const ON_SIDEKIQ: &[(&str, &str)] = &[
@@ -32,6 +33,10 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("who_has_asked_is_told_of_every_way_to_end", ENDS),
     ("many_that_end_in_one_step_are_all_told", ENDS),
     ("only_queues_that_were_asked_for_are_told_of", ENDS),
+    ("words_follow_a_job_wherever_it_goes", UNIQUE),
+    ("a_word_goes_with_what_is_pruned", WORDS),
+    ("a_word_is_found_without_a_look_at_others", WORDS),
+    ("done_jobs_are_found_by_when_they_ended", WORDS),
     ("a_taken_key_keeps_the_old_job", UNIQUE),
     ("replace_takes_the_place_of_a_waiting_job", UNIQUE),
     ("a_running_job_is_not_replaced", UNIQUE),

@@ -40,8 +40,8 @@ pub(super) async fn claim(store: &Redis, node: NodeId, claim: Claim) -> Result<C
 }
 
 async fn take(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize) -> Result<Claimed> {
-    let QueueKeys { conf, lease, since, held, due, job, meta, idle, stale, ready: [r0, r1, r2, r3], .. } = keys;
-    let all = [conf, lease, since, held, due, job, meta, idle, stale, r0, r1, r2, r3];
+    let QueueKeys { conf, lease, since, held, due, job, meta, idle, stale, ready: [r0, r1, r2, r3], find, .. } = keys;
+    let all = [conf, lease, since, held, due, job, meta, idle, stale, r0, r1, r2, r3, find];
     let mut cmd = call(&script::CLAIM, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(max);
     cmd.arg(PROMOTE_MAX.min(PROMOTE_MIN.max(4 * max))).arg(micros(store.options.lease));

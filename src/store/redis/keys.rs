@@ -19,8 +19,9 @@ pub(crate) struct QueueKeys {
     pub(crate) slot: u16,
     /// Hash: `paused`; `moving` (who moves it, who began, where to); the `note:` of each move into it; the last `fence`;
     /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; the next `tick` of a cron rule; `sealed`, which a
-    /// push writes that waits for replicas; how many `bytes` of args are unfinished, `limit_jobs` and `limit_bytes`; up to
-    /// which minute the history is `rolled` into its totals, and `swept`; until when somebody is `waited` for ends; and how many jobs each node holds.
+    /// push writes that waits for replicas; how long done jobs are `kept`, at least and at most; how many `bytes` of args are
+    /// unfinished, `limit_jobs` and `limit_bytes`; up to which minute the history is `rolled` into its totals, and `swept`;
+    /// until when somebody is `waited` for ends; and how many jobs each node holds.
     pub(crate) conf: String,
     /// Hash: id to record, written once.
     pub(crate) job: String,
@@ -63,6 +64,8 @@ pub(crate) struct QueueKeys {
     pub(crate) notes: String,
     /// Hash: group to how many dead jobs are in it, since when, and what it is.
     pub(crate) groups: String,
+    /// Sorted set, all scores 0: words by which scheduled and dead jobs are found, each with a moment and an id.
+    pub(crate) find: String,
     /// Channels: wakes, one per node, and `ended`.
     pub(crate) channel: String,
     /// Channels, one per node and kind that it accepts: jobs that a push puts into its hands.
@@ -101,6 +104,7 @@ impl QueueKeys {
             counted: key(if history { "history" } else { "history-" }),
             notes: key("notes"),
             groups: key("groups"),
+            find: key("find"),
             channel: key("wake:"),
             jobs: key("job:"),
             unlimited: AtomicI64::new(i64::MIN),

@@ -288,14 +288,14 @@ impl Batch<'_> {
 
     fn begin(&self, store: &Redis, checked: bool) -> (&'static Script, Cmd) {
         let QueueKeys { job, due, idle, ready: [r0, r1, r2, r3], .. } = self.keys;
-        let QueueKeys { conf, held, stale, counted, notes, .. } = self.keys;
+        let QueueKeys { conf, held, stale, counted, notes, find, .. } = self.keys;
         let mut keys = vec![job, due, idle, r0, r1, r2, r3, conf];
         let script: &'static Script = if checked { &script::PUSH_CHECKED } else { &script::PUSH };
         if checked {
             let QueueKeys { meta, errors, unique, gone: [gone_1, gone_2], .. } = self.keys;
-            keys.extend([meta, errors, held, unique, gone_1, gone_2, stale, counted, notes]);
+            keys.extend([meta, errors, held, unique, gone_1, gone_2, stale, counted, notes, find]);
         } else {
-            keys.extend([counted, held, stale]);
+            keys.extend([counted, held, stale, find]);
         }
         let mut cmd = call(script, &keys);
         cmd.arg(store.manual_now()).arg(&self.keys.channel);
@@ -334,7 +334,7 @@ impl Batch<'_> {
 
     fn ticket(&self, at: usize) -> Vec<u8> {
         let job = &self.jobs[at];
-        record::ticket(job.id, job.priority, None)
+        record::due_ticket(job.id, job.priority, None, &job.kind, &job.tags)
     }
 }
 

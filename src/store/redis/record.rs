@@ -196,7 +196,7 @@ pub(super) struct Meta {
 
 impl Meta {
     pub(super) fn read(text: &[u8]) -> Option<Self> {
-        // A dead job's group may stand behind it.
+        // A dead job's group and its words stand behind it.
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() >= 72 && text.is_ascii())?;
         let small = |from: usize| text[from..from + 10].parse().ok();
         Some(Meta {
@@ -227,7 +227,7 @@ impl Meta {
     }
 }
 
-/// What stands in the schedule: id and flag, and behind the letter of a job in trouble how often it got a new ticket.
+/// What stands for a job: id and flag, and behind the letter of a job in trouble how often it got a new ticket.
 /// In a ready list a job without trouble has only its id.
 pub(super) fn ticket(id: JobId, priority: Priority, turn: Option<u32>) -> Vec<u8> {
     let mut ticket = Vec::with_capacity(18);
@@ -237,6 +237,30 @@ pub(super) fn ticket(id: JobId, priority: Priority, turn: Option<u32>) -> Vec<u8
         ticket.extend(turn.to_string().as_bytes());
     }
     ticket
+}
+
+/// What stands in the schedule: the ticket, a space, and the words by which the job is found.
+pub(super) fn due_ticket(id: JobId, priority: Priority, turn: Option<u32>, kind: &str, tags: &[String]) -> Vec<u8> {
+    let mut ticket = ticket(id, priority, turn);
+    ticket.push(b' ');
+    ticket.extend(words(kind, tags).as_bytes());
+    ticket
+}
+
+/// The words of a job: its kind and its tags.
+pub(super) fn words(kind: &str, tags: &[String]) -> String {
+    tags.iter().fold(kind.to_owned(), |words, tag| words + " " + tag)
+}
+
+/// The words of a record, as a script would find them.
+pub(super) fn words_of(record: &[u8]) -> String {
+    let head = record.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let fields: Vec<&[u8]> = head.split(|byte| *byte == b'\t').collect();
+    let (Some(kind), Some(tags)) = (fields.get(1), fields.get(8)) else {
+        return String::new();
+    };
+    let words = if tags.is_empty() { kind.to_vec() } else { [kind, &b" "[..], tags].concat() };
+    String::from_utf8_lossy(&words).into_owned()
 }
 
 /// The flag of a job: its priority, as a letter if it has a meta.
@@ -262,6 +286,12 @@ pub(super) fn read_held(value: &[u8]) -> Option<(NodeId, Fence, bool)> {
     let (node, rest) = text.split_once(' ')?;
     let in_trouble = value.last().is_some_and(u8::is_ascii_lowercase);
     Some((node.parse().ok()?, Fence(rest.get(..16)?.parse().ok()?), in_trouble))
+}
+
+/// How long done jobs of a queue are kept, at least and at most.
+pub(super) fn read_kept(text: &[u8]) -> Option<(Micros, Micros)> {
+    let text = std::str::from_utf8(text).ok().filter(|text| text.len() == 32 && text.is_ascii())?;
+    Some((text[..16].parse().ok()?, text[16..].parse().ok()?))
 }
 
 /// A moment as scripts keep it, so that it stays one when they count with it.

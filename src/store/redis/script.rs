@@ -22,6 +22,13 @@ const PARTS: &[(&str, &str)] = &[
     ("ticket", include_str!("lua/part/ticket.lua")),
     ("history", include_str!("lua/part/history.lua")),
     ("erase", include_str!("lua/part/erase.lua")),
+    ("find", include_str!("lua/part/find.lua")),
+    ("unseat", include_str!("lua/part/unseat.lua")),
+    ("unbury", include_str!("lua/part/unbury.lua")),
+    ("promote", include_str!("lua/part/promote.lua")),
+    ("kept", include_str!("lua/part/kept.lua")),
+    ("mark", include_str!("lua/part/mark.lua")),
+    ("filled", include_str!("lua/part/filled.lua")),
     ("spread", include_str!("lua/part/spread.lua")),
     ("batch", include_str!("lua/part/batch.lua")),
     ("known", include_str!("lua/part/known.lua")),
@@ -90,6 +97,7 @@ scripts! { &[];
     ENDED "ended"
     GET "get"
     PAGE "page"
+    FIND "find"
     COUNTS "counts"
     REMOVE "remove"
     RESCHEDULE "reschedule"
@@ -126,6 +134,9 @@ scripts! { &[];
     INSPECT "inspect"
     MEND "mend"
     TALLY "tally"
+    MEASURE "measure"
+    RECOUNT "recount"
+    RETICK "retick"
 }
 
 impl Script {

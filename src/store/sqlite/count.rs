@@ -244,22 +244,6 @@ fn history(conn: &Connection, queue: Option<i64>, first: i64) -> rusqlite::Resul
     .collect()
 }
 
-/// The words by which jobs should be found, as `duly_find` keeps them.
-pub(super) const WORDS: &str = "WITH RECURSIVE placed (queue, state, at, no, kind, tags) AS (
-         SELECT p.queue, 0, p.due, p.no, j.kind, j.tags FROM duly_scheduled p JOIN duly_job j ON j.no = p.no
-         UNION ALL
-         SELECT p.queue, 4, p.ended, p.no, j.kind, j.tags FROM duly_ended p JOIN duly_job j ON j.no = p.no WHERE p.state = 4
-     ), split (queue, state, at, no, word, rest) AS (
-         SELECT queue, state, at, no, 'k' || kind, coalesce(tags || ' ', '') FROM placed
-         UNION ALL
-         SELECT queue, state, at, no, 't' || substr(rest, 1, instr(rest, ' ') - 1), substr(rest, instr(rest, ' ') + 1)
-           FROM split WHERE rest <> ''
-     ), words (queue, state, word, at, no) AS (
-         SELECT queue, state, word, at, no FROM split
-          UNION
-         SELECT e.queue, 4, 'g' || g.id, e.ended, e.no FROM duly_ended e JOIN duly_group g ON g.no = e.grp
-     ) ";
-
 /// Counts everything anew, and lists the words of jobs: for a file that was made before there were any, and after a repair.
 pub(super) fn recount(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(&format!(
@@ -279,7 +263,8 @@ pub(super) fn recount(conn: &Connection) -> rusqlite::Result<()> {
          UPDATE duly_group SET count = (SELECT count(*) FROM duly_ended e WHERE e.grp = duly_group.no);
          DELETE FROM duly_group WHERE count = 0;
          DELETE FROM duly_find;
-         {WORDS} INSERT INTO duly_find (queue, state, word, at, no) SELECT queue, state, word, at, no FROM words;"
+         {WORDS} INSERT INTO duly_find (queue, state, word, at, no) SELECT queue, state, word, at, no FROM wanted;",
+        WORDS = super::find::WORDS
     ))
 }
 

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- remove: deletes a job that is not running; its id stays remembered.
--- KEYS 1 conf 2 held 3 job 4 meta 5 errors 6 due 7 done 8 dead 9 unique 10,11 gone 12 stale 13-16 ready 17 notes 18 groups
+-- KEYS 1 conf 2 held 3 job 4 meta 5 errors 6 due 7 done 8 dead 9 unique 10,11 gone 12 stale 13-16 ready 17 notes 18 groups 19 find
 -- ARGV 1 now|'' 2 id 3 age of remembered ids 4 unique key|'' 5 the state it must be in: s|r|d|b|'' 6 channel
 -- Returns { now, 'gone' | 'running' | 'moving' | 'changed' | 'none' }
--- include now, add, gone, read, ticket, history, notes, group, erase, ended
+-- include now, add, text, gone, read, ticket, find, unseat, history, notes, group, unbury, erase, ended
 local id, key = ARGV[2], ARGV[4]
 local record = redis.call('HGET', KEYS[3], id)
 if not record then
@@ -24,8 +24,7 @@ end
 if state == 'd' then
   redis.call('ZREM', KEYS[7], id)
 elseif state == 'b' then
-  redis.call('ZREM', KEYS[8], id)
-  leave_group(KEYS[18], meta)
+  unbury(KEYS[8], KEYS[18], id, meta)
 else
   unseat(KEYS[6], KEYS[12], KEYS[1], 13, id, record, meta)
   add(KEYS[1], 'bytes', -bytes_of(record))

@@ -1,10 +1,9 @@
 #!lua flags=allow-oom
 -- tally: how many jobs each node holds, counted by what is held, and as conf says; with ARGV 2 conf is put right.
--- KEYS 1 conf 2 held 3 stale 4 ticks
+-- KEYS 1 conf 2 held 3 stale
 -- ARGV 1 now|'' 2 1|0
--- Returns { now, { node, counted, as conf says } that differ, highest fence held, last fence, stale tickets that conf hides(1|0),
---   conf has another tick than the first(1|0) }
--- include now, text, holds, tick
+-- Returns { now, { node, counted, as conf says } that differ, highest fence held, last fence, stale tickets that conf hides(1|0) }
+-- include now, text, holds
 local counted, differ, highest = {}, {}, 0
 for _, value in ipairs(redis.call('HVALS', KEYS[2])) do
   local node = value:sub(1, 36)
@@ -25,10 +24,7 @@ for node, count in pairs(counted) do
 end
 local last = whole(redis.call('HGET', KEYS[1], 'fence'), 16)
 local hidden = redis.call('SCARD', KEYS[3]) > 0 and redis.call('HEXISTS', KEYS[1], 'stale') == 0
-local tick = whole(redis.call('HGET', KEYS[1], 'tick'), 16)
-local late = tick ~= (tonumber(redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2]) or 0)
 if ARGV[2] == '1' then
-  set_tick(KEYS[1], KEYS[4])
   for _, row in ipairs(differ) do
     redis.call('HSET', KEYS[1], row[1], row[2])
   end
@@ -39,4 +35,4 @@ if ARGV[2] == '1' then
     redis.call('HSET', KEYS[1], 'stale', 1)
   end
 end
-return { now, differ, text(highest), text(last), hidden and 1 or 0, late and 1 or 0 }
+return { now, differ, text(highest), text(last), hidden and 1 or 0 }
