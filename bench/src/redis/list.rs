@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use anyhow::Result;
-use duly::Duly;
+use duly::{Ctx, Duly, Push};
 
 use super::ours::{self, DEFAULTS};
 use super::server::Server;
@@ -49,13 +49,14 @@ async fn end(duly: &Duly, jobs: usize) -> Result<()> {
         of(n.get()).max_attempts(1)
     })
     .await?;
-    fill(duly, jobs / 10, || duly::Push::new("done", "null").keep(KEEP)).await?;
-    let worker =
-        duly.worker().queue("default", CONCURRENCY).on_any_kind(async |ctx: duly::Ctx| match ctx.job().kind.as_str() {
+    fill(duly, jobs / 10, || Push::new("done", "null").keep(KEEP)).await?;
+    let ends = |ctx: Ctx| async move {
+        match ctx.job().kind.as_str() {
             "done" => Ok(()),
             _ => Err("no such thing"),
-        });
-    let working = Working::start(worker).await?;
+        }
+    };
+    let working = Working::start(duly.worker().queue("default", CONCURRENCY).on_any_kind(ends)).await?;
     working.settled(jobs + jobs / 10).await;
     working.stop().await?;
     Ok(())

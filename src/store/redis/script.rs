@@ -33,6 +33,7 @@ const PARTS: &[(&str, &str)] = &[
     ("batch", include_str!("lua/part/batch.lua")),
     ("known", include_str!("lua/part/known.lua")),
     ("put", include_str!("lua/part/put.lua")),
+    ("put_later", include_str!("lua/part/put_later.lua")),
     ("take", include_str!("lua/part/take.lua")),
     ("hold", include_str!("lua/part/hold.lua")),
     ("ended", include_str!("lua/part/ended.lua")),

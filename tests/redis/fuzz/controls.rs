@@ -23,7 +23,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("claim", "drop_words(members)\n  spread", "spread", "by its words"),
     ("settle", "put_words(members)\nend\n\nlocal function schedule", "end\n\nlocal function schedule", "by its words"),
     ("settle", "ZADD', due, at, ticket)\n  put_words(members)\n", "ZADD', due, at, ticket)\n", "by its words"),
-    ("push", "ticket)\n      words_due(members, ticket, due)\n", "ticket)\n", "by its words"),
+    ("push", "ticket)\n    words_due(members, ticket, due)\n", "ticket)\n", "by its words"),
     ("remove", "drop_words(members)\n    leave_group(groups, meta)", "drop_words(members)", "groups are counted"),
     ("reschedule", "    words_dead(members, id, meta)\n    drop_words(members)\n", "", "by its words"),
     ("edit", "drop_words(members)\n  return true", "return true", "by its words"),

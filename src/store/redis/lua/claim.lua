@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 lease 3 since 4 held 5 due 6 job 7 meta 8 idle 9 stale 10-13 ready, most urgent first 14 find
 -- ARGV 1 now|'' 2 channel 3 node 4 most to take 5 most to move 6 lease 7 1: the node may be on the idle list
 -- Returns { now, fence, more, next due|'', rank, { ticket }, { record }, { meta of those with one }, next cron tick|'' }
--- include now, text, wake, spread, find, promote, take, holds, hold
+-- include now, text, wake, take, holds, hold
 local node, most = ARGV[3], tonumber(ARGV[4])
 local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'stale', 'fence', node, 'tick')
 local closed, stale = conf[1] or conf[2], conf[3]
@@ -27,6 +27,8 @@ end
 
 local overdue, more, rank, records, metas = false, 0, 0, {}, {}
 if not closed and next_due and tonumber(next_due) <= now then
+  -- What only this needs is made only here.
+-- include spread, find, promote
   overdue = promote(tonumber(ARGV[5]))
   next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
 end

@@ -47,6 +47,12 @@ for n = unique_at, #ARGV, 3 do
   redis.call('HSET', KEYS[12], ARGV[n], ARGV[n + 1])
 end
 -- include put
+if scheduled > 0 then
+-- include put_later
+end
+if sooner then
+  wake(KEYS[3], ARGV[2])
+end
 add(KEYS[8], 'bytes', bytes - bytes_of_all(old))
 happened(KEYS[16], '00', jobs)
 return { now, {}, replaced }

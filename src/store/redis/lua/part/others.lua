@@ -42,7 +42,7 @@ local function other(at)
   return outcome == 'r' or outcome == 'l'
 end
 
-local again, ended = false, {}
+local again = false
 local others_at, nth = FIRST + 2 * plain + 3 * kept, plain + kept
 for at = others_at, #ARGV, 12 do
   nth = nth + 1
