@@ -71,14 +71,14 @@ async fn wait(
 
 /// Where a stream stands.
 enum Next {
-    Now(JobView),
+    Now(Box<JobView>),
     End,
     Over,
 }
 
 async fn follow(app: Arc<App>, who: Who, id: JobId, at_most: Duration) -> Result<Response, Problem> {
     let record = found(&app, id).await?;
-    let first = Next::Now(JobView::of(&record, &who));
+    let first = Next::Now(Box::new(JobView::of(&record, &who)));
     let ended = record.state.is_final();
     let events = stream::unfold((first, app, who), move |(next, app, who)| async move {
         let (event, next) = match next {
