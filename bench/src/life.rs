@@ -16,7 +16,7 @@ const GROUP: &str = "life";
 /// Batch sizes, each with the least ratio to the bare loop that is good enough.
 const BATCHES: [(usize, f64); 2] = [(10, 0.35), (100, 0.5)];
 /// Batches that may be under way: one that is pushed, one that waits, one that runs, one that is settled.
-const AHEAD: usize = 4;
+pub(crate) const AHEAD: usize = 4;
 
 pub(crate) async fn against_the_limit(setting: &Setting) -> Result<Vec<Line>> {
     let mut lines = Vec::new();
@@ -75,7 +75,7 @@ pub(crate) async fn against_peers(setting: &Setting) -> Result<Vec<Line>> {
 ///
 /// One task pushes `batch` at a time for so long, never far ahead, as the bare loop is never ahead at all;
 /// a worker that runs `batch` at once works at the same time.
-async fn lives(file: &Path, options: &str, batch: usize, time: Duration) -> Result<f64> {
+pub(crate) async fn lives(file: &Path, options: &str, batch: usize, time: Duration) -> Result<f64> {
     let duly = open(file, options).await?;
     let working = Working::start(duly.worker().queue("default", batch).on(noop)).await?;
     let begin = Instant::now();

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use super::Problems;
 use super::push::{PushBody, PushedView};
-use crate::http::json::{self, BULK_BYTES_MAX, Claimed, key_of};
+use crate::http::json::{self, BULK_BYTES_MAX, Claimed, Key};
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::who::Who;
@@ -40,9 +40,13 @@ struct PushedAll {
     request_body(content((Vec<PushBody> = "application/json"), (String = "application/x-ndjson"))),
     params(("Idempotency-Key" = Option<String>, Header, description = "the same key pushes the same jobs once")),
     responses((status = 200, body = PushedAll), Problems))]
-async fn push_all(State(app): State<Arc<App>>, who: Who, request: Request) -> Result<Response, Problem> {
+async fn push_all(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Key(key): Key,
+    request: Request,
+) -> Result<Response, Problem> {
     who.may(Role::Pusher)?;
-    let key = key_of(request.headers(), Some(&who))?;
     let lines = match json::content_type(request.headers()) {
         "application/json" => false,
         kind if NDJSON.contains(&kind) => true,
