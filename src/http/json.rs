@@ -114,6 +114,22 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<App>> for MaybeJson<T> {
     }
 }
 
+/// A request that says everything in its address: a body is an empty object, if there is one.
+pub(super) struct NoBody;
+
+#[derive(Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+impl FromRequest<Arc<App>> for NoBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+        let MaybeJson(Nothing {}) = MaybeJson::from_request(request, app).await?;
+        Ok(NoBody)
+    }
+}
+
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     type Rejection = Problem;
 

@@ -15,9 +15,8 @@ use super::push::{PushBody, PushedView};
 use crate::http::json::{self, BULK_BYTES_MAX, Claimed, Key};
 use crate::http::problem::Problem;
 use crate::http::server::App;
-use crate::http::who::Who;
+use crate::http::who::Pusher;
 use crate::push::{PUSH_MAX, Push};
-use crate::token::Role;
 
 const NDJSON: [&str; 2] = ["application/x-ndjson", "application/ndjson"];
 
@@ -42,11 +41,10 @@ struct PushedAll {
     responses((status = 200, body = PushedAll), Problems))]
 async fn push_all(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Pusher,
     Key(key): Key,
     request: Request,
 ) -> Result<Response, Problem> {
-    who.may(Role::Pusher)?;
     let lines = match json::content_type(request.headers()) {
         "application/json" => false,
         kind if NDJSON.contains(&kind) => true,

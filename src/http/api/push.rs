@@ -16,10 +16,9 @@ use super::{PREFIX, Problems};
 use crate::http::json::{Json, Key};
 use crate::http::problem::Problem;
 use crate::http::server::App;
-use crate::http::who::Who;
+use crate::http::who::Pusher;
 use crate::job::{JobId, Priority};
 use crate::push::{Conflict, Push, Pushed};
-use crate::token::Role;
 
 /// The kind of jobs that run a program: pushed over HTTP only where the server was started for it.
 pub(super) const COMMAND: &str = "command";
@@ -162,11 +161,10 @@ fn moment(text: &str) -> Result<SystemTime, Problem> {
               (status = 200, body = PushedView, description = "it was there already: nothing was changed"), Problems))]
 async fn push(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Pusher,
     Key(key): Key,
     Json(body): Json<PushBody>,
 ) -> Result<Response, Problem> {
-    who.may(Role::Pusher)?;
     let job = body.into_push(&app, key)?;
     let pushed = app.duly.push(job).await?;
     let status = if pushed.is_new() { StatusCode::CREATED } else { StatusCode::OK };
