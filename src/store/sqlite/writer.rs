@@ -299,11 +299,13 @@ struct Company {
 }
 
 /// The wait for company of one group.
+#[derive(Default)]
 struct Lingering {
     /// When it is too late for more.
     until: Option<Instant>,
     /// The size of the group when more than expected were waited for.
     tried_at: Option<usize>,
+    /// Nobody is waited for any more.
     late: bool,
 }
 
@@ -349,7 +351,7 @@ impl Company {
 fn gather(inbox: &Receiver<Work>, first: Work, company: &mut Company) -> (Vec<Box<dyn Op>>, Option<Bare>) {
     let mut group = Vec::new();
     let mut next = Some(first);
-    let mut lingering = Lingering { until: None, tried_at: None, late: false };
+    let mut lingering = Lingering::default();
     while let Some(work) = next.take() {
         match work {
             Work::Op(op) => group.push(op),
@@ -410,6 +412,21 @@ mod tests {
         });
         assert_eq!(panicked.await.expect_err("it is told").code(), "store");
         writer.write("after", |tx| tx.queue("after")).await.expect("goes on");
+    }
+
+    #[test]
+    fn those_who_are_back_too_late_are_waited_for_only_now_and_then() {
+        let (work, inbox) = channel();
+        let send = || work.send(Work::Bare(Box::new(|_| {}))).expect("is open");
+        let mut company = Company { expected: 9, ..Company::default() };
+        let mut lingering = Lingering::default();
+        send();
+        assert!(company.wait(&inbox, 1, &mut lingering).is_some(), "one more in time");
+        std::thread::sleep(2 * LINGER);
+        send();
+        assert!(company.wait(&inbox, 2, &mut lingering).is_none(), "a commit would have been sooner");
+        assert!(company.wait(&inbox, 1, &mut Lingering::default()).is_none(), "the next group does not wait");
+        assert!(company.wait(&inbox, 1, &mut Lingering::default()).is_some(), "the one after that tries again");
     }
 
     /// What cannot be thrown away in peace.
