@@ -16,7 +16,7 @@ const GROUP: &str = "life";
 /// Batch sizes, each with the least ratio to the bare loop that is good enough.
 const BATCHES: [(usize, f64); 2] = [(10, 0.35), (100, 0.5)];
 /// Batches that may be under way: one that is pushed, one that waits, one that runs, one that is settled.
-const AHEAD: usize = 4;
+pub(crate) const AHEAD: usize = 4;
 
 pub(crate) async fn against_the_limit(setting: &Setting) -> Result<Vec<Line>> {
     let mut lines = Vec::new();

@@ -248,7 +248,7 @@ impl Hall {
 impl Inner {
     /// A message has come.
     pub(super) fn message(self: &Arc<Self>, frame: &[u8]) {
-        let ours = |node: NodeId| node == self.node || self.others().contains(&node);
+        let ours = |node: NodeId| node == self.node || self.workers().iter().any(|worker| worker.node == node);
         let message = match Message::open(frame, &self.calls.keys, ours) {
             Ok(message) => message,
             Err(refused) => return self.calls.refuse(refused),

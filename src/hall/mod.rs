@@ -249,21 +249,32 @@ impl Inner {
                 self.turn(&turn.name, owner, turn.ends);
             }
         }
-        for worker in self.others() {
-            let (methods, waits, places) = (Vec::new(), Vec::new(), Vec::new());
-            let guest = Guest { node: worker, lease: self.lease, methods, waits, places, quiet: true };
-            self.store.attend(&guest).await?;
-            // It may have gone meanwhile, and would stand there for ever.
-            if !self.others().contains(&worker) {
-                self.store.depart(worker).await?;
-            }
+        for (worker, lease) in self.others_due() {
+            self.attend_for(worker, lease).await?;
         }
         self.connections.mend(&*self.store, self.node).await
     }
 
-    /// Workers of this process that are nodes of their own.
-    fn others(&self) -> Vec<NodeId> {
-        self.workers().iter().map(Working::node).filter(|node| *node != self.node).collect()
+    /// A sign of life for a worker of this process that is a node of its own.
+    async fn attend_for(&self, node: NodeId, lease: Duration) -> Result<()> {
+        let (methods, waits, places) = (Vec::new(), Vec::new(), Vec::new());
+        let guest = Guest { node, lease, methods, waits, places, quiet: true };
+        self.store.attend(&guest).await?;
+        let known = self.workers().iter_mut().find(|worker| worker.node == node).map(|worker| {
+            worker.attended = Some(clock::tick());
+        });
+        // It may have gone meanwhile, and would stand there for ever.
+        if known.is_none() {
+            self.store.depart(node).await?;
+        }
+        Ok(())
+    }
+
+    /// Workers of this process that are nodes of their own, and whose sign of life is due.
+    fn others_due(&self) -> Vec<(NodeId, Duration)> {
+        let (now, workers) = (clock::tick(), self.workers());
+        let due = workers.iter().filter(|worker| worker.node != self.node && worker.is_due(now));
+        due.map(|worker| (worker.node, worker.lease)).collect()
     }
 
     fn heard(self: &Arc<Self>, heard: Heard) {

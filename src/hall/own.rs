@@ -2,18 +2,20 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::{Hall, Inner};
 use crate::call::Says;
 use crate::job::{Fence, JobId};
 use crate::lock::backoff;
-use crate::node::NodeId;
+use crate::node::{Node, NodeId};
 
 /// How the names of these methods begin: nobody else can register one like that.
 pub(crate) const PREFIX: &str = "duly.";
@@ -56,13 +58,18 @@ pub struct Running {
 /// A worker of this process, at work.
 #[derive(Clone)]
 pub(crate) struct Working {
-    node: NodeId,
+    pub(super) node: NodeId,
+    /// Its own: a worker that needs a sign of life only now and then does not cost one a second in the hall.
+    pub(super) lease: Duration,
+    /// When the store was last told that it is in the hall.
+    pub(super) attended: Option<Instant>,
     orders: mpsc::Sender<Order>,
 }
 
 impl Working {
-    pub(super) fn node(&self) -> NodeId {
-        self.node
+    /// Its next sign of life in the hall is due.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.attended.is_none_or(|at| now.saturating_duration_since(at) >= self.lease / 3)
     }
 }
 
@@ -74,13 +81,14 @@ pub(crate) struct AtWork {
 
 impl Hall {
     /// A worker of this process takes orders from now on.
-    pub(crate) fn at_work(self: &Arc<Self>, node: NodeId, orders: mpsc::Sender<Order>) -> AtWork {
-        self.inner.workers().push(Working { node, orders });
+    pub(crate) fn at_work(self: &Arc<Self>, node: &Node, orders: mpsc::Sender<Order>) -> AtWork {
+        let (node, lease) = (node.id, node.lease);
+        self.inner.workers().push(Working { node, lease, attended: None, orders });
         let inner = self.inner.clone();
         self.spawn(async move {
             let mut failures = 0;
             // A worker runs on without: only orders do not reach it yet.
-            while let Err(error) = inner.hear_for(node).await {
+            while let Err(error) = inner.hear_for(node, lease).await {
                 tracing::warn!(%node, %error, "cannot hear orders yet");
                 failures += 1;
                 if inner.stop.run_until_cancelled(tokio::time::sleep(backoff(failures))).await.is_none() {
@@ -201,13 +209,13 @@ impl Inner {
     }
 
     /// Hears what is said to a node of this process.
-    async fn hear_for(self: &Arc<Self>, node: NodeId) -> crate::error::Result<()> {
+    async fn hear_for(self: &Arc<Self>, node: NodeId, lease: Duration) -> crate::error::Result<()> {
         self.attended(&Handle::current()).await?;
         if node == self.node {
             return Ok(());
         }
         let sounds = self.store.hear(node, false).await?;
         self.spawn(self.clone().listen(sounds, self.stop.clone()));
-        self.attend().await
+        self.attend_for(node, lease).await
     }
 }

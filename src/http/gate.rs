@@ -25,6 +25,8 @@ const REQUEST_MAX: Duration = Duration::from_secs(WAIT_MAX.as_secs() + 10);
 /// Longest id of a request that is taken over from its sender.
 const REQUEST_ID_MAX: usize = 64;
 
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
 const CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                    frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
 
@@ -52,8 +54,9 @@ fn is_safe(method: &Method) -> bool {
 pub(super) async fn pass(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let (mut request, body) = request.into_parts();
     let id = request_id(&request.headers);
-    let (method, path) = (request.method.clone(), request.uri.path().to_owned());
-    let wants_html = wants_html(&request.headers) && !path.starts_with("/api/");
+    let (method, uri) = (request.method.clone(), request.uri.clone());
+    let path = uri.path();
+    let wants_html = !path.starts_with("/api/") && wants_html(&request.headers);
     let address = address(&request);
     let (who, answer) = match admit(&app, &request, address).await {
         Err((who, problem)) => (who, problem.into_response()),
@@ -66,13 +69,13 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request, next: Ne
         }
     };
     if let Some(who) = &who {
-        audit::note(&app, who, address, &method, &path, answer.status()).await;
+        audit::note(&app, who, address, &method, path, answer.status()).await;
     }
-    let mut answer = match answer.extensions().get::<Problem>().cloned().filter(|_| wants_html) {
-        Some(problem) => pages::problem(&app, who.as_ref(), &path, &problem).unwrap_or(answer),
+    let mut answer = match answer.extensions().get::<Problem>().filter(|_| wants_html).cloned() {
+        Some(problem) => pages::problem(&app, who.as_ref(), path, &problem).unwrap_or(answer),
         None => answer,
     };
-    dress(&mut answer, &path, &id);
+    dress(&mut answer, path, id);
     answer
 }
 
@@ -173,12 +176,8 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 /// A name that leads here by a trick (DNS rebinding) is not ours.
 fn host_is_ours(app: &App, request: &Parts) -> Result<(), Problem> {
-    let named = request
-        .uri
-        .host()
-        .map(str::to_owned)
-        .or_else(|| request.headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(str::to_owned));
-    let host = named.unwrap_or_default().to_ascii_lowercase();
+    let told = || request.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = request.uri.host().or_else(told).unwrap_or_default().to_ascii_lowercase();
     let bare = without_port(&host);
     let local = ["localhost", "127.0.0.1", "[::1]"].contains(&bare);
     if local || app.options.hosts.iter().any(|ours| *ours == host || ours == bare) {
@@ -228,23 +227,28 @@ pub(super) fn wants_html(headers: &HeaderMap) -> bool {
     headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|all| all.contains("text/html"))
 }
 
-fn request_id(headers: &HeaderMap) -> String {
-    let sent = headers.get("x-request-id").and_then(|id| id.to_str().ok());
-    let good = |id: &&str| {
-        (1..=REQUEST_ID_MAX).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+/// By what a request is known in logs: what its sender calls it, if that is fit to be repeated, or a fresh id.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let good = |id: &&HeaderValue| {
+        let id = id.as_bytes();
+        (1..=REQUEST_ID_MAX).contains(&id.len()) && id.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
     };
-    sent.filter(good).map_or_else(|| crate::job::JobId::fresh().to_string(), str::to_owned)
+    let fresh = || HeaderValue::try_from(crate::job::JobId::fresh().to_string());
+    match headers.get(REQUEST_ID).filter(good) {
+        Some(sent) => sent.clone(),
+        None => fresh().unwrap_or(HeaderValue::from_static("-")),
+    }
 }
 
-fn dress(answer: &mut Response, path: &str, id: &str) {
+fn dress(answer: &mut Response, path: &str, id: HeaderValue) {
     let headers = answer.headers_mut();
+    // At once: growing by and by costs more than all the rest.
+    headers.reserve(HEADERS.len() + 2);
     for (name, value) in HEADERS {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     }
     if !path.starts_with("/assets/") {
         headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     }
-    if let Ok(id) = HeaderValue::from_str(id) {
-        headers.insert("x-request-id", id);
-    }
+    headers.insert(REQUEST_ID, id);
 }

@@ -114,6 +114,22 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<App>> for MaybeJson<T> {
     }
 }
 
+/// A request that says everything in its address: a body is an empty object, if there is one.
+pub(super) struct NoBody;
+
+#[derive(Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+impl FromRequest<Arc<App>> for NoBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+        let MaybeJson(Nothing {}) = MaybeJson::from_request(request, app).await?;
+        Ok(NoBody)
+    }
+}
+
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     type Rejection = Problem;
 
@@ -145,24 +161,21 @@ where
     }
 }
 
-/// A key by which a repeated request is known, and what it came with.
-pub(super) struct Claimed {
-    key: Option<String>,
-    place: String,
-}
+/// A key by which a repeated request is known, and where it went to.
+pub(super) struct Claimed(Option<(String, String)>);
 
 impl Claimed {
     pub(super) fn of(request: &Request) -> Result<Self, Problem> {
         let key = key_of(request.headers(), request.extensions().get::<Who>())?;
-        Ok(Claimed { key, place: format!("{} {}", request.method(), request.uri().path()) })
+        Ok(Claimed(key.map(|key| (key, format!("{} {}", request.method(), request.uri().path())))))
     }
 
     /// The same key with another request is a mistake of the caller.
     pub(super) fn check(&self, app: &App, body: &[u8]) -> Result<(), Problem> {
-        let Some(key) = &self.key else {
+        let Some((key, place)) = &self.0 else {
             return Ok(());
         };
-        let came = Sha256::new().chain_update(&self.place).chain_update([0]).chain_update(body).finalize().into();
+        let came = Sha256::new().chain_update(place).chain_update([0]).chain_update(body).finalize().into();
         if app.keys.same(key, came) {
             return Ok(());
         }
@@ -170,8 +183,19 @@ impl Claimed {
     }
 }
 
+/// The idempotency key of a request, if it has one.
+pub(super) struct Key(pub(super) Option<String>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Key {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        key_of(&parts.headers, parts.extensions.get::<Who>()).map(Key)
+    }
+}
+
 /// The idempotency key of a request, with its sender: nobody meets another's.
-pub(super) fn key_of(headers: &HeaderMap, who: Option<&Who>) -> Result<Option<String>, Problem> {
+fn key_of(headers: &HeaderMap, who: Option<&Who>) -> Result<Option<String>, Problem> {
     let Some(key) = headers.get("idempotency-key") else {
         return Ok(None);
     };

@@ -50,9 +50,9 @@ impl Sessions {
 
     /// The token with which the sender of these headers has signed in.
     pub(crate) fn token(&self, headers: &HeaderMap) -> Option<[u8; 32]> {
-        let now = now();
+        let (id, now) = (id_of(headers)?, now());
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let session = all.get_mut(id_of(headers)?).filter(|session| !session.is_over(now))?;
+        let session = all.get_mut(id).filter(|session| !session.is_over(now))?;
         session.used = now;
         Some(session.token)
     }

@@ -39,6 +39,25 @@ impl Who {
     }
 }
 
+/// Somebody who may at least do so much: a route says whom it is for by what it takes, before its body is read.
+macro_rules! at_least {
+    ($($role:ident)*) => { $(
+        pub(crate) struct $role(pub(crate) Who);
+
+        impl<S: Send + Sync> FromRequestParts<S> for $role {
+            type Rejection = Response;
+
+            async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+                let who = Who::from_request_parts(parts, state).await?;
+                who.may(Role::$role).map_err(IntoResponse::into_response)?;
+                Ok($role(who))
+            }
+        }
+    )* };
+}
+
+at_least! { Pusher Operator }
+
 /// The gate has put it there: nothing behind it runs for somebody unknown.
 impl<S: Send + Sync> FromRequestParts<S> for Who {
     type Rejection = Response;

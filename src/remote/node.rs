@@ -103,7 +103,7 @@ impl Remote {
             stop: false,
         };
         let remote = Arc::new(Remote {
-            at_work: Mutex::new(Some(hall.at_work(node.id, orders))),
+            at_work: Mutex::new(Some(hall.at_work(&node, orders))),
             duly,
             node,
             kinds,

@@ -168,7 +168,7 @@ impl Shift {
         let _telling = note::tell(self.shared.notes.clone(), self.store.clone(), self.node.id);
         let crashed = self.settings.crash.as_ref().map(|crash| crash.crashed.clone()).unwrap_or_default();
         let (sender, mut orders) = mpsc::channel(ORDERS_MAX);
-        let _at_work = self.hall.at_work(self.node.id, sender);
+        let _at_work = self.hall.at_work(&self.node, sender);
         self.settings.tell(&Event::Joined { node: self.node.id });
         self.beaten(first);
         loop {

@@ -1,9 +1,5 @@
-//! Requests that are wrong, large, slow or mad: refused with a reason, and survived.
+//! Requests that are wrong, large or slow: refused with a reason, and survived.
 
-use std::time::Duration;
-
-use proptest::prelude::*;
-use proptest::strategy::ValueTree;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -67,51 +63,4 @@ async fn a_slow_sender_is_not_waited_for_for_ever_and_holds_nobody_up() {
     let mut text = Vec::new();
     let ended = tokio::time::timeout(LONG, slow[0].read_to_end(&mut text)).await;
     assert!(ended.is_ok(), "its head did not come in time: cut off");
-}
-
-/// Some of everything that a request can be, and much that it cannot.
-fn mad() -> impl Strategy<Value = Vec<u8>> {
-    let path = prop_oneof![
-        "/api/v1/[a-z]{1,8}/[ -~]{0,20}".prop_map(|path| path.replace(' ', "%20")),
-        "/api/v1/(jobs|queues|nodes|locks|cron|calls)/[^ \r\n]{0,12}(/[a-z]{0,8})?",
-        "/[ -~]{0,40}".prop_map(|path| path.replace(' ', "+")),
-        Just("/api/v1/jobs?filter=%00%ff&limit=-1".to_owned()),
-    ];
-    let method = prop_oneof!["GET", "POST", "PUT", "PATCH", "DELETE", "[A-Z]{1,12}"];
-    let body = prop_oneof![
-        any::<Vec<u8>>(),
-        r#"\{"(kind|args|queue|ends|held|max|filter|pattern)":[ -~]{0,20}\}"#.prop_map(String::into_bytes),
-        Just(br#"{"kind":"a","args":{"a":{"b":[[[[1]]]]}}}"#.to_vec()),
-    ];
-    let header = prop_oneof![
-        Just("Content-Type: application/json\r\n".to_owned()),
-        Just("Content-Type: application/x-ndjson\r\n".to_owned()),
-        "[A-Za-z-]{1,12}: [ -~]{0,20}\r\n",
-        Just("Transfer-Encoding: chunked\r\n".to_owned()),
-    ];
-    (method, path, proptest::collection::vec(header, 0..3), body).prop_map(|(method, path, headers, body)| {
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{}", headers.concat());
-        [head.as_bytes(), format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes(), &body].concat()
-    })
-}
-
-/// Short by default; `./torture` sets DULY_BAD_REQUESTS for the long run.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mad_requests_are_survived_and_no_fault_of_ours() {
-    let requests: usize = std::env::var("DULY_BAD_REQUESTS").ok().and_then(|n| n.parse().ok()).unwrap_or(600);
-    let site = Site::in_memory().await;
-    let mut runner = proptest::test_runner::TestRunner::deterministic();
-    for _ in 0..requests {
-        let request = mad().new_tree(&mut runner).expect("makes one").current();
-        let mut stream = TcpStream::connect(site.address).await.expect("still accepts");
-        let _ = stream.write_all(&request).await;
-        let _ = stream.shutdown().await;
-        let mut text = Vec::new();
-        let read = tokio::time::timeout(Duration::from_secs(15), stream.read_to_end(&mut text)).await;
-        assert!(read.is_ok(), "answered or cut off: {}", String::from_utf8_lossy(&request));
-        let line = String::from_utf8_lossy(&text).lines().next().unwrap_or_default().to_owned();
-        let fault = ["500", "501", "503"].iter().any(|status| line.contains(&format!(" {status} ")));
-        assert!(!fault, "{line}: {}", String::from_utf8_lossy(&request));
-    }
-    assert_eq!(site.get("/readyz").await.status, 200);
 }

@@ -5,6 +5,7 @@ mod api;
 mod bad;
 mod examples;
 mod locks;
+mod mad;
 mod numbers;
 mod openapi;
 mod safe;

@@ -5,19 +5,17 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Problems;
 use super::push::{PushBody, PushedView};
-use crate::http::json::{self, BULK_BYTES_MAX, Claimed, key_of};
+use crate::http::json::{self, BULK_BYTES_MAX, Claimed, Key};
 use crate::http::problem::Problem;
 use crate::http::server::App;
-use crate::http::who::Who;
+use crate::http::who::Pusher;
 use crate::push::{PUSH_MAX, Push};
-use crate::token::Role;
 
 const NDJSON: [&str; 2] = ["application/x-ndjson", "application/ndjson"];
 
@@ -40,9 +38,12 @@ struct PushedAll {
     request_body(content((Vec<PushBody> = "application/json"), (String = "application/x-ndjson"))),
     params(("Idempotency-Key" = Option<String>, Header, description = "the same key pushes the same jobs once")),
     responses((status = 200, body = PushedAll), Problems))]
-async fn push_all(State(app): State<Arc<App>>, who: Who, request: Request) -> Result<Response, Problem> {
-    who.may(Role::Pusher)?;
-    let key = key_of(request.headers(), Some(&who))?;
+async fn push_all(
+    State(app): State<Arc<App>>,
+    _: Pusher,
+    Key(key): Key,
+    request: Request,
+) -> Result<Response, Problem> {
     let lines = match json::content_type(request.headers()) {
         "application/json" => false,
         kind if NDJSON.contains(&kind) => true,
@@ -59,24 +60,29 @@ async fn push_all(State(app): State<Arc<App>>, who: Who, request: Request) -> Re
 }
 
 fn by_list(app: &App, text: &[u8], key: Option<String>) -> Result<Vec<Push>, Problem> {
-    let items: Vec<&RawValue> = json::parse(text)?;
-    jobs(app, items.into_iter().map(|item| item.get().as_bytes()), key)
+    let bodies: Vec<PushBody> = json::parse(text)?;
+    jobs(app, bodies.into_iter().map(Ok), key)
 }
 
 fn by_line(app: &App, text: &[u8], key: Option<String>) -> Result<Vec<Push>, Problem> {
     let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
-    jobs(app, lines, key)
+    let below = |(at, line)| json::parse(line).map_err(|problem| problem.below(&format!("/{at}")));
+    jobs(app, lines.enumerate().map(below), key)
 }
 
-fn jobs<'t>(app: &App, items: impl Iterator<Item = &'t [u8]>, key: Option<String>) -> Result<Vec<Push>, Problem> {
+fn jobs(
+    app: &App,
+    bodies: impl Iterator<Item = Result<PushBody, Problem>>,
+    key: Option<String>,
+) -> Result<Vec<Push>, Problem> {
     let mut jobs = Vec::new();
-    for (at, item) in items.enumerate() {
+    for (at, body) in bodies.enumerate() {
         if at == PUSH_MAX {
             return Err(Problem::invalid("", format!("at most {PUSH_MAX} jobs in one push; push them in parts")));
         }
         let key = key.as_ref().map(|key| format!("{key}\n{at}"));
         let told = |problem: Problem| problem.below(&format!("/{at}"));
-        let job = json::parse::<PushBody>(item).and_then(|body| body.into_push(app, key)).map_err(told)?;
+        let job = body?.into_push(app, key).map_err(told)?;
         job.check().map_err(|error| told(error.into()))?;
         jobs.push(job);
     }

@@ -13,21 +13,20 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Problems;
-use super::jobs::{Nothing, param};
+use super::jobs::param;
 use super::push::{COMMAND, PushedView};
 use super::queues::Name;
 use crate::cron::{CronRule, Missed, Overlap, Schedule};
 use crate::error::Error;
 use crate::http::etag::{self, IfMatch};
-use crate::http::json::{Json, MaybeJson, Named, Params};
+use crate::http::json::{Json, Named, NoBody, Params};
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::view::{moment, moment_ms, ms, raw};
-use crate::http::who::Who;
+use crate::http::who::{Operator, Who};
 use crate::job::Priority;
 use crate::push::Push;
 use crate::store::CronRecord;
-use crate::token::Role;
 
 /// Next times that are shown, unless a preview says otherwise, and at most.
 const NEXT: usize = 5;
@@ -171,12 +170,11 @@ async fn get(
         ("If-Match" = Option<String>, Header, description = "the ETag of the rule that is to be changed")), responses((status = 200, body = RuleView), Problems))]
 async fn put(
     State(app): State<Arc<App>>,
-    who: Who,
+    Operator(who): Operator,
     headers: HeaderMap,
     Named(Name(name)): Named<Name>,
     Json(body): Json<RuleBody>,
 ) -> Result<(HeaderMap, axum::Json<RuleView>), Problem> {
-    who.may(Role::Operator)?;
     if body.kind == COMMAND && !app.options.commands {
         return Err(Problem::forbidden(
             "rules that run programs are not made over HTTP; start the server with --allow-commands",
@@ -225,8 +223,7 @@ impl RuleBody {
 /// Delete a rule; jobs that it has pushed stay
 #[utoipa::path(delete, path = "/cron/{name}", tag = "cron", params(("name" = String, Path, description = "its name")),
     responses((status = 204, description = "it is gone"), Problems))]
-async fn remove(State(app): State<Arc<App>>, who: Who, Named(Name(name)): Named<Name>) -> Result<StatusCode, Problem> {
-    who.may(Role::Operator)?;
+async fn remove(State(app): State<Arc<App>>, _: Operator, Named(Name(name)): Named<Name>) -> Result<StatusCode, Problem> {
     app.duly.remove_cron(&name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -236,11 +233,10 @@ async fn remove(State(app): State<Arc<App>>, who: Who, Named(Name(name)): Named<
     responses((status = 200, body = RuleView), Problems))]
 async fn pause(
     State(app): State<Arc<App>>,
-    who: Who,
+    Operator(who): Operator,
     Named(Name(name)): Named<Name>,
-    MaybeJson(Nothing {}): MaybeJson<Nothing>,
+    _: NoBody,
 ) -> Result<axum::Json<RuleView>, Problem> {
-    who.may(Role::Operator)?;
     let record = app.duly.pause_cron(&name).await?;
     Ok(axum::Json(RuleView::of(&app, &record, &who)))
 }
@@ -250,11 +246,10 @@ async fn pause(
     responses((status = 200, body = RuleView), Problems))]
 async fn resume(
     State(app): State<Arc<App>>,
-    who: Who,
+    Operator(who): Operator,
     Named(Name(name)): Named<Name>,
-    MaybeJson(Nothing {}): MaybeJson<Nothing>,
+    _: NoBody,
 ) -> Result<axum::Json<RuleView>, Problem> {
-    who.may(Role::Operator)?;
     let record = app.duly.resume_cron(&name).await?;
     Ok(axum::Json(RuleView::of(&app, &record, &who)))
 }
@@ -264,11 +259,10 @@ async fn resume(
     responses((status = 200, body = PushedView), Problems))]
 async fn trigger(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Operator,
     Named(Name(name)): Named<Name>,
-    MaybeJson(Nothing {}): MaybeJson<Nothing>,
+    _: NoBody,
 ) -> Result<axum::Json<PushedView>, Problem> {
-    who.may(Role::Operator)?;
     Ok(axum::Json(PushedView::of(app.duly.trigger_cron(&name).await?)))
 }
 

@@ -13,14 +13,13 @@ use utoipa_axum::routes;
 use super::push::{COMMAND, due};
 use super::{Problems, limit, next_link};
 use crate::error::Error;
-use crate::http::json::{Json, MaybeJson, Named, Params};
+use crate::http::json::{Json, Named, NoBody, Params};
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::view::JobView;
-use crate::http::who::Who;
+use crate::http::who::{Operator, Who};
 use crate::job::{JobId, Priority, Record};
 use crate::store::{Edit, Filter};
-use crate::token::Role;
 use crate::why::Why;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
@@ -112,11 +111,10 @@ struct EditBody {
     params(("id" = String, Path, description = "the job's id")), responses((status = 200, body = JobView), Problems))]
 async fn edit(
     State(app): State<Arc<App>>,
-    who: Who,
+    Operator(who): Operator,
     Named(id): Named<JobId>,
     Json(body): Json<EditBody>,
 ) -> Result<axum::Json<JobView>, Problem> {
-    who.may(Role::Operator)?;
     let at = due("", body.due.as_deref(), body.due_ms, body.after_ms)?;
     let moves = body.due.is_some() || body.due_ms.is_some() || body.after_ms.is_some();
     if body.args.is_some() && found(&app, id).await?.job.kind == COMMAND && !app.options.commands {
@@ -157,8 +155,7 @@ async fn why(State(app): State<Arc<App>>, _: Who, Named(id): Named<JobId>) -> Re
 /// Delete a job that is not running
 #[utoipa::path(delete, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
     responses((status = 204, description = "it is gone"), Problems))]
-async fn remove(State(app): State<Arc<App>>, who: Who, Named(id): Named<JobId>) -> Result<StatusCode, Problem> {
-    who.may(Role::Operator)?;
+async fn remove(State(app): State<Arc<App>>, _: Operator, Named(id): Named<JobId>) -> Result<StatusCode, Problem> {
     app.duly.remove(id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -168,19 +165,13 @@ async fn remove(State(app): State<Arc<App>>, who: Who, Named(id): Named<JobId>) 
     responses((status = 204, description = "it is due now"), Problems))]
 async fn retry(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Operator,
     Named(id): Named<JobId>,
-    MaybeJson(Nothing {}): MaybeJson<Nothing>,
+    _: NoBody,
 ) -> Result<StatusCode, Problem> {
-    who.may(Role::Operator)?;
     app.duly.reschedule(id, crate::Due::Now).await?;
     Ok(StatusCode::NO_CONTENT)
 }
-
-/// A body with nothing in it.
-#[derive(Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Nothing {}
 
 /// When a job is due, said in one of three ways.
 #[derive(Deserialize, ToSchema)]
@@ -200,11 +191,10 @@ struct Reschedule {
     responses((status = 204, description = "it is due then"), Problems))]
 async fn reschedule(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Operator,
     Named(id): Named<JobId>,
     Json(body): Json<Reschedule>,
 ) -> Result<StatusCode, Problem> {
-    who.may(Role::Operator)?;
     let due = due("", body.due.as_deref(), body.due_ms, body.after_ms)?;
     app.duly.reschedule(id, due).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -215,11 +205,10 @@ async fn reschedule(
     responses((status = 202, description = "its handler has been told"), Problems))]
 async fn cancel(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Operator,
     Named(id): Named<JobId>,
-    MaybeJson(Nothing {}): MaybeJson<Nothing>,
+    _: NoBody,
 ) -> Result<StatusCode, Problem> {
-    who.may(Role::Operator)?;
     app.duly.cancel(id).await?;
     Ok(StatusCode::ACCEPTED)
 }

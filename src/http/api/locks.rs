@@ -11,18 +11,16 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::jobs::Nothing;
 use super::{Problems, next_link};
 use crate::error::Error;
-use crate::http::json::{Json, MaybeJson, Named, Params};
+use crate::http::json::{Json, MaybeJson, Named, NoBody, Params};
 use crate::http::problem::Problem;
 use crate::http::server::{App, WAIT_MAX};
 use crate::http::view::{LockView, ms};
-use crate::http::who::Who;
+use crate::http::who::{Operator, Pusher, Who};
 use crate::lock::{LOCK_NAME_BYTES_MAX, LOCK_TTL};
 use crate::push::check_text;
 use crate::store::Owner;
-use crate::token::Role;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -117,11 +115,10 @@ struct HoldView {
     responses((status = 200, body = HoldView), Problems))]
 async fn acquire(
     State(app): State<Arc<App>>,
-    who: Who,
+    Pusher(who): Pusher,
     Named(LockName(name)): Named<LockName>,
     MaybeJson(body): MaybeJson<Acquire>,
 ) -> Result<axum::Json<HoldView>, Problem> {
-    who.may(Role::Pusher)?;
     let ttl = body.ttl_ms.map_or(LOCK_TTL, Duration::from_millis);
     let wait = Duration::from_millis(body.wait_ms.unwrap_or(0)).min(WAIT_MAX);
     let lock = app.duly.lock(&*name).slots(body.slots.unwrap_or(1)).note(body.note.unwrap_or_else(|| who.name.clone()));
@@ -169,11 +166,10 @@ fn lost(name: &str) -> Problem {
     params(("name" = String, Path, description = "the lock")), responses((status = 204, description = "it lasts"), Problems))]
 async fn extend(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Pusher,
     Named(LockName(name)): Named<LockName>,
     Json(body): Json<Extend>,
 ) -> Result<StatusCode, Problem> {
-    who.may(Role::Pusher)?;
     let ttl = body.ttl_ms.map_or(LOCK_TTL, Duration::from_millis);
     match app.duly.extend_hold(&name, owner(&body.owner, "/owner")?, ttl).await? {
         true => Ok(StatusCode::NO_CONTENT),
@@ -195,11 +191,10 @@ struct ReleaseParams {
     responses((status = 204, description = "it is free"), Problems))]
 async fn release(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Pusher,
     Named(LockName(name)): Named<LockName>,
     Params(params): Params<ReleaseParams>,
 ) -> Result<StatusCode, Problem> {
-    who.may(Role::Pusher)?;
     match app.duly.release_hold(&name, owner(&params.owner, "owner")?).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(lost(&name)),
@@ -217,10 +212,9 @@ struct Broken {
     responses((status = 200, body = Broken), Problems))]
 async fn break_lock(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Operator,
     Named(LockName(name)): Named<LockName>,
-    MaybeJson(Nothing {}): MaybeJson<Nothing>,
+    _: NoBody,
 ) -> Result<axum::Json<Broken>, Problem> {
-    who.may(Role::Operator)?;
     Ok(axum::Json(Broken { broken: app.duly.break_lock(&name).await? }))
 }

@@ -11,15 +11,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Problems;
-use super::jobs::Nothing;
 use crate::error::Error;
-use crate::http::json::{MaybeJson, Named};
+use crate::http::json::{MaybeJson, Named, NoBody};
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::view::{moment, moment_ms};
-use crate::http::who::Who;
+use crate::http::who::{Operator, Who};
 use crate::node::{NodeId, NodeRecord};
-use crate::token::Role;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(quiet)).routes(routes!(stop))
@@ -93,11 +91,10 @@ impl Default for Quiet {
     responses((status = 204, description = "it was told"), Problems))]
 async fn quiet(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Operator,
     Named(id): Named<NodeId>,
     MaybeJson(body): MaybeJson<Quiet>,
 ) -> Result<StatusCode, Problem> {
-    who.may(Role::Operator)?;
     told(&app, id, "duly.quiet", &json!({ "on": body.on })).await
 }
 
@@ -106,11 +103,10 @@ async fn quiet(
     responses((status = 204, description = "it was told"), Problems))]
 async fn stop(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Operator,
     Named(id): Named<NodeId>,
-    MaybeJson(Nothing {}): MaybeJson<Nothing>,
+    _: NoBody,
 ) -> Result<StatusCode, Problem> {
-    who.may(Role::Operator)?;
     told(&app, id, "duly.stop", &serde_json::Value::Null).await
 }
 

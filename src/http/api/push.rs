@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -13,13 +13,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{PREFIX, Problems};
-use crate::http::json::{Json, key_of};
+use crate::http::json::{Json, Key};
 use crate::http::problem::Problem;
 use crate::http::server::App;
-use crate::http::who::Who;
+use crate::http::who::Pusher;
 use crate::job::{JobId, Priority};
 use crate::push::{Conflict, Push, Pushed};
-use crate::token::Role;
 
 /// The kind of jobs that run a program: pushed over HTTP only where the server was started for it.
 pub(super) const COMMAND: &str = "command";
@@ -105,7 +104,7 @@ impl PushBody {
         }
         let due = self.due()?;
         let mut push =
-            Push::with_args(self.kind, Ok(self.args.map_or_else(|| "null".to_owned(), |args| args.get().to_owned())));
+            Push::with_args(self.kind, Ok(self.args.map_or_else(|| "null".to_owned(), |args| Box::<str>::from(args).into_string())));
         if let Some(id) = self.id.or_else(|| key.map(|key| JobId::named(&key))) {
             push = push.id(id);
         }
@@ -162,12 +161,11 @@ fn moment(text: &str) -> Result<SystemTime, Problem> {
               (status = 200, body = PushedView, description = "it was there already: nothing was changed"), Problems))]
 async fn push(
     State(app): State<Arc<App>>,
-    who: Who,
-    headers: HeaderMap,
+    _: Pusher,
+    Key(key): Key,
     Json(body): Json<PushBody>,
 ) -> Result<Response, Problem> {
-    who.may(Role::Pusher)?;
-    let job = body.into_push(&app, key_of(&headers, Some(&who))?)?;
+    let job = body.into_push(&app, key)?;
     let pushed = app.duly.push(job).await?;
     let status = if pushed.is_new() { StatusCode::CREATED } else { StatusCode::OK };
     let place = app.link(&format!("{PREFIX}/jobs/{}", pushed.id()));

@@ -11,17 +11,15 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Problems;
-use super::jobs::Nothing;
 use crate::error::Error;
 use crate::http::etag::{self, IfMatch};
-use crate::http::json::{Json, MaybeJson, Named, Params};
+use crate::http::json::{Json, Named, NoBody, Params};
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::view::QueueView;
-use crate::http::who::Who;
+use crate::http::who::{Operator, Who};
 use crate::push::check_name;
 use crate::store::Limit;
-use crate::token::Role;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -82,11 +80,10 @@ async fn get(
     params(("queue" = String, Path, description = "its name")), responses((status = 200, body = Changed), Problems))]
 async fn pause(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Operator,
     Named(Name(name)): Named<Name>,
-    MaybeJson(Nothing {}): MaybeJson<Nothing>,
+    _: NoBody,
 ) -> Result<axum::Json<Changed>, Problem> {
-    who.may(Role::Operator)?;
     Ok(axum::Json(Changed { changed: app.duly.pause(&name).await? }))
 }
 
@@ -95,11 +92,10 @@ async fn pause(
     params(("queue" = String, Path, description = "its name")), responses((status = 200, body = Changed), Problems))]
 async fn resume(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Operator,
     Named(Name(name)): Named<Name>,
-    MaybeJson(Nothing {}): MaybeJson<Nothing>,
+    _: NoBody,
 ) -> Result<axum::Json<Changed>, Problem> {
-    who.may(Role::Operator)?;
     Ok(axum::Json(Changed { changed: app.duly.resume(&name).await? }))
 }
 
@@ -121,12 +117,11 @@ struct LimitBody {
         ("If-Match" = Option<String>, Header, description = "the ETag of the queue whose settings are to be changed")), responses((status = 200, body = Changed), Problems))]
 async fn limit(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Operator,
     headers: HeaderMap,
     Named(Name(name)): Named<Name>,
     Json(body): Json<LimitBody>,
 ) -> Result<axum::Json<Changed>, Problem> {
-    who.may(Role::Operator)?;
     let wanted = IfMatch::of(&headers)?;
     if headers.contains_key(header::IF_MATCH) {
         let counts = app.duly.counts().await?;
@@ -163,11 +158,10 @@ struct Cleared {
     responses((status = 200, body = Cleared), Problems))]
 async fn clear(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Operator,
     Named(Name(name)): Named<Name>,
     Params(params): Params<ClearParams>,
 ) -> Result<axum::Json<Cleared>, Problem> {
-    who.may(Role::Operator)?;
     if params.confirm != name {
         return Err(Problem::invalid("confirm", "is not the name of the queue; repeat it to clear it"));
     }

@@ -16,12 +16,11 @@ use crate::http::json::{Json, MaybeJson, Named};
 use crate::http::problem::Problem;
 use crate::http::server::{App, WAIT_MAX};
 use crate::http::view::{HeldView, ms};
-use crate::http::who::Who;
+use crate::http::who::Pusher;
 use crate::job::{Fence, JobId};
 use crate::node::NodeId;
 use crate::remote::{LEASE, Said, Settling};
 use crate::store::LOG_LINES_MAX;
-use crate::token::Role;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -60,10 +59,9 @@ struct Joined {
 #[utoipa::path(post, path = "/nodes", tag = "workers", request_body = Join, responses((status = 201, body = Joined), Problems))]
 async fn join(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Pusher,
     Json(body): Json<Join>,
 ) -> Result<(StatusCode, axum::Json<Joined>), Problem> {
-    who.may(Role::Pusher)?;
     let lease = body.lease_ms.map_or(LEASE, Duration::from_millis);
     let remote = app.remotes.join(body.queues, body.kinds, lease).await?;
     let joined = Joined { id: remote.id().to_string(), lease_ms: ms(lease), beat_ms: ms(lease / 3) };
@@ -73,8 +71,7 @@ async fn join(
 /// Leave: what is still held goes to others at once
 #[utoipa::path(delete, path = "/nodes/{id}", tag = "workers", params(("id" = String, Path, description = "the node's id")),
     responses((status = 204, description = "it has left"), Problems))]
-async fn leave(State(app): State<Arc<App>>, who: Who, Named(id): Named<NodeId>) -> Result<StatusCode, Problem> {
-    who.may(Role::Pusher)?;
+async fn leave(State(app): State<Arc<App>>, _: Pusher, Named(id): Named<NodeId>) -> Result<StatusCode, Problem> {
     app.remotes.leave(id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -102,11 +99,10 @@ struct Claimed {
     params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = Claimed), Problems))]
 async fn claim(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Pusher,
     Named(id): Named<NodeId>,
     MaybeJson(body): MaybeJson<ClaimBody>,
 ) -> Result<axum::Json<Claimed>, Problem> {
-    who.may(Role::Pusher)?;
     let wait = Duration::from_millis(body.wait_ms.unwrap_or(0)).min(WAIT_MAX);
     let held = app.remotes.get(id)?.claim(body.max.unwrap_or(1), wait).await?;
     Ok(axum::Json(Claimed { jobs: held.iter().map(|held| HeldView::of(held)).collect() }))
@@ -139,11 +135,10 @@ struct Beaten {
     params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = Beaten), Problems))]
 async fn beat(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Pusher,
     Named(id): Named<NodeId>,
     MaybeJson(body): MaybeJson<BeatBody>,
 ) -> Result<axum::Json<Beaten>, Problem> {
-    who.may(Role::Pusher)?;
     let beat = app.remotes.get(id)?.beat(body.held.as_deref()).await?;
     let text = |ids: Vec<JobId>| ids.iter().map(JobId::to_string).collect();
     Ok(axum::Json(Beaten { lost: text(beat.lost), cancel: text(beat.cancel), quiet: beat.quiet, stop: beat.stop }))
@@ -212,11 +207,10 @@ struct Settled {
     params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = Settled), Problems))]
 async fn settle(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Pusher,
     Named(id): Named<NodeId>,
     Json(body): Json<Settle>,
 ) -> Result<axum::Json<Settled>, Problem> {
-    who.may(Role::Pusher)?;
     let ends = body.ends.into_iter().map(Settling::from).collect();
     let lost = app.remotes.get(id)?.settle(ends).await?;
     Ok(axum::Json(Settled { lost: lost.iter().map(JobId::to_string).collect() }))
@@ -246,11 +240,10 @@ struct ProgressBody {
     responses((status = 200, body = Settled, description = "`lost` names the job if it is another node's by now"), Problems))]
 async fn progress(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Pusher,
     Named(id): Named<NodeId>,
     Json(body): Json<ProgressBody>,
 ) -> Result<axum::Json<Settled>, Problem> {
-    who.may(Role::Pusher)?;
     if body.lines.len() > LOG_LINES_MAX {
         return Err(Problem::invalid("/lines", format!("at most {LOG_LINES_MAX} at once")));
     }

@@ -169,7 +169,9 @@ impl Thread {
         while let Some(first) = self.syncs.next(inbox) {
             let (group, bare) = gather(inbox, first, &mut company);
             if !group.is_empty() {
+                let began = clock::tick();
                 self.commit(group);
+                company.commit = clock::tick() - began;
             }
             if let Some(bare) = bare {
                 bare(&self.conn);
@@ -289,18 +291,75 @@ impl Failed {
 
 type Bare = Box<dyn FnOnce(&Connection) + Send>;
 
-/// How many to wait for: as many as came last time, and now and then more, since waves of callers may be one.
+/// Whom to wait for: as many as came last time, and now and then more, since waves of callers may be one.
+///
+/// Waiting for all is worth it only if they are back sooner than another commit would take. Callers that take longer
+/// (over a network, say) are better served in two waves: while one is committed, the other is on its way.
 #[derive(Default)]
 struct Company {
     expected: usize,
-    patience: Patience,
+    /// Whether more than expected may come.
+    more: Patience,
+    /// Whether those who are expected come soon enough.
+    soon: Patience,
+    /// How long the last commit took.
+    commit: Duration,
+}
+
+/// The wait for company of one group.
+#[derive(Default)]
+struct Lingering {
+    /// When it is too late for more.
+    until: Option<Instant>,
+    /// The size of the group when more than expected were waited for.
+    tried_at: Option<usize>,
+    /// Nobody is waited for any more.
+    late: bool,
+}
+
+impl Company {
+    /// What comes within a moment, as long as that is worth it for a group of so many.
+    fn wait(&mut self, inbox: &Receiver<Work>, group: usize, lingering: &mut Lingering) -> Option<Work> {
+        let Lingering { until, tried_at, late } = lingering;
+        if *late || (until.is_none() && !self.soon.is_worth_it()) {
+            *late = true;
+            return None;
+        }
+        let is_expected = group < self.expected;
+        if !is_expected && (group < 2 || (tried_at.is_none() && !self.more.is_worth_it())) {
+            return None;
+        }
+        if !is_expected {
+            tried_at.get_or_insert(group);
+        }
+        let now = clock::tick();
+        let until = *until.get_or_insert(now + (self.commit / 2).max(LINGER));
+        let left = until.saturating_duration_since(now);
+        if left.is_zero() {
+            *late = true;
+            self.soon.learn(0);
+            return None;
+        }
+        inbox.recv_timeout(left.min(LINGER)).ok()
+    }
+
+    /// So many came in the end.
+    fn learn(&mut self, group: usize, lingering: &Lingering) {
+        self.expected = group;
+        if lingering.until.is_some() && !lingering.late {
+            self.soon.learn(group);
+        }
+        if let Some(at) = lingering.tried_at {
+            self.more.learn(group - at);
+        }
+    }
 }
 
 /// What waits, up to the first piece of upkeep.
 fn gather(inbox: &Receiver<Work>, first: Work, company: &mut Company) -> (Vec<Box<dyn Op>>, Option<Bare>) {
     let mut group = Vec::new();
     let mut next = Some(first);
-    let mut tried_at = None;
+    let mut lingering = Lingering::default();
     while let Some(work) = next.take() {
         match work {
             Work::Op(op) => group.push(op),
@@ -309,18 +368,9 @@ fn gather(inbox: &Receiver<Work>, first: Work, company: &mut Company) -> (Vec<Bo
         if group.len() >= GROUP_MAX {
             break;
         }
-        next = inbox.try_recv().ok();
-        if next.is_none() && group.len() < company.expected {
-            next = inbox.recv_timeout(LINGER).ok();
-        } else if next.is_none() && group.len() > 1 && (tried_at.is_some() || company.patience.is_worth_it()) {
-            tried_at.get_or_insert(group.len());
-            next = inbox.recv_timeout(LINGER).ok();
-        }
+        next = inbox.try_recv().ok().or_else(|| company.wait(inbox, group.len(), &mut lingering));
     }
-    company.expected = group.len();
-    if let Some(at) = tried_at {
-        company.patience.learn(group.len() - at);
-    }
+    company.learn(group.len(), &lingering);
     (group, None)
 }
 
@@ -370,6 +420,21 @@ mod tests {
         });
         assert_eq!(panicked.await.expect_err("it is told").code(), "store");
         writer.write("after", |tx| tx.queue("after")).await.expect("goes on");
+    }
+
+    #[test]
+    fn those_who_are_back_too_late_are_waited_for_only_now_and_then() {
+        let (work, inbox) = channel();
+        let send = || work.send(Work::Bare(Box::new(|_| {}))).expect("is open");
+        let mut company = Company { expected: 9, ..Company::default() };
+        let mut lingering = Lingering::default();
+        send();
+        assert!(company.wait(&inbox, 1, &mut lingering).is_some(), "one more in time");
+        std::thread::sleep(2 * LINGER);
+        send();
+        assert!(company.wait(&inbox, 2, &mut lingering).is_none(), "a commit would have been sooner");
+        assert!(company.wait(&inbox, 1, &mut Lingering::default()).is_none(), "the next group does not wait");
+        assert!(company.wait(&inbox, 1, &mut Lingering::default()).is_some(), "the one after that tries again");
     }
 
     /// What cannot be thrown away in peace.

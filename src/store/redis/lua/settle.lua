@@ -36,8 +36,7 @@ if #acked > 0 then
   redis.call('SADD', gone(KEYS[1], { KEYS[10], KEYS[11] }, tonumber(ARGV[4])), unpack(acked))
   drop_notes(KEYS[18], acked)
 end
-local kept_at = FIRST + 2 * plain
-local until_of = {}
+local kept_at, until_of = FIRST + 2 * plain, {}
 for i = 0, kept - 1 do
   until_of[ARGV[kept_at + i]] = ARGV[kept_at + 2 * kept + i]
 end
