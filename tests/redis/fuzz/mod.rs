@@ -40,7 +40,7 @@ use state::State;
 /// Scripts that are run one after the other on one state.
 const STEPS: usize = 6;
 /// So many rounds are run however long they take, and so many runs of each script are the least that is worth a word.
-const ROUNDS_MIN: u64 = 150;
+const ROUNDS_MIN: u64 = 300;
 const RUNS_MIN: usize = 10;
 
 /// Of so many rounds one begins with a queue that is moving to another store.
