@@ -66,7 +66,7 @@ impl Attempt {
     }
 
     fn held(&self) -> &Held {
-        &self.ctx.held
+        &self.ctx.own.held
     }
 
     fn span(&self) -> tracing::Span {
@@ -94,9 +94,15 @@ impl Attempt {
             return Called::UnknownKind;
         };
         // Also the call itself may panic, before it gives a future.
-        let handled = async { Answer::from_result(Next::new(&handlers.layers, handler).run(&self.ctx).await) };
+        let handled = async {
+            // Where nothing stands around the handler, it is called as it is.
+            match handlers.layers.is_empty() {
+                true => handler(self.ctx.clone()).await,
+                false => Answer::from_result(Next::new(&handlers.layers, handler).run(&self.ctx).await),
+            }
+        };
         let watched = async {
-            match &self.ctx.crash {
+            match &self.ctx.shared.crash {
                 Some(crash) => crash.through(handled).await,
                 None => handled.await,
             }
@@ -110,14 +116,16 @@ impl Attempt {
             }
         };
         tokio::select! {
-            called = called => if self.ctx.unwanted.is_cancelled() { Called::Cancelled } else { called },
+            // Most handlers end before anybody could cancel them: nothing is set up for that until one waits.
+            biased;
+            called = called => if self.ctx.is_unwanted() { Called::Cancelled } else { called },
             () = self.cancelled() => Called::Cancelled,
         }
     }
 
     /// Resolves when a handler that was told to stop has had its time to do so.
     async fn cancelled(&self) {
-        self.ctx.unwanted.cancelled().await;
+        self.ctx.own.word.unwanted().await;
         tokio::time::sleep(CANCEL_GRACE).await;
     }
 

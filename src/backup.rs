@@ -9,7 +9,7 @@ use crate::duly::Duly;
 use crate::error::{Error, Result};
 use crate::job::{Fence, JobId, Record, State};
 use crate::node::NodeId;
-use crate::store::{Filter, MOVE_MAX, Marker, MoveIn, MovedIn, PAGE_MAX, Store, Verified};
+use crate::store::{Filter, MOVE_MAX, Marker, MoveIn, MovedIn, PAGE_MAX, PutCron, Store, Verified};
 
 /// What became of a repair.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -122,8 +122,12 @@ async fn export(from: &dyn Store, path: &Path, keep_dead: std::time::Duration) -
         let mut queue = Exported { to: &*to, queue: count.queue, step: 0, move_id: NodeId::fresh(), keep_dead };
         queue.ready(from).await?;
         queue.all(from).await?;
+        queue.rules(from).await?;
         if count.paused {
             to.pause(&queue.queue, true).await?;
+        }
+        if !count.limit.is_none() {
+            to.set_limit(&queue.queue, count.limit).await?;
         }
     }
     Ok(())
@@ -167,6 +171,29 @@ impl Exported<'_> {
             match page.next {
                 Some(next) => cursor = Some(next),
                 None => return self.end().await,
+            }
+        }
+    }
+
+    /// Its cron rules, each with the tick it is at.
+    async fn rules(&self, from: &dyn Store) -> Result<()> {
+        let mut cursor = None;
+        loop {
+            let page = match from.crons(Some(&self.queue), cursor.as_deref()).await {
+                // It has none to tell of.
+                Err(Error::Unsupported { .. }) => return Ok(()),
+                page => page?,
+            };
+            for record in page.rules {
+                // One that is told of twice has changed meanwhile: the newer stays.
+                let was = self.to.cron(&record.rule.name).await?.map(|there| there.revision);
+                if was.is_none_or(|was| was < record.revision) {
+                    self.to.put_cron(PutCron { record, was }).await?;
+                }
+            }
+            match page.next {
+                Some(next) => cursor = Some(next),
+                None => return Ok(()),
             }
         }
     }

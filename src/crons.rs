@@ -116,8 +116,17 @@ impl Duly {
 
     /// Keeps a rule as it is given. The same rule again changes nothing; whether it is paused stays as it is.
     pub async fn put_cron(&self, rule: CronRule) -> Result<CronRecord> {
+        self.put_cron_over(rule, |_| Ok(())).await
+    }
+
+    /// The same, only over what is admitted of what is there: checked in the step in which it is put.
+    pub(crate) async fn put_cron_over(
+        &self,
+        rule: CronRule,
+        admit: impl Fn(Option<&CronRecord>) -> Result<()>,
+    ) -> Result<CronRecord> {
         let schedule = rule.check()?;
-        self.change(&rule.name.clone(), |found, now| match found {
+        let put = |found: Option<CronRecord>, now| match found {
             Some(found) if found.rule == rule => Ok(None),
             Some(found) => {
                 let next = next_tick(&schedule, &found, now).filter(|_| !found.paused);
@@ -130,8 +139,8 @@ impl Duly {
                 let next = first_tick(&schedule, None, now);
                 Ok(Some(CronRecord::new(rule.clone(), 0, next)))
             }
-        })
-        .await
+        };
+        self.change(&rule.name, |found, now| admit(found.as_ref()).and_then(|()| put(found, now))).await
     }
 
     /// All rules, by name; at most [`CRONS_MAX`].

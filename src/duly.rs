@@ -11,14 +11,15 @@ use crate::clock::Clock;
 use crate::error::{Error, Result, Source};
 use crate::hall::{Connection, Hall};
 use crate::job::{JobId, Record, State};
+use crate::kinds::Kinds;
 use crate::lock::{LOCK_NAME_BYTES_MAX, Lock};
 use crate::metrics::Pushing;
 use crate::middleware::{Layers, Middleware};
 use crate::node::{NodeId, NodeRecord};
 use crate::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed, check_args, check_name, check_text};
 use crate::store::{
-    self, DeadGroup, Durability, Edit, Filter, Health, History, HistoryAsk, Limit, LockPage, Moved, Options, Page,
-    QueueCounts, Store,
+    self, DeadGroup, Durability, Edit, Filter, Health, History, HistoryAsk, HistoryTally, Limit, LockPage, Moved,
+    Options, Page, QueueCounts, Store,
 };
 use crate::worker::Worker;
 
@@ -31,6 +32,8 @@ pub struct Duly {
     /// This process in the hall, once it takes part there.
     pub(crate) hall: Arc<OnceLock<Arc<Hall>>>,
     pub(crate) layers: Arc<Layers>,
+    /// What attempts of this process came to, until the store is told.
+    pub(crate) kinds: Arc<Kinds>,
 }
 
 /// Options for [`Duly::open`] that are easier written in code than in a URL.
@@ -73,6 +76,12 @@ impl Builder {
         self
     }
 
+    /// Whether what happens through this handle is counted minute by minute (default true).
+    pub fn history(mut self, history: bool) -> Self {
+        self.options.history = history;
+        self
+    }
+
     /// A secret that all nodes share (at least 32 bytes): every message between nodes is signed with it, and others are refused.
     ///
     /// To change it, give a second one: the first signs, all of them check. First every node learns the new one as its
@@ -102,7 +111,8 @@ impl Builder {
         crate::metrics::describe_metrics();
         let (store, options) = store::open(&self.url, self.options).await?;
         let (store, layers) = (store::Traced::around(store), Arc::new(self.layers));
-        Ok(Duly { store, options: Arc::new(options), url: self.url.into(), hall: Arc::default(), layers })
+        let (options, url, kinds) = (Arc::new(options), self.url.into(), Arc::default());
+        Ok(Duly { store, options, url, hall: Arc::default(), layers, kinds })
     }
 }
 
@@ -154,7 +164,7 @@ impl Duly {
     ) -> Result<store::sqlite::AfterCommit> {
         let jobs = self.admit(jobs)?;
         match store::StoreUrl::parse(&self.url)?.file() {
-            Some(path) => store::sqlite::push_in(tx, path, &self.options.clock, &jobs),
+            Some(path) => store::sqlite::push_in(tx, path, &self.options.clock, self.options.history, &jobs),
             None => Err(Error::invalid("store", "is not a file; push_in needs one that both connections open")),
         }
     }
@@ -267,6 +277,15 @@ impl Duly {
         self.store.get(id).await
     }
 
+    /// Waits until a job is done or dead, and answers it as it is then; `None` if it is not in the store (any more):
+    /// it was removed, or is done and not kept.
+    ///
+    /// Waiting costs the store nothing: it tells when jobs end, once for all who wait in this process.
+    /// To wait for a limited time, put a `tokio::time::timeout` around it.
+    pub async fn wait(&self, id: JobId) -> Result<Option<Record>> {
+        self.hall()?.ended(id).await
+    }
+
     /// A page of jobs.
     pub async fn list(&self, filter: Filter) -> Result<Page> {
         self.store.list(self.resolved(&filter)?).await
@@ -303,6 +322,11 @@ impl Duly {
             check_name("queue", queue)?;
         }
         self.store.history(ask).await
+    }
+
+    /// What has ever happened in each queue, by name: only grows. Rates are differences of it.
+    pub async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
+        self.store.totals().await
     }
 
     /// The dead jobs of a queue, or of all, by kind and error, the largest groups first.

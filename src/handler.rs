@@ -20,6 +20,7 @@ use crate::notes::Notes;
 use crate::push::{Conflict, OWN_KINDS, Push, Pushed};
 use crate::store::RESULT_BYTES_MAX;
 use crate::testing::{Crash, CrashAt};
+use crate::word::Word;
 
 /// The args of one kind of job: any type that serde can write and read, and the kind's name.
 ///
@@ -82,15 +83,34 @@ impl<A: Args> From<A> for Push {
 }
 
 /// What a handler gets beside its args.
+///
+/// It is cloned for every attempt: two counts, whatever there is in it.
 #[derive(Clone)]
 pub struct Ctx {
+    pub(crate) own: Arc<Own>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What belongs to one attempt.
+pub(crate) struct Own {
     pub(crate) held: Arc<Held>,
     pub(crate) deadline: SystemTime,
-    pub(crate) cancelled: CancellationToken,
-    /// Somebody wants the job to end for good.
-    pub(crate) unwanted: CancellationToken,
-    pub(crate) progress: Arc<AtomicU64>,
-    /// What this attempt says, until the worker sends it.
+    /// That it should end.
+    pub(crate) word: Word,
+    /// How far it has come, as bits; not a number if it has not said.
+    pub(crate) progress: AtomicU64,
+}
+
+impl Own {
+    pub(crate) fn new(held: Held, deadline: SystemTime) -> Self {
+        let progress = AtomicU64::new(f64::NAN.to_bits());
+        Own { held: Arc::new(held), deadline, word: Word::default(), progress }
+    }
+}
+
+/// What all attempts of a worker share.
+pub(crate) struct Shared {
+    /// What attempts say, until the worker sends it.
     pub(crate) notes: Arc<Notes>,
     pub(crate) stopping: CancellationToken,
     pub(crate) duly: Duly,
@@ -105,72 +125,72 @@ impl Ctx {
     /// The job that runs.
     #[must_use]
     pub fn job(&self) -> &Job {
-        &self.held.job
+        &self.own.held.job
     }
 
     /// Which attempt this is, from 1.
     #[must_use]
     pub fn attempt(&self) -> u32 {
-        self.held.attempt()
+        self.own.held.attempt()
     }
 
     /// Pass it on to whatever the handler writes to: an older attempt has a smaller one.
     #[must_use]
     pub fn fence(&self) -> Fence {
-        self.held.fence
+        self.own.held.fence
     }
 
     /// When the job fell due; by how much the attempt is late, once you compare it with the present.
     #[must_use]
     pub fn due(&self) -> SystemTime {
-        self.held.due
+        self.own.held.due
     }
 
     /// When this attempt will be timed out.
     #[must_use]
     pub fn deadline(&self) -> SystemTime {
-        self.deadline
+        self.own.deadline
     }
 
     /// Resolves when this attempt should end: somebody has cancelled the job, or another node has it and whatever is done
     /// now is done twice.
     pub async fn cancelled(&self) {
-        self.cancelled.cancelled().await;
+        self.own.word.cancelled().await;
     }
 
     /// Whether this attempt should end: see [`Ctx::cancelled`].
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.is_cancelled()
+        self.own.word.is_cancelled()
     }
 
     /// Whether somebody has cancelled the job: it ends dead whatever the handler returns, and a few seconds are left to end well.
     /// If it is cancelled and this is not so, another node has the job.
     #[must_use]
     pub fn is_unwanted(&self) -> bool {
-        self.unwanted.is_cancelled()
+        self.own.word.is_unwanted()
     }
 
     /// Resolves when the worker begins to stop: a long handler may save its place and return [`Outcome::release`].
     pub async fn stopping(&self) {
-        self.stopping.cancelled().await;
+        self.shared.stopping.cancelled().await;
     }
 
     /// Whether the worker is stopping.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
-        self.stopping.is_cancelled()
+        self.shared.stopping.is_cancelled()
     }
 
     /// Keeps with the job how far the attempt has come, from 0 to 1, and a word on it. Sent a few times a second: the last counts.
     pub fn progress(&self, done: f64, note: &str) {
-        self.progress.store(done.clamp(0.0, 1.0).to_bits(), Ordering::Relaxed);
-        self.notes.progress(&self.held, JobProgress::new(done, note, self.now()));
+        self.own.progress.store(done.clamp(0.0, 1.0).to_bits(), Ordering::Relaxed);
+        self.shared.notes.progress(&self.own.held, JobProgress::new(done, note, self.now()));
     }
 
     /// Adds a line to the job's log, of which the newest lines are kept. Sent a few times a second.
     pub fn log(&self, line: impl AsRef<str>) {
-        self.notes.line(&self.held, self.now(), line.as_ref());
+        self.shared.notes.line(&self.own.held, self.now(), line.as_ref());
     }
 
     /// What the job gives: kept with it when this attempt ends in an ack, as long as the job is kept.
@@ -181,24 +201,24 @@ impl Ctx {
             let why = format!("{} bytes of JSON, of which {RESULT_BYTES_MAX} are kept: keep it elsewhere", json.len());
             return Err(Error::invalid("result", why));
         }
-        self.notes.result(&self.held, json);
+        self.shared.notes.result(&self.own.held, json);
         Ok(())
     }
 
     fn now(&self) -> SystemTime {
-        self.duly.options.clock.now()
+        self.shared.duly.options.clock.now()
     }
 
     /// What was given to the worker with [`Worker::with`](crate::Worker::with).
     #[must_use]
     pub fn state<T: Send + Sync + 'static>(&self) -> Option<&T> {
-        self.state.get(&TypeId::of::<T>())?.downcast_ref()
+        self.shared.state.get(&TypeId::of::<T>())?.downcast_ref()
     }
 
     /// A step of the handler by its name, for tests that end it there: see [`CrashAt::Step`](crate::testing::CrashAt).
     /// Does nothing otherwise.
     pub async fn step(&self, name: &str) {
-        if let Some(crash) = &self.crash {
+        if let Some(crash) = &self.shared.crash {
             crash.pass(CrashAt::step(name)).await;
         }
     }
@@ -206,22 +226,22 @@ impl Ctx {
     /// The door, for everything else.
     #[must_use]
     pub fn duly(&self) -> &Duly {
-        &self.duly
+        &self.shared.duly
     }
 
     /// Pushes another job, which carries this one's trace context unless it has its own.
     pub async fn push(&self, job: impl Into<Push>) -> Result<Pushed> {
         let mut push: Push = job.into();
         if push.traceparent.is_none() {
-            push.traceparent.clone_from(&self.held.job.traceparent);
+            push.traceparent.clone_from(&self.own.held.job.traceparent);
         }
-        self.duly.push(push).await
+        self.shared.duly.push(push).await
     }
 }
 
 impl std::fmt::Debug for Ctx {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ctx").field("held", &self.held).finish_non_exhaustive()
+        f.debug_struct("Ctx").field("held", &self.own.held).finish_non_exhaustive()
     }
 }
 
@@ -309,7 +329,7 @@ impl Handlers {
     {
         let handler = Arc::new(handler);
         let erased = move |ctx: Ctx| -> Ending {
-            let args = serde_json::from_str::<A>(&ctx.held.job.args);
+            let args = serde_json::from_str::<A>(&ctx.own.held.job.args);
             let handler = handler.clone();
             Box::pin(async move {
                 match args {

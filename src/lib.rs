@@ -53,6 +53,7 @@ mod handler;
 #[cfg(feature = "http")]
 pub mod http;
 mod job;
+mod kinds;
 mod lock;
 mod metrics;
 mod middleware;
@@ -70,6 +71,7 @@ pub mod store;
 pub mod testing;
 mod token;
 mod why;
+mod word;
 mod worker;
 
 pub use backup::Repaired;
@@ -85,7 +87,7 @@ pub use duly::{Builder, Duly};
 pub use error::{Error, Result, Source};
 pub use event::{Event, Tally};
 pub use filter::{FILTER_BYTES_MAX, FILTER_TERMS_MAX, Filter, Term, When};
-pub use hall::{Connection, Running};
+pub use hall::{Connection, Running, WAITED_MAX};
 pub use handler::{Args, Ctx, IntoAnswer};
 pub use job::{Failure, Fence, Held, Job, JobId, JobProgress, LogLine, Outcome, Priority, Record, State};
 pub use lock::{Guard, LOCK_NAME_BYTES_MAX, LOCK_TTL, Lock};
@@ -104,7 +106,7 @@ pub use rusqlite;
 pub use store::sqlite::{AfterCommit, SQL_ROWS_MAX, Sql, SqlTable};
 pub use store::{
     Audit, AuditRecord, Breach, CronRecord, DeadGroup, Durability, Edit, Health, Histogram, History, HistoryAsk,
-    HistoryTally, Limit, LockRecord, Page, Point, QueueCounts, Rule, Verified,
+    HistoryTally, KindPoint, Limit, LockRecord, Page, Point, QueueCounts, Rule, Verified,
 };
 pub use token::{Role, Secret, TOKEN_PREFIX, TOKENS_MAX, Token};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.

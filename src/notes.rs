@@ -69,7 +69,12 @@ impl Notes {
 
     /// The last words of an attempt that has ended: what is left to send, and its result.
     pub(crate) fn end(&self, held: &Held) -> (Option<Note>, Option<String>) {
-        match self.said().remove(&(held.job.id, held.fence)) {
+        let mut all = self.said();
+        // Most attempts say nothing.
+        if all.is_empty() {
+            return (None, None);
+        }
+        match all.remove(&(held.job.id, held.fence)) {
             Some((held, mut said)) => (note(&held, &mut said), said.result),
             None => (None, None),
         }

@@ -36,7 +36,7 @@ impl File {
 }
 
 fn guest(node: NodeId) -> Guest {
-    Guest { node, lease: LEASE, methods: vec!["m".into()], waits: Vec::new(), quiet: false }
+    Guest { node, lease: LEASE, methods: vec!["m".into()], waits: Vec::new(), places: Vec::new(), quiet: false }
 }
 
 /// A node in the hall of this store that listens.
@@ -254,4 +254,34 @@ async fn a_killed_process_holds_no_lock_and_no_place() {
     let turns = store.attend(&Guest { waits: vec!["l".into()], ..guest(node) }).await.expect("attends").turns;
     assert_eq!((turns[0].first, turns[0].ends), (Some(waiter.owner), Duration::ZERO));
     assert!(store.lock(&waiter).await.expect("asks").hold.is_some());
+}
+
+/// Only its own place is gone, and others stand in line: no silence tells it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_place_was_lost_takes_another() {
+    let file = file();
+    let url = format!("{}?lease=600ms", file.path.display());
+    let (holder, other) = (Duly::open(&url).await.expect("opens"), Duly::open(&url).await.expect("opens"));
+    let guard = holder.lock("a").acquire().await.expect("is free");
+    let waiting = async |n: u64| {
+        while holder.lock("a").checked().await.expect("looks").is_none_or(|held| held.waiting < n) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let one = tokio::spawn(other.lock("a").acquire());
+    waiting(1).await;
+    let behind = tokio::spawn(holder.lock("a").acquire());
+    waiting(2).await;
+    let conn = duly::rusqlite::Connection::open(&file.path).expect("opens");
+    conn.busy_timeout(LONG).expect("sets");
+    let gone = conn.execute("DELETE FROM duly_line WHERE seq = (SELECT min(seq) FROM duly_line)", []);
+    assert_eq!(gone.expect("deletes"), 1);
+
+    // A few signs of life later; far less than it takes those who look although nobody says so.
+    tokio::time::timeout(Duration::from_secs(10), waiting(2)).await.expect("stands in line again");
+    guard.release().await.expect("is held");
+    let first = tokio::time::timeout(LONG, behind).await.expect("in time").expect("no panic").expect("its turn");
+    first.release().await.expect("is held");
+    let second = tokio::time::timeout(LONG, one).await.expect("in time").expect("no panic").expect("its turn");
+    second.release().await.expect("is held");
 }

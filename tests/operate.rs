@@ -106,3 +106,18 @@ async fn wrong_input_is_told() {
     duly.edit(id, edit("[1]")).await.expect("edits");
     assert_eq!(duly.get(id).await.expect("looks").expect("is there").job.args, "[1]");
 }
+
+#[tokio::test]
+async fn without_a_history_everything_else_is_counted() {
+    let duly = Duly::open(":memory:?history=off").await.expect("opens");
+    duly.push_all((0..5).map(|n| Push::new("k", n.to_string()).keep(Duration::from_secs(60)))).await.expect("pushes");
+    duly.worker().on_any_kind(async |_: Ctx| ()).drain().await.expect("drains");
+    duly.push(Push::new("k", "[1]")).await.expect("pushes");
+    assert!(duly.history(HistoryAsk::default()).await.expect("tells").points.is_empty());
+    let counts = &duly.counts().await.expect("counts")[0];
+    assert_eq!((counts.ready, counts.done, counts.bytes), (1, 5, 3));
+    assert!(duly.verify().await.expect("verifies").breaches.is_empty());
+    let facts = duly.health().await.expect("tells").facts;
+    assert!(facts.iter().any(|(name, value)| name == "history" && value.starts_with("off")), "{facts:?}");
+    assert_eq!(Duly::open(":memory:?history=no").await.expect_err("neither").code(), "invalid");
+}

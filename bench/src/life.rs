@@ -75,7 +75,7 @@ pub(crate) async fn against_peers(setting: &Setting) -> Result<Vec<Line>> {
 ///
 /// One task pushes `batch` at a time for so long, never far ahead, as the bare loop is never ahead at all;
 /// a worker that runs `batch` at once works at the same time.
-async fn lives(file: &Path, options: &str, batch: usize, time: Duration) -> Result<f64> {
+pub(crate) async fn lives(file: &Path, options: &str, batch: usize, time: Duration) -> Result<f64> {
     let duly = open(file, options).await?;
     let working = Working::start(duly.worker().queue("default", batch).on(noop)).await?;
     let begin = Instant::now();

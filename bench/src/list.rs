@@ -20,7 +20,7 @@ const GOAL: f64 = 1.5;
 /// In microseconds.
 const MOST: f64 = 5_000.0;
 
-const FILTERS: [&str; 4] = [
+pub(crate) const FILTERS: [&str; 4] = [
     "state:scheduled queue:default",
     "state:scheduled kind:k3",
     "state:scheduled tag:t42",
@@ -32,17 +32,37 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let mut stores = Vec::new();
     for (file, jobs) in [("few.db", FEW), ("many.db", setting.many())] {
         let duly = Duly::open(url(&dir.join(file), KEEP_NONE)).await?;
-        let n = Cell::new(0u32);
-        fill(&duly, jobs, || {
-            n.set(n.get() + 1);
-            let spread = DAY.mul_f64(f64::from(n.get()) / jobs as f64);
-            Push::new(format!("k{}", n.get() % 10), noop_args()).tag(format!("t{}", n.get() % 100)).after(DAY + spread)
-        })
-        .await?;
+        schedule(&duly, jobs).await?;
         stores.push(duly);
     }
+    measure(GROUP, setting, &stores, &FILTERS).await
+}
+
+/// So many jobs that are due over a day from tomorrow on, of ten kinds and a hundred tags.
+pub(crate) async fn schedule(duly: &Duly, jobs: usize) -> Result<()> {
+    let n = Cell::new(0u32);
+    fill(duly, jobs, || {
+        n.set(n.get() + 1);
+        let spread = DAY.mul_f64(f64::from(n.get()) / jobs as f64);
+        of(n.get()).after(DAY + spread)
+    })
+    .await
+}
+
+/// The nth job.
+pub(crate) fn of(n: u32) -> Push {
+    Push::new(format!("k{}", n % 10), noop_args()).tag(format!("t{}", n % 100))
+}
+
+/// Each filter, and the counts, in the second store against the first.
+pub(crate) async fn measure(
+    group: &'static str,
+    setting: &Setting,
+    stores: &[Duly],
+    filters: &[&str],
+) -> Result<Vec<Line>> {
     let mut lines = Vec::new();
-    for text in FILTERS {
+    for text in filters {
         let filter: Filter = text.parse()?;
         let mut pair = Pair::default();
         for _ in 0..setting.rounds() {
@@ -50,19 +70,19 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
             pair.record(page(&stores[1], &filter).await?, base);
         }
         let name = format!("a page of 50 of {}, {text}", setting.many());
-        lines.push(line(name, &pair));
+        lines.push(line(group, name, &pair));
     }
     let mut pair = Pair::default();
     for _ in 0..setting.rounds() {
         let base = counts(&stores[0]).await?;
         pair.record(counts(&stores[1]).await?, base);
     }
-    lines.push(line(format!("counts of {}", setting.many()), &pair));
+    lines.push(line(group, format!("counts of {}", setting.many()), &pair));
     Ok(lines)
 }
 
-fn line(name: String, pair: &Pair) -> Line {
-    Line::pair(GROUP, name, Unit::Micros, &format!("at {FEW}"), pair).ratio_at_most(GOAL).below(MOST)
+fn line(group: &'static str, name: String, pair: &Pair) -> Line {
+    Line::pair(group, name, Unit::Micros, &format!("at {FEW}"), pair).ratio_at_most(GOAL).below(MOST)
 }
 
 async fn page(duly: &Duly, filter: &Filter) -> Result<f64> {

@@ -9,6 +9,7 @@ mod child;
 mod cron;
 mod flood;
 mod growth;
+mod history;
 mod http;
 mod life;
 mod list;
@@ -97,6 +98,7 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::Cron => cron::run(setting).await,
         Group::List => list::run(setting).await,
         Group::Http => http::run(setting).await,
+        Group::History => history::run(setting).await,
         Group::RedisPush => redis::push(setting).await,
         Group::RedisDrain => redis::drain(setting).await,
         Group::RedisLife => redis::life(setting).await,
@@ -109,6 +111,8 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::RedisCall => redis::call(setting).await,
         Group::SidekiqDrain => redis::sidekiq_drain(setting).await,
         Group::RedisCron => redis::cron(setting).await,
+        Group::RedisHistory => redis::history(setting).await,
+        Group::RedisList => redis::list(setting).await,
         Group::RedisPeers => redis::peers(setting).await,
     }
 }

@@ -7,9 +7,10 @@ use anyhow::{Context, Result};
 pub(crate) const USAGE: &str = "\
 usage: bench [NAMES] [--quick] [--plot FILE.svg] [--json] [--dir DIR]
 
-NAMES    push life peers lone growth flood reopen wake shrink lock call cron list http; all of them if none is named
+NAMES    push life peers lone growth flood reopen wake shrink lock call cron list http history; all of them if none is named
          on Redis: redis-push redis-drain redis-life redis-wake redis-late redis-memory redis-growth redis-failover
-         redis-lock redis-call redis-cron sidekiq-drain; redis means all of these; redis-peers is a table of the peers alone
+         redis-lock redis-call redis-cron redis-history redis-list sidekiq-drain; redis means all of these
+         redis-peers is a table of the peers alone
 --quick  a smoke run of under a minute, small and without peers: its figures say little
 --plot   writes a bar chart
 --json   prints the figures as JSON too
@@ -32,6 +33,7 @@ pub(crate) enum Group {
     Cron,
     List,
     Http,
+    History,
     RedisPush,
     RedisDrain,
     RedisLife,
@@ -44,11 +46,13 @@ pub(crate) enum Group {
     RedisCall,
     SidekiqDrain,
     RedisCron,
+    RedisHistory,
+    RedisList,
     RedisPeers,
 }
 
 /// In a file, what is measured unless something is named.
-const EMBEDDED: [Group; 14] = [
+const EMBEDDED: [Group; 15] = [
     Group::Push,
     Group::Life,
     Group::Peers,
@@ -63,10 +67,11 @@ const EMBEDDED: [Group; 14] = [
     Group::Cron,
     Group::List,
     Group::Http,
+    Group::History,
 ];
 
 /// What `redis` means.
-const REDIS: [Group; 12] = [
+const REDIS: [Group; 14] = [
     Group::RedisPush,
     Group::RedisDrain,
     Group::RedisLife,
@@ -79,6 +84,8 @@ const REDIS: [Group; 12] = [
     Group::RedisCall,
     Group::SidekiqDrain,
     Group::RedisCron,
+    Group::RedisHistory,
+    Group::RedisList,
 ];
 
 impl Group {
@@ -98,6 +105,7 @@ impl Group {
             Group::Cron => "cron",
             Group::List => "list",
             Group::Http => "http",
+            Group::History => "history",
             Group::RedisPush => "redis-push",
             Group::RedisDrain => "redis-drain",
             Group::RedisLife => "redis-life",
@@ -110,6 +118,8 @@ impl Group {
             Group::RedisCall => "redis-call",
             Group::SidekiqDrain => "sidekiq-drain",
             Group::RedisCron => "redis-cron",
+            Group::RedisHistory => "redis-history",
+            Group::RedisList => "redis-list",
             Group::RedisPeers => "redis-peers",
         }
     }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::escape::safe;
 use crate::output::Format;
-use crate::{Setup, bulk, store};
+use crate::{Setup, bulk, store, time};
 
 /// Look at queues, pause and resume them
 #[derive(Debug, Subcommand)]
@@ -85,7 +85,8 @@ async fn resume(setup: &Setup, queue: &str, abandon_move: bool) -> anyhow::Resul
 }
 
 async fn list(setup: &Setup) -> anyhow::Result<()> {
-    let counts = store::open(setup).await?.counts().await?;
+    let duly = store::open(setup).await?;
+    let (counts, now) = (duly.counts().await?, duly.now());
     let out = &setup.out;
     match out.format {
         Format::Json => out.json(&counts),
@@ -99,10 +100,13 @@ async fn list(setup: &Setup) -> anyhow::Result<()> {
                     (None, true) => "paused".to_owned(),
                     (None, false) => String::new(),
                 };
+                let oldest = c.oldest.map(|due| time::short(now.duration_since(due).unwrap_or_default()));
+                let oldest = oldest.unwrap_or_default();
                 let limit = if c.limit.is_none() { String::new() } else { c.limit.to_string() };
-                [c.queue, state, scheduled, ready, running, done, dead, limit]
+                [c.queue, state, scheduled, ready, oldest, running, done, dead, limit]
             });
-            out.table(["QUEUE", "PAUSED", "SCHEDULED", "READY", "RUNNING", "DONE", "DEAD", "LIMIT"], rows.collect())
+            let head = ["QUEUE", "PAUSED", "SCHEDULED", "READY", "OLDEST", "RUNNING", "DONE", "DEAD", "LIMIT"];
+            out.table(head, rows.collect())
         }
     }
 }

@@ -7,11 +7,6 @@ use duly::{Duly, JobId, Record, State};
 use crate::Setup;
 use crate::escape::safe;
 use crate::exit::{self, Fail};
-use crate::time;
-
-/// The first look comes soon, later ones at leisure: waiting must not cost the store anything.
-const LOOK_MIN: Duration = Duration::from_millis(20);
-const LOOK_MAX: Duration = Duration::from_millis(500);
 
 /// What the caller knows of the job.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,23 +24,20 @@ pub(crate) async fn until_final(
     at_most: Option<Duration>,
     known: Known,
 ) -> anyhow::Result<Option<Record>> {
-    let started = time::tick();
-    let mut pause = LOOK_MIN;
-    let mut seen: Option<Record> = None;
-    // Ends with the job, or with the time that was allowed.
-    loop {
-        match duly.get(id).await? {
-            Some(record) if record.state.is_final() => return Ok(Some(record)),
-            Some(record) => seen = Some(record),
-            None => return vanished(id, seen.as_ref(), known),
+    let seen = duly.get(id).await?;
+    let ended = match at_most {
+        Some(at_most) => tokio::time::timeout(at_most, duly.wait(id)).await,
+        None => Ok(duly.wait(id).await),
+    };
+    match ended {
+        Ok(ended) => match ended? {
+            Some(record) => Ok(Some(record)),
+            None => vanished(id, seen.as_ref(), known),
+        },
+        Err(_) => {
+            let state = duly.get(id).await?.map_or("gone", |record| record.state.as_str());
+            Err(Fail::new(exit::TIMED_OUT, format!("job {id} is still {state}: stopped waiting")))
         }
-        let left = at_most.map(|at_most| at_most.saturating_sub(started.elapsed()));
-        if left == Some(Duration::ZERO) {
-            let state = seen.map_or("gone", |record| record.state.as_str());
-            return Err(Fail::new(exit::TIMED_OUT, format!("job {id} is still {state}: stopped waiting")));
-        }
-        tokio::time::sleep(pause.min(left.unwrap_or(pause))).await;
-        pause = (pause * 3 / 2).min(LOOK_MAX);
     }
 }
 

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use clap::Args;
 use duly::{Duly, Filter, JobId, Record, State};
+use tokio::task::JoinSet;
 
 use crate::escape::safe;
 use crate::exit::{self, Fail};
 use crate::output::Out;
 use crate::time;
 
-/// Between two looks: soon after a change, at leisure while nothing happens.
-const LOOK_MIN: Duration = Duration::from_millis(100);
-const LOOK_MAX: Duration = Duration::from_secs(1);
+/// How often to look whether a job has started, or is to be tried again: that it has ended is told at once.
+const LOOK: Duration = Duration::from_secs(1);
 /// Most jobs that are followed at once.
 const JOBS_MAX: usize = 200;
 
@@ -32,30 +32,48 @@ pub(crate) struct Watch {
 
 pub(crate) async fn run(duly: &Duly, watch: Watch, out: &Out) -> anyhow::Result<()> {
     let mut followed = followed(duly, &watch).await?;
-    let mut pause = LOOK_MIN;
+    let mut ends: JoinSet<JobId> = JoinSet::new();
+    for id in followed.keys().copied() {
+        let duly = duly.clone();
+        ends.spawn(async move {
+            // Whatever it says, the job is looked at.
+            let _ = duly.wait(id).await;
+            id
+        });
+    }
+    let mut looks = followed.keys().copied().collect::<Vec<_>>();
     while !followed.is_empty() {
-        let mut changed = false;
-        let mut ended = Vec::new();
-        for (id, last) in &mut followed {
-            let record = duly.get(*id).await?;
-            let now = record.as_ref().map(seen);
-            if now != *last || now.is_none() {
-                changed = true;
-                tell(*id, record.as_ref(), out)?;
-            }
-            if now.as_ref().is_none_or(|now| now.0.is_final()) {
-                ended.push(*id);
-            }
-            *last = now;
+        for id in looks {
+            look(duly, id, &mut followed, out).await?;
         }
-        followed.retain(|id, _| !ended.contains(id));
-        pause = if changed { LOOK_MIN } else { (pause * 3 / 2).min(LOOK_MAX) };
-        if !followed.is_empty() {
-            tokio::time::sleep(pause).await;
-        }
+        looks = tokio::select! {
+            Some(Ok(ended)) = ends.join_next() => vec![ended],
+            () = tokio::time::sleep(LOOK), if !followed.is_empty() => followed.keys().copied().collect(),
+            else => break,
+        };
     }
     Ok(())
 }
+
+/// Tells what has changed about one job; one that has ended is followed no longer.
+async fn look(duly: &Duly, id: JobId, followed: &mut Followed, out: &Out) -> anyhow::Result<()> {
+    let Some(last) = followed.get_mut(&id) else {
+        return Ok(());
+    };
+    let record = duly.get(id).await?;
+    let now = record.as_ref().map(seen);
+    if now != *last || now.is_none() {
+        tell(id, record.as_ref(), out)?;
+    }
+    match now {
+        Some(now) if !now.0.is_final() => *last = Some(now),
+        _ => drop(followed.remove(&id)),
+    }
+    Ok(())
+}
+
+/// Jobs that are followed, and how each was when it was last told of.
+type Followed = BTreeMap<JobId, Option<Seen>>;
 
 /// What makes a difference to whoever watches.
 type Seen = (State, u32, u32, Option<duly::NodeId>);
@@ -64,7 +82,7 @@ fn seen(record: &Record) -> Seen {
     (record.state, record.attempts, record.crashes, record.node)
 }
 
-async fn followed(duly: &Duly, watch: &Watch) -> anyhow::Result<BTreeMap<JobId, Option<Seen>>> {
+async fn followed(duly: &Duly, watch: &Watch) -> anyhow::Result<Followed> {
     if watch.ids.len() > JOBS_MAX {
         return Err(Fail::new(exit::USAGE, format!("at most {JOBS_MAX} jobs can be followed at once")));
     }

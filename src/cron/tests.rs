@@ -173,3 +173,14 @@ proptest! {
         let _ = Schedule::parse("* * * * *", &zone);
     }
 }
+
+/// A machine may have no zones of its own: a small container has none. Those of this build are then looked at.
+#[test]
+fn zones_are_a_part_of_the_build() {
+    let bundled = jiff::tz::TimeZoneDatabase::bundled();
+    for name in ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"] {
+        let zone = bundled.get(name).expect("is in the build");
+        let noon = "2026-07-01T12:00:00Z".parse::<Timestamp>().expect("a moment");
+        assert_eq!(zone.to_offset(noon), TimeZone::get(name).expect("is known").to_offset(noon));
+    }
+}

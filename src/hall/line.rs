@@ -3,7 +3,7 @@
 //! While it waits, the lock is asked for by the hall's own thread, not by who waits: a future that nobody polls must not
 //! hold up the line. What it gets is not extended before it is picked up, so it ends by itself if that never happens.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -34,6 +34,8 @@ struct Waiting {
     nudge: Notify,
     /// The first in line will look by itself when the hold ends.
     armed: AtomicBool,
+    /// The store has answered that it stands in line.
+    stands: AtomicBool,
     /// It is in the hands of who wanted it.
     picked_up: AtomicBool,
     /// Nobody waits any more.
@@ -49,6 +51,7 @@ impl Waiting {
     fn look_after(&self, taken: &LockTaken) -> Option<Duration> {
         let after = taken.ends.map(|ends| ends + AFTER_END).filter(|_| taken.ahead == 0);
         self.armed.store(after.is_some(), Ordering::SeqCst);
+        self.stands.store(true, Ordering::SeqCst);
         after
     }
 }
@@ -70,6 +73,20 @@ impl Line {
         let names: BTreeSet<&str> = waiting.values().map(|waiting| waiting.ask.name.as_str()).collect();
         let skip = if names.len() > WAITS_MAX { fastrand::usize(..names.len()) } else { 0 };
         names.iter().cycle().skip(skip).take(names.len().min(WAITS_MAX)).map(|name| (*name).to_owned()).collect()
+    }
+
+    /// Who should have a place in which line; if they are too many to ask after at once, some of them.
+    pub(super) fn places(&self) -> Vec<(String, Owner)> {
+        let waiting = self.waiting();
+        let skip = if waiting.len() > WAITS_MAX { fastrand::usize(..waiting.len()) } else { 0 };
+        // In one order, so that each has its turn.
+        let all: BTreeMap<Owner, &Arc<Waiting>> = waiting
+            .iter()
+            .filter(|(_, one)| one.stands.load(Ordering::SeqCst))
+            .map(|(owner, one)| (*owner, one))
+            .collect();
+        let some = all.iter().cycle().skip(skip).take(all.len().min(WAITS_MAX));
+        some.map(|(owner, one)| (one.ask.name.clone(), *owner)).collect()
     }
 
     /// Something may have been missed: all look.
@@ -111,6 +128,7 @@ impl Hall {
             got_it: Notify::new(),
             nudge: Notify::new(),
             armed: AtomicBool::new(false),
+            stands: AtomicBool::new(false),
             picked_up: AtomicBool::new(false),
             over: CancellationToken::new(),
         });
@@ -226,6 +244,7 @@ impl Inner {
                 Ok(LockTaken { hold: Some(hold), .. }) => {
                     let held = HeldLock::new(waiting.ask.clone(), hold, self.clock.clone(), asked);
                     let left = held.left();
+                    waiting.stands.store(false, Ordering::SeqCst);
                     *waiting.got() = Some(Ok(held));
                     waiting.got_it.notify_one();
                     tokio::select! {

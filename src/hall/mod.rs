@@ -6,6 +6,7 @@
 
 mod calls;
 mod connections;
+mod ends;
 mod guards;
 mod line;
 mod own;
@@ -24,6 +25,8 @@ use self::calls::Calls;
 pub(crate) use self::calls::Pending;
 pub use self::connections::Connection;
 use self::connections::Connections;
+use self::ends::Ends;
+pub use self::ends::WAITED_MAX;
 use self::guards::Guards;
 pub(crate) use self::guards::HeldLock;
 use self::line::Line;
@@ -37,7 +40,7 @@ use crate::clock::{self, Clock, to_micros};
 use crate::error::{Error, Result};
 use crate::lock::backoff;
 use crate::node::NodeId;
-use crate::store::{Guest, Heard, LockAsk, Owner, Store};
+use crate::store::{Attended, Guest, Heard, LockAsk, Owner, Store};
 
 /// How long a process that goes waits for what it still has to say.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -69,6 +72,8 @@ struct Inner {
     methods: Methods,
     calls: Calls,
     connections: Connections,
+    /// Jobs that somebody here waits for.
+    ends: Ends,
     /// Workers of this process: by them duly's own methods look and act.
     workers: Mutex<Vec<Working>>,
     /// Gives the next sign of life at once.
@@ -96,6 +101,7 @@ impl Hall {
             methods: Methods::default(),
             calls: Calls::new(node, keys),
             connections: Connections::default(),
+            ends: Ends::default(),
             workers: Mutex::default(),
             soon: Notify::new(),
             tasks: TaskTracker::new(),
@@ -221,15 +227,19 @@ impl Inner {
     }
 
     fn guest(&self) -> Guest {
-        let (methods, waits) = (self.methods.names(), self.line.names());
+        let (methods, waits, places) = (self.methods.names(), self.line.names(), self.line.places());
         let quiet = methods.is_empty() && waits.is_empty() && self.connections.is_empty();
-        Guest { node: self.node, lease: self.lease, methods, waits, quiet }
+        Guest { node: self.node, lease: self.lease, methods, waits, places, quiet }
     }
 
     /// A sign of life, and what follows from its answer.
     async fn attend(self: &Arc<Self>) -> Result<()> {
         let guest = self.guest();
-        let turns = self.store.attend(&guest).await?.turns;
+        let Attended { turns, lost } = self.store.attend(&guest).await?;
+        // Whoever has lost its place goes to the end of the line, rather than wait for a turn that will never come.
+        for owner in lost {
+            self.line.nudge(owner, Duration::ZERO);
+        }
         // Somebody waits here, and the store knows of no line: it has lost the place.
         for name in guest.waits.iter().filter(|name| turns.iter().all(|turn| turn.name != **name)) {
             self.line.nudge_all_of(name);
@@ -240,8 +250,8 @@ impl Inner {
             }
         }
         for worker in self.others() {
-            let methods = Vec::new();
-            let guest = Guest { node: worker, lease: self.lease, methods, waits: Vec::new(), quiet: true };
+            let (methods, waits, places) = (Vec::new(), Vec::new(), Vec::new());
+            let guest = Guest { node: worker, lease: self.lease, methods, waits, places, quiet: true };
             self.store.attend(&guest).await?;
             // It may have gone meanwhile, and would stand there for ever.
             if !self.others().contains(&worker) {
@@ -260,10 +270,12 @@ impl Inner {
         match heard {
             Heard::Turn { name, owner } => self.turn(&name, owner, Duration::ZERO),
             Heard::Message(frame) => self.message(&frame),
+            Heard::Ended(ids) => self.ends.tell(&ids),
             Heard::Look => self.soon.notify_one(),
             Heard::Gap => {
                 self.connections.doubt();
                 self.line.nudge_all();
+                self.ends.missed();
                 self.soon.notify_one();
             }
         }

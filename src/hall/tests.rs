@@ -1,4 +1,4 @@
-//! Locks on a store that fails.
+//! Locks, and waits for jobs, on a store that fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,9 +68,13 @@ async fn an_extension_that_failed_is_tried_again_and_the_lock_kept() {
     let (duly, faulty) = faulty().await;
     let guard = duly.lock("a").ttl(400 * MS).acquire().await.expect("is free");
     faulty.next("extend_locks", Fault::LoseAnswer, 3);
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    soon(async {
+        while faulty.asked("extend_locks") < 5 {
+            tokio::time::sleep(MS).await;
+        }
+    })
+    .await;
     assert!(!guard.is_lost());
-    assert!(faulty.asked("extend_locks") > 3);
 }
 
 #[tokio::test]
@@ -126,4 +130,58 @@ async fn after_a_pause_longer_than_its_ttl_a_guard_knows_that_it_is_lost() {
     assert!(guard.is_lost());
     assert!(guard.left().is_zero());
     assert_eq!(guard.extend().await.expect_err("is over").code(), "conflict");
+}
+
+/// Pushes so many jobs, and lets somebody wait for each until all of them do.
+async fn waiting(duly: &Duly, jobs: usize) -> Vec<tokio::task::JoinHandle<Option<crate::Record>>> {
+    let pushed = duly.push_all((0..jobs).map(|_| crate::Push::new("k", "1"))).await.expect("pushes");
+    let wait = |id: crate::JobId| {
+        let duly = duly.clone();
+        tokio::spawn(async move { duly.wait(id).await.expect("waits") })
+    };
+    pushed.iter().map(|pushed| wait(pushed.id())).collect()
+}
+
+async fn run_all(duly: &Duly) {
+    duly.worker().on_any_kind(async |_| crate::Outcome::Ack).drain().await.expect("works");
+}
+
+#[tokio::test]
+async fn thousands_wait_and_nobody_asks_the_store_again() {
+    const JOBS: usize = 2_000;
+    let (duly, faulty) = faulty().await;
+    let waits = waiting(&duly, JOBS).await;
+    soon(async {
+        while faulty.asked("get") < 2 * JOBS {
+            tokio::time::sleep(MS).await;
+        }
+    })
+    .await;
+    assert_eq!((faulty.asked("watch_ends"), faulty.asked("ended")), (1, 0), "one has asked for all");
+    // A while in which nothing happens.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!((faulty.asked("get"), faulty.asked("watch_ends"), faulty.asked("ended")), (2 * JOBS, 1, 0));
+    run_all(&duly).await;
+    for waiting in waits {
+        let told = tokio::time::timeout(Duration::from_secs(2), waiting).await.expect("told at once");
+        assert!(told.expect("no panic").is_some_and(|record| record.state == crate::State::Done));
+    }
+    assert_eq!(faulty.asked("get"), 3 * JOBS, "each once more, when it had ended");
+}
+
+#[tokio::test]
+async fn who_waits_on_a_store_that_tells_nothing_learns_of_the_end_by_a_look() {
+    let (duly, faulty) = faulty().await;
+    faulty.next("watch_ends", Fault::Refuse, usize::MAX);
+    let waits = waiting(&duly, 3).await;
+    soon(async {
+        while faulty.asked("ended") == 0 {
+            tokio::time::sleep(MS).await;
+        }
+    })
+    .await;
+    run_all(&duly).await;
+    for waiting in waits {
+        assert!(soon(waiting).await.expect("no panic").is_some_and(|record| record.state == crate::State::Done));
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -13,10 +13,7 @@ use super::server::App;
 use super::who::Who;
 use crate::error::Error;
 use crate::job::State as JobState;
-use crate::store::{BUCKETS, Filter, Histogram, HistoryAsk, HistoryTally, QueueCounts};
-
-/// Most queues of which the oldest ready job is looked for.
-const OLDEST_MAX: usize = 100;
+use crate::store::{BUCKETS, Histogram, HistoryTally, QueueCounts};
 
 const TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -25,14 +22,19 @@ pub(super) async fn metrics(State(app): State<Arc<App>>, _: Who) -> Result<Respo
     let counts = app.duly.counts().await?;
     let mut text = String::new();
     depth(&mut text, &counts);
-    oldest(&mut text, &app, &counts).await?;
+    oldest(&mut text, app.duly.now(), &counts);
     let nodes = app.duly.nodes().await?;
     head(&mut text, "duly_nodes", "gauge", "Nodes whose lease runs");
     line(&mut text, "duly_nodes", &[], nodes.iter().filter(|node| node.alive).count());
-    head(&mut text, "duly_store_errors_total", "counter", "Requests of this server that the store has failed");
+    head(
+        &mut text,
+        "duly_store_errors_total",
+        "counter",
+        "Requests of this server that the store has failed, since the server started",
+    );
     line(&mut text, "duly_store_errors_total", &[], super::problem::store_errors());
-    match app.duly.history(HistoryAsk::default()).await {
-        Ok(history) => day(&mut text, history.points.iter().map(|point| (point.queue.as_str(), &point.tally))),
+    match app.duly.totals().await {
+        Ok(queues) => totals(&mut text, &queues),
         // A store that keeps none.
         Err(Error::Unsupported { .. }) => {}
         Err(error) => return Err(error.into()),
@@ -68,63 +70,54 @@ fn depth(text: &mut String, counts: &[QueueCounts]) {
 }
 
 /// How long the first ready job of each queue has waited.
-async fn oldest(text: &mut String, app: &App, counts: &[QueueCounts]) -> Result<(), Problem> {
+fn oldest(text: &mut String, now: SystemTime, counts: &[QueueCounts]) {
     head(text, "duly_oldest_ready_seconds", "gauge", "How long the first ready job of a queue has been due");
-    for queue in counts.iter().take(OLDEST_MAX) {
-        let mut waited = 0.0;
-        if queue.ready > 0 {
-            let filter = Filter {
-                queue: Some(queue.queue.clone()),
-                state: Some(JobState::Ready),
-                limit: 1,
-                ..Filter::default()
-            };
-            let first = app.duly.list(filter).await?.jobs.into_iter().next();
-            let due = first.and_then(|record| app.duly.now().duration_since(record.due).ok());
-            waited = due.unwrap_or_default().as_secs_f64();
-        }
-        line(text, "duly_oldest_ready_seconds", &[("queue", &queue.queue)], waited);
+    // Nothing is said where a job is ready and the store does not say since when.
+    for queue in counts.iter().filter(|queue| queue.ready == 0 || queue.oldest.is_some()) {
+        let due = queue.oldest.filter(|_| queue.ready > 0);
+        let waited = due.and_then(|due| now.duration_since(due).ok()).unwrap_or_default();
+        line(text, "duly_oldest_ready_seconds", &[("queue", &queue.queue)], waited.as_secs_f64());
     }
-    Ok(())
 }
 
-/// What has happened within the last 24 hours, as far as the store keeps it.
-fn day<'h>(text: &mut String, points: impl Iterator<Item = (&'h str, &'h HistoryTally)>) {
-    let mut by_queue: std::collections::BTreeMap<&str, HistoryTally> = std::collections::BTreeMap::new();
-    for (queue, tally) in points {
-        by_queue.entry(queue).or_default().add(tally);
+/// What has ever happened, since the store began to count it.
+fn totals(text: &mut String, queues: &[(String, HistoryTally)]) {
+    head(text, "duly_pushed_total", "counter", "Jobs pushed, by anybody, since the store began");
+    for (queue, tally) in queues {
+        line(text, "duly_pushed_total", &[("queue", queue)], tally.pushed);
     }
-    head(text, "duly_pushed_day", "gauge", "Jobs pushed in the last 24 hours");
-    for (queue, tally) in &by_queue {
-        line(text, "duly_pushed_day", &[("queue", queue)], tally.pushed);
-    }
-    head(text, "duly_settled_day", "gauge", "Attempts that ended in the last 24 hours, by outcome");
-    for (queue, tally) in &by_queue {
+    head(text, "duly_settled_total", "counter", "Attempts that ended, anywhere, by outcome, since the store began");
+    for (queue, tally) in queues {
         let outcomes =
             [("ack", tally.done), ("retry", tally.retried), ("bury", tally.buried), ("release", tally.released)];
         for (outcome, count) in outcomes {
-            line(text, "duly_settled_day", &[("queue", queue), ("outcome", outcome)], count);
+            line(text, "duly_settled_total", &[("queue", queue), ("outcome", outcome)], count);
         }
     }
-    head(text, "duly_taken_back_day", "gauge", "Jobs taken back from nodes that lost their lease in the last 24 hours");
-    for (queue, tally) in &by_queue {
-        line(text, "duly_taken_back_day", &[("queue", queue)], tally.taken_back);
+    head(
+        text,
+        "duly_taken_back_total",
+        "counter",
+        "Jobs taken back from nodes that lost their lease, since the store began",
+    );
+    for (queue, tally) in queues {
+        line(text, "duly_taken_back_total", &[("queue", queue)], tally.taken_back);
     }
-    histograms(text, &by_queue, "duly_lateness_seconds", "How long after its due moment an attempt started", |t| {
-        &t.lateness
-    });
-    histograms(text, &by_queue, "duly_duration_seconds", "How long an attempt took", |t| &t.duration);
+    let late = "How long after its due moment an attempt started";
+    histograms(text, queues, "duly_lateness_seconds", late, |tally| &tally.lateness);
+    histograms(text, queues, "duly_duration_seconds", "How long an attempt took", |tally| &tally.duration);
 }
 
+/// Only the buckets are counted: the sum is made of the middle of each.
 fn histograms(
     text: &mut String,
-    by_queue: &std::collections::BTreeMap<&str, HistoryTally>,
+    queues: &[(String, HistoryTally)],
     name: &str,
     help: &str,
     of: fn(&HistoryTally) -> &Histogram,
 ) {
-    head(text, name, "histogram", &format!("{help}, in the last 24 hours"));
-    for (queue, tally) in by_queue {
+    head(text, name, "histogram", &format!("{help}, since the store began; its sum is an estimate"));
+    for (queue, tally) in queues {
         let histogram = of(tally);
         let (mut below, mut sum) = (0, 0.0);
         for (at, count) in histogram.buckets.iter().enumerate() {
@@ -156,8 +149,8 @@ mod tests {
         tally.duration.buckets[0] = 1;
         tally.duration.buckets[3] = 1;
         let mut text = String::new();
-        day(&mut text, [("a\"b", &tally)].into_iter());
-        assert!(text.contains("duly_settled_day{queue=\"a\\\"b\",outcome=\"ack\"} 2"), "{text}");
+        totals(&mut text, &[("a\"b".to_owned(), tally)]);
+        assert!(text.contains("duly_settled_total{queue=\"a\\\"b\",outcome=\"ack\"} 2"), "{text}");
         assert!(text.contains("duly_duration_seconds_bucket{queue=\"a\\\"b\",le=\"+Inf\"} 2"), "{text}");
     }
 }

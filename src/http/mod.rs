@@ -5,6 +5,7 @@
 
 mod api;
 mod audit;
+mod etag;
 mod gate;
 mod health;
 mod json;

@@ -247,6 +247,11 @@ pub(crate) struct QueueView {
     pub(crate) dead: u64,
     /// Bytes of args of what is unfinished.
     pub(crate) bytes: u64,
+    /// Since when its first ready job could have been claimed; absent if none is ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) oldest: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) oldest_ms: Option<i64>,
     /// At most so many jobs may be unfinished in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limit_jobs: Option<u64>,
@@ -267,6 +272,8 @@ impl QueueView {
             done: counts.done,
             dead: counts.dead,
             bytes: counts.bytes,
+            oldest: counts.oldest.map(moment),
+            oldest_ms: counts.oldest.map(moment_ms),
             limit_jobs: counts.limit.jobs,
             limit_bytes: counts.limit.bytes,
         }

@@ -91,7 +91,8 @@ impl QueueMoved {
 
 impl Duly {
     /// Moves all jobs to another store, as they are: ready ones in the order of their claims, scheduled ones,
-    /// dead ones with their history, done ones; and all cron rules, each with the tick it is at.
+    /// dead ones with their history, done ones; and all cron rules, each with the tick it is at. A queue takes its limit along,
+    /// unless it has one there.
     ///
     /// Queues are moved one by one. Nothing is claimed from a queue here while it moves, and running jobs are waited for.
     /// What is pushed here meanwhile is moved too; let programs push to the other store before the move ends.
@@ -197,6 +198,8 @@ impl Run {
         }
         let mut moved = Vec::with_capacity(queues.len());
         for count in &queues {
+            let other = there.iter().find(|other| other.queue == count.queue);
+            self.limit(count, other).await?;
             moved.push(self.queue(count, &node).await?);
         }
         Ok(moved)
@@ -255,6 +258,20 @@ impl Run {
         }
         // It was on its way to here, and comes back now: what came last is put in order first.
         Carrier::begin(&back, queue).await?.end().await
+    }
+
+    /// A queue takes its limit along, unless it has one there: that is what somebody wants there.
+    async fn limit(&self, count: &QueueCounts, there: Option<&QueueCounts>) -> Result<()> {
+        if count.limit.is_none() || there.is_some_and(|there| !there.limit.is_none()) {
+            return Ok(());
+        }
+        match self.ends.target.set_limit(&count.queue, count.limit).await {
+            Err(Error::Unsupported { .. }) => {
+                tracing::warn!(queue = %count.queue, "the other store keeps no limits; the queue has none there");
+                Ok(())
+            }
+            set => set.map(drop),
+        }
     }
 
     async fn queue(&mut self, count: &QueueCounts, node: &Node) -> Result<QueueMoved> {

@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::store::{
-    Beaten, Claim, Claimed, CronPage, CronPut, CronRecord, Filter, Marked, MoveIn, MovedIn, Page, PutCron, QueueCounts,
-    Store,
+    Beaten, Claim, Claimed, CronPage, CronPut, CronRecord, Filter, Limit, Marked, MoveIn, MovedIn, Page, PutCron,
+    QueueCounts, Store,
 };
 
 /// How often a store that fails is asked.
@@ -74,6 +74,10 @@ impl Side {
 
     pub(super) async fn nodes(&self) -> Result<Vec<NodeRecord>> {
         patiently!(self, self.store.nodes())
+    }
+
+    pub(super) async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
+        patiently!(self, self.store.set_limit(queue, limit))
     }
 
     pub(super) async fn pause(&self, queue: &str) -> Result<bool> {

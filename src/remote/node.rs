@@ -367,6 +367,15 @@ impl Remote {
         Ok(lost)
     }
 
+    /// What attempts of each kind came to.
+    fn count_kinds(&self, ends: &[End], lost: &[JobId]) {
+        for end in ends.iter().filter(|end| !lost.contains(&end.id)) {
+            if let Some(timing) = end.timing {
+                self.duly.kinds.count(&self.duly.store, &end.kind, &end.outcome, timing);
+            }
+        }
+    }
+
     async fn record(&self, ends: Vec<End>) -> Result<Vec<JobId>> {
         let ids: Vec<JobId> = ends.iter().map(|end| end.id).collect();
         let again: Vec<String> = ends
@@ -374,7 +383,11 @@ impl Remote {
             .filter(|end| matches!(end.outcome, Outcome::Retry { .. } | Outcome::Release { .. }))
             .map(|end| end.queue.clone())
             .collect();
+        let counted = ends.clone();
         let settled = self.duly.store.settle(self.node.id, ends).await;
+        if let Ok(lost) = &settled {
+            self.count_kinds(&counted, lost);
+        }
         let mut state = self.state();
         match &settled {
             Ok(_) => ids.iter().for_each(|id| drop(state.hands.remove(id))),

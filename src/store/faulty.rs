@@ -10,8 +10,9 @@ use tokio::sync::mpsc;
 
 use super::{
     Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
-    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, Limit, LockAsk, LockPage,
-    LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store, Target, To, Wake,
+    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, KindPoint, Limit,
+    LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store,
+    Target, To, Wake,
 };
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
@@ -130,6 +131,15 @@ impl Store for Faulty {
     async fn note(&self, node: NodeId, notes: Vec<Note>) -> Result<Vec<JobId>> {
         self.pass("note", self.inner.note(node, notes)).await
     }
+    async fn add_kinds(&self, kinds: Vec<(String, HistoryTally)>) -> Result<()> {
+        self.pass("add_kinds", self.inner.add_kinds(kinds)).await
+    }
+    async fn kinds(&self, hours: u32) -> Result<Vec<KindPoint>> {
+        self.pass("kinds", self.inner.kinds(hours)).await
+    }
+    async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
+        self.pass("totals", self.inner.totals()).await
+    }
     async fn history(&self, ask: HistoryAsk) -> Result<History> {
         self.pass("history", self.inner.history(ask)).await
     }
@@ -213,6 +223,12 @@ impl Store for Faulty {
     }
     async fn send(&self, to: To, message: &[u8]) -> Result<u64> {
         self.pass("send", self.inner.send(to, message)).await
+    }
+    async fn watch_ends(&self, node: NodeId, queues: &[String]) -> Result<()> {
+        self.pass("watch_ends", self.inner.watch_ends(node, queues)).await
+    }
+    async fn ended(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
+        self.pass("ended", self.inner.ended(queue, ids)).await
     }
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         self.pass("set_connections", self.inner.set_connections(node, held, gone)).await

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::job::Fence;
+use crate::job::{Fence, JobId};
 use crate::node::NodeId;
 
 /// Most holders that a lock can be asked to have at a time.
@@ -137,6 +137,8 @@ pub struct Guest {
     pub methods: Vec<String>,
     /// Locks that somebody here waits for: at most [`WAITS_MAX`].
     pub waits: Vec<String>,
+    /// Who here should have a place in the line of which lock: at most [`WAITS_MAX`].
+    pub places: Vec<(String, Owner)>,
     /// It only listens: it need not be found by others, holds no place in a line and no connection.
     /// Then a sign of life costs a server nothing.
     pub quiet: bool,
@@ -147,6 +149,9 @@ pub struct Guest {
 pub struct Attended {
     /// For each lock that was asked after and has a line.
     pub turns: Vec<Turn>,
+    /// Of those whose place was asked after, who has none: it was given up, or has ended with the lease of the node, or the
+    /// store has lost it. Who waits must ask again.
+    pub lost: Vec<Owner>,
 }
 
 /// How a lock stands, in the eyes of a node that waits for it.
@@ -182,6 +187,8 @@ pub enum Heard {
     },
     /// A message from a node.
     Message(Vec<u8>),
+    /// These jobs are done, dead or removed; if none is named, some are, and it is not known which.
+    Ended(Vec<JobId>),
     /// Somebody may have died: see whose turn it is.
     Look,
     /// Something may have been missed: ask again for what is waited for, and say again which connections are held.

@@ -19,8 +19,10 @@ use crate::token::Token;
 
 mod audit;
 mod cron;
+mod ends;
 mod hall;
 mod history;
+mod kinds;
 mod moving;
 mod open;
 mod operate;
@@ -28,6 +30,8 @@ mod operate;
 pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+mod sum;
 mod tokens;
 mod traced;
 mod verify;
@@ -39,12 +43,14 @@ pub use cron::{
     CRON_FIRE_MAX, CRONS_PAGE, CronFire, CronFired, CronPage, CronPut, CronRecord, CronsFired, DueCrons, HELD_LOOK,
     Hold, PutCron,
 };
+pub use ends::{ENDED_MAX, ENDS_LAST, ENDS_QUEUES_MAX};
 pub use hall::{
     Attended, CONNECTIONS_MAX, EXTEND_MAX, Guest, Heard, LINE_LOOK_MAX, LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage,
     LockRecord, LockTaken, Owner, To, Turn, WAITS_MAX,
 };
 pub use history::{BUCKETS, HISTORY_MINUTES_MAX, Histogram, History, HistoryAsk, HistoryTally, Point};
 pub(crate) use history::{PUSHED, TAKEN_BACK, TALLY, counter_of, places_of};
+pub use kinds::{KIND_HOURS_MAX, KINDS_COUNTED_MAX, KindPoint, OTHER_KINDS};
 pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
 #[cfg(feature = "redis")]
 pub(crate) use open::{Address, KEEP, parse};
@@ -193,6 +199,23 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
         Err(Error::unsupported("keep a history"))
     }
 
+    /// What has ever been counted in each queue, by name: only grows, as long as the store is kept.
+    async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
+        Err(Error::unsupported("keep a history"))
+    }
+
+    /// Adds what attempts of these kinds have come to, to the present hour. Of an hour at most [`KINDS_COUNTED_MAX`] kinds are
+    /// told apart: what comes then is counted under [`OTHER_KINDS`].
+    async fn add_kinds(&self, _kinds: Vec<(String, HistoryTally)>) -> Result<()> {
+        Err(Error::unsupported("keep a history"))
+    }
+
+    /// What attempts of each kind have come to in the last hours, at most [`KIND_HOURS_MAX`], the present one among them:
+    /// by hour and kind.
+    async fn kinds(&self, _hours: u32) -> Result<Vec<KindPoint>> {
+        Err(Error::unsupported("keep a history"))
+    }
+
     /// The dead jobs of a queue, or of all, by kind and error, the largest groups first.
     async fn dead_groups(&self, _queue: Option<&str>) -> Result<Vec<DeadGroup>> {
         Err(Error::unsupported("group dead jobs"))
@@ -318,7 +341,7 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     async fn break_lock(&self, name: &str) -> Result<u64>;
 
     /// A node's sign of life in the hall; the first one makes it known, and every one that it listens.
-    /// While its lease runs, its places in lines are its own, and its connections.
+    /// While its lease runs, its places in lines are its own, and its connections. One that is gone all the same is told.
     async fn attend(&self, guest: &Guest) -> Result<Attended>;
 
     /// A node leaves the hall in good order: with it its places in lines and its connections. Its locks stay as they are.
@@ -331,6 +354,27 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
 
     /// Says something to nodes that listen. Answers how many were reached: of those that hear what is for all, one per process.
     async fn send(&self, to: To, message: &[u8]) -> Result<u64>;
+
+    /// For [`ENDS_LAST`] from now, a node of our process that hears is told of jobs of these queues that are done, dead or removed,
+    /// by [`Heard::Ended`], and of no others any more. A word may be lost; if the way was broken, it hears [`Heard::Gap`].
+    /// At most [`ENDS_QUEUES_MAX`] queues. While nobody asks for it, nobody is told, and that costs a settle nothing.
+    async fn watch_ends(&self, node: NodeId, queues: &[String]) -> Result<()> {
+        let _ = (node, queues);
+        Err(Error::unsupported("tell of jobs that have ended"))
+    }
+
+    /// Which of these jobs of one queue are unfinished no more: done, dead or gone. At most [`ENDED_MAX`].
+    /// A store that has no step for many looks at one after the other.
+    async fn ended(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
+        let _ = queue;
+        let mut ended = Vec::new();
+        for id in ids {
+            if self.get(id).await?.is_none_or(|record| record.state.is_final()) {
+                ended.push(id);
+            }
+        }
+        Ok(ended)
+    }
 
     /// Notes connections that a node holds, and forgets others of its: at most [`CONNECTIONS_MAX`] in one step.
     /// One that another node held is this node's from now on.

@@ -41,6 +41,8 @@ pub(crate) struct Options {
     pub(crate) keep: Duration,
     pub(crate) keep_dead: Duration,
     pub(crate) remember: Duration,
+    /// Whether what happens is counted minute by minute.
+    pub(crate) history: bool,
     /// What every key begins with: several apps on one server.
     pub(crate) prefix: String,
     /// How many replicas must have a push before it is acknowledged.
@@ -67,6 +69,7 @@ impl Default for Options {
             keep: KEEP,
             keep_dead: KEEP_DEAD,
             remember: REMEMBER,
+            history: true,
             prefix: PREFIX.to_owned(),
             replicas: 0,
             allow_data_loss: false,
@@ -288,6 +291,13 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<Known> {
         "keep" => options.keep = parse_duration("keep", value)?,
         "keep_dead" => options.keep_dead = parse_duration("keep_dead", value)?,
         "remember" => options.remember = parse_duration("remember", value)?,
+        "history" => {
+            options.history = match value {
+                "on" => true,
+                "off" => false,
+                _ => return Err(Error::invalid("history", format!("{value:?} is neither on nor off"))),
+            }
+        }
         "durability" => {
             options.durability = match value {
                 "fsync" => Durability::Fsync,
@@ -301,7 +311,7 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<Known> {
             return Ok(Known::OnServers);
         }
         _ => {
-            let known = "durability, lease, keep, keep_dead, remember; on servers prefix, replicas, allow_data_loss, ca, sentinel_password";
+            let known = "durability, lease, keep, keep_dead, remember, history; on servers prefix, replicas, allow_data_loss, ca, sentinel_password";
             return Err(Error::invalid("store", format!("has no option {name:?}; it has {known}")));
         }
     }

@@ -9,9 +9,9 @@ use tracing::Instrument;
 
 use super::{
     Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
-    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, Limit, LockAsk, LockPage,
-    LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store, Target, To, Verified,
-    Wake,
+    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, KindPoint, Limit,
+    LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store,
+    Target, To, Verified, Wake,
 };
 use crate::clock;
 use crate::error::{Error, Result};
@@ -85,6 +85,8 @@ traced! {
     depart(node: NodeId) -> ();
     hear(node: NodeId, all: bool) -> mpsc::Receiver<Heard>;
     send(to: To, message: &[u8]) -> u64;
+    watch_ends(node: NodeId, queues: &[String]) -> ();
+    ended(queue: &str, ids: Vec<JobId>) -> Vec<JobId>;
     set_connections(node: NodeId, held: &[String], gone: &[String]) -> ();
     connection(connection: &str) -> Option<NodeId>;
     answering(method: &str) -> Vec<NodeId>;
@@ -107,6 +109,9 @@ traced! {
     set_limit(queue: &str, limit: Limit) -> Limit;
     dead_groups(queue: Option<&str>) -> Vec<DeadGroup>;
     history(ask: HistoryAsk) -> History;
+    add_kinds(kinds: Vec<(String, HistoryTally)>) -> ();
+    kinds(hours: u32) -> Vec<KindPoint>;
+    totals() -> Vec<(String, HistoryTally)>;
     put_token(token: &NewToken) -> bool;
     tokens() -> Vec<Token>;
     remove_token(name: &str) -> bool;

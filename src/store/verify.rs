@@ -24,15 +24,19 @@ pub enum Rule {
     Holders,
     /// A unique key names the one unfinished job that has it.
     UniqueKeys,
-    /// What was noted of failures belongs to a job.
+    /// What was noted of failures, progress and lines belongs to a job.
     History,
-    /// Numbers and fences that were given are below those that will be.
+    /// Numbers and fences that were given are below those that will be, and a queue knows its next tick.
     Marks,
     /// A job that is there is not remembered as gone.
     Gone,
     /// Counts are those of the jobs that are there.
     Counts,
-    /// What is kept of a job can be read.
+    /// A scheduled or dead job is found by its words, and by no others.
+    Words,
+    /// A cron rule is looked at when its tick is due.
+    Ticks,
+    /// What is kept of a job can be read, and is what was written.
     Readable,
     /// The file is whole: every index has what its table has.
     File,
@@ -40,7 +44,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Rule; 11] = [
+    pub const ALL: [Rule; 13] = [
         Rule::OneState,
         Rule::HasBody,
         Rule::RightPlace,
@@ -50,6 +54,8 @@ impl Rule {
         Rule::Marks,
         Rule::Gone,
         Rule::Counts,
+        Rule::Words,
+        Rule::Ticks,
         Rule::Readable,
         Rule::File,
     ];
@@ -67,6 +73,8 @@ impl Rule {
             Rule::Marks => "marks",
             Rule::Gone => "gone",
             Rule::Counts => "counts",
+            Rule::Words => "words",
+            Rule::Ticks => "ticks",
             Rule::Readable => "readable",
             Rule::File => "file",
         }

@@ -65,6 +65,9 @@ pub struct End {
     /// Its kind, by which dead ones are grouped and found.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "a file knows it by the number of the job"))]
     pub(crate) kind: String,
+    /// Its tags, by which those that wait and dead ones are found.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "a file knows them by the number of the job"))]
+    pub(crate) tags: Vec<String>,
     /// How many bytes its args have.
     pub(crate) bytes: u64,
     /// As the claim said it: saves the store a look at what only the holder can change.
@@ -104,6 +107,7 @@ impl End {
             timing: None,
             result: None,
             kind: held.job.kind.clone(),
+            tags: held.job.tags.clone(),
             bytes: held.job.args.len() as u64,
             due: held.due,
             attempts: held.attempts,
@@ -207,6 +211,10 @@ pub struct QueueCounts {
     pub dead: u64,
     /// Bytes of args of those that are unfinished: scheduled, ready and running.
     pub bytes: u64,
+    /// Since when the first ready job could have been claimed: the oldest among the heads of all priorities; `None` if none is
+    /// ready, or the store does not say.
+    #[serde(serialize_with = "crate::clock::as_micros_option")]
+    pub oldest: Option<SystemTime>,
     /// How much may be in it.
     #[serde(skip_serializing_if = "Limit::is_none")]
     pub limit: Limit,
@@ -239,4 +247,13 @@ pub struct Health {
     /// The rules for a user of the server that may do what duly does and nothing else; `None` where there is no server.
     #[serde(skip)]
     pub acl: Option<String>,
+}
+
+impl Health {
+    /// Notes that no history is kept, so that nobody wonders where it is.
+    pub(crate) fn history(&mut self, kept: bool) {
+        if !kept {
+            self.facts.push(("history".to_owned(), "off, as far as this process is concerned".to_owned()));
+        }
+    }
 }

@@ -375,7 +375,7 @@ impl Shift {
         }
         let mut settling = metrics::Settling::default();
         for finished in batch {
-            let Finished { lane, held, outcome, why, took, again, .. } = finished;
+            let Finished { lane, held, outcome, why, took, late, again, .. } = finished;
             self.lanes[lane].moves += 1;
             if lost.contains(&held.job.id) {
                 // After a settle whose answer was lost, the first try may have been recorded: not a robbery.
@@ -400,6 +400,10 @@ impl Shift {
             }
             self.tally.count(&outcome);
             settling.settled(&held.job, &outcome, took);
+            if let Some(lateness) = late {
+                let timing = Timing { lateness, duration: took };
+                self.settings.duly.kinds.count(&self.store, &held.job.kind, &outcome, timing);
+            }
             self.settings.tell(&Event::Settled { held: &held, outcome: &outcome, why, took });
             self.recent.note(held.job.id, held.fence, outcome);
         }

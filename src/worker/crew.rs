@@ -1,18 +1,21 @@
 //! The attempts under way in one worker.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Context;
 use std::time::Duration;
 
-use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::attempt::{Attempt, CANCELLED, Ended};
 use crate::clock;
 use crate::hall::Running as Told;
-use crate::handler::{Ctx, Handlers};
+use crate::handler::{Handlers, Own};
 use crate::job::{Fence, Held, JobId, Outcome};
 use crate::store::Note;
 
@@ -41,27 +44,30 @@ pub(super) struct Finished {
 
 /// An attempt under way.
 struct Running {
+    /// Which of all attempts of this worker it is: its place is taken by another one after it.
+    no: u64,
     lane: usize,
-    held: Arc<Held>,
-    abort: AbortHandle,
-    cancelled: CancellationToken,
-    unwanted: CancellationToken,
-    progress: Arc<AtomicU64>,
+    own: Arc<Own>,
+    task: JoinHandle<()>,
     started: Instant,
     late: Duration,
 }
 
 impl Running {
+    fn held(&self) -> &Held {
+        &self.own.held
+    }
+
     /// A job that somebody has cancelled does not come back, however its attempt has ended.
     fn unwanted_or(&self, ended: Ended) -> Ended {
-        if self.unwanted.is_cancelled() { (Outcome::bury(CANCELLED), None) } else { ended }
+        if self.own.word.is_unwanted() { (Outcome::bury(CANCELLED), None) } else { ended }
     }
 
     fn finish(self, (outcome, why): Ended) -> Finished {
         let took = clock::tick() - self.started;
         Finished {
             lane: self.lane,
-            held: self.held,
+            held: self.own.held.clone(),
             outcome,
             why,
             took,
@@ -73,86 +79,158 @@ impl Running {
     }
 }
 
+/// Where attempts tell how they ended. A set of tasks would do it too, at several times the cost for each.
+#[derive(Default)]
+struct Ends {
+    told: Mutex<VecDeque<End>>,
+    news: Notify,
+    /// How many were started, and have not had their first turn yet.
+    fresh: AtomicUsize,
+}
+
+/// Place, number and end of an attempt.
+type End = (usize, u64, Ended);
+
+impl Ends {
+    fn told(&self) -> MutexGuard<'_, VecDeque<End>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, end: End) {
+        let mut told = self.told();
+        told.push_back(end);
+        let first = told.len() == 1;
+        drop(told);
+        if first {
+            self.news.notify_one();
+        }
+    }
+}
+
+/// An attempt's promise to tell how it ended, kept also if its task does not live that long.
+struct Promise {
+    ends: Arc<Ends>,
+    at: usize,
+    no: u64,
+    fresh: bool,
+    kept: bool,
+}
+
+impl Promise {
+    /// The attempt has had its first turn.
+    fn begun(&mut self) {
+        if std::mem::take(&mut self.fresh) {
+            self.ends.fresh.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn keep(mut self, ended: Ended) {
+        self.kept = true;
+        self.ends.tell((self.at, self.no, ended));
+    }
+}
+
+impl Drop for Promise {
+    /// The handler's panics are caught; this is one of something that it left behind, or an abort of ours.
+    fn drop(&mut self) {
+        self.begun();
+        if !self.kept {
+            let ended = (Outcome::release(BROKEN), Some("its task ended without an outcome"));
+            self.ends.tell((self.at, self.no, ended));
+        }
+    }
+}
+
 /// The attempts under way in one worker, each a task of its own.
 #[derive(Default)]
 pub(super) struct Crew {
-    tasks: JoinSet<Ended>,
-    running: HashMap<Id, Running>,
+    /// By place.
+    running: Vec<Option<Running>>,
+    free: Vec<usize>,
+    started: u64,
+    ends: Arc<Ends>,
+    /// Ends that were taken from there and not looked at yet.
+    taken: VecDeque<End>,
 }
 
 impl Crew {
     pub(super) fn start(&mut self, lane: usize, late: Duration, attempt: Attempt, handlers: Arc<Handlers>) {
-        let Ctx { held, cancelled, unwanted, progress, .. } = attempt.ctx.clone();
-        let abort = self.tasks.spawn(attempt.run(handlers));
-        let running = Running { lane, held, abort, cancelled, unwanted, progress, started: clock::tick(), late };
-        self.running.insert(running.abort.id(), running);
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.running.push(None);
+            self.running.len() - 1
+        });
+        self.started += 1;
+        let (no, own, started) = (self.started, attempt.ctx.own.clone(), clock::tick());
+        self.ends.fresh.fetch_add(1, Ordering::SeqCst);
+        let promise = Promise { ends: self.ends.clone(), at, no, fresh: true, kept: false };
+        let task = tokio::spawn(attend(attempt, handlers, promise));
+        self.running[at] = Some(Running { no, lane, own, task, started, late });
     }
 
     pub(super) fn len(&self) -> usize {
-        self.running.len()
+        self.running.len() - self.free.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.running.is_empty()
+        self.len() == 0
+    }
+
+    /// How many were started, and have not had their first turn yet: most handlers need no other.
+    pub(super) fn fresh(&self) -> usize {
+        self.ends.fresh.load(Ordering::SeqCst)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Running> {
+        self.running.iter().flatten()
     }
 
     /// The next attempt that ends; never resolves while there is none.
     pub(super) async fn next(&mut self) -> Finished {
-        while let Some(ended) = self.tasks.join_next_with_id().await {
-            if let Some(finished) = self.ended(ended) {
+        loop {
+            if let Some(finished) = self.try_next() {
                 return finished;
             }
+            self.ends.news.notified().await;
         }
-        std::future::pending().await
     }
 
     /// An attempt that has ended already.
     pub(super) fn try_next(&mut self) -> Option<Finished> {
-        while let Some(ended) = self.tasks.try_join_next_with_id() {
-            if let Some(finished) = self.ended(ended) {
-                return Some(finished);
+        loop {
+            if self.taken.is_empty() {
+                std::mem::swap(&mut self.taken, &mut *self.ends.told());
+            }
+            let (at, no, ended) = self.taken.pop_front()?;
+            // One that was abandoned is told of too, perhaps after another has taken its place.
+            if let Some(running) = self.running[at].take_if(|running| running.no == no) {
+                self.free.push(at);
+                let ended = running.unwanted_or(ended);
+                return Some(running.finish(ended));
             }
         }
-        None
-    }
-
-    fn ended(&mut self, ended: Result<(Id, Ended), JoinError>) -> Option<Finished> {
-        let (id, ended) = match ended {
-            Ok(ended) => ended,
-            // The handler's panics are caught; this is one of something that it left behind, or an abort of ours.
-            Err(error) => (error.id(), (Outcome::release(BROKEN), Some("its task ended without an outcome"))),
-        };
-        let running = self.running.remove(&id)?;
-        let ended = running.unwanted_or(ended);
-        Some(running.finish(ended))
     }
 
     /// Whether a job is under way that may take this process down.
     pub(super) fn has_suspect(&self) -> bool {
-        self.running.values().any(|running| running.held.crashes >= SUSPECT_CRASHES)
+        self.all().any(|running| running.held().crashes >= SUSPECT_CRASHES)
     }
 
     /// Which jobs of a lane are under way.
     pub(super) fn holds(&self, lane: usize) -> Vec<(JobId, Fence)> {
-        let of_lane = self.running.values().filter(|running| running.lane == lane);
-        of_lane.map(|running| (running.held.job.id, running.held.fence)).collect()
+        let of_lane = self.all().filter(|running| running.lane == lane);
+        of_lane.map(|running| (running.held().job.id, running.held().fence)).collect()
     }
 
     /// Tells the attempt at this job that it has lost it. Answers whether that was news.
     pub(super) fn cancel(&self, job: (JobId, Fence)) -> bool {
-        let mut all = self.running.values();
-        let found = all.find(|running| (running.held.job.id, running.held.fence) == job);
-        found.is_some_and(|running| {
-            let news = !running.cancelled.is_cancelled();
-            running.cancelled.cancel();
-            news
-        })
+        let found = self.all().find(|running| (running.held().job.id, running.held().fence) == job);
+        found.is_some_and(|running| running.own.word.cancel())
     }
 
     /// What is under way, for those who look.
     pub(super) fn told(&self) -> Vec<Told> {
         let told = |running: &Running| {
-            let (held, progress) = (&running.held, f64::from_bits(running.progress.load(Ordering::Relaxed)));
+            let (held, progress) = (running.held(), f64::from_bits(running.own.progress.load(Ordering::Relaxed)));
             Told {
                 id: held.job.id,
                 queue: held.job.queue.clone(),
@@ -163,15 +241,14 @@ impl Crew {
                 progress: Some(progress).filter(|progress| !progress.is_nan()),
             }
         };
-        self.running.values().map(told).collect()
+        self.all().map(told).collect()
     }
 
     /// Tells the attempt at this job that nobody wants it any more. Answers whether there is one.
     pub(super) fn cancel_for_good(&self, id: JobId) -> bool {
         let mut found = false;
-        for running in self.running.values().filter(|running| running.held.job.id == id) {
-            running.unwanted.cancel();
-            running.cancelled.cancel();
+        for running in self.all().filter(|running| running.held().job.id == id) {
+            running.own.word.cancel_for_good();
             found = true;
         }
         found
@@ -179,13 +256,34 @@ impl Crew {
 
     /// Ends all attempts where they are, to be run again elsewhere.
     pub(super) fn abandon(&mut self) -> Vec<Finished> {
-        let running = std::mem::take(&mut self.running).into_values();
-        let abandoned = running.map(|running| {
-            running.cancelled.cancel();
-            running.abort.abort();
+        let left: Vec<Running> = self.running.iter_mut().filter_map(Option::take).collect();
+        self.free = (0..self.running.len()).collect();
+        let abandoned = left.into_iter().map(|running| {
+            running.own.word.cancel();
+            running.task.abort();
             let ended = running.unwanted_or((Outcome::release(Duration::ZERO), Some("its grace time was over")));
             running.finish(ended)
         });
         abandoned.collect()
+    }
+}
+
+async fn attend(attempt: Attempt, handlers: Arc<Handlers>, mut promise: Promise) {
+    let ended = {
+        let mut run = pin!(attempt.run(handlers));
+        let turn = |cx: &mut Context<'_>| {
+            let polled = run.as_mut().poll(cx);
+            promise.begun();
+            polled
+        };
+        poll_fn(turn).await
+    };
+    promise.keep(ended);
+}
+
+impl Drop for Crew {
+    /// A worker that is dropped runs no more attempts.
+    fn drop(&mut self) {
+        self.all().for_each(|running| running.task.abort());
     }
 }

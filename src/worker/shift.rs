@@ -4,7 +4,6 @@
 //! it sleeps only when there is nothing to ask, and no error of the store ends it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
@@ -27,10 +26,9 @@ use crate::clock;
 use crate::error::Result;
 use crate::event::{Event, Tally};
 use crate::hall::{Hall, Order};
-use crate::handler::Ctx;
+use crate::handler::{Ctx, Own, Shared};
 use crate::job::Held;
 use crate::node::{KINDS_MAX, Node, Takes};
-use crate::notes::Notes;
 use crate::patience::Patience;
 use crate::store::{Beaten, SETTLE_MAX, Store, Wake};
 
@@ -77,7 +75,8 @@ pub(super) struct Shift {
     pub(super) patience: Patience,
     pub(super) finished: Vec<Finished>,
     pub(super) recent: Recent,
-    pub(super) notes: Arc<Notes>,
+    /// What every attempt gets.
+    shared: Arc<Shared>,
     pub(super) settling: bool,
     /// The store is being asked what we hold.
     pub(super) redoing: bool,
@@ -115,6 +114,13 @@ impl Shift {
         node.id = hall.identity();
         node.lease = settings.duly.options.lease;
         node.takes = takes(&settings, &lanes);
+        let shared = Arc::new(Shared {
+            notes: Arc::default(),
+            stopping: stop.clone(),
+            duly: settings.duly.clone(),
+            state: settings.state.clone(),
+            crash: settings.crash.clone(),
+        });
         Shift {
             hall,
             quiet: false,
@@ -131,7 +137,7 @@ impl Shift {
             patience: Patience::default(),
             finished: Vec::new(),
             recent: Recent::default(),
-            notes: Arc::default(),
+            shared,
             settling: false,
             redoing: false,
             commit: Duration::ZERO,
@@ -159,7 +165,7 @@ impl Shift {
         }
         let mut beating = Beating::start(self.store.clone(), self.node.clone())?;
         let alarm = Alarm::start()?;
-        let _telling = note::tell(self.notes.clone(), self.store.clone(), self.node.id);
+        let _telling = note::tell(self.shared.notes.clone(), self.store.clone(), self.node.id);
         let crashed = self.settings.crash.as_ref().map(|crash| crash.crashed.clone()).unwrap_or_default();
         let (sender, mut orders) = mpsc::channel(ORDERS_MAX);
         let _at_work = self.hall.at_work(self.node.id, sender);
@@ -208,6 +214,7 @@ impl Shift {
         // If the store does not answer in time, the lease ends what is left.
         let by = self.leave_by.unwrap_or_else(|| clock::tick() + LAST_WORDS);
         self.left = tokio::time::timeout_at(by, self.store.leave(self.node.id)).await.is_ok();
+        let _ = tokio::time::timeout_at(by, self.settings.duly.kinds.send(&*self.store)).await;
         Ok(self.tally)
     }
 
@@ -229,26 +236,17 @@ impl Shift {
 
     pub(super) fn start(&mut self, lane: usize, held: Held, now: SystemTime) {
         let settings = &self.settings;
+        let deadline = settings.duly.options.clock.now() + held.job.timeout;
         let attempt = Attempt {
             retry: *settings.retries.get(&held.job.kind).unwrap_or(&settings.retry),
             max_crashes: settings.max_crashes,
             age: now.duration_since(held.job.pushed).unwrap_or_default(),
-            ctx: Ctx {
-                deadline: settings.duly.options.clock.now() + held.job.timeout,
-                held: Arc::new(held),
-                cancelled: CancellationToken::new(),
-                unwanted: CancellationToken::new(),
-                progress: Arc::new(AtomicU64::new(f64::NAN.to_bits())),
-                notes: self.notes.clone(),
-                stopping: self.stop.clone(),
-                duly: settings.duly.clone(),
-                state: settings.state.clone(),
-                crash: settings.crash.clone(),
-            },
+            ctx: Ctx { own: Arc::new(Own::new(held, deadline)), shared: self.shared.clone() },
         };
-        let late = now.duration_since(attempt.ctx.held.due).unwrap_or_default();
+        let held = &attempt.ctx.own.held;
+        let late = now.duration_since(held.due).unwrap_or_default();
         if attempt.exhausted().is_none() {
-            settings.tell(&Event::Started { held: &attempt.ctx.held, late });
+            settings.tell(&Event::Started { held, late });
         }
         self.lanes[lane].running += 1;
         self.crew.start(lane, late, attempt, settings.handlers.clone());
@@ -256,28 +254,31 @@ impl Shift {
 
     /// Attempts that end at about the same time are settled together, and their slots filled by one claim.
     ///
-    /// Where attempts have been quick of late, the others are given a moment to end too: asking the store for a few
-    /// would keep the rest waiting for a whole commit. If that brings nobody it is tried again only now and then.
+    /// Those that were just started are given their first turn, and where attempts have been quick of late the others a
+    /// moment to end too: asking the store for a few would keep the rest waiting for a whole commit.
+    /// If that brings nobody it is tried again only now and then.
     async fn gather(&mut self) {
         while let Some(finished) = self.crew.try_next() {
             self.finish(finished);
         }
-        let worth_it = self.usual < QUICK && !self.finished.is_empty() && !self.crew.is_empty() && !self.settling;
-        if !worth_it || !self.patience.is_worth_it() {
+        let quick = self.usual < QUICK && !self.finished.is_empty() && !self.crew.is_empty() && !self.settling;
+        let fresh = self.crew.fresh();
+        if !(quick || fresh > 0) || !self.patience.is_worth_it() {
             return;
         }
         let (before, until) = (self.finished.len(), clock::tick() + (self.commit / 3).clamp(GATHER_MIN, GATHER_MAX));
-        while !self.crew.is_empty() && self.finished.len() < SETTLE_MAX && clock::tick() < until {
+        let waits = |shift: &Self| (quick && !shift.crew.is_empty()) || shift.crew.fresh() > 0;
+        while waits(self) && self.finished.len() < SETTLE_MAX && clock::tick() < until {
             tokio::task::yield_now().await;
             while let Some(finished) = self.crew.try_next() {
                 self.finish(finished);
             }
         }
-        self.patience.learn(self.finished.len() - before);
+        self.patience.learn(self.finished.len() - before + fresh.saturating_sub(self.crew.fresh()));
     }
 
     fn finish(&mut self, mut finished: Finished) {
-        (finished.note, finished.result) = self.notes.end(&finished.held);
+        (finished.note, finished.result) = self.shared.notes.end(&finished.held);
         let lane = &mut self.lanes[finished.lane];
         lane.running -= 1;
         lane.moves += 1;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use duly::http::Server;
 use duly::store::{Claim, End, Timing};
-use duly::{CancellationToken, Clock, Ctx, Duly, Guard, JobId, Node, Outcome, Priority, Push};
+use duly::{CancellationToken, Clock, Ctx, Duly, Guard, Histogram, HistoryTally, JobId, Node, Outcome, Priority, Push};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// How long done jobs stay, in a store that shows many.
@@ -29,8 +29,13 @@ impl Drop for Bed {
 
 /// A store in which nothing has ever happened.
 pub async fn empty() -> Bed {
+    empty_on(":memory:").await
+}
+
+/// The same on this store.
+pub async fn empty_on(store: &str) -> Bed {
     let clock = Clock::manual();
-    let duly = Duly::builder(":memory:").clock(clock.clone()).open().await.expect("opens");
+    let duly = Duly::builder(store).clock(clock.clone()).open().await.expect("opens");
     serve(duly, clock, Vec::new(), |server| server).await
 }
 
@@ -49,8 +54,13 @@ pub async fn full() -> Bed {
 
 /// The same, behind a server with these options.
 pub async fn full_with(options: impl FnOnce(Server) -> Server) -> Bed {
+    full_on(":memory:", options).await
+}
+
+/// The same on this store.
+pub async fn full_on(store: &str, options: impl FnOnce(Server) -> Server) -> Bed {
     let clock = Clock::manual();
-    let duly = Duly::builder(":memory:").clock(clock.clone()).keep(KEEP).open().await.expect("opens");
+    let duly = Duly::builder(store).clock(clock.clone()).keep(KEEP).open().await.expect("opens");
     past(&duly, &clock).await;
     present(&duly).await;
     let guards = hall(&duly).await;
@@ -160,7 +170,7 @@ async fn minute_of(
     duly.push_all((0..jobs).map(push)).await.expect("pushed");
     let claim = Claim { queue: queue.to_owned(), max: 1_000, redo: false, suspect: None, kinds: None };
     let held = store.claim(node.id, claim).await.expect("claims").jobs;
-    let mut ends = Vec::new();
+    let (mut ends, mut tally) = (Vec::new(), HistoryTally::default());
     for held in held {
         let wobble = 0.4 + 1.6 * chance.f64().powi(3);
         let duration = Duration::from_micros((took as f64 * 1_000.0 * wobble) as u64);
@@ -170,12 +180,21 @@ async fn minute_of(
             2..8 => Outcome::retry(Duration::from_secs(chance.u64(30..7_200)), error(queue, chance)),
             _ => Outcome::Ack,
         };
+        match outcome {
+            Outcome::Ack => tally.done += 1,
+            Outcome::Retry { .. } => tally.retried += 1,
+            _ => tally.buried += 1,
+        }
+        tally.duration.buckets[Histogram::bucket(duration)] += 1;
+        tally.lateness.buckets[Histogram::bucket(lateness)] += 1;
         let keep = if outcome == Outcome::Ack { KEEP } else { 90 * 24 * 60 * MINUTE };
         let mut end = End::of(&held, outcome, keep);
         end.timing = Some(Timing { lateness, duration });
         ends.push(end);
     }
     store.settle(node.id, ends).await.expect("settles");
+    // As a worker would.
+    store.add_kinds(vec![(kind.to_owned(), tally)]).await.expect("adds");
 }
 
 /// What waits and what is to run now.

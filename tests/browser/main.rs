@@ -5,6 +5,9 @@
 #![cfg(feature = "http")]
 
 mod bed;
+#[cfg(feature = "redis")]
+#[path = "../support/servers/mod.rs"]
+mod servers;
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -35,6 +38,18 @@ async fn every_page_and_action_works_in_a_browser() {
     bed::tick(&full);
     let empty = bed::empty().await;
     run("pages.mjs", &[&full.url, &empty.url]).await;
+}
+
+/// What is shown, and what is done, is asked of the contract: the same pages on the other store.
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_page_and_action_works_on_redis() {
+    let store = || format!("{}?prefix={}", servers::redis().url(), duly::JobId::fresh());
+    let full = bed::full_on(&store(), |server| server).await;
+    bed::work(&full);
+    bed::tick(&full);
+    let empty = bed::empty_on(&store()).await;
+    run("pages.mjs", &[&full.url, &empty.url, "short"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

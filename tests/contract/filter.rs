@@ -162,3 +162,36 @@ pub async fn a_job_that_stays_is_shown_while_others_move(store: TestStore) {
         assert!(wanted.is_subset(&shown_ids), "{text}: {} are missing", wanted.difference(&shown_ids).count());
     }
 }
+
+pub async fn a_ready_job_that_stays_is_shown_while_others_are_claimed(store: TestStore) {
+    let pushes: Vec<Push> = (0..60).map(|_| job("k")).collect();
+    let ids: Vec<JobId> = pushes.iter().map(|push| push.job_id()).collect();
+    store.push_all(pushes).await;
+    let (mut held, mut round) = (Vec::new(), 0);
+    let (mut shown, mut cursor) = (HashSet::new(), None);
+    loop {
+        let filter = Filter { cursor, limit: 5, ..Filter::default() };
+        let page = store.store.list(filter).await.expect("lists");
+        shown.extend(page.jobs.into_iter().map(|record| record.job.id));
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+        // From the front go more than a page has shown, or fewer, or one comes back there; others come at the end.
+        match round % 4 {
+            _ if round > 11 => {}
+            0 => held.extend(store.claim("a", 7).await),
+            3 => {
+                let back = held.pop().expect("some are held");
+                store.settle("a", &back, Outcome::release(Duration::ZERO)).await;
+            }
+            _ => held.extend(store.claim("a", 1).await),
+        }
+        store.push(job("new")).await;
+        round += 1;
+        assert!(round < 100, "it comes to an end");
+    }
+    let claimed: HashSet<JobId> = held.iter().map(|held| held.job.id).collect();
+    let missing: Vec<_> = ids.iter().filter(|id| !claimed.contains(id) && !shown.contains(id)).collect();
+    assert!(missing.is_empty(), "{} of those that stayed were not shown", missing.len());
+}

@@ -229,6 +229,25 @@ pub async fn attend_tells_whose_turn_it_is(store: TestStore) {
     assert!(store.attend("c", &waits).await.turns.is_empty(), "nobody is left in line");
 }
 
+pub async fn attend_tells_who_has_lost_its_place(store: TestStore) {
+    holding(&store, "a").await;
+    let (b, c) = (waiting(&store, "b").await, waiting(&store, "c").await);
+    let one_more = waiting(&store, "b").await;
+    assert_eq!(store.lost("b", &[&b, &one_more]).await, [], "both stand in line");
+    let elsewhere = LockAsk { name: "another".into(), ..b.clone() };
+    assert_eq!(store.lost("b", &[&b, &elsewhere]).await, [b.owner], "not in that line");
+
+    store.silence("b");
+    store.advance(past_the_lease()).await;
+    assert_eq!(refused(&store, &c).await.ahead, 0, "whoever looks sees that b is gone");
+    assert_eq!(store.lost("c", &[&c]).await, []);
+    assert_eq!(store.lost("b", &[&b, &one_more]).await, [b.owner, one_more.owner], "b is told when it is back");
+    assert_eq!(refused(&store, &b).await.ahead, 1, "behind c now");
+    assert_eq!(store.lost("b", &[&b, &one_more]).await, [one_more.owner]);
+    assert!(!unlock(&store, &b).await);
+    assert_eq!(store.lost("b", &[&b]).await, [b.owner], "given up");
+}
+
 pub async fn two_free_slots_go_to_the_first_two_in_line(store: TestStore) {
     let two = |ask: LockAsk| LockAsk { slots: 2, ..ask };
     let (one, other) = (two(ask(&store, "a").await), two(ask(&store, "a").await));

@@ -3,8 +3,10 @@
 mod access;
 mod claim;
 mod cron;
+mod crowd;
 mod dead;
 mod edit;
+mod ends;
 mod filter;
 mod hall;
 mod hand;
@@ -24,9 +26,11 @@ mod settle;
 #[cfg(feature = "redis")]
 mod skipped;
 mod support;
+mod totals;
 mod unique;
 mod wake;
 mod why;
+mod words;
 
 /// Expands each case once per store, so that a failure reads `on_file::late_ack_is_refused`.
 macro_rules! contract {
@@ -173,7 +177,13 @@ contract! {
         times_are_about_due_end_and_push
         words_find_scheduled_and_dead_jobs
         a_page_says_how_much_was_looked_at
-        a_job_that_stays_is_shown_while_others_move;
+        a_job_that_stays_is_shown_while_others_move
+        a_ready_job_that_stays_is_shown_while_others_are_claimed;
+    words:
+        words_follow_a_job_wherever_it_goes
+        a_word_goes_with_what_is_pruned
+        a_word_is_found_without_a_look_at_others
+        done_jobs_are_found_by_when_they_ended;
     history:
         what_happens_is_counted_by_minute_and_queue
         lateness_and_duration_are_counted
@@ -299,10 +309,25 @@ contract! {
         ahead_counts_those_who_live
         ends_says_when_to_look
         attend_tells_whose_turn_it_is
+        attend_tells_who_has_lost_its_place
         two_free_slots_go_to_the_first_two_in_line
         break_ends_all_holds_and_tells_the_next
         lines_of_different_locks_are_apart
         a_lock_with_a_long_line_is_handed_on_in_bounded_steps;
+    totals:
+        totals_only_grow_also_when_history_is_forgotten
+        totals_are_of_each_queue
+        kinds_are_counted_by_the_hour_for_a_day
+        kinds_beyond_a_number_are_counted_together
+        a_worker_tells_what_its_attempts_came_to_by_kind
+        the_first_ready_job_is_known_by_its_due_moment;
+    ends:
+        who_has_asked_is_told_of_every_way_to_end
+        many_that_end_in_one_step_are_all_told
+        only_queues_that_were_asked_for_are_told_of
+        a_look_finds_what_is_unfinished_no_more
+        who_waits_for_a_job_gets_it_as_it_ended
+        who_waits_is_not_misled_by_a_retry;
     hall:
         a_message_reaches_the_node_it_is_for_and_no_other
         a_message_to_all_reaches_everyone_who_listens_also_the_sender

@@ -14,7 +14,9 @@ const EDITS: &str = "an entry is its own text in Sidekiq's lists: whoever change
 const NOTES: &str = "a job has no place for progress, lines and a result";
 const HISTORY_BY_MINUTE: &str = "Sidekiq counts by day, and only what is done and what failed";
 const GROUPS: &str = "dead jobs are not grouped in Sidekiq's set";
-const POSITIONS: &str = "a page goes on by position: nothing in Sidekiq's lists keeps its place when others leave";
+const OLDEST: &str = "an entry in Sidekiq's list has no due moment of ours";
+const ENDS: &str = "only duly settles so that others are told: who waits looks instead";
+const WORDS: &str = "Sidekiq's sets are in the order of time alone: a filter looks through them";
 
 /// Case and reason.
 const ON_SIDEKIQ: &[(&str, &str)] = &[
@@ -22,6 +24,19 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("each_job_goes_by_its_own_queue_due_and_priority", PRIORITIES),
     ("urgent_jobs_go_first_then_those_that_waited_longest", PRIORITIES),
     ("ready_jobs_arrive_behind_those_that_are_there", PRIORITIES),
+    ("totals_only_grow_also_when_history_is_forgotten", HISTORY_BY_MINUTE),
+    ("totals_are_of_each_queue", HISTORY_BY_MINUTE),
+    ("kinds_are_counted_by_the_hour_for_a_day", HISTORY_BY_MINUTE),
+    ("kinds_beyond_a_number_are_counted_together", HISTORY_BY_MINUTE),
+    ("a_worker_tells_what_its_attempts_came_to_by_kind", HISTORY_BY_MINUTE),
+    ("the_first_ready_job_is_known_by_its_due_moment", OLDEST),
+    ("who_has_asked_is_told_of_every_way_to_end", ENDS),
+    ("many_that_end_in_one_step_are_all_told", ENDS),
+    ("only_queues_that_were_asked_for_are_told_of", ENDS),
+    ("words_follow_a_job_wherever_it_goes", UNIQUE),
+    ("a_word_goes_with_what_is_pruned", WORDS),
+    ("a_word_is_found_without_a_look_at_others", WORDS),
+    ("done_jobs_are_found_by_when_they_ended", WORDS),
     ("a_taken_key_keeps_the_old_job", UNIQUE),
     ("replace_takes_the_place_of_a_waiting_job", UNIQUE),
     ("a_running_job_is_not_replaced", UNIQUE),
@@ -76,7 +91,6 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("another_priority_is_another_place", EDITS),
     ("args_can_be_changed_while_a_job_waits", EDITS),
     ("a_filter_means_what_it_says", RICH),
-    ("a_job_that_stays_is_shown_while_others_move", POSITIONS),
     ("words_find_scheduled_and_dead_jobs", SIBLINGS),
     ("counts_follow_every_move", RICH),
     ("history_is_kept_for_a_day", HISTORY_BY_MINUTE),

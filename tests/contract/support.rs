@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use duly::store::{Attended, Claim, Claimed, End, Guest, Heard, Moved, Store};
+use duly::store::{Attended, Claim, Claimed, End, Guest, Heard, LockAsk, Moved, Owner, Store};
 use duly::{Clock, Duly, Held, JobId, LEASE, Node, NodeId, Outcome, Push, Pushed, Record, State};
 use tokio::sync::mpsc::Receiver;
 
@@ -145,6 +145,12 @@ impl TestStore {
     }
 
     /// A guest who listens: what is said to it from now on can be heard.
+    /// A sign of life of a node where these should stand in line. Answers who does not.
+    pub async fn lost(&self, name: &'static str, asks: &[&LockAsk]) -> Vec<Owner> {
+        let places = asks.iter().map(|ask| (ask.name.clone(), ask.owner)).collect();
+        self.store.attend(&Guest { places, ..self.introduce(name) }).await.expect("attends").lost
+    }
+
     pub async fn listen(&self, name: &'static str) -> Ear {
         let guest = self.introduce(name);
         let heard = self.store.hear(guest.node, true).await.expect("hears");
@@ -168,6 +174,7 @@ impl TestStore {
             lease: LEASE,
             methods: Vec::new(),
             waits: Vec::new(),
+            places: Vec::new(),
             quiet: false,
         })
     }

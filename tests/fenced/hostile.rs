@@ -71,7 +71,8 @@ impl Stranger {
         let duly = place.open().await;
         let (store, node) = (duly.store(), NodeId::fresh());
         let sounds = store.hear(node, true).await.expect("hears");
-        let guest = Guest { node, lease: LONG, methods: Vec::new(), waits: Vec::new(), quiet: false };
+        let guest =
+            Guest { node, lease: LONG, methods: Vec::new(), waits: Vec::new(), places: Vec::new(), quiet: false };
         store.attend(&guest).await.expect("is there");
         Stranger { duly, node, sounds }
     }

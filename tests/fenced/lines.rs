@@ -38,3 +38,39 @@ async fn waiters_whose_places_were_lost_get_the_lock_all_the_same() {
         one.expect("no panic").expect("gets it, and holds it");
     }
 }
+
+/// Only its own place is gone, and others stand in line: no silence tells it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_place_was_lost_takes_another() {
+    let server = Options::new(Binary::Redis).aof(crate::servers::Fsync::EverySecond).start();
+    let place = Place::on(&server.url()).with("lease=600ms");
+    let (holder, other, waiter) = (place.open().await, place.open().await, place.open().await);
+    let guard = holder.lock("a").acquire().await.expect("is free");
+    let waiting = |n: u64| {
+        let lock = holder.lock("a");
+        soon(async move {
+            while lock.checked().await.expect("looks").is_none_or(|held| held.waiting < n) {
+                tokio::time::sleep(MS).await;
+            }
+        })
+    };
+    let others = tokio::spawn(other.lock("a").acquire());
+    waiting(1).await;
+    let lock = waiter.lock("a").acquire();
+    let one = tokio::spawn(lock);
+    waiting(2).await;
+    let node = waiter.node().expect("waits").to_string();
+    let key = |what: &str| server.ask(&["KEYS", &format!("*:hall:*:{what}")]).list()[0].text();
+    let (line, places) = (key("line"), key("places"));
+    let all = server.ask(&["HGETALL", &places]);
+    let own = all.list().chunks(2).find(|pair| pair[1].text().contains(&node)).expect("stands in line");
+    assert_eq!(server.ask(&["ZREM", &line, &own[1].text()]).text(), "1");
+    assert_eq!(server.ask(&["HDEL", &places, &own[0].text()]).text(), "1");
+
+    tokio::time::timeout(SOON, waiting(2)).await.expect("stands in line again after a sign of life or two");
+    guard.release().await.expect("is held");
+    let first = others.await.expect("no panic").expect("its turn");
+    first.release().await.expect("is held");
+    let second = soon(one).await.expect("no panic").expect("its turn");
+    second.release().await.expect("is held");
+}

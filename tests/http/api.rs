@@ -127,6 +127,31 @@ pub async fn a_wait_ends_with_the_job(site: Site) {
     assert!(answer.contains("\"state\":\"done\""), "{answer}");
 }
 
+pub async fn a_wait_can_be_a_stream(site: Site) {
+    let id = site.push("default").await;
+    let stream = async |id: &str| {
+        let mut stream = TcpStream::connect(site.address).await.expect("connects");
+        let headers = [("Accept", "text/event-stream")];
+        let request = site.request("GET", &format!("/api/v1/jobs/{id}/wait"), &headers, b"");
+        stream.write_all(&request).await.expect("sends");
+        BufReader::new(stream).lines()
+    };
+    let mut events = stream(&id).await;
+    assert!(event(&mut events).await.1.contains("\"state\":\"ready\""), "as it is now");
+    let worker = site.duly.worker().on_any_kind(async |_| Outcome::Ack).drain();
+    tokio::time::timeout(LONG, worker).await.expect("in time").expect("works");
+    assert!(event(&mut events).await.1.contains("\"state\":\"done\""), "as it ended");
+    let mut events = stream(&id).await;
+    assert!(event(&mut events).await.1.contains("\"state\":\"done\""), "at once");
+    let later = site.post("/api/v1/jobs", json!({"kind": "work", "after_ms": 60_000})).await.json();
+    let later = later["id"].as_str().expect("an id").to_owned();
+    let mut events = stream(&later).await;
+    event(&mut events).await;
+    site.send("DELETE", &format!("/api/v1/jobs/{later}"), &[], b"").await;
+    let (_, gone) = event(&mut events).await;
+    assert_eq!(gone, format!("{{\"id\":\"{later}\"}}"));
+}
+
 async fn exchange(address: std::net::SocketAddr, request: &[u8]) -> String {
     use tokio::io::AsyncReadExt;
     let mut stream = TcpStream::connect(address).await.expect("connects");
@@ -171,19 +196,6 @@ pub async fn events_tell_what_changes_and_go_on_after_the_last(site: Site) {
     assert!(second > first && data.contains("\"ready\":2"), "{data}");
     let mut again = listen(&site, &[("Last-Event-ID", &first.to_string())]).await;
     assert_eq!(event(&mut again).await.0, second, "what was missed comes first");
-}
-
-pub async fn numbers_for_prometheus(site: Site) {
-    site.push("mail").await;
-    let answer = site.get("/metrics").await;
-    let text = String::from_utf8(answer.body.clone()).expect("text");
-    assert!(answer.header("content-type").is_some_and(|kind| kind.starts_with("text/plain; version=0.0.4")));
-    assert!(text.contains("duly_jobs{queue=\"mail\",state=\"ready\"} 1\n"), "{text}");
-    assert!(text.contains("duly_oldest_ready_seconds{queue=\"mail\"} "), "{text}");
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let (_, value) = line.rsplit_once(' ').expect("a name and a value");
-        assert!(value.parse::<f64>().is_ok(), "{line}");
-    }
 }
 
 pub async fn decisions_are_noted_and_daily_work_is_not(site: Site) {

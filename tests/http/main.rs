@@ -5,11 +5,13 @@ mod api;
 mod bad;
 mod examples;
 mod locks;
+mod numbers;
 mod openapi;
 mod safe;
 #[cfg(feature = "redis")]
 #[path = "../support/servers/mod.rs"]
 mod servers;
+mod settings;
 mod support;
 mod workers;
 
@@ -41,9 +43,14 @@ on_every_store! {
         lists_go_on_where_a_page_ended
         queues_are_paused_and_resumed
         a_wait_ends_with_the_job
+        a_wait_can_be_a_stream
         events_tell_what_changes_and_go_on_after_the_last
-        numbers_for_prometheus
         decisions_are_noted_and_daily_work_is_not;
+    numbers:
+        every_family_of_the_reference_is_there_and_moves;
+    settings:
+        a_rule_is_changed_only_as_it_was_seen
+        settings_of_a_queue_are_changed_only_as_they_were_seen;
     locks:
         a_lock_is_taken_extended_and_released_by_its_owner_only
         who_waits_for_a_lock_gets_it_with_a_greater_fence

@@ -104,6 +104,16 @@ async fn each_side_respects_twelve() {
     exclude(Generation::Twelve).await;
 }
 
+/// So many stand in duly's own line.
+async fn until_waiting(duly: &Duly, lock: &str, n: u64) {
+    in_time(async {
+        while duly.lock(lock).checked().await.expect("answers").is_none_or(|held| held.waiting < n) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_gets_it_soon_after_an_unlock_that_tells_nobody() {
     let server = server();
@@ -111,11 +121,9 @@ async fn who_waits_gets_it_soon_after_an_unlock_that_tells_nobody() {
     assert!(node.lock("busy", 30_000).await);
     let (first, second) = (duly.lock("busy").acquire(), duly.lock("busy").acquire());
     let first = tokio::spawn(first);
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until_waiting(&duly, "busy", 1).await;
     let second = tokio::spawn(second);
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let waiting = duly.lock("busy").checked().await.expect("answers").expect("held").waiting;
-    assert_eq!(waiting, 2, "duly's own line");
+    until_waiting(&duly, "busy", 2).await;
     assert!(node.unlock("busy").await);
     let since = Instant::now();
     let first = in_time(first).await.expect("ran").expect("its turn");
@@ -180,7 +188,7 @@ async fn a_lock_that_nobody_ends_is_shown_and_can_be_broken() {
     let seen = duly.lock("stuck").checked().await.expect("answers").expect("held");
     assert_eq!(seen.note, "ActionHero: 10.0.0.1, without an end");
     let waits = tokio::spawn(duly.lock("stuck").acquire());
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    until_waiting(&duly, "stuck", 1).await;
     assert_eq!(duly.break_lock("stuck").await.expect("answers"), 1);
     let guard = in_time(waits).await.expect("ran").expect("its turn");
     assert_ne!(server.ask(&["PTTL", "actionhero:lock:stuck"]).text(), "-1", "ours has an end");

@@ -4,6 +4,7 @@
 
 mod cron;
 mod model;
+mod operate;
 mod run;
 #[cfg(feature = "redis")]
 #[path = "../support/servers/mod.rs"]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use duly::store::Moved;
-use duly::{Conflict, JobId, NodeId, Outcome, Priority, Pushed, State};
+use duly::{Conflict, JobId, Limit, NodeId, Outcome, Priority, Pushed, State};
 
 pub type Micros = i64;
 
@@ -34,17 +34,20 @@ pub struct Job {
     pub at: At,
     pub attempts: u32,
     pub crashes: u32,
+    pub args: &'static str,
+    pub said: crate::operate::Said,
     /// Counts pushes: among jobs that fall due at one moment the older comes first.
     pub no: i64,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Model {
     pub now: Micros,
     pub jobs: Vec<Job>,
     pub paused: BTreeSet<&'static str>,
     pub moving: BTreeSet<&'static str>,
     pub rules: crate::cron::Rules,
+    pub limits: BTreeMap<&'static str, Limit>,
     gone: BTreeSet<(&'static str, JobId)>,
     counter: i64,
     /// The counter when the push under way began.
@@ -66,7 +69,7 @@ pub enum Order {
 }
 
 impl Model {
-    fn next(&mut self) -> i64 {
+    pub fn next(&mut self) -> i64 {
         self.counter += 1;
         self.counter
     }
@@ -121,7 +124,7 @@ impl Model {
             after => At::Scheduled { due: self.now + after },
         };
         let id = pushing.id;
-        self.jobs.push(Job { pushing, at, attempts: 0, crashes: 0, no });
+        self.jobs.push(Job { pushing, at, attempts: 0, crashes: 0, args: "{}", said: Default::default(), no });
         match replaced {
             Some(old) => Pushed::Replaced { id, old },
             None => Pushed::New(id),
@@ -193,7 +196,7 @@ impl Model {
     }
 
     /// Whether the outcome is recorded.
-    pub fn settle(&mut self, node: NodeId, id: JobId, fence: u64, outcome: &Outcome) -> bool {
+    pub fn settle(&mut self, node: NodeId, id: JobId, fence: u64, outcome: &Outcome, result: Option<&str>) -> bool {
         let held = |job: &Job| match job.at {
             At::Held { node: holder, fence: held, seq } if (holder, held) == (node, fence) => Some(seq),
             _ => None,
@@ -215,7 +218,10 @@ impl Model {
         let job = &mut self.jobs[at];
         match outcome {
             Outcome::Ack if !job.pushing.keep => self.forget(at),
-            Outcome::Ack => job.at = At::Done,
+            Outcome::Ack => {
+                job.at = At::Done;
+                job.said.result = result.map(str::to_owned).or(job.said.result.take());
+            }
             Outcome::Bury { .. } => {
                 job.attempts += 1;
                 job.at = At::Dead;

@@ -43,10 +43,14 @@ pub enum Bug {
     Shuffles,
     /// A retry does not count.
     CountsNoAttempts,
+    /// Other args are acknowledged, and not kept.
+    ForgetsEdits,
+    /// Pushes go in whatever was set.
+    IgnoresLimits,
 }
 
 impl Bug {
-    pub const ALL: [Bug; 8] = [
+    pub const ALL: [Bug; 10] = [
         Bug::LosesPush,
         Bug::ClaimsEarly,
         Bug::IgnoresFence,
@@ -55,13 +59,15 @@ impl Bug {
         Bug::ForgetsIds,
         Bug::Shuffles,
         Bug::CountsNoAttempts,
+        Bug::ForgetsEdits,
+        Bug::IgnoresLimits,
     ];
 }
 
 pub struct History {
     seed: u64,
     place: Place,
-    bug: Option<Bug>,
+    pub bug: Option<Bug>,
     pub random: fastrand::Rng,
     pub model: Model,
     pub mover: NodeId,
@@ -127,7 +133,7 @@ impl History {
     }
 
     async fn step(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
-        match self.random.u32(..108) {
+        match self.random.u32(..120) {
             0..30 => self.push(store).await?,
             30..55 => self.claim(store).await?,
             55..75 => self.settle(store).await?,
@@ -139,15 +145,15 @@ impl History {
             94..97 => self.fail_over(store).await?,
             97 => self.travel(store).await?,
             98..106 => self.cron(store).await?,
+            106..118 => self.operate(store).await?,
             _ => self.rob(store).await?,
         }
+        self.compare_one(store).await?;
         self.compare(store).await
     }
 
     async fn push(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
         let mut pushes = Vec::new();
-        let mut expected = Vec::new();
-        self.model.begin_push();
         for _ in 0..self.random.usize(1..4) {
             let pushing = self.pushing();
             let mut push = Push::new("job", "{}").queue(pushing.queue).priority(pushing.priority);
@@ -160,13 +166,15 @@ impl History {
             if self.bug == Some(Bug::ForgetsIds) && self.model.find(pushing.id).is_none() {
                 push = push.id(JobId::fresh());
             }
-            pushes.push(push);
-            expected.push(self.model.push(pushing));
+            pushes.push((pushing, push));
         }
+        self.within_a_queue(&mut pushes);
+        let (pushings, pushes): (Vec<_>, Vec<_>) = pushes.into_iter().unzip();
+        let expected = self.model.push_all(pushings);
         if self.bug == Some(Bug::LosesPush) && self.random.u32(..5) == 0 {
             return Ok(());
         }
-        let answers = store.push(pushes).await.expect("pushes");
+        let answers = History::answered(store.push(pushes).await);
         match self.bug {
             Some(Bug::ForgetsIds) => Ok(()),
             _ => same("push", answers, expected),
@@ -215,21 +223,18 @@ impl History {
     }
 
     async fn settle(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
-        if self.claimed.is_empty() {
+        let Some((id, held)) = self.some_claim() else {
             return Ok(());
-        }
-        // Mostly recent claims, sometimes ones long settled or lost.
-        let back = self.random.usize(1..=self.claimed.len().min(12));
-        let (node, held) = self.claimed[self.claimed.len() - back].clone();
+        };
         let after = Duration::from_micros(*self.random.choice(&[0, 1_000, 1_000_000]).expect("some"));
         let mut outcome = match self.random.u32(..4) {
             0 => Outcome::retry(after, "oh"),
-            1 => Outcome::bury("no"),
+            1 => Outcome::bury(if self.random.bool() { "no" } else { "cancelled" }),
             2 => Outcome::release(after),
             _ => Outcome::Ack,
         };
-        let id = self.nodes[node].id;
-        let recorded = self.model.settle(id, held.job.id, held.fence.0, &outcome);
+        let result = self.random.bool().then(|| format!("{}", self.random.u8(..)));
+        let recorded = self.model.settle(id, held.job.id, held.fence.0, &outcome, result.as_deref());
         let mut settled = held.clone();
         if self.bug == Some(Bug::IgnoresFence)
             && let Some((_, newest)) = self.claimed.iter().rev().find(|(_, newest)| newest.job.id == held.job.id)
@@ -239,9 +244,17 @@ impl History {
         if let (Some(Bug::CountsNoAttempts), Outcome::Retry { after, .. }) = (self.bug, &outcome) {
             outcome = Outcome::release(*after);
         }
-        let end = End::of(&settled, outcome, held.job.keep);
+        let mut end = End::of(&settled, outcome, held.job.keep);
+        end.result = result;
         let lost = store.settle(id, vec![end]).await.expect("settles");
         same("settle", lost, if recorded { vec![] } else { vec![held.job.id] })
+    }
+
+    /// Mostly a recent claim, sometimes one long settled or lost; and its node.
+    pub fn some_claim(&mut self) -> Option<(NodeId, Held)> {
+        let back = self.random.usize(1..=self.claimed.len().clamp(1, 12));
+        let (node, held) = self.claimed.get(self.claimed.len().checked_sub(back)?)?;
+        Some((self.nodes[*node].id, held.clone()))
     }
 
     async fn advance(&mut self, store: &Arc<dyn Store>) {
@@ -269,7 +282,7 @@ impl History {
         same("reschedule", moved, self.model.reschedule(id, after as Micros))
     }
 
-    fn some_id(&mut self) -> JobId {
+    pub fn some_id(&mut self) -> JobId {
         JobId::named(&format!("{}", self.random.u64(..IDS * 4)))
     }
 

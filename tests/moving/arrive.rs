@@ -146,12 +146,12 @@ pub async fn running_jobs_are_waited_for(pair: Pair) {
         waits.fetch_or(progress.waiting, Ordering::Relaxed);
     });
     let moving = tokio::spawn(moving.run());
-    let beats = 3;
-    for _ in 0..beats {
-        tokio::time::sleep(Duration::from_millis(150)).await;
+    while !waited.load(Ordering::Relaxed) {
+        assert!(!moving.is_finished(), "a job is held");
         old.store().beat(&hand.node).await.expect("beats");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert!(!moving.is_finished() && waited.load(Ordering::Relaxed));
+    assert!(!moving.is_finished());
     hand.settle(&held, Outcome::Ack).await;
     let moved = moving.await.expect("no panic").expect("moves");
     assert_eq!((moved[0].ready, moved[0].done), (0, 1));
@@ -193,4 +193,27 @@ pub async fn there_and_back(pair: Pair) {
     }
     assert_eq!(by_id(all(&old).await), before);
     is_left(&new).await;
+}
+
+pub async fn a_limit_goes_along(pair: Pair) {
+    let (old, new) = pair.open().await;
+    let limit = |jobs, bytes| duly::Limit { jobs, bytes };
+    for (queue, limit) in
+        [("one", limit(Some(7), None)), ("empty", limit(None, Some(1_000))), ("theirs", limit(Some(5), None))]
+    {
+        old.limit(queue, limit).await.expect("limits");
+    }
+    new.limit("theirs", limit(Some(9), Some(9))).await.expect("limits");
+    // More than the limit lets in: what moves is not pushed.
+    old.limit("one", duly::Limit::default()).await.expect("lifts");
+    old.push_all((0..8).map(|_| job("one").queue("one"))).await.expect("pushes");
+    old.limit("one", limit(Some(7), None)).await.expect("limits");
+    old.move_to(&new).run().await.expect("moves");
+    let counts = new.counts().await.expect("counts");
+    let of = |queue: &str| counts.iter().find(|count| count.queue == queue).map(|count| (count.ready, count.limit));
+    assert_eq!(of("one"), Some((8, limit(Some(7), None))));
+    assert_eq!(of("empty"), Some((0, limit(None, Some(1_000)))), "also of a queue without a job");
+    assert_eq!(of("theirs"), Some((0, limit(Some(9), Some(9)))), "what somebody wants there stays");
+    let full = new.push(job("one").queue("one")).await.expect_err("it is full");
+    assert_eq!(full.code(), "full");
 }

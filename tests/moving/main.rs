@@ -36,6 +36,7 @@ moves! {
         everything_arrives_as_it_was
         only_the_named_queues_go
         a_paused_queue_arrives_paused
+        a_limit_goes_along
         large_jobs_go_in_small_batches
         removed_jobs_are_not_in_the_way
         what_is_pushed_meanwhile_goes_too

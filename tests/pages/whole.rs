@@ -6,7 +6,7 @@ use crate::bed;
 use crate::client::{get, post};
 
 /// Every page that needs no name, and a text that is on it when the store is full.
-const PAGES: [(&str, &str); 14] = [
+const PAGES: [(&str, &str); 15] = [
     ("/", "Throughput"),
     ("/?range=24h", "jobs in 10 minutes"),
     ("/jobs", "report.build"),
@@ -14,6 +14,7 @@ const PAGES: [(&str, &str); 14] = [
     ("/queues", "billing"),
     ("/queues/mail", "Nodes that work it"),
     ("/scheduled", "The next hour"),
+    ("/kinds", "thumbnail.make"),
     ("/dead", "declined"),
     ("/cron", "nightly-backup"),
     ("/nodes", "pid"),
@@ -47,6 +48,7 @@ async fn an_empty_store_is_told_what_to_do_next() {
         ("/jobs", "duly push -- echo hello"),
         ("/queues", "duly push -- echo hello"),
         ("/scheduled", "duly push --in 10m -- echo later"),
+        ("/kinds", "No attempt yet"),
         ("/cron", "duly cron add backup"),
         ("/nodes", "duly work"),
         ("/locks", "duly lock deploy"),

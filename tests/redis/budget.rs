@@ -88,7 +88,8 @@ async fn a_quiet_guest_asks_nothing() {
     let server = durable(Binary::Redis).start();
     let duly = open(server.url()).await;
     let (store, node) = (duly.store(), NodeId::fresh());
-    let guest = Guest { node, lease: LEASE, methods: vec!["m".into()], waits: Vec::new(), quiet: true };
+    let guest =
+        Guest { node, lease: LEASE, methods: vec!["m".into()], waits: Vec::new(), places: Vec::new(), quiet: true };
     let _heard = store.hear(node, true).await.expect("hears");
     store.attend(&guest).await.expect("attends");
     let attends = async {

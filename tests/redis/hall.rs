@@ -12,7 +12,14 @@ use crate::support::{LONG, apart, durable, open, until};
 const TTL: Duration = Duration::from_secs(10);
 
 fn guest() -> Guest {
-    Guest { node: NodeId::fresh(), lease: LEASE, methods: vec!["m".into()], waits: Vec::new(), quiet: false }
+    Guest {
+        node: NodeId::fresh(),
+        lease: LEASE,
+        methods: vec!["m".into()],
+        waits: Vec::new(),
+        places: Vec::new(),
+        quiet: false,
+    }
 }
 
 fn ask(name: &str, node: NodeId) -> LockAsk {

@@ -22,6 +22,7 @@ async fn backed_up(url: &str) {
         let (there, here) = (populated.duly.get(*id).await.expect("looks"), copy.get(*id).await.expect("looks"));
         assert_eq!(there.map(|r| (r.job, r.state)), here.map(|r| (r.job, r.state)), "as it was");
     }
+    assert_eq!(copy.crons().await.expect("lists"), populated.duly.crons().await.expect("lists"), "and all rules");
     // What was running runs again.
     let tally = copy.worker().on_any_kind(async |_: Ctx| ()).drain().await.expect("drains");
     assert_eq!((tally.acked, tally.lost), (4, 0), "three were ready, one was running");
@@ -49,11 +50,14 @@ async fn of_a_server_keeps_the_order_and_what_is_paused() {
     let pushes = (0..2_500).map(|n| Push::new("one", n.to_string()));
     duly.push_all(pushes).await.expect("pushes");
     duly.pause("default").await.expect("pauses");
+    let limit = duly::Limit { jobs: Some(9_000), bytes: None };
+    duly.limit("default", limit).await.expect("limits");
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("copy.db");
     duly.backup(&file).await.expect("backs up");
     let copy = Duly::open(file.to_str().expect("a plain path")).await.expect("opens");
-    assert!(copy.counts().await.expect("counts")[0].paused);
+    let counts = copy.counts().await.expect("counts");
+    assert!(counts[0].paused && counts[0].limit == limit);
     copy.resume("default").await.expect("resumes");
     let node = duly::Node::fresh(vec!["default".into()]);
     copy.store().beat(&node).await.expect("beats");

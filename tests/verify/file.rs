@@ -23,11 +23,37 @@ const SEEDS: &[(Rule, bool, &str)] = &[
     (Rule::UniqueKeys, true, "INSERT INTO duly_unique VALUES (1, 'nobody', 12345)"),
     (Rule::UniqueKeys, true, "UPDATE duly_job SET unique_key = 'k' WHERE kind = 'two'"),
     (Rule::History, true, "INSERT INTO duly_failure VALUES (999, 1, 1, zeroblob(16), 'oh')"),
+    (Rule::History, true, "INSERT INTO duly_note (no, progress) VALUES (999, 0.5)"),
+    (Rule::History, true, "INSERT INTO duly_log VALUES (999, 1, 1, 'oh')"),
+    (Rule::Marks, true, "UPDATE duly_queue SET tick = 5"),
+    (Rule::Counts, true, "UPDATE duly_count SET ready = ready + 1"),
+    (Rule::Counts, true, "UPDATE duly_count SET bytes = bytes - 1"),
+    (Rule::Counts, true, "UPDATE duly_group SET count = 7"),
+    (Rule::Counts, true, "UPDATE duly_ended SET grp = 77 WHERE state = 4"),
+    (Rule::Words, true, "DELETE FROM duly_find WHERE state = 4"),
+    (Rule::Words, true, "INSERT INTO duly_find SELECT queue, state, 'tnone', at, no FROM duly_find LIMIT 1"),
     (Rule::Marks, true, "UPDATE duly_mark SET value = 1 WHERE name = 'number'"),
     (Rule::Marks, true, "UPDATE duly_mark SET value = 1 WHERE name = 'fence'"),
     (Rule::Gone, true, "INSERT INTO duly_gone_0 SELECT queue, id FROM duly_job LIMIT 1"),
+    (Rule::Counts, true, "UPDATE duly_count SET ready = ready + 1"),
+    (Rule::Counts, true, "UPDATE duly_count SET bytes = bytes + 1"),
+    (Rule::Counts, true, "UPDATE duly_group SET count = 7"),
+    (Rule::Words, true, "DELETE FROM duly_find WHERE word = 'kretried'"),
+    (
+        Rule::Words,
+        true,
+        "INSERT INTO duly_find SELECT queue, state, 'tblue', at, no FROM duly_find WHERE word = 'klater'",
+    ),
+    (Rule::Words, true, "UPDATE duly_find SET at = at + 1 WHERE state = 4"),
+    (Rule::Ticks, true, "UPDATE duly_cron SET look = NULL"),
+    (Rule::Ticks, true, "UPDATE duly_cron SET look = 5 WHERE paused"),
+    (Rule::Ticks, true, "UPDATE duly_queue SET tick = 5"),
     (Rule::Readable, true, "UPDATE duly_job SET priority = 9 WHERE kind = 'two'"),
     (Rule::Readable, false, "UPDATE duly_job SET args = '{broken' WHERE kind = 'two'"),
+    (Rule::Readable, false, "UPDATE duly_job SET args = '{\"n\":3}' WHERE kind = 'two'"),
+    (Rule::Readable, false, "UPDATE duly_job SET args = CAST(x'22ff22' AS TEXT) WHERE kind = 'two'"),
+    (Rule::Readable, false, "UPDATE duly_job SET kind = 'twp' WHERE kind = 'two'"),
+    (Rule::Readable, false, "UPDATE duly_job SET max_attempts = 1 WHERE kind = 'two'"),
     (
         Rule::File,
         true,
@@ -58,4 +84,47 @@ async fn a_store_in_memory_can_be_verified_too() {
     duly.push(duly::Push::new("mail", "{}")).await.expect("pushes");
     let verified = duly.verify().await.expect("verifies");
     assert_eq!((verified.jobs, verified.breaches), (1, Vec::new()));
+}
+
+type Ran = std::sync::Arc<std::sync::Mutex<Vec<String>>>;
+
+/// Works off what is ready, whatever kind it has, and notes the args.
+async fn run_all(duly: &Duly, ran: &Ran) -> u64 {
+    let seen = ran.clone();
+    let handler = move |ctx: duly::Ctx| {
+        seen.lock().expect("no panic").push(ctx.job().args.clone());
+        async {}
+    };
+    duly.worker().on_any_kind(handler).drain().await.expect("drains").acked
+}
+
+/// What somebody has changed behind our back, or a disk, is not what was pushed.
+#[tokio::test]
+async fn a_job_that_is_not_as_it_was_written_is_not_run() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("duly.db");
+    let duly = Duly::open(path.to_str().expect("a plain path")).await.expect("opens");
+    for (kind, args) in [("good", "1"), ("bad", "{\"amount\":10}"), ("worse", "\"text\""), ("good", "2")] {
+        duly.push(duly::Push::new(kind, args)).await.expect("pushes");
+    }
+    let conn = Connection::open(&path).expect("opens");
+    let changed = "UPDATE duly_job SET args = '{\"amount\":90}' WHERE kind = 'bad';
+        UPDATE duly_job SET args = CAST(x'22ff22' AS TEXT) WHERE kind = 'worse'";
+    conn.execute_batch(changed).expect("changes");
+    let ran = Ran::default();
+    assert_eq!(run_all(&duly, &ran).await, 2);
+    assert_eq!(*ran.lock().expect("no panic"), ["1", "2"], "those behind them are not held up");
+    let waiting = duly.list(duly::Filter::default()).await.expect("lists").jobs;
+    let bad: Vec<_> = waiting.iter().filter(|record| record.job.kind == "duly:unreadable").collect();
+    assert_eq!(bad.len(), 2, "they wait for somebody to look");
+
+    // Whoever knows what it was can say so.
+    let edit = duly::store::Edit { args: Some("3".into()), priority: None };
+    duly.edit(bad[0].job.id, edit).await.expect("edits");
+    duly.reschedule(bad[0].job.id, duly::Due::Now).await.expect("reschedules");
+    assert_eq!(run_all(&duly, &ran).await, 1);
+    assert_eq!(ran.lock().expect("no panic").last().map(String::as_str), Some("3"));
+    let mut found = duly.verify().await.expect("verifies").breaches;
+    found.retain(|breach| breach.rule == Rule::Readable);
+    assert!(!found.is_empty() && found.iter().all(|breach| breach.id == Some(bad[1].job.id)), "{found:?}");
 }

@@ -2,6 +2,7 @@
 
 mod backup;
 mod file;
+mod rot;
 #[cfg(feature = "redis")]
 mod server;
 #[cfg(feature = "redis")]
@@ -13,7 +14,7 @@ use std::time::Duration;
 use duly::store::{Claim, End};
 use duly::{Duly, JobId, Node, NodeId, Outcome, Push, Rule, State};
 
-/// A store with jobs in every state, some of them with a key, a failure, a ticket left behind.
+/// A store with jobs in every state, some of them with a key, a failure, a ticket left behind; and cron rules.
 pub struct Populated {
     pub duly: Duly,
     pub node: NodeId,
@@ -44,6 +45,10 @@ pub async fn populate(url: &str) -> Populated {
     let pushed = duly.push_all(waiting).await.expect("pushes");
     let mut ids: Vec<JobId> = pushed.iter().map(duly::Pushed::id).collect();
     duly.remove(ids.pop().expect("five")).await.expect("removes");
+    for name in ["daily", "paused"] {
+        duly.cron(name, "0 3 * * *").push(job("report")).await.expect("puts");
+    }
+    duly.pause_cron("paused").await.expect("pauses");
     Populated { duly, node: node.id, ids }
 }
 

@@ -55,14 +55,30 @@ const SEEDS: &[Seed] = &[
     }),
     ("scheduled by a wrong ticket", Rule::RightPlace, true, |bed, p| {
         let id = p.ids[3].as_bytes();
-        bed.tell("ZREM", "due", &[&[&id[..], b"2"].concat()]);
-        bed.tell("ZADD", "due", &[b"9000000000000000", &[&id[..], b"0"].concat()]);
+        bed.tell("ZREM", "due", &[&[&id[..], b"2 later"].concat()]);
+        bed.tell("ZADD", "due", &[b"9000000000000000", &[&id[..], b"0 later"].concat()]);
     }),
     ("a note of a ticket that is nowhere", Rule::RightPlace, true, |bed, p| {
         bed.tell("SADD", "stale", &[&[p.ids[1].as_bytes(), &b"c7"[..]].concat()]);
     }),
     ("held by nobody", Rule::Holders, true, |bed, p| {
         bed.tell("ZREM", "lease", &[p.node.to_string().as_bytes()]);
+    }),
+    ("bytes are miscounted", Rule::Counts, true, |bed, _| drop(bed.tell("HINCRBY", "conf", &[b"bytes", b"5"]))),
+    ("a group is miscounted", Rule::Counts, true, |bed, _| {
+        let groups = bed.tell("HGETALL", "groups", &[]);
+        let (group, text) = (groups.list()[0].text(), groups.list()[1].text());
+        bed.tell("HSET", "groups", &[group.as_bytes(), format!("0000000009{}", &text[10..]).as_bytes()]);
+    }),
+    ("a tick for no rule", Rule::Marks, true, |bed, _| drop(bed.tell("HSET", "conf", &[b"tick", b"0000000000000005"]))),
+    ("something said by no job", Rule::History, true, |bed, _| {
+        bed.tell("HSET", "notes", &[&[JobId::fresh().as_bytes(), &b"n"[..]].concat(), b"0"]);
+    }),
+    ("args are not what was written", Rule::Readable, false, |bed, p| {
+        let mut record = bed.text("HGET", "job", &[p.ids[1].as_bytes()]);
+        let last = record.len() - 2;
+        record[last] ^= 1;
+        bed.tell("HSET", "job", &[p.ids[1].as_bytes(), &record]);
     }),
     ("holds are miscounted", Rule::Holders, true, |bed, p| {
         bed.tell("HSET", "conf", &[p.node.to_string().as_bytes(), b"7"]);
@@ -83,6 +99,54 @@ const SEEDS: &[Seed] = &[
     ("a fence from the future", Rule::Marks, true, |bed, _| drop(bed.tell("HSET", "conf", &[b"fence", b"5"]))),
     ("there and gone", Rule::Gone, true, |bed, p| drop(bed.tell("SADD", "gone:1", &[p.ids[1].as_bytes()]))),
     ("stale tickets are hidden", Rule::Counts, true, |bed, _| drop(bed.tell("HDEL", "conf", &[b"stale"]))),
+    ("bytes are miscounted", Rule::Counts, true, |bed, _| drop(bed.tell("HSET", "conf", &[b"bytes", b"12345"]))),
+    ("bytes are not counted", Rule::Counts, true, |bed, _| drop(bed.tell("HDEL", "conf", &[b"bytes"]))),
+    ("a group is miscounted", Rule::Counts, true, |bed, _| {
+        let group = bed.tell("HKEYS", "groups", &[]).list()[0].text();
+        let what = bed.text("HGET", "groups", &[group.as_bytes()]);
+        bed.tell("HSET", "groups", &[group.as_bytes(), &[b"0000000007", &what[10..]].concat()]);
+    }),
+    ("a group is gone", Rule::Counts, true, |bed, _| drop(bed.tell("DEL", "groups", &[]))),
+    ("a group of nobody", Rule::Counts, true, |bed, _| {
+        let what = format!("0000000001{}{}kind\toh", "0".repeat(16), "0".repeat(16));
+        bed.tell("HSET", "groups", &[b"00000000000000ff", what.as_bytes()]);
+    }),
+    ("nobody knows how long done jobs are kept", Rule::Counts, true, |bed, _| {
+        drop(bed.tell("HDEL", "conf", &[b"kept"]))
+    }),
+    ("the words of all jobs are gone", Rule::Words, true, |bed, _| drop(bed.tell("DEL", "find", &[]))),
+    ("a word of a scheduled job is gone", Rule::Words, true, |bed, _| {
+        let members = bed.tell("ZRANGEBYLEX", "find", &[b"[skretried", b"(skretriee"]).list().to_vec();
+        assert_eq!(members.len(), 1);
+        let Reply::Text(member) = &members[0] else { panic!("no member: {members:?}") };
+        bed.tell("ZREM", "find", &[member]);
+    }),
+    ("a word that a job has not", Rule::Words, true, |bed, p| {
+        let member = [b"stblue\x009000000000000000", &p.ids[3].as_bytes()[..]].concat();
+        bed.tell("ZADD", "find", &[b"0", &member]);
+    }),
+    ("a word of no job", Rule::Words, true, |bed, _| {
+        let member = [b"bkmail\x009000000000000000", &JobId::fresh().as_bytes()[..]].concat();
+        bed.tell("ZADD", "find", &[b"0", &member]);
+    }),
+    ("a dead job that does not note its words", Rule::Words, true, |bed, _| {
+        let dead = bed.tell("ZRANGE", "dead", &[b"0", b"0"]);
+        let Reply::Text(id) = &dead.list()[0] else { panic!("none is dead") };
+        let meta = bed.text("HGET", "meta", &[id]);
+        bed.tell("HSET", "meta", &[id, &meta[..72]]);
+    }),
+    ("a rule that nobody looks at", Rule::Ticks, true, |bed, _| drop(bed.tell("ZREM", "ticks", &[b"daily"]))),
+    ("a rule at another time", Rule::Ticks, true, |bed, _| {
+        bed.tell("ZADD", "ticks", &[b"9000000000000000", b"daily"]);
+    }),
+    ("a paused rule that is looked at", Rule::Ticks, true, |bed, _| {
+        bed.tell("ZADD", "ticks", &[b"9000000000000000", b"paused"]);
+    }),
+    ("a look at no rule", Rule::Ticks, true, |bed, _| {
+        bed.tell("ZADD", "ticks", &[b"9000000000000000", b"nobody"]);
+    }),
+    ("claims are told of another tick", Rule::Ticks, true, |bed, _| drop(bed.tell("HSET", "conf", &[b"tick", b"5"]))),
+    ("a rule that cannot be read", Rule::Readable, false, |bed, _| drop(bed.tell("HSET", "cron", &[b"daily", b"?"]))),
     ("a record that cannot be read", Rule::Readable, false, |bed, p| {
         bed.tell("HSET", "job", &[p.ids[1].as_bytes(), b"12\tgarbage"]);
     }),

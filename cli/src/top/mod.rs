@@ -9,7 +9,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::Args;
-use duly::{Due, Duly, Filter, State};
+use duly::{Due, Duly, Filter, QueueCounts, State};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc;
 
@@ -21,8 +21,6 @@ use crate::{Setup, store, time};
 const EVERY: Duration = Duration::from_secs(1);
 /// Most jobs that are shown.
 const JOBS_MAX: usize = 100;
-/// Queues whose first ready job is looked at.
-const LATE_MAX: usize = 20;
 /// Keys that may wait.
 const KEYS_MAX: usize = 64;
 
@@ -80,17 +78,20 @@ async fn see(duly: &Duly, top: &mut Top) {
 
 async fn look(duly: &Duly, dead: bool) -> duly::Result<Look> {
     let counts = duly.counts().await?;
-    let mut late = std::collections::BTreeMap::new();
-    for queue in counts.iter().filter(|counts| counts.ready > 0).take(LATE_MAX) {
-        let filter =
-            Filter { queue: Some(queue.queue.clone()), state: Some(State::Ready), limit: 1, ..Filter::default() };
-        if let Some(first) = duly.list(filter).await?.jobs.first() {
-            late.insert(queue.queue.clone(), time::now().duration_since(first.due).unwrap_or_default());
-        }
-    }
+    let now = duly.now();
+    let late = |counts: &QueueCounts| {
+        counts.oldest.map(|due| (counts.queue.clone(), now.duration_since(due).unwrap_or_default()))
+    };
+    let late = counts.iter().filter_map(late).collect();
+    let ended = match duly.totals().await {
+        Ok(totals) => totals.into_iter().map(|(queue, tally)| (queue, tally.ended())).collect(),
+        // A store that keeps no history: what is kept of ended jobs must do.
+        Err(duly::Error::Unsupported { .. }) => counts.iter().map(|c| (c.queue.clone(), c.done + c.dead)).collect(),
+        Err(error) => return Err(error),
+    };
     let state = Some(if dead { State::Dead } else { State::Running });
     let jobs = duly.list(Filter { state, limit: JOBS_MAX, ..Filter::default() }).await?.jobs;
-    Ok(Look { counts, late, nodes: duly.nodes().await?, jobs })
+    Ok(Look { counts, ended, late, nodes: duly.nodes().await?, jobs })
 }
 
 async fn did(duly: &Duly, act: Act) -> duly::Result<String> {

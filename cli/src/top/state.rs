@@ -9,6 +9,8 @@ use duly::{JobId, NodeRecord, QueueCounts, Record, State};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Look {
     pub(crate) counts: Vec<QueueCounts>,
+    /// Attempts that have ever ended, by queue.
+    pub(crate) ended: BTreeMap<String, u64>,
     /// How long the first ready job of a queue has waited.
     pub(crate) late: BTreeMap<String, Duration>,
     pub(crate) nodes: Vec<NodeRecord>,
@@ -51,7 +53,7 @@ pub(crate) enum Pane {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Top {
     pub(crate) look: Look,
-    /// Done and dead jobs per second, by queue, as far as they are kept.
+    /// Attempts that ended per second, by queue, from one look to the next.
     pub(crate) rates: BTreeMap<String, f64>,
     seen_at: Option<SystemTime>,
     pub(crate) pane: Pane,
@@ -70,14 +72,12 @@ impl Top {
     /// Takes in a new look.
     pub(crate) fn see(&mut self, look: Look, now: SystemTime) {
         let past = self.seen_at.and_then(|at| now.duration_since(at).ok()).map_or(0.0, |past| past.as_secs_f64());
-        let ended = |counts: &QueueCounts| counts.done + counts.dead;
         if past > 0.0 {
-            let before = |queue: &str| self.look.counts.iter().find(|old| old.queue == queue).map(ended);
-            let rate = |new: &QueueCounts| {
-                let more = ended(new).saturating_sub(before(&new.queue).unwrap_or(ended(new)));
-                (new.queue.clone(), more as f64 / past)
+            let rate = |(queue, ended): (&String, &u64)| {
+                let more = ended.saturating_sub(*self.look.ended.get(queue).unwrap_or(ended));
+                (queue.clone(), more as f64 / past)
             };
-            self.rates = look.counts.iter().map(rate).collect();
+            self.rates = look.ended.iter().map(rate).collect();
         }
         self.look = look;
         self.seen_at = Some(now);

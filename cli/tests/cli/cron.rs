@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::bed::Bed;
+use crate::bed::{Bed, Ran};
 
 #[test]
 fn a_rule_is_added_shown_and_removed() {
@@ -55,6 +55,21 @@ fn next_says_what_changing_clocks_do() {
     let fold = next("30 2 * * *", "2026-10-24T12:00:00Z");
     assert!(fold.contains("02:30 CEST") && fold.contains("first time only"), "{fold}");
     assert!(!bed.path("duly.db").exists(), "it needs no store");
+}
+
+/// Where a machine keeps its zones is hidden from this one process, as if it had none.
+#[test]
+fn zones_need_nothing_of_the_machine() {
+    const HIDE: &str = "for dir in /usr/share/zoneinfo /usr/share/lib/zoneinfo /etc/zoneinfo; do \
+        [ ! -d $dir ] || mount --bind \"$TZDIR\" $dir || exit 99; done; exec \"$0\" \"$@\"";
+    let bed = Bed::new();
+    std::fs::create_dir(bed.path("empty")).expect("makes a directory");
+    let duly = bed.command(&["cron", "next", "--pattern", "0 3 * * *", "--tz", "Europe/Berlin", "-n", "1"]);
+    let mut hidden = std::process::Command::new("unshare");
+    hidden.args(["--map-root-user", "--mount", "sh", "-c", HIDE]).arg(duly.get_program()).args(duly.get_args());
+    hidden.env("TZDIR", bed.path("empty")).current_dir(bed.path("."));
+    let ran = Ran::from(hidden.output().expect("unshare of util-linux"));
+    assert!(ran.ok().out.contains("03:00 CE"));
 }
 
 const FILE: &str = r#"

@@ -139,7 +139,7 @@ pub(super) async fn turns(store: &ActionHero, guest: &Guest) -> Result<Attended>
         let (name, first, left) = (row.text()?, row.text()?, row.int()?);
         turns.push(Turn { name, first: server::read_owner(&first), ends: Duration::from_micros(left.unsigned_abs()) });
     }
-    Ok(Attended { turns })
+    Ok(Attended { turns, lost: Vec::new() })
 }
 
 /// `locks` of the contract. ActionHero keeps no list of its locks: all keys of the database are gone through.

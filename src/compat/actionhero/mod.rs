@@ -179,8 +179,8 @@ impl Store for ActionHero {
 
     async fn attend(&self, guest: &Guest) -> Result<Attended> {
         // Of locks the hall knows nothing: their keys are ActionHero's.
-        self.hall.attend(&Guest { waits: Vec::new(), ..guest.clone() }).await?;
-        locks::turns(self, guest).await
+        let lost = self.hall.attend(&Guest { waits: Vec::new(), ..guest.clone() }).await?.lost;
+        Ok(Attended { lost, ..locks::turns(self, guest).await? })
     }
 
     async fn depart(&self, node: NodeId) -> Result<()> {

@@ -4,7 +4,7 @@
 -- KEYS 1 list 2 job 3 ready 4 conf
 -- ARGV 1 now|'' 2... item, id, another id if that one is taken, record of each
 -- Returns { now, how many were taken }
--- include now, closed
+-- include now, closed, add, read
 local taken = 0
 if closed(KEYS[4]) then
   return { now, taken }
@@ -14,6 +14,7 @@ for n = 2, #ARGV, 4 do
     local id = redis.call('HEXISTS', KEYS[2], ARGV[n + 1]) == 0 and ARGV[n + 1] or ARGV[n + 2]
     redis.call('HSET', KEYS[2], id, ARGV[n + 3])
     redis.call('RPUSH', KEYS[3], id)
+    add(KEYS[4], 'bytes', bytes_of(ARGV[n + 3]))
     taken = taken + 1
   end
 end

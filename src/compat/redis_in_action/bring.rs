@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::job::{Job, JobId, Priority};
 use crate::node::NodeId;
 use crate::push::{MAX_ATTEMPTS, TIMEOUT};
-use crate::store::redis::{QueueKeys, Way, call, span, write_failure, write_record};
+use crate::store::redis::{QueueKeys, Way, call, group_of, span, write_failure, write_record};
 
 /// Most delayed items moved in one step.
 const MOVE_MAX: usize = 200;
@@ -137,7 +137,8 @@ async fn bury(
     }
     store.own.register("claim", &keys.queue).await?;
     let (key, node) = (key.to_owned(), NodeId::from_bytes([0; 16]));
-    let mut cmd = call(&script::RIA_BURY, &[&key, &keys.job, &keys.meta, &keys.errors, &keys.dead]);
+    let QueueKeys { job: jobs, meta, errors, dead, groups, find, .. } = keys;
+    let mut cmd = call(&script::RIA_BURY, &[&key, jobs, meta, errors, dead, groups, find]);
     cmd.arg(store.own.manual_now()).arg(from).arg(span(store.options.keep_dead)).arg(write_failure(node, "").0);
     for (bytes, why) in bad {
         tracing::warn!(queue = %keys.queue, why, "what is in {key} is no item of Redis in Action; it is kept as a dead job");
@@ -145,6 +146,8 @@ async fn bury(
         let job = job(store, &keys.queue, JobId::fresh(), MALFORMED.to_owned(), args, now);
         let error = format!("from {key}: {why}");
         cmd.arg(bytes).arg(job.id.as_bytes()).arg(write_record(&job, now)).arg(write_failure(node, &error).1);
+        let (group, what) = group_of(MALFORMED, &error);
+        cmd.arg(group).arg(what);
     }
     store.own.repeat("claim", Way::Door, keys.slot, &script::RIA_BURY, &cmd).await.map(drop)
 }

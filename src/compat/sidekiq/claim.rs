@@ -1,11 +1,10 @@
 //! Claim: take back from the dead, promote what is due, take what is ready and known.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::entry::{Crash, Entry};
 use super::scripts::{CLAIM, STEP_BACK, TAKE_BACK};
-use super::{Kept, Sidekiq, entry, find, keys, mixed, promote, settle};
+use super::{Hold, Kept, Sidekiq, entry, find, keys, mixed, promote, settle};
 use crate::clock::{Micros, from_micros, micros};
 use crate::error::Result;
 use crate::job::{Fence, Held};
@@ -63,17 +62,18 @@ async fn take(
     let crashes = reply.list()?;
     let (now, taken) = (reply.now, entries.len());
     let crash_of = |at: usize| crashes.get(at).and_then(|text| Crash::read(text.as_deref()?));
-    let (mut jobs, mut strange) = (Vec::with_capacity(taken), Vec::new());
+    let (mut jobs, mut kept, mut strange) = (Vec::with_capacity(taken), Vec::with_capacity(taken), Vec::new());
     for (at, bytes) in entries.into_iter().enumerate() {
         let place = at as i64 + 1;
         match entry::read(&keys.queue, &bytes, crash_of(at).as_ref()) {
             Ok(read) => {
                 jobs.push(held(read, fence, place));
-                keep(store, node, &keys.queue, fence, place, bytes, now);
+                kept.push(((fence.0, place), Kept { entry: bytes, since: now }));
             }
             Err(why) => strange.push((place, entry::unreadable(&keys.queue, &bytes, &why, now))),
         }
     }
+    keep(store, node, &keys.queue, kept);
     settle::discard(store, node, keys, fence, &strange).await;
     store.redis.swap_idle(node, &keys.queue, !full);
     let next_due = next_look(store, node, &keys.queue, next_due, taken < max, taken > 0);
@@ -114,9 +114,8 @@ fn held(read: Entry, fence: Fence, place: i64) -> Held {
     Held { job: read.job, fence, due: from_micros(read.due), attempts: read.attempts, crashes: read.crashes, place }
 }
 
-fn keep(store: &Sidekiq, node: NodeId, queue: &str, fence: Fence, place: i64, bytes: Vec<u8>, since: Micros) {
-    let kept = Kept { entry: Arc::from(bytes), since };
-    store.known().held.entry(node).or_default().insert((queue.to_owned(), fence.0, place), kept);
+fn keep(store: &Sidekiq, node: NodeId, queue: &str, kept: Vec<(Hold, Kept)>) {
+    store.known().held.entry(node).or_default().entry(queue.to_owned()).or_default().extend(kept);
 }
 
 /// When to look again, if something may come without a wake. A test that moves the time itself does so when it likes.
@@ -171,7 +170,7 @@ async fn redo(store: &Sidekiq, node: NodeId, keys: &QueueKeys) -> Result<Claimed
     let now = store.now();
     let all = find::held(store, "claim", keys, &[node.to_string()]).await?;
     let crashes = find::crashes(store, "claim", keys, all.iter().map(|one| &one.bytes[..])).await?;
-    let mut jobs = Vec::with_capacity(all.len());
+    let (mut jobs, mut kept) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
     for (one, crash) in all.into_iter().zip(crashes) {
         let find::At::Running(_, fence, place) = one.at else {
             continue;
@@ -179,7 +178,7 @@ async fn redo(store: &Sidekiq, node: NodeId, keys: &QueueKeys) -> Result<Claimed
         match entry::read(&keys.queue, &one.bytes, crash.as_ref()) {
             Ok(read) => {
                 jobs.push(held(read, fence, place));
-                keep(store, node, &keys.queue, fence, place, one.bytes.to_vec(), now);
+                kept.push(((fence.0, place), Kept { entry: one.bytes.to_vec(), since: now }));
             }
             Err(why) => {
                 let strange = entry::unreadable(&keys.queue, &one.bytes, &why, now);
@@ -187,6 +186,7 @@ async fn redo(store: &Sidekiq, node: NodeId, keys: &QueueKeys) -> Result<Claimed
             }
         }
     }
+    keep(store, node, &keys.queue, kept);
     Ok(Claimed { jobs, ..nothing(now) })
 }
 

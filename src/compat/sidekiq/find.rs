@@ -199,6 +199,23 @@ pub(super) async fn page(store: &Sidekiq, op: &'static str, set: Set, from: usiz
     Ok(members.into_iter().map(|member| set.found(member)).collect())
 }
 
+/// Entries of a set from a moment on, in its order, without the first few.
+pub(super) async fn set_since(
+    store: &Sidekiq,
+    op: &'static str,
+    set: Set,
+    moment: Micros,
+    offset: usize,
+    most: usize,
+) -> Result<Vec<Found>> {
+    // Moments there are seconds, and may have more digits than ours.
+    let first = moment.saturating_sub(1) as f64 / 1e6;
+    let mut cmd = redis::cmd("ZRANGE");
+    cmd.arg(set.key(store)).arg(first).arg("+inf").arg("BYSCORE").arg("LIMIT").arg(offset).arg(most).arg("WITHSCORES");
+    let members: Vec<(Vec<u8>, f64)> = told(op, store.ask(op, &cmd).await?)?;
+    Ok(members.into_iter().map(|member| set.found(member)).collect())
+}
+
 /// Entries of a queue in the order of their claims, which is from the tail on.
 pub(super) async fn window(
     store: &Sidekiq,
@@ -271,16 +288,18 @@ async fn done(store: &Sidekiq, op: &'static str, keys: &QueueKeys, id: JobId) ->
     Ok(bytes.map(found))
 }
 
-/// Done jobs that are still kept, those first that go next.
-pub(super) async fn done_page(
+/// Done jobs that are kept until a moment or longer, those first that go next, without the first few.
+pub(super) async fn done_since(
     store: &Sidekiq,
     op: &'static str,
     keys: &QueueKeys,
-    from: usize,
+    moment: Micros,
+    offset: usize,
     most: usize,
 ) -> Result<Vec<Found>> {
     let mut cmd = redis::cmd("ZRANGE");
-    cmd.arg(&keys.done).arg(from).arg(from + most - 1).arg("WITHSCORES");
+    cmd.arg(&keys.done).arg(moment as f64).arg("+inf").arg("BYSCORE");
+    cmd.arg("LIMIT").arg(offset).arg(most).arg("WITHSCORES");
     let ids: Vec<(Vec<u8>, f64)> = told(op, store.ask(op, &cmd).await?)?;
     if ids.is_empty() {
         return Ok(Vec::new());

@@ -1,9 +1,10 @@
-//! List: jobs page by page, place by place. What is claimed while somebody turns pages moves the rest up: a list is a look at
-//! what there is, not an account.
+//! List: jobs page by page, place by place. A job that stays where it is appears on one page at least, whatever moves meanwhile.
 
 use super::Sidekiq;
-use super::find::{self, Found, Set};
-use crate::error::{Error, Result};
+use super::cursor::{After, Cursor, digest};
+use super::find::{self, At, Found, Set};
+use crate::clock::Micros;
+use crate::error::Result;
 use crate::filter::Matcher;
 use crate::job::{JobId, Record, State};
 use crate::store::{Filter, MOVE_MAX, PAGE, PAGE_MAX, Page};
@@ -44,17 +45,6 @@ impl Place {
     }
 }
 
-/// Where a page ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Cursor {
-    /// Which of the places.
-    place: usize,
-    /// How many entries there were looked at.
-    passed: usize,
-    /// In which queue, where each has its own.
-    queue: String,
-}
-
 /// `list` of the contract.
 pub(super) async fn list(store: &Sidekiq, filter: &Filter) -> Result<Page> {
     let mut page = whole(store, filter).await?;
@@ -67,7 +57,8 @@ pub(super) async fn list(store: &Sidekiq, filter: &Filter) -> Result<Page> {
 /// A page of jobs with their failures.
 async fn whole(store: &Sidekiq, filter: &Filter) -> Result<Page> {
     let limit = if filter.limit == 0 { PAGE } else { filter.limit.min(PAGE_MAX) };
-    let mut at = filter.cursor.as_deref().map(Cursor::parse).transpose()?.unwrap_or_default();
+    let mut at =
+        filter.cursor.as_deref().map(|text| Cursor::parse(text, PLACES.len())).transpose()?.unwrap_or_default();
     let mut queues = store.queues("list").await?;
     queues.retain(|queue| filter.queue.as_ref().is_none_or(|only| only == queue));
     let matcher = Matcher::new(filter, store.now());
@@ -83,13 +74,13 @@ async fn whole(store: &Sidekiq, filter: &Filter) -> Result<Page> {
             continue;
         };
         if queue != at.queue {
-            at = Cursor { place: at.place, passed: 0, queue: queue.clone() };
+            at = Cursor { place: at.place, after: After::Nothing, queue: queue.clone() };
         }
         if page.jobs.len() == limit || looked >= LOOKED_MAX {
             page.next = Some(at.text());
             return Ok(page);
         }
-        let found = step(store, place, &at).await?;
+        let found = step(store, place, &mut at).await?;
         let short = found.len() < STEP;
         looked += found.len();
         let mut whole = true;
@@ -98,7 +89,7 @@ async fn whole(store: &Sidekiq, filter: &Filter) -> Result<Page> {
                 whole = false;
                 break;
             }
-            at.passed += 1;
+            at.after.pass(&found);
             page.looked += 1;
             if let Some(record) = record.filter(|record| matcher.is_met(record)) {
                 if filter.failures {
@@ -110,7 +101,7 @@ async fn whole(store: &Sidekiq, filter: &Filter) -> Result<Page> {
         if whole && short {
             // A name that no queue has comes right behind this one.
             at = match place.is_of_a_queue() {
-                true => Cursor { place: at.place, passed: 0, queue: format!("{queue}\0") },
+                true => Cursor { place: at.place, after: After::Nothing, queue: format!("{queue}\0") },
                 false => Cursor { place: at.place + 1, ..Cursor::default() },
             };
         }
@@ -118,17 +109,98 @@ async fn whole(store: &Sidekiq, filter: &Filter) -> Result<Page> {
     Ok(page)
 }
 
-async fn step(store: &Sidekiq, place: Place, at: &Cursor) -> Result<Vec<Found>> {
+/// The next entries: fewer than [`STEP`] only where there are no more.
+async fn step(store: &Sidekiq, place: Place, at: &mut Cursor) -> Result<Vec<Found>> {
     let op = "list";
     match place {
-        Place::Ready => find::window(store, op, &at.queue, at.passed, STEP).await,
-        Place::In(set) => find::page(store, op, set, at.passed, STEP).await,
-        Place::Done => find::done_page(store, op, &store.redis.keys(&at.queue), at.passed, STEP).await,
+        Place::Ready => listed(store, at).await,
+        Place::In(_) | Place::Done => scored(store, place, at).await,
         Place::Running => {
             let keys = store.redis.keys(&at.queue);
-            let all = find::held(store, op, &keys, &find::holders(store, op, &keys).await?).await?;
-            Ok(all.into_iter().skip(at.passed).take(STEP).collect())
+            let mut all = find::held(store, op, &keys, &find::holders(store, op, &keys).await?).await?;
+            if let After::Held(fence, number) = at.after {
+                all.retain(|one| matches!(one.at, At::Running(_, other, place) if (other.0, place) > (fence, number)));
+            }
+            all.truncate(STEP);
+            Ok(all)
         }
+    }
+}
+
+/// Ready entries behind those that were passed.
+async fn listed(store: &Sidekiq, at: &mut Cursor) -> Result<Vec<Found>> {
+    let mut from = 0;
+    if let After::Listed(passed, known) = &at.after {
+        // Mostly nothing has moved.
+        let mut found = find::window(store, "list", &at.queue, passed - 1, STEP + 1).await?;
+        if found.first().map(digest).as_ref() == known.back() {
+            found.remove(0);
+            return Ok(found);
+        }
+        from = place_of(store, &at.queue, *passed, known).await?;
+        at.after = if from == 0 { After::Nothing } else { After::Listed(from, known.clone()) };
+    }
+    find::window(store, "list", &at.queue, from, STEP).await
+}
+
+/// How many entries come before the first that was not passed: those behind the last known one that is still there.
+/// It has moved towards the end at which entries are claimed, or a little the other way when some were given back.
+async fn place_of(
+    store: &Sidekiq,
+    queue: &str,
+    passed: usize,
+    known: &std::collections::VecDeque<String>,
+) -> Result<usize> {
+    let mut end = passed + STEP;
+    while end > 0 && passed.saturating_sub(end) < LOOKED_MAX {
+        let from = end.saturating_sub(2 * STEP);
+        let found = find::window(store, "list", queue, from, end - from).await?;
+        if let Some(last) = found.iter().rposition(|one| known.contains(&digest(one))) {
+            return Ok(from + last + 1);
+        }
+        end = from;
+    }
+    Ok(0)
+}
+
+/// Entries of a sorted set behind the one that was passed last.
+async fn scored(store: &Sidekiq, place: Place, at: &Cursor) -> Result<Vec<Found>> {
+    let After::Scored(moment, known) = &at.after else {
+        return since(store, place, &at.queue, Micros::MIN, 0).await;
+    };
+    let (mut offset, mut first) = (0, None);
+    loop {
+        let mut found = since(store, place, &at.queue, *moment, offset).await?;
+        let of_that_moment = found.iter().take_while(|one| moment_of(one) <= *moment).count();
+        if let Some(last) = found[..of_that_moment].iter().position(|one| digest(one) == *known) {
+            // Whole steps, so that a short one means that there are no more.
+            return match found.len() {
+                STEP => since(store, place, &at.queue, *moment, offset + last + 1).await,
+                _ => Ok(found.split_off(last + 1)),
+            };
+        }
+        let more = of_that_moment == STEP && offset < LOOKED_MAX;
+        let from_there = first.get_or_insert(found);
+        if !more {
+            // It is gone: others of its moment are shown again.
+            return Ok(std::mem::take(from_there));
+        }
+        offset += STEP;
+    }
+}
+
+fn moment_of(found: &Found) -> Micros {
+    match found.at {
+        At::Schedule(at) | At::Retry(at) | At::Dead(at) | At::Done(at) => at,
+        At::Ready | At::Running(..) => Micros::MIN,
+    }
+}
+
+/// Entries of a sorted set from a moment on, without the first few.
+async fn since(store: &Sidekiq, place: Place, queue: &str, moment: Micros, offset: usize) -> Result<Vec<Found>> {
+    match place {
+        Place::In(set) => find::set_since(store, "list", set, moment, offset, STEP).await,
+        _ => find::done_since(store, "list", &store.redis.keys(queue), moment, offset, STEP).await,
     }
 }
 
@@ -160,45 +232,4 @@ fn see(store: &Sidekiq, id: JobId, found: Found) {
         known.seen.clear();
     }
     known.seen.insert(id, found);
-}
-
-impl Cursor {
-    fn text(&self) -> String {
-        format!("{}.{}.{}", self.place, self.passed, self.queue)
-    }
-
-    fn parse(text: &str) -> Result<Self> {
-        let wrong = || Error::invalid("cursor", "not one that a list has given");
-        let [place, passed, queue] = text.splitn(3, '.').collect::<Vec<_>>()[..] else {
-            return Err(wrong());
-        };
-        let cursor = Cursor {
-            place: place.parse().map_err(|_| wrong())?,
-            passed: passed.parse().map_err(|_| wrong())?,
-            queue: queue.to_owned(),
-        };
-        if cursor.place >= PLACES.len() || cursor.passed > i32::MAX as usize {
-            return Err(wrong());
-        }
-        Ok(cursor)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn any_cursor_parses_or_is_refused(text in ".*") {
-            let _ = Cursor::parse(&text);
-        }
-
-        #[test]
-        fn cursors_survive_their_text(place in 0usize..6, passed in 0usize..1_000_000, queue in "[a-z.:/-]{1,20}") {
-            let cursor = Cursor { place, passed, queue };
-            prop_assert_eq!(Cursor::parse(&cursor.text()).expect("its own text"), cursor);
-        }
-    }
 }

@@ -10,6 +10,7 @@
 
 mod claim;
 mod counts;
+mod cursor;
 mod edit;
 mod entry;
 mod find;
@@ -25,7 +26,7 @@ mod scripts;
 mod settle;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -62,8 +63,8 @@ pub(crate) struct Sidekiq {
 /// What this process remembers; all of it can be learnt again.
 #[derive(Default)]
 struct Known {
-    /// What nodes of ours hold.
-    held: HashMap<NodeId, HashMap<Hold, Kept>>,
+    /// What nodes of ours hold, by queue.
+    held: HashMap<NodeId, HashMap<String, HashMap<Hold, Kept>>>,
     /// How long a node of ours waits before it looks into an empty queue again.
     waits: HashMap<(NodeId, String), Duration>,
     /// Nodes of ours that Sidekiq can see.
@@ -72,14 +73,20 @@ struct Known {
     seen: HashMap<JobId, find::Found>,
 }
 
-/// A held entry's name: queue, fence, number.
-type Hold = (String, u64, i64);
+/// A held entry's name in its queue: fence, number.
+type Hold = (u64, i64);
 
 /// An entry in a node's hands.
-#[derive(Clone)]
 struct Kept {
-    entry: Arc<[u8]>,
+    entry: Vec<u8>,
     since: Micros,
+}
+
+impl Known {
+    /// What this end is about, if a node of ours holds it.
+    fn kept(&self, node: NodeId, end: &End) -> Option<&Kept> {
+        self.held.get(&node)?.get(&end.queue)?.get(&(end.fence.0, end.place))
+    }
 }
 
 impl Sidekiq {

@@ -103,12 +103,15 @@ fn runs(store: &Sidekiq, node: NodeId) -> Vec<String> {
     let Some(held) = known.held.get(&node) else {
         return Vec::new();
     };
-    let mut held: Vec<_> = held.iter().collect();
-    held.sort_by_key(|((_, fence, place), _)| (*fence, *place));
-    let text = |((queue, _, _), kept): (&super::Hold, &super::Kept)| {
+    let mut all = Vec::new();
+    for (queue, held) in held {
+        all.extend(held.iter().map(|(hold, kept)| (hold, queue, kept)));
+    }
+    all.sort_by_key(|(hold, ..)| **hold);
+    let text = |(_, queue, kept): (_, &String, &super::Kept)| {
         entry::work(queue, &String::from_utf8_lossy(&kept.entry), kept.since)
     };
-    held.into_iter().map(text).collect()
+    all.into_iter().map(text).collect()
 }
 
 /// How much memory this process has, in KiB; 0 where the system does not say.

@@ -1,7 +1,6 @@
 //! Settle: record how attempts ended, each only if its node still holds it under that fence; and prune what has ended.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use redis::Cmd;
 
@@ -52,9 +51,9 @@ async fn settle_queue(store: &Sidekiq, node: NodeId, queue: &str, ends: &[&End])
         places.iter().filter_map(place).filter_map(|place| all.get(place - 1)).map(|end| end.id).collect();
     lost.extend(twice.iter().map(|end| end.id));
     let mut known = store.known();
-    if let Some(held) = known.held.get_mut(&node) {
+    if let Some(held) = known.held.get_mut(&node).and_then(|held| held.get_mut(queue)) {
         for end in &ends {
-            held.remove(&(end.queue.clone(), end.fence.0, end.place));
+            held.remove(&(end.fence.0, end.place));
         }
     }
     Ok(lost)
@@ -125,16 +124,14 @@ async fn other(store: &Sidekiq, node: NodeId, keys: &QueueKeys, end: &End, cmd: 
 }
 
 /// The entry that an end is about: as we remember it, or as the store has it. Empty if nobody does: then it is lost.
-async fn entry_of(store: &Sidekiq, node: NodeId, keys: &QueueKeys, end: &End) -> Result<Arc<[u8]>> {
-    let hold = (end.queue.clone(), end.fence.0, end.place);
-    let kept = store.known().held.get(&node).and_then(|held| held.get(&hold)).map(|kept| kept.entry.clone());
-    if let Some(entry) = kept {
-        return Ok(entry);
+async fn entry_of(store: &Sidekiq, node: NodeId, keys: &QueueKeys, end: &End) -> Result<Vec<u8>> {
+    if let Some(kept) = store.known().kept(node, end) {
+        return Ok(kept.entry.clone());
     }
     let mut cmd = redis::cmd("HGET");
     cmd.arg(keys::held(keys, node)).arg(field(end.fence, end.place));
     let entry: Option<Vec<u8>> = told("settle", store.redis.ask("settle", Way::Work, 0, &cmd).await?)?;
-    Ok(entry.unwrap_or_default().into())
+    Ok(entry.unwrap_or_default())
 }
 
 /// Buries what was claimed and is no job. If that fails it stays held, and is tried again by whoever comes next.

@@ -1,10 +1,11 @@
 //! Cron rules: put, look at, pause, trigger, remove, and what a pattern would do.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
@@ -17,6 +18,7 @@ use super::push::{COMMAND, PushedView};
 use super::queues::Name;
 use crate::cron::{CronRule, Missed, Overlap, Schedule};
 use crate::error::Error;
+use crate::http::etag::{self, IfMatch};
 use crate::http::json::{Json, MaybeJson, Named, Params};
 use crate::http::problem::Problem;
 use crate::http::server::App;
@@ -156,28 +158,45 @@ async fn get(
     State(app): State<Arc<App>>,
     who: Who,
     Named(Name(name)): Named<Name>,
-) -> Result<axum::Json<RuleView>, Problem> {
+) -> Result<(HeaderMap, axum::Json<RuleView>), Problem> {
     let record = app.duly.cron_get(&name).await?.ok_or(Error::NotFound { what: "cron", name })?;
-    Ok(axum::Json(RuleView::of(&app, &record, &who)))
+    Ok((etag::header(&etag::of_cron(&record)), axum::Json(RuleView::of(&app, &record, &who))))
 }
 
 /// Keep a rule: the same again changes nothing, another takes the place of the old one
+///
+/// With `If-Match`, only if the rule is still as that `ETag` has seen it: else 412 with the code `changed`.
 #[utoipa::path(put, path = "/cron/{name}", tag = "cron", request_body = RuleBody,
-    params(("name" = String, Path, description = "its name")), responses((status = 200, body = RuleView), Problems))]
+    params(("name" = String, Path, description = "its name"),
+        ("If-Match" = Option<String>, Header, description = "the ETag of the rule that is to be changed")), responses((status = 200, body = RuleView), Problems))]
 async fn put(
     State(app): State<Arc<App>>,
     who: Who,
+    headers: HeaderMap,
     Named(Name(name)): Named<Name>,
     Json(body): Json<RuleBody>,
-) -> Result<axum::Json<RuleView>, Problem> {
+) -> Result<(HeaderMap, axum::Json<RuleView>), Problem> {
     who.may(Role::Operator)?;
     if body.kind == COMMAND && !app.options.commands {
         return Err(Problem::forbidden(
             "rules that run programs are not made over HTTP; start the server with --allow-commands",
         ));
     }
-    let record = app.duly.put_cron(body.into_rule(name)?).await?;
-    Ok(axum::Json(RuleView::of(&app, &record, &who)))
+    let wanted = IfMatch::of(&headers)?;
+    let refused = AtomicBool::new(false);
+    let admit = |found: Option<&CronRecord>| match wanted.admits(found.map(etag::of_cron).as_deref()) {
+        true => Ok(()),
+        false => {
+            refused.store(true, Ordering::Relaxed);
+            Err(Error::Conflict(String::new()))
+        }
+    };
+    let put = app.duly.put_cron_over(body.into_rule(name)?, admit).await;
+    if refused.into_inner() {
+        return Err(etag::changed());
+    }
+    let record = put?;
+    Ok((etag::header(&etag::of_cron(&record)), axum::Json(RuleView::of(&app, &record, &who))))
 }
 
 impl RuleBody {

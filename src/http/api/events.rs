@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How many events are kept for those who come back, and may wait for one who is slow.
 const KEPT_MAX: usize = 256;
 /// How often a line is sent although nothing happens, so that nobody in between cuts it off.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(events))

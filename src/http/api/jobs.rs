@@ -1,7 +1,6 @@
-//! Jobs: look at them, move them, wait for them.
+//! Jobs: look at them, move them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -13,21 +12,16 @@ use utoipa_axum::routes;
 
 use super::push::{COMMAND, due};
 use super::{Problems, limit, next_link};
-use crate::clock;
 use crate::error::Error;
 use crate::http::json::{Json, MaybeJson, Named, Params};
 use crate::http::problem::Problem;
-use crate::http::server::{App, WAIT_MAX};
+use crate::http::server::App;
 use crate::http::view::JobView;
 use crate::http::who::Who;
 use crate::job::{JobId, Priority, Record};
 use crate::store::{Edit, Filter};
 use crate::token::Role;
 use crate::why::Why;
-
-/// The first look of a wait comes soon, later ones at leisure.
-const LOOK_MIN: Duration = Duration::from_millis(20);
-const LOOK_MAX: Duration = Duration::from_millis(500);
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -37,7 +31,6 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(retry))
         .routes(routes!(reschedule))
         .routes(routes!(cancel))
-        .routes(routes!(wait))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -85,7 +78,7 @@ pub(super) fn param(name: &str, error: Error) -> Problem {
     }
 }
 
-async fn found(app: &App, id: JobId) -> Result<Record, Problem> {
+pub(super) async fn found(app: &App, id: JobId) -> Result<Record, Problem> {
     let record = app.duly.get(id).await?;
     Ok(record.ok_or_else(|| Error::NotFound { what: "job", name: id.to_string() })?)
 }
@@ -229,37 +222,4 @@ async fn cancel(
     who.may(Role::Operator)?;
     app.duly.cancel(id).await?;
     Ok(StatusCode::ACCEPTED)
-}
-
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct WaitParams {
-    /// At most so long, in milliseconds (30,000, at most 60,000).
-    timeout_ms: Option<u64>,
-}
-
-/// Wait until a job is done or dead
-///
-/// Answers the job as it is by then: look at its state. A job that is done and not kept is answered with 404.
-#[utoipa::path(get, path = "/jobs/{id}/wait", tag = "jobs",
-    params(("id" = String, Path, description = "the job's id"), WaitParams),
-    responses((status = 200, body = JobView), Problems))]
-async fn wait(
-    State(app): State<Arc<App>>,
-    who: Who,
-    Named(id): Named<JobId>,
-    Params(params): Params<WaitParams>,
-) -> Result<axum::Json<JobView>, Problem> {
-    let wait = Duration::from_millis(params.timeout_ms.unwrap_or(30_000)).min(WAIT_MAX);
-    let until = clock::tick() + wait;
-    let mut pause = LOOK_MIN;
-    loop {
-        let record = found(&app, id).await?;
-        if record.state.is_final() || clock::tick() >= until {
-            return Ok(axum::Json(JobView::of(&record, &who)));
-        }
-        tokio::time::sleep_until(until.min(clock::tick() + pause)).await;
-        pause = (pause * 3 / 2).min(LOOK_MAX);
-    }
 }

@@ -8,12 +8,14 @@ mod cron;
 mod dead;
 mod events;
 mod jobs;
+mod kinds;
 mod locks;
 mod nodes;
 mod push;
 mod queues;
 mod stats;
 mod tokens;
+mod wait;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -37,6 +39,7 @@ pub(super) const PAGE_MAX: usize = 200;
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .merge(jobs::router())
+        .merge(wait::router())
         .merge(push::router())
         .merge(bulk::router())
         .merge(actions::router())
@@ -48,6 +51,7 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .merge(locks::router())
         .merge(calls::router())
         .merge(stats::router())
+        .merge(kinds::router())
         .merge(events::router())
         .merge(audit::router())
         .merge(tokens::router())

@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::http::{HeaderMap, header};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -12,6 +13,7 @@ use utoipa_axum::routes;
 use super::Problems;
 use super::jobs::Nothing;
 use crate::error::Error;
+use crate::http::etag::{self, IfMatch};
 use crate::http::json::{Json, MaybeJson, Named, Params};
 use crate::http::problem::Problem;
 use crate::http::server::App;
@@ -69,10 +71,10 @@ async fn get(
     State(app): State<Arc<App>>,
     _: Who,
     Named(Name(name)): Named<Name>,
-) -> Result<axum::Json<QueueView>, Problem> {
+) -> Result<(HeaderMap, axum::Json<QueueView>), Problem> {
     let all = app.duly.counts().await?;
-    let one = all.iter().find(|counts| counts.queue == name).map(QueueView::of);
-    Ok(axum::Json(one.ok_or(Error::NotFound { what: "queue", name })?))
+    let one = all.iter().find(|counts| counts.queue == name).ok_or(Error::NotFound { what: "queue", name })?;
+    Ok((etag::header(&etag::of_queue(Some(one))), axum::Json(QueueView::of(one))))
 }
 
 /// Stop claiming from a queue; running jobs go on
@@ -112,15 +114,27 @@ struct LimitBody {
 }
 
 /// Limit how much may be unfinished in a queue: a push beyond that is refused
+///
+/// With `If-Match`, only if its settings are still as that `ETag` has seen them: else 412 with the code `changed`.
 #[utoipa::path(patch, path = "/queues/{queue}", tag = "queues", request_body = LimitBody,
-    params(("queue" = String, Path, description = "its name")), responses((status = 200, body = Changed), Problems))]
+    params(("queue" = String, Path, description = "its name"),
+        ("If-Match" = Option<String>, Header, description = "the ETag of the queue whose settings are to be changed")), responses((status = 200, body = Changed), Problems))]
 async fn limit(
     State(app): State<Arc<App>>,
     who: Who,
+    headers: HeaderMap,
     Named(Name(name)): Named<Name>,
     Json(body): Json<LimitBody>,
 ) -> Result<axum::Json<Changed>, Problem> {
     who.may(Role::Operator)?;
+    let wanted = IfMatch::of(&headers)?;
+    if headers.contains_key(header::IF_MATCH) {
+        let counts = app.duly.counts().await?;
+        let seen = counts.iter().find(|counts| counts.queue == name);
+        if !wanted.admits(seen.map(|seen| etag::of_queue(Some(seen))).as_deref()) {
+            return Err(etag::changed());
+        }
+    }
     let limit = Limit { jobs: body.limit_jobs, bytes: body.limit_bytes };
     Ok(axum::Json(Changed { changed: app.duly.limit(&name, limit).await? != limit }))
 }

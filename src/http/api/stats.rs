@@ -36,7 +36,9 @@ struct Stats {
 /// How much there is of everything
 #[utoipa::path(get, path = "/stats", tag = "stats", responses((status = 200, body = Stats), Problems))]
 async fn stats(State(app): State<Arc<App>>, _: Who) -> Result<axum::Json<Stats>, Problem> {
-    let queues: Vec<QueueView> = app.duly.counts().await?.iter().map(QueueView::of).collect();
+    let counts = app.duly.counts().await?;
+    let oldest = counts.iter().filter_map(|queue| queue.oldest).min();
+    let queues: Vec<QueueView> = counts.iter().map(QueueView::of).collect();
     let nodes = app.duly.nodes().await?.iter().filter(|node| node.alive).count();
     let durability = app.duly.health().await?.durability;
     let sum = |of: fn(&QueueView) -> u64| queues.iter().map(of).sum();
@@ -50,6 +52,8 @@ async fn stats(State(app): State<Arc<App>>, _: Who) -> Result<axum::Json<Stats>,
         done: sum(|queue| queue.done),
         dead: sum(|queue| queue.dead),
         bytes: sum(|queue| queue.bytes),
+        oldest: oldest.map(moment),
+        oldest_ms: oldest.map(moment_ms),
         limit_jobs: None,
         limit_bytes: None,
     };
@@ -86,14 +90,14 @@ struct PointView {
 
 /// Milliseconds that so large a share of all does not exceed.
 #[derive(Serialize, ToSchema)]
-struct Quantiles {
+pub(super) struct Quantiles {
     p50_ms: Option<f64>,
     p95_ms: Option<f64>,
     p99_ms: Option<f64>,
 }
 
 impl Quantiles {
-    fn of(histogram: &Histogram) -> Self {
+    pub(super) fn of(histogram: &Histogram) -> Self {
         let at = |q| histogram.quantile(q).map(|time| time.as_secs_f64() * 1e3);
         Quantiles { p50_ms: at(0.5), p95_ms: at(0.95), p99_ms: at(0.99) }
     }

@@ -25,10 +25,11 @@ const ZONE_BYTES_MAX: usize = 64;
 const WORDS_QUEUES_MAX: usize = 200;
 
 /// A link of the menu: group, path, name.
-const LINKS: [(usize, &str, &str); 11] = [
+const LINKS: [(usize, &str, &str); 12] = [
     (0, "/", "Overview"),
     (0, "/jobs", "Jobs"),
     (0, "/queues", "Queues"),
+    (0, "/kinds", "Kinds"),
     (0, "/scheduled", "Scheduled"),
     (0, "/dead", "Dead"),
     (0, "/cron", "Cron"),

@@ -15,6 +15,7 @@ mod frame;
 mod graphs;
 mod job;
 mod jobs;
+mod kinds;
 mod locks;
 mod nodes;
 mod overview;
@@ -57,6 +58,7 @@ pub(crate) fn router() -> Router<Arc<App>> {
         .route("/queues", get(queues::list))
         .route("/queues/{queue}", get(queues::show))
         .route("/queues/{queue}/{deed}", post(queues::act))
+        .route("/kinds", get(kinds::list))
         .route("/scheduled", get(scheduled::show))
         .route("/dead", get(dead::show))
         .route("/cron", get(cron::list).post(cron::save))

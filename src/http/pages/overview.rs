@@ -12,6 +12,7 @@ use super::graphs::{self, Range};
 use super::{Answer, dead, queues, render, show};
 use crate::http::server::App;
 use crate::job::State as JobState;
+use crate::store::QueueCounts;
 
 /// Most queues on this page, those with most to do.
 const QUEUES_MAX: usize = 8;
@@ -71,7 +72,8 @@ pub(super) async fn show(State(app): State<Arc<App>>, Query(asked): Query<Asked>
     counts.truncate(QUEUES_MAX);
     counts.sort_by(|a, b| a.queue.cmp(&b.queue));
     let mut sparks = sparks;
-    let queues = counts.into_iter().map(|counts| queues::Row::of(sparks.remove(&counts.queue), counts)).collect();
+    let row = |counts: QueueCounts| queues::Row::of(sparks.remove(&counts.queue), counts, duly.now());
+    let queues = counts.into_iter().map(row).collect();
     let tiles = JobState::ALL.map(|state| Tile { state, count: page.total(state), more: more(&page, state, slots) });
     let fresh = page.counts.is_empty();
     let warnings = warnings(&page, alive);
@@ -79,7 +81,7 @@ pub(super) async fn show(State(app): State<Arc<App>>, Query(asked): Query<Asked>
     render(&Overview { page, tiles, range, charts, queues, queues_left_out, groups, alive, slots, warnings, fresh })
 }
 
-fn busy(counts: &crate::store::QueueCounts) -> u64 {
+fn busy(counts: &QueueCounts) -> u64 {
     counts.ready + counts.running + counts.dead + counts.scheduled
 }
 

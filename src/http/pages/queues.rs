@@ -1,6 +1,7 @@
 //! Queues: how deep, how fast, paused or not; pause, resume, limits, clear.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use askama::Template;
 use axum::Form;
@@ -35,6 +36,8 @@ pub(super) struct Row {
     pub paused: bool,
     pub moving: bool,
     pub counts: QueueCounts,
+    /// How long its first ready job has waited.
+    pub oldest: String,
     pub spark: Option<Spark>,
 }
 
@@ -48,14 +51,16 @@ pub(super) async fn list(State(app): State<Arc<App>>, page: Frame) -> Answer {
         counts.truncate(ROWS_MAX);
     }
     counts.sort_by(|a, b| a.queue.cmp(&b.queue));
-    let mut sparks = graphs::sparks(&app.duly).await;
-    let rows = counts.into_iter().map(|counts| Row::of(sparks.remove(&counts.queue), counts)).collect();
+    let (mut sparks, now) = (graphs::sparks(&app.duly).await, app.duly.now());
+    let rows = counts.into_iter().map(|counts| Row::of(sparks.remove(&counts.queue), counts, now)).collect();
     render(&Queues { page, rows, left_out })
 }
 
 impl Row {
-    pub(super) fn of(spark: Option<Spark>, counts: QueueCounts) -> Row {
+    pub(super) fn of(spark: Option<Spark>, counts: QueueCounts, now: SystemTime) -> Row {
+        let waited = |due| show::span(now.duration_since(due).unwrap_or_default());
         Row {
+            oldest: counts.oldest.map_or("–".to_owned(), waited),
             path: show::encode(&counts.queue),
             queue: counts.queue.clone(),
             paused: counts.paused,

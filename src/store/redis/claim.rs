@@ -40,8 +40,8 @@ pub(super) async fn claim(store: &Redis, node: NodeId, claim: Claim) -> Result<C
 }
 
 async fn take(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize) -> Result<Claimed> {
-    let QueueKeys { conf, lease, since, held, due, job, meta, idle, stale, ready: [r0, r1, r2, r3], .. } = keys;
-    let all = [conf, lease, since, held, due, job, meta, idle, stale, r0, r1, r2, r3];
+    let QueueKeys { conf, lease, since, held, due, job, meta, idle, stale, ready: [r0, r1, r2, r3], find, .. } = keys;
+    let all = [conf, lease, since, held, due, job, meta, idle, stale, r0, r1, r2, r3, find];
     let mut cmd = call(&script::CLAIM, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(max);
     cmd.arg(PROMOTE_MAX.min(PROMOTE_MIN.max(4 * max))).arg(micros(store.options.lease));
@@ -184,8 +184,8 @@ pub(super) fn held_of(reply: &mut Reply, keys: &QueueKeys) -> Result<Vec<(NodeId
 
 /// Takes back a bounded number of jobs from a node that may be dead. Tells how many, and whether there may be more.
 async fn take_back(store: &Redis, node: NodeId, suspect: NodeId, keys: &QueueKeys) -> Result<(usize, bool)> {
-    let QueueKeys { conf, lease, since, idle, nodes, held, meta, errors, ready: [r0, r1, r2, r3], history, .. } = keys;
-    let all = [conf, lease, since, idle, nodes, held, meta, errors, r0, r1, r2, r3, history];
+    let QueueKeys { conf, lease, since, idle, nodes, held, meta, errors, ready: [r0, r1, r2, r3], counted, .. } = keys;
+    let all = [conf, lease, since, idle, nodes, held, meta, errors, r0, r1, r2, r3, counted];
     let mut cmd = call(&script::TAKE_BACK, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(suspect.to_string());
     cmd.arg(micros(store.options.lease)).arg(store.scan_of(suspect, &keys.queue)).arg(TAKE_BACK_MAX).arg(DIED);

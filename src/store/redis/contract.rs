@@ -57,6 +57,18 @@ impl Store for Redis {
         operate::note(self, node, &notes).await
     }
 
+    async fn add_kinds(&self, kinds: Vec<(String, HistoryTally)>) -> Result<()> {
+        kinds::add(self, &kinds).await
+    }
+
+    async fn kinds(&self, hours: u32) -> Result<Vec<KindPoint>> {
+        kinds::asked(self, hours).await
+    }
+
+    async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
+        history::totals(self).await
+    }
+
     async fn history(&self, ask: HistoryAsk) -> Result<History> {
         history::history(self, &ask).await
     }
@@ -171,6 +183,14 @@ impl Store for Redis {
 
     async fn send(&self, to: To, message: &[u8]) -> Result<u64> {
         hear::send(self, to, message).await
+    }
+
+    async fn watch_ends(&self, node: NodeId, queues: &[String]) -> Result<()> {
+        ends::watch(self, node, queues).await
+    }
+
+    async fn ended(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
+        ends::ended(self, queue, &ids).await
     }
 
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {

@@ -96,6 +96,14 @@ pub(super) async fn put(store: &Redis, put: &PutCron) -> Result<CronPut> {
     }
 }
 
+/// When to look at a rule of which this is the text, and whether its tick is held back; `None` if it cannot be read.
+pub(super) fn look_of(text: &[u8]) -> Option<(Option<Micros>, bool)> {
+    match read(text)? {
+        Kept::Here(record) => Some((look(&record), record.held)),
+        Kept::Going(_, record) => Some((look(&record), false)),
+    }
+}
+
 /// When to look at a rule.
 fn look(record: &CronRecord) -> Option<Micros> {
     record.next.filter(|_| !record.paused).map(record::moment)
@@ -313,10 +321,12 @@ pub(super) async fn fire(store: &Redis, queue: &str, fires: &[CronFire]) -> Resu
         unique,
         gone,
         stale,
-        history,
+        counted,
+        find,
         ..
     } = &*keys;
-    let all = [job, due, idle, r0, r1, r2, r3, conf, cron, ticks, held, unique, &gone[0], &gone[1], stale, history];
+    let [g1, g2] = gone;
+    let all = [job, due, idle, r0, r1, r2, r3, conf, cron, ticks, held, unique, g1, g2, stale, counted, find];
     let mut cmd = call(&script::FIRE_CRONS, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(HELD_LOOK));
     let now = Redis::now(store);
@@ -332,7 +342,8 @@ pub(super) async fn fire(store: &Redis, queue: &str, fires: &[CronFire]) -> Resu
             let due = due_of(job);
             cmd.arg(job.id.as_bytes()).arg(record::write(job, now, due.map_or(now, |due| due.max(now))));
             cmd.arg(due.map_or(String::new(), |due| due.to_string()));
-            cmd.arg(record::ticket(job.id, job.priority, None)).arg(job.unique.as_deref().unwrap_or(""));
+            cmd.arg(record::due_ticket(job.id, job.priority, None, &job.kind, &job.tags))
+                .arg(job.unique.as_deref().unwrap_or(""));
         }
     }
     let value = store.deliver("fire_crons", &keys, Some(&script::FIRE_CRONS), &[cmd]).await?;

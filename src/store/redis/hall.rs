@@ -57,8 +57,11 @@ pub(super) async fn attend(store: &Redis, guest: &Guest) -> Result<Attended> {
     let mut cmd = call(&script::ATTEND, &[&hall.locks, &hall.line, &hall.places, &hall.presence, &hall.guests]);
     cmd.arg(store.manual_now()).arg(guest.node.to_string()).arg(micros(guest.lease));
     cmd.arg(about(guest));
-    for name in guest.waits.iter().take(WAITS_MAX) {
-        cmd.arg(name);
+    let waits = &guest.waits[..guest.waits.len().min(WAITS_MAX)];
+    let places = &guest.places[..guest.places.len().min(WAITS_MAX)];
+    cmd.arg(waits.len()).arg(waits);
+    for (name, owner) in places {
+        cmd.arg(format!("{owner}{name}"));
     }
     let value = store.link.repeat("attend", Way::Beat, hall.slot, &script::ATTEND, &cmd).await?;
     let mut reply = store.reply("attend", value)?;
@@ -68,8 +71,10 @@ pub(super) async fn attend(store: &Redis, guest: &Guest) -> Result<Attended> {
         let ends = locks::until(ends.unwrap_or(0), reply.now);
         turns.push(Turn { name, first: locks::owner(&first), ends });
     }
+    let there = reply.list()?;
+    let lost = places.iter().zip(there).filter(|(_, place)| place.is_none()).map(|((_, owner), _)| *owner).collect();
     clear(store, reply.now).await;
-    Ok(Attended { turns })
+    Ok(Attended { turns, lost })
 }
 
 fn about(guest: &Guest) -> String {

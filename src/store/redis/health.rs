@@ -103,7 +103,9 @@ pub(super) async fn health(store: &Redis) -> Result<Health> {
         );
     }
     let durability = durability(&settings, store.options.replicas);
-    Ok(Health { durability, facts, warnings, acl: Some(acl::rules(&store.prefix)) })
+    let mut health = Health { durability, facts, warnings, acl: Some(acl::rules(&store.prefix)) };
+    health.history(store.options.history);
+    Ok(health)
 }
 
 fn limit(human: &str) -> &str {

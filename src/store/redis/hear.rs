@@ -108,6 +108,13 @@ impl Voices {
         }
     }
 
+    /// Says something to the node that listens on this channel, if one does.
+    pub(super) fn tell(&self, channel: &str, heard: Heard) {
+        if let Some(listener) = self.listeners().nodes.get_mut(channel) {
+            listener.tell(heard);
+        }
+    }
+
     /// Of how many nodes a message to all was heard: the nodes of this process share a connection.
     fn reached(&self, connections: u64) -> u64 {
         let listeners = self.listeners();

@@ -9,6 +9,8 @@ use crate::store::{DeadGroup, HISTORY_MINUTES_MAX, History, HistoryAsk, HistoryT
 
 /// Minutes read in one step.
 const STEP: u32 = 60;
+/// Most steps in which what nobody has added up yet is: two days of minutes, and some more.
+const ROLLS_MAX: usize = 60;
 /// Queues asked at a time.
 const AT_ONCE: usize = 50;
 
@@ -52,6 +54,38 @@ async fn of_queue(store: &Redis, queue: &str, minutes: u32) -> Result<Vec<Point>
         ago -= count;
     }
     Ok(points)
+}
+
+/// `totals` of the contract.
+pub(super) async fn totals(store: &Redis) -> Result<Vec<(String, HistoryTally)>> {
+    let queues = store.queues("totals").await?;
+    let mut totals = Vec::with_capacity(queues.len());
+    for some in queues.chunks(AT_ONCE) {
+        let asks = some.iter().map(|queue| totals_of(store, queue));
+        for (queue, tally) in some.iter().zip(futures_util::future::join_all(asks).await) {
+            totals.push((queue.clone(), tally?));
+        }
+    }
+    Ok(totals)
+}
+
+async fn totals_of(store: &Redis, queue: &str) -> Result<HistoryTally> {
+    let keys = store.keys(queue);
+    let mut cmd = call(&script::TOTALS, &[&keys.conf, &keys.history]);
+    cmd.arg(store.manual_now());
+    let mut tally = [0u64; TALLY];
+    for _ in 0..ROLLS_MAX {
+        let value = store.link.run("totals", Way::Door, keys.slot, &script::TOTALS, &cmd).await?;
+        let mut reply = store.reply("totals", value)?;
+        let (more, numbers) = (reply.int()? == 1, reply.list()?);
+        for (sum, number) in tally.iter_mut().zip(numbers) {
+            *sum = number.as_deref().map_or(0, |text| u64::try_from(reply::number(text)).unwrap_or(0));
+        }
+        if !more {
+            break;
+        }
+    }
+    Ok(HistoryTally::from_numbers(&tally))
 }
 
 /// `dead_groups` of the contract.

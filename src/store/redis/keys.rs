@@ -19,8 +19,9 @@ pub(crate) struct QueueKeys {
     pub(crate) slot: u16,
     /// Hash: `paused`; `moving` (who moves it, who began, where to); the `note:` of each move into it; the last `fence`;
     /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; the next `tick` of a cron rule; `sealed`, which a
-    /// push writes that waits for replicas; how many `bytes` of args are unfinished, `limit_jobs` and `limit_bytes`; up to
-    /// which minute the history is `swept`; and how many jobs each node holds.
+    /// push writes that waits for replicas; how long done jobs are `kept`, at least and at most; how many `bytes` of args are
+    /// unfinished, `limit_jobs` and `limit_bytes`; up to which minute the history is `rolled` into its totals, and `swept`;
+    /// until when somebody is `waited` for ends; and how many jobs each node holds.
     pub(crate) conf: String,
     /// Hash: id to record, written once.
     pub(crate) job: String,
@@ -55,13 +56,17 @@ pub(crate) struct QueueKeys {
     pub(crate) nodes: String,
     /// Sorted set: nodes with nothing to do, by their last look.
     pub(crate) idle: String,
-    /// Hash: minute and place in a tally to how often.
+    /// Hash: minute, or `total`, and place in a tally to how often.
     pub(crate) history: String,
+    /// Where this process counts what happens: there, or at a key that ends in `-`, at which scripts write nothing.
+    pub(crate) counted: String,
     /// Hash: id and a letter to what its attempts have said, and what it gave.
     pub(crate) notes: String,
     /// Hash: group to how many dead jobs are in it, since when, and what it is.
     pub(crate) groups: String,
-    /// Channels, one per node: wakes.
+    /// Sorted set, all scores 0: words by which scheduled and dead jobs are found, each with a moment and an id.
+    pub(crate) find: String,
+    /// Channels: wakes, one per node, and `ended`.
     pub(crate) channel: String,
     /// Channels, one per node and kind that it accepts: jobs that a push puts into its hands.
     pub(crate) jobs: String,
@@ -72,7 +77,7 @@ pub(crate) struct QueueKeys {
 }
 
 impl QueueKeys {
-    pub(crate) fn new(prefix: &str, queue: &str) -> Self {
+    pub(crate) fn new(prefix: &str, queue: &str, history: bool) -> Self {
         let key = |what: &str| format!("{prefix}:queue:{{{queue}}}:{what}");
         QueueKeys {
             queue: queue.into(),
@@ -96,13 +101,20 @@ impl QueueKeys {
             nodes: key("nodes"),
             idle: key("idle"),
             history: key("history"),
+            counted: key(if history { "history" } else { "history-" }),
             notes: key("notes"),
             groups: key("groups"),
+            find: key("find"),
             channel: key("wake:"),
             jobs: key("job:"),
             unlimited: AtomicI64::new(i64::MIN),
             idlers: AtomicBool::new(false),
         }
+    }
+
+    /// The channel on which jobs that have ended are told of, while somebody waits for any.
+    pub(crate) fn ended(&self) -> String {
+        format!("{}ended", self.channel)
     }
 
     /// The channel on which a node is woken.
@@ -144,6 +156,8 @@ pub(crate) struct HallKeys {
     pub(crate) tokens: String,
     /// List: who has changed what, the newest first.
     pub(crate) audit: String,
+    /// Hash: hour and kind to what attempts came to; hour to how many kinds it has.
+    pub(crate) kinds: String,
 }
 
 impl HallKeys {
@@ -164,6 +178,7 @@ impl HallKeys {
             all: key("all"),
             tokens: key("tokens"),
             audit: key("audit"),
+            kinds: key("kinds"),
         }
     }
 
@@ -208,7 +223,7 @@ mod tests {
 
     #[test]
     fn every_key_of_a_queue_has_its_tag() {
-        let keys = QueueKeys::new("app", "mail");
+        let keys = QueueKeys::new("app", "mail", true);
         assert_eq!(keys.job, "app:queue:{mail}:job");
         assert!(keys.channel_of(NodeId::from_bytes([0; 16])).starts_with("app:queue:{mail}:wake:0000"));
     }

@@ -3,12 +3,14 @@
 use redis::Value;
 
 use super::claim::{held_of, holding};
+use super::find::Words;
 use super::keys::QueueKeys;
 use super::link::Way;
 use super::look::{At, assemble, counts_of, get_in};
 use super::record::{self, Meta};
+use super::reply::Reply;
 use super::{Redis, call, reply, script};
-use crate::clock::to_micros;
+use crate::clock::{Micros, to_micros};
 use crate::error::{Error, Result};
 use crate::filter::Matcher;
 use crate::job::{JobId, Record, State};
@@ -47,6 +49,9 @@ pub(super) async fn list(store: &Redis, filter: &Filter) -> Result<Page> {
     queues.retain(|queue| from.as_ref().is_none_or(|from| from.queue <= *queue));
     let look = Look::new(store, filter);
     let mut page = Page::default();
+    if look.group.is_some() && look.state != Some(State::Dead) {
+        return Ok(page);
+    }
     for queue in queues {
         let mut at = match from.take() {
             Some(from) if from.queue == queue => from,
@@ -67,7 +72,7 @@ pub(super) async fn list(store: &Redis, filter: &Filter) -> Result<Page> {
                 return Ok(page);
             }
             // A filtered list looks through more than it shows.
-            let most = if look.matcher.is_narrow() { STEP } else { STEP.min(limit - page.jobs.len()) };
+            let most = if look.is_narrow(*state) { STEP } else { STEP.min(limit - page.jobs.len()) };
             let (found, after) = look.step(&at, *state, most).await?;
             let mut whole = true;
             for (record, here) in found {
@@ -99,6 +104,7 @@ struct Look<'l> {
     /// The only ready list in which there can be any.
     lane: Option<usize>,
     group: Option<&'l str>,
+    words: Words,
     /// With their failures.
     whole: bool,
 }
@@ -109,7 +115,16 @@ impl<'l> Look<'l> {
         let matcher = Matcher::new(&Filter { group: None, ..filter.clone() }, store.now());
         let state = if filter.group.is_some() { filter.state.or(Some(State::Dead)) } else { filter.state };
         let lane = filter.priority.map(|priority| usize::from(record::digit(priority) - b'0'));
-        Look { store, matcher, state, lane, group: filter.group.as_deref(), whole: filter.failures }
+        let (group, words) = (filter.group.as_deref(), Words::of(filter));
+        Look { store, matcher, state, lane, group, words, whole: filter.failures }
+    }
+
+    /// Whether more jobs of a state are looked through than are meant.
+    fn is_narrow(&self, state: State) -> bool {
+        match self.words.know(state, self.matcher.range()) {
+            true => self.words.are_narrow(),
+            false => self.matcher.is_narrow(),
+        }
     }
 
     /// The job, if it is meant.
@@ -142,21 +157,8 @@ impl<'l> Look<'l> {
 
     async fn step_waiting(&self, at: &Cursor, state: State, most: usize) -> Result<(Found, Cursor)> {
         let (store, keys) = (self.store, self.store.keys(&at.queue));
-        let (kind, set) = match state {
-            State::Ready | State::Running => ("ready", &keys.ready[at.lane]),
-            State::Scheduled => ("scheduled", &keys.due),
-            State::Done => ("ended", &keys.done),
-            State::Dead => ("ended", &keys.dead),
-        };
-        let begins = at.last.is_empty() && at.number == 0;
-        let number = match self.matcher.range().0 {
-            Some(since) if begins && state == State::Scheduled => since.clamp(0, NUMBER_MAX),
-            _ => at.number,
-        };
-        let mut cmd = call(&script::PAGE, &[&keys.job, &keys.meta, set, &keys.stale]);
-        cmd.arg(store.manual_now()).arg(kind).arg(&at.last[..]).arg(number).arg(most);
-        let value = store.link.run("list", Way::Door, keys.slot, &script::PAGE, &cmd).await?;
-        let mut reply = store.reply("list", value)?;
+        let kept = self.kept(&keys, state).await?;
+        let mut reply = self.read(&keys, at, state, kept, most).await?;
         let (members, numbers, records, metas) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
         let short = members.len() < most;
         let mut found: Found = Vec::with_capacity(members.len());
@@ -188,10 +190,62 @@ impl<'l> Look<'l> {
             add_last_errors(store, &keys, &mut found, &failed).await?;
         }
         let mut after = found.last().map_or(at, |(_, cursor)| cursor).clone();
-        if short {
+        let beyond = kept.is_some_and(|(first, _)| after.number < first);
+        if short || beyond {
             after.next_lane(state);
         }
         Ok((found, after))
+    }
+
+    /// A page of a state: by its words where it has any, else by its own order.
+    async fn read(
+        &self,
+        keys: &QueueKeys,
+        at: &Cursor,
+        state: State,
+        kept: Option<(Micros, Micros)>,
+        most: usize,
+    ) -> Result<Reply> {
+        let (store, range) = (self.store, self.matcher.range());
+        if self.words.know(state, range) {
+            let cmd = self.words.page(store, keys, state, (&at.last, at.number), range, most);
+            return store.reply("list", store.link.run("list", Way::Door, keys.slot, &script::FIND, &cmd).await?);
+        }
+        let (kind, set) = match state {
+            State::Ready | State::Running => ("ready", &keys.ready[at.lane]),
+            State::Scheduled => ("scheduled", &keys.due),
+            State::Done => ("ended", &keys.done),
+            State::Dead => ("ended", &keys.dead),
+        };
+        let begins = at.last.is_empty() && at.number == 0;
+        let number = match (state, range.0, kept) {
+            (State::Scheduled, Some(since), _) if begins => since.clamp(0, NUMBER_MAX),
+            (State::Done, _, Some((_, last))) if begins => last,
+            _ => at.number,
+        };
+        let mut cmd = call(&script::PAGE, &[&keys.job, &keys.meta, set, &keys.stale]);
+        cmd.arg(store.manual_now()).arg(kind).arg(&at.last[..]).arg(number).arg(most);
+        store.reply("list", store.link.run("list", Way::Door, keys.slot, &script::PAGE, &cmd).await?)
+    }
+
+    /// Until when done jobs are kept that ended in the time that is asked for: from, and up to. `None` if all may be meant.
+    async fn kept(&self, keys: &QueueKeys, state: State) -> Result<Option<(Micros, Micros)>> {
+        let (since, until) = self.matcher.range();
+        if state != State::Done || (since.is_none() && until.is_none()) {
+            return Ok(None);
+        }
+        let mut cmd = redis::cmd("HGET");
+        cmd.arg(&keys.conf).arg("kept");
+        let Value::BulkString(told) = self.store.link.ask("list", Way::Door, keys.slot, &cmd).await? else {
+            return Ok(None);
+        };
+        let Some((least, longest)) = record::read_kept(&told) else {
+            return Ok(None);
+        };
+        let from = since.map_or(0, |since| since.saturating_add(least));
+        // Up to, and not at, the moment of those that ended then and are kept longest.
+        let up_to = until.map_or(NUMBER_MAX, |until| until.saturating_add(longest).saturating_sub(1));
+        Ok(Some((from, up_to.clamp(1, NUMBER_MAX))))
     }
 }
 

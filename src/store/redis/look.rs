@@ -120,11 +120,12 @@ pub(super) async fn remove_in(
     state: &str,
 ) -> Result<Moved> {
     let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, gone: [g1, g2], stale, ready, .. } = keys;
-    let ([r0, r1, r2, r3], QueueKeys { notes, groups, .. }) = (ready, keys);
-    let all = [conf, held, job, meta, errors, due, done, dead, unique, g1, g2, stale, r0, r1, r2, r3, notes, groups];
+    let ([r0, r1, r2, r3], QueueKeys { notes, groups, find, .. }) = (ready, keys);
+    let all =
+        [conf, held, job, meta, errors, due, done, dead, unique, g1, g2, stale, r0, r1, r2, r3, notes, groups, find];
     let mut cmd = call(&script::REMOVE, &all);
     cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(micros(store.options.remember));
-    cmd.arg(key.unwrap_or("")).arg(state);
+    cmd.arg(key.unwrap_or("")).arg(state).arg(&keys.channel);
     let value = store.link.run("remove", Way::Door, keys.slot, &script::REMOVE, &cmd).await?;
     moved(&mut store.reply("remove", value)?)
 }
@@ -146,9 +147,9 @@ pub(super) async fn reschedule_in(
     state: &str,
     to: Due,
 ) -> Result<Moved> {
-    let QueueKeys { conf, held, job, meta, due, done, dead, unique, stale, idle, ready, groups, .. } = keys;
+    let QueueKeys { conf, held, job, meta, due, done, dead, unique, stale, idle, ready, groups, find, .. } = keys;
     let [r0, r1, r2, r3] = ready;
-    let all = [held, job, meta, due, done, dead, unique, stale, idle, r0, r1, r2, r3, conf, groups];
+    let all = [held, job, meta, due, done, dead, unique, stale, idle, r0, r1, r2, r3, conf, groups, find];
     let mut cmd = call(&script::RESCHEDULE, &all);
     let to = match to {
         Due::Now => "+0".to_owned(),
@@ -192,8 +193,8 @@ pub(super) async fn counts(store: &Redis) -> Result<Vec<QueueCounts>> {
 
 pub(super) async fn counts_of(store: &Redis, queue: &str) -> Result<QueueCounts> {
     let keys = store.keys(queue);
-    let QueueKeys { conf, held, due, done, dead, stale, ready: [r0, r1, r2, r3], .. } = &*keys;
-    let mut cmd = call(&script::COUNTS, &[conf, held, due, done, dead, stale, r0, r1, r2, r3]);
+    let QueueKeys { conf, held, due, done, dead, stale, ready: [r0, r1, r2, r3], job, meta, .. } = &*keys;
+    let mut cmd = call(&script::COUNTS, &[conf, held, due, done, dead, stale, r0, r1, r2, r3, job, meta]);
     cmd.arg(store.manual_now());
     let value = store.link.run("counts", Way::Door, keys.slot, &script::COUNTS, &cmd).await?;
     let mut reply = store.reply("counts", value)?;
@@ -211,5 +212,6 @@ pub(super) async fn counts_of(store: &Redis, queue: &str) -> Result<QueueCounts>
         dead: count()?,
         bytes: count()?,
         limit: reply.limit()?,
+        oldest: reply.maybe_int()?.map(from_micros),
     })
 }

@@ -4,7 +4,7 @@ use super::keys::QueueKeys;
 use super::link::Way;
 use super::seen::Seen;
 use super::verify::{inspect, look, tally};
-use super::{Redis, call, script};
+use super::{Redis, call, count, script, ticks};
 use crate::error::{Error, Result};
 use crate::job::JobId;
 
@@ -22,6 +22,8 @@ pub(super) async fn repair(store: &Redis) -> Result<()> {
             }
         }
         tally(store, &keys, true).await?;
+        count::recount(store, &keys).await?;
+        ticks::repair(store, &keys).await?;
     }
     Ok(())
 }
@@ -53,10 +55,12 @@ async fn mend_once(store: &Redis, keys: &QueueKeys, id: JobId, seen: &Seen) -> R
         gone: [g1, g2],
         notes,
         groups,
+        find,
         ..
     } = keys;
     let [r0, r1, r2, r3] = ready;
-    let all = [conf, job, meta, held, due, done, dead, unique, stale, r0, r1, r2, r3, errors, g1, g2, notes, groups];
+    let all =
+        [conf, job, meta, held, due, done, dead, unique, stale, r0, r1, r2, r3, errors, g1, g2, notes, groups, find];
     let mut cmd = call(&script::MEND, &all);
     let (to, moment) = seen.home();
     let key = seen.head.as_ref().map_or("", |head| head.key.as_str());
@@ -68,6 +72,9 @@ async fn mend_once(store: &Redis, keys: &QueueKeys, id: JobId, seen: &Seen) -> R
     }
     for key in &seen.keys {
         cmd.arg(format!("={key}"));
+    }
+    for member in &seen.strange {
+        cmd.arg([&b"~"[..], member].concat());
     }
     // Failures of a job that is not there, or that has no note of them, say nothing to anybody.
     if seen.head.is_none() || seen.meta.is_none() {

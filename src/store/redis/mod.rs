@@ -7,13 +7,17 @@ mod access;
 mod acl;
 mod claim;
 mod contract;
+mod count;
 mod cron;
 mod ears;
+mod ends;
+mod find;
 mod hall;
 mod health;
 mod hear;
 mod history;
 mod keys;
+mod kinds;
 mod link;
 mod list;
 mod locks;
@@ -31,6 +35,7 @@ mod scan;
 mod script;
 mod seen;
 mod settle;
+mod ticks;
 mod url;
 mod verify;
 
@@ -45,6 +50,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::ears::Ears;
+use self::ends::Watches;
 use self::hear::Voices;
 pub(crate) use self::keys::{HallKeys, QueueKeys, slot_of, tag_of};
 pub(crate) use self::link::Way;
@@ -52,15 +58,15 @@ use self::link::{Confirm, Link};
 pub(crate) use self::locks::{count, named, read_cursor, span};
 use self::names::Names;
 use self::raw::Strangers;
-pub(crate) use self::raw::{read_hold, read_owner, write_failure, write_record};
+pub(crate) use self::raw::{group_of, read_hold, read_owner, write_failure, write_record};
 pub(crate) use self::reply::{Reply, number};
 pub(crate) use self::script::{Script, scripts, sha1};
 pub(crate) use self::url::Place;
 use super::{
     Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
-    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, Limit, LockAsk, LockPage,
-    LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Options, Page, PutCron, QueueCounts, Store, Target, To,
-    Wake,
+    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, KindPoint, Limit,
+    LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Options, Page, PutCron, QueueCounts,
+    Store, Target, To, Wake,
 };
 use crate::clock::{Clock, Micros, from_micros};
 use crate::error::{Error, Result};
@@ -81,6 +87,7 @@ pub(crate) struct Redis {
     names: Arc<Names>,
     ears: Ears,
     voices: Voices,
+    watches: Watches,
     strangers: Strangers,
     known: Mutex<Known>,
     /// How far the store's clock is ahead of ours, as the last answer said: a little less than the truth, never more.
@@ -123,11 +130,13 @@ impl Redis {
         let home = home(stop.clone())?;
         let hall = HallKeys::new(&options.prefix);
         let (ears, voices, strangers) = (Ears::default(), Voices::new(&hall), Strangers::default());
-        let hearing = (ears.clone(), voices.clone(), strangers.clone());
+        let watches = Watches::new(voices.clone());
+        let hearing = (ears.clone(), voices.clone(), strangers.clone(), watches.clone());
         let listener = Arc::new(move |info| {
             hearing.0.hear(&info);
             hearing.1.hear(&info);
             hearing.2.hear(&info);
+            hearing.3.hear(&info);
         });
         let (ca, password) = (options.ca.as_deref(), options.sentinel_password.as_deref());
         let link = Arc::new(Link::new(place, ca, password, home.clone(), listener)?);
@@ -141,6 +150,7 @@ impl Redis {
             hall,
             ears,
             voices,
+            watches,
             strangers,
             known: Mutex::default(),
             ahead: AtomicI64::new(0),
@@ -161,7 +171,7 @@ impl Redis {
         if let Some(keys) = known.keys.get(queue) {
             return keys.clone();
         }
-        let keys = Arc::new(QueueKeys::new(&self.prefix, queue));
+        let keys = Arc::new(QueueKeys::new(&self.prefix, queue, self.options.history));
         known.keys.insert(queue.to_owned(), keys.clone());
         keys
     }

@@ -44,10 +44,27 @@ pub(super) async fn move_in(store: &Redis, batch: &MoveIn) -> Result<MovedIn> {
 }
 
 fn arrivals(store: &Redis, keys: &QueueKeys, batch: &MoveIn) -> Cmd {
-    let QueueKeys { job, due, idle, ready, meta, errors, done, dead, unique, gone, conf, stale, notes, groups, .. } =
-        keys;
+    let QueueKeys {
+        job,
+        due,
+        idle,
+        ready,
+        meta,
+        errors,
+        done,
+        dead,
+        unique,
+        gone,
+        conf,
+        stale,
+        notes,
+        groups,
+        find,
+        ..
+    } = keys;
     let ([r0, r1, r2, r3], [g1, g2]) = (ready, gone);
-    let all = [job, due, idle, r0, r1, r2, r3, meta, errors, done, dead, unique, g1, g2, conf, stale, notes, groups];
+    let all =
+        [job, due, idle, r0, r1, r2, r3, meta, errors, done, dead, unique, g1, g2, conf, stale, notes, groups, find];
     let mut cmd = call(&script::MOVE_IN, &all);
     let note = |note: &Option<String>| note.clone().unwrap_or_default();
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(format!("note:{}", batch.marker.begun_by));
@@ -58,8 +75,8 @@ fn arrivals(store: &Redis, keys: &QueueKeys, batch: &MoveIn) -> Cmd {
     cmd
 }
 
-/// One job: id, ready ticket, record, meta, where it is, due or until, unique key, how many failures, its group, how many fields
-/// of notes, each failure, each field.
+/// One job: id, ready ticket, record, meta, where it is, due or until, unique key, how many failures, its group, how long it is
+/// kept when done, how many fields of notes, each failure, each field.
 fn arrival(cmd: &mut Cmd, record: &Record, keep_dead: Micros) {
     let (job, due) = (&record.job, record::moment(record.due));
     let ended = record::moment(record.ended.unwrap_or(record.due));
@@ -94,7 +111,7 @@ fn arrival(cmd: &mut Cmd, record: &Record, keep_dead: Micros) {
         _ => (String::new(), String::new()),
     };
     let notes = notes(record);
-    cmd.arg(group).arg(what).arg(2 * notes.len());
+    cmd.arg(group).arg(what).arg(micros(job.keep).min(DELAY_MAX)).arg(2 * notes.len());
     for failed in &record.failures {
         let rest = record::failure(failed.attempt, failed.node, &failed.error);
         cmd.arg(format!("{:016}{rest}", record::moment(failed.at)));
@@ -128,8 +145,8 @@ pub(super) async fn move_out(
     let keys = store.keys(queue);
     let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, stale, ready: [r0, r1, r2, r3], .. } =
         &*keys;
-    let QueueKeys { notes, groups, .. } = &*keys;
-    let all = [conf, held, job, meta, errors, due, done, dead, unique, stale, r0, r1, r2, r3, notes, groups];
+    let QueueKeys { notes, groups, find, .. } = &*keys;
+    let all = [conf, held, job, meta, errors, due, done, dead, unique, stale, r0, r1, r2, r3, notes, groups, find];
     let mut cmd = call(&script::MOVE_OUT, &all);
     cmd.arg(store.manual_now()).arg(mover.to_string());
     for (id, pushed) in jobs {

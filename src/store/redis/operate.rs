@@ -36,8 +36,9 @@ pub(super) async fn edit(store: &Redis, id: JobId, edit: &Edit) -> Result<Moved>
         }
         job.args = edit.args.clone().unwrap_or(job.args);
         job.priority = edit.priority.unwrap_or(job.priority);
-        let QueueKeys { held, job: jobs, meta, due, done, dead, stale, ready: [r0, r1, r2, r3], conf, .. } = &*keys;
-        let mut cmd = call(&script::EDIT, &[held, jobs, meta, due, done, dead, stale, r0, r1, r2, r3, conf]);
+        let QueueKeys { held, job: jobs, meta, due, done, dead, stale, ready: [r0, r1, r2, r3], conf, find, .. } =
+            &*keys;
+        let mut cmd = call(&script::EDIT, &[held, jobs, meta, due, done, dead, stale, r0, r1, r2, r3, conf, find]);
         cmd.arg(store.manual_now()).arg(found.job.id.as_bytes()).arg(&seen).arg(record::write_again(&job, first_due));
         let value = store.link.run("edit", Way::Door, keys.slot, &script::EDIT, &cmd).await?;
         match moved(&mut store.reply("edit", value)?)? {

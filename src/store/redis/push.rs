@@ -224,9 +224,12 @@ impl Batch<'_> {
         }
         let mut bytes = redis::cmd("HINCRBY");
         bytes.arg(&self.keys.conf).arg("bytes").arg(self.bytes());
-        let mut pushed = redis::cmd("HINCRBY");
-        pushed.arg(&self.keys.history).arg(format!("{}.{PUSHED:02}", now.div_euclid(MINUTE))).arg(self.of.len());
-        cmds.extend([bytes, pushed]);
+        cmds.push(bytes);
+        if store.options.history {
+            let mut pushed = redis::cmd("HINCRBY");
+            pushed.arg(&self.keys.history).arg(format!("{}.{PUSHED:02}", now.div_euclid(MINUTE))).arg(self.of.len());
+            cmds.push(pushed);
+        }
         let mut idle = redis::cmd("ZPOPMAX");
         idle.arg(&self.keys.idle);
         cmds.push(idle);
@@ -285,14 +288,14 @@ impl Batch<'_> {
 
     fn begin(&self, store: &Redis, checked: bool) -> (&'static Script, Cmd) {
         let QueueKeys { job, due, idle, ready: [r0, r1, r2, r3], .. } = self.keys;
-        let QueueKeys { conf, held, stale, history, notes, .. } = self.keys;
+        let QueueKeys { conf, held, stale, counted, notes, find, .. } = self.keys;
         let mut keys = vec![job, due, idle, r0, r1, r2, r3, conf];
         let script: &'static Script = if checked { &script::PUSH_CHECKED } else { &script::PUSH };
         if checked {
             let QueueKeys { meta, errors, unique, gone: [gone_1, gone_2], .. } = self.keys;
-            keys.extend([meta, errors, held, unique, gone_1, gone_2, stale, history, notes]);
+            keys.extend([meta, errors, held, unique, gone_1, gone_2, stale, counted, notes, find]);
         } else {
-            keys.extend([history, held, stale]);
+            keys.extend([counted, held, stale, find]);
         }
         let mut cmd = call(script, &keys);
         cmd.arg(store.manual_now()).arg(&self.keys.channel);
@@ -331,7 +334,7 @@ impl Batch<'_> {
 
     fn ticket(&self, at: usize) -> Vec<u8> {
         let job = &self.jobs[at];
-        record::ticket(job.id, job.priority, None)
+        record::due_ticket(job.id, job.priority, None, &job.kind, &job.tags)
     }
 }
 

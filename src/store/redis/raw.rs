@@ -167,6 +167,11 @@ pub(crate) fn write_failure(node: NodeId, error: &str) -> (String, String) {
     (failed.counts(), record::failure(1, node, error))
 }
 
+/// The group of a job that dies of this, and what it is, as a queue keeps them.
+pub(crate) fn group_of(kind: &str, error: &str) -> (String, String) {
+    super::settle::group(kind, error)
+}
+
 /// A hold as locks keep it.
 pub(crate) fn read_hold(name: &str, hold: &[u8]) -> Option<LockRecord> {
     locks::read(name, 1, hold)

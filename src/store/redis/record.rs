@@ -1,7 +1,8 @@
 //! Between values and the texts that Redis keeps of them. A server, a script and a person can read these texts.
 //!
 //! A record begins with one digit for its format and one for the priority, then fields between tabs, a line feed, and the args
-//! byte for byte. What is empty has the format's default. A worker that meets a format it does not know gives the job back.
+//! byte for byte. What is empty has the format's default. The last field is a checksum of the id and of all the rest, where it is
+//! there. A worker that meets a format it does not know, or a record that is not as it was written, gives the job back.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,6 +11,7 @@ use crate::job::{Failure, Fence, Job, JobId, JobProgress, LogLine, Priority, UNR
 use crate::node::NodeId;
 use crate::push::{MAX_ATTEMPTS, Push, TIMEOUT};
 use crate::store::open::KEEP;
+use crate::store::sum::sum;
 
 /// The format of everything this version writes.
 pub(super) const FORMAT: u8 = b'1';
@@ -30,6 +32,7 @@ fn priority(digit: u8) -> Priority {
 
 /// What stands in a record.
 struct Fields<'j> {
+    id: JobId,
     priority: Priority,
     kind: &'j str,
     pushed: Micros,
@@ -46,6 +49,7 @@ struct Fields<'j> {
 /// The record of a job that is pushed at about `now`, and is due at first at `due`.
 pub(super) fn write(job: &Push, now: Micros, due: Micros) -> Vec<u8> {
     write_fields(&Fields {
+        id: job.id,
         priority: job.priority,
         kind: &job.kind,
         pushed: now,
@@ -63,6 +67,7 @@ pub(super) fn write(job: &Push, now: Micros, due: Micros) -> Vec<u8> {
 /// The record of a job that was pushed long ago, to another store.
 pub(super) fn write_again(job: &Job, due: Micros) -> Vec<u8> {
     write_fields(&Fields {
+        id: job.id,
         priority: job.priority,
         kind: &job.kind,
         pushed: to_micros(job.pushed),
@@ -95,6 +100,8 @@ fn write_fields(job: &Fields<'_>) -> Vec<u8> {
     field(job.unique.unwrap_or(""));
     field(&job.tags.join(" "));
     field(job.traceparent.unwrap_or(""));
+    let sum = sum(&[job.id.as_bytes(), &out, job.args.as_bytes()]);
+    out.extend(format!("\t{sum:08x}").as_bytes());
     out.push(b'\n');
     out.extend(job.args.as_bytes());
     out
@@ -103,7 +110,7 @@ fn write_fields(job: &Fields<'_>) -> Vec<u8> {
 /// A job from its record, and when it was due at first.
 pub(super) fn read(id: JobId, queue: &str, record: &[u8]) -> (Job, Micros) {
     parse(id, queue, record).unwrap_or_else(|| {
-        tracing::error!(%id, queue, "a record this version of duly cannot read; a newer one may");
+        tracing::error!(%id, queue, "a record that is not as it was written, or that a newer version of duly has written; it is not run");
         (blank(id, queue, record.get(1).copied().unwrap_or(b'2')), 0)
     })
 }
@@ -127,6 +134,12 @@ fn parse(id: JobId, queue: &str, record: &[u8]) -> Option<(Job, Micros)> {
     let timeout = number(i64::try_from(TIMEOUT.as_millis()).ok()?)?;
     let keep = number(i64::try_from(KEEP.as_millis()).ok()?)?;
     let [unique, tags, traceparent] = [fields.next()?, fields.next()?, fields.next()?];
+    // Older versions have left none.
+    if let Some(said) = fields.next() {
+        let rest = head.get(..head.len().checked_sub(said.len() + 1)?)?;
+        let sum = sum(&[id.as_bytes(), rest.as_bytes(), args.as_bytes()]);
+        (u32::from_str_radix(said, 16).ok()? == sum).then_some(())?;
+    }
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let job = Job {
         id,
@@ -183,7 +196,7 @@ pub(super) struct Meta {
 
 impl Meta {
     pub(super) fn read(text: &[u8]) -> Option<Self> {
-        // A dead job's group may stand behind it.
+        // A dead job's group and its words stand behind it.
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() >= 72 && text.is_ascii())?;
         let small = |from: usize| text[from..from + 10].parse().ok();
         Some(Meta {
@@ -214,7 +227,7 @@ impl Meta {
     }
 }
 
-/// What stands in the schedule: id and flag, and behind the letter of a job in trouble how often it got a new ticket.
+/// What stands for a job: id and flag, and behind the letter of a job in trouble how often it got a new ticket.
 /// In a ready list a job without trouble has only its id.
 pub(super) fn ticket(id: JobId, priority: Priority, turn: Option<u32>) -> Vec<u8> {
     let mut ticket = Vec::with_capacity(18);
@@ -224,6 +237,30 @@ pub(super) fn ticket(id: JobId, priority: Priority, turn: Option<u32>) -> Vec<u8
         ticket.extend(turn.to_string().as_bytes());
     }
     ticket
+}
+
+/// What stands in the schedule: the ticket, a space, and the words by which the job is found.
+pub(super) fn due_ticket(id: JobId, priority: Priority, turn: Option<u32>, kind: &str, tags: &[String]) -> Vec<u8> {
+    let mut ticket = ticket(id, priority, turn);
+    ticket.push(b' ');
+    ticket.extend(words(kind, tags).as_bytes());
+    ticket
+}
+
+/// The words of a job: its kind and its tags.
+pub(super) fn words(kind: &str, tags: &[String]) -> String {
+    tags.iter().fold(kind.to_owned(), |words, tag| words + " " + tag)
+}
+
+/// The words of a record, as a script would find them.
+pub(super) fn words_of(record: &[u8]) -> String {
+    let head = record.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let fields: Vec<&[u8]> = head.split(|byte| *byte == b'\t').collect();
+    let (Some(kind), Some(tags)) = (fields.get(1), fields.get(8)) else {
+        return String::new();
+    };
+    let words = if tags.is_empty() { kind.to_vec() } else { [kind, &b" "[..], tags].concat() };
+    String::from_utf8_lossy(&words).into_owned()
 }
 
 /// The flag of a job: its priority, as a letter if it has a meta.
@@ -249,6 +286,12 @@ pub(super) fn read_held(value: &[u8]) -> Option<(NodeId, Fence, bool)> {
     let (node, rest) = text.split_once(' ')?;
     let in_trouble = value.last().is_some_and(u8::is_ascii_lowercase);
     Some((node.parse().ok()?, Fence(rest.get(..16)?.parse().ok()?), in_trouble))
+}
+
+/// How long done jobs of a queue are kept, at least and at most.
+pub(super) fn read_kept(text: &[u8]) -> Option<(Micros, Micros)> {
+    let text = std::str::from_utf8(text).ok().filter(|text| text.len() == 32 && text.is_ascii())?;
+    Some((text[..16].parse().ok()?, text[16..].parse().ok()?))
 }
 
 /// A moment as scripts keep it, so that it stays one when they count with it.

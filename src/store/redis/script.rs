@@ -22,12 +22,21 @@ const PARTS: &[(&str, &str)] = &[
     ("ticket", include_str!("lua/part/ticket.lua")),
     ("history", include_str!("lua/part/history.lua")),
     ("erase", include_str!("lua/part/erase.lua")),
+    ("find", include_str!("lua/part/find.lua")),
+    ("unseat", include_str!("lua/part/unseat.lua")),
+    ("unbury", include_str!("lua/part/unbury.lua")),
+    ("promote", include_str!("lua/part/promote.lua")),
+    ("kept", include_str!("lua/part/kept.lua")),
+    ("mark", include_str!("lua/part/mark.lua")),
+    ("filled", include_str!("lua/part/filled.lua")),
     ("spread", include_str!("lua/part/spread.lua")),
     ("batch", include_str!("lua/part/batch.lua")),
     ("known", include_str!("lua/part/known.lua")),
     ("put", include_str!("lua/part/put.lua")),
+    ("put_later", include_str!("lua/part/put_later.lua")),
     ("take", include_str!("lua/part/take.lua")),
     ("hold", include_str!("lua/part/hold.lua")),
+    ("ended", include_str!("lua/part/ended.lua")),
     ("holds", include_str!("lua/part/holds.lua")),
     ("add", include_str!("lua/part/add.lua")),
     ("tally", include_str!("lua/part/tally.lua")),
@@ -36,6 +45,8 @@ const PARTS: &[(&str, &str)] = &[
     ("group", include_str!("lua/part/group.lua")),
     ("keep_meta", include_str!("lua/part/keep_meta.lua")),
     ("limit", include_str!("lua/part/limit.lua")),
+    ("roll", include_str!("lua/part/roll.lua")),
+    ("oldest", include_str!("lua/part/oldest.lua")),
     ("past", include_str!("lua/part/past.lua")),
     ("replace", include_str!("lua/part/replace.lua")),
     ("others", include_str!("lua/part/others.lua")),
@@ -71,6 +82,9 @@ scripts! { &[];
     EDIT "edit"
     LIMIT "limit"
     HISTORY "history"
+    TOTALS "totals"
+    ADD_KINDS "add_kinds"
+    KINDS "kinds"
     GROUPS "groups"
     PUSH "push"
     PUSH_CHECKED "push_checked"
@@ -80,8 +94,11 @@ scripts! { &[];
     TAKE_BACK "take_back"
     HOLDING "holding"
     SETTLE "settle"
+    WATCH_ENDS "watch_ends"
+    ENDED "ended"
     GET "get"
     PAGE "page"
+    FIND "find"
     COUNTS "counts"
     REMOVE "remove"
     RESCHEDULE "reschedule"
@@ -118,6 +135,9 @@ scripts! { &[];
     INSPECT "inspect"
     MEND "mend"
     TALLY "tally"
+    MEASURE "measure"
+    RECOUNT "recount"
+    RETICK "retick"
 }
 
 impl Script {
@@ -182,6 +202,8 @@ mod tests {
         assert!(part("notes", &[]).contains(&format!("local LINES = {LOG_LINES_MAX}\n")));
         assert!(part("group", &[]).contains(&format!("local GROUPS = {GROUPS_MAX}\n")));
         assert!(part("past", &[]).contains(&format!("local DAY, PLACES, STEP = {HISTORY_MINUTES_MAX}, {TALLY}, 10\n")));
+        let roll = format!("local AFTER, MINUTES, OLDEST, NUMBERS = 2, 60, {}, {TALLY}\n", 2 * HISTORY_MINUTES_MAX);
+        assert!(part("roll", &[]).contains(&roll));
         assert!(part("line", &[]).contains(&format!("local LOOK = {LINE_LOOK_MAX}\n")));
         assert!(part("stand", &[]).contains(&format!("local SLOTS = {LOCK_SLOTS_MAX}\n")));
     }

@@ -1,5 +1,6 @@
 //! What is seen of one job in a queue's keys, and which rules that breaks. Pure.
 
+use super::find::members;
 use super::record::{self, Meta};
 use crate::job::JobId;
 use crate::node::NodeId;
@@ -14,6 +15,12 @@ pub(super) struct Head {
     pub(super) lane: usize,
     pub(super) key: String,
     pub(super) readable: bool,
+    /// Kind and tags.
+    pub(super) words: String,
+    /// Of its args.
+    pub(super) bytes: usize,
+    /// How long it is kept when done.
+    pub(super) keep: i64,
 }
 
 impl Head {
@@ -26,7 +33,9 @@ impl Head {
         let (job, _) = record::read(id, "", record);
         let json = serde_json::from_str::<&serde_json::value::RawValue>(&job.args).is_ok();
         let readable = lane < LANES && job.kind != crate::job::UNREADABLE && json;
-        Head { lane: if lane < LANES { lane } else { 2 }, key, readable }
+        let bytes = record.len().saturating_sub(line.len() + 1);
+        let (words, keep) = (record::words_of(record), crate::clock::micros(job.keep));
+        Head { lane: if lane < LANES { lane } else { 2 }, key, readable, words, bytes, keep }
     }
 }
 
@@ -61,8 +70,13 @@ pub(super) struct Seen {
     pub(super) keys: Vec<String>,
     /// Numbers of its failures.
     pub(super) failures: Vec<u32>,
+    /// Something is kept of what its attempts have said.
+    pub(super) noted: bool,
     /// Its holder has a lease.
     pub(super) leased: bool,
+    /// By how many words of its own it is found, and where it is found besides.
+    pub(super) found: usize,
+    pub(super) strange: Vec<Vec<u8>>,
 }
 
 impl Seen {
@@ -72,6 +86,31 @@ impl Seen {
             self.tickets.len() - 1
         });
         &mut self.tickets[at]
+    }
+
+    /// A member of the index names it. What it is must have been seen before.
+    pub(super) fn member(&mut self, id: JobId, member: Vec<u8>) {
+        if self.expected(id).contains(&member) {
+            self.found += 1;
+        } else if !self.strange.contains(&member) {
+            self.strange.push(member);
+        }
+    }
+
+    /// Where it must stand in the index.
+    fn expected(&self, id: JobId) -> Vec<Vec<u8>> {
+        let Some(head) = &self.head else {
+            return Vec::new();
+        };
+        let dues = self.tickets.iter().filter_map(|ticket| ticket.due);
+        let mut all: Vec<_> = dues.flat_map(|due| members::scheduled(id.as_bytes(), &head.words, due)).collect();
+        if let (Some(_), Some(meta)) = (self.dead, &self.meta) {
+            all.extend(members::dead(id.as_bytes(), &head.words, meta));
+        }
+        // A tag may be said twice.
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     /// How often it stands where: ready, scheduled, held, done, dead.
@@ -125,13 +164,14 @@ impl Seen {
             return broken;
         };
         if !head.readable {
-            broken.push((Rule::Readable, "has a record that cannot be read".to_owned()));
+            broken.push((Rule::Readable, "has a record that cannot be read, or is not what was written".to_owned()));
         }
         if self.places().iter().map(|(_, times)| times).sum::<usize>() != 1 {
             broken.push((Rule::OneState, format!("must be in one state, and is in: {}", self.shown())));
         } else {
             self.judge_place(id, head, &mut broken);
         }
+        self.judge_words(id, head, &mut broken);
         if self.meta.as_deref().is_some_and(|meta| Meta::read(meta).is_none()) {
             broken.push((Rule::History, "has a note of what has changed that cannot be read".to_owned()));
         }
@@ -151,6 +191,21 @@ impl Seen {
         broken
     }
 
+    /// It is found by its words, and by no others.
+    fn judge_words(&self, id: JobId, head: &Head, broken: &mut Vec<(Rule, String)>) {
+        if self.found != self.expected(id).len() {
+            broken.push((Rule::Words, format!("is not found by all its words: {}", head.words)));
+        }
+        if let Some(member) = self.strange.first() {
+            let word = String::from_utf8_lossy(member.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
+            broken.push((Rule::Words, format!("is found by a word that it has not: {word}")));
+        }
+        let noted = self.meta.as_deref().and_then(|meta| meta.get(88..));
+        if self.dead.is_some() && noted != Some(head.words.as_bytes()) {
+            broken.push((Rule::Words, "is dead, and its words are not noted".to_owned()));
+        }
+    }
+
     /// Something is left of a job that is not there.
     fn judge_orphan(&self, broken: &mut Vec<(Rule, String)>) {
         if self.shown() != "none" {
@@ -159,8 +214,14 @@ impl Seen {
         if self.meta.is_some() || !self.failures.is_empty() {
             broken.push((Rule::History, "is not there, and something is noted of its failures".to_owned()));
         }
+        if self.noted {
+            broken.push((Rule::History, "is not there, and something is kept of what it has said".to_owned()));
+        }
         if let Some(key) = self.keys.first() {
             broken.push((Rule::UniqueKeys, format!("is not there, and named by the unique key {key}")));
+        }
+        if !self.strange.is_empty() {
+            broken.push((Rule::Words, "is not there, and found by a word".to_owned()));
         }
         self.judge_stale(broken);
     }
@@ -171,7 +232,9 @@ impl Seen {
         let mut scheduled = id.as_bytes().to_vec();
         scheduled.push(if turn.is_some() { b'a' } else { b'0' } + head.lane as u8);
         scheduled.extend(turn.map_or(String::new(), |turn| turn.to_string()).as_bytes());
-        let ready = if turn.is_some() { &scheduled[..] } else { &id.as_bytes()[..] };
+        let ready = if turn.is_some() { scheduled.clone() } else { id.as_bytes().to_vec() };
+        scheduled.push(b' ');
+        scheduled.extend(head.words.as_bytes());
         for ticket in &self.tickets {
             let right = ticket.text == ready && ticket.times[head.lane] > 0;
             if ticket.live() > 0 && !right {

@@ -1,6 +1,7 @@
 //! Settle: record how attempts ended, each only if its node still holds it under that fence; and prune what has ended.
 
 use std::collections::HashSet;
+use std::fmt::Write;
 use std::time::Duration;
 
 use redis::Cmd;
@@ -13,7 +14,7 @@ use super::{Redis, call, script};
 use crate::clock::{Micros, micros, to_micros};
 use crate::error::Result;
 use crate::fingerprint;
-use crate::job::{Failure, Fence, JobId, Outcome};
+use crate::job::{Failure, Fence, JobId, Outcome, UNREADABLE};
 use crate::node::NodeId;
 use crate::store::{End, PRUNE_MAX, TALLY, counter_of, places_of};
 
@@ -44,7 +45,7 @@ async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&End]) -
         }
     }
     let mut cmd = begin(store, &keys, node, plain.len(), kept.len());
-    count(&mut cmd, plain.iter().chain(&kept).chain(&others).copied());
+    count(&mut cmd, plain.iter().chain(&kept).chain(&others).copied(), store.options.history);
     for group in [&plain, &kept] {
         for end in group {
             cmd.arg(end.id.as_bytes());
@@ -68,10 +69,12 @@ async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&End]) -
 
 fn begin(store: &Redis, keys: &QueueKeys, node: NodeId, plain: usize, kept: usize) -> Cmd {
     let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, gone, idle, ready, .. } = keys;
-    let QueueKeys { history, notes, groups, .. } = keys;
+    let QueueKeys { counted, notes, groups, find, .. } = keys;
     let ([g1, g2], [r0, r1, r2, r3]) = (gone, ready);
-    let all =
-        [conf, held, job, meta, errors, due, done, dead, unique, g1, g2, idle, r0, r1, r2, r3, history, notes, groups];
+    let all = [
+        conf, held, job, meta, errors, due, done, dead, unique, g1, g2, idle, r0, r1, r2, r3, counted, notes, groups,
+        find,
+    ];
     let mut cmd = call(&script::SETTLE, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.options.remember));
     cmd.arg(plain).arg(kept);
@@ -79,24 +82,26 @@ fn begin(store: &Redis, keys: &QueueKeys, node: NodeId, plain: usize, kept: usiz
 }
 
 /// What is counted if nothing is lost, and what each outcome has to do with it, in the order in which they are sent.
-fn count<'e>(cmd: &mut Cmd, ends: impl Iterator<Item = &'e End>) {
+/// Without a history bytes alone are counted.
+fn count<'e>(cmd: &mut Cmd, ends: impl Iterator<Item = &'e End>, history: bool) {
     let mut times = [0u64; TALLY];
     let (mut ending, mut codes) = (0, String::new());
     for end in ends {
-        let counter = counter_of(&end.outcome);
-        let mut places = vec![counter];
-        places.extend(end.timing.iter().flat_map(|timing| places_of(timing.lateness, timing.duration)));
-        places.iter().for_each(|place| times[*place] += 1);
-        let ends = matches!(end.outcome, Outcome::Ack | Outcome::Bury { .. });
-        let bytes = if ends { end.bytes } else { 0 };
-        ending += bytes;
-        for at in 0..3 {
-            match places.get(at) {
-                Some(place) => codes.push_str(&format!("{place:02}")),
+        let timing = end.timing.map(|timing| places_of(timing.lateness, timing.duration));
+        let places = [Some(counter_of(&end.outcome)), timing.map(|[late, _]| late), timing.map(|[_, took]| took)];
+        for place in places.map(|place| place.filter(|_| history)) {
+            match place {
+                Some(place) => {
+                    times[place] += 1;
+                    let _ = write!(codes, "{place:02}");
+                }
                 None => codes.push_str("--"),
             }
         }
-        codes.push_str(&format!("{bytes:08}"));
+        let ends = matches!(end.outcome, Outcome::Ack | Outcome::Bury { .. });
+        let bytes = if ends { end.bytes } else { 0 };
+        ending += bytes;
+        let _ = write!(codes, "{bytes:08}");
     }
     let counted = times.iter().enumerate().filter(|(_, times)| **times > 0);
     let counted: String = counted.map(|(place, times)| format!("{place:02}{times:010}")).collect();
@@ -122,6 +127,7 @@ fn other(cmd: &mut Cmd, node: NodeId, end: &End) {
     let failed = Meta { attempts: end.attempts.saturating_add(1), failures: (failures + 1).min(COUNT_MAX), ..same };
     let failure = |error: &str| record::failure(failed.attempts, node, error);
     let ticket = |in_trouble: bool| record::ticket(end.id, end.priority, in_trouble.then_some(turn));
+    let later = |time: Micros| if time > 0 { later(end, turn) } else { ticket(true) };
     cmd.arg(end.id.as_bytes()).arg(held_value(node, end));
     match &end.outcome {
         Outcome::Ack => {
@@ -129,18 +135,20 @@ fn other(cmd: &mut Cmd, node: NodeId, end: &End) {
             cmd.arg(letter).arg(keep).arg("").arg("").arg("").arg("").arg(0);
         }
         Outcome::Bury { error } => {
-            cmd.arg("b").arg(span(end.keep)).arg("").arg(due).arg(failed.counts());
+            cmd.arg("b").arg(span(end.keep)).arg(later(1)).arg(due).arg(failed.counts());
             cmd.arg(failure(error)).arg(failed.failures);
         }
         Outcome::Retry { after, error } => {
-            cmd.arg("r").arg(span(*after)).arg(ticket(true)).arg("").arg(failed.counts());
+            let time = span(*after);
+            cmd.arg("r").arg(time).arg(later(time)).arg("").arg(failed.counts());
             cmd.arg(failure(error)).arg(failed.failures);
         }
         Outcome::Release { after } if after.is_zero() => {
             cmd.arg("l").arg(0).arg(ticket(place.is_some())).arg("").arg("").arg("").arg(0);
         }
         Outcome::Release { after } => {
-            cmd.arg("l").arg(span(*after)).arg(ticket(true)).arg("").arg(same.counts()).arg("").arg(0);
+            let time = span(*after);
+            cmd.arg("l").arg(time).arg(later(time)).arg("").arg(same.counts()).arg("").arg(0);
         }
     }
     cmd.arg(end.unique.as_deref().unwrap_or(""));
@@ -152,6 +160,12 @@ fn other(cmd: &mut Cmd, node: NodeId, end: &End) {
         }
         _ => cmd.arg("").arg(""),
     };
+}
+
+/// The ticket of a job that is to wait, or that dies. Of a record that we cannot read the script finds the words.
+fn later(end: &End, turn: u32) -> Vec<u8> {
+    let kind = if end.kind == UNREADABLE { "" } else { &end.kind };
+    record::due_ticket(end.id, end.priority, Some(turn), kind, &end.tags)
 }
 
 /// The group of a job that dies of this, and what it is: kind, tab, error.
@@ -182,8 +196,8 @@ pub(super) async fn let_go(store: &Redis, node: NodeId, keys: &QueueKeys, fence:
 /// `prune` of the contract.
 pub(super) async fn prune(store: &Redis, queue: &str, done_max: usize) -> Result<usize> {
     let keys = store.keys(queue);
-    let QueueKeys { conf, job, meta, errors, done, dead, gone: [g1, g2], history, notes, groups, .. } = &*keys;
-    let all = [conf, job, meta, errors, done, dead, g1, g2, history, notes, groups];
+    let QueueKeys { conf, job, meta, errors, done, dead, gone: [g1, g2], history, notes, groups, find, .. } = &*keys;
+    let all = [conf, job, meta, errors, done, dead, g1, g2, history, notes, groups, find];
     let mut cmd = call(&script::PRUNE, &all);
     cmd.arg(store.manual_now()).arg(micros(store.options.remember)).arg(done_max).arg(PRUNE_MAX);
     let value = store.link.run("prune", Way::Work, keys.slot, &script::PRUNE, &cmd).await?;

@@ -1,24 +1,27 @@
 //! Verify: goes through all keys of a queue in small steps, then looks once more, at one moment, at every job of which
 //! something seemed wrong. While others work most of these are jobs that moved between two steps.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use redis::Value;
 
+use super::count::{self, Counted, Judged};
 use super::keys::QueueKeys;
 use super::link::Way;
 use super::seen::{Head, LANES, Seen, Ticket, holder};
-use super::{Redis, call, script};
+use super::{Redis, call, script, ticks};
 use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::store::{Rule, Verified};
 
 /// Entries asked for in one step.
-const STEP: usize = 500;
+pub(super) const STEP: usize = 500;
 /// Records asked for in one step: their args come along.
 const RECORDS: usize = 100;
 /// Most jobs of a queue that are looked at once more in one pass: more means that too much moves.
 const SUSPECTS_MAX: usize = 2_000;
+/// A queue of so many jobs is gone through again if it did not keep still.
+const SMALL: u64 = 10_000;
 /// Most passes through a queue.
 const PASSES_MAX: usize = 3;
 
@@ -35,19 +38,32 @@ pub(super) async fn verify(store: &Redis) -> Result<Verified> {
         for (rule, what) in tally {
             verified.note(rule, Some(queue.clone()), None, what);
         }
+        for wrong in ticks::wrong(store, &keys).await? {
+            verified.note(wrong.rule, Some(queue.clone()), None, wrong.what);
+        }
     }
     verified.breaches.sort_by(|a, b| (a.rule, &a.queue, a.id, &a.what).cmp(&(b.rule, &b.queue, b.id, &b.what)));
     Ok(verified)
 }
 
 async fn verify_queue(store: &Redis, keys: &QueueKeys, verified: &mut Verified) -> Result<()> {
-    for _ in 0..PASSES_MAX {
-        let (jobs, suspects) = suspects(look(store, keys).await?).await?;
+    for pass in 1..=PASSES_MAX {
+        let told = count::told(store, keys).await?;
+        let all = look(store, keys).await?;
+        let still = count::told(store, keys).await?.mark == told.mark;
+        let Judged { jobs, suspects, counted } = judge(all).await?;
+        // What is counted can be told only of a queue that keeps still: a small one is given another chance.
+        if !still && suspects.len() <= SUSPECTS_MAX && jobs <= SMALL && pass < PASSES_MAX {
+            continue;
+        }
         for (id, seen) in suspects.iter().take(SUSPECTS_MAX) {
             let id = *id;
             for (rule, what) in inspect(store, keys, id, seen).await?.judge(id) {
                 verified.note(rule, Some(keys.queue.to_string()), Some(id), what);
             }
+        }
+        for (rule, what) in counted.breaches(&told).into_iter().filter(|_| still) {
+            verified.note(rule, Some(keys.queue.to_string()), None, what);
         }
         // With a breach found the store is not sound, whatever else there may be.
         if suspects.len() <= SUSPECTS_MAX || !verified.breaches.is_empty() {
@@ -62,12 +78,14 @@ async fn verify_queue(store: &Redis, keys: &QueueKeys, verified: &mut Verified) 
     ))
 }
 
-/// How many jobs were seen, and those of which something seems wrong. Apart, so that no attempt waits for it.
-async fn suspects(all: All) -> Result<(u64, Vec<(JobId, Seen)>)> {
+/// What was seen, judged. Apart, so that no attempt waits for it.
+async fn judge(all: All) -> Result<Judged> {
     let judge = move || {
+        let counted = Counted::of(&all);
         let jobs = all.values().filter(|seen| seen.head.is_some()).count() as u64;
         let named = all.into_iter().map(|(id, seen)| (JobId::from_bytes(id), seen));
-        (jobs, named.filter(|(id, seen)| !seen.judge(*id).is_empty()).take(SUSPECTS_MAX + 1).collect())
+        let suspects = named.filter(|(id, seen)| !seen.judge(*id).is_empty()).take(SUSPECTS_MAX + 1).collect();
+        Judged { jobs, suspects, counted }
     };
     let judged = tokio::task::spawn_blocking(judge).await;
     judged.map_err(|e| Error::store("verify", format!("the look through the jobs has ended: {e}")))
@@ -135,12 +153,27 @@ async fn look_at_ended(store: &Redis, keys: &QueueKeys, all: &mut All) -> Result
         }
     })
     .await?;
+    each_pair(store, keys, "HSCAN", &keys.notes, STEP, |field, _| {
+        // Whoever has any has this one.
+        if field.get(16..) == Some(b"n")
+            && let Some(seen) = entry(all, &field)
+        {
+            seen.noted = true;
+        }
+    })
+    .await?;
     each_pair(store, keys, "HSCAN", &keys.unique, STEP, |key, id| {
         if let Some(seen) = entry(all, &id) {
             let key = String::from_utf8_lossy(&key).into_owned();
             if !seen.keys.contains(&key) {
                 seen.keys.push(key);
             }
+        }
+    })
+    .await?;
+    each_pair(store, keys, "ZSCAN", &keys.find, STEP, |member, _| {
+        if let Some(id) = member.last_chunk::<16>().copied() {
+            all.entry(id).or_default().member(JobId::from_bytes(id), member);
         }
     })
     .await?;
@@ -188,19 +221,23 @@ async fn leases(store: &Redis, keys: &QueueKeys) -> Result<std::collections::Has
 
 /// One job at one moment, with whatever was seen of it before to look for.
 pub(super) async fn inspect(store: &Redis, keys: &QueueKeys, id: JobId, before: &Seen) -> Result<Seen> {
-    let QueueKeys { conf, job, meta, held, due, done, dead, unique, stale, ready, lease, gone: [g1, g2], .. } = keys;
+    let QueueKeys { conf, job, meta, held, due, done, dead, unique, stale, ready, lease, gone: [g1, g2], find, .. } =
+        keys;
     let [r0, r1, r2, r3] = ready;
-    let all = [conf, job, meta, held, due, done, dead, unique, stale, r0, r1, r2, r3, lease, g1, g2];
+    let all = [conf, job, meta, held, due, done, dead, unique, stale, r0, r1, r2, r3, lease, g1, g2, find];
     let mut cmd = call(&script::INSPECT, &all);
-    cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(before.tickets.len());
-    for ticket in &before.tickets {
-        cmd.arg(&ticket.text[..]);
-    }
     let mut asked = before.keys.clone();
     asked.extend(before.head.as_ref().map(|head| head.key.clone()).filter(|key| !key.is_empty()));
     asked.dedup();
+    cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(before.tickets.len()).arg(asked.len());
+    for ticket in &before.tickets {
+        cmd.arg(&ticket.text[..]);
+    }
     for key in &asked {
         cmd.arg(key);
+    }
+    for member in &before.strange {
+        cmd.arg(&member[..]);
     }
     let value = store.link.run("verify", Way::Door, keys.slot, &script::INSPECT, &cmd).await?;
     let mut reply = store.reply("verify", value)?;
@@ -227,7 +264,14 @@ pub(super) async fn inspect(store: &Redis, keys: &QueueKeys, id: JobId, before: 
     let named = reply.list()?;
     let names = |at: &(usize, &String)| named.get(at.0).is_some_and(|holder| holder.as_deref() == Some(id.as_bytes()));
     seen.keys = asked.iter().enumerate().filter(names).map(|(_, key)| key.clone()).collect();
+    let found: BTreeSet<Vec<u8>> = reply.list()?.into_iter().flatten().collect();
+    found.into_iter().for_each(|member| seen.member(id, member));
     seen.failures = failures(store, keys, id, &before.failures).await?;
+    if before.noted {
+        let mut cmd = redis::cmd("HEXISTS");
+        cmd.arg(&keys.notes).arg([id.as_bytes(), &b"n"[..]].concat());
+        seen.noted = store.link.ask("verify", Way::Door, keys.slot, &cmd).await? == Value::Int(1);
+    }
     Ok(seen)
 }
 
@@ -306,7 +350,7 @@ async fn each(
 }
 
 /// The same for a key whose entries come in pairs. One that comes twice is told of twice.
-async fn each_pair(
+pub(super) async fn each_pair(
     store: &Redis,
     keys: &QueueKeys,
     scan: &str,

@@ -15,9 +15,10 @@ use std::time::Duration;
 
 use super::ears::Ears;
 use super::slots::{
-    BEAT_AT, Beat, GUEST_BEAT_AT, HEARS, HEARS_ALL, HEARS_AT, IDLE_AT, PID_AT, SLOT_BYTES, Slot, Slots,
+    BEAT_AT, Beat, GUEST_BEAT_AT, HEARS, HEARS_ALL, HEARS_AT, IDLE_AT, PID_AT, SLOT_BYTES, Slot, Slots, WATCHES_SHIFT,
 };
 use crate::clock::{Clock, Micros, micros};
+use crate::job::JobId;
 use crate::node::NodeId;
 use crate::store::{Heard, Wake};
 
@@ -44,6 +45,10 @@ struct Local {
     /// Held open for its lock.
     _lock: Option<File>,
     idle: HashSet<String>,
+    /// What it hears of what is said in the hall.
+    hears: u32,
+    /// Queues of which it wants to hear what ends.
+    watches: HashSet<String>,
     ears: Arc<Ears>,
 }
 
@@ -140,6 +145,8 @@ impl Board {
     pub(super) fn depart(&self, id: NodeId) -> io::Result<()> {
         self.end_part(id, |local| {
             local.guest = false;
+            local.hears = 0;
+            local.watches.clear();
             local.ears.stop_hearing();
             (HEARS_AT, SLOT_BYTES)
         })
@@ -172,8 +179,8 @@ impl Board {
                 bytes[..16].copy_from_slice(id.as_bytes());
                 bytes[PID_AT..PID_AT + 4].copy_from_slice(&std::process::id().to_le_bytes());
                 self.slots.write(slot, 0, &bytes)?;
-                let (idle, ears) = (HashSet::new(), Arc::default());
-                locals.push(Local { id, slot, worker: None, guest: false, _lock: lock, idle, ears });
+                let (idle, watches, ears) = (HashSet::new(), HashSet::new(), Arc::default());
+                locals.push(Local { id, slot, worker: None, guest: false, _lock: lock, idle, hears: 0, watches, ears });
                 locals.len() - 1
             }
         };
@@ -286,8 +293,44 @@ impl Board {
 
     /// From now on something can be said to this node, and as one of all.
     pub(super) fn set_hears(&self, slot: usize, all: bool) -> io::Result<()> {
-        let hears = if all { HEARS | HEARS_ALL } else { HEARS };
-        self.slots.write(slot, HEARS_AT, &hears.to_le_bytes())
+        let mut locals = self.locals();
+        let Some(local) = locals.iter_mut().find(|l| l.slot == slot) else {
+            return Ok(());
+        };
+        local.hears = if all { HEARS | HEARS_ALL } else { HEARS };
+        self.write_hears(local)
+    }
+
+    /// From now on this node is told of what ends in these queues, and in no others.
+    pub(super) fn watch_ends(&self, id: NodeId, queues: &[String]) -> io::Result<()> {
+        let mut locals = self.locals();
+        let Some(local) = locals.iter_mut().find(|l| l.id == id) else {
+            return Err(io::Error::other("the node is not in the hall"));
+        };
+        local.watches = queues.iter().cloned().collect();
+        self.write_hears(local)
+    }
+
+    fn write_hears(&self, local: &Local) -> io::Result<()> {
+        let watches = local.watches.iter().fold(0, |bits, queue| bits | watch_bit(queue));
+        self.slots.write(local.slot, HEARS_AT, &(local.hears | watches << WATCHES_SHIFT).to_le_bytes())
+    }
+
+    /// Tells nodes of this process that jobs of this queue have ended, those that want to hear it.
+    pub(super) fn tell_ended(&self, queue: &str, ids: &[JobId]) {
+        for local in self.locals().iter().filter(|l| l.watches.contains(queue)) {
+            local.ears.tell(Heard::Ended(ids.to_vec()));
+        }
+    }
+
+    /// Slots of other processes' nodes that seem to want to hear what ends in this queue.
+    pub(super) fn watching_elsewhere(&self, queue: &str) -> Vec<usize> {
+        if !self.is_shared() {
+            return Vec::new();
+        }
+        let own: Vec<usize> = self.locals().iter().map(|l| l.slot).collect();
+        let slots = self.all().into_iter().filter(|s| s.watches & watch_bit(queue) != 0 && !own.contains(&s.no));
+        slots.map(|s| s.no).collect()
     }
 
     /// Says something to a node of this process. Answers whether it listens; `None` if it is not one of ours.
@@ -342,9 +385,15 @@ impl Board {
 
 /// One of 64 bits for a queue's name. Two queues may share one: that costs a needless look.
 fn bit(queue: &str) -> u64 {
+    1 << (hash(queue) % 64)
+}
+
+/// One of 24 bits, in the same way: there a needless letter is the price.
+fn watch_bit(queue: &str) -> u32 {
+    1 << (hash(queue) % u64::from(u32::BITS - WATCHES_SHIFT))
+}
+
+fn hash(queue: &str) -> u64 {
     // FNV-1a: processes of different builds must agree on it.
-    let hash = queue
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    1 << (hash % 64)
+    queue.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }

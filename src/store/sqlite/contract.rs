@@ -94,6 +94,19 @@ impl Store for Sqlite {
         self.writer.write("note", move |tx| note::note(tx, nodes::number_of(tx, &board, node)?, &notes)).await
     }
 
+    async fn add_kinds(&self, kinds: Vec<(String, HistoryTally)>) -> Result<()> {
+        self.writer.write("add_kinds", move |tx| kinds::add(tx, &kinds)).await
+    }
+
+    async fn kinds(&self, hours: u32) -> Result<Vec<KindPoint>> {
+        let now = self.clock.wall();
+        self.read("kinds", move |conn| kinds::asked(conn, hours, now).map_err(|e| fault::refused("kinds", e))).await
+    }
+
+    async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
+        self.read("totals", |conn| count::totals(conn).map_err(|e| fault::refused("totals", e))).await
+    }
+
     async fn history(&self, ask: HistoryAsk) -> Result<History> {
         let now = self.clock.wall();
         self.read("history", move |conn| count::asked(conn, &ask, now).map_err(|e| fault::refused("history", e))).await
@@ -286,14 +299,16 @@ impl Store for Sqlite {
             };
             self.writer.write("attend", sweep).await?;
         }
-        if guest.waits.is_empty() {
+        if guest.waits.is_empty() && guest.places.is_empty() {
             return Ok(Attended::default());
         }
         let (board, guest) = (self.board.clone(), guest.clone());
         let look = move |conn: &Connection| {
-            line::turns(conn, &Lives::on(&board), &guest).map_err(|e| fault::refused("attend", e))
+            let told = |e| fault::refused("attend", e);
+            let lost = line::lost(conn, &guest).map_err(told)?;
+            Ok((lost, line::turns(conn, &Lives::on(&board), &guest).map_err(told)?))
         };
-        let (turns, stale) = self.read("attend", look).await?;
+        let (lost, (turns, stale)) = self.read("attend", look).await?;
         if !stale.is_empty() {
             let board = self.board.clone();
             let pass_on = move |tx: &Tx<'_>| {
@@ -302,7 +317,7 @@ impl Store for Sqlite {
             };
             self.writer.write("attend", pass_on).await?;
         }
-        Ok(Attended { turns })
+        Ok(Attended { turns, lost })
     }
 
     async fn depart(&self, node: NodeId) -> Result<()> {
@@ -320,6 +335,19 @@ impl Store for Sqlite {
 
     async fn send(&self, to: To, message: &[u8]) -> Result<u64> {
         self.hall.send(to, message).await
+    }
+
+    async fn watch_ends(&self, node: NodeId, queues: &[String]) -> Result<()> {
+        if queues.len() > ENDS_QUEUES_MAX {
+            return Err(Error::invalid("queues", format!("more than {ENDS_QUEUES_MAX} whose ends are waited for")));
+        }
+        self.board.watch_ends(node, queues).map_err(|e| Error::store("watch_ends", e.to_string()))
+    }
+
+    async fn ended(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
+        let queue = queue.to_owned();
+        let look = move |conn: &Connection| query::ended(conn, &queue, &ids).map_err(|e| fault::refused("ended", e));
+        self.read("ended", look).await
     }
 
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
@@ -366,8 +394,9 @@ impl Store for Sqlite {
     async fn health(&self) -> Result<Health> {
         let (path, durability, clock) = (self.path.clone(), self.durability, self.clock.clone());
         let look = move |conn: &Connection| health::health(conn, path.as_deref(), durability, &clock);
-        let looked = self.writer.upkeep("health", look);
-        looked.await
+        let mut health = self.writer.upkeep("health", look).await?;
+        health.history(self.history);
+        Ok(health)
     }
 
     async fn holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {

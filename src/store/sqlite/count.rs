@@ -31,16 +31,24 @@ struct Delta {
 }
 
 /// What changes in one transaction, by queue: there are few.
-#[derive(Clone, Default)]
-pub(super) struct Deltas(Vec<Delta>);
+#[derive(Clone)]
+pub(super) struct Deltas {
+    of: Vec<Delta>,
+    /// Whether what happens is kept as well.
+    history: bool,
+}
 
 impl Deltas {
+    pub(super) fn new(history: bool) -> Self {
+        Deltas { of: Vec::new(), history }
+    }
+
     fn of(&mut self, queue: i64) -> &mut Delta {
-        let at = self.0.iter().position(|delta| delta.queue == queue).unwrap_or_else(|| {
-            self.0.push(Delta { queue, counts: [0; 6], tally: None });
-            self.0.len() - 1
+        let at = self.of.iter().position(|delta| delta.queue == queue).unwrap_or_else(|| {
+            self.of.push(Delta { queue, counts: [0; 6], tally: None });
+            self.of.len() - 1
         });
-        &mut self.0[at]
+        &mut self.of[at]
     }
 
     pub(super) fn add(&mut self, queue: i64, of: Of, more: i64) {
@@ -48,6 +56,9 @@ impl Deltas {
     }
 
     pub(super) fn happened(&mut self, queue: i64, place: usize, times: u64) {
+        if !self.history {
+            return;
+        }
         let tally = self.of(queue).tally.get_or_insert_with(|| Box::new([0; TALLY]));
         if let Some(count) = tally.get_mut(place) {
             *count += times;
@@ -56,13 +67,13 @@ impl Deltas {
 
     /// Unfinished jobs and their bytes that this transaction adds to a queue.
     pub(super) fn unfinished(&self, queue: i64) -> (i64, i64) {
-        let counts = self.0.iter().find(|delta| delta.queue == queue).map_or([0; 6], |delta| delta.counts);
+        let counts = self.of.iter().find(|delta| delta.queue == queue).map_or([0; 6], |delta| delta.counts);
         (counts[0] + counts[1] + counts[2], counts[5])
     }
 
     /// Writes all of it.
     pub(super) fn write(&mut self, tx: &Tx<'_>) -> rusqlite::Result<()> {
-        for delta in std::mem::take(&mut self.0) {
+        for delta in std::mem::take(&mut self.of) {
             let [scheduled, ready, running, done, dead, bytes] = delta.counts;
             let row = params![delta.queue, scheduled, ready, running, done, dead, bytes];
             let changed = match &delta.tally {
@@ -139,19 +150,44 @@ fn turn(tx: &Tx<'_>, queue: i64, tally: &[u64; TALLY]) -> rusqlite::Result<(i64,
         tx.statement("INSERT OR REPLACE INTO duly_history (queue, minute, tally) VALUES (?1, ?2, ?3)")?
             .execute(params![queue, last_minute, whole])?;
     }
+    total(tx, queue, &unpack(&last))?;
     tx.statement("DELETE FROM duly_history WHERE queue = ?1 AND minute <= ?2")?
         .execute(params![queue, minute - i64::from(HISTORY_MINUTES_MAX)])?;
     Ok((minute, pack(tally)))
 }
 
-fn sum(a: &[u64; TALLY], b: &[u64; TALLY]) -> [u64; TALLY] {
+/// Adds a minute that is over to what has ever happened.
+fn total(tx: &Tx<'_>, queue: i64, minute: &[u64; TALLY]) -> rusqlite::Result<()> {
+    let before: Option<Vec<u8>> = tx
+        .statement("SELECT tally FROM duly_total WHERE queue = ?1")?
+        .query_row([queue], |row| row.get(0))
+        .optional()?;
+    let whole = pack(&sum(&unpack(&before.unwrap_or_default()), minute));
+    tx.statement("INSERT OR REPLACE INTO duly_total (queue, tally) VALUES (?1, ?2)")?.execute(params![queue, whole])?;
+    Ok(())
+}
+
+/// `totals` of the contract: the minutes that are over, and the present one.
+pub(super) fn totals(conn: &Connection) -> rusqlite::Result<Vec<(String, HistoryTally)>> {
+    conn.prepare_cached(
+        "SELECT q.name, coalesce(t.tally, x''), coalesce(c.tally, x'') FROM duly_queue q
+           LEFT JOIN duly_total t ON t.queue = q.no LEFT JOIN duly_count c ON c.queue = q.no ORDER BY q.name",
+    )?
+    .query_map([], |row| {
+        let (over, present): (Vec<u8>, Vec<u8>) = (row.get(1)?, row.get(2)?);
+        Ok((row.get(0)?, HistoryTally::from_numbers(&sum(&unpack(&over), &unpack(&present)))))
+    })?
+    .collect()
+}
+
+pub(super) fn sum(a: &[u64; TALLY], b: &[u64; TALLY]) -> [u64; TALLY] {
     let mut out = *a;
     out.iter_mut().zip(b).for_each(|(sum, more)| *sum = sum.saturating_add(*more));
     out
 }
 
 /// Numbers in seven bits a byte, the lowest first; zeroes at the end are left out.
-fn pack(numbers: &[u64; TALLY]) -> Vec<u8> {
+pub(super) fn pack(numbers: &[u64; TALLY]) -> Vec<u8> {
     let len = numbers.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
     let mut out = Vec::with_capacity(len + 8);
     for mut number in numbers[..len].iter().copied() {
@@ -210,7 +246,7 @@ fn history(conn: &Connection, queue: Option<i64>, first: i64) -> rusqlite::Resul
 
 /// Counts everything anew, and lists the words of jobs: for a file that was made before there were any, and after a repair.
 pub(super) fn recount(conn: &Connection) -> rusqlite::Result<()> {
-    conn.execute_batch(
+    conn.execute_batch(&format!(
         "DELETE FROM duly_count;
          INSERT INTO duly_count (queue, scheduled, ready, running, done, dead, bytes, minute, tally)
          SELECT q.no,
@@ -227,21 +263,9 @@ pub(super) fn recount(conn: &Connection) -> rusqlite::Result<()> {
          UPDATE duly_group SET count = (SELECT count(*) FROM duly_ended e WHERE e.grp = duly_group.no);
          DELETE FROM duly_group WHERE count = 0;
          DELETE FROM duly_find;
-         WITH RECURSIVE placed (queue, state, at, no, kind, tags) AS (
-             SELECT p.queue, 0, p.due, p.no, j.kind, j.tags FROM duly_scheduled p JOIN duly_job j ON j.no = p.no
-             UNION ALL
-             SELECT p.queue, 4, p.ended, p.no, j.kind, j.tags FROM duly_ended p JOIN duly_job j ON j.no = p.no WHERE p.state = 4
-         ), words (queue, state, at, no, word, rest) AS (
-             SELECT queue, state, at, no, 'k' || kind, coalesce(tags || ' ', '') FROM placed
-             UNION ALL
-             SELECT queue, state, at, no, 't' || substr(rest, 1, instr(rest, ' ') - 1), substr(rest, instr(rest, ' ') + 1)
-               FROM words WHERE rest <> ''
-         )
-         INSERT OR IGNORE INTO duly_find (queue, state, word, at, no)
-         SELECT queue, state, word, at, no FROM words
-          UNION ALL
-         SELECT e.queue, 4, 'g' || g.id, e.ended, e.no FROM duly_ended e JOIN duly_group g ON g.no = e.grp;",
-    )
+         {WORDS} INSERT INTO duly_find (queue, state, word, at, no) SELECT queue, state, word, at, no FROM wanted;",
+        WORDS = super::find::WORDS
+    ))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use rusqlite::params;
 
 use super::count::Of;
 use super::place::{self, DONE, Place};
-use super::rows::rank;
+use super::rows::{Body, JOB_COLUMNS, checked, rank};
 use super::tx::Tx;
 use crate::job::{JobId, State};
 use crate::push::Due;
@@ -23,7 +23,7 @@ pub(super) fn edit(tx: &Tx<'_>, id: JobId, edit: &Edit) -> rusqlite::Result<Move
     };
     let (bytes, queue) = place::size(tx, no)?;
     if let Some(args) = &edit.args {
-        tx.statement("UPDATE duly_job SET args = ?2 WHERE no = ?1")?.execute(params![no, args])?;
+        set_args(tx, no, args)?;
         if !matches!(place, Place::Ended { .. }) {
             tx.add(queue, Of::Bytes, args.len() as i64 - bytes);
         }
@@ -32,6 +32,18 @@ pub(super) fn edit(tx: &Tx<'_>, id: JobId, edit: &Edit) -> rusqlite::Result<Move
         set_priority(tx, no, &place, rank(priority))?;
     }
     Ok(Moved::Yes)
+}
+
+/// Other args, and the checksum that goes with them.
+fn set_args(tx: &Tx<'_>, no: i64, args: &str) -> rusqlite::Result<()> {
+    let (mut job, _) = tx
+        .statement(&format!("SELECT {JOB_COLUMNS} FROM duly_job j WHERE j.no = ?1"))?
+        .query_row([no], |row| checked(row, String::new()))?;
+    args.clone_into(&mut job.args);
+    let tags = (!job.tags.is_empty()).then(|| job.tags.join(" "));
+    let sum = Body::of(&job, tags.as_deref()).sum();
+    tx.statement("UPDATE duly_job SET args = ?2, sum = ?3 WHERE no = ?1")?.execute(params![no, args, sum])?;
+    Ok(())
 }
 
 /// A ready job goes to the tail of its new priority.

@@ -28,13 +28,14 @@ pub(super) const CACHE: &str = "PRAGMA cache_size = -16384";
 
 const SCHEMA: &str = include_str!("schema.sql");
 /// Columns that files of this format may lack: their table, their name, their kind.
-const LATER_COLUMNS: [(&str, &str, &str); 6] = [
+const LATER_COLUMNS: [(&str, &str, &str); 7] = [
     ("duly_queue", "moving", "TEXT"),
     ("duly_queue", "tick", "INTEGER"),
     ("duly_queue", "limit_jobs", "INTEGER"),
     ("duly_queue", "limit_bytes", "INTEGER"),
     ("duly_ended", "grp", "INTEGER"),
     ("duly_node", "takes", "TEXT"),
+    ("duly_job", "sum", "INTEGER"),
 ];
 
 /// The path of the file itself, with links followed, so that all processes find the same board beside it.

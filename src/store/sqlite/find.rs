@@ -13,6 +13,21 @@ pub(super) const SCHEDULED: i64 = 0;
 /// The error of the group that holds what would be one too many.
 const REST: &str = "…";
 
+/// All words as they must be: of every scheduled and every dead job, its kind, its tags, and the group of a dead one.
+pub(super) const WORDS: &str = "WITH RECURSIVE placed (queue, state, at, no, kind, tags) AS (
+    SELECT p.queue, 0, p.due, p.no, j.kind, j.tags FROM duly_scheduled p JOIN duly_job j ON j.no = p.no
+    UNION ALL
+    SELECT p.queue, 4, p.ended, p.no, j.kind, j.tags FROM duly_ended p JOIN duly_job j ON j.no = p.no WHERE p.state = 4
+  ), words (queue, state, at, no, word, rest) AS (
+    SELECT queue, state, at, no, 'k' || kind, coalesce(tags || ' ', '') FROM placed
+    UNION ALL
+    SELECT queue, state, at, no, 't' || substr(rest, 1, instr(rest, ' ') - 1), substr(rest, instr(rest, ' ') + 1)
+      FROM words WHERE rest <> ''
+  ), wanted (queue, state, word, at, no) AS (
+    SELECT queue, state, word, at, no FROM words
+    UNION
+    SELECT e.queue, 4, 'g' || g.id, e.ended, e.no FROM duly_ended e JOIN duly_group g ON g.no = e.grp WHERE e.state = 4) ";
+
 /// The word for a kind, a tag, a group.
 pub(super) fn kind(kind: &str) -> String {
     format!("k{kind}")

@@ -221,6 +221,18 @@ pub(super) fn turns(conn: &Connection, lives: &Lives<'_>, guest: &Guest) -> rusq
     Ok((turns, stale))
 }
 
+/// Who of those that should have a place in a line has none.
+pub(super) fn lost(conn: &Connection, guest: &Guest) -> rusqlite::Result<Vec<Owner>> {
+    let mut find = conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM duly_line WHERE name = ?1 AND owner = ?2)")?;
+    let mut lost = Vec::new();
+    for (name, owner) in guest.places.iter().take(WAITS_MAX) {
+        if !find.query_row(params![name, owner.as_bytes()], |row| row.get(0))? {
+            lost.push(*owner);
+        }
+    }
+    Ok(lost)
+}
+
 /// How many stand in a line whose nodes attend.
 pub(super) fn waiting(conn: &Connection, lives: &Lives<'_>, name: &str) -> rusqlite::Result<u64> {
     let mut select = conn.prepare_cached("SELECT node, count(*) FROM duly_line WHERE name = ?1 GROUP BY node")?;

@@ -21,6 +21,8 @@ use crate::store::{Heard, Wake};
 const LOOK: Duration = Duration::from_secs(1);
 /// How soon to look again for messages for which there was no room.
 const LOOK_SOON: Duration = Duration::from_millis(5);
+/// So many letters at once: there may have been no room for more, and some ends may not have been told.
+const MANY: usize = 8;
 /// Wakes that may wait for a worker: one for each queue that it can have.
 const WAKES_MAX: usize = 1_024;
 
@@ -64,8 +66,14 @@ fn listen(board: &Board, socket: &UnixDatagram, ears: &Ears) {
             // What it held is free, and its places in lines are.
             ears.tell(Heard::Look);
         }
+        let (mut letters, mut ends) = (0, false);
         while let Ok(len) = socket.recv(&mut letter) {
-            pass_on(Letter::parse(&letter[..len]), ears);
+            let letter = Letter::parse(&letter[..len]);
+            (letters, ends) = (letters + 1, ends || matches!(letter, Some(Letter::Ended(_))));
+            pass_on(letter, ears);
+        }
+        if ends && letters >= MANY {
+            ears.tell(Heard::Ended(Vec::new()));
         }
         // After the letters: who could not send one because too many were here has put its message there before.
         reading = ears.take_reading().or(reading).filter(|_| ears.hears());
@@ -78,6 +86,7 @@ fn pass_on(letter: Option<Letter>, ears: &Ears) {
     let _ = match letter {
         Some(Letter::Queue(queue)) => ears.wake(Wake::Queue(queue)),
         Some(Letter::Turn { name, owner }) => ears.tell(Heard::Turn { name, owner }),
+        Some(Letter::Ended(ids)) => ears.tell(Heard::Ended(ids)),
         Some(Letter::Gap) => ears.tell(Heard::Gap),
         // The bus is looked at whatever the letter says.
         Some(Letter::Bus) | None => false,

@@ -21,6 +21,7 @@ mod find;
 mod guest;
 mod hall;
 mod health;
+mod kinds;
 mod limit;
 mod line;
 mod list;
@@ -67,9 +68,9 @@ use self::writer::Writer;
 use super::open::{Durability, Options};
 use super::{
     Attended, Audit, AuditRecord, Beaten, CLAIM_MAX, CRON_FIRE_MAX, Claim, Claimed, CronFire, CronPage, CronPut,
-    CronRecord, CronsFired, DeadGroup, DueCrons, EXTEND_MAX, Edit, End, Filter, Guest, Health, Heard, History,
-    HistoryAsk, LOOKED_MAX, Limit, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, PAGE,
-    PAGE_MAX, PRUNE_MAX, Page, PutCron, QueueCounts, Store, Target, To, Wake,
+    CronRecord, CronsFired, DeadGroup, DueCrons, ENDS_QUEUES_MAX, EXTEND_MAX, Edit, End, Filter, Guest, Health, Heard,
+    History, HistoryAsk, HistoryTally, KindPoint, LOOKED_MAX, Limit, LockAsk, LockPage, LockTaken, Marked, MoveIn,
+    Moved, MovedIn, NewToken, Note, PAGE, PAGE_MAX, PRUNE_MAX, Page, PutCron, QueueCounts, Store, Target, To, Wake,
 };
 use crate::clock::{Clock, Micros, from_micros, micros};
 use crate::error::{Error, Result};
@@ -93,6 +94,7 @@ pub(crate) struct Sqlite {
     board: Arc<Board>,
     path: Option<PathBuf>,
     durability: Durability,
+    history: bool,
     clock: Clock,
     remember: Micros,
     wal_grown: AtomicBool,
@@ -125,12 +127,13 @@ impl Sqlite {
         let board = Arc::new(board);
         let wal = path.as_deref().map(file::wal_of).filter(|_| options.durability == Durability::Second);
         Ok(Sqlite {
-            writer: Writer::start(conn, options.clock.clone(), Waker::new(board.clone()), wal)?,
+            writer: Writer::start(conn, options.clock.clone(), Waker::new(board.clone()), wal, options.history)?,
             reader,
             hall: Hall::new(board.clone())?,
             board,
             path,
             durability: options.durability,
+            history: options.history,
             clock: options.clock.clone(),
             remember: micros(options.remember),
             wal_grown: AtomicBool::new(false),

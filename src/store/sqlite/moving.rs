@@ -6,7 +6,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::count::Of;
 use super::place::{self, DEAD, DONE, Place};
-use super::rows::{millis, rank};
+use super::rows::{Body, millis, rank};
 use super::tx::Tx;
 use super::{failure, note, push};
 use crate::clock::{Micros, micros, to_micros};
@@ -114,6 +114,7 @@ fn put_body(tx: &Tx<'_>, queue: i64, job: &Job) -> rusqlite::Result<i64> {
         job.unique,
         tags,
         job.traceparent,
+        Body::of(job, tags.as_deref()).sum(),
     ])?;
     Ok(no)
 }

@@ -195,10 +195,13 @@ pub(super) fn delete(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
 
 /// Deletes the body of a job that has no place any more, with its key and its failures; its id stays remembered.
 pub(super) fn delete_body(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
-    match erase(tx, no)? {
-        Some((queue, id)) => tx.remember(queue, &id),
-        None => Ok(()),
+    let Some((queue, id)) = erase(tx, no)? else {
+        return Ok(());
+    };
+    if let Ok(id) = <[u8; 16]>::try_from(&id[..]) {
+        tx.ended(queue, JobId::from_bytes(id));
     }
+    tx.remember(queue, &id)
 }
 
 /// The same without a trace. Answers the queue and the id.

@@ -5,18 +5,22 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
+use crate::job::JobId;
 use crate::store::Owner;
 
 /// Longest path that a socket address has room for on every system.
 const SOCKET_PATH_MAX: usize = 100;
 /// Longest letter.
 pub(super) const LETTER_BYTES_MAX: usize = 4_096;
+/// Most jobs in one letter.
+pub(super) const LETTER_IDS_MAX: usize = (LETTER_BYTES_MAX - 2) / 16;
 
 /// Stands before everything but the name of a queue, which cannot have it.
 const HALL: u8 = 1;
 const TURN: u8 = b'T';
 const BUS: u8 = b'B';
 const GAP: u8 = b'G';
+const ENDED: u8 = b'E';
 
 /// What one process tells another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +31,8 @@ pub(super) enum Letter {
     Turn { name: String, owner: Owner },
     /// There is something on the bus.
     Bus,
+    /// These jobs have ended: at most [`LETTER_IDS_MAX`].
+    Ended(Vec<JobId>),
     /// Look at everything that concerns you.
     Gap,
 }
@@ -41,6 +47,9 @@ impl Letter {
             // A name as long as that does not fit: the node must find out for itself.
             Letter::Turn { .. } | Letter::Gap => vec![HALL, GAP],
             Letter::Bus => vec![HALL, BUS],
+            Letter::Ended(ids) => {
+                [HALL, ENDED].into_iter().chain(ids.iter().flat_map(|id| id.as_bytes().iter().copied())).collect()
+            }
         }
     }
 
@@ -51,6 +60,12 @@ impl Letter {
             [HALL, TURN, turn @ ..] => {
                 let (owner, name) = turn.split_first_chunk::<16>()?;
                 Some(Letter::Turn { name: text(name)?, owner: Owner::from_bytes(*owner) })
+            }
+            [HALL, ENDED, ids @ ..] => {
+                let (ids, []) = ids.as_chunks::<16>() else {
+                    return None;
+                };
+                Some(Letter::Ended(ids.iter().map(|id| JobId::from_bytes(*id)).collect()))
             }
             [HALL, BUS] => Some(Letter::Bus),
             [HALL, GAP] => Some(Letter::Gap),
@@ -103,7 +118,9 @@ mod tests {
         #[test]
         fn letters_survive_the_way(name in "[^\u{0}-\u{1f}]{0,300}", owner in any::<[u8; 16]>()) {
             let turn = Letter::Turn { name: name.clone(), owner: Owner::from_bytes(owner) };
-            for letter in [Letter::Queue(name), turn, Letter::Bus, Letter::Gap] {
+            let ended = Letter::Ended(vec![JobId::from_bytes(owner); LETTER_IDS_MAX]);
+            prop_assert!(ended.bytes().len() <= LETTER_BYTES_MAX);
+            for letter in [Letter::Queue(name), turn, ended, Letter::Bus, Letter::Gap] {
                 prop_assert_eq!(Letter::parse(&letter.bytes()), Some(letter));
             }
         }

@@ -6,7 +6,7 @@ use super::count::Of;
 use super::limit::{self, Full};
 use super::moving;
 use super::place::{self, Place};
-use super::rows::{millis, rank};
+use super::rows::{Body, millis, rank};
 use super::tx::Tx;
 use crate::clock::{Micros, micros, to_micros};
 use crate::job::JobId;
@@ -107,8 +107,8 @@ pub(super) fn holder(tx: &Tx<'_>, queue: i64, key: &str) -> rusqlite::Result<Opt
 /// Writes what a job is: in whatever state, once.
 pub(super) const INSERT_BODY: &str =
     "INSERT INTO duly_job (no, id, queue, kind, args, priority, pushed, max_attempts, timeout_ms, keep_ms,
-                           unique_key, tags, traceparent)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+                           unique_key, tags, traceparent, sum)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
 
 /// Writes jobs, with the statements of the commonest kind at hand.
 struct Inserts<'t> {
@@ -127,20 +127,31 @@ impl<'t> Inserts<'t> {
         let no = tx.number()?;
         let priority = rank(job.priority);
         let tags = (!job.tags.is_empty()).then(|| job.tags.join(" "));
+        let args = job.args.as_deref().unwrap_or("null");
+        let (timeout, keep) = (millis(job.timeout), millis(job.keep.unwrap_or_default()));
+        let body = Body {
+            id: job.id.as_bytes(),
+            kind: &job.kind,
+            args,
+            numbers: [tx.now, i64::from(job.max_attempts), timeout, keep],
+            tags: tags.as_deref(),
+            traceparent: job.traceparent.as_deref(),
+        };
         self.body.execute(params![
             no,
             job.id.as_bytes(),
             queue,
             job.kind,
-            job.args.as_deref().unwrap_or("null"),
+            args,
             priority,
             tx.now,
             job.max_attempts,
-            millis(job.timeout),
-            millis(job.keep.unwrap_or_default()),
+            timeout,
+            keep,
             job.unique,
             tags,
             job.traceparent,
+            body.sum(),
         ])?;
         match due {
             Some(due) => place::schedule(tx, queue, no, priority, due, 0, 0)?,
@@ -149,7 +160,7 @@ impl<'t> Inserts<'t> {
                 tx.add(queue, Of::Ready, 1);
             }
         }
-        tx.add(queue, Of::Bytes, job.args.as_deref().unwrap_or("null").len() as i64);
+        tx.add(queue, Of::Bytes, args.len() as i64);
         tx.happened(queue, PUSHED, 1);
         if let Some(key) = &job.unique {
             place::take_unique(tx, queue, key, no)?;

@@ -35,7 +35,13 @@ impl AfterCommit {
 }
 
 /// Pushes jobs inside `tx`, a transaction on the file that this store is in.
-pub(crate) fn push_in(tx: &Transaction<'_>, store: &Path, clock: &Clock, jobs: &[Push]) -> Result<AfterCommit> {
+pub(crate) fn push_in(
+    tx: &Transaction<'_>,
+    store: &Path,
+    clock: &Clock,
+    history: bool,
+    jobs: &[Push],
+) -> Result<AfterCommit> {
     let refused = |e| fault::refused("push_in", e);
     let store = store.canonicalize().unwrap_or_else(|_| store.to_owned());
     let own = tx.path().map(Path::new).and_then(|path| path.canonicalize().ok());
@@ -47,14 +53,14 @@ pub(crate) fn push_in(tx: &Transaction<'_>, store: &Path, clock: &Clock, jobs: &
     }
     // All or nothing of ours, whatever the user does after an error.
     tx.execute_batch("SAVEPOINT duly_push").map_err(refused)?;
-    let pushed = push_all(tx, clock, jobs);
+    let pushed = push_all(tx, clock, history, jobs);
     let end = if pushed.is_ok() { "RELEASE duly_push" } else { "ROLLBACK TO duly_push; RELEASE duly_push" };
     tx.execute_batch(end).map_err(refused)?;
     let (pushed, news) = pushed?;
     Ok(AfterCommit { pushed, file: store, news })
 }
 
-fn push_all(tx: &Transaction<'_>, clock: &Clock, jobs: &[Push]) -> Result<(Vec<Pushed>, News)> {
+fn push_all(tx: &Transaction<'_>, clock: &Clock, history: bool, jobs: &[Push]) -> Result<(Vec<Pushed>, News)> {
     let refused = |e| fault::refused("push_in", e);
     // The write lock first: a transaction that begins with a look cannot have it once somebody else has written.
     tx.execute("UPDATE duly_mark SET value = value WHERE name = 'number'", []).map_err(refused)?;
@@ -62,7 +68,7 @@ fn push_all(tx: &Transaction<'_>, clock: &Clock, jobs: &[Push]) -> Result<(Vec<P
         return Err(Error::store("push_in", "the file has another format than this build of duly"));
     }
     let queues = Queues::default();
-    let inner = Tx::new(tx, clock.wall(), &queues);
+    let inner = Tx::new(tx, clock.wall(), &queues, history);
     let pushed = push::push(&inner, jobs).map_err(refused)?.map_err(Error::from)?;
     inner.flush().map_err(refused)?;
     Ok((pushed, inner.into_news()))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::board::{Board, Life};
 use super::place::{self, DONE, Place};
@@ -11,7 +11,7 @@ use super::{failure, note};
 use crate::clock::from_micros;
 use crate::job::{Fence, Job, JobId, Record, State};
 use crate::node::{NodeId, NodeRecord};
-use crate::store::{Beaten, Limit, Moving, QueueCounts};
+use crate::store::{Beaten, ENDED_MAX, Limit, Moving, QueueCounts};
 
 /// `get` of the contract.
 pub(super) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<Record>> {
@@ -89,11 +89,18 @@ pub(super) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
     conn.prepare_cached(
         "SELECT q.name, q.paused, q.moving, q.limit_jobs, q.limit_bytes,
                 coalesce(c.scheduled, 0), coalesce(c.ready, 0), coalesce(c.running, 0), coalesce(c.done, 0),
-                coalesce(c.dead, 0), max(coalesce(c.bytes, 0), 0)
+                coalesce(c.dead, 0), max(coalesce(c.bytes, 0), 0),
+                (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 0 ORDER BY r.seq LIMIT 1),
+                (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 1 ORDER BY r.seq LIMIT 1),
+                (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 2 ORDER BY r.seq LIMIT 1),
+                (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 3 ORDER BY r.seq LIMIT 1)
            FROM duly_queue q LEFT JOIN duly_count c ON c.queue = q.no ORDER BY q.name",
     )?
     .query_map([], |row| {
+        // The first of each priority.
+        let heads: [Option<i64>; 4] = [row.get(11)?, row.get(12)?, row.get(13)?, row.get(14)?];
         Ok(QueueCounts {
+            oldest: heads.into_iter().flatten().min().map(from_micros),
             queue: row.get(0)?,
             paused: row.get(1)?,
             moving: row.get::<_, Option<String>>(2)?.as_deref().and_then(Moving::parse),
@@ -107,6 +114,21 @@ pub(super) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
         })
     })?
     .collect()
+}
+
+/// `ended` of the contract.
+pub(super) fn ended(conn: &Connection, queue: &str, ids: &[JobId]) -> rusqlite::Result<Vec<JobId>> {
+    let mut unfinished = conn.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM duly_job j JOIN duly_queue q ON q.no = j.queue
+          WHERE j.id = ?1 AND q.name = ?2 AND NOT EXISTS (SELECT 1 FROM duly_ended e WHERE e.no = j.no))",
+    )?;
+    let mut ended = Vec::new();
+    for id in ids.iter().take(ENDED_MAX) {
+        if !unfinished.query_row(params![id.as_bytes(), queue], |row| row.get::<_, bool>(0))? {
+            ended.push(*id);
+        }
+    }
+    Ok(ended)
 }
 
 /// `holder` of the contract.

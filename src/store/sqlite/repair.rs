@@ -29,8 +29,14 @@ fn mend(tx: &Tx<'_>) -> rusqlite::Result<()> {
     mend_places(tx)?;
     mend_holders(tx)?;
     mend_keys(tx)?;
+    mend_ticks(tx)?;
     let run = |sql: &str| tx.conn.execute_batch(sql);
-    run("DELETE FROM duly_failure WHERE no NOT IN (SELECT no FROM duly_job)")?;
+    for table in ["duly_failure", "duly_note", "duly_log"] {
+        run(&format!("DELETE FROM {table} WHERE no NOT IN (SELECT no FROM duly_job)"))?;
+    }
+    run(
+        "UPDATE duly_queue SET tick = (SELECT min(look) FROM duly_cron c WHERE c.queue = duly_queue.no AND c.look IS NOT NULL)",
+    )?;
     run("DELETE FROM duly_gone_0 WHERE (queue, id) IN (SELECT queue, id FROM duly_job)")?;
     run("DELETE FROM duly_gone_1 WHERE (queue, id) IN (SELECT queue, id FROM duly_job)")
 }
@@ -114,6 +120,14 @@ fn mend_holders(tx: &Tx<'_>) -> rusqlite::Result<()> {
         place::ready(tx, queue, no, priority, tx.number()?, due, attempts, crashes)?;
     }
     Ok(())
+}
+
+/// Rules are looked at when their tick is due, and claims are told of the first.
+fn mend_ticks(tx: &Tx<'_>) -> rusqlite::Result<()> {
+    tx.conn.execute_batch(
+        "UPDATE duly_cron SET look = CASE WHEN paused THEN NULL WHEN held AND look IS NOT NULL THEN look ELSE next END;
+         UPDATE duly_queue SET tick = (SELECT min(look) FROM duly_cron c WHERE c.queue = duly_queue.no);",
+    )
 }
 
 /// Of several unfinished jobs with one key the oldest has it; the others go on without.

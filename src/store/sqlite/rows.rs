@@ -1,35 +1,121 @@
 //! Between rows and values.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use rusqlite::Row;
+use rusqlite::types::ValueRef;
 
-use crate::clock::from_micros;
-use crate::job::{Job, JobId, Priority};
+use crate::clock::{from_micros, to_micros};
+use crate::job::{Job, JobId, Priority, UNREADABLE};
+use crate::store::sum::sum;
 
 /// The columns of `duly_job j` and its queue's name, in the order [`job`] reads them.
 pub(super) const JOB_COLUMNS: &str = "j.id, j.kind, j.args, j.priority, j.pushed, j.max_attempts, j.timeout_ms, j.keep_ms, \
-     j.unique_key, j.tags, j.traceparent";
+     j.unique_key, j.tags, j.traceparent, j.sum";
 /// How many columns [`JOB_COLUMNS`] has.
-pub(super) const JOB_COLUMNS_LEN: usize = 11;
+pub(super) const JOB_COLUMNS_LEN: usize = 12;
 
-/// A job from a row that begins with [`JOB_COLUMNS`].
+/// What of a job is written once: this its checksum is made of. Where it stands (queue, priority, unique key) is apart.
+pub(super) struct Body<'j> {
+    pub(super) id: &'j [u8; 16],
+    pub(super) kind: &'j str,
+    pub(super) args: &'j str,
+    /// When it was pushed, attempts, timeout and keep, as the file has them.
+    pub(super) numbers: [i64; 4],
+    pub(super) tags: Option<&'j str>,
+    pub(super) traceparent: Option<&'j str>,
+}
+
+impl<'j> Body<'j> {
+    /// Of a job, with its tags as the file has them.
+    pub(super) fn of(job: &'j Job, tags: Option<&'j str>) -> Self {
+        Body {
+            id: job.id.as_bytes(),
+            kind: &job.kind,
+            args: &job.args,
+            numbers: [to_micros(job.pushed), i64::from(job.max_attempts), millis(job.timeout), millis(job.keep)],
+            tags,
+            traceparent: job.traceparent.as_deref(),
+        }
+    }
+
+    pub(super) fn sum(&self) -> u32 {
+        let mut numbers = [0; 32];
+        for (at, number) in self.numbers.iter().enumerate() {
+            numbers[8 * at..8 * at + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        let text = |text: Option<&'j str>| text.unwrap_or_default().as_bytes();
+        let (tags, traceparent) = (text(self.tags), text(self.traceparent));
+        sum(&[self.id, self.kind.as_bytes(), self.args.as_bytes(), &numbers, tags, traceparent])
+    }
+}
+
+/// A job from a row that begins with [`JOB_COLUMNS`]. One that is not as it was written goes under a kind that nobody runs.
 pub(super) fn job(row: &Row<'_>, queue: String) -> rusqlite::Result<Job> {
-    let tags: Option<String> = row.get(9)?;
-    Ok(Job {
-        id: JobId::from_bytes(row.get(0)?),
+    let (mut job, whole) = checked(row, queue)?;
+    if !whole {
+        tracing::error!(id = %job.id, queue = job.queue, "this job is not as it was written; it is not run: duly verify");
+        (job.kind, job.args) = (UNREADABLE.to_owned(), "null".to_owned());
+    }
+    Ok(job)
+}
+
+/// The same as it stands there, and whether it is as it was written. Older builds have left no checksum.
+///
+/// Never fails: one job that cannot be read must not keep others from being claimed.
+pub(super) fn checked(row: &Row<'_>, queue: String) -> rusqlite::Result<(Job, bool)> {
+    let columns = Columns { row, sound: Cell::new(true) };
+    let tags = columns.maybe_text(9)?;
+    let job = Job {
+        id: JobId::from_bytes(row.get(0).unwrap_or_else(|_| columns.unsound())),
         queue,
-        kind: row.get(1)?,
-        args: row.get(2)?,
-        priority: priority(row.get(3)?),
-        pushed: from_micros(row.get(4)?),
-        max_attempts: row.get(5)?,
-        timeout: Duration::from_millis(row.get(6)?),
-        keep: Duration::from_millis(row.get(7)?),
-        unique: row.get(8)?,
-        tags: tags.map_or_else(Vec::new, |t| t.split(' ').map(str::to_owned).collect()),
-        traceparent: row.get(10)?,
-    })
+        kind: columns.text(1)?,
+        args: columns.text(2)?,
+        priority: priority(columns.number(3)),
+        pushed: from_micros(columns.number(4)),
+        max_attempts: u32::try_from(columns.number(5)).unwrap_or_else(|_| columns.unsound()),
+        timeout: Duration::from_millis(columns.number(6).unsigned_abs()),
+        keep: Duration::from_millis(columns.number(7).unsigned_abs()),
+        unique: columns.maybe_text(8)?,
+        tags: tags.as_ref().map_or_else(Vec::new, |tags| tags.split(' ').map(str::to_owned).collect()),
+        traceparent: columns.maybe_text(10)?,
+    };
+    let sum: Option<u32> = row.get(11).unwrap_or_else(|_| columns.unsound());
+    let whole = columns.sound.get() && sum.is_none_or(|sum| sum == Body::of(&job, tags.as_deref()).sum());
+    Ok((job, whole))
+}
+
+/// Columns of which any may be damaged.
+struct Columns<'r> {
+    row: &'r Row<'r>,
+    sound: Cell<bool>,
+}
+
+impl Columns<'_> {
+    fn unsound<T: Default>(&self) -> T {
+        self.sound.set(false);
+        T::default()
+    }
+
+    fn number(&self, at: usize) -> i64 {
+        self.row.get(at).unwrap_or_else(|_| self.unsound())
+    }
+
+    fn text(&self, at: usize) -> rusqlite::Result<String> {
+        Ok(self.maybe_text(at)?.unwrap_or_else(|| self.unsound()))
+    }
+
+    fn maybe_text(&self, at: usize) -> rusqlite::Result<Option<String>> {
+        Ok(match self.row.get_ref(at)? {
+            ValueRef::Null => None,
+            ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => Some(text.to_owned()),
+                Err(_) => self.unsound(),
+            },
+            _ => self.unsound(),
+        })
+    }
 }
 
 /// The number of a priority in the file: the most urgent is 0, so that it comes first in an ascending tree.

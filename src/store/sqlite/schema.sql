@@ -44,7 +44,8 @@ CREATE TABLE duly_job (
   keep_ms      INTEGER NOT NULL,
   unique_key   TEXT,
   tags         TEXT,                      -- separated by spaces
-  traceparent  TEXT
+  traceparent  TEXT,
+  sum          INTEGER                    -- CRC-32 of what stands here and never changes, and of the args
 ) STRICT;
 CREATE UNIQUE INDEX duly_job_id ON duly_job (id, queue);
 
@@ -145,6 +146,20 @@ CREATE TABLE duly_history (
   minute INTEGER NOT NULL,
   tally  BLOB NOT NULL,
   PRIMARY KEY (queue, minute)
+) STRICT, WITHOUT ROWID;
+
+-- What has ever happened in a queue, but for the present minute: added up when a minute is over, never deleted.
+CREATE TABLE duly_total (
+  queue INTEGER PRIMARY KEY,
+  tally BLOB NOT NULL
+) STRICT;
+
+-- What attempts of a kind came to in an hour, for a day.
+CREATE TABLE duly_kind (
+  hour  INTEGER NOT NULL,                 -- since 1970
+  kind  TEXT NOT NULL,
+  tally BLOB NOT NULL,
+  PRIMARY KEY (hour, kind)
 ) STRICT, WITHOUT ROWID;
 
 -- How far a job's last attempt has come, and what it gave.

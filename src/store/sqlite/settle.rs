@@ -36,6 +36,7 @@ fn count(tx: &Tx<'_>, queue: i64, end: &End) {
     tx.add(queue, Of::Running, -1);
     if matches!(end.outcome, Outcome::Ack | Outcome::Bury { .. }) {
         tx.add(queue, Of::Bytes, -end.bytes.cast_signed());
+        tx.ended(queue, end.id);
     }
     tx.happened(queue, counter_of(&end.outcome), 1);
     if let Some(timing) = end.timing {

@@ -35,6 +35,8 @@ pub(super) struct Tx<'c> {
     /// The half of the remembered ids that is written to, once it has been read.
     half: Cell<Option<i64>>,
     news: RefCell<News>,
+    /// Jobs that are done, dead or deleted by this transaction, by the number of their queue: there are few.
+    ended: RefCell<Vec<(i64, Vec<JobId>)>>,
     /// What this transaction changes about how many jobs are where.
     deltas: RefCell<Deltas>,
     /// Limits of queues, once they have been read.
@@ -44,7 +46,7 @@ pub(super) struct Tx<'c> {
 }
 
 impl<'c> Tx<'c> {
-    pub(super) fn new(conn: &'c Connection, now: Micros, queues: &'c Queues) -> Self {
+    pub(super) fn new(conn: &'c Connection, now: Micros, queues: &'c Queues, history: bool) -> Self {
         Tx {
             conn,
             now,
@@ -52,7 +54,8 @@ impl<'c> Tx<'c> {
             number: Cell::new(None),
             half: Cell::new(None),
             news: RefCell::default(),
-            deltas: RefCell::default(),
+            ended: RefCell::default(),
+            deltas: RefCell::new(Deltas::new(history)),
             limits: RefCell::default(),
             noted: Cell::new(None),
         }
@@ -173,6 +176,24 @@ impl<'c> Tx<'c> {
         self.news.borrow_mut().turns.push(called);
     }
 
+    /// After the commit, whoever waits for this job should hear that it has ended.
+    pub(super) fn ended(&self, queue: i64, id: JobId) {
+        let mut ended = self.ended.borrow_mut();
+        match ended.iter_mut().find(|(no, _)| *no == queue) {
+            Some((_, ids)) => ids.push(id),
+            None => ended.push((queue, vec![id])),
+        }
+    }
+
+    /// The name of a queue that has this number.
+    fn name_of(&self, queue: i64) -> Option<String> {
+        let known = self.queues.0.borrow().iter().find(|(_, no)| **no == queue).map(|(name, _)| name.clone());
+        known.or_else(|| {
+            let mut look = self.statement("SELECT name FROM duly_queue WHERE no = ?1").ok()?;
+            look.query_row([queue], |row| row.get(0)).ok()
+        })
+    }
+
     /// So many more jobs, or bytes, are there in this queue.
     pub(super) fn add(&self, queue: i64, of: Of, more: i64) {
         self.deltas.borrow_mut().add(queue, of, more);
@@ -237,7 +258,9 @@ impl<'c> Tx<'c> {
     }
 
     pub(super) fn into_news(self) -> News {
-        self.news.into_inner()
+        let ended = self.ended.take().into_iter();
+        let ended = ended.filter_map(|(queue, ids)| Some((self.name_of(queue)?, ids))).collect();
+        News { ended, ..self.news.into_inner() }
     }
 
     fn mark(&self, name: &str) -> rusqlite::Result<i64> {

@@ -3,7 +3,8 @@
 use rusqlite::Connection;
 
 use super::place::{DEAD, DONE};
-use super::{Sqlite, fault, file, query};
+use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, checked};
+use super::{Sqlite, fault, file, find, query};
 use crate::error::{Error, Result};
 use crate::job::{JobId, State};
 use crate::store::{BREACHES_MAX, QueueCounts, Rule, Verified};
@@ -90,6 +91,12 @@ const CHECKS: &[Check] = &[
         "SELECT NULL, NULL, f.no FROM duly_failure f WHERE f.no NOT IN (SELECT no FROM duly_job) GROUP BY f.no",
     ),
     (
+        Rule::History,
+        "there is a note of no job: number",
+        "SELECT NULL, NULL, n.no FROM (SELECT no FROM duly_note UNION SELECT no FROM duly_log) n
+          WHERE n.no NOT IN (SELECT no FROM duly_job)",
+    ),
+    (
         Rule::Marks,
         "a number was given that is still to come:",
         "SELECT NULL, NULL, max(n) FROM (SELECT max(no) AS n FROM duly_job UNION ALL SELECT max(seq) FROM duly_ready
@@ -103,16 +110,60 @@ const CHECKS: &[Check] = &[
          HAVING max(f) > coalesce((SELECT value FROM duly_mark WHERE name = 'fence'), 0)",
     ),
     (
+        Rule::Counts,
+        "is in a group that is not there: number",
+        "SELECT q.name, j.id, e.grp FROM duly_ended e JOIN duly_job j ON j.no = e.no
+           LEFT JOIN duly_queue q ON q.no = j.queue WHERE e.grp IS NOT NULL AND e.grp NOT IN (SELECT no FROM duly_group)",
+    ),
+    (
         Rule::Gone,
         "is there, and remembered as gone",
         "SELECT q.name, j.id, '' FROM duly_job j JOIN (SELECT * FROM duly_gone_0 UNION SELECT * FROM duly_gone_1) g
              ON g.queue = j.queue AND g.id = j.id LEFT JOIN duly_queue q ON q.no = j.queue",
     ),
     (
+        Rule::Counts,
+        "as many dead jobs are counted in a group as are not in it:",
+        "SELECT q.name, NULL, g.id FROM duly_group g LEFT JOIN duly_queue q ON q.no = g.queue
+           LEFT JOIN (SELECT grp, count(*) AS n FROM duly_ended WHERE grp IS NOT NULL GROUP BY grp) e ON e.grp = g.no
+          WHERE g.count <> coalesce(e.n, 0)",
+    ),
+    (
+        Rule::Words,
+        "is not found by a word of its own:",
+        "WORDS SELECT q.name, j.id, w.word FROM (SELECT * FROM wanted EXCEPT SELECT queue, state, word, at, no FROM duly_find) w
+           LEFT JOIN duly_job j ON j.no = w.no LEFT JOIN duly_queue q ON q.no = w.queue",
+    ),
+    (
+        Rule::Words,
+        "is found by a word that it has not:",
+        "WORDS SELECT q.name, j.id, w.word FROM (SELECT queue, state, word, at, no FROM duly_find EXCEPT SELECT * FROM wanted) w
+           LEFT JOIN duly_job j ON j.no = w.no LEFT JOIN duly_queue q ON q.no = w.queue",
+    ),
+    (
+        Rule::Ticks,
+        "a cron rule is not looked at when its tick is due:",
+        "SELECT q.name, NULL, c.name FROM duly_cron c LEFT JOIN duly_queue q ON q.no = c.queue
+          WHERE c.look IS NOT CASE WHEN c.paused THEN NULL WHEN c.held AND c.look IS NOT NULL THEN c.look ELSE c.next END",
+    ),
+    (
+        Rule::Ticks,
+        "claims are told of another tick than the first:",
+        "SELECT q.name, NULL, q.tick FROM duly_queue q
+           LEFT JOIN (SELECT queue, min(look) AS look FROM duly_cron GROUP BY queue) c ON c.queue = q.no
+          WHERE q.tick IS NOT c.look",
+    ),
+    (
         Rule::Readable,
         "cannot be read: its id, priority or args are not what they must be, number",
         "SELECT q.name, j.id, j.no FROM duly_job j LEFT JOIN duly_queue q ON q.no = j.queue
           WHERE length(j.id) <> 16 OR j.priority NOT BETWEEN 0 AND 3 OR NOT json_valid(j.args)",
+    ),
+    (
+        Rule::Readable,
+        "there is a cron rule that cannot be read:",
+        "SELECT q.name, NULL, c.name FROM duly_cron c LEFT JOIN duly_queue q ON q.no = c.queue
+          WHERE q.no IS NULL OR NOT json_valid(c.rule)",
     ),
 ];
 
@@ -140,6 +191,7 @@ fn check(conn: &Connection) -> rusqlite::Result<Verified> {
     check_file(conn, &mut verified)?;
     for (rule, what, question) in CHECKS {
         let sql = question.replacen("PLACES ", PLACES, 1).replacen("UNFINISHED ", UNFINISHED, 1);
+        let sql = sql.replacen("WORDS ", find::WORDS, 1);
         let mut statement = conn.prepare(&format!("{sql} LIMIT {BREACHES_MAX}"))?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
@@ -150,6 +202,7 @@ fn check(conn: &Connection) -> rusqlite::Result<Verified> {
         }
     }
     check_counts(conn, &mut verified)?;
+    check_sums(conn, &mut verified)?;
     Ok(verified)
 }
 
@@ -177,6 +230,25 @@ fn check_file(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()
     Ok(())
 }
 
+/// Every job against the checksum that was written with it.
+fn check_sums(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
+    let mut statement = conn
+        .prepare(&format!("SELECT {JOB_COLUMNS}, q.name FROM duly_job j LEFT JOIN duly_queue q ON q.no = j.queue"))?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (job, whole) = checked(row, row.get::<_, Option<String>>(JOB_COLUMNS_LEN)?.unwrap_or_default())?;
+        if !whole {
+            verified.note(
+                Rule::Readable,
+                Some(job.queue),
+                Some(job.id),
+                "is not as it was written: its checksum differs",
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Counts as they are told, against the rows themselves.
 fn check_counts(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
     let counted = |table: &str, queue: &str, only: &str| -> rusqlite::Result<u64> {
@@ -194,6 +266,16 @@ fn check_counts(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<
             dead: counted("duly_ended", queue, &format!("AND p.state = {DEAD}"))?,
             ..told.clone()
         };
+        let bytes: u64 = conn.query_row(
+            "SELECT coalesce(sum(octet_length(j.args)), 0) FROM duly_job j JOIN duly_queue q ON q.no = j.queue
+              WHERE q.name = ?1 AND j.no NOT IN (SELECT no FROM duly_ended)",
+            [queue],
+            |row| row.get(0),
+        )?;
+        if told.bytes != bytes {
+            let what = format!("{} bytes of args are counted as unfinished, and {bytes} are", told.bytes);
+            verified.note(Rule::Counts, Some(told.queue.clone()), None, what);
+        }
         for state in State::ALL.into_iter().filter(|state| told.of(*state) != real.of(*state)) {
             let what = format!("{} are counted as {state}, and {} are", told.of(state), real.of(state));
             verified.note(Rule::Counts, Some(told.queue.clone()), None, what);

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::board::Board;
-use super::post::{self, Letter};
+use super::post::{self, LETTER_IDS_MAX, Letter};
+use crate::job::JobId;
 use crate::node::NodeId;
 use crate::store::{Heard, Owner};
 
@@ -16,6 +17,8 @@ pub(super) struct News {
     pub(super) queues: BTreeSet<String>,
     /// Those in line whose turn it is.
     pub(super) turns: Vec<Called>,
+    /// Jobs that have ended, by queue.
+    pub(super) ended: Vec<(String, Vec<JobId>)>,
 }
 
 /// Somebody in line whose turn it is.
@@ -46,6 +49,19 @@ impl Waker {
         }
         for called in news.turns {
             self.call(called);
+        }
+        for (queue, ids) in news.ended {
+            self.tell_ended(&queue, &ids);
+        }
+    }
+
+    /// Tells those that wait for jobs of this queue. A letter that is lost is made up for by their next look.
+    fn tell_ended(&self, queue: &str, ids: &[JobId]) {
+        self.board.tell_ended(queue, ids);
+        for slot in self.board.watching_elsewhere(queue) {
+            for some in ids.chunks(LETTER_IDS_MAX) {
+                let _ = post::send(&Letter::Ended(some.to_vec()), &self.board.socket(slot));
+            }
         }
     }
 

@@ -92,12 +92,18 @@ impl Writer {
     /// Starts the thread on a connection that is set up already.
     ///
     /// With `wal`, commits are not synced one by one: the file of that name is synced once a second instead.
-    pub(super) fn start(conn: Connection, clock: Clock, waker: Waker, wal: Option<PathBuf>) -> Result<Self> {
+    pub(super) fn start(
+        conn: Connection,
+        clock: Clock,
+        waker: Waker,
+        wal: Option<PathBuf>,
+        history: bool,
+    ) -> Result<Self> {
         let (work, inbox) = channel();
         let thread = std::thread::Builder::new()
             .name("duly-writer".into())
             .spawn(move || {
-                Thread { conn, clock, waker, queues: Queues::default(), syncs: Syncs::new(wal) }.serve(&inbox);
+                Thread { conn, clock, waker, queues: Queues::default(), syncs: Syncs::new(wal), history }.serve(&inbox);
             })
             .map_err(|e| Error::store("open", format!("cannot start a thread: {e}")))?;
         Ok(Writer { work: Some(work), room: Arc::new(Semaphore::new(WAITING_MAX)), thread: Some(thread) })
@@ -153,6 +159,8 @@ struct Thread {
     waker: Waker,
     queues: Queues,
     syncs: Syncs,
+    /// Whether what happens is counted minute by minute.
+    history: bool,
 }
 
 impl Thread {
@@ -192,7 +200,7 @@ impl Thread {
     fn attempt(&mut self, group: &mut [Box<dyn Op>]) -> Result<(), Failed> {
         self.conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([])).map_err(Failed::Begin)?;
         // The wait for the write lock may have been long: the clock is read after it.
-        let tx = Tx::new(&self.conn, self.clock.wall(), &self.queues);
+        let tx = Tx::new(&self.conn, self.clock.wall(), &self.queues, self.history);
         let ran = group.iter_mut().try_for_each(|op| fault::caught(|| op.run(&tx)).flatten()).and_then(|()| tx.flush());
         let news = tx.into_news();
         let committed = ran.map_err(Failed::Op).and_then(|()| {
@@ -327,7 +335,7 @@ mod tests {
     fn writer() -> Writer {
         let waker = Waker::new(Arc::new(Board::in_memory(Clock::system())));
         let conn = file::connect_in_memory().expect("opens");
-        Writer::start(conn, Clock::system(), waker, None).expect("starts")
+        Writer::start(conn, Clock::system(), waker, None, true).expect("starts")
     }
 
     /// Whether there is a queue of this name.
@@ -379,7 +387,7 @@ mod tests {
         let path = file::prepare(&dir.path().join("duly.db")).expect("a new file");
         let conn = file::connect(&path, Durability::Fsync).expect("opens");
         let waker = Waker::new(Arc::new(Board::in_memory(Clock::system())));
-        let writer = Writer::start(conn, Clock::system(), waker, None).expect("starts");
+        let writer = Writer::start(conn, Clock::system(), waker, None, true).expect("starts");
         // The thread is kept busy until two ops wait for it, so that they share one commit.
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let busy = writer.upkeep("busy", move |_| Ok(wait.recv().is_ok()));

@@ -84,7 +84,8 @@ async fn a_whole_life(url: &str) {
 /// Locks, messages and connections.
 async fn in_the_hall(store: &dyn Store) {
     let (lease, node) = (Duration::from_secs(3), NodeId::fresh());
-    let guest = Guest { node, lease, methods: vec!["m".into()], waits: vec!["l".into()], quiet: false };
+    let guest =
+        Guest { node, lease, methods: vec!["m".into()], waits: vec!["l".into()], places: Vec::new(), quiet: false };
     let mut heard = store.hear(node, true).await.expect("hears");
     store.attend(&guest).await.expect("attends");
     let ask = |slots| {

@@ -92,6 +92,7 @@ impl Client<'_> {
             "limit" => self.limit(&mut args),
             "history" => args.add_all([self.rng.u32(..1440).to_string(), self.rng.u32(1..=60).to_string()]),
             "groups" => {}
+            "find" => self.find(&mut args),
             "remove" => self.remove(&mut args),
             "reschedule" => self.reschedule(&mut args),
             "set_moving" => {
@@ -105,7 +106,8 @@ impl Client<'_> {
             }
             "page" => keys[2] = self.page(&mut args),
             "register" => args.add_all(["q"]),
-            "counts" | "nodes" => {}
+            "counts" | "nodes" | "measure" => {}
+            "recount" => args.add_all(["no such mark", "7", "", "00000000000000aa", ""]),
             "tally" => args.add_all([self.rng.u8(..2).to_string()]),
             "inspect" => mends::inspect(&mut self, &mut args),
             "mend" => mends::mend(&mut self, &mut args),
@@ -208,6 +210,17 @@ impl Client<'_> {
     fn reschedule(&mut self, args: &mut Args) {
         let id = self.job();
         args.add(CHANNEL).add(&id).add(self.due()).add(self.key_of(&id)).add(self.expected());
+    }
+
+    /// Jobs by their words, from the beginning or from behind something.
+    fn find(&mut self, args: &mut Args) {
+        let (state, behind) = (self.state, if self.rng.bool() { Bytes::new() } else { self.job() });
+        let [last, since, until] = [(); 3].map(|()| make::moment(self.rng, self.now));
+        args.number(self.rng.u8(..2)).add(behind).number(last).number(since).number(until).number(self.amount(1_000));
+        for _ in 0..self.rng.usize(1..4) {
+            let known = self.rng.choice(state.find.keys()).and_then(|member| member.split(|byte| *byte == 0).next());
+            args.add([known.unwrap_or(b"skkind"), &b"\0"[..]].concat());
+        }
     }
 
     /// A page of one state, from its beginning or from behind something that was there; answers the key it looks at.

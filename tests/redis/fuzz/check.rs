@@ -1,6 +1,6 @@
 //! What must hold of a queue before and after every script, and what a script may not do between.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::call::Call;
 use super::crons;
@@ -32,6 +32,7 @@ pub const INVARIANTS: &[(&str, Invariant)] = &[
     ("claims are told of the first tick", crons::ticks_are_told),
     ("what is to be looked at is a rule", crons::ticks_are_of_rules),
     ("groups are counted", groups_are_counted),
+    ("what waits or is dead is found by its words", words_are_found),
     ("what was said was said by a job", notes_fit),
     ("a place in a line is somebody's", hall_check::places_are_in_line),
     ("a lock with a line is marked", hall_check::lines_are_marked),
@@ -105,7 +106,7 @@ fn tickets_fit(state: &State) -> Verdict {
     }
     let fits = |ticket: &Vec<u8>| {
         let id = words::id_of(ticket);
-        priority(id).is_some_and(|priority| *ticket == words::due_ticket(id, priority, turn(id)))
+        state.job.get(id).is_some_and(|record| *ticket == words::due_ticket(id, record, turn(id)))
     };
     none(state.due.keys().filter(|ticket| !fits(ticket)), |ticket| format!("{} in the schedule", shown(ticket)))
 }
@@ -118,12 +119,40 @@ fn groups_are_counted(state: &State) -> Verdict {
         left.insert(group.clone(), count);
     }
     let metas = state.dead.keys().filter_map(|id| state.meta.get(id));
-    for group in metas.filter_map(|meta| meta.get(72..)).filter(|group| !group.is_empty()) {
+    for group in metas.filter_map(|meta| meta.get(72..88)).filter(|group| !group.is_empty()) {
         *left.entry(group.to_vec()).or_default() -= 1;
     }
     none(left.into_iter().filter(|(_, left)| *left != 0), |(group, left)| {
         format!("{left} too many of {}", shown(&group))
     })
+}
+
+/// Scheduled jobs at the moment at which they are due, dead ones at that at which they died; and nothing else.
+fn words_are_found(state: &State) -> Verdict {
+    let mut members = BTreeSet::new();
+    for (ticket, due) in &state.due {
+        let (id, words) =
+            (words::id_of(ticket), state.job.get(words::id_of(ticket)).map(|record| words::words_of(record)));
+        members.extend(words::members('s', &words.unwrap_or_default(), &format!("{due:016}"), id));
+    }
+    for id in state.dead.keys() {
+        let (Some(meta), Some(record)) = (state.meta.get(id), state.job.get(id)) else {
+            return Err(format!("{} is dead, and has no meta", shown(id)));
+        };
+        let text = |from: usize, to: usize| String::from_utf8_lossy(&meta[from..to]).into_owned();
+        let (died, group, words) = (text(16, 32), text(72, 88), words::words_of(record));
+        if text(88, meta.len()) != words {
+            return Err(format!("{} has noted {}, and is {words}", shown(id), shown(&meta[88..])));
+        }
+        members.extend(words::members('b', &words, &died, id));
+        members.extend(
+            [String::new(), format!("g{group}")].map(|word| [format!("b{word}\0{died}").as_bytes(), id].concat()),
+        );
+    }
+    none(members.iter().filter(|member| !state.find.contains_key(*member)), |member| {
+        format!("{} is not there", shown(member))
+    })?;
+    none(state.find.keys().filter(|member| !members.contains(*member)), |member| format!("{} is there", shown(member)))
 }
 
 fn notes_fit(state: &State) -> Verdict {

@@ -70,6 +70,11 @@ pub fn call(client: &mut Client<'_>, script: &str, args: &mut Args) -> bool {
             (0..client.rng.usize(..4)).for_each(|_| args.add(self::name(client.rng)).end());
         }
         "fire_crons" => fire(client, args),
+        "retick" => {
+            let seen = client.state.cron.get(name.as_bytes()).cloned().unwrap_or_default();
+            let look = if seen.is_empty() { String::new() } else { make::moment(client.rng, client.now).to_string() };
+            args.add(&name).add(seen).add(look).end();
+        }
         _ => return false,
     }
     true
@@ -106,8 +111,8 @@ fn fire(client: &mut Client<'_>, args: &mut Args) {
             let id = if client.rng.u8(..3) == 0 { client.job() } else { make::id(client.rng) };
             let priority = client.rng.u8(..4);
             let due = if client.rng.bool() { String::new() } else { make::moment(client.rng, client.now).to_string() };
-            args.add(&id).add(words::record(priority, &key, "{}")).add(due).add(words::due_ticket(&id, priority, None));
-            args.add(&key);
+            let record = words::record(priority, &key, "{}");
+            args.add(&id).add(&record).add(due).add(words::due_ticket(&id, &record, None)).add(&key);
         }
     }
 }

@@ -187,7 +187,12 @@ impl Client<'_> {
 
     fn attend(&mut self, node: &str, args: &mut Args) {
         args.add(node).number(LEASE).add(format!("{{}}\n{}\n", pick(self.rng, METHODS)));
-        args.add_all(&LOCKS[..self.rng.usize(..=LOCKS.len())]);
+        let locks = self.rng.usize(..=LOCKS.len());
+        args.number(locks).add_all(&LOCKS[..locks]);
+        for _ in 0..self.rng.usize(..3) {
+            let name = self.lock_name();
+            args.add(format!("{}{name}", self.owner_in(name)));
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use fastrand::Rng;
 
 use super::crons;
 use super::halls;
-use super::state::State;
+use super::state::{Scores, State};
 use super::words::{self, Bytes, Meta};
 
 /// The moment at which all begins.
@@ -102,13 +102,22 @@ pub fn sound(rng: &mut Rng, world: &World, calm: bool) -> State {
     state
 }
 
+fn put_words(find: &mut Scores, members: impl IntoIterator<Item = Bytes>) {
+    find.extend(members.into_iter().map(|member| (member, 0)));
+}
+
 /// All dead jobs have died of the same.
 fn group(state: &mut State) {
     const GROUP: &str = "00000000000000aa";
     let mut count = 0;
     for id in state.dead.keys() {
         if let Some(meta) = state.meta.get_mut(id) {
-            meta.extend(GROUP.as_bytes());
+            let (died, words) = (String::from_utf8_lossy(&meta[16..32]).into_owned(), words::words_of(&state.job[id]));
+            meta.extend([GROUP, &words].concat().as_bytes());
+            put_words(&mut state.find, words::members('b', &words, &died, id));
+            let of_all =
+                ["b".to_owned(), format!("bg{GROUP}")].map(|word| [format!("{word}\0{died}").as_bytes(), id].concat());
+            put_words(&mut state.find, of_all);
             count += 1;
         }
     }
@@ -162,7 +171,12 @@ fn job(rng: &mut Rng, state: &mut State, world: &World, place: u8, fence: i64) {
     let turn = meta.map(|meta| meta.turn);
     match place {
         0 => insert(rng, &mut state.ready[usize::from(priority)], words::ready_ticket(&id, priority, turn)),
-        1 => drop(state.due.insert(words::due_ticket(&id, priority, turn), moment(rng, NOW))),
+        1 => {
+            let (due, record) = (moment(rng, NOW), &state.job[&id]);
+            let ticket = words::due_ticket(&id, record, turn);
+            put_words(&mut state.find, words::members('s', &words::words_of(record), &format!("{due:016}"), &id));
+            state.due.insert(ticket, due);
+        }
         RUNNING => {
             let node = &world.nodes[rng.usize(..world.nodes.len())];
             let flag = words::flag(priority, meta.is_some());
@@ -221,7 +235,8 @@ pub fn flaw(rng: &mut Rng, state: &mut State, world: &World) {
 /// Something is missing, or all of its kind.
 fn lose(rng: &mut Rng, state: &mut State, id: &[u8], node: &[u8]) {
     let field = ["fence", "half", "since", "stale"][rng.usize(..4)];
-    match rng.u8(..10) {
+    match rng.u8(..11) {
+        10 => state.find.clear(),
         0 => state.job.clear(),
         1 => state.meta.clear(),
         2 => state.lease.clear(),

@@ -8,9 +8,11 @@ use super::words;
 pub fn inspect(client: &mut Client<'_>, args: &mut Args) {
     let id = client.job();
     let tickets = tickets(client, &id);
-    args.add(&id).number(tickets.len());
+    let key = key(client, &id);
+    args.add(&id).number(tickets.len()).number(key.iter().count());
     args.add_all(tickets);
-    args.add_all(key(client, &id));
+    args.add_all(key);
+    args.add_all(found(client, &id));
 }
 
 /// As the store would ask for it: a job stays where it is, a held one with its holder.
@@ -38,9 +40,15 @@ pub fn mend(client: &mut Client<'_>, args: &mut Args) {
     args.add(key.clone().unwrap_or_default()).number(tickets.len());
     args.add_all(tickets);
     args.add_all(key.map(|key| format!("={key}")));
+    args.add_all(found(client, &id).iter().map(|member| [&b"~"[..], member].concat()));
     if to == "none" {
         args.add("#1");
     }
+}
+
+/// Where the index names it.
+fn found(client: &Client<'_>, id: &[u8]) -> Vec<words::Bytes> {
+    client.state.find.keys().filter(|member| member.ends_with(id)).cloned().collect()
 }
 
 fn key(client: &Client<'_>, id: &[u8]) -> Option<String> {

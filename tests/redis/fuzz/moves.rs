@@ -54,9 +54,9 @@ pub fn note(state: &State) -> Bytes {
 pub fn ids(args: &[Bytes]) -> Vec<Bytes> {
     let (mut ids, mut at) = (Vec::new(), 6);
     let number = |at: usize| args.get(at).map(|text| String::from_utf8_lossy(text).parse::<usize>().expect("a number"));
-    while let (Some(id), Some(failures), Some(notes)) = (args.get(at), number(at + 7), number(at + 10)) {
+    while let (Some(id), Some(failures), Some(notes)) = (args.get(at), number(at + 7), number(at + 11)) {
         ids.push(id.clone());
-        at += 11 + failures + notes;
+        at += 12 + failures + notes;
     }
     ids
 }
@@ -69,8 +69,8 @@ fn coming(client: &mut Client<'_>) -> Bytes {
     if client.rng.bool() { client.job() } else { make::id(client.rng) }
 }
 
-/// id, ready ticket, record, meta, where it is, due or until, unique key, how many failures, group, what it is, how many fields
-/// of notes, each failure, each field.
+/// id, ready ticket, record, meta, where it is, due or until, unique key, how many failures, group, what it is, how long it is
+/// kept when done, how many fields of notes, each failure, each field.
 fn job(client: &mut Client<'_>, id: &[u8], key: &str, args: &mut Args) {
     let (priority, place) = (client.rng.u8(..4), pick(client, &["r", "s", "d", "b"]));
     let failures = if client.rng.u8(..3) == 0 { client.rng.u32(..51) } else { 0 };
@@ -83,7 +83,7 @@ fn job(client: &mut Client<'_>, id: &[u8], key: &str, args: &mut Args) {
     args.add(place).number(make::moment(client.rng, client.now)).add(if unfinished { key } else { "" });
     let notes = if client.rng.bool() { 0 } else { 2 };
     let (group, what) = if place == "b" { ("00000000000000aa", "kind\toh") } else { ("", "") };
-    args.number(failures).add(group).add(what).number(2 * notes);
+    args.number(failures).add(group).add(what).number(LEASE).number(2 * notes);
     args.add_all((0..failures).map(|n| format!("{:016}{}", client.now, words::failure(n + 1, &"n".repeat(36)))));
     args.add_all(["n", "0", "r", "7"].into_iter().take(2 * notes));
 }

@@ -82,6 +82,10 @@ fn batch(jobs: &[NewJob], args: &mut Args) {
         args.add(&job.id);
     }
     for job in &scheduled {
-        args.add(job.due.as_deref().unwrap_or_default()).add(words::due_ticket(&job.id, job.priority, None));
+        args.add(job.due.as_deref().unwrap_or_default()).add(words::due_ticket(
+            &job.id,
+            &words::record(job.priority, &job.key, ""),
+            None,
+        ));
     }
 }

@@ -25,6 +25,7 @@ const NAMES: &[&str] = &[
     "history",
     "notes",
     "groups",
+    "find",
     "queues",
     "locks",
     "line",

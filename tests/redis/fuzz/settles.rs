@@ -83,20 +83,24 @@ fn other(client: &mut Client<'_>, node: &str, hold: &Hold, args: &mut Args) {
     let one_more = |count: u32| (count + 1).min(words::COUNT_MAX);
     let failed = Meta { attempts: one_more(same.attempts), failures: one_more(same.failures), ..same };
     let failure = words::failure(failed.attempts, node);
-    let ticket = |in_trouble: bool| words::due_ticket(&hold.id, hold.priority, in_trouble.then_some(same.turn));
+    let ticket = |in_trouble: bool| words::ticket(&hold.id, hold.priority, in_trouble.then_some(same.turn));
+    // As in the schedule; now and then from a node that cannot read the record.
+    let later = words::due_ticket(&hold.id, &words::record(hold.priority, &hold.key, ""), Some(same.turn));
+    let later = if client.rng.u8(..4) == 0 { [&ticket(true)[..], b" "].concat() } else { later };
     let due = format!("{:016}", client.now - 1);
     let time = if client.rng.bool() { 0 } else { client.rng.i64(1..LEASE) };
     args.add(&hold.id).add(&hold.value);
     match client.rng.u8(..6) {
         0 => args.add("a").number(0).add("").add("").add("").add("").number(0),
         1 => args.add("k").number(time + 1).add("").add("").add("").add("").number(0),
-        2 => args.add("b").number(time).add("").add(due).add(failed.counts()).add(failure).number(failed.failures),
+        2 => args.add("b").number(time).add(later).add(due).add(failed.counts()).add(failure).number(failed.failures),
         3 => {
             let counts = failed.counts();
-            args.add("r").number(time).add(ticket(true)).add("").add(counts).add(failure).number(failed.failures)
+            let ticket = if time > 0 { later } else { ticket(true) };
+            args.add("r").number(time).add(ticket).add("").add(counts).add(failure).number(failed.failures)
         }
         _ if time == 0 => args.add("l").number(0).add(ticket(hold.meta.is_some())).add("").add("").add("").number(0),
-        _ => args.add("l").number(time).add(ticket(true)).add("").add(same.counts()).add("").number(0),
+        _ => args.add("l").number(time).add(later).add("").add(same.counts()).add("").number(0),
     };
     args.add(&hold.key);
     // The group of what dies, or what is given.

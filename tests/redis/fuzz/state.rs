@@ -31,6 +31,7 @@ pub struct State {
     pub since: Scores,
     pub idle: Scores,
     pub ticks: Scores,
+    pub find: Scores,
     pub ready: [Vec<Bytes>; 4],
     pub stale: Set,
     pub gone: [Set; 2],
@@ -99,7 +100,7 @@ impl State {
         ]
     }
 
-    fn scores(&mut self) -> [(&'static str, &mut Scores); 9] {
+    fn scores(&mut self) -> [(&'static str, &mut Scores); 10] {
         [
             ("due", &mut self.due),
             ("done", &mut self.done),
@@ -108,6 +109,7 @@ impl State {
             ("since", &mut self.since),
             ("idle", &mut self.idle),
             ("ticks", &mut self.ticks),
+            ("find", &mut self.find),
             ("line", &mut self.line),
             ("presence", &mut self.presence),
         ]

@@ -37,7 +37,27 @@ impl Meta {
 
 /// A record; scripts look at the priority in it, the store also at the unique key.
 pub fn record(priority: u8, key: &str, args: &str) -> Bytes {
-    format!("1{priority}\tkind\t5\t\t\t\t\t{key}\t\t\n{args}").into_bytes()
+    // Those with a key have tags, one of them twice.
+    let tags = if key.is_empty() { "" } else { "blue red blue" };
+    format!("1{priority}\tkind\t5\t\t\t\t\t{key}\t{tags}\t\n{args}").into_bytes()
+}
+
+/// The words of a record: its kind and its tags.
+pub fn words_of(record: &[u8]) -> String {
+    let head = record.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let fields: Vec<_> = head.split(|byte| *byte == b'\t').map(String::from_utf8_lossy).collect();
+    match (fields.get(1), fields.get(8)) {
+        (Some(kind), Some(tags)) if tags.is_empty() => kind.to_string(),
+        (Some(kind), Some(tags)) => format!("{kind} {tags}"),
+        _ => String::new(),
+    }
+}
+
+/// Where a job stands in the index: by each of its words, in a state, at a moment.
+pub fn members(state: char, words: &str, moment: &str, id: &[u8]) -> Vec<Bytes> {
+    let words = words.split(' ').filter(|word| !word.is_empty()).enumerate();
+    let words = words.map(|(n, word)| format!("{state}{}{word}\0{moment}", if n == 0 { 'k' } else { 't' }));
+    words.map(|word| [word.as_bytes(), id].concat()).collect()
 }
 
 /// The priority in a record; one that is none counts as normal.
@@ -56,14 +76,20 @@ pub fn flag(priority: u8, in_trouble: bool) -> u8 {
     priority + if in_trouble { b'a' } else { b'0' }
 }
 
-/// What stands for a job in the schedule; in a ready list one without trouble has only its id.
-pub fn due_ticket(id: &[u8], priority: u8, turn: Option<u32>) -> Bytes {
+/// What stands for a job: id, flag and turn.
+pub fn ticket(id: &[u8], priority: u8, turn: Option<u32>) -> Bytes {
     let turn_text = turn.map(|turn| turn.to_string()).unwrap_or_default();
     [id, &[flag(priority, turn.is_some())], turn_text.as_bytes()].concat()
 }
 
+/// What stands for it in the schedule: its words come behind.
+pub fn due_ticket(id: &[u8], record: &[u8], turn: Option<u32>) -> Bytes {
+    [&ticket(id, priority_of(record), turn), &b" "[..], words_of(record).as_bytes()].concat()
+}
+
+/// In a ready list one without trouble has only its id.
 pub fn ready_ticket(id: &[u8], priority: u8, turn: Option<u32>) -> Bytes {
-    if turn.is_some() { due_ticket(id, priority, turn) } else { id.to_vec() }
+    if turn.is_some() { ticket(id, priority, turn) } else { id.to_vec() }
 }
 
 pub fn held_value(node: &str, fence: i64, flag: u8) -> Bytes {

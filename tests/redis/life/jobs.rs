@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use duly::store::Claim;
-use duly::{ARGS_BYTES_MAX, Ctx, Event, Filter, Node, Priority, Push, State};
+use duly::{ARGS_BYTES_MAX, Ctx, Event, Filter, HistoryAsk, Node, Priority, Push, State};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +18,7 @@ on_each![
     jobs_start_at_their_time_and_not_before,
     nothing_is_claimed_before_it_was_due,
     retries_and_burials_are_kept_with_their_errors,
+    without_a_history_everything_else_is_counted,
 ];
 
 type Seen = Arc<Mutex<Vec<String>>>;
@@ -145,4 +146,23 @@ async fn retries_and_burials_are_kept_with_their_errors(home: Home) {
     assert_eq!((record.state, record.attempts), (State::Dead, 3));
     assert_eq!(errors, [(1, "oh 1 ü"), (2, "oh 2 ü"), (3, "oh 3 ü")]);
     assert!(record.failures.windows(2).all(|two| two[0].at <= two[1].at));
+}
+
+async fn without_a_history_everything_else_is_counted(home: Home) {
+    let (off, on) = (open(home.with("history=off")).await, open(&home.url).await);
+    let seen = Seen::default();
+    for n in 0..20 {
+        let push = Push::new("note", n.to_string()).keep(Duration::from_secs(60));
+        // By every way in: alone, together, later, with a key.
+        let push = if n % 3 == 0 { push.unique(format!("key {n}")) } else { push };
+        off.push(if n % 5 == 0 { push.after(Duration::from_millis(1)) } else { push }).await.expect("pushes");
+    }
+    off.push_all((0..10).map(|n| Push::new("note", n.to_string()))).await.expect("pushes");
+    off.worker().on_kind("note", note(&seen, 0)).drain().await.expect("drains");
+    assert!(on.history(HistoryAsk::default()).await.expect("tells").points.is_empty());
+    on.push(Push::new("note", "1")).await.expect("pushes");
+    assert_eq!(off.history(HistoryAsk::default()).await.expect("tells").total().pushed, 1, "others may keep one");
+    let counts = &on.counts().await.expect("counts")[0];
+    assert_eq!(counts.bytes, counts.ready + counts.scheduled);
+    assert!(on.verify().await.expect("verifies").breaches.is_empty());
 }

@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
 -- attend: a node's sign of life in the hall; also tells it how the locks stand that it waits for.
 -- KEYS 1 locks 2 line 3 places 4 presence 5 guests
--- ARGV 1 now|'' 2 node 3 lease 4 about the node 5... locks
--- Returns { now, { lock, who of this node is next|'', when the first hold ends|'' if one is free } of those with a line }
+-- ARGV 1 now|'' 2 node 3 lease 4 about the node 5 how many locks follow, then locks, then owner and lock of each that waits
+-- Returns { now, { lock, who of this node is next|'', when the first hold ends|'' if one is free } of those with a line,
+--   { place|nil of each that waits } }
 -- include now, text, alive, line, stand, tell
 local NEAR = 20
 local node = ARGV[2]
@@ -26,7 +27,8 @@ local function next_of(living, held)
 end
 
 local turns = {}
-for n = 5, #ARGV do
+local places_at = 6 + ARGV[5]
+for n = 6, places_at - 1 do
   local name = ARGV[n]
   local line = line_of(name, NEAR)
   step_out(line.dead)
@@ -41,4 +43,8 @@ for n = 5, #ARGV do
     end
   end
 end
-return { now, turns }
+local places = {}
+if #ARGV >= places_at then
+  places = redis.call('HMGET', KEYS[3], unpack(ARGV, places_at))
+end
+return { now, turns, places }

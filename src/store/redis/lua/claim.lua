@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- claim: moves what has fallen due to the ready lists, then takes ready jobs for a node.
--- KEYS 1 conf 2 lease 3 since 4 held 5 due 6 job 7 meta 8 idle 9 stale 10-13 ready, most urgent first
+-- KEYS 1 conf 2 lease 3 since 4 held 5 due 6 job 7 meta 8 idle 9 stale 10-13 ready, most urgent first 14 find
 -- ARGV 1 now|'' 2 channel 3 node 4 most to take 5 most to move 6 lease 7 1: the node may be on the idle list
 -- Returns { now, fence, more, next due|'', rank, { ticket }, { record }, { meta of those with one }, next cron tick|'' }
--- include now, text, wake, spread, take, holds, hold
-local node, most, move_most = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+-- include now, text, wake, take, holds, hold
+local node, most = ARGV[3], tonumber(ARGV[4])
 local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'stale', 'fence', node, 'tick')
 local closed, stale = conf[1] or conf[2], conf[3]
 local last, holds = whole(conf[4], 16), whole(conf[5], 15)
@@ -25,12 +25,11 @@ function hand.add(ticket, flag)
   hand.tickets[at], ids[at], held[2 * at - 1], held[2 * at] = ticket, id, id, values[flag]
 end
 
-local moved, more, rank, records, metas = 0, 0, 0, {}, {}
+local overdue, more, rank, records, metas = false, 0, 0, {}, {}
 if not closed and next_due and tonumber(next_due) <= now then
-  local due = redis.call('ZRANGE', KEYS[5], '-inf', now, 'BYSCORE', 'LIMIT', 0, move_most)
-  moved = #due
-  redis.call('ZREM', KEYS[5], unpack(due))
-  spread('RPUSH', 10, due)
+  -- What only this needs is made only here.
+-- include spread, find, promote
+  overdue = promote(tonumber(ARGV[5]))
   next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
 end
 local stopped = not closed and take(hand, most, stale)
@@ -41,7 +40,7 @@ if #ids > 0 then
   redis.call('HSET', KEYS[1], 'fence', fence, node, holds + #ids)
   hold(node, holds, tonumber(ARGV[6]))
 end
-if #ids < most and moved < move_most and not stopped then
+if #ids < most and not overdue and not stopped then
   redis.call('ZADD', KEYS[8], now, node)
   rank = redis.call('ZRANK', KEYS[8], node)
 else
@@ -50,7 +49,7 @@ else
   end
   more = 1
   local anybody = redis.call('EXISTS', KEYS[8]) == 1
-  if anybody and (moved == move_most or redis.call('EXISTS', KEYS[10], KEYS[11], KEYS[12], KEYS[13]) > 0) then
+  if anybody and (overdue or redis.call('EXISTS', KEYS[10], KEYS[11], KEYS[12], KEYS[13]) > 0) then
     wake(KEYS[8], ARGV[2])
   end
 end

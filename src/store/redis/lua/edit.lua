@@ -1,9 +1,9 @@
 #!lua
 -- edit: another record for a job that is not running; with another priority it goes to the tail of that.
--- KEYS 1 held 2 job 3 meta 4 due 5 done 6 dead 7 stale 8-11 ready 12 conf
+-- KEYS 1 held 2 job 3 meta 4 due 5 done 6 dead 7 stale 8-11 ready 12 conf 13 find
 -- ARGV 1 now|'' 2 id 3 the record as it was seen 4 as it will be
 -- Returns { now, 'moved' | 'running' | 'moving' | 'changed' | 'none' }
--- include now, add, text, read, ticket
+-- include now, add, text, read, ticket, find, unseat
 local id = ARGV[2]
 local record = redis.call('HGET', KEYS[2], id)
 if not record then
@@ -35,7 +35,7 @@ if waits and lane ~= lane_of(record) then
   redis.call('HSET', KEYS[3], id, first .. text(now) .. counts)
   local ticket = id .. string.char(lane + 97) .. turn
   if due then
-    redis.call('ZADD', KEYS[4], due, ticket)
+    schedule(KEYS[4], due, ticket .. ' ' .. words_of(ARGV[4]))
   else
     redis.call('RPUSH', KEYS[8 + lane], ticket)
   end

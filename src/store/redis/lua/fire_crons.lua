@@ -1,11 +1,11 @@
 #!lua
 -- fire_crons: pushes the jobs of ticks that are due, and moves each rule on to its next tick in the same step.
--- KEYS 1 job 2 due 3 idle 4-7 ready 8 conf 9 cron 10 ticks 11 held 12 unique 13,14 gone 15 stale 16 history
+-- KEYS 1 job 2 due 3 idle 4-7 ready 8 conf 9 cron 10 ticks 11 held 12 unique 13,14 gone 15 stale 16 history 17 find
 -- ARGV 1 now|'' 2 channel 3 how long a tick that is held back waits for the next look
 --      4... of each rule: name; revision, tick, next, last (16 digits, 0: none); n|r|t (held back: no, while the job that has
 --      its key is running, while it is there); how many jobs, and of each: id, record, due|'', ticket, unique key|''
 -- Returns { now, { word (yes, full, held or stale), { id of what is in the way of each job|'' } } of each rule, next tick|'' }
--- include now, text, add, wake, read, tick, tally, limit
+-- include now, text, add, wake, read, find, tick, tally, limit
 local STEP, NONE = 1000, text(0)
 -- include known, tick_job
 local answers, at = {}, 4

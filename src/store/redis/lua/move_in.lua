@@ -1,9 +1,9 @@
 #!lua
 -- move_in: puts jobs into one queue as they are, and changes the note of their move in the same step: all or nothing.
--- KEYS 1 job 2 due 3 idle 4-7 ready 8 meta 9 errors 10 done 11 dead 12 unique 13,14 gone 15 conf 16 stale 17 notes 18 groups
+-- KEYS 1 job 2 due 3 idle 4-7 ready 8 meta 9 errors 10 done 11 dead 12 unique 13,14 gone 15 conf 16 stale 17 notes 18 groups 19 find
 -- ARGV 1 now|'' 2 channel 3 field of the note 4 the note as it was|'' 5 as it will be|'' 6 fence 7... each job, for arrive
 -- Returns { now, 'yes' | 'taken' | 'lost', { id of each that is known, or whose key is taken }, the note as it was found|'' }
--- include now, add, text, wake, read, group, arrive
+-- include now, add, text, wake, read, holds, kept, group, find, arrive
 local conf = redis.call('HMGET', KEYS[15], ARGV[3], 'fence', 'stale')
 local note, fence, is_stale = conf[1] or '', tonumber(conf[2]) or 0, conf[3]
 local function set_note()
@@ -33,7 +33,7 @@ while at <= #ARGV do
   else
     new[#new + 1] = at
   end
-  at = at + 11 + tonumber(ARGV[at + 7]) + tonumber(ARGV[at + 10])
+  at = at + 12 + tonumber(ARGV[at + 7]) + tonumber(ARGV[at + 11])
 end
 if #taken > 0 then
   return { now, 'taken', taken, note }
@@ -42,6 +42,7 @@ for _, place in ipairs(new) do
   arrive(place, is_stale)
 end
 set_note()
+tell_kept(KEYS[15])
 if fence < tonumber(ARGV[6]) then
   redis.call('HSET', KEYS[15], 'fence', ARGV[6])
 end

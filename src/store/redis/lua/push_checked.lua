@@ -1,11 +1,11 @@
 #!lua
 -- push_checked: puts jobs into one queue, all or none, after a look whether any of them is there already.
 -- Whatever is in the way is answered before the first write; the caller sends the rest again without it.
--- KEYS 1 job 2 due 3 idle 4-7 ready 8 conf 9 meta 10 errors 11 held 12 unique 13,14 gone 15 stale 16 history 17 notes
+-- KEYS 1 job 2 due 3 idle 4-7 ready 8 conf 9 meta 10 errors 11 held 12 unique 13,14 gone 15 stale 16 history 17 notes 18 find
 -- ARGV 1 now|'' 2 channel 3... the batch, then: age of remembered ids, look(1: any id may be known),
 --      how many ids are only looked for, those ids; key, id, k|r of the unique
 -- Returns { now, { id, holder|'' of each refused }, { id, replaced id } }, or { now, 'full', jobs|'', bytes|'' }
--- include now, add, wake, read, ticket, history, gone, batch, known, tally, limit, notes, replace
+-- include now, add, text, wake, read, ticket, find, unseat, history, gone, batch, known, tally, limit, notes, replace
 local refused, replaced, old = {}, {}, {}
 local unique_at = rest_at + 3 + ARGV[rest_at + 2]
 local ids = {}
@@ -47,6 +47,12 @@ for n = unique_at, #ARGV, 3 do
   redis.call('HSET', KEYS[12], ARGV[n], ARGV[n + 1])
 end
 -- include put
+if scheduled > 0 then
+-- include put_later
+end
+if sooner then
+  wake(KEYS[3], ARGV[2])
+end
 add(KEYS[8], 'bytes', bytes - bytes_of_all(old))
 happened(KEYS[16], '00', jobs)
 return { now, {}, replaced }

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- reschedule: gives a job that is not running a new due moment; one that has ended starts over.
--- KEYS 1 held 2 job 3 meta 4 due 5 done 6 dead 7 unique 8 stale 9 idle 10-13 ready 14 conf 15 groups
+-- KEYS 1 held 2 job 3 meta 4 due 5 done 6 dead 7 unique 8 stale 9 idle 10-13 ready 14 conf 15 groups 16 find
 -- ARGV 1 now|'' 2 channel 3 id 4 due ('+n': microseconds from now) 5 unique key|'' 6 the state it must be in: s|r|d|b|''
 -- Returns { now, 'moved' | 'running' | 'moving' | 'changed' | 'none' | id of the other job that has the key }
--- include now, add, text, wake, read, ticket, group
+-- include now, add, text, wake, read, ticket, find, unseat, group, unbury
 local id, key = ARGV[3], ARGV[5]
 local record = redis.call('HGET', KEYS[2], id)
 if not record then
@@ -33,8 +33,8 @@ if meta and not ended then
   attempts, crashes = count(meta, 33), count(meta, 43)
 end
 if ended then
-  redis.call('ZREM', KEYS[state == 'd' and 5 or 6], id)
-  leave_group(KEYS[15], meta)
+  redis.call('ZREM', KEYS[5], id)
+  unbury(KEYS[6], KEYS[15], id, meta)
   add(KEYS[14], 'bytes', bytes_of(record))
   if key ~= '' then
     redis.call('HSET', KEYS[7], key, id)
@@ -49,7 +49,7 @@ redis.call('HSET', KEYS[3], id, text(math.max(due, now)) .. text(now) .. counts)
 local lane = lane_of(record)
 local ticket = id .. string.char(lane + 97) .. turn
 if due > now then
-  redis.call('ZADD', KEYS[4], due, ticket)
+  schedule(KEYS[4], due, ticket .. ' ' .. words_of(record))
 else
   redis.call('RPUSH', KEYS[10 + lane], ticket)
 end

@@ -21,3 +21,10 @@ local function drop_notes(notes, ids)
     end
   end
 end
+
+local function keep_result(notes, id, result)
+  if result ~= '' then
+    redis.call('HSETNX', notes, id .. 'n', 0)
+    redis.call('HSET', notes, id .. 'r', result)
+  end
+end

@@ -1,18 +1,21 @@
 -- others: outcomes that are not plain acks, of jobs in trouble or with a unique key.
 local head = {}
 local function other(at)
-  local id, outcome, time, ticket = ARGV[at], ARGV[at + 2], tonumber(ARGV[at + 3]), ARGV[at + 4]
+  local id, outcome, time, ticket = ARGV[at], ARGV[at + 2], tonumber(ARGV[at + 3]), filled(ARGV[at + 4])
   local due, counts, failure, key = ARGV[at + 5], ARGV[at + 6], ARGV[at + 7], ARGV[at + 9]
   if failure ~= '' then
     add_history(KEYS[5], id, tonumber(ARGV[at + 8]), text(now) .. failure)
   end
+  local meta = (due ~= '' and due or text(now + time)) .. text(now) .. counts
+  if outcome == 'b' then
+    -- A dead one has its group behind it, and its words.
+    meta = meta .. join_group(KEYS[19], ARGV[at + 10], text(now), ARGV[at + 11]) .. words_in(ticket)
+  end
   if counts ~= '' then
-    -- A dead one has its group behind it.
-    local group = outcome == 'b' and join_group(KEYS[19], ARGV[at + 10], text(now), ARGV[at + 11]) or ''
-    redis.call('HSET', KEYS[4], id, (due ~= '' and due or text(now + time)) .. text(now) .. counts .. group)
+    redis.call('HSET', KEYS[4], id, meta)
   end
   if outcome == 'a' then
-    local meta = redis.call('HGET', KEYS[4], id)
+    meta = redis.call('HGET', KEYS[4], id)
     if meta then
       drop_history(KEYS[5], id, meta)
       redis.call('HDEL', KEYS[4], id)
@@ -21,15 +24,13 @@ local function other(at)
     drop_notes(KEYS[18], { id })
     redis.call('SADD', gone(KEYS[1], { KEYS[10], KEYS[11] }, tonumber(ARGV[4])), id)
   elseif outcome == 'k' then
-    if ARGV[at + 10] ~= '' then
-      redis.call('HSETNX', KEYS[18], id .. 'n', 0)
-      redis.call('HSET', KEYS[18], id .. 'r', ARGV[at + 10])
-    end
+    keep_result(KEYS[18], id, ARGV[at + 10])
     redis.call('ZADD', KEYS[7], now + time, id)
+    keeps(time)
   elseif outcome == 'b' then
-    redis.call('ZADD', KEYS[8], now + time, id)
+    bury(KEYS[8], now + time, id, meta)
   elseif time > 0 then
-    redis.call('ZADD', KEYS[6], now + time, ticket)
+    schedule(KEYS[6], now + time, ticket)
   elseif outcome == 'r' then
     redis.call('RPUSH', KEYS[13 + ticket:byte(17) - 97], ticket)
   else
@@ -49,7 +50,9 @@ for at = others_at, #ARGV, 12 do
     lose(ARGV[at], nth)
   else
     freed = freed + redis.call('HDEL', KEYS[2], ARGV[at])
-    again = other(at) or again
+    local back = other(at)
+    again = again or back
+    ended[#ended + 1] = not back and ARGV[at] or nil
   end
 end
 spread('LPUSH', 13, head)

@@ -1,9 +1,9 @@
--- forget_past: deletes minutes that are older than a day, ten at most in one step.
+-- forget_past: deletes minutes that are older than a day and in the totals, ten at most in one step.
 local DAY, PLACES, STEP = 1440, 62, 10
-local function forget_past(history, conf)
+local function forget_past(history, conf, rolled)
   local last = math.floor(now / 60000000) - DAY
   local swept = math.max(tonumber(redis.call('HGET', conf, 'swept')) or 0, last - DAY)
-  local stop = math.min(last, swept + STEP)
+  local stop = math.min(last, swept + STEP, rolled)
   for minute = swept + 1, stop do
     local fields = {}
     for place = 1, PLACES do

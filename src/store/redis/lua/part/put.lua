@@ -1,5 +1,5 @@
--- put: writes a batch, and wakes a node if it has something to do sooner than it thinks.
--- KEYS 1 job 2 due 3 idle 4-7 ready, most urgent first
+-- put: writes the records of a batch, and lines up those that are ready.
+-- KEYS 1 job 4-7 ready, most urgent first
 for at = 9, tickets_at - 1, 2 * STEP do
   redis.call('HSET', KEYS[1], unpack(ARGV, at, math.min(at + 2 * STEP, tickets_at) - 1))
 end
@@ -13,20 +13,3 @@ for p = 1, 4 do
   end
 end
 local sooner = ready > 0
-if scheduled > 0 then
-  local first = tonumber(redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]) or math.huge
-  for n = due_at, rest_at - 1, 2 do
-    -- '+n' is n microseconds from now, 'n' is a moment.
-    local due, ticket = tonumber(ARGV[n]), ARGV[n + 1]
-    if ARGV[n]:byte(1) == 43 then
-      due = now + due
-    end
-    if due <= now then
-      redis.call('RPUSH', KEYS[4 + ticket:byte(17) - 48], ticket:sub(1, 16))
-    else
-      redis.call('ZADD', KEYS[2], due, ticket)
-    end
-    sooner = sooner or due < first
-  end
-end
-local woken = sooner and wake(KEYS[3], ARGV[2]) or 0

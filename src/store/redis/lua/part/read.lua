@@ -16,6 +16,14 @@ local function bytes_of(record)
   return #record - (record:find('\n', 1, true) or #record)
 end
 
+-- The words of a record: its kind and its tags, between spaces.
+local FIELD = '[^\t\n]*\t'
+local KIND_AND_TAGS = '^' .. FIELD .. '([^\t\n]*)\t' .. FIELD:rep(6) .. '([^\t\n]*)'
+local function words_of(record)
+  local kind, tags = record:match(KIND_AND_TAGS)
+  return kind and (tags == '' and kind or kind .. ' ' .. tags) or ''
+end
+
 local function lane_of(record)
   local lane = (record:byte(2) or 50) - 48
   return lane >= 0 and lane <= 3 and lane or 2

@@ -1,5 +1,5 @@
 -- Jobs that others take the place of: id, record and meta of each.
--- KEYS 1 job 2 due 4-7 ready 8 conf 9 meta 10 errors 13,14 gone 15 stale 17 notes
+-- KEYS 1 job 2 due 4-7 ready 8 conf 9 meta 10 errors 13,14 gone 15 stale 17 notes 18 find
 local function bytes_of_all(old)
   local bytes = 0
   for _, job in ipairs(old) do

@@ -1,4 +1,5 @@
--- spread: tickets as the schedule has them into their ready lists, by RPUSH to the tail or by LPUSH to the head.
+-- spread: tickets as the schedule has them into their ready lists, by RPUSH to the tail or by LPUSH to the head. The words stay
+-- behind.
 -- One whose flag somebody has damaged goes where normal jobs without trouble are: a script must not fail half-way.
 local function spread(command, first_list, tickets)
   local lanes = {}
@@ -7,6 +8,7 @@ local function spread(command, first_list, tickets)
     local at = 2
     if flag >= 97 and flag <= 100 then
       at = flag - 97
+      ticket = ticket:sub(1, 16) .. ticket:match('^[^ ]*', 17)
     else
       at = flag >= 48 and flag <= 51 and flag - 48 or at
       ticket = ticket:sub(1, 16)

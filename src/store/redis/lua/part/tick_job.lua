@@ -1,5 +1,5 @@
 -- The job of a tick: pushed, unless one of its id is known or another has its unique key.
--- KEYS 1 job 2 due 4-7 ready 8 conf 11 held 12 unique 13,14 gone 15 stale
+-- KEYS 1 job 2 due 4-7 ready 8 conf 11 held 12 unique 13,14 gone 15 stale 17 find
 local put_jobs = 0
 
 -- Whether the queue has room for jobs that are so many and begin at this place in ARGV.
@@ -26,7 +26,7 @@ local function put(id, record, due, ticket, key)
     redis.call('HSET', KEYS[12], key, id)
   end
   if due ~= '' and tonumber(due) > now then
-    redis.call('ZADD', KEYS[2], due, ticket)
+    schedule(KEYS[2], due, ticket)
   else
     redis.call('RPUSH', KEYS[4 + ticket:byte(17) - 48], id)
   end

@@ -1,0 +1,145 @@
+//! Where a page of a list ended, in words that still hold when others have moved. Pure.
+//!
+//! Nothing in Sidekiq's lists has a number of its own. What holds is the order: an entry comes in at one end and goes out
+//! anywhere, but two that stay never change places. So a page goes on behind the last entry of the one before that is still
+//! there; where none of them is, it begins anew, and rather shows an entry twice than never.
+
+use std::collections::VecDeque;
+
+use super::find::{At, Found};
+use crate::clock::Micros;
+use crate::error::{Error, Result};
+use crate::store::redis::sha1;
+
+/// So many of the last entries of a page are remembered, by their digest.
+const KNOWN_MAX: usize = 8;
+/// Hexadecimal digits of a digest that are enough to know an entry by.
+const DIGITS: usize = 12;
+
+/// The digest by which an entry is known again.
+pub(super) fn digest(found: &Found) -> String {
+    let mut sum = sha1(&String::from_utf8_lossy(&found.bytes));
+    sum.truncate(DIGITS);
+    sum
+}
+
+/// The last entries of a page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum After {
+    /// None yet.
+    #[default]
+    Nothing,
+    /// Of what nodes hold, in the order of the claims: the fence, and the number under it.
+    Held(u64, i64),
+    /// In a list: how many were passed, and the digests of the last of them, the newest last.
+    Listed(usize, VecDeque<String>),
+    /// In a sorted set: the moment, and the digest.
+    Scored(Micros, String),
+}
+
+impl After {
+    /// One more entry has been passed.
+    pub(super) fn pass(&mut self, found: &Found) {
+        *self = match (found.at, std::mem::take(self)) {
+            (At::Running(_, fence, place), _) => After::Held(fence.0, place),
+            (At::Schedule(at) | At::Retry(at) | At::Dead(at) | At::Done(at), _) => After::Scored(at, digest(found)),
+            (At::Ready, After::Listed(passed, mut known)) => {
+                known.push_back(digest(found));
+                if known.len() > KNOWN_MAX {
+                    known.pop_front();
+                }
+                After::Listed(passed + 1, known)
+            }
+            (At::Ready, _) => After::Listed(1, VecDeque::from([digest(found)])),
+        };
+    }
+
+    fn text(&self) -> String {
+        match self {
+            After::Nothing => String::new(),
+            After::Held(fence, place) => format!("h{fence}-{place}"),
+            After::Listed(passed, known) => {
+                format!("l{passed}{}", known.iter().map(|sum| format!("-{sum}")).collect::<String>())
+            }
+            After::Scored(at, sum) => format!("s{at}-{sum}"),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let Some(kind) = text.chars().next() else {
+            return Some(After::Nothing);
+        };
+        let mut parts = text.get(1..)?.split('-');
+        let first = parts.next()?;
+        let rest: VecDeque<String> = parts.map(str::to_owned).collect();
+        let sound = |sum: &String| sum.len() == DIGITS && sum.bytes().all(|byte| byte.is_ascii_hexdigit());
+        Some(match (kind, rest.len()) {
+            ('h', 1) => After::Held(first.parse().ok()?, rest[0].parse().ok()?),
+            ('s', 1) if sound(&rest[0]) => After::Scored(first.parse().ok()?, rest[0].clone()),
+            ('l', 1..=KNOWN_MAX) if rest.iter().all(sound) => {
+                let passed = first.parse().ok().filter(|passed| (1..=i32::MAX as usize).contains(passed))?;
+                After::Listed(passed, rest)
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Where a page ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cursor {
+    /// Which of the places.
+    pub(super) place: usize,
+    /// Behind which entries there.
+    pub(super) after: After,
+    /// In which queue, where each has its own.
+    pub(super) queue: String,
+}
+
+impl Cursor {
+    pub(super) fn text(&self) -> String {
+        format!("{}.{}.{}", self.place, self.after.text(), self.queue)
+    }
+
+    /// From a text, with so many places.
+    pub(super) fn parse(text: &str, places: usize) -> Result<Self> {
+        let parsed = || {
+            let [place, after, queue] = text.splitn(3, '.').collect::<Vec<_>>()[..] else {
+                return None;
+            };
+            let place = place.parse().ok().filter(|place| *place < places)?;
+            Some(Cursor { place, after: After::parse(after)?, queue: queue.to_owned() })
+        };
+        parsed().ok_or_else(|| Error::invalid("cursor", "not one that a list has given"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_after() -> impl Strategy<Value = After> {
+        let sum = "[0-9a-f]{12}";
+        prop_oneof![
+            Just(After::Nothing),
+            (any::<u64>(), 0i64..10_000).prop_map(|(fence, place)| After::Held(fence, place)),
+            (1usize..1_000_000, proptest::collection::vec_deque(sum, 1..=KNOWN_MAX))
+                .prop_map(|(passed, known)| After::Listed(passed, known)),
+            (0i64..1 << 52, sum).prop_map(|(at, sum)| After::Scored(at, sum)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn any_cursor_parses_or_is_refused(text in ".*") {
+            let _ = Cursor::parse(&text, 6);
+        }
+
+        #[test]
+        fn cursors_survive_their_text(place in 0usize..6, after in any_after(), queue in "[a-z.:/-]{0,20}") {
+            let cursor = Cursor { place, after, queue };
+            prop_assert_eq!(Cursor::parse(&cursor.text(), 6).expect("its own text"), cursor);
+        }
+    }
+}

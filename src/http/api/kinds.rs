@@ -1,0 +1,76 @@
+//! What attempts of each kind have come to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Problems;
+use super::stats::Quantiles;
+use crate::http::json::Params;
+use crate::http::problem::Problem;
+use crate::http::server::App;
+use crate::http::who::Who;
+use crate::store::{HistoryTally, KIND_HOURS_MAX};
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(kinds))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct KindParams {
+    /// The last so many hours (24, at most 24), the present one among them.
+    hours: Option<u32>,
+}
+
+/// One kind.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Kind)]
+struct KindView {
+    kind: String,
+    done: u64,
+    retried: u64,
+    buried: u64,
+    released: u64,
+    lateness: Quantiles,
+    duration: Quantiles,
+}
+
+/// Kinds by name.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Kinds)]
+struct KindsView {
+    kinds: Vec<KindView>,
+}
+
+/// What attempts of each kind have come to
+///
+/// Told of a few seconds after they have ended. At most 200 kinds of an hour are told apart: the rest is `other`.
+#[utoipa::path(get, path = "/stats/kinds", tag = "stats", params(KindParams), responses((status = 200, body = KindsView), Problems))]
+async fn kinds(
+    State(app): State<Arc<App>>,
+    _: Who,
+    Params(params): Params<KindParams>,
+) -> Result<axum::Json<KindsView>, Problem> {
+    let hours = params.hours.unwrap_or(KIND_HOURS_MAX).clamp(1, KIND_HOURS_MAX);
+    let mut all: BTreeMap<String, HistoryTally> = BTreeMap::new();
+    for point in app.duly.kinds(hours).await? {
+        all.entry(point.kind).or_default().add(&point.tally);
+    }
+    let view = |(kind, tally): (String, HistoryTally)| KindView {
+        kind,
+        done: tally.done,
+        retried: tally.retried,
+        buried: tally.buried,
+        released: tally.released,
+        lateness: Quantiles::of(&tally.lateness),
+        duration: Quantiles::of(&tally.duration),
+    };
+    Ok(axum::Json(KindsView { kinds: all.into_iter().map(view).collect() }))
+}

@@ -1,0 +1,142 @@
+//! What has ever happened, and since when the first ready job waits.
+
+use std::time::{Duration, SystemTime};
+
+use duly::store::{KIND_HOURS_MAX, KINDS_COUNTED_MAX, OTHER_KINDS, Timing};
+use duly::{Ctx, HistoryTally, Outcome, Priority};
+
+use crate::support::*;
+
+async fn total(store: &TestStore) -> HistoryTally {
+    let totals = store.store.totals().await.expect("reads");
+    totals.into_iter().find(|(queue, _)| queue == "default").map(|(_, tally)| tally).unwrap_or_default()
+}
+
+async fn one_done(store: &TestStore) {
+    store.push(job("k")).await;
+    let held = store.claim_one("a").await;
+    let mut end = duly::store::End::of(&held, Outcome::Ack, KEEP);
+    end.timing = Some(Timing { lateness: MS, duration: SECOND });
+    store.store.settle(store.node("a").await, vec![end]).await.expect("settles");
+}
+
+pub async fn totals_only_grow_also_when_history_is_forgotten(store: TestStore) {
+    let hour = Duration::from_secs(3600);
+    assert_eq!(total(&store).await, HistoryTally::default());
+    for n in 1..=3 {
+        one_done(&store).await;
+        let total = total(&store).await;
+        assert_eq!((total.pushed, total.done, total.duration.count(), total.lateness.count()), (n, n, n, n));
+        // Over the end of a minute, and longer than history is kept.
+        for _ in 0..25 {
+            store.sleep(hour);
+            store.beat("a").await;
+            while store.prune().await > 0 {}
+            assert_eq!(self::total(&store).await.done, n, "nothing is counted twice, and nothing is lost");
+        }
+        let kept = store.store.history(duly::HistoryAsk::default()).await.expect("reads").total();
+        assert_eq!(kept.done, 0, "history itself is gone by now");
+    }
+}
+
+pub async fn totals_are_of_each_queue(store: TestStore) {
+    store.push_all(vec![job("a"), job("b").queue("other"), job("c").queue("other")]).await;
+    let totals = store.store.totals().await.expect("reads");
+    let pushed: Vec<(&str, u64)> = totals.iter().map(|(queue, tally)| (queue.as_str(), tally.pushed)).collect();
+    assert_eq!(pushed, [("default", 1), ("other", 2)]);
+}
+
+async fn oldest(store: &TestStore) -> Option<SystemTime> {
+    let counts = store.store.counts().await.expect("counts");
+    counts.into_iter().find(|counts| counts.queue == "default").and_then(|counts| counts.oldest)
+}
+
+pub async fn the_first_ready_job_is_known_by_its_due_moment(store: TestStore) {
+    let later = store.push(job("later").after(SECOND)).await.id();
+    assert_eq!(oldest(&store).await, None, "nothing is ready");
+    let first = store.now();
+    store.push(job("first")).await;
+    store.advance(MS).await;
+    let urgent = store.now();
+    store.push(job("urgent").priority(Priority::High)).await;
+    assert_eq!(oldest(&store).await, Some(first), "whatever its priority");
+    assert_eq!(store.claim_one("a").await.job.kind, "urgent");
+    assert_eq!(oldest(&store).await, Some(first));
+    let held = store.claim_one("a").await;
+    assert_eq!(held.job.kind, "first");
+    assert_eq!(oldest(&store).await, None);
+    assert!(urgent > first);
+    // Released, it is as old as before; retried, it is as young as that.
+    store.settle("a", &held, release()).await;
+    assert_eq!(oldest(&store).await, Some(first));
+    let held = store.claim_one("a").await;
+    store.advance(MS).await;
+    let again = store.now();
+    store.settle("a", &held, retry_at_once()).await;
+    assert_eq!(oldest(&store).await, Some(again));
+    store.remove(held.job.id).await;
+    assert_eq!(oldest(&store).await, None, "one that is gone does not wait");
+    store.store.reschedule(later, duly::Due::Now).await.expect("moves");
+    assert_eq!(oldest(&store).await, Some(again), "from now on");
+}
+
+fn tally(done: u64, buried: u64) -> HistoryTally {
+    let mut tally = HistoryTally::default();
+    (tally.done, tally.buried, tally.duration.buckets[5]) = (done, buried, done + buried);
+    tally
+}
+
+async fn add(store: &TestStore, kinds: Vec<(String, HistoryTally)>) {
+    store.store.add_kinds(kinds).await.expect("adds");
+}
+
+async fn kinds_of(store: &TestStore, hours: u32) -> Vec<(String, u64)> {
+    let points = store.store.kinds(hours).await.expect("reads");
+    points.into_iter().map(|point| (point.kind, point.tally.done)).collect()
+}
+
+pub async fn kinds_are_counted_by_the_hour_for_a_day(store: TestStore) {
+    let hour = Duration::from_secs(3600);
+    let some = |done| vec![("mail".to_owned(), tally(done, 1)), ("report.build".to_owned(), tally(1, 0))];
+    assert_eq!(kinds_of(&store, 24).await, []);
+    add(&store, some(3)).await;
+    add(&store, some(4)).await;
+    let points = store.store.kinds(24).await.expect("reads");
+    assert_eq!((points[0].kind.as_str(), &points[0].tally), ("mail", &tally(7, 2)));
+    assert_eq!((points[1].kind.as_str(), &points[1].tally), ("report.build", &tally(2, 0)));
+    store.sleep(hour);
+    add(&store, some(1)).await;
+    let named =
+        |kinds: &[(&str, u64)]| kinds.iter().map(|(kind, done)| ((*kind).to_owned(), *done)).collect::<Vec<_>>();
+    assert_eq!(kinds_of(&store, 1).await, named(&[("mail", 1), ("report.build", 1)]), "this hour");
+    assert_eq!(kinds_of(&store, 24).await.len(), 4, "and the one before");
+    store.sleep(hour * (KIND_HOURS_MAX - 1));
+    add(&store, some(9)).await;
+    assert_eq!(
+        kinds_of(&store, 24).await,
+        named(&[("mail", 1), ("report.build", 1), ("mail", 9), ("report.build", 1)])
+    );
+    store.sleep(hour * KIND_HOURS_MAX);
+    assert_eq!(kinds_of(&store, 24).await, []);
+}
+
+pub async fn kinds_beyond_a_number_are_counted_together(store: TestStore) {
+    let kinds = |from: usize, to: usize| (from..to).map(|n| (format!("k{n:04}"), tally(1, 0))).collect();
+    add(&store, kinds(0, 150)).await;
+    add(&store, kinds(100, KINDS_COUNTED_MAX + 50)).await;
+    let points = kinds_of(&store, 1).await;
+    assert_eq!(points.len(), KINDS_COUNTED_MAX + 1);
+    assert!(points.contains(&(OTHER_KINDS.to_owned(), 50)), "{:?}", points.last());
+    assert!(points.contains(&("k0120".to_owned(), 2)) && points.contains(&("k0199".to_owned(), 1)));
+}
+
+pub async fn a_worker_tells_what_its_attempts_came_to_by_kind(store: TestStore) {
+    store.duly.push_all([job("good"), job("good"), job("bad").max_attempts(1)]).await.expect("pushes");
+    let bad = async |_: Ctx| Outcome::bury("oh");
+    let worker = store.duly.worker().on_kind("good", async |_: Ctx| Outcome::Ack).on_kind("bad", bad);
+    worker.drain().await.expect("works");
+    let points = store.duly.kinds(1).await.expect("reads");
+    let seen: Vec<_> =
+        points.iter().map(|p| (p.kind.as_str(), p.tally.done, p.tally.buried, p.tally.duration.count())).collect();
+    assert_eq!(seen, [("bad", 0, 1, 1), ("good", 2, 0, 2)]);
+}

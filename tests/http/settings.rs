@@ -1,0 +1,47 @@
+//! Two people edit the same: the second is told, and nothing is lost.
+
+use serde_json::json;
+
+use crate::support::{Answer, Site};
+
+fn etag(answer: &Answer) -> String {
+    answer.header("etag").unwrap_or_else(|| panic!("no ETag: {}", answer.head)).to_owned()
+}
+
+async fn change(site: &Site, method: &str, path: &str, seen: &str, body: serde_json::Value) -> Answer {
+    let headers = [("Content-Type", "application/json"), ("If-Match", seen)];
+    site.send(method, path, &headers, body.to_string().as_bytes()).await
+}
+
+pub async fn a_rule_is_changed_only_as_it_was_seen(site: Site) {
+    let (path, rule) = ("/api/v1/cron/report", |pattern: &str| json!({"pattern": pattern, "kind": "report"}));
+    assert_eq!(change(&site, "PUT", path, "*", rule("0 3 * * *")).await.status, 412, "there is none to change");
+    let made = site.json("PUT", path, rule("0 3 * * *")).await;
+    assert_eq!(made.status, 200, "{}", made.text());
+    let seen = etag(&site.get(path).await);
+    assert_eq!(etag(&made), seen);
+
+    let changed = change(&site, "PUT", path, &seen, rule("0 4 * * *")).await;
+    assert_eq!(changed.status, 200, "{}", changed.text());
+    assert_ne!(etag(&changed), seen);
+    let late = change(&site, "PUT", path, &seen, rule("0 5 * * *")).await;
+    assert_eq!((late.status, late.code().as_str()), (412, "changed"));
+    assert_eq!(site.get(path).await.json()["pattern"], "0 4 * * *");
+    site.post("/api/v1/cron/report/pause", json!({})).await;
+    assert_eq!(change(&site, "PUT", path, &etag(&changed), rule("0 5 * * *")).await.status, 412, "paused meanwhile");
+    assert_eq!(site.json("PUT", path, rule("0 6 * * *")).await.status, 200, "who does not ask is not held up");
+}
+
+pub async fn settings_of_a_queue_are_changed_only_as_they_were_seen(site: Site) {
+    site.push("mail").await;
+    let path = "/api/v1/queues/mail";
+    let seen = etag(&site.get(path).await);
+    site.push("mail").await;
+    assert_eq!(etag(&site.get(path).await), seen, "how much is in it is no setting");
+    assert_eq!(change(&site, "PATCH", path, &seen, json!({"limit_jobs": 10})).await.status, 200);
+    let late = change(&site, "PATCH", path, &seen, json!({"limit_jobs": 99})).await;
+    assert_eq!((late.status, late.code().as_str()), (412, "changed"));
+    assert_eq!(site.get(path).await.json()["limit_jobs"], 10);
+    let oldest = site.get(path).await.json();
+    assert!(oldest["oldest_ms"].as_i64().is_some_and(|ms| ms > 1_700_000_000_000), "{oldest}");
+}
