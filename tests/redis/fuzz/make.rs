@@ -80,6 +80,12 @@ pub fn sound(rng: &mut Rng, world: &World, calm: bool) -> State {
         let place = if calm { place.max(RUNNING) } else { place };
         job(rng, &mut state, world, place, fence);
     }
+    if calm {
+        // Nothing is left in the lists but tickets of jobs that have gone elsewhere.
+        state.ready.iter_mut().for_each(Vec::clear);
+        state.stale.clear();
+        state.conf.remove(&b"stale"[..]);
+    }
     for node in &world.nodes {
         let holds = state.held.values().filter(|value| words::read_held(value).0 == *node).count();
         if holds > 0 || rng.bool() {
