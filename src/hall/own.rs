@@ -192,7 +192,7 @@ impl Inner {
     }
 
     async fn stats(&self) -> serde_json::Value {
-        let workers: Vec<NodeId> = self.workers().iter().map(Working::node).collect();
+        let workers: Vec<NodeId> = self.workers().iter().map(|worker| worker.node).collect();
         let running = self.jobs(None).await.map(|jobs| jobs.len()).ok();
         json!({
             "node": self.node,

@@ -223,7 +223,11 @@ impl RuleBody {
 /// Delete a rule; jobs that it has pushed stay
 #[utoipa::path(delete, path = "/cron/{name}", tag = "cron", params(("name" = String, Path, description = "its name")),
     responses((status = 204, description = "it is gone"), Problems))]
-async fn remove(State(app): State<Arc<App>>, _: Operator, Named(Name(name)): Named<Name>) -> Result<StatusCode, Problem> {
+async fn remove(
+    State(app): State<Arc<App>>,
+    _: Operator,
+    Named(Name(name)): Named<Name>,
+) -> Result<StatusCode, Problem> {
     app.duly.remove_cron(&name).await?;
     Ok(StatusCode::NO_CONTENT)
 }

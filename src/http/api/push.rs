@@ -103,8 +103,10 @@ impl PushBody {
             return Err(Problem { errors: vec![], ..Problem::forbidden(detail) });
         }
         let due = self.due()?;
-        let mut push =
-            Push::with_args(self.kind, Ok(self.args.map_or_else(|| "null".to_owned(), |args| Box::<str>::from(args).into_string())));
+        let mut push = Push::with_args(
+            self.kind,
+            Ok(self.args.map_or_else(|| "null".to_owned(), |args| Box::<str>::from(args).into_string())),
+        );
         if let Some(id) = self.id.or_else(|| key.map(|key| JobId::named(&key))) {
             push = push.id(id);
         }

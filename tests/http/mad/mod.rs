@@ -102,7 +102,9 @@ fn resident_mb() -> f64 {
 async fn visit_all(site: Arc<Site>, tally: Arc<Tally>, mut rng: Rng) {
     loop {
         let many = rng.usize(1..=PIPELINED_MAX);
-        let taken = tally.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(many.min(left)).filter(|_| left > 0));
+        let taken = tally.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            left.checked_sub(many.min(left)).filter(|_| left > 0)
+        });
         if taken.is_err() {
             return;
         }
