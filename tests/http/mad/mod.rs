@@ -28,6 +28,8 @@ const SLOW_EVERY: u32 = 500;
 const SLOW_MAX: usize = 64;
 /// Longer than the server waits for anybody.
 const CUT_OFF: Duration = Duration::from_secs(75);
+/// What no request may bring about: others that begin with 5 are about other nodes.
+const FAULTS: [u16; 3] = [500, 501, 503];
 /// Memory may differ by so much from what it was after the first tenth: what it holds is bounded, not measured to the byte.
 const GROWN_MAX: f64 = 1.3;
 const GROWN_MB: f64 = 24.0;
@@ -102,10 +104,8 @@ fn resident_mb() -> f64 {
 async fn visit_all(site: Arc<Site>, tally: Arc<Tally>, mut rng: Rng) {
     loop {
         let many = rng.usize(1..=PIPELINED_MAX);
-        let taken = tally.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-            left.checked_sub(many.min(left)).filter(|_| left > 0)
-        });
-        if taken.is_err() {
+        let take = |left: usize| (left > 0).then(|| left.saturating_sub(many));
+        if tally.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
             return;
         }
         let all: Vec<_> = (1..=many).map(|no| request::any(&mut rng, no == many)).collect();
@@ -126,9 +126,9 @@ async fn visit_all(site: Arc<Site>, tally: Arc<Tally>, mut rng: Rng) {
         let answer = visit(&site, &mut rng, manner, &bytes).await;
         let statuses = statuses(&answer);
         let shown = || format!("{:?}: {statuses:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(2_000)]));
-        assert!(statuses.iter().all(|status| (100..500).contains(status)), "a fault of ours: {}", shown());
+        assert!(!statuses.iter().any(|status| FAULTS.contains(status)), "a fault of ours: {}", shown());
         let whole = matches!(manner, Manner::Whole | Manner::Pieces);
-        assert!(!(sound && whole) || !statuses.is_empty(), "not answered: {}", shown());
+        assert!(!(sound && whole && statuses.is_empty()), "not answered: {}", shown());
         let mut all = tally.statuses.lock().expect("no panic");
         statuses.iter().for_each(|status| *all.entry(*status).or_default() += 1);
     }
