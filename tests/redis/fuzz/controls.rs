@@ -32,7 +32,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("push", "ticket)\n    words_due(members, ticket, due)\n", "ticket)\n", "by its words"),
     ("remove", "drop_words(members)\n    leave_group(groups, meta)", "drop_words(members)", "groups are counted"),
     ("reschedule", "    words_dead(members, id, meta)\n    drop_words(members)\n", "", "by its words"),
-    ("edit", "drop_words(members)\n  return true", "return true", "by its words"),
+    ("remove", "drop_words(members)\n  return true", "return true", "by its words"),
     ("remove", "drop_notes(KEYS[17], { id })", "", "notes of no job"),
     ("take_back", "ends >= now", "ends >= now + 1000000", "was taken from"),
     ("take_back", "redis.call('HDEL', KEYS[6], id)", "", "in one place"),
