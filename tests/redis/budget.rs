@@ -55,10 +55,10 @@ async fn an_idle_worker_asks_at_most_once_a_second(binary: Binary) {
     });
     let run = tokio::spawn(worker.run_until(stop.clone()));
     here.recv().await.expect("joins");
-    // Having worked, it has nothing left to learn.
+    // Having worked, it has nothing left to learn, and soon nothing left to tell: what attempts came to by kind goes last.
     duly.push(Push::new("ok", "{}")).await.expect("pushes");
     tokio::time::timeout(LONG, here.recv()).await.expect("in time").expect("works");
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
 
     let seen = watch(&server).await;
     let (inner, requests): (Vec<&Seen>, Vec<&Seen>) = seen.iter().partition(|seen| seen.by_script);

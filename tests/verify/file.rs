@@ -25,7 +25,6 @@ const SEEDS: &[(Rule, bool, &str)] = &[
     (Rule::History, true, "INSERT INTO duly_failure VALUES (999, 1, 1, zeroblob(16), 'oh')"),
     (Rule::History, true, "INSERT INTO duly_note (no, progress) VALUES (999, 0.5)"),
     (Rule::History, true, "INSERT INTO duly_log VALUES (999, 1, 1, 'oh')"),
-    (Rule::Marks, true, "UPDATE duly_queue SET tick = 5"),
     (Rule::Counts, true, "UPDATE duly_count SET ready = ready + 1"),
     (Rule::Counts, true, "UPDATE duly_count SET bytes = bytes - 1"),
     (Rule::Counts, true, "UPDATE duly_group SET count = 7"),

@@ -70,7 +70,7 @@ const SEEDS: &[Seed] = &[
         let (group, text) = (groups.list()[0].text(), groups.list()[1].text());
         bed.tell("HSET", "groups", &[group.as_bytes(), format!("0000000009{}", &text[10..]).as_bytes()]);
     }),
-    ("a tick for no rule", Rule::Marks, true, |bed, _| drop(bed.tell("HSET", "conf", &[b"tick", b"0000000000000005"]))),
+    ("a tick for no rule", Rule::Ticks, true, |bed, _| drop(bed.tell("HSET", "conf", &[b"tick", b"0000000000000005"]))),
     ("something said by no job", Rule::History, true, |bed, _| {
         bed.tell("HSET", "notes", &[&[JobId::fresh().as_bytes(), &b"n"[..]].concat(), b"0"]);
     }),

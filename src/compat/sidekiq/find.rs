@@ -92,8 +92,21 @@ pub(super) async fn get(store: &Sidekiq, id: JobId) -> Result<Option<Record>> {
     Ok(found.record(crash.as_ref()))
 }
 
+/// How often everything is gone through for an entry that is found nowhere: one that is retried meanwhile goes back to where
+/// was looked already.
+const PASSES: usize = 2;
+
 /// The entry with this id, wherever it is.
 pub(super) async fn find(store: &Sidekiq, op: &'static str, id: JobId) -> Result<Option<Found>> {
+    for _ in 0..PASSES {
+        if let Some(found) = find_once(store, op, id).await? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+async fn find_once(store: &Sidekiq, op: &'static str, id: JobId) -> Result<Option<Found>> {
     let queues = store.queues(op).await?;
     // In the order of an entry's life, so that one that moves on meanwhile is met later.
     for set in Set::WAITING {

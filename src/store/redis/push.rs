@@ -246,8 +246,8 @@ impl Batch<'_> {
 
     /// One job goes to a node that waits on the shortest way: into its hands, if it accepts it.
     async fn hand(&self, store: &Redis, push: &Push) -> Result<Reply> {
-        let QueueKeys { conf, lease, held, job, idle, ready: [r0, r1, r2, r3], due, stale, history, .. } = self.keys;
-        let mut cmd = call(&script::HAND, &[conf, lease, held, job, idle, r0, r1, r2, r3, due, stale, history]);
+        let QueueKeys { conf, lease, held, job, idle, ready: [r0, r1, r2, r3], due, stale, counted, .. } = self.keys;
+        let mut cmd = call(&script::HAND, &[conf, lease, held, job, idle, r0, r1, r2, r3, due, stale, counted]);
         let (now, lane) = (store.now(), record::digit(push.priority) - b'0');
         cmd.arg(store.manual_now()).arg(&self.keys.channel).arg(&self.keys.jobs);
         cmd.arg(lane).arg(push.id.as_bytes()).arg(record::write(push, now, now)).arg(self.bytes()).arg(&push.kind);

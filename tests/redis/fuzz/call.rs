@@ -92,6 +92,8 @@ impl Client<'_> {
             "limit" => self.limit(&mut args),
             "history" => args.add_all([self.rng.u32(..1440).to_string(), self.rng.u32(1..=60).to_string()]),
             "groups" => {}
+            "watch_ends" => args.number(LEASE).end(),
+            "ended" => args.add_all([self.job(), self.job()]),
             "find" => self.find(&mut args),
             "remove" => self.remove(&mut args),
             "reschedule" => self.reschedule(&mut args),
@@ -184,7 +186,7 @@ impl Client<'_> {
 
     fn remove(&mut self, args: &mut Args) {
         let id = self.job();
-        args.add(&id).number(3 * LEASE).add(self.key_of(&id)).add(self.expected());
+        args.add(&id).number(3 * LEASE).add(self.key_of(&id)).add(self.expected()).add(CHANNEL);
     }
 
     /// The state that a change to many wants, or any.

@@ -40,6 +40,7 @@ pub fn sound(rng: &mut Rng, state: &mut State, world: &World) {
         }
     }
     for name in METHODS.iter().take(rng.usize(..=METHODS.len())) {
+        state.kinds.insert(format!("{}.{name}", NOW / 3_600_000_000).into(), "0012 1634 x".into());
         state.tokens.insert((*name).into(), format!("{NOW:016}{:016}00ff viewer", make::moment(rng, NOW)).into());
     }
     let fence = NOW - rng.i64(0..4 * SECOND) + if rng.u8(..8) == 0 { 8 * SECOND } else { 0 };
@@ -129,7 +130,8 @@ impl Client<'_> {
             "connection" => args.add(pick(self.rng, CONNECTIONS)).end(),
             "put_token" => args.add(pick(self.rng, METHODS)).add("").number(2).add("00ff viewer").end(),
             "remove_token" => args.add(pick(self.rng, METHODS)).end(),
-            "tokens" => args.end(),
+            "tokens" | "kinds" | "totals" => args.end(),
+            "add_kinds" => args.number(24).number(2).add("other").add(pick(self.rng, METHODS)).add("001 1612 ").end(),
             "put_audit" => args.number(3).add("{}").end(),
             "audits" => args.add(if self.rng.bool() { "" } else { "2" }).number(2).end(),
             _ => return false,

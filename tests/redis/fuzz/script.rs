@@ -36,6 +36,7 @@ const NAMES: &[&str] = &[
     "cron",
     "ticks",
     "tokens",
+    "kinds",
     "audit",
 ];
 

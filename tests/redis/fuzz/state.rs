@@ -42,6 +42,7 @@ pub struct State {
     pub guests: Hash,
     pub connections: Hash,
     pub tokens: Hash,
+    pub kinds: Hash,
     pub audit: Vec<Bytes>,
     pub line: Scores,
     pub presence: Scores,
@@ -79,7 +80,7 @@ end
 return all";
 
 impl State {
-    fn hashes(&mut self) -> [(&'static str, &mut Hash); 16] {
+    fn hashes(&mut self) -> [(&'static str, &mut Hash); 17] {
         [
             ("conf", &mut self.conf),
             ("job", &mut self.job),
@@ -97,6 +98,7 @@ impl State {
             ("guests", &mut self.guests),
             ("connections", &mut self.connections),
             ("tokens", &mut self.tokens),
+            ("kinds", &mut self.kinds),
         ]
     }
 
