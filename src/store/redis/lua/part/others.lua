@@ -42,9 +42,8 @@ local function other(at)
   return outcome == 'r' or outcome == 'l'
 end
 
-local again = false
-local others_at, nth = FIRST + 2 * plain + 3 * kept, plain + kept
-for at = others_at, #ARGV, 12 do
+local again, nth = false, plain + kept
+for at = FIRST + 2 * plain + 3 * kept, #ARGV, 12 do
   nth = nth + 1
   if redis.call('HGET', KEYS[2], ARGV[at]) ~= ARGV[at + 1] then
     lose(ARGV[at], nth)
