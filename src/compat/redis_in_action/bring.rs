@@ -109,7 +109,12 @@ async fn take(store: &RedisInAction, keys: &QueueKeys, found: &Found) -> Result<
             Ok(item) => {
                 any = true;
                 let job = job(store, &keys.queue, item.id(), item.name.clone(), item.args.clone(), found.now);
-                cmd.arg(bytes).arg(job.id.as_bytes()).arg(JobId::fresh().as_bytes()).arg(write_record(&job, found.now));
+                // A record is of one id: it carries a checksum over it.
+                let other = Job { id: JobId::fresh(), ..job.clone() };
+                cmd.arg(bytes);
+                for job in [&job, &other] {
+                    cmd.arg(job.id.as_bytes()).arg(write_record(job, found.now));
+                }
             }
             Err(why) => bad.push((bytes, why)),
         }
