@@ -58,13 +58,14 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 }
 
 /// What every request may be answered instead: status and words.
-const PROBLEMS: [(&str, &str); 15] = [
+const PROBLEMS: [(&str, &str); 16] = [
     ("400", "the body is not JSON"),
     ("401", "nobody known has sent it: send `Authorization: Bearer <token>`"),
     ("403", "whoever has sent it may not do this, or the server is read-only"),
     ("404", "there is no such thing"),
     ("408", "the body did not come in time"),
     ("409", "it is in a state that does not allow this"),
+    ("412", "it is not as `If-Match` says any more"),
     ("413", "the body is too large"),
     ("415", "the body is not of the right type"),
     ("421", "the server does not go by the name in Host"),
