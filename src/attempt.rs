@@ -125,7 +125,7 @@ impl Attempt {
 
     /// Resolves when a handler that was told to stop has had its time to do so.
     async fn cancelled(&self) {
-        self.ctx.own.word.unwanted().await;
+        self.ctx.own.cancel.said_for_good().await;
         tokio::time::sleep(CANCEL_GRACE).await;
     }
 

@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
+use crate::cancel::Cancel;
 use crate::duly::Duly;
 use crate::error::{Error, Result, Source};
 use crate::job::{Fence, Held, Job, JobId, JobProgress, Outcome, Priority};
@@ -20,7 +21,6 @@ use crate::notes::Notes;
 use crate::push::{Conflict, OWN_KINDS, Push, Pushed};
 use crate::store::RESULT_BYTES_MAX;
 use crate::testing::{Crash, CrashAt};
-use crate::word::Word;
 
 /// The args of one kind of job: any type that serde can write and read, and the kind's name.
 ///
@@ -96,7 +96,7 @@ pub(crate) struct Own {
     pub(crate) held: Arc<Held>,
     pub(crate) deadline: SystemTime,
     /// That it should end.
-    pub(crate) word: Word,
+    pub(crate) cancel: Cancel,
     /// How far it has come, as bits; not a number if it has not said.
     pub(crate) progress: AtomicU64,
 }
@@ -104,7 +104,7 @@ pub(crate) struct Own {
 impl Own {
     pub(crate) fn new(held: Held, deadline: SystemTime) -> Self {
         let progress = AtomicU64::new(f64::NAN.to_bits());
-        Own { held: Arc::new(held), deadline, word: Word::default(), progress }
+        Own { held: Arc::new(held), deadline, cancel: Cancel::default(), progress }
     }
 }
 
@@ -155,20 +155,20 @@ impl Ctx {
     /// Resolves when this attempt should end: somebody has cancelled the job, or another node has it and whatever is done
     /// now is done twice.
     pub async fn cancelled(&self) {
-        self.own.word.cancelled().await;
+        self.own.cancel.said().await;
     }
 
     /// Whether this attempt should end: see [`Ctx::cancelled`].
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.own.word.is_cancelled()
+        self.own.cancel.is_said()
     }
 
     /// Whether somebody has cancelled the job: it ends dead whatever the handler returns, and a few seconds are left to end well.
     /// If it is cancelled and this is not so, another node has the job.
     #[must_use]
     pub fn is_unwanted(&self) -> bool {
-        self.own.word.is_unwanted()
+        self.own.cancel.is_for_good()
     }
 
     /// Resolves when the worker begins to stop: a long handler may save its place and return [`Outcome::release`].

@@ -38,6 +38,7 @@ mod attempt;
 mod backup;
 mod bulk;
 mod call;
+mod cancel;
 mod clock;
 #[cfg(feature = "redis")]
 pub mod compat;
@@ -71,7 +72,6 @@ pub mod store;
 pub mod testing;
 mod token;
 mod why;
-mod word;
 mod worker;
 
 pub use backup::Repaired;

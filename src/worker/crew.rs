@@ -60,7 +60,7 @@ impl Running {
 
     /// A job that somebody has cancelled does not come back, however its attempt has ended.
     fn unwanted_or(&self, ended: Ended) -> Ended {
-        if self.own.word.is_unwanted() { (Outcome::bury(CANCELLED), None) } else { ended }
+        if self.own.cancel.is_for_good() { (Outcome::bury(CANCELLED), None) } else { ended }
     }
 
     fn finish(self, (outcome, why): Ended) -> Finished {
@@ -81,24 +81,24 @@ impl Running {
 
 /// Where attempts tell how they ended. A set of tasks would do it too, at several times the cost for each.
 #[derive(Default)]
-struct Ends {
-    told: Mutex<VecDeque<End>>,
+struct Reports {
+    told: Mutex<VecDeque<Report>>,
     news: Notify,
     /// How many were started, and have not had their first turn yet.
     fresh: AtomicUsize,
 }
 
-/// Place, number and end of an attempt.
-type End = (usize, u64, Ended);
+/// Place and number of an attempt, and how it ended.
+type Report = (usize, u64, Ended);
 
-impl Ends {
-    fn told(&self) -> MutexGuard<'_, VecDeque<End>> {
+impl Reports {
+    fn told(&self) -> MutexGuard<'_, VecDeque<Report>> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, end: End) {
+    fn tell(&self, report: Report) {
         let mut told = self.told();
-        told.push_back(end);
+        told.push_back(report);
         let first = told.len() == 1;
         drop(told);
         if first {
@@ -109,7 +109,7 @@ impl Ends {
 
 /// An attempt's promise to tell how it ended, kept also if its task does not live that long.
 struct Promise {
-    ends: Arc<Ends>,
+    reports: Arc<Reports>,
     at: usize,
     no: u64,
     fresh: bool,
@@ -120,13 +120,13 @@ impl Promise {
     /// The attempt has had its first turn.
     fn begun(&mut self) {
         if std::mem::take(&mut self.fresh) {
-            self.ends.fresh.fetch_sub(1, Ordering::SeqCst);
+            self.reports.fresh.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
     fn keep(mut self, ended: Ended) {
         self.kept = true;
-        self.ends.tell((self.at, self.no, ended));
+        self.reports.tell((self.at, self.no, ended));
     }
 }
 
@@ -136,7 +136,7 @@ impl Drop for Promise {
         self.begun();
         if !self.kept {
             let ended = (Outcome::release(BROKEN), Some("its task ended without an outcome"));
-            self.ends.tell((self.at, self.no, ended));
+            self.reports.tell((self.at, self.no, ended));
         }
     }
 }
@@ -148,9 +148,9 @@ pub(super) struct Crew {
     running: Vec<Option<Running>>,
     free: Vec<usize>,
     started: u64,
-    ends: Arc<Ends>,
-    /// Ends that were taken from there and not looked at yet.
-    taken: VecDeque<End>,
+    reports: Arc<Reports>,
+    /// Reports that were taken from there and not looked at yet.
+    taken: VecDeque<Report>,
 }
 
 impl Crew {
@@ -161,8 +161,8 @@ impl Crew {
         });
         self.started += 1;
         let (no, own, started) = (self.started, attempt.ctx.own.clone(), clock::tick());
-        self.ends.fresh.fetch_add(1, Ordering::SeqCst);
-        let promise = Promise { ends: self.ends.clone(), at, no, fresh: true, kept: false };
+        self.reports.fresh.fetch_add(1, Ordering::SeqCst);
+        let promise = Promise { reports: self.reports.clone(), at, no, fresh: true, kept: false };
         let task = tokio::spawn(attend(attempt, handlers, promise));
         self.running[at] = Some(Running { no, lane, own, task, started, late });
     }
@@ -177,7 +177,7 @@ impl Crew {
 
     /// How many were started, and have not had their first turn yet: most handlers need no other.
     pub(super) fn fresh(&self) -> usize {
-        self.ends.fresh.load(Ordering::SeqCst)
+        self.reports.fresh.load(Ordering::SeqCst)
     }
 
     fn all(&self) -> impl Iterator<Item = &Running> {
@@ -190,7 +190,7 @@ impl Crew {
             if let Some(finished) = self.try_next() {
                 return finished;
             }
-            self.ends.news.notified().await;
+            self.reports.news.notified().await;
         }
     }
 
@@ -198,7 +198,7 @@ impl Crew {
     pub(super) fn try_next(&mut self) -> Option<Finished> {
         loop {
             if self.taken.is_empty() {
-                std::mem::swap(&mut self.taken, &mut *self.ends.told());
+                std::mem::swap(&mut self.taken, &mut *self.reports.told());
             }
             let (at, no, ended) = self.taken.pop_front()?;
             // One that was abandoned is told of too, perhaps after another has taken its place.
@@ -224,7 +224,7 @@ impl Crew {
     /// Tells the attempt at this job that it has lost it. Answers whether that was news.
     pub(super) fn cancel(&self, job: (JobId, Fence)) -> bool {
         let found = self.all().find(|running| (running.held().job.id, running.held().fence) == job);
-        found.is_some_and(|running| running.own.word.cancel())
+        found.is_some_and(|running| running.own.cancel.say())
     }
 
     /// What is under way, for those who look.
@@ -248,7 +248,7 @@ impl Crew {
     pub(super) fn cancel_for_good(&self, id: JobId) -> bool {
         let mut found = false;
         for running in self.all().filter(|running| running.held().job.id == id) {
-            running.own.word.cancel_for_good();
+            running.own.cancel.say_for_good();
             found = true;
         }
         found
@@ -259,7 +259,7 @@ impl Crew {
         let left: Vec<Running> = self.running.iter_mut().filter_map(Option::take).collect();
         self.free = (0..self.running.len()).collect();
         let abandoned = left.into_iter().map(|running| {
-            running.own.word.cancel();
+            running.own.cancel.say();
             running.task.abort();
             let ended = running.unwanted_or((Outcome::release(Duration::ZERO), Some("its grace time was over")));
             running.finish(ended)
