@@ -5,8 +5,6 @@ use std::time::{Duration, Instant};
 use duly::{Duly, JobId, Outcome, Push, Record, State};
 use tokio::task::JoinHandle;
 
-use crate::support::LONG;
-
 /// Far longer than it takes to be told, far shorter than the look behind it.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
@@ -52,6 +50,7 @@ async fn on_a_file_who_waits_is_told_by_another_process() {
 mod on_a_server {
     use super::*;
     use crate::servers::{Binary, Direction, Fsync, Options, Proxy, Server, wait_for};
+    use crate::support::LONG;
 
     /// How many commands of clients and scripts the server has carried out since it was last asked to count anew.
     fn commands(server: &Server) -> u64 {

@@ -40,7 +40,7 @@ pub(super) struct Asked {
 
 /// `GET /audit`
 pub(super) async fn list(State(app): State<Arc<App>>, who: Who, Query(asked): Query<Asked>, page: Frame) -> Answer {
-    who.may(Role::Admin)?;
+    who.may(Role::Operator)?;
     let page = page.titled("/audit", "Audit");
     let found = app.duly.audits(asked.before.parse().ok(), PAGE).await?;
     let next =
