@@ -198,7 +198,7 @@ impl<'p> Bulk<'p> {
                     Moved::Running => &mut done.running,
                     Moved::Moving => &mut done.moving,
                     Moved::Existing(_) => &mut done.existing,
-                    Moved::NotFound | Moved::Changed => &mut done.changed,
+                    Moved::NotFound | Moved::Changed | Moved::Unreadable => &mut done.changed,
                 } += 1;
             }
         }

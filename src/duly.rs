@@ -433,6 +433,9 @@ fn moved(id: JobId, moved: Moved) -> Result<()> {
             "the queue of job {id} is moving to another store: let that end, then look for the job there"
         ))),
         Moved::Changed => Err(Error::Conflict(format!("job {id} has just moved on: look again"))),
+        Moved::Unreadable => Err(Error::Conflict(format!(
+            "job {id} is not as it was written: what it was meant to be nobody knows; push it anew, and remove this one"
+        ))),
         Moved::Existing(other) => {
             Err(Error::Conflict(format!("the unique key of job {id} belongs to job {other} now")))
         }

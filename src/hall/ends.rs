@@ -1,7 +1,7 @@
 //! Waiting for jobs to end: all who wait in this process share one subscription to what the store tells, and one slow look
 //! behind it for what was lost on the way. However many wait, nobody asks the store for a job again and again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub const WAITED_MAX: usize = 100_000;
 const LOOK: Duration = Duration::from_secs(ENDS_LAST.as_secs() / 3);
 /// The same after a failure.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// The same on a store that tells nothing.
+/// The same on a store that tells nothing, or not of all queues.
 const LOOK_UNTOLD: Duration = Duration::from_millis(250);
 /// Between two looks lies at least so many times what the first has taken.
 const REST: u32 = 4;
@@ -39,7 +39,7 @@ pub(super) struct Ends {
 #[derive(Default)]
 struct Waited {
     jobs: HashMap<JobId, Awaited>,
-    /// How many of them are in each queue, and whether the store tells of it.
+    /// Which of them are in each queue, and whether the store tells of it.
     queues: BTreeMap<String, Watched>,
     /// Somebody looks after them.
     kept: bool,
@@ -54,7 +54,7 @@ struct Awaited {
 
 #[derive(Default)]
 struct Watched {
-    jobs: usize,
+    jobs: HashSet<JobId>,
     watched: bool,
 }
 
@@ -81,14 +81,25 @@ impl Ends {
         }
     }
 
-    /// The queues of which the store should tell.
+    /// The queues in which somebody waits.
     fn queues(&self) -> Vec<String> {
-        self.waited().queues.keys().take(ENDS_QUEUES_MAX).cloned().collect()
+        self.waited().queues.keys().cloned().collect()
+    }
+
+    /// Those of which the store should tell: as many as it can, first those of which it does.
+    fn to_watch(&self) -> Vec<String> {
+        let waited = self.waited();
+        let of = |watched: bool| waited.queues.iter().filter(move |(_, queue)| queue.watched == watched);
+        of(true).chain(of(false)).take(ENDS_QUEUES_MAX).map(|(name, _)| name.clone()).collect()
     }
 
     /// Whether the store tells of this queue.
     fn is_watched(&self, queue: &str) -> bool {
         self.waited().queues.get(queue).is_some_and(|queue| queue.watched)
+    }
+
+    fn are_all_watched(&self) -> bool {
+        self.waited().queues.values().all(|queue| queue.watched)
     }
 
     fn now_watched(&self, queues: &[String]) {
@@ -102,8 +113,7 @@ impl Ends {
 
     /// The jobs of a queue that are waited for.
     fn jobs_of(&self, queue: &str) -> Vec<JobId> {
-        let waited = self.waited();
-        waited.jobs.iter().filter(|(_, job)| job.queue == queue).map(|(id, _)| *id).collect()
+        self.waited().queues.get(queue).map_or_else(Vec::new, |queue| queue.jobs.iter().copied().collect())
     }
 }
 
@@ -122,7 +132,7 @@ impl Waiter {
                 let why = format!("{WAITED_MAX} jobs are waited for in this process already; wait for some of them");
                 return Err(Error::store("wait", why));
             }
-            waited.queues.entry(queue.to_owned()).or_default().jobs += 1;
+            waited.queues.entry(queue.to_owned()).or_default().jobs.insert(id);
         }
         let new = || Awaited { queue: queue.to_owned(), waiters: 0, told: Arc::default() };
         let job = waited.jobs.entry(id).or_insert_with(new);
@@ -145,8 +155,8 @@ impl Drop for Waiter {
             return;
         };
         if let Some(queue) = waited.queues.get_mut(&job.queue) {
-            queue.jobs -= 1;
-            if queue.jobs == 0 {
+            queue.jobs.remove(&self.id);
+            if queue.jobs.is_empty() {
                 waited.queues.remove(&job.queue);
             }
         }
@@ -183,13 +193,11 @@ impl Hall {
 
     /// Asks the store to tell of this queue, unless it does. If it cannot, the looks must do.
     async fn watched(&self, queue: &str) {
-        let ends = &self.inner.ends;
-        let _asking = ends.asking.lock().await;
-        if !ends.is_watched(queue)
-            && let Err(error) = self.inner.watch_ends().await
-        {
+        if let Err(error) = self.inner.watch_ends(Some(queue)).await {
             tracing::debug!(%error, "the store tells nothing of ends; looking instead");
-            ends.look.notify_one();
+        }
+        if !self.inner.ends.is_watched(queue) {
+            self.inner.ends.look.notify_one();
         }
     }
 
@@ -202,8 +210,14 @@ impl Hall {
 }
 
 impl Inner {
-    async fn watch_ends(&self) -> Result<()> {
-        let queues = self.ends.queues();
+    /// Asks the store to tell of what is waited for, unless this is about a queue of which it does.
+    async fn watch_ends(&self, about: Option<&str>) -> Result<()> {
+        // What is waited for is read under it: an older list must not come after a newer one.
+        let _asking = self.ends.asking.lock().await;
+        if about.is_some_and(|queue| self.ends.is_watched(queue)) {
+            return Ok(());
+        }
+        let queues = self.ends.to_watch();
         self.store.watch_ends(self.node, &queues).await?;
         self.ends.now_watched(&queues);
         Ok(())
@@ -224,11 +238,11 @@ impl Inner {
 
     /// Asks the store to go on telling, and looks for what was lost; answers when to do it again.
     async fn mind_ends(&self) -> Duration {
-        let watched = self.watch_ends().await;
+        let watched = self.watch_ends(None).await;
         let looked = self.look_for_ends().await;
         match (watched, looked) {
-            (Ok(()), Ok(())) => LOOK,
-            (Err(Error::Unsupported { .. }), Ok(())) => LOOK_UNTOLD,
+            (Ok(()), Ok(())) if self.ends.are_all_watched() => LOOK,
+            (Ok(()) | Err(Error::Unsupported { .. }), Ok(())) => LOOK_UNTOLD,
             (_, Err(error)) | (Err(error), _) => {
                 tracing::debug!(%error, "the store does not say which jobs have ended");
                 LOOK_AGAIN
@@ -262,7 +276,7 @@ async fn keep(inner: Arc<Inner>) {
         }
     }
     // Nobody need tell us any more; who waits anew says so anew.
-    if let Err(error) = inner.watch_ends().await {
+    if let Err(error) = inner.watch_ends(None).await {
         tracing::debug!(%error, "the store tells of ends a little longer");
     }
 }

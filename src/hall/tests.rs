@@ -185,3 +185,29 @@ async fn who_waits_on_a_store_that_tells_nothing_learns_of_the_end_by_a_look() {
         assert!(soon(waiting).await.expect("no panic").is_some_and(|record| record.state == crate::State::Done));
     }
 }
+
+#[tokio::test]
+async fn who_waits_in_more_queues_than_the_store_tells_of_learns_of_the_end_by_a_look() {
+    let (duly, faulty) = faulty().await;
+    let queue = |no: usize| format!("q{no:04}");
+    let push = |no| crate::Push::new("k", "1").queue(queue(no));
+    let pushed = duly.push_all((0..=crate::store::ENDS_QUEUES_MAX).map(push)).await.expect("pushes");
+    let wait = |pushed: &crate::Pushed| {
+        let (duly, id) = (duly.clone(), pushed.id());
+        tokio::spawn(async move { duly.wait(id).await.expect("waits") })
+    };
+    let mut waits: Vec<_> = pushed.iter().map(wait).collect();
+    soon(async {
+        while faulty.asked("get") < 2 * pushed.len() {
+            tokio::time::sleep(MS).await;
+        }
+    })
+    .await;
+    // Whichever is the one too many: of those that came first and last by name, both are heard of.
+    let ends: Vec<_> = [waits.pop(), Some(waits.remove(0))].into_iter().flatten().collect();
+    for (at, waiting) in [crate::store::ENDS_QUEUES_MAX, 0].into_iter().zip(ends) {
+        duly.remove(pushed[at].id()).await.expect("is there");
+        assert!(soon(waiting).await.expect("no panic").is_none(), "is gone");
+    }
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
+}

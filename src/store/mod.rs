@@ -357,7 +357,7 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
 
     /// For [`ENDS_LAST`] from now, a node of our process that hears is told of jobs of these queues that are done, dead or removed,
     /// by [`Heard::Ended`], and of no others any more. A word may be lost; if the way was broken, it hears [`Heard::Gap`].
-    /// At most [`ENDS_QUEUES_MAX`] queues. While nobody asks for it, nobody is told, and that costs a settle nothing.
+    /// At most [`ENDS_QUEUES_MAX`] queues. While nobody asks for it, nobody is told, and a settle on a server does nothing for it.
     async fn watch_ends(&self, node: NodeId, queues: &[String]) -> Result<()> {
         let _ = (node, queues);
         Err(Error::unsupported("tell of jobs that have ended"))

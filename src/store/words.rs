@@ -176,6 +176,8 @@ pub enum Moved {
     Moving,
     /// The job is not in the state any more in which it was seen.
     Changed,
+    /// The job is not as it was written, so what else of it is true nobody knows: push it anew, and remove this one.
+    Unreadable,
 }
 
 /// A page of a list.

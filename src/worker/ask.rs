@@ -268,16 +268,20 @@ impl Shift {
 
     fn take_one(&mut self, at: usize, held: Held) {
         let lane = &self.lanes[at];
-        if held.fence <= lane.told && self.knows(at, (held.job.id, held.fence)) {
+        if held.fence <= lane.named && self.knows(at, (held.job.id, held.fence)) {
             return;
         }
         let room = self.free() > 0 && lane.running + lane.asked < lane.limit && !self.quiet;
         // A list of what we hold may have been made before. And slots that a claim was promised are free if it finds nothing.
         let wait = lane.asking && (self.redoing || !room);
-        match (wait, room) {
-            (true, _) => self.lanes[at].handed.push(held),
-            (_, true) => self.begin(at, held, self.store.now()),
-            (_, false) => self.release(at, held, Duration::ZERO, "given to this node when it had no room"),
+        if wait {
+            return self.lanes[at].handed.push(held);
+        }
+        // A connection that is given up and its successor may both have listened: of two words of one job one counts.
+        self.lanes[at].named = held.fence.max(self.lanes[at].named);
+        match room {
+            true => self.begin(at, held, self.store.now()),
+            false => self.release(at, held, Duration::ZERO, "given to this node when it had no room"),
         }
     }
 
@@ -321,7 +325,7 @@ impl Shift {
     fn reconcile(&mut self, at: usize, claimed: Claimed) {
         let name = |held: &Held| (held.job.id, held.fence);
         let theirs: Vec<_> = claimed.jobs.iter().map(name).collect();
-        self.lanes[at].told = theirs.iter().map(|(_, fence)| *fence).fold(self.lanes[at].told, Fence::max);
+        self.lanes[at].named = theirs.iter().map(|(_, fence)| *fence).fold(self.lanes[at].named, Fence::max);
         let ours = self.crew.holds(at);
         for job in ours.iter().filter(|job| !theirs.contains(job)) {
             if self.crew.cancel(*job) {

@@ -163,7 +163,7 @@ impl Crew {
         let (no, own, started) = (self.started, attempt.ctx.own.clone(), clock::tick());
         self.reports.fresh.fetch_add(1, Ordering::SeqCst);
         let promise = Promise { reports: self.reports.clone(), at, no, fresh: true, kept: false };
-        let task = tokio::spawn(attend(attempt, handlers, promise));
+        let task = tokio::spawn(drive(attempt, handlers, promise));
         self.running[at] = Some(Running { no, lane, own, task, started, late });
     }
 
@@ -268,7 +268,7 @@ impl Crew {
     }
 }
 
-async fn attend(attempt: Attempt, handlers: Arc<Handlers>, mut promise: Promise) {
+async fn drive(attempt: Attempt, handlers: Arc<Handlers>, mut promise: Promise) {
     let ended = {
         let mut run = pin!(attempt.run(handlers));
         let turn = |cx: &mut Context<'_>| {

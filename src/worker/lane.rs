@@ -21,8 +21,9 @@ pub(super) struct Lane {
     pub(super) asked: usize,
     /// Put into our hands and not begun yet.
     pub(super) handed: Vec<Held>,
-    /// The highest fence that the store has named when it was asked what we hold.
-    pub(super) told: Fence,
+    /// The highest fence of a job that the store has named, when it was asked what we hold or put one into our hands:
+    /// what comes under one that is not higher may have come before.
+    pub(super) named: Fence,
     /// We stand on the list of those that a push may wake.
     pub(super) idle: bool,
     /// A look may find something.
@@ -72,7 +73,7 @@ impl Lane {
             asking: false,
             asked: 0,
             handed: Vec::new(),
-            told: Fence(0),
+            named: Fence(0),
             idle: false,
             maybe_ready: true,
             look_at: None,

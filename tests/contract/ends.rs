@@ -45,6 +45,9 @@ pub async fn who_has_asked_is_told_of_every_way_to_end(store: TestStore) {
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::Ack).await;
     assert_eq!(ended(&mut ear, 1).await, [again]);
+    let replaced = store.push(job("replaced").unique("u").after(SECOND)).await.id();
+    store.push(job("another").unique("u").on_conflict(duly::Conflict::Replace).after(SECOND)).await;
+    assert_eq!(ended(&mut ear, 1).await, [replaced]);
 }
 
 pub async fn many_that_end_in_one_step_are_all_told(store: TestStore) {

@@ -316,10 +316,12 @@ contract! {
         a_lock_with_a_long_line_is_handed_on_in_bounded_steps;
     totals:
         totals_only_grow_also_when_history_is_forgotten
+        what_nobody_has_looked_at_for_days_is_in_the_totals_too
         totals_are_of_each_queue
         kinds_are_counted_by_the_hour_for_a_day
         kinds_beyond_a_number_are_counted_together
         a_worker_tells_what_its_attempts_came_to_by_kind
+        since_when_the_first_ready_job_waits_is_known
         the_first_ready_job_is_known_by_its_due_moment;
     ends:
         who_has_asked_is_told_of_every_way_to_end

@@ -14,7 +14,6 @@ const EDITS: &str = "an entry is its own text in Sidekiq's lists: whoever change
 const NOTES: &str = "a job has no place for progress, lines and a result";
 const HISTORY_BY_MINUTE: &str = "Sidekiq counts by day, and only what is done and what failed";
 const GROUPS: &str = "dead jobs are not grouped in Sidekiq's set";
-const OLDEST: &str = "an entry in Sidekiq's list has no due moment of ours";
 const ENDS: &str = "only duly settles so that others are told: who waits looks instead";
 const WORDS: &str = "Sidekiq's sets are in the order of time alone: a filter looks through them";
 
@@ -25,11 +24,12 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("urgent_jobs_go_first_then_those_that_waited_longest", PRIORITIES),
     ("ready_jobs_arrive_behind_those_that_are_there", PRIORITIES),
     ("totals_only_grow_also_when_history_is_forgotten", HISTORY_BY_MINUTE),
+    ("what_nobody_has_looked_at_for_days_is_in_the_totals_too", HISTORY_BY_MINUTE),
     ("totals_are_of_each_queue", HISTORY_BY_MINUTE),
     ("kinds_are_counted_by_the_hour_for_a_day", HISTORY_BY_MINUTE),
     ("kinds_beyond_a_number_are_counted_together", HISTORY_BY_MINUTE),
     ("a_worker_tells_what_its_attempts_came_to_by_kind", HISTORY_BY_MINUTE),
-    ("the_first_ready_job_is_known_by_its_due_moment", OLDEST),
+    ("the_first_ready_job_is_known_by_its_due_moment", PRIORITIES),
     ("who_has_asked_is_told_of_every_way_to_end", ENDS),
     ("many_that_end_in_one_step_are_all_told", ENDS),
     ("only_queues_that_were_asked_for_are_told_of", ENDS),

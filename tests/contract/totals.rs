@@ -39,6 +39,14 @@ pub async fn totals_only_grow_also_when_history_is_forgotten(store: TestStore) {
     }
 }
 
+pub async fn what_nobody_has_looked_at_for_days_is_in_the_totals_too(store: TestStore) {
+    for _ in 0..3 {
+        one_done(&store).await;
+        store.sleep(Duration::from_secs(5 * 24 * 3600));
+    }
+    assert_eq!(total(&store).await.done, 3);
+}
+
 pub async fn totals_are_of_each_queue(store: TestStore) {
     store.push_all(vec![job("a"), job("b").queue("other"), job("c").queue("other")]).await;
     let totals = store.store.totals().await.expect("reads");
@@ -49,6 +57,21 @@ pub async fn totals_are_of_each_queue(store: TestStore) {
 async fn oldest(store: &TestStore) -> Option<SystemTime> {
     let counts = store.store.counts().await.expect("counts");
     counts.into_iter().find(|counts| counts.queue == "default").and_then(|counts| counts.oldest)
+}
+
+pub async fn since_when_the_first_ready_job_waits_is_known(store: TestStore) {
+    assert_eq!(oldest(&store).await, None, "nothing is ready");
+    let mut pushed = Vec::new();
+    for kind in ["first", "second"] {
+        pushed.push(store.now());
+        store.push(job(kind)).await;
+        store.advance(MS).await;
+    }
+    for waits_since in pushed {
+        assert_eq!(oldest(&store).await, Some(waits_since));
+        store.claim_one("a").await;
+    }
+    assert_eq!(oldest(&store).await, None);
 }
 
 pub async fn the_first_ready_job_is_known_by_its_due_moment(store: TestStore) {

@@ -57,6 +57,8 @@ pub async fn populate(url: &str) -> Populated {
 pub async fn found_and_repaired(populated: &Populated, rule: Rule, mends: bool, name: &str, seed: impl FnOnce()) {
     let duly = &populated.duly;
     let before = duly.verify().await.expect("verifies");
+    let counted = duly.totals().await.expect("reads");
+    assert!(counted.iter().any(|(_, tally)| tally.pushed > 0));
     assert!(before.breaches.is_empty() && before.jobs == 8, "{name}: sound at first: {before:?}");
     seed();
     let found = duly.verify().await.expect("verifies");
@@ -68,6 +70,8 @@ pub async fn found_and_repaired(populated: &Populated, rule: Rule, mends: bool, 
     assert_eq!(repaired.found.breaches, found.breaches, "{name}");
     assert_eq!(repaired.left.breaches.is_empty(), mends, "{name}: {:?}", repaired.left);
     assert!(copy.exists(), "{name}: the backup was written first");
+    let counted_after = duly.totals().await.expect("reads");
+    assert!(counted.iter().all(|queue| counted_after.contains(queue)), "{name}: what has happened stays counted");
     if mends {
         let again = duly.repair(&copy).await.expect("nothing to do, so no backup that would be in the way");
         assert!(again.found.breaches.is_empty(), "{name}");

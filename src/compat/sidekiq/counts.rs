@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 
 use super::Sidekiq;
+use super::entry;
 use super::find::{self, Set};
 use super::scripts::COUNTS;
+use crate::clock::from_micros;
 use crate::error::Result;
 use crate::store::redis::{Way, call};
 use crate::store::{Moving, QueueCounts};
@@ -52,5 +54,8 @@ async fn counts_of(store: &Sidekiq, queue: &str) -> Result<QueueCounts> {
     let moving = Moving::parse(&reply.text()?);
     let mut count = || reply.int().map(|count| u64::try_from(count).unwrap_or(0));
     let (ready, running, done) = (count()?, count()?, count()?);
-    Ok(QueueCounts { queue: queue.to_owned(), paused, moving, ready, running, done, ..QueueCounts::default() })
+    let _holders = reply.values()?;
+    let first = entry::read(queue, &reply.bytes()?, None).ok().filter(|first| first.due > 0);
+    let oldest = first.map(|first| from_micros(first.due));
+    Ok(QueueCounts { queue: queue.to_owned(), paused, moving, ready, running, done, oldest, ..QueueCounts::default() })
 }

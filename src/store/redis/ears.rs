@@ -1,6 +1,7 @@
 //! Ears: who listens to which channel for a node, where it claims.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redis::{PushInfo, PushKind, Value};
@@ -35,9 +36,15 @@ struct Ear {
     channels: Vec<String>,
     /// The connection that listens to all of them, if one does.
     by: Mutex<Option<Hearing>>,
+    /// One has listened before.
+    begun: AtomicBool,
 }
 
 impl Ear {
+    fn new(queue: String, wakes: mpsc::Sender<Wake>, jobs: bool, channels: Vec<String>) -> Self {
+        Ear { queue, wakes, jobs, channels, by: Mutex::default(), begun: AtomicBool::default() }
+    }
+
     fn by(&self) -> MutexGuard<'_, Option<Hearing>> {
         self.by.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -72,7 +79,7 @@ impl Ears {
     /// Something has come that nobody asked for.
     pub(super) fn hear(&self, info: &PushInfo) {
         if info.kind == PushKind::Disconnection {
-            // Whichever it was: to listen twice does no harm.
+            // Whichever it was: to listen twice does no harm, and of a job that is heard of twice one word counts.
             return self.channels().values().for_each(|ear| *ear.by() = None);
         }
         let Some(Value::BulkString(channel)) = info.data.first() else {
@@ -107,12 +114,20 @@ impl Ears {
     }
 
     /// Nobody listens for this node any more.
-    pub(super) fn close(&self, node: NodeId, keys: &QueueKeys) {
+    pub(super) async fn close(&self, node: NodeId, keys: &QueueKeys) {
         let gone = self.of(node, keys);
-        let mut channels = self.channels();
-        channels.remove(&keys.jobs_of(node));
-        for channel in gone.iter().flat_map(|ear| &ear.channels) {
-            channels.remove(channel);
+        {
+            let mut channels = self.channels();
+            channels.remove(&keys.jobs_of(node));
+            for channel in gone.iter().flat_map(|ear| &ear.channels) {
+                channels.remove(channel);
+            }
+        }
+        for ear in gone {
+            let by = ear.by().take();
+            if let Some(by) = by {
+                by.end(&ear.channels).await;
+            }
         }
     }
 }
@@ -143,8 +158,7 @@ pub(super) async fn subscribe(store: &Redis, node: NodeId) -> Result<mpsc::Recei
     for queue in store.queues_of(node) {
         let keys = store.keys(&queue);
         let channel = keys.channel_of(node);
-        let ear =
-            Ear { queue, wakes: wakes.clone(), jobs: false, channels: vec![channel.clone()], by: Mutex::default() };
+        let ear = Ear::new(queue, wakes.clone(), false, vec![channel.clone()]);
         store.ears.channels().insert(channel, Arc::new(ear));
         listen(store, node, &keys).await?;
     }
@@ -163,7 +177,7 @@ pub(super) async fn accept(store: &Redis, node: NodeId, kinds: Option<Arc<[Strin
             Some(kinds) => kinds.iter().take(HANDED_KINDS_MAX).map(|kind| format!("{any}{kind}")).collect(),
             None => vec![any.clone()],
         };
-        let ear = Arc::new(Ear { queue, wakes, jobs: true, channels, by: Mutex::default() });
+        let ear = Arc::new(Ear::new(queue, wakes, true, channels));
         let names = ear.channels.iter().cloned().chain([any]);
         store.ears.channels().extend(names.map(|name| (name, ear.clone())));
         listen(store, node, &keys).await?;
@@ -178,6 +192,10 @@ pub(super) async fn listen(store: &Redis, node: NodeId, keys: &QueueKeys) -> Res
     for ear in store.ears.of(node, keys).iter().filter(|ear| !ear.wakes.is_closed() && !ear.hears()) {
         let by = store.link.listen_at_work(keys.slot, &ear.channels).await?;
         *ear.by() = by;
+        // What was said while nobody listened, nobody has heard.
+        if ear.begun.swap(true, Ordering::SeqCst) {
+            let _ = ear.wakes.try_send(ear.missed());
+        }
     }
     Ok(())
 }

@@ -9,8 +9,8 @@ use crate::store::{DeadGroup, HISTORY_MINUTES_MAX, History, HistoryAsk, HistoryT
 
 /// Minutes read in one step.
 const STEP: u32 = 60;
-/// Most steps in which what nobody has added up yet is: two days of minutes, and some more.
-const ROLLS_MAX: usize = 60;
+/// Most steps in which what nobody has added up yet is: a year of minutes, should no worker have lived so long.
+const ROLLS_MAX: usize = 366 * 24;
 /// Queues asked at a time.
 const AT_ONCE: usize = 50;
 

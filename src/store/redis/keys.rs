@@ -21,7 +21,7 @@ pub(crate) struct QueueKeys {
     /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; the next `tick` of a cron rule; `sealed`, which a
     /// push writes that waits for replicas; how long done jobs are `kept`, at least and at most; how many `bytes` of args are
     /// unfinished, `limit_jobs` and `limit_bytes`; up to which minute the history is `rolled` into its totals, and `swept`;
-    /// until when somebody is `waited` for ends; and how many jobs each node holds.
+    /// until when ends are `waited` for; and how many jobs each node holds.
     pub(crate) conf: String,
     /// Hash: id to record, written once.
     pub(crate) job: String,

@@ -92,12 +92,13 @@ pub(super) async fn leave(store: &Redis, node: NodeId) -> Result<()> {
 
 async fn leave_in(store: &Redis, node: NodeId, queue: &str) -> Result<()> {
     let keys = store.keys(queue);
-    store.ears.close(node, &keys);
     let QueueKeys { conf, lease, since, idle, nodes, .. } = &*keys;
     let mut cmd = call(&script::LEAVE, &[conf, lease, since, idle, nodes]);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string());
-    store.link.run("leave", Way::Beat, keys.slot, &script::LEAVE, &cmd).await?;
-    Ok(())
+    let left = store.link.run("leave", Way::Beat, keys.slot, &script::LEAVE, &cmd).await;
+    // Only now: as long as it was on the list of those who wait, somebody could speak to it.
+    store.ears.close(node, &keys).await;
+    left.map(drop)
 }
 
 /// `nodes` of the contract.

@@ -32,7 +32,7 @@ pub(super) async fn edit(store: &Redis, id: JobId, edit: &Edit) -> Result<Moved>
         };
         let (mut job, first_due) = record::read(id, &keys.queue, &seen);
         if job.kind == crate::job::UNREADABLE {
-            return Ok(Moved::Changed);
+            return Ok(Moved::Unreadable);
         }
         job.args = edit.args.clone().unwrap_or(job.args);
         job.priority = edit.priority.unwrap_or(job.priority);

@@ -245,10 +245,11 @@ fn history(conn: &Connection, queue: Option<i64>, first: i64) -> rusqlite::Resul
 }
 
 /// Counts everything anew, and lists the words of jobs: for a file that was made before there were any, and after a repair.
+/// What has happened cannot be counted anew, and stays.
 pub(super) fn recount(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(&format!(
-        "DELETE FROM duly_count;
-         INSERT INTO duly_count (queue, scheduled, ready, running, done, dead, bytes, minute, tally)
+        "DELETE FROM duly_count WHERE queue NOT IN (SELECT no FROM duly_queue);
+         INSERT OR REPLACE INTO duly_count (queue, scheduled, ready, running, done, dead, bytes, minute, tally)
          SELECT q.no,
                 (SELECT count(*) FROM duly_scheduled p WHERE p.queue = q.no),
                 (SELECT count(*) FROM duly_ready p WHERE p.queue = q.no),
@@ -257,7 +258,8 @@ pub(super) fn recount(conn: &Connection) -> rusqlite::Result<()> {
                 (SELECT count(*) FROM duly_ended p WHERE p.queue = q.no AND p.state = 4),
                 (SELECT coalesce(sum(octet_length(j.args)), 0) FROM duly_job j
                   WHERE j.queue = q.no AND NOT EXISTS (SELECT 1 FROM duly_ended e WHERE e.no = j.no)),
-                0, x''
+                coalesce((SELECT minute FROM duly_count c WHERE c.queue = q.no), 0),
+                coalesce((SELECT tally FROM duly_count c WHERE c.queue = q.no), x'')
            FROM duly_queue q;
          UPDATE duly_ended SET grp = NULL WHERE state <> 4 OR grp NOT IN (SELECT no FROM duly_group);
          UPDATE duly_group SET count = (SELECT count(*) FROM duly_ended e WHERE e.grp = duly_group.no);

@@ -6,7 +6,7 @@ use super::count::Of;
 use super::place::{self, DONE, Place};
 use super::rows::{Body, JOB_COLUMNS, checked, rank};
 use super::tx::Tx;
-use crate::job::{JobId, State};
+use crate::job::{Job, JobId, State};
 use crate::push::Due;
 use crate::store::{CHANGE_MAX, Edit, Moved, Target};
 
@@ -22,8 +22,14 @@ pub(super) fn edit(tx: &Tx<'_>, id: JobId, edit: &Edit) -> rusqlite::Result<Move
         Some(place) => place,
     };
     let (bytes, queue) = place::size(tx, no)?;
+    let (job, whole) = tx
+        .statement(&format!("SELECT {JOB_COLUMNS} FROM duly_job j WHERE j.no = ?1"))?
+        .query_row([no], |row| checked(row, String::new()))?;
+    if !whole {
+        return Ok(Moved::Unreadable);
+    }
     if let Some(args) = &edit.args {
-        set_args(tx, no, args)?;
+        set_args(tx, no, Job { args: args.clone(), ..job })?;
         if !matches!(place, Place::Ended { .. }) {
             tx.add(queue, Of::Bytes, args.len() as i64 - bytes);
         }
@@ -35,14 +41,10 @@ pub(super) fn edit(tx: &Tx<'_>, id: JobId, edit: &Edit) -> rusqlite::Result<Move
 }
 
 /// Other args, and the checksum that goes with them.
-fn set_args(tx: &Tx<'_>, no: i64, args: &str) -> rusqlite::Result<()> {
-    let (mut job, _) = tx
-        .statement(&format!("SELECT {JOB_COLUMNS} FROM duly_job j WHERE j.no = ?1"))?
-        .query_row([no], |row| checked(row, String::new()))?;
-    args.clone_into(&mut job.args);
+fn set_args(tx: &Tx<'_>, no: i64, job: Job) -> rusqlite::Result<()> {
     let tags = (!job.tags.is_empty()).then(|| job.tags.join(" "));
     let sum = Body::of(&job, tags.as_deref()).sum();
-    tx.statement("UPDATE duly_job SET args = ?2, sum = ?3 WHERE no = ?1")?.execute(params![no, args, sum])?;
+    tx.statement("UPDATE duly_job SET args = ?2, sum = ?3 WHERE no = ?1")?.execute(params![no, job.args, sum])?;
     Ok(())
 }
 

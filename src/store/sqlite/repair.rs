@@ -34,9 +34,6 @@ fn mend(tx: &Tx<'_>) -> rusqlite::Result<()> {
     for table in ["duly_failure", "duly_note", "duly_log"] {
         run(&format!("DELETE FROM {table} WHERE no NOT IN (SELECT no FROM duly_job)"))?;
     }
-    run(
-        "UPDATE duly_queue SET tick = (SELECT min(look) FROM duly_cron c WHERE c.queue = duly_queue.no AND c.look IS NOT NULL)",
-    )?;
     run("DELETE FROM duly_gone_0 WHERE (queue, id) IN (SELECT queue, id FROM duly_job)")?;
     run("DELETE FROM duly_gone_1 WHERE (queue, id) IN (SELECT queue, id FROM duly_job)")
 }

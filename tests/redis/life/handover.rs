@@ -127,6 +127,31 @@ async fn what_a_worker_without_a_server_held_starts_elsewhere_on_valkey() {
     what_a_worker_without_a_server_held_starts_elsewhere(Binary::Valkey).await;
 }
 
+/// Says again what a push has said when it put a job into somebody's hands.
+const AGAIN: &str = "local held = redis.call('HGETALL', KEYS[1])
+    local word = held[2]:sub(38, 53) .. held[1] .. redis.call('HGET', KEYS[2], held[1])
+    return redis.call('SPUBLISH', ARGV[1] .. held[2]:sub(1, 36) .. ':long', word)";
+
+#[tokio::test]
+async fn a_job_that_is_heard_of_twice_is_started_once_and_a_worker_that_goes_listens_no_more() {
+    let server = durable(Binary::Redis).start();
+    let duly = open(server.url()).await;
+    let listening = || server.ask(&["PUBSUB", "SHARDCHANNELS", "duly:queue:*"]).list().len();
+    let waits = || !server.ask(&["ZRANGE", "duly:queue:{default}:idle", "0", "-1"]).list().is_empty();
+    let mut busy = Running::start(&duly, Duration::ZERO, false).await;
+    until("it waits", async || waits()).await;
+
+    let first = duly.push(Push::new("long", "1")).await.expect("pushes").id();
+    assert_eq!(busy.starts(1).await.0, [first]);
+    let keys = ["duly:queue:{default}:held", "duly:queue:{default}:job", "duly:queue:{default}:job:"];
+    assert_eq!(server.ask(&["EVAL", AGAIN, "2", keys[0], keys[1], keys[2]]).text(), "1", "it was put into its hands");
+    let second = duly.push(Push::new("long", "2")).await.expect("pushes").id();
+    assert_eq!(busy.starts(1).await.0, [second], "and not the first again");
+    assert_eq!(listening(), 2, "for wakes, and for jobs of its kind");
+    assert_eq!(busy.end().await.released, 2);
+    assert_eq!(listening(), 0);
+}
+
 /// A node that beats once and never again.
 async fn what_a_silent_node_held_starts_elsewhere(home: Home) {
     let duly = open(home.with("lease=1s")).await;

@@ -89,6 +89,11 @@ impl Answers {
         self.farewells.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// It has not been carried out: no farewell will come.
+    pub(super) fn no_farewell(&self) {
+        let _ = self.farewells.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |asked| asked.checked_sub(1));
+    }
+
     /// The server has taken leave. To be told before the client takes it for an answer.
     pub(super) fn take_leave(&self) {
         let asked = self.farewells.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |asked| asked.checked_sub(1));

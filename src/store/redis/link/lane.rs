@@ -99,11 +99,16 @@ impl Lane {
     /// Sends one command and waits for its answer.
     pub(super) async fn send(&self, cmd: &Cmd) -> Result<Value, NoAnswer> {
         let Live { mut connection, generation, answers } = self.connection().await.map_err(NoAnswer::NotSent)?;
-        if is_farewell(cmd) {
+        let farewell = is_farewell(cmd);
+        if farewell {
             answers.expect_farewell();
         }
         let answer = answers.answer(self.home.as_ref(), connection.send_packed_command(cmd)).await;
-        self.keep_or_drop(answer.and_then(Value::extract_error), generation)
+        let answer = answer.and_then(Value::extract_error);
+        if farewell && answer.is_err() {
+            answers.no_farewell();
+        }
+        self.keep_or_drop(answer, generation)
     }
 
     /// Sends commands that nothing may come between, and answers each.
@@ -261,7 +266,11 @@ mod tests {
         let mut request = vec![0; 4096];
         while let Ok(read @ 1..) = client.read(&mut request).await {
             let request = String::from_utf8_lossy(&request[..read]);
-            let answer = if request.contains("HELLO") { HELLO.to_owned() } else { format!("{unasked}+yes\r\n") };
+            let answer = match &*request {
+                hello if hello.contains("HELLO") => HELLO.to_owned(),
+                leave if leave.contains("SUNSUBSCRIBE") => "-MOVED 1 127.0.0.1:1\r\n".to_owned(),
+                _ => format!("{unasked}+yes\r\n"),
+            };
             client.write_all(answer.as_bytes()).await.expect("is read");
         }
     }
@@ -279,6 +288,8 @@ mod tests {
         let place = Place::parse(&format!("redis://127.0.0.1:{port}")).expect("a URL").expect("of a server");
         let connector = Arc::new(Connector::new(&place, None).expect("no certificates"));
         let lane = Lane::new(place.hosts[0].clone(), connector, None, Some(Arc::new(|_| ())));
+        // A farewell that was refused is not one that was asked for.
+        assert!(matches!(lane.send(redis::cmd("SUNSUBSCRIBE").arg("a")).await, Err(NoAnswer::Answer(_))));
         assert!(matches!(lane.send(&redis::cmd("PING")).await, Err(NoAnswer::Answer(error)) if error.is_io_error()));
         assert!(matches!(lane.send(&redis::cmd("PING")).await, Ok(Value::SimpleString(yes)) if yes == "yes"));
     }

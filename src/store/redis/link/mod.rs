@@ -51,6 +51,18 @@ impl Hearing {
     pub(super) fn is_there(&self) -> bool {
         self.generation != 0 && self.lane.generation() == self.generation
     }
+
+    /// Listens to these no more. Should that fail, they are heard of a little longer, and nobody minds.
+    pub(super) async fn end(&self, channels: &[String]) {
+        if self.is_there() {
+            let unsubscribe = async |channel: &String| {
+                let mut cmd = redis::cmd("SUNSUBSCRIBE");
+                cmd.arg(channel);
+                self.lane.send(&cmd).await.is_ok()
+            };
+            futures_util::future::join_all(channels.iter().map(unsubscribe)).await;
+        }
+    }
 }
 
 /// Which connection a request takes: none waits behind those of another kind.

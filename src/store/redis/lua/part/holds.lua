@@ -7,10 +7,9 @@ local function holds_of(conf, node)
   return whole(redis.call('HGET', conf, node), 15)
 end
 
--- Returns how many are left, and until when somebody waits for jobs of the queue, which stands beside it.
+-- Returns how many are left.
 local function holds_fewer(conf, node, fewer)
-  local state = redis.call('HMGET', conf, node, 'waited')
-  local left = whole(state[1], 15) - fewer
+  local left = holds_of(conf, node) - fewer
   redis.call('HSET', conf, node, left)
-  return left, state[2]
+  return left
 end

@@ -9,7 +9,9 @@ local function bytes_of_all(old)
 end
 
 local function drop(old)
-  for _, job in ipairs(old) do
+  local ids = {}
+  for i, job in ipairs(old) do
+    ids[i] = job[1]
     local id, record, meta = job[1], job[2], job[3]
     unseat(KEYS[2], KEYS[15], KEYS[8], 4, id, record, meta)
     redis.call('HDEL', KEYS[1], id)
@@ -19,5 +21,8 @@ local function drop(old)
     end
     drop_notes(KEYS[17], { id })
     redis.call('SADD', gone(KEYS[8], { KEYS[13], KEYS[14] }, tonumber(ARGV[rest_at])), id)
+  end
+  if #ids > 0 then
+    tell_ended(ARGV[2], redis.call('HGET', KEYS[8], 'waited'), ids)
   end
 end
