@@ -78,10 +78,11 @@ mod on_a_server {
         };
         tokio::task::block_in_place(|| wait_for("all to wait", looked));
         server.ask(&["CONFIG", "RESETSTAT"]);
-        // A while in which nothing happens: signs of life of a process that only listens cost nothing.
+        // A while in which nothing happens: signs of life of a process that only listens cost nothing. One slow look at all
+        // of them may fall into it, in a few large steps.
         tokio::time::sleep(AT_ONCE).await;
         let meanwhile = commands(&server);
-        assert!(meanwhile < 50, "{meanwhile} commands while {JOBS} wait");
+        assert!(meanwhile < JOBS as u64 / 10, "{meanwhile} commands while {JOBS} wait");
         work(&worker).await;
         all_done(waits, LONG).await;
     }

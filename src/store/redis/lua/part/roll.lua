@@ -1,7 +1,7 @@
 -- roll: minutes that are over are added to the totals, which stand beside them and are never swept; some minutes in one step.
 -- Returns the last minute that is in the totals, and whether there are more to add.
 -- A push counts by the time that its process knows of: a minute is over when the one after it is.
-local AFTER, MINUTES, OLDEST, NUMBERS = 2, 60, 2880, 62
+local AFTER, MINUTES, NUMBERS = 2, 60, 62
 
 -- The numbers of a minute, or of the totals.
 local function numbers_of(history, of)
@@ -18,9 +18,17 @@ local function add_up(sums, numbers)
   end
 end
 
+-- The minute before the first that was counted, or `last`: for a queue of which none is in the totals yet.
+local function before_all(history, last)
+  for _, field in ipairs(redis.call('HKEYS', history)) do
+    last = math.min(last, (tonumber(field:match('^(%d+)%.')) or math.huge) - 1)
+  end
+  return last
+end
+
 local function roll(history, conf)
   local last, sums = math.floor(now / 60000000) - AFTER, {}
-  local rolled = tonumber(redis.call('HGET', conf, 'rolled')) or last - OLDEST
+  local rolled = tonumber(redis.call('HGET', conf, 'rolled')) or before_all(history, last)
   local stop = math.min(last, rolled + MINUTES)
   for minute = rolled + 1, stop do
     add_up(sums, numbers_of(history, string.format('%.0f', minute)))
