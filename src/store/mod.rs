@@ -49,7 +49,11 @@ pub use hall::{
     LockRecord, LockTaken, Owner, To, Turn, WAITS_MAX,
 };
 pub use history::{BUCKETS, HISTORY_MINUTES_MAX, Histogram, History, HistoryAsk, HistoryTally, Point};
-pub(crate) use history::{PUSHED, TAKEN_BACK, TALLY, counter_of, places_of};
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+pub(crate) use history::PUSHED;
+#[cfg(feature = "sqlite")]
+pub(crate) use history::TAKEN_BACK;
+pub(crate) use history::{TALLY, counter_of, places_of};
 pub use kinds::{KIND_HOURS_MAX, KINDS_COUNTED_MAX, KindPoint, OTHER_KINDS};
 pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
 #[cfg(feature = "redis")]
