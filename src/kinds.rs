@@ -128,6 +128,11 @@ mod tests {
         assert_eq!(points.iter().map(|point| point.tally.done).sum::<u64>(), 2, "nothing counted before is lost");
     }
 
+    #[test]
+    fn no_kind_goes_by_the_name_of_the_rest() {
+        assert!(crate::push::check_name("kind", OTHER_KINDS).is_err());
+    }
+
     fn runtime() -> tokio::runtime::Runtime {
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
     }
