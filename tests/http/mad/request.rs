@@ -50,9 +50,10 @@ const WAIT: &str = "timeout_ms=20";
 static ROUTES: LazyLock<Vec<String>> = LazyLock::new(|| {
     let api: serde_json::Value =
         serde_json::from_str(include_str!("../../../docs/reference/openapi.json")).expect("is JSON");
-    let named = |path: &String| path.split('/').map(|part| if part.starts_with('{') { "{}" } else { part }).collect();
-    let paths = api["paths"].as_object().expect("paths").keys().map(|path| named(path));
-    let paths = paths.map(|parts: Vec<&str>| parts.join("/"));
+    let paths = api["paths"].as_object().expect("paths").keys().map(|path| {
+        let parts = path.split('/').map(|part| if part.starts_with('{') { "{}" } else { part });
+        parts.collect::<Vec<_>>().join("/")
+    });
     paths.chain(PAGES.map(str::to_owned)).collect()
 });
 
