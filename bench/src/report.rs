@@ -186,7 +186,11 @@ mod tests {
         let goal = |ours: f64| {
             let mut pair = Pair::default();
             pair.record(ours, 10.0);
-            Line::pair("list", "a page", Unit::Micros, "few", &pair).ratio_at_most(1.5).below(100.0).goal.expect("a goal")
+            Line::pair("list", "a page", Unit::Micros, "few", &pair)
+                .ratio_at_most(1.5)
+                .below(100.0)
+                .goal
+                .expect("a goal")
         };
         assert_eq!(goal(12.0).text, "<= 1.5x, < 100.0 us");
         assert_eq!([12.0, 16.0, 200.0].map(|ours| goal(ours).met), [true, false, false]);

@@ -11,10 +11,10 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{ChangedSince, Problems};
 use super::jobs::param;
 use super::push::{COMMAND, PushedView};
 use super::queues::Name;
+use super::{ChangedSince, Problems};
 use crate::cron::{CronRule, Missed, Overlap, Schedule};
 use crate::error::Error;
 use crate::http::etag::{self, IfMatch};
