@@ -116,15 +116,16 @@ impl Duly {
 
     /// Keeps a rule as it is given. The same rule again changes nothing; whether it is paused stays as it is.
     pub async fn put_cron(&self, rule: CronRule) -> Result<CronRecord> {
-        self.put_cron_over(rule, |_| Ok(())).await
+        self.put_cron_over(rule, |_| Ok::<(), Error>(())).await
     }
 
     /// The same, only over what is admitted of what is there: checked in the step in which it is put.
-    pub(crate) async fn put_cron_over(
+    /// Whoever admits refuses in words of its own.
+    pub(crate) async fn put_cron_over<E: From<Error>>(
         &self,
         rule: CronRule,
-        admit: impl Fn(Option<&CronRecord>) -> Result<()>,
-    ) -> Result<CronRecord> {
+        admit: impl Fn(Option<&CronRecord>) -> Result<(), E>,
+    ) -> Result<CronRecord, E> {
         let schedule = rule.check()?;
         let put = |found: Option<CronRecord>, now| match found {
             Some(found) if found.rule == rule => Ok(None),
@@ -243,17 +244,17 @@ impl Duly {
     }
 
     /// Reads a rule, decides, and puts it back unless it has changed meanwhile. `None` of the decision leaves it as it is.
-    async fn change(
+    async fn change<E: From<Error>>(
         &self,
         name: &str,
-        decide: impl Fn(Option<CronRecord>, SystemTime) -> Result<Option<CronRecord>>,
-    ) -> Result<CronRecord> {
+        decide: impl Fn(Option<CronRecord>, SystemTime) -> Result<Option<CronRecord>, E>,
+    ) -> Result<CronRecord, E> {
         check_name("cron", name)?;
         for _ in 0..TRIES_MAX {
             let found = self.store.cron(name).await?;
             let (was, now) = (found.as_ref().map(|found| found.revision), self.store.now());
             let Some(mut record) = decide(found.clone(), now)? else {
-                return found.ok_or_else(|| none(name));
+                return found.ok_or_else(|| none(name).into());
             };
             // Grows also over a rule that was deleted, as long as the clock does.
             record.revision = to_micros(now).unsigned_abs().max(was.map_or(0, |was| was + 1));
@@ -261,13 +262,12 @@ impl Duly {
                 CronPut::Yes => return Ok(record),
                 CronPut::Stale => {}
                 CronPut::Moving => {
-                    return Err(Error::Conflict(format!(
-                        "the queue of cron rule {name} is moving to another store: let that end, then change it there"
-                    )));
+                    let said = "is moving to another store: let that end, then change it there";
+                    return Err(Error::Conflict(format!("the queue of cron rule {name} {said}")).into());
                 }
             }
         }
-        Err(Error::Conflict(format!("cron rule {name} is changed by others all the time")))
+        Err(Error::Conflict(format!("cron rule {name} is changed by others all the time")).into())
     }
 }
 

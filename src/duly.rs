@@ -280,7 +280,9 @@ impl Duly {
     /// Waits until a job is done or dead, and answers it as it is then; `None` if it is not in the store (any more):
     /// it was removed, or is done and not kept.
     ///
-    /// Waiting costs the store nothing: it tells when jobs end, once for all who wait in this process.
+    /// Waiting costs the store nothing: it tells when jobs end, once for all who wait in this process. Only where the
+    /// format belongs to others (Sidekiq's keys, Redis in Action's) is every job that is waited for looked at, every 250 ms
+    /// or less often.
     /// To wait for a limited time, put a `tokio::time::timeout` around it.
     pub async fn wait(&self, id: JobId) -> Result<Option<Record>> {
         self.hall()?.ended(id).await

@@ -44,9 +44,12 @@ impl Kinds {
             let places = places_of(timing.lateness, timing.duration);
             places.into_iter().chain([counter_of(outcome)]).for_each(|place| numbers[place] += 1);
         }
-        if !std::mem::replace(&mut gathered.sending, true) {
+        let sending = std::mem::replace(&mut gathered.sending, true);
+        // A task that cannot start gives its errand back at once.
+        drop(gathered);
+        if !sending {
             // Weak: what is left to send keeps no store open.
-            tokio::spawn(send_later(self.clone(), Arc::downgrade(store)));
+            tokio::spawn(send_later(Errand(self.clone()), Arc::downgrade(store)));
         }
     }
 
@@ -63,9 +66,20 @@ impl Kinds {
     }
 }
 
-async fn send_later(kinds: Arc<Kinds>, store: Weak<dyn Store>) {
+/// That somebody will send: given back also if the runtime that was to do it ends before, so that the next who counts sees to it.
+struct Errand(Arc<Kinds>);
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        self.0.gathered().sending = false;
+    }
+}
+
+async fn send_later(errand: Errand, store: Weak<dyn Store>) {
     tokio::time::sleep(EVERY).await;
-    kinds.gathered().sending = false;
+    let kinds = errand.0.clone();
+    // What is counted while this is sent is for the next.
+    drop(errand);
     if let Some(store) = store.upgrade() {
         kinds.send(&*store).await;
     }
@@ -74,8 +88,52 @@ async fn send_later(kinds: Arc<Kinds>, store: Weak<dyn Store>) {
 impl crate::duly::Duly {
     /// What attempts of each kind have come to in the last hours (at most 24), hour by hour; the present one is the last.
     ///
-    /// Workers tell it every few seconds, and when they stop. Of each hour at most 200 kinds are told apart; the rest is `other`.
+    /// Workers tell it every few seconds, and when they stop. Of each hour at most 200 kinds are told apart; the rest is `(other)`.
     pub async fn kinds(&self, hours: u32) -> crate::Result<Vec<KindPoint>> {
         self.store.kinds(hours).await
+    }
+
+    /// The same, all hours taken together, by kind.
+    #[cfg(feature = "http")]
+    pub(crate) async fn kinds_in_all(
+        &self,
+        hours: u32,
+    ) -> crate::Result<std::collections::BTreeMap<String, HistoryTally>> {
+        let mut all = std::collections::BTreeMap::<String, HistoryTally>::new();
+        for point in self.kinds(hours).await? {
+            all.entry(point.kind).or_default().add(&point.tally);
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+    use crate::duly::Duly;
+
+    #[test]
+    fn an_errand_whose_runtime_has_ended_is_taken_up_by_the_next() {
+        let (first, second) = (runtime(), runtime());
+        let duly = second.block_on(Duly::open(":memory:")).expect("opens");
+        let count = || duly.kinds.count(&duly.store, "mail", &Outcome::Ack, Timing::default());
+        first.block_on(async { count() });
+        assert!(duly.kinds.gathered().sending);
+        drop(first);
+        assert!(!duly.kinds.gathered().sending, "nobody will send it any more");
+        second.block_on(async { count() });
+        assert!(duly.kinds.gathered().sending);
+        second.block_on(duly.kinds.send(&*duly.store));
+        let points = second.block_on(duly.kinds(1)).expect("are kept");
+        assert_eq!(points.iter().map(|point| point.tally.done).sum::<u64>(), 2, "nothing counted before is lost");
+    }
+
+    #[test]
+    fn no_kind_goes_by_the_name_of_the_rest() {
+        assert!(crate::push::check_name("kind", OTHER_KINDS).is_err());
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
     }
 }

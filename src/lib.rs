@@ -31,7 +31,7 @@
 //! ```
 
 #![warn(missing_docs, unreachable_pub)]
-#![cfg_attr(not(feature = "sqlite"), allow(dead_code, unused_imports, reason = "what only a store uses"))]
+#![cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "what only a store uses"))]
 
 mod access;
 mod attempt;

@@ -109,8 +109,13 @@ impl Line {
         self.goal(format!("< {}", limit.shown()), met)
     }
 
+    /// A goal, or one more condition of the goal: it is met if all are.
     pub(crate) fn goal(mut self, text: impl Into<String>, met: bool) -> Self {
-        self.goal = Some(Goal { text: text.into(), met });
+        let text = text.into();
+        self.goal = Some(match self.goal.take() {
+            None => Goal { text, met },
+            Some(goal) => Goal { text: format!("{}, {text}", goal.text), met: goal.met && met },
+        });
         self
     }
 
@@ -170,9 +175,28 @@ mod tests {
     fn a_line_says_whether_its_goal_is_met() {
         let mut pair = Pair::default();
         pair.record(20_000.0, 40_000.0);
-        let line = Line::pair("life", "batch 10", Unit::PerSecond, "bare loop", &pair).ratio_at_least(0.35);
-        let shown = table(&[line.clone(), line.ratio_at_least(0.6)]);
+        let line = Line::pair("life", "batch 10", Unit::PerSecond, "bare loop", &pair);
+        let shown = table(&[line.clone().ratio_at_least(0.35), line.ratio_at_least(0.6)]);
         assert!(shown.contains("| batch 10 | 20.0k/s | bare loop 40.0k/s | 0.50x (0.50-0.50) | >= 0.35x | met    |"));
         assert!(shown.contains("| >= 0.6x  | MISSED |"), "{shown}");
+    }
+
+    #[test]
+    fn a_goal_of_two_conditions_is_met_if_both_are() {
+        let goal = |ours: f64| {
+            let mut pair = Pair::default();
+            pair.record(ours, 10.0);
+            Line::pair("list", "a page", Unit::Micros, "few", &pair)
+                .ratio_at_most(1.5)
+                .below(100.0)
+                .goal
+                .expect("a goal")
+        };
+        assert_eq!(goal(12.0).text, "<= 1.5x, < 100.0 us");
+        assert_eq!([12.0, 16.0, 200.0].map(|ours| goal(ours).met), [true, false, false]);
+        let mut slow = Pair::default();
+        slow.record(120.0, 100.0);
+        let line = Line::pair("list", "a page", Unit::Micros, "few", &slow).ratio_at_most(1.5).below(100.0);
+        assert!(!line.goal.expect("a goal").met, "the second counts too");
     }
 }

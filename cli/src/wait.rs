@@ -34,10 +34,14 @@ pub(crate) async fn until_final(
             Some(record) => Ok(Some(record)),
             None => vanished(id, seen.as_ref(), known),
         },
-        Err(_) => {
-            let state = duly.get(id).await?.map_or("gone", |record| record.state.as_str());
-            Err(Fail::new(exit::TIMED_OUT, format!("job {id} is still {state}: stopped waiting")))
-        }
+        // It may have ended in the last moment, or before anybody waited.
+        Err(_) => match duly.get(id).await? {
+            Some(record) if record.state.is_final() => Ok(Some(record)),
+            Some(record) => {
+                Err(Fail::new(exit::TIMED_OUT, format!("job {id} is still {}: stopped waiting", record.state)))
+            }
+            None => vanished(id, seen.as_ref(), known),
+        },
     }
 }
 

@@ -41,16 +41,17 @@ pub(crate) async fn run(duly: &Duly, watch: Watch, out: &Out) -> anyhow::Result<
             id
         });
     }
-    let mut looks = followed.keys().copied().collect::<Vec<_>>();
+    // The first tick is at once.
+    let mut looks = tokio::time::interval(LOOK);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while !followed.is_empty() {
-        for id in looks {
+        let ids: Vec<JobId> = tokio::select! {
+            Some(Ok(ended)) = ends.join_next() => vec![ended],
+            _ = looks.tick() => followed.keys().copied().collect(),
+        };
+        for id in ids {
             look(duly, id, &mut followed, out).await?;
         }
-        looks = tokio::select! {
-            Some(Ok(ended)) = ends.join_next() => vec![ended],
-            () = tokio::time::sleep(LOOK), if !followed.is_empty() => followed.keys().copied().collect(),
-            else => break,
-        };
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 mod matches;
 mod parse;
 
+#[cfg(any(feature = "sqlite", feature = "redis"))]
 pub(crate) use matches::Matcher;
 
 use std::fmt;

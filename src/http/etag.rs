@@ -1,13 +1,15 @@
 //! Which state of a setting somebody has seen: `ETag` on the way out, `If-Match` on the way in.
 //!
 //! A change that names a state is made only if that is still how things are: of two people who edit the same, the second is told.
+//! A cron rule is compared in the step that puts it. The settings of a queue are looked at just before they are set: best effort,
+//! and two who send within the same moment may both be let through.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::problem::Problem;
-use crate::store::{CronRecord, QueueCounts};
+use crate::store::{CronRecord, Limit};
 
 /// How many bytes of a digest tell states apart.
 const TAG_BYTES: usize = 12;
@@ -24,8 +26,8 @@ pub(crate) fn of_cron(record: &CronRecord) -> String {
 }
 
 /// The state of a queue's settings, not how much is in it.
-pub(crate) fn of_queue(counts: Option<&QueueCounts>) -> String {
-    tag(&counts.map(|counts| (counts.paused, counts.limit)).unwrap_or_default())
+pub(crate) fn of_queue(paused: bool, limit: Limit) -> String {
+    tag(&(paused, limit))
 }
 
 /// A header with this tag.
@@ -46,8 +48,15 @@ impl IfMatch {
         Ok(IfMatch(Some(text.to_owned())))
     }
 
-    /// Whether the change may be made, with things as they are; `None`: there is nothing yet.
-    pub(crate) fn admits(&self, now: Option<&str>) -> bool {
+    /// Refuses the change unless it may be made, with things as they are; `None`: there is nothing yet.
+    pub(crate) fn check(&self, now: Option<&str>) -> Result<(), Problem> {
+        match self.admits(now) {
+            true => Ok(()),
+            false => Err(changed()),
+        }
+    }
+
+    fn admits(&self, now: Option<&str>) -> bool {
         let Some(wanted) = &self.0 else {
             return true;
         };
@@ -57,7 +66,7 @@ impl IfMatch {
 }
 
 /// Somebody has changed it since it was seen.
-pub(crate) fn changed() -> Problem {
+fn changed() -> Problem {
     Problem::new(
         StatusCode::PRECONDITION_FAILED,
         "changed",
@@ -76,7 +85,7 @@ mod tests {
 
     #[test]
     fn only_the_present_state_is_admitted() {
-        let (now, other) = (of_queue(None), "\"00\"".to_owned());
+        let (now, other) = (of_queue(false, Limit::default()), "\"00\"".to_owned());
         assert!(IfMatch::of(&HeaderMap::new()).expect("none").admits(Some(&now)), "who does not ask may");
         assert!(of(&now).admits(Some(&now)) && of(&format!("{other}, {now}")).admits(Some(&now)));
         assert!(

@@ -10,8 +10,8 @@ use super::HistoryTally;
 pub const KIND_HOURS_MAX: u32 = 24;
 /// Most kinds that are told apart in one hour; attempts of others are counted under [`OTHER_KINDS`].
 pub const KINDS_COUNTED_MAX: usize = 200;
-/// What those kinds go by that are too many to be told apart.
-pub const OTHER_KINDS: &str = "other";
+/// What those kinds go by that are too many to be told apart: no kind has brackets in its name.
+pub const OTHER_KINDS: &str = "(other)";
 
 /// One hour of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -48,8 +48,12 @@ pub use hall::{
     Attended, CONNECTIONS_MAX, EXTEND_MAX, Guest, Heard, LINE_LOOK_MAX, LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage,
     LockRecord, LockTaken, Owner, To, Turn, WAITS_MAX,
 };
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+pub(crate) use history::PUSHED;
+#[cfg(feature = "sqlite")]
+pub(crate) use history::TAKEN_BACK;
 pub use history::{BUCKETS, HISTORY_MINUTES_MAX, Histogram, History, HistoryAsk, HistoryTally, Point};
-pub(crate) use history::{PUSHED, TAKEN_BACK, TALLY, counter_of, places_of};
+pub(crate) use history::{TALLY, counter_of, places_of};
 pub use kinds::{KIND_HOURS_MAX, KINDS_COUNTED_MAX, KindPoint, OTHER_KINDS};
 pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
 #[cfg(feature = "redis")]

@@ -64,7 +64,8 @@ on_every_store! {
         what_an_answer_did_not_bring_is_given_back
         kinds_that_a_worker_does_not_know_are_given_back
         the_last_attempt_buries
-        a_cancelled_job_ends_dead;
+        a_cancelled_job_ends_dead
+        a_server_that_stops_tells_what_attempts_came_to;
     safe:
         tokens_have_roles_and_end;
 }

@@ -26,3 +26,23 @@ fn every_answer_of_the_description_is_described() {
         assert!(api["components"].pointer(place).is_some(), "{place} is named and not described");
     }
 }
+
+/// The operations that say this of themselves, as `METHOD path`.
+fn who_says(api: &serde_json::Value, pointer: &str) -> Vec<String> {
+    let paths = api["paths"].as_object().expect("paths").iter();
+    let operations = paths.flat_map(|(path, all)| all.as_object().expect("methods").iter().map(move |one| (path, one)));
+    let says = operations.filter(|(_, (_, operation))| operation.pointer(pointer).is_some());
+    says.map(|(path, (method, _))| format!("{method} {}", path.trim_start_matches("/api/v1"))).collect()
+}
+
+#[test]
+fn states_and_streams_are_described_where_they_are() {
+    let api: serde_json::Value = serde_json::from_str(&duly::http::openapi()).expect("JSON");
+    let changes = ["put /cron/{name}", "patch /queues/{queue}"];
+    assert_eq!(who_says(&api, "/responses/412"), changes);
+    let mut tagged = who_says(&api, "/responses/200/headers/ETag");
+    tagged.sort();
+    assert_eq!(tagged, ["get /cron/{name}", "get /queues/{queue}", "patch /queues/{queue}", "put /cron/{name}"]);
+    let streams = who_says(&api, "/responses/200/content/text~1event-stream");
+    assert_eq!(streams, ["get /events", "get /jobs/{id}/wait"]);
+}

@@ -38,7 +38,9 @@ pub async fn settings_of_a_queue_are_changed_only_as_they_were_seen(site: Site) 
     let seen = etag(&site.get(path).await);
     site.push("mail").await;
     assert_eq!(etag(&site.get(path).await), seen, "how much is in it is no setting");
-    assert_eq!(change(&site, "PATCH", path, &seen, json!({"limit_jobs": 10})).await.status, 200);
+    let changed = change(&site, "PATCH", path, &seen, json!({"limit_jobs": 10})).await;
+    assert_eq!(changed.status, 200, "{}", changed.text());
+    assert_eq!(etag(&changed), etag(&site.get(path).await), "whoever goes on changing needs no look in between");
     let late = change(&site, "PATCH", path, &seen, json!({"limit_jobs": 99})).await;
     assert_eq!((late.status, late.code().as_str()), (412, "changed"));
     assert_eq!(site.get(path).await.json()["limit_jobs"], 10);

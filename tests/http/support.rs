@@ -17,6 +17,7 @@ pub struct Site {
     pub duly: Duly,
     pub address: SocketAddr,
     stop: CancellationToken,
+    served: tokio::task::JoinHandle<duly::Result<()>>,
     token: Option<String>,
     _dir: Option<tempfile::TempDir>,
 }
@@ -47,8 +48,15 @@ impl Site {
         let server = options(Server::new(duly.clone()));
         let listening = server.listen(([127, 0, 0, 1], 0).into()).await.expect("listens");
         let (address, stop) = (listening.address(), CancellationToken::new());
-        tokio::spawn(listening.serve_until(stop.clone()));
-        Site { duly, address, stop, token: None, _dir: dir }
+        let served = tokio::spawn(listening.serve_until(stop.clone()));
+        Site { duly, address, stop, served, token: None, _dir: dir }
+    }
+
+    /// Lets the server stop, and waits until it has.
+    pub async fn stop(&mut self) {
+        self.stop.cancel();
+        let served = tokio::time::timeout(LONG, &mut self.served).await.expect("in time");
+        served.expect("no panic").expect("served");
     }
 
     /// From now on requests go with a fresh token of this role.

@@ -173,3 +173,14 @@ pub async fn a_cancelled_job_ends_dead(site: Site) {
     let shown = site.get(&format!("/api/v1/jobs/{id}")).await.json();
     assert_eq!((&shown["state"], &shown["failures"][0]["error"]), (&json!("dead"), &json!("cancelled")));
 }
+
+pub async fn a_server_that_stops_tells_what_attempts_came_to(mut site: Site) {
+    site.push("default").await;
+    let worker = Worker::join(&site, 30_000, &["work"]).await;
+    let job = worker.one().await;
+    assert_eq!(worker.settle(&job, json!({"outcome": "ack"})).await, json!([]));
+    site.stop().await;
+    let kinds = site.duly.kinds(1).await.expect("are kept");
+    let told: Vec<_> = kinds.iter().map(|point| (point.kind.as_str(), point.tally.done)).collect();
+    assert_eq!(told, [("work", 1)]);
+}

@@ -179,6 +179,10 @@ async fn the_first_page_does_not_count_a_million_jobs() {
         times.push(asked.elapsed());
     }
     times.sort();
-    println!("the first page with {JOBS} jobs: median {:?}, worst of 20 {:?}", times[10], times[19]);
+    println!(
+        "the first page with {JOBS} jobs: median {:?} (the goal is 50 ms), worst of 20 {:?}",
+        times[10], times[19]
+    );
+    // Far beyond the goal: whether that is met is said by the figure, on a quiet machine.
     assert!(times[10] < std::time::Duration::from_secs(2));
 }

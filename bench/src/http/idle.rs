@@ -134,10 +134,10 @@ struct Asked(Arc<AtomicU64>);
 const STORE_DURATION: &str = "duly_store_duration_seconds";
 
 impl Asked {
-    /// From now on, in all of this process; an earlier count goes on.
+    /// From now on, in all of this process; once.
     fn install() -> Arc<AtomicU64> {
         let count = Arc::new(AtomicU64::new(0));
-        // Only the first can be installed: a second run in one process would count nothing, and there is none.
+        // Only the first can be installed. A second would count nothing; a process runs this group once.
         let _ = metrics::set_global_recorder(Asked(count.clone()));
         count
     }

@@ -56,8 +56,9 @@ struct Round {
 }
 
 impl Round {
+    /// Also if a worker has failed: what it held is settled by nobody.
     fn is_over(&self) -> bool {
-        self.pushed.get().is_some_and(|pushed| self.count.get() >= pushed)
+        self.settled.is_closed() || self.pushed.get().is_some_and(|pushed| self.count.get() >= pushed)
     }
 }
 
@@ -70,10 +71,13 @@ async fn over_http(address: SocketAddr, push: Vec<u8>, time: Duration) -> Result
         pushed: Cell::new(None),
         ended: RefCell::default(),
     });
-    let workers: Vec<_> = (0..WORKERS).map(|_| tokio::task::spawn_local(work(address, round.clone()))).collect();
+    let workers: Vec<_> = (0..WORKERS).map(|_| tokio::task::spawn_local(work_or_end(address, round.clone()))).collect();
     let (mut client, mut pushed) = (Client::connect(address).await?, 0);
     while round.begin.elapsed() < time {
-        round.settled.acquire_many(u32::try_from(BATCH)?).await?.forget();
+        let Ok(settled) = round.settled.acquire_many(u32::try_from(BATCH)?).await else {
+            break;
+        };
+        settled.forget();
         client.ask(&push).await?;
         pushed += BATCH;
     }
@@ -102,8 +106,17 @@ struct Job<'a> {
     fence: u64,
 }
 
+/// Works; a worker that fails ends the round, so that nobody waits for what it would have settled.
+async fn work_or_end(address: SocketAddr, round: Rc<Round>) -> Result<()> {
+    let worked = work(address, &round).await;
+    if worked.is_err() {
+        round.settled.close();
+    }
+    worked
+}
+
 /// Joins, then claims and acks until the round is over.
-async fn work(address: SocketAddr, round: Rc<Round>) -> Result<()> {
+async fn work(address: SocketAddr, round: &Round) -> Result<()> {
     let mut client = Client::connect(address).await?;
     let join = request(address, "POST", "/api/v1/nodes", r#"{"queues":["default"]}"#);
     let node: Joined = serde_json::from_slice(client.ask(&join).await?).context("joined")?;

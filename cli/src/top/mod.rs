@@ -5,6 +5,7 @@ mod state;
 mod tests;
 mod view;
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -86,7 +87,7 @@ async fn look(duly: &Duly, dead: bool) -> duly::Result<Look> {
     let ended = match duly.totals().await {
         Ok(totals) => totals.into_iter().map(|(queue, tally)| (queue, tally.ended())).collect(),
         // A store that keeps no history: what is kept of ended jobs must do.
-        Err(duly::Error::Unsupported { .. }) => counts.iter().map(|c| (c.queue.clone(), c.done + c.dead)).collect(),
+        Err(duly::Error::Unsupported { .. }) => BTreeMap::new(),
         Err(error) => return Err(error),
     };
     let state = Some(if dead { State::Dead } else { State::Running });

@@ -9,13 +9,27 @@ use duly::{JobId, NodeRecord, QueueCounts, Record, State};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Look {
     pub(crate) counts: Vec<QueueCounts>,
-    /// Attempts that have ever ended, by queue.
+    /// Attempts that have ever ended, by queue, as far as the store counts them.
     pub(crate) ended: BTreeMap<String, u64>,
     /// How long the first ready job of a queue has waited.
     pub(crate) late: BTreeMap<String, Duration>,
     pub(crate) nodes: Vec<NodeRecord>,
     /// Running jobs, or dead ones.
     pub(crate) jobs: Vec<Record>,
+}
+
+impl Look {
+    /// Attempts of a queue that have ended from this look to a later one.
+    ///
+    /// By what the store counts; or by how many more ended jobs it keeps, if that says more: then nobody counts, since
+    /// the format has no place for a history, or workers were told to leave it out.
+    fn ended_until(&self, later: &Look, now: &QueueCounts) -> u64 {
+        let counted = |look: &Look| look.ended.get(&now.queue).copied();
+        let by_counts = counted(later).zip(counted(self)).map_or(0, |(now, was)| now.saturating_sub(was));
+        let was = self.counts.iter().find(|was| was.queue == now.queue);
+        let by_jobs = was.map_or(0, |was| (now.done + now.dead).saturating_sub(was.done + was.dead));
+        by_counts.max(by_jobs)
+    }
 }
 
 /// A key, whatever terminal it comes from.
@@ -73,11 +87,11 @@ impl Top {
     pub(crate) fn see(&mut self, look: Look, now: SystemTime) {
         let past = self.seen_at.and_then(|at| now.duration_since(at).ok()).map_or(0.0, |past| past.as_secs_f64());
         if past > 0.0 {
-            let rate = |(queue, ended): (&String, &u64)| {
-                let more = ended.saturating_sub(*self.look.ended.get(queue).unwrap_or(ended));
-                (queue.clone(), more as f64 / past)
+            let rate = |now: &QueueCounts| {
+                let more = self.look.ended_until(&look, now);
+                (now.queue.clone(), more as f64 / past)
             };
-            self.rates = look.ended.iter().map(rate).collect();
+            self.rates = look.counts.iter().map(rate).collect();
         }
         self.look = look;
         self.seen_at = Some(now);

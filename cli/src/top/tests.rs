@@ -43,6 +43,19 @@ async fn queues_jobs_and_nodes_are_shown() {
 }
 
 #[tokio::test]
+async fn without_a_history_ended_jobs_that_are_kept_are_counted() {
+    let duly = Duly::open(":memory:?history=off").await.expect("opens");
+    let mut top = Top::default();
+    for second in 0..2 {
+        duly.push_all((0..20).map(|_| Push::new("mail", "1").queue("b"))).await.expect("pushes");
+        duly.worker().queue("b", 5).on_kind("mail", async |_: Ctx| Outcome::Ack).drain().await.expect("drains");
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+        top.see(look(&duly, false).await.expect("looks"), at);
+    }
+    assert_eq!(top.rates.get("b").copied(), Some(20.0));
+}
+
+#[tokio::test]
 async fn keys_do_what_the_help_says() {
     let (_duly, mut top) = seen().await;
     assert_eq!(top.key(Key::Char('p')), Some(Act::Pause("b".into())));

@@ -71,6 +71,17 @@ fn not_found() {
 }
 
 #[test]
+fn who_waits_no_longer_is_told_how_it_is() {
+    let bed = Bed::new();
+    let (good, bad) = (bed.push(&["--", "true"]), bed.push(&["--max-attempts", "1", "--", "false"]));
+    bed.run(&["jobs", "wait", &good, "--timeout", "0s"]).failed(124, "still ready");
+    bed.run(&["work", "--until-empty"]).ok();
+    bed.run(&["jobs", "wait", &good, "--timeout", "0s"]).ok();
+    bed.run(&["jobs", "wait", &bad, "--timeout", "0s"]).failed(1, "is dead");
+    bed.run(&["jobs", "wait", NOBODY, "--timeout", "0s"]).failed(3, NOBODY);
+}
+
+#[test]
 fn conflict() {
     let bed = Bed::new();
     let id = bed.push(&["--", "sh", "-c", "touch runs; sleep 60"]);

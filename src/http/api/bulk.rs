@@ -1,10 +1,12 @@
 //! Pushing many jobs in one request: a JSON list, or one JSON object per line.
 
+use std::fmt;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -60,8 +62,39 @@ async fn push_all(
 }
 
 fn by_list(app: &App, text: &[u8], key: Option<String>) -> Result<Vec<Push>, Problem> {
-    let bodies: Vec<PushBody> = json::parse(text)?;
+    let Bodies(bodies) = json::parse(text)?;
     jobs(app, bodies.into_iter().map(Ok), key)
+}
+
+/// A list of jobs, of which no more are held than tell that there are too many: what comes then only has to be JSON.
+struct Bodies(Vec<PushBody>);
+
+impl<'de> Deserialize<'de> for Bodies {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(ReadBodies)
+    }
+}
+
+struct ReadBodies;
+
+impl<'de> Visitor<'de> for ReadBodies {
+    type Value = Bodies;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a sequence")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Bodies, A::Error> {
+        let mut bodies = Vec::new();
+        while let Some(body) = list.next_element()? {
+            bodies.push(body);
+            if bodies.len() > PUSH_MAX {
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                break;
+            }
+        }
+        Ok(Bodies(bodies))
+    }
 }
 
 fn by_line(app: &App, text: &[u8], key: Option<String>) -> Result<Vec<Push>, Problem> {
@@ -87,4 +120,24 @@ fn jobs(
         jobs.push(job);
     }
     Ok(jobs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(items: usize, last: &str) -> Result<usize, Problem> {
+        let text = format!("[{}{last}]", r#"{"kind":"a"},"#.repeat(items));
+        json::parse::<Bodies>(text.as_bytes()).map(|bodies| bodies.0.len())
+    }
+
+    #[test]
+    fn of_a_list_that_is_too_long_no_more_is_held_than_says_so() {
+        assert_eq!(read(PUSH_MAX - 1, r#"{"kind":"a"}"#).ok(), Some(PUSH_MAX));
+        assert_eq!(read(3 * PUSH_MAX, r#"{"kind":"a"}"#).ok(), Some(PUSH_MAX + 1));
+        assert_eq!(read(PUSH_MAX + 1, r#"{"knid":7}"#).ok(), Some(PUSH_MAX + 1), "not looked at any more");
+        assert_eq!(read(PUSH_MAX + 1, "{").err().map(|problem| problem.code), Some("not_json"));
+        let wrong = read(2, r#"{"kind":7}"#).err().map(|problem| problem.errors[0].pointer.clone());
+        assert_eq!(wrong.as_deref(), Some("/2/kind"));
+    }
 }

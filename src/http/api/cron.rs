@@ -1,7 +1,6 @@
 //! Cron rules: put, look at, pause, trigger, remove, and what a pattern would do.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -12,10 +11,10 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Problems;
 use super::jobs::param;
 use super::push::{COMMAND, PushedView};
 use super::queues::Name;
+use super::{ChangedSince, Problems};
 use crate::cron::{CronRule, Missed, Overlap, Schedule};
 use crate::error::Error;
 use crate::http::etag::{self, IfMatch};
@@ -152,7 +151,7 @@ async fn list(State(app): State<Arc<App>>, who: Who) -> Result<axum::Json<Rules>
 
 /// One rule
 #[utoipa::path(get, path = "/cron/{name}", tag = "cron", params(("name" = String, Path, description = "its name")),
-    responses((status = 200, body = RuleView), Problems))]
+    responses((status = 200, body = RuleView, headers(("ETag" = String, description = "its state, for If-Match"))), Problems))]
 async fn get(
     State(app): State<Arc<App>>,
     who: Who,
@@ -167,7 +166,8 @@ async fn get(
 /// With `If-Match`, only if the rule is still as that `ETag` has seen it: else 412 with the code `changed`.
 #[utoipa::path(put, path = "/cron/{name}", tag = "cron", request_body = RuleBody,
     params(("name" = String, Path, description = "its name"),
-        ("If-Match" = Option<String>, Header, description = "the ETag of the rule that is to be changed")), responses((status = 200, body = RuleView), Problems))]
+        ("If-Match" = Option<String>, Header, description = "the ETag of the rule that is to be changed")),
+    responses((status = 200, body = RuleView, headers(("ETag" = String, description = "its new state, for If-Match"))), Problems, ChangedSince))]
 async fn put(
     State(app): State<Arc<App>>,
     Operator(who): Operator,
@@ -181,19 +181,8 @@ async fn put(
         ));
     }
     let wanted = IfMatch::of(&headers)?;
-    let refused = AtomicBool::new(false);
-    let admit = |found: Option<&CronRecord>| match wanted.admits(found.map(etag::of_cron).as_deref()) {
-        true => Ok(()),
-        false => {
-            refused.store(true, Ordering::Relaxed);
-            Err(Error::Conflict(String::new()))
-        }
-    };
-    let put = app.duly.put_cron_over(body.into_rule(name)?, admit).await;
-    if refused.into_inner() {
-        return Err(etag::changed());
-    }
-    let record = put?;
+    let admit = |found: Option<&CronRecord>| wanted.check(found.map(etag::of_cron).as_deref());
+    let record = app.duly.put_cron_over(body.into_rule(name)?, admit).await?;
     Ok((etag::header(&etag::of_cron(&record)), axum::Json(RuleView::of(&app, &record, &who))))
 }
 

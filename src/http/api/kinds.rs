@@ -1,6 +1,5 @@
 //! What attempts of each kind have come to.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -51,7 +50,7 @@ struct KindsView {
 
 /// What attempts of each kind have come to
 ///
-/// Told of a few seconds after they have ended. At most 200 kinds of an hour are told apart: the rest is `other`.
+/// Told of a few seconds after they have ended. At most 200 kinds of an hour are told apart: the rest is `(other)`.
 #[utoipa::path(get, path = "/stats/kinds", tag = "stats", params(KindParams), responses((status = 200, body = KindsView), Problems))]
 async fn kinds(
     State(app): State<Arc<App>>,
@@ -59,10 +58,7 @@ async fn kinds(
     Params(params): Params<KindParams>,
 ) -> Result<axum::Json<KindsView>, Problem> {
     let hours = params.hours.unwrap_or(KIND_HOURS_MAX).clamp(1, KIND_HOURS_MAX);
-    let mut all: BTreeMap<String, HistoryTally> = BTreeMap::new();
-    for point in app.duly.kinds(hours).await? {
-        all.entry(point.kind).or_default().add(&point.tally);
-    }
+    let all = app.duly.kinds_in_all(hours).await?;
     let view = |(kind, tally): (String, HistoryTally)| KindView {
         kind,
         done: tally.done,

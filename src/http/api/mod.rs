@@ -58,14 +58,13 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 }
 
 /// What every request may be answered instead: status and words.
-const PROBLEMS: [(&str, &str); 16] = [
+const PROBLEMS: [(&str, &str); 15] = [
     ("400", "the body is not JSON"),
     ("401", "nobody known has sent it: send `Authorization: Bearer <token>`"),
     ("403", "whoever has sent it may not do this, or the server is read-only"),
     ("404", "there is no such thing"),
     ("408", "the body did not come in time"),
     ("409", "it is in a state that does not allow this"),
-    ("412", "it is not as `If-Match` says any more"),
     ("413", "the body is too large"),
     ("415", "the body is not of the right type"),
     ("421", "the server does not go by the name in Host"),
@@ -77,14 +76,29 @@ const PROBLEMS: [(&str, &str); 16] = [
     ("504", "it took too long"),
 ];
 
+/// What only a request with `If-Match` may be answered.
+const CHANGED_SINCE: (&str, &str) = ("412", "it is not as `If-Match` says any more");
+
 /// Names all of them in the answers of an operation.
 pub(super) struct Problems;
 
+/// Names this one in the answers of an operation that heeds `If-Match`.
+pub(super) struct ChangedSince;
+
 impl utoipa::IntoResponses for Problems {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        let named = |status: &str| RefOr::Ref(Ref::from_response_name(format!("Problem{status}")));
-        PROBLEMS.iter().map(|(status, _)| ((*status).to_owned(), named(status))).collect()
+        PROBLEMS.iter().map(named).collect()
     }
+}
+
+impl utoipa::IntoResponses for ChangedSince {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        BTreeMap::from([named(&CHANGED_SINCE)])
+    }
+}
+
+fn named((status, _): &(&str, &str)) -> (String, RefOr<Response>) {
+    ((*status).to_owned(), RefOr::Ref(Ref::from_response_name(format!("Problem{status}"))))
 }
 
 /// Describes them once.
@@ -92,7 +106,8 @@ pub(super) fn problems() -> BTreeMap<String, RefOr<Response>> {
     let content = || Content::new(Some(Ref::from_schema_name("Problem")));
     let response =
         |words: &str| ResponseBuilder::new().description(words).content("application/problem+json", content()).build();
-    PROBLEMS.iter().map(|(status, words)| (format!("Problem{status}"), RefOr::T(response(words)))).collect()
+    let all = PROBLEMS.iter().chain([&CHANGED_SINCE]);
+    all.map(|(status, words)| (format!("Problem{status}"), RefOr::T(response(words)))).collect()
 }
 
 /// How many to list, within bounds.

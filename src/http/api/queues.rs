@@ -4,13 +4,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, header};
+use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Problems;
+use super::{ChangedSince, Problems};
 use crate::error::Error;
 use crate::http::etag::{self, IfMatch};
 use crate::http::json::{Json, Named, NoBody, Params};
@@ -64,7 +64,7 @@ async fn list(State(app): State<Arc<App>>, _: Who) -> Result<axum::Json<Queues>,
 
 /// One queue
 #[utoipa::path(get, path = "/queues/{queue}", tag = "queues", params(("queue" = String, Path, description = "its name")),
-    responses((status = 200, body = QueueView), Problems))]
+    responses((status = 200, body = QueueView, headers(("ETag" = String, description = "the state of its settings, for If-Match"))), Problems))]
 async fn get(
     State(app): State<Arc<App>>,
     _: Who,
@@ -72,7 +72,7 @@ async fn get(
 ) -> Result<(HeaderMap, axum::Json<QueueView>), Problem> {
     let all = app.duly.counts().await?;
     let one = all.iter().find(|counts| counts.queue == name).ok_or(Error::NotFound { what: "queue", name })?;
-    Ok((etag::header(&etag::of_queue(Some(one))), axum::Json(QueueView::of(one))))
+    Ok((etag::header(&etag::of_queue(one.paused, one.limit)), axum::Json(QueueView::of(one))))
 }
 
 /// Stop claiming from a queue; running jobs go on
@@ -112,26 +112,26 @@ struct LimitBody {
 /// Limit how much may be unfinished in a queue: a push beyond that is refused
 ///
 /// With `If-Match`, only if its settings are still as that `ETag` has seen them: else 412 with the code `changed`.
+/// That is looked at just before they are set, not in the same step: of two who send within the same moment both may be let through.
 #[utoipa::path(patch, path = "/queues/{queue}", tag = "queues", request_body = LimitBody,
     params(("queue" = String, Path, description = "its name"),
-        ("If-Match" = Option<String>, Header, description = "the ETag of the queue whose settings are to be changed")), responses((status = 200, body = Changed), Problems))]
+        ("If-Match" = Option<String>, Header, description = "the ETag of the queue whose settings are to be changed")),
+    responses((status = 200, body = Changed, headers(("ETag" = String, description = "the new state of its settings, for If-Match"))), Problems, ChangedSince))]
 async fn limit(
     State(app): State<Arc<App>>,
     _: Operator,
     headers: HeaderMap,
     Named(Name(name)): Named<Name>,
     Json(body): Json<LimitBody>,
-) -> Result<axum::Json<Changed>, Problem> {
-    let wanted = IfMatch::of(&headers)?;
-    if headers.contains_key(header::IF_MATCH) {
-        let counts = app.duly.counts().await?;
-        let seen = counts.iter().find(|counts| counts.queue == name);
-        if !wanted.admits(seen.map(|seen| etag::of_queue(Some(seen))).as_deref()) {
-            return Err(etag::changed());
-        }
-    }
+) -> Result<(HeaderMap, axum::Json<Changed>), Problem> {
+    let counts = app.duly.counts().await?;
+    let seen = counts.iter().find(|counts| counts.queue == name);
+    IfMatch::of(&headers)?.check(seen.map(|seen| etag::of_queue(seen.paused, seen.limit)).as_deref())?;
     let limit = Limit { jobs: body.limit_jobs, bytes: body.limit_bytes };
-    Ok(axum::Json(Changed { changed: app.duly.limit(&name, limit).await? != limit }))
+    let changed = app.duly.limit(&name, limit).await? != limit;
+    // If somebody has paused it meanwhile, this tag is no longer that of the queue: whoever changes by it is told.
+    let tag = etag::of_queue(seen.is_some_and(|seen| seen.paused), limit);
+    Ok((etag::header(&tag), axum::Json(Changed { changed })))
 }
 
 #[derive(Deserialize, IntoParams)]

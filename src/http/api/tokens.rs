@@ -16,7 +16,7 @@ use crate::http::json::{Json, Named};
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::view::{moment, moment_ms};
-use crate::http::who::Who;
+use crate::http::who::Admin;
 use crate::token::{Role, Token};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
@@ -58,8 +58,7 @@ struct Tokens {
 
 /// All tokens that have not ended, without what would let anybody in
 #[utoipa::path(get, path = "/tokens", tag = "tokens", responses((status = 200, body = Tokens), Problems))]
-async fn list(State(app): State<Arc<App>>, who: Who) -> Result<axum::Json<Tokens>, Problem> {
-    who.may(Role::Admin)?;
+async fn list(State(app): State<Arc<App>>, _: Admin) -> Result<axum::Json<Tokens>, Problem> {
     Ok(axum::Json(Tokens { tokens: app.duly.tokens().await?.iter().map(TokenView::of).collect() }))
 }
 
@@ -86,10 +85,9 @@ struct Created {
 #[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = Create, responses((status = 201, body = Created), Problems))]
 async fn create(
     State(app): State<Arc<App>>,
-    who: Who,
+    _: Admin,
     Json(body): Json<Create>,
 ) -> Result<(StatusCode, axum::Json<Created>), Problem> {
-    who.may(Role::Admin)?;
     let lasts = body.lasts_ms.map(Duration::from_millis);
     let secret = app.duly.create_token(&body.name, body.role, lasts).await?;
     app.tokens.forget();
@@ -100,8 +98,7 @@ async fn create(
 /// Take a token away: it is refused from now on
 #[utoipa::path(delete, path = "/tokens/{name}", tag = "tokens", params(("name" = String, Path, description = "its name")),
     responses((status = 204, description = "it is gone"), Problems))]
-async fn remove(State(app): State<Arc<App>>, who: Who, Named(Name(name)): Named<Name>) -> Result<StatusCode, Problem> {
-    who.may(Role::Admin)?;
+async fn remove(State(app): State<Arc<App>>, _: Admin, Named(Name(name)): Named<Name>) -> Result<StatusCode, Problem> {
     app.duly.remove_token(&name).await?;
     app.tokens.forget();
     Ok(StatusCode::NO_CONTENT)

@@ -49,7 +49,7 @@ struct WaitParams {
 /// ended, or `gone` if it is in the store no more; then the stream is over.
 #[utoipa::path(get, path = "/jobs/{id}/wait", tag = "jobs",
     params(("id" = String, Path, description = "the job's id"), WaitParams),
-    responses((status = 200, body = JobView), Problems))]
+    responses((status = 200, content((JobView = "application/json"), (String = "text/event-stream"))), Problems))]
 async fn wait(
     State(app): State<Arc<App>>,
     who: Who,

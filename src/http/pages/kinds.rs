@@ -12,7 +12,7 @@ use super::frame::Frame;
 use super::{Answer, render, show};
 use crate::error::Error;
 use crate::http::server::App;
-use crate::store::{HistoryTally, KIND_HOURS_MAX};
+use crate::store::{HistoryTally, KIND_HOURS_MAX, OTHER_KINDS};
 
 /// How many hours can be looked at, and what that is called.
 const RANGES: [(&str, u32, &str); 3] = [("1h", 1, "this hour"), ("6h", 6, "6 h"), ("24h", KIND_HOURS_MAX, "24 h")];
@@ -36,7 +36,8 @@ struct Range {
 /// One kind.
 struct Row {
     kind: String,
-    path: String,
+    /// Its jobs; none for those that are too many to be told apart.
+    path: Option<String>,
     attempts: u64,
     failed: u64,
     /// In percent.
@@ -56,15 +57,11 @@ pub(super) struct Asked {
 pub(super) async fn list(State(app): State<Arc<App>>, Query(asked): Query<Asked>, page: Frame) -> Answer {
     let page = page.titled("/kinds", "Kinds");
     let chosen = RANGES.iter().find(|(key, ..)| *key == asked.range).unwrap_or(&RANGES[2]);
-    let (points, none_kept) = match app.duly.kinds(chosen.1).await {
-        Ok(points) => (points, false),
-        Err(Error::Unsupported { .. }) => (Vec::new(), true),
+    let (kinds, none_kept) = match app.duly.kinds_in_all(chosen.1).await {
+        Ok(kinds) => (kinds, false),
+        Err(Error::Unsupported { .. }) => (BTreeMap::new(), true),
         Err(error) => return Err(error.into()),
     };
-    let mut kinds: BTreeMap<String, HistoryTally> = BTreeMap::new();
-    for point in points {
-        kinds.entry(point.kind).or_default().add(&point.tally);
-    }
     let mut rows: Vec<Row> = kinds.iter().map(|(kind, tally)| Row::of(kind, tally)).collect();
     rows.sort_by(|a, b| b.attempts.cmp(&a.attempts).then_with(|| a.kind.cmp(&b.kind)));
     let ranges = RANGES.map(|(key, _, name)| Range { key, name, chosen: key == chosen.0 }).into();
@@ -78,7 +75,7 @@ impl Row {
         let share = if attempts == 0 { 0.0 } else { failed as f64 * 100.0 / attempts as f64 };
         Row {
             kind: kind.to_owned(),
-            path: show::encode(kind),
+            path: (kind != OTHER_KINDS).then(|| show::encode(kind)),
             attempts,
             failed,
             ratio: if failed == 0 { "0 %".to_owned() } else { format!("{share:.1} %") },

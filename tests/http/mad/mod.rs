@@ -28,6 +28,8 @@ const SLOW_EVERY: u32 = 500;
 const SLOW_MAX: usize = 64;
 /// Longer than the server waits for anybody.
 const CUT_OFF: Duration = Duration::from_secs(75);
+/// How long to listen to a stream that has no end.
+const LISTEN: Duration = Duration::from_millis(200);
 /// What no request may bring about: others that begin with 5 are about other nodes.
 const FAULTS: [u16; 3] = [500, 501, 503];
 /// Memory may differ by so much from what it was after the first tenth: what it holds is bounded, not measured to the byte.
@@ -79,7 +81,7 @@ async fn mad_requests_are_survived_and_no_fault_of_ours() {
         resident.push(resident_mb());
         println!("{:3} %: {:.0} MB", (tenth + 1) * 10, resident_mb());
     }
-    // All who are slow have been cut off.
+    // All who are slow have been cut off, and none has panicked.
     let all = u32::try_from(SLOW_MAX).expect("is small");
     drop(tokio::time::timeout(CUT_OFF, tally.slow.acquire_many(all)).await.expect("nobody is waited for for ever"));
     println!("{:?}", tally.statuses.lock().expect("no panic"));
@@ -110,21 +112,23 @@ async fn visit_all(site: Arc<Site>, tally: Arc<Tally>, mut rng: Rng) {
             return;
         }
         let all: Vec<_> = (1..=many).map(|no| request::any(&mut rng, no == many)).collect();
-        let sound = all[0].sound;
+        let (sound, endless) = (all[0].sound, all.iter().any(|request| request.endless));
         let bytes = all.into_iter().flat_map(|request| request.bytes).collect::<Vec<u8>>();
         if rng.u32(..SLOW_EVERY) == 0
-            && let Ok(place) = tally.slow.clone().try_acquire_owned()
+            && !endless
+            && let Ok(place) = tally.slow.try_acquire()
         {
-            let (site, bytes) = (site.clone(), cut(&mut rng, &bytes).to_vec());
+            // Who is never cut off, or panics, never gives its place back.
+            place.forget();
+            let (site, bytes, slow) = (site.clone(), cut(&mut rng, &bytes).to_vec(), tally.slow.clone());
             tokio::spawn(async move {
-                // Who is never cut off never gives its place back.
-                if !is_cut_off(&site, &bytes).await {
-                    place.forget();
+                if is_cut_off(&site, &bytes).await {
+                    slow.add_permits(1);
                 }
             });
         }
         let manner = [Manner::Whole, Manner::Whole, Manner::Pieces, Manner::HalfClosed, Manner::Gone][rng.usize(..5)];
-        let answer = visit(&site, &mut rng, manner, &bytes).await;
+        let answer = visit(&site, &mut rng, manner, &bytes, if endless { LISTEN } else { CUT_OFF }).await;
         let statuses = statuses(&answer);
         let shown = || format!("{:?}: {statuses:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(2_000)]));
         assert!(!statuses.iter().any(|status| FAULTS.contains(status)), "a fault of ours: {}", shown());
@@ -139,8 +143,8 @@ fn cut<'a>(rng: &mut Rng, bytes: &'a [u8]) -> &'a [u8] {
     &bytes[..rng.usize(..bytes.len())]
 }
 
-/// What the server answers until it hangs up.
-async fn visit(site: &Site, rng: &mut Rng, manner: Manner, bytes: &[u8]) -> Vec<u8> {
+/// What the server answers until it hangs up, at most for so long after its first word.
+async fn visit(site: &Site, rng: &mut Rng, manner: Manner, bytes: &[u8], at_most: Duration) -> Vec<u8> {
     let mut stream = TcpStream::connect(site.address).await.expect("still accepts");
     // A server that refuses early does not read to the end, and may have hung up by then.
     match manner {
@@ -166,21 +170,27 @@ async fn visit(site: &Site, rng: &mut Rng, manner: Manner, bytes: &[u8]) -> Vec<
             return Vec::new();
         }
     }
-    read_to_the_end(stream).await.expect("answered or cut off")
+    let mut answer = Vec::new();
+    // The first word may take its time. Without one the connection has ended, or was reset.
+    let first = tokio::time::timeout(CUT_OFF, stream.read_buf(&mut answer)).await.expect("answered or cut off");
+    if !first.is_ok_and(|bytes| bytes > 0) {
+        return answer;
+    }
+    let rest = tokio::time::timeout(at_most, stream.read_to_end(&mut answer)).await;
+    assert!(rest.is_ok() || at_most < CUT_OFF, "answered or cut off");
+    answer
 }
 
-/// All that comes; `None` if there is no end. A connection that was reset has ended too.
-async fn read_to_the_end(mut stream: TcpStream) -> Option<Vec<u8>> {
-    let mut answer = Vec::new();
-    let read = tokio::time::timeout(CUT_OFF, stream.read_to_end(&mut answer)).await;
-    read.is_ok().then_some(answer)
+/// Whether the server hangs up in the end. A connection that was reset has ended too.
+async fn ends(mut stream: TcpStream) -> bool {
+    tokio::time::timeout(CUT_OFF, stream.read_to_end(&mut Vec::new())).await.is_ok()
 }
 
 /// Sends a part and waits. Answers whether the server has had enough of it in the end.
 async fn is_cut_off(site: &Site, bytes: &[u8]) -> bool {
     let mut stream = TcpStream::connect(site.address).await.expect("still accepts");
     let _ = stream.write_all(bytes).await;
-    read_to_the_end(stream).await.is_some()
+    ends(stream).await
 }
 
 /// The statuses of all answers in what a connection has brought.

@@ -1,58 +1,61 @@
 //! Requests that are almost right, and bytes that are no requests at all.
 
+use std::sync::LazyLock;
+
 use fastrand::Rng;
 
-/// Every way into the server, names left open; pages have forms of their own.
-const ROUTES: [&str; 48] = [
-    "/api/v1/jobs",
-    "/api/v1/jobs/bulk",
-    "/api/v1/jobs/actions",
-    "/api/v1/jobs/{}",
-    "/api/v1/jobs/{}/cancel",
-    "/api/v1/jobs/{}/reschedule",
-    "/api/v1/jobs/{}/retry",
-    "/api/v1/jobs/{}/why",
-    "/api/v1/operations/{}",
-    "/api/v1/queues",
-    "/api/v1/queues/{}",
-    "/api/v1/queues/{}/jobs",
-    "/api/v1/queues/{}/pause",
-    "/api/v1/queues/{}/resume",
-    "/api/v1/nodes",
-    "/api/v1/nodes/{}",
-    "/api/v1/nodes/{}/beat",
-    "/api/v1/nodes/{}/claim",
-    "/api/v1/nodes/{}/settle",
-    "/api/v1/nodes/{}/progress",
-    "/api/v1/nodes/{}/quiet",
-    "/api/v1/cron",
-    "/api/v1/cron/preview",
-    "/api/v1/cron/{}",
-    "/api/v1/cron/{}/pause",
-    "/api/v1/cron/{}/trigger",
-    "/api/v1/locks",
-    "/api/v1/locks/{}",
-    "/api/v1/locks/{}/break",
-    "/api/v1/calls/{}",
-    "/api/v1/dead",
-    "/api/v1/stats",
-    "/api/v1/stats/history",
-    "/api/v1/audit",
-    "/api/v1/tokens",
-    "/api/v1/tokens/{}",
+/// Ways into the server that the description of the API does not name, names left open; pages have forms of their own.
+const PAGES: [&str; 34] = [
     "/",
     "/jobs",
+    "/jobs/act",
     "/jobs/{}",
-    "/jobs/{}/retry",
+    "/jobs/{}/edit",
+    "/jobs/{}/{}",
+    "/push",
+    "/queues",
     "/queues/{}",
-    "/queues/{}/pause",
-    "/cron/{}",
+    "/queues/{}/{}",
+    "/kinds",
+    "/scheduled",
     "/dead",
+    "/cron",
+    "/cron/new",
+    "/cron/rule/{}",
+    "/cron/{}/{}",
+    "/nodes",
+    "/nodes/{}",
+    "/nodes/{}/{}",
+    "/locks",
+    "/locks/break",
+    "/calls",
+    "/audit",
+    "/settings",
+    "/settings/look",
     "/login",
+    "/logout",
+    "/assets/{}/{}",
+    "/healthz",
+    "/readyz",
     "/metrics",
-    "/assets/{}",
+    "/openapi.json",
     "/{}",
 ];
+/// The stream that has no end.
+const EVENTS: &str = "/api/v1/events";
+/// How long a wait for a job waits: nobody is to be held up by it.
+const WAIT: &str = "timeout_ms=20";
+
+/// Every way into the server: the API's as it describes itself, and the rest.
+static ROUTES: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let api: serde_json::Value =
+        serde_json::from_str(include_str!("../../../docs/reference/openapi.json")).expect("is JSON");
+    let paths = api["paths"].as_object().expect("paths").keys().map(|path| {
+        let parts = path.split('/').map(|part| if part.starts_with('{') { "{}" } else { part });
+        parts.collect::<Vec<_>>().join("/")
+    });
+    paths.chain(PAGES.map(str::to_owned)).collect()
+});
 
 /// Few, so that what some of them make is bounded.
 const WORDS: [&str; 24] = [
@@ -100,13 +103,14 @@ const BODIES: [&str; 9] = [
     "token=x&kind=a&args=%7B%7D&queue=%00&confirm=a",
 ];
 
-const HEADERS: [&str; 17] = [
+const HEADERS: [&str; 18] = [
     "Content-Type: application/json",
     "Content-Type: application/json; charset=utf-8",
     "Content-Type: application/x-ndjson",
     "Content-Type: application/x-www-form-urlencoded",
     "Content-Type: \u{ff}",
     "Accept: text/html",
+    "Accept: text/event-stream",
     "Accept-Encoding: gzip",
     "Authorization: Bearer x",
     "Authorization: Bearer",
@@ -125,6 +129,8 @@ pub struct Request {
     pub bytes: Vec<u8>,
     /// It is HTTP as far as it goes: it is answered.
     pub sound: bool,
+    /// Its answer may have no end.
+    pub endless: bool,
 }
 
 /// One request. `last` asks the server to hang up after it.
@@ -147,7 +153,7 @@ fn garbage(rng: &mut Rng) -> Request {
         bytes.splice(..0, *b"GET / HTTP/1.1\r\nHost: localhost\r\n");
     }
     bytes.extend(b"\r\n\r\n");
-    Request { bytes, sound: false }
+    Request { bytes, sound: false, endless: false }
 }
 
 /// A head, a field or a body longer than any may be.
@@ -162,7 +168,7 @@ fn oversized(rng: &mut Rng) -> Request {
             format!("{head}Content-Length: 99999999999\r\n\r\n{{\"args\":\"{long}")
         }
     };
-    Request { bytes: text.into_bytes(), sound: false }
+    Request { bytes: text.into_bytes(), sound: false, endless: false }
 }
 
 /// Right but for something.
@@ -172,7 +178,9 @@ fn almost(rng: &mut Rng, last: bool) -> Request {
         1 => "OPTIONS",
         _ => of(rng, &METHODS),
     };
-    let mut text = format!("{method} {} HTTP/1.1\r\n", target(rng)).into_bytes();
+    let target = target(rng);
+    let endless = target.contains(EVENTS);
+    let mut text = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
     let host = match rng.u32(..30) {
         0 => "Host: evil.example\r\n",
         1 => "Host: localhost:99999\r\n",
@@ -194,11 +202,11 @@ fn almost(rng: &mut Rng, last: bool) -> Request {
         // Now and then the end is none.
         let broken = rng.u32(..5) == 0;
         text.extend_from_slice(if broken { b"zz\r\n\r\n" } else { b"0\r\n\r\n" });
-        return Request { bytes: text, sound: !broken && !body.is_empty() };
+        return Request { bytes: text, sound: !broken && !body.is_empty(), endless };
     }
     text.extend(format!("Content-Length: {}\r\n\r\n", body.len()).bytes());
     text.extend(body);
-    Request { bytes: text, sound: true }
+    Request { bytes: text, sound: true, endless }
 }
 
 /// Each character as one byte: those beyond ASCII are then no UTF-8.
@@ -208,13 +216,17 @@ fn latin(text: &mut Vec<u8>, line: &str) {
 
 fn target(rng: &mut Rng) -> String {
     let word = |rng: &mut Rng| of(rng, &WORDS).replace(['\u{fe}', '\u{ff}', '<', '>', '{', '}'], "%c3");
-    let mut path = of(rng, &ROUTES).to_owned();
+    let mut path = ROUTES[rng.usize(..ROUTES.len())].clone();
+    let waits = path.ends_with("/wait");
     while let Some(at) = path.find("{}") {
         path.replace_range(at..at + 2, &word(rng));
     }
     for at in 0..rng.usize(..4) {
         let name = of(rng, &PARAMS);
         path.push_str(&format!("{}{name}={}", if at == 0 { '?' } else { '&' }, word(rng)));
+    }
+    if waits {
+        path.push_str(&format!("{}{WAIT}", if path.contains('?') { '&' } else { '?' }));
     }
     match rng.u32(..50) {
         0 => format!("http://evil.example{path}"),
