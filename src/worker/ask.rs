@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::crew::{Finished, SUSPECT_CRASHES};
-use super::lane::choose;
+use super::lane::{AHEAD_MIN, choose};
 use super::note;
 use super::shift::Shift;
 use super::tick::Ticked;
@@ -50,6 +51,13 @@ pub(super) enum Ask {
     StepBack,
 }
 
+impl Ask {
+    /// Slots that its answer may fill.
+    fn slots(self) -> usize {
+        if let Ask::Take(max, _) = self { max } else { 0 }
+    }
+}
+
 impl Shift {
     /// Sends whatever can be sent now.
     pub(super) fn ask(&mut self) {
@@ -72,6 +80,24 @@ impl Shift {
         self.step_back(now);
     }
 
+    /// Where there is room for many, they are asked for before those run that have just been claimed: the store answers
+    /// while they do.
+    pub(super) fn ask_ahead(&mut self) {
+        let now = clock::tick();
+        let many = self.crew.fresh() > 0 && self.lanes.iter().any(|lane| lane.room(now) >= AHEAD_MIN);
+        if many && self.grace_until.is_none() {
+            self.take(now);
+            self.take_answers();
+        }
+    }
+
+    /// Sends what was asked for, and takes what is answered already: what one commit of the store has answered is taken together.
+    pub(super) fn take_answers(&mut self) {
+        while let Some(Some(answered)) = self.asks.next().now_or_never() {
+            self.answered(answered);
+        }
+    }
+
     fn free(&self) -> usize {
         let busy: usize = self.lanes.iter().map(|lane| lane.running + lane.asked).sum();
         self.settings.concurrency.saturating_sub(busy)
@@ -85,7 +111,7 @@ impl Shift {
         let handed: usize = self.lanes.iter().map(|lane| lane.handed.len()).sum();
         for (at, max) in choose(&rooms, self.free().saturating_sub(handed), fastrand::f64()) {
             let suspect = self.lanes[at].suspects.pop();
-            self.claim(at, Ask::Take(max.min(CLAIM_MAX), suspect));
+            self.claim(at, Ask::Take(max.min(CLAIM_MAX).min(self.lanes[at].most()), suspect));
         }
     }
 
@@ -104,10 +130,8 @@ impl Shift {
 
     fn claim(&mut self, at: usize, ask: Ask) {
         let lane = &mut self.lanes[at];
-        let (max, suspect) = match ask {
-            Ask::Take(max, suspect) => (max, suspect),
-            Ask::Redo | Ask::StepBack => (0, None),
-        };
+        let max = ask.slots();
+        let suspect = if let Ask::Take(_, suspect) = ask { suspect } else { None };
         let redo = matches!(ask, Ask::Redo);
         self.redoing |= redo;
         // A wake that comes while the claim is under way must not be taken for one that it has answered.
@@ -115,12 +139,18 @@ impl Shift {
         // Whoever asks what it holds stays on the list of those who wait.
         lane.idle &= redo;
         lane.look_at = None;
-        lane.asking = true;
-        lane.asked = max;
+        lane.asking += 1;
+        lane.asked += max;
         let claim = Claim { queue: lane.queue.clone(), max, redo, suspect, kinds: self.kinds.clone() };
         let (store, node) = (self.store.clone(), self.node.id);
         let sent = clock::tick();
-        self.asks.push(Box::pin(async move { Answered::Claimed(at, ask, sent, store.claim(node, claim).await) }));
+        let claimed = async move { store.claim(node, claim).await };
+        // An answer with many is read beside this loop, not in it.
+        let ahead = max >= AHEAD_MIN;
+        self.asks.push(Box::pin(async move {
+            let claimed = if ahead { apart(claimed).await } else { claimed.await };
+            Answered::Claimed(at, ask, sent, claimed)
+        }));
     }
 
     fn settle(&mut self, now: Instant) {
@@ -159,8 +189,8 @@ impl Shift {
         match answered {
             Answered::Claimed(at, ask, sent, claimed) => {
                 let lane = &mut self.lanes[at];
-                lane.asking = false;
-                lane.asked = 0;
+                lane.asking -= 1;
+                lane.asked -= ask.slots();
                 self.redoing &= !matches!(ask, Ask::Redo);
                 match claimed {
                     Ok(claimed) => self.claimed(at, ask, sent, claimed),
@@ -229,7 +259,8 @@ impl Shift {
             }
         }
         // A full answer takes the node off the idle list: nobody wakes it, it looks again when it has room.
-        lane.idle = claimed.jobs.len() < max && !claimed.more;
+        lane.flows = claimed.jobs.len() == max;
+        lane.idle = !lane.flows && !claimed.more;
         lane.maybe_ready |= !lane.idle || !lane.suspects.is_empty();
         for held in claimed.jobs {
             self.begin(at, held, claimed.now);
@@ -256,9 +287,7 @@ impl Shift {
             return;
         }
         // What is asked for is sent first: the attempt runs on this thread as soon as we let go of it.
-        while let Some(Some(answered)) = self.asks.next().now_or_never() {
-            self.answered(answered);
-        }
+        self.take_answers();
         for at in 0..self.lanes.len() {
             for held in std::mem::take(&mut self.lanes[at].handed) {
                 self.take_one(at, held);
@@ -273,7 +302,7 @@ impl Shift {
         }
         let room = self.free() > 0 && lane.running + lane.asked < lane.limit && !self.quiet;
         // A list of what we hold may have been made before. And slots that a claim was promised are free if it finds nothing.
-        let wait = lane.asking && (self.redoing || !room);
+        let wait = lane.asking > 0 && (self.redoing || !room);
         if wait {
             return self.lanes[at].handed.push(held);
         }
@@ -435,6 +464,12 @@ impl Shift {
         let ceiling = BACKOFF_MIN.saturating_mul(1 << failures.min(16)).min(max);
         BACKOFF_MIN / 2 + ceiling.mul_f64(fastrand::f64())
     }
+}
+
+/// Carries out a claim as a task of its own, for as long as anybody waits for it.
+async fn apart(claim: impl Future<Output = Result<Claimed>> + Send + 'static) -> Result<Claimed> {
+    let task = AbortOnDropHandle::new(tokio::spawn(claim));
+    task.await.unwrap_or_else(|gone| Err(Error::Unknown { op: "claim", source: Some(gone.into()) }))
 }
 
 fn end(finished: &Finished, keep_dead: Duration) -> End {

@@ -5,6 +5,9 @@ use tokio::time::Instant;
 use crate::job::{Fence, Held};
 use crate::node::NodeId;
 
+/// So many jobs are worth a request of their own.
+pub(super) const AHEAD_MIN: usize = 100;
+
 /// What a worker knows of one of its queues.
 #[derive(Debug)]
 pub(super) struct Lane {
@@ -15,10 +18,12 @@ pub(super) struct Lane {
     pub(super) weight: Option<u32>,
     /// Attempts that run now.
     pub(super) running: usize,
-    /// A claim is in flight: one at a time.
-    pub(super) asking: bool,
-    /// Slots kept free for its answer.
+    /// Claims in flight: one, or two where each is for many.
+    pub(super) asking: usize,
+    /// Slots kept free for their answers.
     pub(super) asked: usize,
+    /// The last claim got all that it asked for.
+    pub(super) flows: bool,
     /// Put into our hands and not begun yet.
     pub(super) handed: Vec<Held>,
     /// The highest fence of a job that the store has named, when it was asked what we hold or put one into our hands:
@@ -70,8 +75,9 @@ impl Lane {
             limit,
             weight: None,
             running: 0,
-            asking: false,
+            asking: 0,
             asked: 0,
+            flows: false,
             handed: Vec::new(),
             named: Fence(0),
             idle: false,
@@ -114,13 +120,24 @@ impl Lane {
 
     /// No claim is in flight, and the store has not just failed.
     pub(super) fn may_ask(&self, now: Instant) -> bool {
-        !self.asking && self.not_before.is_none_or(|at| at <= now)
+        self.asking == 0 && self.not_before.is_none_or(|at| at <= now)
+    }
+
+    /// A claim for many is in flight, and another one can follow it: the store answers that while we see to the first.
+    fn may_ask_ahead(&self, now: Instant) -> bool {
+        let many = self.limit.saturating_sub(self.running + self.asked) >= AHEAD_MIN;
+        many && self.asking == 1 && self.flows && !self.redo && self.not_before.is_none_or(|at| at <= now)
+    }
+
+    /// Most jobs to ask for at a time. Of many slots half, so that the store answers for the other half while these run.
+    pub(super) fn most(&self) -> usize {
+        if self.limit >= 2 * AHEAD_MIN { self.limit.div_ceil(2) } else { self.limit }
     }
 
     /// How many more jobs to ask for; none if there is no reason to.
     pub(super) fn room(&self, now: Instant) -> usize {
-        match self.maybe_ready && self.may_ask(now) {
-            true => self.limit.saturating_sub(self.running + self.handed.len()),
+        match (self.maybe_ready && self.may_ask(now)) || self.may_ask_ahead(now) {
+            true => self.limit.saturating_sub(self.running + self.asked + self.handed.len()),
             false => 0,
         }
     }
@@ -187,6 +204,24 @@ mod tests {
     fn one_free_slot_goes_to_each_by_its_weight_on_average() {
         let first = (0..1_000).filter(|n| choose(&[(9, Some(3)), (9, Some(1))], 1, f64::from(*n) / 1_000.0)[0].0 == 0);
         assert!((700..800).contains(&first.count()));
+    }
+
+    #[test]
+    fn many_are_asked_for_by_halves_and_the_second_half_while_the_first_is_under_way() {
+        let now = Instant::now();
+        let mut lane = Lane::new("q".into(), 4 * AHEAD_MIN);
+        assert_eq!((lane.room(now), lane.most()), (4 * AHEAD_MIN, 2 * AHEAD_MIN));
+        (lane.asking, lane.asked) = (1, 2 * AHEAD_MIN);
+        assert_eq!(lane.room(now), 0, "nobody knows yet whether there are so many");
+        lane.flows = true;
+        assert_eq!(lane.room(now), 2 * AHEAD_MIN);
+        lane.redo = true;
+        assert_eq!(lane.room(now), 0, "what we hold is asked for when nothing is under way");
+        lane.redo = false;
+        (lane.asking, lane.asked) = (2, 3 * AHEAD_MIN);
+        assert_eq!(lane.room(now), 0, "two are enough");
+        let few = Lane::new("q".into(), AHEAD_MIN);
+        assert_eq!((few.room(now), few.most()), (AHEAD_MIN, AHEAD_MIN));
     }
 
     proptest! {

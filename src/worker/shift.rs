@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -173,6 +173,8 @@ impl Shift {
         self.beaten(first);
         loop {
             beating.tick();
+            self.notice_stop();
+            self.ask_ahead();
             self.gather().await;
             if crashed.is_cancelled() {
                 break;
@@ -191,10 +193,7 @@ impl Shift {
             tokio::select! {
                 Some(answered) = self.asks.next(), if !self.asks.is_empty() => {
                     self.answered(answered);
-                    // What one commit of the store has answered is taken together.
-                    while let Some(Some(answered)) = self.asks.next().now_or_never() {
-                        self.answered(answered);
-                    }
+                    self.take_answers();
                 }
                 finished = self.crew.next() => self.finish(finished),
                 Some(wake) = wakes.recv() => self.wake(wake, &beating),
@@ -333,7 +332,7 @@ impl Shift {
                 continue;
             }
             // Twice with nothing moved between, or many times: one of us has forgotten something.
-            let quiet = lane.differing > 0 && lane.differed_at == lane.moves && !self.settling && !lane.asking;
+            let quiet = lane.differing > 0 && lane.differed_at == lane.moves && !self.settling && lane.asking == 0;
             lane.differing += 1;
             lane.differed_at = lane.moves;
             if quiet || lane.differing >= DIFFERING_MAX {
@@ -408,7 +407,7 @@ impl Shift {
     }
 
     fn is_over(&self) -> bool {
-        let asking = self.settling || self.lanes.iter().any(|lane| lane.asking || lane.firing);
+        let asking = self.settling || self.lanes.iter().any(|lane| lane.asking > 0 || lane.firing);
         let idle = self.crew.is_empty() && self.finished.is_empty() && !asking;
         let stopped = self.grace_until.is_some();
         let drained = self.mode == Mode::Drain

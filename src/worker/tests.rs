@@ -88,6 +88,32 @@ async fn a_claim_whose_answer_was_lost_leaves_no_job_behind() {
     assert_eq!((bed.end().await.acked, starts), (1, 1));
 }
 
+/// Two claims are in flight where each is for many.
+#[tokio::test]
+async fn of_claims_for_many_whose_answers_were_lost_every_job_runs_once() {
+    const JOBS: usize = 5_000;
+    let mut duly = Duly::open(":memory:?lease=1h").await.expect("opens");
+    let store = Faulty::new(duly.store());
+    duly.store = store.clone();
+    duly.push_all((0..JOBS).map(|_| Push::new("mail", "{}"))).await.expect("pushes");
+    let starts = Arc::new(AtomicUsize::new(0));
+    let (counted, faulty) = (starts.clone(), store.clone());
+    let worker = duly.worker().queue("default", 400).on_kind("mail", move |_| {
+        // Again and again while it works, also two in a row.
+        let fault = match counted.fetch_add(1, Ordering::SeqCst) % 700 {
+            0 => Some((Fault::LoseAnswer, 2)),
+            350 => Some((Fault::Refuse, 1)),
+            _ => None,
+        };
+        if let Some((fault, times)) = fault {
+            faulty.next("claim", fault, times);
+        }
+        async {}
+    });
+    let tally = tokio::time::timeout(LONG, worker.drain()).await.expect("in time").expect("ends well");
+    assert_eq!((tally.acked, tally.lost, starts.load(Ordering::SeqCst)), (JOBS as u64, 0, JOBS));
+}
+
 #[tokio::test]
 async fn a_settle_whose_answer_was_lost_is_no_robbery() {
     let bed = Bed::new(":memory:").await;
