@@ -1,13 +1,18 @@
 //! One attempt: a pipeline of named steps that decides the outcome. Never touches the store.
 
 use std::any::Any;
+use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tokio::time::Instant;
 use tracing::Instrument;
 
+use crate::clock;
 use crate::handler::{Answer, Ctx, Handlers};
 use crate::job::{Held, Outcome};
 use crate::middleware::Next;
@@ -42,6 +47,15 @@ enum Called {
     UnknownKind,
     /// Somebody wants the job to end for good.
     Cancelled,
+}
+
+impl Called {
+    fn of(ran: std::thread::Result<Answer>) -> Self {
+        match ran {
+            Ok(answer) => Called::Answered(answer),
+            Err(panic) => Called::Panicked(told(&*panic)),
+        }
+    }
 }
 
 impl Attempt {
@@ -93,32 +107,40 @@ impl Attempt {
         let Some(handler) = handlers.get(&self.held().job.kind) else {
             return Called::UnknownKind;
         };
-        // Also the call itself may panic, before it gives a future.
-        let handled = async {
+        let began = clock::tick();
+        // Also the call itself may panic, before it gives a future. Each step holds the one within by reference: a future
+        // that is moved into another one leaves room for itself behind, and one is made for every attempt.
+        let mut handled = pin!(async {
             // Where nothing stands around the handler, it is called as it is.
             match handlers.layers.is_empty() {
                 true => handler(self.ctx.clone()).await,
                 false => Answer::from_result(Next::new(&handlers.layers, handler).run(&self.ctx).await),
             }
-        };
+        });
         let watched = async {
             match &self.ctx.shared.crash {
-                Some(crash) => crash.through(handled).await,
-                None => handled.await,
+                Some(crash) => Box::pin(crash.through(handled.as_mut())).await,
+                None => handled.as_mut().await,
             }
         };
-        let run = AssertUnwindSafe(watched).catch_unwind();
-        let called = async {
-            match tokio::time::timeout(self.held().job.timeout, run).await {
-                Ok(Ok(answer)) => Called::Answered(answer),
-                Ok(Err(panic)) => Called::Panicked(told(&*panic)),
-                Err(_) => Called::TimedOut,
-            }
+        let mut run = pin!(AssertUnwindSafe(watched).catch_unwind());
+        // Most handlers end at their first turn: nothing is set up to end them before one waits.
+        let called = match futures_util::poll!(run.as_mut()) {
+            Poll::Ready(ran) => Called::of(ran),
+            Poll::Pending => Box::pin(self.bounded(began, run)).await,
         };
+        if self.ctx.is_unwanted() { Called::Cancelled } else { called }
+    }
+
+    /// Lets a handler run on until its time is over, or somebody has cancelled it.
+    async fn bounded(&self, began: Instant, run: impl Future<Output = std::thread::Result<Answer>>) -> Called {
+        let left = self.held().job.timeout.saturating_sub(clock::tick() - began);
+        // It has just had a turn, and will wake us for the next.
+        let (mut run, mut turned) = (pin!(run), true);
+        let run = poll_fn(|cx| if std::mem::take(&mut turned) { Poll::Pending } else { run.as_mut().poll(cx) });
         tokio::select! {
-            // Most handlers end before anybody could cancel them: nothing is set up for that until one waits.
             biased;
-            called = called => if self.ctx.is_unwanted() { Called::Cancelled } else { called },
+            ran = tokio::time::timeout(left, run) => ran.map_or(Called::TimedOut, Called::of),
             () = self.cancelled() => Called::Cancelled,
         }
     }

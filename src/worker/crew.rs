@@ -287,3 +287,18 @@ impl Drop for Crew {
         self.all().for_each(|running| running.task.abort());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One is made for every attempt, and the C library's allocator is several times as slow beyond about a kilobyte.
+    #[test]
+    fn what_drives_an_attempt_is_small() {
+        fn size_of_future<F: Future>(_: impl Fn(Attempt, Arc<Handlers>, Promise) -> F) -> usize {
+            size_of::<F>()
+        }
+        let size = size_of_future(drive);
+        assert!(size <= 800, "{size} bytes");
+    }
+}

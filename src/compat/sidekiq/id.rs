@@ -47,6 +47,11 @@ pub(super) fn jid(id: JobId) -> Option<String> {
     }
 }
 
+/// Whether duly has made this id, or its user has: it stands for no jid of Ruby's.
+pub(super) fn is_own(id: JobId) -> bool {
+    unpack(id).is_none()
+}
+
 // 24 bits of tag, 2 that say what follows, 22 bits, version, 12 bits, variant, 62 bits.
 fn pack(what: Bits, bits: u128) -> JobId {
     let high = TAG << 24 | (what as u128) << 22 | bits >> 74;

@@ -32,7 +32,7 @@ async fn settle_queue(store: &Sidekiq, node: NodeId, queue: &str, ends: &[&End])
         ends.iter().copied().partition(|end| seen.insert((end.fence, end.place)));
     let (plain, others): (Vec<&End>, Vec<&End>) = ends.iter().copied().partition(|end| is_plain(end));
     // Of what Ruby has pushed, Ruby keeps no account either.
-    let ours: Vec<&&End> = ends.iter().filter(|end| end.outcome == Outcome::Ack && is_own(end.id)).collect();
+    let ours: Vec<&&End> = ends.iter().filter(|end| end.outcome == Outcome::Ack && id::is_own(end.id)).collect();
     let mut cmd = begin(store, &keys, node, plain.len(), ours.len());
     for end in &plain {
         cmd.arg(field(end.fence, end.place));
@@ -57,11 +57,6 @@ async fn settle_queue(store: &Sidekiq, node: NodeId, queue: &str, ends: &[&End])
         }
     }
     Ok(lost)
-}
-
-/// Whether duly has made this id, or its user has.
-fn is_own(id: JobId) -> bool {
-    id::jid(id).is_some_and(|jid| jid.contains('-'))
 }
 
 fn begin(store: &Sidekiq, keys: &QueueKeys, node: NodeId, plain: usize, ids: usize) -> Cmd {

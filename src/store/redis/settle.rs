@@ -50,8 +50,14 @@ async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&End]) -
         for end in group {
             cmd.arg(end.id.as_bytes());
         }
+        // Those of one claim are held under the same value, mostly one behind the other.
+        let mut value = (Fence(0), 0, String::new());
         for end in group {
-            cmd.arg(held_value(node, end));
+            let (fence, flag) = (end.fence, flag(end));
+            if (value.0, value.1) != (fence, flag) {
+                value = (fence, flag, record::held_value(node, fence, flag));
+            }
+            cmd.arg(&value.2);
         }
     }
     // The kept ones close with how long.
@@ -108,8 +114,8 @@ fn count<'e>(cmd: &mut Cmd, ends: impl Iterator<Item = &'e End>, history: bool) 
     cmd.arg(counted).arg(ending).arg(codes);
 }
 
-fn held_value(node: NodeId, end: &End) -> String {
-    record::held_value(node, end.fence, record::flag(end.priority, Place::unpack(end.place).is_some()))
+fn flag(end: &End) -> u8 {
+    record::flag(end.priority, Place::unpack(end.place).is_some())
 }
 
 /// A duration in microseconds that still fits when it is added to the present.
@@ -128,7 +134,7 @@ fn other(cmd: &mut Cmd, node: NodeId, end: &End) {
     let failure = |error: &str| record::failure(failed.attempts, node, error);
     let ticket = |in_trouble: bool| record::ticket(end.id, end.priority, in_trouble.then_some(turn));
     let later = |time: Micros| if time > 0 { later(end, turn) } else { ticket(true) };
-    cmd.arg(end.id.as_bytes()).arg(held_value(node, end));
+    cmd.arg(end.id.as_bytes()).arg(record::held_value(node, end.fence, flag(end)));
     match &end.outcome {
         Outcome::Ack => {
             let (letter, keep) = if end.keep.is_zero() { ("a", 0) } else { ("k", span(end.keep)) };
