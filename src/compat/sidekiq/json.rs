@@ -211,7 +211,8 @@ impl Writer<'_> {
         while bytes.get(self.at).is_some_and(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte)) {
             self.at += 1;
         }
-        let text = &self.text[start..self.at];
+        // What is no JSON may have brought us into the middle of a character.
+        let text = self.text.get(start..self.at).unwrap_or_default();
         match text {
             "" => return Err("not JSON".to_owned()),
             "true" | "false" | "null" => self.out.push_str(text),
@@ -251,6 +252,7 @@ mod tests {
         is(r#"{"b":1,"a":[{},[]],"b":2}"#, r#"{"b":2,"a":[{},[]]}"#);
         assert!(normal("1e400").is_err() && normal(r#""\ud800""#).is_err());
         assert!(normal(&"[".repeat(200)).is_err());
+        assert!(normal("[A\u{bc6}").is_err(), "no JSON, and cut in the middle of a character");
     }
 
     #[test]
