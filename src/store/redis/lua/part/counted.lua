@@ -17,11 +17,20 @@ local function lose(id, n)
   ending = ending - (tonumber(code:sub(7)) or 0)
 end
 
+-- All of it in two steps: one for each number would cost more than what is counted.
 local function write_counted(history, conf)
+  local minute, fields, counts = string.format('%.0f.', math.floor(now / 60000000)), {}, {}
   for place, count in pairs(times) do
     if count > 0 then
-      happened(history, place, count)
+      fields[#fields + 1], counts[#counts + 1] = minute .. place, count
     end
+  end
+  if #fields > 0 and history:byte(-1) ~= 45 then
+    local sums = {}
+    for i, before in ipairs(redis.call('HMGET', history, unpack(fields))) do
+      sums[2 * i - 1], sums[2 * i] = fields[i], string.format('%.0f', whole(before, 15) + counts[i])
+    end
+    redis.call('HSET', history, unpack(sums))
   end
   if ending ~= 0 then
     add(conf, 'bytes', -ending)
