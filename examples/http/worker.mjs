@@ -1,6 +1,6 @@
 // A worker for duly in JavaScript: Node 18 or newer, no packages.
 //
-// duly serve &                                   # or: duly up
+// duly serve &
 // node examples/http/worker.mjs
 // curl -H 'Content-Type: application/json' -d '{"kind":"greet","args":{"name":"ada"}}' http://127.0.0.1:7711/api/v1/jobs
 

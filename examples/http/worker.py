@@ -1,6 +1,6 @@
 """A worker for duly in Python, with nothing but the standard library.
 
-duly serve &                                   # or: duly up
+duly serve &
 python3 examples/http/worker.py
 curl -H 'Content-Type: application/json' -d '{"kind":"greet","args":{"name":"ada"}}' http://127.0.0.1:7711/api/v1/jobs
 """
