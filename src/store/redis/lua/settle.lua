@@ -7,7 +7,7 @@
 --      unique key|'', group or result|'', what the group is|''
 -- An outcome is a (ack), k (ack, kept), b (bury), r (retry) or l (release); time is how long it is kept or waits.
 -- Returns { now, { id of each that was not held } }
--- include now, add, text, gone, holds, kept, counted, notes, ended
+-- include now, add, text, gone, holds, kept, tally, counted, notes, ended
 local node, plain, kept, freed, ended = ARGV[3], tonumber(ARGV[5]), tonumber(ARGV[6]), 0, {}
 
 -- The ids of a group of acks that are held as they should be.

@@ -19,13 +19,13 @@ end
 
 -- All of it in two steps: one for each number would cost more than what is counted.
 local function write_counted(history, conf)
-  local minute, fields, counts = string.format('%.0f.', math.floor(now / 60000000)), {}, {}
+  local begins, fields, counts = minute(), {}, {}
   for place, count in pairs(times) do
     if count > 0 then
-      fields[#fields + 1], counts[#counts + 1] = minute .. place, count
+      fields[#fields + 1], counts[#counts + 1] = begins .. place, count
     end
   end
-  if #fields > 0 and history:byte(-1) ~= 45 then
+  if #fields > 0 and has_history(history) then
     local sums = {}
     for i, before in ipairs(redis.call('HMGET', history, unpack(fields))) do
       sums[2 * i - 1], sums[2 * i] = fields[i], string.format('%.0f', whole(before, 15) + counts[i])
