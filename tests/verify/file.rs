@@ -127,3 +127,20 @@ async fn a_job_that_is_not_as_it_was_written_is_not_run() {
     found.retain(|breach| breach.rule == Rule::Readable);
     assert!(!found.is_empty() && found.iter().all(|breach| breach.id == Some(bad[1].job.id)), "{found:?}");
 }
+
+#[tokio::test]
+async fn a_changed_column_is_told_and_left_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("duly.db");
+    let populated = populate(path.to_str().expect("a plain path")).await;
+    let conn = Connection::open(&path).expect("opens");
+    conn.execute_batch("ALTER TABLE duly_ready RENAME COLUMN crashes TO crasher").expect("runs");
+    let found = populated.duly.verify().await.expect("verifies").breaches;
+    let [breach] = &found[..] else { panic!("one: {found:?}") };
+    assert_eq!(
+        (breach.rule, breach.what.as_str()),
+        (Rule::File, "the column duly_ready.crashes is not as duly has made it")
+    );
+    let error = populated.duly.repair(dir.path().join("copy.db")).await.expect_err("nothing to build on");
+    assert!(error.to_string().contains("restore a backup"), "{error}");
+}

@@ -26,7 +26,7 @@ const STATEMENTS_MAX: usize = 96;
 /// The page cache of the connection that writes.
 pub(super) const CACHE: &str = "PRAGMA cache_size = -16384";
 
-const SCHEMA: &str = include_str!("schema.sql");
+pub(super) const SCHEMA: &str = include_str!("schema.sql");
 /// Columns that files of this format may lack: their table, their name, their kind.
 const LATER_COLUMNS: [(&str, &str, &str); 7] = [
     ("duly_queue", "moving", "TEXT"),

@@ -6,11 +6,15 @@ use rusqlite::{Connection, params};
 use super::place::DEAD;
 use super::tx::Tx;
 use super::verify::{PLACES, UNFINISHED};
-use super::{Sqlite, count, place};
-use crate::error::Result;
+use super::{Sqlite, count, place, verify};
+use crate::error::{Error, Result};
 
 /// `repair` of the contract.
 pub(super) async fn repair(store: &Sqlite) -> Result<()> {
+    let missing = store.writer.upkeep("repair", verify::missing_columns).await?;
+    if let Some(what) = missing.first() {
+        return Err(Error::store("repair", format!("{what}: no step can be taken on such a file; restore a backup")));
+    }
     // An index is made anew from its table, whatever is wrong with it.
     store.writer.upkeep("repair", |conn| conn.execute_batch("REINDEX")).await?;
     store.writer.write("repair", mend).await?;

@@ -1,5 +1,7 @@
 //! Verify: every rule is one question to one snapshot of the file. Nothing here writes.
 
+use std::collections::BTreeSet;
+
 use rusqlite::Connection;
 
 use super::place::{DEAD, DONE};
@@ -184,6 +186,13 @@ pub(super) async fn verify(store: &Sqlite) -> Result<Verified> {
 
 /// All rules, on one snapshot.
 fn check(conn: &Connection) -> rusqlite::Result<Verified> {
+    let missing = missing_columns(conn)?;
+    if !missing.is_empty() {
+        // Whatever else is asked would fail for that alone.
+        let mut verified = Verified::default();
+        missing.into_iter().for_each(|what| verified.note(Rule::File, None, None, what));
+        return Ok(verified);
+    }
     let mut verified = Verified {
         jobs: conn.query_row("SELECT count(*) FROM duly_job", [], |row| row.get(0))?,
         ..Verified::default()
@@ -204,6 +213,26 @@ fn check(conn: &Connection) -> rusqlite::Result<Verified> {
     check_counts(conn, &mut verified)?;
     check_sums(conn, &mut verified)?;
     Ok(verified)
+}
+
+/// Columns that tables of this build have, and those of the file have not, or not so. A newer build may have added others.
+pub(super) fn missing_columns(conn: &Connection) -> rusqlite::Result<Vec<String>> {
+    let columns = |conn: &Connection| -> rusqlite::Result<BTreeSet<String>> {
+        conn.prepare(
+            "SELECT format('%s.%s %s %d %d', m.name, c.name, c.type, c.\"notnull\", c.pk)
+               FROM sqlite_schema m, pragma_table_info(m.name) c WHERE m.type = 'table'",
+        )?
+        .query_map([], |row| row.get(0))?
+        .collect()
+    };
+    let known = Connection::open_in_memory()?;
+    known.execute_batch(file::SCHEMA)?;
+    let (known, there) = (columns(&known)?, columns(conn)?);
+    let name = |column: &String| column.split(' ').next().unwrap_or_default().to_owned();
+    Ok(known
+        .difference(&there)
+        .map(|column| format!("the column {} is not as duly has made it", name(column)))
+        .collect())
 }
 
 fn said(word: &rusqlite::types::Value) -> String {
