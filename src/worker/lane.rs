@@ -126,7 +126,7 @@ impl Lane {
     /// A claim for many is in flight, and another one can follow it: the store answers that while we see to the first.
     fn may_ask_ahead(&self, now: Instant) -> bool {
         let many = self.limit.saturating_sub(self.running + self.asked) >= AHEAD_MIN;
-        many && self.asking == 1 && self.flows && !self.redo && self.not_before.is_none_or(|at| at <= now)
+        many && self.asking == 1 && self.flows && self.not_before.is_none_or(|at| at <= now)
     }
 
     /// Most jobs to ask for at a time. Of many slots half, so that the store answers for the other half while these run.
@@ -134,9 +134,9 @@ impl Lane {
         if self.limit >= 2 * AHEAD_MIN { self.limit.div_ceil(2) } else { self.limit }
     }
 
-    /// How many more jobs to ask for; none if there is no reason to.
+    /// How many more jobs to ask for; none if there is no reason to, or before it is known what we hold.
     pub(super) fn room(&self, now: Instant) -> usize {
-        match (self.maybe_ready && self.may_ask(now)) || self.may_ask_ahead(now) {
+        match !self.redo && ((self.maybe_ready && self.may_ask(now)) || self.may_ask_ahead(now)) {
             true => self.limit.saturating_sub(self.running + self.asked + self.handed.len()),
             false => 0,
         }
@@ -217,6 +217,8 @@ mod tests {
         assert_eq!(lane.room(now), 2 * AHEAD_MIN);
         lane.redo = true;
         assert_eq!(lane.room(now), 0, "what we hold is asked for when nothing is under way");
+        (lane.asking, lane.asked) = (0, 0);
+        assert_eq!(lane.room(now), 0, "and nothing else before it");
         lane.redo = false;
         (lane.asking, lane.asked) = (2, 3 * AHEAD_MIN);
         assert_eq!(lane.room(now), 0, "two are enough");
