@@ -39,6 +39,9 @@ pub(crate) struct Attempt {
 /// How an attempt ended, and why where neither its handler nor the outcome says it.
 pub(crate) type Ended = (Outcome, Option<&'static str>);
 
+/// Why a job is put off: others may know what to do with it.
+pub(crate) const UNKNOWN_KIND: &str = "no handler here knows its kind";
+
 /// What the call of the handler came to, before it is judged.
 enum Called {
     Answered(Answer),
@@ -159,7 +162,7 @@ impl Attempt {
             Called::Panicked(message) => self.again(None, format!("panicked: {message}")),
             Called::Cancelled => Outcome::bury(CANCELLED),
             Called::TimedOut => self.again(None, format!("timed out after {:?}", self.held().job.timeout)),
-            Called::UnknownKind => return (unknown_kind(self.age), Some("no handler here knows its kind")),
+            Called::UnknownKind => return (unknown_kind(self.age), Some(UNKNOWN_KIND)),
         };
         (outcome, None)
     }

@@ -9,6 +9,7 @@ use crate::attempt::{self, CANCELLED};
 use crate::job::{Fence, Held, JobId, Outcome};
 use crate::retry::Retry;
 use crate::store::{End, Timing};
+use crate::worker::MAX_CRASHES;
 
 /// A job that was given to a worker, or is about to be.
 pub(super) struct Hand {
@@ -77,13 +78,14 @@ pub(super) fn judge(held: &Held, unwanted: bool, said: Said) -> Outcome {
     }
 }
 
-/// What a job that was just claimed comes to before any worker sees it, if it does.
-pub(super) fn refused(held: &Held, kinds: &[String], now: SystemTime, max_crashes: u32) -> Option<Outcome> {
+/// How a job ends that was just claimed, before any worker sees it, if it does.
+pub(super) fn refused(held: &Held, kinds: &[String], now: SystemTime, keep_dead: Duration) -> Option<End> {
     let known = kinds.is_empty() || kinds.contains(&held.job.kind);
     if known && !held.job.kind.starts_with(crate::push::OWN_KINDS) {
-        return attempt::exhausted(held, max_crashes);
+        return attempt::exhausted(held, MAX_CRASHES).map(|outcome| end(held, None, outcome, keep_dead));
     }
-    Some(attempt::unknown_kind(now.duration_since(held.job.pushed).unwrap_or_default()))
+    let outcome = attempt::unknown_kind(now.duration_since(held.job.pushed).unwrap_or_default());
+    Some(End { put_off: true, ..end(held, None, outcome, keep_dead) })
 }
 
 /// How an attempt ended, for the store; `hand` tells when it ran, if it did.

@@ -20,7 +20,6 @@ use crate::hall::AtWork;
 use crate::job::{Fence, Held, JobId, JobProgress, Outcome};
 use crate::node::{Node, NodeId};
 use crate::store::{Beaten, CLAIM_MAX, Claim, Claimed, End, Note, SETTLE_MAX};
-use crate::worker::MAX_CRASHES;
 
 /// Orders that may wait: whoever gives more is told that it is busy.
 const ORDERS_MAX: usize = 16;
@@ -258,9 +257,9 @@ impl Remote {
             }
             for held in claimed.jobs {
                 let known = state.hands.get(&held.job.id).is_some_and(|hand| hand.held.fence == held.fence);
-                match hand::refused(&held, &self.kinds, claimed.now, MAX_CRASHES) {
+                match hand::refused(&held, &self.kinds, claimed.now, self.duly.options.keep_dead) {
                     _ if known => {}
-                    Some(outcome) => refused.push(hand::end(&held, None, outcome, self.duly.options.keep_dead)),
+                    Some(end) => refused.push(end),
                     None => drop(state.hands.insert(held.job.id, Hand::new(held, now, claimed.now))),
                 }
             }

@@ -82,6 +82,8 @@ pub const PROMOTE_MAX: usize = 1_000;
 pub(crate) const PROMOTE_MIN: usize = 200;
 /// Most ended jobs deleted in one prune.
 pub const PRUNE_MAX: usize = 1_000;
+/// Most jobs of a queue of which it is noted that a node has put them off; more just wait.
+pub const PUT_OFF_MAX: usize = 10_000;
 /// Most jobs in one batch of a move.
 pub const MOVE_MAX: usize = 500;
 /// Jobs on one page of a list, unless it says otherwise.
@@ -120,7 +122,7 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     async fn push(&self, jobs: Vec<Push>) -> Result<Vec<Pushed>>;
 
     /// Takes up to `max` jobs of one queue for `node`: first what the suspect held, if it is dead, goes back to ready;
-    /// then what has fallen due becomes ready; then the first ready jobs are taken, by priority and by the moment they became ready.
+    /// then what has fallen due becomes ready, and what others have put off, if it is of a kind that the node knows; then the first ready jobs are taken, by priority and by the moment they became ready.
     ///
     /// A claim of no job takes the node off the list of those that a push may wake, and passes a wake on if jobs are ready.
     /// Never blocks, never takes a job before its due moment, and takes nothing from a queue that is paused or moving.

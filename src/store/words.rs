@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::{Limit, Moving};
 use crate::job::{Fence, Held, JobId, Outcome, Priority, Record, State};
 use crate::node::NodeId;
+use crate::push::OWN_KINDS;
 
 /// What a worker asks of one queue.
 #[derive(Clone, Debug)]
@@ -18,7 +19,9 @@ pub struct Claim {
     pub redo: bool,
     /// A node that may be dead: take back what it holds here, if it is.
     pub suspect: Option<NodeId>,
-    /// The kinds that the node can run, `None` if any. Only a store that others share with us looks at it: it leaves theirs alone.
+    /// The kinds that the node can run, `None` if any: of what others have put off, because they do not know its kind, it is
+    /// given what it knows, before that is due. What is ready comes in its order, whatever it is: what the node does not know
+    /// it puts off in its turn. A store that others share with us leaves theirs alone.
     pub kinds: Option<Arc<[String]>>,
 }
 
@@ -62,6 +65,8 @@ pub struct End {
     pub timing: Option<Timing>,
     /// What it gives, as JSON: kept with the job if it is done and stays.
     pub result: Option<String>,
+    /// It is released because the node does not know its kind: one that does may have it before it is due.
+    pub put_off: bool,
     /// Its kind, by which dead ones are grouped and found.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "a file knows it by the number of the job"))]
     pub(crate) kind: String,
@@ -94,6 +99,11 @@ impl End {
         queues
     }
 
+    /// Whether a node that knows its kind may have it before it is due. Of what nobody can read the kind is not known either.
+    pub(crate) fn is_put_off(&self) -> bool {
+        self.put_off && !self.kind.starts_with(OWN_KINDS)
+    }
+
     /// The end of an attempt at this held job; once done or dead it stays for `keep`.
     #[must_use]
     pub fn of(held: &Held, outcome: Outcome, keep: Duration) -> Self {
@@ -106,6 +116,7 @@ impl End {
             keep,
             timing: None,
             result: None,
+            put_off: false,
             kind: held.job.kind.clone(),
             tags: held.job.tags.clone(),
             bytes: held.job.args.len() as u64,

@@ -12,6 +12,7 @@ use super::lane::{AHEAD_MIN, choose};
 use super::note;
 use super::shift::Shift;
 use super::tick::Ticked;
+use crate::attempt::UNKNOWN_KIND;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -478,5 +479,6 @@ fn end(finished: &Finished, keep_dead: Duration) -> End {
         _ => finished.held.job.keep,
     };
     let timing = finished.late.map(|lateness| Timing { lateness, duration: finished.took });
-    End { timing, result: finished.result.clone(), ..End::of(&finished.held, finished.outcome.clone(), keep) }
+    let put_off = finished.why == Some(UNKNOWN_KIND);
+    End { timing, result: finished.result.clone(), put_off, ..End::of(&finished.held, finished.outcome.clone(), keep) }
 }

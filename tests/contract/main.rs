@@ -19,6 +19,7 @@ mod look;
 mod moving;
 mod note;
 mod push;
+mod put_off;
 #[cfg(feature = "redis")]
 #[path = "../support/servers/mod.rs"]
 mod servers;
@@ -95,6 +96,18 @@ contract! {
         what_has_fallen_due_is_not_overtaken
         nothing_is_given_to_a_node_in_a_paused_queue
         nothing_is_given_to_a_node_whose_lease_is_over;
+    put_off:
+        who_knows_a_kind_need_not_wait_for_what_others_put_off
+        what_is_put_off_falls_due_all_the_same
+        who_runs_anything_takes_what_others_put_off
+        what_was_put_off_keeps_its_turn
+        a_retry_is_not_taken_for_put_off
+        what_is_moved_by_hand_is_not_taken_for_put_off
+        a_paused_queue_keeps_what_was_put_off
+        who_waits_is_told_of_what_is_put_off
+        more_than_there_is_room_for_is_taken_in_turns
+        programs_that_know_different_kinds_share_a_queue
+        what_nobody_can_read_is_not_handed_around;
     push:
         a_pushed_job_is_there_with_all_it_was_given
         each_job_goes_by_its_own_queue_due_and_priority

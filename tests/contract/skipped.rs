@@ -17,6 +17,8 @@ const GROUPS: &str = "dead jobs are not grouped in Sidekiq's set";
 const ENDS: &str = "only duly settles so that others are told: who waits looks instead";
 const WORDS: &str = "Sidekiq's sets are in the order of time alone: a filter looks through them";
 
+const OTHERS: &str = "what duly does not know may be meant for Ruby: it stays where it is";
+
 /// Case and reason.
 const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("a_pushed_job_is_there_with_all_it_was_given", RICH),
@@ -107,6 +109,17 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("notes_go_with_their_job", NOTES),
     ("only_the_holder_says_anything", NOTES),
     ("progress_and_lines_are_kept_with_the_job", NOTES),
+    ("who_knows_a_kind_need_not_wait_for_what_others_put_off", OTHERS),
+    ("what_is_put_off_falls_due_all_the_same", OTHERS),
+    ("who_runs_anything_takes_what_others_put_off", OTHERS),
+    ("what_was_put_off_keeps_its_turn", OTHERS),
+    ("a_retry_is_not_taken_for_put_off", OTHERS),
+    ("what_is_moved_by_hand_is_not_taken_for_put_off", OTHERS),
+    ("a_paused_queue_keeps_what_was_put_off", OTHERS),
+    ("who_waits_is_told_of_what_is_put_off", OTHERS),
+    ("more_than_there_is_room_for_is_taken_in_turns", OTHERS),
+    ("programs_that_know_different_kinds_share_a_queue", OTHERS),
+    ("what_nobody_can_read_is_not_handed_around", OTHERS),
     ("a_job_in_the_hands_of_a_node_is_held_as_if_claimed", PRIORITIES),
     ("what_has_fallen_due_is_not_overtaken", PRIORITIES),
     ("a_job_that_is_given_counts_like_any_other", HISTORY_BY_MINUTE),

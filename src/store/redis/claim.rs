@@ -31,7 +31,7 @@ pub(super) async fn claim(store: &Redis, node: NodeId, claim: Claim) -> Result<C
     let mut claimed = match (claim.redo, claim.max) {
         (true, _) => redo(store, node, &keys).await?,
         (false, 0) => step_back(store, node, &keys).await?,
-        (false, max) => take(store, node, &keys, max.min(CLAIM_MAX)).await?,
+        (false, max) => take(store, node, &keys, &claim, max.min(CLAIM_MAX)).await?,
     };
     claimed.taken_back = taken_back;
     claimed.left = left;
@@ -39,13 +39,41 @@ pub(super) async fn claim(store: &Redis, node: NodeId, claim: Claim) -> Result<C
     Ok(claimed)
 }
 
-async fn take(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize) -> Result<Claimed> {
-    let QueueKeys { conf, lease, since, held, due, job, meta, idle, stale, ready: [r0, r1, r2, r3], find, .. } = keys;
-    let all = [conf, lease, since, held, due, job, meta, idle, stale, r0, r1, r2, r3, find];
+/// Takes what is ready. What others have put off and the node knows is taken with it, if anything was since it last looked.
+async fn take(store: &Redis, node: NodeId, keys: &QueueKeys, claim: &Claim, max: usize) -> Result<Claimed> {
+    let looks = store.has_to_look(node, keys);
+    let mut claimed = step(store, node, keys, max, looks.then_some(claim)).await?;
+    let room = max - claimed.jobs.len().min(max);
+    if !looks && room > 0 && store.has_to_look(node, keys) {
+        match step(store, node, keys, room, Some(claim)).await {
+            Ok(rest) => {
+                let jobs = std::mem::take(&mut claimed.jobs).into_iter().chain(rest.jobs).collect();
+                claimed = Claimed { jobs, ..rest };
+            }
+            // What the first step took is ours whatever became of the second: should that have been carried out, beats tell.
+            Err(error) => {
+                tracing::warn!(%error, "what others have put off could not be looked through");
+                claimed.more = true;
+            }
+        }
+    }
+    Ok(claimed)
+}
+
+/// One step; with a look through what others have put off, if it is said for whom.
+async fn step(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize, look: Option<&Claim>) -> Result<Claimed> {
+    let QueueKeys { conf, lease, since, held, due, job, meta, idle, stale, ready, put_off, find, .. } = keys;
+    let [r0, r1, r2, r3] = ready;
+    let all = [conf, lease, since, held, due, job, meta, idle, stale, r0, r1, r2, r3, put_off, find];
     let mut cmd = call(&script::CLAIM, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(max);
     cmd.arg(PROMOTE_MAX.min(PROMOTE_MIN.max(4 * max))).arg(micros(store.options.lease));
     cmd.arg(u8::from(store.swap_idle(node, &keys.queue, true)));
+    match look.map(|claim| &claim.kinds) {
+        Some(Some(kinds)) => kinds.iter().for_each(|kind| _ = cmd.arg(kind)),
+        Some(None) => _ = cmd.arg(""),
+        None => {}
+    }
     let mut reply = store.reply("claim", store.link.run("claim", Way::Work, keys.slot, &script::CLAIM, &cmd).await?)?;
     let fence = reply.text()?.parse().map_or(Fence(0), Fence);
     let more = reply.int()? == 1;
@@ -55,6 +83,8 @@ async fn take(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize) -> Resu
     let records = reply.list()?;
     let mut metas = reply.list()?.into_iter();
     let tick = reply.maybe_int()?;
+    let (put_offs, through) = (reply.int()?, reply.int()? == 1);
+    store.looked(node, keys, put_offs, through);
     let mut jobs = Vec::with_capacity(tickets.len());
     let mut orphans = Vec::new();
     for (ticket, record) in tickets.iter().zip(records) {

@@ -106,6 +106,8 @@ struct Known {
     works: HashMap<NodeId, BTreeSet<String>>,
     /// In which queues a node of ours may be on the idle list.
     idle: BTreeSet<(NodeId, String)>,
+    /// Up to which time that something was put off in a queue a node of ours has looked for what it knows.
+    looked: HashMap<(NodeId, Arc<str>), i64>,
     /// How far a dead node's queue has been gone through.
     scans: HashMap<(NodeId, String), String>,
     /// Nodes of ours that can be found in the hall.
@@ -223,10 +225,25 @@ impl Redis {
         }
     }
 
+    /// Whether anything was put off in a queue since this node looked for what it knows.
+    fn has_to_look(&self, node: NodeId, keys: &QueueKeys) -> bool {
+        let put_offs = keys.put_offs.load(Ordering::Relaxed);
+        put_offs != 0 && self.known().looked.get(&(node, keys.queue.clone())) != Some(&put_offs)
+    }
+
+    /// A script has said how often anything was put off, and whether the node has been told all of it that it knows.
+    fn looked(&self, node: NodeId, keys: &QueueKeys, put_offs: i64, through: bool) {
+        keys.put_offs.store(put_offs, Ordering::Relaxed);
+        if through {
+            self.known().looked.insert((node, keys.queue.clone()), put_offs);
+        }
+    }
+
     fn forget(&self, node: NodeId) {
         let mut known = self.known();
         known.works.remove(&node);
         known.idle.retain(|(other, _)| *other != node);
+        known.looked.retain(|(other, _), _| *other != node);
     }
 
     /// Where to go on looking for what a dead node held.

@@ -25,6 +25,8 @@ const PARTS: &[(&str, &str)] = &[
     ("find", include_str!("lua/part/find.lua")),
     ("unseat", include_str!("lua/part/unseat.lua")),
     ("unbury", include_str!("lua/part/unbury.lua")),
+    ("put_off", include_str!("lua/part/put_off.lua")),
+    ("pick_up", include_str!("lua/part/pick_up.lua")),
     ("promote", include_str!("lua/part/promote.lua")),
     ("kept", include_str!("lua/part/kept.lua")),
     ("mark", include_str!("lua/part/mark.lua")),
@@ -198,11 +200,12 @@ mod tests {
     #[test]
     fn scripts_look_as_far_as_the_contract_says() {
         use crate::store::{GROUPS_MAX, HISTORY_MINUTES_MAX, LOG_LINES_MAX, TALLY};
-        use crate::store::{LINE_LOOK_MAX, LOCK_SLOTS_MAX};
+        use crate::store::{LINE_LOOK_MAX, LOCK_SLOTS_MAX, PUT_OFF_MAX};
         assert!(part("notes", &[]).contains(&format!("local LINES = {LOG_LINES_MAX}\n")));
         assert!(part("group", &[]).contains(&format!("local GROUPS = {GROUPS_MAX}\n")));
         assert!(part("past", &[]).contains(&format!("local DAY, PLACES, STEP = {HISTORY_MINUTES_MAX}, {TALLY}, 10\n")));
         assert!(part("roll", &[]).contains(&format!("local AFTER, MINUTES, NUMBERS = 2, 60, {TALLY}\n")));
+        assert!(part("put_off", &[]).contains(&format!("local PUT_OFF, WAKES, LONG = {PUT_OFF_MAX}, 16, 120\n")));
         assert!(part("line", &[]).contains(&format!("local LOOK = {LINE_LOOK_MAX}\n")));
         assert!(part("stand", &[]).contains(&format!("local SLOTS = {LOCK_SLOTS_MAX}\n")));
     }

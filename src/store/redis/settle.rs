@@ -75,11 +75,11 @@ async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&End]) -
 
 fn begin(store: &Redis, keys: &QueueKeys, node: NodeId, plain: usize, kept: usize) -> Cmd {
     let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, gone, idle, ready, .. } = keys;
-    let QueueKeys { counted, notes, groups, find, .. } = keys;
+    let QueueKeys { counted, notes, groups, put_off, find, .. } = keys;
     let ([g1, g2], [r0, r1, r2, r3]) = (gone, ready);
     let all = [
         conf, held, job, meta, errors, due, done, dead, unique, g1, g2, idle, r0, r1, r2, r3, counted, notes, groups,
-        find,
+        put_off, find,
     ];
     let mut cmd = call(&script::SETTLE, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.options.remember));
@@ -124,7 +124,7 @@ fn span(time: Duration) -> Micros {
 }
 
 /// One outcome of a job in trouble, or with a unique key: id, held value, outcome, time, ticket, due, counts, failure, its
-/// number, unique key, group or result, what the group is.
+/// number, unique key, group, result or kind that is put off, what the group is or when it was due before.
 fn other(cmd: &mut Cmd, node: NodeId, end: &End) {
     let place = Place::unpack(end.place);
     let Place { failures, turn } = place.unwrap_or(Place { failures: 0, turn: 0 });
@@ -141,7 +141,7 @@ fn other(cmd: &mut Cmd, node: NodeId, end: &End) {
             cmd.arg(letter).arg(keep).arg("").arg("").arg("").arg("").arg(0);
         }
         Outcome::Bury { error } => {
-            cmd.arg("b").arg(span(end.keep)).arg(later(1)).arg(due).arg(failed.counts());
+            cmd.arg("b").arg(span(end.keep)).arg(later(1)).arg(&due).arg(failed.counts());
             cmd.arg(failure(error)).arg(failed.failures);
         }
         Outcome::Retry { after, error } => {
@@ -164,6 +164,7 @@ fn other(cmd: &mut Cmd, node: NodeId, end: &End) {
             let (group, what) = group(&end.kind, error);
             cmd.arg(group).arg(what)
         }
+        Outcome::Release { .. } if end.is_put_off() => cmd.arg(&end.kind).arg(due),
         _ => cmd.arg("").arg(""),
     };
 }

@@ -284,6 +284,13 @@ impl Board {
         waiting.any(|local| local.ears.wake(Wake::Queue(queue.to_owned())))
     }
 
+    /// Tells all nodes of this process that wait for this queue.
+    pub(super) fn wake_all_local(&self, queue: &str) {
+        let locals = self.locals();
+        let waiting = locals.iter().filter(|l| l.idle.contains(queue));
+        waiting.for_each(|local| _ = local.ears.wake(Wake::Queue(queue.to_owned())));
+    }
+
     /// Slots of other processes' nodes that seem to wait for this queue.
     pub(super) fn idle_elsewhere(&self, queue: &str) -> Vec<usize> {
         let own: Vec<usize> = self.locals().iter().map(|l| l.slot).collect();

@@ -5,11 +5,11 @@ use rusqlite::params;
 use super::count::Of;
 use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, job};
 use super::tx::Tx;
-use super::{cron, failure, find, place};
+use super::{cron, failure, find, place, put_off};
 use crate::NodeId;
 use crate::clock::from_micros;
 use crate::job::{Fence, Held};
-use crate::store::{PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX, TAKEN_BACK};
+use crate::store::{CLAIM_MAX, Claim, PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX, TAKEN_BACK};
 use std::time::Duration;
 
 /// What one claim did.
@@ -22,7 +22,8 @@ pub(super) struct Step {
 }
 
 /// Takes up to `max` jobs of a queue for a node.
-pub(super) fn claim(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) -> rusqlite::Result<Step> {
+pub(super) fn claim(tx: &Tx<'_>, node: i64, queue: i64, claim: &Claim) -> rusqlite::Result<Step> {
+    let max = claim.max.min(CLAIM_MAX);
     let mut step = Step { jobs: Vec::new(), now: tx.now, more: false, next_due: None, next_tick: None };
     let (paused, moving, tick): (bool, bool, Option<i64>) = tx
         .statement("SELECT paused, moving IS NOT NULL, tick FROM duly_queue WHERE no = ?1")?
@@ -33,8 +34,9 @@ pub(super) fn claim(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) 
     }
     let promote_max = PROMOTE_MAX.min(PROMOTE_MIN.max(4 * max));
     let promoted = promote(tx, queue, promote_max)?;
-    step.jobs = take(tx, node, queue, name, max)?;
-    step.more = promoted == promote_max || (step.jobs.len() == max && any_ready(tx, queue)?);
+    let left = put_off::pick_up(tx, queue, claim.kinds.as_deref(), max)?;
+    step.jobs = take(tx, node, queue, &claim.queue, max)?;
+    step.more = left || promoted == promote_max || (step.jobs.len() == max && any_ready(tx, queue)?);
     step.next_due = next_due(tx, queue)?;
     Ok(step)
 }

@@ -22,10 +22,9 @@ impl Store for Sqlite {
                 Some(suspect) => nodes::take_back(tx, &board, suspect, queue)?,
                 None => 0,
             };
-            let max = claim.max.min(CLAIM_MAX);
-            let step = claim::claim(tx, no, queue, &claim.queue, max)?;
+            let step = claim::claim(tx, no, queue, &claim)?;
             // Noted while the write lock is held: a push that this claim did not see will see the note.
-            let has_room = step.jobs.len() < max;
+            let has_room = step.jobs.len() < claim.max.min(CLAIM_MAX);
             let rank = board.set_idle(node, &claim.queue, has_room && !step.more);
             if step.more {
                 tx.wake(&claim.queue);

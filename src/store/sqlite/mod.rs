@@ -37,6 +37,7 @@ mod place;
 mod post;
 mod push;
 mod push_in;
+mod put_off;
 mod query;
 mod reader;
 mod repair;

@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::count::Of;
 use super::tx::Tx;
-use super::{find, moving, note, push};
+use super::{find, moving, note, push, put_off};
 use crate::clock::{Micros, to_micros};
 use crate::job::{JobId, Record};
 use crate::push::Due;
@@ -310,6 +310,7 @@ pub(super) fn vacate(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
             tx.add(queue, Of::Scheduled, -1);
             tx.add(queue, Of::Bytes, -bytes);
             find::unscheduled(tx, queue, no, due)?;
+            put_off::forget_one(tx, no)?;
         }
         Some(Place::Ended { .. }) => unend(tx, no)?,
         Some(Place::Held { .. }) | None => {}

@@ -103,6 +103,17 @@ CREATE TABLE duly_ended (
 CREATE INDEX duly_ended_until ON duly_ended (queue, state, until);
 CREATE INDEX duly_ended_ended ON duly_ended (queue, state, ended, no);
 
+-- Scheduled jobs that a node has put off because it does not know their kind: one that does takes them before they are due.
+-- A hint, not a place: it counts while the job is scheduled for that very moment, and goes when somebody comes upon it.
+CREATE TABLE duly_put_off (
+  queue    INTEGER NOT NULL,
+  kind     TEXT NOT NULL,
+  priority INTEGER NOT NULL,
+  no       INTEGER NOT NULL,
+  due      INTEGER NOT NULL,
+  PRIMARY KEY (queue, kind, priority, no)
+) STRICT, WITHOUT ROWID;
+
 -- Words by which scheduled (state 0) and dead (state 4) jobs are found: `k` and the kind, `t` and a tag, `g` and the group.
 CREATE TABLE duly_find (
   queue INTEGER NOT NULL,

@@ -8,15 +8,15 @@ use super::count::Of;
 use super::place::{DEAD, DONE};
 use super::rows::millis;
 use super::tx::Tx;
-use super::{failure, note, place};
+use super::{failure, note, place, put_off};
 use crate::NodeId;
-use crate::clock::{micros, to_micros};
+use crate::clock::{Micros, micros, to_micros};
 use crate::job::{JobId, Outcome};
 use crate::store::{End, counter_of, places_of};
 
 /// Records outcomes and returns those that were not held any more.
 pub(super) fn settle(tx: &Tx<'_>, node: i64, id: NodeId, ends: &[End]) -> rusqlite::Result<Vec<JobId>> {
-    let mut lost = Vec::new();
+    let (mut lost, mut put_off) = (Vec::new(), Vec::new());
     let mut acks = Acks::new(tx, node)?;
     for end in ends {
         let queue = match &end.outcome {
@@ -24,11 +24,27 @@ pub(super) fn settle(tx: &Tx<'_>, node: i64, id: NodeId, ends: &[End]) -> rusqli
             other => move_on(tx, node, id, end, other)?,
         };
         match queue {
-            Some(queue) => count(tx, queue, end),
+            Some(queue) => {
+                count(tx, queue, end);
+                put_off.extend(put_off_until(tx, end).map(|due| (queue, end, due)));
+            }
             None => lost.push(end.id),
         }
     }
+    put_off::note(tx, &put_off)?;
     Ok(lost)
+}
+
+/// When a job falls due that its node has put off because it does not know it.
+fn put_off_until(tx: &Tx<'_>, end: &End) -> Option<Micros> {
+    match end.outcome {
+        Outcome::Release { after } if end.is_put_off() && !after.is_zero() => Some(later(tx, after)),
+        _ => None,
+    }
+}
+
+fn later(tx: &Tx<'_>, after: Duration) -> Micros {
+    tx.now.saturating_add(micros(after))
 }
 
 /// Counts an end that was recorded.
@@ -123,7 +139,6 @@ fn move_on(tx: &Tx<'_>, node: i64, id: NodeId, end: &End, outcome: &Outcome) -> 
     };
     let (no, attempts, crashes) = (end.place, end.attempts, end.crashes);
     let attempt = attempts.saturating_add(1);
-    let later = |after: Duration| tx.now.saturating_add(micros(after));
     match outcome {
         Outcome::Ack => {}
         Outcome::Bury { error } => {
@@ -134,14 +149,14 @@ fn move_on(tx: &Tx<'_>, node: i64, id: NodeId, end: &End, outcome: &Outcome) -> 
             failure::record(tx, no, attempt, id, error)?;
             match after.is_zero() {
                 true => place::ready(tx, queue, no, priority, tx.number()?, tx.now, attempt, crashes)?,
-                false => place::schedule(tx, queue, no, priority, later(*after), attempt, crashes)?,
+                false => place::schedule(tx, queue, no, priority, later(tx, *after), attempt, crashes)?,
             }
             tx.wake(&end.queue);
         }
         Outcome::Release { after } => {
             match after.is_zero() {
                 true => place::ready(tx, queue, no, priority, seq, to_micros(end.due), attempts, crashes)?,
-                false => place::schedule(tx, queue, no, priority, later(*after), attempts, crashes)?,
+                false => place::schedule(tx, queue, no, priority, later(tx, *after), attempts, crashes)?,
             }
             tx.wake(&end.queue);
         }
@@ -178,6 +193,7 @@ pub(super) fn prune(tx: &Tx<'_>, queue: i64, done_max: usize, max: usize) -> rus
         )?;
         gone.extend(beyond);
     }
+    put_off::sweep(tx, queue)?;
     for no in &gone {
         place::unend(tx, *no)?;
         place::delete_body(tx, *no)?;

@@ -171,6 +171,11 @@ impl<'c> Tx<'c> {
         }
     }
 
+    /// After the commit, everybody who has room should look into this queue.
+    pub(super) fn wake_all(&self, queue: &str) {
+        self.news.borrow_mut().all.insert(queue.to_owned());
+    }
+
     /// After the commit, somebody in line should hear that it is its turn.
     pub(super) fn call(&self, called: Called) {
         self.news.borrow_mut().turns.push(called);

@@ -15,6 +15,8 @@ use crate::store::{Heard, Owner};
 pub(super) struct News {
     /// Queues that somebody should look into.
     pub(super) queues: BTreeSet<String>,
+    /// Queues that all idle nodes should look into.
+    pub(super) all: BTreeSet<String>,
     /// Those in line whose turn it is.
     pub(super) turns: Vec<Called>,
     /// Jobs that have ended, by queue.
@@ -40,11 +42,16 @@ impl Waker {
         Waker { board }
     }
 
-    /// Wakes one idle node for each queue, one of this process before another's, and tells everybody whose turn it is.
+    /// Wakes one idle node for each queue, one of this process before another's, or all; and tells everybody whose turn it is.
     pub(super) fn tell(&self, news: News) {
+        for queue in &news.all {
+            self.board.wake_all_local(queue);
+            self.idle_elsewhere(queue).into_iter().for_each(|slot| drop(self.write_to(slot, queue)));
+        }
         for queue in news.queues {
             if !self.board.wake_local(&queue) {
-                self.wake_elsewhere(queue);
+                // The first that takes it is enough; a dead one's socket refuses.
+                let _ = self.idle_elsewhere(&queue).into_iter().any(|slot| self.write_to(slot, &queue).is_ok());
             }
         }
         for called in news.turns {
@@ -65,14 +72,12 @@ impl Waker {
         }
     }
 
-    fn wake_elsewhere(&self, queue: String) {
-        if !self.board.is_shared() {
-            return;
-        }
-        let idle = self.board.idle_elsewhere(&queue);
-        let letter = Letter::Queue(queue);
-        // The first that takes it is enough; a dead one's socket refuses.
-        let _ = idle.into_iter().any(|slot| post::send(&letter, &self.board.socket(slot)).is_ok());
+    fn idle_elsewhere(&self, queue: &str) -> Vec<usize> {
+        if self.board.is_shared() { self.board.idle_elsewhere(queue) } else { Vec::new() }
+    }
+
+    fn write_to(&self, slot: usize, queue: &str) -> std::io::Result<()> {
+        post::send(&Letter::Queue(queue.to_owned()), &self.board.socket(slot))
     }
 
     fn call(&self, Called { node, name, owner }: Called) {

@@ -93,6 +93,9 @@ pub fn sound(rng: &mut Rng, world: &World, calm: bool) -> State {
         }
     }
     group(&mut state);
+    if !state.put_off.is_empty() {
+        set(&mut state, "put_off", rng.i64(1..9));
+    }
     for id in state.job.keys().filter(|_| rng.u8(..4) == 0).cloned().collect::<Vec<_>>() {
         state.notes.insert([&id[..], b"n"].concat(), "1".into());
         state.notes.insert([&id[..], b"l1"].concat(), "said".into());
@@ -175,6 +178,11 @@ fn job(rng: &mut Rng, state: &mut State, world: &World, place: u8, fence: i64) {
             let (due, record) = (moment(rng, NOW), &state.job[&id]);
             let ticket = words::due_ticket(&id, record, turn);
             put_words(&mut state.find, words::members('s', &words::words_of(record), &format!("{due:016}"), &id));
+            if rng.u8(..3) == 0 {
+                // Put off until then, or until another moment once.
+                let until = if rng.bool() { due } else { moment(rng, NOW) };
+                state.put_off.insert(words::put_off("kind", priority, &ticket, until), 0);
+            }
             state.due.insert(ticket, due);
         }
         RUNNING => {
@@ -270,7 +278,11 @@ fn confuse(rng: &mut Rng, state: &mut State, id: Bytes, node: Bytes) {
 /// A text is not what it should be.
 fn damage(rng: &mut Rng, state: &mut State, id: Bytes, node: Bytes) {
     let digits = |counts: &[u8]| [&[b'0'; 32][..], &counts.repeat(4)].concat();
-    match rng.u8(..5) {
+    match rng.u8(..6) {
+        5 => {
+            let note = [&b""[..], b"kind", b"kind\0", b"kind\x009", b"kind\x002x", b"\0"][rng.usize(..6)];
+            state.put_off.insert([note, &id].concat(), 0);
+        }
         0 => {
             let (endless, most) = (digits(b"1e99999999"), digits(b"2147483647"));
             let text = [&b""[..], b"00", b"x", &[b'x'; 72], &[b'9'; 72], &endless, &most][rng.usize(..7)];

@@ -26,6 +26,7 @@ const NAMES: &[&str] = &[
     "notes",
     "groups",
     "find",
+    "put_off",
     "queues",
     "locks",
     "line",
@@ -50,7 +51,7 @@ const GUARD: &str = "
 local server, declared, one_key = redis, {}, {}
 for _, key in ipairs(KEYS) do declared[key] = true end
 for command in string.gmatch('HSET HSETNX HINCRBY HGET HMGET HGETALL HDEL HEXISTS HLEN HSCAN HKEYS HVALS RPUSH LPUSH LLEN LRANGE LPOS LREM LTRIM '
-  .. 'ZADD ZREM ZRANGE ZREVRANGE ZCARD ZCOUNT ZSCORE ZMSCORE ZLEXCOUNT ZRANK ZREVRANK ZPOPMAX SADD SREM SCARD SISMEMBER SMISMEMBER '
+  .. 'ZADD ZREM ZRANGE ZREVRANGE ZCARD ZCOUNT ZSCORE ZMSCORE ZLEXCOUNT ZRANK ZREVRANK ZPOPMAX ZRANDMEMBER SADD SREM SCARD SISMEMBER SMISMEMBER '
   .. 'TYPE LINDEX RPOP INCRBY EXPIRE ZREMRANGEBYSCORE ZREMRANGEBYRANK', '%u+') do
   one_key[command] = true
 end

@@ -77,7 +77,8 @@ fn holds(client: &mut Client<'_>, node: &str) -> (Vec<Hold>, Vec<Hold>) {
     (holds, orphans)
 }
 
-/// id, held value, outcome, time, ticket, due, counts, failure, its number, unique key, group or result, what the group is.
+/// id, held value, outcome, time, ticket, due, counts, failure, its number, unique key, group, result or kind that is put off, what the
+/// group is or when it was due before.
 fn other(client: &mut Client<'_>, node: &str, hold: &Hold, args: &mut Args) {
     let same = hold.meta.unwrap_or_default();
     let one_more = |count: u32| (count + 1).min(words::COUNT_MAX);
@@ -90,7 +91,8 @@ fn other(client: &mut Client<'_>, node: &str, hold: &Hold, args: &mut Args) {
     let due = format!("{:016}", client.now - 1);
     let time = if client.rng.bool() { 0 } else { client.rng.i64(1..LEASE) };
     args.add(&hold.id).add(&hold.value);
-    match client.rng.u8(..6) {
+    let outcome = client.rng.u8(..6);
+    match outcome {
         0 => args.add("a").number(0).add("").add("").add("").add("").number(0),
         1 => args.add("k").number(time + 1).add("").add("").add("").add("").number(0),
         2 => args.add("b").number(time).add(later).add(due).add(failed.counts()).add(failure).number(failed.failures),
@@ -103,8 +105,12 @@ fn other(client: &mut Client<'_>, node: &str, hold: &Hold, args: &mut Args) {
         _ => args.add("l").number(time).add(later).add("").add(same.counts()).add("").number(0),
     };
     args.add(&hold.key);
-    // The group of what dies, or what is given.
-    args.add(format!("{:016x}", client.rng.u8(1..4))).add("kind\toh");
+    match outcome {
+        // The group of what dies, or what is given.
+        0..=3 => args.add(format!("{:016x}", client.rng.u8(1..4))).add("kind\toh"),
+        // The kind of what is put off, and when it was due before.
+        _ => args.add(if client.rng.bool() { "kind" } else { "" }).add(format!("{:016}", same.due)),
+    };
 }
 
 /// What attempts say, some of which the node does not hold.

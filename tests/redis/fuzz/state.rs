@@ -32,6 +32,7 @@ pub struct State {
     pub idle: Scores,
     pub ticks: Scores,
     pub find: Scores,
+    pub put_off: Scores,
     pub ready: [Vec<Bytes>; 4],
     pub stale: Set,
     pub gone: [Set; 2],
@@ -102,7 +103,7 @@ impl State {
         ]
     }
 
-    fn scores(&mut self) -> [(&'static str, &mut Scores); 10] {
+    fn scores(&mut self) -> [(&'static str, &mut Scores); 11] {
         [
             ("due", &mut self.due),
             ("done", &mut self.done),
@@ -112,6 +113,7 @@ impl State {
             ("idle", &mut self.idle),
             ("ticks", &mut self.ticks),
             ("find", &mut self.find),
+            ("put_off", &mut self.put_off),
             ("line", &mut self.line),
             ("presence", &mut self.presence),
         ]

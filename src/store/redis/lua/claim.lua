@@ -1,11 +1,13 @@
 #!lua flags=allow-oom
 -- claim: moves what has fallen due to the ready lists, then takes ready jobs for a node.
--- KEYS 1 conf 2 lease 3 since 4 held 5 due 6 job 7 meta 8 idle 9 stale 10-13 ready, most urgent first 14 find
+-- KEYS 1 conf 2 lease 3 since 4 held 5 due 6 job 7 meta 8 idle 9 stale 10-13 ready, most urgent first 14 put_off 15 find
 -- ARGV 1 now|'' 2 channel 3 node 4 most to take 5 most to move 6 lease 7 1: the node may be on the idle list
--- Returns { now, fence, more, next due|'', rank, { ticket }, { record }, { meta of those with one }, next cron tick|'' }
+--      8... kinds to look for among what others have put off
+-- Returns { now, fence, more, next due|'', rank, { ticket }, { record }, { meta of those with one }, next cron tick|'',
+--      how often anything was put off, 1: all of that was looked through }
 -- include now, text, wake, take, holds, hold
 local node, most = ARGV[3], tonumber(ARGV[4])
-local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'stale', 'fence', node, 'tick')
+local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'stale', 'fence', node, 'tick', 'put_off')
 local closed, stale = conf[1] or conf[2], conf[3]
 local last, holds = whole(conf[4], 16), whole(conf[5], 15)
 local next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
@@ -25,14 +27,16 @@ function hand.add(ticket, flag)
   hand.tickets[at], ids[at], held[2 * at - 1], held[2 * at] = ticket, id, id, values[flag]
 end
 
-local overdue, more, rank, records, metas = false, 0, 0, {}, {}
-if not closed and next_due and tonumber(next_due) <= now then
+local overdue, unseen, more, rank, records, metas = false, false, 0, 0, {}, {}
+local due_now = next_due and tonumber(next_due) <= now
+if not closed and (due_now or #ARGV > 7) then
   -- What only this needs is made only here.
--- include spread, find, promote
-  overdue = promote(tonumber(ARGV[5]))
+-- include spread, find, promote, pick_up
+  unseen = pick_up(most)
+  overdue = due_now and promote(tonumber(ARGV[5]))
   next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
 end
-local stopped = not closed and take(hand, most, stale)
+local stopped = not closed and take(hand, most, stale) or unseen
 if #ids > 0 then
   records = redis.call('HMGET', KEYS[6], unpack(ids))
   metas = #worried > 0 and redis.call('HMGET', KEYS[7], unpack(worried)) or {}
@@ -53,4 +57,5 @@ else
     wake(KEYS[8], ARGV[2])
   end
 end
-return { now, fence, more, next_due or '', rank, hand.tickets, records, metas, not conf[2] and conf[6] or '' }
+local tick, through = not conf[2] and conf[6] or '', not closed and not unseen and #ARGV > 7 and 1 or 0
+return { now, fence, more, next_due or '', rank, hand.tickets, records, metas, tick, whole(conf[7], 15), through }

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- settle: records outcomes, each only if the node still holds the job under that fence.
--- KEYS 1 conf 2 held 3 job 4 meta 5 errors 6 due 7 done 8 dead 9 unique 10,11 gone 12 idle 13-16 ready 17 history 18 notes 19 groups 20 find
+-- KEYS 1 conf 2 held 3 job 4 meta 5 errors 6 due 7 done 8 dead 9 unique 10,11 gone 12 idle 13-16 ready 17 history 18 notes 19 groups 20 put_off 21 find
 -- ARGV 1 now|'' 2 channel 3 node 4 age of remembered ids 5 plain acks 6 kept acks 7-9 what is counted, see counted
 --      then id of each plain ack, its held value; id of each kept ack, its held value, how long it is kept;
 --      then of each other: id, held value, outcome, time, ticket of the schedule|'', due|'', counts, failure|'', its number,
---      unique key|'', group or result|'', what the group is|''
+--      unique key|'', group, result or kind that is put off|'', what the group is, or when it was due before|''
 -- An outcome is a (ack), k (ack, kept), b (bury), r (retry) or l (release); time is how long it is kept or waits.
 -- Returns { now, { id of each that was not held } }
 -- include now, add, text, gone, holds, kept, tally, counted, notes, ended
@@ -50,7 +50,7 @@ if #done > 0 then
   redis.call('ZADD', KEYS[7], unpack(done))
 end
 if #ARGV >= FIRST + 2 * plain + 3 * kept then
--- include wake, spread, read, history, group, find, filled, others
+-- include wake, spread, read, history, group, find, filled, put_off, others
 end
 if freed > 0 then
   local waited = let_go(KEYS[1], node, freed)

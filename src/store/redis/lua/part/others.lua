@@ -1,5 +1,5 @@
 -- others: outcomes that are not plain acks, of jobs in trouble or with a unique key.
-local head = {}
+local head, again, nth = {}, false, plain + kept
 local function other(at)
   local id, outcome, time, ticket = ARGV[at], ARGV[at + 2], tonumber(ARGV[at + 3]), filled(ARGV[at + 4])
   local due, counts, failure, key = ARGV[at + 5], ARGV[at + 6], ARGV[at + 7], ARGV[at + 9]
@@ -31,6 +31,7 @@ local function other(at)
     bury(KEYS[8], now + time, id, meta)
   elseif time > 0 then
     schedule(KEYS[6], now + time, ticket)
+    note_put_off(outcome == 'l' and ARGV[at + 10], ticket, now + time, ARGV[at + 11])
   elseif outcome == 'r' then
     redis.call('RPUSH', KEYS[13 + ticket:byte(17) - 97], ticket)
   else
@@ -42,7 +43,6 @@ local function other(at)
   return outcome == 'r' or outcome == 'l'
 end
 
-local again, nth = false, plain + kept
 for at = FIRST + 2 * plain + 3 * kept, #ARGV, 12 do
   nth = nth + 1
   if redis.call('HGET', KEYS[2], ARGV[at]) ~= ARGV[at + 1] then
@@ -50,11 +50,11 @@ for at = FIRST + 2 * plain + 3 * kept, #ARGV, 12 do
   else
     freed = freed + redis.call('HDEL', KEYS[2], ARGV[at])
     local back = other(at)
-    again = again or back
-    ended[#ended + 1] = not back and ARGV[at] or nil
+    again, ended[#ended + 1] = again or back, not back and ARGV[at] or nil
   end
 end
 spread('LPUSH', 13, head)
+write_notes()
 if again then
   wake(KEYS[12], ARGV[2])
 end

@@ -12,6 +12,9 @@ local function promote(most)
     due[#due + 1] = found[at]
     words_due(members, found[at], found[at + 1])
   end
+  if #due == 0 then
+    return false
+  end
   redis.call('ZREM', KEYS[5], unpack(due))
   drop_words(members)
   spread('RPUSH', 10, due)
