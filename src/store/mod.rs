@@ -82,7 +82,7 @@ pub const PROMOTE_MAX: usize = 1_000;
 pub(crate) const PROMOTE_MIN: usize = 200;
 /// Most ended jobs deleted in one prune.
 pub const PRUNE_MAX: usize = 1_000;
-/// Most jobs of a queue of which it is noted that a node has put them off; more just wait.
+/// Most jobs of a queue of which it is noted that a node has put them off; others wait until they are due.
 pub const PUT_OFF_MAX: usize = 10_000;
 /// Most jobs in one batch of a move.
 pub const MOVE_MAX: usize = 500;

@@ -205,7 +205,7 @@ mod tests {
         assert!(part("group", &[]).contains(&format!("local GROUPS = {GROUPS_MAX}\n")));
         assert!(part("past", &[]).contains(&format!("local DAY, PLACES, STEP = {HISTORY_MINUTES_MAX}, {TALLY}, 10\n")));
         assert!(part("roll", &[]).contains(&format!("local AFTER, MINUTES, NUMBERS = 2, 60, {TALLY}\n")));
-        assert!(part("put_off", &[]).contains(&format!("local PUT_OFF, WAKES, LONG = {PUT_OFF_MAX}, 16, 120\n")));
+        assert!(part("put_off", &[]).contains(&format!("local PUT_OFF, WAKES = {PUT_OFF_MAX}, 16\n")));
         assert!(part("line", &[]).contains(&format!("local LOOK = {LINE_LOOK_MAX}\n")));
         assert!(part("stand", &[]).contains(&format!("local SLOTS = {LOCK_SLOTS_MAX}\n")));
     }

@@ -28,12 +28,11 @@ function hand.add(ticket, flag)
 end
 
 local overdue, unseen, more, rank, records, metas = false, false, 0, 0, {}, {}
-local due_now = next_due and tonumber(next_due) <= now
-if not closed and (due_now or #ARGV > 7) then
+if not closed and (#ARGV > 7 or (next_due and tonumber(next_due) <= now)) then
   -- What only this needs is made only here.
 -- include spread, find, promote, pick_up
   unseen = pick_up(most)
-  overdue = due_now and promote(tonumber(ARGV[5]))
+  overdue = promote(tonumber(ARGV[5]))
   next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
 end
 local stopped = not closed and take(hand, most, stale) or unseen
