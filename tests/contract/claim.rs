@@ -1,6 +1,6 @@
 //! Claim: which jobs, in which order, and never before their time.
 
-use duly::store::{Claim, Moved, PROMOTE_MAX};
+use duly::store::{Claim, End, Moved, PROMOTE_MAX};
 use duly::{Due, Fence, JobId, Outcome, Priority, Pushed, State};
 
 use crate::support::*;
@@ -25,6 +25,23 @@ pub async fn urgent_jobs_go_first_then_those_that_waited_longest(store: TestStor
     }
     let held = store.claim("a", 9).await;
     assert_eq!(kinds(&held), ["critical", "high", "normal 1", "normal 2", "low"]);
+}
+
+pub async fn one_claim_takes_what_was_tried_before_beside_what_was_not(store: TestStore) {
+    let with = |kind, priorities: &[Priority]| priorities.iter().map(|one| job(kind).priority(*one)).collect();
+    store.push_all(with("tried", &[Priority::Low, Priority::Normal])).await;
+    for held in store.claim("a", 9).await {
+        store.settle("a", &held, retry_at_once()).await;
+    }
+    store.push_all(with("new", &[Priority::Low, Priority::Normal, Priority::Critical])).await;
+    let held = store.claim("a", 9).await;
+    let found: Vec<_> = held.iter().map(|held| (held.job.priority, held.job.kind.as_str(), held.attempts)).collect();
+    let of = |priority| [(priority, "tried", 1), (priority, "new", 0)];
+    let critical = [(Priority::Critical, "new", 0)];
+    assert_eq!(found, [&critical[..], &of(Priority::Normal), &of(Priority::Low)].concat());
+    let ends = held.iter().map(|held| End::of(held, Outcome::Ack, KEEP)).collect();
+    let node = store.node("a").await;
+    assert_eq!(store.store.settle(node, ends).await.expect("settles"), nothing_lost());
 }
 
 pub async fn a_retried_job_goes_to_the_tail(store: TestStore) {

@@ -134,6 +134,7 @@ contract! {
     claim:
         nothing_is_claimed_before_it_is_due
         urgent_jobs_go_first_then_those_that_waited_longest
+        one_claim_takes_what_was_tried_before_beside_what_was_not
         a_retried_job_goes_to_the_tail
         a_released_job_goes_to_the_head
         a_job_that_falls_due_goes_behind_the_ready_ones

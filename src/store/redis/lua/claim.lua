@@ -5,28 +5,14 @@
 --      8... kinds to look for among what others have put off
 -- Returns { now, fence, more, next due|'', rank, { ticket }, { record }, { meta of those with one }, next cron tick|'',
 --      how often anything was put off, 1: all of that was looked through }
--- include now, text, wake, take, holds, hold
+-- include now, text, wake, holds, hold
 local node, most = ARGV[3], tonumber(ARGV[4])
 local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'stale', 'fence', node, 'tick', 'put_off')
 local closed, stale = conf[1] or conf[2], conf[3]
 local last, holds = whole(conf[4], 16), whole(conf[5], 15)
 local next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
 local fence = text(math.max(last + 1, now))
-local ids, held, worried, values = {}, {}, {}, {}
-local hand = { tickets = {} }
-
-function hand.add(ticket, flag)
-  local id, at = ticket, #ids + 1
-  if #ticket > 16 then
-    id, flag = ticket:sub(1, 16), ticket:byte(17)
-    worried[#worried + 1] = id
-  end
-  if not values[flag] then
-    values[flag] = string.format('%-64s%c', node .. ' ' .. fence, flag)
-  end
-  hand.tickets[at], ids[at], held[2 * at - 1], held[2 * at] = ticket, id, id, values[flag]
-end
-
+-- include take
 local overdue, unseen, more, rank, records, metas = false, false, 0, 0, {}, {}
 if not closed and (#ARGV > 7 or (next_due and tonumber(next_due) <= now)) then
   -- What only this needs is made only here.
@@ -35,7 +21,7 @@ if not closed and (#ARGV > 7 or (next_due and tonumber(next_due) <= now)) then
   overdue = promote(tonumber(ARGV[5]))
   next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
 end
-local stopped = not closed and take(hand, most, stale) or unseen
+local stopped = not closed and take(most, stale) or unseen
 if #ids > 0 then
   records = redis.call('HMGET', KEYS[6], unpack(ids))
   metas = #worried > 0 and redis.call('HMGET', KEYS[7], unpack(worried)) or {}
@@ -57,4 +43,4 @@ else
   end
 end
 local tick, through = not conf[2] and conf[6] or '', not closed and not unseen and #ARGV > 7 and 1 or 0
-return { now, fence, more, next_due or '', rank, hand.tickets, records, metas, tick, whole(conf[7], 15), through }
+return { now, fence, more, next_due or '', rank, tickets, records, metas, tick, whole(conf[7], 15), through }
