@@ -18,9 +18,9 @@ use crate::job::{Held, Outcome};
 use crate::middleware::Next;
 use crate::retry::Retry;
 
-/// Shortest and longest wait before a job of a kind that nobody here knows is looked at again.
+/// For how long a job is put off, at least and at most, of a kind that nobody here knows.
 const UNKNOWN_MIN: Duration = Duration::from_secs(1);
-const UNKNOWN_MAX: Duration = Duration::from_secs(60);
+pub(crate) const UNKNOWN_MAX: Duration = Duration::from_secs(60);
 
 /// How long a handler that was told to stop may take to do so: then it is dropped where it stands.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);

@@ -79,7 +79,7 @@ pub struct Node {
 /// Most kinds that a node tells of: one that knows more does not say which.
 pub const KINDS_MAX: usize = 1_000;
 
-/// What a node can take on, as far as it says: for whoever asks why a job waits. Nothing is decided by it.
+/// What a node can take on, as far as it says: for whoever asks why a job waits. The store decides nothing by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]

@@ -1,10 +1,11 @@
 //! Why a job is not running: one sentence, from what the store knows at this moment.
 
 use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde::Serialize;
 
+use crate::attempt::UNKNOWN_MAX;
 use crate::clock::{from_micros, to_micros};
 use crate::duly::Duly;
 use crate::error::{Error, Result};
@@ -12,8 +13,6 @@ use crate::job::{JobId, Record, State};
 use crate::node::{NodeId, NodeRecord};
 use crate::store::{Moving, QueueCounts};
 
-/// A job of a kind that nobody knows is put off for at most so long at a time: if it is due sooner, that is why it waits.
-const PUT_OFF_MAX: Duration = Duration::from_secs(60);
 /// As much of an error as goes into a sentence, in characters.
 const ERROR_CHARS_MAX: usize = 200;
 
@@ -281,7 +280,7 @@ fn waits(record: &Record, error: Option<String>, nodes: &[NodeRecord], counts: Q
     let left = record.due.duration_since(now).unwrap_or_default();
     if record.state == State::Scheduled && !left.is_zero() {
         return match record.attempts {
-            0 if unknown && left <= PUT_OFF_MAX => unknown_kind(),
+            0 if unknown && left <= UNKNOWN_MAX => unknown_kind(),
             0 => Why::DueLater { due: record.due },
             attempts => Why::BackingOff { due: record.due, attempts, max_attempts: job.max_attempts, error },
         };

@@ -61,9 +61,16 @@ impl Remotes {
     }
 
     /// A worker joins, for these queues and kinds; without kinds it takes every kind.
-    pub(crate) async fn join(&self, queues: Vec<String>, kinds: Vec<String>, lease: Duration) -> Result<Arc<Remote>> {
+    pub(crate) async fn join(
+        &self,
+        queues: Vec<String>,
+        mut kinds: Vec<String>,
+        lease: Duration,
+    ) -> Result<Arc<Remote>> {
         check_names("queues", "queue", &queues)?;
         check_names("kinds", "kind", &kinds)?;
+        kinds.sort();
+        kinds.dedup();
         if queues.is_empty() {
             return Err(Error::invalid("queues", "name at least one to work on"));
         }

@@ -167,11 +167,12 @@ impl Remote {
                 self.woken.notify_one();
                 return Ok(given);
             }
-            if more? {
-                continue;
-            }
+            let more = more?;
             if clock::tick() >= until || self.state().stop {
                 return Ok(given);
+            }
+            if more {
+                continue;
             }
             let look_at = self.state().lanes.iter().filter_map(|lane| lane.look_at).min();
             let next = look_at.map_or(until, |at| at.min(until));

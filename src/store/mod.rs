@@ -82,8 +82,10 @@ pub const PROMOTE_MAX: usize = 1_000;
 pub(crate) const PROMOTE_MIN: usize = 200;
 /// Most ended jobs deleted in one prune.
 pub const PRUNE_MAX: usize = 1_000;
-/// Most jobs of a queue of which it is noted that a node has put them off; others wait until they are due.
-pub const PUT_OFF_MAX: usize = 10_000;
+/// Most hints at jobs of a queue that a node has put off; with one more all are forgotten, and those jobs wait until they are due.
+pub const HINTS_MAX: usize = 10_000;
+/// Most hints that one claim looks at.
+pub(crate) const HINTS_LOOK_MAX: usize = 1_000;
 /// Most jobs in one batch of a move.
 pub const MOVE_MAX: usize = 500;
 /// Jobs on one page of a list, unless it says otherwise.
@@ -125,7 +127,7 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// then what has fallen due becomes ready, and what others have put off, if it is of a kind that the node knows; then the first ready jobs are taken, by priority and by the moment they became ready.
     ///
     /// A claim of no job takes the node off the list of those that a push may wake, and passes a wake on if jobs are ready.
-    /// Never blocks, never takes a job before its due moment, and takes nothing from a queue that is paused or moving.
+    /// Never blocks, never takes a job before its due moment unless it was put off, and takes nothing from a queue that is paused or moving.
     /// An answer with fewer jobs than asked for says when to look again,
     /// and puts the node on the list of those that the next push may wake.
     async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed>;

@@ -98,6 +98,14 @@ contract! {
         nothing_is_given_to_a_node_whose_lease_is_over;
     put_off:
         who_knows_a_kind_need_not_wait_for_what_others_put_off
+        what_is_picked_up_is_due_at_that_moment
+        who_names_a_kind_twice_gets_a_job_once
+        what_is_picked_up_is_taken_back_from_the_dead
+        what_is_released_for_another_reason_waits
+        what_is_put_off_in_two_queues_is_found_in_both
+        urgent_jobs_go_before_what_was_put_off
+        who_was_not_told_hears_of_it_with_its_next_beat
+        too_many_put_off_wait_until_they_are_due
         what_is_put_off_falls_due_all_the_same
         who_runs_anything_takes_what_others_put_off
         what_was_put_off_keeps_its_turn

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::store::{Claim, End, Wake};
-use duly::{Due, Held, Outcome, Priority, State};
+use duly::store::{CLAIM_MAX, Claim, End, HINTS_MAX, Wake};
+use duly::{Due, Held, Outcome, Priority, Push, State};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
@@ -49,7 +49,100 @@ pub async fn who_knows_a_kind_need_not_wait_for_what_others_put_off(store: TestS
     assert_eq!(store.settle("b", &held[0], Outcome::Ack).await, nothing_lost());
     store.advance(20 * SECOND).await;
     assert!(claim_known(&store, "a", &["mail"], 9).await.is_empty(), "it does not come back");
-    assert_eq!(store.prune().await, 0);
+}
+
+pub async fn what_is_picked_up_is_due_at_that_moment(store: TestStore) {
+    one_put_off(&store, "resize").await;
+    store.advance(SECOND).await;
+    let held = claim_known(&store, "b", &["resize"], 9).await;
+    let record = store.get(held[0].job.id).await.expect("is there");
+    assert_eq!((held[0].due, record.due), (store.now(), store.now()), "not at one that is to come");
+}
+
+pub async fn who_names_a_kind_twice_gets_a_job_once(store: TestStore) {
+    one_put_off(&store, "resize").await;
+    assert_eq!(claim_known(&store, "b", &["resize", "resize"], 9).await.len(), 1);
+    assert_eq!(store.beat("b").await.held, [("default".to_owned(), 1)]);
+    assert!(store.claim("c", 9).await.is_empty());
+}
+
+pub async fn what_is_picked_up_is_taken_back_from_the_dead(store: TestStore) {
+    one_put_off(&store, "resize").await;
+    store.node("c").await;
+    assert_eq!(claim_known(&store, "b", &["resize"], 9).await.len(), 1);
+    store.silence("b");
+    store.advance(past_the_lease() + SECOND).await;
+    let again = store.claim_from("c", "b", 9).await.jobs;
+    assert_eq!((again.len(), again[0].crashes, again[0].attempts), (1, 1, 0));
+}
+
+pub async fn what_is_released_for_another_reason_waits(store: TestStore) {
+    store.push(job("resize")).await;
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::release(10 * SECOND)).await;
+    assert!(claim_known(&store, "b", &["resize"], 9).await.is_empty(), "its handler wants it so");
+}
+
+pub async fn what_is_put_off_in_two_queues_is_found_in_both(store: TestStore) {
+    store.push_all(vec![job("resize"), job("resize").queue("other")]).await;
+    let of = |queue: &str| Claim { queue: queue.into(), kinds: Some(["resize".to_owned()].into()), ..claim(9) };
+    let mut held = store.claim("a", 9).await;
+    held.extend(store.ask("a", of("other")).await.jobs);
+    put_off(&store, "a", &held, 10 * SECOND).await;
+    for queue in ["default", "other"] {
+        assert_eq!(kinds(&store.ask("b", of(queue)).await.jobs), ["resize"], "{queue}");
+    }
+}
+
+pub async fn urgent_jobs_go_before_what_was_put_off(store: TestStore) {
+    let urgent = |kind: &str| job(kind).priority(Priority::Critical);
+    store.push(urgent("due").after(5 * SECOND)).await;
+    one_put_off(&store, "resize").await;
+    // A process hears with the answer to any claim that there is something to look for.
+    assert!(claim_known(&store, "c", &["mail"], 1).await.is_empty());
+    store.push(urgent("ready")).await;
+    store.advance(5 * SECOND).await;
+    let known = ["resize", "ready", "due"];
+    let mut order = Vec::new();
+    for _ in 0..3 {
+        order.extend(claim_known(&store, "b", &known, 1).await.into_iter().map(|held| held.job.kind));
+    }
+    assert_eq!(order, ["ready", "due", "resize"]);
+}
+
+pub async fn who_was_not_told_hears_of_it_with_its_next_beat(store: TestStore) {
+    const NAMES: [&str; 20] = [
+        "n01", "n02", "n03", "n04", "n05", "n06", "n07", "n08", "n09", "n10", "n11", "n12", "n13", "n14", "n15", "n16",
+        "n17", "n18", "n19", "n20",
+    ];
+    store.push(job("resize")).await;
+    let held = claim_known(&store, "a", &["mail"], 9).await;
+    for name in NAMES {
+        assert!(claim_known(&store, name, &["mail"], 9).await.is_empty());
+    }
+    put_off(&store, "a", &held, 10 * SECOND).await;
+    assert_eq!(store.beat("b").await.look, ["default"]);
+    assert_eq!(kinds(&claim_known(&store, "b", &["resize"], 9).await), ["resize"]);
+}
+
+pub async fn too_many_put_off_wait_until_they_are_due(store: TestStore) {
+    let jobs = HINTS_MAX + 1;
+    for some in (0..jobs).collect::<Vec<_>>().chunks(CLAIM_MAX) {
+        store.push_all(some.iter().map(|_| Push::new("resize", "{}").keep(Duration::ZERO)).collect()).await;
+        let held = claim_known(&store, "a", &["mail"], some.len()).await;
+        assert_eq!(held.len(), some.len());
+        put_off(&store, "a", &held, 10 * SECOND).await;
+    }
+    let mut taken = claim_known(&store, "b", &["resize"], CLAIM_MAX).await.len();
+    assert!(taken > 0, "some are hinted at, after all were forgotten");
+    store.advance(10 * SECOND).await;
+    loop {
+        match claim_known(&store, "b", &["resize"], CLAIM_MAX).await.len() {
+            0 => break,
+            some => taken += some,
+        }
+    }
+    assert_eq!(taken, jobs, "none is lost");
 }
 
 pub async fn what_is_put_off_falls_due_all_the_same(store: TestStore) {
@@ -91,7 +184,7 @@ pub async fn a_retry_is_not_taken_for_put_off(store: TestStore) {
     one_put_off(&store, "resize").await;
     store.advance(10 * SECOND).await;
     // Falls due before anybody looks for it, and then fails.
-    let held = store.ask("c", Claim { queue: "default".into(), ..claim(9) }).await.jobs;
+    let held = claim_known(&store, "c", &["mail"], 9).await;
     assert_eq!(store.settle("c", &held[0], Outcome::retry(30 * SECOND, "oh")).await, nothing_lost());
     store.advance(SECOND).await;
     assert!(claim_known(&store, "b", &["resize"], 9).await.is_empty(), "it waits as long as its retry says");
@@ -120,10 +213,12 @@ pub async fn a_paused_queue_keeps_what_was_put_off(store: TestStore) {
 }
 
 pub async fn who_waits_is_told_of_what_is_put_off(store: TestStore) {
-    let b = store.node("b").await;
-    let mut wakes = store.store.subscribe(b).await.expect("subscribes");
     store.push(job("resize")).await;
     let held = claim_known(&store, "a", &["mail"], 9).await;
+    assert!(claim_known(&store, "c", &["mail"], 9).await.is_empty());
+    // Whoever wakes the first that waits does not wake this one.
+    let b = store.node("b").await;
+    let mut wakes = store.store.subscribe(b).await.expect("subscribes");
     assert!(claim_known(&store, "b", &["resize"], 9).await.is_empty());
     put_off(&store, "a", &held, 10 * SECOND).await;
     let wake = tokio::time::timeout(LONG, wakes.recv()).await.expect("in time").expect("open");
@@ -135,11 +230,15 @@ pub async fn more_than_there_is_room_for_is_taken_in_turns(store: TestStore) {
     store.push_all((0..30).map(|_| job("resize")).collect()).await;
     let held = claim_known(&store, "a", &["mail"], 30).await;
     put_off(&store, "a", &held, 10 * SECOND).await;
+    // Of so many kinds only a few hints of each are looked at in one step.
+    let known: Arc<[String]> = (0..400).map(|n| format!("kind{n}")).chain(["resize".to_owned()]).collect();
     let mut taken = 0;
-    for _ in 0..4 {
-        taken += claim_known(&store, "b", &["resize"], 8).await.len();
+    while taken < 30 {
+        let claimed = store.ask("b", Claim { kinds: Some(known.clone()), ..claim(8) }).await;
+        taken += claimed.jobs.len();
+        assert!((1..=8).contains(&claimed.jobs.len()) && (claimed.more || taken == 30), "{taken} and no more");
     }
-    assert_eq!(taken, 30);
+    assert!(claim_known(&store, "b", &["resize"], 8).await.is_empty());
 }
 
 /// No time goes by here: whatever were left to wait until it is due would wait for ever.
@@ -159,10 +258,12 @@ pub async fn programs_that_know_different_kinds_share_a_queue(store: TestStore) 
     let programs = [program("mail", 10), program("resize", 1)];
     store.push_all((0..2 * EACH).map(|n| job(if n % 2 == 0 { "mail" } else { "resize" })).collect()).await;
     let mut seen = [0, 0];
-    for _ in 0..2 * EACH {
-        let kind = tokio::time::timeout(LONG, ends.recv()).await.expect("in time").expect("open");
-        seen[usize::from(kind == "resize")] += 1;
-    }
+    let all = async {
+        for _ in 0..2 * EACH {
+            seen[usize::from(ends.recv().await.expect("open") == "resize")] += 1;
+        }
+    };
+    tokio::time::timeout(LONG, all).await.expect("without waiting for a beat each time");
     assert_eq!(seen, [EACH, EACH]);
     stop.cancel();
     for program in programs {

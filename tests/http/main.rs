@@ -63,6 +63,7 @@ on_every_store! {
         a_claim_that_was_cut_off_loses_nothing
         what_an_answer_did_not_bring_is_given_back
         kinds_that_a_worker_does_not_know_are_given_back
+        workers_that_know_different_kinds_share_a_queue
         the_last_attempt_buries
         a_cancelled_job_ends_dead
         a_server_that_stops_tells_what_attempts_came_to;

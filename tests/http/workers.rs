@@ -145,6 +145,29 @@ pub async fn kinds_that_a_worker_does_not_know_are_given_back(site: Site) {
     assert!(job["state"] != "running" && job["attempts"] == 0, "{job}");
 }
 
+/// Both wait; whoever is given what the other one knows puts it off, and that one has it without waiting until it is due.
+pub async fn workers_that_know_different_kinds_share_a_queue(site: Site) {
+    const EACH: usize = 20;
+    let (one, other) =
+        (Worker::join(&site, 30_000, &["one"]).await, Worker::join(&site, 30_000, &["other", "other"]).await);
+    let work = async |worker: &Worker<'_>, kind: &str| {
+        for _ in 0..EACH {
+            let job = worker.one().await;
+            assert_eq!(job["kind"], kind);
+            assert_eq!(worker.settle(&job, json!({"outcome": "ack"})).await, json!([]));
+        }
+    };
+    let push = async {
+        for _ in 0..EACH {
+            for kind in ["one", "other"] {
+                site.post("/api/v1/jobs", json!({"kind": kind})).await;
+            }
+        }
+    };
+    let all = async { tokio::join!(work(&one, "one"), work(&other, "other"), push) };
+    tokio::time::timeout(LONG, all).await.expect("nobody starves");
+}
+
 pub async fn the_last_attempt_buries(site: Site) {
     let worker = Worker::join(&site, 30_000, &[]).await;
     site.post("/api/v1/jobs", json!({"kind": "work", "max_attempts": 1})).await;

@@ -38,7 +38,7 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 struct Join {
     /// The queues it works.
     queues: Vec<String>,
-    /// The kinds it knows; others are given back. Left out or empty: all.
+    /// The kinds it knows; others are put off, for those who know them. Left out or empty: all.
     #[serde(default)]
     kinds: Vec<String>,
     /// How long what it holds stays its own without a beat (30,000; from 1,000 to 3,600,000).

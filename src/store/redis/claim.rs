@@ -8,7 +8,7 @@ use super::record::{self, COUNT_MAX, Meta};
 use super::reply::{self, Reply};
 use super::{Redis, call, cron, ears, script, settle};
 use crate::clock::{from_micros, micros};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::job::{Fence, Held, JobId};
 use crate::node::NodeId;
 use crate::store::{CLAIM_MAX, Claim, Claimed, PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX};
@@ -50,7 +50,9 @@ async fn take(store: &Redis, node: NodeId, keys: &QueueKeys, claim: &Claim, max:
                 let jobs = std::mem::take(&mut claimed.jobs).into_iter().chain(rest.jobs).collect();
                 claimed = Claimed { jobs, ..rest };
             }
-            // What the first step took is ours whatever became of the second: should that have been carried out, beats tell.
+            // Asked again, it tells what both steps took.
+            Err(error @ Error::Unknown { .. }) => return Err(error),
+            // What the first step took is ours all the same.
             Err(error) => {
                 tracing::warn!(%error, "what others have put off could not be looked through");
                 claimed.more = true;
@@ -181,7 +183,7 @@ async fn redo(store: &Redis, node: NodeId, keys: &QueueKeys) -> Result<Claimed> 
             return Ok(Claimed { jobs, ..nothing(&reply) });
         }
     }
-    Err(crate::Error::store("claim", "too much is held in this queue to go through it"))
+    Err(Error::store("claim", "too much is held in this queue to go through it"))
 }
 
 /// A step through what a node, or anybody if it is empty, holds in a queue.

@@ -21,7 +21,7 @@ pub(crate) struct QueueKeys {
     /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; the next `tick` of a cron rule; `sealed`, which a
     /// push writes that waits for replicas; how long done jobs are `kept`, at least and at most; how many `bytes` of args are
     /// unfinished, `limit_jobs` and `limit_bytes`; up to which minute the history is `rolled` into its totals, and `swept`;
-    /// until when ends are `waited` for; how often anything was `put_off`; and how many jobs each node holds.
+    /// until when ends are `waited` for; how often anything was put off (`put_offs`); and how many jobs each node holds.
     pub(crate) conf: String,
     /// Hash: id to record, written once.
     pub(crate) job: String,
@@ -66,7 +66,7 @@ pub(crate) struct QueueKeys {
     pub(crate) groups: String,
     /// Sorted set, all scores 0: words by which scheduled and dead jobs are found, each with a moment and an id.
     pub(crate) find: String,
-    /// Sorted set, all scores 0: scheduled jobs that a node has put off because it does not know their kind.
+    /// Sorted set, all scores 0: hints at scheduled jobs that a node has put off because it does not know their kind.
     pub(crate) put_off: String,
     /// Channels: wakes, one per node, and `ended`.
     pub(crate) channel: String,

@@ -1,6 +1,7 @@
 //! Nodes: their signs of life in each queue they work.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -73,6 +74,11 @@ async fn beat_in(store: &Redis, node: &Node, queue: &str) -> Result<Beaten> {
             (Ok(id), left) => beaten.ending.push((id, queue.to_owned(), Duration::from_micros(left))),
             (Err(_), _) => {}
         }
+    }
+    let put_offs = reply.int()?;
+    if put_offs > 0 {
+        keys.put_offs.store(put_offs, Ordering::Relaxed);
+        beaten.look.extend(Some(queue.to_owned()).filter(|_| store.has_to_look(node.id, &keys)));
     }
     store.names.put_after_beat(queue, store.manual_now()).await;
     store.ears.mention_gaps(node.id, &keys);

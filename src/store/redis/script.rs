@@ -26,6 +26,7 @@ const PARTS: &[(&str, &str)] = &[
     ("unseat", include_str!("lua/part/unseat.lua")),
     ("unbury", include_str!("lua/part/unbury.lua")),
     ("put_off", include_str!("lua/part/put_off.lua")),
+    ("hints", include_str!("lua/part/hints.lua")),
     ("pick_up", include_str!("lua/part/pick_up.lua")),
     ("promote", include_str!("lua/part/promote.lua")),
     ("kept", include_str!("lua/part/kept.lua")),
@@ -200,12 +201,13 @@ mod tests {
     #[test]
     fn scripts_look_as_far_as_the_contract_says() {
         use crate::store::{GROUPS_MAX, HISTORY_MINUTES_MAX, LOG_LINES_MAX, TALLY};
-        use crate::store::{LINE_LOOK_MAX, LOCK_SLOTS_MAX, PUT_OFF_MAX};
+        use crate::store::{HINTS_LOOK_MAX, HINTS_MAX, LINE_LOOK_MAX, LOCK_SLOTS_MAX};
         assert!(part("notes", &[]).contains(&format!("local LINES = {LOG_LINES_MAX}\n")));
         assert!(part("group", &[]).contains(&format!("local GROUPS = {GROUPS_MAX}\n")));
         assert!(part("past", &[]).contains(&format!("local DAY, PLACES, STEP = {HISTORY_MINUTES_MAX}, {TALLY}, 10\n")));
         assert!(part("roll", &[]).contains(&format!("local AFTER, MINUTES, NUMBERS = 2, 60, {TALLY}\n")));
-        assert!(part("put_off", &[]).contains(&format!("local PUT_OFF, WAKES = {PUT_OFF_MAX}, 16\n")));
+        assert!(part("put_off", &[]).contains(&format!("local HINTS, WAKES = {HINTS_MAX}, 16\n")));
+        assert!(part("hints", &[]).contains(&format!("local LOOK = {HINTS_LOOK_MAX}\n")));
         assert!(part("line", &[]).contains(&format!("local LOOK = {LINE_LOOK_MAX}\n")));
         assert!(part("stand", &[]).contains(&format!("local SLOTS = {LOCK_SLOTS_MAX}\n")));
     }

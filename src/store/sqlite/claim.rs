@@ -17,6 +17,8 @@ pub(super) struct Step {
     pub(super) jobs: Vec<Held>,
     pub(super) now: i64,
     pub(super) more: bool,
+    /// Whoever else has room should look too.
+    pub(super) for_others: bool,
     pub(super) next_due: Option<Duration>,
     pub(super) next_tick: Option<Duration>,
 }
@@ -24,7 +26,8 @@ pub(super) struct Step {
 /// Takes up to `max` jobs of a queue for a node.
 pub(super) fn claim(tx: &Tx<'_>, node: i64, queue: i64, claim: &Claim) -> rusqlite::Result<Step> {
     let max = claim.max.min(CLAIM_MAX);
-    let mut step = Step { jobs: Vec::new(), now: tx.now, more: false, next_due: None, next_tick: None };
+    let mut step =
+        Step { jobs: Vec::new(), now: tx.now, more: false, for_others: false, next_due: None, next_tick: None };
     let (paused, moving, tick): (bool, bool, Option<i64>) = tx
         .statement("SELECT paused, moving IS NOT NULL, tick FROM duly_queue WHERE no = ?1")?
         .query_row([queue], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
@@ -34,9 +37,10 @@ pub(super) fn claim(tx: &Tx<'_>, node: i64, queue: i64, claim: &Claim) -> rusqli
     }
     let promote_max = PROMOTE_MAX.min(PROMOTE_MIN.max(4 * max));
     let promoted = promote(tx, queue, promote_max)?;
-    let left = put_off::pick_up(tx, queue, claim.kinds.as_deref(), max)?;
+    let picks_more = put_off::pick_up(tx, queue, claim.kinds.as_deref(), max)?;
     step.jobs = take(tx, node, queue, &claim.queue, max)?;
-    step.more = left || promoted == promote_max || (step.jobs.len() == max && any_ready(tx, queue)?);
+    step.for_others = promoted == promote_max || (step.jobs.len() == max && any_ready(tx, queue)?);
+    step.more = step.for_others || picks_more;
     step.next_due = next_due(tx, queue)?;
     Ok(step)
 }

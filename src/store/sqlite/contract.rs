@@ -26,7 +26,7 @@ impl Store for Sqlite {
             // Noted while the write lock is held: a push that this claim did not see will see the note.
             let has_room = step.jobs.len() < claim.max.min(CLAIM_MAX);
             let rank = board.set_idle(node, &claim.queue, has_room && !step.more);
-            if step.more {
+            if step.for_others {
                 tx.wake(&claim.queue);
             }
             Ok(Claimed {

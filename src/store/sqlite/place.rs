@@ -310,7 +310,7 @@ pub(super) fn vacate(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
             tx.add(queue, Of::Scheduled, -1);
             tx.add(queue, Of::Bytes, -bytes);
             find::unscheduled(tx, queue, no, due)?;
-            put_off::forget_one(tx, no)?;
+            put_off::forget(tx, no)?;
         }
         Some(Place::Ended { .. }) => unend(tx, no)?,
         Some(Place::Held { .. }) | None => {}

@@ -104,7 +104,7 @@ CREATE INDEX duly_ended_until ON duly_ended (queue, state, until);
 CREATE INDEX duly_ended_ended ON duly_ended (queue, state, ended, no);
 
 -- Scheduled jobs that a node has put off because it does not know their kind: one that does takes them before they are due.
--- A hint, not a place: it counts while the job is scheduled for that very moment, and goes when somebody comes upon it.
+-- Hints, not places: one counts while the job is scheduled for that very moment, and goes when somebody comes upon it.
 CREATE TABLE duly_put_off (
   queue    INTEGER NOT NULL,
   kind     TEXT NOT NULL,

@@ -31,7 +31,7 @@ pub(super) fn settle(tx: &Tx<'_>, node: i64, id: NodeId, ends: &[End]) -> rusqli
             None => lost.push(end.id),
         }
     }
-    put_off::note(tx, &put_off)?;
+    put_off::hint_at(tx, &put_off)?;
     Ok(lost)
 }
 

@@ -220,7 +220,7 @@ pub(super) fn missing_columns(conn: &Connection) -> rusqlite::Result<Vec<String>
     let columns = |conn: &Connection| -> rusqlite::Result<BTreeSet<String>> {
         conn.prepare(
             "SELECT format('%s.%s %s %d %d', m.name, c.name, c.type, c.\"notnull\", c.pk)
-               FROM sqlite_schema m, pragma_table_info(m.name) c WHERE m.type = 'table'",
+               FROM sqlite_schema m, pragma_table_info(m.name) c WHERE m.type = 'table' AND m.name GLOB 'duly_*'",
         )?
         .query_map([], |row| row.get(0))?
         .collect()

@@ -168,7 +168,8 @@ impl Client<'_> {
     fn claim(&mut self, node: &str, args: &mut Args) {
         args.add(CHANNEL).add(node).number(self.amount(1_000)).number(self.amount(1_000)).number(LEASE);
         args.number(self.rng.u8(..2));
-        let kinds: &[&str] = [&[][..], &["kind"], &["other", "kind"], &["kin", "kindly"], &[""]][self.rng.usize(..5)];
+        let kinds: &[&str] =
+            [&[][..], &["kind"], &["other", "kind"], &["kin", "kindly"], &["kind", "kind"], &[""]][self.rng.usize(..6)];
         args.add_all(kinds);
     }
 

@@ -208,8 +208,8 @@ pub fn sound_step(call: &Call, before: &State, after: &State) -> Verdict {
     // What others have put off until that very moment goes to a node that knows it.
     let picked = |id: &Vec<u8>, due: i64| {
         let (record, turn) = (&before.job[id], before.meta_of(id).map(|meta| meta.turn));
-        let note = words::put_off("kind", words::priority_of(record), &words::due_ticket(id, record, turn), due);
-        before.put_off.contains_key(&note) && call.args[7..].iter().any(|kind| kind == b"kind" || kind.is_empty())
+        let hint = words::put_off("kind", words::priority_of(record), &words::due_ticket(id, record, turn), due);
+        before.put_off.contains_key(&hint) && call.args[7..].iter().any(|kind| kind == b"kind" || kind.is_empty())
     };
     let early = |id: &&Vec<u8>| {
         let due = places.get(*id).and_then(|at| if let [Place::Due(due)] = at[..] { Some(due) } else { None });

@@ -94,7 +94,7 @@ pub fn sound(rng: &mut Rng, world: &World, calm: bool) -> State {
     }
     group(&mut state);
     if !state.put_off.is_empty() {
-        set(&mut state, "put_off", rng.i64(1..9));
+        set(&mut state, "put_offs", rng.i64(1..9));
     }
     for id in state.job.keys().filter(|_| rng.u8(..4) == 0).cloned().collect::<Vec<_>>() {
         state.notes.insert([&id[..], b"n"].concat(), "1".into());
@@ -280,8 +280,8 @@ fn damage(rng: &mut Rng, state: &mut State, id: Bytes, node: Bytes) {
     let digits = |counts: &[u8]| [&[b'0'; 32][..], &counts.repeat(4)].concat();
     match rng.u8(..6) {
         5 => {
-            let note = [&b""[..], b"kind", b"kind\0", b"kind\x009", b"kind\x002x", b"\0"][rng.usize(..6)];
-            state.put_off.insert([note, &id].concat(), 0);
+            let hint = [&b""[..], b"kind", b"kind\0", b"kind\x009", b"kind\x002x", b"\0"][rng.usize(..6)];
+            state.put_off.insert([hint, &id].concat(), 0);
         }
         0 => {
             let (endless, most) = (digits(b"1e99999999"), digits(b"2147483647"));

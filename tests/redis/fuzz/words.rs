@@ -87,7 +87,7 @@ pub fn due_ticket(id: &[u8], record: &[u8], turn: Option<u32>) -> Bytes {
     [&ticket(id, priority_of(record), turn), &b" "[..], words_of(record).as_bytes()].concat()
 }
 
-/// A note that a job of this kind was put off until a moment.
+/// A hint that a job of this kind was put off until a moment.
 pub fn put_off(kind: &str, priority: u8, due_ticket: &[u8], due: i64) -> Bytes {
     [format!("{kind}\0{priority}").as_bytes(), due_ticket, format!("{due:016}").as_bytes()].concat()
 }

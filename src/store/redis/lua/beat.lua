@@ -2,7 +2,8 @@
 -- beat: a node's sign of life in one queue; also tells it what it holds, who may be dead, and whether there is anything to do.
 -- KEYS 1 conf 2 lease 3 since 4 idle 5 nodes 6 due 7-10 ready
 -- ARGV 1 now|'' 2 node 3 lease 4 about the node 5 how soon a lease must end to be told
--- Returns { now, holds, anything(1|0), { node, microseconds until its lease ends } of others that hold something }
+-- Returns { now, holds, anything(1|0), { node, microseconds until its lease ends } of others that hold something,
+--      how often anything was put off, 0 if nothing is claimed }
 -- include now, text, closed, holds, dismiss
 local SUSPECTS = 20
 local node, lease = ARGV[2], tonumber(ARGV[3])
@@ -30,6 +31,7 @@ for i = 1, #ending, 2 do
 end
 local next_due = tonumber(redis.call('ZRANGE', KEYS[6], 0, 0, 'WITHSCORES')[2])
 local any = (next_due and next_due <= now) or redis.call('EXISTS', KEYS[7], KEYS[8], KEYS[9], KEYS[10]) > 0
-local tick = tonumber(redis.call('HGET', KEYS[1], 'tick'))
-local look = (tick and tick <= now) or (any and not closed(KEYS[1]))
-return { now, holds_of(KEYS[1], node), look and 1 or 0, others }
+local conf, is_closed = redis.call('HMGET', KEYS[1], 'tick', 'put_offs'), closed(KEYS[1])
+local tick = tonumber(conf[1])
+local look = (tick and tick <= now) or (any and not is_closed)
+return { now, holds_of(KEYS[1], node), look and 1 or 0, others, is_closed and 0 or whole(conf[2], 16) }

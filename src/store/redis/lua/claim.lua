@@ -7,7 +7,7 @@
 --      how often anything was put off, 1: all of that was looked through }
 -- include now, text, wake, holds, hold
 local node, most = ARGV[3], tonumber(ARGV[4])
-local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'stale', 'fence', node, 'tick', 'put_off')
+local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'stale', 'fence', node, 'tick', 'put_offs')
 local closed, stale = conf[1] or conf[2], conf[3]
 local last, holds = whole(conf[4], 16), whole(conf[5], 15)
 local next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
@@ -16,9 +16,9 @@ local fence = text(math.max(last + 1, now))
 local overdue, unseen, more, rank, records, metas = false, false, 0, 0, {}, {}
 if not closed and (#ARGV > 7 or (next_due and tonumber(next_due) <= now)) then
   -- What only this needs is made only here.
--- include spread, find, promote, pick_up
-  unseen = pick_up(most)
+-- include spread, find, promote, hints, pick_up
   overdue = promote(tonumber(ARGV[5]))
+  unseen = #ARGV > 7 and pick_up(most)
   next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
 end
 local stopped = not closed and take(most, stale) or unseen
@@ -43,4 +43,4 @@ else
   end
 end
 local tick, through = not conf[2] and conf[6] or '', not closed and not unseen and #ARGV > 7 and 1 or 0
-return { now, fence, more, next_due or '', rank, tickets, records, metas, tick, whole(conf[7], 15), through }
+return { now, fence, more, next_due or '', rank, tickets, records, metas, tick, whole(conf[7], 16), through }

@@ -31,7 +31,7 @@ local function other(at)
     bury(KEYS[8], now + time, id, meta)
   elseif time > 0 then
     schedule(KEYS[6], now + time, ticket)
-    note_put_off(outcome == 'l' and ARGV[at + 10], ticket, now + time, ARGV[at + 11])
+    hint_at(outcome == 'l' and ARGV[at + 10], ticket, now + time, ARGV[at + 11])
   elseif outcome == 'r' then
     redis.call('RPUSH', KEYS[13 + ticket:byte(17) - 97], ticket)
   else
@@ -54,7 +54,7 @@ for at = FIRST + 2 * plain + 3 * kept, #ARGV, 12 do
   end
 end
 spread('LPUSH', 13, head)
-write_notes()
+write_hints()
 if again then
   wake(KEYS[12], ARGV[2])
 end

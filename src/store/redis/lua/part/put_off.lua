@@ -1,33 +1,36 @@
--- put_off: notes which jobs are scheduled only because their node does not know their kind, and tells others that they are there.
--- A note is the kind, a 0 byte, the priority, the ticket as the schedule has it, its moment (16 digits).
--- Where too many are noted all are forgotten: what was put off falls due, and may be noted again.
+-- put_off: leaves hints at jobs that are scheduled only because their node does not know their kind, and tells others of them.
+-- A hint is the kind, a 0 byte, the priority, the ticket as the schedule has it, its moment (16 digits).
+-- Where there are too many all are forgotten: what was put off falls due, and may be hinted at again.
 -- KEYS 1 conf 12 idle 20 put_off
-local PUT_OFF, WAKES = 10000, 16
-local notes, outdated = {}, {}
-local function note_put_off(kind, ticket, at, before)
+local HINTS, WAKES = 10000, 16
+local hints, outdated = {}, {}
+local function hint_at(kind, ticket, at, before)
   if not kind or kind == '' then
     return
   end
   local begins = kind .. '\0' .. string.char(ticket:byte(17) - 49) .. ticket
-  notes[#notes + 1] = 0
-  notes[#notes + 1] = begins .. text(at)
+  hints[#hints + 1] = 0
+  hints[#hints + 1] = begins .. text(at)
   outdated[#outdated + 1] = begins .. before
 end
 
-local function write_notes()
-  if #notes == 0 then
+local function write_hints()
+  if #hints == 0 then
     return
   end
   redis.call('ZREM', KEYS[20], unpack(outdated))
-  if redis.call('ZCARD', KEYS[20]) + #outdated > PUT_OFF then
+  if redis.call('ZCARD', KEYS[20]) + #outdated > HINTS then
     redis.call('UNLINK', KEYS[20])
   end
-  redis.call('ZADD', KEYS[20], unpack(notes))
-  add(KEYS[1], 'put_off', 1)
-  -- Which of them know these kinds they alone know. Those that have waited longest come first, so everybody has a turn.
+  redis.call('ZADD', KEYS[20], unpack(hints))
+  -- Grows also after a failover that has lost the last of it.
+  local last = whole(redis.call('HGET', KEYS[1], 'put_offs'), 16)
+  redis.call('HSET', KEYS[1], 'put_offs', text(math.max(last + 1, now)))
+  -- Which of them know these kinds they alone know. Others hear of it at their next beat.
   for _, other in ipairs(redis.call('ZRANGE', KEYS[12], 0, WAKES - 1)) do
-    if other ~= node and redis.call('SPUBLISH', ARGV[2] .. other, '') > 0 then
+    if other ~= node then
       redis.call('ZREM', KEYS[12], other)
+      redis.call('SPUBLISH', ARGV[2] .. other, '')
     end
   end
 end
