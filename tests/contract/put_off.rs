@@ -213,15 +213,15 @@ pub async fn a_paused_queue_keeps_what_was_put_off(store: TestStore) {
 }
 
 pub async fn who_waits_is_told_of_what_is_put_off(store: TestStore) {
+    let subscribe = async |name| store.store.subscribe(store.node(name).await).await.expect("subscribes");
+    // Whoever wakes the first that waits wakes another.
+    let (_a, _c, mut b) = (subscribe("a").await, subscribe("c").await, subscribe("b").await);
     store.push(job("resize")).await;
     let held = claim_known(&store, "a", &["mail"], 9).await;
     assert!(claim_known(&store, "c", &["mail"], 9).await.is_empty());
-    // Whoever wakes the first that waits does not wake this one.
-    let b = store.node("b").await;
-    let mut wakes = store.store.subscribe(b).await.expect("subscribes");
     assert!(claim_known(&store, "b", &["resize"], 9).await.is_empty());
     put_off(&store, "a", &held, 10 * SECOND).await;
-    let wake = tokio::time::timeout(LONG, wakes.recv()).await.expect("in time").expect("open");
+    let wake = tokio::time::timeout(LONG, b.recv()).await.expect("in time").expect("open");
     assert_eq!(wake, Wake::Queue("default".into()));
     assert_eq!(kinds(&claim_known(&store, "b", &["resize"], 9).await), ["resize"]);
 }
