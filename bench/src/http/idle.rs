@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit as Measure};
+use metrics::{
+    Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit as Measure,
+};
 
 use super::client::{Client, request};
 use super::{GROUP, Site};
@@ -44,7 +46,9 @@ pub(super) async fn run(setting: &Setting) -> Result<Vec<Line>> {
         let waiting = what.wait(&site, many).await?;
         settle_down(&asked).await;
         let grown = resident_mb()? - before;
-        lines.push(Line::alone(GROUP, format!("memory of {many} {}", what.words()), grown, Unit::Megabytes).below(IDLE_MB));
+        lines.push(
+            Line::alone(GROUP, format!("memory of {many} {}", what.words()), grown, Unit::Megabytes).below(IDLE_MB),
+        );
         let before = asked.load(Ordering::Relaxed);
         tokio::time::sleep(WATCH).await;
         let rate = (asked.load(Ordering::Relaxed) - before) as f64 / WATCH.as_secs_f64();

@@ -7,10 +7,12 @@ use anyhow::Result;
 use super::ours::{self, KEEP_NONE};
 use super::peers::Peer;
 use super::server::Server;
+use super::trip::ThereAndBack;
 use super::{Goal, Lines, against, pairs, rounds, told};
 use crate::child::Playing;
 use crate::report::{Line, Unit};
 use crate::setting::Setting;
+use crate::stats::{Pair, Samples};
 use crate::wake::wakes;
 
 const GROUP: &str = "redis-wake";
@@ -27,13 +29,14 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let peers = Peer::all(setting)?;
     let server = Server::start(setting).await?;
     let jobs = if setting.quick { JOBS / 10 } else { JOBS };
-    let (mut p50, mut p99) = (pairs(&peers), pairs(&peers));
+    let (mut p50, mut p99, mut bare) = (pairs(&peers), pairs(&peers), Pair::default());
     for round in 0..rounds(setting) {
         let duly = ours::open(&server, KEEP_NONE).await?;
         let child = ours::work(&server, KEEP_NONE)?;
         wakes(&duly, &child, WARM, step).await?;
         let ours = wakes(&duly, &child, jobs, step).await?.from_call;
         child.kill()?;
+        bare.record(ours.median(), one_way(&server, jobs).await?.median());
         for (at, peer) in peers.iter().enumerate() {
             server.flush().await?;
             let figures = peer.run(&server, &["idle-latency", &jobs.to_string()])?;
@@ -44,7 +47,9 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
         told(GROUP, setting, round);
     }
     let name = |name| Lines { group: GROUP, name, unit: Unit::Millis };
-    let mut lines = against(name("push to start on an idle worker, p50"), Goal::AtMost(GOAL), &peers, &p50, |_| true);
+    let floor = "bare PUBLISH, one way";
+    let mut lines = vec![Line::pair(GROUP, "push to start on an idle worker, p50", Unit::Millis, floor, &bare)];
+    lines.extend(against(name("push to start on an idle worker, p50"), Goal::AtMost(GOAL), &peers, &p50, |_| true));
     lines.extend(
         p99.iter().zip(&peers).map(|(pair, peer)| {
             Line::pair(GROUP, "push to start on an idle worker, p99", Unit::Millis, peer.name, pair)
@@ -52,6 +57,16 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     );
     lines.extend(idle(setting, &server, &peers).await?);
     Ok(lines)
+}
+
+/// What no worker in another process can be told sooner than: milliseconds until a bare message is there, after the same pauses.
+async fn one_way(server: &Server, jobs: usize) -> Result<Samples> {
+    let (mut bare, mut took) = (ThereAndBack::start(server).await?, Samples::default());
+    for no in 0..jobs {
+        tokio::time::sleep(step(no)).await;
+        took.record(bare.trip().await? / 2.0 / 1_000.0);
+    }
+    Ok(took)
 }
 
 /// As the peers do it: from 10 to 110 ms, so that one that looks now and then is met at any point of its turn.

@@ -1,7 +1,7 @@
 -- promote: moves what has fallen due to the ready lists. Jobs have up to 17 words each, so these are bounded too.
 -- Returns whether there may be more.
 -- KEYS 5 due 10-13 ready
-local WORDS = 2000
+local WORDS = 1000
 local function promote(most)
   local found = redis.call('ZRANGE', KEYS[5], '-inf', now, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
   local due, members = {}, {}
