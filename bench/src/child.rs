@@ -29,6 +29,8 @@ pub(crate) enum Role {
     Answer(String),
     /// Publishes back what is published to it; says `ready`.
     Echo(String),
+    /// Blocks in a bare pop; says `ready`, and a [`Start`] for each number that it gets.
+    Pop(String),
 }
 
 /// A job that a child tells the start of.
@@ -73,6 +75,7 @@ pub(crate) fn role(given: &[String]) -> Result<Option<Role>> {
         [MARK, "crowd", url, waiters, times] => Ok(Some(Role::Crowd(url.to_owned(), waiters.parse()?, times.parse()?))),
         [MARK, "answer", url] => Ok(Some(Role::Answer(url.to_owned()))),
         [MARK, "echo", url] => Ok(Some(Role::Echo(url.to_owned()))),
+        [MARK, "pop", url] => Ok(Some(Role::Pop(url.to_owned()))),
         [MARK, ..] => bail!("no such role of a child: {words:?}"),
         _ => Ok(None),
     }
@@ -102,6 +105,7 @@ pub(crate) async fn play(role: Role) -> Result<()> {
         Role::Crowd(url, waiters, times) => lock::crowd(&Duly::open(url).await?, waiters, times).await,
         Role::Answer(url) => call::answer(&Duly::open(url).await?).await,
         Role::Echo(url) => redis::echo(&url).await,
+        Role::Pop(url) => redis::pop(&url).await,
     }
 }
 
@@ -149,6 +153,10 @@ impl Playing {
 
     pub(crate) fn echo(url: &str) -> Result<Self> {
         Playing::start(&["echo", url], "ready")
+    }
+
+    pub(crate) fn pop(url: &str) -> Result<Self> {
+        Playing::start(&["pop", url], "ready")
     }
 
     /// Starts this program in a role and waits for its first word.

@@ -36,7 +36,7 @@ pub(crate) use lock::run as lock;
 pub(crate) use memory::run as memory;
 pub(crate) use push::run as push;
 pub(crate) use sidekiq::run as sidekiq_drain;
-pub(crate) use trip::echo;
+pub(crate) use trip::{echo, pop};
 pub(crate) use wake::run as wake;
 
 use crate::redis::peers::Peer;

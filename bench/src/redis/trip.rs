@@ -1,7 +1,7 @@
 //! The floor of everything that two processes say to each other through Redis: bare round trips, and bare one-way trips
 //! (PUBLISH until a subscriber in another process has it), through the same client.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, Value, cmd};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::server::Server;
-use crate::child::Playing;
+use crate::child::{Playing, monotonic_us, tell};
 use crate::lone::micros;
 use crate::setting::noop_args;
 
@@ -74,6 +74,46 @@ pub(crate) async fn echo(url: &str) -> Result<()> {
         }
     });
     echoing.await?
+}
+
+const QUEUE: &str = "bare";
+
+/// A list in Redis, and a process that blocks in a pop of it: the least that a job can go through which is kept until it is taken.
+pub(super) struct Popped {
+    conn: MultiplexedConnection,
+    text: String,
+    child: Playing,
+}
+
+impl Popped {
+    pub(super) async fn start(server: &Server) -> Result<Self> {
+        let (conn, _) = connect(&server.url()).await?;
+        Ok(Popped { conn, text: noop_args(), child: Playing::pop(&server.url())? })
+    }
+
+    /// Milliseconds from a push until the other process has it.
+    pub(super) async fn push(&mut self, no: usize) -> Result<f64> {
+        let called = monotonic_us();
+        cmd("LPUSH").arg(QUEUE).arg(format!("{no} {}", self.text)).query_async::<()>(&mut self.conn).await?;
+        let start = self.child.next_start()?;
+        ensure!(start.no == no, "{} was popped instead of {no}", start.no);
+        Ok((start.monotonic_us as f64 - called as f64) / 1_000.0)
+    }
+}
+
+/// The child.
+pub(crate) async fn pop(url: &str) -> Result<()> {
+    let (mut conn, _heard) = connect(url).await?;
+    conn.set_response_timeout(Duration::MAX);
+    println!("ready");
+    // On the thread that reads the connection, as above.
+    let popping = tokio::spawn(async move {
+        loop {
+            let (_, text): (String, String) = cmd("BRPOP").arg(QUEUE).arg(0).query_async(&mut conn).await?;
+            tell(text.split(' ').next().context("a number")?.parse()?)?;
+        }
+    });
+    popping.await?
 }
 
 /// As duly connects: RESP3, and what nobody has asked for comes beside the answers.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::ours::{self, KEEP_NONE};
 use super::peers::Peer;
 use super::server::Server;
-use super::trip::ThereAndBack;
+use super::trip::Popped;
 use super::{Goal, Lines, against, pairs, rounds, told};
 use crate::child::Playing;
 use crate::report::{Line, Unit};
@@ -36,7 +36,7 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
         wakes(&duly, &child, WARM, step).await?;
         let ours = wakes(&duly, &child, jobs, step).await?.from_call;
         child.kill()?;
-        bare.record(ours.median(), one_way(&server, jobs).await?.median());
+        bare.record(ours.median(), bare_pop(&server, jobs).await?.median());
         for (at, peer) in peers.iter().enumerate() {
             server.flush().await?;
             let figures = peer.run(&server, &["idle-latency", &jobs.to_string()])?;
@@ -47,7 +47,7 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
         told(GROUP, setting, round);
     }
     let name = |name| Lines { group: GROUP, name, unit: Unit::Millis };
-    let floor = "bare PUBLISH, one way";
+    let floor = "bare LPUSH, BRPOP";
     let mut lines = vec![Line::pair(GROUP, "push to start on an idle worker, p50", Unit::Millis, floor, &bare)];
     lines.extend(against(name("push to start on an idle worker, p50"), Goal::AtMost(GOAL), &peers, &p50, |_| true));
     lines.extend(
@@ -59,12 +59,15 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// What no worker in another process can be told sooner than: milliseconds until a bare message is there, after the same pauses.
-async fn one_way(server: &Server, jobs: usize) -> Result<Samples> {
-    let (mut bare, mut took) = (ThereAndBack::start(server).await?, Samples::default());
-    for no in 0..jobs {
+/// What can hardly be undercut: milliseconds from a bare LPUSH until a process that blocks in BRPOP has it, after the same pauses.
+async fn bare_pop(server: &Server, jobs: usize) -> Result<Samples> {
+    let (mut bare, mut took) = (Popped::start(server).await?, Samples::default());
+    for no in 0..WARM + jobs {
         tokio::time::sleep(step(no)).await;
-        took.record(bare.trip().await? / 2.0 / 1_000.0);
+        let ms = bare.push(no).await?;
+        if no >= WARM {
+            took.record(ms);
+        }
     }
     Ok(took)
 }
