@@ -28,7 +28,9 @@ local function write_counted(history, conf)
   if #fields > 0 and has_history(history) then
     local sums = {}
     for i, before in ipairs(redis.call('HMGET', history, unpack(fields))) do
-      sums[2 * i - 1], sums[2 * i] = fields[i], string.format('%.0f', whole(before, 15) + counts[i])
+      -- What somebody has damaged, also to what is no number that one can count with, begins anew.
+      local sum = (tonumber(before) or 0) + counts[i]
+      sums[2 * i - 1], sums[2 * i] = fields[i], sum > 0 and sum < 1e15 and sum or counts[i]
     end
     redis.call('HSET', history, unpack(sums))
   end
