@@ -109,6 +109,10 @@ struct Told {
 }
 
 pub(crate) async fn run(verb: Push, setup: &Setup) -> anyhow::Result<()> {
+    if verb.bulk && verb.kind.as_deref() == Some("-") {
+        let why = "--bulk reads stdin in any case: leave out the -, or name the kind that all lines are args of";
+        return Err(Fail::new(exit::USAGE, why));
+    }
     if verb.bulk {
         let kind = verb.kind.clone().unwrap_or_default();
         return crate::ndjson::run(|| verb.job(kind.clone(), "null".to_owned()), verb.kind.is_some(), setup).await;

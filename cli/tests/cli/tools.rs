@@ -108,6 +108,7 @@ fn many_jobs_come_from_stdin() {
     with_stdin(&bed, &["push", "--bulk"], "{\"kind\":\"a\",\"colour\":1}\n").failed(2, "colour");
     with_stdin(&bed, &["push", "--bulk"], "{\"kind\":\"a\",\"in\":\"soon\"}\n").failed(2, "duration");
     with_stdin(&bed, &["push", "--bulk", "a"], "{\n").failed(2, "not JSON");
+    bed.run(&["push", "--bulk", "-"]).failed(2, "leave out the -");
     bed.run(&["push", "--bulk", "a", "1"]).failed(2, "cannot be used with");
 }
 
