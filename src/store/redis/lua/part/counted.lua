@@ -2,25 +2,24 @@
 -- ARGV 7 place (two digits) and how often (10 digits) of everything counted 8 bytes of args that end 9 of each outcome, in
 --      their order: its three places ('--': none), and its bytes (8 digits)
 local FIRST, CODE = 10, 14
-local lost, times, ending = {}, {}, tonumber(ARGV[8])
-for at = 1, #ARGV[7], 12 do
-  times[ARGV[7]:sub(at, at + 1)] = tonumber(ARGV[7]:sub(at + 2, at + 11))
-end
+local lost, less, ending = {}, {}, tonumber(ARGV[8])
 
 local function lose(id, n)
   lost[#lost + 1] = id
   local code = ARGV[9]:sub((n - 1) * CODE + 1, n * CODE)
   for at = 1, 5, 2 do
     local place = code:sub(at, at + 1)
-    times[place] = times[place] and times[place] - 1
+    less[place] = (less[place] or 0) + 1
   end
   ending = ending - (tonumber(code:sub(7)) or 0)
 end
 
 -- All of it in two steps: one for each number would cost more than what is counted.
 local function write_counted(history, conf)
-  local begins, fields, counts = minute(), {}, {}
-  for place, count in pairs(times) do
+  local counted, begins, fields, counts = ARGV[7], minute(), {}, {}
+  for at = 1, #counted, 12 do
+    local place = counted:sub(at, at + 1)
+    local count = tonumber(counted:sub(at + 2, at + 11)) - (less[place] or 0)
     if count > 0 then
       fields[#fields + 1], counts[#counts + 1] = begins .. place, count
     end
