@@ -21,6 +21,8 @@ use crate::retry::Retry;
 /// For how long a job is put off, at least and at most, of a kind that nobody here knows.
 const UNKNOWN_MIN: Duration = Duration::from_secs(1);
 pub(crate) const UNKNOWN_MAX: Duration = Duration::from_secs(60);
+/// Why: others may know what to do with it.
+pub(crate) const UNKNOWN_KIND: &str = "no handler here knows its kind";
 
 /// How long a handler that was told to stop may take to do so: then it is dropped where it stands.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
@@ -38,9 +40,6 @@ pub(crate) struct Attempt {
 
 /// How an attempt ended, and why where neither its handler nor the outcome says it.
 pub(crate) type Ended = (Outcome, Option<&'static str>);
-
-/// Why a job is put off: others may know what to do with it.
-pub(crate) const UNKNOWN_KIND: &str = "no handler here knows its kind";
 
 /// What the call of the handler came to, before it is judged.
 enum Called {

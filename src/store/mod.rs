@@ -124,10 +124,12 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     async fn push(&self, jobs: Vec<Push>) -> Result<Vec<Pushed>>;
 
     /// Takes up to `max` jobs of one queue for `node`: first what the suspect held, if it is dead, goes back to ready;
-    /// then what has fallen due becomes ready, and what others have put off, if it is of a kind that the node knows; then the first ready jobs are taken, by priority and by the moment they became ready.
+    /// then what has fallen due becomes ready, and what others have put off, if it is of a kind that the node knows;
+    /// then the first ready jobs are taken, by priority and by the moment they became ready.
     ///
     /// A claim of no job takes the node off the list of those that a push may wake, and passes a wake on if jobs are ready.
-    /// Never blocks, never takes a job before its due moment unless it was put off, and takes nothing from a queue that is paused or moving.
+    /// Never blocks, never takes a job before its due moment unless it was put off,
+    /// and takes nothing from a queue that is paused or moving.
     /// An answer with fewer jobs than asked for says when to look again,
     /// and puts the node on the list of those that the next push may wake.
     async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed>;

@@ -21,7 +21,7 @@ pub(crate) struct QueueKeys {
     /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; the next `tick` of a cron rule; `sealed`, which a
     /// push writes that waits for replicas; how long done jobs are `kept`, at least and at most; how many `bytes` of args are
     /// unfinished, `limit_jobs` and `limit_bytes`; up to which minute the history is `rolled` into its totals, and `swept`;
-    /// until when ends are `waited` for; how often anything was put off (`put_offs`); and how many jobs each node holds.
+    /// until when ends are `waited` for; a mark that grows when anything is put off (`put_offs`); and how many jobs each node holds.
     pub(crate) conf: String,
     /// Hash: id to record, written once.
     pub(crate) job: String,
@@ -74,7 +74,7 @@ pub(crate) struct QueueKeys {
     pub(crate) jobs: String,
     /// When a script last said that the queue has no limit, on the clock that never steps. Not a key either.
     pub(crate) unlimited: AtomicI64,
-    /// How often anything was put off, as a script last said. Not a key either.
+    /// The mark of the last put-off, as a script last said. Not a key either.
     pub(crate) put_offs: AtomicI64,
     /// Whether the last push of this process has found an idle node. Not a key, but known by queue as they are.
     pub(crate) idlers: AtomicBool,

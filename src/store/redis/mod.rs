@@ -106,7 +106,7 @@ struct Known {
     works: HashMap<NodeId, BTreeSet<String>>,
     /// In which queues a node of ours may be on the idle list.
     idle: BTreeSet<(NodeId, String)>,
-    /// Up to which time that something was put off in a queue a node of ours has looked for what it knows.
+    /// The mark of the last put-off in a queue up to which a node of ours has looked for what it knows.
     looked: HashMap<(NodeId, Arc<str>), i64>,
     /// How far a dead node's queue has been gone through.
     scans: HashMap<(NodeId, String), String>,
@@ -231,7 +231,7 @@ impl Redis {
         put_offs != 0 && self.known().looked.get(&(node, keys.queue.clone())) != Some(&put_offs)
     }
 
-    /// A script has said how often anything was put off, and whether the node has been told all of it that it knows.
+    /// A script has told the mark of the last put-off, and whether the node has been given all up to it that it knows.
     fn looked(&self, node: NodeId, keys: &QueueKeys, put_offs: i64, through: bool) {
         keys.put_offs.store(put_offs, Ordering::Relaxed);
         if through {

@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 lease 3 since 4 idle 5 nodes 6 due 7-10 ready
 -- ARGV 1 now|'' 2 node 3 lease 4 about the node 5 how soon a lease must end to be told
 -- Returns { now, holds, anything(1|0), { node, microseconds until its lease ends } of others that hold something,
---      how often anything was put off, 0 if nothing is claimed }
+--      the mark of the last put-off, 0 if nothing is claimed }
 -- include now, text, closed, holds, dismiss
 local SUSPECTS = 20
 local node, lease = ARGV[2], tonumber(ARGV[3])

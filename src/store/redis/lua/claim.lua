@@ -4,7 +4,7 @@
 -- ARGV 1 now|'' 2 channel 3 node 4 most to take 5 most to move 6 lease 7 1: the node may be on the idle list
 --      8... kinds to look for among what others have put off
 -- Returns { now, fence, more, next due|'', rank, { ticket }, { record }, { meta of those with one }, next cron tick|'',
---      how often anything was put off, 1: all of that was looked through }
+--      the mark of the last put-off, 1: all that was put off was looked through }
 -- include now, text, wake, holds, hold
 local node, most = ARGV[3], tonumber(ARGV[4])
 local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'stale', 'fence', node, 'tick', 'put_offs')

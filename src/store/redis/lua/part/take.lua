@@ -19,8 +19,8 @@ local function live_of(got)
   return live
 end
 
--- Jobs of one list, which those without trouble are held under this flag for. Mostly they are all there is, and nothing is copied.
-local function add(got, flag)
+-- Notes what was popped from one list; a job without trouble is held under its flag. Mostly that is all, and nothing is copied.
+local function grasp(got, flag)
   local before, trouble, plain = #tickets, #worried, value_of(flag)
   for i = 1, #got do
     local id, value, at = got[i], plain, 2 * (before + i)
@@ -51,7 +51,7 @@ local function take(most, is_stale)
     pops = pops - 1
     local list, got = popped[1], popped[2]
     local flag = list == KEYS[12] and 50 or list == KEYS[11] and 49 or list == KEYS[10] and 48 or 51
-    add(is_stale and live_of(got) or got, flag)
+    grasp(is_stale and live_of(got) or got, flag)
   end
   if is_stale and redis.call('EXISTS', KEYS[9]) == 0 then
     redis.call('HDEL', KEYS[1], 'stale')
