@@ -232,3 +232,36 @@ async fn a_second_handle_of_the_process_drops_no_lock_of_the_first() {
     drop(second);
     assert!(locks() > 0, "and closed again");
 }
+
+/// A job that was put off and then taken when it fell due, by one that does not look for its kind.
+#[tokio::test]
+async fn a_hint_that_nobody_comes_upon_is_pruned() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("duly.db");
+    let clock = duly::Clock::manual();
+    let duly = Duly::builder(file.to_str().expect("plain")).clock(clock.clone()).open().await.expect("opens");
+    let (store, node) = (duly.store(), duly::Node::fresh(vec!["default".into()]));
+    store.beat(&node).await.expect("beats");
+    duly.push(Push::new("resize", "{}")).await.expect("pushes");
+    let claim = || duly::store::Claim {
+        queue: "default".into(),
+        max: 1,
+        redo: false,
+        suspect: None,
+        kinds: Some(["mail".to_owned()].into()),
+    };
+    let held = store.claim(node.id, claim()).await.expect("claims").jobs;
+    let mut end = duly::store::End::of(&held[0], duly::Outcome::release(Duration::from_secs(2)), Duration::ZERO);
+    end.put_off = true;
+    store.settle(node.id, vec![end]).await.expect("settles");
+    clock.advance(Duration::from_secs(2));
+    let held = store.claim(node.id, claim()).await.expect("claims").jobs;
+    let end = duly::store::End::of(&held[0], duly::Outcome::Ack, Duration::ZERO);
+    store.settle(node.id, vec![end]).await.expect("settles");
+
+    let conn = duly::rusqlite::Connection::open(&file).expect("opens");
+    let hints = || conn.query_row("SELECT count(*) FROM duly_put_off", [], |row| row.get::<_, u32>(0)).expect("counts");
+    assert_eq!(hints(), 1);
+    store.prune("default", 10).await.expect("prunes");
+    assert_eq!(hints(), 0);
+}
