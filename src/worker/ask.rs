@@ -284,11 +284,6 @@ impl Shift {
 
     /// Starts what was put into our hands.
     pub(super) fn take_in_hand(&mut self) {
-        if self.lanes.iter().all(|lane| lane.handed.is_empty()) {
-            return;
-        }
-        // What is asked for is sent first: the attempt runs on this thread as soon as we let go of it.
-        self.take_answers();
         for at in 0..self.lanes.len() {
             for held in std::mem::take(&mut self.lanes[at].handed) {
                 self.take_one(at, held);

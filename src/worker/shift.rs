@@ -174,6 +174,7 @@ impl Shift {
         loop {
             beating.tick();
             self.notice_stop();
+            self.take_in_hand();
             self.ask_ahead();
             self.gather().await;
             if crashed.is_cancelled() {
