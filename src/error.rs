@@ -120,6 +120,15 @@ impl Error {
         matches!(self, Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. } | Error::Full { .. })
     }
 
+    /// The same of something of which a part may have been carried out before.
+    #[cfg(feature = "redis")]
+    pub(crate) fn in_doubt(self) -> Self {
+        match self {
+            Error::Store { op, reason, .. } => Error::Unknown { op, source: Some(reason.into()) },
+            other => other,
+        }
+    }
+
     pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
         Error::Invalid { field, reason: reason.into() }
     }

@@ -35,6 +35,8 @@ pub(crate) enum Fault {
 struct Faults {
     /// What goes wrong with which op, and how many more times.
     due: HashMap<&'static str, (Fault, usize)>,
+    /// The queue whose outcomes are never answered, as if its shard hung.
+    hangs: Option<String>,
     /// How often each op was asked for.
     asked: HashMap<&'static str, usize>,
 }
@@ -53,6 +55,11 @@ impl Faulty {
     /// The next `times` calls of this op go wrong.
     pub(crate) fn next(&self, op: &'static str, fault: Fault, times: usize) {
         self.faults().due.insert(op, (fault, times));
+    }
+
+    /// From now on no settle of this queue is answered.
+    pub(crate) fn hang(&self, queue: &str) {
+        self.faults().hangs = Some(queue.to_owned());
     }
 
     /// How often this op was asked for.
@@ -102,6 +109,10 @@ impl Store for Faulty {
         self.pass("claim", self.inner.claim(node, claim)).await
     }
     async fn settle(&self, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
+        let hangs = self.faults().hangs.clone();
+        if ends.iter().any(|end| Some(&end.queue) == hangs.as_ref()) {
+            std::future::pending::<()>().await;
+        }
         self.pass("settle", self.inner.settle(node, ends)).await
     }
     async fn get(&self, id: JobId) -> Result<Option<Record>> {

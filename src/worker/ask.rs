@@ -9,18 +9,15 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::crew::{Finished, SUSPECT_CRASHES};
 use super::lane::{AHEAD_MIN, choose};
-use super::note;
 use super::shift::Shift;
 use super::tick::Ticked;
-use crate::attempt::UNKNOWN_KIND;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::job::{Fence, Held, JobId, Outcome};
 use crate::metrics;
 use crate::node::NodeId;
-use crate::store::{CLAIM_MAX, Claim, Claimed, End, PRUNE_MAX, SETTLE_MAX, Timing};
-use crate::testing::CrashAt;
+use crate::store::{CLAIM_MAX, Claim, Claimed, PRUNE_MAX, SETTLE_MAX};
 
 /// How often ended jobs are looked through for those past their time.
 const PRUNE: Duration = Duration::from_secs(60);
@@ -36,7 +33,7 @@ const QUARANTINE: Duration = Duration::from_millis(250);
 /// An answer of the store.
 pub(super) enum Answered {
     Claimed(usize, Ask, Instant, Result<Claimed>),
-    Settled(Vec<Finished>, Instant, Result<Vec<JobId>>),
+    Settled(usize, Vec<Finished>, Instant, Result<Vec<JobId>>),
     Pruned(usize, Result<usize>),
     Ticked(usize, Result<Ticked>),
 }
@@ -65,13 +62,14 @@ impl Shift {
         let now = clock::tick();
         self.look_at_the_time(now);
         let stopping = self.grace_until.is_some();
-        let redo = self.lanes.iter().position(|lane| lane.redo && lane.may_ask(now)).filter(|_| !stopping);
-        match redo {
-            // What we hold can be told exactly only while no outcome is under way.
-            Some(at) if !self.settling && !self.redoing => self.claim(at, Ask::Redo),
-            Some(_) => {}
-            None if self.redoing => {}
-            None => self.settle(now),
+        for at in 0..self.lanes.len() {
+            let lane = &self.lanes[at];
+            match lane.redo && lane.may_ask(now) && !stopping {
+                // What we hold can be told exactly only while no outcome is under way.
+                true if !lane.outbox.is_sent() => self.claim(at, Ask::Redo),
+                false if !lane.redoing => self.settle(at, now),
+                _ => {}
+            }
         }
         if !stopping {
             self.prune(now);
@@ -105,7 +103,7 @@ impl Shift {
     }
 
     fn take(&mut self, now: Instant) {
-        if self.finished.len() >= UNSETTLED_MAX || self.quiet {
+        if self.unsettled() >= UNSETTLED_MAX || self.quiet {
             return;
         }
         let rooms: Vec<_> = self.lanes.iter().map(|lane| (lane.room(now), lane.weight)).collect();
@@ -134,11 +132,11 @@ impl Shift {
         let max = ask.slots();
         let suspect = if let Ask::Take(_, suspect) = ask { suspect } else { None };
         let redo = matches!(ask, Ask::Redo);
-        self.redoing |= redo;
         // A wake that comes while the claim is under way must not be taken for one that it has answered.
         lane.maybe_ready = false;
         // Whoever asks what it holds stays on the list of those who wait.
         lane.idle &= redo;
+        lane.redoing |= redo;
         lane.look_at = None;
         lane.asking += 1;
         lane.asked += max;
@@ -151,24 +149,6 @@ impl Shift {
         self.asks.push(Box::pin(async move {
             let claimed = if ahead { apart(claimed).await } else { claimed.await };
             Answered::Claimed(at, ask, sent, claimed)
-        }));
-    }
-
-    fn settle(&mut self, now: Instant) {
-        let waits = self.settle_not_before.is_some_and(|at| at > now);
-        if self.settling || self.finished.is_empty() || waits {
-            return;
-        }
-        let rest = self.finished.split_off(self.finished.len().min(SETTLE_MAX));
-        let batch = std::mem::replace(&mut self.finished, rest);
-        let keep_dead = self.settings.duly.options.keep_dead;
-        let ends: Vec<End> = batch.iter().map(|finished| end(finished, keep_dead)).collect();
-        let last_words = note::last_words(&batch);
-        let (store, node) = (self.store.clone(), self.node.id);
-        self.settling = true;
-        self.asks.push(Box::pin(async move {
-            note::send(&*store, node, last_words).await;
-            Answered::Settled(batch, now, store.settle(node, ends).await)
         }));
     }
 
@@ -192,17 +172,17 @@ impl Shift {
                 let lane = &mut self.lanes[at];
                 lane.asking -= 1;
                 lane.asked -= ask.slots();
-                self.redoing &= !matches!(ask, Ask::Redo);
+                lane.redoing &= !matches!(ask, Ask::Redo);
                 match claimed {
                     Ok(claimed) => self.claimed(at, ask, sent, claimed),
                     Err(error) => self.claim_failed(at, ask, &error),
                 }
             }
-            Answered::Settled(batch, since, Ok(lost)) => {
+            Answered::Settled(at, batch, since, Ok(lost)) => {
                 self.commit = (self.commit * 7 + (clock::tick() - since)) / 8;
-                self.settled(batch, &lost);
+                self.settled(at, batch, &lost);
             }
-            Answered::Settled(batch, _, Err(error)) => self.settle_failed(batch, &error),
+            Answered::Settled(at, batch, _, Err(error)) => self.settle_failed(at, batch, &error),
             // More to prune: at the next turn.
             Answered::Pruned(at, Ok(PRUNE_MAX)) => self.lanes[at].unpruned = PRUNE_MAX,
             Answered::Pruned(_, Ok(_)) => {}
@@ -298,7 +278,7 @@ impl Shift {
         }
         let room = self.free() > 0 && lane.running + lane.asked < lane.limit && !self.quiet;
         // A list of what we hold may have been made before. And slots that a claim was promised are free if it finds nothing.
-        let wait = lane.asking > 0 && (self.redoing || !room);
+        let wait = lane.asking > 0 && (lane.redoing || !room);
         if wait {
             return self.lanes[at].handed.push(held);
         }
@@ -312,8 +292,7 @@ impl Shift {
 
     /// Whether the store has told us of this job before, when we asked what we hold.
     fn knows(&self, at: usize, name: (JobId, Fence)) -> bool {
-        let waits = self.finished.iter().any(|finished| (finished.held.job.id, finished.held.fence) == name);
-        waits || self.crew.holds(at).contains(&name) || self.recent.outcome_of(name).is_some()
+        self.lanes[at].outbox.has(name) || self.crew.holds(at).contains(&name) || self.recent.end_of(name).is_some()
     }
 
     /// Starts what was claimed, unless it must wait.
@@ -333,7 +312,7 @@ impl Shift {
 
     fn release(&mut self, at: usize, held: Held, after: Duration, why: &'static str) {
         let (held, outcome) = (Arc::new(held), Outcome::release(after));
-        self.finished.push(Finished {
+        self.lanes[at].outbox.put(Finished {
             lane: at,
             held,
             outcome,
@@ -357,16 +336,16 @@ impl Shift {
                 self.settings.tell(&Event::Lost { id: job.0 });
             }
         }
-        let waiting = self.finished.iter().map(|finished| name(&finished.held));
-        let waiting: Vec<_> = waiting.chain(self.lanes[at].handed.iter().map(name)).collect();
+        let waiting: Vec<_> = self.lanes[at].handed.iter().map(name).collect();
         for held in claimed.jobs {
-            if ours.contains(&name(&held)) || waiting.contains(&name(&held)) {
+            let known = self.lanes[at].outbox.has(name(&held)) || waiting.contains(&name(&held));
+            if known || ours.contains(&name(&held)) {
                 continue;
             }
-            match self.recent.outcome_of(name(&held)).cloned() {
-                Some(outcome) => {
+            match self.recent.end_of(name(&held)) {
+                Some((outcome, result)) => {
                     let (held, took) = (Arc::new(held), Duration::ZERO);
-                    self.finished.push(Finished {
+                    self.lanes[at].outbox.put(Finished {
                         lane: at,
                         held,
                         outcome,
@@ -374,7 +353,7 @@ impl Shift {
                         took,
                         late: None,
                         note: None,
-                        result: None,
+                        result,
                         again: true,
                     });
                 }
@@ -394,61 +373,6 @@ impl Shift {
         self.failed("claim", error, again_in);
     }
 
-    fn settled(&mut self, batch: Vec<Finished>, lost: &[JobId]) {
-        self.settling = false;
-        self.settle_failures = 0;
-        self.settle_not_before = None;
-        let in_doubt = std::mem::take(&mut self.settle_in_doubt);
-        if let Some(crash) = self.settings.crash.as_ref().filter(|crash| crash.is_at(&CrashAt::AfterSettle)) {
-            crash.crashed.cancel();
-        }
-        let mut settling = metrics::Settling::default();
-        for finished in batch {
-            let Finished { lane, held, outcome, why, took, late, again, .. } = finished;
-            self.lanes[lane].moves += 1;
-            if lost.contains(&held.job.id) {
-                // After a settle whose answer was lost, the first try may have been recorded: not a robbery.
-                if !in_doubt && !again {
-                    self.tally.lost += 1;
-                    metrics::lost(&held.job.queue);
-                    self.settings.tell(&Event::Lost { id: held.job.id });
-                    tracing::warn!(id = %held.job.id, "outcome refused: another node has the job");
-                }
-                self.recent.note(held.job.id, held.fence, outcome);
-                continue;
-            }
-            if again {
-                continue;
-            }
-            self.way_is_free(lane, held.job.unique.as_deref(), &outcome);
-            match outcome {
-                Outcome::Ack => self.lanes[lane].unpruned += usize::from(!held.job.keep.is_zero()),
-                Outcome::Bury { .. } => {}
-                // It is ready again, or will be: look, or learn when.
-                Outcome::Retry { .. } | Outcome::Release { .. } => self.lanes[lane].maybe_ready = true,
-            }
-            self.tally.count(&outcome);
-            settling.settled(&held.job, &outcome, took);
-            if let Some(lateness) = late {
-                let timing = Timing { lateness, duration: took };
-                self.settings.duly.kinds.count(&self.store, &held.job.kind, &outcome, timing);
-            }
-            self.settings.tell(&Event::Settled { held: &held, outcome: &outcome, why, took });
-            self.recent.note(held.job.id, held.fence, outcome);
-        }
-    }
-
-    fn settle_failed(&mut self, batch: Vec<Finished>, error: &Error) {
-        let again_in = self.backoff(self.settle_failures);
-        self.settling = false;
-        self.settle_failures = self.settle_failures.saturating_add(1);
-        self.settle_in_doubt |= matches!(error, Error::Unknown { .. });
-        self.settle_not_before = Some(clock::tick() + again_in);
-        let newer = std::mem::replace(&mut self.finished, batch);
-        self.finished.extend(newer);
-        self.failed("settle", error, again_in);
-    }
-
     pub(super) fn failed(&self, op: &str, error: &Error, again_in: Duration) {
         tracing::warn!(op, %error, ?again_in, "the store failed");
         self.settings.tell(&Event::StoreFailed { error, again_in });
@@ -466,14 +390,4 @@ impl Shift {
 async fn apart(claim: impl Future<Output = Result<Claimed>> + Send + 'static) -> Result<Claimed> {
     let task = AbortOnDropHandle::new(tokio::spawn(claim));
     task.await.unwrap_or_else(|gone| Err(Error::Unknown { op: "claim", source: Some(gone.into()) }))
-}
-
-fn end(finished: &Finished, keep_dead: Duration) -> End {
-    let keep = match finished.outcome {
-        Outcome::Bury { .. } => keep_dead,
-        _ => finished.held.job.keep,
-    };
-    let timing = finished.late.map(|lateness| Timing { lateness, duration: finished.took });
-    let put_off = finished.why == Some(UNKNOWN_KIND);
-    End { timing, result: finished.result.clone(), put_off, ..End::of(&finished.held, finished.outcome.clone(), keep) }
 }

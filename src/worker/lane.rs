@@ -2,6 +2,7 @@
 
 use tokio::time::Instant;
 
+use super::settle::Outbox;
 use crate::job::{Fence, Held};
 use crate::node::NodeId;
 
@@ -9,7 +10,6 @@ use crate::node::NodeId;
 pub(super) const AHEAD_MIN: usize = 100;
 
 /// What a worker knows of one of its queues.
-#[derive(Debug)]
 pub(super) struct Lane {
     pub(super) queue: String,
     /// Most of its jobs that run at once.
@@ -20,10 +20,14 @@ pub(super) struct Lane {
     pub(super) running: usize,
     /// Claims in flight: one, or two where each is for many.
     pub(super) asking: usize,
+    /// The store is being asked what we hold.
+    pub(super) redoing: bool,
     /// Slots kept free for their answers.
     pub(super) asked: usize,
     /// The last claim got all that it asked for.
     pub(super) flows: bool,
+    /// How attempts ended that the store does not have yet.
+    pub(super) outbox: Outbox,
     /// Put into our hands and not begun yet.
     pub(super) handed: Vec<Held>,
     /// The highest fence of a job that the store has named, when it was asked what we hold or put one into our hands:
@@ -76,8 +80,10 @@ impl Lane {
             weight: None,
             running: 0,
             asking: 0,
+            redoing: false,
             asked: 0,
             flows: false,
+            outbox: Outbox::default(),
             handed: Vec::new(),
             named: Fence(0),
             idle: false,

@@ -10,6 +10,7 @@ mod crew;
 mod lane;
 mod note;
 mod recent;
+mod settle;
 mod shift;
 mod signals;
 mod tick;

@@ -73,19 +73,11 @@ pub(super) struct Shift {
     /// How long attempts have taken of late, on average.
     pub(super) usual: Duration,
     pub(super) patience: Patience,
-    pub(super) finished: Vec<Finished>,
     pub(super) recent: Recent,
     /// What every attempt gets.
     shared: Arc<Shared>,
-    pub(super) settling: bool,
-    /// The store is being asked what we hold.
-    pub(super) redoing: bool,
     /// How long a settle has taken of late, on average.
     pub(super) commit: Duration,
-    pub(super) settle_failures: u32,
-    /// The answer to a settle was lost: what is refused next may have been recorded.
-    pub(super) settle_in_doubt: bool,
-    pub(super) settle_not_before: Option<Instant>,
     pub(super) asks: FuturesUnordered<BoxFuture<'static, Answered>>,
     /// When the grace time is over; set while stopping.
     pub(super) grace_until: Option<Instant>,
@@ -135,15 +127,9 @@ impl Shift {
             crew: Crew::default(),
             usual: Duration::ZERO,
             patience: Patience::default(),
-            finished: Vec::new(),
             recent: Recent::default(),
             shared,
-            settling: false,
-            redoing: false,
             commit: Duration::ZERO,
-            settle_failures: 0,
-            settle_in_doubt: false,
-            settle_not_before: None,
             asks: FuturesUnordered::new(),
             grace_until: None,
             leave_by: None,
@@ -261,20 +247,21 @@ impl Shift {
         while let Some(finished) = self.crew.try_next() {
             self.finish(finished);
         }
-        let quick = self.usual < QUICK && !self.finished.is_empty() && !self.crew.is_empty() && !self.settling;
+        let some_wait = self.lanes.iter().any(|lane| lane.outbox.len() > 0 && !lane.outbox.is_sent());
+        let quick = self.usual < QUICK && some_wait && !self.crew.is_empty();
         let fresh = self.crew.fresh();
         if !(quick || fresh > 0) || !self.patience.is_worth_it() {
             return;
         }
-        let (before, until) = (self.finished.len(), clock::tick() + (self.commit / 3).clamp(GATHER_MIN, GATHER_MAX));
+        let (before, until) = (self.unsettled(), clock::tick() + (self.commit / 3).clamp(GATHER_MIN, GATHER_MAX));
         let waits = |shift: &Self| (quick && !shift.crew.is_empty()) || shift.crew.fresh() > 0;
-        while waits(self) && self.finished.len() < SETTLE_MAX && clock::tick() < until {
+        while waits(self) && self.unsettled() < SETTLE_MAX && clock::tick() < until {
             tokio::task::yield_now().await;
             while let Some(finished) = self.crew.try_next() {
                 self.finish(finished);
             }
         }
-        self.patience.learn(self.finished.len() - before + fresh.saturating_sub(self.crew.fresh()));
+        self.patience.learn(self.unsettled() - before + fresh.saturating_sub(self.crew.fresh()));
     }
 
     fn finish(&mut self, mut finished: Finished) {
@@ -283,7 +270,7 @@ impl Shift {
         lane.running -= 1;
         lane.moves += 1;
         self.usual = (self.usual * 7 + finished.took) / 8;
-        self.finished.push(finished);
+        lane.outbox.put(finished);
         if self.mode == Mode::Drain {
             // It may have pushed more: the end is reached only when a look after the last attempt finds nothing.
             self.lanes.iter_mut().for_each(|lane| lane.maybe_ready = true);
@@ -321,19 +308,21 @@ impl Shift {
         if beaten.stop {
             self.stop.cancel();
         }
-        beaten.look.iter().for_each(|queue| self.woken(queue));
-        for (at, lane) in self.lanes.iter_mut().enumerate() {
+        // Of a queue that says nothing wakes may be lost too.
+        beaten.look.iter().chain(&beaten.unheard).for_each(|queue| self.woken(queue));
+        for lane in &mut self.lanes {
             if beaten.unheard.contains(&lane.queue) {
                 continue;
             }
             let theirs = beaten.held.iter().find(|(queue, _)| *queue == lane.queue).map_or(0, |(_, held)| *held);
-            let waiting = self.finished.iter().filter(|finished| finished.lane == at).count() + lane.handed.len();
+            let waiting = lane.outbox.len() + lane.handed.len();
             if theirs == (lane.running + waiting) as u64 {
                 lane.differing = 0;
                 continue;
             }
             // Twice with nothing moved between, or many times: one of us has forgotten something.
-            let quiet = lane.differing > 0 && lane.differed_at == lane.moves && !self.settling && lane.asking == 0;
+            let quiet =
+                lane.differing > 0 && lane.differed_at == lane.moves && !lane.outbox.is_sent() && lane.asking == 0;
             lane.differing += 1;
             lane.differed_at = lane.moves;
             if quiet || lane.differing >= DIFFERING_MAX {
@@ -375,7 +364,7 @@ impl Shift {
         let now = clock::tick();
         // What has passed already has been asked for, or waits for something else.
         let later = |at: &Instant| *at > now;
-        let waits = self.settle_not_before.filter(later);
+        let waits = self.lanes.iter().filter_map(|lane| lane.outbox.not_before.filter(later)).min();
         if self.grace_until.is_some() {
             return [self.leave_by.or(self.grace_until), waits, self.alive_at].into_iter().flatten().min();
         }
@@ -408,8 +397,8 @@ impl Shift {
     }
 
     fn is_over(&self) -> bool {
-        let asking = self.settling || self.lanes.iter().any(|lane| lane.asking > 0 || lane.firing);
-        let idle = self.crew.is_empty() && self.finished.is_empty() && !asking;
+        let asking = self.lanes.iter().any(|lane| lane.asking > 0 || lane.firing);
+        let idle = self.crew.is_empty() && self.lanes.iter().all(|lane| lane.outbox.is_empty()) && !asking;
         let stopped = self.grace_until.is_some();
         let drained = self.mode == Mode::Drain
             && self.lanes.iter().all(|lane| {

@@ -125,6 +125,33 @@ async fn a_settle_whose_answer_was_lost_is_no_robbery() {
 }
 
 #[tokio::test]
+async fn a_queue_whose_shard_hangs_holds_up_no_outcome_of_another() {
+    let mut duly = Duly::open(":memory:").await.expect("opens");
+    let store = Faulty::new(duly.store());
+    duly.store = store.clone();
+    store.hang("red");
+    let started = Arc::new(AtomicUsize::new(0));
+    let counted = started.clone();
+    let worker = duly.worker().queue("red", 5).queue("green", 5).on_kind("mail", move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async {}
+    });
+    let run = tokio::spawn(worker.run());
+    duly.push(Push::new("mail", "{}").queue("red")).await.expect("pushes");
+    while started.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let id = duly.push(Push::new("mail", "{}").queue("green")).await.expect("pushes").id();
+    let done = async {
+        while !duly.get(id).await.expect("looks").expect("is kept").state.is_final() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LONG, done).await.expect("green waits for red");
+    run.abort();
+}
+
+#[tokio::test]
 async fn no_error_of_the_store_ends_the_loop() {
     let bed = Bed::new(":memory:").await;
     for op in ["claim", "settle", "beat", "prune"] {

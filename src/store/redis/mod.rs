@@ -62,6 +62,7 @@ pub(crate) use self::raw::{group_of, read_hold, read_owner, write_failure, write
 pub(crate) use self::reply::{Reply, number};
 pub(crate) use self::script::{Script, scripts, sha1};
 pub(crate) use self::url::Place;
+use self::url::Shape;
 use super::{
     Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
     DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, KindPoint, Limit,
@@ -77,6 +78,8 @@ use crate::token::Token;
 
 /// How often Sentinels are asked who the master is, although it still answers.
 const LOOK_AFTER_MASTER: Duration = Duration::from_secs(2);
+/// How long at least from one look at who has which slot to the next, when answers are late.
+const LOOK_AFTER_SLOTS: Duration = Duration::from_millis(200);
 
 /// A store on Redis or Valkey.
 pub(crate) struct Redis {
@@ -142,7 +145,7 @@ impl Redis {
         });
         let (ca, password) = (options.ca.as_deref(), options.sentinel_password.as_deref());
         let link = Arc::new(Link::new(place, ca, password, home.clone(), listener)?);
-        home.spawn(look_after_master(link.clone(), stop.clone()));
+        home.spawn(look_after_masters(link.clone(), stop.clone()));
         let hall = HallKeys::new(&options.prefix);
         let store = Redis {
             names: Names::new(link.clone(), home.clone(), &hall),
@@ -315,11 +318,20 @@ fn home(stop: CancellationToken) -> Result<tokio::runtime::Handle> {
     Ok(handle)
 }
 
-async fn look_after_master(link: Arc<Link>, stop: CancellationToken) {
-    if !matches!(link.place().shape, self::url::Shape::Sentinel(_)) {
-        return;
-    }
-    while stop.run_until_cancelled(tokio::time::sleep(LOOK_AFTER_MASTER)).await.is_some() {
-        link.look_after_master().await;
-    }
+/// Follows the masters where they may change, also if nobody's request lives long enough to.
+async fn look_after_masters(link: Arc<Link>, stop: CancellationToken) {
+    let looking = async {
+        match link.place().shape {
+            Shape::One => {}
+            Shape::Sentinel(_) => loop {
+                tokio::time::sleep(LOOK_AFTER_MASTER).await;
+                link.look_after_master().await;
+            },
+            Shape::Cluster => loop {
+                link.look_after_slots().await;
+                tokio::time::sleep(LOOK_AFTER_SLOTS).await;
+            },
+        }
+    };
+    stop.run_until_cancelled(looking).await;
 }

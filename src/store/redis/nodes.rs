@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
 
 use super::keys::QueueKeys;
@@ -13,6 +15,9 @@ use crate::clock::{from_micros, micros};
 use crate::error::Result;
 use crate::node::{Node, NodeId, NodeRecord, Takes};
 use crate::store::Beaten;
+
+/// Once one queue has been heard of, the others are waited for during this part of a beat.
+const IN_TIME: f64 = 0.8;
 
 /// What a node says about itself.
 #[derive(Default, Serialize, Deserialize)]
@@ -28,24 +33,35 @@ struct About {
 pub(super) async fn beat(store: &Redis, node: &Node) -> Result<Beaten> {
     let known = store.works(node.id, &node.queues);
     let queues: BTreeSet<&str> = node.queues.iter().chain(&known).map(String::as_str).collect();
-    let beats = queues.iter().map(|queue| beat_in(store, node, queue));
-    let mut beaten = Beaten::default();
-    for (queue, one) in queues.iter().zip(futures_util::future::join_all(beats).await) {
-        // A shard that fails says nothing about the others.
-        let one = match one {
-            Ok(one) => one,
-            Err(error) if beaten.unheard.len() + 1 == queues.len() => return Err(error),
-            Err(error) => {
-                tracing::warn!(queue, %error, "beat failed");
-                beaten.unheard.push((*queue).to_owned());
-                continue;
-            }
+    let mut beats: FuturesUnordered<_> =
+        queues.iter().map(async |queue| (*queue, beat_in(store, node, queue).await)).collect();
+    let (mut beaten, mut unheard, mut failed) = (Beaten::default(), queues.clone(), None);
+    let mut in_time = std::pin::pin!(tokio::time::sleep(node.beat().mul_f64(IN_TIME)));
+    loop {
+        let answer = tokio::select! {
+            answer = beats.next() => answer,
+            () = &mut in_time, if unheard.len() < queues.len() => None,
         };
-        beaten.held.extend(one.held);
-        beaten.suspects.extend(one.suspects);
-        beaten.ending.extend(one.ending);
-        beaten.look.extend(one.look);
+        // A shard that fails or hangs says nothing about the others.
+        match answer {
+            Some((queue, Ok(one))) => {
+                unheard.remove(queue);
+                beaten.held.extend(one.held);
+                beaten.suspects.extend(one.suspects);
+                beaten.ending.extend(one.ending);
+                beaten.look.extend(one.look);
+            }
+            Some((queue, Err(error))) => {
+                tracing::warn!(queue, %error, "beat failed");
+                failed = Some(error);
+            }
+            None => break,
+        }
     }
+    if let Some(error) = failed.filter(|_| unheard.len() == queues.len()) {
+        return Err(error);
+    }
+    beaten.unheard = unheard.into_iter().map(str::to_owned).collect();
     Ok(beaten)
 }
 

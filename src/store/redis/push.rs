@@ -34,8 +34,10 @@ pub(super) async fn push(store: &Redis, jobs: Vec<Push>) -> Result<Vec<Pushed>> 
             None => queues.push((job.queue.clone(), vec![at])),
         }
     }
-    for (queue, waiting) in queues {
-        push_queue(store, &queue, &jobs, waiting, &mut answers).await?;
+    for (at, (queue, waiting)) in queues.into_iter().enumerate() {
+        let pushed = push_queue(store, &queue, &jobs, waiting, &mut answers).await;
+        // What went into another queue before this one failed is there.
+        pushed.map_err(|error| if at > 0 { error.in_doubt() } else { error })?;
     }
     let missing = || Error::store("push", "a job got no answer");
     answers.into_iter().map(|answer| answer.ok_or_else(missing)).collect()
@@ -54,7 +56,9 @@ async fn push_queue(
     while !waiting.is_empty() {
         let (first, behind) = firsts(jobs, &waiting);
         let batch = Batch { keys: &keys, jobs, of: &first, behind: &behind, resent };
-        let (mut reply, lost) = batch.send(store).await?;
+        let sent = batch.send(store).await;
+        // A sending whose answer was lost may be in, whatever becomes of a later one.
+        let (mut reply, lost) = sent.map_err(|error| if resent { error.in_doubt() } else { error })?;
         resent |= lost;
         if let Some(limit) = reply.full()? {
             return Err(Error::Full { queue: queue.to_owned(), limit });
@@ -155,10 +159,11 @@ impl Batch<'_> {
                     tracing::debug!(?source, "the answer to a push was lost; it is sent again");
                     lost = true;
                 }
+                Err(error) if lost => return Err(error.in_doubt()),
                 other => return Ok((other?, lost)),
             }
         }
-        self.send_once(store, true).await.map(|reply| (reply, true))
+        self.send_once(store, true).await.map(|reply| (reply, true)).map_err(Error::in_doubt)
     }
 
     async fn send_once(&self, store: &Redis, resent: bool) -> Result<Reply> {

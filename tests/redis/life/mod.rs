@@ -1,5 +1,6 @@
 //! The life of workers on real servers: what is theirs alone is in `worker`, what every store promises in `contract`.
 
+mod doubt;
 mod hand;
 mod handover;
 mod jobs;

@@ -170,6 +170,13 @@ impl Link {
         }
     }
 
+    /// Waits until an answer is late, then finds out who the masters of a Cluster are.
+    pub(in crate::store::redis) async fn look_after_slots(&self) {
+        self.late.notified().await;
+        let lessons = self.known().lessons;
+        self.learn(lessons).await;
+    }
+
     /// Asks the Sentinels again; a master that was replaced is left at once, also one that still answers.
     pub(in crate::store::redis) async fn look_after_master(&self) {
         let Shape::Sentinel(name) = &self.place.shape else {

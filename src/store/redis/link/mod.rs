@@ -35,6 +35,9 @@ use slots::SlotMap;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a worker's request is: it has a patience of its own.
 const PATIENCE_AT_WORK: Duration = Duration::from_millis(500);
+/// An answer that takes longer is late: another server may have taken the place of the one that owes it.
+/// Less than a beat takes at the shortest sensible lease: who beats does not wait longer.
+const LATE: Duration = Duration::from_millis(100);
 /// Most connections for requests that wait for replicas.
 const CONFIRMING_MAX: usize = 16;
 
@@ -91,6 +94,8 @@ pub(super) struct Link {
     listener: Listener,
     known: Mutex<Known>,
     refreshing: tokio::sync::Mutex<()>,
+    /// An answer is late.
+    late: tokio::sync::Notify,
     confirming: Mutex<Vec<usize>>,
     confirmers: tokio::sync::Semaphore,
 }
@@ -133,6 +138,7 @@ impl Link {
             listener,
             known: Mutex::default(),
             refreshing: tokio::sync::Mutex::default(),
+            late: tokio::sync::Notify::new(),
             confirming: Mutex::new((0..CONFIRMING_MAX).collect()),
             confirmers: tokio::sync::Semaphore::new(CONFIRMING_MAX),
         })
@@ -209,6 +215,20 @@ impl Link {
     }
 
     async fn send(&self, op: &'static str, way: Way, slot: u16, request: &Request<'_>) -> Result<Value> {
+        let mut lost = false;
+        let answer = self.try_to_send(op, way, slot, request, &mut lost).await;
+        // A try whose answer was lost may have been carried out, whatever became of the others.
+        answer.map_err(|error| if lost && request.writes() { error.in_doubt() } else { error })
+    }
+
+    async fn try_to_send(
+        &self,
+        op: &'static str,
+        way: Way,
+        slot: u16,
+        request: &Request<'_>,
+        lost: &mut bool,
+    ) -> Result<Value> {
         let patience =
             if matches!(way, Way::Work | Way::Beat | Way::Keep | Way::Watch(_)) { PATIENCE_AT_WORK } else { PATIENCE };
         let mut tries = Tries::until(clock::tick() + patience);
@@ -224,7 +244,7 @@ impl Link {
                 },
             };
             let lessons = self.known().lessons;
-            let error = match request.exchange(&lane, asked.is_some()).await {
+            let error = match self.exchange(way, request, &lane, asked.is_some()).await {
                 Ok(value) => return Ok(value),
                 Err(Unanswered::Unconfirmed(why)) => return Err(unconfirmed(op, why)),
                 Err(Unanswered::NotSent(error)) => {
@@ -261,6 +281,7 @@ impl Link {
                     self.learn(lessons).await
                 }
                 (Fault::Unknown, _) => {
+                    *lost = true;
                     self.doubt(&lane);
                     if !request.idempotent || !tries.again().await {
                         return Err(fault::unknown(op, error));
@@ -269,6 +290,27 @@ impl Link {
                 _ => return Err(fault::refused(op, error)),
             }
         }
+    }
+
+    /// One try. In a Cluster somebody else looks meanwhile who has the slot if that takes long: a server that is gone without a
+    /// word says nothing, and who waits may give up before we do.
+    async fn exchange(
+        &self,
+        way: Way,
+        request: &Request<'_>,
+        lane: &Lane,
+        asking: bool,
+    ) -> std::result::Result<Value, Unanswered> {
+        let exchange = request.exchange(lane, asking);
+        if self.place.shape != Shape::Cluster || matches!(way, Way::Watch(_)) {
+            return exchange.await;
+        }
+        let mut exchange = std::pin::pin!(exchange);
+        if let Ok(answer) = tokio::time::timeout(LATE, &mut exchange).await {
+            return answer;
+        }
+        self.late.notify_one();
+        exchange.await
     }
 
     /// Asks one command of every master.

@@ -43,6 +43,11 @@ impl<'r> Request<'r> {
         Request { cmds: std::slice::from_ref(cmd), script: None, confirm: None, idempotent: false }
     }
 
+    /// Whether it matters if it was carried out.
+    pub(super) fn writes(&self) -> bool {
+        self.script.is_some_and(|script| !script.only_reads())
+    }
+
     /// One try with one server, `asking` if the slot is on its way there.
     pub(super) async fn exchange(&self, lane: &Lane, asking: bool) -> Result<Value, Unanswered> {
         if let ([cmd], false, None) = (self.cmds, asking, self.confirm) {

@@ -1,0 +1,169 @@
+//! How attempts ended, on the way to the store: each queue for itself, so that a shard that fails holds up no other.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::ask::Answered;
+use super::crew::Finished;
+use super::note;
+use super::shift::Shift;
+use crate::attempt::UNKNOWN_KIND;
+use crate::clock;
+use crate::error::Error;
+use crate::event::Event;
+use crate::job::{Fence, Held, JobId, Outcome};
+use crate::metrics;
+use crate::store::{End, SETTLE_MAX, Timing};
+use crate::testing::CrashAt;
+
+/// Outcomes of one queue that the store does not have yet.
+#[derive(Default)]
+pub(super) struct Outbox {
+    finished: Vec<Finished>,
+    /// Those that are under way: one request at a time.
+    sent: Vec<(JobId, Fence)>,
+    failures: u32,
+    /// The answer to a settle was lost: what is refused next may have been recorded.
+    in_doubt: bool,
+    /// The store has failed: send nothing before this moment.
+    pub(super) not_before: Option<Instant>,
+}
+
+impl Outbox {
+    pub(super) fn put(&mut self, finished: Finished) {
+        self.finished.push(finished);
+    }
+
+    /// How many wait to be sent.
+    pub(super) fn len(&self) -> usize {
+        self.finished.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.finished.is_empty() && !self.is_sent()
+    }
+
+    /// Whether some are under way.
+    pub(super) fn is_sent(&self) -> bool {
+        !self.sent.is_empty()
+    }
+
+    /// Whether this attempt is known to have ended here.
+    pub(super) fn has(&self, attempt: (JobId, Fence)) -> bool {
+        self.sent.contains(&attempt) || self.finished.iter().any(|finished| name(&finished.held) == attempt)
+    }
+
+    /// What goes in the next request: nothing while one is under way, or too soon after one that has failed.
+    fn take(&mut self, now: Instant) -> Vec<Finished> {
+        if self.is_sent() || self.not_before.is_some_and(|at| at > now) {
+            return Vec::new();
+        }
+        let rest = self.finished.split_off(self.finished.len().min(SETTLE_MAX));
+        let batch = std::mem::replace(&mut self.finished, rest);
+        self.sent = batch.iter().map(|finished| name(&finished.held)).collect();
+        batch
+    }
+
+    /// The store has them. Answers whether an answer before this one was lost.
+    fn arrived(&mut self) -> bool {
+        self.sent.clear();
+        self.failures = 0;
+        self.not_before = None;
+        std::mem::take(&mut self.in_doubt)
+    }
+
+    /// The store has not answered: they go first the next time.
+    fn came_back(&mut self, batch: Vec<Finished>, in_doubt: bool, not_before: Instant) {
+        self.sent.clear();
+        self.failures = self.failures.saturating_add(1);
+        self.in_doubt |= in_doubt;
+        self.not_before = Some(not_before);
+        let newer = std::mem::replace(&mut self.finished, batch);
+        self.finished.extend(newer);
+    }
+}
+
+fn name(held: &Held) -> (JobId, Fence) {
+    (held.job.id, held.fence)
+}
+
+impl Shift {
+    /// How many outcomes wait to be sent.
+    pub(super) fn unsettled(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.outbox.len()).sum()
+    }
+
+    pub(super) fn settle(&mut self, at: usize, now: Instant) {
+        let batch = self.lanes[at].outbox.take(now);
+        if batch.is_empty() {
+            return;
+        }
+        let keep_dead = self.settings.duly.options.keep_dead;
+        let ends: Vec<End> = batch.iter().map(|finished| end(finished, keep_dead)).collect();
+        let last_words = note::last_words(&batch);
+        let (store, node) = (self.store.clone(), self.node.id);
+        self.asks.push(Box::pin(async move {
+            note::send(&*store, node, last_words).await;
+            Answered::Settled(at, batch, now, store.settle(node, ends).await)
+        }));
+    }
+
+    pub(super) fn settled(&mut self, at: usize, batch: Vec<Finished>, lost: &[JobId]) {
+        let in_doubt = self.lanes[at].outbox.arrived();
+        if let Some(crash) = self.settings.crash.as_ref().filter(|crash| crash.is_at(&CrashAt::AfterSettle)) {
+            crash.crashed.cancel();
+        }
+        let mut settling = metrics::Settling::default();
+        for finished in batch {
+            let Finished { lane, held, outcome, why, took, late, again, result, .. } = finished;
+            self.lanes[lane].moves += 1;
+            if lost.contains(&held.job.id) {
+                // After a settle whose answer was lost, the first try may have been recorded: not a robbery.
+                if !in_doubt && !again {
+                    self.tally.lost += 1;
+                    metrics::lost(&held.job.queue);
+                    self.settings.tell(&Event::Lost { id: held.job.id });
+                    tracing::warn!(id = %held.job.id, "outcome refused: another node has the job");
+                }
+                self.recent.note(name(&held), outcome, result);
+                continue;
+            }
+            if again {
+                continue;
+            }
+            self.way_is_free(lane, held.job.unique.as_deref(), &outcome);
+            match outcome {
+                Outcome::Ack => self.lanes[lane].unpruned += usize::from(!held.job.keep.is_zero()),
+                Outcome::Bury { .. } => {}
+                // It is ready again, or will be: look, or learn when.
+                Outcome::Retry { .. } | Outcome::Release { .. } => self.lanes[lane].maybe_ready = true,
+            }
+            self.tally.count(&outcome);
+            settling.settled(&held.job, &outcome, took);
+            if let Some(lateness) = late {
+                let timing = Timing { lateness, duration: took };
+                self.settings.duly.kinds.count(&self.store, &held.job.kind, &outcome, timing);
+            }
+            self.settings.tell(&Event::Settled { held: &held, outcome: &outcome, why, took });
+            self.recent.note(name(&held), outcome, result);
+        }
+    }
+
+    pub(super) fn settle_failed(&mut self, at: usize, batch: Vec<Finished>, error: &Error) {
+        let again_in = self.backoff(self.lanes[at].outbox.failures);
+        let in_doubt = matches!(error, Error::Unknown { .. });
+        self.lanes[at].outbox.came_back(batch, in_doubt, clock::tick() + again_in);
+        self.failed("settle", error, again_in);
+    }
+}
+
+fn end(finished: &Finished, keep_dead: Duration) -> End {
+    let keep = match finished.outcome {
+        Outcome::Bury { .. } => keep_dead,
+        _ => finished.held.job.keep,
+    };
+    let timing = finished.late.map(|lateness| Timing { lateness, duration: finished.took });
+    let put_off = finished.why == Some(UNKNOWN_KIND);
+    End { timing, result: finished.result.clone(), put_off, ..End::of(&finished.held, finished.outcome.clone(), keep) }
+}

@@ -1,0 +1,37 @@
+//! Pushes of which a part may be in: whoever is told that nothing was changed pushes again, and has two.
+
+use duly::{Error, Push};
+
+use super::{Home, on_each};
+use crate::servers::{Binary, Proxy};
+use crate::support::{durable, open};
+
+on_each![of_two_queues_one_may_be_in];
+
+/// The second queue cannot be written to; the first one has its job.
+async fn of_two_queues_one_may_be_in(home: Home) {
+    let duly = open(home.url.clone()).await;
+    home.ask("SET", &home.key("job"), &[b"not a hash"]);
+    let error = duly.push_all([Push::new("mail", "1").queue("other"), Push::new("mail", "2")]).await;
+    let error = error.expect_err("a queue that is none");
+    assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
+    assert!(format!("{error:?}").contains("WRONGTYPE"), "{error:?}");
+    let counts = duly.counts().await.expect("counts");
+    assert_eq!(counts.iter().find(|counts| counts.queue == "other").map(|counts| counts.ready), Some(1));
+    let error = duly.push(Push::new("mail", "3")).await.expect_err("nothing is in");
+    assert!(matches!(error, Error::Store { .. }), "{error:?}");
+}
+
+/// The answer is lost, and when it is sent again nobody is there: the first sending is in all the same.
+#[tokio::test]
+async fn a_push_whose_answer_was_lost_before_the_server_went_may_be_in() {
+    let server = durable(Binary::Redis).start();
+    let proxy = Proxy::start(server.port());
+    let (near, far) = (open(server.url()).await, open(format!("redis://{}", proxy.address())).await);
+    far.push(Push::new("mail", "1")).await.expect("pushes");
+    proxy.refuse();
+    proxy.drop_reply("fleeting");
+    let error = far.push(Push::new("fleeting", "2")).await.expect_err("nobody answers");
+    assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
+    assert_eq!(near.counts().await.expect("counts")[0].ready, 2);
+}
