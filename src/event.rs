@@ -75,6 +75,8 @@ pub struct Tally {
     pub released: u64,
     /// Refused: another node had the job by then.
     pub lost: u64,
+    /// Not recorded when the worker had to leave, as far as it knows: the store did not answer, and these jobs may run again.
+    pub unrecorded: u64,
     /// The worker was ended by a test, as if its process had been killed.
     pub crashed: bool,
 }

@@ -36,12 +36,13 @@ impl Outbox {
     }
 
     /// How many wait to be sent.
-    pub(super) fn len(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         self.finished.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.finished.is_empty() && !self.is_sent()
+    /// How many the store does not have, as far as we know.
+    pub(super) fn unrecorded(&self) -> usize {
+        self.finished.len() + self.sent.len()
     }
 
     /// Whether some are under way.
@@ -91,7 +92,7 @@ fn name(held: &Held) -> (JobId, Fence) {
 impl Shift {
     /// How many outcomes wait to be sent.
     pub(super) fn unsettled(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.outbox.len()).sum()
+        self.lanes.iter().map(|lane| lane.outbox.waiting()).sum()
     }
 
     pub(super) fn settle(&mut self, at: usize, now: Instant) {

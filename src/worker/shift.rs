@@ -197,6 +197,7 @@ impl Shift {
         }
         drop(beating);
         self.tally.crashed = crashed.is_cancelled();
+        self.tally.unrecorded = self.lanes.iter().map(|lane| lane.outbox.unrecorded() as u64).sum();
         // If the store does not answer in time, the lease ends what is left.
         let by = self.leave_by.unwrap_or_else(|| clock::tick() + LAST_WORDS);
         self.left = tokio::time::timeout_at(by, self.store.leave(self.node.id)).await.is_ok();
@@ -247,7 +248,7 @@ impl Shift {
         while let Some(finished) = self.crew.try_next() {
             self.finish(finished);
         }
-        let some_wait = self.lanes.iter().any(|lane| lane.outbox.len() > 0 && !lane.outbox.is_sent());
+        let some_wait = self.lanes.iter().any(|lane| lane.outbox.waiting() > 0 && !lane.outbox.is_sent());
         let quick = self.usual < QUICK && some_wait && !self.crew.is_empty();
         let fresh = self.crew.fresh();
         if !(quick || fresh > 0) || !self.patience.is_worth_it() {
@@ -315,7 +316,7 @@ impl Shift {
                 continue;
             }
             let theirs = beaten.held.iter().find(|(queue, _)| *queue == lane.queue).map_or(0, |(_, held)| *held);
-            let waiting = lane.outbox.len() + lane.handed.len();
+            let waiting = lane.outbox.waiting() + lane.handed.len();
             if theirs == (lane.running + waiting) as u64 {
                 lane.differing = 0;
                 continue;
@@ -398,7 +399,7 @@ impl Shift {
 
     fn is_over(&self) -> bool {
         let asking = self.lanes.iter().any(|lane| lane.asking > 0 || lane.firing);
-        let idle = self.crew.is_empty() && self.lanes.iter().all(|lane| lane.outbox.is_empty()) && !asking;
+        let idle = self.crew.is_empty() && self.lanes.iter().all(|lane| lane.outbox.unrecorded() == 0) && !asking;
         let stopped = self.grace_until.is_some();
         let drained = self.mode == Mode::Drain
             && self.lanes.iter().all(|lane| {

@@ -132,11 +132,12 @@ async fn a_queue_whose_shard_hangs_holds_up_no_outcome_of_another() {
     store.hang("red");
     let started = Arc::new(AtomicUsize::new(0));
     let counted = started.clone();
-    let worker = duly.worker().queue("red", 5).queue("green", 5).on_kind("mail", move |_| {
+    let worker = duly.worker().queue("red", 5).queue("green", 5).grace(Duration::ZERO).on_kind("mail", move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
         async {}
     });
-    let run = tokio::spawn(worker.run());
+    let stop = CancellationToken::new();
+    let run = tokio::spawn(worker.run_until(stop.clone()));
     duly.push(Push::new("mail", "{}").queue("red")).await.expect("pushes");
     while started.load(Ordering::SeqCst) == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -148,7 +149,9 @@ async fn a_queue_whose_shard_hangs_holds_up_no_outcome_of_another() {
         }
     };
     tokio::time::timeout(LONG, done).await.expect("green waits for red");
-    run.abort();
+    stop.cancel();
+    let tally = tokio::time::timeout(LONG, run).await.expect("in time").expect("no panic").expect("ends well");
+    assert_eq!((tally.acked, tally.unrecorded), (1, 1));
 }
 
 #[tokio::test]

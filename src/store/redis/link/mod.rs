@@ -38,6 +38,8 @@ const PATIENCE_AT_WORK: Duration = Duration::from_millis(500);
 /// An answer that takes longer is late: another server may have taken the place of the one that owes it.
 /// Less than a beat takes at the shortest sensible lease: who beats does not wait longer.
 const LATE: Duration = Duration::from_millis(100);
+/// Most runtimes of a process that have a connection of their own to a server.
+const RUNTIMES_MAX: usize = 256;
 /// Most connections for requests that wait for replicas.
 const CONFIRMING_MAX: usize = 16;
 
@@ -397,6 +399,7 @@ impl Link {
         if let Some(lane) = known.lanes.get(&key) {
             return lane.clone();
         }
+        known.forget_one(way, address);
         let lane = Arc::new(Lane::new(address.clone(), self.connector.clone(), home, listener));
         known.lanes.insert(key, lane.clone());
         lane
@@ -430,6 +433,19 @@ impl Known {
     fn leave(&mut self, address: &Address) {
         let left = self.lanes.extract_if(|(_, other, _), _| other == address);
         left.for_each(|(_, lane)| lane.retire());
+    }
+
+    /// Where too many runtimes have had a connection of their own, the oldest is forgotten: a program may make a runtime for
+    /// each call, and nobody tells when one has ended.
+    fn forget_one(&mut self, way: Way, address: &Address) {
+        let like_it = |(of, to, _): &&LaneKey| *of == way && to == address;
+        if self.lanes.keys().filter(like_it).count() < RUNTIMES_MAX {
+            return;
+        }
+        let unused = self.lanes.iter().filter(|(key, _)| like_it(key)).min_by_key(|(_, lane)| lane.generation());
+        if let Some(key) = unused.map(|(key, _)| key.clone()) {
+            self.lanes.remove(&key);
+        }
     }
 
     fn address_of<'k>(&'k self, place: &'k Place, slot: u16) -> Option<&'k Address> {
