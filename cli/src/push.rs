@@ -117,7 +117,7 @@ pub(crate) async fn run(verb: Push, setup: &Setup) -> anyhow::Result<()> {
         let kind = verb.kind.clone().unwrap_or_default();
         return crate::ndjson::run(|| verb.job(kind.clone(), "null".to_owned()), verb.kind.is_some(), setup).await;
     }
-    let (kind, args) = verb.what()?;
+    let (kind, args) = what(verb.kind.clone(), verb.args.clone(), &verb.command)?;
     let duly = store::open_or_make(setup).await?;
     let job = verb.job(kind.clone(), args);
     let id = job.job_id();
@@ -155,23 +155,26 @@ pub(crate) fn command_args(argv: &[&str], dir: Option<&str>) -> anyhow::Result<S
     Ok(json!({"argv": argv, "dir": dir}).to_string())
 }
 
-impl Push {
-    /// Kind and args.
-    fn what(&self) -> anyhow::Result<(String, String)> {
-        if let Some(kind) = &self.kind {
-            let args = match self.args.as_deref() {
-                None => "null".to_owned(),
-                Some("-") => input::args_from_stdin(ARGS_BYTES_MAX)?,
-                Some(json) => json.to_owned(),
-            };
-            return Ok((kind.clone(), args));
-        }
-        let argv = self.command.iter().map(|part| part.to_str());
-        let argv: Option<Vec<&str>> = argv.collect();
-        let argv = argv.ok_or_else(|| Fail::new(exit::USAGE, "command: must be UTF-8 text"))?;
-        Ok((COMMAND.to_owned(), command_args(&argv, None)?))
+/// Kind and args of what was said: a kind with its args, or a command.
+pub(crate) fn what(
+    kind: Option<String>,
+    args: Option<String>,
+    command: &[OsString],
+) -> anyhow::Result<(String, String)> {
+    if let Some(kind) = kind {
+        let args = match args.as_deref() {
+            None => "null".to_owned(),
+            Some("-") => input::args_from_stdin(ARGS_BYTES_MAX)?,
+            Some(json) => json.to_owned(),
+        };
+        return Ok((kind, args));
     }
+    let argv: Option<Vec<&str>> = command.iter().map(|part| part.to_str()).collect();
+    let argv = argv.ok_or_else(|| Fail::new(exit::USAGE, "command: must be UTF-8 text"))?;
+    Ok((COMMAND.to_owned(), command_args(&argv, None)?))
+}
 
+impl Push {
     fn job(&self, kind: String, args: String) -> duly::Push {
         let mut job = duly::Push::new(kind, args)
             .queue(&self.queue)

@@ -2,6 +2,7 @@
 //!
 //! They parse, ask the server, and print what it says; the server holds the rules.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -11,8 +12,8 @@ use serde_json::{Value, json};
 use crate::args::Color;
 use crate::escape::safe;
 use crate::exit::{self, Fail};
-use crate::input;
 use crate::output::{Format, Out};
+use crate::push;
 
 /// No answer takes longer: a wait asks again.
 const ANSWER_MAX: Duration = Duration::from_secs(90);
@@ -55,14 +56,21 @@ enum Verb {
     Stats,
 }
 
-/// Push a job: a kind with its args
+/// Push a job: a kind with its args, or a command to run
+///
+/// A command is run in a directory of the same name as this one, wherever the worker runs;
+/// the server takes it only if it was started with --allow-commands.
 #[derive(Debug, Args)]
 struct Push {
     /// Names the handler that runs the job
-    kind: String,
-    /// What the handler gets; `-` reads it from stdin
-    #[arg(value_name = "JSON", default_value = "null", allow_negative_numbers = true)]
-    args: String,
+    #[arg(required_unless_present = "command", conflicts_with = "command")]
+    kind: Option<String>,
+    /// What the handler gets, `null` if left out; `-` reads it from stdin
+    #[arg(value_name = "JSON", conflicts_with = "command", allow_negative_numbers = true)]
+    args: Option<String>,
+    /// A command with its arguments, to be run as it stands here
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
     /// So long from now: 10m, 1h30m, 7d
     #[arg(long = "in", value_name = "DURATION", value_parser = duly::store::duration)]
     after: Option<Duration>,
@@ -120,8 +128,10 @@ enum Queues {
 }
 
 /// Whether this command line is for a server: it says so before anything that belongs to a command.
-pub(crate) fn is_meant(args: impl Iterator<Item = String>) -> bool {
-    args.take_while(|arg| arg != "--").any(|arg| arg == "--server" || arg.starts_with("--server="))
+pub(crate) fn is_meant(args: impl Iterator<Item = OsString>) -> bool {
+    let names_one =
+        |arg: OsString| arg.as_encoded_bytes() == b"--server" || arg.as_encoded_bytes().starts_with(b"--server=");
+    args.take_while(|arg| arg != "--").any(names_one)
 }
 
 pub(crate) fn run(remote: Remote) -> anyhow::Result<()> {
@@ -195,14 +205,11 @@ fn code(status: u16) -> u8 {
 
 impl Push {
     fn run(self, server: &Server, out: Out) -> anyhow::Result<()> {
-        let args = match self.args.as_str() {
-            "-" => input::args_from_stdin(duly::ARGS_BYTES_MAX)?,
-            json => json.to_owned(),
-        };
+        let (kind, args) = push::what(self.kind, self.args, &self.command)?;
         // Under an id of its own, so that it can be repeated if its answer is lost.
         let id = self.id.unwrap_or_else(JobId::fresh);
         let mut body =
-            json!({"kind": self.kind, "queue": self.queue, "priority": self.priority, "id": id, "tags": self.tags});
+            json!({"kind": kind, "queue": self.queue, "priority": self.priority, "id": id, "tags": self.tags});
         if let Some(after) = self.after {
             body["after_ms"] = json!(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
         }
@@ -316,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_command_of_a_job_does_not_choose_the_server() {
-        let meant = |line: &str| is_meant(line.split(' ').map(str::to_owned));
+        let meant = |line: &str| is_meant(line.split(' ').map(OsString::from));
         assert!(meant("duly --server http://a jobs ls") && meant("duly jobs ls --server=http://a"));
         assert!(!meant("duly push -- curl --server x"));
     }

@@ -36,6 +36,17 @@ fn wrong_input() {
 }
 
 #[test]
+fn words_that_are_not_utf_8() {
+    use std::os::unix::ffi::OsStrExt;
+    let bed = Bed::new();
+    let bad = std::ffi::OsStr::from_bytes(b"/tmp/\xff.db");
+    for args in [&["push", "mail"][..], &["queues", "ls", "--store"], &["--server"], &["push", "--"]] {
+        let ran: crate::bed::Ran = bed.command(args).arg(bad).output().expect("it runs").into();
+        ran.failed(2, "UTF-8");
+    }
+}
+
+#[test]
 fn too_much_on_stdin() {
     let bed = Bed::new();
     let mut child = bed.command(&["push", "mail", "-"]);
