@@ -113,6 +113,23 @@ fn many_jobs_come_from_stdin() {
 }
 
 #[test]
+fn a_wrong_line_is_named_and_a_repeat_is_safe() {
+    let bed = Bed::new();
+    let lines = |wrong: Option<usize>| -> String {
+        let line = |n| if Some(n) == wrong { "{bad\n".to_owned() } else { format!("{n}\n") };
+        (1..=1_500).map(line).collect()
+    };
+    let ran =
+        with_stdin(&bed, &["push", "--bulk", "count"], &lines(Some(1_200))).failed(2, "line 1200: args: not JSON");
+    assert!(ran.err.contains("lines 1 to 1000 were pushed") && !ran.err.contains("line 1 column"), "{ran:?}");
+    let id = ran.err.split("--id ").nth(1).and_then(|rest| rest.split(':').next()).expect("an id").to_owned();
+    let told = with_stdin(&bed, &["push", "--bulk", "count", "--id", &id, "--json"], &lines(None)).ok().json();
+    assert_eq!((told["pushed"].as_u64(), told["existing"].as_u64()), (Some(500), Some(1_000)));
+    with_stdin(&bed, &["push", "--bulk", "count"], &lines(Some(1))).failed(2, "nothing was pushed");
+    with_stdin(&bed, &["push", "--bulk"], "{\"kind\":\"a b\"}\n").failed(2, "line 1: kind");
+}
+
+#[test]
 fn watch_tells_each_change() {
     let bed = Bed::new();
     let id = bed.push(&["--", "true"]);
