@@ -13,7 +13,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use crate::exit::{self, Fail};
-use crate::output::Format;
+use crate::output::{Format, counted};
 use crate::{Setup, store, time};
 
 /// Jobs that are pushed in one step, unless their args are large.
@@ -136,7 +136,11 @@ pub(crate) async fn run(
     match setup.out.format {
         Format::Json => setup.out.json(&json!({"pushed": sum.pushed, "existing": sum.existing})),
         _ => {
-            setup.out.say(&format!("{} jobs pushed, {} were there already", sum.pushed, sum.existing));
+            setup.out.say(&format!(
+                "{} pushed, {} there already",
+                counted(sum.pushed, "job", "jobs"),
+                counted(sum.existing, "was", "were")
+            ));
             Ok(())
         }
     }

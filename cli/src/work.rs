@@ -71,7 +71,7 @@ struct Plan {
 }
 
 pub(crate) async fn run(verb: Work, setup: Setup) -> anyhow::Result<()> {
-    let duly = store::open_or_make(&setup).await?;
+    let duly = store::open_to_stay(&setup).await?;
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
     let _signals = Signals::listen(stop.clone(), at_once.clone())?;
     until(verb, setup, &duly, stop, at_once).await

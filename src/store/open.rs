@@ -158,6 +158,12 @@ impl StoreUrl {
             _ => None,
         }
     }
+
+    /// Whether it is gone with the process that has opened it.
+    #[must_use]
+    pub fn is_in_memory(&self) -> bool {
+        self.target == Address::Memory
+    }
 }
 
 impl fmt::Display for StoreUrl {
@@ -259,7 +265,8 @@ fn parse_target(place: &str) -> Result<Address> {
         return Ok(Address::Foreign(system, place));
     }
     let path = match place.split_once(':') {
-        Some(("sqlite", rest)) => rest.strip_prefix("//").unwrap_or(rest),
+        // As SQLite itself writes it.
+        Some(("sqlite" | "file", rest)) => rest.strip_prefix("//").unwrap_or(rest),
         Some((scheme, rest)) if rest.starts_with("//") => {
             return Err(Error::invalid(
                 "store",
@@ -392,6 +399,8 @@ mod tests {
         assert_eq!(target("duly.db"), Address::File("duly.db".into()));
         assert_eq!(target("sqlite:duly.db"), Address::File("duly.db".into()));
         assert_eq!(target("sqlite:///var/lib/duly.db"), Address::File("/var/lib/duly.db".into()));
+        assert_eq!(target("file:duly.db"), Address::File("duly.db".into()));
+        assert_eq!(target("file:///var/lib/duly.db"), Address::File("/var/lib/duly.db".into()));
         assert_eq!(target("/tmp/a:b.db"), Address::File("/tmp/a:b.db".into()));
         assert_eq!(target(":memory:"), Address::Memory);
         assert!(refused("mysql://host/0").contains("mysql:// is not a store"));
