@@ -63,11 +63,15 @@ impl Many {
 
 /// A filter from the words of a command line: the shell has taken quotes away that the filter needs.
 pub(crate) fn filter_of(words: &[String]) -> anyhow::Result<Filter> {
-    let text = match words {
+    Ok(text_of(words).parse()?)
+}
+
+/// The text of a filter, from the same words.
+pub(crate) fn text_of(words: &[String]) -> String {
+    match words {
         [one] => one.clone(),
         many => many.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
-    };
-    Ok(text.parse()?)
+    }
 }
 
 fn quoted(word: &str) -> String {

@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     if server::is_meant(std::env::args_os()) {
         return match server::Remote::try_parse() {
             Ok(remote) => server::run(remote).map_or_else(|error| exit::told(&error), |()| ExitCode::SUCCESS),
-            Err(error) => exit::usage(&error),
+            Err(error) => server::usage(&error),
         };
     }
     let cli = match Cli::try_parse() {

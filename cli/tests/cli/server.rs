@@ -49,3 +49,48 @@ fn a_command_is_pushed_as_one_or_refused() {
     shut.run(&bed, &["push"]).failed(2, "KIND");
     assert_eq!(bed.run(&["jobs", "ls", "--json"]).ok().json()["jobs"].as_array().expect("a list").len(), 2);
 }
+
+#[test]
+fn a_list_says_where_to_go_on() {
+    let bed = Bed::new();
+    let server = Serving::start(&bed, &[]);
+    for _ in 0..3 {
+        server.run(&bed, &["push", "mail", r#"{"to":"ada lovelace"}"#]).ok();
+    }
+    let ran = server.run(&bed, &["jobs", "ls", "--limit", "2", "args.to:ada lovelace"]).ok();
+    assert_eq!(ran.out.lines().count(), 3, "{ran:?}");
+    let cursor = ran.err.trim().strip_prefix("there may be more: --cursor ").expect("a cursor").to_owned();
+    let ran = server.run(&bed, &["jobs", "ls", "--limit", "2", "--cursor", &cursor, "args.to:ada lovelace"]).ok();
+    assert_eq!((ran.out.lines().count(), ran.err.as_str()), (2, ""), "{ran:?}");
+}
+
+#[test]
+fn what_is_wrong_is_told_as_with_a_store() {
+    let bed = Bed::new();
+    let server = Serving::start(&bed, &[]);
+    for verb in [&["nodes", "ls"][..], &["lock", "ls"], &["doctor"], &["jobs", "watch"], &["queues", "limit", "a"]] {
+        server.run(&bed, verb).failed(2, "it needs the store itself: --store");
+    }
+    server.run(&bed, &["bogus"]).failed(2, "unrecognized subcommand");
+    let ran = server.run(&bed, &["jobs", "ls", "kind:a", "stat:dead"]).failed(2, "is nothing to look for");
+    assert!(ran.err.contains("\n  kind:a stat:dead\n         ^\n"), "{ran:?}");
+    let url = server.url.clone();
+    drop(server);
+    let ran = bed.run(&["--server", &url, "push", "mail"]).failed(5, "is `duly serve` running there");
+    assert!(ran.err.contains("refused") && ran.err.contains("--id ") && !ran.err.contains("io:"), "{ran:?}");
+}
+
+#[test]
+fn stats_are_a_table() {
+    let bed = Bed::new();
+    let server = Serving::start(&bed, &[]);
+    server.run(&bed, &["push", "mail"]).ok();
+    let table = server.run(&bed, &["stats"]).ok().out;
+    assert!(
+        table.starts_with("QUEUE ") && table.lines().nth(1).is_some_and(|row| row.starts_with("default  1 ")),
+        "{table}"
+    );
+    let told = server.run(&bed, &["stats", "--minutes", "9", "--json"]).ok().json();
+    assert_eq!((&told[0]["queue"], &told[0]["pushed"], &told[0]["minutes"]), (&json!("default"), &json!(1), &json!(9)));
+    assert_eq!(server.run(&bed, &["stats", "--queue", "none", "--json"]).ok().json(), json!([]));
+}
