@@ -114,10 +114,10 @@ fn tell(setup: &Setup, told: &Done, done: &str) -> anyhow::Result<()> {
     } else {
         setup.out.line(&format!("{} {done}", counted(told.done, "job", "jobs")))?;
         let reasons = [
-            (told.running, "were running"),
-            (told.moving, "are on their way to another store"),
-            (told.existing, "have a unique key that another job has now"),
-            (told.changed, "had moved on when their turn came"),
+            (told.running, "running"),
+            (told.moving, "on the way to another store"),
+            (told.existing, "another job has the unique key now"),
+            (told.changed, "moved on before it was its turn"),
             (told.failed, "failed"),
         ];
         for (count, why) in reasons.into_iter().filter(|(count, _)| *count > 0) {

@@ -86,7 +86,7 @@ struct Push {
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
     /// So long from now: 10m, 1h30m, 7d
-    #[arg(long = "in", value_name = "DURATION", value_parser = duly::store::duration)]
+    #[arg(long = "in", value_name = "DURATION", allow_hyphen_values = true, value_parser = duly::store::duration)]
     after: Option<Duration>,
     /// Into this queue
     #[arg(long, value_name = "NAME", default_value = duly::DEFAULT_QUEUE)]

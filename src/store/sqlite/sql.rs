@@ -169,6 +169,6 @@ mod tests {
             let _ = sql.query(query).map_err(|error| assert_eq!(error.code(), "invalid", "{query}"));
         }
         assert_eq!(Sql::open("/nowhere/duly.db").map(drop).expect_err("is not there").code(), "not_found");
-        assert_eq!(Sql::open(":memory:").map(drop).expect_err("is no file").code(), "unsupported");
+        assert_eq!(Sql::open(":memory:").map(drop).expect_err("is no file").code(), "invalid");
     }
 }
