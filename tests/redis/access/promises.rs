@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use duly::{Duly, Error, JobId, Push, Pushed};
 
 use crate::servers::{Binary, Fsync, Options, Server};
-use crate::support::{apart, durable, open, refusal, whole};
+use crate::support::{apart, durable, open, refusal};
 
 /// The commands that an error gives between backticks.
 fn commands(error: &Error) -> Vec<String> {
