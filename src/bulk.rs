@@ -8,7 +8,7 @@ use crate::duly::Duly;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::job::{JobId, Record, State};
-use crate::push::Due;
+use crate::push::{Due, check_due};
 use crate::store::{CHANGE_MAX, Moved, PAGE_MAX, Target};
 
 /// Most jobs that one bulk change changes: then it ends, and says that there may be more.
@@ -148,6 +148,9 @@ impl<'p> Bulk<'p> {
     ///
     /// If the store fails half-way what was changed stays changed: the same change may be started again.
     pub async fn run(mut self) -> Result<Done> {
+        if let What::Reschedule(due) = self.what {
+            check_due(due)?;
+        }
         let begun = self.duly.store.now();
         let mut filter = self.duly.resolved(&self.meant())?;
         filter.limit = CHANGE_MAX;

@@ -16,7 +16,7 @@ use crate::lock::{LOCK_NAME_BYTES_MAX, Lock};
 use crate::metrics::Pushing;
 use crate::middleware::{Layers, Middleware};
 use crate::node::{NodeId, NodeRecord};
-use crate::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed, check_args, check_name, check_text};
+use crate::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed, check_args, check_due, check_name, check_text};
 use crate::store::{
     self, DeadGroup, Durability, Edit, Filter, Health, History, HistoryAsk, HistoryTally, Limit, LockPage, Moved,
     Options, Page, QueueCounts, Store,
@@ -346,6 +346,7 @@ impl Duly {
 
     /// Gives a job that is not running a new due moment. A dead one starts over, with its history kept.
     pub async fn reschedule(&self, id: JobId, due: Due) -> Result<()> {
+        check_due(due)?;
         moved(id, self.store.reschedule(id, due).await?)
     }
 

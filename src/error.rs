@@ -1,5 +1,8 @@
 //! What can go wrong, sorted by what the caller can do about it.
 
+/// The one thing asked of a store that has an id to be repeated with.
+const PUSH: &str = "push";
+
 /// The result of everything that can fail in duly.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -24,7 +27,7 @@ pub enum Error {
 
     /// The request was sent and its answer lost: it may or may not have been carried out.
     /// Safe to repeat with the same job id.
-    #[error("{op}: sent, but the answer was lost; repeat it with the same id")]
+    #[error("{op}: sent, but nobody knows whether it was carried out{}; {}", because(source), then(op))]
     Unknown {
         /// What was asked of the store.
         op: &'static str,
@@ -96,6 +99,16 @@ pub enum Error {
     },
 }
 
+/// The cause as a part of a sentence, where there is one.
+fn because(source: &Option<Source>) -> String {
+    source.as_ref().map_or(String::new(), |source| format!(": {source}"))
+}
+
+/// What to do about an outcome that nobody knows.
+fn then(op: &str) -> &'static str {
+    if op == PUSH { "repeat it with the same id" } else { "look before you repeat it" }
+}
+
 impl Error {
     /// One stable word per variant, for logs, metrics, HTTP and the command line.
     #[must_use]
@@ -139,5 +152,21 @@ impl Error {
 
     pub(crate) fn store(op: &'static str, reason: impl Into<String>) -> Self {
         Error::Store { op, reason: reason.into(), source: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_outcome_names_its_cause_and_what_to_do() {
+        let told = |op, source: Option<&str>| Error::Unknown { op, source: source.map(Into::into) }.to_string();
+        assert_eq!(
+            told("push", Some("0 of 1 replicas")),
+            "push: sent, but nobody knows whether it was carried out: 0 of 1 replicas; repeat it with the same id"
+        );
+        let told = told("pause", None);
+        assert_eq!(told, "pause: sent, but nobody knows whether it was carried out; look before you repeat it");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::clock::{Micros, micros, to_micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Priority};
 
@@ -17,6 +18,12 @@ pub const TAGS_MAX: usize = 16;
 pub const PUSH_MAX: usize = 10_000;
 /// Most bytes of args in one push, all jobs together.
 pub const PUSH_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The last moment at which a job can be due, in microseconds since 1970: 2223-07-06. Beyond it a server could not tell
+/// microseconds apart any more.
+const DUE_MAX: Micros = 8_000_000_000_000_000;
+/// The longest time from now after which a job can be due: 46,296 days.
+const AFTER_MAX: Micros = DUE_MAX / 2;
 
 /// Attempts that may fail before a job is buried, unless the push says otherwise.
 pub const MAX_ATTEMPTS: u32 = 25;
@@ -268,8 +275,9 @@ impl Push {
         self.id
     }
 
-    /// Everything that can be wrong with a push before a store sees it.
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Everything that can be wrong with a push before a store sees it: for who pushes many and wants to know which is wrong.
+    /// Every push is checked in any case.
+    pub fn check(&self) -> Result<()> {
         check_name("queue", &self.queue)?;
         check_name("kind", &self.kind)?;
         if self.kind.starts_with(OWN_KINDS) {
@@ -296,6 +304,7 @@ impl Push {
         if let Some(trace) = &self.traceparent {
             check_traceparent(trace)?;
         }
+        check_due(self.due)?;
         self.check_args()
     }
 
@@ -306,6 +315,16 @@ impl Push {
         };
         args_fit(args)
     }
+}
+
+/// Moments that every store can keep.
+pub(crate) fn check_due(due: Due) -> Result<()> {
+    let why = match due {
+        Due::At(moment) if to_micros(moment) > DUE_MAX => "too late; a job can be due until 2223-07-06",
+        Due::After(delay) if micros(delay) > AFTER_MAX => "too late; a job can be due 46296 days from now at most",
+        Due::Now | Due::After(_) | Due::At(_) => return Ok(()),
+    };
+    Err(Error::invalid("due", why))
 }
 
 /// Args that replace others: JSON, and not too long.
@@ -405,6 +424,10 @@ mod tests {
         assert_eq!(field(ok().timeout(Duration::ZERO)), "timeout");
         assert_eq!(field(ok().tags(vec!["t"; 17])), "tags");
         assert_eq!(field(ok().tag("with space")), "tags");
+        assert_eq!(field(ok().at(crate::clock::from_micros(DUE_MAX))), "");
+        assert_eq!(field(ok().at(crate::clock::from_micros(DUE_MAX + 1))), "due");
+        assert_eq!(field(ok().after(Duration::from_micros(AFTER_MAX as u64))), "");
+        assert_eq!(field(ok().after(Duration::MAX)), "due");
         assert_eq!(field(ok().traceparent("nonsense")), "traceparent");
         assert_eq!(field(ok().traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")), "");
     }

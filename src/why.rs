@@ -92,6 +92,10 @@ pub enum Why {
     NoNode {
         /// The queue.
         queue: String,
+        /// When it is due, if that is still to come: it may have been put off, since none of the nodes that were there
+        /// knew its kind.
+        #[serde(serialize_with = "crate::clock::as_micros_option", skip_serializing_if = "Option::is_none")]
+        due: Option<SystemTime>,
     },
     /// Nodes work its queue, and none of them has a handler for its kind.
     UnknownKind {
@@ -174,7 +178,10 @@ impl fmt::Display for Why {
                 moving.to
             ),
             Why::Paused { queue } => write!(f, "its queue {queue} is paused: it runs once that is resumed"),
-            Why::NoNode { queue } => write!(f, "no node works its queue {queue}: start a worker for it"),
+            Why::NoNode { queue, due: None } => write!(f, "no node works its queue {queue}: start a worker for it"),
+            Why::NoNode { queue, due: Some(due) } => {
+                write!(f, "no node works its queue {queue}: start a worker for it; it is put off until {}", shown(*due))
+            }
             Why::UnknownKind { queue, kind, nodes: 1 } => write!(
                 f,
                 "the one node that works its queue {queue} has no handler for its kind {kind}: start one that has"
@@ -185,14 +192,24 @@ impl fmt::Display for Why {
             ),
             Why::SlotsBusy { queue, nodes, running, ready } => write!(
                 f,
-                "all slots are busy: {nodes} nodes run {running} jobs of queue {queue}, and {ready} are ready"
+                "all slots are busy: {} {} of queue {queue}, and {} ready",
+                counted(*nodes as u64, "node runs", "nodes run"),
+                counted(*running, "job", "jobs"),
+                counted(*ready, "is", "are"),
             ),
+            Why::Next { queue, ready: 1 } => {
+                write!(f, "nothing is in its way: it is the one job of queue {queue} that is ready")
+            }
             Why::Next { queue, ready } => write!(
                 f,
                 "nothing is in its way: {ready} jobs of queue {queue} are ready, and it starts when it is the first of them"
             ),
         }
     }
+}
+
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 fn since(ended: Option<SystemTime>) -> String {
@@ -281,6 +298,7 @@ fn waits(record: &Record, error: Option<String>, nodes: &[NodeRecord], counts: Q
     if record.state == State::Scheduled && !left.is_zero() {
         return match record.attempts {
             0 if unknown && left <= UNKNOWN_MAX => unknown_kind(),
+            0 if serving.is_empty() && left <= UNKNOWN_MAX => Why::NoNode { queue, due: Some(record.due) },
             0 => Why::DueLater { due: record.due },
             attempts => Why::BackingOff { due: record.due, attempts, max_attempts: job.max_attempts, error },
         };
@@ -292,7 +310,7 @@ fn waits(record: &Record, error: Option<String>, nodes: &[NodeRecord], counts: Q
         return Why::Paused { queue };
     }
     if serving.is_empty() {
-        return Why::NoNode { queue };
+        return Why::NoNode { queue, due: None };
     }
     if unknown {
         return unknown_kind();

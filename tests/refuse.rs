@@ -49,8 +49,15 @@ async fn a_push_with_wrong_input_changes_nothing() {
 
 #[tokio::test]
 async fn far_future_and_distant_past_are_only_moments() {
+    const DAY: Duration = Duration::from_secs(86_400);
     let duly = memory().await;
-    let far = duly.push(Push::new("far", "1").after(Duration::MAX)).await.expect("pushes").id();
+    let far = duly.push(Push::new("far", "1").after(46_296 * DAY)).await.expect("pushes").id();
+    let further = duly.push(Push::new("far", "1").after(46_297 * DAY)).await.expect_err("refused").to_string();
+    assert!(further.contains("46296 days"), "{further}");
+    let year_9999 = std::time::UNIX_EPOCH + 8_000 * 365 * DAY;
+    let refused = duly.push(Push::new("far", "1").at(year_9999)).await.expect_err("refused").to_string();
+    assert!(refused.contains("2223"), "{refused}");
+    assert_eq!(duly.reschedule(far, duly::Due::At(year_9999)).await.expect_err("refused").code(), "invalid");
     let past = duly.push(Push::new("past", "1").at(std::time::UNIX_EPOCH - Duration::from_secs(1 << 33))).await;
     assert_eq!(duly.get(far).await.expect("looks").expect("is there").state, State::Scheduled);
     assert_eq!(duly.get(past.expect("pushes").id()).await.expect("looks").expect("is there").state, State::Ready);

@@ -6,6 +6,7 @@ use duly::{Bulk, Done, Duly, Filter, JobId};
 use crate::Setup;
 use crate::exit::{self, Fail};
 use crate::input;
+use crate::output::counted;
 
 /// Which jobs, for verbs that change them.
 #[derive(Debug, Args)]
@@ -62,11 +63,15 @@ impl Many {
 
 /// A filter from the words of a command line: the shell has taken quotes away that the filter needs.
 pub(crate) fn filter_of(words: &[String]) -> anyhow::Result<Filter> {
-    let text = match words {
+    Ok(text_of(words).parse()?)
+}
+
+/// The text of a filter, from the same words.
+pub(crate) fn text_of(words: &[String]) -> String {
+    match words {
         [one] => one.clone(),
         many => many.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
-    };
-    Ok(text.parse()?)
+    }
 }
 
 fn quoted(word: &str) -> String {
@@ -81,16 +86,19 @@ fn quoted(word: &str) -> String {
 
 /// Counts, asks, changes, and says what was done. `verb` is what is asked (`Remove`), `done` what has been (`removed`).
 pub(crate) async fn change(setup: &Setup, bulk: Bulk<'_>, verb: &str, done: &str, dry_run: bool) -> anyhow::Result<()> {
-    let counted = bulk.dry_run().await?;
-    let more = if counted.whole { "" } else { " or more" };
+    let found = bulk.dry_run().await?;
+    let jobs = match found.whole {
+        true => counted(found.matching, "job", "jobs"),
+        false => format!("{} or more jobs", found.matching),
+    };
     if dry_run {
         if setup.out.is_json() {
-            return setup.out.json(&counted);
+            return setup.out.json(&found);
         }
-        return setup.out.line(&format!("{}{more} jobs would be {done}", counted.matching));
+        return setup.out.line(&format!("{jobs} would be {done}"));
     }
-    let question = format!("{verb} {}{more} jobs?", counted.matching);
-    if counted.matching > 0 && !setup.yes && !input::confirmed(&question)? {
+    let question = format!("{verb} {jobs}?");
+    if found.matching > 0 && !setup.yes && !input::confirmed(&question)? {
         return Err(Fail::new(exit::FAILURE, format!("nothing was {done}")));
     }
     let out = setup.out;
@@ -104,12 +112,12 @@ fn tell(setup: &Setup, told: &Done, done: &str) -> anyhow::Result<()> {
     if setup.out.is_json() {
         setup.out.json(told)?;
     } else {
-        setup.out.line(&format!("{} jobs {done}", told.done))?;
+        setup.out.line(&format!("{} {done}", counted(told.done, "job", "jobs")))?;
         let reasons = [
-            (told.running, "were running"),
-            (told.moving, "are on their way to another store"),
-            (told.existing, "have a unique key that another job has now"),
-            (told.changed, "had moved on when their turn came"),
+            (told.running, "running"),
+            (told.moving, "on the way to another store"),
+            (told.existing, "another job has the unique key now"),
+            (told.changed, "moved on before it was its turn"),
             (told.failed, "failed"),
         ];
         for (count, why) in reasons.into_iter().filter(|(count, _)| *count > 0) {
@@ -123,7 +131,7 @@ fn tell(setup: &Setup, told: &Done, done: &str) -> anyhow::Result<()> {
     // Those that could not be changed are told of; what had moved on is no failure.
     match left - told.changed {
         0 => Ok(()),
-        left => Err(Fail::new(exit::CONFLICT, format!("{left} jobs could not be {done}"))),
+        left => Err(Fail::new(exit::CONFLICT, format!("{} could not be {done}", counted(left, "job", "jobs")))),
     }
 }
 

@@ -34,13 +34,13 @@ pub(crate) async fn run(verb: Dead, setup: &Setup) -> anyhow::Result<()> {
     match verb {
         Dead::Ls { queue } => list(&duly, queue.as_deref(), setup).await,
         Dead::Retry { many } => {
-            for filter in filters(&many)? {
+            for filter in filters(&duly, &many).await? {
                 bulk::change(setup, bulk::retry(&duly, filter), "Retry", "retried", many.dry_run()).await?;
             }
             Ok(())
         }
         Dead::Rm { many } => {
-            for filter in filters(&many)? {
+            for filter in filters(&duly, &many).await? {
                 bulk::change(setup, duly.remove_all(filter), "Remove", "removed", many.dry_run()).await?;
             }
             Ok(())
@@ -48,13 +48,19 @@ pub(crate) async fn run(verb: Dead, setup: &Setup) -> anyhow::Result<()> {
     }
 }
 
-/// The dead jobs that are meant: one filter per group.
-fn filters(many: &Many) -> anyhow::Result<Vec<Filter>> {
+/// The dead jobs that are meant: one filter per group, of which each must be there.
+async fn filters(duly: &Duly, many: &Many) -> anyhow::Result<Vec<Filter>> {
     let is_group = |word: &String| word.len() == 16 && word.chars().all(|c| c.is_ascii_hexdigit());
     let dead = |filter: Filter| Filter { state: Some(State::Dead), ..filter };
     if !many.is_empty() && !many.words().is_empty() && many.words().iter().all(is_group) {
         let of_group = |group: &String| dead(Filter { group: Some(group.clone()), ..Filter::all() });
-        return Ok(many.words().iter().map(of_group).collect());
+        let filters: Vec<Filter> = many.words().iter().map(of_group).collect();
+        for (group, filter) in many.words().iter().zip(&filters) {
+            if bulk::retry(duly, filter.clone()).dry_run().await?.matching == 0 {
+                return Err(Fail::new(exit::NOT_FOUND, format!("no such group: {group}; see `duly dead ls`")));
+            }
+        }
+        return Ok(filters);
     }
     match many.meant()? {
         Meant::Ids(_) => Err(Fail::new(exit::USAGE, "these are ids of jobs: use duly jobs retry, or duly jobs rm")),

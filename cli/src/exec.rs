@@ -1,7 +1,7 @@
 //! Jobs run by programs: `command` jobs as they stand, any other kind by the program of `--exec`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +11,7 @@ use duly::store::ERROR_BYTES_MAX;
 use duly::{Ctx, Outcome};
 use rustix::process::Signal;
 use serde::Deserialize;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
@@ -22,6 +23,8 @@ use crate::printer::Printer;
 
 /// The kind of jobs that carry their own command.
 pub(crate) const COMMAND: &str = "command";
+/// Where programs are looked for if there is no PATH.
+const PATH: &str = "/bin:/usr/bin";
 /// The exit code that buries a job; 0 is an ack, and any other a retry.
 const EXIT_BURY: i32 = 100;
 /// Longer lines of a child are shown in parts.
@@ -166,6 +169,17 @@ impl Runner {
     }
 }
 
+/// Whether there is such a program: a path from here, or a name in PATH, of a file that may be run.
+pub(crate) fn is_there(program: &str) -> bool {
+    let can_run =
+        |path: &Path| path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
+    if program.contains('/') {
+        return can_run(Path::new(program));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| PATH.into());
+    std::env::split_paths(&path).any(|dir| can_run(&dir.join(program)))
+}
+
 /// What a program gets to know of its job.
 fn env_of(ctx: &Ctx) -> Vec<(&'static str, String)> {
     vec![
@@ -229,6 +243,12 @@ mod tests {
         assert_eq!(judge(exited(3), false, b""), Err("exit code 3".to_owned()));
         assert_eq!(judge(exited(3), true, b""), Ok(Outcome::release(Duration::ZERO)));
         assert_eq!(judge(ExitStatus::from_raw(9), false, b""), Err("killed by signal 9".to_owned()));
+    }
+
+    #[test]
+    fn programs_by_name_and_by_path() {
+        assert!(is_there("sh") && is_there("/bin/sh"));
+        assert!(!is_there("/etc") && !is_there("/etc/passwd") && !is_there("no-such-program") && !is_there("./none"));
     }
 
     #[test]

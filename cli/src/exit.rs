@@ -1,5 +1,6 @@
 //! From what went wrong to the exit code and the one line on stderr.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -116,6 +117,16 @@ pub(crate) fn say(message: &str) {
     let _ = writeln!(anstream::stderr().lock(), "duly: {}", safe(&line));
 }
 
+/// The first word of a filter that begins with a minus, before any `--`: an option has no colon in its name.
+fn negated(args: impl Iterator<Item = OsString>) -> Option<String> {
+    let words = args.take_while(|arg| arg != "--").filter_map(|arg| arg.into_string().ok());
+    let mut names = words.filter(|word| {
+        let name = word.strip_prefix('-').and_then(|rest| rest.split_once([':', '<', '>'])).map(|(name, _)| name);
+        name.is_some_and(|name| name.starts_with(|c: char| c.is_ascii_lowercase()) && !name.contains(['=', ' ']))
+    });
+    names.next()
+}
+
 /// What clap says, in our one line; help and version go to stdout as they are.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
@@ -137,7 +148,10 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
         .filter(|line| !line.is_empty())
         .collect();
-    let said = said.join("; ").replace(":; ", ": ");
+    let mut said = said.join("; ").replace(":; ", ": ");
+    if let (clap::error::ErrorKind::UnknownArgument, Some(word)) = (error.kind(), negated(std::env::args_os())) {
+        said = format!("{word:?} begins with a minus: a filter that does so goes behind --, and options before it");
+    }
     say(&format!("{} (see --help)", said.strip_prefix("error: ").unwrap_or(&said)));
     ExitCode::from(USAGE)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use duly::{Due, Duly, Filter, JobId, Priority, Record, State};
 use serde::Serialize;
 use serde_json::json;
@@ -11,7 +11,7 @@ use crate::Setup;
 use crate::bulk::{self, Many, Meant};
 use crate::escape::{cut, safe};
 use crate::exit::{self, Fail};
-use crate::output::{Format, Out};
+use crate::output::{Format, Out, counted};
 use crate::{input, store, time, wait};
 
 /// Args and errors in a table are cut to this many characters.
@@ -32,11 +32,12 @@ pub(crate) enum Jobs {
         many: Many,
     },
     /// Change args or priority of a job that is not running
+    #[command(group(ArgGroup::new("what").args(["args", "priority"]).required(true).multiple(true)))]
     Edit {
         /// The job's id, as push printed it
         id: JobId,
         /// Other args, as JSON; `-` reads them from stdin
-        #[arg(long, value_name = "JSON", required_unless_present = "priority")]
+        #[arg(long, value_name = "JSON")]
         args: Option<String>,
         /// Another priority: low, normal, high, critical
         #[arg(long)]
@@ -142,9 +143,9 @@ pub(crate) async fn run(verb: Jobs, setup: &Setup) -> anyhow::Result<()> {
 async fn list(duly: &Duly, ls: Ls, out: &Out) -> anyhow::Result<()> {
     let said = bulk::filter_of(&ls.filter)?;
     let filter = Filter {
-        queue: ls.queue.or(said.queue),
-        state: ls.state.or(said.state),
-        kind: ls.kind.or(said.kind),
+        queue: one("queue", ls.queue, said.queue)?,
+        state: one("state", ls.state, said.state)?,
+        kind: one("kind", ls.kind, said.kind)?,
         limit: ls.limit,
         cursor: ls.cursor,
         ..said
@@ -187,9 +188,20 @@ async fn list(duly: &Duly, ls: Ls, out: &Out) -> anyhow::Result<()> {
         }
     }
     if let Some(next) = page.next {
-        out.say(&format!("looked at {} jobs; there may be more: --cursor {next}", page.looked));
+        out.say(&format!("looked at {}; there may be more: --cursor {next}", counted(page.looked, "job", "jobs")));
     }
     Ok(())
+}
+
+/// What an option says, or else the filter: a job can have only one.
+fn one<T: PartialEq>(name: &str, option: Option<T>, filter: Option<T>) -> anyhow::Result<Option<T>> {
+    match (option, filter) {
+        (Some(option), Some(filter)) if option != filter => Err(Fail::new(
+            exit::USAGE,
+            format!("{name} is said twice, by --{name} and in the filter, and a job can have only one; leave one out"),
+        )),
+        (option, filter) => Ok(option.or(filter)),
+    }
 }
 
 fn first(record: &Record) -> [String; 4] {

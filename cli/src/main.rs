@@ -70,10 +70,10 @@ pub(crate) struct Setup {
 
 fn main() -> ExitCode {
     // Through a server there are fewer verbs, and no store.
-    if server::is_meant(std::env::args()) {
+    if server::is_meant(std::env::args_os()) {
         return match server::Remote::try_parse() {
             Ok(remote) => server::run(remote).map_or_else(|error| exit::told(&error), |()| ExitCode::SUCCESS),
-            Err(error) => exit::usage(&error),
+            Err(error) => server::usage(&error),
         };
     }
     let cli = match Cli::try_parse() {

@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{self, Fail};
-use crate::output::{Format, Out};
+use crate::output::{Format, Out, counted};
 use crate::{Setup, store};
 
 /// The bar, where it goes, and how long it may still take.
@@ -126,7 +126,7 @@ fn tell(out: &Out, moved: &[QueueMoved], to: &StoreUrl) -> anyhow::Result<()> {
     }
     let rules = sum(|queue| queue.rules);
     if rules > 0 {
-        out.say(&format!("{rules} cron rules have moved too"));
+        out.say(&format!("{} moved too", counted(rules, "cron rule has", "cron rules have")));
     }
     out.say(&format!("moved {total} jobs to {}", crate::escape::safe(&to.to_string())));
     Ok(())

@@ -1,4 +1,7 @@
 //! `duly push --bulk`: many jobs from stdin, one JSON value per line.
+//!
+//! The ids of all lines are made from one id and their numbers, so that the same input under the same id is pushed once,
+//! however often it is repeated.
 
 use std::io::{BufRead, IsTerminal, Read};
 use std::time::Duration;
@@ -10,7 +13,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use crate::exit::{self, Fail};
-use crate::output::Format;
+use crate::output::{Format, counted};
 use crate::{Setup, store, time};
 
 /// Jobs that are pushed in one step, unless their args are large.
@@ -94,15 +97,21 @@ struct Sum {
     existing: u64,
 }
 
-/// Pushes what comes on stdin; `base` says what the command line says of every job, `of_one_kind` that a line is its args alone.
-pub(crate) async fn run(base: impl Fn() -> duly::Push, of_one_kind: bool, setup: &Setup) -> anyhow::Result<()> {
+/// Pushes what comes on stdin; `base` says what the command line says of every job, `of_one_kind` that a line is its args alone,
+/// `id` what the ids of the lines are made from.
+pub(crate) async fn run(
+    base: impl Fn() -> duly::Push,
+    of_one_kind: bool,
+    id: JobId,
+    setup: &Setup,
+) -> anyhow::Result<()> {
     let duly = store::open_or_make(setup).await?;
     let bar = match std::io::stderr().is_terminal() && !setup.out.is_quiet() {
         true => ProgressBar::new_spinner().with_message("jobs pushed"),
         false => ProgressBar::hidden(),
     };
     bar.enable_steady_tick(Duration::from_millis(200));
-    let mut bulk = Bulk { duly, base, of_one_kind, sum: Sum::default(), setup };
+    let mut bulk = Bulk { duly, base, of_one_kind, id, sum: Sum::default(), pushed_to: 0, setup };
     let (mut line_no, mut input) = (0, std::io::stdin().lock());
     let (mut batch, mut bytes) = (Vec::new(), 0);
     loop {
@@ -114,7 +123,7 @@ pub(crate) async fn run(base: impl Fn() -> duly::Push, of_one_kind: bool, setup:
             continue;
         }
         bytes += text.len();
-        batch.push(Taken { line_no, text, id: JobId::fresh() });
+        batch.push(Taken { line_no, text });
         if batch.len() == BATCH || bytes >= BATCH_BYTES {
             bulk.send(&std::mem::take(&mut batch)).await?;
             bytes = 0;
@@ -127,7 +136,11 @@ pub(crate) async fn run(base: impl Fn() -> duly::Push, of_one_kind: bool, setup:
     match setup.out.format {
         Format::Json => setup.out.json(&json!({"pushed": sum.pushed, "existing": sum.existing})),
         _ => {
-            setup.out.say(&format!("{} jobs pushed, {} were there already", sum.pushed, sum.existing));
+            setup.out.say(&format!(
+                "{} pushed, {} there already",
+                counted(sum.pushed, "job", "jobs"),
+                counted(sum.existing, "was", "were")
+            ));
             Ok(())
         }
     }
@@ -143,11 +156,21 @@ fn next_line(input: &mut impl BufRead) -> Result<Option<String>, String> {
     }
 }
 
-/// A line that was read, with the id of its job unless it names one: sent again, it is the same job.
 struct Taken {
     line_no: u64,
     text: String,
-    id: JobId,
+}
+
+/// The id of a line that names none: that of the whole, so much further on. They keep the order of the lines.
+fn id_of(whole: JobId, line_no: u64) -> JobId {
+    /// The last bits of a UUID, which are free to choose.
+    const FREE: u64 = (1 << 62) - 1;
+    let mut bytes = *whole.as_bytes();
+    let (_, last) = bytes.split_at_mut(8);
+    let old = last.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    let new = (old & !FREE) | (old.wrapping_add(line_no) & FREE);
+    last.copy_from_slice(&new.to_be_bytes());
+    JobId::from_bytes(bytes)
 }
 
 /// Where the lines go.
@@ -155,17 +178,23 @@ struct Bulk<'s, B> {
     duly: Duly,
     base: B,
     of_one_kind: bool,
+    /// What the ids of the lines are made from.
+    id: JobId,
     sum: Sum,
+    /// The last line that was pushed.
+    pushed_to: u64,
     setup: &'s Setup,
 }
 
 impl<B: Fn() -> duly::Push> Bulk<'_, B> {
     fn job(&self, read: &Taken) -> Result<duly::Push, String> {
-        let base = (self.base)().id(read.id);
-        if self.of_one_kind {
-            return Ok(base.args(read.text.trim()));
-        }
-        serde_json::from_str::<Line<'_>>(&read.text).map_err(|why| why.to_string())?.job(base)
+        let base = (self.base)().id(id_of(self.id, read.line_no));
+        let job = match self.of_one_kind {
+            true => base.args(read.text.trim()),
+            false => serde_json::from_str::<Line<'_>>(&read.text).map_err(|why| why.to_string())?.job(base)?,
+        };
+        job.check().map_err(|why| why.to_string())?;
+        Ok(job)
     }
 
     async fn send(&mut self, batch: &[Taken]) -> anyhow::Result<()> {
@@ -189,23 +218,48 @@ impl<B: Fn() -> duly::Push> Bulk<'_, B> {
                 self.setup.out.json(&json!({"id": one.id(), "pushed": word}))?;
             }
         }
+        self.pushed_to = batch.last().map_or(self.pushed_to, |last| last.line_no);
         Ok(())
     }
 
-    fn before(&self) -> u64 {
-        self.sum.pushed + self.sum.existing
+    /// A line that cannot be pushed: nothing of its batch was sent.
+    fn refused(&self, line: u64, why: &str) -> anyhow::Error {
+        // Each line is a text of one line to whoever parses it.
+        let why = why.replace(" at line 1 column ", " at column ");
+        let done = match self.pushed_to {
+            0 => "nothing was pushed".to_owned(),
+            last => format!("lines 1 to {last} were pushed, and none after them: mend it, and {}", self.again()),
+        };
+        Fail::new(exit::USAGE, format!("line {line}: {why}; {done}"))
     }
 
-    fn refused(&self, line: u64, why: &str) -> anyhow::Error {
-        let before = self.before();
-        Fail::new(exit::USAGE, format!("line {line}: {why}; the {before} jobs before its batch were pushed"))
+    /// How to go on after a failure.
+    fn again(&self) -> String {
+        format!("repeat the whole with --id {}: what is there is not pushed again", self.id)
     }
 
     fn failed(&self, error: duly::Error, batch: &[Taken]) -> anyhow::Error {
         let (first, last) = batch.first().zip(batch.last()).map_or((0, 0), |(a, b)| (a.line_no, b.line_no));
-        let (before, error) = (self.before(), anyhow::Error::from(error));
-        let words =
-            format!("lines {first} to {last}: {}; the {before} jobs before them were pushed", exit::line(&error));
-        Fail::new(exit::code(&error), words)
+        let error = anyhow::Error::from(error);
+        let told = exit::line(&error).replace("; repeat it with the same id", "");
+        let done = match self.pushed_to {
+            0 => String::new(),
+            done => format!("those up to {done} were pushed; "),
+        };
+        Fail::new(exit::code(&error), format!("lines {first} to {last}: {told}; {done}{}", self.again()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_line_has_an_id_of_its_own_and_always_the_same() {
+        let whole: JobId = "0192f7a1-0000-7000-bfff-ffffffffffff".parse().expect("an id");
+        let ids: Vec<String> = (0..3).map(|line| id_of(whole, line).to_string()).collect();
+        let last = ["bfff-ffffffffffff", "8000-000000000000", "8000-000000000001"];
+        assert_eq!(ids, last.map(|last| format!("0192f7a1-0000-7000-{last}")), "the variant stays");
+        assert!(id_of(JobId::fresh(), 1) != id_of(JobId::fresh(), 1));
     }
 }

@@ -38,9 +38,9 @@ pub(crate) enum Nodes {
 }
 
 #[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
 pub(crate) struct Whom {
     /// Its id, or at least 4 characters that it begins or ends with
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
     node: Option<String>,
     /// All nodes
     #[arg(long)]

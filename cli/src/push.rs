@@ -37,7 +37,7 @@ pub(crate) struct Push {
     command: Vec<OsString>,
 
     /// So long from now: 10m, 1h30m, 7d
-    #[arg(long = "in", id = "after", value_name = "DURATION", value_parser = duly::store::duration)]
+    #[arg(long = "in", id = "after", value_name = "DURATION", allow_hyphen_values = true, value_parser = duly::store::duration)]
     after: Option<Duration>,
 
     /// At this moment, local time: '2026-12-01 09:00', 14:30, 'tomorrow 9:00', or RFC 3339
@@ -60,7 +60,7 @@ pub(crate) struct Push {
     #[arg(long, requires = "unique")]
     replace: bool,
 
-    /// Under this id: pushing it again changes nothing
+    /// Under this id: pushing it again changes nothing; with --bulk the ids of all lines are made from it
     #[arg(long, value_name = "UUID")]
     id: Option<JobId>,
 
@@ -83,7 +83,7 @@ pub(crate) struct Push {
     /// Many jobs from stdin, one per line: each line the args of a job of this KIND, or without KIND an object with `kind`,
     /// `args` and whatever else these options say: queue, priority, in, at, unique, replace, id, max_attempts, timeout,
     /// keep, tags, traceparent
-    #[arg(long, conflicts_with_all = ["args", "command", "id", "unique", "wait"])]
+    #[arg(long, conflicts_with_all = ["args", "command", "unique", "wait"])]
     bulk: bool,
 
     /// Wait until the job is done (exit code 0) or dead (exit code 1)
@@ -115,9 +115,11 @@ pub(crate) async fn run(verb: Push, setup: &Setup) -> anyhow::Result<()> {
     }
     if verb.bulk {
         let kind = verb.kind.clone().unwrap_or_default();
-        return crate::ndjson::run(|| verb.job(kind.clone(), "null".to_owned()), verb.kind.is_some(), setup).await;
+        let id = verb.id.unwrap_or_else(JobId::fresh);
+        let of_one_kind = verb.kind.is_some();
+        return crate::ndjson::run(|| verb.job(kind.clone(), "null".to_owned()), of_one_kind, id, setup).await;
     }
-    let (kind, args) = verb.what()?;
+    let (kind, args) = what(verb.kind.clone(), verb.args.clone(), &verb.command)?;
     let duly = store::open_or_make(setup).await?;
     let job = verb.job(kind.clone(), args);
     let id = job.job_id();
@@ -133,10 +135,10 @@ pub(crate) async fn run(verb: Push, setup: &Setup) -> anyhow::Result<()> {
 /// The commonest mistake of a newcomer: text without quotes of its own.
 fn hinted(error: duly::Error, id: JobId) -> anyhow::Error {
     match &error {
-        duly::Error::Unknown { .. } => Fail::new(
-            exit::STORE,
-            format!("push: sent, but the answer was lost; repeat it with --id {id}: it will be there once"),
-        ),
+        duly::Error::Unknown { .. } => {
+            let told = error.to_string().replace("with the same id", &format!("with --id {id}: it will be there once"));
+            Fail::new(exit::STORE, told)
+        }
         duly::Error::Invalid { field: "args", reason } if reason.starts_with("not JSON") => {
             Fail::new(exit::USAGE, format!("{error}; write a JSON value such as '{{\"to\":\"ada\"}}' or '\"text\"'"))
         }
@@ -155,23 +157,26 @@ pub(crate) fn command_args(argv: &[&str], dir: Option<&str>) -> anyhow::Result<S
     Ok(json!({"argv": argv, "dir": dir}).to_string())
 }
 
-impl Push {
-    /// Kind and args.
-    fn what(&self) -> anyhow::Result<(String, String)> {
-        if let Some(kind) = &self.kind {
-            let args = match self.args.as_deref() {
-                None => "null".to_owned(),
-                Some("-") => input::args_from_stdin(ARGS_BYTES_MAX)?,
-                Some(json) => json.to_owned(),
-            };
-            return Ok((kind.clone(), args));
-        }
-        let argv = self.command.iter().map(|part| part.to_str());
-        let argv: Option<Vec<&str>> = argv.collect();
-        let argv = argv.ok_or_else(|| Fail::new(exit::USAGE, "command: must be UTF-8 text"))?;
-        Ok((COMMAND.to_owned(), command_args(&argv, None)?))
+/// Kind and args of what was said: a kind with its args, or a command.
+pub(crate) fn what(
+    kind: Option<String>,
+    args: Option<String>,
+    command: &[OsString],
+) -> anyhow::Result<(String, String)> {
+    if let Some(kind) = kind {
+        let args = match args.as_deref() {
+            None => "null".to_owned(),
+            Some("-") => input::args_from_stdin(ARGS_BYTES_MAX)?,
+            Some(json) => json.to_owned(),
+        };
+        return Ok((kind, args));
     }
+    let argv: Option<Vec<&str>> = command.iter().map(|part| part.to_str()).collect();
+    let argv = argv.ok_or_else(|| Fail::new(exit::USAGE, "command: must be UTF-8 text"))?;
+    Ok((COMMAND.to_owned(), command_args(&argv, None)?))
+}
 
+impl Push {
     fn job(&self, kind: String, args: String) -> duly::Push {
         let mut job = duly::Push::new(kind, args)
             .queue(&self.queue)

@@ -1,7 +1,7 @@
 //! `duly queues`: counts by queue, pause and resume, limits, and emptying them.
 
-use clap::Subcommand;
-use duly::Limit;
+use clap::{ArgGroup, Subcommand};
+use duly::{Duly, Limit};
 use serde_json::json;
 
 use crate::escape::safe;
@@ -14,6 +14,7 @@ pub(crate) enum Queues {
     /// List queues with the number of jobs in each state
     Ls,
     /// Limit how much may be unfinished in a queue: what is pushed beyond it is refused
+    #[command(group(ArgGroup::new("limit").args(["jobs", "bytes", "none"]).required(true).multiple(true)))]
     Limit {
         queue: String,
         /// At most so many jobs
@@ -23,7 +24,7 @@ pub(crate) enum Queues {
         #[arg(long, value_name = "N")]
         bytes: Option<u64>,
         /// No limit any more
-        #[arg(long, conflicts_with_all = ["jobs", "bytes"], required_unless_present_any = ["jobs", "bytes"])]
+        #[arg(long, conflicts_with_all = ["jobs", "bytes"])]
         none: bool,
     },
     /// Delete all jobs of a queue that are not running
@@ -48,12 +49,18 @@ pub(crate) async fn run(verb: Queues, setup: &Setup) -> anyhow::Result<()> {
     match verb {
         Queues::Ls => list(setup).await,
         Queues::Pause { queue } => {
-            let changed = store::open_or_make(setup).await?.pause(&queue).await?;
-            tell(setup, &queue, true, changed)
+            let duly = store::open_or_make(setup).await?;
+            let empty = empty(&duly, &queue).await?;
+            let changed = duly.pause(&queue).await?;
+            tell(setup, &queue, true, changed, empty)
         }
         Queues::Limit { queue, jobs, bytes, none: _ } => limit(setup, &queue, Limit { jobs, bytes }).await,
         Queues::Clear { queue, dry_run } => {
             let duly = store::open(setup).await?;
+            let note = empty(&duly, &queue).await?;
+            if !note.is_empty() {
+                setup.out.say(&format!("queue {queue} is empty{note}"));
+            }
             bulk::change(setup, duly.clear(queue), "Remove", "removed", dry_run).await
         }
         Queues::Resume { queue, abandon_move } => resume(setup, &queue, abandon_move).await,
@@ -61,19 +68,32 @@ pub(crate) async fn run(verb: Queues, setup: &Setup) -> anyhow::Result<()> {
 }
 
 async fn limit(setup: &Setup, queue: &str, limit: Limit) -> anyhow::Result<()> {
-    let was = store::open_or_make(setup).await?.limit(queue, limit).await?;
+    let duly = store::open_or_make(setup).await?;
+    let empty = empty(&duly, queue).await?;
+    let was = duly.limit(queue, limit).await?;
     if setup.out.is_json() {
         return setup.out.json(&json!({"queue": queue, "limit": limit, "was": was}));
     }
-    setup.out.say(&format!("queue {queue}: {limit}; before: {was}"));
+    setup.out.say(&format!("queue {queue}: {limit}; before: {was}{empty}"));
     Ok(())
+}
+
+/// A note for who may have mistyped the name of a queue: whether anything is known of it.
+async fn empty(duly: &Duly, queue: &str) -> anyhow::Result<&'static str> {
+    let counts = duly.counts().await?;
+    let Some(known) = counts.into_iter().find(|count| count.queue == queue) else {
+        return Ok(" (nothing was ever pushed to it)");
+    };
+    let jobs = known.scheduled + known.ready + known.running + known.done + known.dead;
+    Ok(if jobs == 0 { " (there is no job in it)" } else { "" })
 }
 
 async fn resume(setup: &Setup, queue: &str, abandon_move: bool) -> anyhow::Result<()> {
     let duly = store::open(setup).await?;
+    let empty = empty(&duly, queue).await?;
     let abandoned = abandon_move && duly.abandon_move(queue).await?;
     let changed = duly.resume(queue).await?;
-    tell(setup, queue, false, changed || abandoned)?;
+    tell(setup, queue, false, changed || abandoned, empty)?;
     let counts = duly.counts().await?;
     if let Some(moving) = counts.into_iter().find(|count| count.queue == queue).and_then(|count| count.moving) {
         let to = safe(&moving.to);
@@ -111,12 +131,12 @@ async fn list(setup: &Setup) -> anyhow::Result<()> {
     }
 }
 
-fn tell(setup: &Setup, queue: &str, paused: bool, changed: bool) -> anyhow::Result<()> {
+fn tell(setup: &Setup, queue: &str, paused: bool, changed: bool, empty: &str) -> anyhow::Result<()> {
     if setup.out.is_json() {
         return setup.out.json(&json!({"queue": queue, "paused": paused, "changed": changed}));
     }
     let word = if paused { "paused" } else { "open" };
     let already = if changed { "" } else { " already" };
-    setup.out.say(&format!("queue {queue} is {word}{already}"));
+    setup.out.say(&format!("queue {queue} is {word}{already}{empty}"));
     Ok(())
 }

@@ -68,7 +68,7 @@ pub(crate) struct Up {
 }
 
 pub(crate) async fn run(verb: Serve, setup: &Setup) -> anyhow::Result<()> {
-    let duly = store::open_or_make(setup).await?;
+    let duly = store::open_to_stay(setup).await?;
     let listening = verb.listen(setup, duly).await?;
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
     let _signals = Signals::listen(stop.clone(), at_once.clone())?;
@@ -83,7 +83,7 @@ pub(crate) async fn run(verb: Serve, setup: &Setup) -> anyhow::Result<()> {
 
 pub(crate) async fn up(verb: Up, setup: Setup) -> anyhow::Result<()> {
     let Up { serve, queues, concurrency } = verb;
-    let duly = store::open_or_make(&setup).await?;
+    let duly = store::open_to_stay(&setup).await?;
     let listening = serve.listen(&setup, duly.clone()).await?;
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
     let _signals = Signals::listen(stop.clone(), at_once.clone())?;
@@ -118,7 +118,13 @@ impl Serve {
             server = server.connections(connections);
         }
         let listen = self.listen.as_deref().or(setup.config.serve.listen.as_deref()).unwrap_or(LISTEN);
-        Ok(server.listen(address(listen)?).await?)
+        server.listen(address(listen)?).await.map_err(|error| match &error {
+            // What was asked for is right, and would do another time.
+            duly::Error::Invalid { field: "listen", reason } if reason.starts_with("cannot listen") => {
+                Fail::new(exit::FAILURE, format!("{reason}; end who listens there, or choose another with --listen"))
+            }
+            _ => error.into(),
+        })
     }
 
     /// Where it is, and what to do next.

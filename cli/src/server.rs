@@ -2,17 +2,22 @@
 //!
 //! They parse, ask the server, and print what it says; the server holds the rules.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use duly::{JobId, Priority};
 use serde_json::{Value, json};
 
-use crate::args::Color;
+use crate::args::{Cli, Color};
+use crate::bulk;
 use crate::escape::safe;
 use crate::exit::{self, Fail};
-use crate::input;
 use crate::output::{Format, Out};
+use crate::push;
 
 /// No answer takes longer: a wait asks again.
 const ANSWER_MAX: Duration = Duration::from_secs(90);
@@ -51,20 +56,37 @@ enum Verb {
     Jobs(Jobs),
     #[command(subcommand)]
     Queues(Queues),
-    /// How much there is of everything
-    Stats,
+    Stats(Stats),
 }
 
-/// Push a job: a kind with its args
+/// Show what has happened in the last minutes, and how fast
+#[derive(Debug, Args)]
+struct Stats {
+    /// Only of this queue
+    #[arg(long, value_name = "NAME")]
+    queue: Option<String>,
+    /// Of the last so many minutes, at most a day
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=i64::from(duly::store::HISTORY_MINUTES_MAX)))]
+    minutes: u32,
+}
+
+/// Push a job: a kind with its args, or a command to run
+///
+/// A command is run in a directory of the same name as this one, wherever the worker runs;
+/// the server takes it only if it was started with --allow-commands.
 #[derive(Debug, Args)]
 struct Push {
     /// Names the handler that runs the job
-    kind: String,
-    /// What the handler gets; `-` reads it from stdin
-    #[arg(value_name = "JSON", default_value = "null", allow_negative_numbers = true)]
-    args: String,
+    #[arg(required_unless_present = "command", conflicts_with = "command")]
+    kind: Option<String>,
+    /// What the handler gets, `null` if left out; `-` reads it from stdin
+    #[arg(value_name = "JSON", conflicts_with = "command", allow_negative_numbers = true)]
+    args: Option<String>,
+    /// A command with its arguments, to be run as it stands here
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
     /// So long from now: 10m, 1h30m, 7d
-    #[arg(long = "in", value_name = "DURATION", value_parser = duly::store::duration)]
+    #[arg(long = "in", value_name = "DURATION", allow_hyphen_values = true, value_parser = duly::store::duration)]
     after: Option<Duration>,
     /// Into this queue
     #[arg(long, value_name = "NAME", default_value = duly::DEFAULT_QUEUE)]
@@ -90,9 +112,12 @@ enum Jobs {
     Ls {
         /// Which; all if left out
         filter: Vec<String>,
-        /// At most so many
+        /// At most so many; the server gives 200 at a time
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
+        /// Go on after an earlier list, which said where
+        #[arg(long)]
+        cursor: Option<String>,
     },
     /// Show everything that is known of a job
     Get { id: JobId },
@@ -120,8 +145,10 @@ enum Queues {
 }
 
 /// Whether this command line is for a server: it says so before anything that belongs to a command.
-pub(crate) fn is_meant(args: impl Iterator<Item = String>) -> bool {
-    args.take_while(|arg| arg != "--").any(|arg| arg == "--server" || arg.starts_with("--server="))
+pub(crate) fn is_meant(args: impl Iterator<Item = OsString>) -> bool {
+    let names_one =
+        |arg: OsString| arg.as_encoded_bytes() == b"--server" || arg.as_encoded_bytes().starts_with(b"--server=");
+    args.take_while(|arg| arg != "--").any(names_one)
 }
 
 pub(crate) fn run(remote: Remote) -> anyhow::Result<()> {
@@ -134,8 +161,23 @@ pub(crate) fn run(remote: Remote) -> anyhow::Result<()> {
         Verb::Queues(Queues::Ls) => queues(out, &server.get("/queues")?),
         Verb::Queues(Queues::Pause { queue }) => paused(&server, out, &queue, "pause"),
         Verb::Queues(Queues::Resume { queue }) => paused(&server, out, &queue, "resume"),
-        Verb::Stats => out.json(&server.get("/stats")?),
+        Verb::Stats(stats) => stats.run(&server, out),
     }
+}
+
+/// Says what is wrong with a command line; of a verb that only a store can do, that it needs one.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    let word = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(word)) => word.as_str(),
+        _ => return exit::usage(error),
+    };
+    let whole = Cli::command();
+    let is_known = |command: &clap::Command| command.find_subcommand(word).is_some_and(|verb| !verb.is_hide_set());
+    if !is_known(&whole) && !whole.get_subcommands().any(is_known) {
+        return exit::usage(error);
+    }
+    exit::say(&format!("{word}: not through a server; it needs the store itself: --store URL instead of --server"));
+    ExitCode::from(exit::USAGE)
 }
 
 /// A server to ask.
@@ -154,7 +196,7 @@ impl Server {
         let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(ANSWER_MAX)).build();
         let bearer = std::env::var("DULY_TOKEN").ok().filter(|token| !token.is_empty());
         let bearer = bearer.map(|token| format!("Bearer {token}"));
-        Ok(Server { agent: config.new_agent(), url: format!("{url}/api/v1"), bearer })
+        Ok(Server { agent: config.new_agent(), url: url.to_owned(), bearer })
     }
 
     fn get(&self, path: &str) -> anyhow::Result<Value> {
@@ -163,12 +205,19 @@ impl Server {
 
     /// Asks, and gives what is answered; what the server refuses is a failure with its words.
     fn ask(&self, method: &str, path: &str, body: Option<&str>) -> anyhow::Result<Value> {
-        let mut request = ureq::http::Request::builder().method(method).uri(format!("{}{path}", self.url));
+        let mut request = ureq::http::Request::builder().method(method).uri(format!("{}/api/v1{path}", self.url));
         if let Some(bearer) = &self.bearer {
             request = request.header("Authorization", bearer);
         }
         let request = request.header("Content-Type", "application/json").body(body.unwrap_or_default().to_owned())?;
-        let gone = |error: ureq::Error| Fail::new(exit::STORE, format!("server {}: {error}", self.url));
+        let gone = |error: ureq::Error| {
+            let why = match error {
+                ureq::Error::Io(error) => error.to_string(),
+                other => other.to_string(),
+            };
+            let advice = "is `duly serve` running there, and is the address right?";
+            Fail::new(exit::STORE, format!("cannot reach the server at {}: {why}; {advice}", self.url))
+        };
         let mut answer = self.agent.run(request).map_err(gone)?;
         let status = answer.status().as_u16();
         let text = answer.body_mut().read_to_string().map_err(gone)?;
@@ -177,7 +226,9 @@ impl Server {
         }
         let problem: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
         let detail = problem["detail"].as_str().unwrap_or("the server gave no reason").to_owned();
-        Err(Fail::new(code(status), format!("{detail} ({status})")))
+        // Below its first line may stand what was given, and a mark under the wrong place.
+        let (first, place) = detail.split_at(detail.find('\n').unwrap_or(detail.len()));
+        Err(Fail::new(code(status), format!("{first} ({status}){place}")))
     }
 }
 
@@ -195,14 +246,11 @@ fn code(status: u16) -> u8 {
 
 impl Push {
     fn run(self, server: &Server, out: Out) -> anyhow::Result<()> {
-        let args = match self.args.as_str() {
-            "-" => input::args_from_stdin(duly::ARGS_BYTES_MAX)?,
-            json => json.to_owned(),
-        };
+        let (kind, args) = push::what(self.kind, self.args, &self.command)?;
         // Under an id of its own, so that it can be repeated if its answer is lost.
         let id = self.id.unwrap_or_else(JobId::fresh);
         let mut body =
-            json!({"kind": self.kind, "queue": self.queue, "priority": self.priority, "id": id, "tags": self.tags});
+            json!({"kind": kind, "queue": self.queue, "priority": self.priority, "id": id, "tags": self.tags});
         if let Some(after) = self.after {
             body["after_ms"] = json!(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
         }
@@ -214,7 +262,13 @@ impl Push {
         // As they stand: a number beyond 2^53 is not ours to round.
         let body = body.to_string();
         let body = format!("{},\"args\":{args}}}", body.trim_end_matches('}'));
-        let pushed = server.ask("POST", "/jobs", Some(&body))?;
+        let pushed = server.ask("POST", "/jobs", Some(&body)).map_err(|error| match exit::code(&error) {
+            exit::STORE => Fail::new(
+                exit::STORE,
+                format!("{error}; if it may have been sent, repeat it with --id {id}: it will be there once"),
+            ),
+            _ => error,
+        })?;
         if out.is_json() { out.json(&pushed) } else { out.line(&safe(pushed["id"].as_str().unwrap_or_default())) }
     }
 }
@@ -225,9 +279,10 @@ impl Jobs {
             ids.iter().try_for_each(|id| server.ask(method, &format!("/jobs/{id}{end}"), None).map(drop))
         };
         match self {
-            Jobs::Ls { filter, limit } => {
-                let filter: String = filter.join(" ").bytes().map(encoded).collect();
-                list(out, &server.get(&format!("/jobs?filter={filter}&limit={limit}"))?)
+            Jobs::Ls { filter, limit, cursor } => {
+                let filter = in_url(&bulk::text_of(&filter));
+                let cursor = cursor.map(|cursor| format!("&cursor={}", in_url(&cursor))).unwrap_or_default();
+                list(out, &server.get(&format!("/jobs?filter={filter}&limit={limit}{cursor}"))?)
             }
             Jobs::Get { id } => out.json(&server.get(&format!("/jobs/{id}"))?),
             Jobs::Why { id } => {
@@ -242,9 +297,45 @@ impl Jobs {
     }
 }
 
-/// A byte as it stands in a URL.
-fn encoded(byte: u8) -> String {
-    if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") }
+/// Text as it stands in a URL.
+fn in_url(text: &str) -> String {
+    let encoded = |byte: u8| match byte.is_ascii_alphanumeric() {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encoded).collect()
+}
+
+impl Stats {
+    /// The sums of the minutes, by queue. How late and how long cannot be summed up: the server tells it by the minute.
+    fn run(self, server: &Server, out: Out) -> anyhow::Result<()> {
+        const COUNTS: [&str; 6] = ["pushed", "done", "retried", "buried", "released", "taken_back"];
+        let queue = self.queue.map(|queue| format!("&queue={}", in_url(&queue))).unwrap_or_default();
+        let history = server.get(&format!("/stats/history?minutes={}{queue}", self.minutes))?;
+        let mut sums: BTreeMap<String, [u64; 6]> = BTreeMap::new();
+        for point in history["points"].as_array().into_iter().flatten() {
+            let sum = sums.entry(point["queue"].as_str().unwrap_or_default().to_owned()).or_default();
+            COUNTS.iter().zip(sum).for_each(|(name, sum)| *sum += point[*name].as_u64().unwrap_or(0));
+        }
+        if out.is_json() {
+            let told = sums.iter().map(|(queue, sum)| {
+                let mut told = json!({"queue": queue, "minutes": self.minutes});
+                COUNTS.iter().zip(sum).for_each(|(name, sum)| told[*name] = json!(sum));
+                told
+            });
+            return match out.format {
+                Format::Json => out.json(&told.collect::<Vec<_>>()),
+                _ => told.into_iter().try_for_each(|line| out.json(&line)),
+            };
+        }
+        let rows = sums.into_iter().map(|(queue, sum)| {
+            let rate = format!("{:.1}/s", sum[1] as f64 / (f64::from(self.minutes) * 60.0));
+            let [pushed, done, retried, buried, released, taken_back] = sum.map(|count| count.to_string());
+            [queue, pushed, done, rate, retried, buried, released, taken_back]
+        });
+        let head = ["QUEUE", "PUSHED", "DONE", "RATE", "RETRIED", "BURIED", "RELEASED", "TAKEN BACK"];
+        out.table(head, rows.collect())
+    }
 }
 
 fn wait(server: &Server, out: Out, id: JobId) -> anyhow::Result<()> {
@@ -284,7 +375,11 @@ fn list(out: Out, page: &Value) -> anyhow::Result<()> {
             let rows = rows(&page["jobs"], ["id", "state", "queue", "kind", "attempts", "due"]);
             out.table(["ID", "STATE", "QUEUE", "KIND", "FAILED", "DUE"], rows)
         }
+    }?;
+    if let (Some(next), true) = (page["next"].as_str(), out.format != Format::Json) {
+        out.say(&format!("there may be more: --cursor {}", safe(next)));
     }
+    Ok(())
 }
 
 fn queues(out: Out, page: &Value) -> anyhow::Result<()> {
@@ -299,8 +394,7 @@ fn queues(out: Out, page: &Value) -> anyhow::Result<()> {
 }
 
 fn paused(server: &Server, out: Out, queue: &str, verb: &str) -> anyhow::Result<()> {
-    let name: String = queue.bytes().map(encoded).collect();
-    let answer = server.ask("POST", &format!("/queues/{name}/{verb}"), None)?;
+    let answer = server.ask("POST", &format!("/queues/{}/{verb}", in_url(queue)), None)?;
     if out.is_json() {
         return out.json(&answer);
     }
@@ -316,7 +410,7 @@ mod tests {
 
     #[test]
     fn a_command_of_a_job_does_not_choose_the_server() {
-        let meant = |line: &str| is_meant(line.split(' ').map(str::to_owned));
+        let meant = |line: &str| is_meant(line.split(' ').map(OsString::from));
         assert!(meant("duly --server http://a jobs ls") && meant("duly jobs ls --server=http://a"));
         assert!(!meant("duly push -- curl --server x"));
     }

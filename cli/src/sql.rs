@@ -27,7 +27,9 @@ pub(crate) struct Query {
 }
 
 pub(crate) fn run(verb: Query, setup: &Setup) -> anyhow::Result<()> {
-    let sql = Sql::open(&store::url(setup)?)?;
+    let url = store::url(setup)?;
+    store::must_be_there(&url, store::NOT_THERE)?;
+    let sql = Sql::open(&url)?;
     match verb.query {
         Some(query) => show(&sql.query(&query)?, &setup.out),
         None if std::io::stdin().is_terminal() => prompt(&sql, &setup.out),

@@ -9,6 +9,8 @@ use crate::exit::{self, Fail};
 /// The store if nothing names one.
 const DEFAULT: &str = "./duly.db";
 const ENV: &str = "DULY_STORE";
+/// What to do where there is no store.
+pub(crate) const NOT_THERE: &str = "push a job first, or name another with --store";
 /// Cluster keys with commas between them, of which the first signs. Never an option: others can see command lines.
 const KEY_ENV: &str = "DULY_CLUSTER_KEY";
 
@@ -53,8 +55,20 @@ fn cluster_keys(setup: &Setup) -> anyhow::Result<Vec<String>> {
     Ok(keys)
 }
 
-/// Opens the store of this URL; makes its file if it is not there.
+/// Opens the store of this URL; makes its file if it is not there. It must outlive this process.
 pub(crate) async fn open_or_make_at(setup: &Setup, url: &str) -> anyhow::Result<Duly> {
+    if StoreUrl::parse(url)?.is_in_memory() {
+        return Err(Fail::new(exit::USAGE, "store: :memory: is gone when this command ends; name a file"));
+    }
+    open_any(setup, url).await
+}
+
+/// Opens the store for as long as this process serves or works: it may be in memory.
+pub(crate) async fn open_to_stay(setup: &Setup) -> anyhow::Result<Duly> {
+    open_any(setup, &url(setup)?).await
+}
+
+async fn open_any(setup: &Setup, url: &str) -> anyhow::Result<Duly> {
     let keys = cluster_keys(setup)?;
     Ok(keys.into_iter().fold(Duly::builder(url), duly::Builder::cluster_key).open().await?)
 }
@@ -66,13 +80,19 @@ pub(crate) async fn open_or_make(setup: &Setup) -> anyhow::Result<Duly> {
 
 /// Opens a store that must be there: whoever only looks must not leave an empty file at a mistyped path.
 pub(crate) async fn open(setup: &Setup) -> anyhow::Result<Duly> {
-    open_at(setup, &url(setup)?, "push a job first, or name another with --store").await
+    open_at(setup, &url(setup)?, NOT_THERE).await
 }
 
 /// The same for the store of this URL, with words about what to do if it is not there.
 pub(crate) async fn open_at(setup: &Setup, url: &str, hint: &str) -> anyhow::Result<Duly> {
-    if let Some(file) = StoreUrl::parse(url)?.file().filter(|file| !file.exists()) {
-        return Err(Fail::new(exit::STORE, format!("no store at {}: {hint}", file.display())));
-    }
+    must_be_there(url, hint)?;
     open_or_make_at(setup, url).await
+}
+
+/// Looks whether the file of a store is there.
+pub(crate) fn must_be_there(url: &str, hint: &str) -> anyhow::Result<()> {
+    match StoreUrl::parse(url)?.file().filter(|file| !file.exists()) {
+        Some(file) => Err(Fail::new(exit::STORE, format!("no store at {}: {hint}", file.display()))),
+        None => Ok(()),
+    }
 }

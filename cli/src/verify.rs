@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::escape::safe;
 use crate::exit::{self, Fail};
+use crate::output::counted;
 use crate::{Setup, input, store, time};
 
 /// Check that everything in the store is as it must be; exit code 1 if it is not
@@ -32,11 +33,15 @@ pub(crate) async fn run(verb: Verify, setup: &Setup) -> anyhow::Result<()> {
     if found.breaches.is_empty() {
         return Ok(());
     }
-    let many = found.breaches.len();
-    if !verb.repair {
-        return Err(Fail::new(exit::FAILURE, format!("{many} breaches; --repair puts them right after a backup")));
+    if found.damaged {
+        let why = "the file itself is damaged, and no repair helps: stop all workers and restore a backup";
+        return Err(Fail::new(exit::FAILURE, why));
     }
-    if !setup.yes && !input::confirmed(&format!("Repair {many} breaches?"))? {
+    let many = counted(found.breaches.len() as u64, "breach", "breaches");
+    if !verb.repair {
+        return Err(Fail::new(exit::FAILURE, format!("{many}; --repair writes a backup and puts right what it can")));
+    }
+    if !setup.yes && !input::confirmed(&format!("Repair {many}?"))? {
         return Err(Fail::new(exit::FAILURE, "nothing was changed"));
     }
     let backup = verb.backup.unwrap_or_else(|| format!("duly-before-repair-{}.db", time::micros(time::now())).into());
@@ -45,25 +50,28 @@ pub(crate) async fn run(verb: Verify, setup: &Setup) -> anyhow::Result<()> {
     let left = repaired.left.breaches.len();
     if left > 0 {
         tell(setup, &repaired.left)?;
-        return Err(Fail::new(
-            exit::FAILURE,
-            format!("{left} breaches are left: see what they say, or restore a backup"),
-        ));
+        let left = counted(left as u64, "breach is", "breaches are");
+        return Err(Fail::new(exit::FAILURE, format!("{left} left: see what they say, or restore a backup")));
     }
-    setup.out.say(&format!("{} breaches were put right", repaired.found.breaches.len()));
+    setup
+        .out
+        .say(&format!("{} put right", counted(repaired.found.breaches.len() as u64, "breach was", "breaches were")));
     Ok(())
 }
 
 fn tell(setup: &Setup, verified: &Verified) -> anyhow::Result<()> {
     let out = &setup.out;
     if out.is_json() {
-        return out.json(&json!({"jobs": verified.jobs, "breaches": verified.breaches}));
+        return out.json(&json!({"jobs": verified.jobs, "breaches": verified.breaches, "damaged": verified.damaged}));
     }
     for breach in &verified.breaches {
         out.line(&safe(&breach.to_string()))?;
     }
     if verified.breaches.is_empty() {
-        out.say(&format!("{} jobs, all as they must be", verified.jobs));
+        out.say(&match verified.jobs {
+            1 => "1 job, as it must be".to_owned(),
+            jobs => format!("{jobs} jobs, all as they must be"),
+        });
     }
     Ok(())
 }

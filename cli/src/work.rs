@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
+use duly::store::QueueCounts;
 use duly::{CancellationToken, Duly, Event, Signals, Tally, Worker};
 
 use crate::Setup;
@@ -12,7 +13,7 @@ use crate::child::Spawner;
 use crate::config::{Program, WorkConfig};
 use crate::escape::{safe, safe_json};
 use crate::events::Told;
-use crate::exec::{COMMAND, Runner};
+use crate::exec::{COMMAND, Runner, is_there};
 use crate::exit::{self, Fail};
 use crate::printer::Printer;
 use crate::{notify, store};
@@ -47,7 +48,8 @@ pub(crate) struct Work {
     #[arg(last = true, requires = "exec", value_name = "ARGS")]
     exec_args: Vec<String>,
 
-    /// End once nothing is ready or running; jobs that are due later stay
+    /// End once there is nothing left that this worker can run: jobs that are due later stay, and so do those that run
+    /// elsewhere or wait in a queue that is paused or moving; it says how many
     #[arg(long)]
     until_empty: bool,
 
@@ -69,7 +71,7 @@ struct Plan {
 }
 
 pub(crate) async fn run(verb: Work, setup: Setup) -> anyhow::Result<()> {
-    let duly = store::open_or_make(&setup).await?;
+    let duly = store::open_to_stay(&setup).await?;
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
     let _signals = Signals::listen(stop.clone(), at_once.clone())?;
     until(verb, setup, &duly, stop, at_once).await
@@ -85,6 +87,7 @@ pub(crate) async fn until(
 ) -> anyhow::Result<()> {
     let plan = verb.plan(std::mem::take(&mut setup.config.work))?;
     let printer = Printer::start(stop.clone())?;
+    let queues: Vec<String> = plan.queues.iter().map(|(name, _)| name.clone()).collect();
     let worker = worker(&verb, plan, duly, &setup, &printer)?;
     let health = duly.health().await?;
     if health.acl.is_some() {
@@ -99,7 +102,31 @@ pub(crate) async fn until(
     printer.finish();
     let Tally { acked, retried, buried, released, lost, .. } = tally;
     setup.out.say(&format!("{acked} done, {retried} to retry, {buried} dead, {released} released, {lost} lost"));
+    if let (true, Ok(counts)) = (verb.until_empty, duly.counts().await) {
+        let left: Vec<String> = counts.iter().filter(|count| queues.contains(&count.queue)).flat_map(left_in).collect();
+        if !left.is_empty() {
+            setup.out.say(&format!("left: {}", left.join(", ")));
+        }
+    }
     Ok(())
+}
+
+/// What a worker that could run nothing more has left in a queue, and why.
+fn left_in(count: &QueueCounts) -> Vec<String> {
+    let queue = &count.queue;
+    let mut left = Vec::new();
+    if count.running > 0 {
+        left.push(format!("{} running elsewhere in queue {queue}", count.running));
+    }
+    if count.ready > 0 {
+        let place = match &count.moving {
+            Some(moving) => format!("queue {queue}, which is moving to {}", safe(&moving.to)),
+            None if count.paused => format!("queue {queue}, which is paused"),
+            None => format!("queue {queue}"),
+        };
+        left.push(format!("{} ready in {place}", count.ready));
+    }
+    left
 }
 
 fn worker(verb: &Work, plan: Plan, duly: &Duly, setup: &Setup, printer: &Printer) -> anyhow::Result<Worker> {
@@ -184,8 +211,13 @@ impl Work {
             Some(program) => Some([std::slice::from_ref(program), &self.exec_args[..]].concat()),
             None => config.exec.map(Program::into_argv),
         };
-        if program.as_ref().is_some_and(|argv| argv.first().is_none_or(String::is_empty)) {
-            return Err(wrong("exec", "names no program"));
+        match program.as_ref().map(|argv| argv.first().map_or("", String::as_str)) {
+            Some("") => return Err(wrong("exec", "names no program")),
+            // Else every job would lose an attempt to it.
+            Some(name) if !is_there(name) => {
+                return Err(wrong("exec", &format!("there is no program {name:?}, or it may not be run here")));
+            }
+            _ => {}
         }
         let configured = config.grace.map(|text| duly::store::duration(&text)).transpose();
         let grace = self.grace.or(configured.map_err(|why| wrong("work.grace", &why))?).unwrap_or(duly::GRACE);

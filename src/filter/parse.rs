@@ -6,7 +6,7 @@ use super::{FILTER_BYTES_MAX, FILTER_TERMS_MAX, Filter, Term, When};
 use crate::error::Error;
 use crate::job::{Priority, State};
 
-const NAMES: &str = "state, queue, kind, tag, priority, args.PATH, error, group, since, until";
+const NAMES: &str = "state, queue, kind, tag, priority, args.PATH, error, group, since, until, due<TIME, due>TIME";
 
 /// A word of a filter: where it begins, whether it is negated, its name if it has one, its value and where that begins.
 struct Word {
@@ -79,6 +79,7 @@ fn add(text: &str, filter: &mut Filter, word: Word) -> Result<(), Error> {
                 Term::Args(path.to_owned(), value)
             }
             Some(_) => return Err(wrong(text, at, "no path; write args.to:VALUE or args.user.name:VALUE")),
+            None if name == "due" => return Err(wrong(text, at, "due is compared: write due<10m or due>1h")),
             None => {
                 let mut hint = format!("{name:?} is nothing to look for; there are {NAMES}");
                 hint.push_str("; a word with a colon in it goes in quotes");

@@ -47,7 +47,7 @@ fn what_is_wrong_is_pointed_at() {
     assert_eq!(
         refused("kind:mail stat:dead"),
         "filter: \"stat\" is nothing to look for; there are state, queue, kind, tag, priority, args.PATH, error, group, \
-         since, until; a word with a colon in it goes in quotes\n  kind:mail stat:dead\n            ^"
+         since, until, due<TIME, due>TIME; a word with a colon in it goes in quotes\n  kind:mail stat:dead\n            ^"
     );
     let places = [
         ("state:ded", 6, "no state"),
@@ -56,6 +56,7 @@ fn what_is_wrong_is_pointed_at() {
         ("error:\"time out", 6, "not closed"),
         ("since:yesterday", 6, "no time"),
         ("args.:x", 0, "no path"),
+        ("due:10m", 0, "due<10m"),
         ("priority:urgent", 9, "no priority"),
         ("a -", 2, "nothing after the minus"),
         ("-since:1h", 0, "cannot be negated"),

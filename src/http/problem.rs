@@ -126,9 +126,7 @@ impl From<Error> for Problem {
             STORE_ERRORS.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%error, "the store failed a request");
             let detail = match &error {
-                Error::Unknown { op, .. } => {
-                    format!("{op}: sent to the store, but its answer was lost; repeat it with the same id")
-                }
+                Error::Unknown { op, .. } => Error::Unknown { op, source: None }.to_string(),
                 Error::Store { op, .. } => format!("{op}: the store did not do it; nothing was changed, try again"),
                 _ => String::new(),
             };

@@ -158,6 +158,12 @@ impl StoreUrl {
             _ => None,
         }
     }
+
+    /// Whether it is gone with the process that has opened it.
+    #[must_use]
+    pub fn is_in_memory(&self) -> bool {
+        self.target == Address::Memory
+    }
 }
 
 impl fmt::Display for StoreUrl {
@@ -259,7 +265,8 @@ fn parse_target(place: &str) -> Result<Address> {
         return Ok(Address::Foreign(system, place));
     }
     let path = match place.split_once(':') {
-        Some(("sqlite", rest)) => rest.strip_prefix("//").unwrap_or(rest),
+        // As SQLite itself writes it.
+        Some(("sqlite" | "file", rest)) => rest.strip_prefix("//").unwrap_or(rest),
         Some((scheme, rest)) if rest.starts_with("//") => {
             return Err(Error::invalid(
                 "store",
@@ -354,13 +361,24 @@ fn parse_duration(field: &'static str, text: &str) -> Result<Duration> {
 
 /// A duration as people write it: `500ms`, `90s`, `1h30m`, `7d`, `0`. If it is none, what is wrong with it.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "not a duration; write 500ms, 90s, 1h30m or 7d".to_owned();
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    let span: jiff::Span = text.parse().map_err(|_| wrong())?;
-    let signed = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(|_| wrong())?;
-    Duration::try_from(signed).map_err(|_| wrong())
+    let signed = span(text).ok_or_else(|| {
+        // One that would do with smaller numbers.
+        let mut small = text.replace(|c: char| c.is_ascii_digit(), "1");
+        while small.contains("11") {
+            small = small.replace("11", "1");
+        }
+        let wrong = if span(&small).is_some() { "too long" } else { "not a duration" };
+        format!("{wrong}; write 500ms, 90s, 1h30m or 7d")
+    })?;
+    Duration::try_from(signed).map_err(|_| "negative; write it without the minus".to_owned())
+}
+
+fn span(text: &str) -> Option<jiff::SignedDuration> {
+    let span: jiff::Span = text.parse().ok()?;
+    span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).ok()
 }
 
 #[cfg(test)]
@@ -381,6 +399,8 @@ mod tests {
         assert_eq!(target("duly.db"), Address::File("duly.db".into()));
         assert_eq!(target("sqlite:duly.db"), Address::File("duly.db".into()));
         assert_eq!(target("sqlite:///var/lib/duly.db"), Address::File("/var/lib/duly.db".into()));
+        assert_eq!(target("file:duly.db"), Address::File("duly.db".into()));
+        assert_eq!(target("file:///var/lib/duly.db"), Address::File("/var/lib/duly.db".into()));
         assert_eq!(target("/tmp/a:b.db"), Address::File("/tmp/a:b.db".into()));
         assert_eq!(target(":memory:"), Address::Memory);
         assert!(refused("mysql://host/0").contains("mysql:// is not a store"));
@@ -397,7 +417,7 @@ mod tests {
         assert_eq!(options.keep_dead, Duration::from_secs(7 * 86_400));
         assert!(refused("duly.db?speed=9").contains("has no option"));
         assert!(refused("duly.db?lease=1ms").contains("300ms"));
-        assert!(refused("duly.db?lease=-5s").contains("not a duration"));
+        assert!(refused("duly.db?lease=-5s").contains("negative"));
         assert!(refused("duly.db?durability=maybe").contains("neither"));
     }
 
@@ -410,6 +430,16 @@ mod tests {
             shown("redis+sentinel://me:secret@a,b/m?sentinel_password=secret&prefix=x"),
             "redis+sentinel://a:26379,b:26379/m?prefix=x"
         );
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_duration() {
+        for (text, why) in [("99999999d", "too long"), ("1h 99999999999999999999s", "too long"), ("-5m", "negative")] {
+            assert!(duration(text).is_err_and(|told| told.starts_with(why)), "{text}: {:?}", duration(text));
+        }
+        for text in ["", "10", "111111111111", "soon", "5 bananas"] {
+            assert!(duration(text).is_err_and(|told| told.starts_with("not a duration")), "{text}");
+        }
     }
 
     #[test]

@@ -87,11 +87,12 @@ impl Limit {
 
 impl std::fmt::Display for Limit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let s = |count: u64| if count == 1 { "" } else { "s" };
         match (self.jobs, self.bytes) {
             (None, None) => f.write_str("no limit"),
-            (Some(jobs), None) => write!(f, "{jobs} jobs"),
-            (None, Some(bytes)) => write!(f, "{bytes} bytes"),
-            (Some(jobs), Some(bytes)) => write!(f, "{jobs} jobs, {bytes} bytes"),
+            (Some(jobs), None) => write!(f, "{jobs} job{}", s(jobs)),
+            (None, Some(bytes)) => write!(f, "{bytes} byte{}", s(bytes)),
+            (Some(jobs), Some(bytes)) => write!(f, "{jobs} job{}, {bytes} byte{}", s(jobs), s(bytes)),
         }
     }
 }

@@ -124,6 +124,8 @@ pub struct Verified {
     pub jobs: u64,
     /// What breaks a rule; nothing if the store is sound. At most [`BREACHES_MAX`].
     pub breaches: Vec<Breach>,
+    /// The file itself is damaged, not only what stands in it: no repair helps, a backup does.
+    pub damaged: bool,
 }
 
 impl Verified {

@@ -3,7 +3,6 @@
 use std::io::Read as _;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::Args;
 use duly::{CronChange, CronChanges, CronRule, Priority, Push};
 use serde::Deserialize;
@@ -145,7 +144,7 @@ impl Apply {
             "-" => std::io::stdin().lock().take(FILE_BYTES_MAX + 1).read_to_string(&mut text),
             path => std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)),
         };
-        read.with_context(|| format!("cannot read {}", self.file))?;
+        read.map_err(|why| Fail::new(exit::USAGE, format!("file: cannot read {}: {why}", self.file)))?;
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(Fail::new(exit::USAGE, format!("{}: more than {FILE_BYTES_MAX} bytes", self.file)));
         }

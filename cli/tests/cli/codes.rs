@@ -36,6 +36,37 @@ fn wrong_input() {
 }
 
 #[test]
+fn a_store_in_memory_is_gone_at_once() {
+    let bed = Bed::new();
+    for args in [&["push", "mail"][..], &["queues", "ls"], &["cron", "add", "a", "@daily", "--kind", "b"]] {
+        bed.run(&[args, &["--store", ":memory:"]].concat()).failed(2, "name a file");
+    }
+    bed.run(&["work", "--until-empty", "--store", ":memory:"]).ok();
+    bed.run(&["push", "mail", "--store", "file:x.db"]).ok();
+    assert!(bed.path("x.db").exists() && !bed.path("file:x.db").exists());
+}
+
+#[test]
+fn a_file_that_is_not_there_and_a_port_that_is_taken() {
+    let bed = Bed::new();
+    bed.run(&["cron", "apply", "-f", "none.toml"]).failed(2, "cannot read none.toml");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    bed.run(&["serve", "--listen", &address]).failed(1, "choose another with --listen");
+}
+
+#[test]
+fn words_that_are_not_utf_8() {
+    use std::os::unix::ffi::OsStrExt;
+    let bed = Bed::new();
+    let bad = std::ffi::OsStr::from_bytes(b"/tmp/\xff.db");
+    for args in [&["push", "mail"][..], &["queues", "ls", "--store"], &["--server"], &["push", "--"]] {
+        let ran: crate::bed::Ran = bed.command(args).arg(bad).output().expect("it runs").into();
+        ran.failed(2, "UTF-8");
+    }
+}
+
+#[test]
 fn too_much_on_stdin() {
     let bed = Bed::new();
     let mut child = bed.command(&["push", "mail", "-"]);

@@ -120,5 +120,5 @@ fn mistakes_in_a_file_are_told_with_their_rule() {
     told(&FILE.replace("jitter", "jiter"), "jiter");
     told(&FILE.replace("command =", "kind = \"x\"\ncommand ="), "either a kind");
     told("[[cron", "rules.toml");
-    bed.run(&["cron", "apply", "-f", "none.toml"]).failed(1, "cannot read none.toml");
+    bed.run(&["cron", "apply", "-f", "none.toml"]).failed(2, "cannot read none.toml");
 }

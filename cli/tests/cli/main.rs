@@ -12,6 +12,7 @@ mod nodes;
 mod operate;
 mod output;
 mod push;
+mod server;
 mod settings;
 mod stop;
 mod tools;

@@ -34,7 +34,7 @@ fn stop_ends_a_worker_in_good_order() {
     second.wait().ok();
     bed.run(&["nodes", "stop", "--all", "--yes"]).failed(3, "no node runs a worker");
     bed.run(&["nodes", "stop", &nodes[0]]).failed(3, "is not there");
-    bed.run(&["nodes", "stop"]).failed(2, "NODE");
+    bed.run(&["nodes", "stop"]).failed(2, "NODE|--all");
     bed.run(&["nodes", "stop", &nodes[0], "--all"]).failed(2, "cannot be used with");
 }
 

@@ -61,12 +61,50 @@ fn limits_and_edits() {
     let id = bed.push(&["mail", "{}"]);
     bed.run(&["push", "mail", "{}"]).failed(4, "is full");
     let table = bed.run(&["queues", "ls"]).ok().out;
-    assert!(table.contains("1 jobs"), "{table}");
+    assert!(table.contains("1 job\n") || table.contains("1 job "), "{table}");
     bed.run(&["jobs", "edit", &id, "--args", "[7]", "--priority", "high"]).ok();
     let job = bed.job(&id);
     assert_eq!((&job["args"], &job["priority"]), (&serde_json::json!([7]), &"high".into()));
-    bed.run(&["jobs", "edit", &id]).failed(2, "--args");
+    bed.run(&["jobs", "edit", &id]).failed(2, "--args <JSON>|--priority <PRIORITY>");
+    bed.run(&["queues", "limit", "default"]).failed(2, "--jobs <N>|--bytes <N>|--none");
+    bed.run(&["queues", "limit", "default", "--jobs", "1", "--none"]).failed(2, "cannot be used with");
     bed.run(&["queues", "limit", "default", "--none"]).ok();
     bed.run(&["queues", "clear", "default", "--yes"]).ok();
     assert_eq!(bed.run(&["queues", "ls", "--json"]).ok().json()[0]["ready"], 0);
+}
+
+#[test]
+fn a_queue_that_nobody_has_pushed_to_is_told() {
+    let bed = Bed::new();
+    bed.push(&["mail"]);
+    let told = |args: &[&str], words: &str| {
+        let ran = bed.run(args).ok();
+        assert!(ran.err.contains(words), "{words:?} is not in {ran:?}");
+    };
+    let never = "(nothing was ever pushed to it)";
+    told(&["queues", "pause", "defualt"], &format!("queue defualt is paused {never}"));
+    told(&["queues", "resume", "defualt"], "is open (there is no job in it)");
+    told(&["queues", "resume", "other"], never);
+    told(&["queues", "limit", "third", "--jobs", "7"], never);
+    told(&["queues", "clear", "fourth", "--yes"], never);
+    let known = bed.run(&["queues", "pause", "default"]).ok().err;
+    assert!(known.ends_with("queue default is paused\n"), "{known}");
+    bed.run(&["dead", "retry", "0123456789abcdef", "--yes"]).failed(3, "no such group");
+    bed.run(&["dead", "rm", "0123456789abcdef", "--yes"]).failed(3, "no such group");
+}
+
+#[test]
+fn filters_that_a_shell_or_an_option_gets_in_the_way_of() {
+    let bed = Bed::new();
+    bed.push(&["mail"]);
+    bed.run(&["jobs", "ls", "-state:done"]).failed(2, "goes behind --");
+    bed.run(&["jobs", "rm", "-queue:a", "--yes"]).failed(2, "goes behind --");
+    let found = |args: &[&str]| bed.run(args).ok().json()["jobs"].as_array().expect("a list").len();
+    assert_eq!(found(&["jobs", "ls", "--json", "--", "-state:done"]), 1);
+    assert_eq!(found(&["jobs", "ls", "--json", "--", "-state:ready"]), 0);
+    assert_eq!(found(&["jobs", "ls", "--json", "state:ready", "--state", "ready"]), 1);
+    bed.run(&["jobs", "ls", "state:dead", "--state", "done"]).failed(2, "state is said twice");
+    bed.run(&["jobs", "ls", "queue:a", "--queue", "b"]).failed(2, "queue is said twice");
+    bed.run(&["jobs", "ls", "stat:dead"]).failed(2, "due<TIME");
+    bed.run(&["jobs", "ls", "--nonsense"]).failed(2, "--nonsense");
 }

@@ -58,6 +58,9 @@ fn a_moment_on_the_clock() {
     let id = bed.push(&["--at", "2099-12-01T09:00:00Z", "mail"]);
     assert_eq!(bed.job(&id)["due"], json!(4_099_798_800_000_000_i64));
     bed.run(&["push", "--at", "soon", "mail"]).failed(2, "not a moment");
+    bed.run(&["push", "--at", "9999-01-01 00:00", "mail"]).failed(2, "due: too late");
+    bed.run(&["push", "--in", "99999999d", "mail"]).failed(2, "too long");
+    bed.run(&["push", "--in", "-5m", "mail"]).failed(2, "negative");
     bed.run(&["push", "--at", "14:30", "--in", "1m", "mail"]).failed(2, "cannot be used with");
 }
 

@@ -17,6 +17,10 @@ fn why_says_one_sentence() {
     assert_eq!((told["why"].as_str(), told["id"].as_str()), (Some("due_later"), Some(&*id)));
     let id = bed.push(&["mail"]);
     assert!(bed.run(&["jobs", "why", &id]).ok().out.starts_with("no node works its queue default"));
+    // As one that was put off because nobody there knew its kind.
+    let id = bed.push(&["--in", "50s", "mail"]);
+    let said = bed.run(&["jobs", "why", &id]).ok().out;
+    assert!(said.starts_with("no node works its queue default") && said.contains("put off until 20"), "{said}");
     bed.run(&["jobs", "why", NOBODY]).failed(3, "no such job");
     bed.run(&["jobs", "why", "x"]).failed(2, "not a job id");
 }
@@ -26,7 +30,7 @@ fn verify_finds_and_repairs() {
     let bed = Bed::new();
     bed.run(&["verify"]).failed(5, "no store");
     let id = bed.push(&["mail"]);
-    assert!(bed.run(&["verify"]).ok().err.contains("1 jobs, all as they must be"));
+    assert!(bed.run(&["verify"]).ok().err.contains("1 job, as it must be"));
     let damage = "import sqlite3; c = sqlite3.connect('duly.db'); c.execute('DELETE FROM duly_ready'); c.commit()";
     let damaged = std::process::Command::new("python3").args(["-c", damage]).current_dir(bed.path("")).output();
     assert!(damaged.expect("python3 is there").status.success());
@@ -40,6 +44,32 @@ fn verify_finds_and_repairs() {
     bed.run(&["verify"]).ok();
     bed.run(&["verify", "--store", "before.db"]).failed(1, "2 breaches");
     assert_eq!(bed.job(&id)["state"], "ready");
+}
+
+#[test]
+fn a_damaged_file_gets_one_answer() {
+    let bed = Bed::new();
+    let lines: String = (0..2_000).map(|n| format!("{n}\n")).collect();
+    with_stdin(&bed, &["push", "--bulk", "count"], &lines).ok();
+    drop(duly::rusqlite::Connection::open(bed.path("duly.db")).expect("SQLite").execute_batch("VACUUM"));
+    let whole = std::fs::read(bed.path("duly.db")).expect("a file");
+    let pages = whole.len() / 4096;
+    let mut seen = 0;
+    for page in (2..pages).step_by(pages / 8) {
+        let mut rotten = whole.clone();
+        rotten[page * 4096..page * 4096 + 200].fill(0xff);
+        std::fs::write(bed.path("rotten.db"), rotten).expect("a file");
+        let ran = bed.run(&["verify", "--store", "rotten.db"]);
+        // A page of a table that opening needs is told at once.
+        if ran.code == Some(5) {
+            continue;
+        }
+        seen += 1;
+        let ran = ran.failed(1, "the file itself is damaged");
+        assert!(ran.out.contains("file: ") && !ran.out.contains("\\n") && !ran.out.contains("***"), "{ran:?}");
+        bed.run(&["verify", "--store", "rotten.db", "--repair", "--yes"]).failed(1, "restore a backup");
+    }
+    assert!(seen > 2, "{seen} of {pages}");
 }
 
 #[test]
@@ -63,14 +93,18 @@ fn with_stdin(bed: &Bed, args: &[&str], text: &str) -> Ran {
 #[test]
 fn sql_looks_and_never_writes() {
     let bed = Bed::new();
-    bed.run(&["sql", "SELECT 1"]).failed(3, "no file");
+    bed.run(&["sql", "SELECT 1"]).failed(5, "no store");
     let id = bed.push(&["mail"]);
     let table = bed.run(&["sql", "SELECT id, kind, char(27) || '[31m' FROM duly_job"]).ok().out;
     assert!(table.contains(&id) && table.contains("mail") && !table.contains('\u{1b}'), "{table}");
     assert_eq!(bed.run(&["sql", "--json", "SELECT kind FROM duly_job"]).ok().json()[0]["kind"], "mail");
     bed.run(&["sql", "DELETE FROM duly_job"]).failed(2, "would write");
     bed.run(&["sql", "SELEC"]).failed(2, "syntax");
-    bed.run(&["sql", "--store", "redis://localhost", "SELECT 1"]).failed(2, "only a store in a file");
+    let ran = bed.run(&["sql", "--store", "redis://localhost", "SELECT 1"]).failed(2, "only a store in a file");
+    assert!(!ran.err.contains("Redis"), "{ran:?}");
+    for nothing in ["", " ; -- not yet", "/* nothing"] {
+        bed.run(&["sql", nothing]).failed(2, "asks nothing");
+    }
     assert_eq!(
         with_stdin(&bed, &["sql", "-o", "ndjson"], "SELECT count(*) AS n FROM duly_job").ok().out.trim(),
         "{\"n\":1}"
@@ -110,6 +144,23 @@ fn many_jobs_come_from_stdin() {
     with_stdin(&bed, &["push", "--bulk", "a"], "{\n").failed(2, "not JSON");
     bed.run(&["push", "--bulk", "-"]).failed(2, "leave out the -");
     bed.run(&["push", "--bulk", "a", "1"]).failed(2, "cannot be used with");
+}
+
+#[test]
+fn a_wrong_line_is_named_and_a_repeat_is_safe() {
+    let bed = Bed::new();
+    let lines = |wrong: Option<usize>| -> String {
+        let line = |n| if Some(n) == wrong { "{bad\n".to_owned() } else { format!("{n}\n") };
+        (1..=1_500).map(line).collect()
+    };
+    let ran =
+        with_stdin(&bed, &["push", "--bulk", "count"], &lines(Some(1_200))).failed(2, "line 1200: args: not JSON");
+    assert!(ran.err.contains("lines 1 to 1000 were pushed") && !ran.err.contains("line 1 column"), "{ran:?}");
+    let id = ran.err.split("--id ").nth(1).and_then(|rest| rest.split(':').next()).expect("an id").to_owned();
+    let told = with_stdin(&bed, &["push", "--bulk", "count", "--id", &id, "--json"], &lines(None)).ok().json();
+    assert_eq!((told["pushed"].as_u64(), told["existing"].as_u64()), (Some(500), Some(1_000)));
+    with_stdin(&bed, &["push", "--bulk", "count"], &lines(Some(1))).failed(2, "nothing was pushed");
+    with_stdin(&bed, &["push", "--bulk"], "{\"kind\":\"a b\"}\n").failed(2, "line 1: kind");
 }
 
 #[test]

@@ -119,3 +119,31 @@ fn a_release_is_shown_with_its_reason() {
     let ran = bed.run(&["work", "--until-empty", "-o", "ndjson"]).ok();
     assert!(ran.out.contains(r#""why":"no handler here knows its kind""#), "{ran:?}");
 }
+
+#[test]
+fn a_program_that_is_not_there_costs_no_attempt() {
+    let bed = Bed::new();
+    let id = bed.push(&["mail"]);
+    bed.run(&["work", "--until-empty", "--exec", "/nonexistent"]).failed(2, "there is no program");
+    bed.run(&["work", "--until-empty", "--exec", "no-such-program-at-all"]).failed(2, "there is no program");
+    bed.run(&["work", "--until-empty", "--exec", "./duly.db"]).failed(2, "may not be run");
+    assert_eq!((&bed.job(&id)["attempts"], &bed.job(&id)["state"]), (&0.into(), &"ready".into()));
+    bed.write("duly.toml", "[work]\nexec = \"./none\"\n");
+    bed.run(&["work", "--until-empty"]).failed(2, "./none");
+}
+
+#[test]
+fn what_is_left_for_others_is_told() {
+    let bed = Bed::new();
+    bed.push(&["--", "sh", "-c", "touch runs; sleep 60"]);
+    let _elsewhere = bed.start(&["work"]);
+    until("the job runs", || bed.path("runs").exists());
+    bed.run(&["queues", "pause", "idle"]).ok();
+    bed.push(&["--queue", "idle", "--", "true"]);
+    let ran = bed.run(&["work", "--until-empty", "--queue", "default", "--queue", "idle"]).ok();
+    let told = "left: 1 running elsewhere in queue default, 1 ready in queue idle, which is paused";
+    assert!(ran.err.contains(told), "{ran:?}");
+    bed.run(&["queues", "resume", "idle"]).ok();
+    let ran = bed.run(&["work", "--until-empty", "--queue", "idle"]).ok();
+    assert!(!ran.err.contains("left"), "{ran:?}");
+}

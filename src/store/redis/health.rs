@@ -133,9 +133,10 @@ fn durability(settings: &Settings, replicas: u32) -> String {
         0 => format!(
             "{own} A failover to a replica may lose what it had not received; ?replicas=1 makes a push wait for one."
         ),
-        n => format!(
-            "{own} A push returns only when {n} replica(s) have it too: it survives a failover to one of those."
-        ),
+        1 => format!("{own} A push returns only when 1 replica has it too: it survives a failover to that one."),
+        n => {
+            format!("{own} A push returns only when {n} replicas have it too: it survives a failover to one of those.")
+        }
     }
 }
 
@@ -275,6 +276,6 @@ mod tests {
         assert!(durability(&set(Some(Append::EverySecond), true), 0).contains("the last second or two"));
         assert!(durability(&set(Some(Append::Off), true), 0).contains("since its last snapshot"));
         assert!(durability(&set(None, false), 0).starts_with("Unknown"));
-        assert!(durability(&set(Some(Append::Always), false), 2).contains("2 replica(s)"));
+        assert!(durability(&set(Some(Append::Always), false), 2).contains("2 replicas"));
     }
 }

@@ -34,7 +34,7 @@ impl Sql {
     /// Opens the file of a store to be looked at; it must be there.
     pub fn open(url: &str) -> Result<Self> {
         let url = StoreUrl::parse(url)?;
-        let path = url.file().ok_or_else(|| Error::unsupported("be asked in SQL: only a store in a file can"))?;
+        let path = url.file().ok_or_else(|| Error::invalid("store", "only a store in a file can be asked in SQL"))?;
         if !path.is_file() {
             return Err(Error::NotFound { what: "file", name: path.display().to_string() });
         }
@@ -51,6 +51,10 @@ impl Sql {
     /// One statement, which must only look.
     pub fn query(&self, query: &str) -> Result<SqlTable> {
         let wrong = |e: rusqlite::Error| Error::invalid("query", e.to_string());
+        let query = behind_comments(query);
+        if query.is_empty() {
+            return Err(Error::invalid("query", "asks nothing; write a SELECT"));
+        }
         let mut statement = self.conn.prepare(query).map_err(wrong)?;
         // The connection cannot write, but an ATTACH might reach another file.
         if !statement.readonly() || !only_looks(query) {
@@ -74,21 +78,25 @@ impl Sql {
     }
 }
 
-/// Whether a statement begins as one that looks.
-fn only_looks(query: &str) -> bool {
+/// What stands behind comments and stray ends of statements.
+fn behind_comments(query: &str) -> &str {
     let mut rest = query.trim_start();
-    // Behind comments and stray ends of statements.
     loop {
         let after = match rest.get(..2) {
-            Some("--") => rest.split_once('\n').map(|(_, after)| after),
-            Some("/*") => rest.split_once("*/").map(|(_, after)| after),
+            Some("--") => Some(rest.split_once('\n').map_or("", |(_, after)| after)),
+            Some("/*") => Some(rest.split_once("*/").map_or("", |(_, after)| after)),
             _ => rest.strip_prefix(';'),
         };
         match after {
             Some(after) => rest = after.trim_start(),
-            None => break,
+            None => return rest,
         }
     }
+}
+
+/// Whether a statement begins as one that looks.
+fn only_looks(query: &str) -> bool {
+    let rest = behind_comments(query);
     let word: String = rest.chars().take_while(char::is_ascii_alphabetic).collect::<String>().to_ascii_uppercase();
     match word.as_str() {
         "SELECT" | "WITH" | "VALUES" | "EXPLAIN" => true,
@@ -161,6 +169,6 @@ mod tests {
             let _ = sql.query(query).map_err(|error| assert_eq!(error.code(), "invalid", "{query}"));
         }
         assert_eq!(Sql::open("/nowhere/duly.db").map(drop).expect_err("is not there").code(), "not_found");
-        assert_eq!(Sql::open(":memory:").map(drop).expect_err("is no file").code(), "unsupported");
+        assert_eq!(Sql::open(":memory:").map(drop).expect_err("is no file").code(), "invalid");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 
 use super::place::{DEAD, DONE};
 use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, checked};
@@ -184,20 +184,32 @@ pub(super) async fn verify(store: &Sqlite) -> Result<Verified> {
     looked.map_err(|e| Error::store("verify", format!("the look through the file has ended: {e}")))?
 }
 
-/// All rules, on one snapshot.
+/// All rules, on one snapshot. Where SQLite itself cannot read on, that is what was found.
 fn check(conn: &Connection) -> rusqlite::Result<Verified> {
+    let mut verified = Verified::default();
+    match check_all(conn, &mut verified) {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
+            verified.damaged = true;
+            verified.note(Rule::File, None, None, error.to_string());
+            Ok(verified)
+        }
+        checked => checked.map(|()| verified),
+    }
+}
+
+fn check_all(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
     let missing = missing_columns(conn)?;
     if !missing.is_empty() {
         // Whatever else is asked would fail for that alone.
-        let mut verified = Verified::default();
         missing.into_iter().for_each(|what| verified.note(Rule::File, None, None, what));
-        return Ok(verified);
+        verified.damaged = true;
+        return Ok(());
     }
-    let mut verified = Verified {
-        jobs: conn.query_row("SELECT count(*) FROM duly_job", [], |row| row.get(0))?,
-        ..Verified::default()
-    };
-    check_file(conn, &mut verified)?;
+    verified.jobs = conn.query_row("SELECT count(*) FROM duly_job", [], |row| row.get(0))?;
+    check_file(conn, verified)?;
+    if verified.damaged {
+        return Ok(());
+    }
     for (rule, what, question) in CHECKS {
         let sql = question.replacen("PLACES ", PLACES, 1).replacen("UNFINISHED ", UNFINISHED, 1);
         let sql = sql.replacen("WORDS ", find::WORDS, 1);
@@ -210,9 +222,8 @@ fn check(conn: &Connection) -> rusqlite::Result<Verified> {
             verified.note(*rule, row.get(0)?, id, format!("{what} {}", said(&word)).trim_end());
         }
     }
-    check_counts(conn, &mut verified)?;
-    check_sums(conn, &mut verified)?;
-    Ok(verified)
+    check_counts(conn, verified)?;
+    check_sums(conn, verified)
 }
 
 /// Columns that tables of this build have, and those of the file have not, or not so. A newer build may have added others.
@@ -252,11 +263,17 @@ fn check_file(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let said: String = row.get(0)?;
-        if said != "ok" {
-            verified.note(Rule::File, None, None, said);
+        for line in said.lines().filter(|line| *line != "ok" && !line.starts_with("***")) {
+            verified.damaged |= is_damage(line);
+            verified.note(Rule::File, None, None, line);
         }
     }
     Ok(())
+}
+
+/// Whether this is about the pages of the file; an index that has not what its table has can be made anew.
+fn is_damage(line: &str) -> bool {
+    ["Tree ", "Page ", "Freelist"].iter().any(|begin| line.starts_with(begin)) || line.contains("malformed")
 }
 
 /// Every job against the checksum that was written with it.
