@@ -15,6 +15,7 @@ use crate::escape::{safe, safe_json};
 use crate::events::Told;
 use crate::exec::{COMMAND, Runner, is_there};
 use crate::exit::{self, Fail};
+use crate::output::counted;
 use crate::printer::Printer;
 use crate::{notify, store};
 
@@ -108,7 +109,14 @@ pub(crate) async fn until(
             setup.out.say(&format!("left: {}", left.join(", ")));
         }
     }
-    Ok(())
+    match tally.unrecorded {
+        0 => Ok(()),
+        outcomes => {
+            let outcomes = counted(outcomes, "outcome", "outcomes");
+            let why = "the store did not answer in time; what is not recorded there runs again";
+            Err(Fail::new(exit::STORE, format!("{outcomes} could not be recorded: {why}")))
+        }
+    }
 }
 
 /// What a worker that could run nothing more has left in a queue, and why.
