@@ -103,6 +103,19 @@ async fn a_release_whose_answer_was_lost_is_a_release() {
 }
 
 #[tokio::test]
+async fn a_hold_that_is_over_when_the_answer_comes_is_not_handed_out() {
+    let (duly, faulty) = faulty().await;
+    let lock = || duly.lock("a").ttl(50 * MS);
+    faulty.next("lock", Fault::Late(200 * MS), 1);
+    let guard = soon(lock().acquire()).await.expect("asks again");
+    assert!(!guard.is_lost());
+    assert_eq!(faulty.asked("lock"), 2);
+    guard.release().await.expect("is held");
+    faulty.next("lock", Fault::Late(200 * MS), 1);
+    assert_eq!(lock().try_acquire().await.expect_err("is over").code(), "timeout");
+}
+
+#[tokio::test]
 async fn a_waiter_outlives_a_store_that_fails() {
     let (duly, faulty) = faulty().await;
     let guard = duly.lock("a").acquire().await.expect("is free");

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use tokio::sync::mpsc;
@@ -29,6 +29,8 @@ pub(crate) enum Fault {
     LoseAnswer,
     /// It is carried out, and never answered.
     KeepAnswer,
+    /// It is carried out, and answered so much later.
+    Late(Duration),
 }
 
 #[derive(Default)]
@@ -83,6 +85,11 @@ impl Faulty {
             Some(Fault::KeepAnswer) => {
                 answer.await?;
                 std::future::pending().await
+            }
+            Some(Fault::Late(by)) => {
+                let answer = answer.await;
+                tokio::time::sleep(by).await;
+                answer
             }
         }
     }

@@ -131,6 +131,30 @@ pub async fn a_future_that_nobody_polls_does_not_hold_up_the_line(place: Place) 
     assert!(late.fence() > next.fence());
 }
 
+/// Asked for once, and nobody has seen the answer.
+pub async fn a_future_that_was_polled_once_does_not_hold_up_the_line(place: Place) {
+    let (one, two) = (place.open().await, place.open().await);
+    drop(two.lock("another").acquire().await.expect("is free"));
+    let guard = one.lock("a").acquire().await.expect("is free");
+    let mut asleep = Box::pin(two.lock("a").ttl(SECOND).acquire());
+    assert!(poll_once(&mut asleep).await.is_none());
+    until(async || one.lock("a").checked().await.expect("looks").is_some_and(|held| held.waiting == 1)).await;
+    guard.release().await.expect("is held");
+    let next = soon(one.lock("a").acquire()).await.expect("gets it");
+    next.release().await.expect("is held");
+    let late = soon(asleep).await.expect("gets it when it asks again");
+    assert!(late.fence() > next.fence());
+}
+
+/// It was the first to need the hall, and is asleep while the process enters it.
+pub async fn a_future_that_was_polled_once_does_not_hold_up_other_locks(place: Place) {
+    let duly = place.open().await;
+    let mut asleep = Box::pin(duly.lock("a").acquire());
+    assert!(poll_once(&mut asleep).await.is_none());
+    soon(duly.lock("b").acquire()).await.expect("is free").release().await.expect("is held");
+    soon(asleep).await.expect("is free").release().await.expect("is held");
+}
+
 pub async fn a_thousand_waiters_get_it_one_after_the_other(place: Place) {
     const WAITERS: u32 = 300;
     let handles = [place.open().await, place.open().await, place.open().await];

@@ -53,6 +53,8 @@ on_every_store! {
         a_broken_lock_is_lost
         a_waiter_that_is_dropped_leaves_the_line
         a_future_that_nobody_polls_does_not_hold_up_the_line
+        a_future_that_was_polled_once_does_not_hold_up_the_line
+        a_future_that_was_polled_once_does_not_hold_up_other_locks
         a_thousand_waiters_get_it_one_after_the_other
         at_most_n_hold_a_lock_with_n_slots
         checked_tells_who_holds_it

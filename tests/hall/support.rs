@@ -1,5 +1,7 @@
 //! A place that several handles open, each as if it were a process of its own.
 
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 #[cfg(feature = "redis")]
@@ -71,4 +73,13 @@ pub async fn until(mut so: impl AsyncFnMut() -> bool) {
         }
     })
     .await;
+}
+
+/// Its output, if it is ready at the first look.
+pub async fn poll_once<T>(work: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
+    let polled = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut *work).poll(cx))).await;
+    match polled {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
 }
