@@ -272,7 +272,7 @@ impl Inner {
         for (worker, lease) in self.others_due() {
             self.attend_for(worker, lease).await?;
         }
-        self.connections.mend(&*self.store, self.node).await
+        Ok(())
     }
 
     /// A sign of life for a worker of this process that is a node of its own.
@@ -368,6 +368,13 @@ async fn beat(inner: Arc<Inner>) {
                     inner.heard(Heard::Gap);
                 }
                 last = clock::tick();
+                // Beside the signs of life: there may be many to tell of.
+                let inner = inner.clone();
+                inner.clone().spawn(async move {
+                    if let Err(error) = inner.mend_connections().await {
+                        tracing::warn!(node = %inner.node, %error, "connections may be unknown; told again soon");
+                    }
+                });
             }
             Ok(Err(error)) => tracing::warn!(node = %inner.node, %error, "no sign of life in the hall"),
             Err(_) => tracing::warn!(node = %inner.node, "the store does not answer a sign of life in the hall"),

@@ -145,6 +145,33 @@ async fn after_a_pause_longer_than_its_ttl_a_guard_knows_that_it_is_lost() {
     assert_eq!(guard.extend().await.expect_err("is over").code(), "conflict");
 }
 
+/// More than one step tells of; and one that fails, or that lasts longer than a sign of life may, is not the end of it.
+#[tokio::test]
+async fn connections_that_the_store_has_forgotten_are_told_again() {
+    const HELD: usize = crate::store::CONNECTIONS_MAX + 10;
+    let (duly, faulty) = faulty().await;
+    let hall = duly.hall().expect("starts");
+    let names: Vec<String> = (0..HELD).map(|n| format!("connection {n:04}")).collect();
+    let held = futures_util::future::join_all(names.iter().map(|name| duly.hold_connection(name.as_str()))).await;
+    assert!(held.iter().all(Result::is_ok));
+    assert!(faulty.asked("set_connections") < HELD / 2, "many in one step");
+    for fault in [Fault::Refuse, Fault::Late(1_200 * MS)] {
+        for some in names.chunks(crate::store::CONNECTIONS_MAX) {
+            duly.store.set_connections(hall.node(), &[], some).await.expect("forgets");
+        }
+        faulty.next("keep_connections", fault, 2);
+        hall.inner.heard(crate::store::Heard::Gap);
+        for name in [&names[0], &names[HELD - 1]] {
+            soon(async {
+                while duly.store.connection(name).await.expect("looks") != Some(hall.node()) {
+                    tokio::time::sleep(MS).await;
+                }
+            })
+            .await;
+        }
+    }
+}
+
 /// Pushes so many jobs, and lets somebody wait for each until all of them do.
 async fn waiting(duly: &Duly, jobs: usize) -> Vec<tokio::task::JoinHandle<Option<crate::Record>>> {
     let pushed = duly.push_all((0..jobs).map(|_| crate::Push::new("k", "1"))).await.expect("pushes");

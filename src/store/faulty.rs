@@ -240,6 +240,9 @@ impl Store for Faulty {
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         self.pass("set_connections", self.inner.set_connections(node, held, gone)).await
     }
+    async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        self.pass("keep_connections", self.inner.keep_connections(node, held)).await
+    }
     async fn put_token(&self, token: &NewToken) -> Result<bool> {
         self.pass("put_token", self.inner.put_token(token)).await
     }

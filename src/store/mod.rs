@@ -390,6 +390,13 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// One that another node held is this node's from now on.
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()>;
 
+    /// Notes connections once more that a node has told of before, in case they were forgotten: at most [`CONNECTIONS_MAX`].
+    /// One that another node has noted since stays that node's, as long as it is there.
+    async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        let _ = (node, held);
+        Err(Error::unsupported("keep connections"))
+    }
+
     /// The node that holds a connection, if it is there.
     async fn connection(&self, connection: &str) -> Result<Option<NodeId>>;
 

@@ -88,6 +88,7 @@ traced! {
     watch_ends(node: NodeId, queues: &[String]) -> ();
     ended(queue: &str, ids: Vec<JobId>) -> Vec<JobId>;
     set_connections(node: NodeId, held: &[String], gone: &[String]) -> ();
+    keep_connections(node: NodeId, held: &[String]) -> ();
     connection(connection: &str) -> Option<NodeId>;
     answering(method: &str) -> Vec<NodeId>;
     health() -> Health;

@@ -363,6 +363,7 @@ contract! {
         connections_are_found_until_their_node_is_gone
         many_connections_are_noted_in_one_step
         a_connection_that_moves_belongs_to_its_new_node
+        a_connection_that_has_moved_is_not_taken_back
         answering_lists_nodes_by_method
         a_quiet_guest_hears_but_is_not_found
         a_guest_whose_lease_ended_is_not_found

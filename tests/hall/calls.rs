@@ -74,6 +74,22 @@ pub async fn the_node_that_holds_a_connection_is_called(place: Place) {
     until(async || one.call("say", &"hi").connection("browser 7").reply::<Value>().await.is_err()).await;
 }
 
+/// What is said of it last counts, however fast it comes and goes.
+pub async fn a_connection_that_is_dropped_and_held_again_is_found(place: Place) {
+    let duly = place.open().await;
+    let (store, node) = (duly.store(), duly.node().expect("is one"));
+    for _ in 0..200 {
+        let held = duly.hold_connection("browser 7").await.expect("is free");
+        drop(held);
+        let again = duly.hold_connection("browser 7").await.expect("is free again");
+        // Whatever the drop does in the background has come by then.
+        soon(duly.call("duly.ping", &()).node(node).reply::<Value>()).await.expect("answers");
+        assert_eq!(store.connection("browser 7").await.expect("looks"), Some(node));
+        drop(again);
+    }
+    until(async || store.connection("browser 7").await.expect("looks").is_none()).await;
+}
+
 pub async fn types_and_order_survive(place: Place) {
     let duly = place.open().await;
     duly.answer("echo", |args: Box<RawValue>, _| async move { Ok::<_, Error>(args) }).await.expect("registers");

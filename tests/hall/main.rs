@@ -65,6 +65,7 @@ on_every_store! {
         all_nodes_answer_and_the_replies_end_early
         a_node_is_called_by_its_id
         the_node_that_holds_a_connection_is_called
+        a_connection_that_is_dropped_and_held_again_is_found
         types_and_order_survive
         a_failing_a_missing_and_a_panicking_method_give_errors_at_once
         a_slow_method_times_out_and_its_late_reply_is_dropped

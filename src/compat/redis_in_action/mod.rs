@@ -320,6 +320,10 @@ impl Store for RedisInAction {
         self.own.set_connections(node, held, gone).await
     }
 
+    async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        self.own.keep_connections(node, held).await
+    }
+
     async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {
         self.own.connection(connection).await
     }

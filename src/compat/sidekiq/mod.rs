@@ -272,6 +272,10 @@ impl Store for Sidekiq {
         self.redis.set_connections(node, held, gone).await
     }
 
+    async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        self.redis.keep_connections(node, held).await
+    }
+
     async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {
         self.redis.connection(connection).await
     }

@@ -197,6 +197,10 @@ impl Store for Redis {
         hall::set_connections(self, node, held, gone).await
     }
 
+    async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        hall::keep_connections(self, node, held).await
+    }
+
     async fn put_token(&self, token: &NewToken) -> Result<bool> {
         access::put_token(self, token).await
     }

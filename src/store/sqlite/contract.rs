@@ -353,6 +353,10 @@ impl Store for Sqlite {
         self.hall.set_connections(node, held, gone).await
     }
 
+    async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        self.hall.keep_connections(node, held).await
+    }
+
     async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {
         self.hall.connection(connection).await
     }

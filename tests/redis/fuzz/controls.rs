@@ -96,6 +96,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("clear", "if not is[node] then", "if true then", "was taken from"),
     ("depart", "if connections[i + 1] == node then", "if true then", "was taken from"),
     ("set_connections", "redis.call('HGET', KEYS[2], ARGV[n]) == node", "true", "was taken from"),
+    ("keep_connections", "not is_there(holder)", "true", "was taken from"),
 ];
 
 #[test]

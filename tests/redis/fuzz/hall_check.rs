@@ -152,6 +152,7 @@ fn connections_last(call: &Call, before: &State, after: &State) -> Verdict {
         before.connections.iter().filter(|(name, holder)| after.connections.get(*name) != Some(*holder))
     {
         let own = (told || call.script == "depart") && holder == node && !after.connections.contains_key(name);
+        // One that is told of again is taken only from the dead.
         let moved = told && after.connections.get(name).is_some_and(|is| is == node);
         if !own && !moved && is_alive(before, holder, call.now) {
             return Err(format!("the connection {} was taken from {}", shown(name), shown(holder)));

@@ -127,6 +127,10 @@ impl Client<'_> {
                 self.rng.shuffle(&mut names);
                 args.add(node).number(LEASE).number(self.rng.usize(..=names.len())).add_all(names);
             }
+            "keep_connections" => {
+                let names = self.rng.usize(..=CONNECTIONS.len());
+                args.add(node).number(LEASE).add_all(&CONNECTIONS[..names]);
+            }
             "connection" => args.add(pick(self.rng, CONNECTIONS)).end(),
             "put_token" => args.add(pick(self.rng, METHODS)).add("").number(2).add("00ff viewer").end(),
             "remove_token" => args.add(pick(self.rng, METHODS)).end(),
