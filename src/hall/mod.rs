@@ -232,11 +232,24 @@ impl Inner {
         self.tasks.spawn_on(work, &self.handle).await.map_err(gone).flatten()
     }
 
-    /// Tried until it works, or until the hold has ended by itself.
+    /// Gives up whatever an owner has of a lock.
     async fn give_up(&self, ask: &LockAsk) {
+        self.give_up_some(ask, false).await;
+    }
+
+    /// Gives up what an owner has of a lock, or only its place in the line.
+    /// Tried until it works, or until the hold has ended by itself.
+    async fn give_up_some(&self, ask: &LockAsk, only_place: bool) {
         let until = self.clock.since_boot() + crate::clock::micros(ask.ttl.max(self.lease));
         let mut failures = 0;
-        while let Err(error) = self.store.unlock(ask).await {
+        loop {
+            let given_up = match only_place {
+                true => self.store.leave_line(ask).await,
+                false => self.store.unlock(ask).await.map(drop),
+            };
+            let Err(error) = given_up else {
+                return;
+            };
             if !error.is_retryable() || self.clock.since_boot() > until {
                 tracing::warn!(lock = ask.name, %error, "could not be released; it ends by itself");
                 return;
@@ -318,7 +331,8 @@ impl Inner {
         if self.nudge(owner, ends) || self.guards.doubt(owner) {
             return;
         }
-        // Nobody here wants it: a place that was left behind would hold up those behind it.
+        // Nobody here wants it: a place that was left behind would hold up those behind it. Only that is given up:
+        // it may hold the lock by now, for somebody elsewhere who keeps no guard.
         let ask = LockAsk {
             name: name.to_owned(),
             owner,
@@ -330,7 +344,7 @@ impl Inner {
             note: String::new(),
         };
         let inner = self.clone();
-        self.spawn(async move { inner.give_up(&ask).await });
+        self.spawn(async move { inner.give_up_some(&ask, true).await });
     }
 
     /// Hears what is said to a node of this process until the way ends or the node is gone.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::duly::Duly;
 use crate::store::faulty::{Fault, Faulty};
+use crate::store::{LockAsk, Owner};
 
 const LONG: Duration = Duration::from_secs(20);
 const MS: Duration = Duration::from_millis(1);
@@ -130,6 +131,40 @@ async fn a_waiter_outlives_a_store_that_fails() {
     guard.release().await.expect("is held");
     let next = soon(waiting).await.expect("no panic").expect("gets it");
     assert!(next.fence() > guard.fence());
+}
+
+/// Somebody elsewhere who keeps no guard may hold the lock by now.
+#[tokio::test]
+async fn a_turn_that_nobody_wants_gives_up_a_place_and_no_hold() {
+    let (duly, faulty) = faulty().await;
+    let hall = duly.hall().expect("starts");
+    hall.attended().await.expect("enters");
+    let ask = |wait| LockAsk {
+        name: "a".to_owned(),
+        owner: Owner::fresh(),
+        node: hall.node(),
+        lease: crate::LEASE,
+        slots: 1,
+        ttl: LONG,
+        wait,
+        note: String::new(),
+    };
+    let (held, left_behind) = (ask(false), ask(true));
+    assert!(duly.store.lock(&held).await.expect("answers").hold.is_some());
+    assert!(duly.store.lock(&left_behind).await.expect("answers").hold.is_none());
+    faulty.next("leave_line", Fault::Refuse, 2);
+    for owner in [held.owner, left_behind.owner] {
+        hall.inner.heard(crate::store::Heard::Turn { name: "a".to_owned(), owner });
+    }
+    let checked = async || duly.lock("a").checked().await.expect("looks").expect("is held");
+    soon(async {
+        while checked().await.waiting > 0 || faulty.asked("leave_line") < 4 {
+            tokio::time::sleep(MS).await;
+        }
+    })
+    .await;
+    assert_eq!(checked().await.owner, held.owner);
+    assert!(duly.store.unlock(&held).await.expect("answers"), "it is held");
 }
 
 /// A pause that the process itself does not notice: by its own clock the time is over before anybody tells it.

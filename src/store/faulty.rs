@@ -213,6 +213,9 @@ impl Store for Faulty {
     async fn unlock(&self, ask: &LockAsk) -> Result<bool> {
         self.pass("unlock", self.inner.unlock(ask)).await
     }
+    async fn leave_line(&self, ask: &LockAsk) -> Result<()> {
+        self.pass("leave_line", self.inner.leave_line(ask)).await
+    }
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
         self.pass("locks", self.inner.locks(name, cursor)).await
     }

@@ -79,6 +79,7 @@ traced! {
     lock(ask: &LockAsk) -> LockTaken;
     extend_locks(asks: &[LockAsk]) -> Vec<bool>;
     unlock(ask: &LockAsk) -> bool;
+    leave_line(ask: &LockAsk) -> ();
     locks(name: Option<&str>, cursor: Option<&str>) -> LockPage;
     break_lock(name: &str) -> u64;
     attend(guest: &Guest) -> Attended;

@@ -292,6 +292,10 @@ impl Store for RedisInAction {
         self.own.unlock(ask).await
     }
 
+    async fn leave_line(&self, ask: &LockAsk) -> Result<()> {
+        self.own.leave_line(ask).await
+    }
+
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
         self.own.locks(name, cursor).await
     }

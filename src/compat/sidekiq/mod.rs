@@ -244,6 +244,10 @@ impl Store for Sidekiq {
         self.redis.unlock(ask).await
     }
 
+    async fn leave_line(&self, ask: &LockAsk) -> Result<()> {
+        self.redis.leave_line(ask).await
+    }
+
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
         self.redis.locks(name, cursor).await
     }

@@ -161,6 +161,10 @@ impl Store for Redis {
         locks::unlock(self, ask).await
     }
 
+    async fn leave_line(&self, ask: &LockAsk) -> Result<()> {
+        locks::leave_line(self, ask).await
+    }
+
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
         locks::locks(self, name, cursor).await
     }

@@ -122,7 +122,7 @@ fn holds_last(call: &Call, before: &State, after: &State) -> Verdict {
             "extend_locks" => {
                 longer && call.args[1..].chunks(4).any(|ask| ask[0] == name.as_bytes() && ask[1] == hold.owner)
             }
-            "unlock" => is.is_none() && asked(name.as_bytes(), hold.owner),
+            "unlock" => is.is_none() && call.args[4].is_empty() && asked(name.as_bytes(), hold.owner),
             "break_lock" => is.is_none() && call.args[1] == name.as_bytes(),
             _ => false,
         };

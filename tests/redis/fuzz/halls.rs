@@ -182,6 +182,7 @@ impl Client<'_> {
     fn unlock(&mut self, args: &mut Args) {
         let name = self.lock_name();
         args.add(name).number(self.slots()).add(self.owner_in(name));
+        args.add(if self.rng.u8(..3) > 0 { "" } else { "1" });
     }
 
     fn extend_locks(&mut self, args: &mut Args) {
