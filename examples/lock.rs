@@ -1,32 +1,48 @@
 //! A lock and its fence: two programs add to one number in a file; the file refuses a fence that is older than its last.
 
+use std::fs::{File, OpenOptions};
+use std::io::{Error, Read, Result, Seek, Write};
 use std::path::Path;
 use std::time::Duration;
 
 use duly::{Duly, Fence};
 
-/// The resource: its number and the greatest fence that it has seen.
-fn look(path: &Path) -> (u64, Fence) {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
+/// The resource: a number, and the greatest fence that it has seen.
+fn look(file: &mut File) -> Result<(u64, Fence)> {
+    let mut text = String::new();
+    file.rewind()?;
+    file.read_to_string(&mut text)?;
     let mut words = text.split_whitespace().map(|word| word.parse().unwrap_or(0));
-    (words.next().unwrap_or(0), Fence(words.next().unwrap_or(0)))
+    Ok((words.next().unwrap_or(0), Fence(words.next().unwrap_or(0))))
 }
 
-/// Also the read shows its fence: from here on an older holder can write no more.
-fn read(path: &Path, fence: Fence) -> std::io::Result<u64> {
-    let number = look(path).0;
-    write(path, number, fence)?;
+/// Looks and writes in one step, which the file's own lock makes of the two: a holder that is paused between them cannot
+/// overwrite what another has written meanwhile. A database does the same by
+/// `UPDATE .. SET number = ?1, fence = ?2 WHERE fence <= ?2`.
+fn change(path: &Path, fence: Fence, next: impl FnOnce(u64) -> u64) -> Result<u64> {
+    let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)?;
+    file.lock()?;
+    let (number, seen) = look(&mut file)?;
+    if seen > fence {
+        return Err(Error::other(format!("fence {fence} is too old: somebody else has the lock")));
+    }
+    let number = next(number);
+    file.rewind()?;
+    // Always as long as what was there.
+    write!(file, "{number:020} {:020}", fence.0)?;
     Ok(number)
 }
 
-fn write(path: &Path, number: u64, fence: Fence) -> std::io::Result<()> {
-    if look(path).1 > fence {
-        return Err(std::io::Error::other(format!("fence {fence} is too old: somebody else has the lock")));
-    }
-    std::fs::write(path, format!("{number} {fence}"))
+/// Also the read shows its fence: from here on an older holder can write no more.
+fn read(path: &Path, fence: Fence) -> Result<u64> {
+    change(path, fence, |number| number)
 }
 
-async fn add(duly: Duly, path: &Path, times: u32) -> Result<(), Box<dyn std::error::Error>> {
+fn write(path: &Path, number: u64, fence: Fence) -> Result<u64> {
+    change(path, fence, |_| number)
+}
+
+async fn add(duly: Duly, path: &Path, times: u32) -> std::result::Result<(), Box<dyn std::error::Error>> {
     for _ in 0..times {
         let guard = duly.lock("number").ttl(Duration::from_secs(5)).acquire().await?;
         let number = read(path, guard.fence())?;
@@ -38,7 +54,7 @@ async fn add(duly: Duly, path: &Path, times: u32) -> Result<(), Box<dyn std::err
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("duly-lock-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     let (store, path) = (dir.join("duly.db"), dir.join("number"));
@@ -46,7 +62,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let two = Duly::open(store.display().to_string()).await?;
     let (a, b) = tokio::join!(add(one, &path, 50), add(two, &path, 50));
     a.and(b)?;
-    let (number, fence) = look(&path);
+    let (number, fence) = look(&mut File::open(&path)?)?;
     println!("{number} after 100 additions; the last fence was {fence}");
     assert_eq!(number, 100);
     std::fs::remove_dir_all(dir)?;
