@@ -20,7 +20,7 @@ use crate::store::{LockAsk, LockTaken, Owner, WAITS_MAX};
 
 /// A hold that ends at a moment has ended a little later.
 const AFTER_END: Duration = Duration::from_millis(1);
-/// How long at most until somebody who waits looks: its place may be gone, and nobody could tell it.
+/// How long at most until the first in line looks, however long the hold may last.
 const LOOK_MAX: Duration = Duration::from_secs(30);
 /// How long the answer to an ask may be under way: whoever gives up before it has come must say so once more after it.
 const UNDER_WAY_MAX: Duration = Duration::from_secs(10);
@@ -320,6 +320,11 @@ fn too_late(ask: &LockAsk) -> Error {
     Error::Timeout { op: "lock", reason }
 }
 
+/// Until it is time to look; for ever if nobody knows when: then it is told, and signs of life find a place that is gone.
+/// So most of those who wait hold no timer.
 async fn sleep(time: Option<Duration>) {
-    tokio::time::sleep(time.unwrap_or(LOOK_MAX).min(LOOK_MAX)).await;
+    match time {
+        Some(time) => tokio::time::sleep(time.min(LOOK_MAX)).await,
+        None => std::future::pending().await,
+    }
 }

@@ -104,6 +104,16 @@ async fn a_release_whose_answer_was_lost_is_a_release() {
 }
 
 #[tokio::test]
+async fn a_lost_lock_whose_release_was_not_answered_was_not_held() {
+    let (duly, faulty) = faulty().await;
+    let guard = duly.lock("a").acquire().await.expect("is free");
+    assert_eq!(duly.break_lock("a").await.expect("breaks"), 1);
+    soon(guard.lost()).await;
+    faulty.next("unlock", Fault::LoseAnswer, 1);
+    assert_eq!(soon(guard.release()).await.expect_err("was lost before").code(), "conflict");
+}
+
+#[tokio::test]
 async fn a_hold_that_is_over_when_the_answer_comes_is_not_handed_out() {
     let (duly, faulty) = faulty().await;
     let lock = || duly.lock("a").ttl(50 * MS);

@@ -48,6 +48,15 @@ pub async fn a_wait_is_kept(place: Place) {
     assert!(took >= 300 * MS && took < 300 * MS + 2 * SECOND, "waited {took:?}");
 }
 
+pub async fn a_wait_of_zero_takes_what_is_free(place: Place) {
+    let duly = place.open().await;
+    let acquire = async || duly.lock("a").wait(Duration::ZERO).acquire().await;
+    let guard = acquire().await.expect("is free");
+    assert_eq!(acquire().await.expect_err("is held").code(), "timeout");
+    guard.release().await.expect("is held");
+    acquire().await.expect("is free again").release().await.expect("is held");
+}
+
 pub async fn who_waits_is_served_in_order(place: Place) {
     let (one, two) = (place.open().await, place.open().await);
     let guard = one.lock("a").acquire().await.expect("is free");
@@ -156,11 +165,12 @@ pub async fn a_future_that_was_polled_once_does_not_hold_up_other_locks(place: P
 }
 
 pub async fn a_thousand_waiters_get_it_one_after_the_other(place: Place) {
-    const WAITERS: u32 = 300;
+    // Files and clusters are slower at it, and no less sure of it with fewer.
+    let waiters: u32 = if place.is_one_server() || place.is_memory() { 1_000 } else { 300 };
     let handles = [place.open().await, place.open().await, place.open().await];
     let guard = handles[0].lock("a").acquire().await.expect("is free");
     let (inside, served) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-    let tasks: Vec<_> = (0..WAITERS as usize)
+    let tasks: Vec<_> = (0..waiters as usize)
         .map(|n| {
             let (duly, inside, served) = (handles[n % 3].clone(), inside.clone(), served.clone());
             tokio::spawn(async move {
@@ -172,11 +182,16 @@ pub async fn a_thousand_waiters_get_it_one_after_the_other(place: Place) {
             })
         })
         .collect();
+    until(async || {
+        let held = handles[0].lock("a").checked().await.expect("looks");
+        held.is_some_and(|held| held.waiting == u64::from(waiters))
+    })
+    .await;
     guard.release().await.expect("is held");
     for task in tasks {
         tokio::time::timeout(3 * LONG, task).await.expect("in time").expect("no panic");
     }
-    assert_eq!(served.load(Ordering::SeqCst), WAITERS);
+    assert_eq!(served.load(Ordering::SeqCst), waiters);
 }
 
 pub async fn at_most_n_hold_a_lock_with_n_slots(place: Place) {

@@ -42,6 +42,11 @@ impl Place {
         self.shared.is_some()
     }
 
+    /// On a server that is neither of a cluster nor watched by Sentinels.
+    pub fn is_one_server(&self) -> bool {
+        self.url.starts_with("redis://")
+    }
+
     pub fn builder(&self) -> Builder {
         Duly::builder(self.url.clone())
     }
