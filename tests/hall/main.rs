@@ -47,6 +47,7 @@ on_every_store! {
         a_guard_holds_the_lock_until_it_is_dropped
         two_tasks_of_one_process_exclude_each_other
         a_wait_is_kept
+        a_wait_of_zero_takes_what_is_free
         who_waits_is_served_in_order
         a_guard_extends_itself
         a_second_release_says_not_held
@@ -68,7 +69,8 @@ on_every_store! {
         a_connection_that_is_dropped_and_held_again_is_found
         types_and_order_survive
         a_failing_a_missing_and_a_panicking_method_give_errors_at_once
-        a_slow_method_times_out_and_its_late_reply_is_dropped
+        a_slow_method_times_out
+        late_and_doubled_replies_are_dropped_and_counted
         forget_does_not_wait
         an_answer_in_the_same_tick_is_not_missed
         a_busy_method_says_so
