@@ -42,6 +42,22 @@ pub async fn any_one_node_answers(place: Place) {
     assert_eq!(ran.load(Ordering::SeqCst), 20, "one of them each time, not all");
 }
 
+/// Far more that have just died than live.
+pub async fn the_one_that_lives_is_found_among_the_dead(place: Place) {
+    let (duly, node) = answering(&place).await;
+    let store = duly.store();
+    for _ in 0..40 {
+        // It is in the hall, as far as anybody knows, and does not hear.
+        let (methods, waits, places) = (vec!["who".into()], Vec::new(), Vec::new());
+        let guest = Guest { node: NodeId::fresh(), lease: LONG, methods, waits, places, quiet: false };
+        store.attend(&guest).await.expect("attends");
+    }
+    for _ in 0..10 {
+        let who: NodeId = soon(duly.call("who", &()).reply()).await.expect("one lives");
+        assert_eq!(who, node);
+    }
+}
+
 pub async fn nobody_serves_this_is_told_at_once(place: Place) {
     let duly = place.open().await;
     let began = Instant::now();

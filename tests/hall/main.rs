@@ -62,6 +62,7 @@ on_every_store! {
         bad_input_is_refused_and_takes_nothing;
     calls:
         any_one_node_answers
+        the_one_that_lives_is_found_among_the_dead
         nobody_serves_this_is_told_at_once
         all_nodes_answer_and_the_replies_end_early
         a_node_is_called_by_its_id

@@ -134,3 +134,27 @@ async fn nothing_of_the_dead_stays() {
     let fresh = store.lock(&ask("lock 1", living.node)).await.expect("answers");
     assert!(fresh.hold.is_some());
 }
+
+async fn a_connection_is_found_again_after_a_server_has_forgotten_it(binary: Binary) {
+    let server = durable(binary).start();
+    let (duly, other) = (open(server.url()).await, open(server.url()).await);
+    let _held = duly.hold_connection("browser 7").await.expect("is held");
+    let node = duly.node().expect("is one");
+    let found = async || other.store().connection("browser 7").await.ok().flatten() == Some(node);
+    assert!(found().await);
+    // As after a restart without its file.
+    server.ask(&["FLUSHALL"]);
+    assert!(!found().await);
+    cut_all_connections(&server);
+    until("it is found again", found).await;
+}
+
+#[tokio::test]
+async fn a_connection_is_found_again_after_a_redis_has_forgotten_it() {
+    a_connection_is_found_again_after_a_server_has_forgotten_it(Binary::Redis).await;
+}
+
+#[tokio::test]
+async fn a_connection_is_found_again_after_a_valkey_has_forgotten_it() {
+    a_connection_is_found_again_after_a_server_has_forgotten_it(Binary::Valkey).await;
+}
