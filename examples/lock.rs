@@ -1,14 +1,14 @@
 //! A lock and its fence: two programs add to one number in a file; the file refuses a fence that is older than its last.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Error, Read, Result, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::time::Duration;
 
 use duly::{Duly, Fence};
 
 /// The resource: a number, and the greatest fence that it has seen.
-fn look(file: &mut File) -> Result<(u64, Fence)> {
+fn look(file: &mut File) -> io::Result<(u64, Fence)> {
     let mut text = String::new();
     file.rewind()?;
     file.read_to_string(&mut text)?;
@@ -16,45 +16,34 @@ fn look(file: &mut File) -> Result<(u64, Fence)> {
     Ok((words.next().unwrap_or(0), Fence(words.next().unwrap_or(0))))
 }
 
-/// Looks and writes in one step, which the file's own lock makes of the two: a holder that is paused between them cannot
-/// overwrite what another has written meanwhile. A database does the same by
-/// `UPDATE .. SET number = ?1, fence = ?2 WHERE fence <= ?2`.
-fn change(path: &Path, fence: Fence, next: impl FnOnce(u64) -> u64) -> Result<u64> {
+/// Looks and writes in one step, which the file's own lock makes of the two: who was paused between them could overwrite
+/// what another has written. To look is to have the fence seen: from then on an older holder can write no more.
+fn change(path: &Path, fence: Fence, next: Option<u64>) -> io::Result<u64> {
     let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)?;
     file.lock()?;
     let (number, seen) = look(&mut file)?;
     if seen > fence {
-        return Err(Error::other(format!("fence {fence} is too old: somebody else has the lock")));
+        return Err(io::Error::other(format!("fence {fence} is too old: somebody else has the lock")));
     }
-    let number = next(number);
     file.rewind()?;
     // Always as long as what was there.
-    write!(file, "{number:020} {:020}", fence.0)?;
+    file.write_all(format!("{:020} {:020}", next.unwrap_or(number), fence.0).as_bytes())?;
     Ok(number)
 }
 
-/// Also the read shows its fence: from here on an older holder can write no more.
-fn read(path: &Path, fence: Fence) -> Result<u64> {
-    change(path, fence, |number| number)
-}
-
-fn write(path: &Path, number: u64, fence: Fence) -> Result<u64> {
-    change(path, fence, |_| number)
-}
-
-async fn add(duly: Duly, path: &Path, times: u32) -> std::result::Result<(), Box<dyn std::error::Error>> {
+async fn add(duly: Duly, path: &Path, times: u32) -> Result<(), Box<dyn std::error::Error>> {
     for _ in 0..times {
         let guard = duly.lock("number").ttl(Duration::from_secs(5)).acquire().await?;
-        let number = read(path, guard.fence())?;
+        let number = change(path, guard.fence(), None)?;
         tokio::task::yield_now().await;
-        write(path, number + 1, guard.fence())?;
+        change(path, guard.fence(), Some(number + 1))?;
         guard.release().await?;
     }
     Ok(())
 }
 
 #[tokio::main]
-async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("duly-lock-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     let (store, path) = (dir.join("duly.db"), dir.join("number"));
