@@ -195,8 +195,10 @@ impl Waiter {
     fn settle(&self, held: Option<Arc<HeldLock>>, taken: &LockTaken) -> Option<Arc<HeldLock>> {
         let waiting = &self.waiting;
         if waiting.handed_over.swap(true, Ordering::SeqCst) {
-            // A turn came before the answer. The thread finds the same hold, or knows better by now.
-            waiting.nudge.notify_one();
+            // A turn came before the answer, and the hall's thread asks: it finds the same hold if it looks once more.
+            if held.is_some() {
+                waiting.nudge.notify_one();
+            }
             return None;
         }
         match held {
