@@ -1,37 +1,42 @@
 //! A lock and its fence: two programs add to one number in a file; the file refuses a fence that is older than its last.
 
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::time::Duration;
 
 use duly::{Duly, Fence};
 
-/// The resource: its number and the greatest fence that it has seen.
-fn look(path: &Path) -> (u64, Fence) {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
+/// The resource: a number, and the greatest fence that it has seen.
+fn look(file: &mut File) -> io::Result<(u64, Fence)> {
+    let mut text = String::new();
+    file.rewind()?;
+    file.read_to_string(&mut text)?;
     let mut words = text.split_whitespace().map(|word| word.parse().unwrap_or(0));
-    (words.next().unwrap_or(0), Fence(words.next().unwrap_or(0)))
+    Ok((words.next().unwrap_or(0), Fence(words.next().unwrap_or(0))))
 }
 
-/// Also the read shows its fence: from here on an older holder can write no more.
-fn read(path: &Path, fence: Fence) -> std::io::Result<u64> {
-    let number = look(path).0;
-    write(path, number, fence)?;
-    Ok(number)
-}
-
-fn write(path: &Path, number: u64, fence: Fence) -> std::io::Result<()> {
-    if look(path).1 > fence {
-        return Err(std::io::Error::other(format!("fence {fence} is too old: somebody else has the lock")));
+/// Looks and writes in one step, which the file's own lock makes of the two: who was paused between them could overwrite
+/// what another has written. To look is to have the fence seen: from then on an older holder can write no more.
+fn change(path: &Path, fence: Fence, next: Option<u64>) -> io::Result<u64> {
+    let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)?;
+    file.lock()?;
+    let (number, seen) = look(&mut file)?;
+    if seen > fence {
+        return Err(io::Error::other(format!("fence {fence} is too old: somebody else has the lock")));
     }
-    std::fs::write(path, format!("{number} {fence}"))
+    file.rewind()?;
+    // Always as long as what was there.
+    file.write_all(format!("{:020} {:020}", next.unwrap_or(number), fence.0).as_bytes())?;
+    Ok(number)
 }
 
 async fn add(duly: Duly, path: &Path, times: u32) -> Result<(), Box<dyn std::error::Error>> {
     for _ in 0..times {
         let guard = duly.lock("number").ttl(Duration::from_secs(5)).acquire().await?;
-        let number = read(path, guard.fence())?;
+        let number = change(path, guard.fence(), None)?;
         tokio::task::yield_now().await;
-        write(path, number + 1, guard.fence())?;
+        change(path, guard.fence(), Some(number + 1))?;
         guard.release().await?;
     }
     Ok(())
@@ -46,7 +51,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let two = Duly::open(store.display().to_string()).await?;
     let (a, b) = tokio::join!(add(one, &path, 50), add(two, &path, 50));
     a.and(b)?;
-    let (number, fence) = look(&path);
+    let (number, fence) = look(&mut File::open(&path)?)?;
     println!("{number} after 100 additions; the last fence was {fence}");
     assert_eq!(number, 100);
     std::fs::remove_dir_all(dir)?;

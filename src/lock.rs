@@ -52,7 +52,8 @@ impl Lock {
         self
     }
 
-    /// Waits at most so long for its turn (default: as long as it takes).
+    /// Waits at most so long for its turn (default: as long as it takes). Zero takes it if it is free, as
+    /// [`Lock::try_acquire`] does.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
@@ -76,6 +77,9 @@ impl Lock {
     ///
     /// [`Error::Timeout`] if the time to wait was over first. Dropping the future gives up the place in the line.
     pub async fn acquire(self) -> Result<Guard> {
+        if self.wait.is_some_and(|wait| wait.is_zero()) {
+            return self.clone().try_acquire().await?.ok_or_else(|| self.timed_out());
+        }
         let until = self.wait.and_then(|wait| clock::tick().checked_add(wait));
         let (hall, ask) = self.ask(true)?;
         let waiter = hall.wait_for(ask);
@@ -280,14 +284,15 @@ impl Guard {
         if self.held.is_released() {
             return Err(not_held(self.name()));
         }
-        let (mut failures, mut in_doubt) = (0, false);
+        let (was_lost, mut failures, mut in_doubt) = (self.held.is_lost(), 0, false);
         loop {
             match self.hall.store().unlock(&self.held.ask).await {
                 Ok(held) => {
                     self.held.released();
                     self.hall.unguard(&self.held);
-                    // If an answer was lost, that may well have been the one that counted.
-                    return if held || in_doubt { Ok(()) } else { Err(not_held(self.name())) };
+                    // If an answer was lost, that may well have been the one that counted; but not if the lock was lost before.
+                    let released = held || (in_doubt && !was_lost);
+                    return if released { Ok(()) } else { Err(not_held(self.name())) };
                 }
                 Err(error) if !error.is_retryable() || self.held.is_over() => return Err(error),
                 Err(error) => {

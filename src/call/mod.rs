@@ -39,8 +39,6 @@ pub const CALL_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 pub(crate) const CONNECTION_BYTES_MAX: usize = 256;
 /// How long a call that is over may take to find out who has not answered.
 const NAMING: Duration = Duration::from_millis(20);
-/// How many nodes are tried for one that answers.
-const TRIES_MAX: usize = 16;
 
 /// Whom a call is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,7 +186,8 @@ impl Call {
             Target::Any => {
                 let mut nodes = self.candidates(hall).await?;
                 fastrand::shuffle(&mut nodes);
-                for node in nodes.into_iter().take(TRIES_MAX) {
+                // However many of them have just died: one that lives may be the last. The time of the call bounds it.
+                for node in nodes {
                     if hall.send_call(pending.id(), To::Node(node), says()).await? > 0 {
                         return Ok(Sent::One(node));
                     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -24,6 +24,8 @@ const PENDING_MAX: usize = 10_000;
 const REPLIES_MAX: usize = 4_096;
 /// Most calls that are remembered, so that none is answered twice.
 const SEEN_MAX: usize = 100_000;
+/// Most calls at a time whose caller is told that there are too many.
+const REFUSALS_MAX: usize = 256;
 /// How often those that are too late to come again are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(1);
 /// A call that was sent by a clock a little ahead of ours is not refused for that.
@@ -88,6 +90,7 @@ pub(super) struct Calls {
     /// When this process entered the hall, by the store's clock.
     joined: AtomicI64,
     seen: Mutex<Seen>,
+    refusals: Arc<Semaphore>,
     counts: Counts,
 }
 
@@ -100,6 +103,7 @@ impl Calls {
             open: Mutex::default(),
             joined: AtomicI64::new(0),
             seen: Mutex::new(seen),
+            refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
             counts: Counts::default(),
         }
     }
@@ -257,8 +261,15 @@ impl Inner {
             return self.calls.replied(message.id, message.from, message.says);
         };
         let now = to_micros(self.store.now());
+        // Under the name by which it was called.
+        let from = message.to.unwrap_or(self.node);
+        let reply = move |says| Message { id: message.id, from, to: Some(message.from), says };
         if let Err(refused) = self.calls.admit(message.id, message.to.is_none(), sent, deadline, now) {
-            return self.calls.refuse(refused);
+            self.calls.refuse(refused);
+            if refused == Refused::Flood && !forget {
+                self.too_many(reply(Says::Busy(format!("{SEEN_MAX} calls that are not over yet are remembered here"))));
+            }
+            return;
         }
         let within = Duration::from_micros(u64::try_from(deadline - now).unwrap_or(0));
         let asked = Asked { method, from: message.from, connection, deadline: moment(deadline) };
@@ -268,9 +279,19 @@ impl Inner {
             let Some(says) = says.filter(|_| !forget) else {
                 return;
             };
-            // Under the name by which it was called.
-            let from = to.unwrap_or(inner.node);
-            inner.reply(Message { id: message.id, from, to: Some(message.from), says }).await;
+            inner.reply(reply(says)).await;
+        });
+    }
+
+    /// Tells a caller that there are too many calls; not all of them, or that itself would be too much.
+    fn too_many(self: &Arc<Self>, message: Message) {
+        let Ok(room) = self.calls.refusals.clone().try_acquire_owned() else {
+            return;
+        };
+        let inner = self.clone();
+        self.spawn(async move {
+            inner.reply(message).await;
+            drop(room);
         });
     }
 
@@ -315,5 +336,31 @@ impl Inner {
         if let Err(error) = sent {
             tracing::warn!(%to, %error, "a reply could not be sent");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::duly::Duly;
+
+    #[tokio::test]
+    async fn who_calls_a_node_that_remembers_too_many_is_told() {
+        let duly = Duly::open(":memory:").await.expect("opens");
+        let hall = duly.hall().expect("starts");
+        let ping = || duly.call("duly.ping", &()).node(hall.node()).reply::<serde_json::Value>();
+        ping().await.expect("answers");
+        let over = to_micros(hall.store().now()) + micros(CALL_TIMEOUT_MAX);
+        let forget = |at: Micros| {
+            let mut seen = hall.inner.calls.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.until = (0..SEEN_MAX).map(|_| (Uuid::now_v7(), at)).collect();
+        };
+        forget(over);
+        let refused = ping().await.expect_err("too many");
+        assert!(matches!(&refused, Error::Remote { reason, .. } if reason.starts_with("busy")), "{refused}");
+        assert_eq!(hall.inner.calls.counts().flood, 1);
+        forget(0);
+        tokio::time::sleep(FORGET_EVERY).await;
+        ping().await.expect("answers again");
     }
 }

@@ -1,27 +1,45 @@
 //! Connections that this process holds, known to the store so that a call finds them.
 
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use super::Hall;
+use tokio::sync::oneshot;
+
+use super::{Hall, Inner};
 use crate::error::{Error, Result};
-use crate::node::NodeId;
-use crate::store::{CONNECTIONS_MAX, Store};
+use crate::store::CONNECTIONS_MAX;
 
 /// Most connections of one process.
 const HELD_MAX: usize = 1_000_000;
+/// How long a step may take to be answered before the next one is sent.
+const STEP_MAX: Duration = Duration::from_secs(10);
 
+/// Whoever waits until the store has been told of a connection.
+type Told = oneshot::Sender<Result<()>>;
+
+/// One step at a time tells the store of them: what was said of a connection first never arrives last.
 #[derive(Default)]
 pub(super) struct Connections {
     held: Mutex<BTreeSet<String>>,
-    /// The store may have forgotten some.
-    doubted: AtomicBool,
+    /// Which have come or gone since the store was told.
+    untold: Mutex<BTreeMap<String, Vec<Told>>>,
+    telling: tokio::sync::Mutex<()>,
+    /// How often the way to the store was broken, so that it may have forgotten some; and up to which it was told again.
+    doubts: AtomicU64,
+    mended: AtomicU64,
+    mending: tokio::sync::Mutex<()>,
 }
 
 impl Connections {
     fn held(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn untold(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Told>>> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -30,23 +48,78 @@ impl Connections {
 
     /// The way to the store was broken: it may have forgotten what we hold.
     pub(super) fn doubt(&self) {
-        self.doubted.store(true, Ordering::Relaxed);
+        self.doubts.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Tells the store once more what it may have forgotten.
-    pub(super) async fn mend(&self, store: &dyn Store, node: NodeId) -> Result<()> {
-        if !self.doubted.swap(false, Ordering::Relaxed) {
+    /// As many of those that have come or gone as one step tells of.
+    fn take_untold(&self) -> BTreeMap<String, Vec<Told>> {
+        let mut untold = self.untold();
+        let rest = untold.keys().nth(CONNECTIONS_MAX).cloned().map(|first| untold.split_off(&first));
+        std::mem::replace(&mut *untold, rest.unwrap_or_default())
+    }
+
+    /// As many that are held as one step tells of, behind this one.
+    fn held_behind(&self, last: Option<String>) -> Vec<String> {
+        let behind = (last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        self.held().range::<String, _>(behind).take(CONNECTIONS_MAX).cloned().collect()
+    }
+}
+
+impl Inner {
+    /// Tells the store which connections have come and gone: all that wait for it in one step.
+    async fn tell_connections(&self) {
+        let connections = &self.connections;
+        let _alone = connections.telling.lock().await;
+        // Those that another step has told of are not among them any more.
+        let untold = connections.take_untold();
+        if untold.is_empty() {
+            return;
+        }
+        let (held, gone): (Vec<String>, Vec<String>) = {
+            let held = connections.held();
+            untold.keys().cloned().partition(|id| held.contains(id))
+        };
+        let told = in_time(self.store.set_connections(self.node, &held, &gone)).await;
+        if let Err(error) = &told {
+            // One that should be forgotten: the caller finds nobody here who knows it.
+            tracing::debug!(%error, "the store was not told of connections");
+        }
+        for waits in untold.into_values().flatten() {
+            let told = told.as_ref().map(drop).map_err(|error| Error::store("set_connections", error.to_string()));
+            let _ = waits.send(told);
+        }
+    }
+
+    /// Tells the store once more what it may have forgotten; what fails is tried again with the next sign of life.
+    pub(super) async fn mend_connections(&self) -> Result<()> {
+        let connections = &self.connections;
+        let Ok(_alone) = connections.mending.try_lock() else {
+            return Ok(());
+        };
+        let doubts = connections.doubts.load(Ordering::SeqCst);
+        if connections.mended.load(Ordering::SeqCst) == doubts {
             return Ok(());
         }
-        let held: Vec<String> = self.held().iter().cloned().collect();
-        for some in held.chunks(CONNECTIONS_MAX) {
-            if let Err(error) = store.set_connections(node, some, &[]).await {
-                self.doubt();
-                return Err(error);
+        let mut last = None;
+        loop {
+            let _alone = connections.telling.lock().await;
+            let some = connections.held_behind(last);
+            if some.is_empty() {
+                break;
             }
+            in_time(self.store.keep_connections(self.node, &some)).await?;
+            last = some.into_iter().next_back();
         }
+        // Not before all of it is told: what was dropped half-way is begun anew.
+        connections.mended.store(doubts, Ordering::SeqCst);
         Ok(())
     }
+}
+
+/// The answer, unless it takes so long that others have waited enough.
+async fn in_time(step: impl Future<Output = Result<()>>) -> Result<()> {
+    let late = |_| Error::Unknown { op: "set_connections", source: None };
+    tokio::time::timeout(STEP_MAX, step).await.map_err(late).flatten()
 }
 
 /// A connection that this process holds: calls for it come here while this lives.
@@ -77,23 +150,26 @@ impl Hall {
             }
         }
         let connection = Connection { hall: self.clone(), id };
-        self.inner.store.set_connections(self.inner.node, std::slice::from_ref(&connection.id), &[]).await?;
+        let (told, answer) = oneshot::channel();
+        self.tell(&connection.id, Some(told));
+        answer.await.map_err(|_| Error::store("set_connections", "this handle was closed")).flatten()?;
         // The first one makes this process one that can be found.
         self.inner.soon.notify_one();
         Ok(connection)
+    }
+
+    /// This connection has come or gone: the store is told so.
+    fn tell(&self, id: &str, told: Option<Told>) {
+        self.inner.connections.untold().entry(id.to_owned()).or_default().extend(told);
+        let inner = self.inner.clone();
+        self.spawn(async move { inner.tell_connections().await });
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
         self.hall.inner.connections.held().remove(&self.id);
-        let (inner, id) = (self.hall.inner.clone(), self.id.clone());
-        self.hall.spawn(async move {
-            // If it fails, the caller finds nobody here who knows it.
-            if let Err(error) = inner.store.set_connections(inner.node, &[], &[id]).await {
-                tracing::debug!(%error, "a connection could not be forgotten");
-            }
-        });
+        self.hall.tell(&self.id, None);
     }
 }
 

@@ -1,7 +1,8 @@
 //! Waiting for locks: a place in a line of the store, and somebody here who is told when it is its turn.
 //!
-//! While it waits, the lock is asked for by the hall's own thread, not by who waits: a future that nobody polls must not
-//! hold up the line. What it gets is not extended before it is picked up, so it ends by itself if that never happens.
+//! Who wants a lock asks for it once itself, which is fastest if it is free. From then on, or from the first turn that comes
+//! for it, the hall's own thread asks: a future that nobody polls must not hold up the line. What is got for it there is not
+//! extended before it is picked up, so it ends by itself if that never happens.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,13 +14,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::guards::HeldLock;
 use super::{Hall, Inner};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lock::backoff;
 use crate::store::{LockAsk, LockTaken, Owner, WAITS_MAX};
 
 /// A hold that ends at a moment has ended a little later.
 const AFTER_END: Duration = Duration::from_millis(1);
-/// How long at most until somebody who waits looks: its place may be gone, and nobody could tell it.
+/// How long at most until the first in line looks, however long the hold may last.
 const LOOK_MAX: Duration = Duration::from_secs(30);
 /// How long the answer to an ask may be under way: whoever gives up before it has come must say so once more after it.
 const UNDER_WAY_MAX: Duration = Duration::from_secs(10);
@@ -36,6 +37,8 @@ struct Waiting {
     armed: AtomicBool,
     /// The store has answered that it stands in line.
     stands: AtomicBool,
+    /// The hall's thread asks for it from now on, or nobody needs to any more.
+    handed_over: AtomicBool,
     /// It is in the hands of who wanted it.
     picked_up: AtomicBool,
     /// Nobody waits any more.
@@ -100,15 +103,13 @@ impl Line {
         waiting.values().filter(|waiting| waiting.ask.name == name).for_each(|waiting| waiting.nudge.notify_one());
     }
 
-    /// It may be this owner's turn, or will be in so long. Answers whether it waits here.
-    pub(super) fn nudge(&self, owner: Owner, ends: Duration) -> bool {
-        let waiting = self.waiting().get(&owner).cloned();
-        if let Some(waiting) = &waiting
-            && (ends.is_zero() || !waiting.armed.load(Ordering::SeqCst))
-        {
+    /// It may be this owner's turn, or will be in so long. Answers who waits here, if it is one of ours.
+    fn nudge(&self, owner: Owner, ends: Duration) -> Option<Arc<Waiting>> {
+        let waiting = self.waiting().get(&owner).cloned()?;
+        if ends.is_zero() || !waiting.armed.load(Ordering::SeqCst) {
             waiting.nudge.notify_one();
         }
-        waiting.is_some()
+        Some(waiting)
     }
 }
 
@@ -116,8 +117,8 @@ impl Line {
 pub(crate) struct Waiter {
     hall: Arc<Hall>,
     waiting: Arc<Waiting>,
-    /// Whether the hall's thread asks for it.
-    handed_over: AtomicBool,
+    /// The store has answered what was asked here: nothing of it is under way.
+    answered: AtomicBool,
 }
 
 impl Hall {
@@ -129,6 +130,7 @@ impl Hall {
             nudge: Notify::new(),
             armed: AtomicBool::new(false),
             stands: AtomicBool::new(false),
+            handed_over: AtomicBool::new(false),
             picked_up: AtomicBool::new(false),
             over: CancellationToken::new(),
         });
@@ -136,7 +138,7 @@ impl Hall {
             // Before it is asked for, so that a turn that comes at once is not missed.
             self.inner.line.waiting().insert(waiting.ask.owner, waiting.clone());
         }
-        Waiter { hall: self.clone(), waiting, handed_over: AtomicBool::new(false) }
+        Waiter { hall: self.clone(), waiting, answered: AtomicBool::new(false) }
     }
 }
 
@@ -148,17 +150,20 @@ impl Waiter {
         loop {
             let asked = inner.clock.since_boot();
             match inner.store.lock(&waiting.ask).await {
-                Ok(LockTaken { hold: Some(hold), .. }) => {
-                    let held = HeldLock::new(waiting.ask.clone(), hold, inner.clock.clone(), asked);
-                    return Ok(Some(self.held(held)));
-                }
                 Ok(taken) => {
-                    if waiting.ask.wait {
-                        self.hand_over(waiting.look_after(&taken));
-                    } else {
-                        self.done();
+                    let held =
+                        taken.hold.map(|hold| HeldLock::new(waiting.ask.clone(), hold, inner.clock.clone(), asked));
+                    // The answer took longer than the hold lasts: somebody else may have it by now.
+                    if held.as_ref().is_some_and(|held| held.is_over()) {
+                        if !waiting.ask.wait {
+                            return Err(too_late(&waiting.ask));
+                        }
+                        failures += 1;
+                        tokio::time::sleep(backoff(failures)).await;
+                        continue;
                     }
-                    return Ok(None);
+                    self.answered.store(true, Ordering::SeqCst);
+                    return Ok(self.settle(held, &taken));
                 }
                 // Who does not want to wait for the lock does not wait for the store either.
                 Err(error) if !error.is_retryable() || !waiting.ask.wait => return Err(error),
@@ -186,10 +191,22 @@ impl Waiter {
         }
     }
 
-    fn hand_over(&self, look_after: Option<Duration>) {
-        self.handed_over.store(true, Ordering::SeqCst);
-        let (inner, waiting) = (self.hall.inner.clone(), self.waiting.clone());
-        self.hall.spawn(async move { inner.wait(&waiting, look_after).await });
+    /// What follows from the first answer. From here on one asks: who wanted it has it, or the hall's thread asks for it.
+    fn settle(&self, held: Option<Arc<HeldLock>>, taken: &LockTaken) -> Option<Arc<HeldLock>> {
+        let waiting = &self.waiting;
+        if waiting.handed_over.swap(true, Ordering::SeqCst) {
+            // A turn came before the answer, and the hall's thread asks: it finds the same hold if it looks once more.
+            if held.is_some() {
+                waiting.nudge.notify_one();
+            }
+            return None;
+        }
+        match held {
+            Some(held) => return Some(self.held(held)),
+            None if waiting.ask.wait => self.hall.inner.take_over(waiting, waiting.look_after(taken)),
+            None => self.done(),
+        }
+        None
     }
 
     /// It is held. It is guarded before it leaves the line: a turn that comes late must find somebody who wants it,
@@ -214,9 +231,9 @@ impl Drop for Waiter {
             return;
         }
         self.hall.inner.line.waiting().remove(&self.waiting.ask.owner);
-        if self.handed_over.load(Ordering::SeqCst) {
-            // Who asks for it gives it up: an ask that is under way must not be overtaken.
-            self.waiting.over.cancel();
+        // If the hall's thread asks for it, it gives it up: an ask of its own must not be overtaken.
+        self.waiting.over.cancel();
+        if self.answered.load(Ordering::SeqCst) {
             return;
         }
         let (inner, ask) = (self.hall.inner.clone(), self.waiting.ask.clone());
@@ -230,6 +247,24 @@ impl Drop for Waiter {
 }
 
 impl Inner {
+    /// It may be this owner's turn, or will be in so long. Answers whether it waits here.
+    pub(super) fn nudge(self: &Arc<Self>, owner: Owner, ends: Duration) -> bool {
+        let Some(waiting) = self.line.nudge(owner, ends) else {
+            return false;
+        };
+        // Who wants it has asked, and may not be polled for long: those behind it do not wait for that.
+        if !waiting.handed_over.swap(true, Ordering::SeqCst) {
+            self.take_over(&waiting, Some(Duration::ZERO));
+        }
+        true
+    }
+
+    /// From now on the hall's thread asks.
+    fn take_over(self: &Arc<Self>, waiting: &Arc<Waiting>, look_after: Option<Duration>) {
+        let (inner, waiting) = (self.clone(), waiting.clone());
+        self.spawn(async move { inner.wait(&waiting, look_after).await });
+    }
+
     /// Asks for a lock whenever it may be its turn, until nobody waits for it any more.
     async fn wait(&self, waiting: &Waiting, mut look_after: Option<Duration>) {
         let mut failures = 0;
@@ -282,6 +317,16 @@ impl Inner {
     }
 }
 
+fn too_late(ask: &LockAsk) -> Error {
+    let reason = format!("the store took longer to answer than {} lasts ({:?})", ask.name, ask.ttl);
+    Error::Timeout { op: "lock", reason }
+}
+
+/// Until it is time to look; for ever if nobody knows when: then it is told, and signs of life find a place that is gone.
+/// So most of those who wait hold no timer.
 async fn sleep(time: Option<Duration>) {
-    tokio::time::sleep(time.unwrap_or(LOOK_MAX).min(LOOK_MAX)).await;
+    match time {
+        Some(time) => tokio::time::sleep(time.min(LOOK_MAX)).await,
+        None => std::future::pending().await,
+    }
 }

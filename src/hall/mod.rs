@@ -51,13 +51,14 @@ const CLOSE_MAX: Duration = Duration::from_millis(250);
 /// This process in the hall. Ends when the last one who uses it is gone.
 pub(crate) struct Hall {
     inner: Arc<Inner>,
-    handle: Handle,
     /// Closed when the thread has ended, and with it its hold on the store.
     ended: Mutex<std::sync::mpsc::Receiver<()>>,
 }
 
 struct Inner {
     node: NodeId,
+    /// The hall's own thread: everything of ours runs there.
+    handle: Handle,
     /// Who this is, for people.
     note: String,
     store: Arc<dyn Store>,
@@ -86,10 +87,19 @@ impl Hall {
     /// Starts the thread. Nothing is asked of the store yet.
     pub(crate) fn start(store: Arc<dyn Store>, lease: Duration, clock: Clock, keys: Keys) -> Result<Arc<Self>> {
         let failed = |e: std::io::Error| Error::store("attend", format!("cannot start a thread: {e}"));
-        let home = store.home();
         let node = NodeId::fresh();
+        // What is heard there is acted on there, without a change of threads.
+        let home = store.home();
+        let runtime = match home {
+            Some(_) => None,
+            None => Some(tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?),
+        };
+        let Some(handle) = home.or_else(|| runtime.as_ref().map(|runtime| runtime.handle().clone())) else {
+            return Err(Error::store("attend", "there is no thread to run on"));
+        };
         let inner = Arc::new(Inner {
             node,
+            handle: handle.clone(),
             note: format!("{}:{}", crate::node::host(), std::process::id()),
             store,
             lease,
@@ -108,28 +118,23 @@ impl Hall {
             stop: CancellationToken::new(),
         });
         let (serving, (alive, ended)) = (inner.clone(), std::sync::mpsc::channel());
-        let handle = match home {
-            // What is heard there is acted on there, without a change of threads.
-            Some(home) => {
-                home.spawn(async move {
+        match runtime {
+            None => {
+                handle.spawn(async move {
                     serve(serving).await;
                     drop(alive);
                 });
-                home
             }
-            None => {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-                let handle = runtime.handle().clone();
+            Some(runtime) => {
                 let run = move || {
                     runtime.block_on(serve(serving));
                     drop(runtime);
                     drop(alive);
                 };
                 std::thread::Builder::new().name("duly-hall".into()).spawn(run).map_err(failed)?;
-                handle
             }
-        };
-        Ok(Arc::new(Hall { inner, handle, ended: Mutex::new(ended) }))
+        }
+        Ok(Arc::new(Hall { inner, ended: Mutex::new(ended) }))
     }
 
     /// Who this process is.
@@ -153,7 +158,7 @@ impl Hall {
 
     /// Makes sure that this process is in the hall and hears what is said to it.
     pub(crate) async fn attended(&self) -> Result<()> {
-        self.inner.attended(&self.handle).await
+        self.inner.attended().await
     }
 
     /// The identity for a worker of this process: the first one is the node itself, any other a node of its own.
@@ -172,7 +177,8 @@ impl Hall {
 
     /// Lets others see what has changed here.
     pub(crate) async fn show(&self) -> Result<()> {
-        self.inner.attend().await
+        let inner = self.inner.clone();
+        self.inner.there("attend", async move { inner.attend().await }).await
     }
 
     /// Gives up whatever an owner has of a lock, in the background.
@@ -182,7 +188,7 @@ impl Hall {
     }
 
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.inner.tasks.spawn_on(work, &self.handle);
+        self.inner.spawn(work);
     }
 }
 
@@ -190,7 +196,7 @@ impl Drop for Hall {
     /// Waits a moment for the thread: whoever closes the last handle of a file expects the file to be closed.
     fn drop(&mut self) {
         self.inner.stop.cancel();
-        let on_it = Handle::try_current().is_ok_and(|here| here.id() == self.handle.id());
+        let on_it = Handle::try_current().is_ok_and(|here| here.id() == self.inner.handle.id());
         if !on_it {
             let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = ended.recv_timeout(CLOSE_MAX);
@@ -203,20 +209,47 @@ impl Inner {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn attended(self: &Arc<Self>, handle: &Handle) -> Result<()> {
-        self.attended.get_or_try_init(|| join(self, handle)).await.map(drop)
+    async fn attended(self: &Arc<Self>) -> Result<()> {
+        if self.attended.initialized() {
+            return Ok(());
+        }
+        // Not on the task of who came first: kept unpolled, it would hold up all others.
+        let inner = self.clone();
+        self.there("attend", async move { inner.attended.get_or_try_init(|| join(&inner)).await.map(drop) }).await
     }
 
-    fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
-        // Everything of ours runs on the hall's own thread.
-        self.tasks.spawn(work);
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_on(work, &self.handle);
     }
 
-    /// Tried until it works, or until the hold has ended by itself.
+    /// Does something on the hall's own thread, where it goes on whether or not somebody waits for it here.
+    async fn there<T: Send + 'static>(
+        &self,
+        op: &'static str,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let gone = |_| Error::store(op, "this handle was closed");
+        self.tasks.spawn_on(work, &self.handle).await.map_err(gone).flatten()
+    }
+
+    /// Gives up whatever an owner has of a lock.
     async fn give_up(&self, ask: &LockAsk) {
+        self.give_up_some(ask, false).await;
+    }
+
+    /// Gives up what an owner has of a lock, or only its place in the line.
+    /// Tried until it works, or until the hold has ended by itself.
+    async fn give_up_some(&self, ask: &LockAsk, only_place: bool) {
         let until = self.clock.since_boot() + crate::clock::micros(ask.ttl.max(self.lease));
         let mut failures = 0;
-        while let Err(error) = self.store.unlock(ask).await {
+        loop {
+            let given_up = match only_place {
+                true => self.store.leave_line(ask).await,
+                false => self.store.unlock(ask).await.map(drop),
+            };
+            let Err(error) = given_up else {
+                return;
+            };
             if !error.is_retryable() || self.clock.since_boot() > until {
                 tracing::warn!(lock = ask.name, %error, "could not be released; it ends by itself");
                 return;
@@ -238,7 +271,7 @@ impl Inner {
         let Attended { turns, lost } = self.store.attend(&guest).await?;
         // Whoever has lost its place goes to the end of the line, rather than wait for a turn that will never come.
         for owner in lost {
-            self.line.nudge(owner, Duration::ZERO);
+            self.nudge(owner, Duration::ZERO);
         }
         // Somebody waits here, and the store knows of no line: it has lost the place.
         for name in guest.waits.iter().filter(|name| turns.iter().all(|turn| turn.name != **name)) {
@@ -252,7 +285,7 @@ impl Inner {
         for (worker, lease) in self.others_due() {
             self.attend_for(worker, lease).await?;
         }
-        self.connections.mend(&*self.store, self.node).await
+        Ok(())
     }
 
     /// A sign of life for a worker of this process that is a node of its own.
@@ -295,10 +328,11 @@ impl Inner {
     /// Something is up with what an owner has of a lock: its turn has come or will in so long, or its lock was broken.
     fn turn(self: &Arc<Self>, name: &str, owner: Owner, ends: Duration) {
         // In this order: who leaves the line is guarded by then.
-        if self.line.nudge(owner, ends) || self.guards.doubt(owner) {
+        if self.nudge(owner, ends) || self.guards.doubt(owner) {
             return;
         }
-        // Nobody here wants it: a place that was left behind would hold up those behind it.
+        // Nobody here wants it: a place that was left behind would hold up those behind it. Only that is given up:
+        // it may hold the lock by now, for somebody elsewhere who keeps no guard.
         let ask = LockAsk {
             name: name.to_owned(),
             owner,
@@ -310,7 +344,7 @@ impl Inner {
             note: String::new(),
         };
         let inner = self.clone();
-        self.spawn(async move { inner.give_up(&ask).await });
+        self.spawn(async move { inner.give_up_some(&ask, true).await });
     }
 
     /// Hears what is said to a node of this process until the way ends or the node is gone.
@@ -322,12 +356,12 @@ impl Inner {
 }
 
 /// Enters the hall.
-async fn join(inner: &Arc<Inner>, handle: &Handle) -> Result<()> {
+async fn join(inner: &Arc<Inner>) -> Result<()> {
     let sounds = inner.store.hear(inner.node, true).await?;
-    inner.tasks.spawn_on(inner.clone().listen(sounds, inner.stop.clone()), handle);
+    inner.spawn(inner.clone().listen(sounds, inner.stop.clone()));
     inner.attend().await?;
     inner.calls.joined(to_micros(inner.store.now()));
-    inner.tasks.spawn_on(beat(inner.clone()), handle);
+    inner.spawn(beat(inner.clone()));
     Ok(())
 }
 
@@ -348,6 +382,13 @@ async fn beat(inner: Arc<Inner>) {
                     inner.heard(Heard::Gap);
                 }
                 last = clock::tick();
+                // Beside the signs of life: there may be many to tell of.
+                let inner = inner.clone();
+                inner.clone().spawn(async move {
+                    if let Err(error) = inner.mend_connections().await {
+                        tracing::warn!(node = %inner.node, %error, "connections may be unknown; told again soon");
+                    }
+                });
             }
             Ok(Err(error)) => tracing::warn!(node = %inner.node, %error, "no sign of life in the hall"),
             Err(_) => tracing::warn!(node = %inner.node, "the store does not answer a sign of life in the hall"),

@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
-use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -210,7 +209,7 @@ impl Inner {
 
     /// Hears what is said to a node of this process.
     async fn hear_for(self: &Arc<Self>, node: NodeId, lease: Duration) -> crate::error::Result<()> {
-        self.attended(&Handle::current()).await?;
+        self.attended().await?;
         if node == self.node {
             return Ok(());
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::duly::Duly;
 use crate::store::faulty::{Fault, Faulty};
+use crate::store::{LockAsk, Owner};
 
 const LONG: Duration = Duration::from_secs(20);
 const MS: Duration = Duration::from_millis(1);
@@ -103,6 +104,29 @@ async fn a_release_whose_answer_was_lost_is_a_release() {
 }
 
 #[tokio::test]
+async fn a_lost_lock_whose_release_was_not_answered_was_not_held() {
+    let (duly, faulty) = faulty().await;
+    let guard = duly.lock("a").acquire().await.expect("is free");
+    assert_eq!(duly.break_lock("a").await.expect("breaks"), 1);
+    soon(guard.lost()).await;
+    faulty.next("unlock", Fault::LoseAnswer, 1);
+    assert_eq!(soon(guard.release()).await.expect_err("was lost before").code(), "conflict");
+}
+
+#[tokio::test]
+async fn a_hold_that_is_over_when_the_answer_comes_is_not_handed_out() {
+    let (duly, faulty) = faulty().await;
+    let lock = || duly.lock("a").ttl(50 * MS);
+    faulty.next("lock", Fault::Late(200 * MS), 1);
+    let guard = soon(lock().acquire()).await.expect("asks again");
+    assert!(!guard.is_lost());
+    assert_eq!(faulty.asked("lock"), 2);
+    guard.release().await.expect("is held");
+    faulty.next("lock", Fault::Late(200 * MS), 1);
+    assert_eq!(lock().try_acquire().await.expect_err("is over").code(), "timeout");
+}
+
+#[tokio::test]
 async fn a_waiter_outlives_a_store_that_fails() {
     let (duly, faulty) = faulty().await;
     let guard = duly.lock("a").acquire().await.expect("is free");
@@ -119,6 +143,40 @@ async fn a_waiter_outlives_a_store_that_fails() {
     assert!(next.fence() > guard.fence());
 }
 
+/// Somebody elsewhere who keeps no guard may hold the lock by now.
+#[tokio::test]
+async fn a_turn_that_nobody_wants_gives_up_a_place_and_no_hold() {
+    let (duly, faulty) = faulty().await;
+    let hall = duly.hall().expect("starts");
+    hall.attended().await.expect("enters");
+    let ask = |wait| LockAsk {
+        name: "a".to_owned(),
+        owner: Owner::fresh(),
+        node: hall.node(),
+        lease: crate::LEASE,
+        slots: 1,
+        ttl: LONG,
+        wait,
+        note: String::new(),
+    };
+    let (held, left_behind) = (ask(false), ask(true));
+    assert!(duly.store.lock(&held).await.expect("answers").hold.is_some());
+    assert!(duly.store.lock(&left_behind).await.expect("answers").hold.is_none());
+    faulty.next("leave_line", Fault::Refuse, 2);
+    for owner in [held.owner, left_behind.owner] {
+        hall.inner.heard(crate::store::Heard::Turn { name: "a".to_owned(), owner });
+    }
+    let checked = async || duly.lock("a").checked().await.expect("looks").expect("is held");
+    soon(async {
+        while checked().await.waiting > 0 || faulty.asked("leave_line") < 4 {
+            tokio::time::sleep(MS).await;
+        }
+    })
+    .await;
+    assert_eq!(checked().await.owner, held.owner);
+    assert!(duly.store.unlock(&held).await.expect("answers"), "it is held");
+}
+
 /// A pause that the process itself does not notice: by its own clock the time is over before anybody tells it.
 #[tokio::test]
 async fn after_a_pause_longer_than_its_ttl_a_guard_knows_that_it_is_lost() {
@@ -130,6 +188,33 @@ async fn after_a_pause_longer_than_its_ttl_a_guard_knows_that_it_is_lost() {
     assert!(guard.is_lost());
     assert!(guard.left().is_zero());
     assert_eq!(guard.extend().await.expect_err("is over").code(), "conflict");
+}
+
+/// More than one step tells of; and one that fails, or that lasts longer than a sign of life may, is not the end of it.
+#[tokio::test]
+async fn connections_that_the_store_has_forgotten_are_told_again() {
+    const HELD: usize = crate::store::CONNECTIONS_MAX + 10;
+    let (duly, faulty) = faulty().await;
+    let hall = duly.hall().expect("starts");
+    let names: Vec<String> = (0..HELD).map(|n| format!("connection {n:04}")).collect();
+    let held = futures_util::future::join_all(names.iter().map(|name| duly.hold_connection(name.as_str()))).await;
+    assert!(held.iter().all(Result::is_ok));
+    assert!(faulty.asked("set_connections") < HELD / 2, "many in one step");
+    for fault in [Fault::Refuse, Fault::Late(1_200 * MS)] {
+        for some in names.chunks(crate::store::CONNECTIONS_MAX) {
+            duly.store.set_connections(hall.node(), &[], some).await.expect("forgets");
+        }
+        faulty.next("keep_connections", fault, 2);
+        hall.inner.heard(crate::store::Heard::Gap);
+        for name in [&names[0], &names[HELD - 1]] {
+            soon(async {
+                while duly.store.connection(name).await.expect("looks") != Some(hall.node()) {
+                    tokio::time::sleep(MS).await;
+                }
+            })
+            .await;
+        }
+    }
 }
 
 /// Pushes so many jobs, and lets somebody wait for each until all of them do.

@@ -38,12 +38,10 @@ impl Duly {
         };
         let hold =
             Hold { name: guard.name().to_owned(), owner: guard.owner(), fence: guard.fence(), slot: guard.slot(), ttl };
+        // It lasts for its whole time from now. Before this it is released if whoever asked has gone meanwhile.
+        guard.extend().await?;
         guard.detach();
-        // From now on it lasts for its time and no longer.
-        match self.extend_hold(&hold.name, hold.owner, ttl).await? {
-            true => Ok(Some(hold)),
-            false => Err(Error::Conflict(format!("lock {} was broken just now", hold.name))),
-        }
+        Ok(Some(hold))
     }
 
     /// Lets a hold last for so long from now. Answers false if its owner does not have it any more.
@@ -62,6 +60,7 @@ impl Duly {
         check_text("lock", name, LOCK_NAME_BYTES_MAX)?;
         Lock::check_ttl(ttl)?;
         let (node, lease) = (self.hall()?.node(), self.options.lease);
+        // However many it has: the owner is looked for among all of them.
         Ok(LockAsk { name: name.to_owned(), owner, node, lease, slots: 1, ttl, wait: false, note: String::new() })
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use tokio::sync::mpsc;
@@ -29,6 +29,8 @@ pub(crate) enum Fault {
     LoseAnswer,
     /// It is carried out, and never answered.
     KeepAnswer,
+    /// It is carried out, and answered so much later.
+    Late(Duration),
 }
 
 #[derive(Default)]
@@ -90,6 +92,11 @@ impl Faulty {
             Some(Fault::KeepAnswer) => {
                 answer.await?;
                 std::future::pending().await
+            }
+            Some(Fault::Late(by)) => {
+                let answer = answer.await;
+                tokio::time::sleep(by).await;
+                answer
             }
         }
     }
@@ -217,6 +224,9 @@ impl Store for Faulty {
     async fn unlock(&self, ask: &LockAsk) -> Result<bool> {
         self.pass("unlock", self.inner.unlock(ask)).await
     }
+    async fn leave_line(&self, ask: &LockAsk) -> Result<()> {
+        self.pass("leave_line", self.inner.leave_line(ask)).await
+    }
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
         self.pass("locks", self.inner.locks(name, cursor)).await
     }
@@ -243,6 +253,9 @@ impl Store for Faulty {
     }
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         self.pass("set_connections", self.inner.set_connections(node, held, gone)).await
+    }
+    async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        self.pass("keep_connections", self.inner.keep_connections(node, held)).await
     }
     async fn put_token(&self, token: &NewToken) -> Result<bool> {
         self.pass("put_token", self.inner.put_token(token)).await

@@ -335,14 +335,22 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// (which a server never knows); silence alone ends no hold.
     async fn lock(&self, ask: &LockAsk) -> Result<LockTaken>;
 
-    /// Lets holds last for their `ttl` from now, each only if its owner still has it. Answers which, in the order of the asks.
-    /// At most [`EXTEND_MAX`].
+    /// Lets holds last for their `ttl` from now, each only if its owner still has it, whichever slot that is.
+    /// Answers which, in the order of the asks. At most [`EXTEND_MAX`].
     async fn extend_locks(&self, asks: &[LockAsk]) -> Result<Vec<bool>>;
 
     /// Gives up whatever the owner has of a lock: its slot, or its place in the line. Answers whether it held a slot.
     ///
     /// If slots are free then, as many of the first in line that live are told that it is their turn.
     async fn unlock(&self, ask: &LockAsk) -> Result<bool>;
+
+    /// Gives up the owner's place in the line of a lock, if it has one, and nothing else: what it holds, it holds.
+    ///
+    /// If slots are free then, as many of the first in line that live are told that it is their turn.
+    async fn leave_line(&self, ask: &LockAsk) -> Result<()> {
+        let _ = ask;
+        Err(Error::unsupported("leave the line of a lock"))
+    }
 
     /// A page of holds, by name; only those of one lock if it is named.
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage>;
@@ -389,6 +397,13 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// Notes connections that a node holds, and forgets others of its: at most [`CONNECTIONS_MAX`] in one step.
     /// One that another node held is this node's from now on.
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()>;
+
+    /// Notes connections once more that a node has told of before, in case they were forgotten: at most [`CONNECTIONS_MAX`].
+    /// One that another node has noted since stays that node's, as long as it is there.
+    async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        let _ = (node, held);
+        Err(Error::unsupported("keep connections"))
+    }
 
     /// The node that holds a connection, if it is there.
     async fn connection(&self, connection: &str) -> Result<Option<NodeId>>;

@@ -79,6 +79,7 @@ traced! {
     lock(ask: &LockAsk) -> LockTaken;
     extend_locks(asks: &[LockAsk]) -> Vec<bool>;
     unlock(ask: &LockAsk) -> bool;
+    leave_line(ask: &LockAsk) -> ();
     locks(name: Option<&str>, cursor: Option<&str>) -> LockPage;
     break_lock(name: &str) -> u64;
     attend(guest: &Guest) -> Attended;
@@ -88,6 +89,7 @@ traced! {
     watch_ends(node: NodeId, queues: &[String]) -> ();
     ended(queue: &str, ids: Vec<JobId>) -> Vec<JobId>;
     set_connections(node: NodeId, held: &[String], gone: &[String]) -> ();
+    keep_connections(node: NodeId, held: &[String]) -> ();
     connection(connection: &str) -> Option<NodeId>;
     answering(method: &str) -> Vec<NodeId>;
     health() -> Health;

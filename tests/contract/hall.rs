@@ -180,6 +180,28 @@ pub async fn a_connection_that_moves_belongs_to_its_new_node(store: TestStore) {
     assert_eq!(connection(&store, "c").await, None);
 }
 
+pub async fn a_connection_that_has_moved_is_not_taken_back(store: TestStore) {
+    let (a, b) = (store.guest("a").await, store.guest("b").await);
+    let keep = async |node, names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        store.store.keep_connections(node, &names).await.expect("notes")
+    };
+    connect(&store, "a", &["moved", "stays"], &[]).await;
+    connect(&store, "b", &["moved", "of the dead"], &[]).await;
+    keep(a, &["moved", "stays", "forgotten"]).await;
+    assert_eq!(connection(&store, "moved").await, Some(b));
+    assert_eq!(connection(&store, "stays").await, Some(a));
+    assert_eq!(connection(&store, "forgotten").await, Some(a), "nobody had it");
+    connect(&store, "a", &[], &["moved"]).await;
+    assert_eq!(connection(&store, "moved").await, Some(b), "the old node has dropped it");
+
+    store.silence("b");
+    store.advance(past_the_lease()).await;
+    keep(a, &["of the dead"]).await;
+    keep(a, &[]).await;
+    assert_eq!(connection(&store, "of the dead").await, Some(a));
+}
+
 pub async fn answering_lists_nodes_by_method(store: TestStore) {
     let a = guest_with(&store, "a", &["cache.flush", "ping"]).await;
     let b = guest_with(&store, "b", &["ping"]).await;

@@ -181,6 +181,32 @@ pub async fn a_waiter_that_gives_up_passes_its_turn_on(store: TestStore) {
     take(&store, &d).await;
 }
 
+/// A turn that nobody wants: it may come late, when its owner has the lock.
+pub async fn leaving_the_line_keeps_the_hold(store: TestStore) {
+    let leave = async |ask: &LockAsk| store.store.leave_line(ask).await.expect("answers");
+    for (name, slots) in [("one", 1), ("two", 2)] {
+        let holder = LockAsk { slots, ..ask_for(&store, "a", name).await };
+        take(&store, &holder).await;
+        leave(&holder).await;
+        assert_eq!(store.store.locks(Some(name), None).await.expect("lists").locks.len(), 1, "nobody waits");
+        let other = LockAsk { slots: 1, wait: true, ..ask_for(&store, "b", name).await };
+        refused(&store, &other).await;
+        leave(&holder).await;
+        leave(&other).await;
+        let hold = &store.store.locks(Some(name), None).await.expect("lists").locks;
+        assert_eq!((hold.len(), hold[0].owner, hold[0].waiting), (1, holder.owner, 0), "who waited has left");
+        assert!(unlock(&store, &holder).await, "it was held all the time");
+    }
+
+    let a = holding(&store, "a").await;
+    let mut hears = store.listen("c").await;
+    let (b, c) = (waiting(&store, "b").await, waiting(&store, "c").await);
+    assert!(unlock(&store, &a).await);
+    leave(&b).await;
+    assert_eq!(hears.next().await, turn(&c), "the next in line is told");
+    take(&store, &c).await;
+}
+
 pub async fn ahead_counts_those_who_live(store: TestStore) {
     holding(&store, "a").await;
     waiting(&store, "b").await;

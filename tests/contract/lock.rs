@@ -280,6 +280,27 @@ pub async fn each_slot_has_its_own_end(store: TestStore) {
     assert!(!extend(&store, &short).await && extend(&store, &long).await);
 }
 
+/// Whoever has only the name and the owner of a hold knows nothing of slots.
+pub async fn a_hold_is_found_in_whichever_slot(store: TestStore) {
+    let mut asks = Vec::new();
+    for guest in ["a", "b", "c"] {
+        asks.push(LockAsk { slots: 3, ..ask(&store, guest).await });
+        take(&store, &asks[asks.len() - 1]).await;
+    }
+    store.advance(TTL - SECOND).await;
+    let bare: Vec<LockAsk> = asks.iter().map(|ask| LockAsk { slots: 1, ..ask.clone() }).collect();
+    let stranger = LockAsk { owner: Owner::fresh(), ..bare[0].clone() };
+    assert!(!extend(&store, &stranger).await && !unlock(&store, &stranger).await);
+    let many = [bare[2].clone(), stranger, bare[0].clone(), bare[1].clone()];
+    assert_eq!(store.store.extend_locks(&many).await.expect("answers"), [true, false, true, true]);
+    store.advance(2 * SECOND).await;
+    assert_eq!(holds(&store, "l").await.len(), 3, "they last");
+    for ask in bare.iter().rev() {
+        assert!(unlock(&store, ask).await && !extend(&store, ask).await);
+    }
+    assert!(holds(&store, "l").await.is_empty());
+}
+
 pub async fn extend_many_at_once(store: TestStore) {
     let a = ask(&store, "a").await;
     let asks: Vec<LockAsk> = (0..EXTEND_MAX).map(|i| LockAsk { name: format!("{i}"), ..a.clone() }).collect();

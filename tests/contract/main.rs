@@ -311,6 +311,7 @@ contract! {
         at_most_n_hold_it_each_with_its_slot_and_fence
         a_freed_slot_is_given_again
         each_slot_has_its_own_end
+        a_hold_is_found_in_whichever_slot
         extend_many_at_once
         locks_are_listed
         pages_show_every_lock_once
@@ -328,6 +329,7 @@ contract! {
         a_departed_nodes_place_is_skipped
         who_dies_at_its_turn_does_not_block_the_lock
         a_waiter_that_gives_up_passes_its_turn_on
+        leaving_the_line_keeps_the_hold
         ahead_counts_those_who_live
         ends_says_when_to_look
         attend_tells_whose_turn_it_is
@@ -363,6 +365,7 @@ contract! {
         connections_are_found_until_their_node_is_gone
         many_connections_are_noted_in_one_step
         a_connection_that_moves_belongs_to_its_new_node
+        a_connection_that_has_moved_is_not_taken_back
         answering_lists_nodes_by_method
         a_quiet_guest_hears_but_is_not_found
         a_guest_whose_lease_ended_is_not_found

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use duly::store::To;
+use duly::store::{Guest, Heard, Store, To};
 use duly::{Asked, Duly, Error, NodeId};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -20,11 +20,41 @@ async fn answering(place: &Place) -> (Duly, NodeId) {
 }
 
 pub async fn any_one_node_answers(place: Place) {
-    let ((_one, a), (_two, b)) = (answering(&place).await, answering(&place).await);
-    let caller = place.open().await;
+    let (nodes, caller) = ([place.open().await, place.open().await], place.open().await);
+    let ids = nodes.each_ref().map(|duly| duly.node().expect("is one"));
+    let ran = Arc::new(AtomicU32::new(0));
+    for (duly, id) in nodes.iter().zip(ids) {
+        let ran = ran.clone();
+        let who = move |_: Value, _: Asked| {
+            ran.fetch_add(1, Ordering::SeqCst);
+            async move { Ok::<_, Error>(id) }
+        };
+        duly.answer("who", who).await.expect("registers");
+    }
     for _ in 0..20 {
         let who: NodeId = soon(caller.call("who", &()).reply()).await.expect("somebody");
-        assert!(who == a || who == b);
+        assert!(ids.contains(&who));
+    }
+    // Whatever else was sent to them has come by then.
+    for id in ids {
+        soon(caller.call("duly.ping", &()).node(id).reply::<Value>()).await.expect("answers");
+    }
+    assert_eq!(ran.load(Ordering::SeqCst), 20, "one of them each time, not all");
+}
+
+/// Far more that have just died than live.
+pub async fn the_one_that_lives_is_found_among_the_dead(place: Place) {
+    let (duly, node) = answering(&place).await;
+    let store = duly.store();
+    for _ in 0..40 {
+        // It is in the hall, as far as anybody knows, and does not hear.
+        let (methods, waits, places) = (vec!["who".into()], Vec::new(), Vec::new());
+        let guest = Guest { node: NodeId::fresh(), lease: LONG, methods, waits, places, quiet: false };
+        store.attend(&guest).await.expect("attends");
+    }
+    for _ in 0..10 {
+        let who: NodeId = soon(duly.call("who", &()).reply()).await.expect("one lives");
+        assert_eq!(who, node);
     }
 }
 
@@ -74,6 +104,22 @@ pub async fn the_node_that_holds_a_connection_is_called(place: Place) {
     until(async || one.call("say", &"hi").connection("browser 7").reply::<Value>().await.is_err()).await;
 }
 
+/// What is said of it last counts, however fast it comes and goes.
+pub async fn a_connection_that_is_dropped_and_held_again_is_found(place: Place) {
+    let duly = place.open().await;
+    let (store, node) = (duly.store(), duly.node().expect("is one"));
+    for _ in 0..200 {
+        let held = duly.hold_connection("browser 7").await.expect("is free");
+        drop(held);
+        let again = duly.hold_connection("browser 7").await.expect("is free again");
+        // Whatever the drop does in the background has come by then.
+        soon(duly.call("duly.ping", &()).node(node).reply::<Value>()).await.expect("answers");
+        assert_eq!(store.connection("browser 7").await.expect("looks"), Some(node));
+        drop(again);
+    }
+    until(async || store.connection("browser 7").await.expect("looks").is_none()).await;
+}
+
 pub async fn types_and_order_survive(place: Place) {
     let duly = place.open().await;
     duly.answer("echo", |args: Box<RawValue>, _| async move { Ok::<_, Error>(args) }).await.expect("registers");
@@ -114,7 +160,7 @@ pub async fn a_failing_a_missing_and_a_panicking_method_give_errors_at_once(plac
     assert_eq!(who, node);
 }
 
-pub async fn a_slow_method_times_out_and_its_late_reply_is_dropped(place: Place) {
+pub async fn a_slow_method_times_out(place: Place) {
     let duly = place.open().await;
     duly.answer("slow", |ms: u64, _| async move {
         tokio::time::sleep(Duration::from_millis(ms)).await;
@@ -130,6 +176,69 @@ pub async fn a_slow_method_times_out_and_its_late_reply_is_dropped(place: Place)
     let replies = soon(replies.collect()).await;
     assert!(!replies.is_empty() && replies.iter().all(|r| r.result.as_ref().is_err_and(|e| e.code() == "timeout")));
     assert_eq!(soon(duly.call("slow", &1).reply::<u64>()).await.expect("goes on"), 1);
+}
+
+/// A node whose replies go out when the test says so.
+struct Mute {
+    store: Arc<dyn Store>,
+    node: NodeId,
+    hears: tokio::sync::mpsc::Receiver<Heard>,
+}
+
+impl Mute {
+    async fn in_hall(store: Arc<dyn Store>) -> Self {
+        let node = NodeId::fresh();
+        let hears = store.hear(node, true).await.expect("hears");
+        let (methods, waits, places) = (vec!["slow".into()], Vec::new(), Vec::new());
+        let guest = Guest { node, lease: LONG, methods, waits, places, quiet: false };
+        store.attend(&guest).await.expect("attends");
+        Mute { store, node, hears }
+    }
+
+    /// What it would say to the next call that it hears.
+    async fn reply(&mut self) -> (NodeId, Vec<u8>) {
+        const HEAD_BYTES: usize = 1 + 8 + 32;
+        let Some(Heard::Message(frame)) = soon(self.hears.recv()).await else { panic!("a call") };
+        let (head, body) = frame.split_at(HEAD_BYTES);
+        let call: Value = serde_json::from_slice(body).expect("JSON");
+        let reply = json!({"id": call["id"], "from": self.node, "to": call["from"], "says": {"value": 1}});
+        let caller = call["from"].as_str().expect("a node").parse().expect("an id");
+        (caller, [head, reply.to_string().as_bytes()].concat())
+    }
+
+    async fn send(&self, (to, reply): &(NodeId, Vec<u8>)) {
+        assert_eq!(self.store.send(To::Node(*to), reply).await.expect("is sent"), 1);
+    }
+}
+
+pub async fn late_and_doubled_replies_are_dropped_and_counted(place: Place) {
+    let (duly, mut mute) = (place.open().await, Mute::in_hall(place.open().await.store()).await);
+    let node = duly.node().expect("is one");
+    let counts = async || {
+        let stats: Value = soon(duly.call("duly.stats", &()).node(node).reply()).await.expect("answers");
+        ["late_replies", "doubled_replies"].map(|of| stats["calls"][of].as_u64().expect("a count"))
+    };
+    assert_eq!(counts().await, [0, 0]);
+    let timed_out = duly.call("slow", &()).node(mute.node).timeout(200 * MS).reply::<u64>().await;
+    assert_eq!(timed_out.expect_err("no reply").code(), "timeout");
+    let late = mute.reply().await;
+    mute.send(&late).await;
+    until(async || counts().await == [1, 0]).await;
+
+    let mut replies = duly.call("slow", &()).all().timeout(LONG).replies::<u64>().await.expect("is sent");
+    let reply = mute.reply().await;
+    for _ in 0..2 {
+        mute.send(&reply).await;
+    }
+    until(async || counts().await == [1, 1]).await;
+    let mut values = Vec::new();
+    while let Some(reply) = soon(replies.next()).await {
+        values.extend(reply.result.ok().map(|value| (reply.node, value)));
+    }
+    assert_eq!(values, [(Some(mute.node), 1)], "once");
+    drop(replies);
+    mute.send(&reply).await;
+    until(async || counts().await == [2, 1]).await;
 }
 
 pub async fn forget_does_not_wait(place: Place) {
@@ -239,21 +348,36 @@ pub async fn a_key_keeps_strangers_out(place: Place) {
         let builder = keys.iter().fold(place.builder(), |builder, key| builder.cluster_key(*key));
         builder.open().await.expect("opens")
     };
-    let (inside, rotated, stranger) =
-        (open(&[key]).await, open(&["the next of those secrets, in its time", key]).await, open(&[]).await);
+    let next = "the next of those secrets, in its time";
+    // As keys are rotated: all check by the next one before any signs with it.
+    let (inside, between, rotated, stranger) =
+        (open(&[key]).await, open(&[key, next]).await, open(&[next, key]).await, open(&[]).await);
     let ran = Arc::new(AtomicU32::new(0));
-    let count = ran.clone();
-    let run = move |_: Value, _: Asked| {
-        count.fetch_add(1, Ordering::SeqCst);
-        async { Ok::<_, Error>(()) }
-    };
-    inside.answer("run", run.clone()).await.expect("registers");
-    rotated.answer("run too", run).await.expect_err("no name");
-    let node = inside.node().expect("is one");
-    let refused = stranger.call("run", &()).node(node).timeout(300 * MS).reply::<()>().await;
-    assert_eq!(refused.expect_err("is not heard").code(), "timeout");
+    for duly in [&inside, &between, &rotated] {
+        let count = ran.clone();
+        let run = move |_: Value, _: Asked| {
+            count.fetch_add(1, Ordering::SeqCst);
+            async { Ok::<_, Error>(()) }
+        };
+        duly.answer("run", run).await.expect("registers");
+    }
+    for duly in [&inside, &between, &rotated] {
+        let node = duly.node().expect("is one");
+        let refused = stranger.call("run", &()).node(node).timeout(300 * MS).reply::<()>().await;
+        assert_eq!(refused.expect_err("is not heard").code(), "timeout");
+    }
     assert_eq!(ran.load(Ordering::SeqCst), 0);
-    soon(inside.call("run", &()).node(node).reply::<()>()).await.expect("is one of us");
+    for (from, to) in
+        [(&inside, &inside), (&inside, &between), (&between, &inside), (&between, &rotated), (&rotated, &between)]
+    {
+        let node = to.node().expect("is one");
+        soon(from.call("run", &()).node(node).timeout(LONG).reply::<()>()).await.expect("is one of us");
+    }
+    assert_eq!(ran.load(Ordering::SeqCst), 5);
+    let node = inside.node().expect("is one");
+    let unknown = rotated.call("run", &()).node(node).timeout(300 * MS).reply::<()>().await;
+    assert_eq!(unknown.expect_err("it does not know the next key yet").code(), "timeout");
+    assert_eq!(ran.load(Ordering::SeqCst), 5);
     assert_eq!(place.builder().cluster_key("short").open().await.expect_err("too short").code(), "invalid");
 }
 

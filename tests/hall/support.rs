@@ -1,5 +1,7 @@
 //! A place that several handles open, each as if it were a process of its own.
 
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 #[cfg(feature = "redis")]
@@ -40,6 +42,11 @@ impl Place {
         self.shared.is_some()
     }
 
+    /// On a server that is neither of a cluster nor watched by Sentinels.
+    pub fn is_one_server(&self) -> bool {
+        self.url.starts_with("redis://")
+    }
+
     pub fn builder(&self) -> Builder {
         Duly::builder(self.url.clone())
     }
@@ -71,4 +78,13 @@ pub async fn until(mut so: impl AsyncFnMut() -> bool) {
         }
     })
     .await;
+}
+
+/// Its output, if it is ready at the first look.
+pub async fn poll_once<T>(work: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
+    let polled = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut *work).poll(cx))).await;
+    match polled {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
 }

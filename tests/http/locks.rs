@@ -22,6 +22,28 @@ pub async fn a_lock_is_taken_extended_and_released_by_its_owner_only(site: Site)
     assert_eq!(site.get("/api/v1/locks").await.json()["locks"], json!([]));
 }
 
+pub async fn every_slot_of_a_lock_is_extended_and_released(site: Site) {
+    let take = async || site.json("PUT", "/api/v1/locks/gpu", json!({"slots": 2, "ttl_ms": 60_000})).await;
+    let (mut owners, mut slots) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        let hold = take().await;
+        assert_eq!(hold.status, 200, "{}", hold.text());
+        owners.push(hold.json()["owner"].as_str().expect("an owner").to_owned());
+        slots.push(hold.json()["slot"].as_u64().expect("a slot"));
+    }
+    slots.sort_unstable();
+    assert_eq!((slots, take().await.status), (vec![1, 2], 409));
+    for owner in &owners {
+        let extended = site.json("PATCH", "/api/v1/locks/gpu", json!({"owner": owner, "ttl_ms": 60_000})).await;
+        assert_eq!(extended.status, 204, "{}", extended.text());
+    }
+    for owner in owners.iter().rev() {
+        let released = site.send("DELETE", &format!("/api/v1/locks/gpu?owner={owner}"), &[], b"").await;
+        assert_eq!(released.status, 204, "{}", released.text());
+    }
+    assert_eq!(site.get("/api/v1/locks").await.json()["locks"], json!([]));
+}
+
 pub async fn who_waits_for_a_lock_gets_it_with_a_greater_fence(site: Site) {
     let first = site.json("PUT", "/api/v1/locks/a%2Fb", json!({"ttl_ms": 60_000})).await.json();
     let owner = first["owner"].as_str().expect("an owner");

@@ -54,6 +54,7 @@ on_every_store! {
         settings_of_a_queue_are_changed_only_as_they_were_seen;
     locks:
         a_lock_is_taken_extended_and_released_by_its_owner_only
+        every_slot_of_a_lock_is_extended_and_released
         who_waits_for_a_lock_gets_it_with_a_greater_fence
         a_method_is_called;
     workers:

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::servers::{self, Binary, Server};
-use crate::support::{LONG, apart, durable, open};
+use crate::support::{LONG, apart, durable, open, until};
 
 /// How long an idle worker is watched.
 const WATCH: Duration = Duration::from_secs(5);
@@ -156,4 +156,47 @@ async fn a_push_elsewhere_starts_an_idle_worker_at_once_on_valkey() {
 #[tokio::test]
 async fn a_push_elsewhere_starts_an_idle_worker_at_once_on_a_cluster() {
     a_push_elsewhere_starts_an_idle_worker_at_once(&servers::cluster().url()).await;
+}
+
+/// What a hand-over costs the server while so many want the lock, commands that scripts call included.
+async fn commands_per_hand_over(server: &Server, waiters: u64) -> f64 {
+    const HAND_OVERS: u64 = 800;
+    // No sign of life comes between.
+    let url = format!("{}&lease=60s", apart(&server.url()));
+    let handles = [open(url.clone()).await, open(url).await];
+    let guard = handles[0].lock("a").acquire().await.expect("is free");
+    let want = |n: u64| {
+        let lock = handles[n as usize % handles.len()].lock("a");
+        tokio::spawn(async move {
+            for _ in 0..HAND_OVERS / waiters {
+                lock.clone().acquire().await.expect("gets it").release().await.expect("is held");
+            }
+        })
+    };
+    let tasks: Vec<_> = (0..waiters).map(want).collect();
+    until("all stand in line", async || {
+        handles[0].lock("a").checked().await.expect("looks").is_some_and(|held| held.waiting == waiters)
+    })
+    .await;
+    let commands = || -> u64 {
+        let stats = server.ask(&["INFO", "stats"]).text();
+        let line = stats.lines().find_map(|line| line.strip_prefix("total_commands_processed:")).expect("is told");
+        line.trim().parse().expect("a number")
+    };
+    let before = commands();
+    guard.release().await.expect("is held");
+    for task in tasks {
+        tokio::time::timeout(3 * LONG, task).await.expect("in time").expect("no panic");
+    }
+    (commands() - before) as f64 / HAND_OVERS as f64
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_costs_the_same_however_many_wait() {
+    let server = durable(Binary::Redis).start();
+    let few = commands_per_hand_over(&server, 10).await;
+    let many = commands_per_hand_over(&server, 200).await;
+    println!("commands per hand-over: {few:.1} while 10 want the lock, {many:.1} while 200 do");
+    assert!(few > 2.0, "they are counted");
+    assert!(many < 1.3 * few, "{many:.1} instead of {few:.1}");
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use duly::store::{Guest, Heard, LockAsk, Owner, To};
+use duly::store::{Guest, Heard, LINE_LOOK_MAX, LockAsk, Owner, To};
 use duly::{Clock, Duly, LEASE, NodeId};
 use tokio::sync::mpsc::Receiver;
 
-use crate::servers::{self, Binary, Server};
+use crate::servers::{self, Binary, Direction, Proxy, Server};
 use crate::support::{LONG, apart, durable, open, until};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -133,4 +133,55 @@ async fn nothing_of_the_dead_stays() {
     .await;
     let fresh = store.lock(&ask("lock 1", living.node)).await.expect("answers");
     assert!(fresh.hold.is_some());
+}
+
+/// What clears the dead out of the line comes after the release, and its answer is lost.
+#[tokio::test]
+async fn a_release_stays_one_although_the_dead_are_not_cleared() {
+    let server = durable(Binary::Redis).start();
+    let (proxy, clock) = (Proxy::start(server.port()), Clock::manual());
+    let open = async |url: String| Duly::builder(url).clock(clock.clone()).open().await.expect("opens");
+    let (duly, beside) = (open(format!("redis://{}", proxy.address())).await, open(server.url()).await);
+    let (store, dead) = (duly.store(), guest());
+    let held = LockAsk { ttl: 100 * TTL, ..ask("l", NodeId::fresh()) };
+    assert!(store.lock(&held).await.expect("answers").hold.is_some());
+    for _ in 0..3 * LINE_LOOK_MAX {
+        assert_eq!(store.lock(&ask("l", dead.node)).await.expect("answers").hold, None);
+    }
+    clock.advance(2 * LEASE);
+    // The server knows the script by then.
+    assert!(!store.unlock(&ask("another", dead.node)).await.expect("answers"));
+    proxy.freeze(Direction::Replies);
+    let (unlocking, owner) = (store.clone(), held.owner.to_string());
+    let released = tokio::spawn(async move { unlocking.unlock(&held).await });
+    until("it is released", async || beside.lock("l").checked().await.expect("looks").is_none()).await;
+    proxy.drop_reply(&owner);
+    proxy.thaw();
+    let released = tokio::time::timeout(LONG, released).await.expect("in time").expect("no panic");
+    assert!(released.expect("it has ended"));
+    assert_eq!(proxy.dropped(), 1);
+}
+
+async fn a_connection_is_found_again_after_a_server_has_forgotten_it(binary: Binary) {
+    let server = durable(binary).start();
+    let (duly, other) = (open(server.url()).await, open(server.url()).await);
+    let _held = duly.hold_connection("browser 7").await.expect("is held");
+    let node = duly.node().expect("is one");
+    let found = async || other.store().connection("browser 7").await.ok().flatten() == Some(node);
+    assert!(found().await);
+    // As after a restart without its file.
+    server.ask(&["FLUSHALL"]);
+    assert!(!found().await);
+    cut_all_connections(&server);
+    until("it is found again", found).await;
+}
+
+#[tokio::test]
+async fn a_connection_is_found_again_after_a_redis_has_forgotten_it() {
+    a_connection_is_found_again_after_a_server_has_forgotten_it(Binary::Redis).await;
+}
+
+#[tokio::test]
+async fn a_connection_is_found_again_after_a_valkey_has_forgotten_it() {
+    a_connection_is_found_again_after_a_server_has_forgotten_it(Binary::Valkey).await;
 }

@@ -98,8 +98,15 @@ pub(super) async fn extend(store: &ActionHero, asks: &[LockAsk]) -> Result<Vec<b
 /// `unlock` of the contract.
 pub(super) async fn unlock(store: &ActionHero, ask: &LockAsk) -> Result<bool> {
     let mut cmd = begin(store, &script::ACTIONHERO_UNLOCK, &ask.name)?;
-    cmd.arg(ask.owner.to_string());
+    cmd.arg(ask.owner.to_string()).arg("");
     Ok(hand_on(store, "unlock", &script::ACTIONHERO_UNLOCK, &cmd).await? > 0)
+}
+
+/// `leave_line` of the contract.
+pub(super) async fn leave_line(store: &ActionHero, ask: &LockAsk) -> Result<()> {
+    let mut cmd = begin(store, &script::ACTIONHERO_UNLOCK, &ask.name)?;
+    cmd.arg(ask.owner.to_string()).arg("1");
+    hand_on(store, "leave_line", &script::ACTIONHERO_UNLOCK, &cmd).await.map(drop)
 }
 
 /// `break_lock` of the contract.
@@ -112,7 +119,14 @@ pub(super) async fn break_lock(store: &ActionHero, name: &str) -> Result<u64> {
 async fn hand_on(store: &ActionHero, op: &'static str, script: &Script, cmd: &Cmd) -> Result<u64> {
     let mut ended = 0;
     for _ in 0..AGAIN_MAX {
-        let mut reply = store.hall.run(op, Way::Door, 0, script, cmd).await?;
+        let mut reply = match store.hall.run(op, Way::Door, 0, script, cmd).await {
+            // It has ended, and nothing takes that back. Who is next learns of it with its next sign of life.
+            Err(error) if ended > 0 => {
+                tracing::debug!(%error, "a hold has ended, and the next in line was not told");
+                break;
+            }
+            reply => reply?,
+        };
         ended += reply.int()?.unsigned_abs();
         if reply.int()? == 0 {
             break;

@@ -169,6 +169,10 @@ impl Store for ActionHero {
         locks::unlock(self, ask).await
     }
 
+    async fn leave_line(&self, ask: &LockAsk) -> Result<()> {
+        locks::leave_line(self, ask).await
+    }
+
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
         locks::locks(self, name, cursor).await
     }
@@ -197,6 +201,10 @@ impl Store for ActionHero {
 
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         self.hall.set_connections(node, held, gone).await
+    }
+
+    async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        self.hall.keep_connections(node, held).await
     }
 
     async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {

@@ -292,6 +292,10 @@ impl Store for RedisInAction {
         self.own.unlock(ask).await
     }
 
+    async fn leave_line(&self, ask: &LockAsk) -> Result<()> {
+        self.own.leave_line(ask).await
+    }
+
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
         self.own.locks(name, cursor).await
     }
@@ -318,6 +322,10 @@ impl Store for RedisInAction {
 
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         self.own.set_connections(node, held, gone).await
+    }
+
+    async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        self.own.keep_connections(node, held).await
     }
 
     async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {

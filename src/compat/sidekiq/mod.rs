@@ -244,6 +244,10 @@ impl Store for Sidekiq {
         self.redis.unlock(ask).await
     }
 
+    async fn leave_line(&self, ask: &LockAsk) -> Result<()> {
+        self.redis.leave_line(ask).await
+    }
+
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
         self.redis.locks(name, cursor).await
     }
@@ -270,6 +274,10 @@ impl Store for Sidekiq {
 
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         self.redis.set_connections(node, held, gone).await
+    }
+
+    async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        self.redis.keep_connections(node, held).await
     }
 
     async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {

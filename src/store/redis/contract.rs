@@ -161,6 +161,10 @@ impl Store for Redis {
         locks::unlock(self, ask).await
     }
 
+    async fn leave_line(&self, ask: &LockAsk) -> Result<()> {
+        locks::leave_line(self, ask).await
+    }
+
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
         locks::locks(self, name, cursor).await
     }
@@ -195,6 +199,10 @@ impl Store for Redis {
 
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         hall::set_connections(self, node, held, gone).await
+    }
+
+    async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        hall::keep_connections(self, node, held).await
     }
 
     async fn put_token(&self, token: &NewToken) -> Result<bool> {

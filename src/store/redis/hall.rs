@@ -211,6 +211,17 @@ async fn note(store: &Redis, node: NodeId, held: &[String], gone: &[String]) -> 
     Ok(())
 }
 
+/// `keep_connections` of the contract.
+pub(super) async fn keep_connections(store: &Redis, node: NodeId, held: &[String]) -> Result<()> {
+    let (script, slot): (&Script, u16) = (&script::KEEP_CONNECTIONS, store.hall.slot);
+    for some in held.chunks(CONNECTIONS_MAX) {
+        let mut cmd = call(script, &[&store.hall.presence, &store.hall.connections]);
+        cmd.arg(store.manual_now()).arg(node.to_string()).arg(micros(store.options.lease)).arg(some);
+        store.reply("keep_connections", store.link.repeat("keep_connections", Way::Beat, slot, script, &cmd).await?)?;
+    }
+    Ok(())
+}
+
 /// `connection` of the contract.
 pub(super) async fn connection(store: &Redis, connection: &str) -> Result<Option<NodeId>> {
     let mut cmd = call(&script::CONNECTION, &[&store.hall.presence, &store.hall.connections]);

@@ -20,6 +20,8 @@ use crate::store::{LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage, LockRecord, Lo
 const CLEARINGS_MAX: usize = 20;
 /// Most slots that one step looks through to extend holds.
 const EXTEND_SLOTS_MAX: usize = 2_000;
+/// What the script says of a hold that it has extended.
+const EXTENDED: u32 = 1;
 /// Most steps through all locks for one page of them.
 const SCANS_MAX: usize = 10_000;
 
@@ -55,39 +57,66 @@ pub(super) async fn lock(store: &Redis, ask: &LockAsk) -> Result<LockTaken> {
 
 /// `extend_locks` of the contract.
 pub(super) async fn extend_locks(store: &Redis, asks: &[LockAsk]) -> Result<Vec<bool>> {
-    let mut extended = Vec::with_capacity(asks.len());
-    let mut rest = asks;
+    let looks: Vec<(&LockAsk, u32)> = asks.iter().map(|ask| (ask, slots(ask))).collect();
+    let mut answers = extend_among(store, &looks).await?;
+    // Whoever asked for fewer slots than the lock has may hold one behind those.
+    let wider = |at: &usize| answers[*at] > EXTENDED;
+    let again: Vec<usize> = (0..asks.len()).filter(wider).collect();
+    if !again.is_empty() {
+        let looks: Vec<(&LockAsk, u32)> = again.iter().map(|at| (&asks[*at], answers[*at])).collect();
+        for (at, answer) in again.into_iter().zip(extend_among(store, &looks).await?) {
+            answers[at] = answer;
+        }
+    }
+    Ok(answers.into_iter().map(|answer| answer == EXTENDED).collect())
+}
+
+/// Looks for each among so many slots, and answers what the script says of it.
+async fn extend_among(store: &Redis, looks: &[(&LockAsk, u32)]) -> Result<Vec<u32>> {
+    let mut answers = Vec::with_capacity(looks.len());
+    let mut rest = looks;
     while !rest.is_empty() {
-        let mut looks = 0;
-        let fits = |ask: &&LockAsk| {
-            looks += slots(ask) as usize;
-            looks <= EXTEND_SLOTS_MAX
+        let mut slots = 0;
+        let fits = |(_, width): &&(&LockAsk, u32)| {
+            slots += *width as usize;
+            slots <= EXTEND_SLOTS_MAX
         };
         // One alone always fits.
         let (some, others) = rest.split_at(rest.iter().take_while(fits).count().max(1));
-        extended.extend(extend_some(store, some).await?);
+        answers.extend(extend_some(store, some).await?);
         rest = others;
     }
-    Ok(extended)
+    Ok(answers)
 }
 
-async fn extend_some(store: &Redis, asks: &[LockAsk]) -> Result<Vec<bool>> {
+async fn extend_some(store: &Redis, looks: &[(&LockAsk, u32)]) -> Result<Vec<u32>> {
     let mut cmd = call(&script::EXTEND_LOCKS, &[&store.hall.locks]);
     cmd.arg(store.manual_now());
-    for ask in asks {
-        cmd.arg(named(&ask.name)?).arg(ask.owner.to_string()).arg(slots(ask)).arg(span(ask.ttl));
+    for (ask, slots) in looks {
+        cmd.arg(named(&ask.name)?).arg(ask.owner.to_string()).arg(slots).arg(span(ask.ttl));
     }
     // What replicas do not know of would end sooner after a failover than its holder believes.
     let value = store.link.keep("extend_locks", store.hall.slot, &script::EXTEND_LOCKS, &cmd, confirm(store)).await?;
     let answers = store.reply("extend_locks", value)?.list()?;
-    Ok(answers.iter().map(|answer| answer.as_deref() == Some(b"1")).collect())
+    let most = i64::from(LOCK_SLOTS_MAX);
+    Ok(answers.into_iter().map(|answer| count(number(&answer.unwrap_or_default()).min(most))).collect())
 }
 
 /// `unlock` of the contract.
 pub(super) async fn unlock(store: &Redis, ask: &LockAsk) -> Result<bool> {
+    give_up(store, "unlock", ask, false).await
+}
+
+/// `leave_line` of the contract.
+pub(super) async fn leave_line(store: &Redis, ask: &LockAsk) -> Result<()> {
+    give_up(store, "leave_line", ask, true).await.map(drop)
+}
+
+/// Gives up what an owner has of a lock, or only its place in the line. Answers whether it held a slot.
+async fn give_up(store: &Redis, op: &'static str, ask: &LockAsk, only_place: bool) -> Result<bool> {
     let mut cmd = begin(store, &script::UNLOCK, &ask.name)?;
-    cmd.arg(slots(ask)).arg(ask.owner.to_string());
-    Ok(hand_on(store, "unlock", &script::UNLOCK, &cmd).await? > 0)
+    cmd.arg(slots(ask)).arg(ask.owner.to_string()).arg(if only_place { "1" } else { "" });
+    Ok(hand_on(store, op, &script::UNLOCK, &cmd).await? > 0)
 }
 
 /// `break_lock` of the contract.
@@ -100,7 +129,14 @@ pub(super) async fn break_lock(store: &Redis, name: &str) -> Result<u64> {
 async fn hand_on(store: &Redis, op: &'static str, script: &Script, cmd: &Cmd) -> Result<u64> {
     let mut ended = 0;
     for _ in 0..CLEARINGS_MAX {
-        let mut reply = store.reply(op, store.link.run(op, Way::Door, store.hall.slot, script, cmd).await?)?;
+        let mut reply = match store.link.run(op, Way::Door, store.hall.slot, script, cmd).await {
+            // They have ended, and nothing takes that back. Who is next learns of it with its next sign of life.
+            Err(error) if ended > 0 => {
+                tracing::debug!(%error, "holds have ended, and the next in line was not told");
+                break;
+            }
+            value => store.reply(op, value?)?,
+        };
         ended += reply.int()?.unsigned_abs();
         if reply.int()? == 0 {
             break;

@@ -5,6 +5,7 @@
 
 mod access;
 mod acl;
+mod ahead;
 mod claim;
 mod contract;
 mod count;
@@ -40,7 +41,7 @@ mod url;
 mod verify;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -49,6 +50,7 @@ use redis::{Cmd, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::ahead::Ahead;
 use self::ears::Ears;
 use self::ends::Watches;
 use self::hear::Voices;
@@ -93,8 +95,8 @@ pub(crate) struct Redis {
     watches: Watches,
     strangers: Strangers,
     known: Mutex<Known>,
-    /// How far the store's clock is ahead of ours, as the last answer said: a little less than the truth, never more.
-    ahead: AtomicI64,
+    /// How far the store's clock is ahead of ours, as the last answers said.
+    ahead: Ahead,
     /// The thread on which beats are sent and messages are heard.
     home: tokio::runtime::Handle,
     /// Ends it.
@@ -158,7 +160,7 @@ impl Redis {
             watches,
             strangers,
             known: Mutex::default(),
-            ahead: AtomicI64::new(0),
+            ahead: Ahead::default(),
             home,
             stop,
         };
@@ -285,7 +287,7 @@ impl Redis {
     pub(crate) fn now(&self) -> Micros {
         match self.options.clock.is_manual() {
             true => self.options.clock.wall(),
-            false => Clock::system().since_boot() + self.ahead.load(Ordering::Relaxed),
+            false => Clock::system().since_boot() + self.ahead.known(),
         }
     }
 
@@ -298,7 +300,7 @@ impl Redis {
 
     /// The store's time was at least this a moment ago.
     fn tell_time(&self, now: Micros) {
-        self.ahead.store(now - Clock::system().since_boot(), Ordering::Relaxed);
+        self.ahead.tell(now, Clock::system().since_boot());
     }
 }
 

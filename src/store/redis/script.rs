@@ -129,6 +129,7 @@ scripts! { &[];
     CLEAR "clear"
     GUESTS "guests"
     SET_CONNECTIONS "set_connections"
+    KEEP_CONNECTIONS "keep_connections"
     CONNECTION "connection"
     PUT_TOKEN "put_token"
     REMOVE_TOKEN "remove_token"

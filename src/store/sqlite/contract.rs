@@ -275,6 +275,11 @@ impl Store for Sqlite {
         self.writer.write("unlock", move |tx| lock::unlock(tx, &Lives::on(&board), &name, owner)).await
     }
 
+    async fn leave_line(&self, ask: &LockAsk) -> Result<()> {
+        let (board, name, owner) = (self.board.clone(), ask.name.clone(), ask.owner);
+        self.writer.write("leave_line", move |tx| lock::leave_line(tx, &Lives::on(&board), &name, owner)).await
+    }
+
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
         let (board, clock) = (self.board.clone(), self.clock.clone());
         let (name, cursor) = (name.map(str::to_owned), cursor.map(str::to_owned));
@@ -351,6 +356,10 @@ impl Store for Sqlite {
 
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         self.hall.set_connections(node, held, gone).await
+    }
+
+    async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        self.hall.keep_connections(node, held).await
     }
 
     async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {

@@ -115,6 +115,24 @@ pub(super) fn set_connections(
     tx.commit()
 }
 
+/// Notes connections that a node holds, unless another that attends has noted them since.
+pub(super) fn keep_connections(
+    conn: &Connection,
+    lives: &Lives<'_>,
+    node: NodeId,
+    held: &[String],
+) -> rusqlite::Result<()> {
+    let tx = rusqlite::Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+    for name in held {
+        let other = connection(&tx, name)?.is_some_and(|holder| holder != node && lives.attends(holder));
+        if !other {
+            tx.prepare_cached("INSERT OR REPLACE INTO duly_connection (name, node) VALUES (?1, ?2)")?
+                .execute(params![name, node.as_bytes()])?;
+        }
+    }
+    tx.commit()
+}
+
 /// The node that has noted a connection last.
 pub(super) fn connection(conn: &Connection, name: &str) -> rusqlite::Result<Option<NodeId>> {
     conn.prepare_cached("SELECT node FROM duly_connection WHERE name = ?1")?

@@ -138,6 +138,15 @@ impl Hall {
         self.bus.run("set_connections", set).await.map(drop)
     }
 
+    pub(super) async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        if held.len() > CONNECTIONS_MAX {
+            return Err(Error::invalid("connections", format!("more than {CONNECTIONS_MAX} in one step")));
+        }
+        let (board, held) = (self.board.clone(), held.to_vec());
+        let keep = move |conn: &rusqlite::Connection| guest::keep_connections(conn, &Lives::on(&board), node, &held);
+        self.bus.run("keep_connections", keep).await.map(drop)
+    }
+
     pub(super) async fn connection(&self, name: &str) -> Result<Option<NodeId>> {
         let (board, name) = (self.board.clone(), name.to_owned());
         let look = move |conn: &rusqlite::Connection| {

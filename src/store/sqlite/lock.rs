@@ -160,6 +160,12 @@ pub(super) fn unlock(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, owner: Owner) -
     Ok(held > 0)
 }
 
+/// `leave_line` of the contract.
+pub(super) fn leave_line(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, owner: Owner) -> rusqlite::Result<()> {
+    line::quit(tx, name, owner)?;
+    pass_on(tx, lives, name)
+}
+
 /// `break_lock` of the contract.
 pub(super) fn break_all(tx: &Tx<'_>, lives: &Lives<'_>, name: &str) -> rusqlite::Result<u64> {
     let (holds, _) = clear(tx, lives, name)?;

@@ -107,6 +107,7 @@ async fn in_the_hall(store: &dyn Store) {
         assert!(matches!(heard.recv().await, Some(Heard::Turn { .. })), "who had it is told");
     }
     store.set_connections(node, &["c".into(), "d".into()], &[]).await.expect("notes");
+    store.keep_connections(node, &["c".into(), "d".into()]).await.expect("notes");
     store.set_connections(node, &[], &["d".into()]).await.expect("forgets");
     assert_eq!(store.connection("c").await.expect("looks"), Some(node));
     assert_eq!(store.answering("m").await.expect("looks"), [node]);

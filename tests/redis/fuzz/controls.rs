@@ -86,6 +86,13 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("lock", "slots = math.min(slots, SLOTS)", "slots = 9 * slots", "too many results to unpack"),
     ("unlock", "if hold:sub(85, 120) == owner then", "if true then", "was changed"),
     ("unlock", "hold:sub(85, 120) ~= owner or ", "", "was changed"),
+    ("unlock", "local released = ARGV[5] == '' and lock.own", "local released = lock.own", "was changed"),
+    (
+        "unlock",
+        "ARGV[5] == '' and redis.call('HDEL', KEYS[1], one) or 0",
+        "redis.call('HDEL', KEYS[1], one)",
+        "was changed",
+    ),
     ("unlock", "and #line.living == 0 and not line.more", "", "is marked"),
     ("unlock", "redis.call('HDEL', KEYS[3], unpack(fields))", "", "no place for"),
     ("extend_locks", "hold:sub(85, 120) == ARGV[n + 1] and ", "", "was changed"),
@@ -96,6 +103,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("clear", "if not is[node] then", "if true then", "was taken from"),
     ("depart", "if connections[i + 1] == node then", "if true then", "was taken from"),
     ("set_connections", "redis.call('HGET', KEYS[2], ARGV[n]) == node", "true", "was taken from"),
+    ("keep_connections", "not is_there(holder)", "true", "was taken from"),
 ];
 
 #[test]

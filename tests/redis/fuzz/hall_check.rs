@@ -122,7 +122,7 @@ fn holds_last(call: &Call, before: &State, after: &State) -> Verdict {
             "extend_locks" => {
                 longer && call.args[1..].chunks(4).any(|ask| ask[0] == name.as_bytes() && ask[1] == hold.owner)
             }
-            "unlock" => is.is_none() && asked(name.as_bytes(), hold.owner),
+            "unlock" => is.is_none() && call.args[4].is_empty() && asked(name.as_bytes(), hold.owner),
             "break_lock" => is.is_none() && call.args[1] == name.as_bytes(),
             _ => false,
         };
@@ -152,6 +152,7 @@ fn connections_last(call: &Call, before: &State, after: &State) -> Verdict {
         before.connections.iter().filter(|(name, holder)| after.connections.get(*name) != Some(*holder))
     {
         let own = (told || call.script == "depart") && holder == node && !after.connections.contains_key(name);
+        // One that is told of again is taken only from the dead.
         let moved = told && after.connections.get(name).is_some_and(|is| is == node);
         if !own && !moved && is_alive(before, holder, call.now) {
             return Err(format!("the connection {} was taken from {}", shown(name), shown(holder)));

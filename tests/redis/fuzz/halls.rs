@@ -127,6 +127,10 @@ impl Client<'_> {
                 self.rng.shuffle(&mut names);
                 args.add(node).number(LEASE).number(self.rng.usize(..=names.len())).add_all(names);
             }
+            "keep_connections" => {
+                let names = self.rng.usize(..=CONNECTIONS.len());
+                args.add(node).number(LEASE).add_all(&CONNECTIONS[..names]);
+            }
             "connection" => args.add(pick(self.rng, CONNECTIONS)).end(),
             "put_token" => args.add(pick(self.rng, METHODS)).add("").number(2).add("00ff viewer").end(),
             "remove_token" => args.add(pick(self.rng, METHODS)).end(),
@@ -178,6 +182,7 @@ impl Client<'_> {
     fn unlock(&mut self, args: &mut Args) {
         let name = self.lock_name();
         args.add(name).number(self.slots()).add(self.owner_in(name));
+        args.add(if self.rng.u8(..3) > 0 { "" } else { "1" });
     }
 
     fn extend_locks(&mut self, args: &mut Args) {
