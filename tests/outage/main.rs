@@ -12,4 +12,5 @@ mod migration;
 mod restart;
 #[path = "../support/servers/mod.rs"]
 mod servers;
+mod shard;
 mod storm;

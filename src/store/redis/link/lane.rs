@@ -137,6 +137,11 @@ impl Lane {
         if current.connection.is_some() { current.generation } else { 0 }
     }
 
+    /// Whether the last connection could not be made.
+    pub(super) fn fails(&self) -> bool {
+        self.current().failures > 0
+    }
+
     /// How long nothing has been heard on a connection that listens; `None` if there is none.
     pub(super) fn silence(&self) -> Option<Duration> {
         let current = self.current();

@@ -14,6 +14,11 @@ use crate::store::redis::url::{Address, Shape};
 /// How long one Sentinel is waited for: the others know as much.
 const SENTINEL_ANSWER: Duration = Duration::from_secs(1);
 
+/// How long one server of a Cluster is waited for, a connection included: the others know as much.
+const SLOTS_ANSWER: Duration = Duration::from_millis(2_500);
+/// How many answers are compared where none names a master for every slot.
+const ANSWERS_MAX: usize = 5;
+
 /// Why one who was asked did not say who the masters are.
 #[derive(Clone, Debug)]
 pub(super) struct Trouble {
@@ -55,8 +60,8 @@ impl Nobody {
 }
 
 impl Link {
-    /// Finds out who the masters are, unless somebody else has since `lessons`.
-    pub(super) async fn learn(&self, lessons: u64) {
+    /// Finds out who the masters are, unless somebody else has since `lessons`; what is missed is the one of this slot.
+    pub(super) async fn learn(&self, missed: u16, lessons: u64) {
         if self.place.shape == Shape::One {
             return;
         }
@@ -65,31 +70,47 @@ impl Link {
             return;
         }
         match &self.place.shape {
-            Shape::Cluster => self.learn_slots().await,
+            Shape::Cluster => self.learn_slots(missed).await,
             Shape::Sentinel(name) => self.learn_master(name).await,
             Shape::One => {}
         }
         self.known().lessons += 1;
     }
 
-    async fn learn_slots(&self) {
-        let mut hosts = self.known().slots.masters();
-        hosts.extend(self.place.hosts.iter().cloned());
-        let mut cmd = redis::cmd("CLUSTER");
-        cmd.arg("SLOTS");
+    async fn learn_slots(&self, missed: u16) {
+        let hosts = {
+            let known = self.known();
+            let fails = |host: &Address| known.lanes.iter().any(|((_, to, _), lane)| to == host && lane.fails());
+            known.slots.whom_to_ask(missed, &self.place.hosts, fails)
+        };
         self.known().trouble = None;
+        let mut best: Option<SlotMap> = None;
+        let mut answers = 0;
         for host in hosts {
-            let answer = self.lane(Way::Door, &host).send(&cmd).await.map_err(NoAnswer::into_error);
-            match answer.and_then(|answer| SlotMap::read(answer, &host).ok_or_else(|| other("an answer without slots")))
-            {
+            match self.slots_of(&host).await {
                 Ok(slots) => {
-                    let mut known = self.known();
-                    (known.slots, known.trouble) = (slots, None);
-                    return;
+                    answers += 1;
+                    best = best.into_iter().chain([slots]).max_by_key(|slots| slots.worth(missed));
+                    if answers == ANSWERS_MAX || best.as_ref().is_some_and(SlotMap::is_whole) {
+                        break;
+                    }
                 }
                 Err(error) => self.note(Trouble { with: host, is_sentinel: false, error }),
             }
         }
+        let mut known = self.known();
+        if let Some(slots) = best.filter(|slots| slots.is_news(missed, &known.slots)) {
+            (known.slots, known.trouble) = (slots, None);
+        }
+    }
+
+    /// What one server says of who has which slot.
+    async fn slots_of(&self, host: &Address) -> Result<SlotMap, RedisError> {
+        let mut cmd = redis::cmd("CLUSTER");
+        cmd.arg("SLOTS");
+        let late = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
+        let answer = tokio::time::timeout(SLOTS_ANSWER, self.lane(Way::Door, host).send(&cmd)).await.map_err(late)?;
+        SlotMap::read(answer.map_err(NoAnswer::into_error)?, host).ok_or_else(|| other("an answer without slots"))
     }
 
     /// Notes why somebody did not say. What would be the same the next time tells more than what may pass.

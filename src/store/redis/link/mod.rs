@@ -5,6 +5,7 @@
 
 mod answers;
 mod connector;
+mod each;
 mod fault;
 mod lane;
 mod masters;
@@ -23,6 +24,7 @@ use super::url::{Address, Place, Shape};
 use crate::clock;
 use crate::error::{Error, Result};
 use connector::Connector;
+pub(super) use each::Said;
 use fault::Fault;
 pub(super) use fault::is_forbidden;
 use lane::{Lane, Listener, NoAnswer};
@@ -232,7 +234,7 @@ impl Link {
                     if fault::is_hopeless(&error) || !tries.again().await {
                         return Err(fault::unreachable(op, lane.address(), error));
                     }
-                    self.learn(lessons).await;
+                    self.learn(slot, lessons).await;
                     continue;
                 }
                 Err(Unanswered::Answer(error)) => error,
@@ -246,7 +248,7 @@ impl Link {
                     Err(error) if fault::is_hopeless(&error) || !tries.again().await => {
                         return Err(fault::unreachable(op, lane.address(), error));
                     }
-                    Err(_) => self.learn(lessons).await,
+                    Err(_) => self.learn(slot, lessons).await,
                 },
                 (Fault::Moved(to), _) if tries.redirect() => self.moved(slot, &to),
                 (Fault::Ask(_), _) if request.cmds.len() > 1 => return Ok(Value::Nil),
@@ -255,10 +257,10 @@ impl Link {
                     // Its name may stand for another server by now.
                     lane.reset();
                     self.doubt(&lane);
-                    self.learn(lessons).await;
+                    self.learn(slot, lessons).await;
                 }
                 (Fault::NotNow | Fault::Moved(_) | Fault::Ask(_), _) if tries.again().await => {
-                    self.learn(lessons).await
+                    self.learn(slot, lessons).await
                 }
                 (Fault::Unknown, _) => {
                     self.doubt(&lane);
@@ -269,25 +271,6 @@ impl Link {
                 _ => return Err(fault::refused(op, error)),
             }
         }
-    }
-
-    /// Asks one command of every master.
-    pub(super) async fn ask_all(&self, op: &'static str, cmd: &Cmd) -> Result<Vec<(Address, Value)>> {
-        // A request first, so that the servers are known.
-        self.ask(op, Way::Door, 0, &redis::cmd("PING")).await?;
-        let masters = match self.place.shape {
-            Shape::Cluster => self.known().slots.masters(),
-            Shape::One => self.place.hosts.clone(),
-            Shape::Sentinel(_) => self.known().master.clone().into_iter().collect(),
-        };
-        let mut answers = Vec::with_capacity(masters.len());
-        for address in masters {
-            match self.lane(Way::Door, &address).send(cmd).await {
-                Ok(value) => answers.push((address, value)),
-                Err(none) => return Err(fault::unreachable(op, &address, none.into_error())),
-            }
-        }
-        Ok(answers)
     }
 
     /// Listens on channels of this slot where claims of this runtime are answered: in the order in which both were sent.
@@ -368,7 +351,7 @@ impl Link {
         if let Some(address) = known {
             return Ok(self.lane(way, &address));
         }
-        self.learn(lessons).await;
+        self.learn(slot, lessons).await;
         let learnt = self.known().address_of(&self.place, slot).cloned();
         match learnt {
             Some(address) => Ok(self.lane(way, &address)),
