@@ -51,6 +51,11 @@ pub(crate) struct Options {
     pub(crate) allow_data_loss: bool,
     /// The certificate authority to trust, instead of those of the system.
     pub(crate) ca: Option<PathBuf>,
+    /// What we show to a server that asks who we are, and the key to it: both or neither.
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    /// Sentinels have users of their own.
+    pub(crate) sentinel_user: Option<String>,
     pub(crate) sentinel_password: Option<String>,
     /// What nodes sign messages with: the first signs, all of them check. Never in a URL.
     pub(crate) cluster_keys: Vec<String>,
@@ -74,6 +79,9 @@ impl Default for Options {
             replicas: 0,
             allow_data_loss: false,
             ca: None,
+            cert: None,
+            key: None,
+            sentinel_user: None,
             sentinel_password: None,
             cluster_keys: Vec::new(),
             clock: Clock::system(),
@@ -139,15 +147,23 @@ async fn open_local(_target: Address, _options: Options) -> Result<Arc<dyn Store
 pub struct StoreUrl {
     target: Address,
     options: String,
+    acl: Option<String>,
 }
 
 impl StoreUrl {
     /// Reads a URL as [`Duly::open`](crate::Duly::open) would, without opening anything.
     pub fn parse(url: &str) -> Result<Self> {
-        let (target, _) = parse(url, Options::default())?;
+        let (target, read) = parse(url, Options::default())?;
+        let acl = target.acl(&read)?;
         let options = url.split_once('?').map_or("", |(_, options)| options);
         let shown = options.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("sentinel_password="));
-        Ok(StoreUrl { target, options: shown.collect::<Vec<_>>().join("&") })
+        Ok(StoreUrl { target, options: shown.collect::<Vec<_>>().join("&"), acl })
+    }
+
+    /// What a user of the server must be allowed, as words for `ACL SETUSER`; `None` where the store has no users.
+    #[must_use]
+    pub fn acl(&self) -> Option<&str> {
+        self.acl.as_deref()
     }
 
     /// The file, if it is one.
@@ -162,14 +178,7 @@ impl StoreUrl {
 
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.target {
-            Address::Memory => f.write_str(":memory:")?,
-            Address::File(path) => write!(f, "{}", path.display())?,
-            #[cfg(feature = "redis")]
-            Address::Redis(place) => write!(f, "{place:?}")?,
-            #[cfg(feature = "redis")]
-            Address::Foreign(system, place) => f.write_str(&system.shown(place))?,
-        }
+        f.write_str(&self.target.shown())?;
         if !self.options.is_empty() {
             write!(f, "?{}", self.options)?;
         }
@@ -183,9 +192,9 @@ pub(crate) fn place_of(url: &str, options: &Options) -> String {
     match parse_target(place) {
         Ok(Address::File(path)) => path.canonicalize().unwrap_or(path).display().to_string(),
         Ok(target) if target.is_server() && options.prefix != PREFIX => {
-            format!("{}?prefix={}", StoreUrl { target, options: String::new() }, options.prefix)
+            format!("{}?prefix={}", target.shown(), options.prefix)
         }
-        Ok(target) => StoreUrl { target, options: String::new() }.to_string(),
+        Ok(target) => target.shown(),
         Err(_) => String::new(),
     }
 }
@@ -225,6 +234,29 @@ fn parse_parts(place: &str, query: &str, mut options: Options) -> Result<(Addres
 }
 
 impl Address {
+    /// For people: without what is secret, and without options.
+    fn shown(&self) -> String {
+        match self {
+            Address::Memory => ":memory:".to_owned(),
+            Address::File(path) => path.display().to_string(),
+            #[cfg(feature = "redis")]
+            Address::Redis(place) => format!("{place:?}"),
+            #[cfg(feature = "redis")]
+            Address::Foreign(system, place) => system.shown(place),
+        }
+    }
+
+    #[cfg_attr(not(feature = "redis"), allow(clippy::unused_self, reason = "all others are on a server"))]
+    fn acl(&self, _options: &Options) -> Result<Option<String>> {
+        match self {
+            #[cfg(feature = "redis")]
+            Address::Redis(_) => Ok(Some(super::redis::acl_rules(&_options.prefix))),
+            #[cfg(feature = "redis")]
+            Address::Foreign(system, _) => system.acl(_options),
+            _ => Ok(None),
+        }
+    }
+
     /// Where others keep jobs too, their habits are the default.
     #[cfg_attr(not(feature = "redis"), allow(clippy::unused_self, reason = "all others are on a server"))]
     fn adapt(&self, _options: &mut Options) {
@@ -306,12 +338,12 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<Known> {
             };
             return Ok(Known::InFiles);
         }
-        "prefix" | "replicas" | "allow_data_loss" | "ca" | "sentinel_password" => {
+        "prefix" | "replicas" | "allow_data_loss" | "ca" | "cert" | "key" | "sentinel_user" | "sentinel_password" => {
             set_server(options, name, value)?;
             return Ok(Known::OnServers);
         }
         _ => {
-            let known = "durability, lease, keep, keep_dead, remember, history; on servers prefix, replicas, allow_data_loss, ca, sentinel_password";
+            let known = "durability, lease, keep, keep_dead, remember, history; on servers prefix, replicas, allow_data_loss, ca, cert, key, sentinel_user, sentinel_password";
             return Err(Error::invalid("store", format!("has no option {name:?}; it has {known}")));
         }
     }
@@ -333,6 +365,9 @@ fn set_server(options: &mut Options, name: &str, value: &str) -> Result<()> {
             }
         }
         "ca" => options.ca = Some(PathBuf::from(value)),
+        "cert" => options.cert = Some(PathBuf::from(value)),
+        "key" => options.key = Some(PathBuf::from(value)),
+        "sentinel_user" => options.sentinel_user = Some(value.to_owned()),
         _ => options.sentinel_password = Some(value.to_owned()),
     }
     Ok(())
@@ -345,6 +380,14 @@ pub(crate) fn check(options: &Options) -> Result<()> {
     }
     // A brace would change which part of a key says where a Cluster keeps it.
     check_name("prefix", &options.prefix)?;
+    match (&options.cert, &options.key) {
+        (Some(_), None) => return Err(Error::invalid("cert", "has no key; add key=FILE")),
+        (None, Some(_)) => return Err(Error::invalid("key", "has no certificate; add cert=FILE")),
+        _ => {}
+    }
+    if options.sentinel_user.is_some() && options.sentinel_password.is_none() {
+        return Err(Error::invalid("sentinel_user", "has no password; add sentinel_password=..."));
+    }
     Ok(())
 }
 
@@ -410,6 +453,25 @@ mod tests {
             shown("redis+sentinel://me:secret@a,b/m?sentinel_password=secret&prefix=x"),
             "redis+sentinel://a:26379,b:26379/m?prefix=x"
         );
+    }
+
+    #[test]
+    #[cfg(feature = "redis")]
+    fn what_goes_together_is_asked_for() {
+        assert!(refused("rediss://h?cert=a").contains("add key=FILE"));
+        assert!(refused("rediss://h?key=a").contains("add cert=FILE"));
+        assert!(refused("redis+sentinel://h/m?sentinel_user=me").contains("add sentinel_password="));
+        assert!(refused("duly.db?cert=a&key=b").contains("is a file"));
+        target("rediss+sentinel://h/m?cert=a&key=b&sentinel_user=me&sentinel_password=secret");
+    }
+
+    #[test]
+    #[cfg(feature = "redis")]
+    fn the_rights_that_are_needed_are_known_without_a_server() {
+        let acl = |url: &str| StoreUrl::parse(url).expect("a good URL").acl().map(str::to_owned);
+        assert!(acl("redis+cluster://h?prefix=app").expect("users").starts_with("resetkeys ~app:* "));
+        assert!(acl("sidekiq://h?namespace=app").expect("users").contains(" ~app:queue:* "));
+        assert_eq!((acl("duly.db"), acl("actionhero://h")), (None, None));
     }
 
     #[test]

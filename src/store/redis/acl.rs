@@ -67,7 +67,7 @@ const COMMANDS: &[&str] = &[
 ];
 
 /// What to give to ACL SETUSER, but for name and password.
-pub(super) fn rules(prefix: &str) -> String {
+pub(crate) fn rules(prefix: &str) -> String {
     let commands: Vec<String> = COMMANDS.iter().map(|command| format!("+{command}")).collect();
     format!("resetkeys ~{prefix}:* resetchannels &{prefix}:* -@all {}", commands.join(" "))
 }

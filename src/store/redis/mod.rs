@@ -16,6 +16,7 @@ mod hall;
 mod health;
 mod hear;
 mod history;
+mod keyring;
 mod keys;
 mod kinds;
 mod link;
@@ -49,9 +50,11 @@ use redis::{Cmd, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::acl::rules as acl_rules;
 use self::ears::Ears;
 use self::ends::Watches;
 use self::hear::Voices;
+use self::keyring::Keyring;
 pub(crate) use self::keys::{HallKeys, QueueKeys, slot_of, tag_of};
 pub(crate) use self::link::Way;
 use self::link::{Confirm, Link};
@@ -101,7 +104,7 @@ pub(crate) struct Redis {
 /// What this process remembers; all of it can be learnt again.
 #[derive(Default)]
 struct Known {
-    keys: HashMap<String, Arc<QueueKeys>>,
+    keys: Keyring,
     /// In which queues a node of ours beats.
     works: HashMap<NodeId, BTreeSet<String>>,
     /// In which queues a node of ours may be on the idle list.
@@ -140,8 +143,7 @@ impl Redis {
             hearing.2.hear(&info);
             hearing.3.hear(&info);
         });
-        let (ca, password) = (options.ca.as_deref(), options.sentinel_password.as_deref());
-        let link = Arc::new(Link::new(place, ca, password, home.clone(), listener)?);
+        let link = Arc::new(Link::new(place, options, home.clone(), listener)?);
         home.spawn(look_after_master(link.clone(), stop.clone()));
         let hall = HallKeys::new(&options.prefix);
         let store = Redis {
@@ -169,19 +171,18 @@ impl Redis {
 
     /// The keys of a queue.
     pub(crate) fn keys(&self, queue: &str) -> Arc<QueueKeys> {
-        let mut known = self.known();
-        if let Some(keys) = known.keys.get(queue) {
-            return keys.clone();
-        }
-        let keys = Arc::new(QueueKeys::new(&self.prefix, queue, self.options.history));
-        known.keys.insert(queue.to_owned(), keys.clone());
-        keys
+        self.known().keys.of(queue, false, || QueueKeys::new(&self.prefix, queue, self.options.history))
+    }
+
+    /// The same for a queue that is there, because this process takes part in it.
+    fn keys_of_ours(&self, queue: &str) -> Arc<QueueKeys> {
+        self.known().keys.of(queue, true, || QueueKeys::new(&self.prefix, queue, self.options.history))
     }
 
     /// The keys of a queue that is about to get something: its name is put where others find it.
     pub(crate) async fn register(&self, op: &'static str, queue: &str) -> Result<Arc<QueueKeys>> {
         self.names.put(op, queue, self.manual_now()).await?;
-        Ok(self.keys(queue))
+        Ok(self.keys_of_ours(queue))
     }
 
     /// The names of all queues, sorted.
@@ -201,7 +202,7 @@ impl Redis {
         if !works {
             self.works(node, &[queue.to_owned()]);
         }
-        self.keys(queue)
+        self.keys_of_ours(queue)
     }
 
     /// Notes that a node works these queues, and answers all that it works.

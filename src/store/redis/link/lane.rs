@@ -291,7 +291,7 @@ mod tests {
             }
         });
         let place = Place::parse(&format!("redis://127.0.0.1:{port}")).expect("a URL").expect("of a server");
-        let connector = Arc::new(Connector::new(&place, None).expect("no certificates"));
+        let connector = Arc::new(Connector::new(&place, &crate::store::Options::default()).expect("no certificates"));
         let lane = Lane::new(place.hosts[0].clone(), connector, None, Some(Arc::new(|_| ())));
         // A farewell that was refused is not one that was asked for.
         assert!(matches!(lane.send(redis::cmd("SUNSUBSCRIBE").arg("a")).await, Err(NoAnswer::Answer(_))));

@@ -49,7 +49,7 @@ impl Nobody {
         match fault::unreachable(op, &with, error) {
             Error::Store { source, .. } if own_password => {
                 let reason = format!(
-                    "{words}: {with} asks for a password; add the Sentinels' own to the URL as sentinel_password=..."
+                    "{words}: {with} asks for a password; add the Sentinels' own to the URL as sentinel_password=... (and sentinel_user=... if it is of a user)"
                 );
                 Error::Store { op, reason, source }
             }

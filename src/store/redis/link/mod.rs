@@ -23,6 +23,7 @@ use super::script::Script;
 use super::url::{Address, Place, Shape};
 use crate::clock;
 use crate::error::{Error, Result};
+use crate::store::Options;
 use connector::Connector;
 pub(super) use each::Said;
 use fault::Fault;
@@ -114,21 +115,15 @@ struct Known {
 }
 
 impl Link {
-    pub(super) fn new(
-        place: Place,
-        ca: Option<&std::path::Path>,
-        sentinel_password: Option<&str>,
-        home: Handle,
-        listener: Listener,
-    ) -> Result<Self> {
+    pub(super) fn new(place: Place, options: &Options, home: Handle, listener: Listener) -> Result<Self> {
         let mut sentinels = Vec::new();
         if matches!(place.shape, Shape::Sentinel(_)) {
-            let to_them = Arc::new(Connector::to_sentinels(&place, ca, sentinel_password)?);
+            let to_them = Arc::new(Connector::to_sentinels(&place, options)?);
             let lane = |host: &Address| Lane::new(host.clone(), to_them.clone(), Some(home.clone()), None);
             sentinels.extend(place.hosts.iter().map(lane));
         }
         Ok(Link {
-            connector: Arc::new(Connector::new(&place, ca)?),
+            connector: Arc::new(Connector::new(&place, options)?),
             place,
             sentinels,
             home,
