@@ -14,7 +14,8 @@ use crate::ledger::Ledger;
 
 /// Far longer than a fault and what follows it may take; what takes this long is stuck.
 const LONGEST: Duration = Duration::from_secs(60);
-const PUSHERS: usize = 4;
+/// Two for each queue: what one waits for holds up no other queue.
+const PUSHERS: usize = 6;
 const WORKERS: usize = 3;
 pub const QUEUES: [&str; 3] = ["red", "green", "blue"];
 
@@ -61,10 +62,10 @@ impl Storm {
             let duly = Duly::open(&storm.url).await.expect("opens");
             storm.workers.push(tokio::spawn(work(duly, storm.ledger.clone(), storm.stop_working.clone())));
         }
-        for _ in 0..PUSHERS {
+        for queue in QUEUES.into_iter().cycle().take(PUSHERS) {
             let duly = Duly::open(&storm.url).await.expect("opens");
             let (ledger, stop, unknown) = (storm.ledger.clone(), storm.stop_pushing.clone(), storm.unknown.clone());
-            storm.pushers.push(tokio::spawn(push(duly, ledger, stop, unknown)));
+            storm.pushers.push(tokio::spawn(push(duly, queue, ledger, stop, unknown)));
         }
         storm
     }
@@ -169,13 +170,13 @@ fn any_outcome() -> Outcome {
 
 /// Pushes single jobs and small batches, now and a little later; what fails is pushed again.
 /// Half of them have ids of their pusher's, and are pushed again under these; the others are new jobs each time.
-async fn push(duly: Duly, ledger: Arc<Ledger>, stop: CancellationToken, unknown: Arc<AtomicUsize>) {
+async fn push(duly: Duly, queue: &str, ledger: Arc<Ledger>, stop: CancellationToken, unknown: Arc<AtomicUsize>) {
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     while !stop.is_cancelled() {
         let count = fastrand::u64(1..6);
         let first = NUMBERS.fetch_add(count, Ordering::Relaxed);
         let ids: Option<Vec<JobId>> = fastrand::bool().then(|| (0..count).map(|_| JobId::fresh()).collect());
-        let (queue, after) = (fastrand::choice(QUEUES).expect("some"), fastrand::u64(..3));
+        let after = fastrand::u64(..3);
         loop {
             let jobs = (0..count).map(|n| {
                 let job = Push::from(Mark(first + n)).queue(queue).after(Duration::from_millis(50 * after));
