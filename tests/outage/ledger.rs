@@ -19,9 +19,13 @@ struct Inner {
     /// Pushes that were acknowledged, with the number in their args.
     acknowledged: BTreeMap<JobId, u64>,
     attempts: BTreeMap<JobId, Attempts>,
-    /// How many attempts have started in each queue.
-    started: BTreeMap<String, usize>,
     wrong: Vec<String>,
+}
+
+impl Inner {
+    fn has_started(&self, id: JobId) -> bool {
+        self.attempts.get(&id).is_some_and(|attempts| attempts.latest.is_some())
+    }
 }
 
 /// What handlers saw of one job.
@@ -29,8 +33,8 @@ struct Inner {
 struct Attempts {
     /// The number in its args.
     number: u64,
-    /// The fence of the latest attempt.
-    fence: Option<Fence>,
+    /// The fence of the latest attempt, which worker ran it, and since when.
+    latest: Option<(Fence, usize, SystemTime)>,
     /// What its handler wanted: done.
     acked: bool,
     /// A worker was told that this is recorded.
@@ -50,16 +54,18 @@ impl Ledger {
         self.inner().acknowledged.insert(id, number);
     }
 
-    /// An attempt starts, and its handler wants this.
-    pub fn started(&self, ctx: &Ctx, number: u64, outcome: &Outcome) {
+    /// An attempt starts in the hands of a worker, and its handler wants this.
+    pub fn started(&self, worker: usize, ctx: &Ctx, number: u64, outcome: &Outcome) {
         let (id, fence, due, now) = (ctx.job().id, ctx.fence(), ctx.due(), SystemTime::now());
         let mut inner = self.inner();
-        *inner.started.entry(ctx.job().queue.clone()).or_default() += 1;
         let attempts = inner.attempts.entry(id).or_default();
-        let (before, recorded) = (attempts.fence.replace(fence), attempts.recorded);
+        let (before, acked, recorded) =
+            (attempts.latest.replace((fence, worker, now)), attempts.acked, attempts.recorded);
         (attempts.number, attempts.acked) = (number, *outcome == Outcome::Ack);
-        if let Some(before) = before.filter(|before| *before >= fence) {
-            inner.wrong.push(format!("{id}: fence {fence} after {before}"));
+        if let Some((last, by, at)) = before.filter(|(last, ..)| *last >= fence) {
+            let ago = now.duration_since(at).unwrap_or_default();
+            let so = format!("{id}: fence {fence} by worker {worker}, {ago:?} after {last} by worker {by}");
+            inner.wrong.push(format!("{so}, which ended it: {acked}, and was told that it is recorded: {recorded}"));
         }
         if now < due {
             inner.wrong.push(format!("{id}: started {:?} early", due.duration_since(now).unwrap_or_default()));
@@ -81,16 +87,15 @@ impl Ledger {
         self.inner().acknowledged.len()
     }
 
-    /// How many attempts have started in a queue.
-    pub fn started_in(&self, queue: &str) -> usize {
-        self.inner().started.get(queue).copied().unwrap_or(0)
+    /// Whether a job has started, whoever pushed it.
+    pub fn has_started(&self, id: JobId) -> bool {
+        self.inner().has_started(id)
     }
 
     /// Acknowledged jobs that have not started yet.
     pub fn missing(&self) -> Vec<JobId> {
         let inner = self.inner();
-        let started = |id: &JobId| inner.attempts.get(id).is_some_and(|attempts| attempts.fence.is_some());
-        inner.acknowledged.keys().filter(|id| !started(id)).copied().collect()
+        inner.acknowledged.keys().filter(|id| !inner.has_started(**id)).copied().collect()
     }
 
     /// Acknowledged jobs that have started and are gone, though they are neither done nor among the dead;

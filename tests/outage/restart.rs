@@ -47,7 +47,7 @@ async fn a_server_that_keeps_nothing_loses_jobs_and_the_checker_sees_it() {
         let ledger = ledger.clone();
         move |Mark(number): Mark, ctx: Ctx| {
             let outcome = outcome.clone();
-            ledger.started(&ctx, number, &outcome);
+            ledger.started(0, &ctx, number, &outcome);
             ledger.settled(ctx.job().id, &outcome);
             async move { outcome }
         }

@@ -58,9 +58,9 @@ impl Storm {
         let (stop_pushing, stop_working) = (CancellationToken::new(), CancellationToken::new());
         let (pushers, workers) = (Vec::new(), Vec::new());
         let mut storm = Storm { ledger, url, stop_pushing, stop_working, pushers, workers, unknown };
-        for _ in 0..WORKERS {
+        for worker in 0..WORKERS {
             let duly = Duly::open(&storm.url).await.expect("opens");
-            storm.workers.push(tokio::spawn(work(duly, storm.ledger.clone(), storm.stop_working.clone())));
+            storm.workers.push(tokio::spawn(work(worker, duly, storm.ledger.clone(), storm.stop_working.clone())));
         }
         for queue in QUEUES.into_iter().cycle().take(PUSHERS) {
             let duly = Duly::open(&storm.url).await.expect("opens");
@@ -79,13 +79,17 @@ impl Storm {
         }
     }
 
-    /// Waits until so many attempts more have started in each queue.
-    pub async fn until_started(&self, more: usize) {
-        let (goals, until) = (QUEUES.map(|queue| self.ledger.started_in(queue) + more), Instant::now() + LONGEST);
-        for (queue, goal) in QUEUES.into_iter().zip(goals) {
-            while self.ledger.started_in(queue) < goal {
-                let started = self.ledger.started_in(queue);
-                assert!(Instant::now() < until, "attempts stopped at {started} of {goal} in {queue}");
+    /// Pushes a job into each queue that waits for no replica, and waits until all have started.
+    pub async fn until_worked(&self) {
+        let duly = Duly::open(self.url.replace("&replicas=1", "")).await.expect("opens");
+        let until = Instant::now() + LONGEST;
+        for queue in QUEUES {
+            let id = JobId::fresh();
+            while let Err(error) = duly.push(Push::from(Mark(u64::MAX)).id(id).queue(queue)).await {
+                assert!(error.is_retryable() && Instant::now() < until, "{error}");
+            }
+            while !self.ledger.has_started(id) {
+                assert!(Instant::now() < until, "nothing is run in {queue}");
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
@@ -138,11 +142,11 @@ async fn dead(duly: &Duly) -> BTreeSet<JobId> {
     }
 }
 
-async fn work(duly: Duly, ledger: Arc<Ledger>, stop: CancellationToken) -> duly::Result<duly::Tally> {
+async fn work(number: usize, duly: Duly, ledger: Arc<Ledger>, stop: CancellationToken) -> duly::Result<duly::Tally> {
     let told = ledger.clone();
-    let handler = move |Mark(number): Mark, ctx: Ctx| {
+    let handler = move |Mark(mark): Mark, ctx: Ctx| {
         let outcome = any_outcome();
-        ledger.started(&ctx, number, &outcome);
+        ledger.started(number, &ctx, mark, &outcome);
         async move { outcome }
     };
     let on_event = move |event: &Event<'_>| {

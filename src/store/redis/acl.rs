@@ -17,6 +17,7 @@ const COMMANDS: &[&str] = &[
     "script|load",
     "config|get",
     "cluster|slots",
+    "pubsub|shardnumsub",
     "spublish",
     "ssubscribe",
     "sunsubscribe",
@@ -92,7 +93,8 @@ mod tests {
         // Given to `spread` by name.
         used.extend(["rpush".to_owned(), "lpush".to_owned()]);
         for command in &used {
-            assert!(COMMANDS.contains(&command.as_str()), "{command} is used and not allowed");
+            let allowed = |known: &&str| known.split('|').next() == Some(command);
+            assert!(COMMANDS.iter().any(allowed), "{command} is used and not allowed");
         }
         let by_connections = [
             "multi", "exec", "auth", "hello", "ping", "select", "wait", "role", "info", "asking", "evalsha", "get",

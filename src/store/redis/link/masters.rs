@@ -1,13 +1,14 @@
 //! Who the masters are: asked of a Cluster or of Sentinels when somebody misses one.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{RedisError, Value};
 
 use super::lane::{Lane, NoAnswer};
 use super::slots::SlotMap;
-use super::{Link, Way, fault};
+use super::{Known, LaneKey, Link, Way, fault};
 use crate::error::Error;
 use crate::store::redis::url::{Address, Shape};
 
@@ -100,6 +101,7 @@ impl Link {
         }
         let mut known = self.known();
         if let Some(slots) = best.filter(|slots| slots.is_news(missed, &known.slots)) {
+            known.leave_others(&slots.masters());
             (known.slots, known.trouble) = (slots, None);
         }
     }
@@ -210,6 +212,15 @@ impl Link {
                 known.leave(&before);
             }
         }
+    }
+}
+
+impl Known {
+    /// One that was a master may be there still, and silent; or answer again, as a replica, and repeat what others say.
+    /// Whoever listens there must notice that nobody speaks to him.
+    fn leave_others(&mut self, masters: &[Address]) {
+        let others = |(_, to, _): &LaneKey, lane: &mut Arc<Lane>| !masters.contains(to) && lane.generation() != 0;
+        self.lanes.extract_if(others).for_each(|(_, lane)| lane.retire());
     }
 }
 
