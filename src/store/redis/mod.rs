@@ -78,8 +78,9 @@ use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
 use crate::token::Token;
 
-/// How often Sentinels are asked who the master is, although it still answers.
-const LOOK_AFTER_MASTER: Duration = Duration::from_secs(2);
+/// How often Sentinels are asked who the master is, although it still answers; and how often somebody looks for masters of a
+/// Cluster that do not.
+const LOOK_AFTER_MASTERS: Duration = Duration::from_secs(2);
 
 /// A store on Redis or Valkey.
 pub(crate) struct Redis {
@@ -144,7 +145,7 @@ impl Redis {
             hearing.3.hear(&info);
         });
         let link = Arc::new(Link::new(place, options, home.clone(), listener)?);
-        home.spawn(look_after_master(link.clone(), stop.clone()));
+        home.spawn(look_after_masters(link.clone(), stop.clone()));
         let hall = HallKeys::new(&options.prefix);
         let store = Redis {
             names: Names::new(link.clone(), home.clone(), &hall),
@@ -316,11 +317,11 @@ fn home(stop: CancellationToken) -> Result<tokio::runtime::Handle> {
     Ok(handle)
 }
 
-async fn look_after_master(link: Arc<Link>, stop: CancellationToken) {
-    if !matches!(link.place().shape, self::url::Shape::Sentinel(_)) {
+async fn look_after_masters(link: Arc<Link>, stop: CancellationToken) {
+    if link.place().shape == self::url::Shape::One {
         return;
     }
-    while stop.run_until_cancelled(tokio::time::sleep(LOOK_AFTER_MASTER)).await.is_some() {
-        link.look_after_master().await;
+    while stop.run_until_cancelled(tokio::time::sleep(LOOK_AFTER_MASTERS)).await.is_some() {
+        link.look_after_masters().await;
     }
 }

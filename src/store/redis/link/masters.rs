@@ -17,6 +17,8 @@ const SENTINEL_ANSWER: Duration = Duration::from_secs(1);
 
 /// How long one server of a Cluster is waited for, a connection included: the others know as much.
 const SLOTS_ANSWER: Duration = Duration::from_millis(2_500);
+/// After how long without an answer the others of a Cluster are asked whether a master still is one.
+const SILENT: Duration = Duration::from_secs(2);
 /// How many answers are compared where none names a master for every slot.
 const ANSWERS_MAX: usize = 5;
 
@@ -193,11 +195,34 @@ impl Link {
         }
     }
 
-    /// Asks the Sentinels again; a master that was replaced is left at once, also one that still answers.
-    pub(in crate::store::redis) async fn look_after_master(&self) {
-        let Shape::Sentinel(name) = &self.place.shape else {
-            return;
+    /// Whether there is still anybody who is not what he was, although nobody says so.
+    pub(in crate::store::redis) async fn look_after_masters(&self) {
+        match &self.place.shape {
+            Shape::One => {}
+            Shape::Cluster => self.look_after_silent().await,
+            Shape::Sentinel(name) => self.look_after_named(name).await,
+        }
+    }
+
+    /// A master of a Cluster that stands still, or is cut off, keeps its connections and says nothing: by the time a request
+    /// is given up another may long have taken its place. Whoever does not wait so long, as a beat, would never know.
+    async fn look_after_silent(&self) {
+        let (missed, lessons) = {
+            let known = self.known();
+            // Some are to be silent until something comes.
+            let silent = |((way, to, _), lane): (&LaneKey, &Arc<Lane>)| {
+                let asked = !matches!(way, Way::Watch(_)) && lane.is_silent(SILENT);
+                asked.then(|| known.slots.slot_of(to)).flatten()
+            };
+            (known.lanes.iter().find_map(silent), known.lessons)
         };
+        if let Some(missed) = missed {
+            self.learn(missed, lessons).await;
+        }
+    }
+
+    /// Asks the Sentinels again; a master that was replaced is left at once, also one that still answers.
+    async fn look_after_named(&self, name: &str) {
         let before = self.known().master.clone();
         let named = self.named_master(name).await;
         if named.is_none() || named == before {

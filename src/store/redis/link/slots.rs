@@ -80,6 +80,11 @@ impl SlotMap {
         self.ranges.get(at).filter(|(_, last, _)| slot <= *last).map(|(_, _, address)| address)
     }
 
+    /// Any slot of this master.
+    pub(super) fn slot_of(&self, master: &Address) -> Option<u16> {
+        self.ranges.iter().find(|(_, _, address)| address == master).map(|(first, ..)| *first)
+    }
+
     /// Every master once.
     pub(super) fn masters(&self) -> Vec<Address> {
         let mut masters: Vec<Address> = self.ranges.iter().map(|(_, _, address)| address.clone()).collect();
