@@ -1,7 +1,6 @@
 //! From a URL to a store: the one place that knows which stores there are.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -142,50 +141,6 @@ async fn open_local(_target: Address, _options: Options) -> Result<Arc<dyn Store
     Err(Error::invalid("store", "names a file, and this build has no SQLite; turn on the feature `sqlite`"))
 }
 
-/// Where a store is, as its URL says. Shown without what is secret in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoreUrl {
-    target: Address,
-    options: String,
-    acl: Option<String>,
-}
-
-impl StoreUrl {
-    /// Reads a URL as [`Duly::open`](crate::Duly::open) would, without opening anything.
-    pub fn parse(url: &str) -> Result<Self> {
-        let (target, read) = parse(url, Options::default())?;
-        let acl = target.acl(&read)?;
-        let options = url.split_once('?').map_or("", |(_, options)| options);
-        let shown = options.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("sentinel_password="));
-        Ok(StoreUrl { target, options: shown.collect::<Vec<_>>().join("&"), acl })
-    }
-
-    /// What a user of the server must be allowed, as words for `ACL SETUSER`; `None` where the store has no users.
-    #[must_use]
-    pub fn acl(&self) -> Option<&str> {
-        self.acl.as_deref()
-    }
-
-    /// The file, if it is one.
-    #[must_use]
-    pub fn file(&self) -> Option<&Path> {
-        match &self.target {
-            Address::File(path) => Some(path),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for StoreUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.target.shown())?;
-        if !self.options.is_empty() {
-            write!(f, "?{}", self.options)?;
-        }
-        Ok(())
-    }
-}
-
 /// Where a store is, and nothing else of its URL: a file by its whole path, a server with the prefix of the keys.
 pub(crate) fn place_of(url: &str, options: &Options) -> String {
     let place = url.split_once('?').map_or(url, |(place, _)| place);
@@ -235,7 +190,7 @@ fn parse_parts(place: &str, query: &str, mut options: Options) -> Result<(Addres
 
 impl Address {
     /// For people: without what is secret, and without options.
-    fn shown(&self) -> String {
+    pub(super) fn shown(&self) -> String {
         match self {
             Address::Memory => ":memory:".to_owned(),
             Address::File(path) => path.display().to_string(),
@@ -247,7 +202,7 @@ impl Address {
     }
 
     #[cfg_attr(not(feature = "redis"), allow(clippy::unused_self, reason = "all others are on a server"))]
-    fn acl(&self, _options: &Options) -> Result<Option<String>> {
+    pub(super) fn acl(&self, _options: &Options) -> Result<Option<String>> {
         match self {
             #[cfg(feature = "redis")]
             Address::Redis(_) => Ok(Some(super::redis::acl_rules(&_options.prefix))),
@@ -445,17 +400,6 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_shown_without_its_secrets() {
-        let shown = |url: &str| StoreUrl::parse(url).expect("a good URL").to_string();
-        assert_eq!(shown("sqlite:a.db?keep=1h"), "a.db?keep=1h");
-        #[cfg(feature = "redis")]
-        assert_eq!(
-            shown("redis+sentinel://me:secret@a,b/m?sentinel_password=secret&prefix=x"),
-            "redis+sentinel://a:26379,b:26379/m?prefix=x"
-        );
-    }
-
-    #[test]
     #[cfg(feature = "redis")]
     fn what_goes_together_is_asked_for() {
         assert!(refused("rediss://h?cert=a").contains("add key=FILE"));
@@ -463,15 +407,6 @@ mod tests {
         assert!(refused("redis+sentinel://h/m?sentinel_user=me").contains("add sentinel_password="));
         assert!(refused("duly.db?cert=a&key=b").contains("is a file"));
         target("rediss+sentinel://h/m?cert=a&key=b&sentinel_user=me&sentinel_password=secret");
-    }
-
-    #[test]
-    #[cfg(feature = "redis")]
-    fn the_rights_that_are_needed_are_known_without_a_server() {
-        let acl = |url: &str| StoreUrl::parse(url).expect("a good URL").acl().map(str::to_owned);
-        assert!(acl("redis+cluster://h?prefix=app").expect("users").starts_with("resetkeys ~app:* "));
-        assert!(acl("sidekiq://h?namespace=app").expect("users").contains(" ~app:queue:* "));
-        assert_eq!((acl("duly.db"), acl("actionhero://h")), (None, None));
     }
 
     #[test]
