@@ -139,6 +139,9 @@ impl Duly {
     /// Pushes many jobs in one step, each into its own queue at its own time: all or none per queue.
     ///
     /// Answers in the order of the jobs.
+    ///
+    /// With several queues on a server some may have got theirs when another fails: the error is then
+    /// [`Unknown`](Error::Unknown), and pushing all again with the same ids pushes what is missing.
     pub async fn push_all<P: Into<Push>>(&self, jobs: impl IntoIterator<Item = P>) -> Result<Vec<Pushed>> {
         let jobs = self.admit(jobs)?;
         if jobs.is_empty() {

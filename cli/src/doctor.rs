@@ -21,16 +21,25 @@ pub(crate) struct Doctor {
 }
 
 pub(crate) async fn run(setup: &Setup, doctor: &Doctor) -> anyhow::Result<()> {
-    let url = StoreUrl::parse(&store::url(setup)?)?.to_string();
-    let duly = store::open(setup).await?;
-    let health = duly.health().await?;
+    let url = StoreUrl::parse(&store::url(setup)?)?;
     if doctor.acl {
-        let rules = health.acl.ok_or_else(|| Fail::new(exit::USAGE, "the store is a file: it has no users"))?;
+        // Without opening it: who needs the line has no rights yet.
+        let rules =
+            url.acl().ok_or_else(|| Fail::new(exit::USAGE, "the store has no users that duly knows rules for"))?;
         return setup.out.line(&format!("ACL SETUSER duly on >PASSWORD {rules}"));
     }
-    let nodes = duly.nodes().await?;
-    let alive = nodes.iter().filter(|node| node.alive).count();
-    let facts = facts(&url, &health, alive);
+    let duly = store::open(setup).await?;
+    let mut health = duly.health().await?;
+    let nodes = duly.nodes().await;
+    // A part of the store that is away is worth a warning, and no reason to say nothing of the rest.
+    let alive = match nodes {
+        Ok(nodes) => nodes.iter().filter(|node| node.alive).count().to_string(),
+        Err(error) => {
+            health.warnings.push(format!("nodes cannot be counted: {error}"));
+            "unknown".to_owned()
+        }
+    };
+    let facts = facts(&url.to_string(), &health, alive);
     if setup.out.is_json() {
         let facts: Map<String, Value> = facts.into_iter().map(|(name, value)| (name, json!(value))).collect();
         let all = json!({"durability": health.durability, "facts": facts, "warnings": health.warnings});
@@ -50,13 +59,13 @@ pub(crate) async fn run(setup: &Setup, doctor: &Doctor) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn facts(url: &str, health: &Health, alive: usize) -> Vec<(String, String)> {
+fn facts(url: &str, health: &Health, alive: String) -> Vec<(String, String)> {
     let now = time::now();
     let mut facts =
         vec![("store".to_owned(), url.to_owned()), ("duly".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
     facts.extend(health.facts.iter().filter(|(name, _)| name != CLOCK_FACT).cloned());
     facts.push(("clock".to_owned(), time::rfc3339(now)));
     facts.push(("zone".to_owned(), time::zone()));
-    facts.push(("nodes_alive".to_owned(), alive.to_string()));
+    facts.push(("nodes_alive".to_owned(), alive));
     facts
 }

@@ -93,6 +93,14 @@ impl System {
         Ok(place.map(|place| (system, place)))
     }
 
+    /// What a user of the server must be allowed, where that is known.
+    pub(crate) fn acl(self, options: &Options) -> Result<Option<String>> {
+        match self {
+            System::Sidekiq => Sidekiq::acl(options).map(Some),
+            System::ActionHero | System::RedisInAction => Ok(None),
+        }
+    }
+
     /// The URL of a place, for people.
     pub(crate) fn shown(self, place: &Place) -> String {
         let url = format!("{place:?}");

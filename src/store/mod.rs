@@ -30,6 +30,7 @@ mod operate;
 pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod store_url;
 #[cfg(any(feature = "sqlite", feature = "redis"))]
 mod sum;
 mod tokens;
@@ -58,13 +59,14 @@ pub use kinds::{KIND_HOURS_MAX, KINDS_COUNTED_MAX, KindPoint, OTHER_KINDS};
 pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
 #[cfg(feature = "redis")]
 pub(crate) use open::{Address, KEEP, parse};
-pub use open::{Durability, StoreUrl, duration};
+pub use open::{Durability, duration};
 pub(crate) use open::{Options, new_file, open, place_of};
 pub(crate) use operate::cut;
 pub use operate::{
     CHANGE_MAX, DeadGroup, Edit, GROUPS_MAX, LOG_LINE_BYTES_MAX, LOG_LINES_MAX, LOOK_BYTES_MAX, LOOK_MAX, LOOKED_MAX,
     Limit, NOTES_MAX, Note, PROGRESS_BYTES_MAX, RESULT_BYTES_MAX, Target,
 };
+pub use store_url::StoreUrl;
 pub use tokens::NewToken;
 pub(crate) use traced::Traced;
 pub use verify::{BREACHES_MAX, Breach, Rule, Verified};

@@ -1,7 +1,6 @@
 //! From a URL to a store: the one place that knows which stores there are.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +50,11 @@ pub(crate) struct Options {
     pub(crate) allow_data_loss: bool,
     /// The certificate authority to trust, instead of those of the system.
     pub(crate) ca: Option<PathBuf>,
+    /// What we show to a server that asks who we are, and the key to it: both or neither.
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    /// Sentinels have users of their own.
+    pub(crate) sentinel_user: Option<String>,
     pub(crate) sentinel_password: Option<String>,
     /// What nodes sign messages with: the first signs, all of them check. Never in a URL.
     pub(crate) cluster_keys: Vec<String>,
@@ -74,6 +78,9 @@ impl Default for Options {
             replicas: 0,
             allow_data_loss: false,
             ca: None,
+            cert: None,
+            key: None,
+            sentinel_user: None,
             sentinel_password: None,
             cluster_keys: Vec::new(),
             clock: Clock::system(),
@@ -134,64 +141,15 @@ async fn open_local(_target: Address, _options: Options) -> Result<Arc<dyn Store
     Err(Error::invalid("store", "names a file, and this build has no SQLite; turn on the feature `sqlite`"))
 }
 
-/// Where a store is, as its URL says. Shown without what is secret in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoreUrl {
-    target: Address,
-    options: String,
-}
-
-impl StoreUrl {
-    /// Reads a URL as [`Duly::open`](crate::Duly::open) would, without opening anything.
-    pub fn parse(url: &str) -> Result<Self> {
-        let (target, _) = parse(url, Options::default())?;
-        let options = url.split_once('?').map_or("", |(_, options)| options);
-        let shown = options.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("sentinel_password="));
-        Ok(StoreUrl { target, options: shown.collect::<Vec<_>>().join("&") })
-    }
-
-    /// The file, if it is one.
-    #[must_use]
-    pub fn file(&self) -> Option<&Path> {
-        match &self.target {
-            Address::File(path) => Some(path),
-            _ => None,
-        }
-    }
-
-    /// Whether it is gone with the process that has opened it.
-    #[must_use]
-    pub fn is_in_memory(&self) -> bool {
-        self.target == Address::Memory
-    }
-}
-
-impl fmt::Display for StoreUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.target {
-            Address::Memory => f.write_str(":memory:")?,
-            Address::File(path) => write!(f, "{}", path.display())?,
-            #[cfg(feature = "redis")]
-            Address::Redis(place) => write!(f, "{place:?}")?,
-            #[cfg(feature = "redis")]
-            Address::Foreign(system, place) => f.write_str(&system.shown(place))?,
-        }
-        if !self.options.is_empty() {
-            write!(f, "?{}", self.options)?;
-        }
-        Ok(())
-    }
-}
-
 /// Where a store is, and nothing else of its URL: a file by its whole path, a server with the prefix of the keys.
 pub(crate) fn place_of(url: &str, options: &Options) -> String {
     let place = url.split_once('?').map_or(url, |(place, _)| place);
     match parse_target(place) {
         Ok(Address::File(path)) => path.canonicalize().unwrap_or(path).display().to_string(),
         Ok(target) if target.is_server() && options.prefix != PREFIX => {
-            format!("{}?prefix={}", StoreUrl { target, options: String::new() }, options.prefix)
+            format!("{}?prefix={}", target.shown(), options.prefix)
         }
-        Ok(target) => StoreUrl { target, options: String::new() }.to_string(),
+        Ok(target) => target.shown(),
         Err(_) => String::new(),
     }
 }
@@ -231,6 +189,29 @@ fn parse_parts(place: &str, query: &str, mut options: Options) -> Result<(Addres
 }
 
 impl Address {
+    /// For people: without what is secret, and without options.
+    pub(super) fn shown(&self) -> String {
+        match self {
+            Address::Memory => ":memory:".to_owned(),
+            Address::File(path) => path.display().to_string(),
+            #[cfg(feature = "redis")]
+            Address::Redis(place) => format!("{place:?}"),
+            #[cfg(feature = "redis")]
+            Address::Foreign(system, place) => system.shown(place),
+        }
+    }
+
+    #[cfg_attr(not(feature = "redis"), allow(clippy::unused_self, reason = "all others are on a server"))]
+    pub(super) fn acl(&self, _options: &Options) -> Result<Option<String>> {
+        match self {
+            #[cfg(feature = "redis")]
+            Address::Redis(_) => Ok(Some(super::redis::acl_rules(&_options.prefix))),
+            #[cfg(feature = "redis")]
+            Address::Foreign(system, _) => system.acl(_options),
+            _ => Ok(None),
+        }
+    }
+
     /// Where others keep jobs too, their habits are the default.
     #[cfg_attr(not(feature = "redis"), allow(clippy::unused_self, reason = "all others are on a server"))]
     fn adapt(&self, _options: &mut Options) {
@@ -313,12 +294,12 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<Known> {
             };
             return Ok(Known::InFiles);
         }
-        "prefix" | "replicas" | "allow_data_loss" | "ca" | "sentinel_password" => {
+        "prefix" | "replicas" | "allow_data_loss" | "ca" | "cert" | "key" | "sentinel_user" | "sentinel_password" => {
             set_server(options, name, value)?;
             return Ok(Known::OnServers);
         }
         _ => {
-            let known = "durability, lease, keep, keep_dead, remember, history; on servers prefix, replicas, allow_data_loss, ca, sentinel_password";
+            let known = "durability, lease, keep, keep_dead, remember, history; on servers prefix, replicas, allow_data_loss, ca, cert, key, sentinel_user, sentinel_password";
             return Err(Error::invalid("store", format!("has no option {name:?}; it has {known}")));
         }
     }
@@ -340,6 +321,9 @@ fn set_server(options: &mut Options, name: &str, value: &str) -> Result<()> {
             }
         }
         "ca" => options.ca = Some(PathBuf::from(value)),
+        "cert" => options.cert = Some(PathBuf::from(value)),
+        "key" => options.key = Some(PathBuf::from(value)),
+        "sentinel_user" => options.sentinel_user = Some(value.to_owned()),
         _ => options.sentinel_password = Some(value.to_owned()),
     }
     Ok(())
@@ -352,6 +336,14 @@ pub(crate) fn check(options: &Options) -> Result<()> {
     }
     // A brace would change which part of a key says where a Cluster keeps it.
     check_name("prefix", &options.prefix)?;
+    match (&options.cert, &options.key) {
+        (Some(_), None) => return Err(Error::invalid("cert", "has no key; add key=FILE")),
+        (None, Some(_)) => return Err(Error::invalid("key", "has no certificate; add cert=FILE")),
+        _ => {}
+    }
+    if options.sentinel_user.is_some() && options.sentinel_password.is_none() {
+        return Err(Error::invalid("sentinel_user", "has no password; add sentinel_password=..."));
+    }
     Ok(())
 }
 
@@ -422,14 +414,13 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_shown_without_its_secrets() {
-        let shown = |url: &str| StoreUrl::parse(url).expect("a good URL").to_string();
-        assert_eq!(shown("sqlite:a.db?keep=1h"), "a.db?keep=1h");
-        #[cfg(feature = "redis")]
-        assert_eq!(
-            shown("redis+sentinel://me:secret@a,b/m?sentinel_password=secret&prefix=x"),
-            "redis+sentinel://a:26379,b:26379/m?prefix=x"
-        );
+    #[cfg(feature = "redis")]
+    fn what_goes_together_is_asked_for() {
+        assert!(refused("rediss://h?cert=a").contains("add key=FILE"));
+        assert!(refused("rediss://h?key=a").contains("add cert=FILE"));
+        assert!(refused("redis+sentinel://h/m?sentinel_user=me").contains("add sentinel_password="));
+        assert!(refused("duly.db?cert=a&key=b").contains("is a file"));
+        target("rediss+sentinel://h/m?cert=a&key=b&sentinel_user=me&sentinel_password=secret");
     }
 
     #[test]

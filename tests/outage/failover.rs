@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use duly::store::{Claim, Wake};
-use duly::{Duly, JobId, Node, Push};
+use duly::{Duly, Node, Push};
 
 use crate::servers::{Binary, Cluster, Fsync, Options, Sentinel};
 use crate::storm::Storm;
@@ -20,14 +20,10 @@ fn options() -> Options {
     Options::new(Binary::Redis).aof(Fsync::EverySecond)
 }
 
-fn url(servers: &str) -> String {
-    format!("{servers}?prefix={}&lease=1s&keep=0&replicas=1", JobId::fresh())
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinel_is_followed_to_the_new_master() {
     let servers = Sentinel::start(options(), Sentinel::QUICK);
-    let storm = Storm::on(&url(&servers.url())).await;
+    let storm = Storm::begin_forgetful(&servers.url()).await;
     for _ in 0..failovers() {
         storm.until_pushed(200).await;
         let old = servers.kill_master();
@@ -41,12 +37,32 @@ async fn sentinel_is_followed_to_the_new_master() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_is_followed_to_the_new_master() {
     let servers = Cluster::start(options(), Cluster::QUICK);
-    let storm = Storm::on(&url(&servers.url())).await;
+    let storm = Storm::begin_forgetful(&servers.url()).await;
     for queue in ["{red}", "{green}"].into_iter().cycle().take(failovers()) {
         storm.until_pushed(200).await;
         servers.kill_master_of(queue);
         servers.wait_until_ok();
         servers.heal();
+    }
+    storm.until_pushed(200).await;
+    assert_eq!(storm.end().await, 0);
+}
+
+/// A master that is paused keeps its connections and answers nothing: whoever asks it must find out that another has taken
+/// its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_master_of_a_cluster_is_left_for_the_new_one() {
+    let servers = Cluster::start(options(), Cluster::QUICK);
+    let storm = Storm::begin_forgetful(&servers.url()).await;
+    for queue in ["{red}", "{green}"].into_iter().cycle().take(failovers()) {
+        storm.until_pushed(200).await;
+        let old = servers.master_of(queue);
+        servers.nodes()[old].pause();
+        assert_ne!(tokio::task::block_in_place(|| servers.master_of(queue)), old, "another takes its place");
+        // While it is still there, and silent.
+        storm.until_worked().await;
+        storm.until_pushed(100).await;
+        tokio::task::block_in_place(|| servers.heal());
     }
     storm.until_pushed(200).await;
     assert_eq!(storm.end().await, 0);

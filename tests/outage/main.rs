@@ -12,5 +12,6 @@ mod migration;
 mod restart;
 #[path = "../support/servers/mod.rs"]
 mod servers;
+mod shard;
 mod silent;
 mod storm;

@@ -109,6 +109,24 @@ impl Bed {
         self.run(&["jobs", "get", id, "--json"]).ok().json()
     }
 
+    /// The ids of all jobs of a store.
+    #[track_caller]
+    pub(crate) fn ids(&self, store: &str) -> Vec<String> {
+        let mut ids = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let mut args = vec!["jobs", "ls", "--store", store, "--limit", "1000", "--json"];
+            args.extend(cursor.iter().flat_map(|cursor| ["--cursor", cursor.as_str()]));
+            let page = self.run(&args).ok().json();
+            let jobs = page["jobs"].as_array().expect("jobs").iter();
+            ids.extend(jobs.map(|job| job["id"].as_str().expect("an id").to_owned()));
+            cursor = page["next"].as_str().map(str::to_owned);
+            if cursor.is_none() {
+                return ids;
+            }
+        }
+    }
+
     #[track_caller]
     pub(crate) fn until_state(&self, id: &str, state: &str) {
         until(&format!("{id} is {state}"), || self.job(id)["state"] == state);

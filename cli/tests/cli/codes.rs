@@ -133,6 +133,22 @@ fn store_out_of_reach() {
     assert!(!bed.path("none.db").exists(), "looking leaves nothing behind");
 }
 
+/// Whoever needs the line is refused by the server until it was given.
+#[test]
+fn the_rights_that_are_needed_are_printed_without_a_server() {
+    let bed = Bed::new();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("is bound");
+    let store = format!("redis://nobody:wrong@{closed}?prefix=app");
+    let ran = bed.run(&["doctor", "--acl", "--store", &store]).ok();
+    assert!(
+        ran.out.starts_with("ACL SETUSER duly on >PASSWORD resetkeys ~app:* resetchannels &app:* -@all +auth"),
+        "{ran:?}"
+    );
+    bed.run(&["doctor", "--store", &store]).failed(5, "cannot reach the server");
+    bed.run(&["doctor", "--acl"]).failed(2, "has no users");
+    assert!(!bed.path("duly.db").exists(), "looking leaves nothing behind");
+}
+
 #[test]
 fn a_read_only_file() {
     const NOBODY_UID: u32 = 65_534;

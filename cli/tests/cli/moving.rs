@@ -10,22 +10,6 @@ use crate::bed::{Bed, Ran, until};
 /// Far more jobs than go in one batch.
 const MANY: usize = 3_000;
 
-fn ids(bed: &Bed, store: &str) -> Vec<String> {
-    let mut ids = Vec::new();
-    let mut cursor: Option<String> = None;
-    loop {
-        let mut args = vec!["jobs", "ls", "--store", store, "--limit", "1000", "--json"];
-        args.extend(cursor.iter().flat_map(|cursor| ["--cursor", cursor.as_str()]));
-        let page = bed.run(&args).ok().json();
-        let jobs = page["jobs"].as_array().expect("jobs").iter();
-        ids.extend(jobs.map(|job| job["id"].as_str().expect("an id").to_owned()));
-        cursor = page["next"].as_str().map(str::to_owned);
-        if cursor.is_none() {
-            return ids;
-        }
-    }
-}
-
 fn push_many(bed: &Bed) -> BTreeSet<String> {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let path = bed.path("duly.db").display().to_string();
@@ -109,7 +93,7 @@ fn what_cannot_be_moved_is_told() {
     conn.execute("UPDATE duly_meta SET value = '0' WHERE name = 'format'", []).expect("written");
     drop(conn);
     bed.run(&["move", "--from", "duly.db", "--to", "new.db"]).failed(5, "unknown format");
-    assert_eq!(ids(&bed, "duly.db").len(), 1);
+    assert_eq!(bed.ids("duly.db").len(), 1);
 }
 
 #[test]
@@ -131,10 +115,10 @@ fn killed_again_and_again_it_moves_everything_once() {
     }
     assert!(killed > 0, "it was too fast");
     bed.run(&["move", "--from", "duly.db", "--to", "new.db"]).ok();
-    let found = ids(&bed, "new.db");
+    let found = bed.ids("new.db");
     assert_eq!(found.len(), MANY, "none twice");
     assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), pushed, "none lost");
-    assert_eq!(ids(&bed, "duly.db").len(), 0);
+    assert_eq!(bed.ids("duly.db").len(), 0);
 }
 
 #[test]
@@ -158,7 +142,7 @@ fn an_interrupted_move_says_how_to_go_on() {
     assert!(queues[0]["moving"]["to"].as_str().expect("somewhere").ends_with("new.db"), "{queues}");
     worker.signal(Signal::TERM);
     worker.wait().ok();
-    bed.run(&["jobs", "rm", &ids(&bed, "duly.db")[0]]).failed(4, "moving");
+    bed.run(&["jobs", "rm", &bed.ids("duly.db")[0]]).failed(4, "moving");
 
     let resumed = bed.run(&["queues", "resume", "default", "--abandon-move"]).ok();
     assert!(!resumed.err.contains("but") && !listed().contains("moving"), "{resumed:?}");

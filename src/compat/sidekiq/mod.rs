@@ -40,7 +40,7 @@ use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed, check_name};
-use crate::store::redis::{Place, Redis, Reply, Script, Way};
+use crate::store::redis::{Place, Redis, Reply, Script, Way, acl_rules};
 use crate::store::{
     Attended, Audit, AuditRecord, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage,
     LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Options, Page, QueueCounts, Store, To, Wake,
@@ -89,19 +89,28 @@ impl Known {
     }
 }
 
+/// Sidekiq's namespace, and what our own keys beside its begin with.
+fn spaces(options: &Options) -> Result<(&str, String)> {
+    let namespace = option(&options.foreign, "namespace").unwrap_or_default();
+    if namespace.is_empty() {
+        return Ok(("", format!("{}:{OWN}", options.prefix)));
+    }
+    check_name("namespace", namespace)?;
+    Ok((namespace, format!("{}:{OWN}:{namespace}", options.prefix)))
+}
+
 impl Sidekiq {
     pub(crate) async fn open(place: Place, options: &Options) -> Result<Self> {
-        let namespace = option(&options.foreign, "namespace").unwrap_or_default();
-        let mut own = options.clone();
-        own.prefix = match namespace {
-            "" => format!("{}:{OWN}", options.prefix),
-            namespace => {
-                check_name("namespace", namespace)?;
-                format!("{}:{OWN}:{namespace}", options.prefix)
-            }
-        };
+        let (namespace, prefix) = spaces(options)?;
+        let own = Options { prefix, ..options.clone() };
         let redis = Box::pin(Redis::open(place, &own)).await?;
         Ok(Sidekiq { redis, keys: Keys::new(namespace), known: Mutex::default() })
+    }
+
+    /// What a user of the server must be allowed.
+    pub(crate) fn acl(options: &Options) -> Result<String> {
+        let (namespace, prefix) = spaces(options)?;
+        Ok(Keys::new(namespace).rules(&acl_rules(&prefix)))
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

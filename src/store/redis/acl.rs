@@ -17,6 +17,7 @@ const COMMANDS: &[&str] = &[
     "script|load",
     "config|get",
     "cluster|slots",
+    "pubsub|shardnumsub",
     "spublish",
     "ssubscribe",
     "sunsubscribe",
@@ -67,7 +68,7 @@ const COMMANDS: &[&str] = &[
 ];
 
 /// What to give to ACL SETUSER, but for name and password.
-pub(super) fn rules(prefix: &str) -> String {
+pub(crate) fn rules(prefix: &str) -> String {
     let commands: Vec<String> = COMMANDS.iter().map(|command| format!("+{command}")).collect();
     format!("resetkeys ~{prefix}:* resetchannels &{prefix}:* -@all {}", commands.join(" "))
 }
@@ -92,7 +93,8 @@ mod tests {
         // Given to `spread` by name.
         used.extend(["rpush".to_owned(), "lpush".to_owned()]);
         for command in &used {
-            assert!(COMMANDS.contains(&command.as_str()), "{command} is used and not allowed");
+            let allowed = |known: &&str| known.split('|').next() == Some(command);
+            assert!(COMMANDS.iter().any(allowed), "{command} is used and not allowed");
         }
         let by_connections = [
             "multi", "exec", "auth", "hello", "ping", "select", "wait", "role", "info", "asking", "evalsha", "get",

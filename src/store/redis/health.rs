@@ -1,12 +1,13 @@
 //! What the servers say about themselves: what can be lost, and what should be mended.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use redis::Value;
 
-use super::link::Way;
+use super::link::{Said, Way, is_forbidden};
 use super::record::FORMAT;
-use super::url::Shape;
+use super::url::{Address, Shape};
 use super::{Redis, acl};
 use crate::clock::{Clock, Micros};
 use crate::error::{Error, Result};
@@ -17,6 +18,19 @@ const REDIS_MIN: (u32, u32) = (7, 0);
 const VALKEY_MIN: (u32, u32) = (8, 0);
 /// A server whose clock differs from ours by more is worth a warning: moments that users give mean something else there.
 const SKEW_MAX: Micros = 500_000;
+
+/// What the masters say about themselves.
+struct Masters {
+    heard: Vec<Master>,
+    /// A Cluster of which one part is away goes on with the others.
+    silent: Vec<(Address, Error)>,
+}
+
+struct Master {
+    address: Address,
+    info: HashMap<String, String>,
+    settings: Settings,
+}
 
 /// What one server is set to do with its data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,15 +51,20 @@ enum Append {
 
 /// Refuses servers that cannot keep what they are given, each with what mends it.
 pub(super) async fn admit(store: &Redis) -> Result<()> {
-    let info = info(store).await?;
-    check_version(&info)?;
-    if info.get("role").is_some_and(|role| role == "slave") && store.link.place().shape == Shape::One {
-        let reason = "this is a replica, and takes no jobs: name the master, or use redis+sentinel://";
-        return Err(Error::store("open", reason));
+    let masters = Masters::ask(store, "open").await?;
+    for master in &masters.heard {
+        check_version(&master.info)?;
+        if master.info.get("role").is_some_and(|role| role == "slave") && store.link.place().shape == Shape::One {
+            let reason = "this is a replica, and takes no jobs: name the master, or use redis+sentinel://";
+            return Err(Error::store("open", reason));
+        }
     }
-    skew(store, "open").await?;
-    check_format(store).await?;
-    let settings = settings(store).await?;
+    skew(store, "open", &masters).await?;
+    if masters.has_hall(store) {
+        check_format(store).await?;
+    }
+    masters.warnings(store).iter().for_each(|warning| tracing::warn!("{warning}"));
+    let settings = masters.settings();
     if let Some(policy) = settings.eviction.as_deref().filter(|policy| *policy != "noeviction") {
         return Err(Error::store(
             "open",
@@ -71,19 +90,20 @@ pub(super) async fn admit(store: &Redis) -> Result<()> {
 
 /// `health` of the contract.
 pub(super) async fn health(store: &Redis) -> Result<Health> {
-    let info = info(store).await?;
-    let settings = settings(store).await?;
-    let skew = skew(store, "health").await?;
+    let masters = Masters::ask(store, "health").await?;
+    let settings = masters.settings();
+    let skew = skew(store, "health", &masters).await?;
+    let info = masters.info(store);
     let get = |name: &str| info.get(name).cloned().unwrap_or_default();
     let mut facts: Vec<(String, String)> = vec![
         ("prefix".into(), store.prefix.clone()),
-        ("server".into(), server(&info)),
+        ("server".into(), server(info)),
         ("memory".into(), format!("{} of {}", get("used_memory_human"), limit(&get("maxmemory_human")))),
         ("replicas".into(), get("connected_slaves")),
         ("server_clock".into(), format!("{} ms from ours", skew / 1_000)),
     ];
     facts.retain(|(_, value)| !value.is_empty());
-    let mut warnings = Vec::new();
+    let mut warnings = masters.warnings(store);
     if skew.abs() > SKEW_MAX {
         warnings.push(format!(
             "the server's clock is {} ms from ours: a job pushed for a moment runs when the server's clock says so; set both by NTP",
@@ -147,13 +167,6 @@ fn server(info: &HashMap<String, String>) -> String {
     format!("{} ({mode})", valkey.or_else(redis).unwrap_or_default())
 }
 
-async fn info(store: &Redis) -> Result<HashMap<String, String>> {
-    let answer = store.link.ask("open", Way::Door, store.hall.slot, &redis::cmd("INFO")).await?;
-    let text: String = redis::from_redis_value(answer).unwrap_or_default();
-    let pairs = text.lines().filter_map(|line| line.split_once(':'));
-    Ok(pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
-}
-
 fn check_version(info: &HashMap<String, String>) -> Result<()> {
     let parse = |text: &String| {
         let mut parts = text.split('.').map(|part| part.parse().unwrap_or(0));
@@ -187,42 +200,97 @@ async fn check_format(store: &Redis) -> Result<()> {
         found = store.link.ask("open", Way::Door, slot, &get).await?;
     }
     let found: u32 = redis::from_redis_value(found).unwrap_or(0);
-    match found == u32::from(FORMAT - b'0') {
-        true => Ok(()),
-        false => Err(Error::store(
-            "open",
-            format!(
-                "what is under the prefix {:?} has format {found}, and this version of duly reads format {}; use a newer duly, or another prefix",
-                store.prefix,
-                FORMAT - b'0'
-            ),
-        )),
+    let ours = u32::from(FORMAT - b'0');
+    let age = match found.cmp(&ours) {
+        std::cmp::Ordering::Equal => return Ok(()),
+        std::cmp::Ordering::Greater => "a newer",
+        std::cmp::Ordering::Less => "an older",
+    };
+    let prefix = &store.prefix;
+    let reason = format!(
+        "what is under the prefix {prefix:?} has format {found}, and this version of duly reads format {ours}; use {age} duly, or another prefix"
+    );
+    Err(Error::store("open", reason))
+}
+
+impl Masters {
+    /// Asks all of them; fails if none answers, or one will never do.
+    async fn ask(store: &Redis, op: &'static str) -> Result<Self> {
+        let mut masters = Masters { heard: Vec::new(), silent: Vec::new() };
+        for (address, said) in store.link.ask_each(op, &redis::cmd("INFO")).await? {
+            match said {
+                Said::Answer(answer) => {
+                    let info = read_info(answer);
+                    masters.heard.push(Master { address, info, settings: Settings::default() });
+                }
+                Said::Refusal(error) => return Err(error),
+                Said::Nothing(error) => masters.silent.push((address, error)),
+            }
+        }
+        masters.ask_settings(store, op).await?;
+        Ok(masters)
+    }
+
+    async fn ask_settings(&mut self, store: &Redis, op: &'static str) -> Result<()> {
+        let mut cmd = redis::cmd("CONFIG");
+        cmd.arg("GET").arg("appendonly").arg("appendfsync").arg("save").arg("maxmemory-policy");
+        let addresses: Vec<Address> = self.heard.iter().map(|master| master.address.clone()).collect();
+        let said = store.link.ask_these(op, &addresses, &cmd).await;
+        for (master, (_, said)) in self.heard.iter_mut().zip(said) {
+            master.settings = match said {
+                Said::Answer(answer) => read_settings(answer),
+                Said::Refusal(error) if !is_forbidden(&error) => return Err(error),
+                // Not allowed to ask, or no such command, or just gone: then nobody knows.
+                Said::Refusal(_) | Said::Nothing(_) => Settings::default(),
+            };
+            // This it tells everybody.
+            master.settings.eviction = master.settings.eviction.take().or(master.info.get("maxmemory_policy").cloned());
+        }
+        Ok(())
+    }
+
+    /// The settings of all that answer; where they differ, the weaker one counts.
+    fn settings(&self) -> Settings {
+        let weaker = |one: Settings, other: Settings| Settings {
+            append: one.append.min(other.append),
+            snapshots: one.snapshots && other.snapshots,
+            eviction: one.eviction.filter(|policy| policy != "noeviction").or(other.eviction),
+        };
+        self.heard.iter().map(|master| master.settings.clone()).reduce(weaker).unwrap_or_default()
+    }
+
+    /// Whether the server answers that has the names of all queues.
+    fn has_hall(&self, store: &Redis) -> bool {
+        let hall = store.link.master_of(store.hall.slot);
+        self.heard.iter().any(|master| Some(&master.address) == hall.as_ref())
+    }
+
+    /// What the one says that has the hall, or else any other.
+    fn info(&self, store: &Redis) -> &HashMap<String, String> {
+        static NOTHING: LazyLock<HashMap<String, String>> = LazyLock::new(HashMap::new);
+        let hall = store.link.master_of(store.hall.slot);
+        let of_hall = self.heard.iter().find(|master| Some(&master.address) == hall.as_ref());
+        of_hall.or(self.heard.first()).map_or(&NOTHING, |master| &master.info)
+    }
+
+    /// What should be known of those that do not answer.
+    fn warnings(&self, store: &Redis) -> Vec<String> {
+        let hall = store.link.master_of(store.hall.slot);
+        let warning = |(address, error): &(Address, Error)| {
+            let lost = match Some(address) == hall.as_ref() {
+                true => "its queues stand still, others are not found by those who look for all, locks and calls wait",
+                false => "its queues stand still",
+            };
+            format!("the master at {address} does not answer: {lost}, and nobody knows how it is set up: {error}")
+        };
+        self.silent.iter().map(warning).collect()
     }
 }
 
-/// The settings of all masters; where they differ, the weaker one counts.
-async fn settings(store: &Redis) -> Result<Settings> {
-    let mut cmd = redis::cmd("CONFIG");
-    cmd.arg("GET").arg("appendonly").arg("appendfsync").arg("save").arg("maxmemory-policy");
-    let answers = match store.link.ask_all("open", &cmd).await {
-        Ok(answers) => answers,
-        // Not allowed to ask, or no such command: then nobody knows.
-        Err(error) if super::link::is_forbidden(&error) => return Ok(Settings::default()),
-        Err(error) => return Err(error),
-    };
-    let mut weakest: Option<Settings> = None;
-    for (_, answer) in answers {
-        let one = read_settings(answer);
-        weakest = Some(match weakest {
-            None => one,
-            Some(other) => Settings {
-                append: one.append.min(other.append),
-                snapshots: one.snapshots && other.snapshots,
-                eviction: one.eviction.filter(|policy| policy != "noeviction").or(other.eviction),
-            },
-        });
-    }
-    Ok(weakest.unwrap_or_default())
+fn read_info(answer: Value) -> HashMap<String, String> {
+    let text: String = redis::from_redis_value(answer).unwrap_or_default();
+    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
 }
 
 fn read_settings(answer: Value) -> Settings {
@@ -242,9 +310,22 @@ fn read_settings(answer: Value) -> Settings {
 }
 
 /// How far the server's clock is ahead of ours; from then on the store knows about what time it is there.
-async fn skew(store: &Redis, op: &'static str) -> Result<Micros> {
+///
+/// That of the hall, or else of any other: those of one Cluster should agree.
+async fn skew(store: &Redis, op: &'static str, masters: &Masters) -> Result<Micros> {
     let before = Clock::system().wall();
-    let answer = store.link.ask(op, Way::Door, store.hall.slot, &redis::cmd("TIME")).await?;
+    let time = redis::cmd("TIME");
+    let answer = match masters.heard.first() {
+        Some(other) if !masters.has_hall(store) => {
+            let said = store.link.ask_these(op, std::slice::from_ref(&other.address), &time).await;
+            match said.into_iter().next() {
+                Some((_, Said::Answer(answer))) => answer,
+                Some((_, Said::Refusal(error) | Said::Nothing(error))) => return Err(error),
+                None => Value::Nil,
+            }
+        }
+        _ => store.link.ask(op, Way::Door, store.hall.slot, &time).await?,
+    };
     let (seconds, micros): (Micros, Micros) = redis::from_redis_value(answer).unwrap_or((0, 0));
     store.tell_time(seconds * 1_000_000 + micros);
     let between = before + (Clock::system().wall() - before) / 2;

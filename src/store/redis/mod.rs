@@ -17,6 +17,7 @@ mod hall;
 mod health;
 mod hear;
 mod history;
+mod keyring;
 mod keys;
 mod kinds;
 mod link;
@@ -50,10 +51,12 @@ use redis::{Cmd, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::acl::rules as acl_rules;
 use self::ahead::Ahead;
 use self::ears::Ears;
 use self::ends::Watches;
 use self::hear::Voices;
+use self::keyring::Keyring;
 pub(crate) use self::keys::{HallKeys, QueueKeys, slot_of, tag_of};
 pub(crate) use self::link::Way;
 use self::link::{Confirm, Link};
@@ -64,7 +67,6 @@ pub(crate) use self::raw::{group_of, read_hold, read_owner, write_failure, write
 pub(crate) use self::reply::{Reply, number};
 pub(crate) use self::script::{Script, scripts, sha1};
 pub(crate) use self::url::Place;
-use self::url::Shape;
 use super::{
     Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
     DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, KindPoint, Limit,
@@ -78,10 +80,9 @@ use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed};
 use crate::token::Token;
 
-/// How often Sentinels are asked who the master is, although it still answers.
-const LOOK_AFTER_MASTER: Duration = Duration::from_secs(2);
-/// How long at least from one look at who has which slot to the next, when answers are late.
-const LOOK_AFTER_SLOTS: Duration = Duration::from_millis(200);
+/// How often Sentinels are asked who the master is, although it still answers; and how often somebody looks for masters of a
+/// Cluster that do not.
+const LOOK_AFTER_MASTERS: Duration = Duration::from_secs(2);
 
 /// A store on Redis or Valkey.
 pub(crate) struct Redis {
@@ -106,7 +107,7 @@ pub(crate) struct Redis {
 /// What this process remembers; all of it can be learnt again.
 #[derive(Default)]
 struct Known {
-    keys: HashMap<String, Arc<QueueKeys>>,
+    keys: Keyring,
     /// In which queues a node of ours beats.
     works: HashMap<NodeId, BTreeSet<String>>,
     /// In which queues a node of ours may be on the idle list.
@@ -145,8 +146,7 @@ impl Redis {
             hearing.2.hear(&info);
             hearing.3.hear(&info);
         });
-        let (ca, password) = (options.ca.as_deref(), options.sentinel_password.as_deref());
-        let link = Arc::new(Link::new(place, ca, password, home.clone(), listener)?);
+        let link = Arc::new(Link::new(place, options, home.clone(), listener)?);
         home.spawn(look_after_masters(link.clone(), stop.clone()));
         let hall = HallKeys::new(&options.prefix);
         let store = Redis {
@@ -174,19 +174,18 @@ impl Redis {
 
     /// The keys of a queue.
     pub(crate) fn keys(&self, queue: &str) -> Arc<QueueKeys> {
-        let mut known = self.known();
-        if let Some(keys) = known.keys.get(queue) {
-            return keys.clone();
-        }
-        let keys = Arc::new(QueueKeys::new(&self.prefix, queue, self.options.history));
-        known.keys.insert(queue.to_owned(), keys.clone());
-        keys
+        self.known().keys.of(queue, false, || QueueKeys::new(&self.prefix, queue, self.options.history))
+    }
+
+    /// The same for a queue that is there, because this process takes part in it.
+    fn keys_of_ours(&self, queue: &str) -> Arc<QueueKeys> {
+        self.known().keys.of(queue, true, || QueueKeys::new(&self.prefix, queue, self.options.history))
     }
 
     /// The keys of a queue that is about to get something: its name is put where others find it.
     pub(crate) async fn register(&self, op: &'static str, queue: &str) -> Result<Arc<QueueKeys>> {
         self.names.put(op, queue, self.manual_now()).await?;
-        Ok(self.keys(queue))
+        Ok(self.keys_of_ours(queue))
     }
 
     /// The names of all queues, sorted.
@@ -206,7 +205,7 @@ impl Redis {
         if !works {
             self.works(node, &[queue.to_owned()]);
         }
-        self.keys(queue)
+        self.keys_of_ours(queue)
     }
 
     /// Notes that a node works these queues, and answers all that it works.
@@ -320,20 +319,11 @@ fn home(stop: CancellationToken) -> Result<tokio::runtime::Handle> {
     Ok(handle)
 }
 
-/// Follows the masters where they may change, also if nobody's request lives long enough to.
 async fn look_after_masters(link: Arc<Link>, stop: CancellationToken) {
-    let looking = async {
-        match link.place().shape {
-            Shape::One => {}
-            Shape::Sentinel(_) => loop {
-                tokio::time::sleep(LOOK_AFTER_MASTER).await;
-                link.look_after_master().await;
-            },
-            Shape::Cluster => loop {
-                link.look_after_slots().await;
-                tokio::time::sleep(LOOK_AFTER_SLOTS).await;
-            },
-        }
-    };
-    stop.run_until_cancelled(looking).await;
+    if link.place().shape == self::url::Shape::One {
+        return;
+    }
+    while stop.run_until_cancelled(tokio::time::sleep(LOOK_AFTER_MASTERS)).await.is_some() {
+        link.look_after_masters().await;
+    }
 }

@@ -2,8 +2,12 @@
 //!
 //! In a Cluster the hall has a server of its own: while that is away, the queues on the others must go on. So only a name
 //! that this process has never put there is waited for; later on it is done aside.
+//!
+//! A server can lose what it has without losing a connection (FLUSHALL). A node learns of it by its next beat; whoever only
+//! pushes puts the names of all queues it has pushed to there again a moment later, in one request a second.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +22,11 @@ use crate::error::Result;
 /// How long the first beat in a queue waits for its name: whoever looks after it should find the node.
 const FIRST_BEAT: Duration = Duration::from_millis(500);
 
+/// How long after a push the name of its queue is put there again, at most.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Most names in one request.
+const TOGETHER_MAX: usize = 500;
+
 /// Which names are in the hall, as far as this process knows.
 pub(super) struct Names {
     link: Arc<Link>,
@@ -26,6 +35,8 @@ pub(super) struct Names {
     key: String,
     slot: u16,
     known: Mutex<HashMap<String, Name>>,
+    /// Those that were pushed to are about to be put there again.
+    again: AtomicBool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -34,11 +45,20 @@ struct Name {
     by: Option<u64>,
     /// It is on its way, and nobody waits for it.
     under_way: bool,
+    /// The queue was pushed to since its name was put there.
+    pushed: bool,
 }
 
 impl Names {
     pub(super) fn new(link: Arc<Link>, home: Handle, hall: &HallKeys) -> Arc<Self> {
-        Arc::new(Names { link, home, key: hall.queues.clone(), slot: hall.slot, known: Mutex::default() })
+        Arc::new(Names {
+            link,
+            home,
+            key: hall.queues.clone(),
+            slot: hall.slot,
+            known: Mutex::default(),
+            again: AtomicBool::new(false),
+        })
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<String, Name>> {
@@ -47,12 +67,54 @@ impl Names {
 
     /// The name of a queue that is about to get something is there, or, if it was before, will be again.
     pub(super) async fn put(self: &Arc<Self>, op: &'static str, queue: &str, now: String) -> Result<()> {
-        let never = self.known().get(queue).is_none_or(|name| name.by.is_none());
-        if never {
-            return self.send(op, queue, now).await;
+        if !self.note_push(queue) {
+            return self.send(op, &[queue.to_owned()], now).await;
         }
-        self.put_aside(queue, now);
+        self.put_aside(queue, now.clone());
+        self.put_again(now);
         Ok(())
+    }
+
+    /// Notes that a queue is pushed to, and answers whether its name has been put there before.
+    fn note_push(&self, queue: &str) -> bool {
+        let mut known = self.known();
+        let Some(name) = known.get_mut(queue).filter(|name| name.by.is_some()) else {
+            return false;
+        };
+        name.pushed = true;
+        true
+    }
+
+    /// Before long puts the names of all queues there again that were pushed to, and lets nobody wait for it.
+    fn put_again(self: &Arc<Self>, now: String) {
+        if self.again.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let names = self.clone();
+        self.home.spawn(async move {
+            tokio::time::sleep(AGAIN).await;
+            names.again.store(false, Ordering::SeqCst);
+            for some in names.take_pushed().chunks(TOGETHER_MAX) {
+                if let Err(error) = names.send("register", some, now.clone()).await {
+                    tracing::debug!(%error, "the names of queues are put there with a later push");
+                }
+            }
+        });
+    }
+
+    /// The queues that were pushed to since this was last asked.
+    fn take_pushed(&self) -> Vec<String> {
+        let mut known = self.known();
+        let pushed = |(queue, name): (&String, &mut Name)| std::mem::take(&mut name.pushed).then(|| queue.clone());
+        known.iter_mut().filter_map(pushed).collect()
+    }
+
+    /// The server may have lost this name, although the connection is the same.
+    pub(super) fn doubt(&self, queue: &str) {
+        if let Some(name) = self.known().get_mut(queue) {
+            // It was there; but not by any connection that still counts.
+            name.by = name.by.map(|_| 0);
+        }
     }
 
     /// The same for a queue in which a node has just beaten: that counts, whatever becomes of the name.
@@ -76,19 +138,20 @@ impl Names {
         self.known().entry(queue.to_owned()).or_default().under_way = true;
         let (names, queue) = (self.clone(), queue.to_owned());
         Some(self.home.spawn(async move {
-            if let Err(error) = names.send("register", &queue, now).await {
+            if let Err(error) = names.send("register", std::slice::from_ref(&queue), now).await {
                 tracing::warn!(queue, %error, "others may not find this queue; tried again with the next beat or push");
             }
             names.known().entry(queue).or_default().under_way = false;
         }))
     }
 
-    async fn send(&self, op: &'static str, queue: &str, now: String) -> Result<()> {
+    async fn send(&self, op: &'static str, queues: &[String], now: String) -> Result<()> {
         let mut cmd = call(&script::REGISTER, &[&self.key]);
-        cmd.arg(now).arg(queue);
+        cmd.arg(now).arg(queues);
         self.link.repeat(op, Way::Door, self.slot, &script::REGISTER, &cmd).await?;
         let by = self.link.generation(Way::Door, self.slot);
-        self.known().entry(queue.to_owned()).or_default().by = Some(by);
+        let mut known = self.known();
+        queues.iter().for_each(|queue| known.entry(queue.clone()).or_default().by = Some(by));
         Ok(())
     }
 }

@@ -96,6 +96,10 @@ async fn beat_in(store: &Redis, node: &Node, queue: &str) -> Result<Beaten> {
         keys.put_offs.store(put_offs, Ordering::Relaxed);
         beaten.look.extend(Some(queue.to_owned()).filter(|_| store.has_to_look(node.id, &keys)));
     }
+    // Nobody forgets a node that beats: the server has lost what it had, and perhaps the queue's name too.
+    if reply.int()? == 1 {
+        store.names.doubt(queue);
+    }
     store.names.put_after_beat(queue, store.manual_now()).await;
     store.ears.mention_gaps(node.id, &keys);
     Ok(beaten)

@@ -153,6 +153,18 @@ async fn sentinels_tell_why_they_do_not_help() {
     let elsewhere = format!("{}else", servers.url());
     let said = refused_at_once(elsewhere).await.to_string();
     assert!(said.contains("names a master for \"dulyelse\"") && said.contains("No such master"), "{said}");
+    // Sentinels with a user of their own, who may do what is needed and no more.
+    for sentinel in servers.sentinels() {
+        let user = ["ACL", "SETUSER", "watch", "on", ">see-all", "-@all", "+auth", "+hello", "+sentinel|master"];
+        sentinel.ask(&user);
+        sentinel.ask(&["ACL", "SETUSER", "default", "off"]);
+    }
+    let url = format!("redis+sentinel://:{SECRET}@{hosts}");
+    for options in ["", "?sentinel_password=see-all", "?sentinel_user=watch&sentinel_password=guess"] {
+        let said = refused_at_once(format!("{url}{options}")).await.to_string();
+        assert!(said.contains("sentinel_password=") && said.contains("sentinel_user="), "{options}: {said}");
+    }
+    open(format!("{url}?sentinel_user=watch&sentinel_password=see-all")).await;
     // One that wants a password of its own.
     let said = refused_at_once(format!("redis+sentinel://{}/duly", servers.servers()[0].address())).await.to_string();
     assert!(said.contains("sentinel_password"), "{said}");

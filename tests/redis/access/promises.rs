@@ -66,8 +66,24 @@ async fn a_server_that_evicts_is_refused_until_it_is_mended() {
     }
 }
 
+/// Who may not read the settings learns of this one all the same.
 #[tokio::test]
-async fn what_a_newer_version_has_written_is_refused() {
+async fn a_server_that_evicts_is_refused_also_where_its_settings_may_not_be_read() {
+    let server = durable(Binary::Redis).start();
+    let mut rules = vec!["ACL".to_owned(), "SETUSER".into(), "duly".into(), "on".into(), ">let-me-in".into()];
+    let needed = open(server.url()).await.health().await.expect("tells").acl.expect("a server has users");
+    rules.extend(needed.split(' ').filter(|rule| !rule.contains("config")).map(str::to_owned));
+    server.ask(&rules);
+    let url = format!("redis://duly:let-me-in@{}", server.address());
+    let health = open(url.clone()).await.health().await.expect("tells");
+    assert!(health.durability.starts_with("Unknown"), "{}", health.durability);
+    server.ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let error = refusal(url).await;
+    assert!(error.to_string().contains("maxmemory-policy allkeys-lru"), "{error}");
+}
+
+#[tokio::test]
+async fn what_another_version_has_written_is_refused() {
     let server = crate::servers::redis();
     let url = apart(&server.url());
     open(url.clone()).await;
@@ -77,6 +93,9 @@ async fn what_a_newer_version_has_written_is_refused() {
     server.ask(&["SET", &format, "2"]);
     let said = refusal(url.clone()).await.to_string();
     assert!(said.contains("format 2") && said.contains("use a newer duly, or another prefix"), "{said}");
+    server.ask(&["SET", &format, "0"]);
+    let said = refusal(url.clone()).await.to_string();
+    assert!(said.contains("format 0") && said.contains("use an older duly, or another prefix"), "{said}");
     server.ask(&["SET", &format, "1"]);
     open(url).await;
 }

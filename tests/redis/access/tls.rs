@@ -58,6 +58,42 @@ async fn who_forgets_tls_or_thinks_of_it_in_vain_is_asked_about_it() {
     }
 }
 
+/// What Redis does unless it is told otherwise: only who shows a certificate may speak to it.
+#[tokio::test]
+async fn a_server_that_asks_for_a_certificate_is_shown_one() {
+    let server = durable(Binary::Redis).password(SECRET).tls(certificates()).set("tls-auth-clients", "yes").start();
+    let shown = |with: &Certificates, cert: &str, key: &str| {
+        let (cert, key) = (with.file(cert), with.file(key));
+        format!("{}&cert={}&key={}", trusting(certificates()), cert.display(), key.display())
+    };
+    let duly = open(url(&server, "localhost", &shown(certificates(), "client.crt", "client.key"))).await;
+    duly.push(Push::new("ok", "{}")).await.expect("pushes");
+    assert_eq!(duly.worker().on_kind("ok", |_| async {}).drain().await.expect("drains").acked, 1);
+
+    let stranger = Certificates::make();
+    for options in [trusting(certificates()), shown(&stranger, "client.crt", "client.key")] {
+        let start = Instant::now();
+        let error = refusal(url(&server, "localhost", &options)).await;
+        let said = error.to_string();
+        assert!(said.contains("does not trust us") && said.contains("cert=FILE and key=FILE"), "{options}: {said}");
+        assert!(start.elapsed() < Duration::from_secs(2), "took {:?}", start.elapsed());
+        assert!(!whole(&error).contains(SECRET), "{}", whole(&error));
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_cannot_be_used_is_named() {
+    let said = async |options: &str| refusal(format!("rediss://localhost:1{options}")).await.to_string();
+    let (cert, key) = (certificates().file("client.crt"), certificates().file("client.key"));
+    let (cert, key) = (cert.display(), key.display());
+    assert!(said(&format!("?cert=/no/such/file&key={key}")).await.contains("cert: cannot read /no/such/file"));
+    assert!(said(&format!("?cert={cert}&key=/no/such/file")).await.contains("key: cannot read /no/such/file"));
+    let swapped = said(&format!("?cert={key}&key={cert}")).await;
+    assert!(swapped.contains("cannot be used with this key") && swapped.contains("PEM"), "{swapped}");
+    let plain = refusal(format!("redis://localhost:1?cert={cert}&key={key}")).await.to_string();
+    assert!(plain.contains("write rediss://"), "{plain}");
+}
+
 #[tokio::test]
 async fn an_authority_that_cannot_be_read_is_named() {
     let server = server();

@@ -58,7 +58,7 @@ end
 local redis = { sha1hex = server.sha1hex }
 local function check(command, ...)
   local args, first, last = { ... }, 1, 1
-  if command == 'TIME' or command == 'SPUBLISH' then
+  if command == 'TIME' or command == 'SPUBLISH' or command == 'PUBSUB' then
     last = 0
   elseif command == 'EXISTS' or command == 'UNLINK' then
     last = #args

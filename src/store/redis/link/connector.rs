@@ -1,16 +1,17 @@
 //! How a connection is made: timeouts, TLS, login.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
-    RedisConnectionInfo, RedisError, TlsCertificates,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    ProtocolVersion, RedisConnectionInfo, RedisError, TlsCertificates,
 };
 
 use crate::error::{Error, Result};
+use crate::store::Options;
 use crate::store::redis::url::{Address, Place};
 
 /// How long a connection may take to be made.
@@ -23,44 +24,39 @@ const QUIET: Duration = Duration::from_secs(10);
 
 pub(crate) struct Connector {
     tls: bool,
-    ca: Option<Vec<u8>>,
+    /// What is trusted and what is shown, if the URL says so.
+    certificates: Option<TlsCertificates>,
     login: RedisConnectionInfo,
 }
 
 impl Connector {
     /// For the servers themselves.
-    pub(super) fn new(place: &Place, ca: Option<&Path>) -> Result<Self> {
-        let mut login = RedisConnectionInfo::default()
-            .set_protocol(ProtocolVersion::RESP3)
-            .set_skip_set_lib_name()
-            .set_db(place.db);
-        if let Some(user) = &place.user {
-            login = login.set_username(user);
-        }
-        if let Some(password) = &place.password {
-            login = login.set_password(password);
-        }
-        Connector::with(place, ca, login)
+    pub(super) fn new(place: &Place, options: &Options) -> Result<Self> {
+        Connector::with(place, options, login(place.user.as_deref(), place.password.as_deref()).set_db(place.db))
     }
 
     /// For Sentinels, which have users of their own, or none.
-    pub(super) fn to_sentinels(place: &Place, ca: Option<&Path>, password: Option<&str>) -> Result<Self> {
-        let mut login = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
-        if let Some(password) = password {
-            login = login.set_password(password);
-        }
-        Connector::with(place, ca, login)
+    pub(super) fn to_sentinels(place: &Place, options: &Options) -> Result<Self> {
+        let login = login(options.sentinel_user.as_deref(), options.sentinel_password.as_deref());
+        Connector::with(place, options, login)
     }
 
-    fn with(place: &Place, ca: Option<&Path>, login: RedisConnectionInfo) -> Result<Self> {
-        let read = |path: &Path| {
-            std::fs::read(path).map_err(|e| Error::invalid("ca", format!("cannot read {}: {e}", path.display())))
-        };
+    fn with(place: &Place, options: &Options, login: RedisConnectionInfo) -> Result<Self> {
+        if options.cert.is_some() && !place.tls {
+            return Err(Error::invalid("cert", "is shown by TLS only; write rediss:// instead of redis://"));
+        }
         if place.tls {
             // The first to ask decides for the process; any provider will do.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        Ok(Connector { tls: place.tls, ca: ca.map(read).transpose()?, login })
+        let connector = Connector { tls: place.tls, certificates: certificates(options)?, login };
+        if let (Some(host), Some(_)) = (place.hosts.first(), &options.cert) {
+            // Now rather than with the first connection, where it would look like a fault of the server.
+            let unfit =
+                |e| Error::invalid("cert", format!("cannot be used with this key: {e}; both must be PEM files"));
+            connector.client(host).map_err(unfit)?;
+        }
+        Ok(connector)
     }
 
     /// A connection waits for ever; `Answers` does not.
@@ -78,9 +74,9 @@ impl Connector {
 
     fn client(&self, address: &Address) -> Result<Client, RedisError> {
         let info = self.info(address)?;
-        match &self.ca {
+        match &self.certificates {
             None => Client::open(info),
-            Some(ca) => Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(ca.clone()) }),
+            Some(certificates) => Client::build_with_tls(info, certificates.clone()),
         }
     }
 
@@ -100,4 +96,30 @@ impl Connector {
         let tcp = tcp.set_user_timeout(ANSWER);
         Ok(info.set_redis_settings(self.login.clone()).set_tcp_settings(tcp))
     }
+}
+
+fn login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
+    let mut login = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
+    if let Some(user) = user {
+        login = login.set_username(user);
+    }
+    if let Some(password) = password {
+        login = login.set_password(password);
+    }
+    login
+}
+
+/// What the options name, read.
+fn certificates(options: &Options) -> Result<Option<TlsCertificates>> {
+    let read = |field: &'static str, path: &Option<PathBuf>| {
+        let unread = |path: &Path, e| Error::invalid(field, format!("cannot read {}: {e}", path.display()));
+        path.as_deref().map(|path| std::fs::read(path).map_err(|e| unread(path, e))).transpose()
+    };
+    let root_cert = read("ca", &options.ca)?;
+    let client_tls = match (read("cert", &options.cert)?, read("key", &options.key)?) {
+        (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig { client_cert, client_key }),
+        _ => None,
+    };
+    let any = root_cert.is_some() || client_tls.is_some();
+    Ok(any.then_some(TlsCertificates { client_tls, root_cert }))
 }

@@ -50,7 +50,7 @@ pub(super) fn sort(error: &RedisError) -> Fault {
         ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported => {
             Fault::Refused
         }
-        _ if is_distrust(error) => Fault::Refused,
+        _ if is_distrust(error) || is_distrusted(error) => Fault::Refused,
         _ => Fault::Unknown,
     }
 }
@@ -63,6 +63,13 @@ pub(super) fn is_hopeless(error: &RedisError) -> bool {
 /// Whether it is we who refuse, because of the server's certificate: by the text, as the client crate hides the type.
 fn is_distrust(error: &RedisError) -> bool {
     error.to_string().contains("peer certificate")
+}
+
+/// Whether it is the server that refuses, because of our certificate, or because there is none.
+fn is_distrusted(error: &RedisError) -> bool {
+    let said = error.to_string();
+    let alerts = ["CertificateRequired", "UnknownCA", "BadCertificate", "CertificateExpired", "CertificateUnknown"];
+    said.contains("received fatal alert") && alerts.iter().any(|alert| said.contains(alert))
 }
 
 /// A request that was not carried out, with what to do about it where that is known.
@@ -104,6 +111,9 @@ pub(super) fn unreachable(op: &'static str, address: &Address, error: RedisError
     let reason = match error.kind() {
         _ if is_distrust(&error) => format!(
             "the server at {address} is not trusted: {error}; name the authority that signed its certificate with ca=FILE in the URL, and the server by a name that is in it"
+        ),
+        _ if is_distrusted(&error) => format!(
+            "the server at {address} does not trust us: {error}; name a certificate that it trusts with cert=FILE and key=FILE in the URL"
         ),
         ErrorKind::Io if error.is_connection_dropped() || error.is_timeout() => format!(
             "cannot reach the server at {address}: {error}; is it running, is the address right, and does it speak TLS (rediss://) or not (redis://)?"

@@ -18,6 +18,9 @@ use crate::store::redis::url::Address;
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 
+/// Who has asked nothing for so long does not want to know any more.
+const ASKED_OF_LATE: Duration = Duration::from_secs(10);
+
 /// Counts the connections of this process, to whatever server: no two are ever taken for the same.
 static GENERATIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -43,6 +46,8 @@ struct Current {
     generation: u64,
     /// When it was last heard of, if it listens.
     heard: Option<Instant>,
+    /// When the first and the last was asked of what is not answered, on whatever connection.
+    asked: Option<(Instant, Instant)>,
     /// The server is not to be used any more.
     retired: bool,
     failures: u32,
@@ -98,6 +103,7 @@ impl Lane {
 
     /// Sends one command and waits for its answer.
     pub(super) async fn send(&self, cmd: &Cmd) -> Result<Value, NoAnswer> {
+        self.ask();
         let Live { mut connection, generation, answers } = self.connection().await.map_err(NoAnswer::NotSent)?;
         let farewell = is_farewell(cmd);
         if farewell {
@@ -113,14 +119,19 @@ impl Lane {
 
     /// Sends commands that nothing may come between, and answers each.
     pub(super) async fn send_all(&self, pipe: &redis::Pipeline) -> Result<Vec<Value>, NoAnswer> {
+        self.ask();
         let Live { mut connection, generation, answers } = self.connection().await.map_err(NoAnswer::NotSent)?;
         let answer = answers.answer(self.home.as_ref(), connection.send_packed_commands(pipe, 0, pipe.len())).await;
         self.keep_or_drop(answer, generation)
     }
 
     fn keep_or_drop<T>(&self, answer: Result<T, RedisError>, generation: u64) -> Result<T, NoAnswer> {
-        if self.listener.is_some() && answer.is_ok() {
-            self.current().heard = Some(clock::tick());
+        {
+            let mut current = self.current();
+            current.asked = None;
+            if self.listener.is_some() && answer.is_ok() {
+                current.heard = Some(clock::tick());
+            }
         }
         answer.map_err(|error| {
             // A connection that was silent for too long may be half dead: the next request gets a new one.
@@ -135,6 +146,23 @@ impl Lane {
     pub(super) fn generation(&self) -> u64 {
         let current = self.current();
         if current.connection.is_some() { current.generation } else { 0 }
+    }
+
+    /// Before anything is sent, so that it is known also if whoever asks gives up.
+    fn ask(&self) {
+        let now = clock::tick();
+        self.current().asked.get_or_insert((now, now)).1 = now;
+    }
+
+    /// Whether something was asked so long ago, and nothing was answered since; as long as somebody still wants to know.
+    pub(super) fn is_silent(&self, for_long: Duration) -> bool {
+        let now = clock::tick();
+        self.current().asked.is_some_and(|(first, last)| now - first >= for_long && now - last < ASKED_OF_LATE)
+    }
+
+    /// Whether the last connection could not be made.
+    pub(super) fn fails(&self) -> bool {
+        self.current().failures > 0
     }
 
     /// How long nothing has been heard on a connection that listens; `None` if there is none.
@@ -286,7 +314,7 @@ mod tests {
             }
         });
         let place = Place::parse(&format!("redis://127.0.0.1:{port}")).expect("a URL").expect("of a server");
-        let connector = Arc::new(Connector::new(&place, None).expect("no certificates"));
+        let connector = Arc::new(Connector::new(&place, &crate::store::Options::default()).expect("no certificates"));
         let lane = Lane::new(place.hosts[0].clone(), connector, None, Some(Arc::new(|_| ())));
         // A farewell that was refused is not one that was asked for.
         assert!(matches!(lane.send(redis::cmd("SUNSUBSCRIBE").arg("a")).await, Err(NoAnswer::Answer(_))));

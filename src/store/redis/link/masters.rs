@@ -1,18 +1,26 @@
 //! Who the masters are: asked of a Cluster or of Sentinels when somebody misses one.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{RedisError, Value};
 
 use super::lane::{Lane, NoAnswer};
 use super::slots::SlotMap;
-use super::{Link, Way, fault};
+use super::{Known, LaneKey, Link, Way, fault};
 use crate::error::Error;
 use crate::store::redis::url::{Address, Shape};
 
 /// How long one Sentinel is waited for: the others know as much.
 const SENTINEL_ANSWER: Duration = Duration::from_secs(1);
+
+/// How long one server of a Cluster is waited for, a connection included: the others know as much.
+const SLOTS_ANSWER: Duration = Duration::from_millis(2_500);
+/// After how long without an answer the others of a Cluster are asked whether a master still is one.
+const SILENT: Duration = Duration::from_secs(2);
+/// How many answers are compared where none names a master for every slot.
+const ANSWERS_MAX: usize = 5;
 
 /// Why one who was asked did not say who the masters are.
 #[derive(Clone, Debug)]
@@ -44,7 +52,7 @@ impl Nobody {
         match fault::unreachable(op, &with, error) {
             Error::Store { source, .. } if own_password => {
                 let reason = format!(
-                    "{words}: {with} asks for a password; add the Sentinels' own to the URL as sentinel_password=..."
+                    "{words}: {with} asks for a password; add the Sentinels' own to the URL as sentinel_password=... (and sentinel_user=... if it is of a user)"
                 );
                 Error::Store { op, reason, source }
             }
@@ -55,8 +63,8 @@ impl Nobody {
 }
 
 impl Link {
-    /// Finds out who the masters are, unless somebody else has since `lessons`.
-    pub(super) async fn learn(&self, lessons: u64) {
+    /// Finds out who the masters are, unless somebody else has since `lessons`; what is missed is the one of this slot.
+    pub(super) async fn learn(&self, missed: u16, lessons: u64) {
         if self.place.shape == Shape::One {
             return;
         }
@@ -65,31 +73,48 @@ impl Link {
             return;
         }
         match &self.place.shape {
-            Shape::Cluster => self.learn_slots().await,
+            Shape::Cluster => self.learn_slots(missed).await,
             Shape::Sentinel(name) => self.learn_master(name).await,
             Shape::One => {}
         }
         self.known().lessons += 1;
     }
 
-    async fn learn_slots(&self) {
-        let mut hosts = self.known().slots.masters();
-        hosts.extend(self.place.hosts.iter().cloned());
-        let mut cmd = redis::cmd("CLUSTER");
-        cmd.arg("SLOTS");
+    async fn learn_slots(&self, missed: u16) {
+        let hosts = {
+            let known = self.known();
+            let fails = |host: &Address| known.lanes.iter().any(|((_, to, _), lane)| to == host && lane.fails());
+            known.slots.whom_to_ask(missed, &self.place.hosts, fails)
+        };
         self.known().trouble = None;
+        let mut best: Option<SlotMap> = None;
+        let mut answers = 0;
         for host in hosts {
-            let answer = self.lane(Way::Door, &host).send(&cmd).await.map_err(NoAnswer::into_error);
-            match answer.and_then(|answer| SlotMap::read(answer, &host).ok_or_else(|| other("an answer without slots")))
-            {
+            match self.slots_of(&host).await {
                 Ok(slots) => {
-                    let mut known = self.known();
-                    (known.slots, known.trouble) = (slots, None);
-                    return;
+                    answers += 1;
+                    best = best.into_iter().chain([slots]).max_by_key(|slots| slots.worth(missed));
+                    if answers == ANSWERS_MAX || best.as_ref().is_some_and(SlotMap::is_whole) {
+                        break;
+                    }
                 }
                 Err(error) => self.note(Trouble { with: host, is_sentinel: false, error }),
             }
         }
+        let mut known = self.known();
+        if let Some(slots) = best.filter(|slots| slots.is_news(missed, &known.slots)) {
+            known.leave_others(&slots.masters());
+            (known.slots, known.trouble) = (slots, None);
+        }
+    }
+
+    /// What one server says of who has which slot.
+    async fn slots_of(&self, host: &Address) -> Result<SlotMap, RedisError> {
+        let mut cmd = redis::cmd("CLUSTER");
+        cmd.arg("SLOTS");
+        let late = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
+        let answer = tokio::time::timeout(SLOTS_ANSWER, self.lane(Way::Door, host).send(&cmd)).await.map_err(late)?;
+        SlotMap::read(answer.map_err(NoAnswer::into_error)?, host).ok_or_else(|| other("an answer without slots"))
     }
 
     /// Notes why somebody did not say. What would be the same the next time tells more than what may pass.
@@ -170,18 +195,34 @@ impl Link {
         }
     }
 
-    /// Waits until an answer is late, then finds out who the masters of a Cluster are.
-    pub(in crate::store::redis) async fn look_after_slots(&self) {
-        self.late.notified().await;
-        let lessons = self.known().lessons;
-        self.learn(lessons).await;
+    /// Whether there is still anybody who is not what he was, although nobody says so.
+    pub(in crate::store::redis) async fn look_after_masters(&self) {
+        match &self.place.shape {
+            Shape::One => {}
+            Shape::Cluster => self.look_after_silent().await,
+            Shape::Sentinel(name) => self.look_after_named(name).await,
+        }
+    }
+
+    /// A master of a Cluster that stands still, or is cut off, keeps its connections and says nothing: by the time a request
+    /// is given up another may long have taken its place. Whoever does not wait so long, as a beat, would never know.
+    async fn look_after_silent(&self) {
+        let (missed, lessons) = {
+            let known = self.known();
+            // Some are to be silent until something comes.
+            let silent = |((way, to, _), lane): (&LaneKey, &Arc<Lane>)| {
+                let asked = !matches!(way, Way::Watch(_)) && lane.is_silent(SILENT);
+                asked.then(|| known.slots.slot_of(to)).flatten()
+            };
+            (known.lanes.iter().find_map(silent), known.lessons)
+        };
+        if let Some(missed) = missed {
+            self.learn(missed, lessons).await;
+        }
     }
 
     /// Asks the Sentinels again; a master that was replaced is left at once, also one that still answers.
-    pub(in crate::store::redis) async fn look_after_master(&self) {
-        let Shape::Sentinel(name) = &self.place.shape else {
-            return;
-        };
+    async fn look_after_named(&self, name: &str) {
         let before = self.known().master.clone();
         let named = self.named_master(name).await;
         if named.is_none() || named == before {
@@ -196,6 +237,15 @@ impl Link {
                 known.leave(&before);
             }
         }
+    }
+}
+
+impl Known {
+    /// One that was a master may be there still, and silent; or answer again, as a replica, and repeat what others say.
+    /// Whoever listens there must notice that nobody speaks to him.
+    fn leave_others(&mut self, masters: &[Address]) {
+        let others = |(_, to, _): &LaneKey, lane: &mut Arc<Lane>| !masters.contains(to) && lane.generation() != 0;
+        self.lanes.extract_if(others).for_each(|(_, lane)| lane.retire());
     }
 }
 

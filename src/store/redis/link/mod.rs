@@ -5,6 +5,7 @@
 
 mod answers;
 mod connector;
+mod each;
 mod fault;
 mod lane;
 mod masters;
@@ -22,7 +23,9 @@ use super::script::Script;
 use super::url::{Address, Place, Shape};
 use crate::clock;
 use crate::error::{Error, Result};
+use crate::store::Options;
 use connector::Connector;
+pub(super) use each::Said;
 use fault::Fault;
 pub(super) use fault::is_forbidden;
 use lane::{Lane, Listener, NoAnswer};
@@ -35,9 +38,6 @@ use slots::SlotMap;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a worker's request is: it has a patience of its own.
 const PATIENCE_AT_WORK: Duration = Duration::from_millis(500);
-/// An answer that takes longer is late: another server may have taken the place of the one that owes it.
-/// Less than a beat takes at the shortest sensible lease: who beats does not wait longer.
-const LATE: Duration = Duration::from_millis(100);
 /// Most runtimes of a process that have a connection of their own to a server.
 const RUNTIMES_MAX: usize = 256;
 /// Most connections for requests that wait for replicas.
@@ -96,8 +96,6 @@ pub(super) struct Link {
     listener: Listener,
     known: Mutex<Known>,
     refreshing: tokio::sync::Mutex<()>,
-    /// An answer is late.
-    late: tokio::sync::Notify,
     confirming: Mutex<Vec<usize>>,
     confirmers: tokio::sync::Semaphore,
 }
@@ -119,28 +117,21 @@ struct Known {
 }
 
 impl Link {
-    pub(super) fn new(
-        place: Place,
-        ca: Option<&std::path::Path>,
-        sentinel_password: Option<&str>,
-        home: Handle,
-        listener: Listener,
-    ) -> Result<Self> {
+    pub(super) fn new(place: Place, options: &Options, home: Handle, listener: Listener) -> Result<Self> {
         let mut sentinels = Vec::new();
         if matches!(place.shape, Shape::Sentinel(_)) {
-            let to_them = Arc::new(Connector::to_sentinels(&place, ca, sentinel_password)?);
+            let to_them = Arc::new(Connector::to_sentinels(&place, options)?);
             let lane = |host: &Address| Lane::new(host.clone(), to_them.clone(), Some(home.clone()), None);
             sentinels.extend(place.hosts.iter().map(lane));
         }
         Ok(Link {
-            connector: Arc::new(Connector::new(&place, ca)?),
+            connector: Arc::new(Connector::new(&place, options)?),
             place,
             sentinels,
             home,
             listener,
             known: Mutex::default(),
             refreshing: tokio::sync::Mutex::default(),
-            late: tokio::sync::Notify::new(),
             confirming: Mutex::new((0..CONFIRMING_MAX).collect()),
             confirmers: tokio::sync::Semaphore::new(CONFIRMING_MAX),
         })
@@ -246,7 +237,7 @@ impl Link {
                 },
             };
             let lessons = self.known().lessons;
-            let error = match self.exchange(way, request, &lane, asked.is_some()).await {
+            let error = match request.exchange(&lane, asked.is_some()).await {
                 Ok(value) => return Ok(value),
                 Err(Unanswered::Unconfirmed(why)) => return Err(unconfirmed(op, why)),
                 Err(Unanswered::NotSent(error)) => {
@@ -254,7 +245,7 @@ impl Link {
                     if fault::is_hopeless(&error) || !tries.again().await {
                         return Err(fault::unreachable(op, lane.address(), error));
                     }
-                    self.learn(lessons).await;
+                    self.learn(slot, lessons).await;
                     continue;
                 }
                 Err(Unanswered::Answer(error)) => error,
@@ -268,7 +259,7 @@ impl Link {
                     Err(error) if fault::is_hopeless(&error) || !tries.again().await => {
                         return Err(fault::unreachable(op, lane.address(), error));
                     }
-                    Err(_) => self.learn(lessons).await,
+                    Err(_) => self.learn(slot, lessons).await,
                 },
                 (Fault::Moved(to), _) if tries.redirect() => self.moved(slot, &to),
                 (Fault::Ask(_), _) if request.cmds.len() > 1 => return Ok(Value::Nil),
@@ -277,10 +268,10 @@ impl Link {
                     // Its name may stand for another server by now.
                     lane.reset();
                     self.doubt(&lane);
-                    self.learn(lessons).await;
+                    self.learn(slot, lessons).await;
                 }
                 (Fault::NotNow | Fault::Moved(_) | Fault::Ask(_), _) if tries.again().await => {
-                    self.learn(lessons).await
+                    self.learn(slot, lessons).await
                 }
                 (Fault::Unknown, _) => {
                     *lost = true;
@@ -292,46 +283,6 @@ impl Link {
                 _ => return Err(fault::refused(op, error)),
             }
         }
-    }
-
-    /// One try. In a Cluster somebody else looks meanwhile who has the slot if that takes long: a server that is gone without a
-    /// word says nothing, and who waits may give up before we do.
-    async fn exchange(
-        &self,
-        way: Way,
-        request: &Request<'_>,
-        lane: &Lane,
-        asking: bool,
-    ) -> std::result::Result<Value, Unanswered> {
-        let exchange = request.exchange(lane, asking);
-        if self.place.shape != Shape::Cluster || matches!(way, Way::Watch(_)) {
-            return exchange.await;
-        }
-        let mut exchange = std::pin::pin!(exchange);
-        if let Ok(answer) = tokio::time::timeout(LATE, &mut exchange).await {
-            return answer;
-        }
-        self.late.notify_one();
-        exchange.await
-    }
-
-    /// Asks one command of every master.
-    pub(super) async fn ask_all(&self, op: &'static str, cmd: &Cmd) -> Result<Vec<(Address, Value)>> {
-        // A request first, so that the servers are known.
-        self.ask(op, Way::Door, 0, &redis::cmd("PING")).await?;
-        let masters = match self.place.shape {
-            Shape::Cluster => self.known().slots.masters(),
-            Shape::One => self.place.hosts.clone(),
-            Shape::Sentinel(_) => self.known().master.clone().into_iter().collect(),
-        };
-        let mut answers = Vec::with_capacity(masters.len());
-        for address in masters {
-            match self.lane(Way::Door, &address).send(cmd).await {
-                Ok(value) => answers.push((address, value)),
-                Err(none) => return Err(fault::unreachable(op, &address, none.into_error())),
-            }
-        }
-        Ok(answers)
     }
 
     /// Listens on channels of this slot where claims of this runtime are answered: in the order in which both were sent.
@@ -413,7 +364,7 @@ impl Link {
         if let Some(address) = known {
             return Ok(self.lane(way, &address));
         }
-        self.learn(lessons).await;
+        self.learn(slot, lessons).await;
         let learnt = self.known().address_of(&self.place, slot).cloned();
         match learnt {
             Some(address) => Ok(self.lane(way, &address)),

@@ -39,9 +39,50 @@ impl SlotMap {
         Some(SlotMap { ranges })
     }
 
+    /// How many slots have a master.
+    fn covers(&self) -> u32 {
+        self.ranges.iter().map(|(first, last, _)| u32::from(last.saturating_sub(*first)) + 1).sum()
+    }
+
+    /// Every slot has a master: nobody knows more.
+    pub(super) fn is_whole(&self) -> bool {
+        self.covers() >= u32::from(SLOTS)
+    }
+
+    /// How much it tells to one who misses a slot: first whether it names a master for that, then of how many others.
+    pub(super) fn worth(&self, missed: u16) -> (bool, u32) {
+        (self.master_of(missed).is_some(), self.covers())
+    }
+
+    /// Whether to believe it rather than what is known: if it names who has the slot that is missed, right or wrong, or knows
+    /// of more slots. A server that has just come back without its memory knows of none.
+    pub(super) fn is_news(&self, missed: u16, known: &SlotMap) -> bool {
+        let (names_it, covers) = self.worth(missed);
+        names_it || covers > known.covers()
+    }
+
+    /// Whom to ask for another map, each once: last those who fail, and the one who did not serve the slot that is missed.
+    /// A server that is cut off from the others still tells what was so before.
+    pub(super) fn whom_to_ask(&self, missed: u16, more: &[Address], fails: impl Fn(&Address) -> bool) -> Vec<Address> {
+        let mut hosts = self.masters();
+        for host in more {
+            if !hosts.contains(host) {
+                hosts.push(host.clone());
+            }
+        }
+        let served = self.master_of(missed);
+        hosts.sort_by_cached_key(|host| (Some(host) == served, fails(host)));
+        hosts
+    }
+
     pub(super) fn master_of(&self, slot: u16) -> Option<&Address> {
         let at = self.ranges.partition_point(|(first, _, _)| *first <= slot).checked_sub(1)?;
         self.ranges.get(at).filter(|(_, last, _)| slot <= *last).map(|(_, _, address)| address)
+    }
+
+    /// Any slot of this master.
+    pub(super) fn slot_of(&self, master: &Address) -> Option<u16> {
+        self.ranges.iter().find(|(_, _, address)| address == master).map(|(first, ..)| *first)
     }
 
     /// Every master once.
@@ -93,6 +134,41 @@ mod tests {
         assert_eq!(map.master_of(100).map(|a| a.host.as_str()), Some("b"));
         assert_eq!(map.masters().len(), 2);
         assert!(SlotMap::read(Value::Int(3), &at(9)).is_none());
+    }
+
+    fn map(ranges: &[(u16, u16, u16)]) -> SlotMap {
+        SlotMap { ranges: ranges.iter().map(|(first, last, port)| (*first, *last, at(*port))).collect() }
+    }
+
+    #[test]
+    fn a_server_without_memory_is_not_believed() {
+        let known = map(&[(0, 99, 1), (100, SLOTS - 1, 2)]);
+        assert!(known.is_whole() && !map(&[(0, 99, 1)]).is_whole());
+        let empty = SlotMap::read(Value::Array(Vec::new()), &at(1)).expect("reads");
+        assert!(!empty.is_news(7, &known) && !empty.is_news(7, &SlotMap::default()));
+        // It has been given new slots, and knows of no others.
+        assert!(!map(&[(0, 6, 1)]).is_news(7, &known));
+        assert!(map(&[(0, 6, 1)]).is_news(7, &SlotMap::default()), "better than nothing");
+        assert!(map(&[(0, 99, 3)]).is_news(7, &known), "it names who has the slot");
+    }
+
+    #[test]
+    fn of_several_answers_the_one_that_tells_most_counts() {
+        let (few, many, strange) = (map(&[(0, 9, 1)]), map(&[(0, 99, 1)]), map(&[(10, SLOTS - 1, 1)]));
+        assert!(many.worth(7) > few.worth(7));
+        assert!(few.worth(7) > strange.worth(7), "however many others it names");
+    }
+
+    #[test]
+    fn who_failed_is_asked_last() {
+        let known = map(&[(0, 99, 1), (100, 199, 2), (200, SLOTS - 1, 3)]);
+        let ports = |missed, failing: u16| {
+            let hosts = known.whom_to_ask(missed, &[at(3), at(4), at(1)], |host| host.port == failing);
+            hosts.iter().map(|host| host.port).collect::<Vec<_>>()
+        };
+        assert_eq!(ports(7, 0), [2, 3, 4, 1]);
+        assert_eq!(ports(107, 3), [1, 4, 3, 2]);
+        assert_eq!(SlotMap::default().whom_to_ask(7, &[at(4)], |_| true), [at(4)]);
     }
 
     proptest! {

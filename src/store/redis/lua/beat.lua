@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 lease 3 since 4 idle 5 nodes 6 due 7-10 ready
 -- ARGV 1 now|'' 2 node 3 lease 4 about the node 5 how soon a lease must end to be told
 -- Returns { now, holds, anything(1|0), { node, microseconds until its lease ends } of others that hold something,
---      the mark of the last put-off, 0 if nothing is claimed }
+--      the mark of the last put-off, 0 if nothing is claimed, 1: the node was not known }
 -- include now, text, closed, holds, dismiss
 local SUSPECTS = 20
 local node, lease = ARGV[2], tonumber(ARGV[3])
@@ -13,7 +13,8 @@ if lapsed then
   redis.call('ZADD', KEYS[3], now, node)
 end
 -- One that was dismissed and has claimed since has a lease, but its name is gone.
-if lapsed or redis.call('HEXISTS', KEYS[5], node) == 0 then
+local named = redis.call('HEXISTS', KEYS[5], node) == 1
+if lapsed or not named then
   redis.call('HSET', KEYS[5], node, text(now) .. ARGV[4])
 end
 redis.call('ZADD', KEYS[2], now + lease, node)
@@ -34,4 +35,4 @@ local any = (next_due and next_due <= now) or redis.call('EXISTS', KEYS[7], KEYS
 local conf, is_closed = redis.call('HMGET', KEYS[1], 'tick', 'put_offs'), closed(KEYS[1])
 local tick = tonumber(conf[1])
 local look = (tick and tick <= now) or (any and not is_closed)
-return { now, holds_of(KEYS[1], node), look and 1 or 0, others, is_closed and 0 or whole(conf[2], 16) }
+return { now, holds_of(KEYS[1], node), look and 1 or 0, others, is_closed and 0 or whole(conf[2], 16), named and 0 or 1 }

@@ -18,10 +18,12 @@ local function anything_before()
     or (tonumber(redis.call('ZRANGE', KEYS[10], 0, 0, 'WITHSCORES')[2]) or math.huge) <= now
 end
 
--- Only if somebody hears it: on the channel of its kind, or on that of a node that takes any.
+-- On the channel of its kind, or on that of a node that takes any. Only if one is heard here, which is asked first: a word
+-- goes to replicas too, and a node that still listens to one, and has not found this master, would run what another holds.
 local function told(node, word)
-  local channel = ARGV[3] .. node .. ':'
-  return redis.call('SPUBLISH', channel .. kind, word) > 0 or redis.call('SPUBLISH', channel, word) > 0
+  local any = ARGV[3] .. node .. ':'
+  local ears = redis.call('PUBSUB', 'SHARDNUMSUB', any .. kind, any)
+  return ears[2] + ears[4] > 0 and redis.call('SPUBLISH', ears[2] > 0 and ears[1] or ears[3], word) > 0
 end
 
 -- The first of those that have looked last which lives, and hears of it; the fence; how many jobs that node holds.

@@ -1,0 +1,81 @@
+//! One shard of a Cluster is lost, with its replica: who starts meanwhile works with the others.
+
+use std::time::{Duration, Instant};
+
+use duly::store::Claim;
+use duly::{Duly, Node, Push};
+
+use crate::servers::{Binary, CALM, Cluster, Fsync, Options};
+
+/// Far longer than it takes to see that one server is not there; well under what a supervisor waits for.
+const OPEN_MAX: Duration = Duration::from_secs(10);
+
+fn cluster() -> Cluster {
+    let options = Options::new(Binary::Redis).aof(Fsync::EverySecond).set("cluster-require-full-coverage", "no");
+    Cluster::start(options, CALM)
+}
+
+/// Kills a master for good, and answers its address.
+fn lose(servers: &Cluster, master: usize) -> String {
+    let replica = servers.replica_of(master);
+    servers.nodes()[replica].kill();
+    servers.nodes()[master].kill();
+    servers.nodes()[master].address()
+}
+
+/// A queue on another server than these.
+fn elsewhere(servers: &Cluster, than: &[usize]) -> String {
+    let mut names = (0..).map(|n| format!("q{n}"));
+    names.find(|queue| !than.contains(&servers.master_of(&format!("{{{queue}}}")))).expect("some")
+}
+
+/// Opens a store while a server is away, in time, and answers it with what it says about that.
+async fn open_without(servers: &Cluster, lost: &str) -> Duly {
+    let start = Instant::now();
+    let duly = Duly::open(servers.url()).await.expect("opens");
+    assert!(start.elapsed() < OPEN_MAX, "opening took {:?}", start.elapsed());
+    let health = duly.health().await.expect("tells");
+    let warning = health.warnings.iter().find(|warning| warning.contains(lost)).expect("the lost one is named");
+    assert!(warning.contains("does not answer"), "{warning}");
+    assert!(health.durability.contains("the last second or two"), "{}", health.durability);
+    duly
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_opens_without_one_of_its_shards() {
+    let servers = cluster();
+    let hall = servers.master_of("{duly}");
+    let lost = (0..3).find(|master| *master != hall).expect("another");
+    let (queue, theirs) = (elsewhere(&servers, &[lost]), elsewhere(&servers, &[hall, 3 - hall - lost]));
+    let before = Duly::open(servers.url()).await.expect("opens");
+    before.push_all([&queue, &theirs].map(|queue| Push::new("mark", "null").queue(queue))).await.expect("pushes");
+    let address = lose(&servers, lost);
+
+    let duly = open_without(&servers, &address).await;
+    duly.push(Push::new("mark", "null").queue(&queue)).await.expect("pushes");
+    let worker = duly.worker().queue(&queue, 10).on_kind("mark", |_| async {});
+    assert_eq!(worker.drain().await.expect("drains").acked, 2);
+    let error = duly.push(Push::new("mark", "null").queue(&theirs)).await.expect_err("it is away");
+    assert!(error.is_retryable(), "{error}");
+
+    tokio::task::block_in_place(|| servers.heal());
+    duly.push(Push::new("mark", "null").queue(&theirs)).await.expect("pushes");
+    let worker = duly.worker().queue(&theirs, 10).on_kind("mark", |_| async {});
+    assert!(worker.drain().await.expect("drains").acked >= 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_opens_without_its_hall() {
+    let servers = cluster();
+    let hall = servers.master_of("{duly}");
+    let queue = elsewhere(&servers, &[hall]);
+    let before = Duly::open(servers.url()).await.expect("opens");
+    before.push(Push::new("mark", "null").queue(&queue)).await.expect("pushes");
+    let address = lose(&servers, hall);
+
+    let duly = open_without(&servers, &address).await;
+    let (store, node) = (duly.store(), Node::fresh(vec![queue.clone()]));
+    store.beat(&node).await.expect("beats");
+    let claim = Claim { queue, max: 10, redo: false, suspect: None, kinds: None };
+    assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
+}
