@@ -36,11 +36,18 @@ pub(super) async fn push(store: &Redis, jobs: Vec<Push>) -> Result<Vec<Pushed>> 
     }
     for (at, (queue, waiting)) in queues.into_iter().enumerate() {
         let pushed = push_queue(store, &queue, &jobs, waiting, &mut answers).await;
-        // What went into another queue before this one failed is there.
-        pushed.map_err(|error| if at > 0 { error.in_doubt() } else { error })?;
+        pushed.map_err(|error| if at > 0 { half_way(error) } else { error })?;
     }
     let missing = || Error::store("push", "a job got no answer");
     answers.into_iter().map(|answer| answer.ok_or_else(missing)).collect()
+}
+
+/// What went into another queue before this one failed is there.
+fn half_way(error: Error) -> Error {
+    match error {
+        Error::Full { .. } => Error::Unknown { op: "push", source: Some(error.to_string().into()) },
+        other => other.in_doubt(),
+    }
 }
 
 /// Pushes the jobs of one queue: what is in the way is answered, the rest sent again without it, until all goes in at once.

@@ -1,12 +1,12 @@
 //! Pushes of which a part may be in: whoever is told that nothing was changed pushes again, and has two.
 
-use duly::{Error, Push};
+use duly::{Error, Limit, Push};
 
 use super::{Home, on_each};
 use crate::servers::{Binary, Proxy};
 use crate::support::{durable, open};
 
-on_each![of_two_queues_one_may_be_in];
+on_each![of_two_queues_one_may_be_in, of_two_queues_one_may_be_full];
 
 /// The second queue cannot be written to; the first one has its job.
 async fn of_two_queues_one_may_be_in(home: Home) {
@@ -20,6 +20,18 @@ async fn of_two_queues_one_may_be_in(home: Home) {
     assert_eq!(counts.iter().find(|counts| counts.queue == "other").map(|counts| counts.ready), Some(1));
     let error = duly.push(Push::new("mail", "3")).await.expect_err("nothing is in");
     assert!(matches!(error, Error::Store { .. }), "{error:?}");
+}
+
+async fn of_two_queues_one_may_be_full(home: Home) {
+    let duly = open(home.url.clone()).await;
+    duly.limit("full", Limit { jobs: Some(0), bytes: None }).await.expect("sets");
+    let error = duly.push_all([Push::new("mail", "1"), Push::new("mail", "2").queue("full")]).await;
+    let error = error.expect_err("there is no room");
+    assert!(matches!(error, Error::Unknown { .. }) && format!("{error:?}").contains("queue full is full"), "{error:?}");
+    let error = duly.push_all([Push::new("mail", "3").queue("full"), Push::new("mail", "4")]).await;
+    assert!(matches!(error, Err(Error::Full { .. })), "{error:?}");
+    let ready = duly.counts().await.expect("counts").iter().map(|counts| counts.ready).sum::<u64>();
+    assert_eq!(ready, 1);
 }
 
 /// The answer is lost, and when it is sent again nobody is there: the first sending is in all the same.
