@@ -6,6 +6,7 @@ use crate::duly::Duly;
 use crate::error::{Error, Result};
 use crate::job::Fence;
 use crate::lock::{LOCK_NAME_BYTES_MAX, Lock};
+use crate::node::NodeId;
 use crate::push::check_text;
 use crate::store::{LockAsk, Owner};
 
@@ -22,8 +23,7 @@ pub(crate) struct Hold {
 impl Duly {
     /// Takes a lock, and leaves it to whoever asked to extend and to release it.
     ///
-    /// `None` if it was not free in time. Its holder lives elsewhere: only its time ends it, and the end of this process
-    /// where the store can see that.
+    /// `None` if it was not free in time. Its holder lives elsewhere: only its time ends it, whatever becomes of this process.
     pub(crate) async fn take_lock(&self, lock: Lock, ttl: Duration, wait: Duration) -> Result<Option<Hold>> {
         let lock = lock.ttl(ttl);
         let guard = match wait.is_zero() {
@@ -39,7 +39,9 @@ impl Duly {
         let hold =
             Hold { name: guard.name().to_owned(), owner: guard.owner(), fence: guard.fence(), slot: guard.slot(), ttl };
         // It lasts for its whole time from now. Before this it is released if whoever asked has gone meanwhile.
-        guard.extend().await?;
+        if !self.extend_hold(&hold.name, hold.owner, ttl).await? {
+            return Err(Error::Conflict(format!("lock {} was lost as soon as it was taken; ask again", hold.name)));
+        }
         guard.detach();
         Ok(Some(hold))
     }
@@ -59,7 +61,8 @@ impl Duly {
     fn hold_ask(&self, name: &str, owner: Owner, ttl: Duration) -> Result<LockAsk> {
         check_text("lock", name, LOCK_NAME_BYTES_MAX)?;
         Lock::check_ttl(ttl)?;
-        let (node, lease) = (self.hall()?.node(), self.options.lease);
+        // In nobody's name: a hold that a node extends may end with that node's process.
+        let (node, lease) = (NodeId::fresh(), self.options.lease);
         // However many it has: the owner is looked for among all of them.
         Ok(LockAsk { name: name.to_owned(), owner, node, lease, slots: 1, ttl, wait: false, note: String::new() })
     }

@@ -339,6 +339,7 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
 
     /// Lets holds last for their `ttl` from now, each only if its owner still has it, whichever slot that is.
     /// Answers which, in the order of the asks. At most [`EXTEND_MAX`].
+    /// A hold that is extended in the name of another node than it was taken for ends by its time alone from then on.
     async fn extend_locks(&self, asks: &[LockAsk]) -> Result<Vec<bool>>;
 
     /// Gives up whatever the owner has of a lock: its slot, or its place in the line. Answers whether it held a slot.

@@ -77,6 +77,20 @@ pub async fn an_ask_that_does_not_wait_does_not_jump_the_line(store: TestStore) 
     take(&store, &ask(&store, "d").await).await; // who did not wait left nothing behind
 }
 
+/// It may not have heard the first time, or nobody may want its place any more: then it gives it up.
+pub async fn who_finds_it_free_and_may_not_have_it_reminds_the_first_in_line(store: TestStore) {
+    let mut ear = store.listen("b").await;
+    let a = holding(&store, "a").await;
+    let b = waiting(&store, "b").await;
+    assert!(unlock(&store, &a).await);
+    assert_eq!(ear.next().await, turn(&b));
+    refused(&store, &ask(&store, "c").await).await;
+    assert_eq!(ear.next().await, turn(&b), "told once more");
+    take(&store, &b).await;
+    refused(&store, &ask(&store, "c").await).await;
+    heard_nothing(&store, "b", &mut ear).await;
+}
+
 pub async fn a_place_is_kept_when_the_ask_is_repeated(store: TestStore) {
     let a = holding(&store, "a").await;
     let (b, c) = (waiting(&store, "b").await, waiting(&store, "c").await);

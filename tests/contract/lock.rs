@@ -217,6 +217,20 @@ pub async fn a_node_that_departs_keeps_its_locks(store: TestStore) {
     assert!(extend(&store, &a).await && unlock(&store, &a).await);
 }
 
+/// As a server does for a holder that reaches it now through one process and now through another.
+pub async fn a_hold_that_another_node_extends_ends_by_its_time_alone(store: TestStore) {
+    let a = ask(&store, "a").await;
+    take(&store, &a).await;
+    store.depart("a").await;
+    let through_b = LockAsk { node: store.guest("b").await, ..a.clone() };
+    assert!(extend(&store, &through_b).await);
+    refused(&store, &ask(&store, "c").await).await;
+    store.depart("b").await;
+    refused(&store, &ask(&store, "c").await).await;
+    store.advance(TTL + MS).await;
+    take(&store, &ask(&store, "c").await).await;
+}
+
 pub async fn no_lock_is_left_without_an_end(store: TestStore) {
     let a = ask(&store, "a").await;
     for name in ["taken", "repeated", "extended", "waited for", "left", "counted", "broken"] {

@@ -307,6 +307,7 @@ contract! {
         an_expired_holders_release_says_not_held
         a_silent_nodes_hold_lasts_until_its_ttl
         a_node_that_departs_keeps_its_locks
+        a_hold_that_another_node_extends_ends_by_its_time_alone
         no_lock_is_left_without_an_end
         at_most_n_hold_it_each_with_its_slot_and_fence
         a_freed_slot_is_given_again
@@ -322,6 +323,7 @@ contract! {
         an_ended_hold_goes_to_the_first_in_line
         an_ask_that_does_not_wait_does_not_jump_the_line
         a_place_is_kept_when_the_ask_is_repeated
+        who_finds_it_free_and_may_not_have_it_reminds_the_first_in_line
         a_release_tells_the_first_in_line
         of_two_owners_of_a_node_the_first_in_line_is_told
         a_refused_release_tells_nobody

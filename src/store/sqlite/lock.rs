@@ -92,12 +92,13 @@ pub(super) fn lock(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk) -> rusqlite::R
     if ask.wait && !standing.stands {
         line::stand(tx, ask)?;
     }
-    if ended || standing.shortened {
-        // This ask is the first to see that it is somebody else's turn.
+    let is_free = holds.len() < ask.slots as usize;
+    if ended || standing.shortened || (is_free && !ask.wait) {
+        // This ask is the first to see that it is somebody else's turn; or the first in line has not heard of it, or nobody
+        // wants its place any more.
         line::tell(tx, lives, &ask.name, holds.len())?;
     }
     let ahead = u32::try_from(standing.ahead).unwrap_or(u32::MAX);
-    let is_free = holds.len() < ask.slots as usize;
     Ok(LockTaken { hold: None, ahead, ends: first_end(&holds, lives.now).filter(|_| !is_free) })
 }
 
@@ -132,11 +133,11 @@ fn take(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk, holds: &[Hold]) -> rusqli
     Ok((fence, slot))
 }
 
-/// Lets a hold last for its `ttl` from now, if the owner has it.
+/// Lets a hold last for its `ttl` from now, if the owner has it. It ends with its node only while that node itself extends it.
 pub(super) fn extend(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk) -> rusqlite::Result<bool> {
     let extended = tx
         .statement(
-            "UPDATE duly_lock SET extended = ?3, ends = ?4, bound = ?5
+            "UPDATE duly_lock SET extended = ?3, ends = ?4, bound = ?5 AND node = ?6
               WHERE name = ?1 AND owner = ?2 AND ends > ?3 AND extended <= ?3",
         )?
         .execute(params![
@@ -144,7 +145,8 @@ pub(super) fn extend(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk) -> rusqlite:
             ask.owner.as_bytes(),
             lives.now,
             lives.now + micros(ask.ttl),
-            lives.is_there(ask.node)
+            lives.is_there(ask.node),
+            ask.node.as_bytes()
         ])?;
     Ok(extended > 0)
 }
