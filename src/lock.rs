@@ -78,7 +78,7 @@ impl Lock {
     /// [`Error::Timeout`] if the time to wait was over first. Dropping the future gives up the place in the line.
     pub async fn acquire(self) -> Result<Guard> {
         if self.wait.is_some_and(|wait| wait.is_zero()) {
-            return self.clone().try_acquire().await?.ok_or_else(|| self.timed_out());
+            return self.clone().try_acquire().await?.ok_or_else(|| self.timed_out(None));
         }
         let until = self.wait.and_then(|wait| clock::tick().checked_add(wait));
         let (hall, ask) = self.ask(true)?;
@@ -93,7 +93,7 @@ impl Lock {
         match within(until, take).await {
             Some(held) => Ok(Guard::new(hall.clone(), held?)),
             // What was asked for is given up in the background, and nobody waits for that here.
-            None => Err(self.timed_out()),
+            None => Err(self.timed_out(waiter.trouble())),
         }
     }
 
@@ -156,11 +156,14 @@ impl Lock {
         Err(Error::invalid("ttl", format!("{ttl:?} is not between {TTL_MIN:?} and {TTL_MAX:?}")))
     }
 
-    fn timed_out(&self) -> Error {
-        Error::Timeout {
-            op: "lock",
-            reason: format!("{} was not free within {:?}", self.name, self.wait.unwrap_or_default()),
-        }
+    /// It was not free in time; or nobody knows, if the store had trouble.
+    fn timed_out(&self, trouble: Option<String>) -> Error {
+        let (name, wait) = (&self.name, self.wait.unwrap_or_default());
+        let reason = match trouble {
+            None => format!("{name} was not free within {wait:?}"),
+            Some(trouble) => format!("{name} was not got within {wait:?}, and the store does not answer: {trouble}"),
+        };
+        Error::Timeout { op: "lock", reason }
     }
 }
 

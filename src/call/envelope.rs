@@ -126,6 +126,8 @@ pub(crate) enum Says {
     /// The method has failed.
     Failed(String),
     NoMethod,
+    /// The connection that the caller looked for is not held there any more.
+    NoConnection(String),
     /// The method has as much to do as it may have.
     Busy(String),
 }

@@ -113,18 +113,25 @@ impl Method {
     }
 
     /// Runs it where it was registered, for as long as somebody waits for the answer: then there is none.
+    ///
+    /// Its room is taken until it has ended, also if nobody waits any more: one that does not yield goes on all the same.
     pub(crate) async fn run(
         &self,
         args: &RawValue,
         asked: Asked,
         within: Duration,
+        room: OwnedSemaphorePermit,
     ) -> Option<Result<Box<RawValue>, String>> {
         // Also the call itself may panic, before it gives a future.
         let run = match std::panic::catch_unwind(AssertUnwindSafe(|| (self.run)(args, asked))) {
             Ok(run) => AssertUnwindSafe(run).catch_unwind(),
             Err(panic) => return Some(Err(format!("panicked: {}", crate::attempt::told(&*panic)))),
         };
-        let mut task = self.runtime.spawn(run);
+        let mut task = self.runtime.spawn(async move {
+            let answer = run.await;
+            drop(room);
+            answer
+        });
         match tokio::time::timeout(within, &mut task).await {
             Ok(Ok(Ok(answer))) => Some(answer),
             Ok(Ok(Err(panic))) => Some(Err(format!("panicked: {}", crate::attempt::told(&*panic)))),

@@ -259,7 +259,8 @@ impl Answer {
         self
     }
 
-    /// At most so many calls of it in so long (default: no limit); others are told that it is busy.
+    /// So many calls of it in so long, on the long run (default: no limit); others are told that it is busy.
+    /// What was not used is saved up: after a rest as many may come at once.
     pub fn rate(mut self, calls: u32, per: Duration) -> Self {
         self.limits.rate = Some((calls, per));
         self

@@ -106,6 +106,7 @@ impl<T: DeserializeOwned> Replies<T> {
             Says::Failed(reason) => remote(reason),
             Says::Busy(reason) => remote(format!("busy: {reason}")),
             Says::NoMethod => Err(Error::NotFound { what: "method", name: self.method.clone() }),
+            Says::NoConnection(name) => Err(Error::NotFound { what: "connection", name }),
             Says::Call { .. } => remote("answered with a call".to_owned()),
         }
     }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{Hall, Inner, own};
-use crate::call::{Asked, CALL_TIMEOUT_MAX, Keys, Message, Refused, Says, moment};
+use crate::call::{Asked, CALL_TIMEOUT_MAX, Keys, Message, Method, Refused, Says, moment};
 use crate::clock::{self, Micros, micros, to_micros};
 use crate::error::{Error, Result};
 use crate::node::NodeId;
@@ -24,8 +24,12 @@ const PENDING_MAX: usize = 10_000;
 const REPLIES_MAX: usize = 4_096;
 /// Most calls that are remembered, so that none is answered twice.
 const SEEN_MAX: usize = 100_000;
-/// Most calls at a time whose caller is told that there are too many.
+/// Most calls at a time whose caller is told why they are not carried out.
 const REFUSALS_MAX: usize = 256;
+/// Most calls at a time of the methods that every node has.
+const OWN_MAX: usize = 256;
+/// Most nodes whose replies to one call are told apart; there are no more in a cluster.
+const ANSWERING_MAX: usize = 65_536;
 /// How often those that are too late to come again are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(1);
 /// A call that was sent by a clock a little ahead of ours is not refused for that.
@@ -91,7 +95,14 @@ pub(super) struct Calls {
     joined: AtomicI64,
     seen: Mutex<Seen>,
     refusals: Arc<Semaphore>,
+    own: Arc<Semaphore>,
     counts: Counts,
+}
+
+/// Who answers a call, and the room that it takes until then.
+enum Answering {
+    Own(OwnedSemaphorePermit),
+    Method(Method, OwnedSemaphorePermit),
 }
 
 impl Calls {
@@ -104,6 +115,7 @@ impl Calls {
             joined: AtomicI64::new(0),
             seen: Mutex::new(seen),
             refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
+            own: Arc::new(Semaphore::new(OWN_MAX)),
             counts: Counts::default(),
         }
     }
@@ -150,7 +162,8 @@ impl Calls {
 
     /// A call is answered once, not after its time, and if it is for all not by who has come after it.
     fn admit(&self, id: Uuid, to_all: bool, sent: Micros, deadline: Micros, now: Micros) -> Result<(), Refused> {
-        let joined = self.joined.load(Ordering::Relaxed);
+        // A clock that was set back since we came shows moments at which we were not there, and those are ours too.
+        let joined = self.joined.fetch_min(now, Ordering::Relaxed).min(now);
         if to_all && sent < joined.saturating_sub(micros(UNSURE)) {
             return Err(Refused::Replayed);
         }
@@ -182,7 +195,7 @@ impl Calls {
             self.counts.late_replies.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        if !call.from.insert(from) {
+        if call.from.len() >= ANSWERING_MAX || !call.from.insert(from) {
             self.counts.doubled_replies.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -267,15 +280,23 @@ impl Inner {
         if let Err(refused) = self.calls.admit(message.id, message.to.is_none(), sent, deadline, now) {
             self.calls.refuse(refused);
             if refused == Refused::Flood && !forget {
-                self.too_many(reply(Says::Busy(format!("{SEEN_MAX} calls that are not over yet are remembered here"))));
+                let many = format!("{SEEN_MAX} calls that are not over yet are remembered here");
+                self.turn_away(reply(Says::Busy(many)));
             }
             return;
         }
         let within = Duration::from_micros(u64::try_from(deadline - now).unwrap_or(0));
         let asked = Asked { method, from: message.from, connection, deadline: moment(deadline) };
+        // Before anything is begun: whoever floods us with calls that nobody answers makes no tasks of them.
+        let answering = match self.answering(&asked, &args) {
+            Ok(answering) => answering,
+            Err(says) if !forget => return self.turn_away(reply(says)),
+            Err(_) => return,
+        };
         let (inner, to) = (self.clone(), message.to);
         self.spawn(async move {
-            let says = inner.answer(asked, &args, to, within).await;
+            let says = inner.answer(answering, asked, &args, to, within).await;
+            drop(args);
             let Some(says) = says.filter(|_| !forget) else {
                 return;
             };
@@ -283,8 +304,8 @@ impl Inner {
         });
     }
 
-    /// Tells a caller that there are too many calls; not all of them, or that itself would be too much.
-    fn too_many(self: &Arc<Self>, message: Message) {
+    /// Tells a caller why its call is not carried out; not all of them at once, or that itself would be too much.
+    fn turn_away(self: &Arc<Self>, message: Message) {
         let Ok(room) = self.calls.refusals.clone().try_acquire_owned() else {
             return;
         };
@@ -295,30 +316,40 @@ impl Inner {
         });
     }
 
+    /// Who answers a call; or why nobody does.
+    fn answering(&self, asked: &Asked, args: &RawValue) -> Result<Answering, Says> {
+        if let Some(connection) = asked.connection.as_ref().filter(|connection| !self.connections.has(connection)) {
+            return Err(Says::NoConnection(connection.clone()));
+        }
+        if asked.method.starts_with(own::PREFIX) {
+            let room = self.calls.own.clone().try_acquire_owned();
+            return room.map(Answering::Own).map_err(|_| Says::Busy(format!("{OWN_MAX} such calls are under way")));
+        }
+        let method = self.methods.get(&asked.method).ok_or(Says::NoMethod)?;
+        let room = method.admit(args).map_err(Says::Busy)?;
+        Ok(Answering::Method(method, room))
+    }
+
     /// What to reply; nothing if nobody waits for it any more.
     async fn answer(
         self: &Arc<Self>,
+        answering: Answering,
         asked: Asked,
         args: &RawValue,
         to: Option<NodeId>,
         within: Duration,
     ) -> Option<Says> {
-        if let Some(own) = asked.method.strip_prefix(own::PREFIX) {
-            self.calls.counts.answered.fetch_add(1, Ordering::Relaxed);
-            return tokio::time::timeout(within, own::answer(self, own, args, to)).await.ok();
-        }
-        let Some(method) = self.methods.get(&asked.method) else {
-            return Some(Says::NoMethod);
-        };
-        let _room = match method.admit(args) {
-            Ok(room) => room,
-            Err(why) => return Some(Says::Busy(why)),
-        };
         self.calls.counts.answered.fetch_add(1, Ordering::Relaxed);
-        Some(match method.run(args, asked, within).await? {
-            Ok(value) => Says::Value(value),
-            Err(error) => Says::Failed(error),
-        })
+        match answering {
+            Answering::Own(_room) => {
+                let own = asked.method.strip_prefix(own::PREFIX).unwrap_or_default();
+                tokio::time::timeout(within, own::answer(self, own, args, to)).await.ok()
+            }
+            Answering::Method(method, room) => Some(match method.run(args, asked, within, room).await? {
+                Ok(value) => Says::Value(value),
+                Err(error) => Says::Failed(error),
+            }),
+        }
     }
 
     async fn reply(&self, mut message: Message) {
@@ -343,6 +374,17 @@ impl Inner {
 mod tests {
     use super::*;
     use crate::duly::Duly;
+
+    #[tokio::test]
+    async fn a_clock_that_is_set_back_makes_no_call_an_old_one() {
+        let calls = Calls::new(NodeId::fresh(), Keys::default());
+        let (hour, minute) = (micros(Duration::from_secs(3_600)), micros(Duration::from_secs(60)));
+        calls.joined(10 * hour);
+        let to_all = |sent, now| calls.admit(Uuid::now_v7(), true, sent, now + minute, now);
+        assert_eq!(to_all(9 * hour, 10 * hour), Err(Refused::Replayed), "from before we came");
+        assert_eq!(to_all(8 * hour, 8 * hour), Ok(()), "the clock was set back by two hours");
+        assert_eq!(to_all(7 * hour, 8 * hour), Err(Refused::Replayed));
+    }
 
     #[tokio::test]
     async fn who_calls_a_node_that_remembers_too_many_is_told() {

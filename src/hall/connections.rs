@@ -42,6 +42,11 @@ impl Connections {
         self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether this process holds it.
+    pub(super) fn has(&self, id: &str) -> bool {
+        self.held().contains(id)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.held().is_empty()
     }
@@ -56,6 +61,20 @@ impl Connections {
         let mut untold = self.untold();
         let rest = untold.keys().nth(CONNECTIONS_MAX).cloned().map(|first| untold.split_off(&first));
         std::mem::replace(&mut *untold, rest.unwrap_or_default())
+    }
+
+    /// The store has not heard of these. Where there are too many, those that are gone end with this process.
+    fn tell_again<'i>(&self, ids: impl Iterator<Item = &'i String>) {
+        let mut untold = self.untold();
+        for id in ids {
+            if untold.len() < HELD_MAX {
+                untold.entry(id.clone()).or_default();
+            }
+        }
+    }
+
+    fn has_untold(&self) -> bool {
+        !self.untold().is_empty()
     }
 
     /// As many that are held as one step tells of, behind this one.
@@ -81,8 +100,8 @@ impl Inner {
         };
         let told = in_time(self.store.set_connections(self.node, &held, &gone)).await;
         if let Err(error) = &told {
-            // One that should be forgotten: the caller finds nobody here who knows it.
-            tracing::debug!(%error, "the store was not told of connections");
+            tracing::debug!(%error, "the store was not told of connections; told again with the next sign of life");
+            connections.tell_again(untold.keys());
         }
         for waits in untold.into_values().flatten() {
             let told = told.as_ref().map(drop).map_err(|error| Error::store("set_connections", error.to_string()));
@@ -90,12 +109,16 @@ impl Inner {
         }
     }
 
-    /// Tells the store once more what it may have forgotten; what fails is tried again with the next sign of life.
+    /// Tells the store once more what it may have forgotten, or has not heard; what fails is tried again with the next sign
+    /// of life.
     pub(super) async fn mend_connections(&self) -> Result<()> {
         let connections = &self.connections;
         let Ok(_alone) = connections.mending.try_lock() else {
             return Ok(());
         };
+        if connections.has_untold() {
+            self.tell_connections().await;
+        }
         let doubts = connections.doubts.load(Ordering::SeqCst);
         if connections.mended.load(Ordering::SeqCst) == doubts {
             return Ok(());

@@ -136,6 +136,15 @@ impl Guards {
         held.is_some()
     }
 
+    /// Something may have happened to any of them, and nobody was told.
+    pub(super) fn doubt_all(&self) {
+        let held = self.held();
+        held.values().for_each(|held| held.extend_at.store(0, Ordering::SeqCst));
+        if !held.is_empty() {
+            self.stir.notify_one();
+        }
+    }
+
     /// How long until something is to be done.
     fn next(&self) -> Duration {
         let now = self.clock.since_boot();
@@ -218,8 +227,10 @@ impl Inner {
             } else if !held.is_stopped() {
                 tracing::info!(lock = held.ask.name, fence = held.fence.0, "the lock is lost");
                 held.lost.cancel();
-                crate::metrics::lock_lost();
-                self.guards.held().remove(&held.ask.owner);
+                // One that is not there any more was counted when its time was over.
+                if self.guards.held().remove(&held.ask.owner).is_some() {
+                    crate::metrics::lock_lost();
+                }
             }
         }
         Ok(extended)

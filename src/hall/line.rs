@@ -41,6 +41,8 @@ struct Waiting {
     handed_over: AtomicBool,
     /// It is in the hands of who wanted it.
     picked_up: AtomicBool,
+    /// Why the store has not answered, if it did not the last time.
+    trouble: Mutex<Option<String>>,
     /// Nobody waits any more.
     over: CancellationToken,
 }
@@ -48,6 +50,10 @@ struct Waiting {
 impl Waiting {
     fn got(&self) -> MutexGuard<'_, Option<Result<Arc<HeldLock>>>> {
         self.got.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Option<String>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// When to look although nobody says so: only the first in line does, when the hold ends.
@@ -132,6 +138,7 @@ impl Hall {
             stands: AtomicBool::new(false),
             handed_over: AtomicBool::new(false),
             picked_up: AtomicBool::new(false),
+            trouble: Mutex::default(),
             over: CancellationToken::new(),
         });
         if waiting.ask.wait {
@@ -163,17 +170,24 @@ impl Waiter {
                         continue;
                     }
                     self.answered.store(true, Ordering::SeqCst);
+                    *waiting.trouble() = None;
                     return Ok(self.settle(held, &taken));
                 }
                 // Who does not want to wait for the lock does not wait for the store either.
                 Err(error) if !error.is_retryable() || !waiting.ask.wait => return Err(error),
                 Err(error) => {
                     tracing::warn!(lock = waiting.ask.name, %error, "not answered; asked again");
+                    *waiting.trouble() = Some(error.to_string());
                     failures += 1;
                     tokio::time::sleep(backoff(failures)).await;
                 }
             }
         }
+    }
+
+    /// Why nobody knows how the lock stands, if the store did not answer when it was last asked.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.waiting.trouble().clone()
     }
 
     /// Resolves when it is held, or will never be.
@@ -292,6 +306,7 @@ impl Inner {
                 }
                 Ok(taken) => {
                     failures = 0;
+                    *waiting.trouble() = None;
                     look_after = waiting.look_after(&taken);
                 }
                 Err(error) if !error.is_retryable() => {
@@ -302,6 +317,7 @@ impl Inner {
                 }
                 Err(error) => {
                     tracing::debug!(lock = waiting.ask.name, %error, "not answered; asked again");
+                    *waiting.trouble() = Some(error.to_string());
                     failures += 1;
                     look_after = Some(backoff(failures));
                 }

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::{Notify, OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -36,7 +36,7 @@ pub use self::own::Running;
 use self::own::Working;
 pub(crate) use self::own::{Order, PREFIX};
 use crate::call::{Keys, Method, Methods};
-use crate::clock::{self, Clock, to_micros};
+use crate::clock::{self, Clock, micros, to_micros};
 use crate::error::{Error, Result};
 use crate::lock::backoff;
 use crate::node::NodeId;
@@ -44,6 +44,9 @@ use crate::store::{Attended, Guest, Heard, LockAsk, Owner, Store};
 
 /// How long a process that goes waits for what it still has to say.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Most places at a time that are given up because nobody here knows of them.
+const LEAVING_MAX: usize = 64;
 
 /// How long whoever drops the last handle waits for that.
 const CLOSE_MAX: Duration = Duration::from_millis(250);
@@ -70,6 +73,8 @@ struct Inner {
     given: AtomicBool,
     guards: Guards,
     line: Line,
+    /// Places that are being given up.
+    leaving: Arc<Semaphore>,
     methods: Methods,
     calls: Calls,
     connections: Connections,
@@ -108,6 +113,7 @@ impl Hall {
             attended: OnceCell::new(),
             given: AtomicBool::new(false),
             line: Line::default(),
+            leaving: Arc::new(Semaphore::new(LEAVING_MAX)),
             methods: Methods::default(),
             calls: Calls::new(node, keys),
             connections: Connections::default(),
@@ -240,7 +246,7 @@ impl Inner {
     /// Gives up what an owner has of a lock, or only its place in the line.
     /// Tried until it works, or until the hold has ended by itself.
     async fn give_up_some(&self, ask: &LockAsk, only_place: bool) {
-        let until = self.clock.since_boot() + crate::clock::micros(ask.ttl.max(self.lease));
+        let until = self.clock.since_boot() + micros(ask.ttl.max(self.lease));
         let mut failures = 0;
         loop {
             let given_up = match only_place {
@@ -318,6 +324,7 @@ impl Inner {
             Heard::Look => self.soon.notify_one(),
             Heard::Gap => {
                 self.connections.doubt();
+                self.guards.doubt_all();
                 self.line.nudge_all();
                 self.ends.missed();
                 self.soon.notify_one();
@@ -343,8 +350,15 @@ impl Inner {
             wait: false,
             note: String::new(),
         };
+        // Those beyond are told of again, by the next who stands in line or asks.
+        let Ok(room) = self.leaving.clone().try_acquire_owned() else {
+            return;
+        };
         let inner = self.clone();
-        self.spawn(async move { inner.give_up_some(&ask, true).await });
+        self.spawn(async move {
+            inner.give_up_some(&ask, true).await;
+            drop(room);
+        });
     }
 
     /// Hears what is said to a node of this process until the way ends or the node is gone.
@@ -368,7 +382,8 @@ async fn join(inner: &Arc<Inner>) -> Result<()> {
 /// Signs of life, three times a lease.
 async fn beat(inner: Arc<Inner>) {
     let every = inner.lease / 3;
-    let mut last = clock::tick();
+    // Also the time that the machine has slept counts: for others it did.
+    let mut last = inner.clock.since_boot();
     loop {
         tokio::select! {
             () = tokio::time::sleep(every) => {}
@@ -378,10 +393,10 @@ async fn beat(inner: Arc<Inner>) {
         match tokio::time::timeout(every.max(Duration::from_secs(1)), inner.attend()).await {
             Ok(Ok(())) => {
                 // For longer than a lease we may have counted as dead: places in lines are gone, and connections.
-                if clock::tick() - last > inner.lease {
+                if inner.clock.since_boot() - last > micros(inner.lease) {
                     inner.heard(Heard::Gap);
                 }
-                last = clock::tick();
+                last = inner.clock.since_boot();
                 // Beside the signs of life: there may be many to tell of.
                 let inner = inner.clone();
                 inner.clone().spawn(async move {

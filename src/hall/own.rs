@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -69,6 +70,15 @@ impl Working {
     /// Its next sign of life in the hall is due.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.attended.is_none_or(|at| now.saturating_duration_since(at) >= self.lease / 3)
+    }
+
+    /// Gives it an order. Answers false if it has ended, and an error if it does not keep up.
+    fn take(&self, order: Order) -> Result<bool, String> {
+        match self.orders.try_send(order) {
+            Ok(()) => Ok(true),
+            Err(TrySendError::Closed(_)) => Ok(false),
+            Err(TrySendError::Full(_)) => Err("the worker has not come round to earlier orders; ask again".to_owned()),
+        }
     }
 }
 
@@ -138,12 +148,14 @@ pub(super) async fn answer(inner: &Arc<Inner>, method: &str, args: &RawValue, to
             serde_json::to_value(jobs).map_err(|e| e.to_string())
         }),
         "quiet" => match serde_json::from_str::<Option<Quiet>>(args.get()) {
-            Ok(quiet) => Ok(json!(inner.tell(to, || Order::Quiet(quiet.as_ref().is_none_or(|quiet| quiet.on))))),
+            Ok(quiet) => {
+                inner.tell(to, || Order::Quiet(quiet.as_ref().is_none_or(|quiet| quiet.on))).map(|told| json!(told))
+            }
             Err(why) => Err(format!("takes {{\"on\": true or false}}: {why}")),
         },
-        "stop" => Ok(json!(inner.tell(to, || Order::Stop))),
+        "stop" => inner.tell(to, || Order::Stop).map(|told| json!(told)),
         "cancel" => match serde_json::from_str::<Cancel>(args.get()) {
-            Ok(cancel) => Ok(json!(inner.cancel(to, cancel.id).await)),
+            Ok(cancel) => inner.cancel(to, cancel.id).await.map(|told| json!(told)),
             Err(why) => Err(format!("takes {{\"id\": \"...\"}}: {why}")),
         },
         _ => return Says::NoMethod,
@@ -163,31 +175,36 @@ impl Inner {
         workers.iter().filter(|worker| process || Some(worker.node) == to).cloned().collect()
     }
 
-    /// Tells workers something; answers how many took it.
-    fn tell(&self, to: Option<NodeId>, order: impl Fn() -> Order) -> usize {
-        self.meant(to).iter().filter(|worker| worker.orders.try_send(order()).is_ok()).count()
+    /// Tells workers something; answers how many took it. Those that have ended take nothing.
+    fn tell(&self, to: Option<NodeId>, order: impl Fn() -> Order) -> Result<usize, String> {
+        let mut told = 0;
+        for worker in self.meant(to) {
+            told += usize::from(worker.take(order())?);
+        }
+        Ok(told)
     }
 
     async fn jobs(&self, to: Option<NodeId>) -> Result<Vec<Running>, String> {
         let mut all = Vec::new();
         for worker in self.meant(to) {
             let (sender, answer) = oneshot::channel();
-            let busy = || "the worker has not come round to an order; ask again".to_owned();
-            worker.orders.try_send(Order::Jobs(sender)).map_err(|_| busy())?;
-            all.extend(answer.await.map_err(|_| busy())?);
+            if worker.take(Order::Jobs(sender))? {
+                // One that ends meanwhile runs nothing any more.
+                all.extend(answer.await.unwrap_or_default());
+            }
         }
         all.sort_by_key(|job| std::cmp::Reverse(job.running_ms));
         Ok(all)
     }
 
-    async fn cancel(&self, to: Option<NodeId>, id: JobId) -> bool {
+    async fn cancel(&self, to: Option<NodeId>, id: JobId) -> Result<bool, String> {
         for worker in self.meant(to) {
             let (sender, answer) = oneshot::channel();
-            if worker.orders.try_send(Order::Cancel(id, sender)).is_ok() && answer.await.unwrap_or(false) {
-                return true;
+            if worker.take(Order::Cancel(id, sender))? && answer.await.unwrap_or(false) {
+                return Ok(true);
             }
         }
-        false
+        Ok(false)
     }
 
     async fn stats(&self) -> serde_json::Value {

@@ -296,3 +296,69 @@ async fn who_waits_in_more_queues_than_the_store_tells_of_learns_of_the_end_by_a
     }
     waits.iter().for_each(tokio::task::JoinHandle::abort);
 }
+
+/// Whoever breaks a lock says so once, and that may be when nobody hears it.
+#[tokio::test]
+async fn a_lock_that_was_broken_unheard_is_lost_once_it_is_known_that_something_was_missed() {
+    let (duly, _) = faulty().await;
+    let hall = duly.hall().expect("starts");
+    let guard = duly.lock("a").ttl(10 * LONG).acquire().await.expect("is free");
+    let kept = duly.lock("b").ttl(10 * LONG).acquire().await.expect("is free");
+    // Its owner gives it up behind the guard's back: nobody is told.
+    let ask = LockAsk {
+        name: "a".to_owned(),
+        owner: guard.owner(),
+        node: hall.node(),
+        lease: crate::LEASE,
+        slots: 1,
+        ttl: LONG,
+        wait: false,
+        note: String::new(),
+    };
+    assert!(duly.store.unlock(&ask).await.expect("answers"));
+    hall.inner.heard(crate::store::Heard::Gap);
+    soon(guard.lost()).await;
+    assert!(!kept.is_lost());
+}
+
+#[tokio::test]
+async fn a_worker_that_does_not_come_round_to_its_orders_is_told_of_as_busy() {
+    let duly = Duly::open(":memory:").await.expect("opens");
+    let hall = duly.hall().expect("starts");
+    let mut node = crate::node::Node::fresh(vec!["default".to_owned()]);
+    node.id = hall.identity();
+    let (orders, _kept) = tokio::sync::mpsc::channel(1);
+    let _at_work = hall.at_work(&node, orders);
+    let stop = async || soon(duly.call("duly.stop", &()).node(node.id).reply::<u64>()).await;
+    assert_eq!(stop().await.expect("takes the order"), 1);
+    let id = crate::job::JobId::fresh();
+    let args = serde_json::json!({ "id": id });
+    let cancel = soon(duly.call("duly.cancel", &args).node(node.id).reply::<bool>()).await;
+    for refused in [stop().await.map(drop), cancel.map(drop)] {
+        let error = refused.expect_err("has not come round to the first").to_string();
+        assert!(error.contains("has not come round"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_the_store_was_not_told_the_end_of_is_told_again() {
+    let (duly, faulty) = faulty().await;
+    let held = duly.hold_connection("browser 7").await.expect("is free");
+    faulty.next("set_connections", Fault::Refuse, 1);
+    drop(held);
+    soon(async {
+        while duly.store.connection("browser 7").await.expect("looks").is_some() {
+            tokio::time::sleep(MS).await;
+        }
+    })
+    .await;
+    assert!(faulty.asked("set_connections") >= 3);
+}
+
+#[tokio::test]
+async fn whose_time_is_over_says_that_the_store_was_away() {
+    let (duly, faulty) = faulty().await;
+    faulty.next("lock", Fault::Refuse, usize::MAX);
+    let error = soon(duly.lock("a").wait(200 * MS).acquire()).await.expect_err("no answer").to_string();
+    assert!(error.contains("refused on demand"), "{error}");
+}

@@ -400,3 +400,33 @@ pub async fn a_flood_of_rubbish_harms_nobody(place: Place) {
     let stats: Value = soon(duly.call("duly.stats", &()).node(node).reply()).await.expect("answers");
     assert!(stats["calls"]["malformed"].as_u64().expect("a count") > 0, "{stats}");
 }
+
+/// What does not yield cannot be ended: it takes its room until it ends by itself.
+pub async fn a_call_that_nobody_waits_for_any_more_takes_its_room_while_it_runs(place: Place) {
+    let (duly, caller) = (place.open().await, place.open().await);
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = Arc::new(std::sync::Mutex::new(wait));
+    let block = move |_: Value, _: Asked| {
+        let wait = wait.clone();
+        async move {
+            let _ = tokio::task::block_in_place(|| wait.lock().expect("nobody panics").recv_timeout(LONG));
+            Ok::<_, Error>(())
+        }
+    };
+    duly.answer("block", block).concurrency(1).await.expect("registers");
+    let call = |timeout| caller.call("block", &()).timeout(timeout).reply::<()>();
+    assert_eq!(call(100 * MS).await.expect_err("blocks").code(), "timeout");
+    let busy = soon(call(LONG)).await.expect_err("the first still runs");
+    assert!(matches!(&busy, Error::Remote { reason, .. } if reason.starts_with("busy")), "{busy}");
+    drop(go);
+    until(async || call(LONG).await.is_ok()).await;
+}
+
+/// The store may not have been told that it is gone.
+pub async fn a_connection_that_is_not_held_there_any_more_is_not_found(place: Place) {
+    let (duly, node) = answering(&place).await;
+    duly.store().set_connections(node, &["ghost".to_owned()], &[]).await.expect("tells");
+    let error = soon(duly.call("who", &()).connection("ghost").reply::<Value>()).await.expect_err("is gone");
+    assert_eq!(error.code(), "not_found");
+    assert!(error.to_string().contains("ghost"), "{error}");
+}

@@ -68,6 +68,7 @@ on_every_store! {
         a_node_is_called_by_its_id
         the_node_that_holds_a_connection_is_called
         a_connection_that_is_dropped_and_held_again_is_found
+        a_connection_that_is_not_held_there_any_more_is_not_found
         types_and_order_survive
         a_failing_a_missing_and_a_panicking_method_give_errors_at_once
         a_slow_method_times_out
@@ -75,6 +76,7 @@ on_every_store! {
         forget_does_not_wait
         an_answer_in_the_same_tick_is_not_missed
         a_busy_method_says_so
+        a_call_that_nobody_waits_for_any_more_takes_its_room_while_it_runs
         a_method_has_a_rate_and_a_size
         only_registered_methods_run
         every_node_can_be_pinged_and_asked_for_its_stats

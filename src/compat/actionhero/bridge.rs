@@ -227,8 +227,7 @@ impl Inner {
         let deadline = Clock::system().now() + within;
         let asked = Asked { method: method.clone(), from: node_of(from), connection, deadline };
         tokio::spawn(async move {
-            let _room = room;
-            match run.run(&args, asked, within).await {
+            match run.run(&args, asked, within, room).await {
                 Some(Ok(value)) => inner.answer(&ids, &value).await,
                 Some(Err(error)) => tracing::warn!(method, error, "failed; ActionHero's caller times out"),
                 None => tracing::warn!(method, "took too long; ActionHero's caller has timed out"),
