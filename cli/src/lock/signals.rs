@@ -5,7 +5,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// Passed on to the command.
-const PASSED_ON: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+const PASSED_ON: [Signal; 7] =
+    [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::ALARM];
 /// Signals that may wait to be looked at; each kind is one more at most.
 const WAITING_MAX: usize = 16;
 

@@ -21,6 +21,8 @@ use crate::{Setup, store, time};
 
 /// How long the command may go on after SIGTERM, once its lock is lost.
 const LOST_GRACE: Duration = Duration::from_secs(5);
+/// How long at most whoever ends without the lock looks who has it.
+const NAMING: Duration = Duration::from_millis(500);
 /// After so long in line, people are told whom they wait for.
 const TELL_AFTER: Duration = Duration::from_secs(1);
 
@@ -66,7 +68,10 @@ pub(super) struct Take {
 pub(super) async fn run(take: Take, setup: &Setup) -> anyhow::Result<()> {
     // From here on no signal ends us without our doing: a lock is not left behind.
     let mut signals = Signals::listen()?;
-    let duly = store::open_or_make(setup).await?;
+    let duly = tokio::select! {
+        duly = store::open_or_make(setup) => duly?,
+        signal = signals.end() => return Err(ended_by(signal)),
+    };
     let guard = tokio::select! {
         guard = take.acquire(&duly, &setup.out) => guard?,
         signal = signals.end() => return Err(ended_by(signal)),
@@ -115,9 +120,12 @@ impl Take {
         texts || ttl.is_some() || wait.is_some() || *no_wait || slots.is_some() || conflict_exit_code.is_some()
     }
 
+    fn lock_name(&self) -> &str {
+        self.name.as_ref().or(self.named.as_ref()).map_or("", String::as_str)
+    }
+
     fn lock(&self, duly: &Duly) -> Lock {
-        let name = self.name.as_ref().or(self.named.as_ref()).map_or("", String::as_str);
-        let mut lock = duly.lock(name).ttl(self.ttl()).slots(self.slots.unwrap_or(1));
+        let mut lock = duly.lock(self.lock_name()).ttl(self.ttl()).slots(self.slots.unwrap_or(1));
         if let Some(note) = &self.note {
             lock = lock.note(note);
         }
@@ -135,7 +143,7 @@ impl Take {
             let guard = lock.clone().try_acquire().await?;
             return match guard {
                 Some(guard) => Ok(guard),
-                None => Err(self.busy(exit::CONFLICT, "", &lock).await),
+                None => Err(self.busy(&lock).await),
             };
         }
         let asked = lock.clone();
@@ -148,20 +156,29 @@ impl Take {
             never = tell_whom_we_wait_for(&lock, out) => match never {},
         };
         match acquired {
-            Err(Error::Timeout { op: "lock", .. }) => Err(self.busy(exit::TIMED_OUT, ": stopped waiting", &lock).await),
+            Err(Error::Timeout { op: "lock", reason }) => Err(self.gave_up(&reason, &lock).await),
             acquired => Ok(acquired?),
         }
     }
 
     /// Somebody else has it.
-    async fn busy(&self, code: u8, then: &str, lock: &Lock) -> anyhow::Error {
-        let name = self.name.as_ref().or(self.named.as_ref()).map_or("", String::as_str);
+    async fn busy(&self, lock: &Lock) -> anyhow::Error {
         // Who that is may have changed, or be out of reach: that it is busy stays true.
-        let by = match lock.holders().await {
-            Ok(locks) if !locks.is_empty() => format!(" by {}", who(&locks)),
-            _ => String::new(),
+        let by = holders(lock).await.map_or_else(String::new, |by| format!(" by {by}"));
+        self.not_got(exit::CONFLICT, format!("lock {} is held{by}", safe(self.lock_name())))
+    }
+
+    /// It was not got in time, for this reason.
+    async fn gave_up(&self, reason: &str, lock: &Lock) -> anyhow::Error {
+        let words = match holders(lock).await {
+            Some(by) => format!("lock {} is held by {by}: stopped waiting", safe(self.lock_name())),
+            None => format!("lock {}: stopped waiting", safe(reason)),
         };
-        Fail::new(self.conflict_exit_code.unwrap_or(code), format!("lock {} is held{by}{then}", safe(name)))
+        self.not_got(exit::TIMED_OUT, words)
+    }
+
+    fn not_got(&self, code: u8, words: String) -> anyhow::Error {
+        Fail::new(self.conflict_exit_code.unwrap_or(code), words)
     }
 
     fn tell(&self, guard: &Guard, out: &Out) {
@@ -199,6 +216,12 @@ impl Take {
         command.end().await?;
         Ok(None)
     }
+}
+
+/// Who has it, for people; nothing if that takes long, or nobody does any more.
+async fn holders(lock: &Lock) -> Option<String> {
+    let locks = tokio::time::timeout(NAMING, lock.holders()).await.ok()?.ok()?;
+    (!locks.is_empty()).then(|| who(&locks))
 }
 
 /// Passes signals on to the command until it has ended.

@@ -218,6 +218,16 @@ fn signals_are_passed_on() {
 }
 
 #[test]
+fn signals_that_mean_something_to_the_command_end_nobody_else() {
+    let bed = Bed::new();
+    let script = "trap 'touch rotated' USR1; touch runs; until [ -e rotated ]; do sleep 0.01; done; exit 7";
+    let holder = bed.start(&["lock", "deploy", "--", "sh", "-c", script]);
+    until("it runs", || bed.path("runs").exists());
+    holder.signal(Signal::USR1);
+    assert_eq!(holder.wait().code, Some(7));
+}
+
+#[test]
 fn a_signal_ends_the_wait() {
     let bed = Bed::new();
     let _holder = holder(&bed, &["deploy"]);
