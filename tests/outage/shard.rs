@@ -3,12 +3,15 @@
 use std::time::{Duration, Instant};
 
 use duly::store::Claim;
-use duly::{Duly, Node, Push};
+use duly::{Duly, Event, Node, Push};
+use tokio_util::sync::CancellationToken;
 
 use crate::servers::{Binary, CALM, Cluster, Fsync, Options};
 
 /// Far longer than it takes to see that one server is not there; well under what a supervisor waits for.
 const OPEN_MAX: Duration = Duration::from_secs(10);
+/// Far longer than anything here takes.
+const LONG: Duration = Duration::from_secs(60);
 
 fn cluster() -> Cluster {
     let options = Options::new(Binary::Redis).aof(Fsync::EverySecond).set("cluster-require-full-coverage", "no");
@@ -53,15 +56,26 @@ async fn a_cluster_opens_without_one_of_its_shards() {
 
     let duly = open_without(&servers, &address).await;
     duly.push(Push::new("mark", "null").queue(&queue)).await.expect("pushes");
-    let worker = duly.worker().queue(&queue, 10).on_kind("mark", |_| async {});
-    assert_eq!(worker.drain().await.expect("drains").acked, 2);
+    let (acked, mut acks) = tokio::sync::mpsc::unbounded_channel();
+    let worker = duly.worker().queue(&queue, 10).queue(&theirs, 10).on_kind("mark", |_| async {});
+    let worker = worker.on_event(move |event| {
+        if let Event::Settled { held, .. } = event {
+            let _ = acked.send(held.job.queue.clone());
+        }
+    });
+    let stop = CancellationToken::new();
+    let run = tokio::spawn(worker.run_until(stop.clone()));
+    for _ in 0..2 {
+        assert_eq!(tokio::time::timeout(LONG, acks.recv()).await.expect("in time"), Some(queue.clone()));
+    }
     let error = duly.push(Push::new("mark", "null").queue(&theirs)).await.expect_err("it is away");
     assert!(error.is_retryable(), "{error}");
 
     tokio::task::block_in_place(|| servers.heal());
     duly.push(Push::new("mark", "null").queue(&theirs)).await.expect("pushes");
-    let worker = duly.worker().queue(&theirs, 10).on_kind("mark", |_| async {});
-    assert!(worker.drain().await.expect("drains").acked >= 1);
+    assert_eq!(tokio::time::timeout(LONG, acks.recv()).await.expect("in time"), Some(theirs), "without a restart");
+    stop.cancel();
+    run.await.expect("no panic").expect("ends well");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

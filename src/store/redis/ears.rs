@@ -160,9 +160,27 @@ pub(super) async fn subscribe(store: &Redis, node: NodeId) -> Result<mpsc::Recei
         let channel = keys.channel_of(node);
         let ear = Ear::new(queue, wakes.clone(), false, vec![channel.clone()]);
         store.ears.channels().insert(channel, Arc::new(ear));
-        listen(store, node, &keys).await?;
     }
+    listen_in_all(store, node).await?;
     Ok(receiver)
+}
+
+/// Listens in all queues of a node. One of a server that is away is listened to before the first claim that it answers.
+/// Fails only if that is all of them.
+async fn listen_in_all(store: &Redis, node: NodeId) -> Result<()> {
+    let queues = store.queues_of(node);
+    let listens = queues.iter().map(async |queue| listen(store, node, &store.keys(queue)).await);
+    let (mut heard, mut trouble) = (queues.is_empty(), None);
+    for (queue, listens) in queues.iter().zip(futures_util::future::join_all(listens).await) {
+        match listens {
+            Ok(()) => heard = true,
+            Err(error) => {
+                tracing::warn!(queue, %error, "cannot be woken here yet");
+                trouble = Some(error);
+            }
+        }
+    }
+    trouble.filter(|_| !heard).map_or(Ok(()), Err)
 }
 
 /// `accept` of the contract: the kinds of a node are the channels that it listens to, so a push finds out by speaking.
@@ -180,9 +198,8 @@ pub(super) async fn accept(store: &Redis, node: NodeId, kinds: Option<Arc<[Strin
         let ear = Arc::new(Ear::new(queue, wakes, true, channels));
         let names = ear.channels.iter().cloned().chain([any]);
         store.ears.channels().extend(names.map(|name| (name, ear.clone())));
-        listen(store, node, &keys).await?;
     }
-    Ok(())
+    listen_in_all(store, node).await
 }
 
 /// Listens for a node in a queue where it claims, unless the connection that does is still there.

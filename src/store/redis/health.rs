@@ -236,23 +236,40 @@ impl Masters {
         cmd.arg("GET").arg("appendonly").arg("appendfsync").arg("save").arg("maxmemory-policy");
         let addresses: Vec<Address> = self.heard.iter().map(|master| master.address.clone()).collect();
         let said = store.link.ask_these(op, &addresses, &cmd).await;
-        for (master, (_, said)) in self.heard.iter_mut().zip(said) {
+        for (mut master, (_, said)) in std::mem::take(&mut self.heard).into_iter().zip(said) {
             master.settings = match said {
                 Said::Answer(answer) => read_settings(answer),
                 Said::Refusal(error) if !is_forbidden(&error) => return Err(error),
-                // Not allowed to ask, or no such command, or just gone: then nobody knows.
-                Said::Refusal(_) | Said::Nothing(_) => Settings::default(),
+                // Not allowed to ask, or no such command: then nobody knows.
+                Said::Refusal(_) => Settings::default(),
+                // Just gone: it may keep nothing, and must not pass for one that only hides what it keeps.
+                Said::Nothing(error) => {
+                    self.silent.push((master.address, error));
+                    continue;
+                }
             };
             // This it tells everybody.
             master.settings.eviction = master.settings.eviction.take().or(master.info.get("maxmemory_policy").cloned());
+            self.heard.push(master);
         }
-        Ok(())
+        match self.silent.pop() {
+            Some((_, error)) if self.heard.is_empty() => Err(error),
+            last => {
+                self.silent.extend(last);
+                Ok(())
+            }
+        }
     }
 
     /// The settings of all that answer; where they differ, the weaker one counts.
     fn settings(&self) -> Settings {
         let weaker = |one: Settings, other: Settings| Settings {
-            append: one.append.min(other.append),
+            // That one keeps nothing is known, whatever another does not tell.
+            append: if [one.append, other.append].contains(&Some(Append::Off)) {
+                Some(Append::Off)
+            } else {
+                one.append.min(other.append)
+            },
             snapshots: one.snapshots && other.snapshots,
             eviction: one.eviction.filter(|policy| policy != "noeviction").or(other.eviction),
         };
@@ -345,6 +362,24 @@ mod tests {
         assert!(version("redis_version", "7.0.15").is_ok());
         assert!(version("redis_version", "6.2.14").expect_err("too old").to_string().contains("at least Redis 7.0"));
         assert!(version("valkey_version", "7.2.5").expect_err("too old").to_string().contains("at least Valkey 8.0"));
+    }
+
+    #[test]
+    fn of_several_masters_the_weakest_counts() {
+        let all = |appends: &[Option<Append>]| {
+            let master = |append: &Option<Append>| Master {
+                address: Address { host: "h".to_owned(), port: 1 },
+                info: HashMap::new(),
+                settings: Settings { append: *append, ..Settings::default() },
+            };
+            Masters { heard: appends.iter().map(master).collect(), silent: Vec::new() }.settings().append
+        };
+        let (off, second, always) = (Some(Append::Off), Some(Append::EverySecond), Some(Append::Always));
+        assert_eq!(all(&[always, second]), second);
+        assert_eq!(all(&[always, None]), None, "nobody knows");
+        for hidden in [[None, off], [off, None]] {
+            assert_eq!(all(&hidden), off, "that one keeps nothing is known");
+        }
     }
 
     #[test]

@@ -109,11 +109,9 @@ async fn beat_in(store: &Redis, node: &Node, queue: &str) -> Result<Beaten> {
 pub(super) async fn leave(store: &Redis, node: NodeId) -> Result<()> {
     let queues = store.queues_of(node);
     let leaves = queues.iter().map(|queue| leave_in(store, node, queue));
-    for left in futures_util::future::join_all(leaves).await {
-        left?;
-    }
+    let left = futures_util::future::join_all(leaves).await;
     store.forget(node);
-    Ok(())
+    left.into_iter().collect()
 }
 
 async fn leave_in(store: &Redis, node: NodeId, queue: &str) -> Result<()> {

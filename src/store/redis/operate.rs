@@ -106,8 +106,7 @@ pub(super) async fn note(store: &Redis, node: NodeId, notes: &[Note]) -> Result<
     let mut queues: Vec<&str> = notes.iter().map(|note| note.queue.as_str()).collect();
     queues.sort_unstable();
     queues.dedup();
-    let mut lost = Vec::new();
-    for queue in queues {
+    let steps = queues.into_iter().map(async |queue| {
         let keys = store.keys(queue);
         let mut cmd = call(&script::NOTE, &[&keys.held, &keys.notes]);
         cmd.arg(store.manual_now());
@@ -120,7 +119,9 @@ pub(super) async fn note(store: &Redis, node: NodeId, notes: &[Note]) -> Result<
             }
         }
         let value = store.link.run("note", Way::Work, keys.slot, &script::NOTE, &cmd).await?;
-        lost.extend(store.reply("note", value)?.ids()?);
-    }
-    Ok(lost)
+        store.reply("note", value)?.ids()
+    });
+    // What one server does not take is no reason not to tell the others.
+    let told = futures_util::future::join_all(steps).await;
+    told.into_iter().collect::<Result<Vec<_>>>().map(|lost| lost.concat())
 }

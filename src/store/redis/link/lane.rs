@@ -234,6 +234,7 @@ impl Lane {
             Ok(connection) => {
                 current.generation = GENERATIONS.fetch_add(1, Ordering::Relaxed) + 1;
                 current.failures = 0;
+                current.last_error = None;
                 current.not_before = None;
                 current.answers = answers.clone();
                 current.connection = Some(connection.clone());

@@ -4,22 +4,27 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::{RedisError, Value};
 
 use super::lane::{Lane, NoAnswer};
 use super::slots::SlotMap;
 use super::{Known, LaneKey, Link, Way, fault};
+use crate::clock;
 use crate::error::Error;
 use crate::store::redis::url::{Address, Shape};
 
 /// How long one Sentinel is waited for: the others know as much.
 const SENTINEL_ANSWER: Duration = Duration::from_secs(1);
 
-/// How long one server of a Cluster is waited for, a connection included: the others know as much.
+/// How long the servers of a Cluster are waited for, connections included.
 const SLOTS_ANSWER: Duration = Duration::from_millis(2_500);
+/// After how long another one is asked as well: it knows as much.
+const SLOW: Duration = Duration::from_millis(250);
 /// After how long without an answer the others of a Cluster are asked whether a master still is one.
 const SILENT: Duration = Duration::from_secs(2);
-/// How many answers are compared where none names a master for every slot.
+/// How many answers are compared where none names a master for every slot, or all name one that is in trouble.
 const ANSWERS_MAX: usize = 5;
 
 /// Why one who was asked did not say who the masters are.
@@ -80,25 +85,35 @@ impl Link {
         self.known().lessons += 1;
     }
 
+    /// Asks who has which slot, one after the other, the next as soon as one is slow: a network that swallows everything
+    /// must not cost whoever waits more than one of them may.
     async fn learn_slots(&self, missed: u16) {
-        let hosts = {
-            let known = self.known();
-            let fails = |host: &Address| known.lanes.iter().any(|((_, to, _), lane)| to == host && lane.fails());
-            known.slots.whom_to_ask(missed, &self.place.hosts, fails)
-        };
+        let mut hosts = self.whom_to_ask(missed).into_iter();
         self.known().trouble = None;
-        let mut best: Option<SlotMap> = None;
-        let mut answers = 0;
-        for host in hosts {
-            match self.slots_of(&host).await {
-                Ok(slots) => {
-                    answers += 1;
-                    best = best.into_iter().chain([slots]).max_by_key(|slots| slots.worth(missed));
-                    if answers == ANSWERS_MAX || best.as_ref().is_some_and(SlotMap::is_whole) {
-                        break;
+        let (mut best, mut answers): (Option<SlotMap>, usize) = (None, 0);
+        let until = clock::tick() + SLOTS_ANSWER;
+        let mut asked = FuturesUnordered::new();
+        asked.extend(hosts.next().map(|host| self.slots_of(host)));
+        while answers < ANSWERS_MAX && !asked.is_empty() {
+            tokio::select! {
+                Some((host, said)) = asked.next() => {
+                    match said {
+                        Ok(slots) => {
+                            answers += 1;
+                            let worth = |slots: &SlotMap| (self.names_another(slots, missed), slots.worth(missed));
+                            best = best.into_iter().chain([slots]).max_by_key(worth);
+                            if best.as_ref().is_some_and(|best| best.is_whole() && self.names_another(best, missed)) {
+                                break;
+                            }
+                        }
+                        Err(error) => self.note(Trouble { with: host, is_sentinel: false, error }),
                     }
+                    asked.extend(hosts.next().map(|host| self.slots_of(host)));
                 }
-                Err(error) => self.note(Trouble { with: host, is_sentinel: false, error }),
+                () = tokio::time::sleep(SLOW), if hosts.len() > 0 => {
+                    asked.extend(hosts.next().map(|host| self.slots_of(host)));
+                }
+                () = tokio::time::sleep_until(until) => break,
             }
         }
         let mut known = self.known();
@@ -108,13 +123,25 @@ impl Link {
         }
     }
 
+    fn whom_to_ask(&self, missed: u16) -> Vec<Address> {
+        let known = self.known();
+        known.slots.whom_to_ask(missed, &self.place.hosts, |host| known.fails(host))
+    }
+
+    /// Whether a map names a master for this slot that is not known to be in trouble. One that does not may be old: a server
+    /// that is cut off from the others still names who was it before.
+    fn names_another(&self, slots: &SlotMap, missed: u16) -> bool {
+        slots.master_of(missed).is_some_and(|master| !self.known().fails(master))
+    }
+
     /// What one server says of who has which slot.
-    async fn slots_of(&self, host: &Address) -> Result<SlotMap, RedisError> {
+    async fn slots_of(&self, host: Address) -> (Address, Result<SlotMap, RedisError>) {
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SLOTS");
-        let late = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
-        let answer = tokio::time::timeout(SLOTS_ANSWER, self.lane(Way::Door, host).send(&cmd)).await.map_err(late)?;
-        SlotMap::read(answer.map_err(NoAnswer::into_error)?, host).ok_or_else(|| other("an answer without slots"))
+        let answer = self.lane(Way::Door, &host).send(&cmd).await.map_err(NoAnswer::into_error);
+        let slots =
+            answer.and_then(|answer| SlotMap::read(answer, &host).ok_or_else(|| other("an answer without slots")));
+        (host, slots)
     }
 
     /// Notes why somebody did not say. What would be the same the next time tells more than what may pass.
@@ -241,11 +268,18 @@ impl Link {
 }
 
 impl Known {
+    /// Whether this server cannot be reached, or does not answer.
+    fn fails(&self, host: &Address) -> bool {
+        let in_trouble = |lane: &Lane| lane.fails() || lane.is_silent(SILENT);
+        self.lanes.iter().any(|((way, to, _), lane)| to == host && !matches!(way, Way::Watch(_)) && in_trouble(lane))
+    }
+
     /// One that was a master may be there still, and silent; or answer again, as a replica, and repeat what others say.
     /// Whoever listens there must notice that nobody speaks to him.
     fn leave_others(&mut self, masters: &[Address]) {
         let others = |(_, to, _): &LaneKey, lane: &mut Arc<Lane>| !masters.contains(to) && lane.generation() != 0;
         self.lanes.extract_if(others).for_each(|(_, lane)| lane.retire());
+        self.confirming.retain(|master, _| master.as_ref().is_none_or(|master| masters.contains(master)));
     }
 }
 

@@ -4,6 +4,7 @@
 //! A client that sends again by itself after a broken connection would claim twice and tell nobody.
 
 mod answers;
+mod confirming;
 mod connector;
 mod each;
 mod fault;
@@ -24,6 +25,7 @@ use super::url::{Address, Place, Shape};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::store::Options;
+use confirming::Confirming;
 use connector::Connector;
 pub(super) use each::Said;
 use fault::Fault;
@@ -40,9 +42,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PATIENCE_AT_WORK: Duration = Duration::from_millis(500);
 /// Most runtimes of a process that have a connection of their own to a server.
 const RUNTIMES_MAX: usize = 256;
-/// Most connections for requests that wait for replicas.
-const CONFIRMING_MAX: usize = 16;
-
 /// How often to listen anew to a server whose connection changes just then.
 const LISTENS_MAX: usize = 3;
 
@@ -96,8 +95,6 @@ pub(super) struct Link {
     listener: Listener,
     known: Mutex<Known>,
     refreshing: tokio::sync::Mutex<()>,
-    confirming: Mutex<Vec<usize>>,
-    confirmers: tokio::sync::Semaphore,
 }
 
 /// A connection belongs to the runtime that drives it: what holds up one runtime holds up no request of another.
@@ -107,6 +104,8 @@ type LaneKey = (Way, Address, Option<tokio::runtime::Id>);
 #[derive(Default)]
 struct Known {
     lanes: HashMap<LaneKey, Arc<Lane>>,
+    /// Requests that wait for replicas, by master; of a slot whose master nobody knows yet, together.
+    confirming: HashMap<Option<Address>, Arc<Confirming>>,
     /// The master that Sentinels have named.
     master: Option<Address>,
     slots: SlotMap,
@@ -132,8 +131,6 @@ impl Link {
             listener,
             known: Mutex::default(),
             refreshing: tokio::sync::Mutex::default(),
-            confirming: Mutex::new((0..CONFIRMING_MAX).collect()),
-            confirmers: tokio::sync::Semaphore::new(CONFIRMING_MAX),
         })
     }
 
@@ -187,9 +184,12 @@ impl Link {
         if confirm.is_none() {
             return self.send(op, Way::Door, slot, &request).await;
         }
-        let closed = |_| Error::store(op, "the store is closed");
-        let _permit = self.confirmers.acquire().await.map_err(closed)?;
-        let turn = Turn::take(&self.confirming);
+        // By master: one whose replicas are slow holds up nobody who waits for another.
+        let master = self.master_of(slot);
+        let confirming = self.known().confirming_at(master);
+        let Some(turn) = confirming.turn().await else {
+            return Err(Error::store(op, "too many wait for replicas of this server; nothing was sent"));
+        };
         self.send(op, Way::Confirm(turn.at), slot, &request).await
     }
 
@@ -298,8 +298,10 @@ impl Link {
             let before = self.lane_of(Way::Work, slot).await.map_err(|nobody| nobody.error("subscribe"))?;
             let generation = before.generation();
             futures_util::future::try_join_all(channels.iter().map(subscribe)).await?;
+            let after = self.lane_of(Way::Work, slot).await.map_err(|nobody| nobody.error("subscribe"))?;
             let hearing = Hearing { lane: before, generation };
-            if hearing.is_there() {
+            // The slot may have moved to another server meanwhile, and who was asked first does not listen.
+            if hearing.is_there() && Arc::ptr_eq(&hearing.lane, &after) {
                 return Ok(Some(hearing));
             }
         }
@@ -384,6 +386,11 @@ impl Known {
     fn leave(&mut self, address: &Address) {
         let left = self.lanes.extract_if(|(_, other, _), _| other == address);
         left.for_each(|(_, lane)| lane.retire());
+        self.confirming.remove(&Some(address.clone()));
+    }
+
+    fn confirming_at(&mut self, master: Option<Address>) -> Arc<Confirming> {
+        self.confirming.entry(master).or_default().clone()
     }
 
     /// Where too many runtimes have had a connection of their own, the oldest is forgotten: a program may make a runtime for
@@ -405,25 +412,6 @@ impl Known {
             Shape::Sentinel(_) => self.master.as_ref(),
             Shape::Cluster => self.slots.master_of(slot),
         }
-    }
-}
-
-/// The use of one of the connections that wait for replicas; ends when dropped.
-struct Turn<'l> {
-    free: &'l Mutex<Vec<usize>>,
-    at: usize,
-}
-
-impl<'l> Turn<'l> {
-    fn take(free: &'l Mutex<Vec<usize>>) -> Self {
-        let at = free.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or(0);
-        Turn { free, at }
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.at);
     }
 }
 
