@@ -36,12 +36,14 @@ pub(super) fn last_words(batch: &[Finished]) -> Vec<Note> {
     batch.iter().filter_map(|finished| finished.note.clone()).collect()
 }
 
-/// No attempt fails because its words could not be kept.
-pub(super) async fn send(store: &dyn Store, node: NodeId, notes: Vec<Note>) {
+/// No attempt fails because its words could not be kept. Answers whether they were.
+pub(super) async fn send(store: &dyn Store, node: NodeId, notes: Vec<Note>) -> bool {
+    let mut kept = true;
     for some in notes.chunks(NOTES_MAX) {
-        match store.note(node, some.to_vec()).await {
-            Ok(_) => {}
-            Err(error) => tracing::debug!(%error, "progress or log lines were not kept"),
+        if let Err(error) = store.note(node, some.to_vec()).await {
+            tracing::debug!(%error, "progress or log lines were not kept");
+            kept = false;
         }
     }
+    kept
 }

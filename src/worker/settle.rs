@@ -105,7 +105,11 @@ impl Shift {
         let last_words = note::last_words(&batch);
         let (store, node) = (self.store.clone(), self.node.id);
         self.asks.push(Box::pin(async move {
-            note::send(&*store, node, last_words).await;
+            let mut batch = batch;
+            if note::send(&*store, node, last_words).await {
+                // Not again, if the outcomes must be sent again.
+                batch.iter_mut().for_each(|finished| finished.note = None);
+            }
             Answered::Settled(at, batch, now, store.settle(node, ends).await)
         }));
     }

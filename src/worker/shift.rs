@@ -171,8 +171,9 @@ impl Shift {
             while let Ok(wake) = wakes.try_recv() {
                 self.wake(wake, &beating);
             }
-            self.ask();
+            // What there is no room for is given back with what is asked now.
             self.take_in_hand();
+            self.ask();
             if self.is_over() {
                 break;
             }

@@ -182,3 +182,31 @@ async fn a_tick_whose_answer_was_lost_or_that_was_refused_is_one_job() {
     bed.stop.cancel();
     bed.run.await.expect("no panic").expect("works");
 }
+
+#[tokio::test]
+async fn what_an_attempt_has_said_is_kept_once_although_its_outcome_is_sent_twice() {
+    let mut duly = Duly::open(":memory:").await.expect("opens");
+    let store = Faulty::new(duly.store());
+    duly.store = store.clone();
+    let id = duly.push(Push::new("mail", "{}")).await.expect("pushes").id();
+    store.next("settle", Fault::Refuse, 2);
+    let worker = duly.worker().on_kind("mail", |ctx: crate::Ctx| async move {
+        ctx.log("begun");
+        // That is under way by then; what follows waits for the next turn, and goes with the outcome.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        ctx.log("sent");
+    });
+    let stop = CancellationToken::new();
+    let run = tokio::spawn(worker.run_until(stop.clone()));
+    let done = async {
+        while !duly.get(id).await.expect("looks").expect("is kept").state.is_final() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LONG, done).await.expect("in time");
+    stop.cancel();
+    run.await.expect("no panic").expect("ends well");
+    let found = duly.get(id).await.expect("looks").expect("is kept");
+    assert_eq!(found.log.iter().map(|line| line.line.as_str()).collect::<Vec<_>>(), ["begun", "sent"]);
+    assert!(store.asked("settle") >= 3);
+}
