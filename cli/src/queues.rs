@@ -50,14 +50,14 @@ pub(crate) async fn run(verb: Queues, setup: &Setup) -> anyhow::Result<()> {
         Queues::Ls => list(setup).await,
         Queues::Pause { queue } => {
             let duly = store::open_or_make(setup).await?;
-            let empty = empty(&duly, &queue).await?;
+            let empty = empty(&duly, &queue).await;
             let changed = duly.pause(&queue).await?;
             tell(setup, &queue, true, changed, empty)
         }
         Queues::Limit { queue, jobs, bytes, none: _ } => limit(setup, &queue, Limit { jobs, bytes }).await,
         Queues::Clear { queue, dry_run } => {
             let duly = store::open(setup).await?;
-            let note = empty(&duly, &queue).await?;
+            let note = empty(&duly, &queue).await;
             if !note.is_empty() {
                 setup.out.say(&format!("queue {queue} is empty{note}"));
             }
@@ -69,7 +69,7 @@ pub(crate) async fn run(verb: Queues, setup: &Setup) -> anyhow::Result<()> {
 
 async fn limit(setup: &Setup, queue: &str, limit: Limit) -> anyhow::Result<()> {
     let duly = store::open_or_make(setup).await?;
-    let empty = empty(&duly, queue).await?;
+    let empty = empty(&duly, queue).await;
     let was = duly.limit(queue, limit).await?;
     if setup.out.is_json() {
         return setup.out.json(&json!({"queue": queue, "limit": limit, "was": was}));
@@ -78,19 +78,22 @@ async fn limit(setup: &Setup, queue: &str, limit: Limit) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A note for who may have mistyped the name of a queue: whether anything is known of it.
-async fn empty(duly: &Duly, queue: &str) -> anyhow::Result<&'static str> {
-    let counts = duly.counts().await?;
+/// A note for who may have mistyped the name of a queue: whether anything is known of it. None where that cannot be told:
+/// what was asked for does not fail because another queue is out of reach.
+async fn empty(duly: &Duly, queue: &str) -> &'static str {
+    let Ok(counts) = duly.counts().await else {
+        return "";
+    };
     let Some(known) = counts.into_iter().find(|count| count.queue == queue) else {
-        return Ok(" (nothing was ever pushed to it)");
+        return " (nothing was ever pushed to it)";
     };
     let jobs = known.scheduled + known.ready + known.running + known.done + known.dead;
-    Ok(if jobs == 0 { " (there is no job in it)" } else { "" })
+    if jobs == 0 { " (there is no job in it)" } else { "" }
 }
 
 async fn resume(setup: &Setup, queue: &str, abandon_move: bool) -> anyhow::Result<()> {
     let duly = store::open(setup).await?;
-    let empty = empty(&duly, queue).await?;
+    let empty = empty(&duly, queue).await;
     let abandoned = abandon_move && duly.abandon_move(queue).await?;
     let changed = duly.resume(queue).await?;
     tell(setup, queue, false, changed || abandoned, empty)?;
