@@ -4,12 +4,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::socket2::TcpKeepalive;
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
     ProtocolVersion, RedisConnectionInfo, RedisError, TlsCertificates,
 };
 
+use tokio::net::TcpStream;
+
+use super::drive::Driven;
 use crate::error::{Error, Result};
 use crate::store::Options;
 use crate::store::redis::url::{Address, Place};
@@ -70,6 +73,31 @@ impl Connector {
         config: &AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, RedisError> {
         self.client(address)?.get_multiplexed_async_connection_with_config(config).await
+    }
+
+    /// The same for a connection that is driven by who waits for an answer. `None` where that cannot be: the way through TLS
+    /// is the client's own.
+    pub(super) async fn connect_driven(
+        &self,
+        address: &Address,
+        config: &AsyncConnectionConfig,
+    ) -> Option<Result<(MultiplexedConnection, Driven), RedisError>> {
+        if self.tls {
+            return None;
+        }
+        let connect = async {
+            let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
+            let socket = SockRef::from(&stream);
+            socket.set_tcp_nodelay(true)?;
+            socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(QUIET))?;
+            #[cfg(target_os = "linux")]
+            socket.set_tcp_user_timeout(Some(ANSWER))?;
+            let (connection, driver) =
+                MultiplexedConnection::new_with_config(&self.login, stream, config.clone()).await?;
+            Ok((connection, Driven::start(driver)))
+        };
+        let late = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+        Some(tokio::time::timeout(CONNECT, connect).await.unwrap_or_else(late))
     }
 
     fn client(&self, address: &Address) -> Result<Client, RedisError> {

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::answers::Answers;
 use super::connector::Connector;
+use super::drive::Driven;
 use crate::clock;
 use crate::store::redis::url::Address;
 
@@ -39,7 +40,7 @@ pub(super) struct Lane {
 
 #[derive(Default)]
 struct Current {
-    connection: Option<MultiplexedConnection>,
+    connection: Option<Line>,
     /// What it has been asked.
     answers: Arc<Answers>,
     /// Which connection this is, so that one that failed is not mistaken for its successor, nor for one to another server.
@@ -57,9 +58,27 @@ struct Current {
     not_before: Option<Instant>,
 }
 
+/// A connection, and what drives it, where that is not left to the client.
+#[derive(Clone)]
+struct Line {
+    connection: MultiplexedConnection,
+    driven: Option<Arc<Driven>>,
+}
+
+impl Line {
+    /// Carries out a request over it.
+    async fn carry<T>(&mut self, request: impl AsyncFnOnce(&mut MultiplexedConnection) -> T) -> T {
+        let asked = request(&mut self.connection);
+        match &self.driven {
+            Some(driven) => driven.along(asked).await,
+            None => asked.await,
+        }
+    }
+}
+
 /// A connection that can be used.
 struct Live {
-    connection: MultiplexedConnection,
+    connection: Line,
     generation: u64,
     answers: Arc<Answers>,
 }
@@ -109,7 +128,8 @@ impl Lane {
         if farewell {
             answers.expect_farewell();
         }
-        let answer = answers.answer(self.home.as_ref(), connection.send_packed_command(cmd)).await;
+        let request = connection.carry(async |to| to.send_packed_command(cmd).await);
+        let answer = answers.answer(self.home.as_ref(), request).await;
         let answer = answer.and_then(Value::extract_error);
         if farewell && answer.is_err() {
             answers.no_farewell();
@@ -121,7 +141,8 @@ impl Lane {
     pub(super) async fn send_all(&self, pipe: &redis::Pipeline) -> Result<Vec<Value>, NoAnswer> {
         self.ask();
         let Live { mut connection, generation, answers } = self.connection().await.map_err(NoAnswer::NotSent)?;
-        let answer = answers.answer(self.home.as_ref(), connection.send_packed_commands(pipe, 0, pipe.len())).await;
+        let request = connection.carry(async |to| to.send_packed_commands(pipe, 0, pipe.len()).await);
+        let answer = answers.answer(self.home.as_ref(), request).await;
         self.keep_or_drop(answer, generation)
     }
 
@@ -250,18 +271,24 @@ impl Lane {
         }
     }
 
-    async fn connect(&self, answers: &Arc<Answers>) -> Result<MultiplexedConnection, RedisError> {
+    async fn connect(&self, answers: &Arc<Answers>) -> Result<Line, RedisError> {
         let mut config = self.connector.config();
         if let Some(listener) = self.listener.clone() {
             config = listen(config, listener, answers.clone());
         }
+        // Where nothing comes that nobody waits for, whoever waits can drive it.
+        let waited_for = self.home.is_none() && self.listener.is_none();
+        if waited_for && let Some(connected) = self.connector.connect_driven(&self.address, &config).await {
+            return connected.map(|(connection, driven)| Line { connection, driven: Some(Arc::new(driven)) });
+        }
         let (connector, address) = (self.connector.clone(), self.address.clone());
         let connect = async move { connector.connect(&address, &config).await };
-        match &self.home {
+        let connected = match &self.home {
             None => connect.await,
             // Driven there, it goes on although this runtime may be held up by a rude handler.
             Some(home) => home.spawn(connect).await.unwrap_or_else(|gone| Err(std::io::Error::other(gone).into())),
-        }
+        };
+        connected.map(|connection| Line { connection, driven: None })
     }
 }
 

@@ -6,6 +6,7 @@
 mod answers;
 mod confirming;
 mod connector;
+mod drive;
 mod each;
 mod fault;
 mod lane;
