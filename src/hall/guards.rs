@@ -18,6 +18,8 @@ use crate::store::{EXTEND_MAX, LockAsk, Owner};
 const EXTEND_AFTER: f64 = 1.0 / 3.0;
 /// After a failed extension the next one is tried after this part of the time.
 const AGAIN_AFTER: f64 = 1.0 / 10.0;
+/// The same where it may be lost already, at most.
+const DOUBTED_AGAIN: Duration = Duration::from_secs(1);
 /// Holds that are due so soon are extended together.
 const TOGETHER: f64 = 1.0 / 20.0;
 /// Our clock may run a little slower than the store's: by our own count a hold ends so much sooner.
@@ -34,6 +36,8 @@ pub(crate) struct HeldLock {
     /// From this moment on somebody else may hold it, by our own clock.
     deadline: AtomicI64,
     extend_at: AtomicI64,
+    /// Something may have happened to it since it was last asked for.
+    doubted: AtomicBool,
     /// Released, or about to be: nobody extends it any more.
     stopped: AtomicBool,
     released: AtomicBool,
@@ -50,6 +54,7 @@ impl HeldLock {
             clock,
             deadline: AtomicI64::new(0),
             extend_at: AtomicI64::new(0),
+            doubted: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             released: AtomicBool::new(false),
             lost: CancellationToken::new(),
@@ -62,7 +67,20 @@ impl HeldLock {
     fn lasts_from(&self, asked: Micros) {
         let ttl = micros(self.ask.ttl);
         self.deadline.store(asked + ttl - part(ttl, DRIFT), Ordering::SeqCst);
-        self.extend_at.store(asked + part(ttl, EXTEND_AFTER), Ordering::SeqCst);
+        // What was doubted since that was asked is asked again.
+        let again = if self.doubted.load(Ordering::SeqCst) { 0 } else { asked + part(ttl, EXTEND_AFTER) };
+        self.extend_at.store(again, Ordering::SeqCst);
+    }
+
+    fn doubt(&self) {
+        self.doubted.store(true, Ordering::SeqCst);
+        self.extend_at.store(0, Ordering::SeqCst);
+    }
+
+    /// When to try again, if an extension that is tried now fails.
+    fn again_at(&self, now: Micros) -> Micros {
+        let after = part(micros(self.ask.ttl), AGAIN_AFTER);
+        now + if self.doubted.load(Ordering::SeqCst) { after.min(micros(DOUBTED_AGAIN)) } else { after }
     }
 
     /// By our own clock its time is over.
@@ -130,7 +148,7 @@ impl Guards {
     pub(super) fn doubt(&self, owner: Owner) -> bool {
         let held = self.held().get(&owner).cloned();
         if let Some(held) = &held {
-            held.extend_at.store(0, Ordering::SeqCst);
+            held.doubt();
             self.stir.notify_one();
         }
         held.is_some()
@@ -139,7 +157,7 @@ impl Guards {
     /// Something may have happened to any of them, and nobody was told.
     pub(super) fn doubt_all(&self) {
         let held = self.held();
-        held.values().for_each(|held| held.extend_at.store(0, Ordering::SeqCst));
+        held.values().for_each(|held| held.doubt());
         if !held.is_empty() {
             self.stir.notify_one();
         }
@@ -177,7 +195,7 @@ impl Guards {
         }
         let due: Vec<_> = all.values().filter(soon).take(EXTEND_MAX).cloned().collect();
         for held in &due {
-            held.extend_at.store(now + part(micros(held.ask.ttl), AGAIN_AFTER), Ordering::SeqCst);
+            held.extend_at.store(held.again_at(now), Ordering::SeqCst);
         }
         due
     }
@@ -216,7 +234,10 @@ impl Inner {
         if asks.is_empty() {
             return Ok(vec![false; due.len()]);
         }
-        let answers = self.store.extend_locks(&asks).await?;
+        let doubted: Vec<_> = due.iter().filter(|held| held.doubted.swap(false, Ordering::SeqCst)).collect();
+        let answers = self.store.extend_locks(&asks).await.inspect_err(|_| {
+            doubted.iter().for_each(|held| held.doubted.store(true, Ordering::SeqCst));
+        })?;
         let ours: HashMap<Owner, bool> = asks.iter().map(|ask| ask.owner).zip(answers).collect();
         let mut extended = Vec::with_capacity(due.len());
         for held in due {

@@ -177,11 +177,11 @@ impl Inner {
 
     /// Tells workers something; answers how many took it. Those that have ended take nothing.
     fn tell(&self, to: Option<NodeId>, order: impl Fn() -> Order) -> Result<usize, String> {
-        let mut told = 0;
-        for worker in self.meant(to) {
-            told += usize::from(worker.take(order())?);
-        }
-        Ok(told)
+        let taken: Vec<_> = self.meant(to).iter().map(|worker| worker.take(order())).collect();
+        let told = taken.iter().filter(|taken| **taken == Ok(true)).count();
+        // That one is behind is no reason not to tell the others.
+        let behind = taken.into_iter().find_map(Result::err);
+        behind.filter(|_| told == 0).map_or(Ok(told), Err)
     }
 
     async fn jobs(&self, to: Option<NodeId>) -> Result<Vec<Running>, String> {
@@ -198,13 +198,16 @@ impl Inner {
     }
 
     async fn cancel(&self, to: Option<NodeId>, id: JobId) -> Result<bool, String> {
+        let mut behind = None;
         for worker in self.meant(to) {
             let (sender, answer) = oneshot::channel();
-            if worker.take(Order::Cancel(id, sender))? && answer.await.unwrap_or(false) {
-                return Ok(true);
+            match worker.take(Order::Cancel(id, sender)) {
+                Ok(taken) if taken && answer.await.unwrap_or(false) => return Ok(true),
+                Ok(_) => {}
+                Err(why) => behind = Some(why),
             }
         }
-        Ok(false)
+        behind.map_or(Ok(false), Err)
     }
 
     async fn stats(&self) -> serde_json::Value {

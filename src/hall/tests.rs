@@ -300,9 +300,9 @@ async fn who_waits_in_more_queues_than_the_store_tells_of_learns_of_the_end_by_a
 /// Whoever breaks a lock says so once, and that may be when nobody hears it.
 #[tokio::test]
 async fn a_lock_that_was_broken_unheard_is_lost_once_it_is_known_that_something_was_missed() {
-    let (duly, _) = faulty().await;
+    let (duly, faulty) = faulty().await;
     let hall = duly.hall().expect("starts");
-    let guard = duly.lock("a").ttl(10 * LONG).acquire().await.expect("is free");
+    let guard = duly.lock("a").ttl(20 * LONG).acquire().await.expect("is free");
     let kept = duly.lock("b").ttl(10 * LONG).acquire().await.expect("is free");
     // Its owner gives it up behind the guard's back: nobody is told.
     let ask = LockAsk {
@@ -316,6 +316,8 @@ async fn a_lock_that_was_broken_unheard_is_lost_once_it_is_known_that_something_
         note: String::new(),
     };
     assert!(duly.store.unlock(&ask).await.expect("answers"));
+    // The way is still shaky.
+    faulty.next("extend_locks", Fault::Refuse, 1);
     hall.inner.heard(crate::store::Heard::Gap);
     soon(guard.lost()).await;
     assert!(!kept.is_lost());

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::crew::Finished;
+use crate::error::Error;
+use crate::job::JobId;
 use crate::node::NodeId;
 use crate::notes::Notes;
 use crate::store::{NOTES_MAX, Note, Store};
@@ -36,13 +38,17 @@ pub(super) fn last_words(batch: &[Finished]) -> Vec<Note> {
     batch.iter().filter_map(|finished| finished.note.clone()).collect()
 }
 
-/// No attempt fails because its words could not be kept. Answers whether they were.
-pub(super) async fn send(store: &dyn Store, node: NodeId, notes: Vec<Note>) -> bool {
-    let mut kept = true;
+/// No attempt fails because its words could not be kept. Answers of which jobs they were, or may have been.
+pub(super) async fn send(store: &dyn Store, node: NodeId, notes: Vec<Note>) -> Vec<JobId> {
+    let mut kept = Vec::new();
     for some in notes.chunks(NOTES_MAX) {
-        if let Err(error) = store.note(node, some.to_vec()).await {
+        let told = store.note(node, some.to_vec()).await;
+        if let Err(error) = &told {
             tracing::debug!(%error, "progress or log lines were not kept");
-            kept = false;
+        }
+        // Lines that may be there are not sent again: one that is missing misleads less than one that is there twice.
+        if matches!(told, Ok(_) | Err(Error::Unknown { .. })) {
+            kept.extend(some.iter().map(|note| note.id));
         }
     }
     kept

@@ -106,10 +106,10 @@ impl Shift {
         let (store, node) = (self.store.clone(), self.node.id);
         self.asks.push(Box::pin(async move {
             let mut batch = batch;
-            if note::send(&*store, node, last_words).await {
-                // Not again, if the outcomes must be sent again.
-                batch.iter_mut().for_each(|finished| finished.note = None);
-            }
+            let kept = note::send(&*store, node, last_words).await;
+            // Not again, if the outcomes must be sent again.
+            let said = |finished: &&mut Finished| kept.contains(&finished.held.job.id);
+            batch.iter_mut().filter(said).for_each(|finished| finished.note = None);
             Answered::Settled(at, batch, now, store.settle(node, ends).await)
         }));
     }

@@ -86,7 +86,13 @@ impl Connector {
             return None;
         }
         let connect = async {
-            let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
+            // Of several that a name stands for the first that answers.
+            let named = tokio::net::lookup_host((address.host.as_str(), address.port)).await?;
+            let tries: Vec<_> = named.map(|one| Box::pin(TcpStream::connect(one))).collect();
+            if tries.is_empty() {
+                return Err(std::io::Error::other("the name stands for no address").into());
+            }
+            let (stream, _) = futures_util::future::select_ok(tries).await?;
             let socket = SockRef::from(&stream);
             socket.set_tcp_nodelay(true)?;
             socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(QUIET))?;

@@ -1,7 +1,7 @@
 //! Who drives a connection: the one who waits for an answer, on its own thread, while nobody else does; else a task.
 //!
-//! What is handed to a task has to wake a thread first, which at rest costs as much as the way to the server and back. Where
-//! many ask at once, a task is cheaper: it sends what all of them have to say in one go.
+//! What is handed to a task may have to wake a thread first, which at rest is a good part of what a request takes. Where many
+//! ask at once, a task is cheaper: it sends what all of them have to say in one go.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -45,8 +45,8 @@ impl Driven {
         // The first turn is the task's: nobody has asked for anything yet.
         let who = Who { waiting: 0, lone: Lone::Nobody, stirred: true, task: None };
         let drive = Arc::new(Drive { driver: Mutex::new(Some(Box::pin(driver))), who: Mutex::new(who) });
-        let task = drive.clone();
-        tokio::spawn(poll_fn(move |cx| task.poll(cx)));
+        let task = Task(drive.clone());
+        tokio::spawn(async move { poll_fn(|cx| task.0.poll(cx)).await });
         Driven(drive)
     }
 
@@ -76,15 +76,29 @@ impl Driven {
 impl Drop for Driven {
     /// Also what is not answered ends with it.
     fn drop(&mut self) {
-        let ended = self.0.driver().take();
-        drop(ended);
+        self.0.end();
         self.0.wake_task();
+    }
+}
+
+/// The task. A connection cannot outlive the runtime that it was made in, and ends with the task, as that does with the runtime.
+struct Task(Arc<Drive>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
 impl Drive {
     fn driver(&self) -> MutexGuard<'_, Option<Driver>> {
         self.driver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection is closed.
+    fn end(&self) {
+        let ended = self.driver().take();
+        drop(ended);
     }
 
     fn who(&self) -> MutexGuard<'_, Who> {
@@ -289,6 +303,20 @@ mod tests {
         go.send(()).expect("is waited for");
         assert_eq!(tokio::time::timeout(LONG, driven.along(ask(&asks, 2))).await.expect("in time"), Some(2));
         assert_eq!(tokio::time::timeout(LONG, first).await.expect("in time"), Some(1));
+    }
+
+    #[test]
+    fn a_connection_ends_with_its_runtime() {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("starts");
+        let made_in = runtime();
+        let (to, driven) = made_in.block_on(async {
+            let (to, driven, _) = echo();
+            assert_eq!(driven.along(ask(&to, 1)).await, Some(1));
+            (to, driven)
+        });
+        drop(made_in);
+        assert!(to.is_closed(), "although it is still known");
+        drop(driven);
     }
 
     #[tokio::test]

@@ -123,6 +123,11 @@ impl Lane {
     /// Sends one command and waits for its answer.
     pub(super) async fn send(&self, cmd: &Cmd) -> Result<Value, NoAnswer> {
         self.ask();
+        self.try_to_ask(cmd).await
+    }
+
+    /// The same where others are asked too: that it was given up for one of those tells nothing of this server.
+    pub(super) async fn try_to_ask(&self, cmd: &Cmd) -> Result<Value, NoAnswer> {
         let Live { mut connection, generation, answers } = self.connection().await.map_err(NoAnswer::NotSent)?;
         let farewell = is_farewell(cmd);
         if farewell {

@@ -88,7 +88,9 @@ impl Link {
     /// Asks who has which slot, one after the other, the next as soon as one is slow: a network that swallows everything
     /// must not cost whoever waits more than one of them may.
     async fn learn_slots(&self, missed: u16) {
-        let mut hosts = self.whom_to_ask(missed).into_iter();
+        let hosts = self.whom_to_ask(missed);
+        let first = hosts.first().cloned();
+        let mut hosts = hosts.into_iter();
         self.known().trouble = None;
         let (mut best, mut answers): (Option<SlotMap>, usize) = (None, 0);
         let until = clock::tick() + SLOTS_ANSWER;
@@ -113,7 +115,13 @@ impl Link {
                 () = tokio::time::sleep(SLOW), if hosts.len() > 0 => {
                     asked.extend(hosts.next().map(|host| self.slots_of(host)));
                 }
-                () = tokio::time::sleep_until(until) => break,
+                () = tokio::time::sleep_until(until) => {
+                    if let Some(with) = first {
+                        let error = std::io::Error::from(std::io::ErrorKind::TimedOut).into();
+                        self.note(Trouble { with, is_sentinel: false, error });
+                    }
+                    break;
+                }
             }
         }
         let mut known = self.known();
@@ -138,7 +146,7 @@ impl Link {
     async fn slots_of(&self, host: Address) -> (Address, Result<SlotMap, RedisError>) {
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SLOTS");
-        let answer = self.lane(Way::Door, &host).send(&cmd).await.map_err(NoAnswer::into_error);
+        let answer = self.lane(Way::Door, &host).try_to_ask(&cmd).await.map_err(NoAnswer::into_error);
         let slots =
             answer.and_then(|answer| SlotMap::read(answer, &host).ok_or_else(|| other("an answer without slots")));
         (host, slots)
@@ -270,8 +278,11 @@ impl Link {
 impl Known {
     /// Whether this server cannot be reached, or does not answer.
     fn fails(&self, host: &Address) -> bool {
-        let in_trouble = |lane: &Lane| lane.fails() || lane.is_silent(SILENT);
-        self.lanes.iter().any(|((way, to, _), lane)| to == host && !matches!(way, Way::Watch(_)) && in_trouble(lane))
+        let there = self.lanes.iter().filter(|((way, to, _), _)| to == host && !matches!(way, Way::Watch(_)));
+        let lanes: Vec<&Arc<Lane>> = there.map(|(_, lane)| lane).collect();
+        // One that nobody has used since an outage still tells of that; one that is connected knows better.
+        let connected = lanes.iter().any(|lane| lane.generation() != 0);
+        lanes.iter().any(|lane| lane.is_silent(SILENT)) || (!connected && lanes.iter().any(|lane| lane.fails()))
     }
 
     /// One that was a master may be there still, and silent; or answer again, as a replica, and repeat what others say.

@@ -90,11 +90,7 @@ impl<'r> Request<'r> {
         // A command that was refused says why; the end of a transaction only says that one was.
         let mut answer = Value::Nil;
         for value in answers {
-            // Only what a transaction has carried out is answered by a list: one of its commands failed, the others count.
-            let carried_out = together && matches!(value, Value::Array(_));
-            let failed =
-                |error| if carried_out { Unanswered::Unconfirmed(Some(error)) } else { Unanswered::Answer(error) };
-            answer = value.extract_error().map_err(failed)?;
+            answer = value.extract_error().map_err(Unanswered::Answer)?;
         }
         // What goes before the seal was carried out: to send it again is not for us to decide.
         if let Some(sealed) = sealed {

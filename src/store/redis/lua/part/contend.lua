@@ -56,8 +56,5 @@ end
 if wait then
   redis.call('ZADD', KEYS[4], 'GT', now + ARGV[6], node)
 end
--- Refused although it is free: the first in line may not have heard of it, or nobody may want its place any more.
-if not wait and free > 0 and line.living[1] then
-  tell(name, line.living[1])
-end
+remind(name, not wait and free > 0 and line.living[1])
 return { now, 0, ahead, free <= 0 and lock.soonest or '', unseen and #line.dead > 0 and 1 or 0 }

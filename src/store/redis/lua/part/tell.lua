@@ -13,3 +13,10 @@ local function tell_first(name, living, held)
     tell(name, place)
   end
 end
+
+-- Somebody was refused although it is free: the first in line may not have heard of it, or nobody may want its place any more.
+local function remind(name, first)
+  if first then
+    tell(name, first)
+  end
+end
