@@ -162,7 +162,7 @@ impl Calls {
 
     /// A call is answered once, not after its time, and if it is for all not by who has come after it.
     fn admit(&self, id: Uuid, to_all: bool, sent: Micros, deadline: Micros, now: Micros) -> Result<(), Refused> {
-        // A clock that was set back since we came shows moments at which we were not there, and those are ours too.
+        // If the clock was set back since we came, what is sent by it now is not from before.
         let joined = self.joined.fetch_min(now, Ordering::Relaxed).min(now);
         if to_all && sent < joined.saturating_sub(micros(UNSURE)) {
             return Err(Refused::Replayed);

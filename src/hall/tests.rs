@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Hall;
 use crate::clock::Clock;
 use crate::duly::Duly;
 use crate::store::faulty::{Fault, Faulty};
@@ -16,6 +17,12 @@ async fn faulty() -> (Duly, Arc<Faulty>) {
     let faulty = Faulty::new(duly.store());
     duly.store = faulty.clone();
     (duly, faulty)
+}
+
+/// Asks for `a` as the hall does.
+fn ask(hall: &Hall, wait: bool) -> LockAsk {
+    let (name, owner, node, lease) = ("a".to_owned(), Owner::fresh(), hall.node(), crate::LEASE);
+    LockAsk { name, owner, node, lease, slots: 1, ttl: LONG, wait, note: String::new() }
 }
 
 async fn soon<T>(work: impl Future<Output = T>) -> T {
@@ -149,17 +156,7 @@ async fn a_turn_that_nobody_wants_gives_up_a_place_and_no_hold() {
     let (duly, faulty) = faulty().await;
     let hall = duly.hall().expect("starts");
     hall.attended().await.expect("enters");
-    let ask = |wait| LockAsk {
-        name: "a".to_owned(),
-        owner: Owner::fresh(),
-        node: hall.node(),
-        lease: crate::LEASE,
-        slots: 1,
-        ttl: LONG,
-        wait,
-        note: String::new(),
-    };
-    let (held, left_behind) = (ask(false), ask(true));
+    let (held, left_behind) = (ask(&hall, false), ask(&hall, true));
     assert!(duly.store.lock(&held).await.expect("answers").hold.is_some());
     assert!(duly.store.lock(&left_behind).await.expect("answers").hold.is_none());
     faulty.next("leave_line", Fault::Refuse, 2);
@@ -305,16 +302,7 @@ async fn a_lock_that_was_broken_unheard_is_lost_once_it_is_known_that_something_
     let guard = duly.lock("a").ttl(20 * LONG).acquire().await.expect("is free");
     let kept = duly.lock("b").ttl(10 * LONG).acquire().await.expect("is free");
     // Its owner gives it up behind the guard's back: nobody is told.
-    let ask = LockAsk {
-        name: "a".to_owned(),
-        owner: guard.owner(),
-        node: hall.node(),
-        lease: crate::LEASE,
-        slots: 1,
-        ttl: LONG,
-        wait: false,
-        note: String::new(),
-    };
+    let ask = LockAsk { owner: guard.owner(), ..ask(&hall, false) };
     assert!(duly.store.unlock(&ask).await.expect("answers"));
     // The way is still shaky.
     faulty.next("extend_locks", Fault::Refuse, 1);

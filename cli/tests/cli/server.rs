@@ -1,6 +1,7 @@
 //! `duly --server URL`: the verbs that work through a `duly serve`.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::Stdio;
 
 use serde_json::json;
@@ -20,6 +21,18 @@ impl Serving {
         let mut url = String::new();
         BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut url).expect("its URL");
         Serving { child, url: url.trim().to_owned() }
+    }
+
+    /// The whole answer to a request.
+    fn put(&self, path: &str, body: &str) -> String {
+        let host = self.url.trim_start_matches("http://").trim_end_matches('/');
+        let mut stream = TcpStream::connect(host).expect("it listens");
+        let json = format!("Content-Type: application/json\r\nContent-Length: {}", body.len());
+        write!(stream, "PUT {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{json}\r\n\r\n{body}")
+            .expect("is read");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("answers");
+        answer
     }
 
     fn run(&self, bed: &Bed, args: &[&str]) -> Ran {
@@ -48,6 +61,17 @@ fn a_command_is_pushed_as_one_or_refused() {
     shut.run(&bed, &["push", "mail", "--", "true"]).failed(2, "cannot be used with");
     shut.run(&bed, &["push"]).failed(2, "KIND");
     assert_eq!(bed.run(&["jobs", "ls", "--json"]).ok().json()["jobs"].as_array().expect("a list").len(), 2);
+}
+
+/// Whoever took it lives elsewhere, and was told how long it lasts.
+#[test]
+fn a_lock_taken_over_http_outlives_a_server_that_is_killed() {
+    let bed = Bed::new();
+    let server = Serving::start(&bed, &[]);
+    let answer = server.put("/api/v1/locks/deploy", r#"{"ttl_ms":60000}"#);
+    assert!(answer.starts_with("HTTP/1.1 2"), "{answer}");
+    drop(server);
+    bed.run(&["lock", "deploy", "--no-wait", "--", "true"]).failed(4, "is held");
 }
 
 #[test]

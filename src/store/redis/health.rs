@@ -252,13 +252,12 @@ impl Masters {
             master.settings.eviction = master.settings.eviction.take().or(master.info.get("maxmemory_policy").cloned());
             self.heard.push(master);
         }
-        match self.silent.pop() {
-            Some((_, error)) if self.heard.is_empty() => Err(error),
-            last => {
-                self.silent.extend(last);
-                Ok(())
-            }
+        if self.heard.is_empty()
+            && let Some((_, error)) = self.silent.pop()
+        {
+            return Err(error);
         }
+        Ok(())
     }
 
     /// The settings of all that answer; where they differ, the weaker one counts.

@@ -129,8 +129,7 @@ impl Drive {
     fn rests(&self, waker: &Waker) -> bool {
         let mut who = self.who();
         if who.waiting > 1 {
-            who.lone = Lone::Nobody;
-            who.pass_on();
+            Drive::leave_to_the_task(who);
             return true;
         }
         if std::mem::take(&mut who.stirred) {
@@ -138,6 +137,18 @@ impl Drive {
         }
         who.lone = Lone::Rests(waker.clone());
         true
+    }
+
+    /// Nobody looks alone any more: what nobody has looked at is for the task.
+    fn leave_to_the_task(mut who: MutexGuard<'_, Who>) {
+        let before = std::mem::replace(&mut who.lone, Lone::Nobody);
+        let task = who.task.clone().filter(|_| who.stirred);
+        // Neither under the lock: what a waker keeps alive may end with it, and ask for the lock itself.
+        drop(who);
+        drop(before);
+        if let Some(task) = task {
+            task.wake();
+        }
     }
 
     /// The task: looks while nobody is the only one who waits, until the connection has ended.
@@ -186,15 +197,6 @@ impl Wake for Drive {
     }
 }
 
-impl Who {
-    /// What nobody has looked at is for the task.
-    fn pass_on(&self) {
-        if let (true, Some(task)) = (self.stirred, &self.task) {
-            task.wake_by_ref();
-        }
-    }
-}
-
 /// Somebody who waits for an answer; ends when dropped.
 struct Waits<'d>(&'d Drive);
 
@@ -204,8 +206,7 @@ impl<'d> Waits<'d> {
         who.waiting += 1;
         // From the second on the task looks; whoever turns just now notices before it rests.
         if matches!(who.lone, Lone::Rests(_)) {
-            who.lone = Lone::Nobody;
-            who.pass_on();
+            Drive::leave_to_the_task(who);
         }
         Waits(drive)
     }
@@ -215,8 +216,7 @@ impl Drop for Waits<'_> {
     fn drop(&mut self) {
         let mut who = self.0.who();
         who.waiting -= 1;
-        who.lone = Lone::Nobody;
-        who.pass_on();
+        Drive::leave_to_the_task(who);
     }
 }
 
