@@ -1,14 +1,18 @@
 //! A server that is killed and comes back.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::{Ctx, Duly, Outcome, Push};
+use duly::{Ctx, Duly, JobId, Outcome, Push};
 
 use crate::ledger::Ledger;
 use crate::servers::{Binary, Fsync, Options};
 use crate::storm::{Mark, Storm};
+
+/// Later than anything here takes.
+const SOON: Duration = Duration::from_secs(600);
 
 /// Kills in an ordinary run; `DULY_KILLS` asks for more.
 fn kills() -> usize {
@@ -28,6 +32,41 @@ async fn nothing_acknowledged_is_lost_when_a_server_that_syncs_always_is_killed(
         storm.until_pushed(100).await;
         assert_eq!(storm.end().await, 0);
     }
+}
+
+/// A crash may tear the append-only file off within a step. The server undoes the step, but most versions leave its beginning in
+/// the file, and carry it out at their next start together with what follows: unless the file is rewritten before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_step_does_not_come_back_once_the_file_is_rewritten() {
+    for binary in [Binary::Redis, Binary::Valkey] {
+        let server = Options::new(binary).aof(Fsync::Always).start();
+        let open = async || Duly::open(format!("{}?keep=0", server.url())).await.expect("opens");
+        let push = |number: u64| Push::from(Mark(number)).id(JobId::named(&number.to_string())).after(SOON);
+        let duly = open().await;
+        duly.push(push(0)).await.expect("pushes");
+        duly.push(push(1)).await.expect("pushes");
+        drop(duly);
+        server.kill();
+        tear_off(server.directory(), 5);
+        server.restart();
+        let duly = open().await;
+        assert!(duly.get(JobId::named("1")).await.expect("asks").is_none(), "as if it had not been answered");
+        duly.push_all([push(1), push(2)]).await.expect("pushes");
+        drop(duly);
+        server.restart();
+        let duly = open().await;
+        assert_eq!(duly.verify().await.expect("looks").breaches, Vec::new());
+        assert_eq!(duly.counts().await.expect("counts")[0].scheduled, 3);
+    }
+}
+
+/// So many bytes of what the server has appended last never reached the disk.
+fn tear_off(directory: &Path, bytes: u64) {
+    let files = std::fs::read_dir(directory.join("appendonlydir")).expect("it keeps one").flatten();
+    let file = files.map(|file| file.path()).find(|path| path.to_string_lossy().ends_with(".incr.aof"));
+    let file = std::fs::File::options().write(true).open(file.expect("it has appended")).expect("opens");
+    let whole = file.metadata().expect("it is there").len();
+    file.set_len(whole - bytes).expect("is cut");
 }
 
 /// The checker is worth something only if it finds loss where there is some.

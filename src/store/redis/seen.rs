@@ -197,8 +197,7 @@ impl Seen {
             broken.push((Rule::Words, format!("is not found by all its words: {}", head.words)));
         }
         if let Some(member) = self.strange.first() {
-            let word = String::from_utf8_lossy(member.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
-            broken.push((Rule::Words, format!("is found by a word that it has not: {word}")));
+            broken.push((Rule::Words, format!("is found by a word that it has not: {}", word_of(member))));
         }
         let noted = self.meta.as_deref().and_then(|meta| meta.get(88..));
         if self.dead.is_some() && noted != Some(head.words.as_bytes()) {
@@ -220,8 +219,8 @@ impl Seen {
         if let Some(key) = self.keys.first() {
             broken.push((Rule::UniqueKeys, format!("is not there, and named by the unique key {key}")));
         }
-        if !self.strange.is_empty() {
-            broken.push((Rule::Words, "is not there, and found by a word".to_owned()));
+        if let Some(member) = self.strange.first() {
+            broken.push((Rule::Words, format!("is not there, and found by a word: {}", word_of(member))));
         }
         self.judge_stale(broken);
     }
@@ -262,6 +261,12 @@ impl Seen {
             broken.push((Rule::RightPlace, "has left a ticket behind that is in no list".to_owned()));
         }
     }
+}
+
+/// A member of the index as people read it: state and word, and the moment it is ordered by.
+fn word_of(member: &[u8]) -> String {
+    let shown = member.get(..member.len().saturating_sub(16)).unwrap_or_default();
+    String::from_utf8_lossy(shown).replace('\0', " at ")
 }
 
 /// The holder that a held value names.
