@@ -52,7 +52,7 @@ const PARTS: &[(&str, &str)] = &[
     ("oldest", include_str!("lua/part/oldest.lua")),
     ("past", include_str!("lua/part/past.lua")),
     ("replace", include_str!("lua/part/replace.lua")),
-    ("others", include_str!("lua/part/others.lua")),
+    ("other", include_str!("lua/part/other.lua")),
     ("crash", include_str!("lua/part/crash.lua")),
     ("dismiss", include_str!("lua/part/dismiss.lua")),
     ("arrive", include_str!("lua/part/arrive.lua")),
@@ -97,6 +97,7 @@ scripts! { &[];
     TAKE_BACK "take_back"
     HOLDING "holding"
     SETTLE "settle"
+    SETTLE_OTHERS "settle_others"
     WATCH_ENDS "watch_ends"
     ENDED "ended"
     GET "get"

@@ -10,7 +10,8 @@ use super::claim::Place;
 use super::keys::QueueKeys;
 use super::link::Way;
 use super::record::{self, COUNT_MAX, DELAY_MAX, Meta};
-use super::{Redis, call, script};
+use super::script::{self, Script};
+use super::{Redis, call};
 use crate::clock::{Micros, micros, to_micros};
 use crate::error::Result;
 use crate::fingerprint;
@@ -27,9 +28,10 @@ pub(super) async fn settle(store: &Redis, node: NodeId, ends: Vec<End>) -> Resul
     Ok(lost)
 }
 
+/// Acks of jobs that were never in trouble are most of what there is, and cost the server little; all others go beside them.
 async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&End]) -> Result<Vec<JobId>> {
     let keys = store.keys(queue);
-    let (mut plain, mut kept, mut others, mut twice) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut plain, mut kept, mut others, mut lost) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut seen = HashSet::with_capacity(ends.len());
     for end in ends {
         let simple = end.outcome == Outcome::Ack
@@ -38,42 +40,52 @@ async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&End]) -
             && (end.result.is_none() || end.keep.is_zero());
         match simple {
             // Said twice: the first counts.
-            _ if !seen.insert(end.id) => twice.push(end.id),
+            _ if !seen.insert(end.id) => lost.push(end.id),
             true if end.keep.is_zero() => plain.push(*end),
             true => kept.push(*end),
             false => others.push(*end),
         }
     }
-    let mut cmd = begin(store, &keys, node, plain.len(), kept.len());
-    count(&mut cmd, plain.iter().chain(&kept).chain(&others).copied(), store.options.history);
-    for group in [&plain, &kept] {
-        for end in group {
-            cmd.arg(end.id.as_bytes());
-        }
-        // Those of one claim are held under the same value, mostly one behind the other.
-        let mut value = (Fence(0), 0, String::new());
-        for end in group {
-            let (fence, flag) = (end.fence, flag(end));
-            if (value.0, value.1) != (fence, flag) {
-                value = (fence, flag, record::held_value(node, fence, flag));
-            }
-            cmd.arg(&value.2);
-        }
+    let acks = async {
+        let acked = !(plain.is_empty() && kept.is_empty());
+        if acked { Some(settle_acks(store, node, &keys, &plain, &kept).await) } else { None }
+    };
+    let rest = async { if others.is_empty() { None } else { Some(settle_others(store, node, &keys, &others).await) } };
+    let (acks, rest) = futures_util::join!(acks, rest);
+    let both = acks.is_some() && rest.is_some();
+    for refused in acks.into_iter().chain(rest) {
+        // What one of them has recorded is refused if both are sent again.
+        lost.extend(refused.map_err(|error| if both { error.in_doubt() } else { error })?);
     }
-    // The kept ones close with how long.
-    for end in &kept {
-        cmd.arg(span(end.keep));
-    }
-    for end in others {
-        other(&mut cmd, node, end);
-    }
-    let value = store.link.run("settle", Way::Work, keys.slot, &script::SETTLE, &cmd).await?;
-    let mut lost = store.reply("settle", value)?.ids()?;
-    lost.extend(twice);
     Ok(lost)
 }
 
-fn begin(store: &Redis, keys: &QueueKeys, node: NodeId, plain: usize, kept: usize) -> Cmd {
+async fn settle_acks(
+    store: &Redis,
+    node: NodeId,
+    keys: &QueueKeys,
+    plain: &[&End],
+    kept: &[&End],
+) -> Result<Vec<JobId>> {
+    let mut cmd = begin_acks(store, keys, node, plain.len(), kept.len());
+    let acks = || plain.iter().chain(kept).copied();
+    count(&mut cmd, acks(), store.options.history);
+    for end in acks() {
+        cmd.arg(end.id.as_bytes());
+    }
+    for end in kept {
+        cmd.arg(span(end.keep));
+    }
+    // Those of one claim are held under the same value, mostly one behind the other.
+    let all: Vec<_> = acks().map(|end| (end.fence, flag(end))).collect();
+    for same in all.chunk_by(|a, b| a == b) {
+        let (fence, flag) = same[0];
+        cmd.arg(same.len()).arg(record::held_value(node, fence, flag));
+    }
+    refused(store, keys, &script::SETTLE, &cmd).await
+}
+
+async fn settle_others(store: &Redis, node: NodeId, keys: &QueueKeys, others: &[&End]) -> Result<Vec<JobId>> {
     let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, gone, idle, ready, .. } = keys;
     let QueueKeys { counted, notes, groups, put_off, find, .. } = keys;
     let ([g1, g2], [r0, r1, r2, r3]) = (gone, ready);
@@ -81,8 +93,30 @@ fn begin(store: &Redis, keys: &QueueKeys, node: NodeId, plain: usize, kept: usiz
         conf, held, job, meta, errors, due, done, dead, unique, g1, g2, idle, r0, r1, r2, r3, counted, notes, groups,
         put_off, find,
     ];
-    let mut cmd = call(&script::SETTLE, &all);
+    let mut cmd = begin(store, keys, node, &script::SETTLE_OTHERS, &all);
+    cmd.arg("").arg("");
+    count(&mut cmd, others.iter().copied(), store.options.history);
+    for end in others {
+        other(&mut cmd, node, end);
+    }
+    refused(store, keys, &script::SETTLE_OTHERS, &cmd).await
+}
+
+/// Sends it; answers the jobs that the node does not hold so.
+async fn refused(store: &Redis, keys: &QueueKeys, script: &Script, cmd: &Cmd) -> Result<Vec<JobId>> {
+    let value = store.link.run("settle", Way::Work, keys.slot, script, cmd).await?;
+    store.reply("settle", value)?.ids()
+}
+
+fn begin(store: &Redis, keys: &QueueKeys, node: NodeId, script: &Script, all: &[&String]) -> Cmd {
+    let mut cmd = call(script, all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.options.remember));
+    cmd
+}
+
+fn begin_acks(store: &Redis, keys: &QueueKeys, node: NodeId, plain: usize, kept: usize) -> Cmd {
+    let QueueKeys { conf, held, job, done, gone: [g1, g2], counted, notes, .. } = keys;
+    let mut cmd = begin(store, keys, node, &script::SETTLE, &[conf, held, job, done, g1, g2, counted, notes]);
     cmd.arg(plain).arg(kept);
     cmd
 }
@@ -187,13 +221,13 @@ pub(super) async fn let_go(store: &Redis, node: NodeId, keys: &QueueKeys, fence:
     tracing::warn!(queue = %keys.queue, jobs = orphans.len(), "tickets without a record: somebody has deleted keys of duly's");
     // Under whatever flag they were taken: without the record nobody knows, and only one can be right.
     let flags = b"0123abcd";
-    let mut cmd = begin(store, keys, node, orphans.len() * flags.len(), 0);
+    let mut cmd = begin_acks(store, keys, node, orphans.len() * flags.len(), 0);
     cmd.arg("").arg(0).arg("");
-    for id in orphans.iter().flat_map(|id| [id; 8]) {
+    for id in flags.iter().flat_map(|_| orphans) {
         cmd.arg(id.as_bytes());
     }
-    for flag in orphans.iter().flat_map(|_| flags) {
-        cmd.arg(record::held_value(node, fence, *flag));
+    for flag in flags {
+        cmd.arg(orphans.len()).arg(record::held_value(node, fence, *flag));
     }
     if let Err(error) = store.link.run("settle", Way::Work, keys.slot, &script::SETTLE, &cmd).await {
         tracing::warn!(%error, "they stay held until this node ends");

@@ -79,6 +79,7 @@ impl Client<'_> {
             "hand" => pushes::one(&mut self, &mut args),
             "push_checked" => pushes::checked(&mut self, &mut args),
             "settle" => settles::settle(&mut self, &node, &mut args),
+            "settle_others" => settles::settle_others(&mut self, &node, &mut args),
             "claim" => self.claim(&node, &mut args),
             "take_back" => self.take_back(&node, &mut args),
             "step_back" | "leave" => args.add_all([CHANNEL, &node]),

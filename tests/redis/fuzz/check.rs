@@ -282,7 +282,7 @@ fn holds_are_respected(call: &Call, before: &State, after: &State) -> Verdict {
     }
     for (id, value) in before.held.iter().filter(|(id, value)| after.held.get(*id) != Some(*value)) {
         let node = words::read_held(value).0;
-        let own = call.script == "settle" && call.node == node && call.names(id, value);
+        let own = call.script.starts_with("settle") && call.node == node && call.names(id, value);
         let over = call.script == "take_back" && before.lease.get(node.as_bytes()).is_none_or(|at| *at < call.now);
         if !own && !over {
             return Err(format!("{} was taken from {node}", shown(id)));

@@ -19,30 +19,38 @@ struct Hold {
     meta: Option<Meta>,
 }
 
+/// Acks, plain and kept.
 pub fn settle(client: &mut Client<'_>, node: &str, args: &mut Args) {
     let (holds, orphans) = holds(client, node);
-    let (mut plain, mut kept, mut others) = (Vec::new(), Vec::new(), Vec::new());
-    for hold in holds {
-        let simple = hold.key.is_empty() && hold.meta.is_none() && client.rng.bool();
-        match simple {
-            true if client.rng.bool() => plain.push((hold.id, hold.value)),
-            true => kept.push((hold.id, hold.value)),
-            false => others.push(hold),
-        }
+    let (mut acks, mut kept) = (Vec::new(), Vec::new());
+    for hold in holds.into_iter().filter(|hold| hold.key.is_empty() && hold.meta.is_none()) {
+        if client.rng.bool() { &mut acks } else { &mut kept }.push((hold.id, hold.value));
     }
     // Entries whose record somebody has deleted are let go of under any flag: one of them is right.
     for hold in orphans {
-        plain.extend(b"0123abcd".iter().map(|flag| (hold.id.clone(), words::held_value(node, hold.fence, *flag))));
+        acks.extend(b"0123abcd".iter().map(|flag| (hold.id.clone(), words::held_value(node, hold.fence, *flag))));
     }
-    args.add(CHANNEL).add(node).number(3 * LEASE).number(plain.len()).number(kept.len());
-    let all = plain.len() + kept.len() + others.len();
+    begin(node, &acks.len().to_string(), &kept.len().to_string(), acks.len() + kept.len(), args);
+    let times: Vec<_> = kept.iter().map(|_| client.rng.i64(1..LEASE).to_string()).collect();
+    acks.extend(kept);
+    args.add_all(acks.iter().map(|(id, _)| id));
+    args.add_all(times);
+    for same in acks.chunk_by(|(_, a), (_, b)| a == b) {
+        args.number(same.len()).add(&same[0].1);
+    }
+}
+
+/// All other outcomes.
+pub fn settle_others(client: &mut Client<'_>, node: &str, args: &mut Args) {
+    let holds = holds(client, node).0;
+    begin(node, "", "", holds.len(), args);
+    holds.iter().for_each(|hold| other(client, node, hold, args));
+}
+
+/// How both begin, and what so many outcomes count.
+fn begin(node: &str, plain: &str, kept: &str, all: usize, args: &mut Args) {
+    args.add(CHANNEL).add(node).number(3 * LEASE).add(plain).add(kept);
     args.add(format!("01{all:010}06{all:010}40{all:010}")).number(2 * all).add("01064000000002".repeat(all));
-    for group in [&plain, &kept] {
-        args.add_all(group.iter().map(|(id, _)| id));
-        args.add_all(group.iter().map(|(_, value)| value));
-    }
-    args.add_all(kept.iter().map(|_| client.rng.i64(1..LEASE).to_string()));
-    others.iter().for_each(|hold| other(client, node, hold, args));
 }
 
 /// What the node holds, what it held once, and what it never held; and what has no record any more.

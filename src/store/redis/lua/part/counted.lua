@@ -1,4 +1,4 @@
--- counted: what a settle counts if nothing is lost, less what was.
+-- counted: what a settle counts if nothing is lost, less what was; and what it tells conf.
 -- ARGV 7 place (two digits) and how often (10 digits) of everything counted 8 bytes of args that end 9 of each outcome, in
 --      their order: its three places ('--': none), and its bytes (8 digits)
 local FIRST, CODE = 10, 14
@@ -15,7 +15,7 @@ local function lose(id, n)
 end
 
 -- All of it in two steps: one for each number would cost more than what is counted.
-local function write_counted(history, conf)
+local function count_all(history)
   local counted, begins, fields, counts = ARGV[7], minute(), {}, {}
   for at = 1, #counted, 12 do
     local place = counted:sub(at, at + 1)
@@ -33,7 +33,16 @@ local function write_counted(history, conf)
     end
     redis.call('HSET', history, unpack(sums))
   end
-  if ending ~= 0 then
-    add(conf, 'bytes', -ending)
+end
+
+-- The node holds so many fewer, and fewer bytes have not ended. `told` is what conf says: how many the node holds, how long done
+-- jobs are kept, until when somebody waits for jobs, how many bytes have not ended.
+-- ARGV 3 node
+local function let_go(conf, fewer, told)
+  local kept, bytes = widened(told[2]), whole(told[4], 15)
+  local fields = { ARGV[3], whole(told[1], 15) - fewer, 'bytes', bytes > 0 and bytes - ending or 0 }
+  if kept then
+    fields[5], fields[6] = 'kept', kept
   end
+  redis.call('HSET', conf, unpack(fields))
 end

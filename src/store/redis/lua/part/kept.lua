@@ -21,11 +21,3 @@ local function tell_kept(conf)
     redis.call('HSET', conf, 'kept', kept)
   end
 end
-
--- A node holds so many fewer, and what was said here is told. Returns until when somebody waits for jobs of the queue.
-local function let_go(conf, node, fewer)
-  local told = redis.call('HMGET', conf, node, 'kept', 'waited')
-  local kept = widened(told[2])
-  redis.call('HSET', conf, node, whole(told[1], 15) - fewer, unpack(kept and { 'kept', kept } or {}))
-  return told[3]
-end

@@ -2,6 +2,7 @@
 -- A hint is the kind, a 0 byte, the priority, the ticket as the schedule has it, its moment (16 digits).
 -- Where there are too many all are forgotten: what was put off falls due, and may be hinted at again.
 -- KEYS 1 conf 12 idle 20 put_off
+-- ARGV 3 node
 local HINTS, WAKES = 10000, 16
 local hints, outdated = {}, {}
 local function hint_at(kind, ticket, at, before)
@@ -28,7 +29,7 @@ local function write_hints()
   redis.call('HSET', KEYS[1], 'put_offs', text(math.max(last + 1, now)))
   -- Which of them know these kinds they alone know. Others hear of it at their next beat.
   for _, other in ipairs(redis.call('ZRANGE', KEYS[12], 0, WAKES - 1)) do
-    if other ~= node then
+    if other ~= ARGV[3] then
       redis.call('ZREM', KEYS[12], other)
       redis.call('SPUBLISH', ARGV[2] .. other, '')
     end
