@@ -6,7 +6,7 @@ use super::{Home, on_each};
 use crate::servers::{Binary, Proxy};
 use crate::support::{durable, open};
 
-on_each![of_two_queues_one_may_be_in, of_two_queues_one_may_be_full];
+on_each![of_two_queues_one_may_be_in, of_two_queues_one_may_be_full, what_was_carried_out_in_part_is_not_pushed_twice];
 
 /// The second queue cannot be written to; the first one has its job.
 async fn of_two_queues_one_may_be_in(home: Home) {
@@ -32,6 +32,21 @@ async fn of_two_queues_one_may_be_full(home: Home) {
     assert!(matches!(error, Err(Error::Full { .. })), "{error:?}");
     let ready = duly.counts().await.expect("counts").iter().map(|counts| counts.ready).sum::<u64>();
     assert_eq!(ready, 1);
+}
+
+/// Somebody has damaged what is counted beside a push, which fails, and the job is in.
+async fn what_was_carried_out_in_part_is_not_pushed_twice(home: Home) {
+    let duly = open(home.url.clone()).await;
+    // By the first it is known that nobody waits and nothing is limited: what follows goes in a transaction.
+    duly.push(Push::new("mail", "1")).await.expect("pushes");
+    duly.push(Push::new("mail", "2")).await.expect("pushes");
+    home.ask("DEL", &home.key("history"), &[]);
+    home.ask("SET", &home.key("history"), &[b"not a hash"]);
+    let pushed = duly.push(Push::new("mail", "3")).await.expect("the job is in");
+    assert!(pushed.is_new(), "{pushed:?}");
+    assert_eq!(duly.counts().await.expect("counts")[0].ready, 3);
+    home.ask("DEL", &home.key("history"), &[]);
+    assert_eq!(duly.verify().await.expect("looks").breaches, []);
 }
 
 /// The answer is lost, and when it is sent again nobody is there: the first sending is in all the same.

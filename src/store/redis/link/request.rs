@@ -87,10 +87,13 @@ impl<'r> Request<'r> {
         if sealed.is_some() && asking {
             answers.pop();
         }
-        // A command that was refused says why; the end of a transaction only says that one was.
+        // A command that was refused says why; the end of a transaction only says that one was. One that has ended with a list
+        // was carried out, all but what the list says has failed.
         let mut answer = Value::Nil;
         for value in answers {
-            answer = value.extract_error().map_err(Unanswered::Answer)?;
+            let ended = together && matches!(value, Value::Array(_));
+            let why = |error| if ended { Unanswered::Unconfirmed(Some(error)) } else { Unanswered::Answer(error) };
+            answer = value.extract_error().map_err(why)?;
         }
         // What goes before the seal was carried out: to send it again is not for us to decide.
         if let Some(sealed) = sealed {
@@ -133,7 +136,7 @@ impl Tries {
 pub(super) enum Unanswered {
     NotSent(RedisError),
     Answer(RedisError),
-    /// Carried out, but not by as many replicas as were asked for; or nobody knows, because of this.
+    /// Carried out, but not by as many replicas as were asked for; or only in part, or nobody knows, because of this.
     Unconfirmed(Option<RedisError>),
 }
 
