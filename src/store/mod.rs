@@ -78,9 +78,9 @@ pub const CLAIM_MAX: usize = 1_000;
 pub const SETTLE_MAX: usize = 1_000;
 /// Most jobs taken back from a dead node in one claim.
 pub const TAKE_BACK_MAX: usize = 500;
-/// Most jobs moved from scheduled to ready in one claim.
+/// Most jobs moved from scheduled to ready in one claim; a store may move fewer at a time.
 pub const PROMOTE_MAX: usize = 500;
-/// Even a claim of one job moves so many due ones: a backlog of due jobs is worked off, not nibbled at.
+/// Even a claim of one job moves so many due ones in a file: a backlog of due jobs is worked off, not nibbled at.
 pub(crate) const PROMOTE_MIN: usize = 200;
 /// Most ended jobs deleted in one prune.
 pub const PRUNE_MAX: usize = 1_000;

@@ -1,9 +1,10 @@
 //! Counts and history, kept as things happen.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use duly::store::{End, HistoryAsk, HistoryTally, Timing};
-use duly::{Due, Outcome, Push, QueueCounts};
+use duly::{Due, Held, Outcome, Priority, Push, QueueCounts};
 
 use crate::support::{KEEP, MS, SECOND, TestStore, job, past_the_lease, release};
 
@@ -70,6 +71,44 @@ pub async fn what_was_refused_is_not_counted(store: TestStore) {
     let told = tally(&store, 1).await;
     assert_eq!((told.done, told.duration.count()), (3, 2));
     assert_eq!(counts(&store).await.bytes, 0);
+}
+
+/// Acks that leave nothing, acks that are kept and other outcomes, of two claims and two priorities, of each some refused.
+pub async fn of_a_mixed_settle_only_what_was_recorded_is_counted(store: TestStore) {
+    const REFUSED: [usize; 4] = [0, 4, 5, 9];
+    let args = |n: usize| "1".repeat(n + 1);
+    store.push_all((0..12).map(|n| mixed(n, args(n))).collect()).await;
+    let mut held = store.claim("a", 5).await;
+    held.extend(store.claim("a", 7).await);
+    let number = |held: &Held| held.job.kind.parse::<usize>().expect("a number");
+    let is_refused = |held: &&Held| REFUSED.contains(&number(held));
+    for held in held.iter().filter(is_refused) {
+        store.settle("a", held, Outcome::release(SECOND)).await;
+    }
+    let ends = held.iter().map(|held| {
+        let outcome = if number(held) % 3 == 2 { Outcome::retry(SECOND, "oh") } else { Outcome::Ack };
+        let duration = if is_refused(&held) { MINUTE } else { SECOND };
+        let mut end = End::of(held, outcome, held.job.keep);
+        end.timing = Some(Timing { lateness: 2 * MS, duration });
+        end
+    });
+    let node = store.node("a").await;
+    let refused = store.store.settle(node, ends.collect()).await.expect("settles");
+    let expected: BTreeSet<_> = held.iter().filter(is_refused).map(|held| held.job.id).collect();
+    assert_eq!(refused.into_iter().collect::<BTreeSet<_>>(), expected);
+    let told = tally(&store, 1).await;
+    assert_eq!([told.done, told.retried, told.released, told.duration.count()], [5, 3, 4, 8]);
+    assert!(told.duration.quantile(1.0).expect("some") < MINUTE / 2, "those that were refused took longer");
+    let is = counts(&store).await;
+    assert_eq!([is.ready, is.running, is.scheduled, is.done], [0, 0, 7, 3]);
+    let unfinished = (0..12).filter(|n| n % 3 == 2 || REFUSED.contains(n));
+    assert_eq!(is.bytes, unfinished.map(|n| args(n).len() as u64).sum::<u64>());
+}
+
+/// Every third is kept when done, every second is of a higher priority.
+fn mixed(n: usize, args: String) -> Push {
+    let push = Push::new(n.to_string(), args).keep(if n % 3 == 1 { KEEP } else { Duration::ZERO });
+    if n.is_multiple_of(2) { push } else { push.priority(Priority::High) }
 }
 
 pub async fn history_is_kept_for_a_day(store: TestStore) {

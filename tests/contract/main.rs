@@ -210,6 +210,7 @@ contract! {
         what_happens_is_counted_by_minute_and_queue
         lateness_and_duration_are_counted
         what_was_refused_is_not_counted
+        of_a_mixed_settle_only_what_was_recorded_is_counted
         history_is_kept_for_a_day
         counts_follow_every_move;
     limit:

@@ -100,6 +100,7 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("lateness_and_duration_are_counted", HISTORY_BY_MINUTE),
     ("what_happens_is_counted_by_minute_and_queue", HISTORY_BY_MINUTE),
     ("what_was_refused_is_not_counted", HISTORY_BY_MINUTE),
+    ("of_a_mixed_settle_only_what_was_recorded_is_counted", HISTORY_BY_MINUTE),
     ("a_full_queue_refuses_the_whole_push", LIMITS),
     ("a_limit_can_be_set_before_the_first_job_and_lifted", LIMITS),
     ("a_push_that_changes_nothing_is_not_refused", LIMITS),

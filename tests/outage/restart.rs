@@ -8,11 +8,11 @@ use std::time::Duration;
 use duly::{Ctx, Duly, JobId, Outcome, Push};
 
 use crate::ledger::Ledger;
-use crate::servers::{Binary, Fsync, Options};
+use crate::servers::{Binary, Fsync, Options, Server};
 use crate::storm::{Mark, Storm};
 
 /// Later than anything here takes.
-const SOON: Duration = Duration::from_secs(600);
+const LATER: Duration = Duration::from_secs(600);
 
 /// Kills in an ordinary run; `DULY_KILLS` asks for more.
 fn kills() -> usize {
@@ -40,24 +40,34 @@ async fn nothing_acknowledged_is_lost_when_a_server_that_syncs_always_is_killed(
 async fn half_a_step_does_not_come_back_once_the_file_is_rewritten() {
     for binary in [Binary::Redis, Binary::Valkey] {
         let server = Options::new(binary).aof(Fsync::Always).start();
-        let open = async || Duly::open(format!("{}?keep=0", server.url())).await.expect("opens");
-        let push = |number: u64| Push::from(Mark(number)).id(JobId::named(&number.to_string())).after(SOON);
-        let duly = open().await;
-        duly.push(push(0)).await.expect("pushes");
-        duly.push(push(1)).await.expect("pushes");
-        drop(duly);
-        server.kill();
-        tear_off(server.directory(), 5);
-        server.restart();
-        let duly = open().await;
-        assert!(duly.get(JobId::named("1")).await.expect("asks").is_none(), "as if it had not been answered");
-        duly.push_all([push(1), push(2)]).await.expect("pushes");
-        drop(duly);
-        server.restart();
-        let duly = open().await;
-        assert_eq!(duly.verify().await.expect("looks").breaches, Vec::new());
-        assert_eq!(duly.counts().await.expect("counts")[0].scheduled, 3);
+        assert_eq!(torn_and_started_twice(&server, Server::restart).await, Vec::new());
+        // The same without that, on a server that is known to need it.
+        if server.info(&["INFO", "server"], "redis_version") == "7.0.15" {
+            server.ask(&["FLUSHALL"]);
+            assert_ne!(torn_and_started_twice(&server, Server::restart_only).await, Vec::new());
+        }
     }
+}
+
+/// Tears the last push off, starts the server, pushes again, starts it once more; answers what is wrong then.
+async fn torn_and_started_twice(server: &Server, start: fn(&Server)) -> Vec<duly::store::Breach> {
+    let open = async || Duly::open(format!("{}?keep=0", server.url())).await.expect("opens");
+    let push = |number: u64| Push::from(Mark(number)).id(JobId::named(&number.to_string())).after(LATER);
+    let duly = open().await;
+    duly.push(push(0)).await.expect("pushes");
+    duly.push(push(1)).await.expect("pushes");
+    drop(duly);
+    server.kill();
+    tear_off(server.directory(), 5);
+    start(server);
+    let duly = open().await;
+    assert!(duly.get(JobId::named("1")).await.expect("asks").is_none(), "as if it had not been answered");
+    duly.push_all([push(1), push(2)]).await.expect("pushes");
+    drop(duly);
+    start(server);
+    let duly = open().await;
+    assert_eq!(duly.counts().await.expect("counts")[0].scheduled, 3);
+    duly.verify().await.expect("looks").breaches
 }
 
 /// So many bytes of what the server has appended last never reached the disk.

@@ -162,7 +162,9 @@ impl Batch<'_> {
         let mut lost = false;
         for _ in 0..RESENDS_MAX {
             match self.send_once(store, self.resent || lost).await {
-                Err(Error::Unknown { source, .. }) if store.options.replicas == 0 => {
+                Err(Error::Unknown { source, .. })
+                    if store.options.replicas == 0 && !was_answered(source.as_deref()) =>
+                {
                     tracing::debug!(?source, "the answer to a push was lost; it is sent again");
                     lost = true;
                 }
@@ -348,6 +350,12 @@ impl Batch<'_> {
         let job = &self.jobs[at];
         record::due_ticket(job.id, job.priority, None, &job.kind, &job.tags)
     }
+}
+
+/// Whether the server has said itself why it was not carried out, or only in part: it would say so again.
+fn was_answered(why: Option<&(dyn std::error::Error + Send + Sync + 'static)>) -> bool {
+    let said = why.and_then(|why| why.downcast_ref::<redis::RedisError>());
+    said.is_some_and(|error| matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension))
 }
 
 /// The member of a sorted set that was popped, if there was one.

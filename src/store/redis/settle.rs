@@ -13,17 +13,19 @@ use super::record::{self, COUNT_MAX, DELAY_MAX, Meta};
 use super::script::{self, Script};
 use super::{Redis, call};
 use crate::clock::{Micros, micros, to_micros};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fingerprint;
 use crate::job::{Failure, Fence, JobId, Outcome, UNREADABLE};
 use crate::node::NodeId;
 use crate::store::{End, PRUNE_MAX, TALLY, counter_of, places_of};
 
-/// `settle` of the contract: one step per queue.
+/// `settle` of the contract: a step or two for each queue.
 pub(super) async fn settle(store: &Redis, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
     let mut lost = Vec::new();
-    for (queue, ends) in End::by_queue(&ends) {
-        lost.extend(settle_queue(store, node, queue, &ends).await?);
+    for (at, (queue, ends)) in End::by_queue(&ends).into_iter().enumerate() {
+        let settled = settle_queue(store, node, queue, &ends).await;
+        // What went to another queue before is recorded.
+        lost.extend(settled.map_err(|error| if at > 0 { error.in_doubt() } else { error })?);
     }
     Ok(lost)
 }
@@ -52,10 +54,11 @@ async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&End]) -
     };
     let rest = async { if others.is_empty() { None } else { Some(settle_others(store, node, &keys, &others).await) } };
     let (acks, rest) = futures_util::join!(acks, rest);
-    let both = acks.is_some() && rest.is_some();
+    // Whoever sends both again is told that what one of them has recorded is not held any more.
+    let recorded = |one: &Result<Vec<JobId>>| matches!(one, Ok(_) | Err(Error::Unknown { .. }));
+    let any = acks.iter().chain(&rest).any(recorded);
     for refused in acks.into_iter().chain(rest) {
-        // What one of them has recorded is refused if both are sent again.
-        lost.extend(refused.map_err(|error| if both { error.in_doubt() } else { error })?);
+        lost.extend(refused.map_err(|error| if any { error.in_doubt() } else { error })?);
     }
     Ok(lost)
 }

@@ -25,7 +25,10 @@ pub struct Call {
 impl Call {
     /// Whether it names this hold whole.
     pub fn names(&self, id: &[u8], value: &[u8]) -> bool {
-        [id, value].iter().all(|word| self.args.iter().any(|arg| arg == word))
+        match self.script.as_str() {
+            "settle" => settles::acks(&self.args).any(|(named, under)| named == id && under == value),
+            _ => self.args.windows(2).any(|pair| pair[0] == id && pair[1] == value),
+        }
     }
 
     pub fn shown(&self) -> String {

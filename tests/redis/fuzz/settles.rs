@@ -27,8 +27,8 @@ pub fn settle(client: &mut Client<'_>, node: &str, args: &mut Args) {
         if client.rng.bool() { &mut acks } else { &mut kept }.push((hold.id, hold.value));
     }
     // Entries whose record somebody has deleted are let go of under any flag: one of them is right.
-    for hold in orphans {
-        acks.extend(b"0123abcd".iter().map(|flag| (hold.id.clone(), words::held_value(node, hold.fence, *flag))));
+    for flag in b"0123abcd" {
+        acks.extend(orphans.iter().map(|hold| (hold.id.clone(), words::held_value(node, hold.fence, *flag))));
     }
     begin(node, &acks.len().to_string(), &kept.len().to_string(), acks.len() + kept.len(), args);
     let times: Vec<_> = kept.iter().map(|_| client.rng.i64(1..LEASE).to_string()).collect();
@@ -38,6 +38,14 @@ pub fn settle(client: &mut Client<'_>, node: &str, args: &mut Args) {
     for same in acks.chunk_by(|(_, a), (_, b)| a == b) {
         args.number(same.len()).add(&same[0].1);
     }
+}
+
+/// The ids of such a settle, and what each is said to be held under.
+pub fn acks(args: &[Bytes]) -> impl Iterator<Item = (&Bytes, &Bytes)> {
+    let number = |arg: &Bytes| String::from_utf8_lossy(arg).parse().unwrap_or(0);
+    let (all, kept) = (number(&args[4]) + number(&args[5]), number(&args[5]));
+    let runs = args[9 + all + kept..].chunks_exact(2);
+    args[9..9 + all].iter().zip(runs.flat_map(move |run| std::iter::repeat_n(&run[1], number(&run[0]))))
 }
 
 /// All other outcomes.
@@ -80,7 +88,8 @@ fn holds(client: &mut Client<'_>, node: &str) -> (Vec<Hold>, Vec<Hold>) {
     }
     if client.rng.u8(..4) == 0 {
         let (id, value) = (make::id(client.rng), words::held_value(node, 1, b'2'));
-        holds.push(Hold { id, value, fence: 1, priority: 2, key: "key 3".into(), meta: None });
+        let key = if client.rng.bool() { "key 3".into() } else { String::new() };
+        holds.push(Hold { id, value, fence: 1, priority: 2, key, meta: None });
     }
     (holds, orphans)
 }

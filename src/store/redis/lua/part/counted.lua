@@ -40,7 +40,7 @@ end
 -- ARGV 3 node
 local function let_go(conf, fewer, told)
   local kept, bytes = widened(told[2]), whole(told[4], 15)
-  local fields = { ARGV[3], whole(told[1], 15) - fewer, 'bytes', bytes > 0 and bytes - ending or 0 }
+  local fields = { ARGV[3], whole(told[1], 15) - fewer, 'bytes', math.max(0, bytes - ending) }
   if kept then
     fields[5], fields[6] = 'kept', kept
   end
