@@ -34,8 +34,8 @@ async fn nothing_acknowledged_is_lost_when_a_server_that_syncs_always_is_killed(
     }
 }
 
-/// A crash may tear the append-only file off within a step. The server undoes the step, but most versions leave its beginning in
-/// the file, and carry it out at their next start together with what follows: unless the file is rewritten before.
+/// A crash may tear the append-only file off within a step. The server undoes the step, but Redis 7.0.15 leaves its beginning
+/// in the file, and carries it out at its next start together with what follows: unless the file is rewritten before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_step_does_not_come_back_once_the_file_is_rewritten() {
     for binary in [Binary::Redis, Binary::Valkey] {
