@@ -76,6 +76,22 @@ fn a_request_is_handed_on_whole_before_its_reply_is_lost() {
     wait_for_count(&server, 2);
 }
 
+/// The server answers the beginning of a transaction, which is not executed before its end.
+#[test]
+fn a_transaction_is_handed_on_whole_before_its_reply_is_lost() {
+    let (server, proxy) = behind_proxy();
+    proxy.drop_reply("count");
+    let mut client = connect(&proxy);
+    client.send(&["MULTI"]).expect("it is open");
+    client.send(&["INCR", "count"]).expect("it is open");
+    // Long enough for answers to what was sent; were it too short, the test would be mild, not wrong.
+    std::thread::sleep(SHORT);
+    client.send(&["EXEC"]).expect("it is open");
+    while client.read().is_ok() {}
+    wait_for_count(&server, 1);
+    assert_eq!(proxy.dropped(), 1);
+}
+
 /// Which of these requests got no reply.
 fn lost(proxy: &Proxy, requests: usize) -> Vec<usize> {
     let mut client = connect(proxy);

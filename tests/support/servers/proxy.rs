@@ -45,7 +45,7 @@ impl Proxy {
     }
 
     /// Loses one reply: the next request that contains `text` is handed on, and when the server answers it, the client
-    /// gets a closed connection instead. Empty text stands for any request. Calls add up. Not over TLS.
+    /// gets a closed connection instead. Empty text stands for any request; a transaction is one. Calls add up. Not over TLS.
     ///
     /// The server executes the request, and all that was sent before it on this connection, of which replies may be
     /// lost too.

@@ -159,7 +159,7 @@ fn requests(wire: &Wire, id: u64, mut client: TcpStream, mut server: TcpStream) 
             break;
         }
         // Whole requests only, so that a text in one is found and a doomed one is executed.
-        while let Some(end) = request_end(&held) {
+        while let Some(end) = step_end(&held) {
             let rest = held.split_off(end);
             let request = std::mem::replace(&mut held, rest);
             // Asked before it is handed on: the reply may come at once.
@@ -174,6 +174,23 @@ fn requests(wire: &Wire, id: u64, mut client: TcpStream, mut server: TcpStream) 
         }
     }
     let _ = server.shutdown(Shutdown::Write);
+}
+
+/// Where the first request ends, or the transaction that begins with it, if it is whole: of a transaction nothing is executed before
+/// its end, and the server answers from its beginning.
+fn step_end(bytes: &[u8]) -> Option<usize> {
+    let mut end = request_end(bytes)?;
+    if is_word(&bytes[..end], "MULTI") {
+        while !is_word(&bytes[..end], "EXEC") {
+            end += request_end(&bytes[end..])?;
+        }
+    }
+    Some(end)
+}
+
+/// Whether the last of these requests is this word alone.
+fn is_word(requests: &[u8], word: &str) -> bool {
+    requests.ends_with(format!("*1\r\n${}\r\n{word}\r\n", word.len()).as_bytes())
 }
 
 /// Where the first request ends, if it is whole: `*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n`. What is not in this form (TLS, a line
