@@ -27,8 +27,8 @@ const TOLD_MAX: usize = 500;
 pub(crate) enum Order {
     /// Say what is running.
     Jobs(oneshot::Sender<Vec<Running>>),
-    /// Claim no more, or claim again; what runs goes on.
-    Quiet(bool),
+    /// Claim no more, or claim again; what runs goes on. Answered once it is so.
+    Quiet(bool, oneshot::Sender<()>),
     /// Stop as if a signal had said so.
     Stop,
     /// End the attempt at this job for good; answers whether there is one.
@@ -148,12 +148,10 @@ pub(super) async fn answer(inner: &Arc<Inner>, method: &str, args: &RawValue, to
             serde_json::to_value(jobs).map_err(|e| e.to_string())
         }),
         "quiet" => match serde_json::from_str::<Option<Quiet>>(args.get()) {
-            Ok(quiet) => {
-                inner.tell(to, || Order::Quiet(quiet.as_ref().is_none_or(|quiet| quiet.on))).map(|told| json!(told))
-            }
+            Ok(quiet) => inner.quiet(to, quiet.is_none_or(|quiet| quiet.on)).await.map(|told| json!(told)),
             Err(why) => Err(format!("takes {{\"on\": true or false}}: {why}")),
         },
-        "stop" => inner.tell(to, || Order::Stop).map(|told| json!(told)),
+        "stop" => inner.tell(to, |_: oneshot::Sender<()>| Order::Stop).map(|told| json!(told.len())),
         "cancel" => match serde_json::from_str::<Cancel>(args.get()) {
             Ok(cancel) => inner.cancel(to, cancel.id).await.map(|told| json!(told)),
             Err(why) => Err(format!("takes {{\"id\": \"...\"}}: {why}")),
@@ -175,13 +173,34 @@ impl Inner {
         workers.iter().filter(|worker| process || Some(worker.node) == to).cloned().collect()
     }
 
-    /// Tells workers something; answers how many took it. Those that have ended take nothing.
-    fn tell(&self, to: Option<NodeId>, order: impl Fn() -> Order) -> Result<usize, String> {
-        let taken: Vec<_> = self.meant(to).iter().map(|worker| worker.take(order())).collect();
-        let told = taken.iter().filter(|taken| **taken == Ok(true)).count();
-        // That one is behind is no reason not to tell the others.
-        let behind = taken.into_iter().find_map(Result::err);
-        behind.filter(|_| told == 0).map_or(Ok(told), Err)
+    /// Tells workers something; each that took it may answer. Those that have ended take nothing.
+    fn tell<T>(
+        &self,
+        to: Option<NodeId>,
+        order: impl Fn(oneshot::Sender<T>) -> Order,
+    ) -> Result<Vec<oneshot::Receiver<T>>, String> {
+        let (mut told, mut behind) = (Vec::new(), None);
+        for worker in self.meant(to) {
+            let (sender, answer) = oneshot::channel();
+            match worker.take(order(sender)) {
+                Ok(true) => told.push(answer),
+                Ok(false) => {}
+                // That one is behind is no reason not to tell the others.
+                Err(why) => behind = Some(why),
+            }
+        }
+        behind.filter(|_| told.is_empty()).map_or(Ok(told), Err)
+    }
+
+    /// Answers how many workers were told, once all of them are quiet, or work again.
+    async fn quiet(&self, to: Option<NodeId>, quiet: bool) -> Result<usize, String> {
+        let told = self.tell(to, |answer| Order::Quiet(quiet, answer))?;
+        let workers = told.len();
+        for answer in told {
+            // One that ends meanwhile claims no more.
+            let _ = answer.await;
+        }
+        Ok(workers)
     }
 
     async fn jobs(&self, to: Option<NodeId>) -> Result<Vec<Running>, String> {

@@ -16,12 +16,15 @@ impl Remote {
     fn ordered(&self, order: Order) {
         let mut state = self.state();
         match order {
+            // Whoever asked may have gone away.
             Order::Jobs(answer) => drop(answer.send(state.hands.values().map(running).collect())),
-            Order::Quiet(quiet) => state.quiet = quiet,
+            Order::Quiet(quiet, answer) => {
+                state.quiet = quiet;
+                let _ = answer.send(());
+            }
             Order::Stop => (state.quiet, state.stop) = (true, true),
             Order::Cancel(id, answer) => {
                 let known = state.hands.get_mut(&id).map(|hand| hand.unwanted = true).is_some();
-                // Whoever asked may have gone away.
                 let _ = answer.send(known);
             }
         }

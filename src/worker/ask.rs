@@ -301,6 +301,7 @@ impl Shift {
         let (after, why) = match self.grace_until {
             // Claimed too late: for others to run.
             Some(_) => (Duration::ZERO, "claimed while the worker was stopping"),
+            None if self.quiet => (Duration::ZERO, "claimed while the worker was told to claim no more"),
             // One of several that were there each time a process died: run one by one, the guilty one betrays itself.
             None if suspected && self.crew.has_suspect() => {
                 (QUARANTINE, "waits for another that may crash its process")

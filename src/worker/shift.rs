@@ -212,9 +212,10 @@ impl Shift {
             // Whoever asked may have gone away.
             Order::Jobs(answer) => drop(answer.send(self.crew.told())),
             Order::Cancel(id, answer) => drop(answer.send(self.crew.cancel_for_good(id))),
-            Order::Quiet(quiet) => {
+            Order::Quiet(quiet, answer) => {
                 self.quiet = quiet;
                 self.look_everywhere();
+                let _ = answer.send(());
             }
             Order::Stop => self.stop.cancel(),
         }

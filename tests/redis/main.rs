@@ -7,6 +7,7 @@ mod budget;
 mod fuzz;
 mod hall;
 mod life;
+mod lines;
 mod names;
 #[path = "../support/servers/mod.rs"]
 mod servers;

@@ -16,7 +16,7 @@ type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 pub(super) async fn scan(store: &Redis, queue: &str, cursor: Option<&str>) -> Result<Page> {
     let keys = store.keys(queue);
     let wrong = || Error::invalid("cursor", "not one that a scan has given");
-    let here = store.link.generation(Way::Door, keys.slot);
+    let here = store.link.generation_here(Way::Door, keys.slot);
     let at = match cursor {
         None => "0",
         Some(cursor) => {
@@ -40,7 +40,7 @@ pub(super) async fn scan(store: &Redis, queue: &str, cursor: Option<&str>) -> Re
     for record in futures_util::future::join_all(asks).await {
         page.jobs.extend(record?);
     }
-    let here = store.link.generation(Way::Door, keys.slot);
+    let here = store.link.generation_here(Way::Door, keys.slot);
     page.next = (next != "0").then(|| format!("{here}.{next}"));
     Ok(page)
 }

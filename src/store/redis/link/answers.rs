@@ -38,6 +38,8 @@ pub(super) struct Answers {
     mixed_up: AtomicBool,
     /// No answer will come that can be believed.
     over: CancellationToken,
+    /// The connection has ended.
+    closed: AtomicBool,
 }
 
 /// A request under way; ends when dropped.
@@ -101,6 +103,15 @@ impl Answers {
             self.mixed_up.store(true, Ordering::SeqCst);
             self.over.cancel();
         }
+    }
+
+    /// The connection has ended. Whoever waits is told by the client, and nothing more is to be sent.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
     }
 
     fn why(&self) -> RedisError {

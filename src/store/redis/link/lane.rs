@@ -58,6 +58,14 @@ struct Current {
     not_before: Option<Instant>,
 }
 
+impl Current {
+    /// Whether there is a connection, and it has not ended meanwhile: what is sent on one that has is lost, and nobody would know
+    /// that it was never sent.
+    fn stands(&self) -> bool {
+        self.connection.is_some() && !self.answers.is_closed()
+    }
+}
+
 /// A connection, and what drives it, where that is not left to the client.
 #[derive(Clone)]
 struct Line {
@@ -171,7 +179,7 @@ impl Lane {
     /// Which connection is in use; 0 if there is none.
     pub(super) fn generation(&self) -> u64 {
         let current = self.current();
-        if current.connection.is_some() { current.generation } else { 0 }
+        if current.stands() { current.generation } else { 0 }
     }
 
     /// Before anything is sent, so that it is known also if whoever asks gives up.
@@ -194,7 +202,7 @@ impl Lane {
     /// How long nothing has been heard on a connection that listens; `None` if there is none.
     pub(super) fn silence(&self) -> Option<Duration> {
         let current = self.current();
-        current.heard.filter(|_| current.connection.is_some()).map(|heard| clock::tick() - heard)
+        current.heard.filter(|_| current.stands()).map(|heard| clock::tick() - heard)
     }
 
     /// The next request makes a new connection.
@@ -225,7 +233,7 @@ impl Lane {
         let current = self.current();
         let Current { generation, answers, .. } = &*current;
         let live = |connection| Live { connection, generation: *generation, answers: answers.clone() };
-        current.connection.clone().map(live)
+        current.connection.clone().filter(|_| current.stands()).map(live)
     }
 
     async fn connection(&self) -> Result<Live, RedisError> {
@@ -277,10 +285,7 @@ impl Lane {
     }
 
     async fn connect(&self, answers: &Arc<Answers>) -> Result<Line, RedisError> {
-        let mut config = self.connector.config();
-        if let Some(listener) = self.listener.clone() {
-            config = listen(config, listener, answers.clone());
-        }
+        let config = listen(self.connector.config(), self.listener.clone(), answers.clone());
         // Where nothing comes that nobody waits for, whoever waits can drive it.
         let waited_for = self.home.is_none() && self.listener.is_none();
         if waited_for && let Some(connected) = self.connector.connect_driven(&self.address, &config).await {
@@ -302,12 +307,17 @@ fn is_farewell(cmd: &Cmd) -> bool {
     matches!(cmd.args_iter().next(), Some(redis::Arg::Simple(b"SUNSUBSCRIBE")))
 }
 
-fn listen(config: AsyncConnectionConfig, listener: Listener, answers: Arc<Answers>) -> AsyncConnectionConfig {
+/// What comes without being asked for: that the connection has ended, also if nobody listens to anything else.
+fn listen(config: AsyncConnectionConfig, listener: Option<Listener>, answers: Arc<Answers>) -> AsyncConnectionConfig {
     config.set_push_sender(move |info: PushInfo| -> Result<(), std::convert::Infallible> {
-        if info.kind == PushKind::SUnsubscribe {
-            answers.take_leave();
+        match info.kind {
+            PushKind::SUnsubscribe => answers.take_leave(),
+            PushKind::Disconnection => answers.close(),
+            _ => {}
         }
-        listener(info);
+        if let Some(listener) = &listener {
+            listener(info);
+        }
         Ok(())
     })
 }

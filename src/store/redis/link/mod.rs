@@ -322,6 +322,12 @@ impl Link {
         self.lanes_to(way, slot).iter().map(|lane| lane.generation()).max().unwrap_or(0)
     }
 
+    /// The same of those requests alone that were made in this runtime: what others do changes nothing.
+    pub(super) fn generation_here(&self, way: Way, slot: u16) -> u64 {
+        let address = self.known().address_of(&self.place, slot).cloned();
+        address.map_or(0, |address| self.lane(way, &address).generation())
+    }
+
     /// How long nothing has been heard on the connection that listens for this slot; `None` if there is none.
     pub(super) fn silence(&self, slot: u16) -> Option<Duration> {
         self.lanes_to(Way::Beat, slot).first().and_then(|lane| lane.silence())

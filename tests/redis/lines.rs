@@ -1,0 +1,65 @@
+//! Connections that come and go: what that changes for those who use them, and what it does not.
+
+use std::time::Duration;
+
+use duly::store::Claim;
+use duly::{Node, Push};
+
+use crate::servers::{Binary, Proxy};
+use crate::support::{apart, durable, open};
+
+/// How often something is tried that goes well once a client has noticed that its connection is gone.
+const TRIES: usize = 50;
+
+/// Nobody has asked anything meanwhile, so nothing is in doubt: it is sent on a new connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_asked_after_a_connection_has_ended_is_sent_on_another() {
+    let server = durable(Binary::Redis).start();
+    let proxy = Proxy::start(server.port());
+    let duly = open(format!("redis://{}", proxy.address())).await;
+    let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
+    let claim = || Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
+    let all = async || {
+        let (beaten, claimed) = (store.beat(&node).await.map(drop), store.claim(node.id, claim()).await.map(drop));
+        [beaten, claimed, duly.push(Push::new("mail", "1")).await.map(drop)]
+    };
+    let mut well = [false; 3];
+    for _ in 0..TRIES {
+        // Once to have a connection each, and a second time if that was one which had ended.
+        all().await;
+        all().await.map(|asked| asked.expect("is connected"));
+        proxy.cut();
+        // Time to notice; more than one try, should it be too short.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        for (well, asked) in well.iter_mut().zip(all().await) {
+            *well |= asked.is_ok();
+        }
+        if well == [true; 3] {
+            return;
+        }
+    }
+    panic!("beat, claim and push never go well at once: {well:?}");
+}
+
+/// Each runtime has connections of its own, and a scan goes by those of its own runtime alone.
+#[tokio::test]
+async fn a_scan_goes_on_although_another_runtime_connects() {
+    let duly = open(apart(&crate::servers::redis().url())).await;
+    let jobs = duly.push_all((0..1_000).map(|n| Push::new("mail", n.to_string()))).await.expect("pushes").len();
+    let (mut cursor, mut seen) = (None, 0);
+    loop {
+        let page = duly.store().scan("default", cursor.as_deref()).await.expect("goes on");
+        seen += page.jobs.len();
+        let elsewhere = duly.clone();
+        let asks = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("starts");
+            runtime.block_on(async { elsewhere.counts().await.expect("counts") });
+        };
+        tokio::task::spawn_blocking(asks).await.expect("no panic");
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert!(seen >= jobs, "{seen} of {jobs}");
+}
