@@ -15,8 +15,8 @@ use crate::store::{CLAIM_MAX, Claim, Claimed, TAKE_BACK_MAX};
 
 /// What the history says of an attempt whose node died.
 const DIED: &str = "the node died, or was paused beyond its lease, while it held this job";
-/// Due jobs that a claim moves: twice as many as it may take, and not fewer or more than these. A job that moves is sought in two
-/// trees of all that is scheduled, and nobody else is answered meanwhile.
+/// Due jobs that a claim moves: as many as it may take, and not fewer or more than these. A job that moves is sought in two trees
+/// of all that is scheduled, and nobody else is answered meanwhile.
 const MOVED_MIN: usize = 100;
 const MOVED_MAX: usize = 250;
 /// Most tickets without a record that are let go in one step.
@@ -73,7 +73,7 @@ async fn step(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize, look: O
     let all = [conf, lease, since, held, due, job, meta, idle, stale, r0, r1, r2, r3, put_off, find];
     let mut cmd = call(&script::CLAIM, &all);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(max);
-    cmd.arg((2 * max).clamp(MOVED_MIN, MOVED_MAX)).arg(micros(store.options.lease));
+    cmd.arg(max.clamp(MOVED_MIN, MOVED_MAX)).arg(micros(store.options.lease));
     cmd.arg(u8::from(store.swap_idle(node, &keys.queue, true)));
     match look.map(|claim| &claim.kinds) {
         Some(Some(kinds)) => kinds.iter().for_each(|kind| _ = cmd.arg(kind)),
