@@ -23,11 +23,14 @@ pub(crate) const PREFIX: &str = "duly.";
 /// Most running jobs that are told of, those first that have run longest: more would not fit into a message.
 const TOLD_MAX: usize = 500;
 
+/// How long a worker may take to obey: its loop turns many times a second.
+const OBEYED_MAX: Duration = Duration::from_secs(2);
+
 /// What a worker is told by others.
 pub(crate) enum Order {
     /// Say what is running.
     Jobs(oneshot::Sender<Vec<Running>>),
-    /// Claim no more, or claim again; what runs goes on. Answered once it is so.
+    /// Claim no more, or claim again; what runs goes on. Once it is answered nothing else is started.
     Quiet(bool, oneshot::Sender<()>),
     /// Stop as if a signal had said so.
     Stop,
@@ -195,10 +198,12 @@ impl Inner {
     /// Answers how many workers were told, once all of them are quiet, or work again.
     async fn quiet(&self, to: Option<NodeId>, quiet: bool) -> Result<usize, String> {
         let told = self.tell(to, |answer| Order::Quiet(quiet, answer))?;
-        let workers = told.len();
+        let (workers, until) = (told.len(), tokio::time::Instant::now() + OBEYED_MAX);
         for answer in told {
             // One that ends meanwhile claims no more.
-            let _ = answer.await;
+            if tokio::time::timeout_at(until, answer).await.is_err() {
+                return Err(format!("a worker is held up and obeys when it comes round; {workers} were told"));
+            }
         }
         Ok(workers)
     }

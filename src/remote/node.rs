@@ -184,6 +184,9 @@ impl Remote {
     fn give(&self, max: usize) -> Vec<Arc<Held>> {
         let (mut state, now) = (self.state(), clock::tick());
         state.seen = now;
+        if state.quiet || state.stop {
+            return Vec::new();
+        }
         let new = state.hands.values_mut().filter(|hand| !hand.given).take(max);
         let mut given: Vec<Arc<Held>> = new
             .map(|hand| {
@@ -251,6 +254,7 @@ impl Remote {
         let mut refused = Vec::new();
         let again = {
             let (mut state, now) = (self.state(), clock::tick());
+            let closed = state.quiet || state.stop;
             if redo {
                 let theirs: Vec<_> = claimed.jobs.iter().map(|held| (held.job.id, held.fence)).collect();
                 let queue = state.lanes[at].queue.clone();
@@ -261,6 +265,11 @@ impl Remote {
                 match hand::refused(&held, &self.kinds, claimed.now, self.duly.options.keep_dead) {
                     _ if known => {}
                     Some(end) => refused.push(end),
+                    // Asked for before that was said: for others to run.
+                    None if closed => {
+                        let outcome = Outcome::release(Duration::ZERO);
+                        refused.push(hand::end(&held, None, outcome, self.duly.options.keep_dead));
+                    }
                     None => drop(state.hands.insert(held.job.id, Hand::new(held, now, claimed.now))),
                 }
             }
@@ -291,7 +300,7 @@ impl Remote {
             if let Some(named) = named {
                 beat.lost = named.iter().filter(|id| !state.hands.contains_key(id)).copied().collect();
             }
-            let nobody_asks = self.waiting.load(Ordering::Relaxed) == 0;
+            let nobody_asks = self.waiting.load(Ordering::Relaxed) == 0 || state.quiet || state.stop;
             for (id, hand) in &mut state.hands {
                 hand.unnamed = match named {
                     Some(named) if hand.given && !named.contains(id) => hand.unnamed + 1,

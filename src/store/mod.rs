@@ -472,7 +472,8 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     }
 
     /// Some jobs of a queue in no order, with their failures, and where to go on. Every job that is there from the first
-    /// step to the last is told of, in a state that it had meanwhile; some may be told of twice.
+    /// step to the last is told of, in a state that it had meanwhile; some may be told of twice. All steps of one scan are
+    /// asked for in one runtime.
     async fn scan(&self, _queue: &str, _cursor: Option<&str>) -> Result<Page> {
         Err(Error::unsupported("be gone through job by job"))
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::job::State;
 use crate::push::Push;
 use crate::store::faulty::{Fault, Faulty};
 
@@ -112,6 +113,33 @@ async fn of_claims_for_many_whose_answers_were_lost_every_job_runs_once() {
     });
     let tally = tokio::time::timeout(LONG, worker.drain()).await.expect("in time").expect("ends well");
     assert_eq!((tally.acked, tally.lost, starts.load(Ordering::SeqCst)), (JOBS as u64, 0, JOBS));
+}
+
+/// What was claimed before somebody told the worker to be quiet, and is answered after, is for others to run.
+#[tokio::test]
+async fn a_worker_that_was_told_to_be_quiet_starts_nothing() {
+    let bed = Bed::new(":memory:").await;
+    let state = async |id| bed.duly.get(id).await.expect("looks").expect("is there").state;
+    let until = async |id, wanted| {
+        let seen = async {
+            while state(id).await != wanted {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LONG, seen).await.unwrap_or_else(|_| panic!("never {wanted:?}"));
+    };
+    bed.store.next("claim", Fault::Late(Duration::from_secs(5)), 1);
+    let id = bed.duly.push(Push::new("mail", "{}")).await.expect("pushes").id();
+    until(id, State::Running).await;
+    let node = bed.duly.nodes().await.expect("looks")[0].id;
+    // It may not hear yet.
+    while bed.duly.call("duly.quiet", &()).node(node).reply::<u64>().await.ok() != Some(1) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(state(id).await, State::Running, "told while the claim is under way");
+    until(id, State::Ready).await;
+    assert_eq!(bed.starts.load(Ordering::SeqCst), 0);
+    assert_eq!(bed.end().await.acked, 0);
 }
 
 #[tokio::test]

@@ -86,6 +86,10 @@ mod on_a_server {
             if meanwhile < JOBS as u64 / 10 { Ok(()) } else { Err(format!("{meanwhile} commands while {JOBS} wait")) }
         };
         tokio::task::block_in_place(|| wait_for("the server to be left alone", quiet));
+        server.ask(&["CONFIG", "RESETSTAT"]);
+        tokio::time::sleep(2 * AT_ONCE).await;
+        let meanwhile = commands(&server);
+        assert!(meanwhile < JOBS as u64 / 10, "{meanwhile} commands while {JOBS} wait");
         work(&worker).await;
         all_done(waits, LONG).await;
     }

@@ -112,3 +112,27 @@ async fn pushes_wake_after_a_failover_in_a_cluster() {
     })
     .await;
 }
+
+/// The connections of an idle handle end, and no Sentinel can be asked: whoever was the master may not be it any more, though it
+/// thinks so itself. What it would take might be lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_connection_has_ended_a_master_is_trusted_only_if_sentinels_name_it() {
+    let servers = Sentinel::start(options(), Sentinel::QUICK);
+    let duly = Duly::open(servers.url()).await.expect("opens");
+    let push = async || duly.push(Push::new("mark", "null")).await;
+    push().await.expect("pushes");
+    let master = &servers.servers()[servers.master()];
+    servers.sentinels().iter().for_each(|sentinel| sentinel.pause());
+    master.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+    // Time to notice; were it too short, the answer would be lost, which is an error too.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let error = push().await.expect_err("nobody names a master");
+    assert!(matches!(error, duly::Error::Store { .. } | duly::Error::Unknown { .. }), "{error:?}");
+    servers.sentinels().iter().for_each(|sentinel| sentinel.resume());
+    let named = async {
+        while push().await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(6 * LONG, named).await.expect("the master is found again");
+}

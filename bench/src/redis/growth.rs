@@ -15,7 +15,7 @@ use crate::worker::Working;
 
 const GROUP: &str = "redis-growth";
 const GOAL: f64 = 1.15;
-/// No peer takes part, and what is sought is a few percent: more rounds than elsewhere.
+/// No peer takes part, and what is sought is a few percent: more rounds than with peers.
 const ROUNDS: usize = 9;
 /// Jobs a second that are pushed in bulk at the very least: until then the flood must not begin.
 const FILL_PER_S: usize = 50_000;

@@ -85,6 +85,12 @@ impl Wire {
         rules.open.contains_key(&id)
     }
 
+    /// Where what is handed on next ends: a transaction goes as a whole where a reply may be lost.
+    fn next_end(&self, held: &[u8]) -> Option<usize> {
+        let to_drop = !self.rules().to_drop.is_empty();
+        if to_drop { step_end(held) } else { request_end(held) }
+    }
+
     /// Notes that a request is about to be handed on, and answers whether its reply shall be lost.
     fn dooms(&self, id: u64, request: &[u8]) -> bool {
         let mut rules = self.rules();
@@ -159,7 +165,7 @@ fn requests(wire: &Wire, id: u64, mut client: TcpStream, mut server: TcpStream) 
             break;
         }
         // Whole requests only, so that a text in one is found and a doomed one is executed.
-        while let Some(end) = step_end(&held) {
+        while let Some(end) = wire.next_end(&held) {
             let rest = held.split_off(end);
             let request = std::mem::replace(&mut held, rest);
             // Asked before it is handed on: the reply may come at once.
@@ -181,7 +187,7 @@ fn requests(wire: &Wire, id: u64, mut client: TcpStream, mut server: TcpStream) 
 fn step_end(bytes: &[u8]) -> Option<usize> {
     let mut end = request_end(bytes)?;
     if is_word(&bytes[..end], "MULTI") {
-        while !is_word(&bytes[..end], "EXEC") {
+        while !is_word(&bytes[..end], "EXEC") && !is_word(&bytes[..end], "DISCARD") {
             end += request_end(&bytes[end..])?;
         }
     }

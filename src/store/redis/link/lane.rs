@@ -58,14 +58,6 @@ struct Current {
     not_before: Option<Instant>,
 }
 
-impl Current {
-    /// Whether there is a connection, and it has not ended meanwhile: what is sent on one that has is lost, and nobody would know
-    /// that it was never sent.
-    fn stands(&self) -> bool {
-        self.connection.is_some() && !self.answers.is_closed()
-    }
-}
-
 /// A connection, and what drives it, where that is not left to the client.
 #[derive(Clone)]
 struct Line {
@@ -179,7 +171,7 @@ impl Lane {
     /// Which connection is in use; 0 if there is none.
     pub(super) fn generation(&self) -> u64 {
         let current = self.current();
-        if current.stands() { current.generation } else { 0 }
+        if current.connection.is_some() { current.generation } else { 0 }
     }
 
     /// Before anything is sent, so that it is known also if whoever asks gives up.
@@ -202,7 +194,7 @@ impl Lane {
     /// How long nothing has been heard on a connection that listens; `None` if there is none.
     pub(super) fn silence(&self) -> Option<Duration> {
         let current = self.current();
-        current.heard.filter(|_| current.stands()).map(|heard| clock::tick() - heard)
+        current.heard.filter(|_| current.connection.is_some()).map(|heard| clock::tick() - heard)
     }
 
     /// The next request makes a new connection.
@@ -233,10 +225,22 @@ impl Lane {
         let current = self.current();
         let Current { generation, answers, .. } = &*current;
         let live = |connection| Live { connection, generation: *generation, answers: answers.clone() };
-        current.connection.clone().filter(|_| current.stands()).map(live)
+        current.connection.clone().map(live)
+    }
+
+    /// What is sent on a connection that has ended is lost, and nobody would know that it was never sent. And whoever was there
+    /// may not be what it was: the next request makes a new one only after it was told.
+    fn notice_end(&self) -> Result<(), RedisError> {
+        let mut current = self.current();
+        if current.connection.is_some() && current.answers.is_closed() {
+            current.connection = None;
+            return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into());
+        }
+        Ok(())
     }
 
     async fn connection(&self) -> Result<Live, RedisError> {
+        self.notice_end()?;
         if let Some(live) = self.live() {
             return Ok(live);
         }
