@@ -198,12 +198,10 @@ impl Inner {
     /// Answers how many workers were told, once all of them are quiet, or work again.
     async fn quiet(&self, to: Option<NodeId>, quiet: bool) -> Result<usize, String> {
         let told = self.tell(to, |answer| Order::Quiet(quiet, answer))?;
-        let (workers, until) = (told.len(), tokio::time::Instant::now() + OBEYED_MAX);
-        for answer in told {
-            // One that ends meanwhile claims no more.
-            if tokio::time::timeout_at(until, answer).await.is_err() {
-                return Err(format!("a worker is held up and obeys when it comes round; {workers} were told"));
-            }
+        let workers = told.len();
+        // One that ends meanwhile claims no more.
+        if tokio::time::timeout(OBEYED_MAX, futures_util::future::join_all(told)).await.is_err() {
+            return Err(format!("a worker is held up and obeys when it comes round; {workers} were told"));
         }
         Ok(workers)
     }
