@@ -53,6 +53,13 @@ pub(super) struct State {
     pub(super) stop: bool,
 }
 
+impl State {
+    /// Its worker gets no more jobs.
+    fn is_closed(&self) -> bool {
+        self.quiet || self.stop
+    }
+}
+
 /// What is known of one of its queues.
 pub(super) struct Lane {
     queue: String,
@@ -184,7 +191,7 @@ impl Remote {
     fn give(&self, max: usize) -> Vec<Arc<Held>> {
         let (mut state, now) = (self.state(), clock::tick());
         state.seen = now;
-        if state.quiet || state.stop {
+        if state.is_closed() {
             return Vec::new();
         }
         let new = state.hands.values_mut().filter(|hand| !hand.given).take(max);
@@ -231,10 +238,10 @@ impl Remote {
     /// The claim to send for a lane, if a look may find something there.
     fn ask(&self, at: usize, max: usize) -> Option<Claim> {
         let mut state = self.state();
-        let (quiet, now) = (state.quiet || state.stop, clock::tick());
+        let (closed, now) = (state.is_closed(), clock::tick());
         let lane = &mut state.lanes[at];
         let due = lane.look_at.is_some_and(|at| at <= now);
-        if !lane.redo && (quiet || !(lane.maybe_ready || due)) {
+        if !lane.redo && (closed || !(lane.maybe_ready || due)) {
             return None;
         }
         lane.maybe_ready = false;
@@ -254,7 +261,7 @@ impl Remote {
         let mut refused = Vec::new();
         let again = {
             let (mut state, now) = (self.state(), clock::tick());
-            let closed = state.quiet || state.stop;
+            let closed = state.is_closed();
             if redo {
                 let theirs: Vec<_> = claimed.jobs.iter().map(|held| (held.job.id, held.fence)).collect();
                 let queue = state.lanes[at].queue.clone();
@@ -300,7 +307,7 @@ impl Remote {
             if let Some(named) = named {
                 beat.lost = named.iter().filter(|id| !state.hands.contains_key(id)).copied().collect();
             }
-            let nobody_asks = self.waiting.load(Ordering::Relaxed) == 0 || state.quiet || state.stop;
+            let nobody_takes = self.waiting.load(Ordering::Relaxed) == 0 || state.is_closed();
             for (id, hand) in &mut state.hands {
                 hand.unnamed = match named {
                     Some(named) if hand.given && !named.contains(id) => hand.unnamed + 1,
@@ -309,7 +316,7 @@ impl Remote {
                 if hand.unwanted {
                     beat.cancel.push(*id);
                 }
-                let said = if hand.unnamed >= UNNAMED_MAX || (!hand.given && nobody_asks) {
+                let said = if hand.unnamed >= UNNAMED_MAX || (!hand.given && nobody_takes) {
                     Said::Release { after: Duration::ZERO }
                 } else if hand.is_overdue(now) {
                     beat.lost.push(*id);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::job::State;
+use crate::job::{JobId, State};
 use crate::push::Push;
 use crate::store::faulty::{Fault, Faulty};
 
@@ -54,12 +54,20 @@ impl Bed {
     /// Pushes a job, and waits until nothing of it is left to do.
     async fn done(&self) {
         let id = self.duly.push(Push::new("mail", "{}")).await.expect("pushes").id();
-        let done = async {
-            while !self.duly.get(id).await.expect("looks").expect("is kept").state.is_final() {
+        self.until_job(id, State::is_final).await;
+    }
+
+    async fn until_job(&self, id: JobId, so: impl Fn(State) -> bool) {
+        let seen = async {
+            while !so(self.state(id).await) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(LONG, done).await.expect("it is never done");
+        tokio::time::timeout(LONG, seen).await.expect("it never is so");
+    }
+
+    async fn state(&self, id: JobId) -> State {
+        self.duly.get(id).await.expect("looks").expect("is kept").state
     }
 
     async fn end(self) -> Tally {
@@ -119,25 +127,19 @@ async fn of_claims_for_many_whose_answers_were_lost_every_job_runs_once() {
 #[tokio::test]
 async fn a_worker_that_was_told_to_be_quiet_starts_nothing() {
     let bed = Bed::new(":memory:").await;
-    let state = async |id| bed.duly.get(id).await.expect("looks").expect("is there").state;
-    let until = async |id, wanted| {
-        let seen = async {
-            while state(id).await != wanted {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(LONG, seen).await.unwrap_or_else(|_| panic!("never {wanted:?}"));
-    };
     bed.store.next("claim", Fault::Late(Duration::from_secs(5)), 1);
     let id = bed.duly.push(Push::new("mail", "{}")).await.expect("pushes").id();
-    until(id, State::Running).await;
+    bed.until_job(id, |state| state == State::Running).await;
     let node = bed.duly.nodes().await.expect("looks")[0].id;
-    // It may not hear yet.
-    while bed.duly.call("duly.quiet", &()).node(node).reply::<u64>().await.ok() != Some(1) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    assert_eq!(state(id).await, State::Running, "told while the claim is under way");
-    until(id, State::Ready).await;
+    let obeys = async {
+        // It may not hear yet.
+        while bed.duly.call("duly.quiet", &()).node(node).reply::<u64>().await.ok() != Some(1) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LONG, obeys).await.expect("it never obeys");
+    assert_eq!(bed.state(id).await, State::Running, "told while the claim is under way");
+    bed.until_job(id, |state| state == State::Ready).await;
     assert_eq!(bed.starts.load(Ordering::SeqCst), 0);
     assert_eq!(bed.end().await.acked, 0);
 }
