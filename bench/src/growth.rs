@@ -14,9 +14,9 @@ use crate::worker::Working;
 pub(crate) const FEW: usize = 10_000;
 const GROUP: &str = "growth";
 /// Jobs per push, and at once in the worker.
-const BATCH: usize = 100;
-/// Scheduled jobs that are on their way at the same time.
-const UNDER_WAY: usize = 10 * BATCH;
+pub(crate) const BATCH: usize = 100;
+/// Batches of scheduled jobs that are on their way at the same time.
+const UNDER_WAY: usize = 10;
 /// How long the scheduled jobs that are measured wait.
 const SOON: Duration = Duration::from_millis(2);
 /// How long the others wait.
@@ -43,8 +43,8 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
         }
         let mut pair = Pair::default();
         for round in 0..setting.rounds() {
-            let base = steady(&few, waiting, setting.time()).await?.micros_per_job();
-            pair.record(steady(&many, waiting, setting.time()).await?.micros_per_job(), base);
+            let base = steady(&few, waiting, BATCH, setting.time()).await?.micros_per_job();
+            pair.record(steady(&many, waiting, BATCH, setting.time()).await?.micros_per_job(), base);
             eprintln!("growth, {name}: round {} of {}", round + 1, setting.rounds());
         }
         let name = format!("cost per job, {} {name}", setting.many());
@@ -84,18 +84,18 @@ impl Steady {
 }
 
 /// Pushes as many jobs as are settled, so that the number of waiting jobs stays.
-pub(crate) async fn steady(url: &str, waiting: Waiting, time: Duration) -> Result<Steady> {
+pub(crate) async fn steady(url: &str, waiting: Waiting, batch: usize, time: Duration) -> Result<Steady> {
     let duly = Duly::open(url).await?;
-    let working = Working::start(duly.worker().queue("default", BATCH).on(noop)).await?;
-    let push = || duly.push_all((0..BATCH).map(|_| waiting.measured()));
+    let working = Working::start(duly.worker().queue("default", batch).on(noop)).await?;
+    let push = || duly.push_all((0..batch).map(|_| waiting.measured()));
     let begin = Instant::now();
     if let Waiting::Scheduled = waiting {
-        for _ in 0..UNDER_WAY / BATCH {
+        for _ in 0..UNDER_WAY {
             push().await?;
         }
     }
     while begin.elapsed() < time {
-        working.settled_more(BATCH as u32).await?;
+        working.settled_more(u32::try_from(batch)?).await?;
         push().await?;
     }
     let (took, jobs) = (begin.elapsed(), working.count());

@@ -7,7 +7,7 @@ use duly::Args;
 
 use super::ours::{self, KEEP_NONE};
 use super::server::Server;
-use crate::growth::{FEW, Waiting, steady};
+use crate::growth::{BATCH, FEW, Waiting, steady};
 use crate::report::{Line, Unit};
 use crate::setting::{Noop, Setting, fill, noop};
 use crate::stats::Pair;
@@ -52,7 +52,7 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
 /// CPU time of Redis, and wall time.
 async fn micros_per_job(server: &Server, waiting: Waiting, setting: &Setting) -> Result<(f64, f64)> {
     let before = server.cpu().await?;
-    let steady = steady(&ours::url(server, KEEP_NONE), waiting, setting.time()).await?;
+    let steady = steady(&ours::url(server, KEEP_NONE), waiting, BATCH, setting.time()).await?;
     let used = server.cpu().await? - before;
     Ok((used.as_secs_f64() * 1e6 / steady.jobs as f64, steady.micros_per_job()))
 }

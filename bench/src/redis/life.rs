@@ -1,14 +1,20 @@
 //! What a life costs the server: CPU time of Redis for push, claim and settle, per job.
+//!
+//! On a server that is at work: several workers, each with a task that pushes as much as it settles, while jobs wait, so that
+//! every request is a whole batch. A server that rests between two requests pays for each of them several times as much to be
+//! woken, whatever is asked; what that makes of a lone worker has a line of its own.
 
 use anyhow::Result;
+use futures_util::future::try_join_all;
 
 use super::bare::Bare;
 use super::ours::{self, DEFAULTS, KEEP_NONE};
 use super::peers::Peer;
 use super::server::Server;
 use super::{pairs, rounds, told};
+use crate::growth::{FEW, Waiting, steady};
 use crate::report::{Line, Unit};
-use crate::setting::Setting;
+use crate::setting::{Setting, fill};
 use crate::stats::Pair;
 
 const GROUP: &str = "redis-life";
@@ -18,8 +24,10 @@ const RIVAL: &str = "BullMQ";
 const BATCHES: [(usize, f64); 2] = [(10, 0.2), (100, 0.1)];
 /// Jobs of a peer's round, if it can have so many waiting.
 const PEER_JOBS: usize = 30_000;
-/// Jobs of the floor's round.
-const BARE_JOBS: usize = 50_000;
+/// Jobs of the floor's round, over all connections.
+const BARE_JOBS: usize = 64_000;
+/// Workers at the same time, and connections of the floor, each with one request at a time.
+const WORKERS: usize = 8;
 
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let peers = Peer::all(setting)?;
@@ -46,20 +54,24 @@ struct Batch {
     floor: Pair,
     lean: Vec<Pair>,
     kept: Vec<Pair>,
+    /// One worker, and one task that pushes.
+    alone: Vec<Pair>,
 }
 
 impl Batch {
     fn new(size: usize, goal: f64, peers: &[Peer]) -> Self {
-        Batch { size, goal, floor: Pair::default(), lean: pairs(peers), kept: pairs(peers) }
+        Batch { size, goal, floor: Pair::default(), lean: pairs(peers), kept: pairs(peers), alone: pairs(peers) }
     }
 
     async fn round(&mut self, server: &Server, setting: &Setting, theirs: &[f64]) -> Result<()> {
         let lean = our_micros(server, setting, KEEP_NONE, self.size).await?;
         self.floor.record(lean, bare_micros(server, self.size).await?);
         let kept = our_micros(server, setting, DEFAULTS, self.size).await?;
+        let alone = alone_micros(server, setting, self.size).await?;
         for (at, theirs) in theirs.iter().enumerate() {
             self.lean[at].record(lean, *theirs);
             self.kept[at].record(kept, *theirs);
+            self.alone[at].record(alone, *theirs);
         }
         Ok(())
     }
@@ -67,14 +79,15 @@ impl Batch {
     fn lines(&self, peers: &[Peer]) -> Vec<Line> {
         let name = |suffix: &str| format!("Redis CPU per life, batch {}{suffix}", self.size);
         let mut lines = vec![Line::pair(GROUP, name(""), Unit::Micros, "bare LPUSH, RPOP", &self.floor)];
-        for ((peer, lean), kept) in peers.iter().zip(&self.lean).zip(&self.kept) {
-            let line = Line::pair(GROUP, name(""), Unit::Micros, peer.name, lean);
+        for (at, peer) in peers.iter().enumerate() {
+            let line = |suffix: &str, pair| Line::pair(GROUP, name(suffix), Unit::Micros, peer.name, pair);
             if peer.name != RIVAL {
-                lines.push(line);
+                lines.push(line("", &self.lean[at]));
                 continue;
             }
-            lines.push(line.ratio_at_most(self.goal));
-            lines.push(Line::pair(GROUP, name(", defaults"), Unit::Micros, peer.name, kept));
+            lines.push(line("", &self.lean[at]).ratio_at_most(self.goal));
+            lines.push(line(", defaults", &self.kept[at]));
+            lines.push(line(", one worker alone", &self.alone[at]));
         }
         lines
     }
@@ -82,7 +95,17 @@ impl Batch {
 
 async fn our_micros(server: &Server, setting: &Setting, options: &str, batch: usize) -> Result<f64> {
     server.flush().await?;
-    let duly = ours::open(server, options).await?;
+    fill(&ours::open(server, options).await?, FEW, || Waiting::Queued.job()).await?;
+    let url = ours::url(server, options);
+    let before = server.cpu().await?;
+    let workers = (0..WORKERS).map(|_| steady(&url, Waiting::Queued, batch, setting.time()));
+    let jobs: usize = try_join_all(workers).await?.iter().map(|steady| steady.jobs).sum();
+    Ok((server.cpu().await? - before).as_secs_f64() * 1e6 / jobs as f64)
+}
+
+async fn alone_micros(server: &Server, setting: &Setting, batch: usize) -> Result<f64> {
+    server.flush().await?;
+    let duly = ours::open(server, KEEP_NONE).await?;
     let before = server.cpu().await?;
     let jobs = ours::lives(&duly, batch, setting.time()).await?;
     Ok((server.cpu().await? - before).as_secs_f64() * 1e6 / jobs as f64)
@@ -90,9 +113,9 @@ async fn our_micros(server: &Server, setting: &Setting, options: &str, batch: us
 
 async fn bare_micros(server: &Server, batch: usize) -> Result<f64> {
     server.flush().await?;
-    let mut bare = Bare::connect(server).await?;
+    let mut floor = try_join_all((0..WORKERS).map(|_| Bare::connect(server))).await?;
     let before = server.cpu().await?;
-    bare.lives(batch, BARE_JOBS).await?;
+    try_join_all(floor.iter_mut().map(|bare| bare.lives(batch, BARE_JOBS / WORKERS))).await?;
     Ok((server.cpu().await? - before).as_secs_f64() * 1e6 / BARE_JOBS as f64)
 }
 

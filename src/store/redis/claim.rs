@@ -85,11 +85,12 @@ async fn step(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize, look: O
     let more = reply.int()? == 1;
     let next_due = reply.maybe_int()?;
     let rank = u32::try_from(reply.int()?).unwrap_or(0);
-    let tickets = reply.list()?;
-    let records = reply.list()?;
-    let mut metas = reply.list()?.into_iter();
     let tick = reply.maybe_int()?;
     let (put_offs, through) = (reply.int()?, reply.int()? == 1);
+    let tickets = reply.list()?;
+    let records = reply.list()?;
+    let metas = if reply.is_empty() { Vec::new() } else { reply.list()? };
+    let mut metas = metas.into_iter();
     store.looked(node, keys, put_offs, through);
     let mut jobs = Vec::with_capacity(tickets.len());
     let mut orphans = Vec::new();

@@ -267,8 +267,11 @@ impl Batch<'_> {
         cmd.arg(lane).arg(push.id.as_bytes()).arg(record::write(push, now, now)).arg(self.bytes()).arg(&push.kind);
         let value = store.deliver("push", self.keys, Some(&script::HAND), &[cmd]).await?;
         let mut reply = store.reply("push", value)?;
+        if reply.is_full() {
+            return Ok(reply);
+        }
         self.learn(&mut reply);
-        Ok(reply)
+        Ok(Reply::nothing_in_the_way("push", reply.now))
     }
 
     /// Notes what a script says of a queue beside its answer: whether a node was idle, and whether there is a limit.

@@ -95,6 +95,12 @@ impl Reply {
         self.list()?.iter().map(|bytes| bytes.as_deref().and_then(id).ok_or_else(|| strange(op))).collect()
     }
 
+    /// All that is left, as ids.
+    pub(crate) fn rest_as_ids(self) -> Result<Vec<JobId>> {
+        let op = self.op;
+        self.values.map(|value| bytes(value).as_deref().and_then(id).ok_or_else(|| strange(op))).collect()
+    }
+
     /// A list of answers within this one.
     pub(crate) fn rows(&mut self) -> Result<Vec<Reply>> {
         let (op, now) = (self.op, self.now);

@@ -38,6 +38,8 @@ const PARTS: &[(&str, &str)] = &[
     ("put", include_str!("lua/part/put.lua")),
     ("put_later", include_str!("lua/part/put_later.lua")),
     ("take", include_str!("lua/part/take.lua")),
+    ("taker", include_str!("lua/part/taker.lua")),
+    ("held_so", include_str!("lua/part/held_so.lua")),
     ("hold", include_str!("lua/part/hold.lua")),
     ("ended", include_str!("lua/part/ended.lua")),
     ("holds", include_str!("lua/part/holds.lua")),

@@ -108,7 +108,7 @@ async fn settle_others(store: &Redis, node: NodeId, keys: &QueueKeys, others: &[
 /// Sends it; answers the jobs that the node does not hold so.
 async fn refused(store: &Redis, keys: &QueueKeys, script: &Script, cmd: &Cmd) -> Result<Vec<JobId>> {
     let value = store.link.run("settle", Way::Work, keys.slot, script, cmd).await?;
-    store.reply("settle", value)?.ids()
+    store.reply("settle", value)?.rest_as_ids()
 }
 
 fn begin(store: &Redis, keys: &QueueKeys, node: NodeId, script: &Script, all: &[&String]) -> Cmd {
@@ -146,9 +146,11 @@ fn count<'e>(cmd: &mut Cmd, ends: impl Iterator<Item = &'e End>, history: bool) 
         ending += bytes;
         let _ = write!(codes, "{bytes:08}");
     }
-    let counted = times.iter().enumerate().filter(|(_, times)| **times > 0);
-    let counted: String = counted.map(|(place, times)| format!("{place:02}{times:010}")).collect();
-    cmd.arg(counted).arg(ending).arg(codes);
+    let counted = || times.iter().enumerate().filter(|(_, times)| **times > 0);
+    cmd.arg(ending).arg(codes).arg(counted().count());
+    for (place, times) in counted() {
+        cmd.arg(format!("{place:02}")).arg(times);
+    }
 }
 
 fn flag(end: &End) -> u8 {
@@ -225,7 +227,7 @@ pub(super) async fn let_go(store: &Redis, node: NodeId, keys: &QueueKeys, fence:
     // Under whatever flag they were taken: without the record nobody knows, and only one can be right.
     let flags = b"0123abcd";
     let mut cmd = begin_acks(store, keys, node, orphans.len() * flags.len(), 0);
-    cmd.arg("").arg(0).arg("");
+    cmd.arg(0).arg("").arg(0);
     for id in flags.iter().flat_map(|_| orphans) {
         cmd.arg(id.as_bytes());
     }

@@ -49,7 +49,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("take_back", "ends >= now", "ends >= now + 1000000", "was taken from"),
     ("take_back", "redis.call('HDEL', KEYS[6], id)", "", "in one place"),
     ("take_back", "or '2'", "", "and has written before"),
-    ("settle", " and digits:match('^%-?%d+$') and tonumber(digits) or 0", "", "and has written before"),
+    ("settle", " and digits:find('^%-?%d+$') and tonumber(digits) or 0", "", "and has written before"),
     ("claim", "flag >= 48 and flag <= 51 and flag - 48 or at", "flag - 48", "and has written before"),
     ("leave", "> 0 then", "> 9 then", "holds are counted"),
     ("remove", "redis.call('HSET', conf, 'stale', 1)", "", "stale tickets"),

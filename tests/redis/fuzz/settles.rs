@@ -7,6 +7,8 @@ use super::words::{self, Bytes, Meta};
 /// Outcomes in one settle, and entries without a record that the store lets go of at once.
 const MOST: usize = 1_000;
 const ORPHANS_MAX: usize = 100;
+/// Where each outcome is counted.
+const PLACES: [&str; 3] = ["01", "06", "40"];
 
 /// What a node believes to hold.
 struct Hold {
@@ -44,8 +46,9 @@ pub fn settle(client: &mut Client<'_>, node: &str, args: &mut Args) {
 pub fn acks(args: &[Bytes]) -> impl Iterator<Item = (&Bytes, &Bytes)> {
     let number = |arg: &Bytes| String::from_utf8_lossy(arg).parse().unwrap_or(0);
     let (all, kept) = (number(&args[4]) + number(&args[5]), number(&args[5]));
-    let runs = args[9 + all + kept..].chunks_exact(2);
-    args[9..9 + all].iter().zip(runs.flat_map(move |run| std::iter::repeat_n(&run[1], number(&run[0]))))
+    let first = 9 + 2 * PLACES.len();
+    let runs = args[first + all + kept..].chunks_exact(2);
+    args[first..first + all].iter().zip(runs.flat_map(move |run| std::iter::repeat_n(&run[1], number(&run[0]))))
 }
 
 /// All other outcomes.
@@ -58,7 +61,10 @@ pub fn settle_others(client: &mut Client<'_>, node: &str, args: &mut Args) {
 /// How both begin, and what so many outcomes count.
 fn begin(node: &str, plain: &str, kept: &str, all: usize, args: &mut Args) {
     args.add(CHANNEL).add(node).number(3 * LEASE).add(plain).add(kept);
-    args.add(format!("01{all:010}06{all:010}40{all:010}")).number(2 * all).add("01064000000002".repeat(all));
+    args.number(2 * all).add("01064000000002".repeat(all)).number(PLACES.len());
+    for place in PLACES {
+        args.add(place).number(all);
+    }
 }
 
 /// What the node holds, what it held once, and what it never held; and what has no record any more.

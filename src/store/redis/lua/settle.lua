@@ -2,31 +2,20 @@
 -- settle: records acks of jobs that were never in trouble and leave nothing behind but themselves, each only if the node still
 -- holds the job under that fence. All other outcomes: settle_others.
 -- KEYS 1 conf 2 held 3 job 4 done 5,6 gone 7 history 8 notes
--- ARGV 1 now|'' 2 channel 3 node 4 age of remembered ids 5 plain acks 6 kept acks 7-9 what is counted, see counted
+-- ARGV 1 now|'' 2 channel 3 node 4 age of remembered ids 5 plain acks 6 kept acks 7-9... what is counted, see counted
 --      then the ids of the plain ones, of the kept ones, how long each of these is kept;
 --      then how many of all are held under the same value, one behind the other, and the value; until all are
--- Returns { now, { id of each that was not held } }
--- include now, text, gone, holds, kept, tally, counted, notes, ended
+-- Returns { now, id of each that was not held }
+-- include now, text, gone, holds, kept, add, tally, counted, notes, ended
 local plain, kept = tonumber(ARGV[5]), tonumber(ARGV[6])
 local kept_at = FIRST + plain + kept
+local runs_at = kept_at + kept
 local values = kept_at > FIRST and redis.call('HMGET', KEYS[2], unpack(ARGV, FIRST, kept_at - 1)) or {}
-local acked, finished, done, n = {}, {}, {}, 0
-for at = kept_at + kept, #ARGV, 2 do
-  local value = ARGV[at + 1]
-  for _ = 1, tonumber(ARGV[at]) do
-    n = n + 1
-    local id = ARGV[FIRST + n - 1]
-    if values[n] ~= value then
-      lose(id, n)
-    elseif n <= plain then
-      acked[#acked + 1] = id
-    else
-      local time = tonumber(ARGV[kept_at + n - plain - 1])
-      finished[#finished + 1] = id
-      done[#done + 1], done[#done + 2] = now + time, id
-      keeps(time)
-    end
-  end
+-- include held_so
+if all_are_held() then
+  acked = { unpack(ARGV, FIRST, kept_at - 1) }
+else
+  sort_out()
 end
 local freed, told = 0, redis.call('HMGET', KEYS[1], ARGV[3], 'kept', 'waited', 'bytes', 'half', 'since')
 if #acked > 0 then
@@ -44,4 +33,4 @@ if freed > 0 then
   count_all(KEYS[7])
   tell_ended(ARGV[2], told[3], acked, finished)
 end
-return { now, lost }
+return { now, unpack(lost) }

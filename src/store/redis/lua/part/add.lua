@@ -1,7 +1,8 @@
--- add: so many more in a field that counts. One that somebody has damaged begins anew: a script must not fail half-way.
+-- add: so many more in a field that counts, as a number or as its digits. One that somebody has damaged begins anew: a script must
+-- not fail half-way.
 local function add(key, field, more)
-  local sum = redis.pcall('HINCRBY', key, field, string.format('%.0f', more))
+  local sum = redis.pcall('HINCRBY', key, field, type(more) == 'number' and string.format('%.0f', more) or more)
   if type(sum) == 'table' then
-    redis.call('HSET', key, field, 0)
+    redis.call('HSET', key, field, '0')
   end
 end

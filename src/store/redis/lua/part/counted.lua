@@ -1,12 +1,14 @@
 -- counted: what a settle counts if nothing is lost, less what was; and what it tells conf.
--- ARGV 7 place (two digits) and how often (10 digits) of everything counted 8 bytes of args that end 9 of each outcome, in
---      their order: its three places ('--': none), and its bytes (8 digits)
-local FIRST, CODE = 10, 14
-local lost, less, ending = {}, {}, tonumber(ARGV[8])
+-- ARGV 7 bytes of args that end 8 of each outcome, in their order: its three places ('--': none), and its bytes (8 digits)
+--      9 how many places are counted; then each of them (two digits) and how often
+local COUNTED, CODE = 10, 14
+local FIRST = COUNTED + 2 * ARGV[9]
+local lost, less, ending = {}, nil, tonumber(ARGV[7])
 
 local function lose(id, n)
   lost[#lost + 1] = id
-  local code = ARGV[9]:sub((n - 1) * CODE + 1, n * CODE)
+  less = less or {}
+  local code = ARGV[8]:sub((n - 1) * CODE + 1, n * CODE)
   for at = 1, 5, 2 do
     local place = code:sub(at, at + 1)
     less[place] = (less[place] or 0) + 1
@@ -14,24 +16,15 @@ local function lose(id, n)
   ending = ending - (tonumber(code:sub(7)) or 0)
 end
 
--- All of it in two steps: one for each number would cost more than what is counted.
+-- Mostly nothing is lost, and each number goes in as it came.
 local function count_all(history)
-  local counted, begins, fields, counts = ARGV[7], minute(), {}, {}
-  for at = 1, #counted, 12 do
-    local place = counted:sub(at, at + 1)
-    local count = tonumber(counted:sub(at + 2, at + 11)) - (less[place] or 0)
-    if count > 0 then
-      fields[#fields + 1], counts[#counts + 1] = begins .. place, count
+  local begins = has_history(history) and FIRST > COUNTED and minute()
+  for at = COUNTED, begins and FIRST - 1 or 0, 2 do
+    local place, times = ARGV[at], ARGV[at + 1]
+    times = less and less[place] and times - less[place] or times
+    if times ~= 0 then
+      add(history, begins .. place, times)
     end
-  end
-  if #fields > 0 and has_history(history) then
-    local sums = {}
-    for i, before in ipairs(redis.call('HMGET', history, unpack(fields))) do
-      -- What somebody has damaged, also to what is no number that one can count with, begins anew.
-      local sum = (tonumber(before) or 0) + counts[i]
-      sums[2 * i - 1], sums[2 * i] = fields[i], sum > 0 and sum < 1e15 and sum or counts[i]
-    end
-    redis.call('HSET', history, unpack(sums))
   end
 end
 

@@ -1,6 +1,6 @@
 -- holds: how many jobs a node holds, as conf says. What somebody has damaged counts as 0.
 local function whole(digits, most)
-  return digits and #digits <= most and digits:match('^%-?%d+$') and tonumber(digits) or 0
+  return digits and #digits <= most and digits:find('^%-?%d+$') and tonumber(digits) or 0
 end
 
 local function holds_of(conf, node)

@@ -1,12 +1,9 @@
 -- take: pops tickets from the ready lists, and leaves out those of jobs that have gone elsewhere since.
 -- Of all that are taken: `tickets`, `ids`, `held` (each id with its held value), `worried` (ids of those with a meta).
 -- KEYS 1 conf 9 stale 10-13 ready, most urgent first
-local tickets, ids, held, worried, values = {}, {}, {}, {}, {}
-
-local function value_of(flag)
-  values[flag] = values[flag] or string.format('%-64s%c', node .. ' ' .. fence, flag)
-  return values[flag]
-end
+local tickets, ids, held, worried = {}, {}, {}, {}
+-- What a job is held under, but for its flag.
+local whose = string.format('%-64s', node .. ' ' .. fence)
 
 local function live_of(got)
   local stale, live = redis.call('SMISMEMBER', KEYS[9], unpack(got)), {}
@@ -21,11 +18,11 @@ end
 
 -- Notes what was popped from one list; a job without trouble is held under its flag. Mostly that is all, and nothing is copied.
 local function grasp(got, flag)
-  local before, trouble, plain = #tickets, #worried, value_of(flag)
+  local before, trouble, plain = #tickets, #worried, whose .. flag
   for i = 1, #got do
     local id, value, at = got[i], plain, 2 * (before + i)
     if #id > 16 then
-      id, value = id:sub(1, 16), value_of(id:byte(17))
+      id, value = id:sub(1, 16), whose .. id:sub(17, 17)
       worried[#worried + 1] = id
     end
     held[at - 1], held[at] = id, value
@@ -44,13 +41,15 @@ end
 local function take(most, is_stale)
   local pops = is_stale and 100 or 4
   while #tickets < most and pops > 0 do
-    local popped = redis.call('LMPOP', 4, KEYS[10], KEYS[11], KEYS[12], KEYS[13], 'LEFT', 'COUNT', most - #tickets)
+    -- The first time as many as the claim says, in its own digits: to make digits of a number costs more than to pass them on.
+    local count = #tickets == 0 and ARGV[4] or most - #tickets
+    local popped = redis.call('LMPOP', '4', KEYS[10], KEYS[11], KEYS[12], KEYS[13], 'LEFT', 'COUNT', count)
     if not popped then
       break
     end
     pops = pops - 1
     local list, got = popped[1], popped[2]
-    local flag = list == KEYS[12] and 50 or list == KEYS[11] and 49 or list == KEYS[10] and 48 or 51
+    local flag = list == KEYS[12] and '2' or list == KEYS[11] and '1' or list == KEYS[10] and '0' or '3'
     grasp(is_stale and live_of(got) or got, flag)
   end
   if is_stale and redis.call('EXISTS', KEYS[9]) == 0 then

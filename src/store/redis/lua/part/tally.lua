@@ -6,7 +6,7 @@ end
 
 -- How the fields of this minute begin.
 local function minute()
-  return string.format('%.0f.', math.floor(now / 60000000))
+  return string.format('%d.', math.floor(now / 60000000))
 end
 
 local function happened(history, place, times)
