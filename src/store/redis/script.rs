@@ -42,6 +42,7 @@ const PARTS: &[(&str, &str)] = &[
     ("held_so", include_str!("lua/part/held_so.lua")),
     ("hold", include_str!("lua/part/hold.lua")),
     ("ended", include_str!("lua/part/ended.lua")),
+    ("whole", include_str!("lua/part/whole.lua")),
     ("holds", include_str!("lua/part/holds.lua")),
     ("add", include_str!("lua/part/add.lua")),
     ("tally", include_str!("lua/part/tally.lua")),

@@ -4,7 +4,7 @@
 -- ARGV 1 now|'' 2 channel 3 node 4 most to take 5 lease 6 1: the node may be on the idle list 7 1: take, whatever is due
 --      8 1: it knows every kind 9... the kinds it knows
 -- Returns { now, 'took' | 'due' | why not, fence, more, next due|'', rank, { entry }, { crashes of each, if any } }
--- include now, text, wake, mixed, pick, holds, hold
+-- include now, text, wake, mixed, pick, whole, hold
 local node, most = ARGV[3], tonumber(ARGV[4])
 local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'fence', node)
 local closed, last, holds = conf[1] or conf[2], whole(conf[3], 16), whole(conf[4], 15)

@@ -4,7 +4,7 @@
 -- ARGV 1 now|''
 -- Returns { now, paused(1|0), the mark of a move|'', ready, running, done, { node that holds something },
 --   the entry that waits longest|'' }
--- include now, holds
+-- include now, whole
 local all = redis.call('HGETALL', KEYS[1])
 local paused, moving, running, nodes = 0, '', 0, {}
 for i = 1, #all, 2 do

@@ -6,7 +6,7 @@
 --      then the field of each plain ack; each id; then of each other: field, outcome, time, entry|'', id
 -- An outcome is k (ack, kept), b (bury), d (drop), r (retry), l (release), w (release, and wait) or a (ack).
 -- Returns { now, { place, from 1, of each that was not held: first the plain acks, then the others } }
--- include now, wake, gone, holds, score, bury, chunks, sound, count, outcomes
+-- include now, wake, gone, whole, holds, score, bury, chunks, sound, count, outcomes
 local node, plain, ids = ARGV[3], tonumber(ARGV[5]), tonumber(ARGV[6])
 local lost, freed = {}, {}
 if #ARGV > 6 + plain + ids then

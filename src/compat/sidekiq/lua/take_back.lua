@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 lease 3 since 4 idle 5 nodes 6 held 7 queue 8 crashes
 -- ARGV 1 now|'' 2 channel 3 node 4 suspect 5 lease 6 most to take
 -- Returns { now, how many, how many are left }
--- include now, text, wake, holds, dismiss, chunks
+-- include now, text, wake, dismiss, chunks
 local SCAN, SCANS, REMEMBER = 500, 5, 30 * 86400
 local node, suspect, most = ARGV[3], ARGV[4], tonumber(ARGV[6])
 local ends = tonumber(redis.call('ZSCORE', KEYS[2], suspect))

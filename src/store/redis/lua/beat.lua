@@ -4,7 +4,7 @@
 -- ARGV 1 now|'' 2 node 3 lease 4 about the node 5 how soon a lease must end to be told
 -- Returns { now, holds, anything(1|0), { node, microseconds until its lease ends } of others that hold something,
 --      the mark of the last put-off, 0 if nothing is claimed, 1: the node was not known }
--- include now, text, closed, holds, dismiss
+-- include now, text, closed, whole, holds, dismiss
 local SUSPECTS = 20
 local node, lease = ARGV[2], tonumber(ARGV[3])
 local own = tonumber(redis.call('ZSCORE', KEYS[2], node))

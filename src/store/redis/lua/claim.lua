@@ -5,7 +5,7 @@
 --      8... kinds to look for among what others have put off
 -- Returns { now, fence, more, next due|'', rank, next cron tick|'', the mark of the last put-off, 1: all that was put off was
 --      looked through, { ticket }, { record }, { meta of those with one }: the last only if there are any }
--- include now, text, holds
+-- include now, text, whole
 local node, most = ARGV[3], tonumber(ARGV[4])
 local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'stale', 'fence', node, 'tick', 'put_offs')
 local closed, stale = conf[1] or conf[2], conf[3]

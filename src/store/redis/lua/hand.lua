@@ -4,7 +4,7 @@
 -- KEYS 1 conf 2 lease 3 held 4 job 5 idle 6-9 ready, most urgent first 10 due 11 stale 12 history
 -- ARGV 1 now|'' 2 channel of wakes 3 channel of jobs 4 number of its ready list, from 0 5 id 6 record 7 bytes of its args 8 kind
 -- Returns { now, 1: the queue has a limit, 1: a node has it, or was woken }, or { now, 'full', jobs|'', bytes|'' }
--- include now, holds, add, tally
+-- include now, whole, add, tally
 local id, record, bytes, kind = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 -- The three that have looked last are tried.
 local nodes = redis.call('ZRANGE', KEYS[5], '0', '2', 'REV')

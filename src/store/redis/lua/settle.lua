@@ -6,7 +6,7 @@
 --      then the ids of the plain ones, of the kept ones, how long each of these is kept;
 --      then how many of all are held under the same value, one behind the other, and the value; until all are
 -- Returns { now, id of each that was not held }
--- include now, text, gone, holds, kept, add, tally, counted, notes, ended
+-- include now, text, gone, whole, kept, add, tally, counted, notes, ended
 local plain, kept = tonumber(ARGV[5]), tonumber(ARGV[6])
 local kept_at = FIRST + plain + kept
 local runs_at = kept_at + kept

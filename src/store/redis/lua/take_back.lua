@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 lease 3 since 4 idle 5 nodes 6 held 7 meta 8 errors 9-12 ready 13 history
 -- ARGV 1 now|'' 2 channel 3 node 4 suspect 5 lease 6 cursor 7 most to take 8 what the history says
 -- Returns { now, how many, cursor, how many are left }
--- include now, add, text, wake, spread, read, history, crash, holds, dismiss, tally
+-- include now, add, text, wake, spread, read, history, crash, whole, holds, dismiss, tally
 local SCAN, SCANS = 500, 5
 local LETTERS = { ['0'] = 'a', ['1'] = 'b', ['2'] = 'c', ['3'] = 'd' }
 local node, suspect, cursor, most = ARGV[3], ARGV[4], ARGV[6], tonumber(ARGV[7])

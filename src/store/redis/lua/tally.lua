@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 held 3 stale
 -- ARGV 1 now|'' 2 1|0
 -- Returns { now, { node, counted, as conf says } that differ, highest fence held, last fence, stale tickets that conf hides(1|0) }
--- include now, text, holds
+-- include now, text, whole, holds
 local counted, differ, highest = {}, {}, 0
 for _, value in ipairs(redis.call('HVALS', KEYS[2])) do
   local node = value:sub(1, 36)

@@ -1,8 +1,4 @@
--- holds: how many jobs a node holds, as conf says. What somebody has damaged counts as 0.
-local function whole(digits, most)
-  return digits and #digits <= most and digits:find('^%-?%d+$') and tonumber(digits) or 0
-end
-
+-- holds: how many jobs a node holds, as conf says.
 local function holds_of(conf, node)
   return whole(redis.call('HGET', conf, node), 15)
 end
