@@ -72,14 +72,17 @@ impl Waiting {
 
 /// What was done in how much time.
 pub(crate) struct Steady {
+    /// Whole lives: as many were pushed, up to a batch.
     pub(crate) jobs: usize,
+    /// Settled when the time was over.
+    in_time: usize,
     took: Duration,
 }
 
 impl Steady {
     /// Wall time per job.
     pub(crate) fn micros_per_job(&self) -> f64 {
-        self.took.as_secs_f64() * 1e6 / self.jobs as f64
+        self.took.as_secs_f64() * 1e6 / self.in_time as f64
     }
 }
 
@@ -88,17 +91,24 @@ pub(crate) async fn steady(url: &str, waiting: Waiting, batch: usize, time: Dura
     let duly = Duly::open(url).await?;
     let working = Working::start(duly.worker().queue("default", batch).on(noop)).await?;
     let push = || duly.push_all((0..batch).map(|_| waiting.measured()));
-    let begin = Instant::now();
+    let (begin, mut pushed) = (Instant::now(), 0);
     if let Waiting::Scheduled = waiting {
         for _ in 0..UNDER_WAY {
             push().await?;
+            pushed += batch;
         }
     }
     while begin.elapsed() < time {
         working.settled_more(u32::try_from(batch)?).await?;
         push().await?;
+        pushed += batch;
     }
-    let (took, jobs) = (begin.elapsed(), working.count());
-    working.stop().await?;
-    Ok(Steady { jobs, took })
+    let (took, in_time) = (begin.elapsed(), working.count());
+    let jobs = usize::try_from(working.stop().await?.acked)?;
+    // What the worker was ahead of the pushes is theirs to pay for too.
+    while pushed < jobs {
+        push().await?;
+        pushed += batch;
+    }
+    Ok(Steady { jobs, in_time, took })
 }

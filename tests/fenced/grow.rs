@@ -3,6 +3,7 @@
 use duly::{Duly, Fence};
 
 use crate::child::Start;
+#[cfg(feature = "redis")]
 use crate::counter::TTL;
 #[cfg(feature = "redis")]
 use crate::servers::{Binary, Fsync, Options, Sentinel};

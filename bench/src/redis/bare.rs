@@ -1,4 +1,4 @@
-//! The floor: LPUSH and RPOP of the same bytes through the same client, one connection, nothing else.
+//! The floor: LPUSH and RPOP of the same bytes through the same client, one request at a time on each connection, nothing else.
 //!
 //! It loses what it has popped if it is killed, so it is no job system; whatever duly adds shows as the ratio to this.
 

@@ -1,14 +1,17 @@
 //! Memory: what a queued job takes in Redis, and what a worker takes at its most.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use duly::Duly;
 
 use super::ours::{self, KEEP_NONE};
 use super::peers::Peer;
 use super::server::Server;
 use super::{Goal, Lines, against, pairs};
+use crate::child::Playing;
 use crate::report::{Line, Unit};
 use crate::setting::Setting;
 
@@ -58,7 +61,7 @@ pub(super) async fn bytes_per_job(server: &Server, peer: &Peer, jobs: usize) -> 
 
 /// The most memory of a worker in a process of its own that has run all that waits.
 async fn worker_rss_mb(server: &Server, duly: &Duly) -> Result<f64> {
-    let child = ours::work(server, KEEP_NONE)?;
+    let child = Playing::spawn(Command::new(worker_alone()?).arg(ours::url(server, KEEP_NONE)), "joined")?;
     let drained = async {
         while duly.counts().await?.iter().any(|queue| queue.ready + queue.running > 0) {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -69,4 +72,18 @@ async fn worker_rss_mb(server: &Server, duly: &Duly) -> Result<f64> {
     let rss = child.rss_mb()?;
     child.kill()?;
     Ok(rss)
+}
+
+/// A program that is a worker and nothing else, as the peers' are: in ours everything that is measured here would count too.
+fn worker_alone() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let beside = std::env::current_exe()?.with_file_name("worker");
+    let target = beside.ancestors().nth(2).context("we are in a directory of cargo's")?;
+    let built = Command::new(cargo)
+        .args(["build", "--release", "--locked", "--bin", "worker"])
+        .env("CARGO_TARGET_DIR", target)
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
+        .status()?;
+    ensure!(built.success(), "the worker could not be built");
+    Ok(beside)
 }

@@ -278,7 +278,12 @@ fn confuse(rng: &mut Rng, state: &mut State, id: Bytes, node: Bytes) {
 /// A text is not what it should be.
 fn damage(rng: &mut Rng, state: &mut State, id: Bytes, node: Bytes) {
     let digits = |counts: &[u8]| [&[b'0'; 32][..], &counts.repeat(4)].concat();
-    match rng.u8(..6) {
+    match rng.u8(..7) {
+        6 => {
+            let field = format!("{}.{}", NOW / 60_000_000, ["00", "01", "06", "40"][rng.usize(..4)]);
+            let text = [&b""[..], b"x", b"-7", b"1.5", b"inf", b"1e300", b"9223372036854775807"][rng.usize(..7)];
+            state.history.insert(field.into(), text.to_vec());
+        }
         5 => {
             let hint = [&b""[..], b"kind", b"kind\0", b"kind\x009", b"kind\x002x", b"\0"][rng.usize(..6)];
             state.put_off.insert([hint, &id].concat(), 0);

@@ -9,13 +9,13 @@ local id, record, bytes, kind = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 -- The three that have looked last are tried.
 local nodes = redis.call('ZRANGE', KEYS[5], '0', '2', 'REV')
 local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'fence', 'limit_jobs', 'limit_bytes', unpack(nodes))
-local limited = (conf[4] or conf[5]) and 1 or 0
-if limited == 1 then
+local refused, limited = nil, 0
+if conf[4] or conf[5] then
 -- include limit
-  local refused = full(KEYS[1], KEYS[3], KEYS[10], KEYS[11], 6, 1, tonumber(bytes))
-  if refused then
-    return refused
-  end
+  refused, limited = full(KEYS[1], KEYS[3], KEYS[10], KEYS[11], 6, 1, tonumber(bytes))
+end
+if refused then
+  return refused
 end
 -- include taker
 local woken, node, fence, holds = 1, taker()

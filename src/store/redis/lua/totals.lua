@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 history
 -- ARGV 1 now|''
 -- Returns { now, 1: there is more to add up, ask again, { 62 numbers } }
--- include now, add, roll
+-- include now, whole, add, roll
 local rolled, more = roll(KEYS[2], KEYS[1])
 local sums = {}
 add_up(sums, numbers_of(KEYS[2], 'total'))

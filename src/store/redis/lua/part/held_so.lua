@@ -1,5 +1,6 @@
 -- held_so: which acks are of jobs that the node still holds so: `acked` (the plain ones), `finished` (the kept ones), `done` (until
 -- when each of these is kept, and its id). All others are lost.
+-- `values` is what each is held under; `kept_at` and `runs_at` are where in ARGV the times and the runs begin.
 local acked, finished, done = {}, {}, {}
 
 -- Mostly all are plain, of one claim, and none is lost.

@@ -14,7 +14,7 @@ end
 
 local function add_up(sums, numbers)
   for place = 1, NUMBERS do
-    sums[place] = (sums[place] or 0) + (tonumber(numbers[place]) or 0)
+    sums[place] = (sums[place] or 0) + math.max(0, whole(numbers[place], 15))
   end
 end
 

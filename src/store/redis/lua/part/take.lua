@@ -1,6 +1,7 @@
 -- take: pops tickets from the ready lists, and leaves out those of jobs that have gone elsewhere since.
 -- Of all that are taken: `tickets`, `ids`, `held` (each id with its held value), `worried` (ids of those with a meta).
 -- KEYS 1 conf 9 stale 10-13 ready, most urgent first
+-- ARGV 4 most to take
 local tickets, ids, held, worried = {}, {}, {}, {}
 -- What a job is held under, but for its flag.
 local whose = string.format('%-64s', node .. ' ' .. fence)

@@ -1,4 +1,4 @@
--- taker: the node that a pushed job is put into the hands of.
+-- taker: the node that a pushed job (`id`, `record`, `kind`) is put into the hands of: one of `nodes`, as `conf` knows them.
 -- KEYS 2 lease 6-9 ready 10 due
 -- ARGV 3 channel of jobs
 
