@@ -72,9 +72,7 @@ impl Peer {
 /// Builds a peer in Rust and answers its program.
 pub(crate) fn build(dir: &Path) -> Result<PathBuf> {
     eprintln!("building {}", dir.display());
-    // The one that was used to start us, else the one in the path: it finds the right compiler for either.
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo)
+    let built = cargo()
         .args(["build", "--release", "--locked", "-j2"])
         // Cargo has set it for our own build; the peer's directory has a setting of its own.
         .env_remove("LIBSQLITE3_FLAGS")
@@ -84,6 +82,11 @@ pub(crate) fn build(dir: &Path) -> Result<PathBuf> {
     ensure!(built.success(), "cargo build in {} failed", dir.display());
     let name = dir.file_name().and_then(|name| name.to_str()).context("a peer has a name")?;
     Ok(dir.join("target/release").join(format!("peer-{name}")))
+}
+
+/// The one that was used to start us, else the one in the path: it finds the right compiler for either.
+pub(crate) fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
 /// Makes a virtual environment with these packages and answers its Python.

@@ -12,6 +12,7 @@ use super::peers::Peer;
 use super::server::Server;
 use super::{Goal, Lines, against, pairs};
 use crate::child::Playing;
+use crate::peers::cargo;
 use crate::report::{Line, Unit};
 use crate::setting::Setting;
 
@@ -76,10 +77,9 @@ async fn worker_rss_mb(server: &Server, duly: &Duly) -> Result<f64> {
 
 /// A program that is a worker and nothing else, as the peers' are: in ours everything that is measured here would count too.
 fn worker_alone() -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let beside = std::env::current_exe()?.with_file_name("worker");
     let target = beside.ancestors().nth(2).context("we are in a directory of cargo's")?;
-    let built = Command::new(cargo)
+    let built = cargo()
         .args(["build", "--release", "--locked", "--bin", "worker"])
         .env("CARGO_TARGET_DIR", target)
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))

@@ -81,7 +81,7 @@ impl Server {
 
     /// Milliseconds of the slowest command or script since [`Self::forget_slow`]: so long nobody else was served.
     /// What is below one millisecond counts as one; what looks at them does not count. Tells how many were almost as slow: one
-    /// alone was kept waiting by the machine, not by what it does.
+    /// that stands alone may have waited for its core.
     pub(super) async fn slowest_ms(&self) -> Result<f64> {
         let told: Vec<Vec<::redis::Value>> =
             ::redis::cmd("SLOWLOG").arg("GET").arg(-1).query_async(&mut self.look.clone()).await?;

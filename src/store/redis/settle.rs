@@ -17,18 +17,15 @@ use crate::error::{Error, Result};
 use crate::fingerprint;
 use crate::job::{Failure, Fence, JobId, Outcome, UNREADABLE};
 use crate::node::NodeId;
-use crate::store::{End, PRUNE_MAX, SETTLE_MAX, TALLY, counter_of, places_of};
+use crate::store::{End, PRUNE_MAX, TALLY, counter_of, places_of};
 
 /// `settle` of the contract: a step or two for each queue.
 pub(super) async fn settle(store: &Redis, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
-    let (mut lost, mut any) = (Vec::new(), false);
-    for (queue, ends) in End::by_queue(&ends) {
-        for some in ends.chunks(SETTLE_MAX) {
-            let settled = settle_queue(store, node, queue, some).await;
-            // What went before is recorded.
-            lost.extend(settled.map_err(|error| if any { error.in_doubt() } else { error })?);
-            any = true;
-        }
+    let mut lost = Vec::new();
+    for (at, (queue, ends)) in End::by_queue(&ends).into_iter().enumerate() {
+        let settled = settle_queue(store, node, queue, &ends).await;
+        // What went to another queue before is recorded.
+        lost.extend(settled.map_err(|error| if at > 0 { error.in_doubt() } else { error })?);
     }
     Ok(lost)
 }
