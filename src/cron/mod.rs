@@ -15,8 +15,8 @@ use croner::parser::{CronParser, Seconds, Year};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
+pub(crate) use self::plan::{FIRE_BYTES_MAX, FIRE_JOBS_MAX, fire, first_tick, next_tick};
 pub use self::plan::{MISSED_AFTER, MISSED_MAX};
-pub(crate) use self::plan::{fire, first_tick, next_tick};
 pub use self::rule::{CRON_ARGS_BYTES_MAX, CronRule, JITTER_MAX, Missed, Overlap};
 pub(crate) use self::rule::{key_of, rule_of_key, tick_id};
 use crate::clock::{Micros, from_micros, to_micros};

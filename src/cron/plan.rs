@@ -16,16 +16,24 @@ pub const MISSED_MAX: u32 = 1_000;
 /// Most ticks that are looked at: a window that reaches back twice as far as is needed, each second.
 const TICKS_MAX: usize = 4 * MISSED_MAX as usize;
 
+/// Most jobs, and most bytes of their args, that are fired in one step of the store: what is left comes with the next.
+/// So many are all that one rule may have missed, and what is on time.
+pub(crate) const FIRE_JOBS_MAX: usize = 1_100;
+pub(crate) const FIRE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
 /// What to ask of the store for a rule that has a tick due.
 pub(crate) fn fire(schedule: &Schedule, record: &CronRecord, now: SystemTime) -> Option<CronFire> {
     let (tick, now) = (to_micros(record.next?), to_micros(now));
-    let ticks = ticks(schedule, record, tick, now);
+    let mut ticks = ticks(schedule, record, tick, now);
+    let most = (FIRE_BYTES_MAX / record.rule.args.len().max(1)).clamp(1, FIRE_JOBS_MAX);
+    let left = ticks.get(most).copied();
+    ticks.truncate(most);
     let jobs: Vec<Push> = ticks.iter().map(|tick| job(&record.rule, *tick)).collect();
     Some(CronFire {
         name: record.rule.name.clone(),
         revision: record.revision,
         tick: from_micros(tick),
-        next: schedule.next_after(now.max(tick)).map(from_micros),
+        next: left.or_else(|| schedule.next_after(now.max(tick))).map(from_micros),
         last: ticks.last().map(|tick| from_micros(*tick)),
         jobs,
         hold: match record.rule.overlap {

@@ -92,6 +92,25 @@ fn missed_ticks_go_by_their_rule() {
 }
 
 #[test]
+fn what_is_too_much_for_one_step_comes_with_the_next() {
+    let now = at("2030-01-01T12:00:00Z");
+    let long = format!("\"{}\"", "x".repeat(CRON_ARGS_BYTES_MAX - 2));
+    let mut rule = record("* * * * * *", now - Duration::from_secs(400), |rule| rule.missed(Missed::All(1000)));
+    rule.rule.args = long;
+    let schedule = rule.rule.schedule().expect("is right");
+    let (mut ids, mut steps) = (Vec::new(), 0);
+    while rule.next.is_some_and(|next| next <= now) {
+        let fire = fire(&schedule, &rule, now).expect("has a tick");
+        assert!(!fire.jobs.is_empty() && fire.jobs.len() * rule.rule.args.len() <= FIRE_BYTES_MAX);
+        ids.extend(fire.jobs.iter().map(|job| job.id));
+        rule.next = fire.next;
+        steps += 1;
+    }
+    let expected = (0..=400).rev().map(|ago| tick_id("r", to_micros(now - Duration::from_secs(ago))));
+    assert_eq!((ids, steps), (expected.collect::<Vec<_>>(), 7), "each once, oldest first");
+}
+
+#[test]
 fn a_short_absence_misses_nothing() {
     let now = at("2030-01-01T12:00:00Z");
     let each_second = record("* * * * * *", now - Duration::from_secs(4), |rule| rule.missed(Missed::Skip));

@@ -193,7 +193,10 @@ impl Hall {
 
     /// Asks the store to tell of this queue, unless it does. If it cannot, the looks must do.
     async fn watched(&self, queue: &str) {
-        if let Err(error) = self.inner.watch_ends(Some(queue)).await {
+        let (inner, about) = (self.inner.clone(), queue.to_owned());
+        // There: one who waits may not be polled for long, and others would wait for the same.
+        let watched = self.inner.there("watch_ends", async move { inner.watch_ends(Some(&about)).await }).await;
+        if let Err(error) = watched {
             tracing::debug!(%error, "the store tells nothing of ends; looking instead");
         }
         if !self.inner.ends.is_watched(queue) {

@@ -194,12 +194,12 @@ impl Waiter {
     pub(crate) async fn turn(&self) -> Result<Arc<HeldLock>> {
         loop {
             let got_it = self.waiting.got_it.notified();
-            let got = self.waiting.got().take();
-            // One that nobody picked up in time is asked for anew by who got it.
+            // One that nobody picked up in time stays: it is given up and asked for anew by who got it.
+            let got = self.waiting.got().take_if(|got| !got.as_ref().is_ok_and(|held| held.is_over()));
             match got {
-                Some(Ok(held)) if !held.is_over() => return Ok(self.held(held)),
+                Some(Ok(held)) => return Ok(self.held(held)),
                 Some(Err(error)) => return Err(error),
-                _ => {}
+                None => {}
             }
             got_it.await;
         }
@@ -299,6 +299,10 @@ impl Inner {
                     tokio::select! {
                         () = waiting.over.cancelled() => return self.not_wanted(waiting).await,
                         () = tokio::time::sleep(left) => {}
+                    }
+                    // Picked up in the last moment, and a guard's by now.
+                    if waiting.got().take().is_none() {
+                        return;
                     }
                     // Nobody has picked it up: the next in line gets it, and this one goes to the end.
                     self.give_up(&waiting.ask).await;

@@ -8,6 +8,7 @@ mod hand;
 mod lock;
 mod node;
 mod orders;
+mod settle;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -104,8 +105,10 @@ impl Remotes {
     pub(crate) async fn leave(&self, id: NodeId) -> Result<()> {
         let remote = self.get(id)?;
         self.inner.nodes().remove(&id);
-        remote.give_back().await?;
-        remote.leave().await
+        // It goes also if that fails: what it still holds can be taken back at once then, and need not wait for its lease.
+        let given_back = remote.give_back().await;
+        remote.leave().await?;
+        given_back
     }
 }
 

@@ -19,7 +19,8 @@ use crate::error::{Error, Result};
 use crate::hall::AtWork;
 use crate::job::{Fence, Held, JobId, JobProgress, Outcome};
 use crate::node::{Node, NodeId};
-use crate::store::{Beaten, CLAIM_MAX, Claim, Claimed, End, Note, SETTLE_MAX};
+use crate::store::{Beaten, CLAIM_MAX, Claim, Claimed, Note};
+use crate::worker::DIFFERING_MAX;
 
 /// Orders that may wait: whoever gives more is told that it is busy.
 const ORDERS_MAX: usize = 16;
@@ -36,6 +37,8 @@ pub(crate) struct Remote {
     state: Mutex<State>,
     /// One claim is under way at a time.
     pub(super) claiming: tokio::sync::Mutex<()>,
+    /// Ends are recorded side by side; while the store says what is held, none is.
+    pub(super) recording: tokio::sync::RwLock<()>,
     /// How many questions of the worker wait for a job.
     pub(super) waiting: AtomicUsize,
     /// There may be something to claim, or to tell.
@@ -47,7 +50,7 @@ pub(super) struct State {
     pub(super) hands: HashMap<JobId, Hand>,
     pub(super) lanes: Vec<Lane>,
     /// When its worker was last heard of, and when the store was last told.
-    seen: Instant,
+    pub(super) seen: Instant,
     beaten: Option<Instant>,
     pub(super) quiet: bool,
     pub(super) stop: bool,
@@ -58,18 +61,28 @@ impl State {
     fn is_closed(&self) -> bool {
         self.quiet || self.stop
     }
+
+    /// It is in nobody's hand any more.
+    pub(super) fn let_go(&mut self, id: JobId) {
+        if let Some(hand) = self.hands.remove(&id) {
+            self.lanes.iter_mut().filter(|lane| lane.queue == hand.held.job.queue).for_each(|lane| lane.moves += 1);
+        }
+    }
 }
 
 /// What is known of one of its queues.
 pub(super) struct Lane {
-    queue: String,
-    maybe_ready: bool,
+    pub(super) queue: String,
+    pub(super) maybe_ready: bool,
     look_at: Option<Instant>,
     /// The answer to a claim was lost: ask for everything that is held.
     redo: bool,
     suspects: Vec<NodeId>,
-    /// How many beats in a row have had another count than ours.
+    /// Grows with every job that is claimed or recorded: a beat compares counts only if nothing moved meanwhile.
+    moves: u64,
+    /// How many beats in a row have had another count than ours, and `moves` at the last of them.
     differing: u32,
+    differed_at: u64,
 }
 
 /// What a beat answers.
@@ -95,7 +108,9 @@ impl Remote {
             look_at: None,
             redo: false,
             suspects: Vec::new(),
+            moves: 0,
             differing: 0,
+            differed_at: 0,
         };
         let first = duly.store.beat(&node).await?;
         let wakes = duly.store.subscribe(node.id).await?;
@@ -115,6 +130,7 @@ impl Remote {
             kinds,
             state: Mutex::new(state),
             claiming: tokio::sync::Mutex::default(),
+            recording: tokio::sync::RwLock::default(),
             waiting: AtomicUsize::new(0),
             woken: Notify::new(),
         });
@@ -215,6 +231,7 @@ impl Remote {
                 continue;
             };
             let (redo, suspect) = (claim.redo, claim.suspect);
+            let _recording = if redo { Some(self.recording.write().await) } else { None };
             match self.duly.store.claim(self.node.id, claim).await {
                 Ok(claimed) => {
                     let took = claimed.jobs.len();
@@ -261,7 +278,7 @@ impl Remote {
         let mut refused = Vec::new();
         let again = {
             let (mut state, now) = (self.state(), clock::tick());
-            let closed = state.is_closed();
+            let (closed, moved) = (state.is_closed(), claimed.jobs.len() as u64);
             if redo {
                 let theirs: Vec<_> = claimed.jobs.iter().map(|held| (held.job.id, held.fence)).collect();
                 let queue = state.lanes[at].queue.clone();
@@ -282,6 +299,7 @@ impl Remote {
             }
             let lane = &mut state.lanes[at];
             lane.redo = false;
+            lane.moves += moved;
             lane.maybe_ready |= redo || claimed.more || claimed.left;
             lane.look_at = claimed.next_due.map(|due| now + due + RANK_STEP * claimed.rank);
             lane.suspects.extend(suspect.filter(|_| claimed.left));
@@ -327,7 +345,7 @@ impl Remote {
                 ends.push(Settling { id: *id, fence: hand.held.fence, said, result: None });
             }
         }
-        self.settle(ends).await?;
+        self.settle_all(ends).await?;
         Ok(beat)
     }
 
@@ -342,81 +360,21 @@ impl Remote {
             lane.maybe_ready |= !lane.suspects.is_empty();
             let theirs = beaten.held.iter().find(|(queue, _)| *queue == lane.queue).map_or(0, |(_, held)| *held);
             let ours = hands.values().filter(|hand| hand.held.job.queue == lane.queue).count() as u64;
-            lane.differing = if theirs == ours { 0 } else { lane.differing + 1 };
-            // Twice: one of us has forgotten something.
-            lane.redo |= lane.differing >= 2;
+            if theirs == ours {
+                lane.differing = 0;
+                continue;
+            }
+            // Twice with nothing moved between, or many times: one of us has forgotten something.
+            let still = lane.differing > 0 && lane.differed_at == lane.moves;
+            lane.differing += 1;
+            lane.differed_at = lane.moves;
+            if still || lane.differing >= DIFFERING_MAX {
+                lane.redo = true;
+                lane.differing = 0;
+            }
         }
         drop(state);
         self.woken.notify_one();
-    }
-
-    /// Records what the worker says of jobs, and answers those that it does not hold any more: nothing of theirs was recorded.
-    pub(crate) async fn settle(self: &Arc<Self>, settling: Vec<Settling>) -> Result<Vec<JobId>> {
-        if settling.len() > SETTLE_MAX {
-            return Err(Error::invalid("ends", format!("at most {SETTLE_MAX} in one request")));
-        }
-        let (mut ends, mut lost, mut in_doubt): (Vec<End>, Vec<JobId>, Vec<JobId>) = Default::default();
-        {
-            let mut state = self.state();
-            state.seen = clock::tick();
-            for Settling { id, fence, said, result } in settling {
-                match state.hands.get(&id).filter(|hand| hand.held.fence == fence) {
-                    None => lost.push(id),
-                    Some(hand) => {
-                        in_doubt.extend(Some(id).filter(|_| hand.in_doubt));
-                        let outcome = hand::judge(&hand.held, hand.unwanted, said);
-                        let result = result.filter(|_| outcome == Outcome::Ack);
-                        let end = hand::end(&hand.held, Some(hand), outcome, self.duly.options.keep_dead);
-                        ends.push(End { result, ..end });
-                    }
-                }
-            }
-        }
-        if ends.is_empty() {
-            return Ok(lost);
-        }
-        // To its end also if the one who asks goes away: what is recorded must not stay in hand.
-        let remote = self.clone();
-        let recorded = tokio::spawn(async move { remote.record(ends).await }).await;
-        let refused = recorded.map_err(|e| Error::store("settle", e.to_string()))??;
-        lost.extend(refused.into_iter().filter(|id| !in_doubt.contains(id)));
-        Ok(lost)
-    }
-
-    /// What attempts of each kind came to.
-    fn count_kinds(&self, ends: &[End], lost: &[JobId]) {
-        for end in ends.iter().filter(|end| !lost.contains(&end.id)) {
-            if let Some(timing) = end.timing {
-                self.duly.kinds.count(&self.duly.store, &end.kind, &end.outcome, timing);
-            }
-        }
-    }
-
-    async fn record(&self, ends: Vec<End>) -> Result<Vec<JobId>> {
-        let ids: Vec<JobId> = ends.iter().map(|end| end.id).collect();
-        let again: Vec<String> = ends
-            .iter()
-            .filter(|end| matches!(end.outcome, Outcome::Retry { .. } | Outcome::Release { .. }))
-            .map(|end| end.queue.clone())
-            .collect();
-        let counted = ends.clone();
-        let settled = self.duly.store.settle(self.node.id, ends).await;
-        if let Ok(lost) = &settled {
-            self.count_kinds(&counted, lost);
-        }
-        let mut state = self.state();
-        match &settled {
-            Ok(_) => ids.iter().for_each(|id| drop(state.hands.remove(id))),
-            Err(Error::Unknown { .. }) => {
-                state.hands.iter_mut().filter(|(id, _)| ids.contains(id)).for_each(|(_, hand)| hand.in_doubt = true);
-            }
-            Err(_) => {}
-        }
-        // They are ready again, or will be: look, or learn when.
-        state.lanes.iter_mut().filter(|lane| again.contains(&lane.queue)).for_each(|lane| lane.maybe_ready = true);
-        drop(state);
-        self.woken.notify_one();
-        settled
     }
 
     /// Keeps what the worker says of a job under way. Answers false if it does not hold it any more.
@@ -452,22 +410,6 @@ impl Remote {
             let beaten = self.duly.store.beat(&self.node).await?;
             self.state().beaten = Some(clock::tick());
             self.heed(&beaten);
-        }
-        Ok(())
-    }
-
-    /// Releases what is in hand: who goes in good order has crashed with none of it.
-    pub(super) async fn give_back(self: &Arc<Self>) -> Result<()> {
-        let release = |hand: &Hand| Settling {
-            id: hand.held.job.id,
-            fence: hand.held.fence,
-            said: Said::Release { after: Duration::ZERO },
-            result: None,
-        };
-        let mut ends: Vec<Settling> = self.state().hands.values().map(release).collect();
-        while !ends.is_empty() {
-            let rest = ends.split_off(ends.len().min(SETTLE_MAX));
-            self.settle(std::mem::replace(&mut ends, rest)).await?;
         }
         Ok(())
     }

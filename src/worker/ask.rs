@@ -182,7 +182,7 @@ impl Shift {
                 self.commit = (self.commit * 7 + (clock::tick() - since)) / 8;
                 self.settled(at, batch, &lost);
             }
-            Answered::Settled(at, batch, _, Err(error)) => self.settle_failed(at, batch, &error),
+            Answered::Settled(at, batch, sent, Err(error)) => self.settle_failed(at, batch, sent, &error),
             // More to prune: at the next turn.
             Answered::Pruned(at, Ok(PRUNE_MAX)) => self.lanes[at].unpruned = PRUNE_MAX,
             Answered::Pruned(_, Ok(_)) => {}
@@ -323,6 +323,7 @@ impl Shift {
             note: None,
             result: None,
             again: false,
+            doubted: None,
         });
     }
 
@@ -356,6 +357,7 @@ impl Shift {
                         note: None,
                         result,
                         again: true,
+                        doubted: None,
                     });
                 }
                 None => self.begin(at, held, claimed.now),

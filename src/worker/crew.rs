@@ -40,6 +40,8 @@ pub(super) struct Finished {
     pub(super) result: Option<String>,
     /// It was recorded before, and the store has lost that.
     pub(super) again: bool,
+    /// When it was first sent without an answer: it may have been recorded then.
+    pub(super) doubted: Option<Instant>,
 }
 
 /// An attempt under way.
@@ -75,6 +77,7 @@ impl Running {
             note: None,
             result: None,
             again: false,
+            doubted: None,
         }
     }
 }

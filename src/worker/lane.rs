@@ -1,5 +1,7 @@
 //! What a worker knows of one of its queues, and the pure choice of whom to ask for how many jobs.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::settle::Outbox;
@@ -66,6 +68,9 @@ pub(super) struct Lane {
     /// How many beats in a row have had another count than ours, and `moves` at the last of them.
     pub(super) differing: u32,
     pub(super) differed_at: u64,
+    /// When a beat was last answered here, and since when none was so late that the lease may have been over.
+    heard: Option<Instant>,
+    unbroken: Option<Instant>,
     /// Jobs done here since the last prune.
     pub(super) unpruned: usize,
     /// When to prune next.
@@ -103,9 +108,25 @@ impl Lane {
             moves: 0,
             differing: 0,
             differed_at: 0,
+            heard: None,
+            unbroken: None,
             unpruned: 0,
             prune_at: None,
         }
+    }
+
+    /// A beat was answered. It was carried out a beat before that at the earliest, so this much sooner than a lease counts as late.
+    pub(super) fn hear(&mut self, now: Instant, lease: Duration) {
+        if self.heard.is_none_or(|before| now - before > lease * 2 / 3) {
+            self.unbroken = Some(now);
+        }
+        self.heard = Some(now);
+    }
+
+    /// Whether nobody can have taken from us what we held at that moment.
+    pub(super) fn is_ours_since(&self, moment: Instant, now: Instant, lease: Duration) -> bool {
+        let still = self.heard.is_some_and(|heard| now - heard <= lease * 2 / 3);
+        still && self.unbroken.is_some_and(|since| since <= moment)
     }
 
     /// From now on this node may be dead.

@@ -25,9 +25,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::lane::Lane;
+#[cfg(feature = "http")]
+pub(crate) use self::shift::DIFFERING_MAX;
 use self::shift::{Mode, Shift};
 pub use self::signals::Signals;
-#[cfg(feature = "http")]
 pub(crate) use self::tick::fire_ticks;
 use crate::duly::Duly;
 use crate::error::{Error, Result};

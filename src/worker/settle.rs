@@ -24,8 +24,6 @@ pub(super) struct Outbox {
     /// Those that are under way: one request at a time.
     sent: Vec<(JobId, Fence)>,
     failures: u32,
-    /// The answer to a settle was lost: what is refused next may have been recorded.
-    in_doubt: bool,
     /// The store has failed: send nothing before this moment.
     pub(super) not_before: Option<Instant>,
 }
@@ -66,19 +64,17 @@ impl Outbox {
         batch
     }
 
-    /// The store has them. Answers whether an answer before this one was lost.
-    fn arrived(&mut self) -> bool {
+    /// The store has them.
+    fn arrived(&mut self) {
         self.sent.clear();
         self.failures = 0;
         self.not_before = None;
-        std::mem::take(&mut self.in_doubt)
     }
 
     /// The store has not answered: they go first the next time.
-    fn came_back(&mut self, batch: Vec<Finished>, in_doubt: bool, not_before: Instant) {
+    fn came_back(&mut self, batch: Vec<Finished>, not_before: Instant) {
         self.sent.clear();
         self.failures = self.failures.saturating_add(1);
-        self.in_doubt |= in_doubt;
         self.not_before = Some(not_before);
         let newer = std::mem::replace(&mut self.finished, batch);
         self.finished.extend(newer);
@@ -115,17 +111,19 @@ impl Shift {
     }
 
     pub(super) fn settled(&mut self, at: usize, batch: Vec<Finished>, lost: &[JobId]) {
-        let in_doubt = self.lanes[at].outbox.arrived();
+        self.lanes[at].outbox.arrived();
+        let (now, lease) = (clock::tick(), self.node.lease);
         if let Some(crash) = self.settings.crash.as_ref().filter(|crash| crash.is_at(&CrashAt::AfterSettle)) {
             crash.crashed.cancel();
         }
         let mut settling = metrics::Settling::default();
         for finished in batch {
-            let Finished { lane, held, outcome, why, took, late, again, result, .. } = finished;
+            let Finished { lane, held, outcome, why, took, late, again, result, doubted, .. } = finished;
             self.lanes[lane].moves += 1;
-            if lost.contains(&held.job.id) {
-                // After a settle whose answer was lost, the first try may have been recorded: not a robbery.
-                if !in_doubt && !again {
+            // Of a settle whose answer was lost: nobody can have taken the job since, so it was recorded then.
+            let recorded_before = doubted.is_some_and(|sent| self.lanes[lane].is_ours_since(sent, now, lease));
+            if lost.contains(&held.job.id) && !recorded_before {
+                if !again {
                     self.tally.lost += 1;
                     metrics::lost(&held.job.queue);
                     self.settings.tell(&Event::Lost { id: held.job.id });
@@ -155,10 +153,12 @@ impl Shift {
         }
     }
 
-    pub(super) fn settle_failed(&mut self, at: usize, batch: Vec<Finished>, error: &Error) {
+    pub(super) fn settle_failed(&mut self, at: usize, mut batch: Vec<Finished>, sent: Instant, error: &Error) {
         let again_in = self.backoff(self.lanes[at].outbox.failures);
-        let in_doubt = matches!(error, Error::Unknown { .. });
-        self.lanes[at].outbox.came_back(batch, in_doubt, clock::tick() + again_in);
+        if matches!(error, Error::Unknown { .. }) {
+            batch.iter_mut().for_each(|finished| _ = finished.doubted.get_or_insert(sent));
+        }
+        self.lanes[at].outbox.came_back(batch, clock::tick() + again_in);
         self.failed("settle", error, again_in);
     }
 }

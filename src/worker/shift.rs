@@ -46,7 +46,7 @@ const QUICK: Duration = Duration::from_micros(200);
 /// The longest grace time that makes a difference.
 const GRACE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// So many beats in a row whose count differs from ours while jobs come and go: then the store is asked all the same.
-const DIFFERING_MAX: u32 = 10;
+pub(crate) const DIFFERING_MAX: u32 = 10;
 
 /// Survivors of a node do not all ask for its jobs at the same moment.
 const SURVIVORS: Duration = Duration::from_millis(30);
@@ -313,10 +313,12 @@ impl Shift {
         }
         // Of a queue that says nothing wakes may be lost too.
         beaten.look.iter().chain(&beaten.unheard).for_each(|queue| self.woken(queue));
+        let now = clock::tick();
         for lane in &mut self.lanes {
             if beaten.unheard.contains(&lane.queue) {
                 continue;
             }
+            lane.hear(now, self.node.lease);
             let theirs = beaten.held.iter().find(|(queue, _)| *queue == lane.queue).map_or(0, |(_, held)| *held);
             let waiting = lane.outbox.waiting() + lane.handed.len();
             if theirs == (lane.running + waiting) as u64 {
@@ -333,7 +335,6 @@ impl Shift {
                 lane.differing = 0;
             }
         }
-        let now = clock::tick();
         for lane in &mut self.lanes {
             let here = |queue: &String| *queue == lane.queue;
             let ending = beaten.ending.iter().filter(|(_, queue, _)| here(queue));
@@ -371,10 +372,12 @@ impl Shift {
         if self.grace_until.is_some() {
             return [self.leave_by.or(self.grace_until), waits, self.alive_at].into_iter().flatten().min();
         }
+        // Who is quiet fires nothing: a tick that has passed would ring without end.
+        let fires = |lane: &Lane| lane.fire_at(now).filter(|_| !self.quiet);
         let lanes = self
             .lanes
             .iter()
-            .flat_map(|lane| [lane.look_at, lane.not_before.filter(later), lane.prune_at, lane.fire_at(now)]);
+            .flat_map(|lane| [lane.look_at, lane.not_before.filter(later), lane.prune_at, fires(lane)]);
         let ending = self.lanes.iter().flat_map(|lane| lane.ending.iter().map(|(_, at)| Some(*at)));
         lanes.chain(ending).chain([waits, self.alive_at]).flatten().min()
     }

@@ -150,8 +150,8 @@ async fn a_settle_whose_answer_was_lost_is_no_robbery() {
     bed.store.next("settle", Fault::LoseAnswer, 1);
     bed.done().await;
     bed.until("it has asked again", |bed| bed.store.asked("settle") >= 2).await;
-    let starts = bed.starts.load(Ordering::SeqCst);
-    assert_eq!((bed.end().await.lost, starts), (0, 1));
+    let (starts, tally) = (bed.starts.load(Ordering::SeqCst), bed.end().await);
+    assert_eq!((tally.lost, tally.acked, starts), (0, 1, 1), "and it counts, once");
 }
 
 #[tokio::test]

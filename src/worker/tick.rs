@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::lane::Lane;
 use super::shift::Shift;
 use crate::clock;
-use crate::cron::{self, Overlap, Schedule, rule_of_key};
+use crate::cron::{self, FIRE_BYTES_MAX, FIRE_JOBS_MAX, Overlap, Schedule, rule_of_key};
 use crate::duly::Duly;
 use crate::error::{Error, Result};
 use crate::job::{JobId, Outcome};
@@ -119,8 +119,8 @@ impl Shift {
 /// Reads what is due, works out what to push, and asks for it.
 async fn fire(store: Arc<dyn Store>, duly: Duly, queue: &str, freed: Vec<String>) -> Result<Ticked> {
     let due = store.due_crons(queue, &freed).await?;
-    let planned: Vec<(CronRecord, CronFire)> =
-        due.rules.into_iter().filter_map(|record| plan(&duly, &record, due.now).map(|fire| (record, fire))).collect();
+    let planned = due.rules.into_iter().filter_map(|record| plan(&duly, &record, due.now).map(|fire| (record, fire)));
+    let planned = first_of(planned);
     if planned.is_empty() {
         return Ok(Ticked { due: 0, fired: 0, next_tick: due.next_tick, freed: Vec::new() });
     }
@@ -144,6 +144,18 @@ async fn fire(store: Arc<dyn Store>, duly: Duly, queue: &str, freed: Vec<String>
         }
     }
     Ok(ticked)
+}
+
+/// As many as go in one step, one at least: the others are still due, and come with the next.
+fn first_of(planned: impl Iterator<Item = (CronRecord, CronFire)>) -> Vec<(CronRecord, CronFire)> {
+    let (mut jobs, mut bytes) = (0, 0);
+    let mut fits = |(record, fire): &(CronRecord, CronFire)| {
+        let first = jobs == 0;
+        jobs += fire.jobs.len();
+        bytes += fire.jobs.len() * record.rule.args.len();
+        first || (jobs <= FIRE_JOBS_MAX && bytes <= FIRE_BYTES_MAX)
+    };
+    planned.take_while(|one| fits(one)).collect()
 }
 
 fn plan(duly: &Duly, record: &CronRecord, now: std::time::SystemTime) -> Option<CronFire> {

@@ -1,7 +1,7 @@
 //! Claim: which jobs, in which order, and never before their time.
 
 use duly::store::{Claim, End, Moved, PROMOTE_MAX};
-use duly::{Due, Fence, JobId, Outcome, Priority, Pushed, State};
+use duly::{ARGS_BYTES_MAX, Due, Fence, JobId, Outcome, Priority, Push, Pushed, State};
 
 use crate::support::*;
 
@@ -116,6 +116,43 @@ pub async fn a_lost_answer_is_given_again(store: TestStore) {
         assert_eq!(store.settle("a", held, Outcome::Ack).await, nothing_lost());
     }
     assert_eq!(kinds(&store.claim("a", 9).await), ["three"]);
+}
+
+/// A server cuts a connection that listens when it owes it too much: an answer has so many bytes and no more.
+pub async fn the_largest_jobs_are_claimed_however_many(store: TestStore) {
+    let large = |kind: &str, priority| {
+        let args = format!("\"{}\"", "x".repeat(ARGS_BYTES_MAX - 2));
+        Push::new(kind, args).priority(priority)
+    };
+    let _listens = store.store.subscribe(store.node("a").await).await.expect("listens");
+    for at in 0..30 {
+        store.push(large(&format!("normal {at:02}"), Priority::Normal)).await;
+    }
+    for tried in store.claim("a", 10).await {
+        store.settle("a", &tried, retry_at_once()).await;
+    }
+    for at in 0..20 {
+        store.push(large(&format!("low {at:02}"), Priority::Low)).await;
+    }
+    let normal = (10..30).chain(0..10).map(|at| format!("normal {at:02}"));
+    let expected: Vec<String> = normal.chain((0..20).map(|at| format!("low {at:02}"))).collect();
+
+    let mut held = Vec::new();
+    while held.len() < expected.len() {
+        let answer = store.ask("a", claim(100)).await;
+        assert!(!answer.jobs.is_empty(), "each answer has some");
+        assert!(answer.more || held.len() + answer.jobs.len() == expected.len(), "and says that there are more");
+        held.extend(answer.jobs);
+    }
+    assert_eq!(kinds(&held), expected, "in their order, whatever went back");
+    let tried = |kind: &str| kind.starts_with("normal 0");
+    assert!(held.iter().all(|held| held.attempts == u32::from(tried(&held.job.kind))), "with what is known of each");
+    let mut again = store.ask("a", Claim { redo: true, ..claim(0) }).await.jobs;
+    again.sort_by_key(|one| held.iter().position(|held| held.job.id == one.job.id));
+    assert_eq!(kinds(&again), expected, "and so has what is asked for again");
+    let ends = again.iter().map(|held| End::of(held, Outcome::Ack, KEEP)).collect();
+    let node = store.node("a").await;
+    assert_eq!(store.store.settle(node, ends).await.expect("settles"), nothing_lost());
 }
 
 pub async fn a_flood_of_due_jobs_is_moved_in_bounded_steps(store: TestStore) {

@@ -148,6 +148,7 @@ contract! {
         a_job_that_falls_due_goes_behind_the_ready_ones
         no_more_than_asked_for
         only_from_its_own_queue
+        the_largest_jobs_are_claimed_however_many
         a_paused_queue_gives_nothing
         a_queue_can_be_paused_before_its_first_job
         fences_grow

@@ -25,6 +25,7 @@ const ON_SIDEKIQ: &[(&str, &str)] = &[
     ("each_job_goes_by_its_own_queue_due_and_priority", PRIORITIES),
     ("urgent_jobs_go_first_then_those_that_waited_longest", PRIORITIES),
     ("one_claim_takes_what_was_tried_before_beside_what_was_not", PRIORITIES),
+    ("the_largest_jobs_are_claimed_however_many", PRIORITIES),
     ("ready_jobs_arrive_behind_those_that_are_there", PRIORITIES),
     ("totals_only_grow_also_when_history_is_forgotten", HISTORY_BY_MINUTE),
     ("what_nobody_has_looked_at_for_days_is_in_the_totals_too", HISTORY_BY_MINUTE),

@@ -349,7 +349,7 @@ pub(super) async fn held(store: &Sidekiq, op: &'static str, keys: &QueueKeys, no
     for node in nodes {
         let mut cmd = redis::cmd("HGETALL");
         cmd.arg(keys::held_by(keys, node));
-        let entries: Vec<(String, Vec<u8>)> = told(op, store.redis.ask(op, Way::Work, 0, &cmd).await?)?;
+        let entries: Vec<(String, Vec<u8>)> = told(op, store.redis.ask(op, Way::Bodies, 0, &cmd).await?)?;
         let Ok(node) = node.parse::<NodeId>() else {
             continue;
         };

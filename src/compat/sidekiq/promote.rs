@@ -43,7 +43,7 @@ async fn due(store: &Sidekiq, set: &String, now: Micros, behind: usize, most: us
     }
     let mut cmd = redis::cmd("ZRANGE");
     cmd.arg(set).arg("-inf").arg(format!("{:.6}", now as f64 / 1e6)).arg("BYSCORE").arg("LIMIT").arg(behind).arg(most);
-    told("claim", store.redis.ask("claim", Way::Work, 0, &cmd).await?)
+    told("claim", store.redis.ask("claim", Way::Bodies, 0, &cmd).await?)
 }
 
 /// How many entries have left their set, and how many must stay in it.

@@ -21,6 +21,8 @@ const MOVED_MIN: usize = 100;
 const MOVED_MAX: usize = 250;
 /// Most tickets without a record that are let go in one step.
 const ORPHANS_MAX: usize = 100;
+/// Records that are read at a time: each may have a megabyte.
+const BODIES: usize = 16;
 /// Most steps through everything that is held, when a node asks what it holds.
 const REDO_STEPS_MAX: usize = 10_000;
 
@@ -88,10 +90,13 @@ async fn step(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize, look: O
     let tick = reply.maybe_int()?;
     let (put_offs, through) = (reply.int()?, reply.int()? == 1);
     let tickets = reply.list()?;
-    let records = reply.list()?;
+    let mut records = reply.list()?;
     let metas = if reply.is_empty() { Vec::new() } else { reply.list()? };
     let mut metas = metas.into_iter();
     store.looked(node, keys, put_offs, through);
+    if let Some(rest) = tickets.get(records.len()..) {
+        records.extend(bodies(store, keys, rest).await?);
+    }
     let mut jobs = Vec::with_capacity(tickets.len());
     let mut orphans = Vec::new();
     for (ticket, record) in tickets.iter().zip(records) {
@@ -110,6 +115,23 @@ async fn step(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize, look: O
     }
     let [next_due, next_tick] = [next_due, tick].map(|at| cron::until(at, reply.now));
     Ok(Claimed { jobs, now: from_micros(reply.now), more, next_due, next_tick, rank, taken_back: 0, left: false })
+}
+
+/// The records of what was claimed and did not fit into the answer. They come by a connection on which nobody listens: a server
+/// cuts one off to which it owes more than 32 MB, if it listens (`client-output-buffer-limit`).
+async fn bodies(store: &Redis, keys: &QueueKeys, tickets: &[Option<Vec<u8>>]) -> Result<Vec<Option<Vec<u8>>>> {
+    let mut records = Vec::with_capacity(tickets.len());
+    for some in tickets.chunks(BODIES) {
+        let mut cmd = redis::cmd("HMGET");
+        cmd.arg(&keys.job);
+        for ticket in some {
+            cmd.arg(ticket.as_deref().and_then(|ticket| ticket.get(..16)).unwrap_or_default());
+        }
+        // What is claimed is ours, whoever does not tell us of it: asked again, the store does.
+        let some = store.link.ask("claim", Way::Bodies, keys.slot, &cmd).await.map_err(Error::in_doubt)?;
+        records.extend(reply::list_of("claim", some).map_err(Error::in_doubt)?);
+    }
+    Ok(records)
 }
 
 /// A job that is held from now on. Whether it is in trouble says what it is held as, also if somebody has deleted its meta.
@@ -178,7 +200,7 @@ async fn redo(store: &Redis, node: NodeId, keys: &QueueKeys) -> Result<Claimed> 
     let mut cursor = "0".to_owned();
     let (mut jobs, mut seen): (Vec<Held>, HashSet<JobId>) = Default::default();
     for _ in 0..REDO_STEPS_MAX {
-        let mut reply = holding(store, "claim", Way::Work, keys, &node.to_string(), &cursor).await?;
+        let mut reply = holding(store, "claim", Way::Bodies, keys, &node.to_string(), &cursor).await?;
         cursor = reply.text()?;
         // A hash that grows under a walk through it shows some twice.
         let found = held_of(&mut reply, keys)?.into_iter().map(|(_, held)| held);

@@ -139,13 +139,16 @@ async fn hand_over(store: &Redis, old: &Arc<QueueKeys>, put: &PutCron) -> Result
     if marked != CronPut::Yes {
         return Ok(marked);
     }
-    let arrived = arrive(store, old, record.revision, record).await?;
-    if arrived == CronPut::Moving {
+    // Until it is there it fires nowhere: who is told of an error must not think that nothing has changed.
+    let arrived = put_there(store, record).await;
+    if matches!(arrived, Ok(CronPut::Moving) | Err(Error::Store { .. })) {
         // It cannot go there now: it stays as it was.
         let back = CronRecord { revision: record.revision + 1, ..before };
-        put_in(store, old, name, Some(record.revision), &text(&back), look(&back)).await?;
+        put_in(store, old, name, Some(record.revision), &text(&back), look(&back)).await.map_err(Error::in_doubt)?;
+        return arrived;
     }
-    Ok(arrived)
+    arrived.map_err(Error::in_doubt)?;
+    unmark(store, old, name, record.revision).await.map_err(Error::in_doubt)
 }
 
 fn here((keys, kept): (Arc<QueueKeys>, Kept)) -> Option<(Arc<QueueKeys>, CronRecord)> {
@@ -155,16 +158,34 @@ fn here((keys, kept): (Arc<QueueKeys>, Kept)) -> Option<(Arc<QueueKeys>, CronRec
     }
 }
 
-/// Puts a rule where it goes, and deletes the mark that it has left.
-async fn arrive(store: &Redis, old: &QueueKeys, mark: u64, record: &CronRecord) -> Result<CronPut> {
-    let (name, keys) = (&record.rule.name, store.register("put_cron", &record.rule.queue).await?);
-    let arrived = put_in(store, &keys, name, None, &text(record), look(record)).await?;
-    if arrived == CronPut::Moving {
-        return Ok(arrived);
-    }
-    // If there is one already, somebody else has brought it, and it may have fired since.
+/// Puts a rule where it goes. If there is one already, somebody else has brought it, and it may have fired since.
+async fn put_there(store: &Redis, record: &CronRecord) -> Result<CronPut> {
+    let keys = store.register("put_cron", &record.rule.queue).await?;
+    put_in(store, &keys, &record.rule.name, None, &text(record), look(record)).await
+}
+
+/// Deletes the mark that a rule has left where it was.
+async fn unmark(store: &Redis, old: &QueueKeys, name: &str, mark: u64) -> Result<CronPut> {
     remove_in(store, old, name, Some(mark)).await?;
     Ok(CronPut::Yes)
+}
+
+/// Brings a rule that was left on its way to where it goes. If that cannot be done now, it is met again, and others go on meanwhile.
+async fn arrive(store: &Redis, old: &QueueKeys, mark: u64, record: &CronRecord) {
+    let name = &record.rule.name;
+    let arriving = async {
+        match put_there(store, record).await? {
+            CronPut::Moving => Ok(CronPut::Moving),
+            _ => unmark(store, old, name, mark).await,
+        }
+    };
+    match tokio::time::timeout(ARRIVE_MAX, arriving).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(name, queue = record.rule.queue, %error, "a cron rule cannot go to its queue yet")
+        }
+        Err(_) => tracing::warn!(name, queue = record.rule.queue, "a cron rule cannot go to its queue yet: no answer"),
+    }
 }
 
 async fn remove_in(store: &Redis, keys: &QueueKeys, name: &str, revision: Option<u64>) -> Result<bool> {
@@ -178,7 +199,8 @@ async fn remove_in(store: &Redis, keys: &QueueKeys, name: &str, revision: Option
 pub(super) async fn remove(store: &Redis, name: &str) -> Result<bool> {
     let mut removed = false;
     for queue in store.queues("remove_cron").await? {
-        removed |= remove_in(store, &store.keys(&queue), name, None).await?;
+        let gone = remove_in(store, &store.keys(&queue), name, None).await;
+        removed |= gone.map_err(|error| if removed { error.in_doubt() } else { error })?;
     }
     Ok(removed)
 }
@@ -196,7 +218,7 @@ async fn find(store: &Redis, op: &'static str, name: &str) -> Result<Option<(Arc
         let (keys, record) = match kept {
             Kept::Here(record) => (keys, record),
             Kept::Going(mark, record) => {
-                arrive(store, &keys, mark, &record).await?;
+                arrive(store, &keys, mark, &record).await;
                 let there = store.keys(&record.rule.queue);
                 match find_in(store, op, &there, name).await?.and_then(here) {
                     Some(there) => there,
@@ -283,19 +305,22 @@ pub(super) async fn page(store: &Redis, queue: Option<&str>, cursor: Option<&str
     Ok(CronPage::default())
 }
 
+/// How long the way of a rule to its queue may hold up others that are due.
+const ARRIVE_MAX: Duration = Duration::from_millis(500);
+
 /// `due_crons` of the contract.
 pub(super) async fn due(store: &Redis, queue: &str, freed: &[String]) -> Result<DueCrons> {
     let keys = store.keys(queue);
     let mut cmd = call(&script::DUE_CRONS, &[&keys.conf, &keys.cron, &keys.ticks]);
     cmd.arg(store.manual_now()).arg(CRON_FIRE_MAX).arg(freed);
-    let value = store.link.run("due_crons", Way::Work, keys.slot, &script::DUE_CRONS, &cmd).await?;
+    let value = store.link.run("due_crons", Way::Bodies, keys.slot, &script::DUE_CRONS, &cmd).await?;
     let mut reply = store.reply("due_crons", value)?;
     let mut rules = Vec::new();
     for kept in reply.list()?.iter().flatten().filter_map(|text| read(text)) {
         match kept {
             Kept::Here(record) => rules.push(record),
             Kept::Going(mark, record) => {
-                arrive(store, &keys, mark, &record).await?;
+                arrive(store, &keys, mark, &record).await;
             }
         }
     }

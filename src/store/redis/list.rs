@@ -160,7 +160,9 @@ impl<'l> Look<'l> {
         let kept = self.kept(&keys, state).await?;
         let mut reply = self.read(&keys, at, state, kept, most).await?;
         let (members, numbers, records, metas) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
-        let short = members.len() < most;
+        // There may be fewer of them here than there were: long ones come a few at a time.
+        let all = usize::try_from(reply.int()?).unwrap_or(0);
+        let short = all < most && members.len() == all;
         let mut found: Found = Vec::with_capacity(members.len());
         let mut failed = Vec::new();
         for (((member, number), record), meta) in members.into_iter().zip(numbers).zip(records).zip(metas) {

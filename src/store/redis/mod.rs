@@ -135,6 +135,8 @@ impl Redis {
     /// Connects, and checks that the server can keep what it is given.
     pub(crate) async fn open(place: Place, options: &Options) -> Result<Self> {
         let stop = CancellationToken::new();
+        // A store that does not come to be leaves no thread behind.
+        let ends_it = stop.clone().drop_guard();
         let home = home(stop.clone())?;
         let hall = HallKeys::new(&options.prefix);
         let (ears, voices, strangers) = (Ears::default(), Voices::new(&hall), Strangers::default());
@@ -146,7 +148,7 @@ impl Redis {
             hearing.2.hear(&info);
             hearing.3.hear(&info);
         });
-        let link = Arc::new(Link::new(place, options, home.clone(), listener)?);
+        let link = Link::new(place, options, home.clone(), listener)?;
         home.spawn(look_after_masters(link.clone(), stop.clone()));
         let hall = HallKeys::new(&options.prefix);
         let store = Redis {
@@ -164,6 +166,8 @@ impl Redis {
             home,
             stop,
         };
+        // From now on that is the store's own to do.
+        ends_it.disarm();
         health::admit(&store).await?;
         Ok(store)
     }
@@ -271,8 +275,8 @@ impl Redis {
         script: Option<&Script>,
         cmds: &[Cmd],
     ) -> Result<Value> {
-        let mut seal = redis::cmd("HSET");
-        seal.arg(&keys.conf).arg("sealed").arg(1);
+        let mut seal = call(&script::SEAL, &[&keys.conf]);
+        seal.arg(self.manual_now());
         let confirm = Confirm { replicas: self.options.replicas, seal: Some(&seal) };
         self.link.deliver(op, keys.slot, script, cmds, Some(confirm).filter(|confirm| confirm.replicas > 0)).await
     }

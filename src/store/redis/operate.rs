@@ -60,7 +60,8 @@ pub(super) async fn change_all(
     for some in targets[..targets.len().min(CHANGE_MAX)].chunks(AT_ONCE) {
         let changes = some.iter().map(|target| change(store, op, target, due));
         for moved in futures_util::future::join_all(changes).await {
-            all.push(moved?);
+            // What was changed before, or beside it, is changed.
+            all.push(moved.map_err(|error| if targets.len() > 1 { error.in_doubt() } else { error })?);
         }
     }
     Ok(all)

@@ -82,7 +82,7 @@ impl Reply {
 
     /// A list of byte strings; those that are missing are `None`.
     pub(crate) fn list(&mut self) -> Result<Vec<Option<Vec<u8>>>> {
-        Ok(self.values()?.into_iter().map(bytes).collect())
+        list_of(self.op, self.next()?)
     }
 
     pub(crate) fn values(&mut self) -> Result<Vec<Value>> {
@@ -129,6 +129,12 @@ fn int(value: &Value) -> Option<i64> {
 pub(crate) fn number(text: &[u8]) -> i64 {
     let text = String::from_utf8_lossy(text);
     text.parse().unwrap_or_else(|_| text.parse::<f64>().unwrap_or(0.0) as i64)
+}
+
+/// A list of byte strings, of a script or of a plain command; those that are missing are `None`.
+pub(super) fn list_of(op: &'static str, value: Value) -> Result<Vec<Option<Vec<u8>>>> {
+    let values = value.into_sequence().map_err(|_| strange(op))?;
+    Ok(values.into_iter().map(bytes).collect())
 }
 
 fn bytes(value: Value) -> Option<Vec<u8>> {

@@ -39,6 +39,7 @@ const PARTS: &[(&str, &str)] = &[
     ("put_later", include_str!("lua/part/put_later.lua")),
     ("take", include_str!("lua/part/take.lua")),
     ("taker", include_str!("lua/part/taker.lua")),
+    ("bodies", include_str!("lua/part/bodies.lua")),
     ("held_so", include_str!("lua/part/held_so.lua")),
     ("hold", include_str!("lua/part/hold.lua")),
     ("ended", include_str!("lua/part/ended.lua")),
@@ -84,6 +85,7 @@ pub(crate) use scripts;
 
 scripts! { &[];
     REGISTER "register"
+    SEAL "seal"
     NOTE "note"
     EDIT "edit"
     LIMIT "limit"

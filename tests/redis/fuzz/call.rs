@@ -112,7 +112,7 @@ impl Client<'_> {
             }
             "page" => keys[2] = self.page(&mut args),
             "register" => args.add_all(["q"]),
-            "counts" | "nodes" | "measure" => {}
+            "counts" | "nodes" | "measure" | "seal" => {}
             "recount" => args.add_all(["no such mark", "7", "", "00000000000000aa", ""]),
             "tally" => args.add_all([self.rng.u8(..2).to_string()]),
             "inspect" => mends::inspect(&mut self, &mut args),

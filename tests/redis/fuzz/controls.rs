@@ -53,7 +53,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("settle", " and digits:find('^%-?%d+$') and tonumber(digits) or 0", "", "and has written before"),
     ("claim", "flag >= 48 and flag <= 51 and flag - 48 or at", "flag - 48", "and has written before"),
     ("leave", "> 0 then", "> 9 then", "holds are counted"),
-    ("remove", "redis.call('HSET', conf, 'stale', 1)", "", "stale tickets"),
+    ("remove", "redis.call('LREM', list, -1, ticket)\n    return", "return", "has a record"),
     ("remove", "redis.call('LREM', list, 1, ticket)", "", "has a record"),
     (
         "remove",

@@ -16,13 +16,13 @@ end
 if not closed and next_due <= now and ARGV[7] ~= '1' then
   return { now, 'due' }
 end
-local taken, crashes, held, rank, more = {}, {}, {}, 0, 0
+local taken, crashes, held, rank, more, too_long = {}, {}, {}, 0, 0, false
 if not closed then
   local why = mixed(KEYS[5])
   if why then
     return { now, why }
   end
-  taken = pick(KEYS[5], most)
+  taken, too_long = pick(KEYS[5], most)
 end
 if #taken > 0 then
   local crashed, sums = redis.call('EXISTS', KEYS[8]) == 1, {}
@@ -35,7 +35,7 @@ if #taken > 0 then
   redis.call('HSET', KEYS[1], 'fence', fence, node, holds + #taken)
   hold(node, holds, tonumber(ARGV[5]))
 end
-if #taken < most then
+if #taken < most and not too_long then
   redis.call('ZADD', KEYS[9], now, node)
   rank = redis.call('ZRANK', KEYS[9], node)
 else

@@ -40,6 +40,8 @@ pub(super) fn sort(error: &RedisError) -> Fault {
             | ServerErrorKind::BusyLoading
             | ServerErrorKind::MasterDown => Fault::NotNow,
             ServerErrorKind::ReadOnly => Fault::NotMaster,
+            // Others go away again, most of all after a restart, when all come at once.
+            _ if is_crowded(error) => Fault::NotNow,
             _ => Fault::Refused,
         },
         // Codes that the client knows no name for.
@@ -58,6 +60,11 @@ pub(super) fn sort(error: &RedisError) -> Fault {
 /// Whether it would be the same the next time.
 pub(super) fn is_hopeless(error: &RedisError) -> bool {
     matches!(sort(error), Fault::Refused)
+}
+
+/// Whether the server has as many connections as it may have.
+fn is_crowded(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.starts_with("max number of clients"))
 }
 
 /// Whether it is we who refuse, because of the server's certificate: by the text, as the client crate hides the type.

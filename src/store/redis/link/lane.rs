@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::answers::Answers;
-use super::connector::Connector;
+use super::connector::{ANSWER, Connector};
 use super::drive::Driven;
 use crate::clock;
 use crate::store::redis::url::Address;
@@ -18,6 +18,9 @@ use crate::store::redis::url::Address;
 /// The first wait after a server could not be reached; doubles up to the longest.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
+
+/// Asked at least twice, so far apart, and never answered: the connection leads nowhere.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Who has asked nothing for so long does not want to know any more.
 const ASKED_OF_LATE: Duration = Duration::from_secs(10);
@@ -121,13 +124,13 @@ impl Lane {
     }
 
     /// Sends one command and waits for its answer.
-    pub(super) async fn send(&self, cmd: &Cmd) -> Result<Value, NoAnswer> {
+    pub(super) async fn send(self: &Arc<Self>, cmd: &Cmd) -> Result<Value, NoAnswer> {
         self.ask();
         self.try_to_ask(cmd).await
     }
 
     /// The same where others are asked too: that it was given up for one of those tells nothing of this server.
-    pub(super) async fn try_to_ask(&self, cmd: &Cmd) -> Result<Value, NoAnswer> {
+    pub(super) async fn try_to_ask(self: &Arc<Self>, cmd: &Cmd) -> Result<Value, NoAnswer> {
         let Live { mut connection, generation, answers } = self.connection().await.map_err(NoAnswer::NotSent)?;
         let farewell = is_farewell(cmd);
         if farewell {
@@ -143,7 +146,7 @@ impl Lane {
     }
 
     /// Sends commands that nothing may come between, and answers each.
-    pub(super) async fn send_all(&self, pipe: &redis::Pipeline) -> Result<Vec<Value>, NoAnswer> {
+    pub(super) async fn send_all(self: &Arc<Self>, pipe: &redis::Pipeline) -> Result<Vec<Value>, NoAnswer> {
         self.ask();
         let Live { mut connection, generation, answers } = self.connection().await.map_err(NoAnswer::NotSent)?;
         let request = connection.carry(async |to| to.send_packed_commands(pipe, 0, pipe.len()).await);
@@ -175,9 +178,17 @@ impl Lane {
     }
 
     /// Before anything is sent, so that it is known also if whoever asks gives up.
+    ///
+    /// Whoever gives up each time before an answer counts as missing, as a beat does, would go on for ever with a server that is
+    /// gone, where something between takes what is sent to it. So who has asked in vain for long gets a new connection.
     fn ask(&self) {
         let now = clock::tick();
-        self.current().asked.get_or_insert((now, now)).1 = now;
+        let mut current = self.current();
+        let in_vain = |(first, last): &mut (Instant, Instant)| now - *first >= ANSWER && *last - *first >= AGAIN;
+        if current.asked.take_if(in_vain).is_some() {
+            current.connection = None;
+        }
+        current.asked.get_or_insert((now, now)).1 = now;
     }
 
     /// Whether something was asked so long ago, and nothing was answered since; as long as somebody still wants to know.
@@ -239,12 +250,25 @@ impl Lane {
         Ok(())
     }
 
-    async fn connection(&self) -> Result<Live, RedisError> {
+    async fn connection(self: &Arc<Self>) -> Result<Live, RedisError> {
         self.notice_end()?;
         if let Some(live) = self.live() {
             return Ok(live);
         }
         let before = self.current().attempts;
+        // A task makes it: whoever asks may not be polled for long, and nobody else should have to wait for that.
+        // Driven at home, it goes on although this runtime may be held up by a rude handler.
+        let lane = self.clone();
+        let made = async move { lane.make(before).await };
+        let made = match &self.home {
+            Some(home) => home.spawn(made),
+            None => tokio::spawn(made),
+        };
+        made.await.unwrap_or_else(|gone| Err(std::io::Error::other(gone).into()))
+    }
+
+    /// Makes a connection, unless somebody has since so many were tried.
+    async fn make(&self, before: u64) -> Result<Live, RedisError> {
         let _one_at_a_time = self.connecting.lock().await;
         if let Some(live) = self.live() {
             return Ok(live);
@@ -295,14 +319,8 @@ impl Lane {
         if waited_for && let Some(connected) = self.connector.connect_driven(&self.address, &config).await {
             return connected.map(|(connection, driven)| Line { connection, driven: Some(Arc::new(driven)) });
         }
-        let (connector, address) = (self.connector.clone(), self.address.clone());
-        let connect = async move { connector.connect(&address, &config).await };
-        let connected = match &self.home {
-            None => connect.await,
-            // Driven there, it goes on although this runtime may be held up by a rude handler.
-            Some(home) => home.spawn(connect).await.unwrap_or_else(|gone| Err(std::io::Error::other(gone).into())),
-        };
-        connected.map(|connection| Line { connection, driven: None })
+        let connection = self.connector.connect(&self.address, &config).await?;
+        Ok(Line { connection, driven: None })
     }
 }
 
@@ -362,7 +380,7 @@ mod tests {
         });
         let place = Place::parse(&format!("redis://127.0.0.1:{port}")).expect("a URL").expect("of a server");
         let connector = Arc::new(Connector::new(&place, &crate::store::Options::default()).expect("no certificates"));
-        let lane = Lane::new(place.hosts[0].clone(), connector, None, Some(Arc::new(|_| ())));
+        let lane = Arc::new(Lane::new(place.hosts[0].clone(), connector, None, Some(Arc::new(|_| ()))));
         // A farewell that was refused is not one that was asked for.
         assert!(matches!(lane.send(redis::cmd("SUNSUBSCRIBE").arg("a")).await, Err(NoAnswer::Answer(_))));
         assert!(matches!(lane.send(&redis::cmd("PING")).await, Err(NoAnswer::Answer(error)) if error.is_io_error()));

@@ -18,6 +18,9 @@ use crate::store::redis::url::{Address, Shape};
 /// How long one Sentinel is waited for: the others know as much.
 const SENTINEL_ANSWER: Duration = Duration::from_secs(1);
 
+/// How long the others are waited for once most Sentinels have answered.
+const LAST_SENTINELS: Duration = Duration::from_millis(200);
+
 /// How long the servers of a Cluster are waited for, connections included.
 const SLOTS_ANSWER: Duration = Duration::from_millis(2_500);
 /// After how long another one is asked as well: it knows as much.
@@ -69,10 +72,17 @@ impl Nobody {
 
 impl Link {
     /// Finds out who the masters are, unless somebody else has since `lessons`; what is missed is the one of this slot.
+    ///
+    /// At home: whoever misses one may not be polled for long, or be held up by a rude handler, and beats must not wait for that.
     pub(super) async fn learn(&self, missed: u16, lessons: u64) {
-        if self.place.shape == Shape::One {
+        let Some(link) = self.this.upgrade().filter(|_| self.place.shape != Shape::One) else {
             return;
-        }
+        };
+        // It ends early only with the store itself.
+        let _ = self.home.spawn(async move { link.learn_at_home(missed, lessons).await }).await;
+    }
+
+    async fn learn_at_home(&self, missed: u16, lessons: u64) {
         let _one_at_a_time = self.refreshing.lock().await;
         if self.known().lessons != lessons {
             return;
@@ -183,16 +193,25 @@ impl Link {
             let answer = answer.map_or_else(|_| Err(late()), |answer| answer.map_err(NoAnswer::into_error));
             answer.map_err(|error| Trouble { with: sentinel.address().clone(), is_sentinel: true, error })
         });
-        let mut latest: Option<(u64, Address)> = None;
+        let mut asks: FuturesUnordered<_> = asks.collect();
+        let (mut latest, mut answers): (Option<(u64, Address)>, usize) = (None, 0);
         let mut troubles = Vec::new();
-        for answer in futures_util::future::join_all(asks).await {
+        loop {
+            // Once most have answered, one whose machine is off is hardly waited for: it would be each time.
+            let most = answers > self.sentinels.len() / 2;
+            let answer = tokio::select! {
+                answer = asks.next() => answer,
+                () = tokio::time::sleep(LAST_SENTINELS), if most => None,
+            };
             let answer = match answer {
-                Ok(answer) => answer,
-                Err(trouble) => {
+                Some(Ok(answer)) => answer,
+                Some(Err(trouble)) => {
                     troubles.push(trouble);
                     continue;
                 }
+                None => break,
             };
+            answers += 1;
             let fields: HashMap<String, String> = redis::from_redis_value(answer).unwrap_or_default();
             let field = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
             let epoch = field("config-epoch").parse().unwrap_or(0);
@@ -294,7 +313,7 @@ impl Known {
     }
 }
 
-async fn is_master(lane: &Lane) -> Result<(), RedisError> {
+async fn is_master(lane: &Arc<Lane>) -> Result<(), RedisError> {
     match lane.send(&redis::cmd("ROLE")).await.map_err(NoAnswer::into_error)? {
         Value::Array(role) if matches!(role.first(), Some(Value::BulkString(name)) if name == b"master") => Ok(()),
         _ => Err(other("it does not say itself that it is the master")),

@@ -15,7 +15,7 @@ mod request;
 mod slots;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, Value};
@@ -77,6 +77,8 @@ pub(crate) enum Way {
     Door,
     /// Claims, settles, prunes, and the wakes that come back.
     Work,
+    /// What a worker reads that may be long: no connection that listens may be owed much.
+    Bodies,
     /// Beats, and what is said in the hall.
     Beat,
     /// Pushes and locks that wait for replicas: one at a time per connection.
@@ -88,9 +90,11 @@ pub(crate) enum Way {
 }
 
 pub(super) struct Link {
+    /// For tasks of its own.
+    this: Weak<Link>,
     place: Place,
     connector: Arc<Connector>,
-    sentinels: Vec<Lane>,
+    sentinels: Vec<Arc<Lane>>,
     /// Where connections live that must go on whatever handlers do.
     home: Handle,
     listener: Listener,
@@ -117,22 +121,24 @@ struct Known {
 }
 
 impl Link {
-    pub(super) fn new(place: Place, options: &Options, home: Handle, listener: Listener) -> Result<Self> {
+    pub(super) fn new(place: Place, options: &Options, home: Handle, listener: Listener) -> Result<Arc<Self>> {
         let mut sentinels = Vec::new();
         if matches!(place.shape, Shape::Sentinel(_)) {
             let to_them = Arc::new(Connector::to_sentinels(&place, options)?);
-            let lane = |host: &Address| Lane::new(host.clone(), to_them.clone(), Some(home.clone()), None);
+            let lane = |host: &Address| Arc::new(Lane::new(host.clone(), to_them.clone(), Some(home.clone()), None));
             sentinels.extend(place.hosts.iter().map(lane));
         }
-        Ok(Link {
-            connector: Arc::new(Connector::new(&place, options)?),
+        let connector = Arc::new(Connector::new(&place, options)?);
+        Ok(Arc::new_cyclic(|this| Link {
+            this: this.clone(),
+            connector,
             place,
             sentinels,
             home,
             listener,
             known: Mutex::default(),
             refreshing: tokio::sync::Mutex::default(),
-        })
+        }))
     }
 
     pub(super) fn place(&self) -> &Place {
@@ -223,8 +229,11 @@ impl Link {
         request: &Request<'_>,
         lost: &mut bool,
     ) -> Result<Value> {
-        let patience =
-            if matches!(way, Way::Work | Way::Beat | Way::Keep | Way::Watch(_)) { PATIENCE_AT_WORK } else { PATIENCE };
+        let patience = if matches!(way, Way::Work | Way::Bodies | Way::Beat | Way::Keep | Way::Watch(_)) {
+            PATIENCE_AT_WORK
+        } else {
+            PATIENCE
+        };
         let mut tries = Tries::until(clock::tick() + patience);
         let mut ask: Option<Address> = None;
         loop {
@@ -309,12 +318,19 @@ impl Link {
         Ok(None)
     }
 
-    /// Listens on a channel of this slot, and answers by which connection.
+    /// Listens on a channel of this slot, and answers by which connection; 0 if it has changed meanwhile, and with it perhaps
+    /// who listens.
     pub(super) async fn listen(&self, slot: u16, channel: &str) -> Result<u64> {
         let mut cmd = redis::cmd("SSUBSCRIBE");
         cmd.arg(channel);
-        self.ask("subscribe", Way::Beat, slot, &cmd).await?;
-        Ok(self.generation(Way::Beat, slot))
+        for _ in 0..LISTENS_MAX {
+            let before = self.generation(Way::Beat, slot);
+            self.ask("subscribe", Way::Beat, slot, &cmd).await?;
+            if before != 0 && self.generation(Way::Beat, slot) == before {
+                return Ok(before);
+            }
+        }
+        Ok(0)
     }
 
     /// The latest connection that requests for this slot have taken; 0 if there is none.
@@ -351,7 +367,7 @@ impl Link {
             Way::Beat => (Some(self.home.clone()), Some(self.listener.clone())),
             Way::Keep | Way::Watch(_) => (Some(self.home.clone()), None),
             Way::Work => (None, Some(self.listener.clone())),
-            Way::Door | Way::Confirm(_) => (None, None),
+            Way::Door | Way::Bodies | Way::Confirm(_) => (None, None),
         };
         let here = Handle::try_current().ok().filter(|_| home.is_none());
         let key: LaneKey = (way, address.clone(), here.map(|here| here.id()));
@@ -428,7 +444,7 @@ fn unconfirmed(op: &'static str, why: Option<RedisError>) -> Error {
 }
 
 /// Makes a script known to a server; may be done twice.
-async fn load(lane: &Lane, script: &Script) -> Result<(), RedisError> {
+async fn load(lane: &Arc<Lane>, script: &Script) -> Result<(), RedisError> {
     let mut cmd = redis::cmd("SCRIPT");
     cmd.arg("LOAD").arg(&script.code);
     lane.send(&cmd).await.map(drop).map_err(NoAnswer::into_error)

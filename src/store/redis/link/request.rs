@@ -1,5 +1,6 @@
 //! One request: what is sent, one try with one server, and how often it is tried.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, Value};
@@ -8,7 +9,7 @@ use tokio::time::Instant;
 use super::connector;
 use super::lane::{Lane, NoAnswer};
 use crate::clock;
-use crate::store::redis::script::Script;
+use crate::store::redis::script::{self, Script};
 
 /// The first wait before a request is tried again; doubles up to the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
@@ -49,7 +50,7 @@ impl<'r> Request<'r> {
     }
 
     /// One try with one server, `asking` if the slot is on its way there.
-    pub(super) async fn exchange(&self, lane: &Lane, asking: bool) -> Result<Value, Unanswered> {
+    pub(super) async fn exchange(&self, lane: &Arc<Lane>, asking: bool) -> Result<Value, Unanswered> {
         if let ([cmd], false, None) = (self.cmds, asking, self.confirm) {
             return Ok(lane.send(cmd).await?);
         }
@@ -69,6 +70,8 @@ impl<'r> Request<'r> {
             pipe.cmd("EXEC");
         }
         if let Some(seal) = seal {
+            // Of a script that is not known it would be told too late.
+            pipe.cmd("SCRIPT").arg("LOAD").arg(&script::SEAL.code);
             // It counts for one command only.
             if asking {
                 pipe.cmd("ASKING");
@@ -84,8 +87,9 @@ impl<'r> Request<'r> {
             Some(confirm) => matches!(answers.pop(), Some(Value::Int(got)) if got >= i64::from(confirm.replicas)),
         };
         let sealed = if seal.is_some() { answers.pop() } else { None };
-        if sealed.is_some() && asking {
-            answers.pop();
+        if sealed.is_some() {
+            let before_it = if asking { 2 } else { 1 };
+            answers.truncate(answers.len().saturating_sub(before_it));
         }
         // A command that was refused says why; the end of a transaction only says that one was. One that has ended with a list
         // was carried out, all but what the list says has failed.

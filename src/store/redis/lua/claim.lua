@@ -4,7 +4,7 @@
 -- ARGV 1 now|'' 2 channel 3 node 4 most to take 5 most to move 6 lease 7 1: the node may be on the idle list
 --      8... kinds to look for among what others have put off
 -- Returns { now, fence, more, next due|'', rank, next cron tick|'', the mark of the last put-off, 1: all that was put off was
---      looked through, { ticket }, { record }, { meta of those with one }: the last only if there are any }
+--      looked through, { ticket }, { record of each, as long as they fit in }, { meta of those with one }: only if there are any }
 -- include now, text, whole
 local node, most = ARGV[3], tonumber(ARGV[4])
 local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'stale', 'fence', node, 'tick', 'put_offs')
@@ -23,7 +23,8 @@ if not closed and (#ARGV > 7 or (next_due and tonumber(next_due) <= now)) then
 end
 local stopped = not closed and take(most, stale) or unseen
 if #ids > 0 then
-  records = redis.call('HMGET', KEYS[6], unpack(ids))
+-- include bodies
+  records = bodies(KEYS[6], ids, 524288)
   metas = #worried > 0 and redis.call('HMGET', KEYS[7], unpack(worried)) or nil
   redis.call('HSET', KEYS[4], unpack(held))
   redis.call('HSET', KEYS[1], 'fence', fence, node, holds + #ids)

@@ -3,8 +3,8 @@
 -- KEYS 1 job 2 meta 3 find
 -- ARGV 1 now|'' 2 1: the last comes first 3 where the last page ended|'' 4 its moment 5 from this moment on 6 before this one, all
 --      of 16 digits 7 most 8... words, each with its state in front and a 0 byte behind
--- Returns { now, { id }, { moment }, { record }, { meta } }
--- include now
+-- Returns { now, { id }, { moment }, { record }, { meta }, how many there were }: not all if they are long
+-- include now, bodies
 local last, since, before, most = ARGV[3], ARGV[5], ARGV[6], tonumber(ARGV[7])
 local reverse = ARGV[2] == '1'
 local word, fewest = ARGV[8], math.huge
@@ -23,10 +23,14 @@ else
   found = redis.call('ZRANGE', KEYS[3], last ~= '' and behind or from, to, 'BYLEX', 'LIMIT', 0, most)
 end
 if #found == 0 then
-  return { now, {}, {}, {}, {} }
+  return { now, {}, {}, {}, {}, 0 }
 end
 local ids, moments = {}, {}
 for i, member in ipairs(found) do
   ids[i], moments[i] = member:sub(-16), member:sub(-32, -17)
 end
-return { now, ids, moments, redis.call('HMGET', KEYS[1], unpack(ids)), redis.call('HMGET', KEYS[2], unpack(ids)) }
+local records = bodies(KEYS[1], ids, 1048576)
+for i = #found, #records + 1, -1 do
+  ids[i] = nil
+end
+return { now, ids, moments, records, redis.call('HMGET', KEYS[2], unpack(ids)), #found }

@@ -2,8 +2,9 @@
 -- page: a part of the jobs in one state, in their order; running ones are read by holding.
 -- KEYS 1 job 2 meta 3 the set (due, done or dead) or list (ready) 4 stale
 -- ARGV 1 now|'' 2 scheduled|ready|ended 3 where the last page ended|'' 4 its number 5 most
--- Returns { now, { ticket|id }, { number }, { record }, { meta } }; a number is a score, or a place in the list
--- include now
+-- Returns { now, { ticket|id }, { number }, { record }, { meta }, how many there were }: not all if they are long; a number is a
+--      score, or a place in the list
+-- include now, bodies
 local kind, last, number, most = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local members, numbers, ids = {}, {}, {}
 if kind == 'ready' then
@@ -36,12 +37,15 @@ else
   end
 end
 if #members == 0 then
-  return { now, {}, {}, {}, {} }
+  return { now, {}, {}, {}, {}, 0 }
 end
 for i, member in ipairs(members) do
   ids[i] = member:sub(1, 16)
 end
-local records = redis.call('HMGET', KEYS[1], unpack(ids))
+local records, all = bodies(KEYS[1], ids, 1048576), #members
+for i = all, #records + 1, -1 do
+  members[i], ids[i] = nil, nil
+end
 if kind == 'ready' then
   local stale = redis.call('SMISMEMBER', KEYS[4], unpack(members))
   local marked = {}
@@ -52,4 +56,4 @@ if kind == 'ready' then
     marked[member] = is_stale
   end
 end
-return { now, members, numbers, records, redis.call('HMGET', KEYS[2], unpack(ids)) }
+return { now, members, numbers, records, redis.call('HMGET', KEYS[2], unpack(ids)), all }

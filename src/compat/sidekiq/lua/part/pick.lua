@@ -1,6 +1,7 @@
 -- pick: takes entries from the tail of a list, up to so many: those of kinds that are known, and those that are none.
+-- No more than so many bytes, too: a server cuts a connection that listens when it owes it more than 32 MB.
 -- ARGV 8 1: every kind is known 9... the known kinds
-local STEP, LOOK = 100, 1000
+local STEP, LOOK, BYTES = 16, 1000, 1048576
 local kinds = {}
 for i = 9, #ARGV do
   kinds[ARGV[i]] = true
@@ -24,21 +25,22 @@ local function is_ours(entry)
   return ours
 end
 
+-- Returns what was taken, and whether that is all that it may have in bytes.
 local function pick(list, most)
-  local any, taken, looked, step = ARGV[8] == '1', {}, 0, nil
+  local any, taken, looked, bytes, step = ARGV[8] == '1', {}, 0, 0, nil
   repeat
-    local size = any and most or STEP
-    step = redis.call('LRANGE', list, -looked - size, -looked - 1)
+    step = redis.call('LRANGE', list, -looked - STEP, -looked - 1)
     for i = #step, 1, -1 do
-      if #taken == most then
+      if #taken == most or bytes > BYTES then
         break
       end
       looked = looked + 1
       if any or is_ours(step[i]) then
         taken[#taken + 1] = step[i]
+        bytes = bytes + #step[i]
       end
     end
-  until #taken == most or #step < size or looked >= LOOK
+  until #taken == most or #step < STEP or looked >= LOOK or bytes > BYTES
   if #taken == looked and looked > 0 then
     redis.call('LTRIM', list, 0, -looked - 1)
   else
@@ -46,5 +48,5 @@ local function pick(list, most)
       redis.call('LREM', list, -1, entry)
     end
   end
-  return taken
+  return taken, bytes > BYTES
 end

@@ -10,6 +10,7 @@ local function tell_ended(channel, waited, ...)
   end
   ids = table.concat(ids)
   if ids ~= '' then
-    redis.call('SPUBLISH', channel .. 'ended', ids)
+    -- Who may not speak here has done all else: a script must not fail half-way.
+    redis.pcall('SPUBLISH', channel .. 'ended', ids)
   end
 end

@@ -2,7 +2,7 @@
 local DAY, PLACES, STEP = 1440, 62, 10
 local function forget_past(history, conf, rolled)
   local last = math.floor(now / 60000000) - DAY
-  local swept = tonumber(redis.call('HGET', conf, 'swept')) or last - DAY
+  local swept = tonumber(redis.call('HGET', conf, 'swept')) or before_all(history, last)
   local stop = math.min(last, swept + STEP, rolled)
   for minute = swept + 1, stop do
     local fields = {}

@@ -31,7 +31,7 @@ local function write_hints()
   for _, other in ipairs(redis.call('ZRANGE', KEYS[12], 0, WAKES - 1)) do
     if other ~= ARGV[3] then
       redis.call('ZREM', KEYS[12], other)
-      redis.call('SPUBLISH', ARGV[2] .. other, '')
+      redis.pcall('SPUBLISH', ARGV[2] .. other, '')
     end
   end
 end

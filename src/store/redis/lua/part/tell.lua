@@ -1,7 +1,8 @@
 -- tell: somebody in line hears that it is its turn. The channel of a node is named after the key of presences.
 -- KEYS 4 presence
 local function tell(name, place)
-  redis.call('SPUBLISH', KEYS[4] .. ':' .. place.node, 'T' .. place.owner .. name)
+  -- Who may not speak here has done all else: a script must not fail half-way.
+  redis.pcall('SPUBLISH', KEYS[4] .. ':' .. place.node, 'T' .. place.owner .. name)
 end
 
 -- All at the head of a line for whom a slot is free.

@@ -11,9 +11,15 @@ local function unschedule(due, ticket)
   return true
 end
 
--- A ticket stays in its ready list, marked as stale. An id that was forgotten and came again may have left one of the same
--- name there before: one mark stands for one ticket, so the other goes.
+-- A ticket stays in its ready list, marked as stale, unless it is among the last: of jobs that are replaced again and again while
+-- nobody claims there would be ever more. An id that was forgotten and came again may have left one of the same name there
+-- before: one mark stands for one ticket, so the other goes.
+local LAST = 100
 local function mark_stale(stale, conf, list, ticket)
+  if redis.call('SISMEMBER', stale, ticket) == 0 and redis.call('LPOS', list, ticket, 'RANK', -1, 'MAXLEN', LAST) then
+    redis.call('LREM', list, -1, ticket)
+    return
+  end
   if redis.call('SADD', stale, ticket) == 0 then
     redis.call('LREM', list, 1, ticket)
   end

@@ -5,7 +5,8 @@ local function wake(idle, channel, message)
     if not node then
       return 0
     end
-    if redis.call('SPUBLISH', channel .. node, message or '') > 0 then
+    -- Who may not speak here has done all else: a script must not fail half-way.
+    if (tonumber(redis.pcall('SPUBLISH', channel .. node, message or '')) or 0) > 0 then
       return 1
     end
   end
