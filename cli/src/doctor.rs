@@ -24,8 +24,8 @@ pub(crate) async fn run(setup: &Setup, doctor: &Doctor) -> anyhow::Result<()> {
     let url = StoreUrl::parse(&store::url(setup)?)?;
     if doctor.acl {
         // Without opening it: who needs the line has no rights yet.
-        let rules =
-            url.acl().ok_or_else(|| Fail::new(exit::USAGE, "the store has no users that duly knows rules for"))?;
+        let nobody = "the store has no users that duly knows rules for; name the server, as in: duly --store redis://HOST doctor --acl";
+        let rules = url.acl().ok_or_else(|| Fail::new(exit::USAGE, nobody))?;
         return setup.out.line(&format!("ACL SETUSER duly on >PASSWORD {rules}"));
     }
     let duly = store::open(setup).await?;

@@ -124,9 +124,13 @@ pub(crate) async fn run(verb: Push, setup: &Setup) -> anyhow::Result<()> {
     let job = verb.job(kind.clone(), args);
     let id = job.job_id();
     let pushed = duly.push(job).await.map_err(|error| hinted(error, id))?;
-    verb.tell(setup, kind, pushed)?;
+    let existing = matches!(pushed, Pushed::Existing(_));
+    let gone = existing && duly.get(pushed.id()).await?.is_none();
+    verb.tell(setup, kind, pushed, gone)?;
     if verb.wait {
-        let record = wait::until_final(&duly, pushed.id(), verb.wait_timeout, wait::Known::Pushed).await?;
+        // One that was there before may be gone, and nobody knows how it ended.
+        let known = if existing { wait::Known::Named } else { wait::Known::Pushed };
+        let record = wait::until_final(&duly, pushed.id(), verb.wait_timeout, known).await?;
         wait::tell(setup, record)?;
     }
     Ok(())
@@ -203,7 +207,7 @@ impl Push {
         job
     }
 
-    fn tell(&self, setup: &Setup, kind: String, pushed: Pushed) -> anyhow::Result<()> {
+    fn tell(&self, setup: &Setup, kind: String, pushed: Pushed, gone: bool) -> anyhow::Result<()> {
         let out = &setup.out;
         let (word, old) = match pushed {
             Pushed::Existing(_) => ("existing", None),
@@ -217,6 +221,9 @@ impl Push {
             out.line(&id.to_string())?;
         }
         match old {
+            _ if gone => out.say(&format!(
+                "job {id} was pushed before, and is gone (done and not kept, or removed): nothing was pushed; to run it again, push it without --id"
+            )),
             _ if word == "existing" => out.say(&format!("job {id} is there already: nothing was pushed")),
             Some(old) => out.say(&format!("job {id} took the place of job {old}")),
             None => {

@@ -187,7 +187,9 @@ impl Waiter {
 
     /// Why nobody knows how the lock stands, if the store did not answer when it was last asked.
     pub(crate) fn trouble(&self) -> Option<String> {
-        self.waiting.trouble().clone()
+        let asked_once = self.answered.load(Ordering::SeqCst) || self.waiting.handed_over.load(Ordering::SeqCst);
+        let never = (!asked_once).then(|| "it has not said anything yet".to_owned());
+        self.waiting.trouble().clone().or(never)
     }
 
     /// Resolves when it is held, or will never be.

@@ -167,8 +167,13 @@ pub(crate) fn parse(url: &str, options: Options) -> Result<(Address, Options)> {
 fn parse_parts(place: &str, query: &str, mut options: Options) -> Result<(Address, Options)> {
     let target = parse_target(place)?;
     target.adapt(&mut options);
+    let mut names = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if names.contains(&name) {
+            return Err(Error::invalid("store", format!("has the option {name:?} twice")));
+        }
+        names.push(name);
         if target.takes(name) {
             options.foreign.push((name.to_owned(), value.to_owned()));
             continue;
@@ -256,6 +261,13 @@ fn parse_target(place: &str) -> Result<Address> {
                 ),
             ));
         }
+        Some((scheme @ ("redis" | "rediss" | "valkey" | "valkeys" | "sidekiq"), rest)) => {
+            return Err(Error::invalid("store", format!("names no file; is it a server? Write {scheme}://{rest}")));
+        }
+        Some((host, port)) if is_a_server(host, port) => {
+            let reason = format!("{place} looks like a server: write redis://{place}, or ./{place} for a file");
+            return Err(Error::invalid("store", reason));
+        }
         _ => place,
     };
     match path {
@@ -264,6 +276,11 @@ fn parse_target(place: &str) -> Result<Address> {
         path if path.contains('\0') => Err(Error::invalid("store", "has a NUL character in it")),
         path => Ok(Address::File(PathBuf::from(path))),
     }
+}
+
+/// Whether somebody has left out what goes before a host and its port: a push must not end up in a file of that name.
+fn is_a_server(host: &str, port: &str) -> bool {
+    !host.is_empty() && !host.contains(['/', '\\']) && port.parse::<u16>().is_ok()
 }
 
 /// Which stores an option is for.

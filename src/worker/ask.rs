@@ -27,8 +27,10 @@ const RANK_STEP: Duration = Duration::from_millis(2);
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// Outcomes that may wait for the store; beyond that no job is claimed.
 const UNSETTLED_MAX: usize = 10 * SETTLE_MAX;
-/// How long a job waits for its turn that may be one of those that take their process down.
-const QUARANTINE: Duration = Duration::from_millis(250);
+/// How long a job waits for its turn that may be one of those that take their process down: as long as the one before it has
+/// taken so far, so that it is not claimed in vain again and again.
+const QUARANTINE_MIN: Duration = Duration::from_millis(250);
+const QUARANTINE_MAX: Duration = Duration::from_secs(10);
 
 /// An answer of the store.
 pub(super) enum Answered {
@@ -298,15 +300,16 @@ impl Shift {
     /// Starts what was claimed, unless it must wait.
     fn begin(&mut self, at: usize, held: Held, now: std::time::SystemTime) {
         let suspected = (SUSPECT_CRASHES..=self.settings.max_crashes).contains(&held.crashes);
-        let (after, why) = match self.grace_until {
+        let under_suspicion = if suspected { self.crew.under_suspicion() } else { None };
+        let (after, why) = match (self.grace_until, under_suspicion) {
             // Claimed too late: for others to run.
-            Some(_) => (Duration::ZERO, "claimed while the worker was stopping"),
-            None if self.quiet => (Duration::ZERO, "claimed while the worker was told to claim no more"),
+            (Some(_), _) => (Duration::ZERO, "claimed while the worker was stopping"),
+            (None, _) if self.quiet => (Duration::ZERO, "claimed while the worker was told to claim no more"),
             // One of several that were there each time a process died: run one by one, the guilty one betrays itself.
-            None if suspected && self.crew.has_suspect() => {
-                (QUARANTINE, "waits for another that may crash its process")
+            (None, Some(ran)) => {
+                (ran.clamp(QUARANTINE_MIN, QUARANTINE_MAX), "waits for another that may crash its process")
             }
-            None => return self.start(at, held, now),
+            (None, None) => return self.start(at, held, now),
         };
         self.release(at, held, after, why);
     }

@@ -213,9 +213,10 @@ impl Crew {
         }
     }
 
-    /// Whether a job is under way that may take this process down.
-    pub(super) fn has_suspect(&self) -> bool {
-        self.all().any(|running| running.held().crashes >= SUSPECT_CRASHES)
+    /// How long a job has been under way that may take this process down, if there is one.
+    pub(super) fn under_suspicion(&self) -> Option<Duration> {
+        let suspect = self.all().find(|running| running.held().crashes >= SUSPECT_CRASHES);
+        suspect.map(|suspect| clock::tick() - suspect.started)
     }
 
     /// Which jobs of a lane are under way.

@@ -18,6 +18,8 @@ const REDIS_MIN: (u32, u32) = (7, 0);
 const VALKEY_MIN: (u32, u32) = (8, 0);
 /// A server whose clock differs from ours by more is worth a warning: moments that users give mean something else there.
 const SKEW_MAX: Micros = 500_000;
+/// Memory of which more than this part is used is worth a warning.
+const FULL: f64 = 0.9;
 
 /// What the masters say about themselves.
 struct Masters {
@@ -39,6 +41,8 @@ struct Settings {
     append: Option<Append>,
     snapshots: bool,
     eviction: Option<String>,
+    /// How many good replicas it must have to take writes, if it asks for any.
+    least_replicas: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +58,10 @@ pub(super) async fn admit(store: &Redis) -> Result<()> {
     let masters = Masters::ask(store, "open").await?;
     for master in &masters.heard {
         check_version(&master.info)?;
+        if master.info.get("cluster_enabled").is_some_and(|on| on == "1") && store.link.place().shape != Shape::Cluster
+        {
+            return Err(Error::store("open", "this server is part of a Cluster: use redis+cluster://"));
+        }
         if master.info.get("role").is_some_and(|role| role == "slave") && store.link.place().shape == Shape::One {
             let reason = "this is a replica, and takes no jobs: name the master, or use redis+sentinel://";
             return Err(Error::store("open", reason));
@@ -93,34 +101,30 @@ pub(super) async fn health(store: &Redis) -> Result<Health> {
     let masters = Masters::ask(store, "health").await?;
     let settings = masters.settings();
     let skew = skew(store, "health", &masters).await?;
-    let info = masters.info(store);
-    let get = |name: &str| info.get(name).cloned().unwrap_or_default();
+    // Of several the one with the least room, and the one with the fewest replicas.
+    let fullest = masters.heard.iter().max_by(|one, other| one.fullness().total_cmp(&other.fullness()));
+    let get = |name: &str| fullest.map_or("", |master| master.get(name));
+    let replicas = masters.heard.iter().map(|master| master.number("connected_slaves")).min().unwrap_or(0);
     let mut facts: Vec<(String, String)> = vec![
         ("prefix".into(), store.prefix.clone()),
-        ("server".into(), server(info)),
-        ("memory".into(), format!("{} of {}", get("used_memory_human"), limit(&get("maxmemory_human")))),
-        ("replicas".into(), get("connected_slaves")),
+        ("server".into(), server(masters.info(store))),
+        ("memory".into(), format!("{} of {}", get("used_memory_human"), limit(get("maxmemory_human")))),
+        ("replicas".into(), replicas.to_string()),
         ("server_clock".into(), format!("{} ms from ours", skew / 1_000)),
     ];
     facts.retain(|(_, value)| !value.is_empty());
     let mut warnings = masters.warnings(store);
+    for master in &masters.heard {
+        warnings.extend(master.warnings(store.options.replicas));
+    }
+    if settings.append == Some(Append::Off) {
+        warnings.push("what a stop of the server loses is allowed by allow_data_loss=true: see above".into());
+    }
     if skew.abs() > SKEW_MAX {
         warnings.push(format!(
             "the server's clock is {} ms from ours: a job pushed for a moment runs when the server's clock says so; set both by NTP",
             skew / 1_000
         ));
-    }
-    for (field, what) in
-        [("rdb_last_bgsave_status", "save a snapshot"), ("aof_last_write_status", "write to its append-only file")]
-    {
-        if info.get(field).is_some_and(|status| status != "ok") {
-            warnings.push(format!("the server could not {what}: look at its log and its disk"));
-        }
-    }
-    if get("maxmemory") == "0" {
-        warnings.push(
-            "the server has no memory limit: set maxmemory, so that it refuses pushes instead of being killed".into(),
-        );
     }
     let durability = durability(&settings, store.options.replicas);
     let mut health = Health { durability, facts, warnings, acl: Some(acl::rules(&store.prefix)) };
@@ -213,6 +217,56 @@ async fn check_format(store: &Redis) -> Result<()> {
     Err(Error::store("open", reason))
 }
 
+impl Master {
+    fn get(&self, name: &str) -> &str {
+        self.info.get(name).map_or("", String::as_str)
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.get(name).parse().unwrap_or(0)
+    }
+
+    /// Which part of the memory that it may use is used; more than any if there is no limit.
+    fn fullness(&self) -> f64 {
+        self.number("used_memory") as f64 / self.number("maxmemory") as f64
+    }
+
+    /// What should be mended of this one, or nothing works.
+    fn warnings(&self, replicas: u32) -> Vec<String> {
+        let (mut warnings, at) = (Vec::new(), &self.address);
+        let there = self.number("connected_slaves");
+        if there < u64::from(replicas) {
+            warnings.push(format!(
+                "the server at {at} has {there} of the {replicas} replicas that `replicas` asks for: every push ends in doubt (`unknown`) until it has them"
+            ));
+        }
+        if let Some(least) = self.settings.least_replicas.filter(|least| self.number("min_slaves_good_slaves") < *least)
+        {
+            warnings.push(format!(
+                "the server at {at} refuses every write: it has {} of the {least} good replicas that min-replicas-to-write asks for",
+                self.number("min_slaves_good_slaves")
+            ));
+        }
+        match self.number("maxmemory") {
+            0 => warnings.push(format!(
+                "the server at {at} has no memory limit: set maxmemory, so that it refuses pushes instead of being killed"
+            )),
+            _ if self.fullness() > FULL => warnings.push(format!(
+                "the memory of the server at {at} is nearly full: pushes are refused when it is; raise maxmemory, or remove done jobs (`duly jobs rm state:done`)"
+            )),
+            _ => {}
+        }
+        for (field, what) in
+            [("rdb_last_bgsave_status", "save a snapshot"), ("aof_last_write_status", "write to its append-only file")]
+        {
+            if !matches!(self.get(field), "" | "ok") {
+                warnings.push(format!("the server at {at} could not {what}: look at its log and its disk"));
+            }
+        }
+        warnings
+    }
+}
+
 impl Masters {
     /// Asks all of them; fails if none answers, or one will never do.
     async fn ask(store: &Redis, op: &'static str) -> Result<Self> {
@@ -233,7 +287,12 @@ impl Masters {
 
     async fn ask_settings(&mut self, store: &Redis, op: &'static str) -> Result<()> {
         let mut cmd = redis::cmd("CONFIG");
-        cmd.arg("GET").arg("appendonly").arg("appendfsync").arg("save").arg("maxmemory-policy");
+        cmd.arg("GET")
+            .arg("appendonly")
+            .arg("appendfsync")
+            .arg("save")
+            .arg("maxmemory-policy")
+            .arg("min-replicas-to-write");
         let addresses: Vec<Address> = self.heard.iter().map(|master| master.address.clone()).collect();
         let said = store.link.ask_these(op, &addresses, &cmd).await;
         for (mut master, (_, said)) in std::mem::take(&mut self.heard).into_iter().zip(said) {
@@ -271,6 +330,7 @@ impl Masters {
             },
             snapshots: one.snapshots && other.snapshots,
             eviction: one.eviction.filter(|policy| policy != "noeviction").or(other.eviction),
+            least_replicas: one.least_replicas.max(other.least_replicas),
         };
         self.heard.iter().map(|master| master.settings.clone()).reduce(weaker).unwrap_or_default()
     }
@@ -322,6 +382,10 @@ fn read_settings(answer: Value) -> Settings {
         append,
         snapshots: settings.get("save").is_some_and(|points| !points.is_empty()),
         eviction: settings.get("maxmemory-policy").cloned(),
+        least_replicas: settings
+            .get("min-replicas-to-write")
+            .and_then(|text| text.parse().ok())
+            .filter(|least| *least > 0),
     }
 }
 
@@ -382,8 +446,26 @@ mod tests {
     }
 
     #[test]
+    fn what_keeps_pushes_out_is_said() {
+        let warnings = |info: &[(&str, &str)], least_replicas, replicas| {
+            let info = info.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let address = Address { host: "h".to_owned(), port: 1 };
+            let settings = Settings { least_replicas, ..Settings::default() };
+            Master { address, info, settings }.warnings(replicas).join("\n")
+        };
+        let sound =
+            [("maxmemory", "100"), ("used_memory", "50"), ("connected_slaves", "1"), ("min_slaves_good_slaves", "1")];
+        assert_eq!(warnings(&sound, Some(1), 1), "");
+        assert!(warnings(&sound, None, 2).contains("h:1 has 1 of the 2 replicas"));
+        assert!(warnings(&sound, Some(2), 1).contains("refuses every write"));
+        assert!(warnings(&[("maxmemory", "100"), ("used_memory", "95")], None, 0).contains("nearly full"));
+        assert!(warnings(&[("maxmemory", "0")], None, 0).contains("no memory limit"));
+        assert!(warnings(&[("maxmemory", "100"), ("aof_last_write_status", "err")], None, 0).contains("append-only"));
+    }
+
+    #[test]
     fn every_setting_has_its_sentence() {
-        let set = |append, snapshots| Settings { append, snapshots, eviction: None };
+        let set = |append, snapshots| Settings { append, snapshots, ..Settings::default() };
         assert!(
             durability(&set(Some(Append::Always), false), 0)
                 .contains("survives a crash of any process and loss of power")

@@ -16,11 +16,14 @@ use tokio::task::JoinHandle;
 
 use super::keys::HallKeys;
 use super::link::{Link, Way};
+use super::url::Shape;
 use super::{call, script};
 use crate::error::Result;
 
 /// How long the first beat in a queue waits for its name: whoever looks after it should find the node.
 const FIRST_BEAT: Duration = Duration::from_millis(500);
+/// How long the first push to a queue waits until its name is where others find it, if that may be another server.
+const FIRST_PUSH: Duration = Duration::from_secs(1);
 
 /// How long after a push the name of its queue is put there again, at most.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -68,7 +71,15 @@ impl Names {
     /// The name of a queue that is about to get something is there, or, if it was before, will be again.
     pub(super) async fn put(self: &Arc<Self>, op: &'static str, queue: &str, now: String) -> Result<()> {
         if !self.note_push(queue) {
-            return self.send(op, &[queue.to_owned()], now).await;
+            if self.link.place().shape != Shape::Cluster {
+                return self.send(op, &[queue.to_owned()], now).await;
+            }
+            // The names may live with a server that is away, and the queue with another: then it goes on without its name, which
+            // is put there later, by us or by who works it.
+            if let Some(under_way) = self.put_aside(queue, now) {
+                let _ = tokio::time::timeout(FIRST_PUSH, under_way).await;
+            }
+            return Ok(());
         }
         self.put_aside(queue, now.clone());
         self.put_again(now);

@@ -109,10 +109,16 @@ fn write_fields(job: &Fields<'_>) -> Vec<u8> {
 
 /// A job from its record, and when it was due at first.
 pub(super) fn read(id: JobId, queue: &str, record: &[u8]) -> (Job, Micros) {
-    parse(id, queue, record).unwrap_or_else(|| {
+    let (job, due) = look_at(id, queue, record);
+    if job.kind == UNREADABLE {
         tracing::error!(%id, queue, "a record that is not as it was written, or that a newer version of duly has written; it is not run");
-        (blank(id, queue, record.get(1).copied().unwrap_or(b'2')), 0)
-    })
+    }
+    (job, due)
+}
+
+/// The same, where it is no news that one cannot be read.
+pub(super) fn look_at(id: JobId, queue: &str, record: &[u8]) -> (Job, Micros) {
+    parse(id, queue, record).unwrap_or_else(|| (blank(id, queue, record.get(1).copied().unwrap_or(b'2')), 0))
 }
 
 fn parse(id: JobId, queue: &str, record: &[u8]) -> Option<(Job, Micros)> {

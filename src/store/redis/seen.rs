@@ -30,7 +30,8 @@ impl Head {
         let lane = record.get(1).map_or(usize::MAX, |digit| usize::from(digit.wrapping_sub(b'0')));
         let text = String::from_utf8_lossy(line);
         let key = text.split('\t').nth(7).unwrap_or_default().to_owned();
-        let (job, _) = record::read(id, "", record);
+        // Without a word: who looks at all of them says itself what is wrong.
+        let (job, _) = record::look_at(id, "", record);
         let json = serde_json::from_str::<&serde_json::value::RawValue>(&job.args).is_ok();
         let readable = lane < LANES && job.kind != crate::job::UNREADABLE && json;
         let bytes = record.len().saturating_sub(line.len() + 1);

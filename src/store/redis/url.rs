@@ -120,6 +120,8 @@ fn parse_login(login: &str) -> Result<(Option<String>, Option<String>)> {
     };
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
     match (decode(user), decode(password)) {
+        // Without a password nobody logs in: everything would be done as the default user.
+        (Ok(Some(_)), Ok(None)) => Err(wrong("names a user and no password; write redis://USER:PASSWORD@HOST")),
         (Ok(user), Ok(password)) => Ok((user, password)),
         _ => Err(wrong("has a user or password that is not UTF-8 behind its % signs")),
     }
@@ -192,6 +194,7 @@ mod tests {
         assert!(refused("redis+cluster://a/1").contains("only one"));
         assert!(refused("redis+ring://a").contains("+sentinel and +cluster"));
         assert!(refused("redis://a:port").contains("host or host:port"));
+        assert!(refused("redis://me@a").contains("no password"));
     }
 
     #[test]

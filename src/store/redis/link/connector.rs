@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use super::drive::Driven;
 use crate::error::{Error, Result};
 use crate::store::Options;
-use crate::store::redis::url::{Address, Place};
+use crate::store::redis::url::{Address, Place, Shape};
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -47,6 +47,14 @@ impl Connector {
     fn with(place: &Place, options: &Options, login: RedisConnectionInfo) -> Result<Self> {
         if options.cert.is_some() && !place.tls {
             return Err(Error::invalid("cert", "is shown by TLS only; write rediss:// instead of redis://"));
+        }
+        if options.ca.is_some() && !place.tls {
+            return Err(Error::invalid("ca", "is asked by TLS only; write rediss:// instead of redis://"));
+        }
+        let of_sentinels = options.sentinel_user.is_some() || options.sentinel_password.is_some();
+        if of_sentinels && !matches!(place.shape, Shape::Sentinel(_)) {
+            let reason = "is for Sentinels; write redis+sentinel://HOSTS/MASTER, or leave it out";
+            return Err(Error::invalid("sentinel_password", reason));
         }
         if place.tls {
             // The first to ask decides for the process; any provider will do.

@@ -46,7 +46,8 @@ pub(super) fn sort(error: &RedisError) -> Fault {
         },
         // Codes that the client knows no name for.
         ErrorKind::Extension => match error.code() {
-            Some("BUSY") => Fault::NotNow,
+            // A failover has just begun, or a replica comes back: refused, and safe to send again.
+            Some("BUSY" | "NOREPLICAS") => Fault::NotNow,
             _ => Fault::Refused,
         },
         ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported => {
@@ -84,7 +85,7 @@ pub(super) fn refused(op: &'static str, error: RedisError) -> Error {
     let said = error.to_string();
     let advice = match error.code() {
         Some("OOM") => {
-            "; the server's memory is full (maxmemory): claims and settles go on, pushes are refused until there is room"
+            "; the server's memory is full (maxmemory): claims and settles go on, pushes are refused until there is room: `duly jobs rm state:done` makes some"
         }
         Some("NOPERM") => "; `duly doctor --acl` prints the ACL line that this user needs",
         Some("NOAUTH" | "WRONGPASS") => "; put user and password into the URL: redis://user:password@host",

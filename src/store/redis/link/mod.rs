@@ -89,6 +89,16 @@ pub(crate) enum Way {
     Watch(usize),
 }
 
+impl Way {
+    /// How long a request that was not carried out is tried again.
+    fn patience(self) -> Duration {
+        match self {
+            Way::Door | Way::Confirm(_) => PATIENCE,
+            Way::Work | Way::Bodies | Way::Beat | Way::Keep | Way::Watch(_) => PATIENCE_AT_WORK,
+        }
+    }
+}
+
 pub(super) struct Link {
     /// For tasks of its own.
     this: Weak<Link>,
@@ -229,12 +239,7 @@ impl Link {
         request: &Request<'_>,
         lost: &mut bool,
     ) -> Result<Value> {
-        let patience = if matches!(way, Way::Work | Way::Bodies | Way::Beat | Way::Keep | Way::Watch(_)) {
-            PATIENCE_AT_WORK
-        } else {
-            PATIENCE
-        };
-        let mut tries = Tries::until(clock::tick() + patience);
+        let mut tries = Tries::until(clock::tick() + way.patience());
         let mut ask: Option<Address> = None;
         loop {
             let asked = ask.take();
