@@ -261,8 +261,9 @@ fn parse_target(place: &str) -> Result<Address> {
                 ),
             ));
         }
-        Some((scheme @ ("redis" | "rediss" | "valkey" | "valkeys" | "sidekiq"), rest)) => {
-            return Err(Error::invalid("store", format!("names no file; is it a server? Write {scheme}://{rest}")));
+        // Whatever else is in it may be a password, and is not repeated.
+        Some((scheme @ ("redis" | "rediss" | "valkey" | "valkeys" | "sidekiq"), _)) => {
+            return Err(Error::invalid("store", format!("names no file; if it is a server, write {scheme}://HOST")));
         }
         Some((host, port)) if is_a_server(host, port) => {
             let reason = format!("{place} looks like a server: write redis://{place}, or ./{place} for a file");
@@ -401,6 +402,18 @@ mod tests {
 
     fn refused(url: &str) -> String {
         parse(url, Options::default()).expect_err("a bad URL").to_string()
+    }
+
+    #[test]
+    fn a_server_is_not_taken_for_a_file() {
+        let refused = |url: &str| parse(url, Options::default()).expect_err("is refused").to_string();
+        assert!(refused("redis:localhost").contains("redis://HOST"));
+        assert!(!refused("redis:me:secret@h").contains("secret"));
+        assert!(refused("localhost:6379").contains("redis://localhost:6379"));
+        assert!(refused("a.db?keep=1h&keep=2h").contains("twice"));
+        for file in ["./localhost:6379", "C:/a.db", "a:b.db", "redis.db", "x:99999"] {
+            assert!(parse(file, Options::default()).is_ok(), "{file}");
+        }
     }
 
     #[test]

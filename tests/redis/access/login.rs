@@ -24,13 +24,16 @@ async fn refused_at_once(url: String) -> Error {
 async fn who_may_not_in_is_told_what_to_write(binary: Binary) {
     let server = durable(binary).password(SECRET).start();
     let at = server.address();
-    for login in [String::new(), ":guess@".into(), format!("nobody:{SECRET}@"), format!("{SECRET}@")] {
+    for login in [String::new(), ":guess@".into(), format!("nobody:{SECRET}@")] {
         let error = refused_at_once(format!("redis://{login}{at}")).await;
         assert!(matches!(error, Error::Store { .. }), "{error:?}");
         let said = error.to_string();
         assert!(said.contains("put user and password into the URL: redis://user:password@host"), "{login:?}: {said}");
         assert!(!said.contains("guess"), "{said}");
     }
+    // A password in the place of the user, or a user without one, who would pass for somebody else.
+    let error = refused_at_once(format!("redis://{SECRET}@{at}")).await;
+    assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("no password"), "{error:?}");
     open(format!("redis://:{SECRET}@{at}")).await;
     open(format!("redis://default:{SECRET}@{at}")).await;
 }
@@ -83,8 +86,10 @@ async fn a_replica_is_refused_by_its_name() {
 #[tokio::test]
 async fn a_url_is_shown_without_its_password() {
     let server = durable(Binary::Redis).password(SECRET).start();
-    let url = format!("redis://:{SECRET}@{}?sentinel_password={SECRET}", server.address());
-    let shown = format!("{:?} {}", open(url.clone()).await, StoreUrl::parse(&url).expect("a good URL"));
+    let url = format!("redis://:{SECRET}@{}", server.address());
+    let sentinel = format!("redis+sentinel://:{SECRET}@h/m?sentinel_password={SECRET}");
+    let parsed = |url: &str| StoreUrl::parse(url).expect("a good URL");
+    let shown = format!("{:?} {} {}", open(url.clone()).await, parsed(&url), parsed(&sentinel));
     assert!(shown.contains(&server.address()) && !shown.contains(SECRET), "{shown}");
 }
 
