@@ -112,6 +112,9 @@ impl Remotes {
     }
 }
 
+#[cfg(test)]
+mod tests;
+
 fn check_names(field: &'static str, one: &'static str, names: &[String]) -> Result<()> {
     if names.len() > NAMES_MAX {
         return Err(Error::invalid(field, format!("at most {NAMES_MAX}")));

@@ -29,6 +29,7 @@ use self::lane::Lane;
 pub(crate) use self::shift::DIFFERING_MAX;
 use self::shift::{Mode, Shift};
 pub use self::signals::Signals;
+#[cfg(feature = "http")]
 pub(crate) use self::tick::fire_ticks;
 use crate::duly::Duly;
 use crate::error::{Error, Result};

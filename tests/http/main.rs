@@ -60,6 +60,7 @@ on_every_store! {
     workers:
         a_worker_claims_runs_and_settles
         a_waiting_claim_is_woken_by_a_push
+        a_worker_that_never_got_its_jobs_gives_all_of_them_back
         what_a_silent_worker_held_goes_to_another_and_its_word_is_refused
         a_claim_that_was_cut_off_loses_nothing
         what_an_answer_did_not_bring_is_given_back

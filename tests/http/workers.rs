@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
+use duly::store::SETTLE_MAX;
+
 use crate::support::{LONG, Site};
 
 struct Worker<'s> {
@@ -77,6 +79,21 @@ pub async fn a_worker_claims_runs_and_settles(site: Site) {
     assert_eq!(state(&site, &job).await, "done");
     assert_eq!(site.send("DELETE", &format!("/api/v1/nodes/{}", worker.id), &[], b"").await.status, 204);
     assert_eq!(site.post(&worker.path("claim"), json!({})).await.status, 404, "join again");
+}
+
+/// More than fit into one request to the store.
+pub async fn a_worker_that_never_got_its_jobs_gives_all_of_them_back(site: Site) {
+    const JOBS: usize = SETTLE_MAX + 200;
+    let worker = Worker::join(&site, 30_000, &[]).await;
+    site.duly.push_all((0..JOBS).map(|n| duly::Push::new("work", format!("{n}")))).await.expect("pushes");
+    let mut claimed = 0;
+    while claimed < JOBS {
+        claimed += worker.claim(1_000, 1_000).await.len();
+    }
+    worker.beat(&[]).await;
+    worker.beat(&[]).await;
+    let counts = site.duly.counts().await.expect("counts");
+    assert_eq!(counts.iter().map(|queue| (queue.ready, queue.running)).collect::<Vec<_>>(), [(JOBS as u64, 0)]);
 }
 
 pub async fn a_waiting_claim_is_woken_by_a_push(site: Site) {

@@ -81,8 +81,13 @@ async fn a_cluster_opens_without_one_of_its_shards() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_opens_without_its_hall() {
     let servers = cluster();
+    let one = servers.url().replacen("redis+cluster", "redis", 1);
+    let one = one.split(',').next().expect("a server");
+    let refused = Duly::open(one).await.expect_err("one server of several").to_string();
+    assert!(refused.contains("redis+cluster://"), "{refused}");
     let hall = servers.master_of("{duly}");
     let queue = elsewhere(&servers, &[hall]);
+    let another = elsewhere(&servers, &[hall, servers.master_of(&format!("{{{queue}}}"))]);
     let before = Duly::open(servers.url()).await.expect("opens");
     before.push(Push::new("mark", "null").queue(&queue)).await.expect("pushes");
     let address = lose(&servers, hall);
@@ -92,4 +97,14 @@ async fn a_cluster_opens_without_its_hall() {
     store.beat(&node).await.expect("beats");
     let claim = Claim { queue, max: 10, redo: false, suspect: None, kinds: None };
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
+    // The first push of a process to a queue, whose name it cannot put where others look for it.
+    duly.push(Push::new("mark", "null").queue(&another)).await.expect("pushes all the same");
+    tokio::task::block_in_place(|| servers.heal());
+    let found = async {
+        duly.push(Push::new("mark", "null").queue(&another)).await.expect("pushes");
+        while !duly.counts().await.is_ok_and(|queues| queues.iter().any(|found| found.queue == another)) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(LONG, found).await.expect("others find it in time");
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use duly::{Duly, Error, JobId, Push, Pushed};
 
-use crate::servers::{Binary, Fsync, Options, Server};
+use crate::servers::{Binary, Fsync, Options, Server, wait_for};
 use crate::support::{apart, durable, open, refusal};
 
 /// The commands that an error gives between backticks.
@@ -43,6 +43,26 @@ async fn a_redis_with_snapshots_only_is_refused_until_it_is_mended() {
 #[tokio::test]
 async fn a_valkey_that_keeps_nothing_is_refused_until_it_is_mended() {
     a_server_that_forgets_is_refused_until_it_is_mended(Binary::Valkey, "", "everything").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_refused_for_want_of_replicas_is_tried_again() {
+    let server = durable(Binary::Redis).start();
+    let duly = open(server.url()).await;
+    server.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let warnings = duly.health().await.expect("tells").warnings;
+    assert!(warnings.iter().any(|warning| warning.contains("refuses every write")), "{warnings:?}");
+    let pushing = tokio::spawn({
+        let duly = duly.clone();
+        async move { duly.push(Push::new("mark", "null")).await }
+    });
+    wait_for("a refusal", || match server.info(&["INFO", "errorstats"], "errorstat_NOREPLICAS").as_str() {
+        "" => Err("none yet".to_owned()),
+        _ => Ok(()),
+    });
+    assert!(!pushing.is_finished());
+    server.ask(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    pushing.await.expect("no panic").expect("is tried until it is taken");
 }
 
 #[tokio::test]

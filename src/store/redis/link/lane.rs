@@ -368,6 +368,30 @@ mod tests {
         }
     }
 
+    /// As a beat is: given up before an answer counts as missing.
+    #[tokio::test]
+    async fn a_connection_that_leads_nowhere_is_given_up_although_nobody_waits_long() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("is bound").port();
+        tokio::spawn(async move {
+            let (mut dead, _) = listener.accept().await.expect("connects");
+            let mut request = vec![0; 4096];
+            let _ = dead.read(&mut request).await;
+            dead.write_all(HELLO.as_bytes()).await.expect("is read");
+            let (living, _) = listener.accept().await.expect("connects again");
+            give_away(living, "").await;
+        });
+        let place = Place::parse(&format!("redis://127.0.0.1:{port}")).expect("a URL").expect("of a server");
+        let connector = Arc::new(Connector::new(&place, &crate::store::Options::default()).expect("no certificates"));
+        let lane = Arc::new(Lane::new(place.hosts[0].clone(), connector, None, None));
+        let ping = redis::cmd("PING");
+        let beat = async || tokio::time::timeout(Duration::from_millis(50), lane.send(&ping)).await.is_ok();
+        assert!(!beat().await && !beat().await, "nobody answers");
+        let (first, last) = lane.current().asked.expect("asked");
+        lane.current().asked = Some((first - ANSWER, last - ANSWER + AGAIN));
+        assert!(tokio::time::timeout(ANSWER, lane.send(&ping)).await.is_ok_and(|answer| answer.is_ok()));
+    }
+
     #[tokio::test]
     async fn what_a_server_says_unasked_is_nobodys_answer() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

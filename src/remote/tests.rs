@@ -1,0 +1,46 @@
+//! What a worker outside is given, on a store that fails.
+
+use std::time::Duration;
+
+use super::*;
+use crate::push::Push;
+use crate::store::faulty::{Fault, Faulty};
+
+/// The store is asked what is held, and has answered, but the answer is under way: what is settled meanwhile must not come back by it.
+#[tokio::test]
+async fn a_list_of_what_is_held_brings_back_nothing_that_was_settled() {
+    let mut duly = Duly::open(":memory:").await.expect("opens");
+    let store = Faulty::new(duly.store());
+    duly.store = store.clone();
+    duly.push(Push::new("work", "1")).await.expect("pushes");
+    let remote = Remotes::new(duly).join(vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
+    let held = remote.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
+    store.next("claim", Fault::LoseAnswer, 1);
+    remote.claim(1, Duration::ZERO).await.expect_err("its answer is lost");
+    store.next("claim", Fault::Late(Duration::from_millis(300)), 1);
+    let settling = Settling { id: held.job.id, fence: held.fence, said: Said::Ack, result: None };
+    let settled = async {
+        // The list is made by then, and not here.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        remote.settle(vec![settling]).await
+    };
+    let (again, settled) = tokio::join!(remote.claim(1, Duration::ZERO), settled);
+    assert_eq!(settled.expect("settles"), [], "it was held");
+    assert!(again.expect("claims").is_empty(), "it is not given twice");
+    assert!(remote.claim(1, Duration::ZERO).await.expect("claims").is_empty(), "nor later");
+}
+
+/// It goes, whatever becomes of what it held: nobody can say it again for it.
+#[tokio::test]
+async fn who_leaves_has_left_although_the_store_refuses_to_take_its_jobs_back() {
+    let mut duly = Duly::open(":memory:").await.expect("opens");
+    let store = Faulty::new(duly.store());
+    duly.store = store.clone();
+    duly.push(Push::new("work", "1")).await.expect("pushes");
+    let remotes = Remotes::new(duly.clone());
+    let remote = remotes.join(vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
+    remote.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
+    store.next("settle", Fault::Refuse, 1);
+    remotes.leave(remote.id()).await.expect_err("says that it could not");
+    assert!(!duly.nodes().await.expect("looks").iter().any(|node| node.id == remote.id() && node.alive));
+}
