@@ -125,7 +125,8 @@ pub(crate) async fn run(verb: Push, setup: &Setup) -> anyhow::Result<()> {
     let id = job.job_id();
     let pushed = duly.push(job).await.map_err(|error| hinted(error, id))?;
     let existing = matches!(pushed, Pushed::Existing(_));
-    let gone = existing && duly.get(pushed.id()).await?.is_none();
+    // Whether it is there still is asked for a better word only: nothing has gone wrong if nobody knows.
+    let gone = existing && verb.id.is_some() && matches!(duly.get(pushed.id()).await, Ok(None));
     verb.tell(setup, kind, pushed, gone)?;
     if verb.wait {
         // One that was there before may be gone, and nobody knows how it ended.

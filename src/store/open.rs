@@ -265,8 +265,10 @@ fn parse_target(place: &str) -> Result<Address> {
         Some((scheme @ ("redis" | "rediss" | "valkey" | "valkeys" | "sidekiq"), _)) => {
             return Err(Error::invalid("store", format!("names no file; if it is a server, write {scheme}://HOST")));
         }
-        Some((host, port)) if is_a_server(host, port) => {
-            let reason = format!("{place} looks like a server: write redis://{place}, or ./{place} for a file");
+        _ if is_a_server(place) => {
+            // What stands before an @ may be a password, and is not repeated.
+            let host = place.rsplit('@').next().unwrap_or_default();
+            let reason = format!("looks like a server: write redis://{host}, or ./{host} for a file of that name");
             return Err(Error::invalid("store", reason));
         }
         _ => place,
@@ -280,8 +282,10 @@ fn parse_target(place: &str) -> Result<Address> {
 }
 
 /// Whether somebody has left out what goes before a host and its port: a push must not end up in a file of that name.
-fn is_a_server(host: &str, port: &str) -> bool {
-    !host.is_empty() && !host.contains(['/', '\\']) && port.parse::<u16>().is_ok()
+fn is_a_server(place: &str) -> bool {
+    let (host, number) = place.split_once('/').unwrap_or((place, ""));
+    let plain = number.bytes().all(|byte| byte.is_ascii_digit());
+    plain && host.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
 /// Which stores an option is for.
@@ -410,6 +414,9 @@ mod tests {
         assert!(refused("redis:localhost").contains("redis://HOST"));
         assert!(!refused("redis:me:secret@h").contains("secret"));
         assert!(refused("localhost:6379").contains("redis://localhost:6379"));
+        assert!(refused("me:secret@h:6379").contains("redis://h:6379"));
+        assert!(!refused("me:secret@h:6379").contains("secret"));
+        assert!(refused("[::1]:6379/0").contains("redis://[::1]:6379/0"));
         assert!(refused("a.db?keep=1h&keep=2h").contains("twice"));
         for file in ["./localhost:6379", "C:/a.db", "a:b.db", "redis.db", "x:99999"] {
             assert!(parse(file, Options::default()).is_ok(), "{file}");

@@ -184,7 +184,7 @@ impl Shift {
                 self.commit = (self.commit * 7 + (clock::tick() - since)) / 8;
                 self.settled(at, batch, &lost);
             }
-            Answered::Settled(at, batch, sent, Err(error)) => self.settle_failed(at, batch, sent, &error),
+            Answered::Settled(at, batch, _, Err(error)) => self.settle_failed(at, batch, &error),
             // More to prune: at the next turn.
             Answered::Pruned(at, Ok(PRUNE_MAX)) => self.lanes[at].unpruned = PRUNE_MAX,
             Answered::Pruned(_, Ok(_)) => {}
@@ -326,7 +326,8 @@ impl Shift {
             note: None,
             result: None,
             again: false,
-            doubted: None,
+            since: clock::tick(),
+            doubted: false,
         });
     }
 
@@ -360,7 +361,8 @@ impl Shift {
                         note: None,
                         result,
                         again: true,
-                        doubted: None,
+                        since: clock::tick(),
+                        doubted: false,
                     });
                 }
                 None => self.begin(at, held, claimed.now),

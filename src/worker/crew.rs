@@ -40,8 +40,10 @@ pub(super) struct Finished {
     pub(super) result: Option<String>,
     /// It was recorded before, and the store has lost that.
     pub(super) again: bool,
-    /// When it was first sent without an answer: it may have been recorded then.
-    pub(super) doubted: Option<Instant>,
+    /// Since when it has been ours, as far as we know.
+    pub(super) since: Instant,
+    /// It was sent before, and the answer was lost: it may have been recorded then.
+    pub(super) doubted: bool,
 }
 
 /// An attempt under way.
@@ -77,7 +79,8 @@ impl Running {
             note: None,
             result: None,
             again: false,
-            doubted: None,
+            since: self.started,
+            doubted: false,
         }
     }
 }

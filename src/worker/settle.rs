@@ -118,12 +118,13 @@ impl Shift {
         }
         let mut settling = metrics::Settling::default();
         for finished in batch {
-            let Finished { lane, held, outcome, why, took, late, again, result, doubted, .. } = finished;
+            let Finished { lane, held, outcome, why, took, late, again, result, since, doubted, .. } = finished;
             self.lanes[lane].moves += 1;
-            // Of a settle whose answer was lost: nobody can have taken the job since, so it was recorded then.
-            let recorded_before = doubted.is_some_and(|sent| self.lanes[lane].is_ours_since(sent, now, lease));
+            // Of a settle whose answer was lost: if nobody can have taken the job since we began, it was recorded then.
+            let recorded_before = doubted && self.lanes[lane].is_ours_since(since, now, lease);
             if lost.contains(&held.job.id) && !recorded_before {
-                if !again {
+                // It may have been recorded then all the same: not a robbery that anybody could know of.
+                if !doubted && !again {
                     self.tally.lost += 1;
                     metrics::lost(&held.job.queue);
                     self.settings.tell(&Event::Lost { id: held.job.id });
@@ -153,10 +154,10 @@ impl Shift {
         }
     }
 
-    pub(super) fn settle_failed(&mut self, at: usize, mut batch: Vec<Finished>, sent: Instant, error: &Error) {
+    pub(super) fn settle_failed(&mut self, at: usize, mut batch: Vec<Finished>, error: &Error) {
         let again_in = self.backoff(self.lanes[at].outbox.failures);
         if matches!(error, Error::Unknown { .. }) {
-            batch.iter_mut().for_each(|finished| _ = finished.doubted.get_or_insert(sent));
+            batch.iter_mut().for_each(|finished| finished.doubted = true);
         }
         self.lanes[at].outbox.came_back(batch, clock::tick() + again_in);
         self.failed("settle", error, again_in);

@@ -189,11 +189,20 @@ async fn clear_the_way(store: &Arc<dyn Store>, duly: &Duly, job: JobId) -> Resul
     Ok(false)
 }
 
+/// Most steps in which what has come due is fired at a time, without a loop of ours.
+#[cfg(feature = "http")]
+const STEPS_MAX: usize = 100;
+
 /// Fires what has come due in a queue, for those who work it without a loop of ours.
 #[cfg(feature = "http")]
 pub(crate) async fn fire_ticks(duly: &Duly, queue: &str) -> Result<()> {
-    match fire(duly.store.clone(), duly.clone(), queue, Vec::new()).await {
-        Ok(_) | Err(Error::Unsupported { .. }) => Ok(()),
-        Err(error) => Err(error),
+    for _ in 0..STEPS_MAX {
+        match fire(duly.store.clone(), duly.clone(), queue, Vec::new()).await {
+            // What did not fit into one step is still due.
+            Ok(ticked) if ticked.fired > 0 && ticked.next_tick.is_some_and(|tick| tick.is_zero()) => {}
+            Ok(_) | Err(Error::Unsupported { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        }
     }
+    Ok(())
 }

@@ -21,8 +21,9 @@ const MOVED_MIN: usize = 100;
 const MOVED_MAX: usize = 250;
 /// Most tickets without a record that are let go in one step.
 const ORPHANS_MAX: usize = 100;
-/// Records that are read at a time: each may have a megabyte.
-const BODIES: usize = 16;
+/// Bytes of records that are read at a time, by the size of those that came before them; and most of them.
+const BODIES_BYTES: usize = 1024 * 1024;
+const BODIES_MAX: usize = 500;
 /// Most steps through everything that is held, when a node asks what it holds.
 const REDO_STEPS_MAX: usize = 10_000;
 
@@ -94,8 +95,9 @@ async fn step(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize, look: O
     let metas = if reply.is_empty() { Vec::new() } else { reply.list()? };
     let mut metas = metas.into_iter();
     store.looked(node, keys, put_offs, through);
-    if let Some(rest) = tickets.get(records.len()..) {
-        records.extend(bodies(store, keys, rest).await?);
+    while let Some(rest) = tickets.get(records.len()..).filter(|rest| !rest.is_empty()) {
+        let some = &rest[..rest.len().min(how_many(&records))];
+        records.extend(bodies(store, keys, some).await?);
     }
     let mut jobs = Vec::with_capacity(tickets.len());
     let mut orphans = Vec::new();
@@ -120,18 +122,22 @@ async fn step(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize, look: O
 /// The records of what was claimed and did not fit into the answer. They come by a connection on which nobody listens: a server
 /// cuts one off to which it owes more than 32 MB, if it listens (`client-output-buffer-limit`).
 async fn bodies(store: &Redis, keys: &QueueKeys, tickets: &[Option<Vec<u8>>]) -> Result<Vec<Option<Vec<u8>>>> {
-    let mut records = Vec::with_capacity(tickets.len());
-    for some in tickets.chunks(BODIES) {
-        let mut cmd = redis::cmd("HMGET");
-        cmd.arg(&keys.job);
-        for ticket in some {
-            cmd.arg(ticket.as_deref().and_then(|ticket| ticket.get(..16)).unwrap_or_default());
-        }
-        // What is claimed is ours, whoever does not tell us of it: asked again, the store does.
-        let some = store.link.ask("claim", Way::Bodies, keys.slot, &cmd).await.map_err(Error::in_doubt)?;
-        records.extend(reply::list_of("claim", some).map_err(Error::in_doubt)?);
+    let mut cmd = redis::cmd("HMGET");
+    cmd.arg(&keys.job);
+    for ticket in tickets {
+        cmd.arg(ticket.as_deref().and_then(|ticket| ticket.get(..16)).unwrap_or_default());
     }
-    Ok(records)
+    // What is claimed is ours, whoever does not tell us of it: asked again, the store does.
+    let found = store.link.ask("claim", Way::Bodies, keys.slot, &cmd).await.map_err(Error::in_doubt)?;
+    let found = reply::list_of("claim", found).map_err(Error::in_doubt)?;
+    if found.len() == tickets.len() { Ok(found) } else { Err(Error::Unknown { op: "claim", source: None }) }
+}
+
+/// How many records to read next, after these: one if none is known, for it may have a megabyte.
+fn how_many(records: &[Option<Vec<u8>>]) -> usize {
+    let bytes: usize = records.iter().flatten().map(Vec::len).sum();
+    let mean = bytes.checked_div(records.len()).unwrap_or(BODIES_BYTES);
+    (BODIES_BYTES / mean.max(1)).clamp(1, BODIES_MAX)
 }
 
 /// A job that is held from now on. Whether it is in trouble says what it is held as, also if somebody has deleted its meta.
@@ -270,6 +276,15 @@ mod tests {
             let place = Place { failures, turn };
             prop_assert_eq!(Place::unpack(place.pack()), Some(place));
         }
+    }
+
+    #[test]
+    fn as_many_records_are_read_as_are_not_too_long() {
+        let some = |bytes: usize, times: usize| vec![Some(vec![0; bytes]); times];
+        assert_eq!(how_many(&[]), 1);
+        assert_eq!(how_many(&some(200, 9)), BODIES_MAX);
+        assert_eq!(how_many(&some(64 * 1024, 3)), 16);
+        assert_eq!(how_many(&[None]), BODIES_MAX);
     }
 
     #[test]

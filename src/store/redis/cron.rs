@@ -144,8 +144,12 @@ async fn hand_over(store: &Redis, old: &Arc<QueueKeys>, put: &PutCron) -> Result
     if matches!(arrived, Ok(CronPut::Moving) | Err(Error::Store { .. })) {
         // It cannot go there now: it stays as it was.
         let back = CronRecord { revision: record.revision + 1, ..before };
-        put_in(store, old, name, Some(record.revision), &text(&back), look(&back)).await.map_err(Error::in_doubt)?;
-        return arrived;
+        let put_back = put_in(store, old, name, Some(record.revision), &text(&back), look(&back)).await;
+        // Somebody may have brought it there meanwhile.
+        return match put_back.map_err(Error::in_doubt)? {
+            CronPut::Yes => arrived,
+            _ => arrived.map_err(Error::in_doubt),
+        };
     }
     arrived.map_err(Error::in_doubt)?;
     unmark(store, old, name, record.revision).await.map_err(Error::in_doubt)
@@ -170,21 +174,24 @@ async fn unmark(store: &Redis, old: &QueueKeys, name: &str, mark: u64) -> Result
     Ok(CronPut::Yes)
 }
 
-/// Brings a rule that was left on its way to where it goes. If that cannot be done now, it is met again, and others go on meanwhile.
-async fn arrive(store: &Redis, old: &QueueKeys, mark: u64, record: &CronRecord) {
-    let name = &record.rule.name;
-    let arriving = async {
-        match put_there(store, record).await? {
-            CronPut::Moving => Ok(CronPut::Moving),
-            _ => unmark(store, old, name, mark).await,
+/// Brings a rule that was left on its way to where it goes.
+async fn arrive(store: &Redis, old: &QueueKeys, mark: u64, record: &CronRecord) -> Result<CronPut> {
+    match put_there(store, record).await? {
+        CronPut::Moving => Ok(CronPut::Moving),
+        _ => unmark(store, old, &record.rule.name, mark).await,
+    }
+}
+
+/// The same for some, as far as that can be done now: they are met again, and others go on meanwhile.
+async fn arrive_all(store: &Redis, old: &QueueKeys, going: &[(u64, CronRecord)]) {
+    let all = going.iter().map(async |(mark, record)| {
+        if let Err(error) = arrive(store, old, *mark, record).await {
+            let rule = &record.rule;
+            tracing::warn!(name = rule.name, queue = rule.queue, %error, "a cron rule cannot go to its queue yet");
         }
-    };
-    match tokio::time::timeout(ARRIVE_MAX, arriving).await {
-        Ok(Ok(_)) => {}
-        Ok(Err(error)) => {
-            tracing::warn!(name, queue = record.rule.queue, %error, "a cron rule cannot go to its queue yet")
-        }
-        Err(_) => tracing::warn!(name, queue = record.rule.queue, "a cron rule cannot go to its queue yet: no answer"),
+    });
+    if tokio::time::timeout(ARRIVE_MAX, futures_util::future::join_all(all)).await.is_err() {
+        tracing::warn!(queue = %old.queue, "cron rules cannot go to their queues yet: no answer");
     }
 }
 
@@ -218,7 +225,7 @@ async fn find(store: &Redis, op: &'static str, name: &str) -> Result<Option<(Arc
         let (keys, record) = match kept {
             Kept::Here(record) => (keys, record),
             Kept::Going(mark, record) => {
-                arrive(store, &keys, mark, &record).await;
+                arrive(store, &keys, mark, &record).await?;
                 let there = store.keys(&record.rule.queue);
                 match find_in(store, op, &there, name).await?.and_then(here) {
                     Some(there) => there,
@@ -305,7 +312,7 @@ pub(super) async fn page(store: &Redis, queue: Option<&str>, cursor: Option<&str
     Ok(CronPage::default())
 }
 
-/// How long the way of a rule to its queue may hold up others that are due.
+/// How long the way of rules to their queues may hold up others that are due.
 const ARRIVE_MAX: Duration = Duration::from_millis(500);
 
 /// `due_crons` of the contract.
@@ -315,14 +322,15 @@ pub(super) async fn due(store: &Redis, queue: &str, freed: &[String]) -> Result<
     cmd.arg(store.manual_now()).arg(CRON_FIRE_MAX).arg(freed);
     let value = store.link.run("due_crons", Way::Bodies, keys.slot, &script::DUE_CRONS, &cmd).await?;
     let mut reply = store.reply("due_crons", value)?;
-    let mut rules = Vec::new();
+    let (mut rules, mut going) = (Vec::new(), Vec::new());
     for kept in reply.list()?.iter().flatten().filter_map(|text| read(text)) {
         match kept {
             Kept::Here(record) => rules.push(record),
-            Kept::Going(mark, record) => {
-                arrive(store, &keys, mark, &record).await;
-            }
+            Kept::Going(mark, record) => going.push((mark, record)),
         }
+    }
+    if !going.is_empty() {
+        arrive_all(store, &keys, &going).await;
     }
     let next_tick = until(reply.maybe_int()?, reply.now);
     Ok(DueCrons { rules, now: from_micros(reply.now), next_tick })

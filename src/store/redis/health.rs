@@ -117,9 +117,6 @@ pub(super) async fn health(store: &Redis) -> Result<Health> {
     for master in &masters.heard {
         warnings.extend(master.warnings(store.options.replicas));
     }
-    if settings.append == Some(Append::Off) {
-        warnings.push("what a stop of the server loses is allowed by allow_data_loss=true: see above".into());
-    }
     if skew.abs() > SKEW_MAX {
         warnings.push(format!(
             "the server's clock is {} ms from ours: a job pushed for a moment runs when the server's clock says so; set both by NTP",
@@ -240,11 +237,16 @@ impl Master {
                 "the server at {at} has {there} of the {replicas} replicas that `replicas` asks for: every push ends in doubt (`unknown`) until it has them"
             ));
         }
-        if let Some(least) = self.settings.least_replicas.filter(|least| self.number("min_slaves_good_slaves") < *least)
-        {
+        // Only a server that counts them says how many are good.
+        let good = self.info.get("min_slaves_good_slaves").and_then(|good| good.parse::<u64>().ok());
+        if let Some((least, good)) = self.settings.least_replicas.zip(good).filter(|(least, good)| good < least) {
             warnings.push(format!(
-                "the server at {at} refuses every write: it has {} of the {least} good replicas that min-replicas-to-write asks for",
-                self.number("min_slaves_good_slaves")
+                "the server at {at} refuses every write: it has {good} of the {least} good replicas that min-replicas-to-write asks for"
+            ));
+        }
+        if self.settings.append == Some(Append::Off) {
+            warnings.push(format!(
+                "the server at {at} does not append to a file (appendonly no), which allow_data_loss=true permits: when it stops, jobs are lost"
             ));
         }
         match self.number("maxmemory") {

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::keys::HallKeys;
@@ -40,6 +41,8 @@ pub(super) struct Names {
     known: Mutex<HashMap<String, Name>>,
     /// Those that were pushed to are about to be put there again.
     again: AtomicBool,
+    /// A name is no longer on its way.
+    news: Notify,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -61,6 +64,7 @@ impl Names {
             slot: hall.slot,
             known: Mutex::default(),
             again: AtomicBool::new(false),
+            news: Notify::new(),
         })
     }
 
@@ -71,14 +75,13 @@ impl Names {
     /// The name of a queue that is about to get something is there, or, if it was before, will be again.
     pub(super) async fn put(self: &Arc<Self>, op: &'static str, queue: &str, now: String) -> Result<()> {
         if !self.note_push(queue) {
-            if self.link.place().shape != Shape::Cluster {
+            if self.link.place().shape != Shape::Cluster || op != "push" {
                 return self.send(op, &[queue.to_owned()], now).await;
             }
-            // The names may live with a server that is away, and the queue with another: then it goes on without its name, which
-            // is put there later, by us or by who works it.
-            if let Some(under_way) = self.put_aside(queue, now) {
-                let _ = tokio::time::timeout(FIRST_PUSH, under_way).await;
-            }
+            // The names may live with a server that is away, and the queue with another: then a push goes on without its name,
+            // which is put there later, by us or by who works it.
+            drop(self.put_aside(queue, now));
+            let _ = tokio::time::timeout(FIRST_PUSH, self.arrived(queue)).await;
             return Ok(());
         }
         self.put_aside(queue, now.clone());
@@ -138,6 +141,18 @@ impl Names {
         }
     }
 
+    /// Resolves when a name is no longer on its way, whoever has sent it.
+    async fn arrived(&self, queue: &str) {
+        loop {
+            let mut news = std::pin::pin!(self.news.notified());
+            news.as_mut().enable();
+            if !self.known().get(queue).is_some_and(|name| name.under_way) {
+                return;
+            }
+            news.await;
+        }
+    }
+
     /// Puts a name there again if it may be missing, and lets nobody wait for it.
     fn put_aside(self: &Arc<Self>, queue: &str, now: String) -> Option<JoinHandle<()>> {
         // A server that came back, or another in its place, may have forgotten it.
@@ -153,6 +168,7 @@ impl Names {
                 tracing::warn!(queue, %error, "others may not find this queue; tried again with the next beat or push");
             }
             names.known().entry(queue).or_default().under_way = false;
+            names.news.notify_waiters();
         }))
     }
 

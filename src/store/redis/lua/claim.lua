@@ -24,7 +24,7 @@ end
 local stopped = not closed and take(most, stale) or unseen
 if #ids > 0 then
 -- include bodies
-  records = bodies(KEYS[6], ids, 524288)
+  records = bodies(KEYS[6], ids, 262144, 0)
   metas = #worried > 0 and redis.call('HMGET', KEYS[7], unpack(worried)) or nil
   redis.call('HSET', KEYS[4], unpack(held))
   redis.call('HSET', KEYS[1], 'fence', fence, node, holds + #ids)

@@ -29,7 +29,7 @@ local ids, moments = {}, {}
 for i, member in ipairs(found) do
   ids[i], moments[i] = member:sub(-16), member:sub(-32, -17)
 end
-local records = bodies(KEYS[1], ids, 1048576)
+local records = bodies(KEYS[1], ids, 1048576, 1)
 for i = #found, #records + 1, -1 do
   ids[i] = nil
 end

@@ -42,7 +42,7 @@ end
 for i, member in ipairs(members) do
   ids[i] = member:sub(1, 16)
 end
-local records, all = bodies(KEYS[1], ids, 1048576), #members
+local records, all = bodies(KEYS[1], ids, 1048576, 1), #members
 for i = all, #records + 1, -1 do
   members[i], ids[i] = nil, nil
 end
