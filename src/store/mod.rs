@@ -19,6 +19,7 @@ use crate::token::Token;
 
 mod audit;
 mod cron;
+mod duration;
 mod ends;
 mod hall;
 mod history;
@@ -44,6 +45,7 @@ pub use cron::{
     CRON_FIRE_MAX, CRONS_PAGE, CronFire, CronFired, CronPage, CronPut, CronRecord, CronsFired, DueCrons, HELD_LOOK,
     Hold, PutCron,
 };
+pub use duration::duration;
 pub use ends::{ENDED_MAX, ENDS_LAST, ENDS_QUEUES_MAX};
 pub use hall::{
     Attended, CONNECTIONS_MAX, EXTEND_MAX, Guest, Heard, LINE_LOOK_MAX, LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage,
@@ -57,9 +59,9 @@ pub use history::{BUCKETS, HISTORY_MINUTES_MAX, Histogram, History, HistoryAsk, 
 pub(crate) use history::{TALLY, counter_of, places_of};
 pub use kinds::{KIND_HOURS_MAX, KINDS_COUNTED_MAX, KindPoint, OTHER_KINDS};
 pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
+pub use open::Durability;
 #[cfg(feature = "redis")]
 pub(crate) use open::{Address, KEEP, parse};
-pub use open::{Durability, duration};
 pub(crate) use open::{Options, new_file, open, place_of};
 pub(crate) use operate::cut;
 pub use operate::{

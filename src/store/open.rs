@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Store;
+use super::duration::duration;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::node::LEASE;
@@ -373,28 +374,6 @@ fn parse_duration(field: &'static str, text: &str) -> Result<Duration> {
     duration(text).map_err(|reason| Error::invalid(field, format!("{text:?} is {reason}")))
 }
 
-/// A duration as people write it: `500ms`, `90s`, `1h30m`, `7d`, `0`. If it is none, what is wrong with it.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let signed = span(text).ok_or_else(|| {
-        // One that would do with smaller numbers.
-        let mut small = text.replace(|c: char| c.is_ascii_digit(), "1");
-        while small.contains("11") {
-            small = small.replace("11", "1");
-        }
-        let wrong = if span(&small).is_some() { "too long" } else { "not a duration" };
-        format!("{wrong}; write 500ms, 90s, 1h30m or 7d")
-    })?;
-    Duration::try_from(signed).map_err(|_| "negative; write it without the minus".to_owned())
-}
-
-fn span(text: &str) -> Option<jiff::SignedDuration> {
-    let span: jiff::Span = text.parse().ok()?;
-    span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -461,16 +440,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_duration() {
-        for (text, why) in [("99999999d", "too long"), ("1h 99999999999999999999s", "too long"), ("-5m", "negative")] {
-            assert!(duration(text).is_err_and(|told| told.starts_with(why)), "{text}: {:?}", duration(text));
-        }
-        for text in ["", "10", "111111111111", "soon", "5 bananas"] {
-            assert!(duration(text).is_err_and(|told| told.starts_with("not a duration")), "{text}");
-        }
-    }
-
-    #[test]
     fn a_place_is_the_same_whatever_the_options() {
         let place = |url: &str| place_of(url, &parse(url, Options::default()).expect("a good URL").1);
         assert_eq!(place("/none/a.db?keep=1h"), place("sqlite:///none/a.db"));
@@ -487,16 +456,6 @@ mod tests {
         #[test]
         fn any_url_parses_or_is_refused(url in ".*") {
             let _ = parse(&url, Options::default());
-        }
-
-        #[test]
-        fn any_duration_parses_or_is_refused(text in ".*") {
-            let _ = parse_duration("keep", &text);
-        }
-
-        #[test]
-        fn whole_seconds_survive(secs in 0u64..100_000_000) {
-            prop_assert_eq!(parse_duration("keep", &format!("{secs}s")).expect("good"), Duration::from_secs(secs));
         }
     }
 }
