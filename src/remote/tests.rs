@@ -6,13 +6,19 @@ use super::*;
 use crate::push::Push;
 use crate::store::faulty::{Fault, Faulty};
 
-/// The store is asked what is held, and has answered, but the answer is under way: what is settled meanwhile must not come back by it.
-#[tokio::test]
-async fn a_list_of_what_is_held_brings_back_nothing_that_was_settled() {
+/// A store that fails on demand, with one job in it.
+async fn with_a_job() -> (Duly, Arc<Faulty>) {
     let mut duly = Duly::open(":memory:").await.expect("opens");
     let store = Faulty::new(duly.store());
     duly.store = store.clone();
     duly.push(Push::new("work", "1")).await.expect("pushes");
+    (duly, store)
+}
+
+/// The store is asked what is held, and has answered, but the answer is under way: what is settled meanwhile must not come back by it.
+#[tokio::test]
+async fn a_list_of_what_is_held_brings_back_nothing_that_was_settled() {
+    let (duly, store) = with_a_job().await;
     let remote = Remotes::new(duly).join(vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
     let held = remote.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
     store.next("claim", Fault::LoseAnswer, 1);
@@ -33,10 +39,7 @@ async fn a_list_of_what_is_held_brings_back_nothing_that_was_settled() {
 /// It goes, whatever becomes of what it held: nobody can say it again for it.
 #[tokio::test]
 async fn who_leaves_has_left_although_the_store_refuses_to_take_its_jobs_back() {
-    let mut duly = Duly::open(":memory:").await.expect("opens");
-    let store = Faulty::new(duly.store());
-    duly.store = store.clone();
-    duly.push(Push::new("work", "1")).await.expect("pushes");
+    let (duly, store) = with_a_job().await;
     let remotes = Remotes::new(duly.clone());
     let remote = remotes.join(vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
     remote.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
