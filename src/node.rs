@@ -90,6 +90,8 @@ pub struct Takes {
     pub slots: Option<u64>,
     /// How many jobs of each queue it runs at once.
     pub limits: BTreeMap<String, u64>,
+    /// It claims nothing for now: it was told to be quiet, or it is stopping.
+    pub quiet: bool,
 }
 
 impl Takes {

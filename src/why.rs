@@ -97,6 +97,13 @@ pub enum Why {
         #[serde(serialize_with = "crate::clock::as_micros_option", skip_serializing_if = "Option::is_none")]
         due: Option<SystemTime>,
     },
+    /// Nodes work its queue, and all that could run it claim nothing for now.
+    Quiet {
+        /// The queue.
+        queue: String,
+        /// How many nodes could run it.
+        nodes: usize,
+    },
     /// Nodes work its queue, and none of them has a handler for its kind.
     UnknownKind {
         /// The queue.
@@ -141,6 +148,7 @@ impl Why {
             Why::Moving { .. } => "moving",
             Why::Paused { .. } => "paused",
             Why::NoNode { .. } => "no_node",
+            Why::Quiet { .. } => "quiet",
             Why::UnknownKind { .. } => "unknown_kind",
             Why::SlotsBusy { .. } => "slots_busy",
             Why::Next { .. } => "next",
@@ -182,6 +190,14 @@ impl fmt::Display for Why {
             Why::NoNode { queue, due: Some(due) } => {
                 write!(f, "no node works its queue {queue}: start a worker for it; it is put off until {}", shown(*due))
             }
+            Why::Quiet { queue, nodes: 1 } => write!(
+                f,
+                "the one node that could run it from queue {queue} is quiet or stopping: start another, or `duly nodes quiet --off`"
+            ),
+            Why::Quiet { queue, nodes } => write!(
+                f,
+                "all {nodes} nodes that could run it from queue {queue} are quiet or stopping: start another, or `duly nodes quiet --off`"
+            ),
             Why::UnknownKind { queue, kind, nodes: 1 } => write!(
                 f,
                 "the one node that works its queue {queue} has no handler for its kind {kind}: start one that has"
@@ -316,6 +332,10 @@ fn waits(record: &Record, error: Option<String>, nodes: &[NodeRecord], counts: Q
         return unknown_kind();
     }
     let able: Vec<_> = serving.iter().filter(|node| node.takes.knows(&job.kind)).collect();
+    if able.iter().all(|node| node.takes.quiet) {
+        return Why::Quiet { queue, nodes: able.len() };
+    }
+    let able: Vec<_> = able.into_iter().filter(|node| !node.takes.quiet).collect();
     let ready = counts.ready.max(1);
     if able.iter().all(|node| is_full(node, &queue)) {
         let running = able.iter().filter_map(|node| node.holds.get(&queue)).sum();

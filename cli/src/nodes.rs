@@ -76,11 +76,15 @@ fn list(nodes: Vec<NodeRecord>, out: &Out) -> anyhow::Result<()> {
         Format::Ndjson => nodes.iter().try_for_each(|node| out.json(node)),
         Format::Table | Format::Wide => {
             let rows = nodes.into_iter().map(|node| {
-                let alive = if node.alive { "alive" } else { "dead" };
+                let state = match node.alive {
+                    true if node.takes.quiet => "quiet",
+                    true => "alive",
+                    false => "dead",
+                };
                 let (id, pid, held) = (node.id.to_string(), node.pid.to_string(), node.held.to_string());
                 let (joined, queues, methods) =
                     (time::distance(node.joined), node.queues.join(" "), node.methods.join(" "));
-                [id, alive.to_owned(), node.host, pid, held, joined, queues, methods]
+                [id, state.to_owned(), node.host, pid, held, joined, queues, methods]
             });
             out.table(["NODE", "STATE", "HOST", "PID", "HOLDS", "JOINED", "QUEUES", "METHODS"], rows.collect())
         }

@@ -4,7 +4,7 @@
 //! a worker whose question was cut off gets it with its next one; what an answer did not bring to it
 //! is missing in what it names with its beats, and is given back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,10 +20,12 @@ use crate::hall::AtWork;
 use crate::job::{Fence, Held, JobId, JobProgress, Outcome};
 use crate::node::{Node, NodeId};
 use crate::store::{Beaten, CLAIM_MAX, Claim, Claimed, Note};
-use crate::worker::DIFFERING_MAX;
+use crate::worker::Agreement;
 
 /// Orders that may wait: whoever gives more is told that it is busy.
 const ORDERS_MAX: usize = 16;
+/// Most ends that are known to be recorded although the store has not said so.
+const RECORDED_MAX: usize = 1_000;
 /// So many beats in a row that do not name a job: its worker never got it.
 const UNNAMED_MAX: u32 = 2;
 /// Of idle nodes that wait for the same moment, each looks so much later than the one before.
@@ -48,6 +50,8 @@ pub(crate) struct Remote {
 
 pub(super) struct State {
     pub(super) hands: HashMap<JobId, Hand>,
+    /// Settled without an answer, and gone from the store since: the worker may say so again. The newest first.
+    pub(super) recorded: VecDeque<(JobId, Fence)>,
     pub(super) lanes: Vec<Lane>,
     /// When its worker was last heard of, and when the store was last told.
     pub(super) seen: Instant,
@@ -62,11 +66,32 @@ impl State {
         self.quiet || self.stop
     }
 
-    /// It is in nobody's hand any more.
-    pub(super) fn let_go(&mut self, id: JobId) {
-        if let Some(hand) = self.hands.remove(&id) {
-            self.lanes.iter_mut().filter(|lane| lane.queue == hand.held.job.queue).for_each(|lane| lane.moves += 1);
+    /// It is in nobody's hand any more, unless it has come again under another fence.
+    pub(super) fn let_go(&mut self, id: JobId, fence: Fence) {
+        if self.hand(id, fence).is_some()
+            && let Some(hand) = self.hands.remove(&id)
+        {
+            let its_own = self.lanes.iter_mut().filter(|lane| lane.queue == hand.held.job.queue);
+            its_own.for_each(|lane| lane.agreement.moved(1));
         }
+    }
+
+    /// The job, if it is in hand under this fence.
+    pub(super) fn hand(&mut self, id: JobId, fence: Fence) -> Option<&mut Hand> {
+        self.hands.get_mut(&id).filter(|hand| hand.held.fence == fence)
+    }
+
+    /// Lets go of what the store does not name any more of this queue. What was settled and never answered is recorded, then.
+    fn keep_only(&mut self, queue: &str, theirs: &[(JobId, Fence)]) {
+        let State { hands, recorded, .. } = self;
+        hands.retain(|id, hand| {
+            let stays = hand.held.job.queue != queue || theirs.contains(&(*id, hand.held.fence));
+            if !stays && hand.in_doubt {
+                recorded.push_front((*id, hand.held.fence));
+            }
+            stays
+        });
+        recorded.truncate(RECORDED_MAX);
     }
 }
 
@@ -78,11 +103,8 @@ pub(super) struct Lane {
     /// The answer to a claim was lost: ask for everything that is held.
     redo: bool,
     suspects: Vec<NodeId>,
-    /// Grows with every job that is claimed or recorded: a beat compares counts only if nothing moved meanwhile.
-    moves: u64,
-    /// How many beats in a row have had another count than ours, and `moves` at the last of them.
-    differing: u32,
-    differed_at: u64,
+    /// Whether the store counts as much in our hands as we do.
+    agreement: Agreement,
 }
 
 /// What a beat answers.
@@ -108,15 +130,14 @@ impl Remote {
             look_at: None,
             redo: false,
             suspects: Vec::new(),
-            moves: 0,
-            differing: 0,
-            differed_at: 0,
+            agreement: Agreement::default(),
         };
         let first = duly.store.beat(&node).await?;
         let wakes = duly.store.subscribe(node.id).await?;
         let (orders, ordered) = mpsc::channel(ORDERS_MAX);
         let state = State {
             hands: HashMap::new(),
+            recorded: VecDeque::new(),
             lanes: node.queues.iter().map(lane).collect(),
             seen: clock::tick(),
             beaten: Some(clock::tick()),
@@ -183,7 +204,7 @@ impl Remote {
             }
             let fetching = self.clone();
             let fetched = tokio::spawn(async move { fetching.fetch(max).await });
-            let more = fetched.await.map_err(|e| Error::store("claim", e.to_string()))?;
+            let more = fetched.await.unwrap_or_else(|broken_off| Err(self.broken_off(broken_off)));
             let given = self.give(max);
             if !given.is_empty() {
                 // Others of the same worker may wait for the rest.
@@ -201,6 +222,12 @@ impl Remote {
             let next = look_at.map_or(until, |at| at.min(until));
             let _ = tokio::time::timeout_at(next, self.woken.notified()).await;
         }
+    }
+
+    /// A claim that has not come to its end may have been carried out all the same: the store says what is held.
+    fn broken_off(&self, why: tokio::task::JoinError) -> Error {
+        self.state().lanes.iter_mut().for_each(|lane| lane.redo = true);
+        Error::Unknown { op: "claim", source: Some(why.into()) }
     }
 
     /// Jobs that are here and were not given to the worker yet.
@@ -282,7 +309,7 @@ impl Remote {
             if redo {
                 let theirs: Vec<_> = claimed.jobs.iter().map(|held| (held.job.id, held.fence)).collect();
                 let queue = state.lanes[at].queue.clone();
-                state.hands.retain(|id, hand| hand.held.job.queue != queue || theirs.contains(&(*id, hand.held.fence)));
+                state.keep_only(&queue, &theirs);
             }
             for held in claimed.jobs {
                 let known = state.hands.get(&held.job.id).is_some_and(|hand| hand.held.fence == held.fence);
@@ -299,7 +326,7 @@ impl Remote {
             }
             let lane = &mut state.lanes[at];
             lane.redo = false;
-            lane.moves += moved;
+            lane.agreement.moved(moved);
             lane.maybe_ready |= redo || claimed.more || claimed.left;
             lane.look_at = claimed.next_due.map(|due| now + due + RANK_STEP * claimed.rank);
             lane.suspects.extend(suspect.filter(|_| claimed.left));
@@ -315,7 +342,7 @@ impl Remote {
 
     /// A sign of life of the worker, with the jobs that it has in hand, if it says which.
     pub(crate) async fn beat(self: &Arc<Self>, named: Option<&[JobId]>) -> Result<Beat> {
-        let beaten = self.duly.store.beat(&self.node).await?;
+        let beaten = self.tell_alive().await?;
         self.heed(&beaten);
         let (mut ends, mut beat) = (Vec::new(), Beat::default());
         {
@@ -323,7 +350,9 @@ impl Remote {
             (state.seen, state.beaten) = (now, Some(now));
             (beat.quiet, beat.stop) = (state.quiet, state.stop);
             if let Some(named) = named {
-                beat.lost = named.iter().filter(|id| !state.hands.contains_key(id)).copied().collect();
+                let recorded = |id: &JobId| state.recorded.iter().any(|(known, _)| known == id);
+                let lost = named.iter().filter(|id| !state.hands.contains_key(id) && !recorded(id));
+                beat.lost = lost.copied().collect();
             }
             let nobody_takes = self.waiting.load(Ordering::Relaxed) == 0 || state.is_closed();
             for (id, hand) in &mut state.hands {
@@ -360,18 +389,7 @@ impl Remote {
             lane.maybe_ready |= !lane.suspects.is_empty();
             let theirs = beaten.held.iter().find(|(queue, _)| *queue == lane.queue).map_or(0, |(_, held)| *held);
             let ours = hands.values().filter(|hand| hand.held.job.queue == lane.queue).count() as u64;
-            if theirs == ours {
-                lane.differing = 0;
-                continue;
-            }
-            // Twice with nothing moved between, or many times: one of us has forgotten something.
-            let still = lane.differing > 0 && lane.differed_at == lane.moves;
-            lane.differing += 1;
-            lane.differed_at = lane.moves;
-            if still || lane.differing >= DIFFERING_MAX {
-                lane.redo = true;
-                lane.differing = 0;
-            }
+            lane.redo |= lane.agreement.is_broken(theirs, ours, true);
         }
         drop(state);
         self.woken.notify_one();
@@ -407,11 +425,17 @@ impl Remote {
             state.beaten.is_none_or(|at| now - at > self.node.beat())
         };
         if due {
-            let beaten = self.duly.store.beat(&self.node).await?;
+            let beaten = self.tell_alive().await?;
             self.state().beaten = Some(clock::tick());
             self.heed(&beaten);
         }
         Ok(())
+    }
+
+    async fn tell_alive(&self) -> Result<Beaten> {
+        let mut node = self.node.clone();
+        node.takes.quiet = self.state().is_closed();
+        self.duly.store.beat(&node).await
     }
 
     /// Goes; what it still holds can be taken back at once.

@@ -7,7 +7,7 @@ use super::hand::{self, Hand, Said, Settling};
 use super::node::Remote;
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::job::{JobId, Outcome};
+use crate::job::{Fence, JobId, Outcome};
 use crate::store::{End, SETTLE_MAX};
 
 impl Remote {
@@ -21,7 +21,9 @@ impl Remote {
             let mut state = self.state();
             state.seen = clock::tick();
             for Settling { id, fence, said, result } in settling {
-                match state.hands.get(&id).filter(|hand| hand.held.fence == fence) {
+                let recorded = state.recorded.contains(&(id, fence));
+                match state.hand(id, fence) {
+                    None if recorded => {}
                     None => lost.push(id),
                     Some(hand) => {
                         in_doubt.extend(Some(id).filter(|_| hand.in_doubt));
@@ -39,7 +41,8 @@ impl Remote {
         // To its end also if the one who asks goes away: what is recorded must not stay in hand.
         let remote = self.clone();
         let recorded = tokio::spawn(async move { remote.record(ends).await }).await;
-        let refused = recorded.map_err(|e| Error::store("settle", e.to_string()))??;
+        // One that has not come to its end may have been carried out all the same.
+        let refused = recorded.map_err(|why| Error::Unknown { op: "settle", source: Some(why.into()) })??;
         lost.extend(refused.into_iter().filter(|id| !in_doubt.contains(id)));
         Ok(lost)
     }
@@ -54,7 +57,7 @@ impl Remote {
     }
 
     async fn record(&self, ends: Vec<End>) -> Result<Vec<JobId>> {
-        let ids: Vec<JobId> = ends.iter().map(|end| end.id).collect();
+        let claims: Vec<(JobId, Fence)> = ends.iter().map(|end| (end.id, end.fence)).collect();
         let again: Vec<String> = ends
             .iter()
             .filter(|end| matches!(end.outcome, Outcome::Retry { .. } | Outcome::Release { .. }))
@@ -69,9 +72,11 @@ impl Remote {
         }
         let mut state = self.state();
         match &settled {
-            Ok(_) => ids.iter().for_each(|id| state.let_go(*id)),
+            Ok(_) => claims.iter().for_each(|(id, fence)| state.let_go(*id, *fence)),
             Err(Error::Unknown { .. }) => {
-                state.hands.iter_mut().filter(|(id, _)| ids.contains(id)).for_each(|(_, hand)| hand.in_doubt = true);
+                for (id, fence) in &claims {
+                    state.hand(*id, *fence).into_iter().for_each(|hand| hand.in_doubt = true);
+                }
             }
             Err(_) => {}
         }

@@ -36,6 +36,24 @@ async fn a_list_of_what_is_held_brings_back_nothing_that_was_settled() {
     assert!(remote.claim(1, Duration::ZERO).await.expect("claims").is_empty(), "nor later");
 }
 
+/// Recorded without an answer, and then no longer among what is held: who says it again is not told that it was lost.
+#[tokio::test]
+async fn what_was_recorded_without_an_answer_is_not_lost() {
+    let (duly, store) = with_a_job().await;
+    let remote = Remotes::new(duly).join(vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
+    let held = remote.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
+    let ack = |fence| vec![Settling { id: held.job.id, fence, said: Said::Ack, result: None }];
+    store.next("settle", Fault::LoseAnswer, 1);
+    remote.settle(ack(held.fence)).await.expect_err("its answer is lost");
+    store.next("claim", Fault::LoseAnswer, 1);
+    remote.claim(1, Duration::ZERO).await.expect_err("and that of a claim");
+    assert!(remote.claim(1, Duration::ZERO).await.expect("asks what is held").is_empty());
+    assert_eq!(remote.settle(ack(held.fence)).await.expect("says it again"), []);
+    assert_eq!(remote.beat(Some(&[held.job.id])).await.expect("beats").lost, []);
+    let older = crate::job::Fence(held.fence.0 - 1);
+    assert_eq!(remote.settle(ack(older)).await.expect("another claim"), [held.job.id], "which nobody has recorded");
+}
+
 /// It goes, whatever becomes of what it held: nobody can say it again for it.
 #[tokio::test]
 async fn who_leaves_has_left_although_the_store_refuses_to_take_its_jobs_back() {

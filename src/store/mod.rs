@@ -147,7 +147,7 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     async fn get(&self, id: JobId) -> Result<Option<Record>>;
 
     /// A page of jobs that the filter means, in an order in which a job that stays where it is appears on one page, whatever
-    /// moves meanwhile.
+    /// moves meanwhile; where running jobs stand in a table that grows just then, some may appear on two, but none is left out.
     ///
     /// State, queue, due or end time are found without looking at others, and so are kind and tag among scheduled and dead
     /// jobs where the store can; for all else jobs are looked through in bounded steps. A page may be short and still say

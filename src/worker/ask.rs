@@ -224,7 +224,7 @@ impl Shift {
 
     fn took(&mut self, at: usize, max: usize, suspect: Option<NodeId>, claimed: Claimed) {
         let lane = &mut self.lanes[at];
-        lane.moves += claimed.jobs.len() as u64;
+        lane.agreement.moved(claimed.jobs.len() as u64);
         metrics::claimed(&lane.queue, claimed.jobs.len());
         metrics::taken_back(&lane.queue, claimed.taken_back);
         if !claimed.jobs.is_empty() {
@@ -253,7 +253,7 @@ impl Shift {
     /// A push has put this job into our hands.
     pub(super) fn handed(&mut self, held: Held) {
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.queue == held.job.queue) {
-            lane.moves += 1;
+            lane.agreement.moved(1);
             // That took us off the list of those who wait.
             lane.idle = false;
             lane.maybe_ready = true;

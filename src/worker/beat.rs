@@ -1,7 +1,7 @@
 //! The node's sign of life, on a thread of its own: no handler, however rude, can hold it up.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
@@ -19,9 +19,17 @@ const STUCK: Duration = Duration::from_secs(30);
 pub(super) struct Beating {
     /// What the store answered; `None` if it did not in time.
     pub(super) answers: mpsc::Receiver<Option<Beaten>>,
-    ticked: Arc<AtomicI64>,
+    turns: Arc<Turns>,
     soon: Arc<Notify>,
     stop: CancellationToken,
+}
+
+/// What the worker's loop tells of itself.
+struct Turns {
+    /// When it last came round.
+    ticked: AtomicI64,
+    /// Whether it claims nothing.
+    quiet: AtomicBool,
 }
 
 impl Beating {
@@ -30,23 +38,26 @@ impl Beating {
         let (sender, answers) = mpsc::channel(1);
         let beating = Beating {
             answers,
-            ticked: Arc::new(AtomicI64::new(now())),
+            turns: Arc::new(Turns { ticked: AtomicI64::new(now()), quiet: AtomicBool::new(node.takes.quiet) }),
             soon: Arc::new(Notify::new()),
             stop: CancellationToken::new(),
         };
         let failed = |e: std::io::Error| Error::store("beat", format!("cannot start a thread: {e}"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let (ticked, soon, stop) = (beating.ticked.clone(), beating.soon.clone(), beating.stop.clone());
+        let (turns, soon, stop) = (beating.turns.clone(), beating.soon.clone(), beating.stop.clone());
         std::thread::Builder::new()
             .name("duly-beat".into())
-            .spawn(move || runtime.block_on(beat(store, node, sender, ticked, soon, stop)))
+            .spawn(move || runtime.block_on(beat(store, node, sender, turns, soon, stop)))
             .map_err(failed)?;
         Ok(beating)
     }
 
-    /// The worker's loop has turned.
-    pub(super) fn tick(&self) {
-        self.ticked.store(now(), Ordering::Relaxed);
+    /// The worker's loop has turned. Whether it claims nothing any more is told at once: others ask why their jobs wait.
+    pub(super) fn tick(&self, quiet: bool) {
+        self.turns.ticked.store(now(), Ordering::Relaxed);
+        if self.turns.quiet.swap(quiet, Ordering::Relaxed) != quiet {
+            self.soon();
+        }
     }
 
     /// Beats without waiting for the next time: somebody may have died.
@@ -63,9 +74,9 @@ impl Drop for Beating {
 
 async fn beat(
     store: Arc<dyn Store>,
-    node: Node,
+    mut node: Node,
     answers: mpsc::Sender<Option<Beaten>>,
-    ticked: Arc<AtomicI64>,
+    turns: Arc<Turns>,
     soon: Arc<Notify>,
     stop: CancellationToken,
 ) {
@@ -75,10 +86,11 @@ async fn beat(
             () = soon.notified() => {}
             () = stop.cancelled() => return,
         }
-        if now() - ticked.load(Ordering::Relaxed) > micros(STUCK) {
+        if now() - turns.ticked.load(Ordering::Relaxed) > micros(STUCK) {
             tracing::error!(node = %node.id, "the worker's loop is stuck: no more beats");
             continue;
         }
+        node.takes.quiet = turns.quiet.load(Ordering::Relaxed);
         // The sign itself is given at once; only the answer may be slow, and must not hold up the next sign.
         let beaten = match tokio::time::timeout(node.beat(), store.beat(&node)).await {
             Ok(Ok(beaten)) => Some(beaten),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::agree::Agreement;
 use super::settle::Outbox;
 use crate::job::{Fence, Held};
 use crate::node::NodeId;
@@ -63,11 +64,8 @@ pub(super) struct Lane {
     pub(super) suspects: Vec<NodeId>,
     /// Nodes that will be suspected at a moment, unless a beat before it says otherwise.
     pub(super) ending: Vec<(NodeId, Instant)>,
-    /// Grows with every job that is claimed, ends or is settled: a beat compares counts only if nothing moved meanwhile.
-    pub(super) moves: u64,
-    /// How many beats in a row have had another count than ours, and `moves` at the last of them.
-    pub(super) differing: u32,
-    pub(super) differed_at: u64,
+    /// Whether the store counts as much in our hands as we do.
+    pub(super) agreement: Agreement,
     /// When a beat was last answered here, and since when none was so late that the lease may have been over.
     heard: Option<Instant>,
     unbroken: Option<Instant>,
@@ -105,9 +103,7 @@ impl Lane {
             redo: false,
             suspects: Vec::new(),
             ending: Vec::new(),
-            moves: 0,
-            differing: 0,
-            differed_at: 0,
+            agreement: Agreement::default(),
             heard: None,
             unbroken: None,
             unpruned: 0,

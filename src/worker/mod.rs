@@ -3,6 +3,7 @@
 //! This file is what users see; `shift` is the loop, `ask` what it asks of the store, `lane` what it knows of each queue, `crew` the attempts
 //! under way, `beat` the sign of life, `alarm` the sleep until a due moment, `tick` what fires cron rules, `signals` what stops a service.
 
+mod agree;
 mod alarm;
 mod ask;
 mod beat;
@@ -24,9 +25,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::agree::Agreement;
 use self::lane::Lane;
 #[cfg(feature = "http")]
-pub(crate) use self::shift::DIFFERING_MAX;
 use self::shift::{Mode, Shift};
 pub use self::signals::Signals;
 #[cfg(feature = "http")]

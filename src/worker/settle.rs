@@ -1,5 +1,6 @@
 //! How attempts ended, on the way to the store: each queue for itself, so that a shard that fails holds up no other.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -58,10 +59,21 @@ impl Outbox {
         if self.is_sent() || self.not_before.is_some_and(|at| at > now) {
             return Vec::new();
         }
-        let rest = self.finished.split_off(self.finished.len().min(SETTLE_MAX));
+        let rest = self.finished.split_off(self.together());
         let batch = std::mem::replace(&mut self.finished, rest);
         self.sent = batch.iter().map(|finished| name(&finished.held)).collect();
         batch
+    }
+
+    /// How many go together. The store names what it refuses by the job alone, so no two attempts of one: an outcome that came back
+    /// may have been recorded, and the job claimed again since.
+    fn together(&self) -> usize {
+        let most = self.finished.len().min(SETTLE_MAX);
+        if self.failures == 0 {
+            return most;
+        }
+        let mut jobs = HashSet::new();
+        self.finished[..most].iter().take_while(|finished| jobs.insert(finished.held.job.id)).count()
     }
 
     /// The store has them.
@@ -119,7 +131,7 @@ impl Shift {
         let mut settling = metrics::Settling::default();
         for finished in batch {
             let Finished { lane, held, outcome, why, took, late, again, result, since, doubted, .. } = finished;
-            self.lanes[lane].moves += 1;
+            self.lanes[lane].agreement.moved(1);
             // Of a settle whose answer was lost: if nobody can have taken the job since we began, it was recorded then.
             let recorded_before = doubted && self.lanes[lane].is_ours_since(since, now, lease);
             if lost.contains(&held.job.id) && !recorded_before {
@@ -172,4 +184,57 @@ fn end(finished: &Finished, keep_dead: Duration) -> End {
     let timing = finished.late.map(|lateness| Timing { lateness, duration: finished.took });
     let put_off = finished.why == Some(UNKNOWN_KIND);
     End { timing, result: finished.result.clone(), put_off, ..End::of(&finished.held, finished.outcome.clone(), keep) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::duly::Duly;
+    use crate::node::Node;
+    use crate::push::Push;
+    use crate::store::Claim;
+
+    /// A job in a node's hands.
+    async fn held() -> Held {
+        let duly = Duly::open(":memory:").await.expect("opens");
+        duly.push(Push::new("mail", "{}")).await.expect("pushes");
+        let node = Node::fresh(vec!["default".into()]);
+        duly.store.beat(&node).await.expect("joins");
+        let claim = Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
+        duly.store.claim(node.id, claim).await.expect("claims").jobs.pop().expect("the job")
+    }
+
+    fn finished(held: &Held, fence: u64) -> Finished {
+        Finished {
+            lane: 0,
+            held: Arc::new(Held { fence: Fence(fence), ..held.clone() }),
+            outcome: Outcome::Ack,
+            why: None,
+            took: Duration::ZERO,
+            late: None,
+            note: None,
+            result: None,
+            again: false,
+            since: clock::tick(),
+            doubted: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn two_attempts_of_one_job_are_not_sent_together() {
+        let (one, other, now) = (held().await, held().await, clock::tick());
+        let mut outbox = Outbox::default();
+        outbox.put(finished(&one, 1));
+        let batch = outbox.take(now);
+        outbox.came_back(batch, now);
+        outbox.put(finished(&other, 2));
+        // The first was recorded, unheard, and the job has come again.
+        outbox.put(finished(&one, 3));
+        let fences = |batch: Vec<Finished>| batch.iter().map(|finished| finished.held.fence.0).collect::<Vec<_>>();
+        assert_eq!(fences(outbox.take(now)), [1, 2]);
+        outbox.arrived();
+        assert_eq!(fences(outbox.take(now)), [3]);
+    }
 }

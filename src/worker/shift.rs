@@ -45,8 +45,6 @@ const GATHER_MIN: Duration = Duration::from_micros(100);
 const QUICK: Duration = Duration::from_micros(200);
 /// The longest grace time that makes a difference.
 const GRACE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
-/// So many beats in a row whose count differs from ours while jobs come and go: then the store is asked all the same.
-pub(crate) const DIFFERING_MAX: u32 = 10;
 
 /// Survivors of a node do not all ask for its jobs at the same moment.
 const SURVIVORS: Duration = Duration::from_millis(30);
@@ -158,7 +156,7 @@ impl Shift {
         self.settings.tell(&Event::Joined { node: self.node.id });
         self.beaten(first);
         loop {
-            beating.tick();
+            beating.tick(self.quiet || self.grace_until.is_some());
             self.notice_stop();
             self.take_in_hand();
             self.ask_ahead();
@@ -271,7 +269,7 @@ impl Shift {
         (finished.note, finished.result) = self.shared.notes.end(&finished.held);
         let lane = &mut self.lanes[finished.lane];
         lane.running -= 1;
-        lane.moves += 1;
+        lane.agreement.moved(1);
         self.usual = (self.usual * 7 + finished.took) / 8;
         lane.outbox.put(finished);
         if self.mode == Mode::Drain {
@@ -320,20 +318,9 @@ impl Shift {
             }
             lane.hear(now, self.node.lease);
             let theirs = beaten.held.iter().find(|(queue, _)| *queue == lane.queue).map_or(0, |(_, held)| *held);
-            let waiting = lane.outbox.waiting() + lane.handed.len();
-            if theirs == (lane.running + waiting) as u64 {
-                lane.differing = 0;
-                continue;
-            }
-            // Twice with nothing moved between, or many times: one of us has forgotten something.
-            let quiet =
-                lane.differing > 0 && lane.differed_at == lane.moves && !lane.outbox.is_sent() && lane.asking == 0;
-            lane.differing += 1;
-            lane.differed_at = lane.moves;
-            if quiet || lane.differing >= DIFFERING_MAX {
-                lane.redo = true;
-                lane.differing = 0;
-            }
+            let ours = (lane.running + lane.outbox.waiting() + lane.handed.len()) as u64;
+            let at_rest = !lane.outbox.is_sent() && lane.asking == 0;
+            lane.redo |= lane.agreement.is_broken(theirs, ours, at_rest);
         }
         for lane in &mut self.lanes {
             let here = |queue: &String| *queue == lane.queue;
@@ -433,5 +420,6 @@ fn takes(settings: &Settings, lanes: &[Lane]) -> Takes {
         kinds: settings.handlers.kinds().filter(|kinds| kinds.len() <= KINDS_MAX).map(|kinds| kinds.to_vec()),
         slots: Some(settings.concurrency as u64),
         limits: lanes.iter().map(|lane| (lane.queue.clone(), lane.limit as u64)).collect(),
+        quiet: false,
     }
 }

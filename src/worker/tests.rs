@@ -141,6 +141,13 @@ async fn a_worker_that_was_told_to_be_quiet_starts_nothing() {
     assert_eq!(bed.state(id).await, State::Running, "told while the claim is under way");
     bed.until_job(id, |state| state == State::Ready).await;
     assert_eq!(bed.starts.load(Ordering::SeqCst), 0);
+    // Everybody sees it, and why the job waits.
+    let told = async {
+        while bed.duly.why(id).await.expect("looks").code() != "quiet" {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LONG, told).await.expect("nobody is told");
     assert_eq!(bed.end().await.acked, 0);
 }
 

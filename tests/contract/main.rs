@@ -184,6 +184,7 @@ contract! {
         a_job_can_be_followed_through_its_life
         a_job_that_never_was_is_not_found
         lists_go_by_state_queue_and_kind
+        running_jobs_are_listed_although_long_ones_end_meanwhile
         pages_show_every_job_once
         a_list_without_a_limit_is_a_page
         a_wrong_cursor_is_refused
@@ -386,6 +387,7 @@ contract! {
         a_kind_that_nobody_knows
         a_kind_that_nobody_knows_put_off_for_a_while
         all_slots_are_busy
+        all_nodes_are_quiet
         a_job_that_a_node_holds
         a_job_whose_node_is_silent
         a_job_that_backs_off

@@ -93,6 +93,21 @@ pub async fn all_slots_are_busy(store: TestStore) {
     assert_eq!(why(&store, id).await.code(), "next", "another node has room");
 }
 
+pub async fn all_nodes_are_quiet(store: TestStore) {
+    let mut node = able(&store, &["one"], 1).await;
+    let id = store.push(job("one")).await.id();
+    node.takes.quiet = true;
+    store.store.beat(&node).await.expect("beats");
+    assert_eq!(why(&store, id).await, Why::Quiet { queue: "default".into(), nodes: 1 });
+    let told = store.store.nodes().await.expect("nodes");
+    assert!(told.iter().any(|told| told.id == node.id && told.takes.quiet), "everybody sees it");
+    node.takes.quiet = false;
+    store.store.beat(&node).await.expect("beats");
+    assert_eq!(why(&store, id).await.code(), "next");
+    let told = store.store.nodes().await.expect("nodes");
+    assert!(told.iter().any(|told| told.id == node.id && !told.takes.quiet && told.takes.slots == Some(1)));
+}
+
 pub async fn a_job_that_a_node_holds(store: TestStore) {
     let id = store.push(job("one")).await.id();
     store.advance(SECOND).await;

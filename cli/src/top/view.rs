@@ -101,7 +101,11 @@ fn draw_jobs(frame: &mut Frame<'_>, top: &Top, area: Rect) {
 fn draw_nodes(frame: &mut Frame<'_>, top: &Top, area: Rect) {
     let rows = top.look.nodes.iter().map(|node| {
         let slots = node.takes.slots.map_or(String::new(), |slots| format!("/{slots}"));
-        let alive = if node.alive { "" } else { "silent" };
+        let alive = match node.alive {
+            true if node.takes.quiet => "quiet",
+            true => "",
+            false => "silent",
+        };
         let holds = format!("{}{slots}", node.held);
         Row::new([node.id.to_string(), cell(&node.host), alive.to_owned(), holds, cell(&node.queues.join(" "))])
     });

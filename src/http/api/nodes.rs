@@ -36,6 +36,8 @@ struct NodeView {
     joined_ms: i64,
     /// Whether its lease runs.
     alive: bool,
+    /// Whether it claims nothing for now: it was told to be quiet, or it is stopping.
+    quiet: bool,
     /// How many jobs it holds.
     held: u64,
     /// What it can be asked to do.
@@ -52,6 +54,7 @@ impl NodeView {
             joined: moment(node.joined),
             joined_ms: moment_ms(node.joined),
             alive: node.alive,
+            quiet: node.takes.quiet,
             held: node.held,
             methods: node.methods,
         }

@@ -15,6 +15,7 @@ const COMMANDS: &[&str] = &[
     "asking",
     "evalsha",
     "script|load",
+    "client|setname",
     "config|get",
     "cluster|slots",
     "pubsub|shardnumsub",

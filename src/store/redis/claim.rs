@@ -95,9 +95,11 @@ async fn step(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize, look: O
     let metas = if reply.is_empty() { Vec::new() } else { reply.list()? };
     let mut metas = metas.into_iter();
     store.looked(node, keys, put_offs, through);
+    let mut at_once = 1;
     while let Some(rest) = tickets.get(records.len()..).filter(|rest| !rest.is_empty()) {
-        let some = &rest[..rest.len().min(how_many(&records))];
-        records.extend(bodies(store, keys, some).await?);
+        let found = bodies(store, keys, &rest[..rest.len().min(at_once)]).await?;
+        at_once = how_many(&found, at_once);
+        records.extend(found);
     }
     let mut jobs = Vec::with_capacity(tickets.len());
     let mut orphans = Vec::new();
@@ -133,11 +135,11 @@ async fn bodies(store: &Redis, keys: &QueueKeys, tickets: &[Option<Vec<u8>>]) ->
     if found.len() == tickets.len() { Ok(found) } else { Err(Error::Unknown { op: "claim", source: None }) }
 }
 
-/// How many records to read next, after these: one if none is known, for it may have a megabyte.
-fn how_many(records: &[Option<Vec<u8>>]) -> usize {
-    let bytes: usize = records.iter().flatten().map(Vec::len).sum();
-    let mean = bytes.checked_div(records.len()).unwrap_or(BODIES_BYTES);
-    (BODIES_BYTES / mean.max(1)).clamp(1, BODIES_MAX)
+/// How many records to read next, after these: as many as would fit if all had the size of the longest, but at most twice as many
+/// as before, for those that come may have a megabyte each.
+fn how_many(found: &[Option<Vec<u8>>], before: usize) -> usize {
+    let longest = found.iter().flatten().map(Vec::len).max().unwrap_or(0);
+    (BODIES_BYTES / longest.max(1)).min(2 * before).clamp(1, BODIES_MAX)
 }
 
 /// A job that is held from now on. Whether it is in trouble says what it is held as, also if somebody has deleted its meta.
@@ -209,7 +211,7 @@ async fn redo(store: &Redis, node: NodeId, keys: &QueueKeys) -> Result<Claimed> 
         let mut reply = holding(store, "claim", Way::Bodies, keys, &node.to_string(), &cursor).await?;
         cursor = reply.text()?;
         // A hash that grows under a walk through it shows some twice.
-        let found = held_of(&mut reply, keys)?.into_iter().map(|(_, held)| held);
+        let found = held_of(&mut reply, keys)?.into_iter().flatten().map(|(_, held)| held);
         jobs.extend(found.filter(|held| seen.insert(held.job.id)));
         if cursor == "0" {
             jobs.sort_by_key(|held| (held.fence, held.job.id));
@@ -233,16 +235,19 @@ pub(super) async fn holding(
     store.reply(op, store.link.run(op, way, keys.slot, &script::HOLDING, &cmd).await?)
 }
 
-/// The held jobs of such a step, with who holds each.
-pub(super) fn held_of(reply: &mut Reply, keys: &QueueKeys) -> Result<Vec<(NodeId, Held)>> {
+/// The held jobs of such a step, with who holds each; `None` in the place of one that cannot be read.
+pub(super) fn held_of(reply: &mut Reply, keys: &QueueKeys) -> Result<Vec<Option<(NodeId, Held)>>> {
     let (ids, values, records, metas) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
     let mut found = Vec::with_capacity(ids.len());
     for (((id, value), record), meta) in ids.iter().zip(&values).zip(&records).zip(&metas) {
         let id = id.as_deref().and_then(reply::id);
         let holder = value.as_deref().and_then(record::read_held);
-        if let (Some(id), Some((node, fence, in_trouble)), Some(record)) = (id, holder, record) {
-            found.push((node, held_job(id, &keys.queue, record, meta.as_deref(), in_trouble, fence)));
-        }
+        found.push(match (id, holder, record) {
+            (Some(id), Some((node, fence, in_trouble)), Some(record)) => {
+                Some((node, held_job(id, &keys.queue, record, meta.as_deref(), in_trouble, fence)))
+            }
+            _ => None,
+        });
     }
     Ok(found)
 }
@@ -281,10 +286,11 @@ mod tests {
     #[test]
     fn as_many_records_are_read_as_are_not_too_long() {
         let some = |bytes: usize, times: usize| vec![Some(vec![0; bytes]); times];
-        assert_eq!(how_many(&[]), 1);
-        assert_eq!(how_many(&some(200, 9)), BODIES_MAX);
-        assert_eq!(how_many(&some(64 * 1024, 3)), 16);
-        assert_eq!(how_many(&[None]), BODIES_MAX);
+        assert_eq!(how_many(&some(200, 1), 1), 2);
+        assert_eq!(how_many(&some(200, 400), 400), BODIES_MAX);
+        assert_eq!(how_many(&some(64 * 1024, 100), 100), 16);
+        assert_eq!(how_many(&[Some(vec![0; 200]), Some(vec![0; 2 * BODIES_BYTES])], 2), 1, "the longest counts");
+        assert_eq!(how_many(&[None], 1), 2);
     }
 
     #[test]

@@ -152,7 +152,9 @@ async fn hand_over(store: &Redis, old: &Arc<QueueKeys>, put: &PutCron) -> Result
         };
     }
     arrived.map_err(Error::in_doubt)?;
-    unmark(store, old, name, record.revision).await.map_err(Error::in_doubt)
+    // If the mark is gone, somebody else has brought the rule there too.
+    remove_in(store, old, name, Some(record.revision)).await.map_err(Error::in_doubt)?;
+    Ok(CronPut::Yes)
 }
 
 fn here((keys, kept): (Arc<QueueKeys>, Kept)) -> Option<(Arc<QueueKeys>, CronRecord)> {
@@ -168,22 +170,23 @@ async fn put_there(store: &Redis, record: &CronRecord) -> Result<CronPut> {
     put_in(store, &keys, &record.rule.name, None, &text(record), look(record)).await
 }
 
-/// Deletes the mark that a rule has left where it was.
-async fn unmark(store: &Redis, old: &QueueKeys, name: &str, mark: u64) -> Result<CronPut> {
-    remove_in(store, old, name, Some(mark)).await?;
-    Ok(CronPut::Yes)
-}
-
-/// Brings a rule that was left on its way to where it goes.
-async fn arrive(store: &Redis, old: &QueueKeys, mark: u64, record: &CronRecord) -> Result<CronPut> {
-    match put_there(store, record).await? {
-        CronPut::Moving => Ok(CronPut::Moving),
-        _ => unmark(store, old, &record.rule.name, mark).await,
+/// Brings a rule that was left on its way to where it goes, and deletes the mark that it has left where it was.
+async fn arrive(store: &Redis, old: &Arc<QueueKeys>, mark: u64, record: &CronRecord) -> Result<CronPut> {
+    let name = &record.rule.name;
+    let put = put_there(store, record).await?;
+    if put == CronPut::Moving || remove_in(store, old, name, Some(mark)).await? {
+        return Ok(put);
     }
+    // The mark is gone: others have brought it, or whoever sent it has put it back meanwhile. It must not be in both.
+    let is_back = find_in(store, "put_cron", old, name).await?.and_then(here).is_some();
+    if put == CronPut::Yes && is_back {
+        remove_in(store, &store.keys(&record.rule.queue), name, Some(record.revision)).await?;
+    }
+    Ok(put)
 }
 
 /// The same for some, as far as that can be done now: they are met again, and others go on meanwhile.
-async fn arrive_all(store: &Redis, old: &QueueKeys, going: &[(u64, CronRecord)]) {
+async fn arrive_all(store: &Redis, old: &Arc<QueueKeys>, going: &[(u64, CronRecord)]) {
     let all = going.iter().map(async |(mark, record)| {
         if let Err(error) = arrive(store, old, *mark, record).await {
             let rule = &record.rule;
@@ -225,10 +228,12 @@ async fn find(store: &Redis, op: &'static str, name: &str) -> Result<Option<(Arc
         let (keys, record) = match kept {
             Kept::Here(record) => (keys, record),
             Kept::Going(mark, record) => {
-                arrive(store, &keys, mark, &record).await?;
+                let put = arrive(store, &keys, mark, &record).await?;
                 let there = store.keys(&record.rule.queue);
                 match find_in(store, op, &there, name).await?.and_then(here) {
                     Some(there) => there,
+                    // It waits where it was until its queue has moved.
+                    None if put == CronPut::Moving => (keys, record),
                     None => continue,
                 }
             }

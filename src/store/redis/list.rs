@@ -34,9 +34,9 @@ struct Cursor {
     state: usize,
     /// Which of the ready lists.
     lane: usize,
-    /// The last ticket or id; for running jobs the server's own cursor.
+    /// The last ticket or id; for running jobs the ids of all behind the server's cursor that were shown.
     last: Vec<u8>,
-    /// Its place or score; for running jobs how many behind that cursor were shown.
+    /// Its place or score; for running jobs the server's own cursor.
     number: i64,
 }
 
@@ -302,14 +302,40 @@ async fn add_all(store: &Redis, keys: &QueueKeys, found: &mut Found, failed: &[u
     Ok(())
 }
 
+/// Running jobs stand in no order but the server's own: it goes through them by a cursor of its own, a few behind each.
+/// Which few these are changes with what comes and goes, so where a page ends among them it is kept which were shown.
 async fn step_running(store: &Redis, keys: &QueueKeys, at: &Cursor) -> Result<(Found, Cursor)> {
-    let here = if at.last.is_empty() { "0".to_owned() } else { String::from_utf8_lossy(&at.last).into_owned() };
-    let mut reply = holding(store, "list", Way::Door, keys, "", &here).await?;
+    let mut reply = holding(store, "list", Way::Door, keys, "", &(at.number as u64).to_string()).await?;
     let next = reply.text()?;
-    let mut held = held_of(&mut reply, keys)?;
-    held.sort_by_key(|(_, held)| held.job.id);
-    let shown = usize::try_from(at.number).unwrap_or(0);
-    let record = |(node, held): (crate::NodeId, crate::Held)| Record {
+    let held = held_of(&mut reply, keys)?;
+    let mut here = at.clone();
+    let mut found = Found::with_capacity(held.len());
+    for (held, from) in held.into_iter().zip(reply.list()?) {
+        let from = server_cursor(from.as_deref().unwrap_or_default());
+        if from != here.number {
+            here = Cursor { last: Vec::new(), number: from, ..here };
+        }
+        let Some((node, held)) = held else { continue };
+        let id = held.job.id.as_bytes();
+        if !here.last.chunks(id.len()).any(|shown| shown == id) {
+            here.last.extend(id);
+            found.push((Some(running(node, held)), here.clone()));
+        }
+    }
+    let mut after = Cursor { last: Vec::new(), number: server_cursor(next.as_bytes()), ..at.clone() };
+    if next == "0" {
+        after.next_state();
+    }
+    Ok((found, after))
+}
+
+/// A cursor of the server, of which all 64 bits may count.
+fn server_cursor(digits: &[u8]) -> i64 {
+    std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u64>().ok()).unwrap_or(0) as i64
+}
+
+fn running(node: crate::NodeId, held: crate::Held) -> Record {
+    Record {
         job: held.job,
         state: State::Running,
         due: held.due,
@@ -322,15 +348,7 @@ async fn step_running(store: &Redis, keys: &QueueKeys, at: &Cursor) -> Result<(F
         progress: None,
         result: None,
         log: Vec::new(),
-    };
-    let cursor = |number: usize| Cursor { last: here.clone().into_bytes(), number: number as i64, ..at.clone() };
-    let numbered = held.into_iter().enumerate().skip(shown);
-    let found = numbered.map(|(n, held)| (Some(record(held)), cursor(n + 1))).collect();
-    let mut after = Cursor { last: next.clone().into_bytes(), number: 0, ..at.clone() };
-    if next == "0" {
-        after.next_state();
     }
-    Ok((found, after))
 }
 
 impl Cursor {

@@ -26,6 +26,9 @@ const FIRST_BEAT: Duration = Duration::from_millis(500);
 /// How long the first push to a queue waits until its name is where others find it, if that may be another server.
 const FIRST_PUSH: Duration = Duration::from_secs(1);
 
+/// How long after a name could not be put there for the first time it is tried again.
+const LATER: Duration = Duration::from_secs(1);
+
 /// How long after a push the name of its queue is put there again, at most.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Most names in one request.
@@ -51,6 +54,8 @@ struct Name {
     by: Option<u64>,
     /// It is on its way, and nobody waits for it.
     under_way: bool,
+    /// It was waited for in vain: whoever comes now goes on at once.
+    late: bool,
     /// The queue was pushed to since its name was put there.
     pushed: bool,
 }
@@ -81,7 +86,9 @@ impl Names {
             // The names may live with a server that is away, and the queue with another: then a push goes on without its name,
             // which is put there later, by us or by who works it.
             drop(self.put_aside(queue, now));
-            let _ = tokio::time::timeout(FIRST_PUSH, self.arrived(queue)).await;
+            if tokio::time::timeout(FIRST_PUSH, self.arrived(queue)).await.is_err() {
+                self.known().entry(queue.to_owned()).or_default().late = true;
+            }
             return Ok(());
         }
         self.put_aside(queue, now.clone());
@@ -141,12 +148,12 @@ impl Names {
         }
     }
 
-    /// Resolves when a name is no longer on its way, whoever has sent it.
+    /// Resolves when a name is no longer on its way, whoever has sent it, or known to take long.
     async fn arrived(&self, queue: &str) {
         loop {
             let mut news = std::pin::pin!(self.news.notified());
             news.as_mut().enable();
-            if !self.known().get(queue).is_some_and(|name| name.under_way) {
+            if !self.known().get(queue).is_some_and(|name| name.under_way && !name.late) {
                 return;
             }
             news.await;
@@ -164,12 +171,30 @@ impl Names {
         self.known().entry(queue.to_owned()).or_default().under_way = true;
         let (names, queue) = (self.clone(), queue.to_owned());
         Some(self.home.spawn(async move {
-            if let Err(error) = names.send("register", std::slice::from_ref(&queue), now).await {
-                tracing::warn!(queue, %error, "others may not find this queue; tried again with the next beat or push");
+            while let Err(error) = names.send("register", std::slice::from_ref(&queue), now.clone()).await {
+                tracing::warn!(queue, %error, "others may not find this queue yet");
+                // One that was there before is put there with the next beat or push; one that never was has jobs that nobody
+                // finds, and perhaps there is no next.
+                if !names.is_missing(&queue) {
+                    break;
+                }
+                tokio::time::sleep(LATER).await;
             }
             names.known().entry(queue).or_default().under_way = false;
             names.news.notify_waiters();
         }))
+    }
+
+    /// Notes that it takes long to put a name there, and answers whether it never was.
+    fn is_missing(&self, queue: &str) -> bool {
+        let missing = {
+            let mut known = self.known();
+            let name = known.entry(queue.to_owned()).or_default();
+            name.late = name.by.is_none();
+            name.late
+        };
+        self.news.notify_waiters();
+        missing
     }
 
     async fn send(&self, op: &'static str, queues: &[String], now: String) -> Result<()> {
@@ -178,7 +203,10 @@ impl Names {
         self.link.repeat(op, Way::Door, self.slot, &script::REGISTER, &cmd).await?;
         let by = self.link.generation(Way::Door, self.slot);
         let mut known = self.known();
-        queues.iter().for_each(|queue| known.entry(queue.clone()).or_default().by = Some(by));
+        for queue in queues {
+            let name = known.entry(queue.clone()).or_default();
+            (name.by, name.late) = (Some(by), false);
+        }
         Ok(())
     }
 }

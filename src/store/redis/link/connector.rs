@@ -18,7 +18,7 @@ use crate::store::Options;
 use crate::store::redis::url::{Address, Place, Shape};
 
 /// How long a connection may take to be made.
-const CONNECT: Duration = Duration::from_secs(2);
+pub(super) const CONNECT: Duration = Duration::from_secs(2);
 /// How long a server may take to answer: well above any pause of a healthy one.
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
 

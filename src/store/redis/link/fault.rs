@@ -64,7 +64,7 @@ pub(super) fn is_hopeless(error: &RedisError) -> bool {
 }
 
 /// Whether the server has as many connections as it may have.
-fn is_crowded(error: &RedisError) -> bool {
+pub(super) fn is_crowded(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.starts_with("max number of clients"))
 }
 

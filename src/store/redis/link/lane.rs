@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::answers::Answers;
-use super::connector::{ANSWER, Connector};
+use super::connector::{ANSWER, CONNECT, Connector};
 use super::drive::Driven;
 use crate::clock;
 use crate::store::redis::url::Address;
@@ -34,6 +34,8 @@ pub(super) type Listener = Arc<dyn Fn(PushInfo) + Send + Sync>;
 pub(super) struct Lane {
     address: Address,
     connector: Arc<Connector>,
+    /// What the connection is called in the server's list of them, if anything.
+    name: Option<String>,
     /// Where the connection is driven, if not where it is first used.
     home: Option<Handle>,
     listener: Option<Listener>,
@@ -112,11 +114,17 @@ impl Lane {
         Lane {
             address,
             connector,
+            name: None,
             home,
             listener,
             current: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// Its connections are called this.
+    pub(super) fn named(self, name: String) -> Self {
+        Lane { name: Some(name), ..self }
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -282,7 +290,7 @@ impl Lane {
             return Err(error);
         }
         if self.current().retired {
-            return Err(std::io::Error::other("the server was left for another one").into());
+            return Err(left());
         }
         let wait = self.current().not_before;
         if let Some(until) = wait {
@@ -293,6 +301,8 @@ impl Lane {
         let mut current = self.current();
         current.attempts += 1;
         match connected {
+            // Left while it was being connected to: whoever it is now, nobody may speak to it as the master.
+            Ok(_) if current.retired => Err(left()),
             Ok(connection) => {
                 current.generation = GENERATIONS.fetch_add(1, Ordering::Relaxed) + 1;
                 current.failures = 0;
@@ -313,6 +323,18 @@ impl Lane {
     }
 
     async fn connect(&self, answers: &Arc<Answers>) -> Result<Line, RedisError> {
+        let mut line = self.open(answers).await?;
+        if let Some(name) = &self.name {
+            let set_name = redis::cmd("CLIENT").arg("SETNAME").arg(name).take();
+            let named = line.carry(async |to| to.send_packed_command(&set_name).await);
+            // For whoever looks at the server: one that does not let us have a name is used without.
+            let named = tokio::time::timeout(CONNECT, named).await;
+            tracing::trace!(name, ?named, "a connection has a name");
+        }
+        Ok(line)
+    }
+
+    async fn open(&self, answers: &Arc<Answers>) -> Result<Line, RedisError> {
         let config = listen(self.connector.config(), self.listener.clone(), answers.clone());
         // Where nothing comes that nobody waits for, whoever waits can drive it.
         let waited_for = self.home.is_none() && self.listener.is_none();
@@ -322,6 +344,10 @@ impl Lane {
         let connection = self.connector.connect(&self.address, &config).await?;
         Ok(Line { connection, driven: None })
     }
+}
+
+fn left() -> RedisError {
+    std::io::Error::other("the server was left for another one").into()
 }
 
 /// Whether the server is asked to say nothing more on a channel.

@@ -18,7 +18,7 @@ use crate::store::redis::url::{Address, Shape};
 /// How long one Sentinel is waited for: the others know as much.
 const SENTINEL_ANSWER: Duration = Duration::from_secs(1);
 
-/// How long the others are waited for once most Sentinels have answered.
+/// How long those are waited for that were off the last time, once most Sentinels have answered.
 const LAST_SENTINELS: Duration = Duration::from_millis(200);
 
 /// How long the servers of a Cluster are waited for, connections included.
@@ -187,23 +187,27 @@ impl Link {
     async fn named_master(&self, name: &str) -> Option<Address> {
         let mut cmd = redis::cmd("SENTINEL");
         cmd.arg("MASTER").arg(name);
-        let asks = self.sentinels.iter().map(async |sentinel| {
+        let asks = self.sentinels.iter().enumerate().map(async |(at, sentinel)| {
             let answer = tokio::time::timeout(SENTINEL_ANSWER, sentinel.send(&cmd)).await;
             let late = || std::io::Error::from(std::io::ErrorKind::TimedOut).into();
             let answer = answer.map_or_else(|_| Err(late()), |answer| answer.map_err(NoAnswer::into_error));
-            answer.map_err(|error| Trouble { with: sentinel.address().clone(), is_sentinel: true, error })
+            (at, answer.map_err(|error| Trouble { with: sentinel.address().clone(), is_sentinel: true, error }))
         });
         let mut asks: FuturesUnordered<_> = asks.collect();
         let (mut latest, mut answers): (Option<(u64, Address)>, usize) = (None, 0);
         let mut troubles = Vec::new();
+        let mut unheard: Vec<usize> = (0..self.sentinels.len()).collect();
         loop {
             // Once most have answered, one whose machine is off is hardly waited for: it would be each time.
             let most = answers > self.sentinels.len() / 2;
+            let off = |at: &usize| self.sentinels[*at].fails() || self.sentinels[*at].is_silent(SENTINEL_ANSWER);
+            let enough = most && unheard.iter().all(off);
             let answer = tokio::select! {
                 answer = asks.next() => answer,
-                () = tokio::time::sleep(LAST_SENTINELS), if most => None,
+                () = tokio::time::sleep(LAST_SENTINELS), if enough => None,
             };
-            let answer = match answer {
+            unheard.retain(|at| answer.as_ref().is_some_and(|(heard, _)| heard != at));
+            let answer = match answer.map(|(_, answer)| answer) {
                 Some(Ok(answer)) => answer,
                 Some(Err(trouble)) => {
                     troubles.push(trouble);

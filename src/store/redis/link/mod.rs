@@ -90,6 +90,23 @@ pub(crate) enum Way {
 }
 
 impl Way {
+    /// What `CLIENT LIST` of the server calls such a connection: what it is for, and whose it is.
+    fn name(self) -> String {
+        let way = match self {
+            Way::Door => "door",
+            Way::Work => "work",
+            Way::Bodies => "bodies",
+            Way::Beat => "beat",
+            Way::Confirm(_) => "confirm",
+            Way::Keep => "keep",
+            Way::Watch(_) => "watch",
+        };
+        let mut host = crate::node::host();
+        // No name may have others.
+        host.retain(|c| c.is_ascii_graphic());
+        format!("duly-{way}:{host}:{}", std::process::id())
+    }
+
     /// How long a request that was not carried out is tried again.
     fn patience(self) -> Duration {
         match self {
@@ -256,7 +273,10 @@ impl Link {
                 Ok(value) => return Ok(value),
                 Err(Unanswered::Unconfirmed(why)) => return Err(unconfirmed(op, why)),
                 Err(Unanswered::NotSent(error)) => {
-                    self.doubt(&lane);
+                    // A server that has no room for one more connection is still what it was to those that are there.
+                    if !fault::is_crowded(&error) {
+                        self.doubt(&lane);
+                    }
                     if fault::is_hopeless(&error) || !tries.again().await {
                         return Err(fault::unreachable(op, lane.address(), error));
                     }
@@ -381,7 +401,8 @@ impl Link {
             return lane.clone();
         }
         known.forget_one(way, address);
-        let lane = Arc::new(Lane::new(address.clone(), self.connector.clone(), home, listener));
+        let lane = Lane::new(address.clone(), self.connector.clone(), home, listener).named(way.name());
+        let lane = Arc::new(lane);
         known.lanes.insert(key, lane.clone());
         lane
     }

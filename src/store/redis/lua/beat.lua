@@ -12,10 +12,10 @@ local lapsed = not own or own < now
 if lapsed then
   redis.call('ZADD', KEYS[3], now, node)
 end
--- One that was dismissed and has claimed since has a lease, but its name is gone.
-local named = redis.call('HEXISTS', KEYS[5], node) == 1
-if lapsed or not named then
-  redis.call('HSET', KEYS[5], node, text(now) .. ARGV[4])
+-- One that was dismissed and has claimed since has a lease, but its name is gone. One that says something new has joined before.
+local named = redis.call('HGET', KEYS[5], node)
+if lapsed or not named or named:sub(17) ~= ARGV[4] then
+  redis.call('HSET', KEYS[5], node, (not lapsed and named and named:sub(1, 16) or text(now)) .. ARGV[4])
 end
 redis.call('ZADD', KEYS[2], now + lease, node)
 redis.call('ZADD', KEYS[4], 'XX', now, node)
