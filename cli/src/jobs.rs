@@ -45,7 +45,8 @@ pub(crate) enum Jobs {
     },
     /// Stop running jobs for good: they end dead, with the error `cancelled`
     ///
-    /// A command is killed with all it has started; a handler in a program is told, and has 5 s to end by itself.
+    /// A command gets SIGTERM, with all it has started, and SIGKILL 5 s later;
+    /// a handler in a program is told, and has 5 s to end by itself.
     Cancel {
         #[command(flatten)]
         many: Many,
