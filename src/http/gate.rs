@@ -40,10 +40,13 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (header::X_FRAME_OPTIONS, "DENY"),
 ];
 
+/// Where people say who they are.
+const LOGIN: &str = "/login";
+
 /// What can be had without being known: it reveals nothing of what is in the store.
 fn is_open(method: &Method, path: &str) -> bool {
     let reads = is_safe(method);
-    (reads && (["/healthz", "/readyz"].contains(&path) || path.starts_with("/assets/"))) || path == "/login"
+    (reads && (["/healthz", "/readyz"].contains(&path) || path.starts_with("/assets/"))) || path == LOGIN
 }
 
 fn is_safe(method: &Method) -> bool {
@@ -89,6 +92,10 @@ async fn admit(app: &App, request: &Parts, from: Option<IpAddr>) -> Result<Optio
     let nobody = |problem| (None, problem);
     host_is_ours(app, request).map_err(nobody)?;
     same_origin(method, &request.headers, &request.uri).map_err(nobody)?;
+    if is_open(method, path) && path != LOGIN {
+        // Who asks whether the process lives must not wait for a store that does not.
+        return Ok(None);
+    }
     let known = identify(app, request, from).await;
     if is_open(method, path) {
         return Ok(known.unwrap_or(None));

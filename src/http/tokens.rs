@@ -24,11 +24,16 @@ pub(crate) struct Known {
 impl Known {
     /// All tokens that have not ended.
     pub(crate) async fn all(&self, duly: &Duly) -> Result<Arc<Vec<Token>>> {
-        if let Some(fresh) = self.fresh() {
+        self.all_of(duly, FRESH).await
+    }
+
+    /// The same, as the store knew them this long ago at most.
+    pub(crate) async fn all_of(&self, duly: &Duly, age: Duration) -> Result<Arc<Vec<Token>>> {
+        if let Some(fresh) = self.fresh(age) {
             return Ok(fresh);
         }
         let _looking = self.looking.lock().await;
-        if let Some(fresh) = self.fresh() {
+        if let Some(fresh) = self.fresh(age) {
             return Ok(fresh);
         }
         let found = Arc::new(duly.tokens().await?);
@@ -41,10 +46,10 @@ impl Known {
         *self.all.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    fn fresh(&self) -> Option<Arc<Vec<Token>>> {
+    fn fresh(&self, age: Duration) -> Option<Arc<Vec<Token>>> {
         let known = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, all) = known.as_ref()?;
-        (now() - at < micros(FRESH)).then(|| all.clone())
+        (now() - at < micros(age)).then(|| all.clone())
     }
 }
 

@@ -339,6 +339,7 @@ impl Shift {
         let ours = self.crew.holds(at);
         for job in ours.iter().filter(|job| !theirs.contains(job)) {
             if self.crew.cancel(*job) {
+                self.robbed.insert(*job);
                 self.settings.tell(&Event::Lost { id: job.0 });
             }
         }

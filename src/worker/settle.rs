@@ -132,6 +132,7 @@ impl Shift {
         for finished in batch {
             let Finished { lane, held, outcome, why, took, late, again, result, since, doubted, .. } = finished;
             self.lanes[lane].agreement.moved(1);
+            let told = self.robbed.remove(&name(&held));
             // Of a settle whose answer was lost: if nobody can have taken the job since we began, it was recorded then.
             let recorded_before = doubted && self.lanes[lane].is_ours_since(since, now, lease);
             if lost.contains(&held.job.id) && !recorded_before {
@@ -139,7 +140,9 @@ impl Shift {
                 if !doubted && !again {
                     self.tally.lost += 1;
                     metrics::lost(&held.job.queue);
-                    self.settings.tell(&Event::Lost { id: held.job.id });
+                    if !told {
+                        self.settings.tell(&Event::Lost { id: held.job.id });
+                    }
                     tracing::warn!(id = %held.job.id, "outcome refused: another node has the job");
                 }
                 self.recent.note(name(&held), outcome, result);

@@ -3,6 +3,7 @@
 //! It asks the store (claims, settles, prunes) and goes on while the answers are under way;
 //! it sleeps only when there is nothing to ask, and no error of the store ends it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -27,7 +28,7 @@ use crate::error::Result;
 use crate::event::{Event, Tally};
 use crate::hall::{Hall, Order};
 use crate::handler::{Ctx, Own, Shared};
-use crate::job::Held;
+use crate::job::{Fence, Held, JobId};
 use crate::node::{KINDS_MAX, Node, Takes};
 use crate::patience::Patience;
 use crate::store::{Beaten, SETTLE_MAX, Store, Wake};
@@ -85,6 +86,8 @@ pub(super) struct Shift {
     alive_at: Option<Instant>,
     pub(super) tally: Tally,
     hall: Arc<Hall>,
+    /// Attempts of which it was told that another node has the job, and which have not ended yet.
+    pub(super) robbed: HashSet<(JobId, Fence)>,
     /// Somebody has told us to claim no more.
     pub(super) quiet: bool,
     /// Nothing of ours is left in the store.
@@ -113,6 +116,7 @@ impl Shift {
         });
         Shift {
             hall,
+            robbed: HashSet::new(),
             quiet: false,
             store: settings.duly.store.clone(),
             kinds: settings.handlers.kinds(),

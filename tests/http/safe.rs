@@ -58,6 +58,25 @@ async fn nothing_but_health_and_the_way_in_is_had_without_a_token() {
     }
 }
 
+/// Whoever restarts processes that do not answer must not restart this one for a store that does not.
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_lives_although_its_store_does_not_answer() {
+    let server = {
+        use crate::servers::{Binary, Fsync, Options};
+        Options::new(Binary::Redis).aof(Fsync::Always).start()
+    };
+    let mut site = Site::on(server.url()).await;
+    site.be(Role::Viewer).await;
+    server.pause();
+    // A request at the door of a store is tried for 5 s.
+    let soon = std::time::Duration::from_secs(4);
+    let alive = tokio::time::timeout(soon, site.get("/healthz")).await.expect("soon");
+    let ready = tokio::time::timeout(soon, site.get("/readyz")).await.expect("soon");
+    server.resume();
+    assert_eq!((alive.status, ready.status), (200, 503));
+}
+
 #[tokio::test]
 async fn what_a_proxy_on_this_machine_passes_on_is_not_from_this_machine() {
     let site = Site::in_memory().await;
