@@ -11,6 +11,22 @@ use crate::support::{apart, durable, open};
 /// How often something is tried that goes well once a client has noticed that its connection is gone.
 const TRIES: usize = 50;
 
+/// Whoever looks at the server sees what each connection is for, and whose it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_have_names() {
+    let server = durable(Binary::Redis).start();
+    let duly = open(server.url()).await;
+    duly.push(Push::new("mail", "{}")).await.expect("pushes");
+    duly.store().beat(&Node::fresh(vec!["default".into()])).await.expect("beats");
+    let list = server.ask(&["CLIENT", "LIST"]).text();
+    for way in ["door", "beat"] {
+        let named = list.split_whitespace().any(|field| {
+            field.starts_with(&format!("name=duly-{way}:")) && field.ends_with(&format!(":{}", std::process::id()))
+        });
+        assert!(named, "{way}: {list}");
+    }
+}
+
 /// Nobody has asked anything meanwhile, so nothing is in doubt: it is sent on a new connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_asked_after_a_connection_has_ended_is_sent_on_another() {

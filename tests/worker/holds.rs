@@ -83,6 +83,8 @@ async fn an_attempt_learns_that_its_job_is_another_nodes() {
     duly.push(mail()).await.expect("pushes");
     let (told, mut got) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
+    let events = Arc::new(AtomicUsize::new(0));
+    let counted = events.clone();
     // Full: there is no room for another job, and it must be told all the same.
     let worker = duly.worker().concurrency(1).on(move |_: Mail, ctx: Ctx| {
         let told = told.clone();
@@ -91,6 +93,9 @@ async fn an_attempt_learns_that_its_job_is_another_nodes() {
             ctx.cancelled().await;
             let _ = told.send((ctx.fence(), true));
         }
+    });
+    let worker = worker.on_event(move |event| {
+        counted.fetch_add(usize::from(matches!(event, Event::Lost { .. })), Ordering::SeqCst);
     });
     let run = tokio::spawn(worker.run_until(stop.clone()));
     let mut next = async || tokio::time::timeout(LONG, got.recv()).await.expect("in time").expect("open");
@@ -106,4 +111,5 @@ async fn an_attempt_learns_that_its_job_is_another_nodes() {
     assert_eq!(next().await, (fence, true));
     stop.cancel();
     assert_eq!(run.await.expect("no panic").expect("ends well").lost, 1, "and its own outcome is refused");
+    assert_eq!(events.load(Ordering::SeqCst), 1, "one event for both");
 }

@@ -93,10 +93,22 @@ pub(super) fn refused(op: &'static str, error: RedisError) -> Error {
         Some("READONLY") => "; this is a replica: name the master, or use redis+sentinel://",
         Some("NOREPLICAS") => "; too few replicas are connected (min-replicas-to-write)",
         Some("CROSSSLOT") => OF_A_CLUSTER,
+        _ if said.contains("DB index is out of range") => {
+            "; the server has fewer databases (its setting `databases`): use /0"
+        }
+        _ if said.contains("unknown command 'SENTINEL'") => {
+            "; this is a server, not a Sentinel: name its Sentinels (port 26379 unless set otherwise), or use redis://"
+        }
+        _ if is_sentinel(&said) => "; this is a Sentinel: use redis+sentinel://HOST:PORT/MASTER",
         _ if said.contains("cluster support disabled") => "; this server is part of no Cluster: use redis://",
         _ => "",
     };
     Error::Store { op, reason: format!("{said}{advice}"), source: Some(Box::new(error)) }
+}
+
+/// Whether this was said by a Sentinel, which knows next to no commands.
+fn is_sentinel(said: &str) -> bool {
+    ["'TIME'", "'CLUSTER'"].iter().any(|word| said.contains(&format!("unknown command {word}")))
 }
 
 const OF_A_CLUSTER: &str = "; this server is part of a Cluster: use redis+cluster://";
