@@ -150,3 +150,15 @@ pub struct NodeRecord {
     /// What it can be asked to do, beside what every node can.
     pub methods: Vec<String>,
 }
+
+impl NodeRecord {
+    /// How it is, in one word: `alive`, `quiet` (it lives, and claims nothing for now) or `dead`.
+    #[must_use]
+    pub fn state(&self) -> &'static str {
+        match self.alive {
+            true if self.takes.quiet => "quiet",
+            true => "alive",
+            false => "dead",
+        }
+    }
+}

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::exit::{self, Fail};
 
 /// What `work` shows on stdout is not told a second time.
-const DEFAULT: &str = "warn,duly::attempt=off,duly::worker=off";
+const DEFAULT: &str = "warn,duly::attempt=off,duly::worker=off,duly::worker::beat=error";
 
 /// Starts logging as flags, environment and settings say.
 pub(crate) fn start(global: &Global, config: &Config) -> anyhow::Result<()> {

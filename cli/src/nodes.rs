@@ -76,11 +76,7 @@ fn list(nodes: Vec<NodeRecord>, out: &Out) -> anyhow::Result<()> {
         Format::Ndjson => nodes.iter().try_for_each(|node| out.json(node)),
         Format::Table | Format::Wide => {
             let rows = nodes.into_iter().map(|node| {
-                let state = match node.alive {
-                    true if node.takes.quiet => "quiet",
-                    true => "alive",
-                    false => "dead",
-                };
+                let state = node.state();
                 let (id, pid, held) = (node.id.to_string(), node.pid.to_string(), node.held.to_string());
                 let (joined, queues, methods) =
                     (time::distance(node.joined), node.queues.join(" "), node.methods.join(" "));

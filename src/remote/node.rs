@@ -50,12 +50,14 @@ pub(crate) struct Remote {
 
 pub(super) struct State {
     pub(super) hands: HashMap<JobId, Hand>,
-    /// Settled without an answer, and gone from the store since: the worker may say so again. The newest first.
+    /// Settled without an answer, and not in hand since: the worker may say so again. The newest first.
     pub(super) recorded: VecDeque<(JobId, Fence)>,
     pub(super) lanes: Vec<Lane>,
     /// When its worker was last heard of, and when the store was last told.
     pub(super) seen: Instant,
     beaten: Option<Instant>,
+    /// Since when that was never longer ago than the lease.
+    unbroken: Instant,
     pub(super) quiet: bool,
     pub(super) stop: bool,
 }
@@ -76,22 +78,56 @@ impl State {
         }
     }
 
+    /// They may have been recorded, and may not.
+    pub(super) fn doubt(&mut self, claims: &[(JobId, Fence)]) {
+        for (id, fence) in claims {
+            self.hand(*id, *fence).into_iter().for_each(|hand| hand.in_doubt = true);
+        }
+    }
+
     /// The job, if it is in hand under this fence.
     pub(super) fn hand(&mut self, id: JobId, fence: Fence) -> Option<&mut Hand> {
         self.hands.get_mut(&id).filter(|hand| hand.held.fence == fence)
     }
 
-    /// Lets go of what the store does not name any more of this queue. What was settled and never answered is recorded, then.
-    fn keep_only(&mut self, queue: &str, theirs: &[(JobId, Fence)]) {
-        let State { hands, recorded, .. } = self;
-        hands.retain(|id, hand| {
-            let stays = hand.held.job.queue != queue || theirs.contains(&(*id, hand.held.fence));
-            if !stays && hand.in_doubt {
-                recorded.push_front((*id, hand.held.fence));
-            }
-            stays
-        });
-        recorded.truncate(RECORDED_MAX);
+    /// Lets go of what the store does not name any more of this queue.
+    fn keep_only(&mut self, queue: &str, theirs: &[(JobId, Fence)], lease: Duration) {
+        let gone =
+            |(id, hand): &(&JobId, &Hand)| hand.held.job.queue == queue && !theirs.contains(&(**id, hand.held.fence));
+        let gone: Vec<JobId> = self.hands.iter().filter(gone).map(|(id, _)| *id).collect();
+        for hand in gone.iter().filter_map(|id| self.hands.remove(id)).collect::<Vec<_>>() {
+            self.part_with(&hand, lease);
+        }
+    }
+
+    /// A job is out of hand without a word. What was settled and never answered was recorded then, if nobody can have taken the
+    /// job since; else it is somebody else's.
+    fn part_with(&mut self, hand: &Hand, lease: Duration) {
+        let id = hand.held.job.id;
+        let unbroken = self.unbroken <= hand.since && self.beaten.is_some_and(|at| clock::tick() - at <= lease);
+        if hand.in_doubt && unbroken {
+            self.recorded.push_front((id, hand.held.fence));
+            self.recorded.truncate(RECORDED_MAX);
+        } else {
+            self.recorded.retain(|(known, _)| *known != id);
+        }
+    }
+
+    /// Takes a job in hand. One that is there under an older claim has come again before it was known that its end was recorded.
+    fn take_in_hand(&mut self, hand: Hand, lease: Duration) {
+        let id = hand.held.job.id;
+        if let Some(older) = self.hands.insert(id, hand) {
+            self.part_with(&older, lease);
+        }
+    }
+
+    /// The store has been told that the node lives. After a gap others may have taken what it held.
+    fn note_beat(&mut self, lease: Duration) {
+        let now = clock::tick();
+        if self.beaten.is_none_or(|at| now - at > lease) {
+            self.unbroken = now;
+        }
+        self.beaten = Some(now);
     }
 }
 
@@ -141,6 +177,7 @@ impl Remote {
             lanes: node.queues.iter().map(lane).collect(),
             seen: clock::tick(),
             beaten: Some(clock::tick()),
+            unbroken: clock::tick(),
             quiet: false,
             stop: false,
         };
@@ -309,7 +346,7 @@ impl Remote {
             if redo {
                 let theirs: Vec<_> = claimed.jobs.iter().map(|held| (held.job.id, held.fence)).collect();
                 let queue = state.lanes[at].queue.clone();
-                state.keep_only(&queue, &theirs);
+                state.keep_only(&queue, &theirs, self.node.lease);
             }
             for held in claimed.jobs {
                 let known = state.hands.get(&held.job.id).is_some_and(|hand| hand.held.fence == held.fence);
@@ -321,7 +358,7 @@ impl Remote {
                         let outcome = Outcome::release(Duration::ZERO);
                         refused.push(hand::end(&held, None, outcome, self.duly.options.keep_dead));
                     }
-                    None => drop(state.hands.insert(held.job.id, Hand::new(held, now, claimed.now))),
+                    None => state.take_in_hand(Hand::new(held, now, claimed.now), self.node.lease),
                 }
             }
             let lane = &mut state.lanes[at];
@@ -347,7 +384,7 @@ impl Remote {
         let (mut ends, mut beat) = (Vec::new(), Beat::default());
         {
             let (mut state, now) = (self.state(), clock::tick());
-            (state.seen, state.beaten) = (now, Some(now));
+            state.seen = now;
             (beat.quiet, beat.stop) = (state.quiet, state.stop);
             if let Some(named) = named {
                 let recorded = |id: &JobId| state.recorded.iter().any(|(known, _)| known == id);
@@ -426,7 +463,6 @@ impl Remote {
         };
         if due {
             let beaten = self.tell_alive().await?;
-            self.state().beaten = Some(clock::tick());
             self.heed(&beaten);
         }
         Ok(())
@@ -435,7 +471,9 @@ impl Remote {
     async fn tell_alive(&self) -> Result<Beaten> {
         let mut node = self.node.clone();
         node.takes.quiet = self.state().is_closed();
-        self.duly.store.beat(&node).await
+        let beaten = self.duly.store.beat(&node).await?;
+        self.state().note_beat(self.node.lease);
+        Ok(beaten)
     }
 
     /// Goes; what it still holds can be taken back at once.

@@ -40,9 +40,13 @@ impl Remote {
         }
         // To its end also if the one who asks goes away: what is recorded must not stay in hand.
         let remote = self.clone();
+        let claims: Vec<(JobId, Fence)> = ends.iter().map(|end| (end.id, end.fence)).collect();
         let recorded = tokio::spawn(async move { remote.record(ends).await }).await;
         // One that has not come to its end may have been carried out all the same.
-        let refused = recorded.map_err(|why| Error::Unknown { op: "settle", source: Some(why.into()) })??;
+        let refused = recorded.unwrap_or_else(|why| {
+            self.state().doubt(&claims);
+            Err(Error::Unknown { op: "settle", source: Some(why.into()) })
+        })?;
         lost.extend(refused.into_iter().filter(|id| !in_doubt.contains(id)));
         Ok(lost)
     }
@@ -73,11 +77,7 @@ impl Remote {
         let mut state = self.state();
         match &settled {
             Ok(_) => claims.iter().for_each(|(id, fence)| state.let_go(*id, *fence)),
-            Err(Error::Unknown { .. }) => {
-                for (id, fence) in &claims {
-                    state.hand(*id, *fence).into_iter().for_each(|hand| hand.in_doubt = true);
-                }
-            }
+            Err(Error::Unknown { .. }) => state.doubt(&claims),
             Err(_) => {}
         }
         // They are ready again, or will be: look, or learn when.

@@ -54,6 +54,22 @@ async fn what_was_recorded_without_an_answer_is_not_lost() {
     assert_eq!(remote.settle(ack(older)).await.expect("another claim"), [held.job.id], "which nobody has recorded");
 }
 
+/// The same where the job has come again before anybody asked what is held.
+#[tokio::test]
+async fn what_was_recorded_without_an_answer_and_has_come_again_is_not_lost() {
+    let (duly, store) = with_a_job().await;
+    let remote = Remotes::new(duly).join(vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
+    let first = remote.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
+    let said = |said, fence| vec![Settling { id: first.job.id, fence, said, result: None }];
+    let release = || Said::Release { after: Duration::ZERO };
+    store.next("settle", Fault::LoseAnswer, 1);
+    remote.settle(said(release(), first.fence)).await.expect_err("its answer is lost");
+    let again = remote.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job again");
+    assert!(again.fence > first.fence);
+    assert_eq!(remote.settle(said(release(), first.fence)).await.expect("says it again"), []);
+    assert_eq!(remote.settle(said(Said::Ack, again.fence)).await.expect("settles"), [], "it is still in hand");
+}
+
 /// It goes, whatever becomes of what it held: nobody can say it again for it.
 #[tokio::test]
 async fn who_leaves_has_left_although_the_store_refuses_to_take_its_jobs_back() {

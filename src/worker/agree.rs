@@ -6,7 +6,7 @@ const DIFFERING_MAX: u32 = 10;
 /// What was counted of one queue so far.
 #[derive(Debug, Default)]
 pub(crate) struct Agreement {
-    /// Grows with every job that is claimed or recorded: counts are compared only if nothing moved meanwhile.
+    /// Grows with every job that comes, ends or is recorded: counts are compared only if nothing moved meanwhile.
     moves: u64,
     /// How many beats in a row have had another count than ours, and `moves` at the last of them.
     differing: u32,

@@ -52,12 +52,10 @@ impl Beating {
         Ok(beating)
     }
 
-    /// The worker's loop has turned. Whether it claims nothing any more is told at once: others ask why their jobs wait.
+    /// The worker's loop has turned; whether it claims nothing for now is told with the next beat.
     pub(super) fn tick(&self, quiet: bool) {
         self.turns.ticked.store(now(), Ordering::Relaxed);
-        if self.turns.quiet.swap(quiet, Ordering::Relaxed) != quiet {
-            self.soon();
-        }
+        self.turns.quiet.store(quiet, Ordering::Relaxed);
     }
 
     /// Beats without waiting for the next time: somebody may have died.

@@ -86,7 +86,7 @@ pub(super) struct Shift {
     alive_at: Option<Instant>,
     pub(super) tally: Tally,
     hall: Arc<Hall>,
-    /// Attempts of which it was told that another node has the job, and which have not ended yet.
+    /// Attempts whose job another node has, as an event has told already, and which have not ended yet.
     pub(super) robbed: HashSet<(JobId, Fence)>,
     /// Somebody has told us to claim no more.
     pub(super) quiet: bool,

@@ -1,11 +1,12 @@
 //! A master that dies, and a replica that takes its place. With `replicas=1` nothing acknowledged is lost.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use duly::store::{Claim, Wake};
 use duly::{Duly, Node, Push};
 
-use crate::servers::{Binary, Cluster, Fsync, Options, Sentinel};
+use crate::servers::{Binary, CALM, Cluster, Fsync, Options, Sentinel};
 use crate::storm::Storm;
 
 /// Far longer than a message takes; nothing but a message ends this wait.
@@ -135,4 +136,37 @@ async fn after_a_connection_has_ended_a_master_is_trusted_only_if_sentinels_name
         }
     };
     tokio::time::timeout(6 * LONG, named).await.expect("the master is found again");
+}
+
+/// The server has room for none but those that are there: whoever needs one more is refused, and the others go on as they are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_is_full_of_connections_keeps_those_that_it_has() {
+    let servers = Sentinel::start(options(), CALM);
+    let duly = Duly::open(servers.url()).await.expect("opens");
+    let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
+    let claim = |max| Claim { queue: "default".into(), max, redo: false, suspect: None, kinds: None };
+    store.beat(&node).await.expect("beats");
+    store.claim(node.id, claim(1)).await.expect("claims");
+    // More than one answer brings: the rest would come by another connection.
+    let long = || Push::new("mark", format!("\"{}\"", "x".repeat(200_000)));
+    duly.push_all((0..3).map(|_| long())).await.expect("pushes");
+    let master = &servers.servers()[servers.master()];
+    let ours = || {
+        let list = master.ask(&["CLIENT", "LIST"]).text();
+        let ours = list.lines().filter(|line| line.contains("name=duly-"));
+        ours.map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect::<BTreeSet<String>>()
+    };
+    let before = ours();
+    let most = master.ask(&["CONFIG", "GET", "maxclients"]);
+    assert!(before.len() >= 3, "{before:?} of {most:?}");
+    // This client is the one that has room, until it goes.
+    let mut client = master.client().expect("connects");
+    let now: usize = master.info(&["INFO", "clients"], "connected_clients").parse().expect("a number");
+    client.ask(&["CONFIG", "SET", "maxclients", &(now - 1).to_string()]).expect("sets");
+    let refused = store.claim(node.id, claim(3)).await.map(|claimed| claimed.jobs.len());
+    client.ask(&["CONFIG", "SET", "maxclients", "10000"]).expect("sets");
+    assert!(matches!(refused, Err(duly::Error::Unknown { .. })), "{refused:?}");
+    assert_eq!(before.difference(&ours()).count(), 0, "none was left");
+    let held = store.claim(node.id, Claim { redo: true, ..claim(3) }).await.expect("asks what it holds");
+    assert_eq!(held.jobs.len(), 3);
 }

@@ -27,6 +27,16 @@ async fn connections_have_names() {
     }
 }
 
+/// Whoever may not have a name works without one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_that_may_not_name_its_connections_needs_no_names() {
+    let users = "user default on nopass ~* &* +@all\nuser app on >secret ~* &* +@all -client";
+    let server = durable(Binary::Redis).users(users).start();
+    let duly = open(server.url().replacen("redis://", "redis://app:secret@", 1)).await;
+    duly.push(Push::new("mail", "{}")).await.expect("pushes");
+    assert!(!server.ask(&["CLIENT", "LIST"]).text().contains("name=duly-"));
+}
+
 /// Nobody has asked anything meanwhile, so nothing is in doubt: it is sent on a new connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_asked_after_a_connection_has_ended_is_sent_on_another() {

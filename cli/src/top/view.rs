@@ -101,13 +101,9 @@ fn draw_jobs(frame: &mut Frame<'_>, top: &Top, area: Rect) {
 fn draw_nodes(frame: &mut Frame<'_>, top: &Top, area: Rect) {
     let rows = top.look.nodes.iter().map(|node| {
         let slots = node.takes.slots.map_or(String::new(), |slots| format!("/{slots}"));
-        let alive = match node.alive {
-            true if node.takes.quiet => "quiet",
-            true => "",
-            false => "silent",
-        };
+        let state = if node.state() == "alive" { "" } else { node.state() };
         let holds = format!("{}{slots}", node.held);
-        Row::new([node.id.to_string(), cell(&node.host), alive.to_owned(), holds, cell(&node.queues.join(" "))])
+        Row::new([node.id.to_string(), cell(&node.host), state.to_owned(), holds, cell(&node.queues.join(" "))])
     });
     let title = format!("{} nodes", top.look.nodes.len());
     let table = table(&["NODE", "HOST", "", "RUNNING", "QUEUES"], &[36, 18, 7, 9, 40], rows.collect(), title);

@@ -23,7 +23,7 @@ const MOVED_MAX: usize = 250;
 const ORPHANS_MAX: usize = 100;
 /// Bytes of records that are read at a time, by the size of those that came before them; and most of them.
 const BODIES_BYTES: usize = 1024 * 1024;
-const BODIES_MAX: usize = 500;
+const BODIES_MAX: usize = 64;
 /// Most steps through everything that is held, when a node asks what it holds.
 const REDO_STEPS_MAX: usize = 10_000;
 
@@ -95,7 +95,7 @@ async fn step(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize, look: O
     let metas = if reply.is_empty() { Vec::new() } else { reply.list()? };
     let mut metas = metas.into_iter();
     store.looked(node, keys, put_offs, through);
-    let mut at_once = 1;
+    let mut at_once = how_many(&records, records.len());
     while let Some(rest) = tickets.get(records.len()..).filter(|rest| !rest.is_empty()) {
         let found = bodies(store, keys, &rest[..rest.len().min(at_once)]).await?;
         at_once = how_many(&found, at_once);

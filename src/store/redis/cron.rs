@@ -132,8 +132,11 @@ async fn put_in(
 /// Takes a rule from the queue that it is in to another.
 async fn hand_over(store: &Redis, old: &Arc<QueueKeys>, put: &PutCron) -> Result<CronPut> {
     let (record, name) = (&put.record, &put.record.rule.name);
-    let Some((_, before)) = find_in(store, "put_cron", old, name).await?.and_then(here) else {
-        return Ok(CronPut::Stale);
+    let before = match find_in(store, "put_cron", old, name).await? {
+        Some((_, Kept::Here(before))) => before,
+        // Where it goes is moving: it waits here until that has been done.
+        Some((_, Kept::Going(..))) => return Ok(CronPut::Moving),
+        None => return Ok(CronPut::Stale),
     };
     let marked = put_in(store, old, name, put.was, &going(record), look(record)).await?;
     if marked != CronPut::Yes {

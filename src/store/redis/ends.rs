@@ -21,7 +21,7 @@ use crate::store::{ENDED_MAX, ENDS_LAST, ENDS_QUEUES_MAX, Heard};
 /// Queues asked at a time.
 const AT_ONCE: usize = 50;
 /// How many bytes an id has.
-const ID_BYTES: usize = 16;
+pub(super) const ID_BYTES: usize = 16;
 
 /// Which channels are heard for whom, shared with the connections that hear.
 #[derive(Clone)]

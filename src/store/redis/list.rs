@@ -3,6 +3,7 @@
 use redis::Value;
 
 use super::claim::{held_of, holding};
+use super::ends::ID_BYTES;
 use super::find::Words;
 use super::keys::QueueKeys;
 use super::link::Way;
@@ -305,7 +306,10 @@ async fn add_all(store: &Redis, keys: &QueueKeys, found: &mut Found, failed: &[u
 /// Running jobs stand in no order but the server's own: it goes through them by a cursor of its own, a few behind each.
 /// Which few these are changes with what comes and goes, so where a page ends among them it is kept which were shown.
 async fn step_running(store: &Redis, keys: &QueueKeys, at: &Cursor) -> Result<(Found, Cursor)> {
-    let mut reply = holding(store, "list", Way::Door, keys, "", &(at.number as u64).to_string()).await?;
+    if !at.last.len().is_multiple_of(ID_BYTES) {
+        return Err(wrong());
+    }
+    let mut reply = holding(store, "list", Way::Door, keys, "", &at.number.to_string()).await?;
     let next = reply.text()?;
     let held = held_of(&mut reply, keys)?;
     let mut here = at.clone();
@@ -317,7 +321,7 @@ async fn step_running(store: &Redis, keys: &QueueKeys, at: &Cursor) -> Result<(F
         }
         let Some((node, held)) = held else { continue };
         let id = held.job.id.as_bytes();
-        if !here.last.chunks(id.len()).any(|shown| shown == id) {
+        if !here.last.chunks(ID_BYTES).any(|shown| shown == id) {
             here.last.extend(id);
             found.push((Some(running(node, held)), here.clone()));
         }
@@ -329,9 +333,13 @@ async fn step_running(store: &Redis, keys: &QueueKeys, at: &Cursor) -> Result<(F
     Ok((found, after))
 }
 
-/// A cursor of the server, of which all 64 bits may count.
+fn wrong() -> Error {
+    Error::invalid("cursor", "not one that a list has given")
+}
+
+/// A cursor of the server: a place in its table, so never greater than that is large.
 fn server_cursor(digits: &[u8]) -> i64 {
-    std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u64>().ok()).unwrap_or(0) as i64
+    std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
 fn running(node: crate::NodeId, held: crate::Held) -> Record {
@@ -372,7 +380,6 @@ impl Cursor {
     }
 
     fn parse(text: &str) -> Result<Self> {
-        let wrong = || Error::invalid("cursor", "not one that a list has given");
         let [state, lane, number, last, queue] = text.splitn(5, '.').collect::<Vec<_>>()[..] else {
             return Err(wrong());
         };

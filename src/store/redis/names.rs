@@ -26,8 +26,9 @@ const FIRST_BEAT: Duration = Duration::from_millis(500);
 /// How long the first push to a queue waits until its name is where others find it, if that may be another server.
 const FIRST_PUSH: Duration = Duration::from_secs(1);
 
-/// How long after a name could not be put there for the first time it is tried again.
-const LATER: Duration = Duration::from_secs(1);
+/// How long after a name could not be put there for the first time it is tried again; doubles up to the longest.
+const LATER_MIN: Duration = Duration::from_secs(1);
+const LATER_MAX: Duration = Duration::from_secs(30);
 
 /// How long after a push the name of its queue is put there again, at most.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -171,14 +172,19 @@ impl Names {
         self.known().entry(queue.to_owned()).or_default().under_way = true;
         let (names, queue) = (self.clone(), queue.to_owned());
         Some(self.home.spawn(async move {
+            let mut pause = LATER_MIN;
             while let Err(error) = names.send("register", std::slice::from_ref(&queue), now.clone()).await {
-                tracing::warn!(queue, %error, "others may not find this queue yet");
+                match pause {
+                    LATER_MIN => tracing::warn!(queue, %error, "others may not find this queue yet"),
+                    _ => tracing::debug!(queue, %error, "others may not find this queue yet"),
+                }
                 // One that was there before is put there with the next beat or push; one that never was has jobs that nobody
                 // finds, and perhaps there is no next.
                 if !names.is_missing(&queue) {
                     break;
                 }
-                tokio::time::sleep(LATER).await;
+                tokio::time::sleep(pause).await;
+                pause = (2 * pause).min(LATER_MAX);
             }
             names.known().entry(queue).or_default().under_way = false;
             names.news.notify_waiters();

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use super::ears::Ears;
 use super::slots::{
-    BEAT_AT, Beat, GUEST_BEAT_AT, HEARS, HEARS_ALL, HEARS_AT, IDLE_AT, PID_AT, SLOT_BYTES, Slot, Slots, WATCHES_SHIFT,
+    BEAT_AT, Beat, GUEST_BEAT_AT, HEARS, HEARS_ALL, HEARS_AT, IDLE_AT, PID_AT, QUIET, SLOT_BYTES, Slot, Slots,
+    WATCHES_SHIFT,
 };
 use crate::clock::{Clock, Micros, micros};
 use crate::job::JobId;
@@ -40,6 +41,8 @@ struct Local {
     slot: usize,
     /// Its lease as a worker, if it is one.
     worker: Option<Duration>,
+    /// As a worker it claims nothing for now, as its slot says.
+    quiet: bool,
     /// It is in the hall.
     guest: bool,
     /// Held open for its lock.
@@ -113,13 +116,21 @@ impl Board {
         })
     }
 
-    /// A worker's sign of life. Answers false if it has not joined here.
-    pub(super) fn beat(&self, id: NodeId) -> io::Result<bool> {
-        let known = self.locals().iter().find(|l| l.id == id).and_then(|l| Some((l.slot, l.worker?)));
-        let Some((slot, lease)) = known else {
+    /// A worker's sign of life, and whether it claims nothing for now. Answers false if it has not joined here.
+    pub(super) fn beat(&self, id: NodeId, quiet: bool) -> io::Result<bool> {
+        let mut locals = self.locals();
+        let Some(local) = locals.iter_mut().find(|l| l.id == id) else {
             return Ok(false);
         };
-        self.slots.write(slot, BEAT_AT, &self.moment().to_le_bytes())?;
+        let Some(lease) = local.worker else {
+            return Ok(false);
+        };
+        self.slots.write(local.slot, BEAT_AT, &self.moment().to_le_bytes())?;
+        if local.quiet != quiet {
+            local.quiet = quiet;
+            self.write_hears(local)?;
+        }
+        drop(locals);
         self.note_contact(lease);
         Ok(true)
     }
@@ -146,6 +157,8 @@ impl Board {
         self.end_part(id, |local| {
             local.guest = false;
             local.hears = 0;
+            // Its next beat says again if it is.
+            local.quiet = false;
             local.watches.clear();
             local.ears.stop_hearing();
             (HEARS_AT, SLOT_BYTES)
@@ -180,7 +193,18 @@ impl Board {
                 bytes[PID_AT..PID_AT + 4].copy_from_slice(&std::process::id().to_le_bytes());
                 self.slots.write(slot, 0, &bytes)?;
                 let (idle, watches, ears) = (HashSet::new(), HashSet::new(), Arc::default());
-                locals.push(Local { id, slot, worker: None, guest: false, _lock: lock, idle, hears: 0, watches, ears });
+                locals.push(Local {
+                    id,
+                    slot,
+                    worker: None,
+                    quiet: false,
+                    guest: false,
+                    _lock: lock,
+                    idle,
+                    hears: 0,
+                    watches,
+                    ears,
+                });
                 locals.len() - 1
             }
         };
@@ -222,6 +246,11 @@ impl Board {
             Some(read) if !self.slots.is_unlocked(slot) => self.life_by(read.worker),
             _ => Life::Dead,
         }
+    }
+
+    /// Whether a worker claims nothing for now.
+    pub(super) fn is_quiet(&self, id: NodeId, slot: usize) -> bool {
+        self.all().into_iter().any(|s| s.no == slot && s.id == id && s.quiet)
     }
 
     /// Whether a node whose lock is held lives by this beat of its.
@@ -320,7 +349,8 @@ impl Board {
 
     fn write_hears(&self, local: &Local) -> io::Result<()> {
         let watches = local.watches.iter().fold(0, |bits, queue| bits | watch_bit(queue));
-        self.slots.write(local.slot, HEARS_AT, &(local.hears | watches << WATCHES_SHIFT).to_le_bytes())
+        let quiet = if local.quiet { QUIET } else { 0 };
+        self.slots.write(local.slot, HEARS_AT, &(local.hears | quiet | watches << WATCHES_SHIFT).to_le_bytes())
     }
 
     /// Tells nodes of this process that jobs of this queue have ended, those that want to hear it.

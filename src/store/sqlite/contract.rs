@@ -165,11 +165,10 @@ impl Store for Sqlite {
 
     async fn beat(&self, node: &Node) -> Result<Beaten> {
         let told = |e: std::io::Error| Error::store("beat", e.to_string());
-        if !self.board.beat(node.id).map_err(told)? {
+        if !self.board.beat(node.id, node.takes.quiet).map_err(told)? {
             self.join(node).await?;
-            self.board.beat(node.id).map_err(told)?;
+            self.board.beat(node.id, node.takes.quiet).map_err(told)?;
         }
-        self.tell_takes(node).await;
         let (id, board) = (node.id, self.board.clone());
         let look = move |conn: &Connection| query::beaten(conn, &board, id).map_err(|e| fault::refused("beat", e));
         let beaten = self.read("beat", look).await?;
@@ -178,7 +177,6 @@ impl Store for Sqlite {
     }
 
     async fn leave(&self, node: NodeId) -> Result<()> {
-        self.quiet().remove(&node);
         self.board.leave(node).map_err(|e| Error::store("leave", e.to_string()))?;
         let leave = move |tx: &Tx<'_>| {
             tx.statement(

@@ -51,10 +51,9 @@ mod verify;
 mod wake;
 mod writer;
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use async_trait::async_trait;
@@ -100,7 +99,6 @@ pub(crate) struct Sqlite {
     clock: Clock,
     remember: Micros,
     wal_grown: AtomicBool,
-    quiet: Mutex<HashSet<NodeId>>,
 }
 
 impl Sqlite {
@@ -140,7 +138,6 @@ impl Sqlite {
             clock: options.clock.clone(),
             remember: micros(options.remember),
             wal_grown: AtomicBool::new(false),
-            quiet: Mutex::default(),
         })
     }
 
@@ -155,32 +152,6 @@ impl Sqlite {
                 let looked = self.writer.upkeep(name, |conn| Ok(look(conn)));
                 looked.await?
             }
-        }
-    }
-
-    /// Nodes of this process whose rows say that they are quiet.
-    fn quiet(&self) -> MutexGuard<'_, HashSet<NodeId>> {
-        self.quiet.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn note_quiet(&self, node: &Node) {
-        let mut quiet = self.quiet();
-        if node.takes.quiet {
-            quiet.insert(node.id)
-        } else {
-            quiet.remove(&node.id)
-        };
-    }
-
-    /// Writes what a node can take on, if that has changed. Nothing is decided by it: a beat goes on without.
-    async fn tell_takes(&self, node: &Node) {
-        if self.quiet().contains(&node.id) == node.takes.quiet {
-            return;
-        }
-        let (id, takes) = (node.id, serde_json::to_string(&node.takes).ok());
-        match self.writer.write("beat", move |tx| nodes::tell_takes(tx, id, takes.as_deref())).await {
-            Ok(()) => self.note_quiet(node),
-            Err(error) => tracing::debug!(%error, "what a node can take on is not told yet"),
         }
     }
 
@@ -201,7 +172,6 @@ impl Sqlite {
             let _ = self.board.leave(id);
             return Err(error);
         }
-        self.note_quiet(node);
         let roomy = self.path.as_deref().is_some_and(upkeep::is_roomy);
         if roomy && !self.wal_grown.swap(true, Ordering::Relaxed) {
             // Only makes commits cheaper: they go on without it.

@@ -47,10 +47,6 @@ pub(super) fn register(
     .query_row(params![id.as_bytes(), slot, host, pid, queues, tx.now, takes], |row| row.get(0))
 }
 
-pub(super) fn tell_takes(tx: &Tx<'_>, id: NodeId, takes: Option<&str>) -> rusqlite::Result<()> {
-    tx.statement("UPDATE duly_node SET takes = ?2 WHERE id = ?1")?.execute(params![id.as_bytes(), takes]).map(drop)
-}
-
 /// Rows of nodes that are gone and hold nothing have nothing more to say.
 pub(super) fn forget_dead(tx: &Tx<'_>, board: &Board) -> rusqlite::Result<()> {
     let idle: Vec<(i64, [u8; 16], usize)> = tx

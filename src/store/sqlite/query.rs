@@ -10,7 +10,7 @@ use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, job};
 use super::{failure, note};
 use crate::clock::from_micros;
 use crate::job::{Fence, Job, JobId, Record, State};
-use crate::node::{NodeId, NodeRecord};
+use crate::node::{NodeId, NodeRecord, Takes};
 use crate::store::{Beaten, ENDED_MAX, Limit, Moving, QueueCounts};
 
 /// `get` of the contract.
@@ -169,6 +169,7 @@ pub(super) fn nodes(conn: &Connection, board: &Board) -> rusqlite::Result<Vec<No
         let id = NodeId::from_bytes(row.get(0)?);
         let queues: String = row.get(4)?;
         let takes: Option<String> = row.get(6)?;
+        let takes: Takes = takes.and_then(|takes| serde_json::from_str(&takes).ok()).unwrap_or_default();
         let holds = holds_of(conn, row.get(7)?)?;
         Ok(NodeRecord {
             id,
@@ -179,7 +180,7 @@ pub(super) fn nodes(conn: &Connection, board: &Board) -> rusqlite::Result<Vec<No
             alive: board.life(id, row.get(1)?) == Life::Beating,
             held: holds.values().sum(),
             holds,
-            takes: takes.and_then(|takes| serde_json::from_str(&takes).ok()).unwrap_or_default(),
+            takes: Takes { quiet: board.is_quiet(id, row.get(1)?), ..takes },
             methods: Vec::new(),
         })
     })?

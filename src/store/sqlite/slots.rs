@@ -25,6 +25,8 @@ pub(super) const HEARS_AT: usize = 44;
 /// Bits of what a node hears: what is said to it, what is said to all.
 pub(super) const HEARS: u32 = 1;
 pub(super) const HEARS_ALL: u32 = 2;
+/// In the same place: as a worker it claims nothing for now.
+pub(super) const QUIET: u32 = 4;
 /// From this bit on: one for each queue of which it wants to hear what ends; queues may share one.
 pub(super) const WATCHES_SHIFT: u32 = 8;
 pub(super) const GUEST_BEAT_AT: usize = 48;
@@ -48,6 +50,8 @@ pub(super) struct Slot {
     pub(super) hears: bool,
     /// Also what is said to all.
     pub(super) hears_all: bool,
+    /// As a worker it claims nothing for now.
+    pub(super) quiet: bool,
     /// Of which queues it wants to hear what ends.
     pub(super) watches: u32,
     pub(super) worker: Beat,
@@ -185,6 +189,7 @@ fn parse(no: usize, bytes: &[u8]) -> Option<Slot> {
         idle: long(IDLE_AT)?,
         hears: short(HEARS_AT)? & HEARS != 0,
         hears_all: short(HEARS_AT)? & HEARS_ALL != 0,
+        quiet: short(HEARS_AT)? & QUIET != 0,
         watches: short(HEARS_AT)? >> WATCHES_SHIFT,
         worker: beat(BEAT_AT)?,
         guest: beat(GUEST_BEAT_AT)?,

@@ -236,6 +236,10 @@ impl Lane {
         current.connection = None;
     }
 
+    pub(super) fn is_retired(&self) -> bool {
+        self.current().retired
+    }
+
     fn current(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -323,15 +327,19 @@ impl Lane {
     }
 
     async fn connect(&self, answers: &Arc<Answers>) -> Result<Line, RedisError> {
+        let until = clock::tick() + CONNECT;
         let mut line = self.open(answers).await?;
-        if let Some(name) = &self.name {
-            let set_name = redis::cmd("CLIENT").arg("SETNAME").arg(name).take();
-            let named = line.carry(async |to| to.send_packed_command(&set_name).await);
-            // For whoever looks at the server: one that does not let us have a name is used without.
-            let named = tokio::time::timeout(CONNECT, named).await;
-            tracing::trace!(name, ?named, "a connection has a name");
+        let Some(name) = &self.name else {
+            return Ok(line);
+        };
+        let set_name = redis::cmd("CLIENT").arg("SETNAME").arg(name).take();
+        let named = line.carry(async |to| to.send_packed_command(&set_name).await);
+        let late = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+        match tokio::time::timeout_at(until, named).await.unwrap_or_else(late) {
+            Err(error) if error.is_io_error() || error.is_unrecoverable_error() => Err(error),
+            // The name is for whoever looks at the server: one that does not let us have it is used without.
+            _ => Ok(line),
         }
-        Ok(line)
     }
 
     async fn open(&self, answers: &Arc<Answers>) -> Result<Line, RedisError> {

@@ -102,7 +102,7 @@ impl Way {
             Way::Watch(_) => "watch",
         };
         let mut host = crate::node::host();
-        // No name may have others.
+        // The server takes no other characters in a name.
         host.retain(|c| c.is_ascii_graphic());
         format!("duly-{way}:{host}:{}", std::process::id())
     }
@@ -273,8 +273,9 @@ impl Link {
                 Ok(value) => return Ok(value),
                 Err(Unanswered::Unconfirmed(why)) => return Err(unconfirmed(op, why)),
                 Err(Unanswered::NotSent(error)) => {
-                    // A server that has no room for one more connection is still what it was to those that are there.
-                    if !fault::is_crowded(&error) {
+                    // A server that has no room for one more connection is still what it was to those that are there; and one
+                    // that was left may be the master again, for those who came after.
+                    if !fault::is_crowded(&error) && !lane.is_retired() {
                         self.doubt(&lane);
                     }
                     if fault::is_hopeless(&error) || !tries.again().await {
