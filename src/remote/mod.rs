@@ -1,14 +1,15 @@
 //! Nodes held on behalf of workers outside this process, in whatever language, who speak through somebody here.
 //!
 //! To the store such a node is like any other: it has an identity, a lease of its own and fences, and when its worker falls
-//! silent, others take back what it held. This file keeps the list of them; `node` is one of them, `hand` what it holds, `orders` what others want of it,
-//! `lock` are locks for those who cannot keep a guard.
+//! silent, others take back what it held. This file keeps the list of them; `node` is one of them, `state` what is known of it,
+//! `hand` what it holds, `orders` what others want of it, `lock` are locks for those who cannot keep a guard.
 
 mod hand;
 mod lock;
 mod node;
 mod orders;
 mod settle;
+mod state;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -1,7 +1,8 @@
 //! The worker: claims for its node, runs attempts, settles their outcomes, sleeps until something is due or it is woken.
 //!
-//! This file is what users see; `shift` is the loop, `ask` what it asks of the store, `lane` what it knows of each queue, `crew` the attempts
-//! under way, `beat` the sign of life, `agree` whether the store counts what we count, `alarm` the sleep until a due moment, `tick` what fires cron rules, `signals` what stops a service.
+//! This file is what users see; `shift` is the loop, `ask` what it asks of the store, `lane` what it knows of each queue, `crew` the
+//! attempts under way, `beat` the sign of life, `agree` whether the store counts what we count, `alarm` the sleep until a due moment,
+//! `tick` what fires cron rules, `signals` what stops a service.
 
 mod agree;
 mod alarm;

@@ -253,6 +253,16 @@ impl Link {
         }
     }
 
+    /// The same of one to which no connection could be made, for this reason.
+    ///
+    /// A server that has no room for one more is still what it was to those that are there; and one that was left before may be
+    /// the master again, for those who came after.
+    pub(super) fn doubt_unreached(&self, lane: &Lane, error: &RedisError) {
+        if !fault::is_crowded(error) && !lane.is_retired() {
+            self.doubt(lane);
+        }
+    }
+
     /// Whether there is still anybody who is not what he was, although nobody says so.
     pub(in crate::store::redis) async fn look_after_masters(&self) {
         match &self.place.shape {

@@ -273,11 +273,7 @@ impl Link {
                 Ok(value) => return Ok(value),
                 Err(Unanswered::Unconfirmed(why)) => return Err(unconfirmed(op, why)),
                 Err(Unanswered::NotSent(error)) => {
-                    // A server that has no room for one more connection is still what it was to those that are there; and one
-                    // that was left may be the master again, for those who came after.
-                    if !fault::is_crowded(&error) && !lane.is_retired() {
-                        self.doubt(&lane);
-                    }
+                    self.doubt_unreached(&lane, &error);
                     if fault::is_hopeless(&error) || !tries.again().await {
                         return Err(fault::unreachable(op, lane.address(), error));
                     }

@@ -1,0 +1,111 @@
+//! What is known of one node held for a worker outside: what is in its hands, and what was in doubt when it left them.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::hand::Hand;
+use crate::clock;
+use crate::job::{Fence, JobId};
+use crate::node::NodeId;
+use crate::worker::Agreement;
+
+/// Most ends that are known to be recorded although the store has not said so.
+const RECORDED_MAX: usize = 1_000;
+
+/// All of it but what it asks.
+pub(super) struct State {
+    pub(super) hands: HashMap<JobId, Hand>,
+    /// Settled without an answer, and not in hand since: the worker may say so again. The newest first.
+    pub(super) recorded: VecDeque<(JobId, Fence)>,
+    pub(super) lanes: Vec<Lane>,
+    /// When its worker was last heard of, and when the store was last told.
+    pub(super) seen: Instant,
+    pub(super) beaten: Option<Instant>,
+    /// Since when that was never longer ago than the lease.
+    pub(super) unbroken: Instant,
+    pub(super) quiet: bool,
+    pub(super) stop: bool,
+}
+
+impl State {
+    /// Its worker gets no more jobs.
+    pub(super) fn is_closed(&self) -> bool {
+        self.quiet || self.stop
+    }
+
+    /// It is in nobody's hand any more, unless it has come again under another fence.
+    pub(super) fn let_go(&mut self, id: JobId, fence: Fence) {
+        if self.hand(id, fence).is_some()
+            && let Some(hand) = self.hands.remove(&id)
+        {
+            let its_own = self.lanes.iter_mut().filter(|lane| lane.queue == hand.held.job.queue);
+            its_own.for_each(|lane| lane.agreement.moved(1));
+        }
+    }
+
+    /// They may have been recorded, and may not.
+    pub(super) fn doubt(&mut self, claims: &[(JobId, Fence)]) {
+        for (id, fence) in claims {
+            self.hand(*id, *fence).into_iter().for_each(|hand| hand.in_doubt = true);
+        }
+    }
+
+    /// The job, if it is in hand under this fence.
+    pub(super) fn hand(&mut self, id: JobId, fence: Fence) -> Option<&mut Hand> {
+        self.hands.get_mut(&id).filter(|hand| hand.held.fence == fence)
+    }
+
+    /// Lets go of what the store does not name any more of this queue.
+    pub(super) fn keep_only(&mut self, queue: &str, theirs: &[(JobId, Fence)], lease: Duration) {
+        let gone =
+            |(id, hand): &(&JobId, &Hand)| hand.held.job.queue == queue && !theirs.contains(&(**id, hand.held.fence));
+        let gone: Vec<JobId> = self.hands.iter().filter(gone).map(|(id, _)| *id).collect();
+        for hand in gone.iter().filter_map(|id| self.hands.remove(id)).collect::<Vec<_>>() {
+            self.part_with(&hand, lease);
+        }
+    }
+
+    /// A job is out of hand without a word. What was settled and never answered was recorded then, if nobody can have taken the
+    /// job since; else it is somebody else's.
+    fn part_with(&mut self, hand: &Hand, lease: Duration) {
+        let id = hand.held.job.id;
+        let unbroken = self.unbroken <= hand.since && self.beaten.is_some_and(|at| clock::tick() - at <= lease);
+        if hand.in_doubt && unbroken {
+            self.recorded.push_front((id, hand.held.fence));
+            self.recorded.truncate(RECORDED_MAX);
+        } else {
+            self.recorded.retain(|(known, _)| *known != id);
+        }
+    }
+
+    /// Takes a job in hand. One that is there under an older claim has come again before it was known that its end was recorded.
+    pub(super) fn take_in_hand(&mut self, hand: Hand, lease: Duration) {
+        let id = hand.held.job.id;
+        if let Some(older) = self.hands.insert(id, hand) {
+            self.part_with(&older, lease);
+        }
+    }
+
+    /// The store has been told that the node lives. After a gap others may have taken what it held.
+    pub(super) fn note_beat(&mut self, lease: Duration) {
+        let now = clock::tick();
+        if self.beaten.is_none_or(|at| now - at > lease) {
+            self.unbroken = now;
+        }
+        self.beaten = Some(now);
+    }
+}
+
+/// What is known of one of its queues.
+pub(super) struct Lane {
+    pub(super) queue: String,
+    pub(super) maybe_ready: bool,
+    pub(super) look_at: Option<Instant>,
+    /// The answer to a claim was lost: ask for everything that is held.
+    pub(super) redo: bool,
+    pub(super) suspects: Vec<NodeId>,
+    /// Whether the store counts as much in our hands as we do.
+    pub(super) agreement: Agreement,
+}
