@@ -223,7 +223,8 @@ impl Work {
             Some("") => return Err(wrong("exec", "names no program")),
             // Else every job would lose an attempt to it.
             Some(name) if !is_there(name) => {
-                return Err(wrong("exec", &format!("there is no program {name:?}, or it may not be run here")));
+                let hint = if name.contains(' ') { "; arguments follow after `--`" } else { "" };
+                return Err(wrong("exec", &format!("there is no program {name:?}, or it may not be run here{hint}")));
             }
             _ => {}
         }

@@ -125,6 +125,7 @@ fn a_program_that_is_not_there_costs_no_attempt() {
     let bed = Bed::new();
     let id = bed.push(&["mail"]);
     bed.run(&["work", "--until-empty", "--exec", "/nonexistent"]).failed(2, "there is no program");
+    bed.run(&["work", "--until-empty", "--exec", "sleep 1"]).failed(2, "arguments follow after `--`");
     bed.run(&["work", "--until-empty", "--exec", "no-such-program-at-all"]).failed(2, "there is no program");
     bed.run(&["work", "--until-empty", "--exec", "./duly.db"]).failed(2, "may not be run");
     assert_eq!((&bed.job(&id)["attempts"], &bed.job(&id)["state"]), (&0.into(), &"ready".into()));
