@@ -4,7 +4,6 @@
 //! a worker whose question was cut off gets it with its next one; what an answer did not bring to it
 //! is missing in what it names with its beats, and is given back.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::hand::{self, Hand, Said, Settling};
-use super::state::{Lane, State};
+use super::state::State;
 use crate::clock;
 use crate::duly::Duly;
 use crate::error::{Error, Result};
@@ -21,7 +20,6 @@ use crate::hall::AtWork;
 use crate::job::{Fence, Held, JobId, JobProgress, Outcome};
 use crate::node::{Node, NodeId};
 use crate::store::{Beaten, CLAIM_MAX, Claim, Claimed, Note};
-use crate::worker::Agreement;
 
 /// Orders that may wait: whoever gives more is told that it is busy.
 const ORDERS_MAX: usize = 16;
@@ -64,27 +62,10 @@ impl Remote {
     /// Joins, and listens for what concerns it.
     pub(super) async fn join(duly: Duly, node: Node, kinds: Vec<String>) -> Result<Arc<Self>> {
         let hall = duly.hall()?;
-        let lane = |queue: &String| Lane {
-            queue: queue.clone(),
-            maybe_ready: true,
-            look_at: None,
-            redo: false,
-            suspects: Vec::new(),
-            agreement: Agreement::default(),
-        };
         let first = duly.store.beat(&node).await?;
         let wakes = duly.store.subscribe(node.id).await?;
         let (orders, ordered) = mpsc::channel(ORDERS_MAX);
-        let state = State {
-            hands: HashMap::new(),
-            recorded: VecDeque::new(),
-            lanes: node.queues.iter().map(lane).collect(),
-            seen: clock::tick(),
-            beaten: Some(clock::tick()),
-            unbroken: clock::tick(),
-            quiet: false,
-            stop: false,
-        };
+        let state = State::new(&node.queues);
         let remote = Arc::new(Remote {
             at_work: Mutex::new(Some(hall.at_work(&node, orders))),
             duly,

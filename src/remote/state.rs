@@ -30,6 +30,21 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Of one that has just joined, and will look everywhere.
+    pub(super) fn new(queues: &[String]) -> Self {
+        let now = clock::tick();
+        State {
+            hands: HashMap::new(),
+            recorded: VecDeque::new(),
+            lanes: queues.iter().map(|queue| Lane::new(queue)).collect(),
+            seen: now,
+            beaten: Some(now),
+            unbroken: now,
+            quiet: false,
+            stop: false,
+        }
+    }
+
     /// Its worker gets no more jobs.
     pub(super) fn is_closed(&self) -> bool {
         self.quiet || self.stop
@@ -108,4 +123,17 @@ pub(super) struct Lane {
     pub(super) suspects: Vec<NodeId>,
     /// Whether the store counts as much in our hands as we do.
     pub(super) agreement: Agreement,
+}
+
+impl Lane {
+    fn new(queue: &str) -> Self {
+        Lane {
+            queue: queue.to_owned(),
+            maybe_ready: true,
+            look_at: None,
+            redo: false,
+            suspects: Vec::new(),
+            agreement: Agreement::default(),
+        }
+    }
 }

@@ -1,6 +1,5 @@
 //! What the loop asks of the store, and what it makes of the answers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
@@ -315,20 +314,8 @@ impl Shift {
     }
 
     fn release(&mut self, at: usize, held: Held, after: Duration, why: &'static str) {
-        let (held, outcome) = (Arc::new(held), Outcome::release(after));
-        self.lanes[at].outbox.put(Finished {
-            lane: at,
-            held,
-            outcome,
-            why: Some(why),
-            took: Duration::ZERO,
-            late: None,
-            note: None,
-            result: None,
-            again: false,
-            since: clock::tick(),
-            doubted: false,
-        });
+        let released = Finished::without_a_run(at, held, Outcome::release(after));
+        self.lanes[at].outbox.put(Finished { why: Some(why), ..released });
     }
 
     /// The store has said what we hold in a queue: run what we do not know, let go of what is not ours.
@@ -351,20 +338,8 @@ impl Shift {
             }
             match self.recent.end_of(name(&held)) {
                 Some((outcome, result)) => {
-                    let (held, took) = (Arc::new(held), Duration::ZERO);
-                    self.lanes[at].outbox.put(Finished {
-                        lane: at,
-                        held,
-                        outcome,
-                        why: None,
-                        took,
-                        late: None,
-                        note: None,
-                        result,
-                        again: true,
-                        since: clock::tick(),
-                        doubted: false,
-                    });
+                    let ended = Finished::without_a_run(at, held, outcome);
+                    self.lanes[at].outbox.put(Finished { result, again: true, ..ended });
                 }
                 None => self.begin(at, held, claimed.now),
             }

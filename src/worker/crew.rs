@@ -46,6 +46,25 @@ pub(super) struct Finished {
     pub(super) doubted: bool,
 }
 
+impl Finished {
+    /// An outcome of a job that was not run here, now.
+    pub(super) fn without_a_run(lane: usize, held: Held, outcome: Outcome) -> Self {
+        Finished {
+            lane,
+            held: Arc::new(held),
+            outcome,
+            why: None,
+            took: Duration::ZERO,
+            late: None,
+            note: None,
+            result: None,
+            again: false,
+            since: clock::tick(),
+            doubted: false,
+        }
+    }
+}
+
 /// An attempt under way.
 struct Running {
     /// Which of all attempts of this worker it is: its place is taken by another one after it.

@@ -191,8 +191,6 @@ fn end(finished: &Finished, keep_dead: Duration) -> End {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::duly::Duly;
     use crate::node::Node;
@@ -210,19 +208,7 @@ mod tests {
     }
 
     fn finished(held: &Held, fence: u64) -> Finished {
-        Finished {
-            lane: 0,
-            held: Arc::new(Held { fence: Fence(fence), ..held.clone() }),
-            outcome: Outcome::Ack,
-            why: None,
-            took: Duration::ZERO,
-            late: None,
-            note: None,
-            result: None,
-            again: false,
-            since: clock::tick(),
-            doubted: false,
-        }
+        Finished::without_a_run(0, Held { fence: Fence(fence), ..held.clone() }, Outcome::Ack)
     }
 
     #[tokio::test]
