@@ -22,6 +22,10 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 const SLOW_US: u64 = 1_000;
 const SLOW_MAX: usize = 10_000;
 
+/// The server goes before all others, whoever is measured, as if it had a machine to itself: else a script counts as long when it
+/// only waits for a core that a worker has. Who may not say so (not root) is warned by `nice`, and goes without.
+const FIRST: &str = "-15";
+
 /// A server and a connection to look at it. Ended when it goes out of scope.
 pub(super) struct Server {
     _process: Process,
@@ -33,7 +37,8 @@ impl Server {
     pub(super) async fn start(setting: &Setting) -> Result<Self> {
         let port = free_port()?;
         let dir = setting.fresh(&format!("redis-{port}"))?;
-        let child = Command::new("redis-server")
+        let child = Command::new("nice")
+            .args(["-n", FIRST, "redis-server"])
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(["--slowlog-log-slower-than", &SLOW_US.to_string(), "--slowlog-max-len", &SLOW_MAX.to_string()])
             .args(["--maxmemory-policy", "noeviction", "--loglevel", "warning", "--dir"])

@@ -50,6 +50,8 @@ const COMMANDS: &[&str] = &[
     "lpos",
     "zadd",
     "zrem",
+    "zremrangebylex",
+    "zremrangebyrank",
     "zrange",
     "zrevrange",
     "zcard",

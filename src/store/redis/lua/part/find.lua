@@ -4,20 +4,38 @@
 -- A word is k and the kind, or t and a tag; of the dead also g and the group, and nothing at all, which all of them have.
 local FIND, SOME = KEYS[#KEYS], 500
 
+-- What the members of a job begin with, by its words; many jobs have the same.
+local known_heads = { s = {}, b = {} }
+local function heads_of(state, words)
+  local heads, letter = known_heads[state][words], 'k'
+  if not heads then
+    heads = {}
+    for word in words:gmatch('[^ ]+') do
+      heads[#heads + 1] = state .. letter .. word
+      letter = 't'
+    end
+    known_heads[state][words] = heads
+  end
+  return heads
+end
+
 local function add_words(members, state, words, tail)
-  local letter = 'k'
-  for word in words:gmatch('[^ ]+') do
-    members[#members + 1] = state .. letter .. word .. tail
-    letter = 't'
+  local heads = heads_of(state, words)
+  for i = 1, #heads do
+    members[#members + 1] = heads[i] .. tail
   end
 end
 
 -- Those of a scheduled job, which its ticket names.
 local function words_in(ticket)
-  return ticket:match('^[^ ]* (.*)$', 17) or ''
+  local space = ticket:find(' ', 17, true)
+  return space and ticket:sub(space + 1) or ''
+end
+local function tail_due(ticket, due)
+  return '\0' .. text(due) .. ticket:sub(1, 16)
 end
 local function words_due(members, ticket, due)
-  add_words(members, 's', words_in(ticket), '\0' .. text(due) .. ticket:sub(1, 16))
+  add_words(members, 's', words_in(ticket), tail_due(ticket, due))
 end
 
 -- Those of a dead job, which its meta names.
@@ -32,7 +50,7 @@ local function put_words(members)
   for from = 1, #members, SOME do
     local some = {}
     for at = from, math.min(from + SOME - 1, #members) do
-      some[#some + 1] = 0
+      some[#some + 1] = '0'
       some[#some + 1] = members[at]
     end
     redis.call('ZADD', FIND, unpack(some))
