@@ -18,6 +18,12 @@ use crate::job::{Held, Outcome};
 use crate::middleware::Next;
 use crate::retry::Retry;
 
+/// A job that so many processes have died with may be the cause; after one death it may as well be bad luck.
+pub(crate) const SUSPECT_CRASHES: u32 = 2;
+/// How long such a job waits for its turn, while another one runs: as long as that has taken so far, within these bounds, so that
+/// it is not claimed in vain again and again.
+pub(crate) const QUARANTINE_MIN: Duration = Duration::from_millis(250);
+pub(crate) const QUARANTINE_MAX: Duration = Duration::from_secs(10);
 /// For how long a job is put off, at least and at most, of a kind that nobody here knows.
 const UNKNOWN_MIN: Duration = Duration::from_secs(1);
 pub(crate) const UNKNOWN_MAX: Duration = Duration::from_secs(60);

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::attempt::UNKNOWN_MAX;
+use crate::attempt::{QUARANTINE_MAX, SUSPECT_CRASHES, UNKNOWN_MAX};
 use crate::clock::{from_micros, to_micros};
 use crate::duly::Duly;
 use crate::error::{Error, Result};
@@ -69,6 +69,14 @@ pub enum Why {
         max_attempts: u32,
         /// What the last one said.
         error: Option<String>,
+    },
+    /// Nodes have died while they held it, again and again: such jobs run one by one, and it waits for its turn.
+    Suspect {
+        /// When it is due.
+        #[serde(serialize_with = "crate::clock::as_micros")]
+        due: SystemTime,
+        /// How many nodes have died.
+        crashes: u32,
     },
     /// Its moment has not come.
     DueLater {
@@ -144,6 +152,7 @@ impl Why {
             Why::UniqueHolder { .. } => "unique_holder",
             Why::Held { .. } => "held",
             Why::BackingOff { .. } => "backing_off",
+            Why::Suspect { .. } => "suspect",
             Why::DueLater { .. } => "due_later",
             Why::Moving { .. } => "moving",
             Why::Paused { .. } => "paused",
@@ -177,6 +186,11 @@ impl fmt::Display for Why {
                 f,
                 "attempt {attempts} of at most {max_attempts} has failed{}; the next one is due at {}",
                 of(error),
+                shown(*due)
+            ),
+            Why::Suspect { due, crashes } => write!(
+                f,
+                "{crashes} nodes have died while they held it: such jobs run one by one, and its turn comes at {} at the earliest",
                 shown(*due)
             ),
             Why::DueLater { due } => write!(f, "it is due later, at {}", shown(*due)),
@@ -315,6 +329,9 @@ fn waits(record: &Record, error: Option<String>, nodes: &[NodeRecord], counts: Q
         return match record.attempts {
             0 if unknown && left <= UNKNOWN_MAX => unknown_kind(),
             0 if serving.is_empty() && left <= UNKNOWN_MAX => Why::NoNode { queue, due: Some(record.due) },
+            0 if record.crashes >= SUSPECT_CRASHES && left <= QUARANTINE_MAX => {
+                Why::Suspect { due: record.due, crashes: record.crashes }
+            }
             0 => Why::DueLater { due: record.due },
             attempts => Why::BackingOff { due: record.due, attempts, max_attempts: job.max_attempts, error },
         };

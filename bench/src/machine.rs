@@ -51,6 +51,32 @@ impl std::fmt::Display for Machine {
     }
 }
 
+/// The processors' time so far, as the kernel counts it, and what of it the host has given to other machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Time {
+    all: u64,
+    stolen: u64,
+}
+
+impl Time {
+    pub(crate) fn look() -> Option<Self> {
+        Time::read(&std::fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    /// `cpu  user nice system idle iowait irq softirq steal ..`; what follows is in user and nice already.
+    fn read(stat: &str) -> Option<Self> {
+        let ticks = stat.lines().find_map(|line| line.strip_prefix("cpu "))?.split_whitespace().take(8);
+        let ticks: Vec<u64> = ticks.map(|tick| tick.parse().ok()).collect::<Option<_>>()?;
+        Some(Time { all: ticks.iter().sum(), stolen: *ticks.get(7)? })
+    }
+
+    /// How much the host has given to others since, in percent: with a few, a slow round says little.
+    pub(crate) fn stolen_since(self, before: Self) -> f64 {
+        let (all, stolen) = (self.all.saturating_sub(before.all), self.stolen.saturating_sub(before.stolen));
+        100.0 * stolen as f64 / all.max(1) as f64
+    }
+}
+
 /// The kernel's version without what its builder has added.
 fn release(text: &str) -> &str {
     text.trim().split('-').next().unwrap_or_default()
@@ -83,6 +109,14 @@ fn disk(dir: &Path, mounts: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_host_gave_to_others() {
+        let at = |idle, stolen| Time::read(&format!("cpu  10 0 10 {idle} 5 0 5 {stolen} 0 0\ncpu0 1 2\n"));
+        let (before, after) = (at(100, 0).expect("ticks"), at(170, 30).expect("ticks"));
+        assert_eq!(after.stolen_since(before), 30.0);
+        assert_eq!(Time::read("cpu  1 2 3\n"), None);
+    }
 
     #[test]
     fn the_nearest_mount_counts() {

@@ -31,7 +31,7 @@ mod worker;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::machine::Machine;
+use crate::machine::{Machine, Time};
 use crate::options::{Group, Options};
 use crate::report::Line;
 use crate::setting::Setting;
@@ -55,6 +55,7 @@ async fn main() -> Result<()> {
     if machine.is_in_memory() {
         println!("The files are in memory, where a sync costs nothing: name a directory on a disk with --dir.");
     }
+    let before = Time::look();
     let setting = Setting { dir: options.dir.join("duly-bench"), quick: options.quick };
     let mut lines = Vec::new();
     let mut failed = Vec::new();
@@ -70,6 +71,9 @@ async fn main() -> Result<()> {
     // The peers alone have printed a table of their own.
     if !lines.is_empty() {
         println!("\n{}", report::table(&lines));
+    }
+    if let (Some(before), Some(after)) = (before, Time::look()) {
+        println!("Of the processors' time meanwhile the host gave {:.1}% to others.", after.stolen_since(before));
     }
     if options.json {
         println!("{}", serde_json::json!({ "machine": machine, "lines": lines }));

@@ -8,6 +8,8 @@ mod fault;
 mod plan;
 mod rule;
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use croner::Cron;
@@ -24,6 +26,8 @@ use crate::error::{Error, Result};
 
 /// Longest pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 256;
+/// Patterns that are remembered as they were parsed.
+const PARSED_MAX: usize = 256;
 /// The zone of a rule that names none.
 pub(crate) const UTC: &str = "UTC";
 
@@ -39,7 +43,7 @@ pub(crate) const UTC: &str = "UTC";
 /// ```
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    cron: Cron,
+    cron: Arc<Cron>,
     zone: TimeZone,
 }
 
@@ -63,8 +67,7 @@ impl Schedule {
 
     /// The same for what has been looked at before: not whether it ever matches, which takes longer than all the rest.
     pub(crate) fn read(pattern: &str, zone: &str) -> Result<Self> {
-        let cron = parser().parse(pattern).map_err(|e| fault::in_pattern(pattern, &e))?;
-        Ok(Schedule { cron, zone: zone_of(zone)? })
+        Ok(Schedule { cron: parsed(pattern)?, zone: zone_of(zone)? })
     }
 
     /// All moments after this one, in their order.
@@ -134,6 +137,23 @@ impl Schedule {
 
 /// The year 2000 begins a whole cycle of the calendar.
 const NEVER_SINCE: Micros = 946_684_800_000_000;
+
+/// A rule is read at each of its ticks, and most of that would be to parse its pattern again. Zones are not remembered here: what
+/// is known of them may change while a process runs.
+fn parsed(pattern: &str) -> Result<Arc<Cron>> {
+    static PARSED: Mutex<BTreeMap<String, Arc<Cron>>> = Mutex::new(BTreeMap::new());
+    let known = || PARSED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(cron) = known().get(pattern) {
+        return Ok(cron.clone());
+    }
+    let cron = Arc::new(parser().parse(pattern).map_err(|e| fault::in_pattern(pattern, &e))?);
+    let mut known = known();
+    if known.len() >= PARSED_MAX {
+        known.clear();
+    }
+    known.insert(pattern.to_owned(), cron.clone());
+    Ok(cron)
+}
 
 fn parser() -> CronParser {
     CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build()

@@ -6,10 +6,11 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::crew::{Finished, SUSPECT_CRASHES};
+use super::crew::Finished;
 use super::lane::{AHEAD_MIN, choose};
 use super::shift::Shift;
 use super::tick::Ticked;
+use crate::attempt::{QUARANTINE_MAX, QUARANTINE_MIN, SUSPECT_CRASHES};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -26,10 +27,6 @@ const RANK_STEP: Duration = Duration::from_millis(2);
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// Outcomes that may wait for the store; beyond that no job is claimed.
 const UNSETTLED_MAX: usize = 10 * SETTLE_MAX;
-/// How long a job waits for its turn that may be one of those that take their process down: as long as the one before it has
-/// taken so far, so that it is not claimed in vain again and again.
-const QUARANTINE_MIN: Duration = Duration::from_millis(250);
-const QUARANTINE_MAX: Duration = Duration::from_secs(10);
 
 /// An answer of the store.
 pub(super) enum Answered {

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::attempt::{Attempt, CANCELLED, Ended};
+use crate::attempt::{Attempt, CANCELLED, Ended, SUSPECT_CRASHES};
 use crate::clock;
 use crate::hall::Running as Told;
 use crate::handler::{Handlers, Own};
@@ -21,9 +21,6 @@ use crate::store::Note;
 
 /// How long a job waits whose attempt ended in a way that says nothing about it.
 const BROKEN: Duration = Duration::from_secs(1);
-
-/// A job that so many processes have died with may be the cause; after one death it may as well be bad luck.
-pub(super) const SUSPECT_CRASHES: u32 = 2;
 
 /// An attempt that has ended and is not recorded yet.
 pub(super) struct Finished {

@@ -388,6 +388,7 @@ contract! {
         a_kind_that_nobody_knows_put_off_for_a_while
         all_slots_are_busy
         all_nodes_are_quiet
+        a_job_that_several_nodes_have_died_with
         a_job_that_a_node_holds
         a_job_whose_node_is_silent
         a_job_that_backs_off

@@ -82,6 +82,22 @@ pub async fn a_kind_that_nobody_knows_put_off_for_a_while(store: TestStore) {
     assert_eq!(why(&store, id).await.code(), "unknown_kind");
 }
 
+pub async fn a_job_that_several_nodes_have_died_with(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    store.claim_one("a").await;
+    store.silence("a");
+    store.advance(past_the_lease() + SECOND).await;
+    assert_eq!(store.claim_from("b", "a", 1).await.jobs[0].crashes, 1);
+    store.silence("b");
+    store.advance(past_the_lease() + SECOND).await;
+    let held = store.claim_from("c", "b", 1).await.jobs;
+    store.settle("c", &held[0], Outcome::release(2 * SECOND)).await;
+    let due = store.now() + 2 * SECOND;
+    let said = why(&store, id).await;
+    assert_eq!(said, Why::Suspect { due, crashes: 2 });
+    assert_eq!(said.code(), "suspect");
+}
+
 pub async fn all_slots_are_busy(store: TestStore) {
     let node = able(&store, &["one"], 1).await;
     store.push(job("one")).await;

@@ -5,6 +5,11 @@ use duly::{Filter, State};
 use crate::bed;
 use crate::client::{get, post};
 
+/// How a node that claims nothing is marked.
+const QUIET: &str = "<span class=\"state paused\">quiet</span>";
+/// Between two looks at what changes by itself.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(20);
+
 /// Every page that needs no name, and a text that is on it when the store is full.
 const PAGES: [(&str, &str); 15] = [
     ("/", "Throughput"),
@@ -91,6 +96,30 @@ async fn deeds_end_where_they_are_told_of() {
     assert_eq!(post(&bed.url, &format!("/jobs/{id}/remove"), "sure=yes").await.status, 303);
     assert!(bed.duly.get(id).await.expect("asked").is_none());
     assert_eq!(post(&bed.url, &format!("/jobs/{id}/frobnicate"), "").await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_told_to_be_quiet_is_shown_so() {
+    let bed = bed::empty().await;
+    bed::work(&bed);
+    let node = loop {
+        let nodes = bed.duly.nodes().await.expect("listed");
+        match nodes.iter().find(|node| node.alive && !node.queues.is_empty()) {
+            Some(node) => break node.id,
+            None => tokio::time::sleep(LOOK).await,
+        }
+    };
+    assert!(!get(&bed.url, "/nodes").await.body.contains(QUIET));
+    assert_eq!(post(&bed.url, &format!("/nodes/{node}/quiet"), "").await.status, 303);
+    for path in ["/nodes".to_owned(), format!("/nodes/{node}")] {
+        while !get(&bed.url, &path).await.body.contains(QUIET) {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+    assert_eq!(post(&bed.url, &format!("/nodes/{node}/loud"), "").await.status, 303);
+    while get(&bed.url, "/nodes").await.body.contains(QUIET) {
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

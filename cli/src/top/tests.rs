@@ -43,6 +43,20 @@ async fn queues_jobs_and_nodes_are_shown() {
 }
 
 #[tokio::test]
+async fn a_node_that_claims_nothing_is_shown_so() {
+    let (duly, mut top) = seen().await;
+    let worker = duly.worker().queue("b", 1).on_kind("mail", async |_: Ctx| Outcome::Ack).run();
+    let worker = tokio::spawn(worker);
+    while !top.look.nodes.iter().any(|node| node.alive && !node.queues.is_empty()) {
+        top.see(look(&duly, true).await.expect("looks"), SystemTime::UNIX_EPOCH);
+    }
+    assert!(!drawn(&top, 140, 30).contains("quiet"));
+    top.look.nodes.iter_mut().for_each(|node| node.takes.quiet = true);
+    assert!(drawn(&top, 140, 30).contains("quiet"));
+    worker.abort();
+}
+
+#[tokio::test]
 async fn without_a_history_ended_jobs_that_are_kept_are_counted() {
     let duly = Duly::open(":memory:?history=off").await.expect("opens");
     let mut top = Top::default();

@@ -17,6 +17,9 @@ fn quiet_claims_no_more() {
     assert!(told.contains(&running) && !told.contains(&later), "{told}");
     assert_eq!(bed.job(&later)["state"], "ready");
     assert_eq!(bed.job(&running)["state"], "running", "what runs goes on");
+    until("everybody sees it", || bed.run(&["nodes", "ls"]).ok().out.contains("quiet"));
+    let why = bed.run(&["jobs", "why", &later]).ok().out;
+    assert!(why.contains("quiet or stopping"), "{why}");
     let told = bed.run(&["nodes", "quiet", node, "--off", "--json"]).ok().json();
     assert_eq!((&told["node"], &told["workers"]), (&node.as_str().into(), &1.into()));
     bed.until_state(&later, "done");

@@ -208,7 +208,8 @@ async fn remove_in(store: &Redis, keys: &QueueKeys, name: &str, revision: Option
     Ok(store.reply("remove_cron", value)?.int()? == 1)
 }
 
-/// `remove_cron` of the contract: wherever it is.
+/// `remove_cron` of the contract: wherever it is. One that is on its way in this very moment may arrive afterwards: whoever
+/// brings it has read it before it was removed.
 pub(super) async fn remove(store: &Redis, name: &str) -> Result<bool> {
     let mut removed = false;
     for queue in store.queues("remove_cron").await? {

@@ -158,6 +158,8 @@ async fn sentinels_tell_why_they_do_not_help() {
     let elsewhere = format!("{}else", servers.url());
     let said = refused_at_once(elsewhere).await.to_string();
     assert!(said.contains("names a master for \"dulyelse\"") && said.contains("No such master"), "{said}");
+    let said = refused_at_once(format!("redis://{}", servers.sentinels()[0].address())).await.to_string();
+    assert!(said.contains("this is a Sentinel: use redis+sentinel://"), "{said}");
     // Sentinels with a user of their own, who may do what is needed and no more.
     for sentinel in servers.sentinels() {
         let user = ["ACL", "SETUSER", "watch", "on", ">see-all", "-@all", "+auth", "+hello", "+sentinel|master"];
