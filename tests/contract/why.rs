@@ -85,6 +85,9 @@ pub async fn a_kind_that_nobody_knows_put_off_for_a_while(store: TestStore) {
 pub async fn a_job_that_several_nodes_have_died_with(store: TestStore) {
     let id = store.push(job("one")).await.id();
     store.claim_one("a").await;
+    for node in ["b", "c"] {
+        store.node(node).await;
+    }
     store.silence("a");
     store.advance(past_the_lease() + SECOND).await;
     assert_eq!(store.claim_from("b", "a", 1).await.jobs[0].crashes, 1);

@@ -315,6 +315,18 @@ pub(super) fn waiting(bytes: &[u8]) -> Result<String, String> {
     rewritten(bytes, &["enqueued_at"], |_| ())
 }
 
+/// The same of one that was held, with how often a node died meanwhile: that was noted by its text, which changes.
+pub(super) fn put_off(bytes: &[u8], crashes: u32) -> Result<String, String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
+    let mut own: Own = Fields::parse(text)?.read("duly").unwrap_or_default();
+    let noted = std::mem::replace(&mut own.crashes, crashes);
+    rewritten(bytes, &["enqueued_at"], |fields| {
+        if noted != crashes {
+            set(fields, "duly", write_own(&own));
+        }
+    })
+}
+
 /// A dead or done entry as it starts over, at once or later.
 pub(super) fn anew(bytes: &[u8], now: Option<Micros>) -> Result<String, String> {
     let without: Vec<&str> = TROUBLE.iter().copied().chain(["enqueued_at"]).collect();

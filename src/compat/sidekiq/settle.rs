@@ -110,8 +110,8 @@ async fn other(store: &Sidekiq, node: NodeId, keys: &QueueKeys, end: &End, cmd: 
         Outcome::Retry { after, error } => ("r", micros(*after), failed(error)),
         Outcome::Release { after } if after.is_zero() => ("l", 0, String::new()),
         Outcome::Release { after } => {
-            let waiting = entry::waiting(&bytes).unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned());
-            ("w", micros(*after), waiting)
+            let put_off = entry::put_off(&bytes, end.crashes);
+            ("w", micros(*after), put_off.unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned()))
         }
     };
     cmd.arg(field(end.fence, end.place)).arg(outcome).arg(time).arg(new).arg(end.id.as_bytes());

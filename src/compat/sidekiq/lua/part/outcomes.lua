@@ -46,7 +46,10 @@ function outcomes.l(entry)
   return { 0, 0 }
 end
 
-function outcomes.w(_, after, new)
+function outcomes.w(entry, after, new)
+  if new ~= entry then
+    forget_crashes(entry)
+  end
   redis.call('ZADD', KEYS[5], score(KEYS[5], now + after), new)
   return { 0, 0 }
 end
