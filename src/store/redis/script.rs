@@ -22,6 +22,7 @@ const PARTS: &[(&str, &str)] = &[
     ("ticket", include_str!("lua/part/ticket.lua")),
     ("history", include_str!("lua/part/history.lua")),
     ("erase", include_str!("lua/part/erase.lua")),
+    ("words", include_str!("lua/part/words.lua")),
     ("find", include_str!("lua/part/find.lua")),
     ("unseat", include_str!("lua/part/unseat.lua")),
     ("unbury", include_str!("lua/part/unbury.lua")),

@@ -16,7 +16,7 @@ local fence = text(math.max(last + 1, now))
 local overdue, unseen, more, rank, records, metas = false, false, 0, 0, {}, nil
 if not closed and (#ARGV > 7 or (next_due and tonumber(next_due) <= now)) then
   -- What only this needs is made only here.
--- include spread, find, promote, hints, pick_up
+-- include spread, words, find, promote, hints, pick_up
   overdue = promote(tonumber(ARGV[5]))
   unseen = #ARGV > 7 and pick_up(most)
   next_due = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]

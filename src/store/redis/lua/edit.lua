@@ -3,7 +3,7 @@
 -- KEYS 1 held 2 job 3 meta 4 due 5 done 6 dead 7 stale 8-11 ready 12 conf 13 find
 -- ARGV 1 now|'' 2 id 3 the record as it was seen 4 as it will be
 -- Returns { now, 'moved' | 'running' | 'moving' | 'changed' | 'none' }
--- include now, add, text, read, ticket, find, unseat
+-- include now, add, text, read, ticket, words, find, unseat
 local id = ARGV[2]
 local record = redis.call('HGET', KEYS[2], id)
 if not record then

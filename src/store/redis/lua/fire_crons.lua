@@ -5,7 +5,7 @@
 --      4... of each rule: name; revision, tick, next, last (16 digits, 0: none); n|r|t (held back: no, while the job that has
 --      its key is running, while it is there); how many jobs, and of each: id, record, due|'', ticket, unique key|''
 -- Returns { now, { word (yes, full, held or stale), { id of what is in the way of each job|'' } } of each rule, next tick|'' }
--- include now, text, add, wake, read, find, tick, tally, limit
+-- include now, text, add, wake, read, words, find, tick, tally, limit
 local STEP, NONE = 1000, text(0)
 -- include known, tick_job
 local answers, at = {}, 4

@@ -6,7 +6,7 @@
 -- Returns { now, head of its record|'', meta|'', held value|'', done until|'', dead until|'', remembered as gone(1|0),
 --   the last fence, its holder has a lease(1|0), { ticket, due|'', stale(1|0), times in each ready list }, { whom a key names|'' },
 --   { member of find that is there } }
--- include now, text, read, ticket, find
+-- include now, text, read, ticket, words, find
 local id, tickets, keys, seen, words, found = ARGV[2], {}, {}, {}, {}, {}
 local record, meta = redis.call('HGET', KEYS[2], id), redis.call('HGET', KEYS[3], id)
 local held = redis.call('HGET', KEYS[4], id) or ''

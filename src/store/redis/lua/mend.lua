@@ -4,7 +4,7 @@
 -- ARGV 1 now|'' 2 id 3 meta as it must be|'' 4 held value as it must be|'' 5 ready|due|done|dead|held|none 6 its moment
 --   7 its unique key|'' 8 how many tickets follow, then tickets, then =unique key, #failure, ~member of find that may be its own
 -- Returns { now, 'mended' | 'changed' }; changed: it is not as it was seen, and nothing was done
--- include now, text, read, ticket, find, notes, group, keep_meta
+-- include now, text, read, ticket, words, find, notes, group, keep_meta
 local id, to, key = ARGV[2], ARGV[5], ARGV[7]
 local record, meta = redis.call('HGET', KEYS[2], id), redis.call('HGET', KEYS[3], id)
 local is_same = (meta or '') == ARGV[3] and (redis.call('HGET', KEYS[4], id) or '') == ARGV[4]

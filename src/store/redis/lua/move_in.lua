@@ -3,7 +3,7 @@
 -- KEYS 1 job 2 due 3 idle 4-7 ready 8 meta 9 errors 10 done 11 dead 12 unique 13,14 gone 15 conf 16 stale 17 notes 18 groups 19 find
 -- ARGV 1 now|'' 2 channel 3 field of the note 4 the note as it was|'' 5 as it will be|'' 6 fence 7... each job, for arrive
 -- Returns { now, 'yes' | 'taken' | 'lost', { id of each that is known, or whose key is taken }, the note as it was found|'' }
--- include now, add, text, wake, read, whole, kept, group, find, arrive
+-- include now, add, text, wake, read, whole, kept, group, words, find, arrive
 local conf = redis.call('HMGET', KEYS[15], ARGV[3], 'fence', 'stale')
 local note, fence, is_stale = conf[1] or '', tonumber(conf[2]) or 0, conf[3]
 local function set_note()

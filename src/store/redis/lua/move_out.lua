@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 held 3 job 4 meta 5 errors 6 due 7 done 8 dead 9 unique 10 stale 11-14 ready 15 notes 16 groups 17 find
 -- ARGV 1 now|'' 2 mover 3... id and moment of the push of each
 -- Returns { now, how many | -1 if the queue is not marked for this mover }
--- include now, add, text, read, ticket, find, unseat, history, sweep, notes, group, unbury, erase
+-- include now, add, text, read, ticket, words, find, unseat, history, sweep, notes, group, unbury, erase
 local PUSHED, UNIQUE = '^' .. FIELD:rep(2) .. '(%d*)', '^' .. FIELD:rep(7) .. '([^\t\n]*)'
 local conf = redis.call('HMGET', KEYS[1], 'moving', 'stale')
 if (conf[1] or ''):sub(1, 36) ~= ARGV[2] then

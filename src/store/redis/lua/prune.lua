@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 job 3 meta 4 errors 5 done 6 dead 7,8 gone 9 history 10 notes 11 groups 12 find
 -- ARGV 1 now|'' 2 age of remembered ids 3 most done jobs 4 most to delete
 -- Returns { now, how many }
--- include now, whole, add, text, gone, read, history, notes, group, roll, past, find
+-- include now, whole, add, text, gone, read, history, notes, group, roll, past, words, find
 forget_past(KEYS[9], KEYS[1], (roll(KEYS[9], KEYS[1])))
 local most = tonumber(ARGV[4])
 local done = redis.call('ZRANGE', KEYS[5], '-inf', now, 'BYSCORE', 'LIMIT', 0, most)

@@ -10,7 +10,7 @@ if refused then
 end
 -- include put
 if scheduled > 0 then
--- include text, find, put_later
+-- include text, words, find, put_later
 end
 add(KEYS[8], 'bytes', bytes)
 happened(KEYS[9], '00', jobs)

@@ -5,7 +5,7 @@
 -- ARGV 1 now|'' 2 channel 3... the batch, then: age of remembered ids, look(1: any id may be known),
 --      how many ids are only looked for, those ids; key, id, k|r of the unique
 -- Returns { now, { id, holder|'' of each refused }, { id, replaced id } }, or { now, 'full', jobs|'', bytes|'' }
--- include now, add, text, wake, read, ticket, find, unseat, history, gone, batch, known, tally, limit, notes, ended, replace
+-- include now, add, text, wake, read, ticket, words, find, unseat, history, gone, batch, known, tally, limit, notes, ended, replace
 local refused, replaced, old = {}, {}, {}
 local unique_at = rest_at + 3 + ARGV[rest_at + 2]
 local ids = {}

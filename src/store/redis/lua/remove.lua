@@ -3,7 +3,7 @@
 -- KEYS 1 conf 2 held 3 job 4 meta 5 errors 6 due 7 done 8 dead 9 unique 10,11 gone 12 stale 13-16 ready 17 notes 18 groups 19 find
 -- ARGV 1 now|'' 2 id 3 age of remembered ids 4 unique key|'' 5 the state it must be in: s|r|d|b|'' 6 channel
 -- Returns { now, 'gone' | 'running' | 'moving' | 'changed' | 'none' }
--- include now, add, text, gone, read, ticket, find, unseat, history, notes, group, unbury, erase, ended
+-- include now, add, text, gone, read, ticket, words, find, unseat, history, notes, group, unbury, erase, ended
 local id, key = ARGV[2], ARGV[4]
 local record = redis.call('HGET', KEYS[3], id)
 if not record then

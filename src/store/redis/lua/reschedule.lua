@@ -3,7 +3,7 @@
 -- KEYS 1 held 2 job 3 meta 4 due 5 done 6 dead 7 unique 8 stale 9 idle 10-13 ready 14 conf 15 groups 16 find
 -- ARGV 1 now|'' 2 channel 3 id 4 due ('+n': microseconds from now) 5 unique key|'' 6 the state it must be in: s|r|d|b|''
 -- Returns { now, 'moved' | 'running' | 'moving' | 'changed' | 'none' | id of the other job that has the key }
--- include now, add, text, wake, read, ticket, find, unseat, group, unbury
+-- include now, add, text, wake, read, ticket, words, find, unseat, group, unbury
 local id, key = ARGV[3], ARGV[5]
 local record = redis.call('HGET', KEYS[2], id)
 if not record then

@@ -7,7 +7,7 @@
 --      unique key|'', group, result or kind that is put off|'', what the group is, or when it was due before|''
 -- An outcome is a (ack), k (ack, kept), b (bury), r (retry) or l (release); time is how long it is kept or waits.
 -- Returns { now, id of each that was not held }
--- include now, text, gone, whole, kept, add, tally, counted, notes, ended, wake, spread, read, history, group, find, filled, put_off, other
+-- include now, text, gone, whole, kept, add, tally, counted, notes, ended, wake, spread, read, history, group, words, find, filled, put_off, other
 local freed, ended, again = 0, {}, false
 for at = FIRST, #ARGV, 12 do
   if redis.call('HGET', KEYS[2], ARGV[at]) ~= ARGV[at + 1] then
