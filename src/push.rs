@@ -374,6 +374,12 @@ pub(crate) fn check_name(field: &'static str, name: &str) -> Result<()> {
     }
 }
 
+/// What every store can keep as a kind or a tag. Other systems allow more in theirs than we do in a name.
+pub(crate) fn is_word(text: &str) -> bool {
+    let is_odd = |c: char| c.is_whitespace() || c.is_control();
+    !text.is_empty() && text.len() <= NAME_BYTES_MAX && !text.contains(is_odd)
+}
+
 pub(crate) fn check_text(field: &'static str, text: &str, bytes_max: usize) -> Result<()> {
     if text.is_empty() || text.len() > bytes_max {
         return Err(Error::invalid(field, format!("{} bytes long; must be 1 to {bytes_max}", text.len())));

@@ -83,7 +83,7 @@ fn release(text: &str) -> &str {
 }
 
 /// `Redis server v=7.0.15 sha=..` says which.
-fn redis() -> Option<String> {
+pub(crate) fn redis() -> Option<String> {
     let told = Command::new("redis-server").arg("--version").output().ok()?;
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     told.split(' ').find_map(|word| word.strip_prefix("v=")).map(str::to_owned)

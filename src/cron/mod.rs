@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 /// Longest pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 256;
 /// Patterns that are remembered as they were parsed.
-const PARSED_MAX: usize = 256;
+const PARSED_MAX: usize = 1_000;
 /// The zone of a rule that names none.
 pub(crate) const UTC: &str = "UTC";
 
@@ -149,7 +149,7 @@ fn parsed(pattern: &str) -> Result<Arc<Cron>> {
     let cron = Arc::new(parser().parse(pattern).map_err(|e| fault::in_pattern(pattern, &e))?);
     let mut known = known();
     if known.len() >= PARSED_MAX {
-        known.clear();
+        known.pop_first();
     }
     known.insert(pattern.to_owned(), cron.clone());
     Ok(cron)

@@ -14,6 +14,7 @@ use crate::duly::Duly;
 use crate::error::{Error, Result};
 use crate::job::{Failure, Fence, JobId, Record, State, UNREADABLE};
 use crate::node::NodeId;
+use crate::push::is_word;
 use crate::store::{FAILURES_MAX, Filter, MOVE_MAX, Marker, MoveIn, MovedIn};
 
 /// How often a marker is read again because another mover has just changed it: it can do so once, then it is refused.
@@ -194,6 +195,12 @@ impl<'e> Carrier<'e> {
         if let Some(strange) = jobs.iter().find(|record| record.job.kind == UNREADABLE) {
             let id = strange.job.id;
             return Err(Error::store("move", format!("job {id} was written by a newer duly: move with that one")));
+        }
+        if let Some(odd) = jobs.iter().find(|record| !is_word(&record.job.kind)) {
+            let (id, kind) = (odd.job.id, &odd.job.kind);
+            let reason =
+                format!("job {id} is of the kind {kind:?}, which only its own store can keep: remove it there first");
+            return Err(Error::store("move", reason));
         }
         if let Some(running) = jobs.iter().find(|record| record.state == State::Running) {
             return Err(Error::Conflict(format!("job {} runs although its queue is moving", running.job.id)));

@@ -35,6 +35,7 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) async fn start(setting: &Setting) -> Result<Self> {
+        ensure!(crate::machine::redis().is_some(), "cannot start redis-server; {INSTALL}");
         let port = free_port()?;
         let dir = setting.fresh(&format!("redis-{port}"))?;
         let child = Command::new("nice")
@@ -45,7 +46,7 @@ impl Server {
             .arg(dir)
             .stdout(Stdio::null())
             .spawn()
-            .with_context(|| format!("cannot start redis-server; {INSTALL}"))?;
+            .context("cannot start redis-server: there is no nice")?;
         let _process = Process(child);
         Ok(Server { _process, port, look: connect(port).await? })
     }

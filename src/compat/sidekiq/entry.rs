@@ -9,7 +9,7 @@ use super::json::{self, Fields, float, normal, object, seconds, set, string};
 use crate::clock::{Micros, from_micros, to_micros};
 use crate::job::{Failure, Job, JobId, Priority, Record, State};
 use crate::node::NodeId;
-use crate::push::{Push, TIMEOUT};
+use crate::push::{Push, TAGS_MAX, TIMEOUT, is_word};
 
 /// Retries of a job that says only that it has some.
 const RETRIES: u32 = 25;
@@ -83,6 +83,12 @@ impl Crash {
     }
 }
 
+/// Its tags, as far as duly can have them: a Ruby program may give any number of any texts.
+fn tags(fields: &Fields<'_>) -> Vec<String> {
+    let all: Vec<String> = fields.read("tags").unwrap_or_default();
+    all.into_iter().filter(|tag| is_word(tag)).take(TAGS_MAX).collect()
+}
+
 /// Reads an entry of a queue; what is wrong with it if nobody can run it.
 pub(super) fn read(queue: &str, bytes: &[u8], crash: Option<&Crash>) -> Result<Entry, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
@@ -114,7 +120,7 @@ pub(super) fn read(queue: &str, bytes: &[u8], crash: Option<&Crash>) -> Result<E
             timeout: own.timeout_ms.map_or(TIMEOUT, Duration::from_millis),
             keep: own.keep_ms.map_or(Duration::ZERO, Duration::from_millis),
             unique: None,
-            tags: fields.read("tags").unwrap_or_default(),
+            tags: tags(&fields),
             traceparent: own.traceparent.clone(),
         },
     };

@@ -15,8 +15,8 @@ use crate::store::{CLAIM_MAX, Claim, Claimed, TAKE_BACK_MAX};
 
 /// What the history says of an attempt whose node died.
 const DIED: &str = "the node died, or was paused beyond its lease, while it held this job";
-/// Due jobs that a claim moves: as many as it may take, and not fewer or more than these. A job that moves is sought in two trees
-/// of all that is scheduled, and nobody else is answered meanwhile.
+/// Due jobs that a claim moves: as many as it may take, and not fewer or more than these. Each is read, and taken out of
+/// the schedule and out of what it is found by, and nobody else is answered meanwhile.
 const MOVED_MIN: usize = 100;
 const MOVED_MAX: usize = 250;
 /// Most tickets without a record that are let go in one step.

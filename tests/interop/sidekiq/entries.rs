@@ -118,3 +118,26 @@ async fn a_live_installation_moves_elsewhere() {
     let dead = target.list(Filter { state: Some(State::Dead), ..Filter::default() }).await.expect("lists").jobs;
     assert_eq!((dead[0].job.kind.as_str(), dead[0].job.args.as_str()), ("Echo", "[\"dead\"]"));
 }
+
+/// Ruby lets tags and classes be any text; a record of ours could not be read again with some of them in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_only_ruby_can_have_do_no_harm_to_a_move() {
+    let bed = Bed::new().await;
+    let target = Duly::open(bed.store().replacen("sidekiq", "redis", 1)).await.expect("opens");
+    let tags = r#"["ok","with space","a\tb","line\nbreak","nul\u00000x",""]"#;
+    let entry = |class: &str, jid: &str| format!(r#"{{"class":"{class}","args":[7],"jid":"{jid}","tags":{tags}}}"#);
+    bed.redis(&["LPUSH", "queue:default", &entry("Echo", "0123456789abcdef01234567")]);
+    bed.redis(&["LPUSH", "queue:default", &entry("Ec\\tho", "0123456789abcdef01234568")]);
+    bed.redis(&["SADD", "queues", "default"]);
+    let error = bed.duly.move_to(&target).run().await.expect_err("one cannot be kept there");
+    assert!(
+        error.to_string().contains("\"Ec\\tho\"") && error.to_string().contains("remove it there first"),
+        "{error}"
+    );
+    bed.redis(&["LPOP", "queue:default"]);
+    bed.duly.move_to(&target).run().await.expect("moves");
+    let jobs = target.list(Filter::default()).await.expect("lists").jobs;
+    assert_eq!(jobs.len(), 1);
+    assert_eq!((jobs[0].job.kind.as_str(), jobs[0].job.args.as_str()), ("Echo", "[7]"));
+    assert_eq!(jobs[0].job.tags, ["ok"]);
+}

@@ -5,14 +5,25 @@
 -- KEYS 5 due 10-13 ready
 local WORDS = 1000
 
--- By the last ticket of each head, and which heads have more than one.
-local function leave_words(due, last, often)
-  local heads, tickets, members = {}, {}, {}
+-- What the members of each head end with, of the last ticket that it has: by the head.
+local function tails_of(last)
+  local heads, tickets, tails = {}, {}, {}
   for head, ticket in pairs(last) do
     heads[#heads + 1], tickets[#tickets + 1] = head, ticket
   end
-  for i, at in ipairs(#heads > 0 and redis.call('ZMSCORE', due, unpack(tickets)) or {}) do
-    local head, tail = heads[i], tail_due(tickets[i], at)
+  for from = 1, #tickets, SOME do
+    local dues = redis.call('ZMSCORE', KEYS[5], unpack(tickets, from, math.min(from + SOME - 1, #tickets)))
+    for i, due in ipairs(dues) do
+      tails[heads[from + i - 1]] = tail_due(tickets[from + i - 1], due)
+    end
+  end
+  return tails
+end
+
+-- Those heads that have more than one go as a range, the others by name, together.
+local function leave_words(tails, often)
+  local members = {}
+  for head, tail in pairs(tails) do
     if often[head] then
       redis.call('ZREMRANGEBYLEX', FIND, '[' .. head .. '\0', '[' .. head .. tail)
     else
@@ -40,8 +51,9 @@ local function promote(most)
   if #due == 0 then
     return false
   end
-  leave_words(KEYS[5], last, often)
+  local tails = tails_of(last)
   redis.call('ZREMRANGEBYRANK', KEYS[5], 0, #due - 1)
+  leave_words(tails, often)
   spread('RPUSH', 10, due)
   return #due == most or #due < #found
 end
