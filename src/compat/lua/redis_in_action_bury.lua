@@ -4,7 +4,7 @@
 -- ARGV 1 now|'' 2 delayed|list 3 how long it is kept 4 counts 5... item, id, record, failure, group, what
 --      the group is of each
 -- Returns { now, how many were buried }
--- include now, text, read, group, find
+-- include now, text, read, group, words, find
 local buried = 0
 for n = 5, #ARGV, 6 do
   local item, id = ARGV[n], ARGV[n + 1]
