@@ -261,6 +261,32 @@ async fn who_lacks_a_right_is_told_which_command_prints_them() {
     assert!(!whole(&error).contains(PASSWORD), "{}", whole(&error));
 }
 
+/// The line of an older version: scripts need what it does not name. Nothing is lost, and who claims is told what is missing.
+#[tokio::test]
+async fn who_lacks_a_right_inside_a_script_is_told_as_well() {
+    for binary in [Binary::Redis, Binary::Valkey] {
+        let server = durable(binary).start();
+        let rules = rules(&server.url()).await;
+        let older = rules.replace(" +zremrangebyrank", "").replace(" +zremrangebylex", "");
+        assert_ne!(older, rules);
+        let mut admin = server.client().expect("connects");
+        admit(&mut admin, &older);
+        let duly = open(format!("redis://duly:{PASSWORD}@{}", server.address())).await;
+        let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
+        store.beat(&node).await.expect("beats");
+        let soon = || Push::new("note", "{}").tag("red").after(Duration::from_millis(1));
+        duly.push_all([soon(), soon()]).await.expect("pushes");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let claim = || Claim { queue: "default".into(), max: 9, redo: false, suspect: None, kinds: None };
+        let error = store.claim(node.id, claim()).await.expect_err("may not move what is due").to_string();
+        assert!(error.contains("duly doctor --acl"), "{error}");
+        let red: Filter = "state:scheduled tag:red".parse().expect("a filter");
+        assert_eq!(duly.list(red).await.expect("lists").jobs.len(), 2, "both are found as before");
+        admit(&mut admin, &rules);
+        assert_eq!(store.claim(node.id, claim()).await.expect("claims").jobs.len(), 2);
+    }
+}
+
 /// A server whose user may not ask for its settings: many hosted ones are like this.
 #[tokio::test]
 async fn where_config_is_forbidden_it_starts_and_says_unknown() {

@@ -87,7 +87,8 @@ pub(super) fn refused(op: &'static str, error: RedisError) -> Error {
         Some("OOM") => {
             "; the server's memory is full (maxmemory): claims and settles go on, pushes are refused until there is room: `duly jobs rm state:done` makes some"
         }
-        Some("NOPERM") => "; `duly doctor --acl` prints the ACL line that this user needs",
+        Some("NOPERM") => NEEDS_RIGHTS,
+        _ if is_denied_inside(&said) => NEEDS_RIGHTS,
         Some("NOAUTH" | "WRONGPASS") => "; put user and password into the URL: redis://user:password@host",
         Some("MISCONF") => "; the server cannot save to its disk and refuses writes until it can",
         Some("READONLY") => "; this is a replica: name the master, or use redis+sentinel://",
@@ -106,11 +107,17 @@ pub(super) fn refused(op: &'static str, error: RedisError) -> Error {
     Error::Store { op, reason: format!("{said}{advice}"), source: Some(Box::new(error)) }
 }
 
+/// Whether a script was denied something, as Redis and Valkey say it: neither gives it a code of its own.
+fn is_denied_inside(said: &str) -> bool {
+    ["The user executing the script can't", "ACL failure in script"].iter().any(|words| said.contains(words))
+}
+
 /// Whether this was said by a Sentinel, which knows next to no commands.
 fn is_sentinel(said: &str) -> bool {
     ["'TIME'", "'CLUSTER'"].iter().any(|word| said.contains(&format!("unknown command {word}")))
 }
 
+const NEEDS_RIGHTS: &str = "; `duly doctor --acl` prints the ACL line that this user needs";
 const OF_A_CLUSTER: &str = "; this server is part of a Cluster: use redis+cluster://";
 
 /// The server has named another one, and the URL says that there is no other.
