@@ -374,10 +374,9 @@ pub(crate) fn check_name(field: &'static str, name: &str) -> Result<()> {
     }
 }
 
-/// What every store can keep as a kind or a tag. Other systems allow more in theirs than we do in a name.
+/// What every store can keep as a kind or a tag, however long. Other systems allow more in theirs than we do in a name.
 pub(crate) fn is_word(text: &str) -> bool {
-    let is_odd = |c: char| c.is_whitespace() || c.is_control();
-    !text.is_empty() && text.len() <= NAME_BYTES_MAX && !text.contains(is_odd)
+    !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control())
 }
 
 pub(crate) fn check_text(field: &'static str, text: &str, bytes_max: usize) -> Result<()> {

@@ -1,5 +1,7 @@
 //! Each page's status and what is on it; deeds; where it is mounted.
 
+use std::time::Duration;
+
 use duly::{Filter, State};
 
 use crate::bed;
@@ -7,8 +9,9 @@ use crate::client::{get, post};
 
 /// How a node that claims nothing is marked.
 const QUIET: &str = "<span class=\"state paused\">quiet</span>";
-/// Between two looks at what changes by itself.
-const LOOK: std::time::Duration = std::time::Duration::from_millis(20);
+/// Between two looks at what changes by itself, and longest wait for it.
+const LOOK: Duration = Duration::from_millis(20);
+const LONG: Duration = Duration::from_secs(30);
 
 /// Every page that needs no name, and a text that is on it when the store is full.
 const PAGES: [(&str, &str); 15] = [
@@ -102,24 +105,26 @@ async fn deeds_end_where_they_are_told_of() {
 async fn a_node_that_was_told_to_be_quiet_is_shown_so() {
     let bed = bed::empty().await;
     bed::work(&bed);
-    let node = loop {
-        let nodes = bed.duly.nodes().await.expect("listed");
-        match nodes.iter().find(|node| node.alive && !node.queues.is_empty()) {
-            Some(node) => break node.id,
-            None => tokio::time::sleep(LOOK).await,
-        }
-    };
-    assert!(!get(&bed.url, "/nodes").await.body.contains(QUIET));
+    let works = async || bed.duly.nodes().await.expect("listed").into_iter().find(|node| !node.queues.is_empty());
+    until("a node works", async || works().await.is_some()).await;
+    let node = works().await.expect("works").id;
+    let is_quiet = async |path: &str| get(&bed.url, path).await.body.contains(QUIET);
+    assert!(!is_quiet("/nodes").await);
     assert_eq!(post(&bed.url, &format!("/nodes/{node}/quiet"), "").await.status, 303);
-    for path in ["/nodes".to_owned(), format!("/nodes/{node}")] {
-        while !get(&bed.url, &path).await.body.contains(QUIET) {
+    until("it is quiet in the list", async || is_quiet("/nodes").await).await;
+    until("it is quiet on its page", async || is_quiet(&format!("/nodes/{node}")).await).await;
+    assert_eq!(post(&bed.url, &format!("/nodes/{node}/loud"), "").await.status, 303);
+    until("it is quiet no more", async || !is_quiet("/nodes").await).await;
+}
+
+/// Waits for what changes by itself.
+async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !so().await {
             tokio::time::sleep(LOOK).await;
         }
-    }
-    assert_eq!(post(&bed.url, &format!("/nodes/{node}/loud"), "").await.status, 303);
-    while get(&bed.url, "/nodes").await.body.contains(QUIET) {
-        tokio::time::sleep(LOOK).await;
-    }
+    };
+    tokio::time::timeout(LONG, wait).await.unwrap_or_else(|_| panic!("in time: {what}"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -47,9 +47,12 @@ async fn a_node_that_claims_nothing_is_shown_so() {
     let (duly, mut top) = seen().await;
     let worker = duly.worker().queue("b", 1).on_kind("mail", async |_: Ctx| Outcome::Ack).run();
     let worker = tokio::spawn(worker);
-    while !top.look.nodes.iter().any(|node| node.alive && !node.queues.is_empty()) {
-        top.see(look(&duly, true).await.expect("looks"), SystemTime::UNIX_EPOCH);
-    }
+    let joins = async {
+        while !top.look.nodes.iter().any(|node| node.alive && !node.queues.is_empty()) {
+            top.see(look(&duly, true).await.expect("looks"), SystemTime::UNIX_EPOCH);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), joins).await.expect("joins in time");
     assert!(!drawn(&top, 140, 30).contains("quiet"));
     top.look.nodes.iter_mut().for_each(|node| node.takes.quiet = true);
     assert!(drawn(&top, 140, 30).contains("quiet"));
