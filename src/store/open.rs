@@ -207,7 +207,6 @@ impl Address {
         }
     }
 
-    #[cfg_attr(not(feature = "redis"), allow(clippy::unused_self, reason = "all others are on a server"))]
     pub(super) fn acl(&self, _options: &Options) -> Result<Option<String>> {
         match self {
             #[cfg(feature = "redis")]
@@ -219,7 +218,6 @@ impl Address {
     }
 
     /// Where others keep jobs too, their habits are the default.
-    #[cfg_attr(not(feature = "redis"), allow(clippy::unused_self, reason = "all others are on a server"))]
     fn adapt(&self, _options: &mut Options) {
         #[cfg(feature = "redis")]
         if let Address::Foreign(system, _) = self {
@@ -228,7 +226,6 @@ impl Address {
     }
 
     /// Whether this is an option that only the system has whose keys are named.
-    #[cfg_attr(not(feature = "redis"), allow(clippy::unused_self, reason = "all others are on a server"))]
     fn takes(&self, _option: &str) -> bool {
         #[cfg(feature = "redis")]
         if let Address::Foreign(system, _) = self {

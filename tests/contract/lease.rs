@@ -1,7 +1,7 @@
 //! Leases: whose a held job is, and when it is taken back.
 
-use duly::store::{CLAIM_MAX, End, TAKE_BACK_MAX};
-use duly::{Outcome, State};
+use duly::store::{CLAIM_MAX, End, Moved, TAKE_BACK_MAX};
+use duly::{Due, Outcome, State};
 
 use crate::support::*;
 
@@ -62,6 +62,23 @@ pub async fn taken_back_jobs_go_to_the_head_and_count_a_crash(store: TestStore) 
     assert!(answer.jobs[0].fence > held[0].fence);
     let record = store.get(held[0].job.id).await.expect("is there");
     assert_eq!((record.crashes, record.failures.len()), (1, 1), "and stands in the history");
+}
+
+pub async fn a_crash_is_not_forgotten_when_a_job_gets_another_time(store: TestStore) {
+    store.node("b").await;
+    for (dies, due) in [("a", Due::After(SECOND)), ("c", Due::Now)] {
+        let id = store.push(job("one")).await.id();
+        store.claim_one(dies).await;
+        store.silence(dies);
+        store.advance(past_the_lease() + SECOND).await;
+        assert_eq!(store.claim_from("b", dies, 0).await.taken_back, 1);
+        assert_eq!(store.store.reschedule(id, due).await.expect("moves"), Moved::Yes);
+        assert_eq!(store.get(id).await.expect("is there").crashes, 1);
+        store.advance(2 * SECOND).await;
+        let held = store.claim_one("b").await;
+        assert_eq!((held.job.id, held.attempts, held.crashes), (id, 0, 1));
+        store.settle("b", &held, Outcome::Ack).await;
+    }
 }
 
 pub async fn take_back_is_bounded(store: TestStore) {

@@ -175,6 +175,7 @@ contract! {
         a_silent_node_loses_its_jobs_when_its_lease_ends
         who_was_asleep_itself_robs_nobody
         taken_back_jobs_go_to_the_head_and_count_a_crash
+        a_crash_is_not_forgotten_when_a_job_gets_another_time
         take_back_is_bounded
         few_jobs_of_a_dead_node_are_found_among_many
         a_node_that_returns_keeps_what_was_not_taken

@@ -2,9 +2,10 @@
 
 use redis::Cmd;
 
-use super::find::{At, Found, Set, find};
+use super::entry::Crash;
+use super::find::{At, Found, Set, crash, find};
 use super::scripts::SHIFT;
-use super::{Sidekiq, entry, mixed, push};
+use super::{Sidekiq, entry, keys, mixed, push};
 use crate::clock::micros;
 use crate::error::Result;
 use crate::job::JobId;
@@ -18,21 +19,22 @@ const TRIES_MAX: usize = 3;
 
 /// `remove` of the contract.
 pub(super) async fn remove(store: &Sidekiq, id: JobId) -> Result<Moved> {
-    edit(store, "remove", id, |_| None).await
+    edit(store, "remove", id, |_, _| None).await
 }
 
 /// `reschedule` of the contract.
 pub(super) async fn reschedule(store: &Sidekiq, id: JobId, due: Due) -> Result<Moved> {
     let now = store.now();
-    edit(store, "reschedule", id, |found| {
+    edit(store, "reschedule", id, |found, crash| {
         let due = push::due(due, now);
         let ready = due.is_none().then_some(now);
         let over = matches!(found.at, At::Dead(_) | At::Done(_));
-        let retried = !over && entry::read(&found.queue, &found.bytes, None).is_ok_and(|read| read.retried);
+        let read = entry::read(&found.queue, &found.bytes, crash).ok().filter(|_| !over);
+        let (retried, crashes) = read.map_or((false, 0), |read| (read.retried, read.crashes));
         let new = match (over, ready) {
             (true, ready) => entry::anew(&found.bytes, ready),
-            (false, Some(now)) => entry::promoted(&found.bytes, now),
-            (false, None) => entry::waiting(&found.bytes),
+            (false, Some(now)) => entry::at_once(&found.bytes, now, crashes),
+            (false, None) => entry::put_off(&found.bytes, crashes),
         };
         let set = if retried { Set::Retry } else { Set::Schedule };
         Some(Goal { set: due.is_some().then_some(set), due: due.unwrap_or_default(), new: new.unwrap_or_default() })
@@ -48,7 +50,12 @@ struct Goal {
     new: String,
 }
 
-async fn edit(store: &Sidekiq, op: &'static str, id: JobId, goal: impl Fn(&Found) -> Option<Goal>) -> Result<Moved> {
+async fn edit(
+    store: &Sidekiq,
+    op: &'static str,
+    id: JobId,
+    goal: impl Fn(&Found, Option<&Crash>) -> Option<Goal>,
+) -> Result<Moved> {
     for _ in 0..TRIES_MAX {
         let Some(found) = find(store, op, id).await? else {
             return Ok(Moved::NotFound);
@@ -56,7 +63,8 @@ async fn edit(store: &Sidekiq, op: &'static str, id: JobId, goal: impl Fn(&Found
         if matches!(found.at, At::Running(..)) {
             return Ok(Moved::Running);
         }
-        let goal = goal(&found);
+        let crash = crash(store, op, &found).await?;
+        let goal = goal(&found, crash.as_ref());
         let to = goal.as_ref().map(|goal| (goal.set, goal.due.as_str()));
         let mut cmd = begin(store, &found.queue, found.at, None, to);
         cmd.arg(id.as_bytes()).arg(&found.bytes[..]).arg(goal.map(|goal| goal.new).unwrap_or_default());
@@ -94,7 +102,10 @@ pub(super) fn begin(
         Some((Some(set), due)) => (set.key(store), "set", due),
     };
     let [g1, g2] = &keys.gone;
-    let mut cmd = call(&SHIFT, &[&keys.conf, source, target, g1, g2, &keys.idle, &store.keys.queues, &keys.job]);
+    let mut cmd = call(
+        &SHIFT,
+        &[&keys.conf, source, target, g1, g2, &keys.idle, &store.keys.queues, &keys.job, keys::crashes(&keys)],
+    );
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(store.redis.options().remember));
     cmd.arg(mover.map(|mover| mover.to_string()).unwrap_or_default()).arg(kind).arg(goal).arg(due).arg(queue);
     cmd

@@ -316,21 +316,27 @@ pub(super) fn promoted(bytes: &[u8], now: Micros) -> Result<String, String> {
     rewritten(bytes, &[], |fields| set(fields, "enqueued_at", seconds(now)))
 }
 
-/// An entry of a queue as it waits for a later moment.
-pub(super) fn waiting(bytes: &[u8]) -> Result<String, String> {
-    rewritten(bytes, &["enqueued_at"], |_| ())
+/// The same of one that was in its queue, with how often a node died while it held it.
+pub(super) fn at_once(bytes: &[u8], now: Micros, crashes: u32) -> Result<String, String> {
+    rewritten(bytes, &[], |fields| {
+        carry(fields, crashes);
+        set(fields, "enqueued_at", seconds(now));
+    })
 }
 
-/// The same of one that was held, with how often a node died meanwhile: that was noted by its text, which changes.
+/// An entry of a queue as it waits for a later moment, with how often a node died while it held it.
 pub(super) fn put_off(bytes: &[u8], crashes: u32) -> Result<String, String> {
-    let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
-    let mut own: Own = Fields::parse(text)?.read("duly").unwrap_or_default();
-    let noted = std::mem::replace(&mut own.crashes, crashes);
-    rewritten(bytes, &["enqueued_at"], |fields| {
-        if noted != crashes {
-            set(fields, "duly", write_own(&own));
-        }
-    })
+    rewritten(bytes, &["enqueued_at"], |fields| carry(fields, crashes))
+}
+
+/// Writes the crashes into the entry itself: they were noted by its text, which changes.
+fn carry(fields: &mut Vec<Field>, crashes: u32) {
+    let noted = fields.iter().find(|(name, _)| name == "duly");
+    let mut own: Own = noted.and_then(|(_, text)| serde_json::from_str(text).ok()).unwrap_or_default();
+    if own.crashes != crashes {
+        own.crashes = crashes;
+        set(fields, "duly", write_own(&own));
+    }
 }
 
 /// A dead or done entry as it starts over, at once or later.

@@ -87,8 +87,7 @@ pub(super) async fn get(store: &Sidekiq, id: JobId) -> Result<Option<Record>> {
     let Some(found) = find(store, "get", id).await? else {
         return Ok(None);
     };
-    let keys = store.redis.keys(&found.queue);
-    let crash = crashes(store, "get", &keys, [&found.bytes[..]].into_iter()).await?.pop().flatten();
+    let crash = crash(store, "get", &found).await?;
     Ok(found.record(crash.as_ref()))
 }
 
@@ -369,7 +368,13 @@ pub(super) async fn held(store: &Sidekiq, op: &'static str, keys: &QueueKeys, no
     Ok(all)
 }
 
-/// How often a node died while it held each of these entries of a queue.
+/// How often a node died while it held this entry, as far as the entry does not say so itself.
+pub(super) async fn crash(store: &Sidekiq, op: &'static str, found: &Found) -> Result<Option<Crash>> {
+    let keys = store.redis.keys(&found.queue);
+    Ok(crashes(store, op, &keys, [&found.bytes[..]].into_iter()).await?.pop().flatten())
+}
+
+/// The same of many entries of a queue.
 pub(super) async fn crashes<'e>(
     store: &Sidekiq,
     op: &'static str,

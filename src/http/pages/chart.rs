@@ -33,7 +33,6 @@ impl Unit {
     /// A value in words.
     pub(super) fn show(self, value: f64) -> String {
         match self {
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "shown as a whole number")]
             Unit::Jobs => show::count(value.max(0.0).round() as u64),
             Unit::Millis => show::span(Duration::from_secs_f64((value.max(0.0) / 1_000.0).min(1e15))),
         }
@@ -117,7 +116,6 @@ pub(super) struct Spark {
 impl Spark {
     /// Of these values, the newest last.
     pub(super) fn of(class: &'static str, name: &str, values: &[u64]) -> Spark {
-        #[allow(clippy::cast_precision_loss, reason = "drawn to a pixel")]
         let drawn: Vec<Option<f64>> = values.iter().map(|value| Some(*value as f64)).collect();
         let top = drawn.iter().flatten().fold(1.0f64, |top, value| top.max(*value));
         let line = points(&drawn, top, SPARK_WIDTH, SPARK_HEIGHT);
@@ -133,11 +131,9 @@ impl Spark {
 /// Values as points from left to right, the greatest at the upper edge.
 fn points(values: &[Option<f64>], top: f64, width: f64, height: f64) -> String {
     let mut text = String::new();
-    #[allow(clippy::cast_precision_loss, reason = "drawn to a pixel")]
     let step = width / (values.len().max(2) - 1) as f64;
     for (at, value) in values.iter().enumerate() {
         let Some(value) = value else { continue };
-        #[allow(clippy::cast_precision_loss, reason = "drawn to a pixel")]
         let x = at as f64 * step;
         let y = if top > 0.0 { (height - 1.0) - (height - 2.0) * (value / top).clamp(0.0, 1.0) } else { height - 1.0 };
         let _ = write!(text, "{}{x:.1},{y:.1}", if text.is_empty() { "" } else { " " });

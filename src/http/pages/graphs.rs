@@ -115,7 +115,6 @@ fn steps(points: &[Point], now: SystemTime, range: Range) -> Vec<Step> {
     steps
 }
 
-#[allow(clippy::cast_precision_loss, reason = "drawn to a pixel")]
 fn drawn(steps: &[Step], range: Range, unfinished: u64) -> Vec<Chart> {
     let times: Vec<i64> = steps.iter().map(|step| step.at).collect();
     let line = |name, class, value: &dyn Fn(&HistoryTally) -> u64| Line {
@@ -149,12 +148,10 @@ fn drawn(steps: &[Step], range: Range, unfinished: u64) -> Vec<Chart> {
 
 /// How many jobs were unfinished at the end of each step: what there is now, less what came, plus what went.
 fn depths(steps: &[Step], unfinished: u64) -> Vec<Option<f64>> {
-    #[allow(clippy::cast_precision_loss, reason = "drawn to a pixel")]
     let mut depth = unfinished as f64;
     let mut depths = Vec::with_capacity(steps.len());
     for step in steps.iter().rev() {
         depths.push(Some(depth.max(0.0)));
-        #[allow(clippy::cast_precision_loss, reason = "drawn to a pixel")]
         let grown = step.tally.pushed as f64 - (step.tally.done + step.tally.buried) as f64;
         depth -= grown;
     }

@@ -110,7 +110,6 @@ pub(super) async fn show(
         None => None,
     };
     let progress = record.progress.as_ref().map(|progress| Progress {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 1, as it was made")]
         percent: (progress.done * 100.0) as u32,
         note: progress.note.clone(),
         at: page.moment(progress.at),

@@ -152,7 +152,6 @@ impl Runs {
             queue: job.queue,
             attempt: job.attempt,
             since: show::span(Duration::from_millis(job.running_ms)),
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
             percent: job.progress.map(|done| (done.clamp(0.0, 1.0) * 100.0) as u32),
         }
     }

@@ -55,7 +55,6 @@ pub(super) fn bytes(number: u64) -> String {
     if number < 1_000 {
         return format!("{number} B");
     }
-    #[allow(clippy::cast_precision_loss, reason = "one digit behind the point is shown")]
     let mut value = number as f64 / 1_000.0;
     let mut unit = 0;
     while value >= 999.95 && unit + 1 < UNITS.len() {

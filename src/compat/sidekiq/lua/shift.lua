@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- shift: takes entries of one queue out of the place they are in, each only if it is still there, and puts them elsewhere.
--- KEYS 1 conf 2 from 3 to 4,5 gone 6 idle 7 queues 8 job
+-- KEYS 1 conf 2 from 3 to 4,5 gone 6 idle 7 queues 8 job 9 crashes
 -- ARGV 1 now|'' 2 channel 3 age of remembered ids 4 mover|'' 5 from: list, set or done 6 to: list, set or '' 7 due|+delay|''
 --      8 queue 9... id, entry and new entry of each
 -- Returns { now, 'moving' | 'open' | why not, how many }: nothing is done in a moving queue but by its mover, and he does so only there
@@ -18,8 +18,12 @@ elseif ARGV[6] ~= '' then
     sound(3)
   end
 end
+local crashed = ARGV[5] == 'list' and redis.call('HLEN', KEYS[9]) > 0
 local function take(id, entry)
   if ARGV[5] == 'list' then
+    if crashed then
+      redis.call('HDEL', KEYS[9], redis.sha1hex(entry))
+    end
     return redis.call('LREM', KEYS[2], -1, entry)
   elseif ARGV[5] == 'set' then
     return redis.call('ZREM', KEYS[2], entry)
