@@ -14,7 +14,7 @@ use tracing::Instrument;
 
 use crate::clock;
 use crate::handler::{Answer, Ctx, Handlers};
-use crate::job::{Held, Outcome};
+use crate::job::{Failure, Held, Outcome};
 use crate::middleware::Next;
 use crate::retry::Retry;
 
@@ -169,11 +169,24 @@ impl Attempt {
             Called::TimedOut => self.again(None, format!("timed out after {:?}", self.held().job.timeout)),
             Called::UnknownKind => return (unknown_kind(self.age), Some(UNKNOWN_KIND)),
         };
-        (outcome, None)
+        (shortened(outcome), None)
     }
 
     fn again(&self, after: Option<Duration>, error: String) -> Outcome {
         again(self.held(), self.retry, after, error)
+    }
+}
+
+/// With no more of its error than a store keeps: a worker remembers many of them.
+fn shortened(outcome: Outcome) -> Outcome {
+    let cut = |error: String| match Failure::cut(&error) {
+        short if short.len() < error.len() => short.to_owned(),
+        _ => error,
+    };
+    match outcome {
+        Outcome::Retry { after, error } => Outcome::Retry { after, error: cut(error) },
+        Outcome::Bury { error } => Outcome::Bury { error: cut(error) },
+        other => other,
     }
 }
 

@@ -57,13 +57,15 @@ impl Notes {
     /// What there is to send, as much as goes into one step.
     pub(crate) fn take(&self) -> Vec<Note> {
         let mut notes = Vec::new();
-        for (held, said) in self.said().values_mut() {
+        // What has been sent is not held: an attempt that has ended may still speak, and nobody ends it a second time.
+        self.said().retain(|_, (held, said)| {
             if notes.len() == NOTES_MAX {
                 self.news.notify_one();
-                break;
+                return true;
             }
             notes.extend(note(held, said));
-        }
+            said.result.is_some()
+        });
         notes
     }
 

@@ -312,7 +312,7 @@ fn the_reference_has_every_setting() {
     let (reference, open, config) =
         (read("docs/reference/config.md"), read("src/store/open.rs"), read("cli/src/config.rs"));
     let known = open
-        .split_once("let known = \"")
+        .split_once("const OPTIONS: &str = \"")
         .expect("a list")
         .1
         .split('"')

@@ -248,3 +248,18 @@ fn links_between_documents_lead_somewhere() {
     }
     assert!(dead.is_empty(), "{dead:#?}");
 }
+
+/// A step that has a default would else be answered by that, not by the store behind.
+#[test]
+fn stores_around_a_store_pass_every_step_on() {
+    let read = |name: &str| fs::read_to_string(root().join("src/store").join(name)).expect("text");
+    let (contract, around) = (read("mod.rs"), [read("traced.rs"), read("faulty.rs")]);
+    let (_, contract) = contract.split_once("pub trait Store").expect("the contract");
+    let steps: Vec<&str> =
+        contract.lines().filter_map(|line| line.trim().strip_prefix("async fn ")?.split('(').next()).collect();
+    assert!(steps.len() > 50, "{steps:?}");
+    for step in steps {
+        let passed = |text: &String| text.lines().any(|line| line.contains(&format!(" {step}(")));
+        assert!(around.iter().all(passed), "{step} is passed on by all");
+    }
+}

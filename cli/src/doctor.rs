@@ -24,7 +24,7 @@ pub(crate) async fn run(setup: &Setup, doctor: &Doctor) -> anyhow::Result<()> {
     let url = StoreUrl::parse(&store::url(setup)?)?;
     if doctor.acl {
         // Without opening it: who needs the line has no rights yet.
-        let nobody = "the store has no users that duly knows rules for; name the server, as in: duly --store redis://HOST doctor --acl";
+        let nobody = "rules are known for redis:// and sidekiq:// only, in all their forms; name such a server, as in: duly --store redis://HOST doctor --acl";
         let rules = url.acl().ok_or_else(|| Fail::new(exit::USAGE, nobody))?;
         return setup.out.line(&format!("ACL SETUSER duly on >PASSWORD {rules}"));
     }

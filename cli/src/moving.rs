@@ -119,7 +119,13 @@ fn tell(out: &Out, moved: &[QueueMoved], to: &StoreUrl) -> anyhow::Result<()> {
     let sum = |of: fn(&QueueMoved) -> u64| moved.iter().map(of).sum::<u64>();
     let (known, buried) = (sum(|queue| queue.known), sum(|queue| queue.buried));
     if known > 0 {
-        out.say(&format!("{known} jobs were left out: jobs with their ids are there already"));
+        out.say(&format!(
+            "{known} jobs were left out: jobs with their ids are there already, or were a short while ago"
+        ));
+    }
+    let left = sum(|queue| queue.left);
+    if left > 0 {
+        out.say(&format!("{left} entries are still where they were: they cannot be read, or have come since"));
     }
     if buried > 0 {
         out.say(&format!("{buried} jobs are dead there: their unique keys belong to other jobs"));

@@ -61,11 +61,11 @@ impl System {
     }
 
     /// Options of its URLs beside those of every server.
-    pub(crate) fn takes(self, option: &str) -> bool {
+    pub(crate) fn options(self) -> &'static [&'static str] {
         match self {
-            System::Sidekiq => sidekiq::OPTIONS.contains(&option),
-            System::ActionHero => actionhero::OPTIONS.contains(&option),
-            System::RedisInAction => redis_in_action::OPTIONS.contains(&option),
+            System::Sidekiq => sidekiq::OPTIONS,
+            System::ActionHero => actionhero::OPTIONS,
+            System::RedisInAction => redis_in_action::OPTIONS,
         }
     }
 

@@ -58,6 +58,15 @@ pub struct Filter {
     pub failures: bool,
 }
 
+impl Filter {
+    /// Whether what jobs carry decides which are meant: whoever may not see that could find it out so.
+    #[cfg(feature = "http")]
+    pub(crate) fn looks_into_args(&self) -> bool {
+        let of_args = |term: &Term| matches!(term, Term::Args(..) | Term::Text(_));
+        !self.args.is_empty() || !self.text.is_empty() || self.not.iter().any(of_args)
+    }
+}
+
 /// One thing that a job must not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -3,7 +3,7 @@
 //! In this order: is it meant for this server (Host), who is it, is it forged (CSRF), may anything be changed, how often.
 //! Deny by default: whatever is not listed in [`is_open`] needs somebody known.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -160,16 +160,21 @@ fn is_passed_on(headers: &HeaderMap) -> bool {
     ["forwarded", "x-forwarded-for", "x-real-ip", "via"].iter().any(|name| headers.contains_key(*name))
 }
 
-/// Whose token this is. An address that has guessed wrong too often is not told.
+/// Whose token this is. An address that has guessed wrong too often is told only of right ones: others may share it.
 pub(super) async fn by_token(app: &App, secret: &str, from: Option<IpAddr>) -> Result<Who, Problem> {
     let address = from.map_or("unknown".to_owned(), |from| from.to_string());
+    let whose = async || -> Result<Option<Who>, Problem> {
+        let all = app.tokens.all(&app.duly).await?;
+        Ok(tokens::sent(&all, secret).map(|token| Who::new(&*token.name, token.role)))
+    };
+    if let Some(who) = whose().await? {
+        return Ok(who);
+    }
     app.limits.may_try(&address).map_err(too_often)?;
     // One that is not known may have been made a moment ago: looked for once more, which guessing cannot make often.
-    for _ in 0..2 {
-        if let Some(token) = tokens::sent(&app.tokens.all(&app.duly).await?, secret) {
-            return Ok(Who::new(&*token.name, token.role));
-        }
-        app.tokens.forget();
+    app.tokens.forget();
+    if let Some(who) = whose().await? {
+        return Ok(who);
     }
     app.limits.failed(&address);
     Err(Problem::unauthorized("this token is not known here, or has ended; `duly token ls` lists them"))
@@ -181,13 +186,17 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(secret.trim())
 }
 
-/// A name that leads here by a trick (DNS rebinding) is not ours.
+/// What machines ask, by whatever address they found: probes and Prometheus.
+const FOR_MACHINES: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+
+/// A name that leads here by a trick (DNS rebinding) is not ours. An address is no name, so that trick needs another.
 fn host_is_ours(app: &App, request: &Parts) -> Result<(), Problem> {
     let told = || request.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = request.uri.host().or_else(told).unwrap_or_default().to_ascii_lowercase();
     let bare = without_port(&host);
     let local = ["localhost", "127.0.0.1", "[::1]"].contains(&bare);
-    if local || app.options.hosts.iter().any(|ours| *ours == host || ours == bare) {
+    let found = FOR_MACHINES.contains(&request.uri.path()) && is_address(bare);
+    if local || found || app.options.hosts.iter().any(|ours| *ours == host || ours == bare) {
         return Ok(());
     }
     Err(Problem::new(
@@ -195,6 +204,11 @@ fn host_is_ours(app: &App, request: &Parts) -> Result<(), Problem> {
         "wrong_host",
         "this server does not go by the name in Host; start it with --allow-host NAME",
     ))
+}
+
+fn is_address(host: &str) -> bool {
+    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    bare.map_or_else(|| host.parse::<Ipv4Addr>().is_ok(), |bare| bare.parse::<Ipv6Addr>().is_ok())
 }
 
 fn without_port(host: &str) -> &str {

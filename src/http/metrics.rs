@@ -28,11 +28,11 @@ pub(super) async fn metrics(State(app): State<Arc<App>>, _: Who) -> Result<Respo
     line(&mut text, "duly_nodes", &[], nodes.iter().filter(|node| node.alive).count());
     head(
         &mut text,
-        "duly_store_errors_total",
+        "duly_server_store_errors_total",
         "counter",
         "Requests of this server that the store has failed, since the server started",
     );
-    line(&mut text, "duly_store_errors_total", &[], super::problem::store_errors());
+    line(&mut text, "duly_server_store_errors_total", &[], super::problem::store_errors());
     match app.duly.totals().await {
         Ok(queues) => totals(&mut text, &queues),
         // A store that keeps none.

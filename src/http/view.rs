@@ -10,6 +10,7 @@ use super::who::Who;
 use crate::clock::to_micros;
 use crate::job::{Failure, Held, Job, JobProgress, LogLine, Record};
 use crate::store::{LockRecord, QueueCounts};
+use crate::token::Role;
 
 /// A moment in RFC 3339, UTC, to the microsecond.
 pub(crate) fn moment(at: SystemTime) -> String {
@@ -286,7 +287,9 @@ impl QueueView {
 pub(crate) struct LockView {
     name: String,
     slot: u32,
-    owner: String,
+    /// With it the lock can be extended and released, so only those see it who may break it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
     node: String,
     /// Who that is, for people.
     note: String,
@@ -301,11 +304,11 @@ pub(crate) struct LockView {
 }
 
 impl LockView {
-    pub(crate) fn of(lock: &LockRecord) -> Self {
+    pub(crate) fn of(lock: &LockRecord, who: &Who) -> Self {
         LockView {
             name: lock.name.clone(),
             slot: lock.slot,
-            owner: lock.owner.to_string(),
+            owner: who.may(Role::Operator).is_ok().then(|| lock.owner.to_string()),
             node: lock.node.to_string(),
             note: lock.note.clone(),
             fence: lock.fence.0,

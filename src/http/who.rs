@@ -5,6 +5,7 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 
 use super::problem::Problem;
+use crate::filter::Filter;
 use crate::token::Role;
 
 /// Who sends a request. A service around the router may put its own into the request's extensions.
@@ -31,6 +32,14 @@ impl Who {
         }
         let detail = format!("{} is a {}; this needs a token with the role {role}", self.name, self.role);
         Err(Problem::forbidden(detail))
+    }
+
+    /// Refuses a filter by what jobs carry to those who do not see that.
+    pub(crate) fn may_ask(&self, filter: &Filter) -> Result<(), Problem> {
+        match filter.looks_into_args() {
+            true => self.may(Role::Operator),
+            false => Ok(()),
+        }
     }
 
     /// Whether they see what jobs carry.

@@ -19,6 +19,8 @@ use crate::store::{FAILURES_MAX, Filter, MOVE_MAX, Marker, MoveIn, MovedIn};
 
 /// How often a marker is read again because another mover has just changed it: it can do so once, then it is refused.
 const TAKE_OVERS_MAX: u32 = 5;
+/// How often the same jobs are deleted: an answer may be lost.
+const REPEATS_MAX: u32 = 3;
 /// Jobs in the first batch; later ones are larger as long as they stay below so many bytes.
 const BATCH_MIN: usize = 50;
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
@@ -108,6 +110,12 @@ pub(super) struct Carrier<'e> {
     step: u64,
     /// How many jobs to read next.
     limit: usize,
+    /// Another system's programs have filled the queue, which may give two jobs one id.
+    pub(super) foreign: bool,
+    /// Ids of such jobs that have gone.
+    gone: HashSet<JobId>,
+    /// The last batch, and how often it has come.
+    last: (Vec<(JobId, Micros)>, u32),
 }
 
 impl<'e> Carrier<'e> {
@@ -125,6 +133,9 @@ impl<'e> Carrier<'e> {
             note: None,
             step: 0,
             limit: BATCH_MIN,
+            foreign: ends.source.realm().await?.is_some(),
+            gone: HashSet::new(),
+            last: (Vec::new(), 0),
         };
         let last = carrier.take_over().await?;
         carrier.delete(&last).await?;
@@ -157,10 +168,10 @@ impl<'e> Carrier<'e> {
         Ok(moved_in)
     }
 
-    /// Deletes jobs where they came from.
-    async fn delete(&self, jobs: &[(JobId, SystemTime)]) -> Result<()> {
+    /// Deletes jobs where they came from. Answers how many were still there.
+    async fn delete(&self, jobs: &[(JobId, SystemTime)]) -> Result<usize> {
         let gone = self.ends.source.move_out(self.queue, self.ends.mover, jobs).await?;
-        gone.map(drop).ok_or_else(|| self.lost())
+        gone.ok_or_else(|| self.lost())
     }
 
     fn lost(&self) -> Error {
@@ -208,12 +219,42 @@ impl<'e> Carrier<'e> {
         let (fit, limit) = fit(&jobs.iter().map(bytes).collect::<Vec<_>>(), self.limit);
         jobs.truncate(fit);
         self.limit = limit;
+        // Each id once in a step: a second job with one is for the next.
+        let mut ids = HashSet::new();
+        let twice = jobs.iter().position(|record| !ids.insert(record.job.id));
+        jobs.truncate(twice.unwrap_or(fit));
         Ok(jobs)
     }
 
+    /// Nothing goes on if what was deleted is there again each time.
+    fn check_progress(&mut self, named: &[(JobId, Micros)]) -> Result<()> {
+        if self.last.0 != named {
+            self.last = (named.to_vec(), 0);
+        }
+        self.last.1 += 1;
+        match self.last.1 {
+            0..=REPEATS_MAX => Ok(()),
+            _ => Err(Error::Conflict(format!(
+                "jobs of queue {} come back each time they are deleted, such as {}; stop whatever else writes there",
+                self.queue,
+                named.first().map(|(id, _)| id.to_string()).unwrap_or_default()
+            ))),
+        }
+    }
+
+    /// A second job under an id that has gone is another job, where ids are not duly's: it gets one of its own.
+    fn tell_apart(&self, record: &mut Record) {
+        if self.gone.contains(&record.job.id) {
+            let job = &mut record.job;
+            job.id = JobId::named(&format!("{} {} {} {}", job.id, to_micros(job.pushed), job.kind, job.args));
+        }
+    }
+
     /// Brings jobs to the other store, and deletes them here.
-    pub(super) async fn carry(&mut self, jobs: Vec<Record>, moved: &mut QueueMoved) -> Result<()> {
+    pub(super) async fn carry(&mut self, mut jobs: Vec<Record>, moved: &mut QueueMoved) -> Result<()> {
         let named: Vec<_> = jobs.iter().map(|record| (record.job.id, to_micros(record.job.pushed))).collect();
+        self.check_progress(&named)?;
+        jobs.iter_mut().for_each(|record| self.tell_apart(record));
         self.step += 1;
         let note = Note { mover: self.ends.mover, step: self.step, jobs: named };
         let is = note.text()?;
@@ -230,7 +271,10 @@ impl<'e> Carrier<'e> {
                 }
             }
         };
-        self.delete(&note.jobs()).await?;
+        // One that was not found may still be there, and then it is the same job when it comes again.
+        if self.delete(&note.jobs()).await? == note.jobs.len() && self.foreign {
+            self.gone.extend(note.jobs.iter().map(|(id, _)| id));
+        }
         count(&jobs, &known, moved);
         moved.buried += buried;
         Ok(())

@@ -79,6 +79,8 @@ pub struct QueueMoved {
     pub known: u64,
     /// Of the dead ones, those that were not: another job of the other store has their unique key.
     pub buried: u64,
+    /// What is still in a queue of another system's after the move: entries that cannot be read, or have come since.
+    pub left: u64,
 }
 
 impl QueueMoved {
@@ -228,10 +230,15 @@ impl Run {
         if node.queues.is_empty() {
             return Ok(());
         }
+        let same = || Err(Error::invalid("to", "is the store that the jobs are in already"));
+        let realm = self.ends.source.realm().await?;
+        if realm.is_some() && realm == self.ends.target.realm().await? {
+            return same();
+        }
         self.ends.source.beat(node).await?;
         let others = self.ends.target.nodes().await?;
         match others.iter().any(|other| other.id == node.id) {
-            true => Err(Error::invalid("to", "is the store that the jobs are in already")),
+            true => same(),
             false => Ok(()),
         }
     }
@@ -281,9 +288,11 @@ impl Run {
         }
         let mut moved = QueueMoved { queue: queue.to_owned(), ..QueueMoved::default() };
         let ends = self.ends.clone();
-        if jobs_of(count) == 0 && count.moving.is_none() && rules::of(&ends, queue).await?.is_empty() {
+        let rules = rules::of(&ends, queue).await?;
+        if jobs_of(count) == 0 && count.moving.is_none() && rules.is_empty() && self.is_empty(queue).await? {
             return Ok(moved);
         }
+        rules::check(&ends, &rules).await?;
         let mut carrier = Carrier::begin(&ends, queue).await?;
         self.wait(queue, node).await?;
         // Again as long as somebody pushes.
@@ -301,8 +310,25 @@ impl Run {
             }
         }
         moved.rules = rules::carry(&ends, queue).await?;
+        let foreign = carrier.foreign;
         carrier.end().await?;
+        if foreign {
+            let counts = self.ends.source.counts().await?;
+            moved.left = counts.iter().filter(|left| left.queue == queue).map(jobs_of).sum();
+        }
         Ok(moved)
+    }
+
+    /// Whether there is no job at all: not every store counts beyond some number.
+    async fn is_empty(&self, queue: &str) -> Result<bool> {
+        let mut filter = Filter { queue: Some(queue.to_owned()), limit: 1, ..Filter::default() };
+        loop {
+            let page = self.ends.source.list(filter.clone()).await?;
+            if !page.jobs.is_empty() || page.next.is_none() {
+                return Ok(page.jobs.is_empty());
+            }
+            filter.cursor = page.next;
+        }
     }
 
     /// Waits until nothing of a queue runs, and takes back what dead nodes hold.

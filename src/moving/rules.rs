@@ -23,6 +23,14 @@ pub(super) async fn of(ends: &Ends, queue: &str) -> Result<Vec<CronRecord>> {
     }
 }
 
+/// Refuses rules that the other store cannot keep, before anything of their queue is moved.
+pub(super) async fn check(ends: &Ends, rules: &[CronRecord]) -> Result<()> {
+    match rules.first() {
+        Some(first) => ends.target.cron(&first.rule.name).await.map(drop),
+        None => Ok(()),
+    }
+}
+
 /// Brings the rules of a queue to the other store, and deletes them here. Answers how many there were.
 pub(super) async fn carry(ends: &Ends, queue: &str) -> Result<u64> {
     let rules = of(ends, queue).await?;

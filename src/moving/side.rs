@@ -76,6 +76,10 @@ impl Side {
         patiently!(self, self.store.nodes())
     }
 
+    pub(super) async fn realm(&self) -> Result<Option<String>> {
+        self.store.realm().await
+    }
+
     pub(super) async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
         patiently!(self, self.store.set_limit(queue, limit))
     }

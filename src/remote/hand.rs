@@ -15,6 +15,8 @@ use crate::worker::MAX_CRASHES;
 pub(super) struct Hand {
     pub(super) held: Arc<Held>,
     pub(super) since: Instant,
+    /// In which order it came.
+    pub(super) no: u64,
     /// How long after its due moment it was claimed.
     pub(super) late: Duration,
     /// Its worker has been told of it.
@@ -30,7 +32,7 @@ pub(super) struct Hand {
 impl Hand {
     pub(super) fn new(held: Held, since: Instant, now: SystemTime) -> Self {
         let late = now.duration_since(held.due).unwrap_or_default();
-        Hand { held: Arc::new(held), since, late, given: false, unnamed: 0, unwanted: false, in_doubt: false }
+        Hand { held: Arc::new(held), since, no: 0, late, given: false, unnamed: 0, unwanted: false, in_doubt: false }
     }
 
     /// Its attempt has taken longer than it may.

@@ -159,16 +159,14 @@ impl Remote {
         if state.is_closed() {
             return Vec::new();
         }
-        let new = state.hands.values_mut().filter(|hand| !hand.given).take(max);
-        let mut given: Vec<Arc<Held>> = new
-            .map(|hand| {
-                hand.given = true;
-                hand.since = now;
-                hand.held.clone()
-            })
-            .collect();
-        given.sort_by_key(|held| held.fence);
-        given
+        let mut new: Vec<_> = state.hands.values_mut().filter(|hand| !hand.given).collect();
+        new.sort_unstable_by_key(|hand| hand.no);
+        let give = |hand: &mut Hand| {
+            hand.given = true;
+            hand.since = now;
+            hand.held.clone()
+        };
+        new.into_iter().take(max).map(give).collect()
     }
 
     /// Asks the store where a look may find something. Answers whether another look is due at once.

@@ -17,6 +17,8 @@ const RECORDED_MAX: usize = 1_000;
 /// All of it but what it asks.
 pub(super) struct State {
     pub(super) hands: HashMap<JobId, Hand>,
+    /// How many jobs have come into them.
+    came: u64,
     /// Settled without an answer, and not in hand since: the worker may say so again. The newest first.
     pub(super) recorded: VecDeque<(JobId, Fence)>,
     pub(super) lanes: Vec<Lane>,
@@ -35,6 +37,7 @@ impl State {
         let now = clock::tick();
         State {
             hands: HashMap::new(),
+            came: 0,
             recorded: VecDeque::new(),
             lanes: queues.iter().map(|queue| Lane::new(queue)).collect(),
             seen: now,
@@ -96,8 +99,10 @@ impl State {
     }
 
     /// Takes a job in hand. One that is there under an older claim has come again before it was known that its end was recorded.
-    pub(super) fn take_in_hand(&mut self, hand: Hand, lease: Duration) {
+    pub(super) fn take_in_hand(&mut self, mut hand: Hand, lease: Duration) {
         let id = hand.held.job.id;
+        self.came += 1;
+        hand.no = self.came;
         if let Some(older) = self.hands.insert(id, hand) {
             self.part_with(&older, lease);
         }

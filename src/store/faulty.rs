@@ -284,6 +284,9 @@ impl Store for Faulty {
     async fn health(&self) -> Result<Health> {
         self.pass("health", self.inner.health()).await
     }
+    async fn realm(&self) -> Result<Option<String>> {
+        self.pass("realm", self.inner.realm()).await
+    }
     async fn holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
         self.pass("holder", self.inner.holder(queue, key)).await
     }

@@ -451,6 +451,12 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     /// What the store says about itself.
     async fn health(&self) -> Result<Health>;
 
+    /// Where the jobs lie that another system's programs see too: stores that answer the same have the same jobs, whatever
+    /// their prefixes. `None` if only duly knows of them.
+    async fn realm(&self) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     /// The unfinished job of a queue that has this unique key.
     async fn holder(&self, _queue: &str, _key: &str) -> Result<Option<JobId>> {
         Err(Error::unsupported("say who holds a unique key"))

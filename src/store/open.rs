@@ -145,11 +145,12 @@ async fn open_local(_target: Address, _options: Options) -> Result<Arc<dyn Store
 /// Where a store is, and nothing else of its URL: a file by its whole path, a server with the prefix of the keys.
 pub(crate) fn place_of(url: &str, options: &Options) -> String {
     let place = url.split_once('?').map_or(url, |(place, _)| place);
+    let own = options.foreign.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let prefix = (options.prefix != PREFIX).then_some(("prefix", options.prefix.as_str()));
+    let said: Vec<String> = prefix.into_iter().chain(own).map(|(name, value)| format!("{name}={value}")).collect();
     match parse_target(place) {
         Ok(Address::File(path)) => path.canonicalize().unwrap_or(path).display().to_string(),
-        Ok(target) if target.is_server() && options.prefix != PREFIX => {
-            format!("{}?prefix={}", target.shown(), options.prefix)
-        }
+        Ok(target) if target.is_server() && !said.is_empty() => format!("{}?{}", target.shown(), said.join("&")),
         Ok(target) => target.shown(),
         Err(_) => String::new(),
     }
@@ -175,11 +176,15 @@ fn parse_parts(place: &str, query: &str, mut options: Options) -> Result<(Addres
             return Err(Error::invalid("store", format!("has the option {name:?} twice")));
         }
         names.push(name);
-        if target.takes(name) {
+        if target.own_options().contains(&name) {
             options.foreign.push((name.to_owned(), value.to_owned()));
             continue;
         }
         match set(&mut options, name, value)? {
+            Known::Nowhere => {
+                let own: String = target.own_options().iter().map(|name| format!("; here {name}")).collect();
+                return Err(Error::invalid("store", format!("has no option {name:?}; it has {OPTIONS}{own}")));
+            }
             Known::Everywhere => {}
             Known::OnServers if target.is_server() => {}
             Known::InFiles if !target.is_server() => {}
@@ -225,13 +230,13 @@ impl Address {
         }
     }
 
-    /// Whether this is an option that only the system has whose keys are named.
-    fn takes(&self, _option: &str) -> bool {
-        #[cfg(feature = "redis")]
-        if let Address::Foreign(system, _) = self {
-            return system.takes(_option);
+    /// Options that only the system has whose keys are named.
+    fn own_options(&self) -> &'static [&'static str] {
+        match self {
+            #[cfg(feature = "redis")]
+            Address::Foreign(system, _) => system.options(),
+            _ => &[],
         }
-        false
     }
 
     fn is_server(&self) -> bool {
@@ -286,8 +291,12 @@ fn is_a_server(place: &str) -> bool {
     plain && host.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
+/// All that [`set`] knows.
+const OPTIONS: &str = "durability, lease, keep, keep_dead, remember, history; on servers prefix, replicas, allow_data_loss, ca, cert, key, sentinel_user, sentinel_password";
+
 /// Which stores an option is for.
 enum Known {
+    Nowhere,
     Everywhere,
     InFiles,
     OnServers,
@@ -318,10 +327,7 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<Known> {
             set_server(options, name, value)?;
             return Ok(Known::OnServers);
         }
-        _ => {
-            let known = "durability, lease, keep, keep_dead, remember, history; on servers prefix, replicas, allow_data_loss, ca, cert, key, sentinel_user, sentinel_password";
-            return Err(Error::invalid("store", format!("has no option {name:?}; it has {known}")));
-        }
+        _ => return Ok(Known::Nowhere),
     }
     Ok(Known::Everywhere)
 }

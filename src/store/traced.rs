@@ -93,6 +93,7 @@ traced! {
     connection(connection: &str) -> Option<NodeId>;
     answering(method: &str) -> Vec<NodeId>;
     health() -> Health;
+    realm() -> Option<String>;
     holder(queue: &str, key: &str) -> Option<JobId>;
     verify() -> Verified;
     repair() -> ();

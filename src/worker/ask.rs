@@ -1,5 +1,6 @@
 //! What the loop asks of the store, and what it makes of the answers.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
@@ -318,16 +319,16 @@ impl Shift {
     /// The store has said what we hold in a queue: run what we do not know, let go of what is not ours.
     fn reconcile(&mut self, at: usize, claimed: Claimed) {
         let name = |held: &Held| (held.job.id, held.fence);
-        let theirs: Vec<_> = claimed.jobs.iter().map(name).collect();
+        let theirs: HashSet<_> = claimed.jobs.iter().map(name).collect();
         self.lanes[at].named = theirs.iter().map(|(_, fence)| *fence).fold(self.lanes[at].named, Fence::max);
-        let ours = self.crew.holds(at);
+        let ours: HashSet<_> = self.crew.holds(at).into_iter().collect();
         for job in ours.iter().filter(|job| !theirs.contains(job)) {
             if self.crew.cancel(*job) {
                 self.robbed.insert(*job);
                 self.settings.tell(&Event::Lost { id: job.0 });
             }
         }
-        let waiting: Vec<_> = self.lanes[at].handed.iter().map(name).collect();
+        let waiting: HashSet<_> = self.lanes[at].handed.iter().map(name).collect();
         for held in claimed.jobs {
             let known = self.lanes[at].outbox.has(name(&held)) || waiting.contains(&name(&held));
             if known || ours.contains(&name(&held)) {

@@ -86,6 +86,8 @@ async fn beat(
         }
         if now() - turns.ticked.load(Ordering::Relaxed) > micros(STUCK) {
             tracing::error!(node = %node.id, "the worker's loop is stuck: no more beats");
+            // It may only have slept, as the whole process has: then this turns it, and the next beat goes out.
+            let _ = answers.try_send(None);
             continue;
         }
         node.takes.quiet = turns.quiet.load(Ordering::Relaxed);

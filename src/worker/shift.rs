@@ -203,7 +203,8 @@ impl Shift {
         self.tally.unrecorded = self.lanes.iter().map(|lane| lane.outbox.unrecorded() as u64).sum();
         // If the store does not answer in time, the lease ends what is left.
         let by = self.leave_by.unwrap_or_else(|| clock::tick() + LAST_WORDS);
-        self.left = tokio::time::timeout_at(by, self.store.leave(self.node.id)).await.is_ok();
+        let left = tokio::time::timeout_at(by, self.store.leave(self.node.id)).await;
+        self.left = left.is_ok_and(|left| left.is_ok());
         let _ = tokio::time::timeout_at(by, self.settings.duly.kinds.send(&*self.store)).await;
         Ok(self.tally)
     }

@@ -59,6 +59,7 @@ on_every_store! {
         a_method_is_called;
     workers:
         a_worker_claims_runs_and_settles
+        claimed_jobs_come_in_the_order_of_their_claim
         a_waiting_claim_is_woken_by_a_push
         a_worker_that_never_got_its_jobs_gives_all_of_them_back
         what_a_silent_worker_held_goes_to_another_and_its_word_is_refused

@@ -65,7 +65,7 @@ impl Scrape {
 /// Name and kind of each family in the reference.
 fn documented() -> BTreeMap<String, String> {
     let text = include_str!("../../docs/reference/metrics.md");
-    let (_, text) = text.split_once("## From a server").expect("a chapter");
+    let (_, text) = text.split_once("## From `duly serve`").expect("a chapter");
     let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
     let families = rows.map(|(name, rest)| (name.to_owned(), rest.split(' ').next().unwrap_or_default().to_owned()));
     families.collect()

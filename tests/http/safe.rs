@@ -25,7 +25,12 @@ async fn other_names_in_host_are_refused() {
     let port = site.address.port();
     for host in ["evil.example", "evil.example:7711", "127.0.0.1.evil.example", "localhost.evil.example", "", "[::2]"] {
         is_refused(&site.send("GET", "/api/v1/stats", &[("Host", host)], b"").await, 421, "wrong_host");
+    }
+    for host in ["evil.example", "evil.example:7711", "1.2.3.4.evil.example", "1.2.3", "", "[::2", "::2"] {
         assert_eq!(site.send("GET", "/healthz", &[("Host", host)], b"").await.status, 421, "{host}: nothing at all");
+    }
+    for (path, host) in [("/healthz", "10.1.2.3:7711"), ("/readyz", "10.1.2.3"), ("/metrics", "[fd00::2]:7711")] {
+        assert_eq!(site.send("GET", path, &[("Host", host)], b"").await.status, 200, "{path} of {host}");
     }
     for host in
         ["localhost".to_owned(), format!("localhost:{port}"), format!("[::1]:{port}"), "jobs.example.com".into()]
@@ -102,6 +107,12 @@ async fn a_wrong_token_is_refused_and_guessing_is_slowed_down() {
     let slowed = site.send("GET", "/api/v1/stats", &wrong, b"").await;
     is_refused(&slowed, 429, "too_many");
     assert!(slowed.header("retry-after").is_some());
+    let right = format!("Bearer {good}");
+    assert_eq!(
+        site.send("GET", "/api/v1/stats", &[("Authorization", &right)], b"").await.status,
+        200,
+        "a right one is"
+    );
     assert!(site.get(&format!("/api/v1/stats?token={good}")).await.status >= 400, "never in a query string");
 }
 
@@ -112,6 +123,7 @@ pub async fn tokens_have_roles_and_end(mut site: Site) {
     let listed = site.get("/api/v1/tokens").await;
     assert!(!String::from_utf8_lossy(&listed.body).contains(made.json()["token"].as_str().expect("a token")));
     let id = site.push("mail").await;
+    assert_eq!(site.json("PUT", "/api/v1/locks/deploy", json!({"ttl_ms": 600_000})).await.status, 200);
     let changes = [
         ("DELETE", format!("/api/v1/jobs/{id}"), Role::Operator),
         ("POST", "/api/v1/queues/mail/pause".to_owned(), Role::Operator),
@@ -124,6 +136,12 @@ pub async fn tokens_have_roles_and_end(mut site: Site) {
         assert_eq!(job.status, 200, "a token is good from the moment it is made");
         let job = job.json();
         assert_eq!(job.get("args").is_some(), role >= Role::Operator, "{role} sees what jobs carry only if they may");
+        for filter in ["args.n:1", "-args.n:1", "hidden", "-hidden"] {
+            let asked = site.get(&format!("/api/v1/jobs?filter={filter}")).await;
+            assert_eq!(asked.status == 200, role >= Role::Operator, "{role} asks for {filter}: {}", asked.text());
+        }
+        let locks = site.get("/api/v1/locks").await.json();
+        assert_eq!(locks["locks"][0].get("owner").is_some(), role >= Role::Operator, "{role} sees whose a lock is");
         let push = site.post("/api/v1/jobs", json!({"kind": "a"})).await;
         assert_eq!(push.status == 201, role >= Role::Pusher, "{role}: {}", push.text());
         for (verb, path, needs) in changes.iter().filter(|(_, _, needs)| *needs > role) {

@@ -81,6 +81,16 @@ pub async fn a_worker_claims_runs_and_settles(site: Site) {
     assert_eq!(site.post(&worker.path("claim"), json!({})).await.status, 404, "join again");
 }
 
+pub async fn claimed_jobs_come_in_the_order_of_their_claim(site: Site) {
+    let worker = Worker::join(&site, 30_000, &[]).await;
+    site.duly.push_all((0..40).map(|n| duly::Push::new("work", format!("{n}")))).await.expect("pushes");
+    let mut came = Vec::new();
+    while came.len() < 40 {
+        came.extend(worker.claim(15, 1_000).await.iter().map(|job| job["args"].as_u64().expect("a number")));
+    }
+    assert_eq!(came, (0..40).collect::<Vec<_>>());
+}
+
 /// More than fit into one request to the store.
 pub async fn a_worker_that_never_got_its_jobs_gives_all_of_them_back(site: Site) {
     const JOBS: usize = SETTLE_MAX + 200;

@@ -37,7 +37,9 @@ pub(super) async fn reschedule(store: &Sidekiq, id: JobId, due: Due) -> Result<M
             (false, None) => entry::put_off(&found.bytes, crashes),
         };
         let set = if retried { Set::Retry } else { Set::Schedule };
-        Some(Goal { set: due.is_some().then_some(set), due: due.unwrap_or_default(), new: new.unwrap_or_default() })
+        // Whoever found it has read it, so this does not fail; nothing may be lost if it ever does.
+        let new = new.unwrap_or_else(|_| String::from_utf8_lossy(&found.bytes).into_owned());
+        Some(Goal { set: due.is_some().then_some(set), due: due.unwrap_or_default(), new })
     })
     .await
 }

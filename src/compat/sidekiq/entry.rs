@@ -357,7 +357,7 @@ pub(super) fn anew(bytes: &[u8], now: Option<Micros>) -> Result<String, String> 
 
 fn rewritten(bytes: &[u8], without: &[&str], change: impl FnOnce(&mut Vec<Field>)) -> Result<String, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
-    let mut fields = Fields::parse(text)?.rewrite(without)?;
+    let mut fields = Fields::parse(text)?.rewrite(without);
     change(&mut fields);
     Ok(object(&fields))
 }

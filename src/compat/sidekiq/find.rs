@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::entry::Crash;
 use super::scripts::COUNTS;
@@ -134,6 +135,43 @@ async fn find_once(store: &Sidekiq, op: &'static str, id: JobId) -> Result<Optio
         // It may have failed while we were looking.
         None => in_set(store, op, Set::Retry, id).await,
     }
+}
+
+/// Where these jobs of a queue are, by id and the moment of their push, as far as they are there and do not run. However
+/// many there are, everything is gone through once, from the places of the fewest to the queue itself.
+pub(super) async fn gather(
+    store: &Sidekiq,
+    op: &'static str,
+    queue: &str,
+    mut wanted: HashSet<(JobId, SystemTime)>,
+) -> Result<Vec<((JobId, SystemTime), Found)>> {
+    let mut all = Vec::new();
+    let mut sort = |found: Vec<Found>, wanted: &mut HashSet<_>| {
+        for one in found.into_iter().filter(|one| one.queue == queue) {
+            let named = entry::read(queue, &one.bytes, None).ok().map(|read| (read.job.id, read.job.pushed));
+            all.extend(named.filter(|named| wanted.remove(named)).map(|named| (named, one)));
+        }
+    };
+    for (id, _) in wanted.clone() {
+        let kept = done(store, op, &store.redis.keys(queue), id).await?;
+        sort(kept.into_iter().collect(), &mut wanted);
+    }
+    for set in [Some(Set::Schedule), Some(Set::Retry), Some(Set::Dead), None] {
+        let mut from = 0;
+        while !wanted.is_empty() {
+            let found = match set {
+                Some(set) => page(store, op, set, from, STEP).await?,
+                None => window(store, op, queue, from, STEP).await?,
+            };
+            from += STEP;
+            let short = found.len() < STEP;
+            sort(found, &mut wanted);
+            if short {
+                break;
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// Which of these ids a queue has, if it and the sets are small enough to be looked through.

@@ -31,15 +31,15 @@ impl<'t> Fields<'t> {
         self.text(name).and_then(|text| serde_json::from_str(text).ok())
     }
 
-    /// All fields but these, as Ruby would write them.
-    pub(super) fn rewrite(&self, without: &[&str]) -> Result<Vec<(String, String)>, String> {
+    /// All fields but these, as Ruby would write them; what Ruby could not read stays as it is.
+    pub(super) fn rewrite(&self, without: &[&str]) -> Vec<(String, String)> {
         let mut fields: Vec<(String, String)> = Vec::with_capacity(self.0.len());
         for (name, value) in &self.0 {
             if !without.contains(&&**name) {
-                set(&mut fields, name, normal(value.get())?);
+                set(&mut fields, name, normal(value.get()).unwrap_or_else(|_| value.get().to_owned()));
             }
         }
-        Ok(fields)
+        fields
     }
 }
 

@@ -6,15 +6,13 @@ use super::find::{self, At, Found, Set};
 use crate::clock::Micros;
 use crate::error::Result;
 use crate::filter::Matcher;
-use crate::job::{JobId, Record, State};
-use crate::store::{Filter, MOVE_MAX, PAGE, PAGE_MAX, Page};
+use crate::job::{Job, Record, State};
+use crate::store::{Filter, PAGE, PAGE_MAX, Page};
 
 /// Entries looked through in one step.
 const STEP: usize = 200;
 /// Most entries looked through for one page: one that finds too little is short, and says where to go on.
 const LOOKED_MAX: usize = 20_000;
-/// Entries of a moving queue whose place is remembered for those who delete them.
-const SEEN_MAX: usize = 2 * MOVE_MAX;
 
 /// The places in which jobs are, in the order of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +45,9 @@ impl Place {
 
 /// `list` of the contract.
 pub(super) async fn list(store: &Sidekiq, filter: &Filter) -> Result<Page> {
+    if filter.failures {
+        store.known().seen.clear();
+    }
     let mut page = whole(store, filter).await?;
     if !filter.failures {
         page.jobs.iter_mut().for_each(|record| record.failures.clear());
@@ -93,7 +94,7 @@ async fn whole(store: &Sidekiq, filter: &Filter) -> Result<Page> {
             page.looked += 1;
             if let Some(record) = record.filter(|record| matcher.is_met(record)) {
                 if filter.failures {
-                    see(store, record.job.id, found);
+                    see(store, &record.job, found);
                 }
                 page.jobs.push(record);
             }
@@ -225,11 +226,8 @@ async fn whole_of(
     Ok(whole.collect())
 }
 
-/// Notes where an entry was: who asks for whole jobs moves them, and deletes them right after.
-fn see(store: &Sidekiq, id: JobId, found: Found) {
-    let mut known = store.known();
-    if known.seen.len() >= SEEN_MAX {
-        known.seen.clear();
-    }
-    known.seen.insert(id, found);
+/// Notes where an entry was: who asks for whole jobs moves them, and deletes them right after. Of two with one id and moment
+/// the first is moved first.
+fn see(store: &Sidekiq, job: &Job, found: Found) {
+    store.known().seen.entry((job.id, job.pushed)).or_insert(found);
 }

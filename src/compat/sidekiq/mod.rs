@@ -40,7 +40,7 @@ use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, Push, Pushed, check_name};
-use crate::store::redis::{Place, Redis, Reply, Script, Way, acl_rules};
+use crate::store::redis::{Place, Redis, Reply, Script, Way, acl_rules, servers};
 use crate::store::{
     Attended, Audit, AuditRecord, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage,
     LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Options, Page, QueueCounts, Store, To, Wake,
@@ -69,8 +69,8 @@ struct Known {
     waits: HashMap<(NodeId, String), Duration>,
     /// Nodes of ours that Sidekiq can see.
     shown: HashMap<NodeId, process::Shown>,
-    /// Where entries of a moving queue were last seen.
-    seen: HashMap<JobId, find::Found>,
+    /// Where the entries were that a mover has listed last, by id and the moment of their push: an id may be there twice.
+    seen: HashMap<(JobId, SystemTime), find::Found>,
 }
 
 /// A held entry's name in its queue: fence, number.
@@ -326,5 +326,9 @@ impl Store for Sidekiq {
         health.facts.push(("format".into(), "Sidekiq's keys and JSON".into()));
         health.acl = health.acl.map(|own| self.keys.rules(&own));
         Ok(health)
+    }
+
+    async fn realm(&self) -> Result<Option<String>> {
+        Ok(Some(format!("{} {}", servers(&self.redis).await?, self.keys.queues)))
     }
 }

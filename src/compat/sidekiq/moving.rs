@@ -1,9 +1,10 @@
 //! A queue on its way to another store, or from one. Its mark and the note of a move are under our own keys: they hold up
 //! duly's nodes, not Ruby's, which are to be stopped before.
 
+use std::collections::HashSet;
 use std::time::SystemTime;
 
-use super::find::{At, Found, find};
+use super::find::{At, Found, gather};
 use super::scripts::{MOVE_IN, SHIFT};
 use super::{Sidekiq, edit, entry, mixed};
 use crate::clock::{micros, to_micros};
@@ -87,24 +88,17 @@ pub(super) async fn move_out(
     mover: NodeId,
     jobs: &[(JobId, SystemTime)],
 ) -> Result<Option<usize>> {
+    let mut seen = std::mem::take(&mut store.known().seen);
+    let (known, unknown): (HashSet<_>, HashSet<_>) = jobs.iter().copied().partition(|job| seen.contains_key(job));
+    seen.retain(|job, _| known.contains(job));
+    // An earlier mover's.
+    seen.extend(gather(store, "move_out", queue, unknown).await?);
     let mut places: Vec<(At, Vec<(JobId, Found)>)> = Vec::new();
-    for (id, pushed) in jobs {
-        let seen = store.known().seen.remove(id);
-        let found = match seen {
-            Some(found) => Some(found),
-            None => find(store, "move_out", *id).await?,
-        };
-        let is_it = |found: &Found| {
-            let same = found.record(None).is_some_and(|record| record.job.pushed == *pushed);
-            same && found.queue == queue && !matches!(found.at, At::Running(..))
-        };
-        let Some(found) = found.filter(is_it) else {
-            continue;
-        };
+    for ((id, _), found) in seen.into_iter().filter(|(_, found)| found.queue == queue) {
         let same_place = |at: &At| std::mem::discriminant(at) == std::mem::discriminant(&found.at);
         match places.iter_mut().find(|(at, _)| same_place(at)) {
-            Some((_, of_place)) => of_place.push((*id, found)),
-            None => places.push((found.at, vec![(*id, found)])),
+            Some((_, of_place)) => of_place.push((id, found)),
+            None => places.push((found.at, vec![(id, found)])),
         }
     }
     if places.is_empty() {

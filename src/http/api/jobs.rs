@@ -62,6 +62,7 @@ async fn list(
     let ListParams { filter, limit: at_most, cursor } = params;
     let query = [("filter", filter.clone()), ("limit", at_most.map(|at_most| at_most.to_string()))];
     let mut filter: Filter = filter.unwrap_or_default().parse().map_err(|error| param("filter", error))?;
+    who.may_ask(&filter)?;
     (filter.limit, filter.cursor) = (limit(at_most), cursor);
     let page = app.duly.list(filter).await?;
     let headers = next_link(&app, "/jobs", &query, page.next.as_deref());

@@ -60,12 +60,15 @@ struct Locks {
 #[utoipa::path(get, path = "/locks", tag = "locks", params(ListParams), responses((status = 200, body = Locks), Problems))]
 async fn list(
     State(app): State<Arc<App>>,
-    _: Who,
+    who: Who,
     Params(params): Params<ListParams>,
 ) -> Result<(HeaderMap, axum::Json<Locks>), Problem> {
     let page = app.duly.locks(params.cursor.as_deref()).await?;
     let headers = next_link(&app, "/locks", &[], page.next.as_deref());
-    Ok((headers, axum::Json(Locks { locks: page.locks.iter().map(LockView::of).collect(), next: page.next })))
+    Ok((
+        headers,
+        axum::Json(Locks { locks: page.locks.iter().map(|lock| LockView::of(lock, &who)).collect(), next: page.next }),
+    ))
 }
 
 /// Who holds a lock
@@ -73,11 +76,11 @@ async fn list(
     responses((status = 200, body = Locks), Problems))]
 async fn get(
     State(app): State<Arc<App>>,
-    _: Who,
+    who: Who,
     Named(LockName(name)): Named<LockName>,
 ) -> Result<axum::Json<Locks>, Problem> {
     let holders = app.duly.lock(name).holders().await?;
-    Ok(axum::Json(Locks { locks: holders.iter().map(LockView::of).collect(), next: None }))
+    Ok(axum::Json(Locks { locks: holders.iter().map(|lock| LockView::of(lock, &who)).collect(), next: None }))
 }
 
 /// How to take a lock.

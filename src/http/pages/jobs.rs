@@ -119,6 +119,9 @@ pub(super) async fn list(State(app): State<Arc<App>>, Query(asked): Query<Asked>
     let mut page = page.titled("/jobs", "Jobs");
     page.query.clone_from(&asked.q);
     let (filter, wrong) = match asked.q.parse::<Filter>() {
+        Ok(filter) if filter.looks_into_args() && !page.sees_args() => {
+            (Filter::default(), "your role does not see args, so it cannot look for them".to_owned())
+        }
         Ok(filter) => (filter, String::new()),
         Err(error) => (Filter::default(), error.to_string()),
     };

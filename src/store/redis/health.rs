@@ -269,6 +269,14 @@ impl Master {
     }
 }
 
+/// The servers that run now, and the database on them: the same for every URL that leads there.
+pub(crate) async fn servers(store: &Redis) -> Result<String> {
+    let masters = Masters::ask(store, "move").await?;
+    let mut runs: Vec<&str> = masters.heard.iter().map(|master| master.get("run_id")).collect();
+    runs.sort_unstable();
+    Ok(format!("{} {}", runs.join(" "), store.link.place().db))
+}
+
 impl Masters {
     /// Asks all of them; fails if none answers, or one will never do.
     async fn ask(store: &Redis, op: &'static str) -> Result<Self> {

@@ -55,6 +55,7 @@ pub(crate) use self::acl::rules as acl_rules;
 use self::ahead::Ahead;
 use self::ears::Ears;
 use self::ends::Watches;
+pub(crate) use self::health::servers;
 use self::hear::Voices;
 use self::keyring::Keyring;
 pub(crate) use self::keys::{HallKeys, QueueKeys, slot_of, tag_of};

@@ -141,3 +141,60 @@ async fn names_that_only_ruby_can_have_do_no_harm_to_a_move() {
     assert_eq!((jobs[0].job.kind.as_str(), jobs[0].job.args.as_str()), ("Echo", "[7]"));
     assert_eq!(jobs[0].job.tags, ["ok"]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_move_onto_the_same_keys_is_refused_whatever_the_prefix() {
+    let bed = Bed::new().await;
+    bed.duly.push(Push::new("Echo", "[1]")).await.expect("pushes");
+    let store = bed.store();
+    let other = format!("{store}{}prefix=two", if store.contains('?') { '&' } else { '?' });
+    let same = Duly::open(other.replacen("localhost", "127.0.0.1", 1)).await.expect("opens");
+    let error = bed.duly.move_to(&same).run().await.expect_err("refused");
+    assert!(error.to_string().contains("is the store that the jobs are in already"), "{error}");
+    assert_eq!(bed.redis(&["LLEN", "queue:default"]), ["1"]);
+}
+
+/// To Sidekiq they are two jobs, and so they are after a move.
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_with_one_jid_all_arrive() {
+    for url in [Some(":memory:"), None] {
+        let bed = Bed::new().await;
+        let target = url.map_or_else(|| bed.store().replacen("sidekiq", "redis", 1), str::to_owned);
+        let target = Duly::open(target).await.expect("opens");
+        let entry = |n: u32, at: u32| {
+            format!(
+                r#"{{"class":"Echo","queue":"default","args":[{n}],"jid":"0123456789abcdef01234567","created_at":{at}.5}}"#
+            )
+        };
+        for (n, at) in [(1, 100), (2, 100), (3, 200)] {
+            bed.redis(&["LPUSH", "queue:default", &entry(n, at)]);
+        }
+        bed.redis(&["ZADD", "schedule", "4000000000", &entry(4, 300)]);
+        bed.redis(&["SADD", "queues", "default"]);
+        bed.redis(&["LPUSH", "queue:default", "no job at all"]);
+        let moved = bed.duly.move_to(&target).run().await.expect("moves");
+        assert_eq!((moved[0].ready, moved[0].scheduled, moved[0].known, moved[0].left), (3, 1, 0, 1));
+        let jobs = target.list(Filter::default()).await.expect("lists").jobs;
+        let mut args: Vec<&str> = jobs.iter().map(|record| record.job.args.as_str()).collect();
+        args.sort_unstable();
+        assert_eq!(args, ["[1]", "[2]", "[3]", "[4]"]);
+        assert_eq!(bed.redis(&["LRANGE", "queue:default", "0", "-1"]), ["no job at all"]);
+    }
+}
+
+/// As Python writes half of a pair, which Ruby cannot read.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ruby_could_not_read_is_not_lost_by_a_retry() {
+    let bed = Bed::new().await;
+    let entry =
+        r#"{"class":"Echo","queue":"default","args":["\ud83d"],"jid":"0123456789abcdef01234567","created_at":1.5}"#;
+    bed.redis(&["ZADD", "dead", "100", entry]);
+    bed.redis(&["SADD", "queues", "default"]);
+    let dead = bed.duly.list(Filter { state: Some(State::Dead), ..Filter::default() }).await.expect("lists").jobs;
+    bed.duly.reschedule(dead[0].job.id, duly::Due::Now).await.expect("goes back");
+    let worker = bed.duly.worker().on_kind("Echo", |_| async { Err::<(), _>("no".to_owned()) });
+    worker.drain().await.expect("drains");
+    let waits = bed.duly.get(dead[0].job.id).await.expect("looks").expect("is there");
+    assert_eq!((waits.state, waits.job.kind.as_str(), waits.attempts), (State::Scheduled, "Echo", 1));
+    assert_eq!(waits.job.args, r#"["\ud83d"]"#);
+}

@@ -295,7 +295,7 @@ impl Link {
                 },
                 (Fault::Moved(to), _) if tries.redirect() => self.moved(slot, &to),
                 (Fault::Ask(_), _) if request.cmds.len() > 1 => return Ok(Value::Nil),
-                (Fault::Ask(to), _) if tries.redirect() => ask = Address::parse(&to, 0),
+                (Fault::Ask(to), _) if tries.redirect() => ask = redirected(&to, lane.address()),
                 (Fault::NotMaster, _) if tries.again().await => {
                     // Its name may stand for another server by now.
                     lane.reset();
@@ -424,6 +424,14 @@ impl Link {
         if let Some(address) = Address::parse(to, 0) {
             self.known().slots.moved(slot, address);
         }
+    }
+}
+
+/// Where a server sends us to. One that names no host means its own.
+fn redirected(to: &str, by: &Address) -> Option<Address> {
+    match to.strip_prefix(':').and_then(|port| port.parse().ok()) {
+        Some(port) => Some(Address { host: by.host.clone(), port }),
+        None => Address::parse(to, 0),
     }
 }
 

@@ -2,7 +2,8 @@
 local DAY, PLACES, STEP = 1440, 62, 10
 local function forget_past(history, conf, rolled)
   local last = math.floor(now / 60000000) - DAY
-  local swept = tonumber(redis.call('HGET', conf, 'swept')) or before_all(history, last)
+  local known = tonumber(redis.call('HGET', conf, 'swept'))
+  local swept = known or before_all(history, last)
   local stop = math.min(last, swept + STEP, rolled)
   for minute = swept + 1, stop do
     local fields = {}
@@ -11,7 +12,8 @@ local function forget_past(history, conf, rolled)
     end
     redis.call('HDEL', history, unpack(fields))
   end
-  if stop > swept then
-    redis.call('HSET', conf, 'swept', stop)
+  -- Once it is noted nobody needs to go through all fields again.
+  if stop > swept or not known then
+    redis.call('HSET', conf, 'swept', math.max(stop, swept))
   end
 end

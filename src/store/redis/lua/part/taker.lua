@@ -13,7 +13,9 @@ end
 local function told(node, word)
   local any = ARGV[3] .. node .. ':'
   local ears = redis.call('PUBSUB', 'SHARDNUMSUB', any .. kind, any)
-  return ears[2] + ears[4] > 0 and redis.call('SPUBLISH', ears[2] > 0 and ears[1] or ears[3], word) > 0
+  -- Who may not speak there pushes as if nobody were idle.
+  local heard = ears[2] + ears[4] > 0 and redis.pcall('SPUBLISH', ears[2] > 0 and ears[1] or ears[3], word)
+  return type(heard) == 'number' and heard > 0
 end
 
 -- The first of them that lives, and hears of it; the fence; how many jobs that node holds.
