@@ -288,7 +288,7 @@ fn the_reference_has_every_metric_and_every_error() {
         let line = format!("| `{}` | {kind} | {} | {} |", metric.name, labels.join(", "), metric.description);
         assert!(reference.contains(&line), "docs/reference/metrics.md lacks:\n{line}");
     }
-    let own = reference.split("## From a server").next().unwrap_or_default();
+    let own = reference.split("## From `duly serve`").next().unwrap_or_default();
     assert_eq!(own.lines().filter(|line| line.starts_with("| `duly_")).count(), METRICS.len());
     let (errors, code) = (read("docs/reference/errors.md"), read("src/error.rs"));
     let body = code.split_once("fn code(").expect("is there").1.split_once("\n    }\n").expect("ends").0;
@@ -324,8 +324,13 @@ fn the_reference_has_every_setting() {
     let names: Vec<String> =
         known.split(", ").chain(fields.map(|(name, _)| name)).map(|name| format!("`{name}`")).collect();
     assert!(names.len() > 15, "{names:?}");
-    for name in names {
-        assert!(reference.contains(&name), "docs/reference/config.md lacks {name}");
+    let foreign = ["sidekiq", "actionhero", "redis_in_action"].map(|system| {
+        let code = read(&format!("src/compat/{system}/mod.rs"));
+        let list = code.split_once("const OPTIONS: &[&str] = &[").expect("a list").1.split(']').next().expect("ends");
+        list.split(", ").map(|name| format!("`{}`", name.trim_matches('"'))).collect::<Vec<_>>()
+    });
+    for name in names.iter().chain(foreign.iter().flatten()) {
+        assert!(reference.contains(name), "docs/reference/config.md lacks {name}");
     }
     let mut open = vec![std::path::PathBuf::from(format!("{root}/cli/src"))];
     while let Some(path) = open.pop() {

@@ -322,7 +322,7 @@ async fn remove(duly: &Duly, ids: &[JobId], setup: &Setup) -> anyhow::Result<()>
 }
 
 /// Says what became of one of several jobs; one that fails does not keep the others from their turn.
-fn note(
+pub(crate) fn note(
     out: &Out,
     id: JobId,
     word: &str,

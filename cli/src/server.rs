@@ -17,10 +17,12 @@ use crate::bulk;
 use crate::escape::safe;
 use crate::exit::{self, Fail};
 use crate::output::{Format, Out};
-use crate::push;
+use crate::{jobs, push};
 
 /// No answer takes longer: a wait asks again.
 const ANSWER_MAX: Duration = Duration::from_secs(90);
+/// No answer is longer.
+const ANSWER_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// How long one question of a wait waits.
 const WAIT_MS: u64 = 30_000;
 
@@ -126,11 +128,20 @@ enum Jobs {
     /// Wait until a job is done (exit code 0) or dead (exit code 1)
     Wait { id: JobId },
     /// Let jobs that are not running start now
-    Retry { ids: Vec<JobId> },
+    Retry {
+        #[arg(required = true)]
+        ids: Vec<JobId>,
+    },
     /// Stop running jobs for good
-    Cancel { ids: Vec<JobId> },
+    Cancel {
+        #[arg(required = true)]
+        ids: Vec<JobId>,
+    },
     /// Delete jobs that are not running
-    Rm { ids: Vec<JobId> },
+    Rm {
+        #[arg(required = true)]
+        ids: Vec<JobId>,
+    },
 }
 
 /// Look at queues, pause and resume them
@@ -199,6 +210,14 @@ impl Server {
         Ok(Server { agent: config.new_agent(), url: url.to_owned(), bearer })
     }
 
+    /// Its address, without what may be secret.
+    fn shown(&self) -> String {
+        let (scheme, rest) = self.url.split_once("://").unwrap_or(("", &self.url));
+        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+        format!("{scheme}://{host}{path}")
+    }
+
     fn get(&self, path: &str) -> anyhow::Result<Value> {
         self.ask("GET", path, None)
     }
@@ -212,15 +231,19 @@ impl Server {
         let request = request.header("Content-Type", "application/json").body(body.unwrap_or_default().to_owned())?;
         let gone = |error: ureq::Error| {
             let why = match error {
+                ureq::Error::BodyExceedsLimit(_) => {
+                    let why = format!("the answer is longer than {ANSWER_BYTES_MAX} bytes; ask for fewer with --limit");
+                    return Fail::new(exit::FAILURE, why);
+                }
                 ureq::Error::Io(error) => error.to_string(),
                 other => other.to_string(),
             };
             let advice = "is `duly serve` running there, and is the address right?";
-            Fail::new(exit::STORE, format!("cannot reach the server at {}: {why}; {advice}", self.url))
+            Fail::new(exit::STORE, format!("cannot reach the server at {}: {why}; {advice}", self.shown()))
         };
         let mut answer = self.agent.run(request).map_err(gone)?;
         let status = answer.status().as_u16();
-        let text = answer.body_mut().read_to_string().map_err(gone)?;
+        let text = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string().map_err(gone)?;
         if (200..300).contains(&status) {
             return Ok(serde_json::from_str(&text).unwrap_or(Value::Null));
         }
@@ -275,8 +298,13 @@ impl Push {
 
 impl Jobs {
     fn run(self, server: &Server, out: Out) -> anyhow::Result<()> {
-        let each = |ids: Vec<JobId>, method: &str, end: &str| -> anyhow::Result<()> {
-            ids.iter().try_for_each(|id| server.ask(method, &format!("/jobs/{id}{end}"), None).map(drop))
+        let each = |ids: Vec<JobId>, method: &str, end: &str, word: &str| -> anyhow::Result<()> {
+            let mut failed = None;
+            for id in ids {
+                let done = server.ask(method, &format!("/jobs/{id}{end}"), None).map(drop);
+                jobs::note(&out, id, word, done, &mut failed)?;
+            }
+            failed.map_or(Ok(()), Err)
         };
         match self {
             Jobs::Ls { filter, limit, cursor } => {
@@ -290,9 +318,9 @@ impl Jobs {
                 if out.is_json() { out.json(&why) } else { out.line(&safe(why["text"].as_str().unwrap_or_default())) }
             }
             Jobs::Wait { id } => wait(server, out, id),
-            Jobs::Retry { ids } => each(ids, "POST", "/retry"),
-            Jobs::Cancel { ids } => each(ids, "POST", "/cancel"),
-            Jobs::Rm { ids } => each(ids, "DELETE", ""),
+            Jobs::Retry { ids } => each(ids, "POST", "/retry", "due now"),
+            Jobs::Cancel { ids } => each(ids, "POST", "/cancel", "cancelled"),
+            Jobs::Rm { ids } => each(ids, "DELETE", "", "removed"),
         }
     }
 }

@@ -11,7 +11,7 @@ use super::who::Who;
 use crate::store::Audit;
 
 /// Ways that are no decisions: what programs do all day.
-const DAILY: [&str; 5] = ["/beat", "/claim", "/settle", "/progress", "/bulk"];
+const DAILY: [&str; 4] = ["beat", "claim", "settle", "progress"];
 
 /// Notes a request that has changed something, or was refused for want of a right.
 pub(super) async fn note(app: &App, who: &Who, from: Option<IpAddr>, method: &Method, path: &str, status: StatusCode) {
@@ -30,15 +30,13 @@ pub(super) async fn note(app: &App, who: &Who, from: Option<IpAddr>, method: &Me
 fn is_decision(method: &Method, path: &str) -> bool {
     let changes = ![Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
     let api = path.strip_prefix("/api/v1");
-    let daily = match api {
-        Some("/jobs") => true,
-        Some(rest) => {
-            DAILY.iter().any(|end| rest.ends_with(end))
-                || (rest == "/nodes")
-                || (rest.starts_with("/locks/") && !rest.ends_with("/break"))
-                || (method == Method::DELETE && rest.starts_with("/nodes/"))
-        }
-        None => path == "/login" || path == "/logout",
+    let parts: Vec<&str> = api.unwrap_or_default().split('/').skip(1).collect();
+    let daily = match parts[..] {
+        [] => path == "/login" || path == "/logout",
+        ["jobs" | "nodes"] | ["jobs", "bulk"] | ["locks", _] => true,
+        ["nodes", _] => method == Method::DELETE,
+        ["nodes", _, deed] => DAILY.contains(&deed),
+        _ => false,
     };
     changes && !daily
 }
@@ -56,6 +54,7 @@ mod tests {
         assert!(noted(Method::POST, "/api/v1/tokens"));
         assert!(noted(Method::POST, "/api/v1/locks/deploy/break"));
         assert!(noted(Method::POST, "/jobs/7/retry"), "pages too");
+        assert!(noted(Method::PUT, "/api/v1/cron/bulk") && noted(Method::POST, "/api/v1/queues/beat"), "by any name");
         assert!(!noted(Method::GET, "/api/v1/jobs"));
         assert!(!noted(Method::POST, "/api/v1/jobs"));
         assert!(!noted(Method::POST, "/api/v1/nodes/7/claim"));

@@ -305,6 +305,23 @@ async fn queues_of_sidekiq_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_that_are_left_to_others_hold_up_nobody() {
+    let server = server();
+    let duly = open(&server).await;
+    server.ask(&["SADD", "queues", "known"]);
+    for n in 0..450 {
+        server.ask(&["ZADD", "delayed:", "1", &format!("[\"{n}\", \"known\", \"send\", []]")]);
+    }
+    server.ask(&["ZADD", "delayed:", "2", "[\"one\", \"mail\", \"send\", [\"you\", 7]]"]);
+    let log = Log::default();
+    let (stop, worker) = work(&duly, "mail", &log);
+    until("it runs", || !log.lock().expect("no panic with it").is_empty()).await;
+    stop.cancel();
+    worker.await.expect("ends");
+    assert_eq!(server.ask(&["ZCARD", "delayed:"]).text(), "450");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_an_item_cannot_carry_is_refused() {
     let server = server();
     let duly = open(&server).await;

@@ -200,3 +200,19 @@ async fn a_hand_over_costs_the_same_however_many_wait() {
     assert!(few > 2.0, "they are counted");
     assert!(many < 1.3 * few, "{many:.1} instead of {few:.1}");
 }
+
+/// What is counted in a day is tens of thousands of fields.
+#[tokio::test]
+async fn the_history_is_gone_through_only_once_for_its_first_minute() {
+    let server = durable(Binary::Redis).start();
+    let duly = open(server.url()).await;
+    duly.push(Push::new("ok", "{}")).await.expect("pushes");
+    for _ in 0..3 {
+        duly.store().prune("default", 1_000).await.expect("prunes");
+    }
+    assert_ne!(server.ask(&["HGET", "duly:queue:{default}:conf", "swept"]).text(), "", "it is noted");
+    let stats = server.ask(&["INFO", "commandstats"]).text();
+    let keys =
+        stats.lines().find_map(|line| line.strip_prefix("cmdstat_hkeys:calls=")?.split(',').next()?.parse().ok());
+    assert!(keys.unwrap_or(0) <= 4, "{keys:?} times");
+}

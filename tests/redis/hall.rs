@@ -135,6 +135,27 @@ async fn nothing_of_the_dead_stays() {
     assert!(fresh.hold.is_some());
 }
 
+/// Where nobody waits and nobody calls there is nobody else to do it.
+#[tokio::test]
+async fn those_who_ask_nothing_of_the_hall_clear_it_too() {
+    let server = durable(Binary::Redis).start();
+    let clock = Clock::manual();
+    let duly = Duly::builder(server.url()).clock(clock.clone()).open().await.expect("opens");
+    let (store, dead) = (duly.store(), guest());
+    for n in 0..MANY {
+        store.lock(&ask(&format!("lock {n}"), dead.node)).await.expect("answers").hold.expect("is free");
+    }
+    assert!(sizes(&server)[0] > MANY as i64);
+    let living = Guest { quiet: true, ..guest() };
+    clock.advance(TTL + Duration::from_secs(61));
+    until("all is cleared", async || {
+        clock.advance(Duration::from_secs(61));
+        store.attend(&living).await.expect("attends");
+        sizes(&server)[0] == 1
+    })
+    .await;
+}
+
 /// What clears the dead out of the line comes after the release, and its answer is lost.
 #[tokio::test]
 async fn a_release_stays_one_although_the_dead_are_not_cleared() {

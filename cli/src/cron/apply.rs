@@ -49,7 +49,7 @@ struct Entry {
     pattern: String,
     tz: Option<String>,
     kind: Option<String>,
-    args: Option<serde_json::Value>,
+    args: Option<toml::Value>,
     command: Option<Vec<String>>,
     dir: Option<String>,
     queue: Option<String>,
@@ -68,7 +68,9 @@ struct Entry {
 impl Entry {
     fn rule(&self) -> anyhow::Result<CronRule> {
         let (kind, args) = match (&self.kind, &self.command) {
-            (Some(kind), None) => (kind.clone(), self.args.as_ref().map_or("null".to_owned(), ToString::to_string)),
+            (Some(kind), None) if self.dir.is_none() => {
+                (kind.clone(), self.args.as_ref().map_or(Ok(serde_json::Value::Null), json)?.to_string())
+            }
             (None, Some(argv)) if self.args.is_none() => {
                 let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
                 (COMMAND.to_owned(), push::command_args(&argv, self.dir.as_deref())?)
@@ -103,6 +105,28 @@ impl Entry {
         rule.schedule()?;
         Ok(rule)
     }
+}
+
+/// Args as JSON has them; what it has no word for is refused, not changed.
+fn json(value: &toml::Value) -> anyhow::Result<serde_json::Value> {
+    let refused = |what: &dyn std::fmt::Display| {
+        Fail::new(exit::USAGE, format!("args: JSON has no {what}: write it as a text, in quotes"))
+    };
+    Ok(match value {
+        toml::Value::Datetime(moment) => return Err(refused(&format!("moments such as {moment}"))),
+        toml::Value::Float(number) => match serde_json::Number::from_f64(*number) {
+            Some(number) => number.into(),
+            None => return Err(refused(number)),
+        },
+        toml::Value::String(text) => text.as_str().into(),
+        toml::Value::Integer(number) => (*number).into(),
+        toml::Value::Boolean(is) => (*is).into(),
+        toml::Value::Array(list) => list.iter().map(json).collect::<anyhow::Result<_>>()?,
+        toml::Value::Table(fields) => {
+            let fields = fields.iter().map(|(name, value)| Ok((name.clone(), json(value)?)));
+            serde_json::Value::Object(fields.collect::<anyhow::Result<_>>()?)
+        }
+    })
 }
 
 fn duration(text: &str) -> anyhow::Result<Duration> {

@@ -145,7 +145,7 @@ fn the_rights_that_are_needed_are_printed_without_a_server() {
         "{ran:?}"
     );
     bed.run(&["doctor", "--store", &store]).failed(5, "cannot reach the server");
-    bed.run(&["doctor", "--acl"]).failed(2, "has no users");
+    bed.run(&["doctor", "--acl"]).failed(2, "rules are known for");
     assert!(!bed.path("duly.db").exists(), "looking leaves nothing behind");
 }
 

@@ -119,6 +119,10 @@ fn mistakes_in_a_file_are_told_with_their_rule() {
     told(&FILE.replace("skip", "sometimes"), "rule report: overlap");
     told(&FILE.replace("jitter", "jiter"), "jiter");
     told(&FILE.replace("command =", "kind = \"x\"\ncommand ="), "either a kind");
+    told(&FILE.replace("command =", "dir = \"/\"\nkind = \"x\"\n#"), "either a kind");
+    let rule = "[[cron]]\nname = \"a\"\npattern = \"@daily\"\nkind = \"x\"\n";
+    told(&format!("{rule}args = {{ at = [2026-12-01] }}"), "moments such as 2026-12-01");
+    told(&format!("{rule}args = inf"), "JSON has no inf");
     told("[[cron", "rules.toml");
     bed.run(&["cron", "apply", "-f", "none.toml"]).failed(2, "cannot read none.toml");
 }

@@ -98,8 +98,16 @@ fn what_is_wrong_is_told_as_with_a_store() {
     server.run(&bed, &["bogus"]).failed(2, "unrecognized subcommand");
     let ran = server.run(&bed, &["jobs", "ls", "kind:a", "stat:dead"]).failed(2, "is nothing to look for");
     assert!(ran.err.contains("\n  kind:a stat:dead\n         ^\n"), "{ran:?}");
+    server.run(&bed, &["jobs", "rm"]).failed(2, "<IDS>");
+    let there = server.run(&bed, &["push", "mail"]).ok().out.trim().to_owned();
+    let none = "01890000-0000-7000-8000-000000000000";
+    server.run(&bed, &["jobs", "rm", none, &there]).failed(3, none);
+    server.run(&bed, &["jobs", "get", &there]).failed(3, &there);
     let url = server.url.clone();
     drop(server);
+    let secret = url.replacen("://", "://ada:secret@", 1);
+    let ran = bed.run(&["--server", &secret, "jobs", "ls"]).failed(5, "is `duly serve` running there");
+    assert!(!ran.err.contains("secret"), "{ran:?}");
     let ran = bed.run(&["--server", &url, "push", "mail"]).failed(5, "is `duly serve` running there");
     assert!(ran.err.contains("refused") && ran.err.contains("--id ") && !ran.err.contains("io:"), "{ran:?}");
 }

@@ -14,6 +14,8 @@ use crate::store::redis::{QueueKeys, Way, call, group_of, span, write_failure, w
 
 /// Most delayed items moved in one step.
 const MOVE_MAX: usize = 200;
+/// Most steps that pass over items which are left to others.
+const STEPS_MAX: usize = 10;
 /// The kind of what nobody can read: it is dead from the start.
 const MALFORMED: &str = "redis-in-action:malformed";
 /// What a poller of others has locked is looked after so often.
@@ -41,11 +43,18 @@ pub(super) struct Brought {
 /// Brings up to so many jobs of a queue into duly's keys, less those that are ready there.
 pub(super) async fn bring(store: &RedisInAction, queue: &str, most: usize) -> Result<Brought> {
     let keys = store.own.keys(queue);
-    let mut found = look(store, &keys, most).await?;
-    let mut left = 0;
-    if !found.due.is_empty() {
-        left = move_due(store, &keys, &found).await?;
-        found = look(store, &keys, most).await?;
+    let (mut found, mut left) = (look(store, &keys, most, 0).await?, 0);
+    for _ in 0..STEPS_MAX {
+        if found.due.is_empty() {
+            break;
+        }
+        let before = left;
+        left += move_due(store, &keys, &found).await?;
+        found = look(store, &keys, most, left).await?;
+        // Only those that are left to others are passed over.
+        if left == before {
+            break;
+        }
     }
     take(store, &keys, &found).await?;
     // More may be due than one step moves; and what is locked says nothing when it is not any more.
@@ -53,11 +62,11 @@ pub(super) async fn bring(store: &RedisInAction, queue: &str, most: usize) -> Re
     Ok(Brought { look_after: found.next.into_iter().chain(again).min(), empty: found.all })
 }
 
-async fn look(store: &RedisInAction, keys: &QueueKeys, most: usize) -> Result<Found> {
+async fn look(store: &RedisInAction, keys: &QueueKeys, most: usize, behind: i64) -> Result<Found> {
     let QueueKeys { conf, ready: [r0, r1, r2, r3], .. } = keys;
     let (delayed, list, theirs) = (DELAYED.to_owned(), list_of(&keys.queue), SIDEKIQ_QUEUES.to_owned());
     let mut cmd = call(&script::RIA_LOOK, &[&delayed, &list, &theirs, conf, r0, r1, r2, r3]);
-    cmd.arg(store.own.manual_now()).arg(&*keys.queue).arg(MOVE_MAX).arg(most);
+    cmd.arg(store.own.manual_now()).arg(&*keys.queue).arg(MOVE_MAX).arg(most).arg(behind);
     let mut reply = store.own.repeat("claim", Way::Door, keys.slot, &script::RIA_LOOK, &cmd).await?;
     let why = reply.text()?;
     if !why.is_empty() {

@@ -85,8 +85,10 @@ mod tests {
     fn every_command_of_a_script_is_allowed_and_no_other() {
         let mut used = std::collections::BTreeSet::new();
         for script in script::ALL {
-            for part in script.code.split("redis.call('").skip(1) {
-                used.extend(part.split('\'').next().map(str::to_lowercase));
+            for call in ["redis.call('", "redis.pcall('"] {
+                used.extend(
+                    script.code.split(call).skip(1).filter_map(|part| part.split('\'').next()).map(str::to_lowercase),
+                );
             }
             // Chosen by a condition.
             for part in script.code.split("redis.call(reverse and '").skip(1) {

@@ -21,11 +21,15 @@ use super::connector::ANSWER;
 const LOOK: Duration = Duration::from_secs(1);
 /// After so many looks at the same unanswered requests they are given up.
 const LOOKS_MAX: u64 = ANSWER.as_secs();
+/// One look more for each so many bytes that are to be sent: a slow network is not a dead server.
+const LOOK_BYTES: u64 = 256 * 1024;
 
 /// The requests of one connection.
 #[derive(Default)]
 pub(super) struct Answers {
     sent: AtomicU64,
+    /// What the requests under way have to say.
+    bytes: AtomicU64,
     /// Answered, or given up by who asked.
     ended: AtomicU64,
     /// Only this shows that the server lives.
@@ -43,10 +47,11 @@ pub(super) struct Answers {
 }
 
 /// A request under way; ends when dropped.
-struct UnderWay<'w>(&'w Answers);
+struct UnderWay<'w>(&'w Answers, u64);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
+        self.0.bytes.fetch_sub(self.1, Ordering::SeqCst);
         self.0.ended.fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -61,14 +66,17 @@ impl Drop for Looking {
 }
 
 impl Answers {
-    /// The answer, or an error once none has come for too long. Looks are taken where the connection is driven.
+    /// The answer to a request of so many bytes, or an error once none has come for too long. Looks are taken where the
+    /// connection is driven.
     pub(super) async fn answer<T>(
         self: &Arc<Self>,
         home: Option<&Handle>,
+        bytes: u64,
         request: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, RedisError> {
         self.sent.fetch_add(1, Ordering::SeqCst);
-        let _under_way = UnderWay(self);
+        self.bytes.fetch_add(bytes, Ordering::SeqCst);
+        let _under_way = UnderWay(self, bytes);
         if !self.watched.swap(true, Ordering::SeqCst) {
             let looking = Looking(self.clone());
             match home {
@@ -139,7 +147,7 @@ impl Looking {
             }
             looks = if answered == before { looks + 1 } else { 0 };
             before = answered;
-            if looks >= LOOKS_MAX {
+            if looks >= LOOKS_MAX + self.0.bytes.load(Ordering::SeqCst) / LOOK_BYTES {
                 return self.0.over.cancel();
             }
         }
@@ -166,10 +174,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_never_answered_is_given_up_although_others_come_and_go() {
         let answers = Arc::new(Answers::default());
-        let waiting = answers.answer(None, never());
+        let waiting = answers.answer(None, 0, never());
         let coming_and_going = async {
             loop {
-                let _ = tokio::time::timeout(LOOK / 3, answers.answer(None, never())).await;
+                let _ = tokio::time::timeout(LOOK / 3, answers.answer(None, 0, never())).await;
                 tokio::time::sleep(LOOK / 100).await;
             }
         };
@@ -183,14 +191,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn while_others_are_answered_nothing_is_given_up() {
         let answers = Arc::new(Answers::default());
-        let late = answers.answer(None, async {
+        let late = answers.answer(None, 0, async {
             tokio::time::sleep(10 * ANSWER).await;
             Ok(())
         });
         let others = async {
             loop {
                 tokio::time::sleep(LOOK / 2).await;
-                assert!(answers.answer(None, async { Ok(()) }).await.is_ok());
+                assert!(answers.answer(None, 0, async { Ok(()) }).await.is_ok());
             }
         };
         tokio::select! {
@@ -203,24 +211,37 @@ mod tests {
     async fn nothing_is_believed_after_a_farewell_that_nobody_asked_for() {
         let answers = Arc::new(Answers::default());
         answers.expect_farewell();
-        let asked_for = answers.answer(None, async {
+        let asked_for = answers.answer(None, 0, async {
             answers.take_leave();
             Ok(())
         });
         assert!(asked_for.await.is_ok());
-        let taken_for_it = answers.answer(None, async {
+        let taken_for_it = answers.answer(None, 0, async {
             answers.take_leave();
             Ok(())
         });
         assert!(taken_for_it.await.expect_err("is not its answer").is_io_error());
-        assert!(answers.answer(None, async { Ok(()) }).await.expect_err("nor is this").is_io_error());
+        assert!(answers.answer(None, 0, async { Ok(()) }).await.expect_err("nor is this").is_io_error());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn much_that_is_to_be_sent_has_more_time() {
+        let answers = Arc::new(Answers::default());
+        let slow = answers.answer(None, 10 * LOOK_BYTES, async {
+            tokio::time::sleep(2 * ANSWER).await;
+            Ok(())
+        });
+        assert!(slow.await.is_ok());
+        let begin = tokio::time::Instant::now();
+        assert!(answers.answer(None, 10 * LOOK_BYTES, never()).await.is_err(), "but not for ever");
+        assert!(begin.elapsed() < 4 * ANSWER);
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_that_comes_after_a_rest_is_watched_too() {
         let answers = Arc::new(Answers::default());
-        assert!(answers.answer(None, async { Ok(()) }).await.is_ok());
+        assert!(answers.answer(None, 0, async { Ok(()) }).await.is_ok());
         tokio::time::sleep(3 * LOOK).await;
-        assert!(answers.answer(None, never()).await.is_err());
+        assert!(answers.answer(None, 0, never()).await.is_err());
     }
 }

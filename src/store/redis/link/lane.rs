@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
+use redis::{Arg, AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -145,7 +145,7 @@ impl Lane {
             answers.expect_farewell();
         }
         let request = connection.carry(async |to| to.send_packed_command(cmd).await);
-        let answer = answers.answer(self.home.as_ref(), request).await;
+        let answer = answers.answer(self.home.as_ref(), bytes_of(cmd), request).await;
         let answer = answer.and_then(Value::extract_error);
         if farewell && answer.is_err() {
             answers.no_farewell();
@@ -158,7 +158,8 @@ impl Lane {
         self.ask();
         let Live { mut connection, generation, answers } = self.connection().await.map_err(NoAnswer::NotSent)?;
         let request = connection.carry(async |to| to.send_packed_commands(pipe, 0, pipe.len()).await);
-        let answer = answers.answer(self.home.as_ref(), request).await;
+        let bytes = pipe.cmd_iter().map(bytes_of).sum();
+        let answer = answers.answer(self.home.as_ref(), bytes, request).await;
         self.keep_or_drop(answer, generation)
     }
 
@@ -364,6 +365,12 @@ fn is_farewell(cmd: &Cmd) -> bool {
 }
 
 /// What comes without being asked for: that the connection has ended, also if nobody listens to anything else.
+/// About how much a command has to say.
+fn bytes_of(cmd: &Cmd) -> u64 {
+    let of = |arg: Arg<&[u8]>| if let Arg::Simple(bytes) = arg { bytes.len() as u64 } else { 0 };
+    cmd.args_iter().map(of).sum()
+}
+
 fn listen(config: AsyncConnectionConfig, listener: Option<Listener>, answers: Arc<Answers>) -> AsyncConnectionConfig {
     config.set_push_sender(move |info: PushInfo| -> Result<(), std::convert::Infallible> {
         match info.kind {
