@@ -63,7 +63,7 @@ fn depth(text: &mut String, counts: &[QueueCounts]) {
             line(text, "duly_jobs", &[("queue", &queue.queue), ("state", state.as_str())], queue.of(state));
         }
     }
-    head(text, "duly_queue_paused", "gauge", "Whether nothing is claimed from a queue");
+    head(text, "duly_queue_paused", "gauge", "Whether a queue is paused");
     for queue in counts {
         line(text, "duly_queue_paused", &[("queue", &queue.queue)], u8::from(queue.paused));
     }

@@ -1,6 +1,6 @@
 //! One queue between two stores: taken over from whoever moved it before, carried batch by batch, let go.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
@@ -19,8 +19,8 @@ use crate::store::{FAILURES_MAX, Filter, MOVE_MAX, Marker, MoveIn, MovedIn};
 
 /// How often a marker is read again because another mover has just changed it: it can do so once, then it is refused.
 const TAKE_OVERS_MAX: u32 = 5;
-/// How often the same jobs are deleted: an answer may be lost.
-const REPEATS_MAX: u32 = 3;
+/// How many batches in a row may be gone already when they are deleted: an answer may be lost.
+const IN_VAIN_MAX: u32 = 3;
 /// Jobs in the first batch; later ones are larger as long as they stay below so many bytes.
 const BATCH_MIN: usize = 50;
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
@@ -35,6 +35,8 @@ pub(super) struct Ends {
     pub(super) mover: NodeId,
     /// Where that is, for people.
     pub(super) to: String,
+    /// Another system's programs have filled the store that the jobs leave.
+    pub(super) foreign: bool,
     /// How long dead jobs stay there.
     keep_dead: Duration,
     clock: Clock,
@@ -48,6 +50,7 @@ impl Ends {
             target: Side::new(target.store.clone(), calls_left),
             mover,
             to,
+            foreign: false,
             keep_dead: target.options.keep_dead,
             clock: target.options.clock.clone(),
         }
@@ -110,12 +113,10 @@ pub(super) struct Carrier<'e> {
     step: u64,
     /// How many jobs to read next.
     limit: usize,
-    /// Another system's programs have filled the queue, which may give two jobs one id.
-    pub(super) foreign: bool,
-    /// Ids of such jobs that have gone.
-    gone: HashSet<JobId>,
-    /// The last batch, and how often it has come.
-    last: (Vec<(JobId, Micros)>, u32),
+    /// How often a job has gone under each id, where another system's programs may give one to several.
+    gone: HashMap<JobId, u32>,
+    /// How often in a row nothing was found that was to be deleted.
+    in_vain: u32,
 }
 
 impl<'e> Carrier<'e> {
@@ -133,9 +134,8 @@ impl<'e> Carrier<'e> {
             note: None,
             step: 0,
             limit: BATCH_MIN,
-            foreign: ends.source.realm().await?.is_some(),
-            gone: HashSet::new(),
-            last: (Vec::new(), 0),
+            gone: HashMap::new(),
+            in_vain: 0,
         };
         let last = carrier.take_over().await?;
         carrier.delete(&last).await?;
@@ -226,14 +226,11 @@ impl<'e> Carrier<'e> {
         Ok(jobs)
     }
 
-    /// Nothing goes on if what was deleted is there again each time.
-    fn check_progress(&mut self, named: &[(JobId, Micros)]) -> Result<()> {
-        if self.last.0 != named {
-            self.last = (named.to_vec(), 0);
-        }
-        self.last.1 += 1;
-        match self.last.1 {
-            0..=REPEATS_MAX => Ok(()),
+    /// Nothing goes on if what is to be deleted is never found, and comes again each time.
+    fn check_progress(&mut self, deleted: usize, named: &[(JobId, Micros)]) -> Result<()> {
+        self.in_vain = if deleted == 0 { self.in_vain + 1 } else { 0 };
+        match self.in_vain {
+            0..=IN_VAIN_MAX => Ok(()),
             _ => Err(Error::Conflict(format!(
                 "jobs of queue {} come back each time they are deleted, such as {}; stop whatever else writes there",
                 self.queue,
@@ -244,16 +241,14 @@ impl<'e> Carrier<'e> {
 
     /// A second job under an id that has gone is another job, where ids are not duly's: it gets one of its own.
     fn tell_apart(&self, record: &mut Record) {
-        if self.gone.contains(&record.job.id) {
-            let job = &mut record.job;
-            job.id = JobId::named(&format!("{} {} {} {}", job.id, to_micros(job.pushed), job.kind, job.args));
+        if let Some(no) = self.gone.get(&record.job.id) {
+            record.job.id = JobId::named(&format!("{} {no} {}", record.job.id, to_micros(record.job.pushed)));
         }
     }
 
     /// Brings jobs to the other store, and deletes them here.
     pub(super) async fn carry(&mut self, mut jobs: Vec<Record>, moved: &mut QueueMoved) -> Result<()> {
         let named: Vec<_> = jobs.iter().map(|record| (record.job.id, to_micros(record.job.pushed))).collect();
-        self.check_progress(&named)?;
         jobs.iter_mut().for_each(|record| self.tell_apart(record));
         self.step += 1;
         let note = Note { mover: self.ends.mover, step: self.step, jobs: named };
@@ -272,9 +267,11 @@ impl<'e> Carrier<'e> {
             }
         };
         // One that was not found may still be there, and then it is the same job when it comes again.
-        if self.delete(&note.jobs()).await? == note.jobs.len() && self.foreign {
-            self.gone.extend(note.jobs.iter().map(|(id, _)| id));
+        let deleted = self.delete(&note.jobs()).await?;
+        if deleted == note.jobs.len() && self.ends.foreign {
+            note.jobs.iter().for_each(|(id, _)| *self.gone.entry(*id).or_default() += 1);
         }
+        self.check_progress(deleted, &note.jobs)?;
         count(&jobs, &known, moved);
         moved.buried += buried;
         Ok(())

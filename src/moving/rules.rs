@@ -23,9 +23,9 @@ pub(super) async fn of(ends: &Ends, queue: &str) -> Result<Vec<CronRecord>> {
     }
 }
 
-/// Refuses rules that the other store cannot keep, before anything of their queue is moved.
-pub(super) async fn check(ends: &Ends, rules: &[CronRecord]) -> Result<()> {
-    match rules.first() {
+/// Refuses rules of a queue that the other store cannot keep, before anything is moved.
+pub(super) async fn check(ends: &Ends, queue: &str) -> Result<()> {
+    match of(ends, queue).await?.first() {
         Some(first) => ends.target.cron(&first.rule.name).await.map(drop),
         None => Ok(()),
     }

@@ -77,7 +77,7 @@ impl Side {
     }
 
     pub(super) async fn realm(&self) -> Result<Option<String>> {
-        self.store.realm().await
+        patiently!(self, self.store.realm())
     }
 
     pub(super) async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {

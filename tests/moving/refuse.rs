@@ -11,7 +11,7 @@ async fn refused(old: &Duly, new: &Duly) -> Error {
 /// A move from one store to another that was killed between putting its first batch there and deleting it here.
 async fn broken_off(old: &Duly, new: &Duly) {
     fill(old, "default", 40).await;
-    old.move_to(new).killed_after(11).run().await.expect_err("killed");
+    old.move_to(new).killed_after(12).run().await.expect_err("killed");
     assert!(!all(old).await.is_empty() && !all(new).await.is_empty());
 }
 

@@ -14,7 +14,7 @@ use crate::store::redis::{QueueKeys, Way, call, group_of, span, write_failure, w
 
 /// Most delayed items moved in one step.
 const MOVE_MAX: usize = 200;
-/// Most steps that pass over items which are left to others.
+/// Most steps that pass over items which are left to others: behind some 2,000 of them the others wait.
 const STEPS_MAX: usize = 10;
 /// The kind of what nobody can read: it is dead from the start.
 const MALFORMED: &str = "redis-in-action:malformed";

@@ -138,7 +138,7 @@ async fn find_once(store: &Sidekiq, op: &'static str, id: JobId) -> Result<Optio
 }
 
 /// Where these jobs of a queue are, by id and the moment of their push, as far as they are there and do not run. However
-/// many there are, everything is gone through once, from the places of the fewest to the queue itself.
+/// many there are, everything is gone through once, in the order of a move.
 pub(super) async fn gather(
     store: &Sidekiq,
     op: &'static str,
@@ -152,11 +152,7 @@ pub(super) async fn gather(
             all.extend(named.filter(|named| wanted.remove(named)).map(|named| (named, one)));
         }
     };
-    for (id, _) in wanted.clone() {
-        let kept = done(store, op, &store.redis.keys(queue), id).await?;
-        sort(kept.into_iter().collect(), &mut wanted);
-    }
-    for set in [Some(Set::Schedule), Some(Set::Retry), Some(Set::Dead), None] {
+    for set in [None, Some(Set::Schedule), Some(Set::Retry), Some(Set::Dead)] {
         let mut from = 0;
         while !wanted.is_empty() {
             let found = match set {
@@ -170,6 +166,10 @@ pub(super) async fn gather(
                 break;
             }
         }
+    }
+    for (id, _) in wanted.clone() {
+        let kept = done(store, op, &store.redis.keys(queue), id).await?;
+        sort(kept.into_iter().collect(), &mut wanted);
     }
     Ok(all)
 }

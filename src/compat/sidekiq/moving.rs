@@ -88,10 +88,13 @@ pub(super) async fn move_out(
     mover: NodeId,
     jobs: &[(JobId, SystemTime)],
 ) -> Result<Option<usize>> {
-    let mut seen = std::mem::take(&mut store.known().seen);
-    let (known, unknown): (HashSet<_>, HashSet<_>) = jobs.iter().copied().partition(|job| seen.contains_key(job));
-    seen.retain(|job, _| known.contains(job));
-    // An earlier mover's.
+    let mut seen: Vec<_> = {
+        let known = store.known();
+        jobs.iter().filter_map(|job| Some((*job, known.seen.get(job)?.clone()))).collect()
+    };
+    // What was not seen is an earlier mover's.
+    let mut unknown: HashSet<_> = jobs.iter().copied().collect();
+    seen.iter().for_each(|(job, _)| _ = unknown.remove(job));
     seen.extend(gather(store, "move_out", queue, unknown).await?);
     let mut places: Vec<(At, Vec<(JobId, Found)>)> = Vec::new();
     for ((id, _), found) in seen.into_iter().filter(|(_, found)| found.queue == queue) {

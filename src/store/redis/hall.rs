@@ -15,9 +15,8 @@ use crate::store::{Attended, CONNECTIONS_MAX, Guest, Turn, WAITS_MAX};
 
 /// How often a process lets go of what the dead have left.
 const CLEAR_EVERY: Micros = 5_000_000;
-/// The same for one that asks nothing of the hall, and most steps of it.
+/// The same for one that asks nothing of the hall.
 const CLEAR_SELDOM: Micros = 60_000_000;
-const CLEAR_STEPS_MAX: usize = 10;
 /// Most steps in which a node takes its places and connections along; what is left is cleared by others.
 const DEPART_STEPS_MAX: usize = 100;
 
@@ -108,27 +107,25 @@ async fn clear(store: &Redis, now: Micros) {
     }
 }
 
-/// The same where there may be nobody but those who only hold locks, or only work: once in a while, and then all of it.
+/// The same where there may be nobody but those who only hold locks, or only work.
 async fn clear_seldom(store: &Redis) {
     let now = store.now();
-    {
+    let cursors = {
         let mut known = store.known();
-        // Who has just come leaves it to others.
         let first = known.clearing.at == 0;
         if !first && (now - known.clearing.at).abs() < CLEAR_SELDOM {
             return;
         }
-        known.clearing.at = now;
+        // Those who have come together do not go on together.
+        known.clearing.at = now - fastrand::i64(0..CLEAR_SELDOM / 2);
+        // Who has just come leaves it to others.
         if first {
             return;
         }
-    }
-    for _ in 0..CLEAR_STEPS_MAX {
-        let cursors = store.known().clearing.cursors.clone();
-        match clear_step(store, &cursors).await {
-            Ok(()) if store.known().clearing.cursors.iter().any(|cursor| cursor != "0") => {}
-            _ => return,
-        }
+        known.clearing.cursors.clone()
+    };
+    if let Err(error) = clear_step(store, &cursors).await {
+        tracing::debug!(%error, "what the dead have left in the hall stays a while");
     }
 }
 

@@ -169,15 +169,18 @@ async fn entries_with_one_jid_all_arrive() {
         for (n, at) in [(1, 100), (2, 100), (3, 200)] {
             bed.redis(&["LPUSH", "queue:default", &entry(n, at)]);
         }
+        for _ in 0..5 {
+            bed.redis(&["LPUSH", "queue:default", r#"{"class":"Echo","args":[5]}"#]);
+        }
         bed.redis(&["ZADD", "schedule", "4000000000", &entry(4, 300)]);
         bed.redis(&["SADD", "queues", "default"]);
         bed.redis(&["LPUSH", "queue:default", "no job at all"]);
         let moved = bed.duly.move_to(&target).run().await.expect("moves");
-        assert_eq!((moved[0].ready, moved[0].scheduled, moved[0].known, moved[0].left), (3, 1, 0, 1));
+        assert_eq!((moved[0].ready, moved[0].scheduled, moved[0].known, moved[0].left), (8, 1, 0, 1));
         let jobs = target.list(Filter::default()).await.expect("lists").jobs;
         let mut args: Vec<&str> = jobs.iter().map(|record| record.job.args.as_str()).collect();
         args.sort_unstable();
-        assert_eq!(args, ["[1]", "[2]", "[3]", "[4]"]);
+        assert_eq!(args, ["[1]", "[2]", "[3]", "[4]", "[5]", "[5]", "[5]", "[5]", "[5]"]);
         assert_eq!(bed.redis(&["LRANGE", "queue:default", "0", "-1"]), ["no job at all"]);
     }
 }

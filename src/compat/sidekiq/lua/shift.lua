@@ -21,10 +21,11 @@ end
 local crashed = ARGV[5] == 'list' and redis.call('HLEN', KEYS[9]) > 0
 local function take(id, entry)
   if ARGV[5] == 'list' then
-    if crashed then
+    local taken = redis.call('LREM', KEYS[2], -1, entry)
+    if crashed and taken > 0 then
       redis.call('HDEL', KEYS[9], redis.sha1hex(entry))
     end
-    return redis.call('LREM', KEYS[2], -1, entry)
+    return taken
   elseif ARGV[5] == 'set' then
     return redis.call('ZREM', KEYS[2], entry)
   end

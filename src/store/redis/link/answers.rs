@@ -23,6 +23,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const LOOKS_MAX: u64 = ANSWER.as_secs();
 /// One look more for each so many bytes that are to be sent: a slow network is not a dead server.
 const LOOK_BYTES: u64 = 256 * 1024;
+/// But no more than so many.
+const MORE_LOOKS_MAX: u64 = 60;
 
 /// The requests of one connection.
 #[derive(Default)]
@@ -147,7 +149,8 @@ impl Looking {
             }
             looks = if answered == before { looks + 1 } else { 0 };
             before = answered;
-            if looks >= LOOKS_MAX + self.0.bytes.load(Ordering::SeqCst) / LOOK_BYTES {
+            let more = (self.0.bytes.load(Ordering::SeqCst) / LOOK_BYTES).min(MORE_LOOKS_MAX);
+            if looks >= LOOKS_MAX + more {
                 return self.0.over.cancel();
             }
         }

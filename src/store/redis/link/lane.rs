@@ -364,13 +364,13 @@ fn is_farewell(cmd: &Cmd) -> bool {
     matches!(cmd.args_iter().next(), Some(redis::Arg::Simple(b"SUNSUBSCRIBE")))
 }
 
-/// What comes without being asked for: that the connection has ended, also if nobody listens to anything else.
 /// About how much a command has to say.
 fn bytes_of(cmd: &Cmd) -> u64 {
     let of = |arg: Arg<&[u8]>| if let Arg::Simple(bytes) = arg { bytes.len() as u64 } else { 0 };
     cmd.args_iter().map(of).sum()
 }
 
+/// What comes without being asked for: that the connection has ended, also if nobody listens to anything else.
 fn listen(config: AsyncConnectionConfig, listener: Option<Listener>, answers: Arc<Answers>) -> AsyncConnectionConfig {
     config.set_push_sender(move |info: PushInfo| -> Result<(), std::convert::Infallible> {
         match info.kind {

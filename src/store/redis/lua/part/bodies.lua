@@ -1,8 +1,8 @@
 -- bodies: the records of some jobs, a few at a time, and no more than so many bytes: what does not fit in is left out, as the end
 -- of the list; but so many come at least. Nobody else is answered meanwhile, and who listens on a connection is cut off when it is owed too much.
-local FEW = 16
+local FIRST, FEW = 4, 16
 local function bodies(job, ids, most, least)
-  local found, bytes, at, few = {}, 0, 1, 1
+  local found, bytes, at, few = {}, 0, 1, FIRST
   while at <= #ids do
     local some = redis.call('HMGET', job, unpack(ids, at, math.min(at + few - 1, #ids)))
     for i = 1, #some do
