@@ -76,7 +76,7 @@ pub(super) async fn attend(store: &Redis, guest: &Guest) -> Result<Attended> {
     }
     let there = reply.list()?;
     let lost = places.iter().zip(there).filter(|(_, place)| place.is_none()).map(|((_, owner), _)| *owner).collect();
-    clear(store, reply.now).await;
+    clear(store, reply.now, CLEAR_EVERY).await;
     Ok(Attended { turns, lost })
 }
 
@@ -92,11 +92,11 @@ fn about(guest: &Guest) -> String {
 }
 
 /// A step of letting go of what the dead have left, if it is time.
-async fn clear(store: &Redis, now: Micros) {
+async fn clear(store: &Redis, now: Micros, every: Micros) {
     let cursors = {
         let mut known = store.known();
         // A clock that went back is no reason to wait.
-        if (now - known.clearing.at).abs() < CLEAR_EVERY {
+        if (now - known.clearing.at).abs() < every {
             return;
         }
         known.clearing.at = now;
@@ -107,26 +107,18 @@ async fn clear(store: &Redis, now: Micros) {
     }
 }
 
-/// The same where there may be nobody but those who only hold locks, or only work.
+/// The same where there may be nobody but those who only hold locks, or only work. Who has just come leaves it to others, and
+/// those who have come together do not do it together.
 async fn clear_seldom(store: &Redis) {
     let now = store.now();
-    let cursors = {
+    {
         let mut known = store.known();
-        let first = known.clearing.at == 0;
-        if !first && (now - known.clearing.at).abs() < CLEAR_SELDOM {
+        if known.clearing.at == 0 {
+            known.clearing.at = now - fastrand::i64(0..CLEAR_SELDOM / 2);
             return;
         }
-        // Those who have come together do not go on together.
-        known.clearing.at = now - fastrand::i64(0..CLEAR_SELDOM / 2);
-        // Who has just come leaves it to others.
-        if first {
-            return;
-        }
-        known.clearing.cursors.clone()
-    };
-    if let Err(error) = clear_step(store, &cursors).await {
-        tracing::debug!(%error, "what the dead have left in the hall stays a while");
     }
+    clear(store, now, CLEAR_SELDOM).await;
 }
 
 async fn clear_step(store: &Redis, cursors: &[String; 3]) -> Result<()> {
