@@ -6,6 +6,7 @@
 
 mod failover;
 mod hall;
+mod held;
 mod ledger;
 mod lost_replies;
 mod migration;

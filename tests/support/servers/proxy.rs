@@ -81,6 +81,19 @@ impl Proxy {
         self.wire.announce();
     }
 
+    /// Keeps back what clients send over the connections that are open now, until [`Proxy::hand_on`]; also if they close them
+    /// meanwhile. New ones are as any. Answers how many these are.
+    pub fn hold(&self) -> usize {
+        let mut rules = self.wire.rules();
+        rules.held = rules.open.keys().copied().collect();
+        rules.held.len()
+    }
+
+    /// Hands on what was kept back, where the server still takes it, and waits until that is done.
+    pub fn hand_on(&self) {
+        self.wire.hand_on();
+    }
+
     /// Closes every connection now; what was on its way is lost. New ones are taken.
     pub fn cut(&self) {
         self.wire.cut();

@@ -1,6 +1,6 @@
 //! What a proxy does with the bytes of each connection: two threads, one for each way.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -9,6 +9,8 @@ use std::time::Duration;
 use super::proxy::Direction;
 
 const CHUNK: usize = 64 * 1024;
+/// Far longer than it takes a server to read what it is sent.
+const HAND_ON_MAX: Duration = Duration::from_secs(20);
 
 /// What all connections of a proxy share.
 pub struct Wire {
@@ -22,6 +24,10 @@ pub struct Rules {
     pub refusing: bool,
     /// By direction.
     pub frozen: [bool; 2],
+    /// Requests of these connections are kept back, whatever becomes of who sent them.
+    pub held: HashSet<u64>,
+    /// Those of them that have sent something since.
+    pub kept: HashSet<u64>,
     pub delay: [Duration; 2],
     /// The reply to the next request that contains one of these is lost.
     pub to_drop: Vec<Vec<u8>>,
@@ -62,6 +68,22 @@ impl Wire {
         self.changed.notify_all();
     }
 
+    /// Lets through what was kept back, and waits until all of it is handed on, or the server wants no more of it.
+    pub fn hand_on(&self) {
+        self.rules().held.clear();
+        self.announce();
+        let kept = |rules: &mut Rules| !rules.kept.is_empty();
+        let waited = self.changed.wait_timeout_while(self.rules(), HAND_ON_MAX, kept).expect("nobody panics with it");
+        let in_time = !waited.1.timed_out();
+        drop(waited);
+        assert!(in_time, "a server does not take what is handed on");
+    }
+
+    fn handed_on(&self, id: u64) {
+        self.rules().kept.remove(&id);
+        self.announce();
+    }
+
     pub fn cut(&self) {
         for (_, open) in self.rules().open.drain() {
             // Fails only if the other side was quicker.
@@ -79,7 +101,11 @@ impl Wire {
             std::thread::sleep(delay);
         }
         let mut rules = self.rules();
-        while rules.frozen[way] && rules.open.contains_key(&id) {
+        let held = |rules: &Rules| direction == Direction::Requests && rules.held.contains(&id);
+        if held(&rules) {
+            rules.kept.insert(id);
+        }
+        while (rules.frozen[way] || held(&rules)) && rules.open.contains_key(&id) {
             rules = self.changed.wait(rules).expect("nobody panics with it");
         }
         rules.open.contains_key(&id)
@@ -178,7 +204,9 @@ fn requests(wire: &Wire, id: u64, mut client: TcpStream, mut server: TcpStream) 
                 break 'open;
             }
         }
+        wire.handed_on(id);
     }
+    wire.handed_on(id);
     let _ = server.shutdown(Shutdown::Write);
 }
 
@@ -240,4 +268,5 @@ fn replies(wire: &Wire, id: u64, mut server: TcpStream, mut client: TcpStream) {
     let _ = client.shutdown(Shutdown::Both);
     let _ = server.shutdown(Shutdown::Both);
     wire.rules().open.remove(&id);
+    wire.announce();
 }

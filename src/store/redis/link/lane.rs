@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::answers::Answers;
 use super::connector::{ANSWER, CONNECT, Connector};
 use super::drive::Driven;
+use super::given_up::{self, ServersId};
 use crate::clock;
 use crate::store::redis::url::Address;
 
@@ -50,6 +51,10 @@ struct Current {
     answers: Arc<Answers>,
     /// Which connection this is, so that one that failed is not mistaken for its successor, nor for one to another server.
     generation: u64,
+    /// Which one it is to the server, where that says so.
+    id: Option<ServersId>,
+    /// The last that was given up, which may have something to say yet.
+    given_up: Option<ServersId>,
     /// When it was last heard of, if it listens.
     heard: Option<Instant>,
     /// When the first and the last was asked of what is not answered, on whatever connection.
@@ -61,6 +66,14 @@ struct Current {
     attempts: u64,
     last_error: Option<RedisError>,
     not_before: Option<Instant>,
+}
+
+impl Current {
+    /// The connection is not to be used any more.
+    fn give_up(&mut self) {
+        self.connection = None;
+        self.given_up = self.id.take().or(self.given_up);
+    }
 }
 
 /// A connection, and what drives it, where that is not left to the client.
@@ -195,7 +208,7 @@ impl Lane {
         let mut current = self.current();
         let in_vain = |(first, last): &mut (Instant, Instant)| now - *first >= ANSWER && *last - *first >= AGAIN;
         if current.asked.take_if(in_vain).is_some() {
-            current.connection = None;
+            current.give_up();
         }
         current.asked.get_or_insert((now, now)).1 = now;
     }
@@ -219,14 +232,14 @@ impl Lane {
 
     /// The next request makes a new connection.
     pub(super) fn reset(&self) {
-        self.current().connection = None;
+        self.current().give_up();
     }
 
     /// Forgets the connection, if it is still this one.
     pub(super) fn drop_connection(&self, generation: u64) {
         let mut current = self.current();
         if current.generation == generation {
-            current.connection = None;
+            current.give_up();
         }
     }
 
@@ -257,7 +270,7 @@ impl Lane {
     fn notice_end(&self) -> Result<(), RedisError> {
         let mut current = self.current();
         if current.connection.is_some() && current.answers.is_closed() {
-            current.connection = None;
+            current.give_up();
             return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into());
         }
         Ok(())
@@ -308,7 +321,8 @@ impl Lane {
         match connected {
             // Left while it was being connected to: whoever it is now, nobody may speak to it as the master.
             Ok(_) if current.retired => Err(left()),
-            Ok(connection) => {
+            Ok((connection, id)) => {
+                (current.id, current.given_up) = (id, None);
                 current.generation = GENERATIONS.fetch_add(1, Ordering::Relaxed) + 1;
                 current.failures = 0;
                 current.last_error = None;
@@ -327,20 +341,18 @@ impl Lane {
         }
     }
 
-    async fn connect(&self, answers: &Arc<Answers>) -> Result<Line, RedisError> {
+    /// A connection that the server knows by its name, and as what it counts it. The last one has nothing more to say by then.
+    async fn connect(&self, answers: &Arc<Answers>) -> Result<(Line, Option<ServersId>), RedisError> {
         let until = clock::tick() + CONNECT;
         let mut line = self.open(answers).await?;
         let Some(name) = &self.name else {
-            return Ok(line);
+            return Ok((line, None));
         };
-        let set_name = redis::cmd("CLIENT").arg("SETNAME").arg(name).take();
-        let named = line.carry(async |to| to.send_packed_command(&set_name).await);
+        let given_up = self.current().given_up;
+        let introduced = line.carry(async |to| given_up::introduce(to, name, given_up).await);
         let late = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
-        match tokio::time::timeout_at(until, named).await.unwrap_or_else(late) {
-            Err(error) if error.is_io_error() || error.is_unrecoverable_error() => Err(error),
-            // The name is for whoever looks at the server: one that does not let us have it is used without.
-            _ => Ok(line),
-        }
+        let id = tokio::time::timeout_at(until, introduced).await.unwrap_or_else(late)?;
+        Ok((line, id))
     }
 
     async fn open(&self, answers: &Arc<Answers>) -> Result<Line, RedisError> {

@@ -9,6 +9,7 @@ mod connector;
 mod drive;
 mod each;
 mod fault;
+mod given_up;
 mod lane;
 mod masters;
 mod request;
