@@ -15,10 +15,12 @@ pub const MISSED_AFTER: Duration = Duration::from_secs(10);
 pub const MISSED_MAX: u32 = 1_000;
 /// Most ticks that are looked at: a window that reaches back twice as far as is needed, each second.
 const TICKS_MAX: usize = 4 * MISSED_MAX as usize;
+/// No rule has two ticks within less.
+const TICK_MIN: Micros = 1_000_000;
 
-/// Most jobs, and most bytes of their args, that are fired in one step of the store: what is left comes with the next.
-/// So many are all that one rule may have missed, and what is on time.
-pub(crate) const FIRE_JOBS_MAX: usize = 1_100;
+/// Most jobs, and most bytes of their args, that are fired in one step of the store: what is left comes with the next, and
+/// others have their turn between.
+pub(crate) const FIRE_JOBS_MAX: usize = 300;
 pub(crate) const FIRE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// What to ask of the store for a rule that has a tick due.
@@ -53,15 +55,22 @@ fn ticks(schedule: &Schedule, record: &CronRecord, first: Micros, now: Micros) -
     };
     // A tick that was held back has waited on purpose.
     let on_time = |tick: Micros| tick >= now - micros(MISSED_AFTER) || (record.held && tick == first);
-    let mut window = micros(MISSED_AFTER);
-    // Looks back twice as far each time, so that a rule that fires each second is not gone through for a whole month.
+    let missed_of = |all: &[Micros]| all.iter().filter(|tick| !on_time(**tick)).count();
+    // Looks back twice as far each time, so that a rule that fires each second is not gone through for a whole month; and if
+    // that meets more at once than are looked at, half-way: it is the newest that count.
+    let (mut window, mut few, mut many) = (micros(MISSED_AFTER), 0, None);
     let all = loop {
         let all = since(schedule, first, first.max(now.saturating_sub(window)), now);
-        let missed = all.iter().filter(|tick| !on_time(**tick)).count();
-        if missed >= wanted || now.saturating_sub(window) <= first {
+        let too_many = all.len() == TICKS_MAX && window - few > TICK_MIN;
+        if !too_many && (missed_of(&all) >= wanted || now.saturating_sub(window) <= first) {
             break all;
         }
-        window = window.saturating_mul(2);
+        if too_many {
+            many = Some(window);
+        } else {
+            few = window;
+        }
+        window = many.map_or(window.saturating_mul(2), |many| few + (many - few) / 2);
     };
     let missed: Vec<Micros> = all.iter().copied().filter(|tick| !on_time(*tick)).collect();
     let mut ticks: Vec<Micros> = missed[missed.len().saturating_sub(wanted)..].to_vec();

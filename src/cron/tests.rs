@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use proptest::prelude::*;
 
 use super::*;
+use crate::job::JobId;
 use crate::push::Push;
 use crate::store::CronRecord;
 
@@ -73,6 +74,24 @@ fn fired(record: &CronRecord, now: SystemTime) -> Vec<u64> {
     ids.iter().map(|id| ago(id).expect("a tick")).collect()
 }
 
+/// The jobs that are fired where that takes several steps.
+fn fired_in_steps(record: &mut CronRecord, now: SystemTime) -> Vec<JobId> {
+    let schedule = record.rule.schedule().expect("is right");
+    let mut ids = Vec::new();
+    while record.next.is_some_and(|next| next <= now) {
+        let fire = fire(&schedule, record, now).expect("has a tick");
+        assert!(fire.jobs.len() <= FIRE_JOBS_MAX);
+        ids.extend(fire.jobs.iter().map(|job| job.id));
+        record.next = fire.next;
+    }
+    ids
+}
+
+/// The jobs of ticks that were so many seconds ago.
+fn ids(now: SystemTime, ago: impl IntoIterator<Item = u64>) -> Vec<JobId> {
+    ago.into_iter().map(|seconds| tick_id("r", to_micros(now - Duration::from_secs(seconds)))).collect()
+}
+
 #[test]
 fn missed_ticks_go_by_their_rule() {
     let now = at("2030-01-01T12:00:00Z");
@@ -120,8 +139,21 @@ fn a_short_absence_misses_nothing() {
 #[test]
 fn a_rule_that_was_away_for_years_costs_little() {
     let now = at("2030-01-01T12:00:00Z");
-    let each_second = record("* * * * * *", at("2000-01-01T00:00:00Z"), |rule| rule.missed(Missed::All(MISSED_MAX)));
-    assert_eq!(fired(&each_second, now).len(), MISSED_MAX as usize + 11);
+    let mut each_second =
+        record("* * * * * *", at("2000-01-01T00:00:00Z"), |rule| rule.missed(Missed::All(MISSED_MAX)));
+    assert_eq!(fired_in_steps(&mut each_second, now).len(), MISSED_MAX as usize + 11);
+}
+
+/// A window that reaches back a little farther may hold far more than is looked at: the newest count all the same.
+#[test]
+fn of_ticks_that_came_thick_and_fast_long_ago_the_newest_are_made_up_for() {
+    let now = at("2030-01-26T05:00:00Z");
+    let away = |pattern, missed| record(pattern, at("2029-12-27T00:00:00Z"), |rule: CronRule| rule.missed(missed));
+    let last = now.duration_since(at("2030-01-10T23:59:00Z")).expect("is past").as_secs();
+    assert_eq!(fired_in_steps(&mut away("* * 1-10 * *", Missed::Once), now), ids(now, [last]));
+    let thousand = fired_in_steps(&mut away("* * 1-10,26 * *", Missed::All(MISSED_MAX)), now);
+    assert_eq!(thousand.len(), MISSED_MAX as usize + 1);
+    assert!(thousand.ends_with(&ids(now, (0..=300).rev().map(|minutes| minutes * 60))), "and what is on time");
 }
 
 #[test]

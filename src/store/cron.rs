@@ -9,7 +9,7 @@ use crate::job::JobId;
 use crate::push::{Push, Pushed};
 
 /// Most rules that are fired in one step, and that are read as due at once.
-pub const CRON_FIRE_MAX: usize = 500;
+pub const CRON_FIRE_MAX: usize = 150;
 /// Most rules on one page.
 pub const CRONS_PAGE: usize = 500;
 /// How long a tick that was held back waits for a second look, if nobody says sooner that its way is free.

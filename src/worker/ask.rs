@@ -96,7 +96,7 @@ impl Shift {
         }
     }
 
-    fn free(&self) -> usize {
+    pub(super) fn free(&self) -> usize {
         let busy: usize = self.lanes.iter().map(|lane| lane.running + lane.asked).sum();
         self.settings.concurrency.saturating_sub(busy)
     }

@@ -298,14 +298,25 @@ impl Shift {
     }
 
     fn woken(&mut self, queue: &str) {
-        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.queue == queue) {
-            lane.maybe_ready = true;
+        if let Some(at) = self.lanes.iter().position(|lane| lane.queue == queue) {
+            self.look_at_lane(at);
         }
     }
 
     /// Once a second, in case a wake was lost.
     fn look_everywhere(&mut self) {
-        self.lanes.iter_mut().for_each(|lane| lane.maybe_ready = true);
+        (0..self.lanes.len()).for_each(|at| self.look_at_lane(at));
+    }
+
+    /// A look may find something. Where there is no room for a job no claim goes out, which would tell of a tick: then that
+    /// is asked for by itself, or a rule that came meanwhile would wait for a job to end.
+    fn look_at_lane(&mut self, at: usize) {
+        let none_free = self.free() == 0;
+        let lane = &mut self.lanes[at];
+        lane.maybe_ready = true;
+        if none_free || lane.running >= lane.limit {
+            lane.tick_at.get_or_insert_with(clock::tick);
+        }
     }
 
     /// Once a second: look where there is something; see who is suspected, and whether the store's count of what we hold is ours.

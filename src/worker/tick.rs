@@ -13,8 +13,8 @@ use crate::clock;
 use crate::cron::{self, FIRE_BYTES_MAX, FIRE_JOBS_MAX, Overlap, Schedule, rule_of_key};
 use crate::duly::Duly;
 use crate::error::{Error, Result};
-use crate::job::{JobId, Outcome};
-use crate::store::{CronFire, CronFired, CronRecord, Moved, Store};
+use crate::job::{JobId, Outcome, Record, State};
+use crate::store::{CronFire, CronFired, CronRecord, Moved, Store, Target};
 
 /// After a look that has changed nothing although a tick is due, the next one waits so long.
 const IN_VAIN: Duration = Duration::from_secs(1);
@@ -174,10 +174,19 @@ fn plan(duly: &Duly, record: &CronRecord, now: std::time::SystemTime) -> Option<
     Some(fire)
 }
 
-/// Puts an end to the job that stands in the way of a tick. Answers whether it is gone; one that runs ends in a while.
+/// Puts an end to the job that stands in the way of a tick. Answers whether the way is free; one that runs ends in a while.
 async fn clear_the_way(store: &Arc<dyn Store>, duly: &Duly, job: JobId) -> Result<bool> {
-    if store.remove(job).await? != Moved::Running {
-        return Ok(true);
+    let waits = |record: &Record| matches!(record.state, State::Ready | State::Scheduled);
+    match store.get(job).await? {
+        // Only as it was seen: one that has ended meanwhile is nobody's to delete.
+        Some(record) if waits(&record) => {
+            let removed = store.remove_all(vec![Target::of(&record)]).await?;
+            if removed.first() != Some(&Moved::Running) {
+                return Ok(true);
+            }
+        }
+        Some(record) if record.state == State::Running => {}
+        _ => return Ok(true),
     }
     let duly = duly.clone();
     // Whoever runs it is told; if that fails, the tick goes on waiting and comes back to it.

@@ -45,6 +45,37 @@ async fn a_rule_fires_when_its_time_has_come() {
     assert_eq!(after.last_job(), jobs(&duly).await.first().map(|record| record.job.id));
 }
 
+/// One that works at another queue with all it has is there for this one's rules all the same.
+#[tokio::test]
+async fn a_worker_without_room_fires_rules_that_come_meanwhile() {
+    let duly = memory().await;
+    let (begun, mut begins) = mpsc::channel(1);
+    let stop = CancellationToken::new();
+    let worker = duly.worker().concurrency(1).queue("full", 1).queue("other", 1).on_kind("long", move |ctx| {
+        let begun = begun.clone();
+        async move {
+            begun.send(()).await.expect("somebody waits");
+            ctx.stopping().await;
+        }
+    });
+    let working = tokio::spawn(worker.run_until(stop.clone()));
+    duly.push(Push::new("long", "null").queue("full")).await.expect("pushes");
+    tokio::time::timeout(LONG, begins.recv()).await.expect("in time").expect("begins");
+    for queue in ["full", "other"] {
+        duly.cron(queue, "* * * * * *").push(Push::from(mail()).queue(queue)).await.expect("puts");
+    }
+    for queue in ["full", "other"] {
+        let fired = async {
+            while duly.cron_get(queue).await.expect("looks").expect("is there").last.is_none() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(LONG, fired).await.unwrap_or_else(|_| panic!("the rule of {queue} does not fire"));
+    }
+    stop.cancel();
+    working.await.expect("no panic").expect("works");
+}
+
 #[tokio::test]
 async fn the_same_rule_again_changes_nothing() {
     let (duly, clock) = at_noon().await;

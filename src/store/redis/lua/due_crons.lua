@@ -8,10 +8,17 @@ local conf = redis.call('HMGET', KEYS[1], 'moving', 'tick')
 if conf[1] then
   return { now, {}, '' }
 end
-local most, rules = tonumber(ARGV[2]), {}
+local STEP, BYTES = 15, 1048576
+local most, rules, bytes = tonumber(ARGV[2]), {}, 0
 local names = redis.call('ZRANGE', KEYS[3], '-inf', now, 'BYSCORE', 'LIMIT', 0, most)
-if #names > 0 then
-  rules = redis.call('HMGET', KEYS[2], unpack(names))
+for from = 1, #names, STEP do
+  -- Rules may have long args: what is too much at once is still due at the next look.
+  if bytes < BYTES then
+    for _, rule in ipairs(redis.call('HMGET', KEYS[2], unpack(names, from, math.min(from + STEP - 1, #names)))) do
+      rules[#rules + 1] = rule
+      bytes = bytes + (rule and #rule or 0)
+    end
+  end
 end
 for at = 3, math.min(#ARGV, most + 2) do
   local rule = redis.call('HGET', KEYS[2], ARGV[at])

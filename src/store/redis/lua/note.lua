@@ -13,16 +13,18 @@ while at <= #ARGV do
     lost[#lost + 1] = id
   else
     local last = tonumber(redis.call('HGET', KEYS[2], id .. 'n')) or 0
+    local said, old = progress ~= '' and { id .. 'p', progress } or {}, {}
     for n = first, at - 1 do
       last = last + 1
-      redis.call('HSET', KEYS[2], id .. 'l' .. last, ARGV[n])
+      said[#said + 1] = id .. 'l' .. last
+      said[#said + 1] = ARGV[n]
       if last > LINES then
-        redis.call('HDEL', KEYS[2], id .. 'l' .. (last - LINES))
+        old[#old + 1] = id .. 'l' .. (last - LINES)
       end
     end
-    redis.call('HSET', KEYS[2], id .. 'n', last)
-    if progress ~= '' then
-      redis.call('HSET', KEYS[2], id .. 'p', progress)
+    redis.call('HSET', KEYS[2], id .. 'n', last, unpack(said))
+    if #old > 0 then
+      redis.call('HDEL', KEYS[2], unpack(old))
     end
   end
 end

@@ -12,8 +12,14 @@ local function stand(name, slots, owner)
   end
   local values = redis.call('HMGET', KEYS[1], unpack(fields))
   local width = math.min(tonumber(values[2]) or 1, SLOTS)
-  for slot = slots + 1, width do
-    values[slot + 2] = redis.call('HGET', KEYS[1], field .. slot)
+  if width > slots then
+    local others = {}
+    for slot = slots + 1, width do
+      others[slot - slots] = field .. slot
+    end
+    for i, hold in ipairs(redis.call('HMGET', KEYS[1], unpack(others))) do
+      values[slots + 2 + i] = hold
+    end
   end
   local lock = { field = field, fence = tonumber(values[1]) or 0, width = width, held = 0 }
   for slot = 1, math.max(slots, width) do
