@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::duly::Duly;
 use crate::error::{Error, Result};
-use crate::filter::Filter;
+use crate::filter::{Filter, Term};
 use crate::job::{JobId, Record, State};
 use crate::push::{Due, check_due};
 use crate::store::{CHANGE_MAX, Moved, PAGE_MAX, Target};
@@ -112,7 +112,8 @@ impl Duly {
         self.bulk(filter, What::Remove)
     }
 
-    /// Gives all jobs that a filter means and that are not running a new due moment; dead ones start over.
+    /// Gives all jobs that a filter means and that are not running a new due moment; dead ones start over, and so do done ones,
+    /// which only a filter with `state:done` means.
     pub fn reschedule_all<'p>(&self, filter: Filter, due: Due) -> Bulk<'p> {
         self.bulk(filter, What::Reschedule(due))
     }
@@ -174,11 +175,13 @@ impl<'p> Bulk<'p> {
         }
     }
 
-    /// What is cancelled runs; else the filter means what it says.
+    /// What is cancelled runs. What is done is not run again unless somebody says so. Else the filter means what it says.
     fn meant(&self) -> Filter {
         let mut filter = Filter { cursor: None, failures: false, ..self.filter.clone() };
-        if let (What::Cancel, None) = (&self.what, filter.state) {
-            filter.state = Some(State::Running);
+        match (&self.what, filter.state) {
+            (What::Cancel, None) => filter.state = Some(State::Running),
+            (What::Reschedule(_), None) => filter.not.push(Term::State(State::Done)),
+            _ => {}
         }
         filter
     }

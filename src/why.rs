@@ -206,11 +206,11 @@ impl fmt::Display for Why {
             }
             Why::Quiet { queue, nodes: 1 } => write!(
                 f,
-                "the one node that could run it from queue {queue} is quiet or stopping: start another, or `duly nodes quiet --off`"
+                "the one node that could run it from queue {queue} is quiet or stopping: start another, or `duly nodes quiet --off --all`"
             ),
             Why::Quiet { queue, nodes } => write!(
                 f,
-                "all {nodes} nodes that could run it from queue {queue} are quiet or stopping: start another, or `duly nodes quiet --off`"
+                "all {nodes} nodes that could run it from queue {queue} are quiet or stopping: start another, or `duly nodes quiet --off --all`"
             ),
             Why::UnknownKind { queue, kind, nodes: 1 } => write!(
                 f,

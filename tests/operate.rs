@@ -36,6 +36,21 @@ async fn many_are_counted_then_changed_each_once() {
 }
 
 #[tokio::test]
+async fn what_is_done_is_not_run_again_unless_somebody_says_so() {
+    let duly = duly().await;
+    let ran = Push::new("free", "{}").keep(Duration::from_secs(3600));
+    duly.push(ran).await.expect("pushes");
+    duly.worker().on_kind("free", |_: Ctx| async {}).drain().await.expect("drains");
+    duly.push(Push::new("free", "{}").after(Duration::from_secs(3600))).await.expect("pushes");
+    for meant in [Filter::all(), filter("kind:free")] {
+        let bulk = duly.reschedule_all(meant, Due::After(Duration::from_secs(1_800)));
+        assert_eq!(bulk.dry_run().await.expect("counts").matching, 1);
+        assert_eq!(bulk.run().await.expect("runs").done, 1, "the one that waits");
+    }
+    assert_eq!(duly.reschedule_all(filter("state:done"), Due::Now).run().await.expect("runs").done, 1);
+}
+
+#[tokio::test]
 async fn what_could_not_be_changed_is_told() {
     let duly = duly().await;
     duly.push_all([Push::new("free", "{}"), Push::new("held", "{}").unique("key")]).await.expect("pushes");

@@ -53,12 +53,28 @@ impl Many {
                 "which jobs? name ids, or write a filter such as state:dead, or say --all",
             ));
         }
-        let ids: Result<Vec<JobId>, _> = self.words.iter().map(|word| word.parse()).collect();
-        match ids {
-            Ok(ids) => Ok(Meant::Ids(ids)),
-            Err(_) => Ok(Meant::Filter(Box::new(filter_of(&self.words)?))),
+        if self.words.iter().any(|word| word.trim().is_empty()) {
+            let why = "an empty word means no job; is a variable not set? to mean all jobs say --all";
+            return Err(Fail::new(exit::USAGE, why));
+        }
+        match self.words.iter().any(|word| is_like_id(word)) {
+            true => self.words.iter().map(|word| id_of(word)).collect::<anyhow::Result<_>>().map(Meant::Ids),
+            false => Ok(Meant::Filter(Box::new(filter_of(&self.words)?))),
         }
     }
+}
+
+/// Whether a word can only be meant as an id, also one that is cut or mistyped.
+fn is_like_id(word: &str) -> bool {
+    word.matches('-').count() == 4 && word.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+}
+
+fn id_of(word: &str) -> anyhow::Result<JobId> {
+    let no_id = |_| {
+        let why = "is no id of a job; ids have 36 characters, and stand without a filter beside them";
+        Fail::new(exit::USAGE, format!("`{}` {why}", crate::escape::safe(word)))
+    };
+    word.parse().map_err(no_id)
 }
 
 /// A filter from the words of a command line: the shell has taken quotes away that the filter needs.

@@ -1,7 +1,8 @@
 //! When a cron rule fires: a pattern in a time zone, and the moments at which it matches. Pure: reads no clock.
 //!
 //! What happens when clocks change is croner's policy, held by the tests below:
-//! a rule for fixed times (`30 2 * * *`) fires once a day, in a gap at the first moment behind it, in a fold at the first of the two;
+//! a rule for fixed times (`30 2 * * *`) fires once a day, in a gap at the first moment behind it, in a fold at the first of the two
+//! (croner knows one such time; a rule that lists several, `30 2,14 * * *`, is made of rules for each of them);
 //! a rule that repeats (`*/10 * * * *`) fires whenever the clock on the wall matches, so not in a gap, and in both halves of a fold.
 
 mod fault;
@@ -28,6 +29,8 @@ use crate::error::{Error, Result};
 const PATTERN_BYTES_MAX: usize = 256;
 /// Patterns that are remembered as they were parsed.
 const PARSED_MAX: usize = 1_000;
+/// Most times of the day in one rule that are fixed: one with more repeats.
+const TIMES_MAX: usize = 64;
 /// The zone of a rule that names none.
 pub(crate) const UTC: &str = "UTC";
 
@@ -43,8 +46,34 @@ pub(crate) const UTC: &str = "UTC";
 /// ```
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    cron: Arc<Cron>,
+    pattern: Arc<Pattern>,
     zone: TimeZone,
+}
+
+/// A pattern as it was parsed.
+#[derive(Debug)]
+struct Pattern {
+    whole: Cron,
+    /// One for each of the fixed times that it lists; none if it has one such time, or repeats.
+    times: Vec<Cron>,
+}
+
+impl Pattern {
+    fn parse(pattern: &str) -> Result<Self> {
+        let parse = |pattern: &str| parser().parse(pattern).map_err(|e| fault::in_pattern(pattern, &e));
+        let whole = parse(pattern)?;
+        let times = times_of(pattern).iter().map(|time| parse(time)).collect::<Result<_>>()?;
+        Ok(Pattern { whole, times })
+    }
+
+    /// The first moment after this one.
+    fn next(&self, from: &Zoned) -> Option<Zoned> {
+        let next = |cron: &Cron| cron.find_next_occurrence(from, false).ok();
+        match &self.times[..] {
+            [] => next(&self.whole),
+            times => times.iter().filter_map(next).min(),
+        }
+    }
 }
 
 impl Schedule {
@@ -67,7 +96,7 @@ impl Schedule {
 
     /// The same for what has been looked at before: not whether it ever matches, which takes longer than all the rest.
     pub(crate) fn read(pattern: &str, zone: &str) -> Result<Self> {
-        Ok(Schedule { cron: parsed(pattern)?, zone: zone_of(zone)? })
+        Ok(Schedule { pattern: parsed(pattern)?, zone: zone_of(zone)? })
     }
 
     /// All moments after this one, in their order.
@@ -79,15 +108,14 @@ impl Schedule {
     pub(crate) fn next_after(&self, moment: Micros) -> Option<Micros> {
         // Whole seconds, rounded down also before 1970: the search leaves out the second it starts from.
         let from = Timestamp::from_second(moment.div_euclid(1_000_000)).ok()?.to_zoned(self.zone.clone());
-        let next: Zoned = self.cron.find_next_occurrence(&from, false).ok()?;
-        let at = next.timestamp().as_microsecond();
+        let at = self.pattern.next(&from)?.timestamp().as_microsecond();
         (at > moment).then_some(at)
     }
 
     /// The pattern in words.
     #[must_use]
     pub fn in_words(&self) -> String {
-        self.cron.describe()
+        self.pattern.whole.describe()
     }
 
     /// The name of the time zone.
@@ -108,7 +136,7 @@ impl Schedule {
     #[must_use]
     pub fn oddity(&self, moment: SystemTime) -> Option<&'static str> {
         let at = Timestamp::from_microsecond(to_micros(moment)).ok()?.to_zoned(self.zone.clone());
-        if !self.cron.is_time_matching(&at).ok()? {
+        if !self.pattern.whole.is_time_matching(&at).ok()? {
             return Some("clocks go forward: the time of the rule is skipped, so it fires at the first moment after");
         }
         let both = self.zone.to_ambiguous_zoned(at.datetime());
@@ -140,19 +168,38 @@ const NEVER_SINCE: Micros = 946_684_800_000_000;
 
 /// A rule is read at each of its ticks, and most of that would be to parse its pattern again. Zones are not remembered here: what
 /// is known of them may change while a process runs.
-fn parsed(pattern: &str) -> Result<Arc<Cron>> {
-    static PARSED: Mutex<BTreeMap<String, Arc<Cron>>> = Mutex::new(BTreeMap::new());
+fn parsed(pattern: &str) -> Result<Arc<Pattern>> {
+    static PARSED: Mutex<BTreeMap<String, Arc<Pattern>>> = Mutex::new(BTreeMap::new());
     let known = || PARSED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(cron) = known().get(pattern) {
-        return Ok(cron.clone());
+    if let Some(known) = known().get(pattern) {
+        return Ok(known.clone());
     }
-    let cron = Arc::new(parser().parse(pattern).map_err(|e| fault::in_pattern(pattern, &e))?);
+    let new = Arc::new(Pattern::parse(pattern)?);
     let mut known = known();
     if known.len() >= PARSED_MAX {
         known.pop_first();
     }
-    known.insert(pattern.to_owned(), cron.clone());
-    Ok(cron)
+    known.insert(pattern.to_owned(), new.clone());
+    Ok(new)
+}
+
+/// A pattern for each time of the day, if this one lists several by their numbers: `0 6 * * *` and `0 18 * * *` of `0 6,18 * * *`.
+fn times_of(pattern: &str) -> Vec<String> {
+    let fields: Vec<&str> = pattern.split_ascii_whitespace().collect();
+    // The last three are days.
+    let Some((clock, days)) = fields.len().checked_sub(3).map(|at| fields.split_at(at)) else {
+        return Vec::new();
+    };
+    let plain = |field: &&str| field.bytes().all(|byte| byte.is_ascii_digit() || byte == b',');
+    let times: usize = clock.iter().map(|field| field.split(',').count()).product();
+    if clock.len() < 2 || !clock.iter().all(plain) || !(2..=TIMES_MAX).contains(&times) {
+        return Vec::new();
+    }
+    let first = vec![String::new()];
+    let of_clock = clock.iter().fold(first, |so_far, field| {
+        so_far.iter().flat_map(|begin| field.split(',').map(move |number| format!("{begin}{number} "))).collect()
+    });
+    of_clock.into_iter().map(|time| time + &days.join(" ")).collect()
 }
 
 fn parser() -> CronParser {

@@ -49,6 +49,31 @@ fn in_a_fold_a_fixed_time_fires_once_and_a_repeating_one_twice() {
 }
 
 #[test]
+fn each_time_of_a_list_is_a_fixed_one() {
+    let gap = "2027-03-28T00:00:00+01:00";
+    let fold = "2026-10-25T00:00:00+02:00";
+    assert_eq!(
+        ticks("15 2,14 * * *", "Europe/Berlin", gap, 3),
+        ["Sun 2027-03-28 03:00 CEST", "Sun 2027-03-28 14:15 CEST", "Mon 2027-03-29 02:15 CEST"]
+    );
+    assert_eq!(
+        ticks("15 2,14 * * *", "Europe/Berlin", fold, 3),
+        ["Sun 2026-10-25 02:15 CEST", "Sun 2026-10-25 14:15 CET", "Mon 2026-10-26 02:15 CET"]
+    );
+    assert_eq!(
+        ticks("0,30 2 * * *", "Europe/Berlin", gap, 2),
+        ["Sun 2027-03-28 03:00 CEST", "Mon 2027-03-29 02:00 CEST"],
+        "two that were skipped are one"
+    );
+    assert_eq!(
+        ticks("0,30 30 2 * * *", "Europe/Berlin", fold, 3),
+        ["Sun 2026-10-25 02:30 CEST", "Sun 2026-10-25 02:30:30 CEST", "Mon 2026-10-26 02:30 CET"]
+    );
+    assert!(times_of("*/10 2,14 * * *").is_empty() && times_of("0-5 2 * * *").is_empty(), "these repeat");
+    assert!(times_of("30 2 * * *").is_empty() && times_of("@daily").is_empty());
+}
+
+#[test]
 fn what_clocks_do_is_said_in_words() {
     let daily = Schedule::parse("30 2 * * *", "Europe/Berlin").expect("is right");
     assert!(daily.oddity(at("2026-03-29T03:00:00+02:00")).is_some_and(|said| said.contains("skipped")));

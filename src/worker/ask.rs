@@ -235,6 +235,7 @@ impl Shift {
                 lane.suspects.push(suspect);
             }
             if claimed.taken_back > 0 {
+                self.suspicion &= claimed.left;
                 self.settings.tell(&Event::TakenBack { node: suspect, jobs: claimed.taken_back });
             }
         }

@@ -50,6 +50,10 @@ const GRACE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Survivors of a node do not all ask for its jobs at the same moment.
 const SURVIVORS: Duration = Duration::from_millis(30);
 
+/// How much longer than a lease one that only drains waits for what the dead hold: the beat that finds it in contact for long
+/// enough, and the claim after it.
+const DEAD_BEATS: Duration = Duration::from_secs(3);
+
 /// Whether to wait for more work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -88,8 +92,12 @@ pub(super) struct Shift {
     hall: Arc<Hall>,
     /// Attempts whose job another node has, as an event has told already, and which have not ended yet.
     pub(super) robbed: HashSet<(JobId, Fence)>,
+    /// The last beat has named nodes whose lease is over, and nothing has been taken back since.
+    pub(super) suspicion: bool,
     /// Somebody has told us to claim no more.
     pub(super) quiet: bool,
+    /// When this shift began.
+    joined: Instant,
     /// Nothing of ours is left in the store.
     left: bool,
 }
@@ -117,6 +125,7 @@ impl Shift {
         Shift {
             hall,
             robbed: HashSet::new(),
+            suspicion: false,
             quiet: false,
             store: settings.duly.store.clone(),
             kinds: settings.handlers.kinds(),
@@ -137,6 +146,7 @@ impl Shift {
             leave_by: None,
             alive_at: None,
             tally: Tally::default(),
+            joined: clock::tick(),
             left: false,
         }
     }
@@ -327,6 +337,7 @@ impl Shift {
         }
         // Of a queue that says nothing wakes may be lost too.
         beaten.look.iter().chain(&beaten.unheard).for_each(|queue| self.woken(queue));
+        self.suspicion = !beaten.suspects.is_empty();
         let now = clock::tick();
         for lane in &mut self.lanes {
             if beaten.unheard.contains(&lane.queue) {
@@ -409,7 +420,10 @@ impl Shift {
         let asking = self.lanes.iter().any(|lane| lane.asking > 0 || lane.firing);
         let idle = self.crew.is_empty() && self.lanes.iter().all(|lane| lane.outbox.unrecorded() == 0) && !asking;
         let stopped = self.grace_until.is_some();
+        // Only who has been there for a whole lease may take from the dead: until then what they hold is not done with.
+        let may_inherit = self.suspicion && !self.quiet && clock::tick() < self.joined + self.node.lease + DEAD_BEATS;
         let drained = self.mode == Mode::Drain
+            && !may_inherit
             && self.lanes.iter().all(|lane| {
                 !lane.redo
                     && (self.quiet

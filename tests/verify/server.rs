@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use duly::{Ctx, Duly, JobId, Push, Rule};
+use duly::{Ctx, Duly, Filter, JobId, Push, Rule, State};
 
 use crate::servers::{self, Reply};
 use crate::{Populated, found_and_repaired, populate};
@@ -163,6 +163,34 @@ async fn every_breach(url: String, ask: fn(&[Vec<u8>]) -> Reply) {
         let populated = populate(&bed.url).await;
         found_and_repaired(&populated, *rule, *mends, name, || seed(&bed, &populated)).await;
     }
+}
+
+/// Kind and due moment of a scheduled job.
+type Waiting = (String, SystemTime);
+const ALMOST: Duration = Duration::from_secs(5);
+
+/// A ticket says when a job is due, but so does what is written of the job itself.
+#[tokio::test]
+async fn a_job_that_lost_its_place_is_not_put_right_before_its_time() {
+    let bed = Bed::new(servers::redis().url(), |command| servers::redis().ask(command));
+    let Populated { duly, .. } = populate(&bed.url).await;
+    let waiting = async || {
+        let scheduled = Filter { state: Some(State::Scheduled), ..Filter::default() };
+        let mut jobs = duly.list(scheduled).await.expect("lists").jobs;
+        jobs.sort_by_key(|record| record.job.id);
+        jobs.into_iter().map(|record| (record.job.kind, record.due)).collect::<Vec<Waiting>>()
+    };
+    let before = waiting().await;
+    assert_eq!(before.len(), 2, "one that was pushed for later, and one that is tried again");
+    bed.tell("DEL", "due", &[]);
+    assert_eq!(waiting().await, []);
+    let dir = tempfile::tempdir().expect("a directory");
+    let repaired = duly.repair(dir.path().join("copy.db")).await.expect("repairs");
+    assert_eq!(repaired.left.breaches, []);
+    // As the pusher has reckoned it, who knows the server's time almost.
+    let near = |(before, after): (&Waiting, &Waiting)| before.0 == after.0 && after.1 > before.1 - ALMOST;
+    let after = waiting().await;
+    assert!(after.len() == before.len() && before.iter().zip(&after).all(near), "{before:?} {after:?}");
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::Args;
 use duly::{Due, Duly, Filter, QueueCounts, State};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use self::state::{Act, Key, Look, Top};
@@ -44,6 +45,8 @@ pub(crate) async fn run(_: TopArgs, setup: &Setup) -> anyhow::Result<()> {
 async fn watch(duly: &Duly, terminal: &mut ratatui::DefaultTerminal) -> anyhow::Result<()> {
     let mut top = Top::default();
     let mut keys = keys();
+    // Who ends us by a signal gets the terminal back as it was.
+    let [mut ended, mut hung_up] = [signal(SignalKind::terminate())?, signal(SignalKind::hangup())?];
     let mut looks = tokio::time::interval(EVERY);
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -56,6 +59,8 @@ async fn watch(duly: &Duly, terminal: &mut ratatui::DefaultTerminal) -> anyhow::
                 Some(None) => None,
                 None => return Ok(()),
             },
+            _ = ended.recv() => return Ok(()),
+            _ = hung_up.recv() => return Ok(()),
         };
         match act {
             None => {}
@@ -72,8 +77,13 @@ async fn watch(duly: &Duly, terminal: &mut ratatui::DefaultTerminal) -> anyhow::
 /// A store that does not answer is told of, and asked again a second later.
 async fn see(duly: &Duly, top: &mut Top) {
     match look(duly, top.dead).await {
-        Ok(look) => top.see(look, time::now()),
-        Err(error) => top.said = error.to_string(),
+        Ok(look) => {
+            if std::mem::take(&mut top.blind) {
+                top.said.clear();
+            }
+            top.see(look, time::now());
+        }
+        Err(error) => (top.said, top.blind) = (error.to_string(), true),
     }
 }
 

@@ -80,6 +80,8 @@ pub(crate) struct Top {
     pub(crate) dead: bool,
     /// What was done last, or went wrong.
     pub(crate) said: String,
+    /// The store could not be looked at, which `said` tells.
+    pub(crate) blind: bool,
 }
 
 impl Top {

@@ -27,6 +27,15 @@ fn a_change_to_many_counts_and_asks() {
         bed.push(&["mail", "{}", "--in", "1h"]);
     }
     bed.run(&["jobs", "rm"]).failed(2, "which jobs?");
+    // As of a variable that is not set.
+    for nothing in ["", "  "] {
+        bed.run(&["jobs", "rm", nothing, "--yes"]).failed(2, "say --all");
+        bed.run(&["dead", "rm", nothing, "--yes"]).failed(2, "say --all");
+    }
+    let id = bed.push(&["other", "{}"]);
+    bed.run(&["jobs", "rm", &id, &id[..35], "--yes"]).failed(2, "is no id of a job");
+    bed.run(&["jobs", "rm", &id, "kind:mail", "--yes"]).failed(2, "is no id of a job");
+    bed.run(&["jobs", "rm", &id]).ok();
     bed.run(&["jobs", "rm", "kind:mail"]).failed(2, "--yes");
     let told = bed.run(&["jobs", "rm", "kind:mail", "--dry-run"]).ok().out;
     assert!(told.contains("3 jobs would be removed"), "{told}");

@@ -54,7 +54,7 @@ impl Keys {
         let host = node::host();
         let keys = ["queues", "queue:*", "schedule", "retry", "dead", "stat:*", "processes", &format!("{host}:*")]
             .map(|key| format!("~{}{key}", self.before));
-        let commands = "+lindex +zscan +zremrangebyscore +zremrangebyrank +incrby +expire +rpop +smembers";
+        let commands = "+lindex +zscan +zremrangebyscore +zremrangebyrank +incrby +expire +rpop +smembers +type";
         format!("{own} {} {commands}", keys.join(" "))
     }
 

@@ -2,6 +2,7 @@
 
 use super::find::members;
 use super::record::{self, Meta};
+use crate::clock::to_micros;
 use crate::job::JobId;
 use crate::node::NodeId;
 use crate::store::Rule;
@@ -21,6 +22,8 @@ pub(super) struct Head {
     pub(super) bytes: usize,
     /// How long it is kept when done.
     pub(super) keep: i64,
+    /// When it was to be due, if not at once.
+    pub(super) later: Option<i64>,
 }
 
 impl Head {
@@ -31,12 +34,13 @@ impl Head {
         let text = String::from_utf8_lossy(line);
         let key = text.split('\t').nth(7).unwrap_or_default().to_owned();
         // Without a word: who looks at all of them says itself what is wrong.
-        let (job, _) = record::look_at(id, "", record);
+        let (job, due) = record::look_at(id, "", record);
         let json = serde_json::from_str::<&serde_json::value::RawValue>(&job.args).is_ok();
         let readable = lane < LANES && job.kind != crate::job::UNREADABLE && json;
         let bytes = record.len().saturating_sub(line.len() + 1);
         let (words, keep) = (record::words_of(record), crate::clock::micros(job.keep));
-        Head { lane: if lane < LANES { lane } else { 2 }, key, readable, words, bytes, keep }
+        let later = Some(due).filter(|due| *due > to_micros(job.pushed));
+        Head { lane: if lane < LANES { lane } else { 2 }, key, readable, words, bytes, keep, later }
     }
 }
 
@@ -145,8 +149,15 @@ impl Seen {
             (_, Some(due), ..) => ("due", due),
             (_, None, Some(until), _) => ("dead", until),
             (_, None, None, Some(until)) => ("done", until),
-            (_, None, None, None) => ("ready", 0),
+            // It was nowhere: not before its time, if that is known. One that is past comes with the next claim.
+            (_, None, None, None) => self.due_by_word().map_or(("ready", 0), |due| ("due", due)),
         }
+    }
+
+    /// When it is due by what is written of it, if that was not at once.
+    fn due_by_word(&self) -> Option<i64> {
+        let again = self.meta.as_deref().and_then(Meta::read).map(|meta| meta.due).filter(|due| *due > 0);
+        again.or(self.head.as_ref()?.later)
     }
 
     fn flag_fits(&self) -> bool {

@@ -243,8 +243,9 @@ pub(super) async fn inspect(store: &Redis, keys: &QueueKeys, id: JobId, before: 
     let mut reply = store.reply("verify", value)?;
     let some = |bytes: Vec<u8>| Some(bytes).filter(|bytes| !bytes.is_empty());
     let head = some(reply.bytes()?).map(|line| Head {
-        // The args are not here: whether they can be read was seen before, and they never change.
+        // The args are not here, without which nothing is believed: what was seen before with them never changes.
         readable: before.head.as_ref().is_none_or(|head| head.readable),
+        later: before.head.as_ref().and_then(|head| head.later),
         ..Head::of(id, &[&line[..], b"\nnull"].concat())
     });
     let mut seen = Seen { head, ..Seen::default() };

@@ -34,7 +34,8 @@ pub(super) fn refused(op: &'static str, error: rusqlite::Error) -> Error {
         }
         Some(ErrorCode::CannotOpen) => "the file cannot be opened; its directory must exist and be writable".into(),
         Some(ErrorCode::NotADatabase) => "this is not a SQLite file; choose another path, it was left as it is".into(),
-        Some(ErrorCode::DatabaseCorrupt) => "the file is damaged; stop all workers and restore a backup".into(),
+        Some(ErrorCode::DatabaseCorrupt) => "the file is damaged, or it was put there beside the `-wal` of another; stop all workers and restore a backup, \
+             without the files that begin with its name".into(),
         Some(ErrorCode::SystemIoFailure) => format!("the disk failed: {error}"),
         _ => error.to_string(),
     };

@@ -19,6 +19,7 @@ on_each![
     nothing_is_claimed_before_it_was_due,
     retries_and_burials_are_kept_with_their_errors,
     without_a_history_everything_else_is_counted,
+    who_only_drains_takes_from_the_dead_too,
 ];
 
 type Seen = Arc<Mutex<Vec<String>>>;
@@ -165,4 +166,25 @@ async fn without_a_history_everything_else_is_counted(home: Home) {
     let counts = &on.counts().await.expect("counts")[0];
     assert_eq!(counts.bytes, counts.ready + counts.scheduled);
     assert!(on.verify().await.expect("verifies").breaches.is_empty());
+}
+
+/// It has to be there for a whole lease before it may.
+async fn who_only_drains_takes_from_the_dead_too(home: Home) {
+    let duly = open(&format!("{}&lease=1s", home.url)).await;
+    duly.push(Push::new("note", "1")).await.expect("pushes");
+    let (store, mut dead) = (duly.store(), Node::fresh(vec!["default".to_owned()]));
+    dead.lease = Duration::from_secs(1);
+    store.beat(&dead).await.expect("beats");
+    let claim = Claim { queue: "default".to_owned(), max: 1, redo: false, suspect: None, kinds: None };
+    assert_eq!(store.claim(dead.id, claim).await.expect("claims").jobs.len(), 1);
+    let lives = async || duly.nodes().await.expect("looks").iter().any(|node| node.id == dead.id && node.alive);
+    let ends = async {
+        while lives().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(LONG, ends).await.expect("its lease ends");
+    let seen = Seen::default();
+    let tally = duly.worker().on_kind("note", note(&seen, 0)).drain().await.expect("drains");
+    assert_eq!(tally.acked, 1, "what it held was taken back, and run");
 }
