@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 use super::find;
 use super::place::{DEAD, DONE};
 use super::query::{queue_no, record};
-use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, job, rank};
+use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, Raw, job, number, rank, text};
 use super::{failure, fault};
 use crate::clock::Micros;
 use crate::error::{Error, Result};
@@ -204,12 +204,12 @@ impl Look<'_> {
     }
 
     /// The word that fewest jobs have, as far as one can guess.
-    fn word(&self) -> Option<String> {
+    fn word(&self) -> Option<Raw> {
         let Filter { group, tags, kind, .. } = self.filter;
         group
             .as_deref()
             .map(find::group)
-            .or_else(|| tags.first().map(|tag| find::tag(tag)))
+            .or_else(|| tags.first().map(find::tag))
             .or_else(|| kind.as_deref().map(find::kind))
     }
 
@@ -227,7 +227,7 @@ impl Look<'_> {
         let (mut last, mut count) = (None, 0);
         while let Some(row) = rows.next()? {
             let n = JOB_COLUMNS_LEN;
-            let (job, no, keys): Row = (job(row, row.get(n)?)?, row.get(n + 1)?, (row.get(n + 2)?, row.get(n + 3)?));
+            let (job, no, keys): Row = (job(row, text(row, n)?)?, row.get(n + 1)?, (row.get(n + 2)?, row.get(n + 3)?));
             count += 1;
             last = Some(keys);
             self.looked += 1;
@@ -275,8 +275,7 @@ fn lanes(conn: &Connection, queue: Option<i64>, state: Option<State>) -> rusqlit
     let mut lanes = Vec::new();
     while let Some(row) = rows.next()? {
         for (at, lane) in STATES.iter().enumerate() {
-            let count: i64 = row.get(at + 1)?;
-            if count > 0 && state.is_none_or(|state| state == *lane) {
+            if number(row, at + 1) > 0 && state.is_none_or(|state| state == *lane) {
                 lanes.push((at, row.get(0)?));
             }
         }
