@@ -84,6 +84,7 @@ impl Running {
     }
 
     fn finish(self, (outcome, why): Ended) -> Finished {
+        self.own.ended.store(true, Ordering::SeqCst);
         let took = clock::tick() - self.started;
         Finished {
             lane: self.lane,
