@@ -259,10 +259,19 @@ impl Look<'_> {
                 record.failures = failure::all(self.conn, no)?;
                 super::note::read(self.conn, no, &mut record)?;
             }
+            // The args are counted already, whether it is meant or not.
+            self.bytes += size(&record) - record.job.args.len();
             self.jobs.push(record);
         }
         Ok(())
     }
+}
+
+/// How many bytes a job brings with it, as far as they can be many.
+pub(super) fn size(record: &Record) -> usize {
+    let log: usize = record.log.iter().map(|line| line.line.len()).sum();
+    let failures: usize = record.failures.iter().map(|failure| failure.error.len()).sum();
+    record.job.args.len() + log + failures + record.result.as_ref().map_or(0, String::len)
 }
 
 /// Lanes that are not empty: state (by its place in the order) and queue.
