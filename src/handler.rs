@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -99,12 +99,14 @@ pub(crate) struct Own {
     pub(crate) cancel: Cancel,
     /// How far it has come, as bits; not a number if it has not said.
     pub(crate) progress: AtomicU64,
+    /// Its outcome is known: whatever a part of it that was left behind says from now on, nobody asks for any more.
+    pub(crate) ended: AtomicBool,
 }
 
 impl Own {
     pub(crate) fn new(held: Held, deadline: SystemTime) -> Self {
         let progress = AtomicU64::new(f64::NAN.to_bits());
-        Own { held: Arc::new(held), deadline, cancel: Cancel::default(), progress }
+        Own { held: Arc::new(held), deadline, cancel: Cancel::default(), progress, ended: AtomicBool::new(false) }
     }
 }
 
@@ -185,12 +187,12 @@ impl Ctx {
     /// Keeps with the job how far the attempt has come, from 0 to 1, and a word on it. Sent a few times a second: the last counts.
     pub fn progress(&self, done: f64, note: &str) {
         self.own.progress.store(done.clamp(0.0, 1.0).to_bits(), Ordering::Relaxed);
-        self.shared.notes.progress(&self.own.held, JobProgress::new(done, note, self.now()));
+        self.shared.notes.progress(&self.own, JobProgress::new(done, note, self.now()));
     }
 
     /// Adds a line to the job's log, of which the newest lines are kept. Sent a few times a second.
     pub fn log(&self, line: impl AsRef<str>) {
-        self.shared.notes.line(&self.own.held, self.now(), line.as_ref());
+        self.shared.notes.line(&self.own, self.now(), line.as_ref());
     }
 
     /// What the job gives: kept with it when this attempt ends in an ack, as long as the job is kept.
@@ -201,7 +203,7 @@ impl Ctx {
             let why = format!("{} bytes of JSON, of which {RESULT_BYTES_MAX} are kept: keep it elsewhere", json.len());
             return Err(Error::invalid("result", why));
         }
-        self.shared.notes.result(&self.own.held, json);
+        self.shared.notes.result(&self.own, json);
         Ok(())
     }
 

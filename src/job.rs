@@ -429,9 +429,29 @@ pub(crate) fn as_millis<S: serde::Serializer>(time: &Duration, serializer: S) ->
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// A job of this kind in a node's hands, for the first time.
+    pub(crate) fn held(kind: &str) -> Held {
+        let at = SystemTime::UNIX_EPOCH;
+        let job = Job {
+            id: JobId::fresh(),
+            queue: "default".into(),
+            kind: kind.into(),
+            args: "null".into(),
+            priority: Priority::Normal,
+            pushed: at,
+            max_attempts: 1,
+            timeout: Duration::from_secs(60),
+            keep: Duration::ZERO,
+            unique: None,
+            tags: Vec::new(),
+            traceparent: None,
+        };
+        Held { job, fence: Fence(1), due: at, attempts: 0, crashes: 0, place: 1 }
+    }
 
     #[test]
     fn the_same_name_gives_the_same_id() {

@@ -3,11 +3,13 @@
 //! However chatty a handler is, of its progress only the last word is sent, and of its lines only the newest.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use tokio::sync::Notify;
 
+use crate::handler::Own;
 use crate::job::{Fence, Held, JobId, JobProgress};
 use crate::store::{LOG_LINE_BYTES_MAX, LOG_LINES_MAX, NOTES_MAX, Note, cut};
 
@@ -29,14 +31,14 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    pub(crate) fn progress(&self, held: &Arc<Held>, progress: JobProgress) {
-        self.add(held, |said| said.progress = Some(progress));
+    pub(crate) fn progress(&self, own: &Own, progress: JobProgress) {
+        self.add(own, |said| said.progress = Some(progress));
         self.news.notify_one();
     }
 
-    pub(crate) fn line(&self, held: &Arc<Held>, at: SystemTime, line: &str) {
+    pub(crate) fn line(&self, own: &Own, at: SystemTime, line: &str) {
         let line = cut(line, LOG_LINE_BYTES_MAX).to_owned();
-        self.add(held, |said| {
+        self.add(own, |said| {
             if said.lines.len() == LOG_LINES_MAX {
                 said.lines.pop_front();
             }
@@ -45,8 +47,8 @@ impl Notes {
         self.news.notify_one();
     }
 
-    pub(crate) fn result(&self, held: &Arc<Held>, result: String) {
-        self.add(held, |said| said.result = Some(result));
+    pub(crate) fn result(&self, own: &Own, result: String) {
+        self.add(own, |said| said.result = Some(result));
     }
 
     /// Resolves once there is something to send.
@@ -57,7 +59,7 @@ impl Notes {
     /// What there is to send, as much as goes into one step.
     pub(crate) fn take(&self) -> Vec<Note> {
         let mut notes = Vec::new();
-        // What has been sent is not held: an attempt that has ended may still speak, and nobody ends it a second time.
+        // What has been sent is not held any longer; a result goes with the outcome.
         self.said().retain(|_, (held, said)| {
             if notes.len() == NOTES_MAX {
                 self.news.notify_one();
@@ -69,7 +71,7 @@ impl Notes {
         notes
     }
 
-    /// The last words of an attempt that has ended: what is left to send, and its result.
+    /// The last words of an attempt that has ended, and is marked so: what is left to send, and its result.
     pub(crate) fn end(&self, held: &Held) -> (Option<Note>, Option<String>) {
         let mut all = self.said();
         // Most attempts say nothing.
@@ -82,8 +84,13 @@ impl Notes {
         }
     }
 
-    fn add(&self, held: &Arc<Held>, add: impl FnOnce(&mut Said)) {
-        let mut all = self.said();
+    /// Adds to what an attempt has said, unless it has ended: nobody would take that away any more.
+    fn add(&self, own: &Own, add: impl FnOnce(&mut Said)) {
+        let (held, mut all) = (&own.held, self.said());
+        // Looked at in here: what ends an attempt says so first, and takes what it has said after.
+        if own.ended.load(Ordering::SeqCst) {
+            return;
+        }
         let (_, said) = all.entry((held.job.id, held.fence)).or_insert_with(|| (held.clone(), Said::default()));
         add(said);
     }
@@ -96,4 +103,24 @@ impl Notes {
 fn note(held: &Held, said: &mut Said) -> Option<Note> {
     let (progress, lines) = (said.progress.take(), std::mem::take(&mut said.lines));
     (progress.is_some() || !lines.is_empty()).then(|| Note::of(held, progress, lines.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::tests::held;
+
+    /// A part of a handler that was left behind, a blocking one of an attempt that timed out, say.
+    #[test]
+    fn what_is_said_after_the_end_is_not_kept() {
+        let (notes, own) = (Notes::default(), Own::new(held("mail"), SystemTime::UNIX_EPOCH));
+        notes.result(&own, "1".into());
+        own.ended.store(true, Ordering::SeqCst);
+        assert_eq!(notes.end(&own.held).1.as_deref(), Some("1"), "said in time");
+
+        notes.result(&own, "2".into());
+        notes.line(&own, SystemTime::UNIX_EPOCH, "still here");
+        assert!(notes.said().is_empty());
+        assert!(notes.take().is_empty());
+    }
 }

@@ -265,3 +265,34 @@ async fn a_hint_that_nobody_comes_upon_is_pruned() {
     store.prune("default", 10).await.expect("prunes");
     assert_eq!(hints(), 0);
 }
+
+/// A page of large jobs would be as large as all of them together.
+#[tokio::test]
+async fn a_page_of_large_jobs_is_short_and_says_where_to_go_on() {
+    const JOBS: usize = 30;
+    let dir = tempfile::tempdir().expect("a directory");
+    let duly = Duly::open(dir.path().join("duly.db").to_str().expect("plain")).await.expect("opens");
+    let args = format!("\"{}\"", "x".repeat(700_000));
+    for _ in 0..JOBS {
+        duly.push(Push::new("large", args.as_str()).tag("a")).await.expect("pushes");
+    }
+    for state in [None, Some(duly::State::Ready)] {
+        let mut filter = duly::Filter { limit: JOBS, state, ..duly::Filter::default() };
+        let mut found = 0;
+        loop {
+            let page = duly.list(filter.clone()).await.expect("lists");
+            let bytes: usize = page.jobs.iter().map(|record| record.job.args.len()).sum();
+            assert!(bytes < duly::store::PAGE_BYTES_MAX + duly::store::LOOK_BYTES_MAX + args.len(), "{bytes}");
+            found += page.jobs.len();
+            filter.cursor = page.next;
+            if filter.cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found, JOBS);
+    }
+    // Who goes through all of them goes on over short pages.
+    let meant = duly::Filter { tags: vec!["a".into()], ..duly::Filter::default() };
+    assert_eq!(duly.count(&meant).await.expect("counts").matching, JOBS as u64);
+    assert_eq!(duly.remove_all(meant).run().await.expect("removes").done, JOBS as u64);
+}

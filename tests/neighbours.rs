@@ -14,6 +14,7 @@ use tokio::sync::mpsc::Receiver;
 const LONG: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_secs(600);
 const STORE: &str = "DULY_NEIGHBOUR_STORE";
+const OTHER_USER: &str = "DULY_OTHER_USER_STORE";
 
 struct File {
     _dir: tempfile::TempDir,
@@ -284,4 +285,91 @@ async fn a_waiter_whose_place_was_lost_takes_another() {
     first.release().await.expect("is held");
     let second = tokio::time::timeout(LONG, one).await.expect("in time").expect("no panic").expect("its turn");
     second.release().await.expect("is held");
+}
+
+/// A user who is not root, by its number.
+const NOBODY: u32 = 65_534;
+
+/// Gives the store and all that stands beside it to somebody else than root.
+fn give_to_nobody(file: &File) {
+    let nodes = format!("{}-nodes", file.path.display());
+    let beside = [file._dir.path().to_owned(), PathBuf::from(&nodes)];
+    for dir in &beside {
+        std::os::unix::fs::chown(dir, Some(NOBODY), Some(NOBODY)).expect("gives");
+        for entry in std::fs::read_dir(dir).expect("lists") {
+            std::os::unix::fs::chown(entry.expect("reads").path(), Some(NOBODY), Some(NOBODY)).expect("gives");
+        }
+    }
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("skipped: only root can be somebody else too");
+    }
+    root
+}
+
+/// One command of root's must not lock out whoever uses the store day by day.
+#[tokio::test]
+async fn what_root_makes_beside_a_store_belongs_to_its_owner() {
+    use std::os::unix::fs::MetadataExt;
+    if !is_root() {
+        return;
+    }
+    let file = file();
+    drop(listen(&file.open().await).await);
+    give_to_nobody(&file);
+    let nodes = PathBuf::from(format!("{}-nodes", file.path.display()));
+    let look = |what: &str| {
+        let made = std::fs::read_dir(&nodes).expect("lists").map(|entry| entry.expect("reads").path());
+        let mut made: Vec<PathBuf> = made.filter(|path| path.extension().is_none_or(|end| end != "sock")).collect();
+        made.push(nodes.clone());
+        assert!(made.len() >= 5, "{what}: board, lock and bus: {made:?}");
+        for path in made {
+            let owner = std::fs::metadata(&path).expect("is there");
+            assert_eq!((owner.uid(), owner.gid()), (NOBODY, NOBODY), "{what}: {}", path.display());
+        }
+    };
+    // A second node needs a slot that was not there before.
+    let store = file.open().await;
+    let (_a, _b) = (listen(&store).await, listen(&store).await);
+    look("some are new");
+    drop((_a, _b, store));
+    std::fs::remove_dir_all(&nodes).expect("removes");
+    let store = file.open().await;
+    let _c = listen(&store).await;
+    look("all are new");
+}
+
+/// Not a test of its own: what another user's process does.
+#[tokio::test]
+async fn child_of_another_user() {
+    let Ok(url) = std::env::var(OTHER_USER) else {
+        return;
+    };
+    let store = Duly::open(url).await.expect("opens").store();
+    store.beat(&Node::fresh(vec!["default".into()])).await.expect("takes a slot");
+    listen(&store).await;
+}
+
+#[tokio::test]
+async fn a_slot_that_is_another_users_is_passed_by() {
+    use std::os::unix::process::CommandExt;
+    if !is_root() {
+        return;
+    }
+    let file = file();
+    drop(listen(&file.open().await).await);
+    give_to_nobody(&file);
+    let lock = format!("{}-nodes/0.lock", file.path.display());
+    std::os::unix::fs::chown(lock, Some(0), Some(0)).expect("takes");
+    let child = Command::new(std::env::current_exe().expect("this binary"))
+        .args(["--exact", "child_of_another_user", "--nocapture"])
+        .env(OTHER_USER, &file.path)
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .output()
+        .expect("starts");
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
 }

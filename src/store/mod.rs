@@ -66,7 +66,7 @@ pub(crate) use open::{Options, new_file, open, place_of};
 pub(crate) use operate::cut;
 pub use operate::{
     CHANGE_MAX, DeadGroup, Edit, GROUPS_MAX, LOG_LINE_BYTES_MAX, LOG_LINES_MAX, LOOK_BYTES_MAX, LOOK_MAX, LOOKED_MAX,
-    Limit, NOTES_MAX, Note, PROGRESS_BYTES_MAX, RESULT_BYTES_MAX, Target,
+    Limit, NOTES_MAX, Note, PAGE_BYTES_MAX, PROGRESS_BYTES_MAX, RESULT_BYTES_MAX, Target,
 };
 pub use store_url::StoreUrl;
 pub use tokens::NewToken;

@@ -10,10 +10,12 @@ use crate::job::{Fence, Held, JobId, JobProgress, Priority, Record, State};
 pub const CHANGE_MAX: usize = 200;
 /// Most jobs that one step of a list looks at.
 pub const LOOK_MAX: usize = 500;
-/// Most bytes of args that one step of a list looks at, beyond the first job.
+/// Most bytes that one step of a list looks at, beyond the last job.
 pub const LOOK_BYTES_MAX: usize = 1024 * 1024;
 /// Most jobs that one page of a list looks at: one that finds too little is short, and says where to go on.
 pub const LOOKED_MAX: usize = 10_000;
+/// Most bytes on one page of a list, beyond those of its last step: one with large jobs is short, and says where to go on.
+pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Most notes in one step.
 pub const NOTES_MAX: usize = 200;
 /// Most lines kept of a job's log: the newest stay.

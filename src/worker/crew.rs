@@ -84,6 +84,7 @@ impl Running {
     }
 
     fn finish(self, (outcome, why): Ended) -> Finished {
+        self.own.ended.store(true, Ordering::SeqCst);
         let took = clock::tick() - self.started;
         Finished {
             lane: self.lane,
@@ -277,8 +278,9 @@ impl Crew {
         found
     }
 
-    /// Ends all attempts where they are, to be run again elsewhere.
+    /// Ends all attempts where they are, to be run again elsewhere; those that have told how they ended, as they did.
     pub(super) fn abandon(&mut self) -> Vec<Finished> {
+        let mut finished: Vec<Finished> = std::iter::from_fn(|| self.try_next()).collect();
         let left: Vec<Running> = self.running.iter_mut().filter_map(Option::take).collect();
         self.free = (0..self.running.len()).collect();
         let abandoned = left.into_iter().map(|running| {
@@ -287,7 +289,8 @@ impl Crew {
             let ended = running.unwanted_or((Outcome::release(Duration::ZERO), Some("its grace time was over")));
             running.finish(ended)
         });
-        abandoned.collect()
+        finished.extend(abandoned);
+        finished
     }
 }
 
@@ -314,6 +317,26 @@ impl Drop for Crew {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::tests::held;
+
+    /// Puts an attempt among those under way that runs until it is aborted.
+    fn run(crew: &mut Crew, no: u64) {
+        let own = Arc::new(Own::new(held("mail"), std::time::SystemTime::UNIX_EPOCH));
+        let task = tokio::spawn(std::future::pending());
+        crew.running.push(Some(Running { no, lane: 0, own, task, started: clock::tick(), late: Duration::ZERO }));
+    }
+
+    #[tokio::test]
+    async fn what_has_told_how_it_ended_is_not_run_again_when_the_grace_time_is_over() {
+        let mut crew = Crew::default();
+        (0..3).for_each(|no| run(&mut crew, no));
+        // Told at the very moment, and not looked at yet.
+        crew.reports.tell((1, 1, (Outcome::Ack, None)));
+        let outcomes: Vec<Outcome> = crew.abandon().into_iter().map(|finished| finished.outcome).collect();
+        let released = Outcome::release(Duration::ZERO);
+        assert_eq!(outcomes, [Outcome::Ack, released.clone(), released]);
+        assert!(crew.is_empty());
+    }
 
     /// One is made for every attempt, and the C library's allocator is several times as slow beyond about a kilobyte.
     #[test]

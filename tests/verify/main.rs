@@ -8,6 +8,7 @@ mod server;
 #[cfg(feature = "redis")]
 #[path = "../support/servers/mod.rs"]
 mod servers;
+mod unreadable;
 
 use std::time::Duration;
 

@@ -4,14 +4,14 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
 use super::file;
-use super::slots::shared_file;
+use super::slots::{new_file, shared_file};
 
 const SCHEMA: &str = include_str!("bus.sql");
 /// Most pages of 4 KiB: what does not fit takes the place of the oldest messages.
@@ -111,7 +111,7 @@ fn make(path: &Path) -> rusqlite::Result<Open> {
             _ => {}
         }
     }
-    File::options().write(true).create_new(true).mode(0o600).open(path).map_err(told)?;
+    new_file(path).map_err(told)?;
     let conn = connect(path)?;
     conn.execute_batch(&format!("BEGIN IMMEDIATE; {SCHEMA}"))?;
     conn.execute("INSERT INTO duly_meta (name, value) VALUES ('start', ?1)", [start_of_machine()])?;

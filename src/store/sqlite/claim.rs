@@ -3,7 +3,7 @@
 use rusqlite::params;
 
 use super::count::Of;
-use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, job};
+use super::rows::{DUE_ATTEMPTS_CRASHES, JOB_COLUMNS, JOB_COLUMNS_LEN, job, number, times};
 use super::tx::Tx;
 use super::{cron, failure, find, place, put_off};
 use crate::NodeId;
@@ -62,7 +62,7 @@ pub(super) fn redo(tx: &Tx<'_>, node: i64, queue: i64, name: &str) -> rusqlite::
 pub(super) fn take_back(tx: &Tx<'_>, dead: i64, id: NodeId, queue: i64) -> rusqlite::Result<usize> {
     let held: Vec<(i64, u32)> = tx
         .statement("SELECT no, attempts FROM duly_held WHERE node = ?1 AND queue = ?2 ORDER BY priority, seq LIMIT ?3")?
-        .query_map(params![dead, queue, TAKE_BACK_MAX], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .query_map(params![dead, queue, TAKE_BACK_MAX], |row| Ok((row.get(0)?, times(row, 1))))?
         .collect::<rusqlite::Result<_>>()?;
     let count = held.len();
     tx.add(queue, Of::Running, -(count as i64));
@@ -71,10 +71,12 @@ pub(super) fn take_back(tx: &Tx<'_>, dead: i64, id: NodeId, queue: i64) -> rusql
         tx.happened(queue, TAKEN_BACK, count as u64);
     }
     for (no, attempts) in &held {
-        tx.statement(
+        tx.statement(&format!(
             "INSERT INTO duly_ready (queue, priority, seq, no, due, attempts, crashes)
-             SELECT queue, priority, seq, no, due, attempts, min(crashes + 1, 4294967295) FROM duly_held WHERE no = ?1",
-        )?
+             WITH held (queue, priority, seq, no, due, attempts, crashes) AS (
+               SELECT queue, priority, seq, no, {DUE_ATTEMPTS_CRASHES} FROM duly_held WHERE no = ?1)
+             SELECT queue, priority, seq, no, due, attempts, max(0, min(crashes + 1, 4294967295)) FROM held",
+        ))?
         .execute([no])?;
         tx.statement("DELETE FROM duly_held WHERE no = ?1")?.execute([no])?;
         failure::record(
@@ -107,8 +109,8 @@ fn promote(tx: &Tx<'_>, queue: i64, max: usize) -> rusqlite::Result<usize> {
                 due: row.get(0)?,
                 no: row.get(1)?,
                 priority: row.get(2)?,
-                attempts: row.get(3)?,
-                crashes: row.get(4)?,
+                attempts: times(row, 3),
+                crashes: times(row, 4),
             })
         })?
         .collect::<rusqlite::Result<_>>()?;
@@ -149,11 +151,11 @@ fn take(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) -> rusqlite:
         held.fence = Fence(fence.unsigned_abs());
     }
     let range = params![queue, last.0, last.1, node, fence];
-    tx.statement(
+    tx.statement(&format!(
         "INSERT INTO duly_held (no, node, queue, fence, priority, seq, due, attempts, crashes)
-         SELECT no, ?4, queue, ?5, priority, seq, due, attempts, crashes FROM duly_ready
+         SELECT no, ?4, queue, ?5, priority, seq, {DUE_ATTEMPTS_CRASHES} FROM duly_ready
           WHERE queue = ?1 AND (priority, seq) <= (?2, ?3)",
-    )?
+    ))?
     .execute(range)?;
     tx.statement("DELETE FROM duly_ready WHERE queue = ?1 AND (priority, seq) <= (?2, ?3)")?
         .execute(params![queue, last.0, last.1])?;
@@ -166,9 +168,9 @@ fn held(row: &rusqlite::Row<'_>, queue: &str, fence: i64) -> rusqlite::Result<He
     Ok(Held {
         job: job(row, queue.to_owned())?,
         fence: Fence(fence.unsigned_abs()),
-        due: from_micros(row.get(JOB_COLUMNS_LEN + 3)?),
-        attempts: row.get(JOB_COLUMNS_LEN + 4)?,
-        crashes: row.get(JOB_COLUMNS_LEN + 5)?,
+        due: from_micros(number(row, JOB_COLUMNS_LEN + 3)),
+        attempts: times(row, JOB_COLUMNS_LEN + 4),
+        crashes: times(row, JOB_COLUMNS_LEN + 5),
         place: row.get(JOB_COLUMNS_LEN)?,
     })
 }

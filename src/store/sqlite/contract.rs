@@ -56,15 +56,17 @@ impl Store for Sqlite {
     async fn list(&self, filter: Filter) -> Result<Page> {
         let limit = if filter.limit == 0 { PAGE } else { filter.limit.min(PAGE_MAX) };
         let mut from = filter.cursor.as_deref().map(list::Cursor::parse).transpose()?;
-        let (mut page, now) = (Page::default(), self.clock.wall());
+        let (mut page, mut bytes, now) = (Page::default(), 0, self.clock.wall());
         loop {
             let (filter, room) = (filter.clone(), limit - page.jobs.len());
             let look = move |conn: &Connection| list::look(conn, &filter, from, room, now);
             let looked = self.read("list", look).await?;
+            bytes += looked.jobs.iter().map(list::size).sum::<usize>();
             page.jobs.extend(looked.jobs);
             page.looked += looked.looked as u64;
             from = looked.next;
-            if from.is_none() || page.jobs.len() >= limit || page.looked >= LOOKED_MAX as u64 {
+            let is_full = page.jobs.len() >= limit || bytes >= PAGE_BYTES_MAX;
+            if from.is_none() || is_full || page.looked >= LOOKED_MAX as u64 {
                 page.next = from.map(|from| from.text());
                 return Ok(page);
             }

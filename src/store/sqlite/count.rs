@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::rows::text;
 use super::tx::Tx;
 use crate::clock::{Micros, from_micros};
 use crate::store::{HISTORY_MINUTES_MAX, History, HistoryAsk, HistoryTally, Point, TALLY};
@@ -175,7 +176,7 @@ pub(super) fn totals(conn: &Connection) -> rusqlite::Result<Vec<(String, History
     )?
     .query_map([], |row| {
         let (over, present): (Vec<u8>, Vec<u8>) = (row.get(1)?, row.get(2)?);
-        Ok((row.get(0)?, HistoryTally::from_numbers(&sum(&unpack(&over), &unpack(&present)))))
+        Ok((text(row, 0)?, HistoryTally::from_numbers(&sum(&unpack(&over), &unpack(&present)))))
     })?
     .collect()
 }
@@ -239,7 +240,7 @@ fn history(conn: &Connection, queue: Option<i64>, first: i64) -> rusqlite::Resul
     )?
     .query_map(params![queue, first], |row| {
         let tally: Vec<u8> = row.get(2)?;
-        Ok((row.get(0)?, row.get(1)?, HistoryTally::from_numbers(&unpack(&tally))))
+        Ok((text(row, 0)?, row.get(1)?, HistoryTally::from_numbers(&unpack(&tally))))
     })?
     .collect()
 }

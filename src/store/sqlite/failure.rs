@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::rows::{number, text, times};
 use super::tx::Tx;
 use crate::NodeId;
 use crate::clock::{from_micros, to_micros};
@@ -36,7 +37,7 @@ pub(super) fn put(tx: &Tx<'_>, no: i64, failed: &Failure) -> rusqlite::Result<()
 /// The error of a job's last failure.
 pub(super) fn last(conn: &Connection, no: i64) -> rusqlite::Result<Option<String>> {
     conn.prepare_cached("SELECT error FROM duly_failure WHERE no = ?1 ORDER BY at DESC, rowid DESC LIMIT 1")?
-        .query_row([no], |row| row.get(0))
+        .query_row([no], |row| text(row, 0))
         .optional()
 }
 
@@ -45,10 +46,10 @@ pub(super) fn all(conn: &Connection, no: i64) -> rusqlite::Result<Vec<Failure>> 
     conn.prepare_cached("SELECT at, attempt, node, error FROM duly_failure WHERE no = ?1 ORDER BY at, rowid")?
         .query_map([no], |row| {
             Ok(Failure {
-                at: from_micros(row.get(0)?),
-                attempt: row.get(1)?,
-                node: NodeId::from_bytes(row.get(2)?),
-                error: row.get(3)?,
+                at: from_micros(number(row, 0)),
+                attempt: times(row, 1),
+                node: NodeId::from_bytes(row.get(2).unwrap_or_default()),
+                error: text(row, 3)?,
             })
         })?
         .collect()

@@ -54,15 +54,7 @@ pub(super) fn prepare(path: &Path) -> Result<PathBuf> {
     if path.is_dir() {
         return Err(Error::store("open", format!("{shown} is a directory; name a file in it")));
     }
-    if let Some(system) = network_file_system(parent) {
-        return Err(Error::store(
-            "open",
-            format!(
-                "{shown} is on a network file system ({system}), where SQLite's WAL is not safe; \
-                 put it on a local disk, or use a server when several machines share work"
-            ),
-        ));
-    }
+    refuse_network(path, parent)?;
     // Made by us if it is new, so that only its owner can read it. One that is there is not opened: to close it again would
     // drop all locks that SQLite has on it for another handle of this process.
     let made = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
@@ -74,7 +66,24 @@ pub(super) fn prepare(path: &Path) -> Result<PathBuf> {
     if let Err(e) = made {
         return Err(Error::store("open", format!("{shown} cannot be opened for writing: {e}; mend its permissions")));
     }
-    path.canonicalize().map_err(|e| Error::store("open", format!("{shown}: {e}")))
+    let real = path.canonicalize().map_err(|e| Error::store("open", format!("{shown}: {e}")))?;
+    // A link may lead from a local disk to another.
+    refuse_network(path, real.parent().unwrap_or(&real))?;
+    Ok(real)
+}
+
+fn refuse_network(path: &Path, dir: &Path) -> Result<()> {
+    let Some(system) = network_file_system(dir) else {
+        return Ok(());
+    };
+    let shown = path.display();
+    Err(Error::store(
+        "open",
+        format!(
+            "{shown} is on a network file system ({system}), where SQLite's WAL is not safe; \
+             put it on a local disk, or use a server when several machines share work"
+        ),
+    ))
 }
 
 /// The connection that writes.

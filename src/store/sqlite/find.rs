@@ -3,6 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::place::DEAD;
+use super::rows::{JOB_COLUMNS, Raw, checked, many, number, text};
 use super::tx::Tx;
 use crate::clock::{Micros, from_micros};
 use crate::fingerprint;
@@ -19,7 +20,7 @@ pub(super) const WORDS: &str = "WITH RECURSIVE placed (queue, state, at, no, kin
     UNION ALL
     SELECT p.queue, 4, p.ended, p.no, j.kind, j.tags FROM duly_ended p JOIN duly_job j ON j.no = p.no WHERE p.state = 4
   ), words (queue, state, at, no, word, rest) AS (
-    SELECT queue, state, at, no, 'k' || kind, coalesce(tags || ' ', '') FROM placed
+    SELECT queue, state, at, no, 'k' || coalesce(kind, ''), coalesce(tags || ' ', '') FROM placed
     UNION ALL
     SELECT queue, state, at, no, 't' || substr(rest, 1, instr(rest, ' ') - 1), substr(rest, instr(rest, ' ') + 1)
       FROM words WHERE rest <> ''
@@ -29,43 +30,66 @@ pub(super) const WORDS: &str = "WITH RECURSIVE placed (queue, state, at, no, kin
     SELECT e.queue, 4, 'g' || g.id, e.ended, e.no FROM duly_ended e JOIN duly_group g ON g.no = e.grp WHERE e.state = 4) ";
 
 /// The word for a kind, a tag, a group.
-pub(super) fn kind(kind: &str) -> String {
-    format!("k{kind}")
+pub(super) fn kind(kind: impl AsRef<[u8]>) -> Raw {
+    word(b'k', kind.as_ref())
 }
-pub(super) fn tag(tag: &str) -> String {
-    format!("t{tag}")
+pub(super) fn tag(tag: impl AsRef<[u8]>) -> Raw {
+    word(b't', tag.as_ref())
 }
-pub(super) fn group(id: &str) -> String {
-    format!("g{id}")
+pub(super) fn group(id: impl AsRef<[u8]>) -> Raw {
+    word(b'g', id.as_ref())
+}
+fn word(of: u8, name: &[u8]) -> Raw {
+    Raw([&[of], name].concat())
 }
 
 /// The words of a job: its kind and its tags.
-fn words(tx: &Tx<'_>, no: i64) -> rusqlite::Result<Vec<String>> {
-    let body: Option<(String, Option<String>)> = tx
+fn words(tx: &Tx<'_>, no: i64) -> rusqlite::Result<Vec<Raw>> {
+    let body: Option<(Raw, Option<Raw>)> = tx
         .statement("SELECT kind, tags FROM duly_job WHERE no = ?1")?
         .query_row([no], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     let Some((kind, tags)) = body else {
         return Ok(Vec::new());
     };
-    let mut words = vec![self::kind(&kind)];
-    words.extend(tags.iter().flat_map(|tags| tags.split(' ')).map(tag));
+    let mut words = vec![self::kind(kind.0)];
+    words.extend(tags.iter().flat_map(|tags| tags.0.split(|byte| *byte == b' ')).map(tag));
     // A tag may be said twice.
     words.sort_unstable();
     words.dedup();
     Ok(words)
 }
 
-fn put(tx: &Tx<'_>, queue: i64, state: i64, words: &[String], at: Micros, no: i64) -> rusqlite::Result<()> {
+fn put(tx: &Tx<'_>, queue: i64, state: i64, words: &[Raw], at: Micros, no: i64) -> rusqlite::Result<()> {
     let mut insert =
         tx.statement("INSERT OR IGNORE INTO duly_find (queue, state, word, at, no) VALUES (?1, ?2, ?3, ?4, ?5)")?;
     words.iter().try_for_each(|word| insert.execute(params![queue, state, word, at, no]).map(drop))
 }
 
-fn take(tx: &Tx<'_>, queue: i64, state: i64, words: &[String], at: Micros, no: i64) -> rusqlite::Result<()> {
+fn take(tx: &Tx<'_>, queue: i64, state: i64, words: &[Raw], at: Micros, no: i64) -> rusqlite::Result<()> {
     let mut delete =
         tx.statement("DELETE FROM duly_find WHERE queue = ?1 AND state = ?2 AND word = ?3 AND at = ?4 AND no = ?5")?;
-    words.iter().try_for_each(|word| delete.execute(params![queue, state, word, at, no]).map(drop))
+    let mut gone = 0;
+    for word in words {
+        gone += delete.execute(params![queue, state, word, at, no])?;
+    }
+    if gone == words.len() || is_whole(tx, no)? {
+        return Ok(());
+    }
+    // The words were put there before the job was damaged, and nobody knows them any more: all of the queue are gone through,
+    // once for such a job, since those it gets from now on are those of what it has become.
+    tx.statement("DELETE FROM duly_find WHERE queue = ?1 AND state = ?2 AND at = ?3 AND no = ?4")?
+        .execute(params![queue, state, at, no])
+        .map(drop)
+}
+
+/// Whether a job is as it was written.
+fn is_whole(tx: &Tx<'_>, no: i64) -> rusqlite::Result<bool> {
+    let body = tx
+        .statement(&format!("SELECT {JOB_COLUMNS} FROM duly_job j WHERE j.no = ?1"))?
+        .query_row([no], |row| checked(row, String::new()))
+        .optional()?;
+    Ok(body.is_none_or(|(_, whole)| whole))
 }
 
 /// A job has come among the scheduled.
@@ -81,10 +105,10 @@ pub(super) fn unscheduled(tx: &Tx<'_>, queue: i64, no: i64, due: Micros) -> rusq
 /// A job has died. Answers its group.
 pub(super) fn died(tx: &Tx<'_>, queue: i64, no: i64, ended: Micros) -> rusqlite::Result<i64> {
     let mut words = words(tx, no)?;
-    let kind: String = tx.statement("SELECT kind FROM duly_job WHERE no = ?1")?.query_row([no], |row| row.get(0))?;
+    let kind: Raw = tx.statement("SELECT kind FROM duly_job WHERE no = ?1")?.query_row([no], |row| row.get(0))?;
     let error = fingerprint::of(&super::failure::last(tx.conn, no)?.unwrap_or_default());
-    let (grp, id) = join(tx, queue, &kind, &error, ended)?;
-    words.push(group(&id));
+    let (grp, id) = join(tx, queue, &kind.text(), &error, ended)?;
+    words.push(group(id));
     put(tx, queue, DEAD, &words, ended, no)?;
     Ok(grp)
 }
@@ -93,12 +117,12 @@ pub(super) fn died(tx: &Tx<'_>, queue: i64, no: i64, ended: Micros) -> rusqlite:
 pub(super) fn undead(tx: &Tx<'_>, queue: i64, no: i64, ended: Micros, grp: Option<i64>) -> rusqlite::Result<()> {
     let mut words = words(tx, no)?;
     if let Some(grp) = grp {
-        let left: Option<(i64, String)> = tx
+        let left: Option<(i64, Raw)> = tx
             .statement("UPDATE duly_group SET count = count - 1 WHERE no = ?1 RETURNING count, id")?
-            .query_row([grp], |row| Ok((row.get(0)?, row.get(1)?)))
+            .query_row([grp], |row| Ok((number(row, 0), row.get(1)?)))
             .optional()?;
         if let Some((count, id)) = left {
-            words.push(group(&id));
+            words.push(group(id.0));
             if count <= 0 {
                 tx.statement("DELETE FROM duly_group WHERE no = ?1")?.execute([grp])?;
             }
@@ -145,13 +169,13 @@ pub(super) fn groups(conn: &Connection, queue: Option<&str>) -> rusqlite::Result
     )?
     .query_map([queue], |row| {
         Ok(DeadGroup {
-            id: row.get(0)?,
-            queue: row.get(1)?,
-            kind: row.get(2)?,
-            error: row.get(3)?,
-            count: row.get(4)?,
-            oldest: from_micros(row.get(5)?),
-            newest: from_micros(row.get(6)?),
+            id: text(row, 0)?,
+            queue: text(row, 1)?,
+            kind: text(row, 2)?,
+            error: text(row, 3)?,
+            count: many(row, 4),
+            oldest: from_micros(number(row, 5)),
+            newest: from_micros(number(row, 6)),
         })
     })?
     .collect()

@@ -1,6 +1,6 @@
 //! How much may be in a queue, and pushes that would be too much.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::tx::Tx;
 use crate::error::Error;
@@ -27,10 +27,16 @@ pub(super) struct Limited {
     limit: Limit,
 }
 
+/// The limit in these two columns. One that cannot be is none: nobody has said it.
+pub(super) fn read(row: &Row<'_>, at: usize) -> Limit {
+    let limit = |at| row.get::<_, Option<i64>>(at).ok().flatten().and_then(|limit| u64::try_from(limit).ok());
+    Limit { jobs: limit(at), bytes: limit(at + 1) }
+}
+
 pub(super) fn of_queue(conn: &Connection, queue: i64) -> rusqlite::Result<Limit> {
     let found = conn
         .prepare_cached("SELECT limit_jobs, limit_bytes FROM duly_queue WHERE no = ?1")?
-        .query_row([queue], |row| Ok(Limit { jobs: row.get(0)?, bytes: row.get(1)? }))
+        .query_row([queue], |row| Ok(read(row, 0)))
         .optional()?;
     Ok(found.unwrap_or_default())
 }

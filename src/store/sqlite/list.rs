@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 use super::find;
 use super::place::{DEAD, DONE};
 use super::query::{queue_no, record};
-use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, job, rank};
+use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, Raw, job, number, rank, text};
 use super::{failure, fault};
 use crate::clock::Micros;
 use crate::error::{Error, Result};
@@ -204,12 +204,12 @@ impl Look<'_> {
     }
 
     /// The word that fewest jobs have, as far as one can guess.
-    fn word(&self) -> Option<String> {
+    fn word(&self) -> Option<Raw> {
         let Filter { group, tags, kind, .. } = self.filter;
         group
             .as_deref()
             .map(find::group)
-            .or_else(|| tags.first().map(|tag| find::tag(tag)))
+            .or_else(|| tags.first().map(find::tag))
             .or_else(|| kind.as_deref().map(find::kind))
     }
 
@@ -227,7 +227,7 @@ impl Look<'_> {
         let (mut last, mut count) = (None, 0);
         while let Some(row) = rows.next()? {
             let n = JOB_COLUMNS_LEN;
-            let (job, no, keys): Row = (job(row, row.get(n)?)?, row.get(n + 1)?, (row.get(n + 2)?, row.get(n + 3)?));
+            let (job, no, keys): Row = (job(row, text(row, n)?)?, row.get(n + 1)?, (row.get(n + 2)?, row.get(n + 3)?));
             count += 1;
             last = Some(keys);
             self.looked += 1;
@@ -259,10 +259,19 @@ impl Look<'_> {
                 record.failures = failure::all(self.conn, no)?;
                 super::note::read(self.conn, no, &mut record)?;
             }
+            // The args are counted already, whether it is meant or not.
+            self.bytes += size(&record) - record.job.args.len();
             self.jobs.push(record);
         }
         Ok(())
     }
+}
+
+/// How many bytes a job brings with it, as far as they can be many.
+pub(super) fn size(record: &Record) -> usize {
+    let log: usize = record.log.iter().map(|line| line.line.len()).sum();
+    let failures: usize = record.failures.iter().map(|failure| failure.error.len()).sum();
+    record.job.args.len() + log + failures + record.result.as_ref().map_or(0, String::len)
 }
 
 /// Lanes that are not empty: state (by its place in the order) and queue.
@@ -275,8 +284,7 @@ fn lanes(conn: &Connection, queue: Option<i64>, state: Option<State>) -> rusqlit
     let mut lanes = Vec::new();
     while let Some(row) = rows.next()? {
         for (at, lane) in STATES.iter().enumerate() {
-            let count: i64 = row.get(at + 1)?;
-            if count > 0 && state.is_none_or(|state| state == *lane) {
+            if number(row, at + 1) > 0 && state.is_none_or(|state| state == *lane) {
                 lanes.push((at, row.get(0)?));
             }
         }

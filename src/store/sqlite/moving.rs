@@ -6,7 +6,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::count::Of;
 use super::place::{self, DEAD, DONE, Place};
-use super::rows::{Body, millis, rank};
+use super::rows::{Body, Raw, millis, rank};
 use super::tx::Tx;
 use super::{failure, note, push};
 use crate::clock::{Micros, micros, to_micros};
@@ -33,9 +33,9 @@ pub(super) fn set_moving(tx: &Tx<'_>, name: &str, mover: NodeId, to: Option<&str
 
 /// Where a queue is moving to, if it is.
 pub(super) fn of_queue(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<Option<Moving>> {
-    let text: Option<String> =
+    let text: Option<Raw> =
         tx.statement("SELECT moving FROM duly_queue WHERE no = ?1")?.query_row([queue], |row| row.get(0))?;
-    Ok(text.as_deref().and_then(Moving::parse))
+    Ok(text.and_then(|text| Moving::parse(&text.text())))
 }
 
 /// `move_in` of the contract.

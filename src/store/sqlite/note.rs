@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::rows::{Raw, number, text, times};
 use super::tx::Tx;
 use crate::clock::{from_micros, to_micros};
 use crate::job::{JobId, JobProgress, LogLine, Record};
@@ -74,17 +75,18 @@ pub(super) fn read(conn: &Connection, no: i64, record: &mut Record) -> rusqlite:
     let noted = conn
         .prepare_cached("SELECT progress, said, at, result FROM duly_note WHERE no = ?1")?
         .query_row([no], |row| {
-            let progress: Option<f64> = row.get(0)?;
-            let (said, at): (Option<String>, Option<i64>) = (row.get(1)?, row.get(2)?);
-            let progress =
-                progress.map(|done| JobProgress::new(done, &said.unwrap_or_default(), from_micros(at.unwrap_or(0))));
-            Ok((progress, row.get(3)?))
+            let progress: Option<f64> = row.get(0).unwrap_or_default();
+            let (said, at) = (text(row, 1)?, from_micros(number(row, 2)));
+            let result: Option<Raw> = row.get(3)?;
+            Ok((progress.map(|done| JobProgress::new(done, &said, at)), result.map(Raw::text)))
         })
         .optional()?;
     (record.progress, record.result) = noted.unwrap_or_default();
     record.log = conn
         .prepare_cached("SELECT at, attempt, line FROM duly_log WHERE no = ?1 ORDER BY rowid")?
-        .query_map([no], |row| Ok(LogLine { at: from_micros(row.get(0)?), attempt: row.get(1)?, line: row.get(2)? }))?
+        .query_map([no], |row| {
+            Ok(LogLine { at: from_micros(number(row, 0)), attempt: times(row, 1), line: text(row, 2)? })
+        })?
         .collect::<rusqlite::Result<_>>()?;
     Ok(())
 }

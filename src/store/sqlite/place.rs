@@ -1,8 +1,9 @@
 //! Where a job is in its life: one narrow row in one of four tables. Finding, moving and deleting it.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
 use super::count::Of;
+use super::rows::{Raw, number, text, times};
 use super::tx::Tx;
 use super::{find, moving, note, push, put_off};
 use crate::clock::{Micros, to_micros};
@@ -35,7 +36,7 @@ pub(super) enum Place {
 /// Finds a job's place by its number. Each look is one step down a tree.
 pub(super) fn find_place(conn: &Connection, no: i64) -> rusqlite::Result<Option<Place>> {
     let ready = |row: &rusqlite::Row<'_>| {
-        Ok(Place::Ready { seq: row.get(0)?, due: row.get(1)?, attempts: row.get(2)?, crashes: row.get(3)? })
+        Ok(Place::Ready { seq: row.get(0)?, due: number(row, 1), attempts: times(row, 2), crashes: times(row, 3) })
     };
     // A ready job that never moved has its own number as its place.
     let unmoved = conn
@@ -57,7 +58,9 @@ pub(super) fn find_place(conn: &Connection, no: i64) -> rusqlite::Result<Option<
     }
     let scheduled = conn
         .prepare_cached("SELECT due, attempts, crashes FROM duly_scheduled WHERE no = ?1")?
-        .query_row([no], |row| Ok(Place::Scheduled { due: row.get(0)?, attempts: row.get(1)?, crashes: row.get(2)? }))
+        .query_row([no], |row| {
+            Ok(Place::Scheduled { due: row.get(0)?, attempts: times(row, 1), crashes: times(row, 2) })
+        })
         .optional()?;
     if scheduled.is_some() {
         return Ok(scheduled);
@@ -68,9 +71,9 @@ pub(super) fn find_place(conn: &Connection, no: i64) -> rusqlite::Result<Option<
             Ok(Place::Held {
                 node: row.get(0)?,
                 fence: row.get(1)?,
-                due: row.get(2)?,
-                attempts: row.get(3)?,
-                crashes: row.get(4)?,
+                due: number(row, 2),
+                attempts: times(row, 3),
+                crashes: times(row, 4),
             })
         })
         .optional()?;
@@ -82,9 +85,9 @@ pub(super) fn find_place(conn: &Connection, no: i64) -> rusqlite::Result<Option<
             Ok(Place::Ended {
                 state: row.get(0)?,
                 ended: row.get(1)?,
-                due: row.get(2)?,
-                attempts: row.get(3)?,
-                crashes: row.get(4)?,
+                due: number(row, 2),
+                attempts: times(row, 3),
+                crashes: times(row, 4),
             })
         })
         .optional()
@@ -184,7 +187,7 @@ pub(super) fn unend(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
 /// How many bytes a job's args have, and its queue.
 pub(super) fn size(tx: &Tx<'_>, no: i64) -> rusqlite::Result<(i64, i64)> {
     tx.statement("SELECT octet_length(args), queue FROM duly_job WHERE no = ?1")?
-        .query_row([no], |row| Ok((row.get(0)?, row.get(1)?)))
+        .query_row([no], |row| Ok((number(row, 0), row.get(1)?)))
 }
 
 /// Deletes a job that is not running, wholly; its id stays remembered.
@@ -208,7 +211,7 @@ pub(super) fn delete_body(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
 pub(super) fn erase(tx: &Tx<'_>, no: i64) -> rusqlite::Result<Option<(i64, Vec<u8>)>> {
     tx.statement("DELETE FROM duly_failure WHERE no = ?1")?.execute([no])?;
     note::forget(tx, no)?;
-    let body: Option<(i64, Vec<u8>, Option<String>)> = tx
+    let body: Option<(i64, Raw, Option<Raw>)> = tx
         .statement("DELETE FROM duly_job WHERE no = ?1 RETURNING queue, id, unique_key")?
         .query_row([no], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
         .optional()?;
@@ -217,18 +220,23 @@ pub(super) fn erase(tx: &Tx<'_>, no: i64) -> rusqlite::Result<Option<(i64, Vec<u
     };
     if let Some(key) = key {
         free_unique(tx, queue, &key, no)?;
+        if !key.is_text() {
+            // It was another when it was taken, and nobody knows which.
+            tx.statement("DELETE FROM duly_unique WHERE no = ?1")?.execute([no])?;
+        }
     }
-    Ok(Some((queue, id)))
+    Ok(Some((queue, id.0)))
 }
 
-/// Takes a unique key that is free.
-pub(super) fn take_unique(tx: &Tx<'_>, queue: i64, key: &str, no: i64) -> rusqlite::Result<()> {
-    tx.statement("INSERT INTO duly_unique (queue, key, no) VALUES (?1, ?2, ?3)")?.execute(params![queue, key, no])?;
+/// Takes a unique key that is free, or was left behind by a job that is gone.
+pub(super) fn take_unique(tx: &Tx<'_>, queue: i64, key: impl ToSql, no: i64) -> rusqlite::Result<()> {
+    tx.statement("INSERT OR REPLACE INTO duly_unique (queue, key, no) VALUES (?1, ?2, ?3)")?
+        .execute(params![queue, key, no])?;
     Ok(())
 }
 
 /// Frees a unique key, if it still belongs to this job.
-pub(super) fn free_unique(tx: &Tx<'_>, queue: i64, key: &str, no: i64) -> rusqlite::Result<()> {
+pub(super) fn free_unique(tx: &Tx<'_>, queue: i64, key: impl ToSql, no: i64) -> rusqlite::Result<()> {
     tx.statement("DELETE FROM duly_unique WHERE queue = ?1 AND key = ?2 AND no = ?3")?
         .execute(params![queue, key, no])?;
     Ok(())
@@ -269,12 +277,12 @@ pub(super) fn reschedule(tx: &Tx<'_>, id: JobId, due: Due) -> rusqlite::Result<M
         // Starts over: else a job that died of its last attempt would die of the next one too.
         Some(Place::Ended { .. }) | None => (0, 0, true),
     };
-    let (queue, name, priority, key): (i64, String, i64, Option<String>) = tx
+    let (queue, name, priority, key): (i64, String, i64, Option<Raw>) = tx
         .statement(
             "SELECT j.queue, q.name, j.priority, j.unique_key FROM duly_job j JOIN duly_queue q ON q.no = j.queue
              WHERE j.no = ?1",
         )?
-        .query_row([no], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+        .query_row([no], |row| Ok((row.get(0)?, text(row, 1)?, row.get(2)?, row.get(3)?)))?;
     if let (true, Some(key)) = (ended, &key) {
         if let Some((_, other)) = push::holder(tx, queue, key)? {
             return Ok(Moved::Existing(other));

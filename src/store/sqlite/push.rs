@@ -1,6 +1,6 @@
 //! Push: jobs into the file, each into its own queue at its own time.
 
-use rusqlite::{CachedStatement, OptionalExtension, params};
+use rusqlite::{CachedStatement, OptionalExtension, ToSql, params};
 
 use super::count::Of;
 use super::limit::{self, Full};
@@ -96,7 +96,7 @@ pub(super) fn is_known(tx: &Tx<'_>, queue: i64, id: JobId) -> rusqlite::Result<b
 }
 
 /// The unfinished job that has this unique key.
-pub(super) fn holder(tx: &Tx<'_>, queue: i64, key: &str) -> rusqlite::Result<Option<(i64, JobId)>> {
+pub(super) fn holder(tx: &Tx<'_>, queue: i64, key: impl ToSql) -> rusqlite::Result<Option<(i64, JobId)>> {
     tx.statement(
         "SELECT u.no, j.id FROM duly_unique u JOIN duly_job j ON j.no = u.no WHERE u.queue = ?1 AND u.key = ?2",
     )?

@@ -5,7 +5,7 @@
 use rusqlite::{OptionalExtension, params};
 
 use super::count::Of;
-use super::rows::rank;
+use super::rows::{Raw, rank, times};
 use super::tx::Tx;
 use super::{find, place};
 use crate::clock::Micros;
@@ -13,7 +13,7 @@ use crate::store::{End, HINTS_LOOK_MAX, HINTS_MAX};
 
 #[derive(Clone)]
 struct Hint {
-    kind: String,
+    kind: Raw,
     priority: i64,
     no: i64,
     due: Micros,
@@ -123,7 +123,7 @@ fn make_ready(tx: &Tx<'_>, queue: i64, Hint { no, due, .. }: &Hint) -> rusqlite:
             "DELETE FROM duly_scheduled WHERE queue = ?1 AND due = ?2 AND no = ?3
              RETURNING priority, attempts, crashes",
         )?
-        .query_row(params![queue, due, no], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .query_row(params![queue, due, no], |row| Ok((row.get(0)?, times(row, 1), times(row, 2))))
         .optional()?;
     let Some((priority, attempts, crashes)) = scheduled else {
         return Ok(false);

@@ -6,12 +6,12 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::board::{Board, Life};
 use super::place::{self, DONE, Place};
-use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, job};
-use super::{failure, note};
+use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, Raw, job, many, number, text, times};
+use super::{failure, limit, note};
 use crate::clock::from_micros;
 use crate::job::{Fence, Job, JobId, Record, State};
 use crate::node::{NodeId, NodeRecord, Takes};
-use crate::store::{Beaten, ENDED_MAX, Limit, Moving, QueueCounts};
+use crate::store::{Beaten, ENDED_MAX, Moving, QueueCounts};
 
 /// `get` of the contract.
 pub(super) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<Record>> {
@@ -22,7 +22,7 @@ pub(super) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<Recor
         .prepare_cached(&format!(
             "SELECT {JOB_COLUMNS}, q.name FROM duly_job j JOIN duly_queue q ON q.no = j.queue WHERE j.no = ?1"
         ))?
-        .query_row([no], |row| job(row, row.get(JOB_COLUMNS_LEN)?))
+        .query_row([no], |row| job(row, text(row, JOB_COLUMNS_LEN)?))
         .optional()?;
     let Some(mut record) = job.map(|job| record(conn, no, job)).transpose()?.flatten() else {
         return Ok(None);
@@ -89,7 +89,7 @@ pub(super) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
     conn.prepare_cached(
         "SELECT q.name, q.paused, q.moving, q.limit_jobs, q.limit_bytes,
                 coalesce(c.scheduled, 0), coalesce(c.ready, 0), coalesce(c.running, 0), coalesce(c.done, 0),
-                coalesce(c.dead, 0), max(coalesce(c.bytes, 0), 0),
+                coalesce(c.dead, 0), coalesce(c.bytes, 0),
                 (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 0 ORDER BY r.seq LIMIT 1),
                 (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 1 ORDER BY r.seq LIMIT 1),
                 (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 2 ORDER BY r.seq LIMIT 1),
@@ -98,19 +98,19 @@ pub(super) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
     )?
     .query_map([], |row| {
         // The first of each priority.
-        let heads: [Option<i64>; 4] = [row.get(11)?, row.get(12)?, row.get(13)?, row.get(14)?];
+        let heads = [11, 12, 13, 14].map(|at| row.get::<_, Option<i64>>(at).unwrap_or_default());
         Ok(QueueCounts {
             oldest: heads.into_iter().flatten().min().map(from_micros),
-            queue: row.get(0)?,
-            paused: row.get(1)?,
-            moving: row.get::<_, Option<String>>(2)?.as_deref().and_then(Moving::parse),
-            limit: Limit { jobs: row.get(3)?, bytes: row.get(4)? },
-            scheduled: row.get(5)?,
-            ready: row.get(6)?,
-            running: row.get(7)?,
-            done: row.get(8)?,
-            dead: row.get(9)?,
-            bytes: row.get(10)?,
+            queue: text(row, 0)?,
+            paused: number(row, 1) != 0,
+            moving: row.get::<_, Option<Raw>>(2)?.and_then(|text| Moving::parse(&text.text())),
+            limit: limit::read(row, 3),
+            scheduled: many(row, 5),
+            ready: many(row, 6),
+            running: many(row, 7),
+            done: many(row, 8),
+            dead: many(row, 9),
+            bytes: many(row, 10),
         })
     })?
     .collect()
@@ -152,9 +152,9 @@ pub(super) fn beaten(conn: &Connection, board: &Board, node: NodeId) -> rusqlite
     while let Some(row) = rows.next()? {
         let id = NodeId::from_bytes(row.get(0)?);
         if id == node {
-            beaten.held.push((row.get(2)?, row.get(3)?));
+            beaten.held.push((text(row, 2)?, row.get(3)?));
         } else if board.life(id, row.get(1)?) != Life::Beating {
-            beaten.suspects.push((id, row.get(2)?));
+            beaten.suspects.push((id, text(row, 2)?));
         }
     }
     Ok(beaten)
@@ -167,14 +167,13 @@ pub(super) fn nodes(conn: &Connection, board: &Board) -> rusqlite::Result<Vec<No
     )?
     .query_map([], |row| {
         let id = NodeId::from_bytes(row.get(0)?);
-        let queues: String = row.get(4)?;
-        let takes: Option<String> = row.get(6)?;
-        let takes: Takes = takes.and_then(|takes| serde_json::from_str(&takes).ok()).unwrap_or_default();
+        let queues = text(row, 4)?;
+        let takes: Takes = serde_json::from_str(&text(row, 6)?).unwrap_or_default();
         let holds = holds_of(conn, row.get(7)?)?;
         Ok(NodeRecord {
             id,
-            host: row.get(2)?,
-            pid: row.get(3)?,
+            host: text(row, 2)?,
+            pid: times(row, 3),
             queues: queues.split(' ').filter(|q| !q.is_empty()).map(str::to_owned).collect(),
             joined: from_micros(row.get(5)?),
             alive: board.life(id, row.get(1)?) == Life::Beating,
@@ -192,6 +191,6 @@ fn holds_of(conn: &Connection, node: i64) -> rusqlite::Result<BTreeMap<String, u
     conn.prepare_cached(
         "SELECT q.name, count(*) FROM duly_held h JOIN duly_queue q ON q.no = h.queue WHERE h.node = ?1 GROUP BY h.queue",
     )?
-    .query_map([node], |row| Ok((row.get(0)?, row.get(1)?)))?
+    .query_map([node], |row| Ok((text(row, 0)?, row.get(1)?)))?
     .collect()
 }

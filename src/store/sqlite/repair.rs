@@ -4,6 +4,7 @@
 use rusqlite::{Connection, params};
 
 use super::place::DEAD;
+use super::rows::Raw;
 use super::tx::Tx;
 use super::verify::{PLACES, UNFINISHED};
 use super::{Sqlite, count, place, verify};
@@ -30,6 +31,7 @@ pub(super) async fn repair(store: &Sqlite) -> Result<()> {
 fn mend(tx: &Tx<'_>) -> rusqlite::Result<()> {
     mend_marks(tx)?;
     mend_bodies(tx)?;
+    mend_counts(tx)?;
     mend_places(tx)?;
     mend_holders(tx)?;
     mend_keys(tx)?;
@@ -55,8 +57,14 @@ fn mend_marks(tx: &Tx<'_>) -> rusqlite::Result<()> {
     )
 }
 
-/// A place without a job goes; a job whose queue is not known gets one to be found in.
+/// A place without a job goes; a job whose queue is not known, or has no name that anybody could say, gets one to be found in.
 fn mend_bodies(tx: &Tx<'_>) -> rusqlite::Result<()> {
+    let names: Vec<(i64, Raw)> = tx
+        .conn
+        .prepare("SELECT no, name FROM duly_queue")?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let unnamed = names.into_iter().filter(|(_, name)| !name.is_text()).map(|(no, _)| no);
     tx.conn.execute_batch(
         "DELETE FROM duly_scheduled WHERE no NOT IN (SELECT no FROM duly_job);
          DELETE FROM duly_ready WHERE no NOT IN (SELECT no FROM duly_job);
@@ -65,7 +73,24 @@ fn mend_bodies(tx: &Tx<'_>) -> rusqlite::Result<()> {
          INSERT INTO duly_queue (no, name) SELECT DISTINCT queue, 'recovered-' || queue FROM duly_job
            WHERE queue NOT IN (SELECT no FROM duly_queue);
          UPDATE duly_job SET priority = 2 WHERE priority NOT BETWEEN 0 AND 3;",
-    )
+    )?;
+    for no in unnamed {
+        tx.statement("UPDATE OR IGNORE duly_queue SET name = 'recovered-' || no WHERE no = ?1")?.execute([no])?;
+    }
+    Ok(())
+}
+
+/// Counts that cannot be become the nearest that can, as every step reads them.
+fn mend_counts(tx: &Tx<'_>) -> rusqlite::Result<()> {
+    for table in ["duly_scheduled", "duly_ready", "duly_held", "duly_ended"] {
+        for column in ["attempts", "crashes"] {
+            tx.conn.execute_batch(&format!(
+                "UPDATE {table} SET {column} = iif(typeof({column}) = 'integer', max(0, min({column}, 4294967295)), 0)
+                  WHERE typeof({column}) <> 'integer' OR {column} NOT BETWEEN 0 AND 4294967295"
+            ))?;
+        }
+    }
+    Ok(())
 }
 
 /// Of several places the one that lets it run stays: held, then ready, then scheduled. Without any it is ready.

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use rusqlite::Row;
-use rusqlite::types::ValueRef;
+use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
+use rusqlite::{Row, ToSql};
 
 use crate::clock::{from_micros, to_micros};
 use crate::job::{Job, JobId, Priority, UNREADABLE};
@@ -15,6 +15,10 @@ pub(super) const JOB_COLUMNS: &str = "j.id, j.kind, j.args, j.priority, j.pushed
      j.unique_key, j.tags, j.traceparent, j.sum";
 /// How many columns [`JOB_COLUMNS`] has.
 pub(super) const JOB_COLUMNS_LEN: usize = 12;
+
+/// The columns `due, attempts, crashes` of a place, as they can be written to another: a table takes nothing but numbers.
+pub(super) const DUE_ATTEMPTS_CRASHES: &str = "iif(typeof(due) = 'integer', due, 0), \
+     iif(typeof(attempts) = 'integer', attempts, 0), iif(typeof(crashes) = 'integer', crashes, 0)";
 
 /// What of a job is written once: this its checksum is made of. Where it stands (queue, priority, unique key) is apart.
 pub(super) struct Body<'j> {
@@ -116,6 +120,60 @@ impl Columns<'_> {
             _ => self.unsound(),
         })
     }
+}
+
+/// A text byte for byte, whatever a disk has made of it: what stands there is found again and deleted by its bytes, be they
+/// UTF-8 or not. One row that cannot be read must not keep a step from going on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Raw(pub(super) Vec<u8>);
+
+impl Raw {
+    /// To be shown: what is no UTF-8 is shown as unknown characters.
+    pub(super) fn text(self) -> String {
+        String::from_utf8(self.0).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
+    }
+
+    /// Whether it is UTF-8, as all that duly writes.
+    pub(super) fn is_text(&self) -> bool {
+        std::str::from_utf8(&self.0).is_ok()
+    }
+}
+
+impl FromSql for Raw {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        Ok(Raw(match value {
+            ValueRef::Null => Vec::new(),
+            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.to_vec(),
+            ValueRef::Integer(number) => number.to_string().into_bytes(),
+            ValueRef::Real(number) => number.to_string().into_bytes(),
+        }))
+    }
+}
+
+impl ToSql for Raw {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Text(&self.0)))
+    }
+}
+
+/// A text to be shown, whatever stands there.
+pub(super) fn text(row: &Row<'_>, at: usize) -> rusqlite::Result<String> {
+    Ok(row.get::<_, Raw>(at)?.text())
+}
+
+/// A number as it stands there; 0 if what stands there is none.
+pub(super) fn number(row: &Row<'_>, at: usize) -> i64 {
+    row.get(at).unwrap_or_default()
+}
+
+/// How often something has happened: the nearest to what stands there that can be.
+pub(super) fn times(row: &Row<'_>, at: usize) -> u32 {
+    u32::try_from(number(row, at).max(0)).unwrap_or(u32::MAX)
+}
+
+/// How much there is of something: never less than nothing, whatever stands there.
+pub(super) fn many(row: &Row<'_>, at: usize) -> u64 {
+    number(row, at).max(0).unsigned_abs()
 }
 
 /// The number of a priority in the file: the most urgent is 0, so that it comes first in an ascending tree.

@@ -4,9 +4,12 @@
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::clock::Micros;
 use crate::node::NodeId;
@@ -72,8 +75,12 @@ impl Slots {
         name.push("-nodes");
         let dir = PathBuf::from(name);
         match DirBuilder::new().mode(0o700).create(&dir) {
+            Ok(()) => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                give(rustix::fs::open(&dir, flags, Mode::empty())?, file)?;
+            }
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-            _ => {}
+            Err(_) => {}
         }
         let board = shared_file(&dir.join("board"))?;
         Ok(Slots::Shared { dir, board })
@@ -135,15 +142,23 @@ impl Slots {
                 Ok((free.unwrap_or(slots.len()), None))
             }
             Slots::Shared { dir, .. } => {
+                let mut denied = None;
                 for slot in 0..NODES_MAX {
-                    let lock = shared_file(&dir.join(format!("{slot}.lock")))?;
+                    let lock = match shared_file(&dir.join(format!("{slot}.lock"))) {
+                        // Another user's, and so as good as taken.
+                        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                            denied = Some(e);
+                            continue;
+                        }
+                        lock => lock?,
+                    };
                     match lock.try_lock() {
                         Ok(()) => return Ok((slot, Some(lock))),
                         Err(TryLockError::WouldBlock) => {}
                         Err(TryLockError::Error(e)) => return Err(e),
                     }
                 }
-                Err(io::Error::other(format!("{NODES_MAX} nodes share this file already")))
+                Err(denied.unwrap_or_else(|| io::Error::other(format!("{NODES_MAX} nodes share this file already"))))
             }
         }
     }
@@ -198,5 +213,29 @@ fn parse(no: usize, bytes: &[u8]) -> Option<Slot> {
 
 /// A file that several processes use, and only their user.
 pub(super) fn shared_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+    match new_file(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => OpenOptions::new().read(true).write(true).open(path),
+        made => made,
+    }
+}
+
+/// A new one. It belongs to the owner of its directory, also if root makes it: else one command of root's would lock out
+/// whoever uses the store day by day.
+pub(super) fn new_file(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    give(&file, path.parent().unwrap_or(Path::new(".")))?;
+    Ok(file)
+}
+
+/// Root gives what it has made just now to the owner of what it belongs to, as SQLite does with a WAL.
+///
+/// By its handle, and never what was there before: the owner of the directory could let a name lead to a file of root's own.
+fn give(made: impl AsFd, belongs_to: &Path) -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let owner = std::fs::metadata(belongs_to)?;
+    // Some who are root may not do that (in a container, say): then it stays theirs.
+    let _ = fchown(made, Some(owner.uid()), Some(owner.gid()));
+    Ok(())
 }

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 
 use rusqlite::{Connection, ErrorCode};
 
-use super::place::{DEAD, DONE};
-use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, checked};
-use super::{Sqlite, fault, file, find, query};
+use super::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, Raw, checked, number, text};
+use super::{Sqlite, fault, file, find};
 use crate::error::{Error, Result};
 use crate::job::{JobId, State};
-use crate::store::{BREACHES_MAX, QueueCounts, Rule, Verified};
+use crate::store::{BREACHES_MAX, Rule, Verified};
 
 /// Where jobs are, one row for each place.
 pub(super) const PLACES: &str = "WITH place (no, at) AS (
@@ -163,6 +162,16 @@ const CHECKS: &[Check] = &[
     ),
     (
         Rule::Readable,
+        "cannot have failed or crashed so often:",
+        "SELECT q.name, j.id, p.attempts || ', ' || p.crashes FROM (
+             SELECT no, attempts, crashes FROM duly_scheduled UNION ALL SELECT no, attempts, crashes FROM duly_ready
+             UNION ALL SELECT no, attempts, crashes FROM duly_held UNION ALL SELECT no, attempts, crashes FROM duly_ended) p
+           JOIN duly_job j ON j.no = p.no LEFT JOIN duly_queue q ON q.no = j.queue
+          WHERE typeof(p.attempts) <> 'integer' OR p.attempts NOT BETWEEN 0 AND 4294967295
+             OR typeof(p.crashes) <> 'integer' OR p.crashes NOT BETWEEN 0 AND 4294967295",
+    ),
+    (
+        Rule::Readable,
         "there is a cron rule that cannot be read:",
         "SELECT q.name, NULL, c.name FROM duly_cron c LEFT JOIN duly_queue q ON q.no = c.queue
           WHERE q.no IS NULL OR NOT json_valid(c.rule)",
@@ -218,8 +227,8 @@ fn check_all(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()>
         while let Some(row) = rows.next()? {
             let id: Option<Vec<u8>> = row.get(1).unwrap_or_default();
             let id = id.and_then(|id| id.try_into().ok()).map(JobId::from_bytes);
-            let word: rusqlite::types::Value = row.get(2)?;
-            verified.note(*rule, row.get(0)?, id, format!("{what} {}", said(&word)).trim_end());
+            let queue: Option<Raw> = row.get(0)?;
+            verified.note(*rule, queue.map(Raw::text), id, format!("{what} {}", text(row, 2)?).trim_end());
         }
     }
     check_counts(conn, verified)?;
@@ -246,23 +255,12 @@ pub(super) fn missing_columns(conn: &Connection) -> rusqlite::Result<Vec<String>
         .collect())
 }
 
-fn said(word: &rusqlite::types::Value) -> String {
-    use rusqlite::types::Value::{Blob, Integer, Null, Real, Text};
-    match word {
-        Null => String::new(),
-        Integer(number) => number.to_string(),
-        Real(number) => number.to_string(),
-        Text(text) => text.clone(),
-        Blob(bytes) => format!("{} bytes", bytes.len()),
-    }
-}
-
 /// What SQLite itself finds: every page, and whether every index has what its table has.
 fn check_file(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
     let mut statement = conn.prepare("PRAGMA integrity_check(100)")?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        let said: String = row.get(0)?;
+        let said = text(row, 0)?;
         for line in said.lines().filter(|line| *line != "ok" && !line.starts_with("***")) {
             verified.damaged |= is_damage(line);
             verified.note(Rule::File, None, None, line);
@@ -282,7 +280,7 @@ fn check_sums(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()
         .prepare(&format!("SELECT {JOB_COLUMNS}, q.name FROM duly_job j LEFT JOIN duly_queue q ON q.no = j.queue"))?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        let (job, whole) = checked(row, row.get::<_, Option<String>>(JOB_COLUMNS_LEN)?.unwrap_or_default())?;
+        let (job, whole) = checked(row, text(row, JOB_COLUMNS_LEN)?)?;
         if !whole {
             verified.note(
                 Rule::Readable,
@@ -295,37 +293,45 @@ fn check_sums(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()
     Ok(())
 }
 
-/// Counts as they are told, against the rows themselves.
+/// Counts as they stand there, against the rows themselves; and whether a queue has a name that can be said.
 fn check_counts(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
-    let counted = |table: &str, queue: &str, only: &str| -> rusqlite::Result<u64> {
-        let sql =
-            format!("SELECT count(*) FROM {table} p JOIN duly_queue q ON q.no = p.queue WHERE q.name = ?1 {only}");
-        conn.query_row(&sql, [queue], |row| row.get(0))
-    };
-    for told in query::counts(conn)? {
-        let queue = told.queue.as_str();
-        let real = QueueCounts {
-            scheduled: counted("duly_scheduled", queue, "")?,
-            ready: counted("duly_ready", queue, "")?,
-            running: counted("duly_held", queue, "")?,
-            done: counted("duly_ended", queue, &format!("AND p.state = {DONE}"))?,
-            dead: counted("duly_ended", queue, &format!("AND p.state = {DEAD}"))?,
-            ..told.clone()
-        };
-        let bytes: u64 = conn.query_row(
-            "SELECT coalesce(sum(octet_length(j.args)), 0) FROM duly_job j JOIN duly_queue q ON q.no = j.queue
-              WHERE q.name = ?1 AND j.no NOT IN (SELECT no FROM duly_ended)",
-            [queue],
-            |row| row.get(0),
-        )?;
-        if told.bytes != bytes {
-            let what = format!("{} bytes of args are counted as unfinished, and {bytes} are", told.bytes);
-            verified.note(Rule::Counts, Some(told.queue.clone()), None, what);
+    let mut statement = conn.prepare(
+        "SELECT q.no, q.name, c.scheduled, c.ready, c.running, c.done, c.dead, c.bytes
+           FROM duly_queue q LEFT JOIN duly_count c ON c.queue = q.no ORDER BY q.name",
+    )?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (no, name): (i64, Raw) = (row.get(0)?, row.get(1)?);
+        let (is_text, name) = (name.is_text(), name.text());
+        if !is_text {
+            verified.note(Rule::Readable, Some(name.clone()), None, "the name of this queue cannot be read");
         }
-        for state in State::ALL.into_iter().filter(|state| told.of(*state) != real.of(*state)) {
-            let what = format!("{} are counted as {state}, and {} are", told.of(state), real.of(state));
-            verified.note(Rule::Counts, Some(told.queue.clone()), None, what);
+        let counted = |from: &str| -> rusqlite::Result<i64> {
+            conn.query_row(&format!("SELECT {from} = ?1"), [no], |row| row.get(0))
+        };
+        for (at, (state, from)) in (2..).zip(PLACES_OF) {
+            let (told, real) = (number(row, at), counted(&format!("count(*) FROM {from} queue"))?);
+            if told != real {
+                let what = format!("{told} are counted as {state}, and {real} are");
+                verified.note(Rule::Counts, Some(name.clone()), None, what);
+            }
+        }
+        let unfinished = "coalesce(sum(octet_length(args)), 0) FROM duly_job
+             WHERE no NOT IN (SELECT no FROM duly_ended) AND queue";
+        let (told, real) = (number(row, 7), counted(unfinished)?);
+        if told != real {
+            let what = format!("{told} bytes of args are counted as unfinished, and {real} are");
+            verified.note(Rule::Counts, Some(name), None, what);
         }
     }
     Ok(())
 }
+
+/// Where jobs of each state stand, in the order in which they are counted.
+const PLACES_OF: [(State, &str); 5] = [
+    (State::Scheduled, "duly_scheduled WHERE"),
+    (State::Ready, "duly_ready WHERE"),
+    (State::Running, "duly_held WHERE"),
+    (State::Done, "duly_ended WHERE state = 3 AND"),
+    (State::Dead, "duly_ended WHERE state = 4 AND"),
+];

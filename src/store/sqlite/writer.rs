@@ -235,13 +235,17 @@ impl Syncs {
         Syncs { wal, unsynced: None }
     }
 
-    /// The next piece of work; meanwhile what is due to be synced is synced.
+    /// The next piece of work; meanwhile what is due to be synced is synced, and all of it before there is no more:
+    /// closing the file syncs it only where no other process has it open.
     fn next(&mut self, inbox: &Receiver<Work>) -> Option<Work> {
         while let Some(since) = self.unsynced {
             match inbox.recv_timeout(SYNC_EVERY.saturating_sub(clock::tick() - since)) {
                 Ok(work) => return Some(work),
                 Err(RecvTimeoutError::Timeout) => self.sync(),
-                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.sync();
+                    return None;
+                }
             }
         }
         inbox.recv().ok()
@@ -435,6 +439,20 @@ mod tests {
         assert!(company.wait(&inbox, 2, &mut lingering).is_none(), "a commit would have been sooner");
         assert!(company.wait(&inbox, 1, &mut Lingering::default()).is_none(), "the next group does not wait");
         assert!(company.wait(&inbox, 1, &mut Lingering::default()).is_some(), "the one after that tries again");
+    }
+
+    #[test]
+    fn what_was_committed_last_is_synced_before_the_thread_ends() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let wal = dir.path().join("duly.db-wal");
+        std::fs::write(&wal, "a commit").expect("writes");
+        let (work, inbox) = channel();
+        let mut syncs = Syncs::new(Some(wal));
+        syncs.written();
+        assert!(syncs.unsynced.is_some(), "not one by one");
+        drop(work);
+        assert!(syncs.next(&inbox).is_none(), "there is no more to do");
+        assert_eq!(syncs.unsynced, None);
     }
 
     /// What cannot be thrown away in peace.
