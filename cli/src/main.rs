@@ -3,6 +3,7 @@
 //! It holds no rules: each verb parses, calls the door ([`duly::Duly`]) and prints.
 
 mod args;
+mod asked;
 mod backup;
 mod bulk;
 mod call;

@@ -9,20 +9,17 @@ use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use duly::{JobId, Priority};
+use duly::{JobId, Priority, State};
 use serde_json::{Value, json};
 
 use crate::args::{Cli, Color};
+use crate::asked::{Server, in_url};
 use crate::bulk;
 use crate::escape::safe;
 use crate::exit::{self, Fail};
 use crate::output::{Format, Out};
 use crate::{jobs, push};
 
-/// No answer takes longer: a wait asks again.
-const ANSWER_MAX: Duration = Duration::from_secs(90);
-/// No answer is longer.
-const ANSWER_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// How long one question of a wait waits.
 const WAIT_MS: u64 = 30_000;
 
@@ -169,7 +166,7 @@ pub(crate) fn run(remote: Remote) -> anyhow::Result<()> {
     match remote.verb {
         Verb::Push(push) => push.run(&server, out),
         Verb::Jobs(jobs) => jobs.run(&server, out),
-        Verb::Queues(Queues::Ls) => queues(out, &server.get("/queues")?),
+        Verb::Queues(Queues::Ls) => queues(out, &server.list("/queues", "queues")?),
         Verb::Queues(Queues::Pause { queue }) => paused(&server, out, &queue, "pause"),
         Verb::Queues(Queues::Resume { queue }) => paused(&server, out, &queue, "resume"),
         Verb::Stats(stats) => stats.run(&server, out),
@@ -189,82 +186,6 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     }
     exit::say(&format!("{word}: not through a server; it needs the store itself: --store URL instead of --server"));
     ExitCode::from(exit::USAGE)
-}
-
-/// A server to ask.
-struct Server {
-    agent: ureq::Agent,
-    url: String,
-    bearer: Option<String>,
-}
-
-impl Server {
-    fn new(url: &str) -> anyhow::Result<Self> {
-        let url = url.trim_end_matches('/');
-        if !url.starts_with("http://") && !url.starts_with("https://") {
-            return Err(Fail::new(exit::USAGE, format!("server: {url:?} is no URL; write http://127.0.0.1:7711")));
-        }
-        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(ANSWER_MAX)).build();
-        let bearer = std::env::var("DULY_TOKEN").ok().filter(|token| !token.is_empty());
-        let bearer = bearer.map(|token| format!("Bearer {token}"));
-        Ok(Server { agent: config.new_agent(), url: url.to_owned(), bearer })
-    }
-
-    /// Its address, without what may be secret.
-    fn shown(&self) -> String {
-        let (scheme, rest) = self.url.split_once("://").unwrap_or(("", &self.url));
-        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-        format!("{scheme}://{host}{path}")
-    }
-
-    fn get(&self, path: &str) -> anyhow::Result<Value> {
-        self.ask("GET", path, None)
-    }
-
-    /// Asks, and gives what is answered; what the server refuses is a failure with its words.
-    fn ask(&self, method: &str, path: &str, body: Option<&str>) -> anyhow::Result<Value> {
-        let mut request = ureq::http::Request::builder().method(method).uri(format!("{}/api/v1{path}", self.url));
-        if let Some(bearer) = &self.bearer {
-            request = request.header("Authorization", bearer);
-        }
-        let request = request.header("Content-Type", "application/json").body(body.unwrap_or_default().to_owned())?;
-        let gone = |error: ureq::Error| {
-            let why = match error {
-                ureq::Error::BodyExceedsLimit(_) => {
-                    let why = format!("the answer is longer than {ANSWER_BYTES_MAX} bytes; ask for fewer with --limit");
-                    return Fail::new(exit::FAILURE, why);
-                }
-                ureq::Error::Io(error) => error.to_string(),
-                other => other.to_string(),
-            };
-            let advice = "is `duly serve` running there, and is the address right?";
-            Fail::new(exit::STORE, format!("cannot reach the server at {}: {why}; {advice}", self.shown()))
-        };
-        let mut answer = self.agent.run(request).map_err(gone)?;
-        let status = answer.status().as_u16();
-        let text = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string().map_err(gone)?;
-        if (200..300).contains(&status) {
-            return Ok(serde_json::from_str(&text).unwrap_or(Value::Null));
-        }
-        let problem: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
-        let detail = problem["detail"].as_str().unwrap_or("the server gave no reason").to_owned();
-        // Below its first line may stand what was given, and a mark under the wrong place.
-        let (first, place) = detail.split_at(detail.find('\n').unwrap_or(detail.len()));
-        Err(Fail::new(code(status), format!("{first} ({status}){place}")))
-    }
-}
-
-/// The exit code of an answer.
-fn code(status: u16) -> u8 {
-    match status {
-        400 | 413 | 415 | 422 => exit::USAGE,
-        404 => exit::NOT_FOUND,
-        409 => exit::CONFLICT,
-        503 => exit::STORE,
-        504 => exit::TIMED_OUT,
-        _ => exit::FAILURE,
-    }
 }
 
 impl Push {
@@ -292,7 +213,11 @@ impl Push {
             ),
             _ => error,
         })?;
-        if out.is_json() { out.json(&pushed) } else { out.line(&safe(pushed["id"].as_str().unwrap_or_default())) }
+        // Without it nobody knows that anything was pushed, or what to look for.
+        let Some(id) = pushed["id"].as_str().and_then(|id| id.parse::<JobId>().ok()) else {
+            return Err(server.is_strange(&format!("its answer to the push of {id} names no job")));
+        };
+        if out.is_json() { out.json(&pushed) } else { out.line(&id.to_string()) }
     }
 }
 
@@ -310,7 +235,7 @@ impl Jobs {
             Jobs::Ls { filter, limit, cursor } => {
                 let filter = in_url(&bulk::text_of(&filter));
                 let cursor = cursor.map(|cursor| format!("&cursor={}", in_url(&cursor))).unwrap_or_default();
-                list(out, &server.get(&format!("/jobs?filter={filter}&limit={limit}{cursor}"))?)
+                list(out, &server.list(&format!("/jobs?filter={filter}&limit={limit}{cursor}"), "jobs")?)
             }
             Jobs::Get { id } => out.json(&server.get(&format!("/jobs/{id}"))?),
             Jobs::Why { id } => {
@@ -325,21 +250,12 @@ impl Jobs {
     }
 }
 
-/// Text as it stands in a URL.
-fn in_url(text: &str) -> String {
-    let encoded = |byte: u8| match byte.is_ascii_alphanumeric() {
-        true => char::from(byte).to_string(),
-        false => format!("%{byte:02X}"),
-    };
-    text.bytes().map(encoded).collect()
-}
-
 impl Stats {
     /// The sums of the minutes, by queue. How late and how long cannot be summed up: the server tells it by the minute.
     fn run(self, server: &Server, out: Out) -> anyhow::Result<()> {
         const COUNTS: [&str; 6] = ["pushed", "done", "retried", "buried", "released", "taken_back"];
         let queue = self.queue.map(|queue| format!("&queue={}", in_url(&queue))).unwrap_or_default();
-        let history = server.get(&format!("/stats/history?minutes={}{queue}", self.minutes))?;
+        let history = server.list(&format!("/stats/history?minutes={}{queue}", self.minutes), "points")?;
         let mut sums: BTreeMap<String, [u64; 6]> = BTreeMap::new();
         for point in history["points"].as_array().into_iter().flatten() {
             let sum = sums.entry(point["queue"].as_str().unwrap_or_default().to_owned()).or_default();
@@ -369,18 +285,20 @@ impl Stats {
 fn wait(server: &Server, out: Out, id: JobId) -> anyhow::Result<()> {
     loop {
         let job = server.get(&format!("/jobs/{id}/wait?timeout_ms={WAIT_MS}"))?;
-        match job["state"].as_str() {
-            Some("done") => {
+        match job["state"].as_str().and_then(|state| state.parse::<State>().ok()) {
+            Some(State::Done) => {
                 out.say_to_people("done");
                 return Ok(());
             }
-            Some("dead") => {
+            Some(State::Dead) => {
                 let error =
                     job["failures"].as_array().and_then(|all| all.last()).and_then(|last| last["error"].as_str());
                 let error = error.unwrap_or("no error was recorded");
                 return Err(Fail::new(exit::FAILURE, format!("job {id} is dead: {}", safe(error))));
             }
-            _ => {}
+            Some(_) => {}
+            // Nobody may have waited for anything: to ask again might go round without a pause.
+            None => return Err(server.is_strange(&format!("its answer names no state of job {id}"))),
         }
     }
 }

@@ -113,6 +113,19 @@ fn option<'o>(options: &'o [(String, String)], name: &str) -> Option<&'o str> {
     options.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
+/// Refuses an option that nothing here keeps to: whoever asks for it must not believe that a failover loses nothing.
+fn no_replicas(options: &Options, what: &str) -> Result<()> {
+    match options.replicas {
+        0 => Ok(()),
+        _ => {
+            let reason = format!(
+                "{what} does not wait for replicas: a failover may lose what the new master had not received. Leave it out of this URL"
+            );
+            Err(Error::invalid("replicas", reason))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

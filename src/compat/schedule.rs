@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use redis::Cmd;
 use tokio::sync::{Mutex, Notify, mpsc};
 
-use super::script;
+use super::{no_replicas, script};
 use crate::clock::{Micros, from_micros, micros, to_micros};
 use crate::error::{Error, Result};
 use crate::job::Fence;
@@ -142,6 +142,7 @@ impl ScheduleBuilder {
         let Address::Redis(place) = target else {
             return Err(Error::invalid("store", "a schedule is a sorted set on a server: give redis://HOST"));
         };
+        no_replicas(&options, "a schedule")?;
         // One set may belong to users who look after their server themselves.
         let options = Options { allow_data_loss: true, ..options };
         let keys = Keys::new(&options.prefix, &self.key)?;

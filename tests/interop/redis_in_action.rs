@@ -365,6 +365,57 @@ async fn what_waits_can_be_seen_moved_and_removed() {
     assert_eq!(duly.get(later).await.expect("answers").expect("there").job.args, "[2]");
 }
 
+/// What a queue cannot take stays where it is, byte for byte, and who asked is told why.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reschedule_loses_nothing_to_a_queue_that_is_not_for_us() {
+    let server = server();
+    let duly = open(&server).await;
+    server.ask(&["SET", "queue:strange", "x"]);
+    server.ask(&["SADD", "queues", "known"]);
+    server.ask(&["LPUSH", "queue:theirs", "{\"class\":\"Mail\",\"args\":[],\"jid\":\"x\",\"queue\":\"theirs\"}"]);
+    for (queue, says) in [("strange", "not a list"), ("known", "Sidekiq"), ("theirs", "cannot have two formats")] {
+        let id = JobId::fresh();
+        let item = format!("[\"{id}\", \"{queue}\", \"send\", [1]]");
+        server.ask(&["ZADD", "delayed:", "9000000000", &item]);
+        for due in [Due::Now, Due::After(60 * SECOND)] {
+            let error = duly.reschedule(id, due).await.expect_err("refused");
+            assert!(error.code() == "invalid" && error.to_string().contains(says), "{error}");
+            assert_eq!(server.ask(&["ZSCORE", "delayed:", &item]).text(), "9000000000", "{queue}");
+        }
+    }
+    assert_eq!(server.ask(&["LLEN", "queue:theirs"]).text(), "1");
+    assert_eq!(server.ask(&["EXISTS", "queue:known"]).text(), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_push_waits_for_replicas_if_it_should() {
+    let server = server();
+    let duly = Duly::open(format!("{}?replicas=1", url(&server))).await.expect("opens");
+    let push = || Push::new("send", "[]").queue("mail").id(JobId::named("mail:8"));
+    assert_eq!(duly.push(push()).await.expect_err("there is none").code(), "unknown");
+    let replica = Options::new(Binary::Redis).start();
+    replica.ask(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
+    let since = Instant::now();
+    while let Err(error) = duly.push(push()).await {
+        assert!(error.code() == "unknown" && since.elapsed() < LONG, "{error}");
+    }
+    assert_eq!(server.ask(&["LLEN", "queue:mail"]).text(), "1", "it is there once");
+    assert_eq!(replica.ask(&["LLEN", "queue:mail"]).text(), "1", "there too");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_push_into_several_queues_it_is_told_that_a_part_may_be_in() {
+    let server = server();
+    let duly = open(&server).await;
+    server.ask(&["SET", "queue:b", "x"]);
+    let jobs = ["a", "b"].map(|queue| Push::new("send", "[]").queue(queue).id(JobId::named(queue)));
+    let error = duly.push_all(jobs).await.expect_err("the second is refused");
+    assert!(error.code() == "unknown" && error.to_string().contains("not a list"), "{error}");
+    assert_eq!(server.ask(&["LLEN", "queue:a"]).text(), "1", "the first is in");
+    let error = duly.push(Push::new("send", "[]").queue("b")).await.expect_err("refused");
+    assert_eq!(error.code(), "invalid", "nothing is in doubt: {error}");
+}
+
 /// In a process of its own: says that it has begun, and never ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "only as a child of another test"]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use duly::compat::{Done, Enqueued, Schedule, Scores};
 use duly::{Due, JobId};
 
-use crate::servers::{self, Server};
+use crate::servers::{self, Binary, Options, Server};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -304,4 +304,39 @@ async fn works_on_a_cluster() {
     schedule.enqueue("a", Due::Now).await.expect("answers");
     let taken = schedule.next_expired(SECOND).await.expect("due");
     assert_eq!(schedule.done(&taken).await.expect("answers"), Done::Gone);
+}
+
+/// Who waits is told by nobody then, and looks once a second.
+#[tokio::test]
+async fn who_may_not_publish_enqueues_all_the_same() {
+    let users = "user default on nopass ~* &* +@all\nuser app on >secret ~* +@all resetchannels";
+    let server = Options::new(Binary::Redis).users(users).start();
+    let url = server.url().replacen("redis://", "redis://app:secret@", 1);
+    let schedule = Schedule::open(url, "objects").await.expect("opens");
+    assert_eq!(schedule.enqueue("a", Due::Now).await.expect("is there"), Enqueued::Waits);
+    let taken = schedule.get_expired(SECOND).await.expect("takes").expect("is due");
+    assert!(schedule.retry(&taken, Duration::ZERO).await.expect("is held"), "and is given back");
+    let taken = schedule.get_expired(SECOND).await.expect("takes").expect("is due again");
+    assert_eq!(schedule.enqueue("a", Due::Now).await.expect("runs"), Enqueued::AfterThis);
+    assert_eq!(schedule.done(&taken).await.expect("is held"), Done::Again);
+    assert_eq!(server.ask(&["ZCARD", "objects"]).text(), "1");
+}
+
+/// What nothing here keeps to is refused, rather than believed in.
+#[tokio::test]
+async fn a_schedule_and_locks_of_actionhero_refuse_replicas() {
+    let server = servers::redis();
+    let refused = |opened: duly::Result<()>| {
+        let error = opened.expect_err("refused");
+        assert!(error.code() == "invalid" && error.to_string().starts_with("replicas: "), "{error}");
+        assert!(error.to_string().ends_with("Leave it out of this URL"), "{error}");
+    };
+    refused(Schedule::open(format!("{}?replicas=1", server.url()), "objects").await.map(drop));
+    let url = server.url().replacen("redis://", "actionhero://", 1);
+    refused(duly::Duly::open(format!("{url}?replicas=1")).await.map(drop));
+    let bridge = duly::compat::actionhero::Bridge::builder(format!("{url}?replicas=1")).token("x");
+    refused(bridge.join().await.map(drop));
+    let duly = duly::Duly::open(format!("{url}?replicas=0")).await.expect("opens");
+    let health = duly.health().await.expect("answers");
+    assert!(!health.durability.contains("replicas="), "nor does it advise it: {}", health.durability);
 }

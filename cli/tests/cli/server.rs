@@ -1,8 +1,9 @@
 //! `duly --server URL`: the verbs that work through a `duly serve`.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 
@@ -44,6 +45,114 @@ impl Drop for Serving {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Something else on the way to a server, which answers everything with these bytes. Its thread ends with the test.
+struct Portal {
+    url: String,
+    /// The first line of each request.
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Portal {
+    fn start(head: &str, body: &str) -> Portal {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let length = body.len();
+        let answer = format!("HTTP/1.1 {head}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
+        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+        let noted = asked.clone();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let line = read_request(&mut stream);
+                noted.lock().expect("nobody panics with it").push(line);
+                let _ = stream.write_all(answer.as_bytes());
+            }
+        });
+        Portal { url, asked }
+    }
+
+    fn run(&self, bed: &Bed, args: &[&str]) -> Ran {
+        bed.run(&[&["--server", &self.url], args].concat())
+    }
+}
+
+/// Takes a whole request, and gives its first line.
+fn read_request(stream: &mut TcpStream) -> String {
+    let (mut reader, mut first, mut length) = (BufReader::new(stream), String::new(), 0);
+    reader.read_line(&mut first).expect("a request");
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("a header");
+        if line.trim().is_empty() {
+            break;
+        }
+        let value = line.to_lowercase().strip_prefix("content-length:").map(str::to_owned);
+        length = value.map_or(length, |value| value.trim().parse().expect("a number"));
+    }
+    reader.read_exact(&mut vec![0; length]).expect("a body");
+    first.trim().to_owned()
+}
+
+const SOME_ID: &str = "01890000-0000-7000-8000-000000000000";
+
+/// Verbs whose success somebody relies on.
+const VERBS: &[&[&str]] = &[
+    &["push", "mail"],
+    &["jobs", "rm", SOME_ID],
+    &["jobs", "wait", SOME_ID],
+    &["jobs", "ls"],
+    &["queues", "ls"],
+    &["queues", "pause", "default"],
+    &["stats"],
+];
+
+#[test]
+fn what_answers_in_place_of_a_server_is_no_success() {
+    let bed = Bed::new();
+    let page = "<html>Please log in</html>";
+    for head in
+        ["200 OK\r\nContent-Type: text/html; charset=utf-8", "200 OK", "202 Accepted\r\nContent-Type: text/html"]
+    {
+        let portal = Portal::start(head, page);
+        for verb in VERBS {
+            let ran = portal.run(&bed, verb).failed(5, "is no duly server");
+            assert!(ran.out.is_empty() && ran.err.contains("a proxy that asks for a login"), "{head} {ran:?}");
+        }
+    }
+    let halved = Portal::start("200 OK\r\nContent-Type: application/json", "{\"jobs\":[");
+    halved.run(&bed, &["jobs", "ls"]).failed(5, "is not JSON");
+    let silent = Portal::start("200 OK\r\nContent-Type: application/json", "");
+    silent.run(&bed, &["jobs", "rm", SOME_ID]).failed(5, "is no duly server");
+}
+
+#[test]
+fn json_that_does_not_say_what_was_asked_is_no_success() {
+    let bed = Bed::new();
+    let other = Portal::start("200 OK\r\nContent-Type: application/json", r#"{"status":"ok","id":"7","state":"fine"}"#);
+    let ran = other.run(&bed, &["push", "mail"]).failed(5, "names no job");
+    assert!(ran.out.is_empty(), "{ran:?}");
+    other.run(&bed, &["jobs", "wait", SOME_ID]).failed(5, "names no state");
+    assert_eq!(other.asked.lock().expect("nobody panics with it").len(), 2, "each asks once");
+    other.run(&bed, &["jobs", "ls"]).failed(5, "has no jobs");
+    other.run(&bed, &["queues", "ls"]).failed(5, "has no queues");
+    other.run(&bed, &["stats"]).failed(5, "has no points");
+}
+
+#[test]
+fn a_redirect_is_told_and_not_followed() {
+    let bed = Bed::new();
+    for status in
+        ["301 Moved Permanently", "302 Found", "303 See Other", "307 Temporary Redirect", "308 Permanent Redirect"]
+    {
+        let portal = Portal::start(&format!("{status}\r\nLocation: /login?token=secret"), "");
+        for verb in VERBS {
+            let ran = portal.run(&bed, verb).failed(5, "points elsewhere");
+            assert!(ran.out.is_empty() && ran.err.contains("to /login: ") && !ran.err.contains("secret"), "{ran:?}");
+        }
+        let asked = portal.asked.lock().expect("nobody panics with it");
+        assert!(asked.len() == VERBS.len() && !asked.iter().any(|line| line.contains("login")), "{asked:?}");
     }
 }
 

@@ -21,7 +21,7 @@ use uuid::Uuid;
 use super::message::{self, BYTES_MAX, Heard, Ids, Refused, Token};
 use crate::call::{Asked, CALL_TIMEOUT, CALL_TIMEOUT_MAX, Limits, METHOD_CONCURRENCY, Method, Methods};
 use crate::clock::{self, Clock};
-use crate::compat::{System, option};
+use crate::compat::{System, no_replicas, option};
 use crate::error::{Error, Result, Source};
 use crate::job::JobId;
 use crate::node::NodeId;
@@ -99,6 +99,7 @@ impl BridgeBuilder {
         let Address::Foreign(System::ActionHero, place) = target else {
             return Err(Error::invalid("store", "a bridge to ActionHero needs actionhero://HOST"));
         };
+        no_replicas(&options, "a call of ActionHero's")?;
         let token = self.token.or_else(|| std::env::var(TOKEN_VARIABLE).ok()).filter(|token| !token.is_empty());
         let token = token.ok_or_else(|| {
             Error::invalid("token", format!("give ActionHero's serverToken by `token`, or in {TOKEN_VARIABLE}"))

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
-use super::option;
+use super::{no_replicas, option};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
@@ -32,6 +32,8 @@ pub(super) const OPTIONS: &[&str] = &["lock_prefix", "channel", "wary"];
 const LOCK_PREFIX: &str = "actionhero:lock:";
 /// How long a lock that was just taken is watched before it counts: nodes before 16.0.4 take what they have not got.
 const WARY: Duration = Duration::from_millis(50);
+/// What its locks survive: the server's settings say only what becomes of jobs.
+const SURVIVES: &str = "If the server stops or fails over to a replica, locks may be lost before their end: hand the fence to what they protect.";
 /// Longest time to watch it.
 const WARY_MAX: Duration = Duration::from_secs(5);
 
@@ -51,6 +53,7 @@ impl ActionHero {
                 "ActionHero's locks end by the server's clock, which no test can move",
             ));
         }
+        no_replicas(options, "a lock of ActionHero's")?;
         let wary = match option(&options.foreign, "wary") {
             None => WARY,
             Some(text) => {
@@ -220,7 +223,7 @@ impl Store for ActionHero {
     }
 
     async fn health(&self) -> Result<Health> {
-        let mut health = self.hall.health().await?;
+        let mut health = Health { durability: SURVIVES.into(), ..self.hall.health().await? };
         health.facts.push(("lock_prefix".into(), self.lock_prefix.clone()));
         // Written for the keys of duly's own; what is needed here beside them nobody has worked out.
         health.acl = None;

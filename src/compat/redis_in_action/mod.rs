@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::job::{JobId, Priority, Record};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::push::{Due, MAX_ATTEMPTS, Push, Pushed, TIMEOUT};
-use crate::store::redis::{Place, QueueKeys, Redis, Way, call, span};
+use crate::store::redis::{Place, QueueKeys, Redis, call, half_way, span};
 use crate::store::{
     Attended, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn,
     Moved, MovedIn, Options, Page, QueueCounts, Store, To, Wake,
@@ -145,7 +145,8 @@ impl RedisInAction {
                 false => cmd.arg(push.id.as_bytes()),
             };
         }
-        let mut reply = self.own.run("push", Way::Door, keys.slot, &script::RIA_PUSH, &cmd).await?;
+        let value = self.own.deliver("push", &keys, Some(&script::RIA_PUSH), &[cmd]).await?;
+        let mut reply = self.own.reply("push", value)?;
         match reply.text()?.as_str() {
             "" => Ok(reply.list()?.iter().map(|answer| answer.as_deref() == Some(b"1")).collect()),
             why => Err(mixed(queue, why)),
@@ -177,9 +178,10 @@ impl Store for RedisInAction {
             queues.entry(&job.queue).or_default().push(at);
         }
         let mut answers: Vec<Pushed> = jobs.iter().map(|job| Pushed::Existing(job.id)).collect();
-        for (queue, of_queue) in queues {
+        for (no, (queue, of_queue)) in queues.into_iter().enumerate() {
             let some: Vec<&Push> = of_queue.iter().map(|at| &jobs[*at]).collect();
-            let new = self.push_queue(queue, &some).await?;
+            let pushed = self.push_queue(queue, &some).await;
+            let new = pushed.map_err(|error| if no > 0 { half_way(error) } else { error })?;
             for at in of_queue.iter().zip(new).filter(|(_, new)| *new).map(|(at, _)| *at) {
                 answers[at] = Pushed::New(jobs[at].id);
             }

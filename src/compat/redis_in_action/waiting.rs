@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use redis::Value;
 
 use super::item::Item;
-use super::{DELAYED, QUEUE, RedisInAction, bring, list_of};
+use super::{DELAYED, QUEUE, RedisInAction, SIDEKIQ_QUEUES, bring, list_of, mixed};
 use crate::clock::{Micros, from_micros};
 use crate::compat::script;
 use crate::error::Result;
@@ -162,11 +162,15 @@ pub(super) async fn reschedule(store: &RedisInAction, id: JobId, due: Due) -> Re
         now if now.is_empty() => "+0".to_owned(),
         due => due,
     };
-    let (delayed, list) = (DELAYED.to_owned(), list_of(&waiting.queue));
-    let mut cmd = call(&script::RIA_RESCHEDULE, &[&delayed, &list]);
-    cmd.arg(store.own.manual_now()).arg(&waiting.bytes).arg(due);
+    let (delayed, list, theirs) = (DELAYED.to_owned(), list_of(&waiting.queue), SIDEKIQ_QUEUES.to_owned());
+    let mut cmd = call(&script::RIA_RESCHEDULE, &[&delayed, &list, &theirs]);
+    cmd.arg(store.own.manual_now()).arg(&waiting.queue).arg(&waiting.bytes).arg(due);
     let mut reply = store.own.run("reschedule", Way::Door, 0, &script::RIA_RESCHEDULE, &cmd).await?;
-    Ok(if reply.int()? == 1 { Moved::Yes } else { Moved::NotFound })
+    match (reply.text()?.as_str(), reply.int()?) {
+        ("", 1) => Ok(Moved::Yes),
+        ("", _) => Ok(Moved::NotFound),
+        (why, _) => Err(mixed(&waiting.queue, why)),
+    }
 }
 
 pub(super) async fn counts(store: &RedisInAction) -> Result<Vec<QueueCounts>> {

@@ -71,6 +71,8 @@ struct Known {
     shown: HashMap<NodeId, process::Shown>,
     /// Where the entries were that a mover has listed last, by id and the moment of their push: an id may be there twice.
     seen: HashMap<(JobId, SystemTime), find::Found>,
+    /// What was said of queues that take nothing.
+    news: promote::News,
 }
 
 /// A held entry's name in its queue: fence, number.

@@ -3,6 +3,8 @@
 //! The entries are read, written anew with the moment they became ready, and moved by one script per queue, each only if it is
 //! still in its set: whoever else promotes, Ruby's pollers included, no entry is lost between the two or doubled.
 
+use std::collections::HashMap;
+
 use super::scripts::{DISCARD, PROMOTE};
 use super::{Sidekiq, entry, mixed, told};
 use crate::clock::Micros;
@@ -14,6 +16,10 @@ type Change = (Vec<u8>, String);
 
 /// How often it is looked behind entries that cannot go into their queue.
 const PAGES_MAX: usize = 20;
+/// How often it is told of a queue that due jobs cannot go there: a minute, in microseconds.
+const TELL_EVERY: u64 = 60_000_000;
+/// Most queues of which it is told in that time.
+const TOLD_MAX: usize = 1_000;
 
 /// Moves up to so many entries that are due at this moment. Answers whether there may be more.
 ///
@@ -46,6 +52,23 @@ async fn due(store: &Sidekiq, set: &String, now: Micros, behind: usize, most: us
     told("claim", store.redis.ask("claim", Way::Bodies, 0, &cmd).await?)
 }
 
+/// Of which queues it was told lately that due jobs cannot go there: every claim finds them again, and nobody reads that often.
+#[derive(Default)]
+pub(super) struct News(HashMap<String, Micros>);
+
+impl News {
+    /// Whether to tell it of this queue at this moment; if so, it counts as told.
+    fn is_news(&mut self, queue: &str, now: Micros) -> bool {
+        // Whichever way the clock has stepped.
+        self.0.retain(|_, at| at.abs_diff(now) < TELL_EVERY);
+        let is_news = self.0.len() < TOLD_MAX && !self.0.contains_key(queue);
+        if is_news {
+            self.0.insert(queue.to_owned(), now);
+        }
+        is_news
+    }
+}
+
 /// How many entries have left their set, and how many must stay in it.
 struct Sorted {
     went: usize,
@@ -73,7 +96,9 @@ async fn sort(store: &Sidekiq, set: &String, due: Vec<Vec<u8>>, now: Micros) -> 
     for (queue, entries) in queues {
         if let Err(error) = into_queue(store, set, &queue, &entries).await {
             let Error::Invalid { .. } = error else { return Err(error) };
-            tracing::warn!(queue, %error, jobs = entries.len(), "due jobs cannot go into their queue");
+            if store.known().news.is_news(&queue, now) {
+                tracing::warn!(queue, %error, jobs = entries.len(), "due jobs cannot go into their queue");
+            }
             sorted.went -= entries.len();
             sorted.stuck += entries.len();
         }
@@ -106,4 +131,22 @@ async fn discard(store: &Sidekiq, set: &String, entries: &[Change]) -> Result<()
         cmd.arg(&old[..]).arg(new);
     }
     store.run("claim", Way::Work, &DISCARD, &cmd).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_queue_that_takes_nothing_it_is_told_once_a_minute() {
+        let minute = TELL_EVERY as Micros;
+        let mut news = News::default();
+        assert!(news.is_news("a", 5) && !news.is_news("a", 5) && !news.is_news("a", minute));
+        assert!(news.is_news("b", minute), "another queue is other news");
+        assert!(news.is_news("a", minute + 5) && !news.is_news("b", minute + 5));
+        assert!(news.is_news("a", -minute), "the clock has stepped back");
+        let queues = (0..2 * TOLD_MAX).filter(|no| news.is_news(&no.to_string(), 10 * minute)).count();
+        assert_eq!((queues, news.0.len()), (TOLD_MAX, TOLD_MAX));
+        assert!(news.is_news("a", 11 * minute) && news.0.len() == 1);
+    }
 }

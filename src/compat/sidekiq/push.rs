@@ -8,7 +8,7 @@ use crate::clock::{Micros, micros, to_micros};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Priority};
 use crate::push::{Due, Push, Pushed};
-use crate::store::redis::{Reply, call};
+use crate::store::redis::{Reply, call, half_way};
 
 /// How often a push is sent again whose answer was lost.
 const RESENDS_MAX: usize = 3;
@@ -42,25 +42,37 @@ pub(super) async fn push(store: &Sidekiq, jobs: Vec<Push>) -> Result<Vec<Pushed>
         }
     }
     let mut answers: Vec<Option<Pushed>> = jobs.iter().map(|_| None).collect();
-    for (queue, mut ready) in queues {
-        let chosen: HashSet<JobId> =
-            ready.iter().map(|one| &jobs[one.at]).filter(|job| !job.fresh).map(|j| j.id).collect();
-        let there = find::among(store, "push", queue, &chosen, LOOK_MAX).await?;
-        let mut seen = HashSet::with_capacity(ready.len());
-        ready.retain(|one| {
-            let is_new = !there.contains(&one.id) && seen.insert(one.id);
-            if !is_new {
-                answers[one.at] = Some(Pushed::Existing(one.id));
-            }
-            is_new
-        });
-        let known = send(store, queue, &ready, !chosen.is_empty()).await?;
-        for one in &ready {
-            let is_new = jobs[one.at].fresh || !known.contains(&one.id);
-            answers[one.at] = Some(if is_new { Pushed::New(one.id) } else { Pushed::Existing(one.id) });
-        }
+    for (no, (queue, ready)) in queues.into_iter().enumerate() {
+        let pushed = push_queue(store, queue, &jobs, ready, &mut answers).await;
+        pushed.map_err(|error| if no > 0 { half_way(error) } else { error })?;
     }
     Ok(answers.into_iter().zip(&jobs).map(|(answer, job)| answer.unwrap_or(Pushed::New(job.id))).collect())
+}
+
+/// Pushes the jobs of one queue, all but those that are there already, and answers each.
+async fn push_queue(
+    store: &Sidekiq,
+    queue: &str,
+    jobs: &[Push],
+    mut ready: Vec<Ready>,
+    answers: &mut [Option<Pushed>],
+) -> Result<()> {
+    let chosen: HashSet<JobId> = ready.iter().map(|one| &jobs[one.at]).filter(|job| !job.fresh).map(|j| j.id).collect();
+    let there = find::among(store, "push", queue, &chosen, LOOK_MAX).await?;
+    let mut seen = HashSet::with_capacity(ready.len());
+    ready.retain(|one| {
+        let is_new = !there.contains(&one.id) && seen.insert(one.id);
+        if !is_new {
+            answers[one.at] = Some(Pushed::Existing(one.id));
+        }
+        is_new
+    });
+    let known = send(store, queue, &ready, !chosen.is_empty()).await?;
+    for one in &ready {
+        let is_new = jobs[one.at].fresh || !known.contains(&one.id);
+        answers[one.at] = Some(if is_new { Pushed::New(one.id) } else { Pushed::Existing(one.id) });
+    }
+    Ok(())
 }
 
 /// What Sidekiq's format has no place for is refused: whoever runs the job would not keep to it.
@@ -89,10 +101,13 @@ async fn send(store: &Sidekiq, queue: &str, ready: &[Ready], chosen: bool) -> Re
                 tracing::debug!(?source, "the answer to a push was lost; it is sent again");
                 lost = true;
             }
+            // The one whose answer was lost may be in, whatever becomes of this one.
+            Err(error) if lost => return Err(half_way(error)),
             other => return Ok(other?.ids()?.into_iter().collect()),
         }
     }
-    Ok(send_once(store, queue, ready, true).await?.ids()?.into_iter().collect())
+    let last = send_once(store, queue, ready, true).await.map_err(half_way)?.ids()?;
+    Ok(last.into_iter().collect())
 }
 
 async fn send_once(store: &Sidekiq, queue: &str, ready: &[Ready], look: bool) -> Result<Reply> {

@@ -148,7 +148,7 @@ pub(super) async fn discard(store: &Sidekiq, node: NodeId, keys: &QueueKeys, fen
 pub(super) async fn prune(store: &Sidekiq, queue: &str, done_max: usize) -> Result<usize> {
     let keys = store.redis.keys(queue);
     let [g1, g2] = &keys.gone;
-    let mut cmd = call(&PRUNE, &[&keys.job, &keys.done, &store.keys.dead, &keys.conf, g1, g2]);
+    let mut cmd = call(&PRUNE, &[&keys.job, &keys.done, &keys.conf, g1, g2]);
     cmd.arg(store.manual_now()).arg(done_max).arg(PRUNE_MAX).arg(micros(store.redis.options().remember));
     let mut reply = store.run("prune", Way::Work, &PRUNE, &cmd).await?;
     Ok(usize::try_from(reply.int()?).unwrap_or(0))

@@ -63,6 +63,7 @@ pub(crate) use self::link::Way;
 use self::link::{Confirm, Link};
 pub(crate) use self::locks::{count, named, read_cursor, span};
 use self::names::Names;
+pub(crate) use self::push::half_way;
 use self::raw::Strangers;
 pub(crate) use self::raw::{group_of, read_hold, read_owner, write_failure, write_record};
 pub(crate) use self::reply::{Reply, number};

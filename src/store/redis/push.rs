@@ -42,11 +42,12 @@ pub(super) async fn push(store: &Redis, jobs: Vec<Push>) -> Result<Vec<Pushed>> 
     answers.into_iter().map(|answer| answer.ok_or_else(missing)).collect()
 }
 
-/// What went into another queue before this one failed is there.
-fn half_way(error: Error) -> Error {
+/// What went in before this failed is there: into another queue, or by a sending whose answer was lost. Whatever the error says
+/// of its own part, of the whole nobody may take it that nothing was pushed.
+pub(crate) fn half_way(error: Error) -> Error {
     match error {
-        Error::Full { .. } => Error::Unknown { op: "push", source: Some(error.to_string().into()) },
-        other => other.in_doubt(),
+        Error::Store { .. } | Error::Unknown { .. } => error.in_doubt(),
+        refused => Error::Unknown { op: "push", source: Some(refused.to_string().into()) },
     }
 }
 

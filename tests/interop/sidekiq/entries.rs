@@ -93,6 +93,23 @@ async fn the_dead_are_ten_thousand() {
     assert_eq!(bed.ruby("[Sidekiq::DeadSet.new.size, Sidekiq::DeadSet.new.first.args]"), json!([10_000, ["x"]]));
 }
 
+/// How many dead ones are kept is Ruby's to say: only a burial trims them, as Ruby's do, and never very many at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_dead_are_trimmed_by_burials_alone() {
+    let bed = Bed::new().await;
+    bed.ruby("Ask.bury(12_500)");
+    bed.redis(&["ZADD", "dead", "1000.5", r#"{"class":"Echo","very":"old"}"#]);
+    let size = || bed.redis(&["ZCARD", "dead"])[0].parse::<usize>().expect("a number");
+    bed.duly.store().prune("default", 1_000).await.expect("prunes");
+    assert_eq!(size(), 12_501);
+    for left in [11_502, 10_503, 10_000] {
+        bed.ruby("Echo.set(retry: 0).perform_async('x')");
+        bed.duly.worker().on_kind("Echo", |_| async { Err::<(), _>("no") }).drain().await.expect("drains");
+        assert_eq!(size(), left);
+    }
+    assert!(!bed.redis(&["ZRANGE", "dead", "0", "0"])[0].contains("very"), "the oldest go first");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_live_installation_moves_elsewhere() {
     let bed = Bed::new().await;

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use duly::{JobId, Push};
+use duly::{Duly, Error, JobId, Push};
 use serde_json::json;
 
 use super::child;
 use super::support::*;
+use crate::servers::{Binary, Fsync, Options, Proxy};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_worker_loses_nothing() {
@@ -64,4 +65,30 @@ async fn a_push_said_twice_is_one_job() {
     assert_eq!(jid, json!(JobId::named("a").to_string()), "found under the id that duly has printed");
     assert!(bed.duly.remove(JobId::named("a")).await.is_ok());
     assert_eq!(bed.ruby("Sidekiq::Queue.new.size"), json!(0));
+}
+
+/// The answer is lost, and when it is sent again nobody is there: the first sending is in all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_whose_answer_was_lost_before_the_server_went_may_be_in() {
+    let server = Options::new(Binary::Redis).aof(Fsync::No).start();
+    let proxy = Proxy::start(server.port());
+    let duly = Duly::open(format!("sidekiq://{}", proxy.address())).await.expect("opens");
+    duly.push(Push::new("Echo", "[1]")).await.expect("pushes");
+    proxy.refuse();
+    proxy.drop_reply("Fleeting");
+    let error = duly.push(Push::new("Fleeting", "[2]")).await.expect_err("nobody answers");
+    assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
+    assert_eq!(server.ask(&["LLEN", "queue:default"]).text(), "2");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_push_into_several_queues_it_is_told_that_a_part_may_be_in() {
+    let bed = Bed::new().await;
+    bed.redis(&["SET", "queue:second", "x"]);
+    let jobs = ["first", "second"].map(|queue| Push::new("Echo", "[]").queue(queue));
+    let error = bed.duly.push_all(jobs).await.expect_err("the second is refused");
+    assert!(error.code() == "unknown" && error.to_string().contains("not a list"), "{error}");
+    assert_eq!(bed.redis(&["LLEN", "queue:first"]), ["1"], "the first is in");
+    let error = bed.duly.push(Push::new("Echo", "[]").queue("second")).await.expect_err("refused");
+    assert_eq!(error.code(), "invalid", "nothing is in doubt: {error}");
 }
