@@ -38,6 +38,7 @@ macro_rules! on_every_store {
 on_every_store! {
     api:
         a_job_is_pushed_read_moved_and_removed
+        an_edit_that_is_refused_changes_nothing
         big_numbers_in_args_survive_byte_for_byte
         many_jobs_go_in_one_request
         a_repeated_key_pushes_once_and_another_body_is_refused
