@@ -18,12 +18,12 @@ use super::{ChangedSince, Problems};
 use crate::cron::{CronRule, Missed, Overlap, Schedule};
 use crate::error::Error;
 use crate::http::etag::{self, IfMatch};
-use crate::http::json::{Json, Named, NoBody, Params};
+use crate::http::json::{Json, Key, Named, NoBody, Params};
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::view::{moment, moment_ms, ms, raw};
 use crate::http::who::{Operator, Who};
-use crate::job::Priority;
+use crate::job::{JobId, Priority};
 use crate::push::Push;
 use crate::store::CronRecord;
 
@@ -248,7 +248,11 @@ async fn resume(
 }
 
 /// Push the job of a rule now
-#[utoipa::path(post, path = "/cron/{name}/trigger", tag = "cron", params(("name" = String, Path, description = "its name")),
+///
+/// With an `Idempotency-Key` it may be repeated safely.
+#[utoipa::path(post, path = "/cron/{name}/trigger", tag = "cron",
+    params(("name" = String, Path, description = "its name"),
+        ("Idempotency-Key" = Option<String>, Header, description = "the same key pushes its job once")),
     responses((status = 200, body = PushedView), Problems))]
 async fn trigger(
     State(app): State<Arc<App>>,
@@ -256,8 +260,11 @@ async fn trigger(
     Named(Name(name)): Named<Name>,
     _: NoBody,
 ) -> Result<axum::Json<PushedView>, Problem> {
-    Ok(axum::Json(PushedView::of(app.duly.trigger_cron(&name).await?)))
+    // With the rule's name: a key that came with another rule long ago does not name that one's job.
+    let id = key.map(|key| JobId::named(&format!("{key}\ncron:{name}")));
+    Ok(axum::Json(PushedView::of(app.duly.trigger_cron_as(&name, id).await?)))
 }
+    Key(key): Key,
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
