@@ -52,6 +52,7 @@ on_every_store! {
         every_family_of_the_reference_is_there_and_moves;
     settings:
         a_rule_is_changed_only_as_it_was_seen
+        a_rule_is_told_with_all_that_was_said
         a_rule_triggered_again_with_the_same_key_pushes_once
         settings_of_a_queue_are_changed_only_as_they_were_seen;
     locks:

@@ -86,6 +86,9 @@ struct RuleView {
     priority: &'static str,
     max_attempts: u32,
     timeout_ms: u64,
+    /// How long one of its jobs stays once it is done; left out if the rule does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep_ms: Option<u64>,
     tags: Vec<String>,
     missed: String,
     overlap: &'static str,
@@ -122,6 +125,7 @@ impl RuleView {
             priority: rule.priority.as_str(),
             max_attempts: rule.max_attempts,
             timeout_ms: ms(rule.timeout),
+            keep_ms: rule.keep.map(ms),
             tags: rule.tags.clone(),
             missed: rule.missed.to_string(),
             overlap: rule.overlap.as_str(),
@@ -258,13 +262,13 @@ async fn trigger(
     State(app): State<Arc<App>>,
     _: Operator,
     Named(Name(name)): Named<Name>,
+    Key(key): Key,
     _: NoBody,
 ) -> Result<axum::Json<PushedView>, Problem> {
     // With the rule's name: a key that came with another rule long ago does not name that one's job.
     let id = key.map(|key| JobId::named(&format!("{key}\ncron:{name}")));
     Ok(axum::Json(PushedView::of(app.duly.trigger_cron_as(&name, id).await?)))
 }
-    Key(key): Key,
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
