@@ -234,3 +234,25 @@ pub async fn a_server_that_stops_tells_what_attempts_came_to(mut site: Site) {
     let told: Vec<_> = kinds.iter().map(|point| (point.kind.as_str(), point.tally.done)).collect();
     assert_eq!(told, [("work", 1)]);
 }
+
+pub async fn a_result_or_a_delay_that_is_not_kept_is_refused(site: Site) {
+    let worker = Worker::join(&site, 30_000, &[]).await;
+    site.push("default").await;
+    let job = worker.one().await;
+    let settle = async |said: Value| {
+        let mut end = json!({"id": job["id"], "fence": job["fence"]});
+        end.as_object_mut().expect("an object").extend(said.as_object().expect("an object").clone());
+        let good = json!({"id": duly::JobId::fresh().to_string(), "fence": 1, "outcome": "ack"});
+        let answer = site.post(&worker.path("settle"), json!({"ends": [good, end]})).await;
+        (answer.status, answer.pointer())
+    };
+    let refused = |field: &str| (422, format!("/ends/1/{field}"));
+    let long = "x".repeat(64 * 1024);
+    assert_eq!(settle(json!({"outcome": "ack", "result": long})).await, refused("result"));
+    for outcome in ["retry", "release"] {
+        assert_eq!(settle(json!({"outcome": outcome, "after_ms": u64::MAX})).await, refused("after_ms"));
+    }
+    assert_eq!(state(&site, &job).await, "running", "nothing was recorded");
+    assert_eq!(settle(json!({"outcome": "ack", "result": &long[2..]})).await.0, 200, "just short enough");
+    assert_eq!(state(&site, &job).await, "done");
+}

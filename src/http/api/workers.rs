@@ -163,9 +163,10 @@ struct EndBody {
     outcome: Ended,
     /// Why, for retry and bury.
     error: Option<String>,
-    /// So long until it may run again, for retry (by the number of its attempts if left out) and release (at once).
+    /// So long until it may run again, for retry (by the number of its attempts if left out) and release (at once);
+    /// at most 46,296 days.
     after_ms: Option<u64>,
-    /// What an ack gives, kept with the job: any JSON.
+    /// What an ack gives, kept with the job: any JSON, of at most 64 KiB.
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Box<RawValue>>,
 }
@@ -211,8 +212,13 @@ async fn settle(
     Named(id): Named<NodeId>,
     Json(body): Json<Settle>,
 ) -> Result<axum::Json<Settled>, Problem> {
-    let ends = body.ends.into_iter().map(Settling::from).collect();
-    let lost = app.remotes.get(id)?.settle(ends).await?;
+    let checked = |(at, end)| {
+        let settling = Settling::from(end);
+        settling.check().map_err(|error| Problem::from(error).below(&format!("/ends/{at}")))?;
+        Ok(settling)
+    };
+    let ends = body.ends.into_iter().enumerate().map(checked).collect::<Result<_, Problem>>()?;
+    let lost = app.remotes.get(id, who.speaks_for())?.settle(ends).await?;
     Ok(axum::Json(Settled { lost: lost.iter().map(JobId::to_string).collect() }))
 }
 
