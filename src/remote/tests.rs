@@ -81,3 +81,17 @@ async fn who_leaves_has_left_although_the_store_refuses_to_take_its_jobs_back() 
     remotes.leave(remote.id()).await.expect_err("says that it could not");
     assert!(!duly.nodes().await.expect("looks").iter().any(|node| node.id == remote.id() && node.alive));
 }
+
+/// The worker did not hear that its attempt was ended for it: its own word is not what was recorded.
+#[tokio::test]
+async fn what_was_taken_away_is_lost_whatever_its_worker_says_then() {
+    let duly = Duly::open(":memory:").await.expect("opens");
+    duly.push(Push::new("work", "1").timeout(Duration::from_millis(1))).await.expect("pushes");
+    let remote = Remotes::new(duly).join(vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
+    let held = remote.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(remote.beat(Some(&[held.job.id])).await.expect("beats").lost, [held.job.id], "it has timed out");
+    assert_eq!(remote.beat(Some(&[held.job.id])).await.expect("beats").lost, [held.job.id], "and is still not its own");
+    let ack = vec![Settling { id: held.job.id, fence: held.fence, said: Said::Ack, result: None }];
+    assert_eq!(remote.settle(ack).await.expect("settles"), [held.job.id]);
+}

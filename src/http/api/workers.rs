@@ -210,6 +210,8 @@ async fn settle(
     State(app): State<Arc<App>>,
     _: Pusher,
     Named(id): Named<NodeId>,
+///
+/// May be repeated if the answer has not come: what was recorded is not lost.
     Json(body): Json<Settle>,
 ) -> Result<axum::Json<Settled>, Problem> {
     let checked = |(at, end)| {
