@@ -35,6 +35,8 @@ const REMOTES_MAX: usize = 10_000;
 const NAMES_MAX: usize = 256;
 /// How often somebody looks after the silent, and makes up for lost wakes: for each queue, never for each worker.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long a server that ends waits until what its workers hold has been given back; what is left then counts as a crash.
+const LEAVE_ALL_MAX: Duration = Duration::from_secs(5);
 /// How often ended jobs are looked through for those past their time, in looks.
 const PRUNE_EVERY: u64 = 60;
 
@@ -106,10 +108,22 @@ impl Remotes {
     pub(crate) async fn leave(&self, id: NodeId) -> Result<()> {
         let remote = self.get(id)?;
         self.inner.nodes().remove(&id);
-        // It goes also if that fails: what it still holds can be taken back at once then, and need not wait for its lease.
-        let given_back = remote.give_back().await;
-        remote.leave().await?;
-        given_back
+        remote.leave_in_order().await
+    }
+
+    /// All go in good order, side by side and in bounded time: for a server that ends. Nobody may ask for anything any more.
+    ///
+    /// Their workers have not died: what they hold goes to whoever joins next, and no crash is counted.
+    pub(crate) async fn leave_all(&self) {
+        let all: Vec<Arc<Remote>> = self.inner.nodes().drain().map(|(_, remote)| remote).collect();
+        let leaving = futures_util::future::join_all(all.iter().map(async |remote| {
+            if let Err(error) = remote.leave_in_order().await {
+                tracing::warn!(node = %remote.id(), %error, "a worker's jobs could not be given back: a crash is counted");
+            }
+        }));
+        if tokio::time::timeout(LEAVE_ALL_MAX, leaving).await.is_err() {
+            tracing::warn!("not all that workers hold was given back in time: a crash is counted for the rest");
+        }
     }
 }
 

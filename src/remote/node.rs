@@ -359,10 +359,26 @@ impl Remote {
         Ok(beaten)
     }
 
-    /// Goes; what it still holds can be taken back at once.
-    pub(super) async fn leave(&self) -> Result<()> {
+    /// Gives back what is in hand, and goes: who goes in good order has crashed with none of it.
+    pub(super) async fn leave_in_order(self: &Arc<Self>) -> Result<()> {
+        self.close();
+        // A claim under way has ended then, and has left nothing in hand.
+        drop(self.claiming.lock().await);
+        // It goes also if that fails: what it still holds can be taken back at once then, and need not wait for its lease.
+        let given_back = self.give_back().await;
+        self.leave().await?;
+        given_back
+    }
+
+    /// From now on its worker gets nothing.
+    fn close(&self) {
         self.state().stop = true;
         self.woken.notify_waiters();
+    }
+
+    /// Goes; what it still holds can be taken back at once.
+    pub(super) async fn leave(&self) -> Result<()> {
+        self.close();
         drop(self.at_work.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.duly.store.leave(self.node.id).await
     }

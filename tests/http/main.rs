@@ -73,6 +73,7 @@ on_every_store! {
         the_last_attempt_buries
         a_cancelled_job_ends_dead
         a_result_or_a_delay_that_is_not_kept_is_refused
+        a_server_that_stops_gives_back_what_its_workers_hold
         a_server_that_stops_tells_what_attempts_came_to;
     safe:
         tokens_have_roles_and_end;

@@ -238,6 +238,20 @@ pub async fn a_server_that_stops_tells_what_attempts_came_to(mut site: Site) {
     assert_eq!(told, [("work", 1)]);
 }
 
+/// Its workers have not died: however often it is started anew, no crash of theirs is counted.
+pub async fn a_server_that_stops_gives_back_what_its_workers_hold(mut site: Site) {
+    let worker = Worker::join(&site, 60_000, &[]).await;
+    site.push("default").await;
+    let job = worker.one().await;
+    let node = worker.id;
+    site.stop().await;
+    let id = job["id"].as_str().expect("an id").parse().expect("an id");
+    let record = site.duly.get(id).await.expect("reads").expect("is there");
+    assert_eq!((record.state, record.crashes, record.attempts), (duly::State::Ready, 0, 0));
+    let nodes = site.duly.nodes().await.expect("looks");
+    assert!(!nodes.iter().any(|known| known.id.to_string() == node && known.alive), "it has left");
+}
+
 pub async fn a_result_or_a_delay_that_is_not_kept_is_refused(site: Site) {
     let worker = Worker::join(&site, 30_000, &[]).await;
     site.push("default").await;
