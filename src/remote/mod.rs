@@ -64,9 +64,10 @@ impl Remotes {
         Remotes { inner: Arc::new(Inner { duly, nodes: Mutex::default(), attended: false.into() }) }
     }
 
-    /// A worker joins, for these queues and kinds; without kinds it takes every kind.
+    /// A worker of somebody's joins, for these queues and kinds; without kinds it takes every kind.
     pub(crate) async fn join(
         &self,
+        whose: &str,
         queues: Vec<String>,
         mut kinds: Vec<String>,
         lease: Duration,
@@ -87,7 +88,7 @@ impl Remotes {
         let mut node = Node::fresh(queues);
         node.lease = lease;
         node.takes.kinds = Some(kinds.clone()).filter(|kinds| !kinds.is_empty());
-        let remote = Remote::join(self.inner.duly.clone(), node, kinds).await?;
+        let remote = Remote::join(self.inner.duly.clone(), whose.to_owned(), node, kinds).await?;
         self.inner.nodes().insert(remote.id(), remote.clone());
         if !self.inner.attended.swap(true, std::sync::atomic::Ordering::Relaxed) {
             tokio::spawn(look_after(Arc::downgrade(&self.inner)));
@@ -95,18 +96,21 @@ impl Remotes {
         Ok(remote)
     }
 
-    /// The node of this name, if it is held here and has not fallen silent.
-    pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Remote>> {
+    /// The node of this name, if it is held here and has not fallen silent. `whose` is `None` for those who may speak for any.
+    ///
+    /// Somebody else's is not there: everybody can read its id, so that knowing it proves nothing.
+    pub(crate) fn get(&self, id: NodeId, whose: Option<&str>) -> Result<Arc<Remote>> {
         let known = self.inner.nodes().get(&id).cloned();
+        let known = known.filter(|remote| whose.is_none_or(|whose| remote.whose() == whose));
         known.ok_or_else(|| Error::NotFound {
             what: "worker",
             name: format!("{id} (it was silent for its lease, or the server has restarted: join again)"),
         })
     }
 
-    /// A worker goes in good order.
-    pub(crate) async fn leave(&self, id: NodeId) -> Result<()> {
-        let remote = self.get(id)?;
+    /// A worker goes in good order; `whose` as for [`Remotes::get`].
+    pub(crate) async fn leave(&self, id: NodeId, whose: Option<&str>) -> Result<()> {
+        let remote = self.get(id, whose)?;
         self.inner.nodes().remove(&id);
         remote.leave_in_order().await
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
+use duly::Role;
 use duly::store::SETTLE_MAX;
 
 use crate::support::{LONG, Site};
@@ -272,4 +273,37 @@ pub async fn a_result_or_a_delay_that_is_not_kept_is_refused(site: Site) {
     assert_eq!(state(&site, &job).await, "running", "nothing was recorded");
     assert_eq!(settle(json!({"outcome": "ack", "result": &long[2..]})).await.0, 200, "just short enough");
     assert_eq!(state(&site, &job).await, "done");
+}
+
+/// Everybody can read the ids of nodes.
+#[tokio::test]
+async fn only_who_has_joined_and_operators_speak_for_a_worker() {
+    let mut site = Site::in_memory().await;
+    site.be(Role::Pusher).await;
+    let own = site.token().to_owned();
+    let worker = Worker::join(&site, 60_000, &[]).await;
+    site.push("default").await;
+    let job = worker.one().await;
+    let (node, id, fence) = (worker.id, job["id"].clone(), job["fence"].clone());
+    let deeds = [
+        ("POST", "/claim", json!({})),
+        ("POST", "/beat", json!({"held": []})),
+        ("POST", "/settle", json!({"ends": [{"id": id, "fence": fence, "outcome": "bury"}]})),
+        ("POST", "/progress", json!({"id": id, "fence": fence, "lines": ["mine"]})),
+        ("DELETE", "", json!({})),
+    ];
+    let deed = async |site: &Site, (verb, what, body): &(&str, &str, Value)| {
+        site.json(verb, &format!("/api/v1/nodes/{node}{what}"), body.clone()).await
+    };
+    site.be(Role::Pusher).await;
+    for other in &deeds {
+        let answer = deed(&site, other).await;
+        assert_eq!((answer.status, answer.code().as_str()), (404, "not_found"), "{other:?}");
+    }
+    assert_eq!(state(&site, &job).await, "running");
+    site.be_again(own);
+    assert_eq!(deed(&site, &deeds[3]).await.json()["lost"], json!([]), "it is its own still");
+    site.be(Role::Operator).await;
+    assert_eq!(deed(&site, &deeds[4]).await.status, 204, "operators look after nodes");
+    assert_eq!(state(&site, &job).await, "ready");
 }
