@@ -78,7 +78,7 @@ pub async fn a_worker_claims_runs_and_settles(site: Site) {
     assert_eq!(worker.settle(&again, json!({"outcome": "ack"})).await, json!([]));
     assert_eq!(worker.settle(&again, json!({"outcome": "ack"})).await, json!([]), "said again: it is recorded");
     let other = json!({"id": again["id"], "fence": again["fence"].as_u64().expect("a fence") + 1});
-    assert_eq!(worker.settle(&other, json!({"outcome": "ack"})).await, json!([again["id"]]), "under a claim of its own");
+    assert_eq!(worker.settle(&other, json!({"outcome": "ack"})).await, json!([again["id"]]), "another claim");
     assert_eq!(worker.beat(&[&again]).await["lost"], json!([]), "a beat that was under way");
     assert_eq!(state(&site, &job).await, "done");
     assert_eq!(site.send("DELETE", &format!("/api/v1/nodes/{}", worker.id), &[], b"").await.status, 204);
