@@ -57,7 +57,7 @@ struct Joined {
 
 /// Join as a worker
 ///
-/// Only whoever has joined, and operators, can speak for the node: to others it is not there (404), whoever knows its id.
+/// Only whoever has joined, and operators, can speak for the node: to others it is not there (404), also if they know its id.
 #[utoipa::path(post, path = "/nodes", tag = "workers", request_body = Join, responses((status = 201, body = Joined), Problems))]
 async fn join(
     State(app): State<Arc<App>>,
