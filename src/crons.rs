@@ -11,6 +11,7 @@ use crate::clock::to_micros;
 use crate::cron::{CronRule, Missed, Overlap, first_tick, next_tick};
 use crate::duly::Duly;
 use crate::error::{Error, Result};
+use crate::job::JobId;
 use crate::push::{Push, Pushed, check_name};
 use crate::store::{CronPut, CronRecord, PutCron};
 
@@ -202,8 +203,18 @@ impl Duly {
     ///
     /// If the rule lets no two of its jobs overlap and one has not ended, nothing is pushed, and that one is named.
     pub async fn trigger_cron(&self, name: &str) -> Result<Pushed> {
+        self.trigger_cron_as(name, None).await
+    }
+
+    /// The same, with an id for the job if there is one: triggered again under it, nothing more is pushed.
+    pub(crate) async fn trigger_cron_as(&self, name: &str, id: Option<JobId>) -> Result<Pushed> {
         let record = self.cron_get(name).await?.ok_or_else(|| none(name))?;
-        self.push(record.rule.push()).await
+        let job = record.rule.push();
+        self.push(match id {
+            Some(id) => job.id(id),
+            None => job,
+        })
+        .await
     }
 
     /// What would be done to make the rules of the store these: add, change, and remove what is not among them if `prune` says so.

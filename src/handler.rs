@@ -199,10 +199,7 @@ impl Ctx {
     pub fn result(&self, value: &impl Serialize) -> Result<()> {
         let json = serde_json::to_string(value)
             .map_err(|why| Error::invalid("result", format!("cannot be written as JSON: {why}")))?;
-        if json.len() > RESULT_BYTES_MAX {
-            let why = format!("{} bytes of JSON, of which {RESULT_BYTES_MAX} are kept: keep it elsewhere", json.len());
-            return Err(Error::invalid("result", why));
-        }
+        check_result(&json)?;
         self.shared.notes.result(&self.own, json);
         Ok(())
     }
@@ -239,6 +236,15 @@ impl Ctx {
         }
         self.shared.duly.push(push).await
     }
+}
+
+/// What a job gives, as JSON text: not too long, whoever runs it.
+pub(crate) fn check_result(json: &str) -> Result<()> {
+    if json.len() > RESULT_BYTES_MAX {
+        let why = format!("{} bytes of JSON, of which {RESULT_BYTES_MAX} are kept: keep it elsewhere", json.len());
+        return Err(Error::invalid("result", why));
+    }
+    Ok(())
 }
 
 impl std::fmt::Debug for Ctx {

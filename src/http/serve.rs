@@ -73,8 +73,8 @@ impl Listening {
         // Whoever reaches the address knows it by that name.
         let server = server.allow_hosts([address.to_string()]);
         let room = Arc::new(Semaphore::new(server.options.connections));
-        let duly = server.duly.clone();
-        let (router, tasks) = (server.router(), TaskTracker::new());
+        let app = server.app();
+        let (router, tasks) = (super::routes(app.clone()), TaskTracker::new());
         loop {
             let Ok(place) = room.clone().acquire_owned().await else {
                 break;
@@ -101,8 +101,9 @@ impl Listening {
         tasks.close();
         // What is still there then waits for something that does not come any more.
         let _ = tokio::time::timeout(GRACE * 2, tasks.wait()).await;
+        app.remotes.leave_all().await;
         // What attempts over HTTP have come to of late.
-        let _ = tokio::time::timeout(GRACE, duly.kinds.send(&*duly.store)).await;
+        let _ = tokio::time::timeout(GRACE, app.duly.kinds.send(&*app.duly.store)).await;
         Ok(())
     }
 }

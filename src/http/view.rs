@@ -79,14 +79,14 @@ pub(crate) struct JobView {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     failures: Vec<FailureView>,
-    /// How far its last attempt has come, as far as it has said so; not in lists.
+    /// How far its last attempt has come, as far as it has said so, for every role; not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<ProgressView>,
     /// What its handler has given. Left out for roles below operator, and in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Box<RawValue>>,
-    /// What its attempts have said, oldest first; not in lists.
+    /// What its attempts have said, oldest first. Left out for roles below operator, and in lists.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     log: Vec<LineView>,
@@ -179,7 +179,7 @@ impl JobView {
             failures: record.failures.iter().map(FailureView::of).collect(),
             progress: record.progress.as_ref().map(ProgressView::of),
             result: record.result.as_deref().filter(|_| who.sees_args()).map(raw),
-            log: record.log.iter().map(LineView::of).collect(),
+            log: record.log.iter().filter(|_| who.sees_args()).map(LineView::of).collect(),
         }
     }
 }

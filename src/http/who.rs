@@ -42,6 +42,11 @@ impl Who {
         }
     }
 
+    /// In whose name workers must have joined that they may speak for; `None`: anybody's.
+    pub(crate) fn speaks_for(&self) -> Option<&str> {
+        (self.role < Role::Operator).then_some(&*self.name)
+    }
+
     /// Whether they see what jobs carry.
     pub(crate) fn sees_args(&self) -> bool {
         self.role >= Role::Operator

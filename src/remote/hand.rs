@@ -6,7 +6,10 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use crate::attempt::{self, CANCELLED};
+use crate::error::{Error, Result};
+use crate::handler::check_result;
 use crate::job::{Fence, Held, JobId, Outcome};
+use crate::push::{Due, check_due};
 use crate::retry::Retry;
 use crate::store::{End, Timing};
 use crate::worker::MAX_CRASHES;
@@ -66,6 +69,24 @@ pub(crate) struct Settling {
     pub(crate) said: Said,
     /// What an ack gives, as JSON text.
     pub(crate) result: Option<String>,
+}
+
+impl Settling {
+    /// Refuses what no store keeps, by the rules that hold for handlers here: a result that is too long, a due moment too far off.
+    pub(crate) fn check(&self) -> Result<()> {
+        if let Some(result) = &self.result {
+            check_result(result)?;
+        }
+        let after = match self.said {
+            Said::Retry { after, .. } => after,
+            Said::Release { after } => Some(after),
+            Said::Ack | Said::Bury { .. } => None,
+        };
+        after.map_or(Ok(()), |after| check_due(Due::After(after))).map_err(|error| match error {
+            Error::Invalid { reason, .. } => Error::Invalid { field: "after_ms", reason },
+            other => other,
+        })
+    }
 }
 
 /// The outcome of what a worker says, by the rules that hold for every attempt.

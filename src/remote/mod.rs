@@ -35,6 +35,8 @@ const REMOTES_MAX: usize = 10_000;
 const NAMES_MAX: usize = 256;
 /// How often somebody looks after the silent, and makes up for lost wakes: for each queue, never for each worker.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long a server that ends waits until what its workers hold has been given back; what is left then counts as a crash.
+const LEAVE_ALL_MAX: Duration = Duration::from_secs(5);
 /// How often ended jobs are looked through for those past their time, in looks.
 const PRUNE_EVERY: u64 = 60;
 
@@ -62,9 +64,10 @@ impl Remotes {
         Remotes { inner: Arc::new(Inner { duly, nodes: Mutex::default(), attended: false.into() }) }
     }
 
-    /// A worker joins, for these queues and kinds; without kinds it takes every kind.
+    /// A worker of somebody's joins, for these queues and kinds; without kinds it takes every kind.
     pub(crate) async fn join(
         &self,
+        whose: &str,
         queues: Vec<String>,
         mut kinds: Vec<String>,
         lease: Duration,
@@ -85,7 +88,7 @@ impl Remotes {
         let mut node = Node::fresh(queues);
         node.lease = lease;
         node.takes.kinds = Some(kinds.clone()).filter(|kinds| !kinds.is_empty());
-        let remote = Remote::join(self.inner.duly.clone(), node, kinds).await?;
+        let remote = Remote::join(self.inner.duly.clone(), whose.to_owned(), node, kinds).await?;
         self.inner.nodes().insert(remote.id(), remote.clone());
         if !self.inner.attended.swap(true, std::sync::atomic::Ordering::Relaxed) {
             tokio::spawn(look_after(Arc::downgrade(&self.inner)));
@@ -93,23 +96,38 @@ impl Remotes {
         Ok(remote)
     }
 
-    /// The node of this name, if it is held here and has not fallen silent.
-    pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Remote>> {
+    /// The node of this name, if it is held here and has not fallen silent. `whose` is `None` for those who may speak for any.
+    ///
+    /// Somebody else's is not there: everybody can read its id, so that knowing it proves nothing.
+    pub(crate) fn get(&self, id: NodeId, whose: Option<&str>) -> Result<Arc<Remote>> {
         let known = self.inner.nodes().get(&id).cloned();
+        let known = known.filter(|remote| whose.is_none_or(|whose| remote.whose() == whose));
         known.ok_or_else(|| Error::NotFound {
             what: "worker",
             name: format!("{id} (it was silent for its lease, or the server has restarted: join again)"),
         })
     }
 
-    /// A worker goes in good order.
-    pub(crate) async fn leave(&self, id: NodeId) -> Result<()> {
-        let remote = self.get(id)?;
+    /// A worker goes in good order; `whose` as for [`Remotes::get`].
+    pub(crate) async fn leave(&self, id: NodeId, whose: Option<&str>) -> Result<()> {
+        let remote = self.get(id, whose)?;
         self.inner.nodes().remove(&id);
-        // It goes also if that fails: what it still holds can be taken back at once then, and need not wait for its lease.
-        let given_back = remote.give_back().await;
-        remote.leave().await?;
-        given_back
+        remote.leave_in_order().await
+    }
+
+    /// All go in good order, side by side and in bounded time: for a server that ends. Nobody may ask for anything any more.
+    ///
+    /// Their workers have not died: what they hold goes to whoever joins next, and no crash is counted.
+    pub(crate) async fn leave_all(&self) {
+        let all: Vec<Arc<Remote>> = self.inner.nodes().drain().map(|(_, remote)| remote).collect();
+        let leaving = futures_util::future::join_all(all.iter().map(async |remote| {
+            if let Err(error) = remote.leave_in_order().await {
+                tracing::warn!(node = %remote.id(), %error, "a worker's jobs could not be given back: a crash is counted");
+            }
+        }));
+        if tokio::time::timeout(LEAVE_ALL_MAX, leaving).await.is_err() {
+            tracing::warn!("not all that workers hold was given back in time: a crash is counted for the rest");
+        }
     }
 }
 

@@ -31,6 +31,8 @@ const RANK_STEP: Duration = Duration::from_millis(2);
 /// A node held for somebody outside.
 pub(crate) struct Remote {
     pub(super) duly: Duly,
+    /// In whose name its worker has joined.
+    whose: String,
     pub(super) node: Node,
     kinds: Vec<String>,
     state: Mutex<State>,
@@ -60,7 +62,7 @@ pub(crate) struct Beat {
 
 impl Remote {
     /// Joins, and listens for what concerns it.
-    pub(super) async fn join(duly: Duly, node: Node, kinds: Vec<String>) -> Result<Arc<Self>> {
+    pub(super) async fn join(duly: Duly, whose: String, node: Node, kinds: Vec<String>) -> Result<Arc<Self>> {
         let hall = duly.hall()?;
         let first = duly.store.beat(&node).await?;
         let wakes = duly.store.subscribe(node.id).await?;
@@ -69,6 +71,7 @@ impl Remote {
         let remote = Arc::new(Remote {
             at_work: Mutex::new(Some(hall.at_work(&node, orders))),
             duly,
+            whose,
             node,
             kinds,
             state: Mutex::new(state),
@@ -84,6 +87,10 @@ impl Remote {
 
     pub(crate) fn id(&self) -> NodeId {
         self.node.id
+    }
+
+    pub(super) fn whose(&self) -> &str {
+        &self.whose
     }
 
     pub(super) fn queues(&self) -> &[String] {
@@ -359,10 +366,26 @@ impl Remote {
         Ok(beaten)
     }
 
-    /// Goes; what it still holds can be taken back at once.
-    pub(super) async fn leave(&self) -> Result<()> {
+    /// Gives back what is in hand, and goes: who goes in good order has crashed with none of it.
+    pub(super) async fn leave_in_order(self: &Arc<Self>) -> Result<()> {
+        self.close();
+        // A claim under way has ended then, and has left nothing in hand.
+        drop(self.claiming.lock().await);
+        // It goes also if that fails: what it still holds can be taken back at once then, and need not wait for its lease.
+        let given_back = self.give_back().await;
+        self.leave().await?;
+        given_back
+    }
+
+    /// From now on its worker gets nothing.
+    fn close(&self) {
         self.state().stop = true;
         self.woken.notify_waiters();
+    }
+
+    /// Goes; what it still holds can be taken back at once.
+    pub(super) async fn leave(&self) -> Result<()> {
+        self.close();
         drop(self.at_work.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.duly.store.leave(self.node.id).await
     }

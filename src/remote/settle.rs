@@ -10,9 +10,24 @@ use crate::error::{Error, Result};
 use crate::job::{Fence, JobId, Outcome};
 use crate::store::{End, SETTLE_MAX};
 
+/// Who says how a job ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// Its worker, which may not get the answer, and say it again.
+    Worker,
+    /// Its node in the worker's place: what the worker says of the job after that was not recorded.
+    Us,
+}
+
 impl Remote {
     /// Records what the worker says of jobs, and answers those that it does not hold any more: nothing of theirs was recorded.
+    ///
+    /// What was recorded is known for a while: said again, because the answer has not reached the worker, it is not lost.
     pub(crate) async fn settle(self: &Arc<Self>, settling: Vec<Settling>) -> Result<Vec<JobId>> {
+        self.settle_by(By::Worker, settling).await
+    }
+
+    async fn settle_by(self: &Arc<Self>, by: By, settling: Vec<Settling>) -> Result<Vec<JobId>> {
         if settling.len() > SETTLE_MAX {
             return Err(Error::invalid("ends", format!("at most {SETTLE_MAX} in one request")));
         }
@@ -21,10 +36,8 @@ impl Remote {
             let mut state = self.state();
             state.seen = clock::tick();
             for Settling { id, fence, said, result } in settling {
-                let recorded = state.recorded.contains(&(id, fence));
                 match state.hand(id, fence) {
-                    None if recorded => {}
-                    None => lost.push(id),
+                    None => lost.extend(Some(id).filter(|id| !state.recorded.contains(&(*id, fence)))),
                     Some(hand) => {
                         in_doubt.extend(Some(id).filter(|_| hand.in_doubt));
                         let outcome = hand::judge(&hand.held, hand.unwanted, said);
@@ -41,10 +54,10 @@ impl Remote {
         // To its end also if the one who asks goes away: what is recorded must not stay in hand.
         let remote = self.clone();
         let claims: Vec<(JobId, Fence)> = ends.iter().map(|end| (end.id, end.fence)).collect();
-        let recorded = tokio::spawn(async move { remote.record(ends).await }).await;
+        let recorded = tokio::spawn(async move { remote.record(by, ends).await }).await;
         // One that has not come to its end may have been carried out all the same.
         let refused = recorded.unwrap_or_else(|why| {
-            self.state().doubt(&claims);
+            self.state().doubt(&claims, by);
             Err(Error::Unknown { op: "settle", source: Some(why.into()) })
         })?;
         lost.extend(refused.into_iter().filter(|id| !in_doubt.contains(id)));
@@ -60,7 +73,7 @@ impl Remote {
         }
     }
 
-    async fn record(&self, ends: Vec<End>) -> Result<Vec<JobId>> {
+    async fn record(&self, by: By, ends: Vec<End>) -> Result<Vec<JobId>> {
         let claims: Vec<(JobId, Fence)> = ends.iter().map(|end| (end.id, end.fence)).collect();
         let again: Vec<String> = ends
             .iter()
@@ -76,8 +89,8 @@ impl Remote {
         }
         let mut state = self.state();
         match &settled {
-            Ok(_) => claims.iter().for_each(|(id, fence)| state.let_go(*id, *fence)),
-            Err(Error::Unknown { .. }) => state.doubt(&claims),
+            Ok(lost) => claims.iter().for_each(|(id, fence)| state.let_go(*id, *fence, by, lost.contains(id))),
+            Err(Error::Unknown { .. }) => state.doubt(&claims, by),
             Err(_) => {}
         }
         // They are ready again, or will be: look, or learn when.
@@ -87,7 +100,7 @@ impl Remote {
         settled
     }
 
-    /// Releases what is in hand: who goes in good order has crashed with none of it.
+    /// Releases what is in hand.
     pub(super) async fn give_back(self: &Arc<Self>) -> Result<()> {
         let release = |hand: &Hand| Settling {
             id: hand.held.job.id,
@@ -99,11 +112,11 @@ impl Remote {
         self.settle_all(ends).await
     }
 
-    /// Records however many ends, in as many requests as it takes.
+    /// Records however many ends of our own, in as many requests as it takes.
     pub(super) async fn settle_all(self: &Arc<Self>, mut ends: Vec<Settling>) -> Result<()> {
         while !ends.is_empty() {
             let rest = ends.split_off(ends.len().min(SETTLE_MAX));
-            self.settle(std::mem::replace(&mut ends, rest)).await?;
+            self.settle_by(By::Us, std::mem::replace(&mut ends, rest)).await?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What is known of one node held for a worker outside: what is in its hands, and what was in doubt when it left them.
+//! What is known of one node held for a worker outside: what is in its hands, and what its worker has said of what was.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -6,20 +6,22 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::hand::Hand;
+use super::settle::By;
 use crate::clock;
 use crate::job::{Fence, JobId};
 use crate::node::NodeId;
+use crate::store::SETTLE_MAX;
 use crate::worker::Agreement;
 
-/// Most ends that are known to be recorded although the store has not said so.
-const RECORDED_MAX: usize = 1_000;
+/// Most ends that are known to be recorded when their worker says them again: all of its last request, however large.
+const RECORDED_MAX: usize = SETTLE_MAX;
 
 /// All of it but what it asks.
 pub(super) struct State {
     pub(super) hands: HashMap<JobId, Hand>,
     /// How many jobs have come into them.
     came: u64,
-    /// Settled without an answer, and not in hand since: the worker may say so again. The newest first.
+    /// Recorded as the worker has said: it may say so again if no answer has reached it. The newest first.
     pub(super) recorded: VecDeque<(JobId, Fence)>,
     pub(super) lanes: Vec<Lane>,
     /// When its worker was last heard of, and when the store was last told.
@@ -53,19 +55,31 @@ impl State {
         self.quiet || self.stop
     }
 
-    /// It is in nobody's hand any more, unless it has come again under another fence.
-    pub(super) fn let_go(&mut self, id: JobId, fence: Fence) {
+    /// The store has answered, and may have refused: it is in nobody's hand any more, unless it has come again under another fence.
+    pub(super) fn let_go(&mut self, id: JobId, fence: Fence, by: By, refused: bool) {
         if self.hand(id, fence).is_some()
             && let Some(hand) = self.hands.remove(&id)
         {
             let its_own = self.lanes.iter_mut().filter(|lane| lane.queue == hand.held.job.queue);
             its_own.for_each(|lane| lane.agreement.moved(1));
+            self.remember(id, fence, if refused { hand.in_doubt } else { by == By::Worker });
         }
     }
 
-    /// They may have been recorded, and may not.
-    pub(super) fn doubt(&mut self, claims: &[(JobId, Fence)]) {
-        for (id, fence) in claims {
+    /// Whether what the worker has said of a job that is out of hand is recorded. If not, no older word on it counts either:
+    /// the job is somebody else's.
+    fn remember(&mut self, id: JobId, fence: Fence, recorded: bool) {
+        if recorded {
+            self.recorded.push_front((id, fence));
+            self.recorded.truncate(RECORDED_MAX);
+        } else {
+            self.recorded.retain(|(known, _)| *known != id);
+        }
+    }
+
+    /// They may have been recorded, and may not. Only of what the worker has said is that to be known later.
+    pub(super) fn doubt(&mut self, claims: &[(JobId, Fence)], by: By) {
+        for (id, fence) in claims.iter().filter(|_| by == By::Worker) {
             self.hand(*id, *fence).into_iter().for_each(|hand| hand.in_doubt = true);
         }
     }
@@ -88,14 +102,8 @@ impl State {
     /// A job is out of hand without a word. What was settled and never answered was recorded then, if nobody can have taken the
     /// job since; else it is somebody else's.
     fn part_with(&mut self, hand: &Hand, lease: Duration) {
-        let id = hand.held.job.id;
         let unbroken = self.unbroken <= hand.since && self.beaten.is_some_and(|at| clock::tick() - at <= lease);
-        if hand.in_doubt && unbroken {
-            self.recorded.push_front((id, hand.held.fence));
-            self.recorded.truncate(RECORDED_MAX);
-        } else {
-            self.recorded.retain(|(known, _)| *known != id);
-        }
+        self.remember(hand.held.job.id, hand.held.fence, hand.in_doubt && unbroken);
     }
 
     /// Takes a job in hand. One that is there under an older claim has come again before it was known that its end was recorded.

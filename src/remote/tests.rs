@@ -19,7 +19,7 @@ async fn with_a_job() -> (Duly, Arc<Faulty>) {
 #[tokio::test]
 async fn a_list_of_what_is_held_brings_back_nothing_that_was_settled() {
     let (duly, store) = with_a_job().await;
-    let remote = Remotes::new(duly).join(vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
+    let remote = Remotes::new(duly).join("ada", vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
     let held = remote.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
     store.next("claim", Fault::LoseAnswer, 1);
     remote.claim(1, Duration::ZERO).await.expect_err("its answer is lost");
@@ -40,7 +40,7 @@ async fn a_list_of_what_is_held_brings_back_nothing_that_was_settled() {
 #[tokio::test]
 async fn what_was_recorded_without_an_answer_is_not_lost() {
     let (duly, store) = with_a_job().await;
-    let remote = Remotes::new(duly).join(vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
+    let remote = Remotes::new(duly).join("ada", vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
     let held = remote.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
     let ack = |fence| vec![Settling { id: held.job.id, fence, said: Said::Ack, result: None }];
     store.next("settle", Fault::LoseAnswer, 1);
@@ -58,7 +58,7 @@ async fn what_was_recorded_without_an_answer_is_not_lost() {
 #[tokio::test]
 async fn what_was_recorded_without_an_answer_and_has_come_again_is_not_lost() {
     let (duly, store) = with_a_job().await;
-    let remote = Remotes::new(duly).join(vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
+    let remote = Remotes::new(duly).join("ada", vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
     let first = remote.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
     let said = |said, fence| vec![Settling { id: first.job.id, fence, said, result: None }];
     let release = || Said::Release { after: Duration::ZERO };
@@ -75,9 +75,23 @@ async fn what_was_recorded_without_an_answer_and_has_come_again_is_not_lost() {
 async fn who_leaves_has_left_although_the_store_refuses_to_take_its_jobs_back() {
     let (duly, store) = with_a_job().await;
     let remotes = Remotes::new(duly.clone());
-    let remote = remotes.join(vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
+    let remote = remotes.join("ada", vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
     remote.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
     store.next("settle", Fault::Refuse, 1);
-    remotes.leave(remote.id()).await.expect_err("says that it could not");
+    remotes.leave(remote.id(), None).await.expect_err("says that it could not");
     assert!(!duly.nodes().await.expect("looks").iter().any(|node| node.id == remote.id() && node.alive));
+}
+
+/// The worker did not hear that its attempt was ended for it: its own word is not what was recorded.
+#[tokio::test]
+async fn what_was_taken_away_is_lost_whatever_its_worker_says_then() {
+    let duly = Duly::open(":memory:").await.expect("opens");
+    duly.push(Push::new("work", "1").timeout(Duration::from_millis(1))).await.expect("pushes");
+    let remote = Remotes::new(duly).join("ada", vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
+    let held = remote.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(remote.beat(Some(&[held.job.id])).await.expect("beats").lost, [held.job.id], "it has timed out");
+    assert_eq!(remote.beat(Some(&[held.job.id])).await.expect("beats").lost, [held.job.id], "and is still not its own");
+    let ack = vec![Settling { id: held.job.id, fence: held.fence, said: Said::Ack, result: None }];
+    assert_eq!(remote.settle(ack).await.expect("settles"), [held.job.id]);
 }

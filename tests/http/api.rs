@@ -34,6 +34,17 @@ pub async fn a_job_is_pushed_read_moved_and_removed(site: Site) {
     assert_eq!((gone.status, gone.code().as_str()), (404, "not_found"));
 }
 
+pub async fn an_edit_that_is_refused_changes_nothing(site: Site) {
+    let id = site.push("default").await;
+    let path = format!("/api/v1/jobs/{id}");
+    let wrong = site.json("PATCH", &path, json!({"args": {"n": 2}, "priority": "high", "after_ms": u64::MAX})).await;
+    assert_eq!((wrong.status, wrong.pointer().as_str()), (422, "/due"), "{}", wrong.text());
+    let job = site.get(&path).await.json();
+    assert_eq!((&job["args"]["n"], &job["priority"]), (&json!(1), &json!("normal")), "{job}");
+    let right = site.json("PATCH", &path, json!({"args": {"n": 2}, "after_ms": 60_000})).await;
+    assert_eq!((&right.json()["args"]["n"], &right.json()["state"]), (&json!(2), &json!("scheduled")));
+}
+
 pub async fn big_numbers_in_args_survive_byte_for_byte(site: Site) {
     let args = r#"{"z": 9007199254740993, "a": [18446744073709551616, 1.10, 1e400, {}], "empty": []}"#;
     let body = format!(r#"{{"kind": "count", "args": {args}}}"#);

@@ -38,6 +38,7 @@ macro_rules! on_every_store {
 on_every_store! {
     api:
         a_job_is_pushed_read_moved_and_removed
+        an_edit_that_is_refused_changes_nothing
         big_numbers_in_args_survive_byte_for_byte
         many_jobs_go_in_one_request
         a_repeated_key_pushes_once_and_another_body_is_refused
@@ -51,6 +52,8 @@ on_every_store! {
         every_family_of_the_reference_is_there_and_moves;
     settings:
         a_rule_is_changed_only_as_it_was_seen
+        a_rule_is_told_with_all_that_was_said
+        a_rule_triggered_again_with_the_same_key_pushes_once
         settings_of_a_queue_are_changed_only_as_they_were_seen;
     locks:
         a_lock_is_taken_extended_and_released_by_its_owner_only
@@ -69,6 +72,8 @@ on_every_store! {
         workers_that_know_different_kinds_share_a_queue
         the_last_attempt_buries
         a_cancelled_job_ends_dead
+        a_result_or_a_delay_that_is_not_kept_is_refused
+        a_server_that_stops_gives_back_what_its_workers_hold
         a_server_that_stops_tells_what_attempts_came_to;
     safe:
         tokens_have_roles_and_end;

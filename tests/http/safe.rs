@@ -258,3 +258,24 @@ async fn a_mounted_router_asks_everybody_for_a_token() {
     elsewhere.address = address;
     is_refused(&elsewhere.raw(request.as_bytes()).await, 401, "unauthorized");
 }
+
+/// What attempts say may tell what jobs carry; how far they have come does not.
+#[tokio::test]
+async fn logs_are_for_those_who_see_what_jobs_carry() {
+    let mut site = Site::in_memory().await;
+    site.be(Role::Pusher).await;
+    let joined = site.post("/api/v1/nodes", json!({"queues": ["default"]})).await.json();
+    let node = format!("/api/v1/nodes/{}", joined["id"].as_str().expect("an id"));
+    let id = site.push("default").await;
+    let fence = site.post(&format!("{node}/claim"), json!({})).await.json()["jobs"][0]["fence"].clone();
+    let said = json!({"id": id, "fence": fence, "done": 0.5, "note": "half", "lines": ["a secret"]});
+    assert_eq!(site.post(&format!("{node}/progress"), said).await.json()["lost"], json!([]));
+    for role in Role::ALL {
+        site.be(role).await;
+        for path in [format!("/api/v1/jobs/{id}"), format!("/api/v1/jobs/{id}/wait?timeout_ms=0")] {
+            let job = site.get(&path).await.json();
+            assert_eq!(job["log"][0]["line"] == "a secret", role >= Role::Operator, "{role} {path}: {job}");
+            assert_eq!(job["progress"]["note"], "half", "{role} {path}");
+        }
+    }
+}

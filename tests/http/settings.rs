@@ -47,3 +47,36 @@ pub async fn settings_of_a_queue_are_changed_only_as_they_were_seen(site: Site) 
     let oldest = site.get(path).await.json();
     assert!(oldest["oldest_ms"].as_i64().is_some_and(|ms| ms > 1_700_000_000_000), "{oldest}");
 }
+
+/// Whoever reads a rule and puts it back loses nothing.
+pub async fn a_rule_is_told_with_all_that_was_said(site: Site) {
+    let rule = json!({"pattern": "0 3 * * *", "kind": "report", "keep_ms": 86_400_000, "timeout_ms": 5_000,
+        "max_attempts": 3, "priority": "high", "tags": ["night"], "jitter_ms": 1_000, "overlap": "skip"});
+    assert_eq!(site.json("PUT", "/api/v1/cron/report", rule.clone()).await.status, 200);
+    let told = site.get("/api/v1/cron/report").await.json();
+    for (field, said) in rule.as_object().expect("an object") {
+        assert_eq!(&told[field], said, "{field}");
+    }
+    site.json("PUT", "/api/v1/cron/plain", json!({"pattern": "0 3 * * *", "kind": "report"})).await;
+    assert!(site.get("/api/v1/cron/plain").await.json().get("keep_ms").is_none(), "as the store says");
+}
+
+pub async fn a_rule_triggered_again_with_the_same_key_pushes_once(site: Site) {
+    for name in ["report", "other"] {
+        let rule = json!({"pattern": "0 3 1 1 *", "kind": "report"});
+        assert_eq!(site.json("PUT", &format!("/api/v1/cron/{name}"), rule).await.status, 200);
+    }
+    let trigger = async |headers: &[(&str, &str)]| {
+        let answer = site.send("POST", "/api/v1/cron/report/trigger", headers, b"").await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
+    };
+    let key = [("Idempotency-Key", "deploy-7")];
+    let (first, second) = (trigger(&key).await, trigger(&key).await);
+    assert_eq!((&first["pushed"], &second["pushed"]), (&json!("new"), &json!("existing")));
+    assert_eq!(first["id"], second["id"]);
+    let other = site.send("POST", "/api/v1/cron/other/trigger", &key, b"").await;
+    assert_eq!((other.status, other.pointer().as_str()), (422, "Idempotency-Key"), "another rule");
+    assert_ne!(trigger(&[("Idempotency-Key", "deploy-8")]).await["id"], first["id"]);
+    assert_ne!(trigger(&[]).await["id"], trigger(&[]).await["id"], "without a key each is one");
+}

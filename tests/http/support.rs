@@ -66,6 +66,11 @@ impl Site {
         self.token = Some(secret.as_str().to_owned());
     }
 
+    /// From now on requests go with a token that was there before.
+    pub fn be_again(&mut self, token: String) {
+        self.token = Some(token);
+    }
+
     pub fn be_nobody(&mut self) {
         self.token = None;
     }

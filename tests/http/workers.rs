@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
+use duly::Role;
 use duly::store::SETTLE_MAX;
 
 use crate::support::{LONG, Site};
@@ -75,7 +76,10 @@ pub async fn a_worker_claims_runs_and_settles(site: Site) {
     assert_eq!(again["attempt"], 2);
     assert!(again["fence"].as_u64() > job["fence"].as_u64());
     assert_eq!(worker.settle(&again, json!({"outcome": "ack"})).await, json!([]));
-    assert_eq!(worker.settle(&again, json!({"outcome": "ack"})).await, json!([again["id"]]), "only once");
+    assert_eq!(worker.settle(&again, json!({"outcome": "ack"})).await, json!([]), "said again: it is recorded");
+    let other = json!({"id": again["id"], "fence": again["fence"].as_u64().expect("a fence") + 1});
+    assert_eq!(worker.settle(&other, json!({"outcome": "ack"})).await, json!([again["id"]]), "another claim");
+    assert_eq!(worker.beat(&[&again]).await["lost"], json!([]), "a beat that was under way");
     assert_eq!(state(&site, &job).await, "done");
     assert_eq!(site.send("DELETE", &format!("/api/v1/nodes/{}", worker.id), &[], b"").await.status, 204);
     assert_eq!(site.post(&worker.path("claim"), json!({})).await.status, 404, "join again");
@@ -233,4 +237,73 @@ pub async fn a_server_that_stops_tells_what_attempts_came_to(mut site: Site) {
     let kinds = site.duly.kinds(1).await.expect("are kept");
     let told: Vec<_> = kinds.iter().map(|point| (point.kind.as_str(), point.tally.done)).collect();
     assert_eq!(told, [("work", 1)]);
+}
+
+/// Its workers have not died: however often it is started anew, no crash of theirs is counted.
+pub async fn a_server_that_stops_gives_back_what_its_workers_hold(mut site: Site) {
+    let worker = Worker::join(&site, 60_000, &[]).await;
+    site.push("default").await;
+    let job = worker.one().await;
+    let node = worker.id;
+    site.stop().await;
+    let id = job["id"].as_str().expect("an id").parse().expect("an id");
+    let record = site.duly.get(id).await.expect("reads").expect("is there");
+    assert_eq!((record.state, record.crashes, record.attempts), (duly::State::Ready, 0, 0));
+    let nodes = site.duly.nodes().await.expect("looks");
+    assert!(!nodes.iter().any(|known| known.id.to_string() == node && known.alive), "it has left");
+}
+
+pub async fn a_result_or_a_delay_that_is_not_kept_is_refused(site: Site) {
+    let worker = Worker::join(&site, 30_000, &[]).await;
+    site.push("default").await;
+    let job = worker.one().await;
+    let settle = async |said: Value| {
+        let mut end = json!({"id": job["id"], "fence": job["fence"]});
+        end.as_object_mut().expect("an object").extend(said.as_object().expect("an object").clone());
+        let good = json!({"id": duly::JobId::fresh().to_string(), "fence": 1, "outcome": "ack"});
+        let answer = site.post(&worker.path("settle"), json!({"ends": [good, end]})).await;
+        (answer.status, answer.pointer())
+    };
+    let refused = |field: &str| (422, format!("/ends/1/{field}"));
+    let long = "x".repeat(64 * 1024);
+    assert_eq!(settle(json!({"outcome": "ack", "result": long})).await, refused("result"));
+    for outcome in ["retry", "release"] {
+        assert_eq!(settle(json!({"outcome": outcome, "after_ms": u64::MAX})).await, refused("after_ms"));
+    }
+    assert_eq!(state(&site, &job).await, "running", "nothing was recorded");
+    assert_eq!(settle(json!({"outcome": "ack", "result": &long[2..]})).await.0, 200, "just short enough");
+    assert_eq!(state(&site, &job).await, "done");
+}
+
+/// Everybody can read the ids of nodes.
+#[tokio::test]
+async fn only_who_has_joined_and_operators_speak_for_a_worker() {
+    let mut site = Site::in_memory().await;
+    site.be(Role::Pusher).await;
+    let own = site.token().to_owned();
+    let worker = Worker::join(&site, 60_000, &[]).await;
+    site.push("default").await;
+    let job = worker.one().await;
+    let (node, id, fence) = (worker.id, job["id"].clone(), job["fence"].clone());
+    let deeds = [
+        ("POST", "/claim", json!({})),
+        ("POST", "/beat", json!({"held": []})),
+        ("POST", "/settle", json!({"ends": [{"id": id, "fence": fence, "outcome": "bury"}]})),
+        ("POST", "/progress", json!({"id": id, "fence": fence, "lines": ["mine"]})),
+        ("DELETE", "", json!({})),
+    ];
+    let deed = async |site: &Site, (verb, what, body): &(&str, &str, Value)| {
+        site.json(verb, &format!("/api/v1/nodes/{node}{what}"), body.clone()).await
+    };
+    site.be(Role::Pusher).await;
+    for other in &deeds {
+        let answer = deed(&site, other).await;
+        assert_eq!((answer.status, answer.code().as_str()), (404, "not_found"), "{other:?}");
+    }
+    assert_eq!(state(&site, &job).await, "running");
+    site.be_again(own);
+    assert_eq!(deed(&site, &deeds[3]).await.json()["lost"], json!([]), "it is its own still");
+    site.be(Role::Operator).await;
+    assert_eq!(deed(&site, &deeds[4]).await.status, 204, "operators look after nodes");
+    assert_eq!(state(&site, &job).await, "ready");
 }

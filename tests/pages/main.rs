@@ -5,6 +5,7 @@
 #[path = "../browser/bed.rs"]
 mod bed;
 mod client;
+mod cron;
 mod escape;
 mod roles;
 mod whole;

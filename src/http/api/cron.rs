@@ -18,12 +18,12 @@ use super::{ChangedSince, Problems};
 use crate::cron::{CronRule, Missed, Overlap, Schedule};
 use crate::error::Error;
 use crate::http::etag::{self, IfMatch};
-use crate::http::json::{Json, Named, NoBody, Params};
+use crate::http::json::{Json, Key, Named, NoBody, Params};
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::view::{moment, moment_ms, ms, raw};
 use crate::http::who::{Operator, Who};
-use crate::job::Priority;
+use crate::job::{JobId, Priority};
 use crate::push::Push;
 use crate::store::CronRecord;
 
@@ -86,6 +86,9 @@ struct RuleView {
     priority: &'static str,
     max_attempts: u32,
     timeout_ms: u64,
+    /// How long one of its jobs stays once it is done; left out if the rule does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep_ms: Option<u64>,
     tags: Vec<String>,
     missed: String,
     overlap: &'static str,
@@ -122,6 +125,7 @@ impl RuleView {
             priority: rule.priority.as_str(),
             max_attempts: rule.max_attempts,
             timeout_ms: ms(rule.timeout),
+            keep_ms: rule.keep.map(ms),
             tags: rule.tags.clone(),
             missed: rule.missed.to_string(),
             overlap: rule.overlap.as_str(),
@@ -248,15 +252,22 @@ async fn resume(
 }
 
 /// Push the job of a rule now
-#[utoipa::path(post, path = "/cron/{name}/trigger", tag = "cron", params(("name" = String, Path, description = "its name")),
+///
+/// With an `Idempotency-Key` it may be repeated safely.
+#[utoipa::path(post, path = "/cron/{name}/trigger", tag = "cron",
+    params(("name" = String, Path, description = "its name"),
+        ("Idempotency-Key" = Option<String>, Header, description = "the same key pushes its job once")),
     responses((status = 200, body = PushedView), Problems))]
 async fn trigger(
     State(app): State<Arc<App>>,
     _: Operator,
     Named(Name(name)): Named<Name>,
+    Key(key): Key,
     _: NoBody,
 ) -> Result<axum::Json<PushedView>, Problem> {
-    Ok(axum::Json(PushedView::of(app.duly.trigger_cron(&name).await?)))
+    // With the rule's name: a key that came with another rule long ago does not name that one's job.
+    let id = key.map(|key| JobId::named(&format!("{key}\ncron:{name}")));
+    Ok(axum::Json(PushedView::of(app.duly.trigger_cron_as(&name, id).await?)))
 }
 
 #[derive(Deserialize, IntoParams)]

@@ -19,6 +19,7 @@ use crate::http::server::App;
 use crate::http::view::JobView;
 use crate::http::who::{Operator, Who};
 use crate::job::{JobId, Priority, Record};
+use crate::push::check_due;
 use crate::store::{Edit, Filter};
 use crate::why::Why;
 
@@ -117,6 +118,8 @@ async fn edit(
     Json(body): Json<EditBody>,
 ) -> Result<axum::Json<JobView>, Problem> {
     let at = due("", body.due.as_deref(), body.due_ms, body.after_ms)?;
+    // Before the first change: a request that is refused has changed nothing.
+    check_due(at)?;
     let moves = body.due.is_some() || body.due_ms.is_some() || body.after_ms.is_some();
     if body.args.is_some() && found(&app, id).await?.job.kind == COMMAND && !app.options.commands {
         return Err(Problem::forbidden(

@@ -56,14 +56,16 @@ struct Joined {
 }
 
 /// Join as a worker
+///
+/// Only whoever has joined, and operators, can speak for the node: to others it is not there (404), also if they know its id.
 #[utoipa::path(post, path = "/nodes", tag = "workers", request_body = Join, responses((status = 201, body = Joined), Problems))]
 async fn join(
     State(app): State<Arc<App>>,
-    _: Pusher,
+    Pusher(who): Pusher,
     Json(body): Json<Join>,
 ) -> Result<(StatusCode, axum::Json<Joined>), Problem> {
     let lease = body.lease_ms.map_or(LEASE, Duration::from_millis);
-    let remote = app.remotes.join(body.queues, body.kinds, lease).await?;
+    let remote = app.remotes.join(&who.name, body.queues, body.kinds, lease).await?;
     let joined = Joined { id: remote.id().to_string(), lease_ms: ms(lease), beat_ms: ms(lease / 3) };
     Ok((StatusCode::CREATED, axum::Json(joined)))
 }
@@ -71,8 +73,12 @@ async fn join(
 /// Leave: what is still held goes to others at once
 #[utoipa::path(delete, path = "/nodes/{id}", tag = "workers", params(("id" = String, Path, description = "the node's id")),
     responses((status = 204, description = "it has left"), Problems))]
-async fn leave(State(app): State<Arc<App>>, _: Pusher, Named(id): Named<NodeId>) -> Result<StatusCode, Problem> {
-    app.remotes.leave(id).await?;
+async fn leave(
+    State(app): State<Arc<App>>,
+    Pusher(who): Pusher,
+    Named(id): Named<NodeId>,
+) -> Result<StatusCode, Problem> {
+    app.remotes.leave(id, who.speaks_for()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -99,12 +105,12 @@ struct Claimed {
     params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = Claimed), Problems))]
 async fn claim(
     State(app): State<Arc<App>>,
-    _: Pusher,
+    Pusher(who): Pusher,
     Named(id): Named<NodeId>,
     MaybeJson(body): MaybeJson<ClaimBody>,
 ) -> Result<axum::Json<Claimed>, Problem> {
     let wait = Duration::from_millis(body.wait_ms.unwrap_or(0)).min(WAIT_MAX);
-    let held = app.remotes.get(id)?.claim(body.max.unwrap_or(1), wait).await?;
+    let held = app.remotes.get(id, who.speaks_for())?.claim(body.max.unwrap_or(1), wait).await?;
     Ok(axum::Json(Claimed { jobs: held.iter().map(|held| HeldView::of(held)).collect() }))
 }
 
@@ -135,11 +141,11 @@ struct Beaten {
     params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = Beaten), Problems))]
 async fn beat(
     State(app): State<Arc<App>>,
-    _: Pusher,
+    Pusher(who): Pusher,
     Named(id): Named<NodeId>,
     MaybeJson(body): MaybeJson<BeatBody>,
 ) -> Result<axum::Json<Beaten>, Problem> {
-    let beat = app.remotes.get(id)?.beat(body.held.as_deref()).await?;
+    let beat = app.remotes.get(id, who.speaks_for())?.beat(body.held.as_deref()).await?;
     let text = |ids: Vec<JobId>| ids.iter().map(JobId::to_string).collect();
     Ok(axum::Json(Beaten { lost: text(beat.lost), cancel: text(beat.cancel), quiet: beat.quiet, stop: beat.stop }))
 }
@@ -163,9 +169,10 @@ struct EndBody {
     outcome: Ended,
     /// Why, for retry and bury.
     error: Option<String>,
-    /// So long until it may run again, for retry (by the number of its attempts if left out) and release (at once).
+    /// So long until it may run again, for retry (by the number of its attempts if left out) and release (at once);
+    /// at most 46,296 days.
     after_ms: Option<u64>,
-    /// What an ack gives, kept with the job: any JSON.
+    /// What an ack gives, kept with the job: any JSON, of at most 64 KiB.
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Box<RawValue>>,
 }
@@ -203,16 +210,23 @@ struct Settled {
 }
 
 /// Record how attempts ended
+///
+/// May be repeated if the answer has not come: what was recorded is not lost.
 #[utoipa::path(post, path = "/nodes/{id}/settle", tag = "workers", request_body = Settle,
     params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = Settled), Problems))]
 async fn settle(
     State(app): State<Arc<App>>,
-    _: Pusher,
+    Pusher(who): Pusher,
     Named(id): Named<NodeId>,
     Json(body): Json<Settle>,
 ) -> Result<axum::Json<Settled>, Problem> {
-    let ends = body.ends.into_iter().map(Settling::from).collect();
-    let lost = app.remotes.get(id)?.settle(ends).await?;
+    let checked = |(at, end)| {
+        let settling = Settling::from(end);
+        settling.check().map_err(|error| Problem::from(error).below(&format!("/ends/{at}")))?;
+        Ok(settling)
+    };
+    let ends = body.ends.into_iter().enumerate().map(checked).collect::<Result<_, Problem>>()?;
+    let lost = app.remotes.get(id, who.speaks_for())?.settle(ends).await?;
     Ok(axum::Json(Settled { lost: lost.iter().map(JobId::to_string).collect() }))
 }
 
@@ -240,7 +254,7 @@ struct ProgressBody {
     responses((status = 200, body = Settled, description = "`lost` names the job if it is another node's by now"), Problems))]
 async fn progress(
     State(app): State<Arc<App>>,
-    _: Pusher,
+    Pusher(who): Pusher,
     Named(id): Named<NodeId>,
     Json(body): Json<ProgressBody>,
 ) -> Result<axum::Json<Settled>, Problem> {
@@ -248,6 +262,6 @@ async fn progress(
         return Err(Problem::invalid("/lines", format!("at most {LOG_LINES_MAX} at once")));
     }
     let done = body.done.map(|done| (done, body.note));
-    let kept = app.remotes.get(id)?.tell(body.id, Fence(body.fence), done, body.lines).await?;
+    let kept = app.remotes.get(id, who.speaks_for())?.tell(body.id, Fence(body.fence), done, body.lines).await?;
     Ok(axum::Json(Settled { lost: if kept { Vec::new() } else { vec![body.id.to_string()] } }))
 }

@@ -15,6 +15,7 @@ use super::show::{self, Moment};
 use super::{Answer, done, no_deed, page as answer, render};
 use crate::cron::{CronRule, Missed, Overlap, Schedule};
 use crate::error::Error;
+use crate::http::etag;
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::who::Who;
@@ -141,8 +142,6 @@ struct Page {
     words: String,
     runs: Vec<Run>,
     wrong: String,
-    /// It changes a rule that is there.
-    changes: bool,
 }
 
 /// What is in the form.
@@ -160,10 +159,14 @@ pub(super) struct Wish {
     jitter: String,
     /// A rule to begin from.
     like: String,
+    /// The rule that it changes, and the state in which it was seen; empty for a new one.
+    of: String,
+    seen: String,
 }
 
 impl Wish {
-    fn of(rule: &CronRule, sees_args: bool) -> Wish {
+    fn of(record: &CronRecord, sees_args: bool) -> Wish {
+        let rule = &record.rule;
         Wish {
             name: rule.name.clone(),
             pattern: rule.pattern.clone(),
@@ -175,7 +178,14 @@ impl Wish {
             overlap: rule.overlap.to_string(),
             jitter: if rule.jitter.is_zero() { String::new() } else { format!("{}ms", rule.jitter.as_millis()) },
             like: String::new(),
+            of: rule.name.clone(),
+            seen: etag::of_cron(record),
         }
+    }
+
+    /// It changes a rule that is there.
+    fn changes(&self) -> bool {
+        !self.of.is_empty()
     }
 
     fn filled(mut self, page: &Frame) -> Wish {
@@ -192,10 +202,14 @@ impl Wish {
         self
     }
 
-    /// The rule that is meant.
-    fn rule(&self) -> Result<CronRule, Error> {
+    /// The rule that is meant. What the form does not show stays as it is in the rule that it begins from.
+    fn rule(&self, from: Option<&CronRule>) -> Result<CronRule, Error> {
         let job = Push::new(self.kind.trim(), self.args.trim()).queue(self.queue.trim());
         let mut rule = CronRule::new(self.name.trim(), self.pattern.trim(), job)?;
+        if let Some(from) = from {
+            let CronRule { priority, max_attempts, timeout, keep, .. } = *from;
+            rule = CronRule { priority, max_attempts, timeout, keep, tags: from.tags.clone(), ..rule };
+        }
         rule = rule.tz(self.tz.trim()).missed(self.missed.parse::<Missed>()?).overlap(self.overlap.parse::<Overlap>()?);
         if self.jitter.trim().is_empty() {
             return Ok(rule);
@@ -209,18 +223,17 @@ impl Wish {
 pub(super) async fn form(State(app): State<Arc<App>>, who: Who, Query(asked): Query<Wish>, page: Frame) -> Answer {
     who.may(Role::Operator)?;
     let mut wish = asked;
-    let changes = !wish.like.is_empty();
-    if changes {
+    if !wish.like.is_empty() {
         let found = app.duly.cron_get(&wish.like).await?;
         let record = found.ok_or_else(|| Error::NotFound { what: "cron rule", name: wish.like.clone() })?;
-        wish = Wish::of(&record.rule, page.sees_args());
+        wish = Wish::of(&record, page.sees_args());
     }
     let wish = wish.filled(&page);
-    render(&view(page, wish, String::new(), changes))
+    render(&view(page, wish, String::new()))
 }
 
-fn view(page: Frame, wish: Wish, wrong: String, changes: bool) -> Page {
-    let page = page.titled("/cron", if changes { "Change a rule" } else { "New rule" });
+fn view(page: Frame, wish: Wish, wrong: String) -> Page {
+    let page = page.titled("/cron", if wish.changes() { "Change a rule" } else { "New rule" });
     let schedule =
         if wish.pattern.trim().is_empty() { None } else { Some(Schedule::parse(wish.pattern.trim(), wish.tz.trim())) };
     let (words, runs, bad) = match schedule {
@@ -229,27 +242,49 @@ fn view(page: Frame, wish: Wish, wrong: String, changes: bool) -> Page {
         Some(Err(error)) => (String::new(), Vec::new(), error.to_string()),
     };
     let wrong = if wrong.is_empty() { bad } else { wrong };
-    Page { page, wish, words, runs, wrong, changes }
+    Page { page, wish, words, runs, wrong }
 }
 
 /// `POST /cron`
 pub(super) async fn save(State(app): State<Arc<App>>, who: Who, page: Frame, Form(wish): Form<Wish>) -> Answer {
     who.may(Role::Operator)?;
     super::may_be_pushed(&app, &wish.kind)?;
-    let put = match wish.rule() {
-        Ok(rule) => app.duly.put_cron(rule).await,
-        Err(wrong) => Err(wrong),
-    };
-    match put {
+    match put(&app, &wish).await {
         Ok(record) => {
             done(&page, &format!("/cron/rule/{}", show::encode(&record.rule.name)), "rule", None, &record.rule.name)
         }
         Err(error @ (Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. })) => Err(Problem::from(error)),
         Err(error) => {
+            let conflict = matches!(error, Error::Conflict(_));
+            let status = if conflict { StatusCode::CONFLICT } else { StatusCode::UNPROCESSABLE_ENTITY };
             let wish = wish.filled(&page);
-            answer(StatusCode::UNPROCESSABLE_ENTITY, &view(page, wish, error.to_string(), false))
+            answer(status, &view(page, wish, error.to_string()))
         }
     }
+}
+
+/// Keeps the rule of a form, if the one in its place is still as it was when it was looked at.
+async fn put(app: &App, wish: &Wish) -> Result<CronRecord, Error> {
+    let name = wish.name.trim();
+    let there = app.duly.cron_get(name).await?;
+    // Under another name it makes a copy.
+    let from = match &there {
+        None if wish.changes() => app.duly.cron_get(&wish.of).await?,
+        _ => there.clone(),
+    };
+    let rule = wish.rule(from.as_ref().map(|record| &record.rule))?;
+    let seen = match wish.of == name {
+        true => Some(wish.seen.clone()),
+        false => there.as_ref().map(etag::of_cron),
+    };
+    let admit = |found: Option<&CronRecord>| match found.map(etag::of_cron) == seen {
+        true => Ok(()),
+        false => Err(Error::Conflict(format!(
+            "somebody has changed or removed rule {name} since you began: nothing was saved. \
+             Look at it again, and change it from there"
+        ))),
+    };
+    app.duly.put_cron_over(rule, admit).await
 }
 
 #[derive(Deserialize, Default)]

@@ -16,6 +16,7 @@ const COMMANDS: &[&str] = &[
     "evalsha",
     "script|load",
     "client|setname",
+    "client|id",
     "config|get",
     "cluster|slots",
     "pubsub|shardnumsub",
