@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use super::problem::Problem;
 use super::server::{App, WAIT_MAX};
 use super::who::Who;
-use super::{audit, pages, tokens};
+use super::{audit, pages};
 use crate::token::Role;
 
 /// A request that has not been answered by then never will be: longer than the longest wait.
@@ -130,7 +130,7 @@ fn unknown(app: &App) -> Problem {
     Problem::unauthorized(match app.options.token_required {
         true => "send `Authorization: Bearer <token>`; `duly token create` makes one",
         false => {
-            "send `Authorization: Bearer <token>`; `duly token create` makes one, and without any only this machine gets in"
+            "send `Authorization: Bearer <token>`; `duly token create` makes one, and as long as none was made only this machine gets in"
         }
     })
 }
@@ -148,10 +148,10 @@ async fn identify(app: &App, request: &Parts, from: Option<IpAddr>) -> Result<Op
     }
     let known = app.tokens.all(&app.duly).await?;
     if let Some(hash) = app.sessions.token(&request.headers) {
-        return Ok(tokens::with_hash(&known, hash).map(|token| Who::new(&*token.name, token.role)));
+        return Ok(known.with_hash(hash).map(|token| Who::new(&*token.name, token.role)));
     }
     let here = from.is_some_and(|from| from.is_loopback()) && !is_passed_on(&request.headers);
-    let local = here && known.is_empty() && !app.options.token_required;
+    let local = here && !known.any && !app.options.token_required;
     Ok(local.then(|| Who::new("local", Role::Admin)))
 }
 
@@ -165,7 +165,7 @@ pub(super) async fn by_token(app: &App, secret: &str, from: Option<IpAddr>) -> R
     let address = from.map_or("unknown".to_owned(), |from| from.to_string());
     let whose = async || -> Result<Option<Who>, Problem> {
         let all = app.tokens.all(&app.duly).await?;
-        Ok(tokens::sent(&all, secret).map(|token| Who::new(&*token.name, token.role)))
+        Ok(all.sent(secret).map(|token| Who::new(&*token.name, token.role)))
     };
     if let Some(who) = whose().await? {
         return Ok(who);

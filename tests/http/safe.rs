@@ -4,7 +4,7 @@ use duly::http::Server;
 use duly::{Duly, Role};
 use serde_json::json;
 
-use crate::support::{Answer, Site};
+use crate::support::{Answer, LONG, Site};
 
 fn is_refused(answer: &Answer, status: u16, code: &str) {
     assert_eq!((answer.status, answer.code().as_str()), (status, code), "{}", answer.text());
@@ -157,6 +157,37 @@ pub async fn tokens_have_roles_and_end(mut site: Site) {
     site.be_nobody();
     let ci = format!("Bearer {}", made.json()["token"].as_str().expect("a token"));
     assert_eq!(site.send("GET", "/api/v1/stats", &[("Authorization", &ci)], b"").await.status, 401, "it is gone");
+}
+
+#[tokio::test]
+async fn the_end_of_the_last_token_opens_nothing() {
+    let site = Site::in_memory().await;
+    assert_eq!(site.get("/api/v1/stats").await.status, 200, "no token yet");
+    let lasts = std::time::Duration::from_secs(1);
+    let secret = site.duly.create_token("short", Role::Admin, Some(lasts)).await.expect("made");
+    let ended = async {
+        while !site.duly.tokens().await.expect("lists").is_empty() {
+            tokio::time::sleep(lasts / 10).await;
+        }
+    };
+    tokio::time::timeout(LONG, ended).await.expect("it ends");
+    let ended = [("Authorization", &*format!("Bearer {}", secret.as_str()))];
+    // The server may have known it a moment longer.
+    let refused = async {
+        while site.send("GET", "/api/v1/stats", &ended, b"").await.status == 200 {
+            tokio::time::sleep(lasts / 10).await;
+        }
+    };
+    tokio::time::timeout(LONG, refused).await.expect("it is refused");
+    is_refused(&site.get("/api/v1/stats").await, 401, "unauthorized");
+    is_refused(&site.post("/api/v1/tokens", json!({"name": "mine", "role": "admin"})).await, 401, "unauthorized");
+    site.duly.remove_token("short").await.expect("is there still");
+    let open = async {
+        while site.get("/api/v1/stats").await.status != 200 {
+            tokio::time::sleep(lasts / 10).await;
+        }
+    };
+    tokio::time::timeout(LONG, open).await.expect("without any, this machine gets in again");
 }
 
 #[tokio::test]
