@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::header::{self, HeaderName};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
@@ -61,6 +61,7 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request, next: Ne
     let path = uri.path();
     let wants_html = !path.starts_with("/api/") && wants_html(&request.headers);
     let address = address(&request);
+    let is_route = request.extensions.get::<MatchedPath>().is_some();
     let (who, answer) = match admit(&app, &request, address).await {
         Err((who, problem)) => (who, problem.into_response()),
         Ok(who) => {
@@ -71,7 +72,7 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request, next: Ne
             (who, answered.unwrap_or_else(|_| too_long().into_response()))
         }
     };
-    if let Some(who) = &who {
+    if let Some(who) = who.as_ref().filter(|_| is_route) {
         audit::note(&app, who, address, &method, path, answer.status()).await;
     }
     let mut answer = match answer.extensions().get::<Problem>().filter(|_| wants_html).cloned() {

@@ -191,6 +191,30 @@ async fn the_end_of_the_last_token_opens_nothing() {
 }
 
 #[tokio::test]
+async fn who_may_change_nothing_does_not_push_decisions_out_of_the_audit() {
+    const REFUSALS_MAX: usize = 20;
+    let mut site = Site::in_memory().await;
+    site.be(Role::Admin).await;
+    let admin = format!("Bearer {}", site.token());
+    assert_eq!(site.post("/api/v1/queues/mail/pause", json!({})).await.status, 200);
+    site.be(Role::Viewer).await;
+    for no in 0..3 * REFUSALS_MAX {
+        is_refused(&site.post(&format!("/nothing/{no}"), json!({})).await, 403, "forbidden");
+        is_refused(&site.post("/api/v1/queues/mail/resume", json!({})).await, 403, "forbidden");
+    }
+    site.be_nobody();
+    let entries = site.send("GET", "/api/v1/audit?limit=200", &[("Authorization", &admin)], b"").await.json();
+    let entries = entries["entries"].as_array().expect("entries");
+    let what = |entry: &serde_json::Value| entry["what"].as_str().unwrap_or_default().to_owned();
+    let refused = entries.iter().filter(|entry| entry["status"] == 403).map(what);
+    let refused: Vec<String> = refused.collect();
+    assert!(refused.iter().all(|what| what == "POST /api/v1/queues/mail/resume"), "only what there is: {refused:?}");
+    // One more may have become due while the requests ran.
+    assert!((REFUSALS_MAX..=REFUSALS_MAX + 1).contains(&refused.len()), "{}", refused.len());
+    assert!(entries.iter().any(|entry| what(entry) == "POST /api/v1/queues/mail/pause"), "and what was decided");
+}
+
+#[tokio::test]
 async fn another_site_cannot_change_anything_through_a_browser() {
     let site = Site::in_memory().await;
     let push = async |headers: &[(&str, &str)]| {
