@@ -287,9 +287,16 @@ async fn signing_in_gives_a_cookie_that_scripts_and_other_sites_never_see() {
     let form = [("Content-Type", "application/x-www-form-urlencoded")];
     let wrong = site.send("POST", "/login", &form, b"token=duly_1").await;
     assert_eq!(wrong.status, 401, "{}", wrong.text());
-    let body = format!("token={token}&next=//evil.example");
-    let signed_in = site.send("POST", "/login", &form, body.as_bytes()).await;
-    assert_eq!((signed_in.status, signed_in.header("location")), (303, Some("/")), "and never to another site");
+    let sign_in = async |next: &str| {
+        let body = format!("token={token}&next={next}");
+        site.send("POST", "/login", &form, body.as_bytes()).await
+    };
+    for next in ["//evil.example", "/%09/evil.example/x", "/%0A/evil.example", "/%5Cevil.example", "/%00x"] {
+        let signed_in = sign_in(next).await;
+        assert_eq!((signed_in.status, signed_in.header("location")), (303, Some("/")), "{next}: never to another site");
+    }
+    let signed_in = sign_in("/queues").await;
+    assert_eq!((signed_in.status, signed_in.header("location")), (303, Some("/queues")));
     let cookie = signed_in.header("set-cookie").expect("a cookie").to_owned();
     assert!(cookie.contains("; HttpOnly; SameSite=Strict"), "{cookie}");
     let pair = cookie.split(';').next().expect("a pair").to_owned();
