@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use super::problem::Problem;
 use super::server::{App, WAIT_MAX};
 use super::who::Who;
-use super::{audit, pages};
+use super::{audit, pages, session};
 use crate::token::Role;
 
 /// A request that has not been answered by then never will be: longer than the longest wait.
@@ -148,7 +148,8 @@ async fn identify(app: &App, request: &Parts, from: Option<IpAddr>) -> Result<Op
         return by_token(app, secret, from).await.map(Some);
     }
     let known = app.tokens.all(&app.duly).await?;
-    if let Some(hash) = app.sessions.token(&request.headers) {
+    let session = session::id_of(&request.headers, app.options.secure);
+    if let Some(hash) = session.and_then(|id| app.sessions.token(id)) {
         return Ok(known.with_hash(hash).map(|token| Who::new(&*token.name, token.role)));
     }
     let here = from.is_some_and(|from| from.is_loopback()) && !is_passed_on(&request.headers);

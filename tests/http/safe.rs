@@ -308,6 +308,31 @@ async fn signing_in_gives_a_cookie_that_scripts_and_other_sites_never_see() {
 }
 
 #[tokio::test]
+async fn behind_tls_only_the_cookie_that_is_bound_to_it_counts() {
+    let mut site = Site::with(|server| server.public_url("https://jobs.example.com")).await;
+    site.be(Role::Operator).await;
+    let body = format!("token={}", site.token());
+    site.be_nobody();
+    let form = [("Content-Type", "application/x-www-form-urlencoded")];
+    let sign_in = async || {
+        let signed_in = site.send("POST", "/login", &form, body.as_bytes()).await;
+        let cookie = signed_in.header("set-cookie").expect("a cookie").to_owned();
+        assert!(cookie.contains("; Secure"), "{cookie}");
+        let (name, id) = cookie.split(';').next().and_then(|pair| pair.split_once('=')).expect("a pair");
+        assert_eq!(name, "__Host-duly");
+        id.to_owned()
+    };
+    let (mine, other) = (sign_in().await, sign_in().await);
+    let ask = async |cookie: String| site.send("GET", "/api/v1/stats", &[("Cookie", &cookie)], b"").await.status;
+    assert_eq!(ask(format!("duly={mine}")).await, 401, "a neighbour could have set it");
+    assert_eq!(ask(format!("duly=none; __Host-duly={mine}")).await, 200, "and does not stand before the right one");
+    let both = format!("duly={other}; __Host-duly={mine}");
+    assert_eq!(site.send("POST", "/logout", &[("Cookie", &both)], b"").await.status, 303);
+    assert_eq!(ask(format!("__Host-duly={mine}")).await, 401, "signed out");
+    assert_eq!(ask(format!("__Host-duly={other}")).await, 200, "was never meant");
+}
+
+#[tokio::test]
 async fn a_mounted_router_asks_everybody_for_a_token() {
     let duly = Duly::open(":memory:").await.expect("opens");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
