@@ -8,6 +8,7 @@ mod audit;
 mod etag;
 mod gate;
 mod health;
+mod impatient;
 mod json;
 mod limit;
 mod login;
