@@ -58,6 +58,12 @@ impl Sessions {
         Some(session.token)
     }
 
+    /// The same, without using the session: who only listens must not keep it.
+    pub(crate) fn seen(&self, id: &str) -> Option<[u8; 32]> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(id).filter(|session| !session.is_over(now())).map(|session| session.token)
+    }
+
     /// Signs out. Answers the value of the cookie header.
     pub(crate) fn end(&self, headers: &HeaderMap, secure: bool) -> String {
         if let Some(id) = id_of(headers, secure) {

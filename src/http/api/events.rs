@@ -3,14 +3,13 @@
 //! One look at the store a second serves everybody who listens, and none is taken while nobody does.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use axum::response::sse::Event;
 use futures_util::stream;
 use serde::Deserialize;
 use tokio::sync::broadcast;
@@ -22,7 +21,9 @@ use super::Problems;
 use crate::duly::Duly;
 use crate::http::json::Params;
 use crate::http::problem::Problem;
+use crate::http::proof::Proof;
 use crate::http::server::App;
+use crate::http::streams::Place;
 use crate::http::view::QueueView;
 use crate::http::who::Who;
 
@@ -30,8 +31,6 @@ use crate::http::who::Who;
 const LOOK: Duration = Duration::from_secs(1);
 /// How many events are kept for those who come back, and may wait for one who is slow.
 const KEPT_MAX: usize = 256;
-/// How often a line is sent although nothing happens, so that nobody in between cuts it off.
-pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(events))
@@ -145,12 +144,14 @@ struct EventParams {
 ///
 /// Server-sent events: `queue` with the counts of a queue that has changed, `nodes` with how many there are.
 /// With `Last-Event-ID`, those that came after it first, as far as they are kept.
+/// Ends after an hour: ask again. One name has at most an eighth of the server's connections for streams.
 #[utoipa::path(get, path = "/events", tag = "events",
     params(EventParams, ("Last-Event-ID" = Option<u64>, Header, description = "go on after this one")),
     responses((status = 200, content_type = "text/event-stream", body = String), Problems))]
 async fn events(
     State(app): State<Arc<App>>,
-    _: Who,
+    who: Who,
+    proof: Proof,
     headers: HeaderMap,
     Params(params): Params<EventParams>,
 ) -> Result<Response, Problem> {
@@ -159,6 +160,7 @@ async fn events(
         Some(after) => after,
         None => None,
     };
+    let place = Place::take(&app, &who, proof)?;
     let (missed, receiver) = app.events.listen(&app.duly, after);
     let wanted = move |change: &Change| match (&params.queue, &change.queue) {
         (Some(wanted), Some(queue)) => wanted == queue,
@@ -179,9 +181,9 @@ async fn events(
             };
             if wanted(&change) {
                 let event = Event::default().id(change.no.to_string()).event(change.name).data(&*change.data);
-                return Some((Ok::<_, Infallible>(event), (missed, receiver, wanted)));
+                return Some((event, (missed, receiver, wanted)));
             }
         }
     });
-    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+    Ok(place.answer(events))
 }
