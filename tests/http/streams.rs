@@ -1,5 +1,7 @@
 //! Streams of events: nobody has all of them, they end with the right to them, and what was missed is made up for.
 
+use std::collections::BTreeSet;
+
 use duly::{Outcome, Push, Role};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -26,12 +28,16 @@ async fn open(site: &Site, path: &str, headers: &[(&str, &str)]) -> (u16, BufRea
     }
 }
 
-/// The next event: its id, if it has one, and its data.
+/// The next event: its id, if it has one, and its data. Lines that only keep the stream alive are not waited for for ever.
 async fn event(stream: &mut BufReader<TcpStream>) -> (Option<u64>, Value) {
+    tokio::time::timeout(LONG, read_event(stream)).await.expect("in time")
+}
+
+async fn read_event(stream: &mut BufReader<TcpStream>) -> (Option<u64>, Value) {
     let (mut id, mut data) = (None, None);
     loop {
         let mut line = String::new();
-        let read = tokio::time::timeout(LONG, stream.read_line(&mut line)).await.expect("in time").expect("reads");
+        let read = stream.read_line(&mut line).await.expect("reads");
         assert!(read > 0, "the stream goes on");
         let line = line.trim();
         if let Some(text) = line.strip_prefix("id: ") {
@@ -118,4 +124,42 @@ async fn a_stream_ends_with_the_right_to_it() {
         assert!(!text.contains("later") && !text.contains("\"done\""), "nothing more is told: {text}");
     }
     while event(&mut stays).await.1["queue"] != "later" {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_more_queues_than_are_kept_none_is_missed() {
+    const QUEUES: usize = 600;
+    let site = Site::in_memory().await;
+    let name = |no: usize| format!("q{no}");
+    site.duly.push_all((0..QUEUES).map(|no| Push::new("work", "{}").queue(name(no)))).await.expect("pushed");
+    let (_, mut stream) = open(&site, EVENTS, &[]).await;
+    let mut heard = BTreeSet::new();
+    while heard.len() < QUEUES {
+        let (_, data) = event(&mut stream).await;
+        data["queue"].as_str().map(|queue| heard.insert(queue.to_owned()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_back_after_a_restart_is_told_how_everything_is() {
+    let site = Site::in_memory().await;
+    site.push("mail").await;
+    site.push("news").await;
+    let (_, mut stream) = open(&site, EVENTS, &[]).await;
+    let mut newest = 0;
+    let mut heard = BTreeSet::new();
+    while heard.len() < 2 {
+        let (id, data) = event(&mut stream).await;
+        newest = id.unwrap_or(newest);
+        data["queue"].as_str().map(|queue| heard.insert(queue.to_owned()));
+    }
+    for elsewhere in [7, newest + 1_000] {
+        let (_, mut again) = open(&site, EVENTS, &[("Last-Event-ID", &elsewhere.to_string())]).await;
+        let mut told = BTreeSet::new();
+        while told.len() < 2 {
+            let (_, data) = event(&mut again).await;
+            data["queue"].as_str().map(|queue| told.insert(queue.to_owned()));
+        }
+        assert_eq!(told, heard, "after {elsewhere}");
+    }
 }
