@@ -33,8 +33,15 @@ impl Duly {
 
     /// All tokens that have not ended, by name.
     pub async fn tokens(&self) -> Result<Vec<Token>> {
+        Ok(self.kept_tokens().await?.0)
+    }
+
+    /// The same, and whether the store keeps any at all: also one that has ended counts there,
+    /// since the end of the last token must not open to everybody what it was made to close.
+    pub(crate) async fn kept_tokens(&self) -> Result<(Vec<Token>, bool)> {
         let (all, now) = (self.store.tokens().await?, self.store.now());
-        Ok(all.into_iter().filter(|token| token.expires.is_none_or(|at| at > now)).collect())
+        let any = !all.is_empty();
+        Ok((all.into_iter().filter(|token| token.expires.is_none_or(|at| at > now)).collect(), any))
     }
 
     /// Forgets a token: servers refuse it within two seconds.

@@ -13,11 +13,16 @@ use crate::store::Audit;
 /// Ways that are no decisions: what programs do all day.
 const DAILY: [&str; 4] = ["beat", "claim", "settle", "progress"];
 
-/// Notes a request that has changed something, or was refused for want of a right.
+/// Notes a request that has changed something, or was refused for want of a right: of refusals only so many of one name.
+///
+/// The request was for a route of ours: what leads nowhere is nobody's decision.
 pub(super) async fn note(app: &App, who: &Who, from: Option<IpAddr>, method: &Method, path: &str, status: StatusCode) {
     if !is_decision(method, path)
         || !(status.is_success() || status.is_redirection() || status == StatusCode::FORBIDDEN)
     {
+        return;
+    }
+    if status == StatusCode::FORBIDDEN && !app.limits.refusal(&who.name) {
         return;
     }
     let entry = Audit::new(&who.name, format!("{method} {path}"), from.map(|from| from.to_string()), status.as_u16());

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::header::{self, HeaderName};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
@@ -15,10 +15,11 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::problem::Problem;
+use super::proof::Proof;
 use super::server::{App, WAIT_MAX};
 use super::who::Who;
-use super::{audit, pages, tokens};
-use crate::token::Role;
+use super::{audit, pages, session};
+use crate::token::{Role, hash};
 
 /// A request that has not been answered by then never will be: longer than the longest wait.
 const REQUEST_MAX: Duration = Duration::from_secs(WAIT_MAX.as_secs() + 10);
@@ -61,17 +62,20 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request, next: Ne
     let path = uri.path();
     let wants_html = !path.starts_with("/api/") && wants_html(&request.headers);
     let address = address(&request);
+    let is_route = request.extensions.get::<MatchedPath>().is_some();
     let (who, answer) = match admit(&app, &request, address).await {
         Err((who, problem)) => (who, problem.into_response()),
-        Ok(who) => {
-            if let Some(who) = &who {
+        Ok(known) => {
+            let who = known.map(|(who, proof)| {
+                request.extensions.insert(proof);
                 request.extensions.insert(who.clone());
-            }
+                who
+            });
             let answered = tokio::time::timeout(REQUEST_MAX, next.run(Request::from_parts(request, body))).await;
             (who, answered.unwrap_or_else(|_| too_long().into_response()))
         }
     };
-    if let Some(who) = &who {
+    if let Some(who) = who.as_ref().filter(|_| is_route) {
         audit::note(&app, who, address, &method, path, answer.status()).await;
     }
     let mut answer = match answer.extensions().get::<Problem>().filter(|_| wants_html).cloned() {
@@ -86,8 +90,11 @@ fn too_long() -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "timeout", "the request took too long; it may have been carried out")
 }
 
+/// Somebody, and by what they are known.
+type Known = (Who, Proof);
+
 /// Who it is, if they may come in; `None` where nobody needs to be known.
-async fn admit(app: &App, request: &Parts, from: Option<IpAddr>) -> Result<Option<Who>, (Option<Who>, Problem)> {
+async fn admit(app: &App, request: &Parts, from: Option<IpAddr>) -> Result<Option<Known>, (Option<Who>, Problem)> {
     let (method, path) = (&request.method, request.uri.path());
     let nobody = |problem| (None, problem);
     host_is_ours(app, request).map_err(nobody)?;
@@ -100,7 +107,7 @@ async fn admit(app: &App, request: &Parts, from: Option<IpAddr>) -> Result<Optio
     if is_open(method, path) {
         return Ok(known.unwrap_or(None));
     }
-    let who = known.map_err(nobody)?.ok_or_else(|| nobody(unknown(app)))?;
+    let (who, proof) = known.map_err(nobody)?.ok_or_else(|| nobody(unknown(app)))?;
     let refused = |problem| (Some(who.clone()), problem);
     if !is_safe(method) && path != "/logout" {
         if app.options.read_only {
@@ -118,7 +125,7 @@ async fn admit(app: &App, request: &Parts, from: Option<IpAddr>) -> Result<Optio
             app.limits.request(&whose).map_err(|seconds| refused(too_often(seconds)))?;
         }
     }
-    Ok(Some(who))
+    Ok(Some((who, proof)))
 }
 
 fn too_often(seconds: u32) -> Problem {
@@ -130,29 +137,32 @@ fn unknown(app: &App) -> Problem {
     Problem::unauthorized(match app.options.token_required {
         true => "send `Authorization: Bearer <token>`; `duly token create` makes one",
         false => {
-            "send `Authorization: Bearer <token>`; `duly token create` makes one, and without any only this machine gets in"
+            "send `Authorization: Bearer <token>`; `duly token create` makes one, and as long as none was made only this machine gets in"
         }
     })
 }
 
 /// Who has sent it, by what they have brought.
-async fn identify(app: &App, request: &Parts, from: Option<IpAddr>) -> Result<Option<Who>, Problem> {
+async fn identify(app: &App, request: &Parts, from: Option<IpAddr>) -> Result<Option<Known>, Problem> {
     if let Some(who) = request.extensions.get::<Who>() {
-        return Ok(Some(who.clone()));
+        return Ok(Some((who.clone(), Proof::Vouched)));
     }
     if app.options.open {
-        return Ok(Some(Who::new("local", Role::Admin)));
+        return Ok(Some((Who::new("local", Role::Admin), Proof::Vouched)));
     }
     if let Some(secret) = bearer(&request.headers) {
-        return by_token(app, secret, from).await.map(Some);
+        let who = by_token(app, secret, from).await?;
+        return Ok(Some((who, Proof::Token(hash(secret)))));
     }
     let known = app.tokens.all(&app.duly).await?;
-    if let Some(hash) = app.sessions.token(&request.headers) {
-        return Ok(tokens::with_hash(&known, hash).map(|token| Who::new(&*token.name, token.role)));
+    let session = session::id_of(&request.headers, app.options.secure);
+    if let Some((id, hash)) = session.and_then(|id| Some((id, app.sessions.token(id)?))) {
+        let whose = known.with_hash(hash).map(|token| Who::new(&*token.name, token.role));
+        return Ok(whose.map(|who| (who, Proof::Session(id.to_owned()))));
     }
     let here = from.is_some_and(|from| from.is_loopback()) && !is_passed_on(&request.headers);
-    let local = here && known.is_empty() && !app.options.token_required;
-    Ok(local.then(|| Who::new("local", Role::Admin)))
+    let local = here && !known.any && !app.options.token_required;
+    Ok(local.then(|| (Who::new("local", Role::Admin), Proof::Here)))
 }
 
 /// A proxy on this machine has passed it on for somebody who may be anywhere.
@@ -165,7 +175,7 @@ pub(super) async fn by_token(app: &App, secret: &str, from: Option<IpAddr>) -> R
     let address = from.map_or("unknown".to_owned(), |from| from.to_string());
     let whose = async || -> Result<Option<Who>, Problem> {
         let all = app.tokens.all(&app.duly).await?;
-        Ok(tokens::sent(&all, secret).map(|token| Who::new(&*token.name, token.role)))
+        Ok(all.sent(secret).map(|token| Who::new(&*token.name, token.role)))
     };
     if let Some(who) = whose().await? {
         return Ok(who);

@@ -71,13 +71,23 @@ pub(super) fn parse<'a, T: serde::Deserialize<'a>>(text: &'a [u8]) -> Result<T, 
     })
 }
 
+/// Reads one value out of a line among many; the first has the number 1. What is wrong is said with that number.
+pub(super) fn parse_line<'a, T: serde::Deserialize<'a>>(line: &'a [u8], no: usize) -> Result<T, Problem> {
+    parse(line).map_err(|problem| {
+        // To the parser every line is the first.
+        let said = problem.detail.replace("at line 1 column", "at column");
+        Problem { detail: format!("line {no}: {said}"), ..problem }
+    })
+}
+
 fn bad(detail: String) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "not_json", detail)
 }
 
-pub(super) fn content_type(headers: &HeaderMap) -> &str {
+/// What a body says to be, in lower case.
+pub(super) fn content_type(headers: &HeaderMap) -> String {
     let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    value.split(';').next().unwrap_or_default().trim()
+    value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
 pub(super) fn wrong_type(wanted: &str) -> Problem {
@@ -102,7 +112,7 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<App>> for MaybeJson<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
-        let kind = content_type(request.headers()).to_owned();
+        let kind = content_type(request.headers());
         let claim = Claimed::of(&request)?;
         let text = read(request, BODY_BYTES_MAX).await?;
         claim.check(app, &text)?;

@@ -9,11 +9,15 @@ use crate::clock::{Clock, Micros};
 const COUNTED_MAX: usize = 10_000;
 /// So many wrong tokens from one address in a minute; then it waits.
 const FAILURES_PER_MINUTE: u32 = 5;
+/// So many refusals of one name are noted in the audit in an hour: it has room for thousands of entries,
+/// which nobody who may change nothing must be able to push out.
+const REFUSALS_NOTED_PER_HOUR: u32 = 20;
 
 /// How much is left for whom.
 pub(crate) struct Limits {
     requests: Buckets,
     failures: Buckets,
+    refusals: Buckets,
 }
 
 impl Limits {
@@ -22,6 +26,7 @@ impl Limits {
             // A burst of two seconds' worth is no flood.
             requests: Buckets::new(f64::from(rate) * 2.0, f64::from(rate)),
             failures: Buckets::new(f64::from(FAILURES_PER_MINUTE), f64::from(FAILURES_PER_MINUTE) / 60.0),
+            refusals: Buckets::new(f64::from(REFUSALS_NOTED_PER_HOUR), f64::from(REFUSALS_NOTED_PER_HOUR) / 3_600.0),
         }
     }
 
@@ -38,6 +43,11 @@ impl Limits {
     /// Somebody there has tried a token that is none.
     pub(crate) fn failed(&self, address: &str) {
         let _ = self.failures.take(address, 1.0);
+    }
+
+    /// Counts one refusal of this name. Whether it is still to be noted.
+    pub(crate) fn refusal(&self, name: &str) -> bool {
+        self.refusals.take(name, 1.0).is_ok()
     }
 }
 

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
 
 use super::gate;
+use super::pages::back_to;
 use super::problem::Problem;
 use super::server::App;
 use crate::token::hash;
@@ -33,9 +34,8 @@ pub(super) async fn sign_in(
     gate::by_token(&app, form.token.trim(), from).await?;
     let cookie = app.sessions.begin(hash(form.token.trim()), app.options.secure);
     // Only a path of ours: no other site gets a visitor who has just signed in.
-    let ours = form.next.starts_with('/') && !form.next.starts_with("//") && !form.next.contains(['\\', '\r', '\n']);
-    let next = if ours { form.next } else { app.link("/") };
-    Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&next)).into_response())
+    let home = app.link("/");
+    Ok(([(header::SET_COOKIE, cookie)], Redirect::to(back_to(&form.next, &home))).into_response())
 }
 
 /// `POST /logout`: ends the session.

@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::impatient::Impatient;
 use super::server::Server;
 use crate::error::{Error, Result};
 
@@ -26,6 +27,8 @@ const HEAD_WAIT: Duration = Duration::from_secs(10);
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Most fields in a head.
 const HEADERS_MAX: usize = 100;
+/// An answer of which nothing could be sent for so long is not sent: nobody reads it, and its place is another's.
+const WRITE_WAIT: Duration = Duration::from_secs(30);
 /// How long a server that stops waits for requests under way; those that only wait are cut off.
 const GRACE: Duration = Duration::from_secs(3);
 /// How long not to accept after that has failed: mostly there are too many open files.
@@ -85,9 +88,10 @@ impl Listening {
             };
             match accepted {
                 Ok((stream, peer)) => {
+                    let _ = stream.set_nodelay(true);
                     let (router, stop) = (router.clone(), stop.clone());
                     tasks.spawn(async move {
-                        serve(stream, peer, router, stop).await;
+                        serve(Impatient::new(stream, WRITE_WAIT), peer, router, stop).await;
                         drop(place);
                     });
                 }
@@ -109,8 +113,7 @@ impl Listening {
 }
 
 /// Serves one connection until it ends.
-async fn serve(stream: TcpStream, peer: SocketAddr, router: Router, stop: CancellationToken) {
-    let _ = stream.set_nodelay(true);
+async fn serve(stream: Impatient<TcpStream>, peer: SocketAddr, router: Router, stop: CancellationToken) {
     let inner = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(peer));
@@ -129,5 +132,26 @@ async fn serve(stream: TcpStream, peer: SocketAddr, router: Router, stop: Cancel
             connection.as_mut().graceful_shutdown();
             let _ = tokio::time::timeout(GRACE, connection).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_never_reads_does_not_keep_its_place() {
+        /// More than the kernel holds for somebody who does not read.
+        const ANSWER_BYTES: usize = 64 * 1024 * 1024;
+        let router = Router::new().route("/", axum::routing::get(async || vec![7_u8; ANSWER_BYTES]));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connects");
+        client.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.expect("sends");
+        let (stream, peer) = listener.accept().await.expect("accepts");
+        let served = serve(Impatient::new(stream, Duration::from_millis(100)), peer, router, CancellationToken::new());
+        tokio::time::timeout(Duration::from_secs(30), served).await.expect("it is given up");
+        drop(client);
     }
 }

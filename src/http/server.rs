@@ -9,6 +9,7 @@ use super::api::{Events, Operations};
 use super::json::IdempotencyKeys;
 use super::limit::Limits;
 use super::session::Sessions;
+use super::streams::Streams;
 use super::tokens::Known;
 use crate::duly::Duly;
 use crate::remote::Remotes;
@@ -153,6 +154,7 @@ impl Server {
             limits: Limits::new(options.rate),
             keys: IdempotencyKeys::default(),
             events: Arc::default(),
+            streams: Streams::default(),
             operations: Operations::default(),
             options,
             duly,
@@ -175,6 +177,8 @@ pub(crate) struct App {
     pub(crate) keys: IdempotencyKeys,
     /// What changes, for those who listen.
     pub(crate) events: Arc<Events>,
+    /// Who has how many streams open.
+    pub(crate) streams: Streams,
     /// Changes to many jobs, under way or done.
     pub(crate) operations: Operations,
 }

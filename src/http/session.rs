@@ -17,7 +17,8 @@ const LONGEST: Duration = Duration::from_secs(12 * 3600);
 /// Most sessions at a time: the longest unused goes.
 const SESSIONS_MAX: usize = 1_000;
 
-/// The name of the cookie; the first form binds it to TLS and to this host.
+/// The name of the cookie; the first form binds it to TLS and to this host. Where that is used the other is not heeded:
+/// whoever speaks for a neighbouring host, or without TLS, could set it.
 const NAME_SECURE: &str = "__Host-duly";
 const NAME: &str = "duly";
 
@@ -48,18 +49,24 @@ impl Sessions {
         cookie(&id, secure, LONGEST)
     }
 
-    /// The token with which the sender of these headers has signed in.
-    pub(crate) fn token(&self, headers: &HeaderMap) -> Option<[u8; 32]> {
-        let (id, now) = (id_of(headers)?, now());
+    /// The token with which this session has begun. The session counts as used.
+    pub(crate) fn token(&self, id: &str) -> Option<[u8; 32]> {
+        let now = now();
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let session = all.get_mut(id).filter(|session| !session.is_over(now))?;
         session.used = now;
         Some(session.token)
     }
 
+    /// The same, without using the session: who only listens must not keep it.
+    pub(crate) fn seen(&self, id: &str) -> Option<[u8; 32]> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(id).filter(|session| !session.is_over(now())).map(|session| session.token)
+    }
+
     /// Signs out. Answers the value of the cookie header.
     pub(crate) fn end(&self, headers: &HeaderMap, secure: bool) -> String {
-        if let Some(id) = id_of(headers) {
+        if let Some(id) = id_of(headers, secure) {
             self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
         }
         cookie("", secure, Duration::ZERO)
@@ -73,14 +80,19 @@ impl Session {
 }
 
 fn cookie(id: &str, secure: bool, lasts: Duration) -> String {
-    let (name, and) = if secure { (NAME_SECURE, "; Secure") } else { (NAME, "") };
-    format!("{name}={id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={}{and}", lasts.as_secs())
+    let and = if secure { "; Secure" } else { "" };
+    format!("{}={id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={}{and}", name(secure), lasts.as_secs())
 }
 
-fn id_of(headers: &HeaderMap) -> Option<&str> {
+fn name(secure: bool) -> &'static str {
+    if secure { NAME_SECURE } else { NAME }
+}
+
+/// The session that the sender of these headers says to be in.
+pub(crate) fn id_of(headers: &HeaderMap, secure: bool) -> Option<&str> {
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(name, _)| [NAME_SECURE, NAME].contains(name)).map(|(_, id)| id)
+    pairs.find(|(found, _)| *found == name(secure)).map(|(_, id)| id)
 }
 
 fn now() -> Micros {

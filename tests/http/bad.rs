@@ -33,6 +33,39 @@ async fn the_field_at_fault_is_named() {
 }
 
 #[tokio::test]
+async fn the_line_at_fault_is_named() {
+    let site = Site::in_memory().await;
+    let push = async |lines: &str| {
+        site.send("POST", "/api/v1/jobs/bulk", &[("Content-Type", "application/x-ndjson")], lines.as_bytes()).await
+    };
+    let said = |answer: &Answer| answer.json()["detail"].as_str().unwrap_or_default().to_owned();
+    let broken = push("{\"kind\":\"a\"}\n\n{\"kind\":\"a\"}\n{\"kind\":}\n").await;
+    assert_eq!((broken.status, broken.code().as_str()), (400, "not_json"), "{}", broken.text());
+    assert!(
+        said(&broken).starts_with("line 4: not JSON") && said(&broken).ends_with("at column 9"),
+        "{}",
+        said(&broken)
+    );
+    let wrong = push("{\"kind\":\"a\"}\n\n{\"kind\":7}\n").await;
+    is_refused(&wrong, 422, "/1/kind");
+    assert!(said(&wrong).starts_with("line 3: "), "{}", said(&wrong));
+}
+
+#[tokio::test]
+async fn a_content_type_may_be_written_in_any_case() {
+    let site = Site::in_memory().await;
+    for (path, kind, body) in [
+        ("/api/v1/jobs", "Application/JSON", r#"{"kind":"a"}"#),
+        ("/api/v1/jobs", "APPLICATION/JSON; Charset=UTF-8", r#"{"kind":"a"}"#),
+        ("/api/v1/queues/a/pause", "Application/Json", "{}"),
+        ("/api/v1/jobs/bulk", "Application/X-NDJSON", "{\"kind\":\"a\"}\n"),
+    ] {
+        let answer = site.send("POST", path, &[("Content-Type", kind)], body.as_bytes()).await;
+        assert!([200, 201, 204].contains(&answer.status), "{path} as {kind}: {}", answer.text());
+    }
+}
+
+#[tokio::test]
 async fn what_is_too_large_or_too_deep_is_refused() {
     let site = Site::in_memory().await;
     let json = [("Content-Type", "application/json")];

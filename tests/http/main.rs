@@ -13,6 +13,7 @@ mod safe;
 #[path = "../support/servers/mod.rs"]
 mod servers;
 mod settings;
+mod streams;
 mod support;
 mod workers;
 

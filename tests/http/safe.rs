@@ -4,7 +4,7 @@ use duly::http::Server;
 use duly::{Duly, Role};
 use serde_json::json;
 
-use crate::support::{Answer, Site};
+use crate::support::{Answer, LONG, Site};
 
 fn is_refused(answer: &Answer, status: u16, code: &str) {
     assert_eq!((answer.status, answer.code().as_str()), (status, code), "{}", answer.text());
@@ -160,6 +160,61 @@ pub async fn tokens_have_roles_and_end(mut site: Site) {
 }
 
 #[tokio::test]
+async fn the_end_of_the_last_token_opens_nothing() {
+    let site = Site::in_memory().await;
+    assert_eq!(site.get("/api/v1/stats").await.status, 200, "no token yet");
+    let lasts = std::time::Duration::from_secs(1);
+    let secret = site.duly.create_token("short", Role::Admin, Some(lasts)).await.expect("made");
+    let ended = async {
+        while !site.duly.tokens().await.expect("lists").is_empty() {
+            tokio::time::sleep(lasts / 10).await;
+        }
+    };
+    tokio::time::timeout(LONG, ended).await.expect("it ends");
+    let ended = [("Authorization", &*format!("Bearer {}", secret.as_str()))];
+    // The server may have known it a moment longer.
+    let refused = async {
+        while site.send("GET", "/api/v1/stats", &ended, b"").await.status == 200 {
+            tokio::time::sleep(lasts / 10).await;
+        }
+    };
+    tokio::time::timeout(LONG, refused).await.expect("it is refused");
+    is_refused(&site.get("/api/v1/stats").await, 401, "unauthorized");
+    is_refused(&site.post("/api/v1/tokens", json!({"name": "mine", "role": "admin"})).await, 401, "unauthorized");
+    site.duly.remove_token("short").await.expect("is there still");
+    let open = async {
+        while site.get("/api/v1/stats").await.status != 200 {
+            tokio::time::sleep(lasts / 10).await;
+        }
+    };
+    tokio::time::timeout(LONG, open).await.expect("without any, this machine gets in again");
+}
+
+#[tokio::test]
+async fn who_may_change_nothing_does_not_push_decisions_out_of_the_audit() {
+    const REFUSALS_MAX: usize = 20;
+    let mut site = Site::in_memory().await;
+    site.be(Role::Admin).await;
+    let admin = format!("Bearer {}", site.token());
+    assert_eq!(site.post("/api/v1/queues/mail/pause", json!({})).await.status, 200);
+    site.be(Role::Viewer).await;
+    for no in 0..3 * REFUSALS_MAX {
+        is_refused(&site.post(&format!("/nothing/{no}"), json!({})).await, 403, "forbidden");
+        is_refused(&site.post("/api/v1/queues/mail/resume", json!({})).await, 403, "forbidden");
+    }
+    site.be_nobody();
+    let entries = site.send("GET", "/api/v1/audit?limit=200", &[("Authorization", &admin)], b"").await.json();
+    let entries = entries["entries"].as_array().expect("entries");
+    let what = |entry: &serde_json::Value| entry["what"].as_str().unwrap_or_default().to_owned();
+    let refused = entries.iter().filter(|entry| entry["status"] == 403).map(what);
+    let refused: Vec<String> = refused.collect();
+    assert!(refused.iter().all(|what| what == "POST /api/v1/queues/mail/resume"), "only what there is: {refused:?}");
+    // One more may have become due while the requests ran.
+    assert!((REFUSALS_MAX..=REFUSALS_MAX + 1).contains(&refused.len()), "{}", refused.len());
+    assert!(entries.iter().any(|entry| what(entry) == "POST /api/v1/queues/mail/pause"), "and what was decided");
+}
+
+#[tokio::test]
 async fn another_site_cannot_change_anything_through_a_browser() {
     let site = Site::in_memory().await;
     let push = async |headers: &[(&str, &str)]| {
@@ -232,9 +287,16 @@ async fn signing_in_gives_a_cookie_that_scripts_and_other_sites_never_see() {
     let form = [("Content-Type", "application/x-www-form-urlencoded")];
     let wrong = site.send("POST", "/login", &form, b"token=duly_1").await;
     assert_eq!(wrong.status, 401, "{}", wrong.text());
-    let body = format!("token={token}&next=//evil.example");
-    let signed_in = site.send("POST", "/login", &form, body.as_bytes()).await;
-    assert_eq!((signed_in.status, signed_in.header("location")), (303, Some("/")), "and never to another site");
+    let sign_in = async |next: &str| {
+        let body = format!("token={token}&next={next}");
+        site.send("POST", "/login", &form, body.as_bytes()).await
+    };
+    for next in ["//evil.example", "/%09/evil.example/x", "/%0A/evil.example", "/%5Cevil.example", "/%00x"] {
+        let signed_in = sign_in(next).await;
+        assert_eq!((signed_in.status, signed_in.header("location")), (303, Some("/")), "{next}: never to another site");
+    }
+    let signed_in = sign_in("/queues").await;
+    assert_eq!((signed_in.status, signed_in.header("location")), (303, Some("/queues")));
     let cookie = signed_in.header("set-cookie").expect("a cookie").to_owned();
     assert!(cookie.contains("; HttpOnly; SameSite=Strict"), "{cookie}");
     let pair = cookie.split(';').next().expect("a pair").to_owned();
@@ -243,6 +305,31 @@ async fn signing_in_gives_a_cookie_that_scripts_and_other_sites_never_see() {
     let out = site.send("POST", "/logout", &[("Cookie", &pair)], b"").await;
     assert_eq!(out.status, 303, "{}", out.text());
     assert_eq!(site.send("GET", "/api/v1/stats", &[("Cookie", &pair)], b"").await.status, 401, "signed out");
+}
+
+#[tokio::test]
+async fn behind_tls_only_the_cookie_that_is_bound_to_it_counts() {
+    let mut site = Site::with(|server| server.public_url("https://jobs.example.com")).await;
+    site.be(Role::Operator).await;
+    let body = format!("token={}", site.token());
+    site.be_nobody();
+    let form = [("Content-Type", "application/x-www-form-urlencoded")];
+    let sign_in = async || {
+        let signed_in = site.send("POST", "/login", &form, body.as_bytes()).await;
+        let cookie = signed_in.header("set-cookie").expect("a cookie").to_owned();
+        assert!(cookie.contains("; Secure"), "{cookie}");
+        let (name, id) = cookie.split(';').next().and_then(|pair| pair.split_once('=')).expect("a pair");
+        assert_eq!(name, "__Host-duly");
+        id.to_owned()
+    };
+    let (mine, other) = (sign_in().await, sign_in().await);
+    let ask = async |cookie: String| site.send("GET", "/api/v1/stats", &[("Cookie", &cookie)], b"").await.status;
+    assert_eq!(ask(format!("duly={mine}")).await, 401, "a neighbour could have set it");
+    assert_eq!(ask(format!("duly=none; __Host-duly={mine}")).await, 200, "and does not stand before the right one");
+    let both = format!("duly={other}; __Host-duly={mine}");
+    assert_eq!(site.send("POST", "/logout", &[("Cookie", &both)], b"").await.status, 303);
+    assert_eq!(ask(format!("__Host-duly={mine}")).await, 401, "signed out");
+    assert_eq!(ask(format!("__Host-duly={other}")).await, 200, "was never meant");
 }
 
 #[tokio::test]

@@ -192,6 +192,10 @@ async fn one_is_sent_nowhere_else() {
     assert_eq!(deed.header("location"), Some("/queues/mail?did=paused&of=mail"));
     let look = get(&bed.url, "/settings/look?theme=dark&zone=Asia/Tokyo&next=https://evil.example").await;
     assert_eq!(look.header("location"), Some("/settings?did=look"));
+    for odd in ["/%09/evil.example/x", "/%00x", "/%0D%0A/evil.example"] {
+        let look = get(&bed.url, &format!("/settings/look?next={odd}")).await;
+        assert_eq!((look.status, look.header("location")), (303, Some("/settings?did=look")), "{odd}");
+    }
     assert!(look.head.contains("duly_theme=dark; Path=/;") && look.head.contains("duly_zone=Asia/Tokyo;"));
 }
 

@@ -46,7 +46,7 @@ async fn push_all(
     Key(key): Key,
     request: Request,
 ) -> Result<Response, Problem> {
-    let lines = match json::content_type(request.headers()) {
+    let lines = match json::content_type(request.headers()).as_str() {
         "application/json" => false,
         kind if NDJSON.contains(&kind) => true,
         _ => return Err(json::wrong_type("application/json, or application/x-ndjson")),
@@ -98,9 +98,9 @@ impl<'de> Visitor<'de> for ReadBodies {
 }
 
 fn by_line(app: &App, text: &[u8], key: Option<String>) -> Result<Vec<Push>, Problem> {
-    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
-    let below = |(at, line)| json::parse(line).map_err(|problem| problem.below(&format!("/{at}")));
-    jobs(app, lines.enumerate().map(below), key)
+    let lines = (1..).zip(text.split(|byte| *byte == b'\n')).filter(|(_, line)| !line.trim_ascii().is_empty());
+    let read = |(at, (no, line))| json::parse_line(line, no).map_err(|problem| problem.below(&format!("/{at}")));
+    jobs(app, lines.enumerate().map(read), key)
 }
 
 fn jobs(

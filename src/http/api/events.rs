@@ -3,14 +3,13 @@
 //! One look at the store a second serves everybody who listens, and none is taken while nobody does.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use axum::response::sse::Event;
 use futures_util::stream;
 use serde::Deserialize;
 use tokio::sync::broadcast;
@@ -19,10 +18,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Problems;
+use crate::clock::Clock;
 use crate::duly::Duly;
 use crate::http::json::Params;
 use crate::http::problem::Problem;
+use crate::http::proof::Proof;
 use crate::http::server::App;
+use crate::http::streams::Place;
 use crate::http::view::QueueView;
 use crate::http::who::Who;
 
@@ -30,8 +32,6 @@ use crate::http::who::Who;
 const LOOK: Duration = Duration::from_secs(1);
 /// How many events are kept for those who come back, and may wait for one who is slow.
 const KEPT_MAX: usize = 256;
-/// How often a line is sent although nothing happens, so that nobody in between cuts it off.
-pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(events))
@@ -40,7 +40,8 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 /// Something that has changed.
 #[derive(Clone)]
 struct Change {
-    no: u64,
+    /// Its number; none if it is a part of how everything is and not the last one.
+    no: Option<u64>,
     /// Its queue, if it is about one.
     queue: Option<String>,
     name: &'static str,
@@ -53,18 +54,60 @@ pub(crate) struct Events {
     told: broadcast::Sender<Change>,
 }
 
-#[derive(Default)]
 struct Kept {
+    /// Number of the newest change.
     last: u64,
+    /// The newest changes, numbered without a gap.
     changes: VecDeque<Change>,
-    queues: BTreeMap<String, QueueView>,
-    nodes: usize,
+    /// What was said of each queue and of the nodes when last looked at.
+    queues: BTreeMap<String, Arc<str>>,
+    nodes: Option<Arc<str>>,
     looking: bool,
 }
 
 impl Default for Events {
     fn default() -> Self {
-        Events { kept: Mutex::default(), told: broadcast::channel(KEPT_MAX).0 }
+        // From the time of the start on: a number that an earlier process gave is never taken for one of this.
+        let last = u64::try_from(Clock::system().wall()).unwrap_or(0);
+        let (changes, queues) = (VecDeque::new(), BTreeMap::new());
+        let kept = Kept { last, changes, queues, nodes: None, looking: false };
+        Events { kept: Mutex::new(kept), told: broadcast::channel(KEPT_MAX).0 }
+    }
+}
+
+impl Kept {
+    /// What has changed after this number; `None` if that is not known: an earlier process gave it, or it is long ago.
+    fn since(&self, after: u64) -> Option<VecDeque<Change>> {
+        let before_all = self.last - self.changes.len() as u64;
+        let known = (before_all..=self.last).contains(&after);
+        known.then(|| self.changes.iter().filter(|change| change.no > Some(after)).cloned().collect())
+    }
+
+    /// How everything is, as far as it is wanted. The last of it has the number of the newest change:
+    /// whoever was cut off before that asks for all of it again.
+    fn present(&self, wanted: &Wanted) -> VecDeque<Change> {
+        let queue = |(queue, data): (&String, &Arc<str>)| Change::of("queue", Some(queue.clone()), data.clone());
+        let nodes = self.nodes.iter().map(|data| Change::of("nodes", None, data.clone()));
+        let all = self.queues.iter().map(queue).chain(nodes);
+        let mut all: VecDeque<Change> = all.filter(|change| wanted.has(change)).collect();
+        if let Some(last) = all.back_mut() {
+            last.no = Some(self.last);
+        }
+        all
+    }
+}
+
+impl Change {
+    fn of(name: &'static str, queue: Option<String>, data: Arc<str>) -> Self {
+        Change { no: None, queue, name, data }
+    }
+
+    fn event(&self) -> Event {
+        let event = Event::default().event(self.name).data(&*self.data);
+        match self.no {
+            Some(no) => event.id(no.to_string()),
+            None => event,
+        }
     }
 }
 
@@ -73,23 +116,20 @@ impl Events {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens from now on, after what is kept behind this number.
-    fn listen(self: &Arc<Self>, duly: &Duly, after: Option<u64>) -> (Vec<Change>, broadcast::Receiver<Change>) {
+    /// Listens from now on; with a number, after what has changed since that, or else after how everything is.
+    fn listen(self: &Arc<Self>, duly: &Duly, wanted: Wanted, after: Option<u64>) -> Listener {
         let mut kept = self.kept();
-        let receiver = self.told.subscribe();
+        let told = self.told.subscribe();
         if !std::mem::replace(&mut kept.looking, true) {
             tokio::spawn(look(self.clone(), duly.clone()));
         }
-        let missed = match after {
-            Some(after) => kept.changes.iter().filter(|change| change.no > after).cloned().collect(),
-            None => Vec::new(),
-        };
-        (missed, receiver)
+        let first = after.map(|after| kept.since(after).unwrap_or_else(|| kept.present(&wanted))).unwrap_or_default();
+        Listener { events: self.clone(), told, first, wanted }
     }
 
-    fn tell(&self, kept: &mut Kept, name: &'static str, queue: Option<String>, data: String) {
+    fn tell(&self, kept: &mut Kept, change: Change) {
         kept.last += 1;
-        let change = Change { no: kept.last, queue, name, data: data.into() };
+        let change = Change { no: Some(kept.last), ..change };
         if kept.changes.len() == KEPT_MAX {
             kept.changes.pop_front();
         }
@@ -99,22 +139,67 @@ impl Events {
     }
 
     async fn compare(&self, duly: &Duly) -> crate::Result<()> {
-        let queues: Vec<QueueView> = duly.counts().await?.iter().map(QueueView::of).collect();
-        let nodes = duly.nodes().await?.iter().filter(|node| node.alive).count();
+        let views: Vec<QueueView> = duly.counts().await?.iter().map(QueueView::of).collect();
+        let alive = duly.nodes().await?.iter().filter(|node| node.alive).count();
+        let said = |view: &QueueView| Arc::from(serde_json::to_string(view).unwrap_or_default());
+        let queues: BTreeMap<String, Arc<str>> = views.iter().map(|view| (view.queue.clone(), said(view))).collect();
+        let nodes: Arc<str> = format!("{{\"nodes\":{alive}}}").into();
         let mut kept = self.kept();
-        for queue in queues {
-            if kept.queues.get(&queue.queue) == Some(&queue) {
-                continue;
-            }
-            let data = serde_json::to_string(&queue).unwrap_or_default();
-            self.tell(&mut kept, "queue", Some(queue.queue.clone()), data);
-            kept.queues.insert(queue.queue.clone(), queue);
+        let before = std::mem::replace(&mut kept.queues, queues.clone());
+        for (queue, data) in queues.into_iter().filter(|(queue, data)| before.get(queue) != Some(data)) {
+            self.tell(&mut kept, Change::of("queue", Some(queue), data));
         }
-        if kept.nodes != nodes {
-            kept.nodes = nodes;
-            self.tell(&mut kept, "nodes", None, format!("{{\"nodes\":{nodes}}}"));
+        if kept.nodes.as_ref() != Some(&nodes) {
+            kept.nodes = Some(nodes.clone());
+            self.tell(&mut kept, Change::of("nodes", None, nodes));
         }
         Ok(())
+    }
+}
+
+/// What one listener wants to know of: one queue, or everything.
+struct Wanted(Option<String>);
+
+impl Wanted {
+    fn has(&self, change: &Change) -> bool {
+        self.0.is_none() || self.0 == change.queue
+    }
+}
+
+/// Somebody who listens.
+struct Listener {
+    events: Arc<Events>,
+    told: broadcast::Receiver<Change>,
+    /// What comes before all that is told.
+    first: VecDeque<Change>,
+    wanted: Wanted,
+}
+
+impl Listener {
+    async fn next(&mut self) -> Option<Change> {
+        loop {
+            let change = match self.first.pop_front() {
+                Some(change) => change,
+                None => match self.told.recv().await {
+                    Ok(change) => change,
+                    Err(broadcast::error::RecvError::Lagged(_)) => {
+                        self.catch_up();
+                        continue;
+                    }
+                    Err(broadcast::error::RecvError::Closed) => return None,
+                },
+            };
+            if self.wanted.has(&change) {
+                return Some(change);
+            }
+        }
+    }
+
+    /// More has happened than is kept for who is slow: on with how everything is, and what changes after that.
+    fn catch_up(&mut self) {
+        let kept = self.events.kept();
+        self.told = self.events.told.subscribe();
+        self.first = kept.present(&self.wanted);
     }
 }
 
@@ -144,13 +229,16 @@ struct EventParams {
 /// What changes, as it changes
 ///
 /// Server-sent events: `queue` with the counts of a queue that has changed, `nodes` with how many there are.
-/// With `Last-Event-ID`, those that came after it first, as far as they are kept.
+/// With `Last-Event-ID`, those that came after it first; where they are not known any more, and for who is too slow,
+/// all queues as they are now. Ends after an hour: ask again. One name has at most an eighth of the server's connections
+/// for streams.
 #[utoipa::path(get, path = "/events", tag = "events",
     params(EventParams, ("Last-Event-ID" = Option<u64>, Header, description = "go on after this one")),
     responses((status = 200, content_type = "text/event-stream", body = String), Problems))]
 async fn events(
     State(app): State<Arc<App>>,
-    _: Who,
+    who: Who,
+    proof: Proof,
     headers: HeaderMap,
     Params(params): Params<EventParams>,
 ) -> Result<Response, Problem> {
@@ -159,29 +247,10 @@ async fn events(
         Some(after) => after,
         None => None,
     };
-    let (missed, receiver) = app.events.listen(&app.duly, after);
-    let wanted = move |change: &Change| match (&params.queue, &change.queue) {
-        (Some(wanted), Some(queue)) => wanted == queue,
-        (Some(_), None) => false,
-        (None, _) => true,
-    };
-    let start = (VecDeque::from(missed), receiver, wanted);
-    let events = stream::unfold(start, |(mut missed, mut receiver, wanted)| async move {
-        loop {
-            let change = match missed.pop_front() {
-                Some(change) => change,
-                None => match receiver.recv().await {
-                    Ok(change) => change,
-                    // Too slow: what comes next is newer anyway.
-                    Err(broadcast::error::RecvError::Lagged(_)) => continue,
-                    Err(broadcast::error::RecvError::Closed) => return None,
-                },
-            };
-            if wanted(&change) {
-                let event = Event::default().id(change.no.to_string()).event(change.name).data(&*change.data);
-                return Some((Ok::<_, Infallible>(event), (missed, receiver, wanted)));
-            }
-        }
-    });
-    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+    let place = Place::take(&app, &who, proof)?;
+    let listener = app.events.listen(&app.duly, Wanted(params.queue), after);
+    Ok(place.answer(stream::unfold(listener, |mut listener| async move {
+        let change = listener.next().await?;
+        Some((change.event(), listener))
+    })))
 }

@@ -1,12 +1,11 @@
 //! Waiting for a job to end: by long poll, or as server-sent events. Nobody asks the store for it again and again.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::Deserialize;
@@ -15,20 +14,19 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Problems;
-use super::events::KEEP_ALIVE;
 use super::jobs::found;
 use crate::error::Error;
 use crate::http::json::{Named, Params};
 use crate::http::problem::Problem;
+use crate::http::proof::Proof;
 use crate::http::server::{App, WAIT_MAX};
+use crate::http::streams::{Place, STREAM_MAX};
 use crate::http::view::JobView;
 use crate::http::who::Who;
 use crate::job::JobId;
 
 /// How long a request waits that does not say.
 const WAIT: Duration = Duration::from_secs(30);
-/// The longest that a stream waits: whoever still wants to know asks again.
-const STREAM_MAX: Duration = Duration::from_secs(3_600);
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(wait))
@@ -46,13 +44,15 @@ struct WaitParams {
 ///
 /// Answers the job as it is by then: look at its state. A job that is done and not kept is answered with 404.
 /// To whom accepts `text/event-stream`, as server-sent events instead: `job` at once as it is now, and `job` once it has
-/// ended, or `gone` if it is in the store no more; then the stream is over.
+/// ended, or `gone` if it is in the store no more; then the stream is over. One name has at most an eighth of the
+/// server's connections for streams.
 #[utoipa::path(get, path = "/jobs/{id}/wait", tag = "jobs",
     params(("id" = String, Path, description = "the job's id"), WaitParams),
     responses((status = 200, content((JobView = "application/json"), (String = "text/event-stream"))), Problems))]
 async fn wait(
     State(app): State<Arc<App>>,
     who: Who,
+    proof: Proof,
     headers: HeaderMap,
     Named(id): Named<JobId>,
     Params(params): Params<WaitParams>,
@@ -60,7 +60,8 @@ async fn wait(
     let at_most = params.timeout_ms.map(Duration::from_millis);
     let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     if accepts.contains("text/event-stream") {
-        return follow(app, who, id, at_most.unwrap_or(STREAM_MAX).min(STREAM_MAX)).await;
+        let place = Place::take(&app, &who, proof)?;
+        return follow(app, who, place, id, at_most.unwrap_or(STREAM_MAX)).await;
     }
     let record = match tokio::time::timeout(at_most.unwrap_or(WAIT).min(WAIT_MAX), app.duly.wait(id)).await {
         Ok(ended) => ended?.ok_or_else(|| Error::NotFound { what: "job", name: id.to_string() })?,
@@ -76,7 +77,7 @@ enum Next {
     Over,
 }
 
-async fn follow(app: Arc<App>, who: Who, id: JobId, at_most: Duration) -> Result<Response, Problem> {
+async fn follow(app: Arc<App>, who: Who, place: Place, id: JobId, at_most: Duration) -> Result<Response, Problem> {
     let record = found(&app, id).await?;
     let first = Next::Now(Box::new(JobView::of(&record, &who)));
     let ended = record.state.is_final();
@@ -92,9 +93,9 @@ async fn follow(app: Arc<App>, who: Who, id: JobId, at_most: Duration) -> Result
             },
             Next::Over => return None,
         };
-        Some((Ok::<_, Infallible>(event), (next, app, who)))
+        Some((event, (next, app, who)))
     });
-    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+    Ok(place.answer(events))
 }
 
 fn told(job: &JobView) -> Event {

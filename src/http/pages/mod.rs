@@ -103,8 +103,12 @@ fn done(frame: &Frame, path: &str, deed: &str, number: Option<u64>, name: &str) 
 }
 
 /// A path of ours that a form has named to come back to; the fallback if it is not one.
-fn back_to<'f>(next: &'f str, fallback: &'f str) -> &'f str {
-    let ours = next.starts_with('/') && !next.starts_with("//") && !next.contains(['\\', '\r', '\n']);
+///
+/// Browsers drop tabs and line ends out of an address and read `\` as `/`: what looks like a path may lead elsewhere.
+/// Other control characters cannot be said in a header.
+pub(super) fn back_to<'f>(next: &'f str, fallback: &'f str) -> &'f str {
+    let odd = |c: char| c == '\\' || c.is_control();
+    let ours = next.starts_with('/') && !next.starts_with("//") && !next.contains(odd);
     if ours { next } else { fallback }
 }
 
@@ -129,9 +133,9 @@ mod tests {
 
     #[test]
     fn one_comes_back_only_to_this_server() {
-        for bad in
-            ["", "//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\r\nX: y"]
-        {
+        let elsewhere = ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"];
+        let odd = ["", "/a\r\nX: y", "/\t/evil.example/x", "/\0x", "/\u{1b}", "/\u{7f}", "/\u{85}/evil.example"];
+        for bad in elsewhere.into_iter().chain(odd) {
             assert_eq!(back_to(bad, "/jobs"), "/jobs", "{bad}");
         }
         assert_eq!(back_to("/queues/mail?x=1", "/"), "/queues/mail?x=1");
