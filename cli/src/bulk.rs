@@ -64,9 +64,10 @@ impl Many {
     }
 }
 
-/// Whether a word can only be meant as an id, also one that is cut or mistyped.
+/// Whether a word can only be meant as an id, also one that is mistyped, or cut behind its first eight digits.
 fn is_like_id(word: &str) -> bool {
-    word.matches('-').count() == 4 && word.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+    let digits = word.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    word.parse::<JobId>().is_ok() || (digits && (word.find('-') == Some(8) || word.matches('-').count() == 4))
 }
 
 fn id_of(word: &str) -> anyhow::Result<JobId> {
@@ -159,6 +160,17 @@ pub(crate) fn retry(duly: &Duly, filter: Filter) -> Bulk<'static> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_like_an_id_is_no_filter() {
+        let id = JobId::fresh().to_string();
+        for word in [&id[..], &id[..35], &id[..13], &id.replace('-', "")] {
+            assert!(is_like_id(word), "{word}");
+        }
+        for word in ["deadbeef", "kind:mail", "2026-11-18", "a-b-c-d-no"] {
+            assert!(!is_like_id(word), "{word}");
+        }
+    }
 
     #[test]
     fn quotes_that_the_shell_took_are_given_back() {

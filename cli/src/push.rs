@@ -127,9 +127,8 @@ pub(crate) async fn run(verb: Push, setup: &Setup) -> anyhow::Result<()> {
     let existing = matches!(pushed, Pushed::Existing(_));
     // Whether it is there still is asked for a better word only: nothing has gone wrong if nobody knows.
     let gone = existing && verb.id.is_some() && matches!(duly.get(pushed.id()).await, Ok(None));
-    verb.tell(setup, kind, pushed, gone).map_err(|error| {
-        Fail::new(exit::FAILURE, format!("the job is in as {}, but that could not be printed: {error}", pushed.id()))
-    })?;
+    let told = verb.tell(setup, kind, pushed, gone);
+    told.with_context(|| format!("the job is in as {}, but that could not be printed", pushed.id()))?;
     if verb.wait {
         // One that was there before may be gone, and nobody knows how it ended.
         let known = if existing { wait::Known::Named } else { wait::Known::Pushed };

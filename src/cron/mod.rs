@@ -87,10 +87,13 @@ impl Schedule {
             return Err(Error::invalid("pattern", reason));
         }
         let schedule = Schedule::read(pattern, zone)?;
-        // From a fixed moment: what never matches after it never matches at all, for no pattern has a year.
-        match schedule.next_after(NEVER_SINCE) {
-            Some(_) => Ok(schedule),
-            None => Err(fault::never(pattern)),
+        // From a fixed moment: what never matches after it never matches at all, for no pattern has a year. It is the days that
+        // decide, so of several times of the day one is enough.
+        let since =
+            Timestamp::from_second(NEVER_SINCE).unwrap_or(Timestamp::UNIX_EPOCH).to_zoned(schedule.zone.clone());
+        match schedule.pattern.whole.find_next_occurrence(&since, false) {
+            Ok(_) => Ok(schedule),
+            Err(_) => Err(fault::never(pattern)),
         }
     }
 
@@ -145,7 +148,8 @@ impl Schedule {
         }
         let first = both.earlier().ok()?.timestamp() == at.timestamp();
         let again = self.next_after(to_micros(moment)).and_then(|next| Timestamp::from_microsecond(next).ok());
-        let repeats = again.is_some_and(|next| next.to_zoned(self.zone.clone()).offset() == at.offset());
+        let listed = !self.pattern.times.is_empty();
+        let repeats = !listed && again.is_some_and(|next| next.to_zoned(self.zone.clone()).offset() == at.offset());
         Some(match (first, repeats || self.fires_in_both(&at)) {
             (true, false) => "clocks go back: this time comes twice, and the rule fires the first time only",
             (true, true) => "clocks go back: this time comes twice, and this is the first",
@@ -164,7 +168,7 @@ impl Schedule {
 }
 
 /// The year 2000 begins a whole cycle of the calendar.
-const NEVER_SINCE: Micros = 946_684_800_000_000;
+const NEVER_SINCE: i64 = 946_684_800;
 
 /// A rule is read at each of its ticks, and most of that would be to parse its pattern again. Zones are not remembered here: what
 /// is known of them may change while a process runs.

@@ -325,7 +325,7 @@ impl Shift {
         let lane = &mut self.lanes[at];
         lane.maybe_ready = true;
         if none_free || lane.running >= lane.limit {
-            lane.tick_at.get_or_insert_with(clock::tick);
+            lane.tick_at = Some(clock::tick());
         }
     }
 
@@ -337,7 +337,7 @@ impl Shift {
         }
         // Of a queue that says nothing wakes may be lost too.
         beaten.look.iter().chain(&beaten.unheard).for_each(|queue| self.woken(queue));
-        self.suspicion = !beaten.suspects.is_empty();
+        self.suspicion = beaten.suspects.iter().any(|(_, queue)| self.lanes.iter().any(|lane| lane.queue == *queue));
         let now = clock::tick();
         for lane in &mut self.lanes {
             if beaten.unheard.contains(&lane.queue) {

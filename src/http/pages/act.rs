@@ -71,7 +71,8 @@ impl Deed {
     fn words(self) -> &'static str {
         match self {
             Deed::Retry => {
-                "Each is due now; dead ones start over, with their history kept. Those that run are left alone."
+                "Each is due now; dead ones start over, with their history kept. Those that run are left alone, and done ones \
+                 unless they were asked for by state:done."
             }
             Deed::Cancel => {
                 "Each is told to stop, and ends dead with the error \"cancelled\". Those that do not run are left alone."
@@ -201,11 +202,13 @@ async fn one(duly: &Duly, deed: Deed, id: JobId) -> Result<(), Error> {
 }
 
 async fn of_all(duly: &Duly, page: Frame, deed: Deed, wish: Wish, next: String) -> Answer {
-    let mut filter: Filter = wish.q.parse()?;
-    if deed == Deed::Cancel {
-        filter.state = Some(JobState::Running);
-    }
-    let counted = duly.count(&filter).await?;
+    let filter: Filter = wish.q.parse()?;
+    let bulk = match deed {
+        Deed::Retry => duly.reschedule_all(filter, Due::Now),
+        Deed::Cancel => duly.cancel_all(Filter { state: Some(JobState::Running), ..filter }),
+        Deed::Remove => duly.remove_all(filter),
+    };
+    let counted = bulk.dry_run().await?;
     let count = counted.matching;
     let sure = wish.sure.parse::<u64>().ok();
     let mut view = Sure {
@@ -231,11 +234,6 @@ async fn of_all(duly: &Duly, page: Frame, deed: Deed, wish: Wish, next: String) 
         view.wrong = format!("there were {} when this was asked; look again", show::count(sure));
         return answer(StatusCode::CONFLICT, &view);
     }
-    let bulk = match deed {
-        Deed::Retry => duly.reschedule_all(filter, Due::Now),
-        Deed::Cancel => duly.cancel_all(filter),
-        Deed::Remove => duly.remove_all(filter),
-    };
     let changed = bulk.run().await?;
     done(&view.page, &view.next, deed.did(), Some(changed.done), "")
 }

@@ -7,6 +7,10 @@
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value};
 
+/// What it means if the server does not let us.
+const REFUSED: &str = "a connection was given up, and its user may not have it closed (+client|list +client|kill): if something \
+                       between has kept what was sent, it may be carried out late";
+
 /// A connection as the server counts them; begins anew when the server does.
 pub(super) type ServersId = i64;
 
@@ -35,14 +39,16 @@ pub(super) async fn introduce(
 async fn end(to: &mut MultiplexedConnection, name: &str, old: ServersId) -> Result<(), RedisError> {
     let list = redis::cmd("CLIENT").arg("LIST").arg("ID").arg(old).take();
     let Some(listed) = said(to.send_packed_command(&list).await)? else {
+        tracing::warn!(connection = old, "{REFUSED}");
         return Ok(());
     };
     if !is_named(&listed, name) {
         return Ok(());
     }
     let kill = redis::cmd("CLIENT").arg("KILL").arg("ID").arg(old).take();
-    if said(to.send_packed_command(&kill).await)?.is_some() {
-        tracing::debug!(connection = old, "the server has closed a connection that was given up");
+    match said(to.send_packed_command(&kill).await)? {
+        Some(_) => tracing::debug!(connection = old, "the server has closed a connection that was given up"),
+        None => tracing::warn!(connection = old, "{REFUSED}"),
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ if #gone > 0 then
   redis.call('HDEL', KEYS[5], unpack(gone))
 end
 
--- Slots that are looked at in one step: the others' turn comes with the next way round.
+-- Slots that are looked at in one step.
 local left = 2000
 local locks = redis.call('HSCAN', KEYS[1], ARGV[2], 'COUNT', STEP)
 for i = 1, #locks[2], 2 do
@@ -19,10 +19,10 @@ for i = 1, #locks[2], 2 do
   local name, slot = field:match('^(.*)%z(%d*)$')
   if slot == '' then
     -- How many slots it has is worth nothing once nobody holds it or waits, dead or alive.
-    local lock, line = left > 0 and stand(name, 1), line_of(name, 1)
+    local line = line_of(name, 1)
+    local lock = left > 0 and #line.living + #line.dead == 0 and stand(name, 1)
     left = left - (lock and lock.width or 0)
-    local idle = lock and lock.held == 0 and #line.living + #line.dead == 0
-    slot, value = idle and slot, ''
+    slot, value = lock and lock.held == 0 and slot, ''
   end
   if slot and (tonumber(value:sub(1, 16)) or 0) < LONG_AGO then
     redis.call('HDEL', KEYS[1], field)
