@@ -13,7 +13,7 @@ fi
 cargo build --locked --quiet -p duly-cli
 log=$(mktemp)
 dir=$(mktemp -d)
-target/debug/duly --store "$dir/duly.db" serve --listen 127.0.0.1:0 --allow-commands >"$log" 2>"$dir/errors" &
+"${CARGO_TARGET_DIR:-target}/debug/duly" --store "$dir/duly.db" serve --listen 127.0.0.1:0 --allow-commands >"$log" 2>"$dir/errors" &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; rm -rf "$dir" "$log"' EXIT
 for _ in $(seq 100); do [ -s "$log" ] && break; sleep 0.1; done
