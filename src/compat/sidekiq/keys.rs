@@ -54,7 +54,7 @@ impl Keys {
         let host = node::host();
         let keys = ["queues", "queue:*", "schedule", "retry", "dead", "stat:*", "processes", &format!("{host}:*")]
             .map(|key| format!("~{}{key}", self.before));
-        let commands = "+lindex +zscan +zremrangebyscore +zremrangebyrank +incrby +expire +rpop +smembers +type";
+        let commands = "+lindex +zscan +zremrangebyrank +incrby +expire +rpop +smembers +type";
         format!("{own} {} {commands}", keys.join(" "))
     }
 
@@ -81,6 +81,18 @@ pub(super) fn crashes(keys: &QueueKeys) -> &String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compat::sidekiq::scripts;
+    use crate::store::redis::acl_rules;
+
+    #[test]
+    fn every_command_of_a_script_is_allowed() {
+        let rules = Keys::new("").rules(&acl_rules("duly"));
+        let allowed: Vec<&str> = rules.split(' ').filter_map(|rule| rule.strip_prefix('+')).collect();
+        for command in scripts::ALL.iter().flat_map(|script| script.commands()) {
+            let known = |known: &&str| known.split('|').next() == Some(command.as_str());
+            assert!(allowed.iter().any(known), "{command} is used and not allowed");
+        }
+    }
 
     #[test]
     fn counters_go_by_the_day() {

@@ -186,6 +186,20 @@ impl Script {
         assert!(!self.code.contains("no such part"), "{} finds its parts", self.name);
         assert!(!self.code.contains("-- include"), "{} includes nothing in a part", self.name);
     }
+
+    /// The commands that it names where it calls one.
+    pub(crate) fn commands(&self) -> std::collections::BTreeSet<String> {
+        let mut used = std::collections::BTreeSet::new();
+        for call in ["redis.call('", "redis.pcall('"] {
+            let named = self.code.split(call).skip(1).filter_map(|part| part.split('\'').next());
+            used.extend(named.map(str::to_lowercase));
+        }
+        // Chosen by a condition.
+        for part in self.code.split("redis.call(reverse and '").skip(1) {
+            used.extend(part.split('\'').step_by(2).take(2).map(str::to_lowercase));
+        }
+        used
+    }
 }
 
 /// The digest that servers know a script by, and that scripts can make of any text.
