@@ -33,73 +33,54 @@
 #![warn(missing_docs, unreachable_pub)]
 #![cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "what only a store uses"))]
 
-mod access;
-mod attempt;
-mod backup;
-mod bulk;
-mod call;
-mod cancel;
+mod adaptive_wait;
+mod admin;
+mod client;
 mod clock;
 #[cfg(feature = "redis")]
 pub mod compat;
 mod cron;
-mod crons;
-mod duly;
 mod error;
-mod event;
-mod filter;
-mod fingerprint;
-mod hall;
-mod handler;
 #[cfg(feature = "http")]
 pub mod http;
 mod job;
-mod kinds;
 mod lock;
 mod metrics;
-mod middleware;
-mod moving;
 mod node;
-mod notes;
 #[cfg(feature = "otel")]
 mod otel;
-mod patience;
-mod push;
+mod peers;
 #[cfg(feature = "http")]
 mod remote;
-mod retry;
 pub mod store;
 pub mod testing;
-mod token;
-mod why;
+mod transfer;
 mod worker;
 
-pub use backup::Repaired;
-pub use bulk::{BULK_MAX, Bulk, COUNT_LOOKED_MAX, Counted, Done};
-pub use call::{
-    Answer, Asked, CALL_TIMEOUT, CALL_TIMEOUT_MAX, CLUSTER_KEY_BYTES_MIN, Call, MESSAGE_BYTES_MAX, METHOD_CONCURRENCY,
-    Replies, Reply,
-};
+pub use admin::backup::Repaired;
+pub use admin::bulk::{BULK_MAX, Bulk, COUNT_LOOKED_MAX, Counted, Done};
+pub use admin::token::{Role, Secret, TOKEN_PREFIX, TOKENS_MAX, Token};
+pub use admin::why::Why;
+pub use client::{Builder, Duly};
 pub use clock::Clock;
+pub use cron::api::{CRONS_MAX, Cron, CronChange, CronChanges};
 pub use cron::{CRON_ARGS_BYTES_MAX, CronRule, JITTER_MAX, MISSED_AFTER, MISSED_MAX, Missed, Overlap, Schedule};
-pub use crons::{CRONS_MAX, Cron, CronChange, CronChanges};
-pub use duly::{Builder, Duly};
 pub use error::{Error, Result, Source};
-pub use event::{Event, Tally};
-pub use filter::{FILTER_BYTES_MAX, FILTER_TERMS_MAX, Filter, Term, When};
-pub use hall::{Connection, Running, WAITED_MAX};
-pub use handler::{Args, Ctx, IntoAnswer};
-pub use job::{Failure, Fence, Held, Job, JobId, JobProgress, LogLine, Outcome, Priority, Record, State};
-pub use lock::{Guard, LOCK_NAME_BYTES_MAX, LOCK_TTL, Lock};
-pub use metrics::{METRICS, Metric, MetricKind, describe_metrics};
-pub use middleware::{Attempted, Middleware, Next};
-pub use moving::{Move, Progress, QueueMoved};
-pub use node::{BEAT, KINDS_MAX, LEASE, Node, NodeId, NodeRecord, Takes};
-pub use push::{
+pub use job::filter::{FILTER_BYTES_MAX, FILTER_TERMS_MAX, Filter, Term, When};
+pub use job::push::{
     ARGS_BYTES_MAX, Conflict, DEFAULT_QUEUE, Due, MAX_ATTEMPTS, NAME_BYTES_MAX, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed,
     TAGS_MAX, TIMEOUT, UNIQUE_BYTES_MAX,
 };
-pub use retry::Retry;
+pub use job::retry::Retry;
+pub use job::{Failure, Fence, Held, Job, JobId, JobProgress, LogLine, Outcome, Priority, Record, State};
+pub use lock::{Guard, LOCK_NAME_BYTES_MAX, LOCK_TTL, Lock};
+pub use metrics::{METRICS, Metric, MetricKind, describe_metrics};
+pub use node::{BEAT, KINDS_MAX, LEASE, Node, NodeId, NodeRecord, Takes};
+pub use peers::call::{
+    Answer, Asked, CALL_TIMEOUT, CALL_TIMEOUT_MAX, CLUSTER_KEY_BYTES_MIN, Call, MESSAGE_BYTES_MAX, METHOD_CONCURRENCY,
+    Replies, Reply,
+};
+pub use peers::{Connection, Running, WAITED_MAX};
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
 #[cfg(feature = "sqlite")]
@@ -108,10 +89,12 @@ pub use store::{
     Audit, AuditRecord, Breach, CronRecord, DeadGroup, Durability, Edit, Health, Histogram, History, HistoryAsk,
     HistoryTally, KindPoint, Limit, LockRecord, Page, Point, QueueCounts, Rule, Verified,
 };
-pub use token::{Role, Secret, TOKEN_PREFIX, TOKENS_MAX, Token};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
 pub use tokio_util::sync::CancellationToken;
-pub use why::Why;
+pub use transfer::{Move, Progress, QueueMoved};
+pub use worker::event::{Event, Tally};
+pub use worker::handler::{Args, Ctx, IntoAnswer};
+pub use worker::middleware::{Attempted, Middleware, Next};
 pub use worker::{CONCURRENCY, GRACE, Signals, Worker};
 
 /// The Rust in the documents is compiled and run as tests.

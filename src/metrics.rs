@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use metrics::{Histogram, Unit, counter, histogram};
 
+use crate::job::push::{Push, Pushed};
 use crate::job::{Job, Outcome};
-use crate::push::{Push, Pushed};
 
 /// What kind of number a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

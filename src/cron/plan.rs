@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use super::rule::{CronRule, Missed, Overlap, tick_id};
 use super::{Schedule, key_of};
 use crate::clock::{Micros, from_micros, micros, to_micros};
-use crate::push::Push;
+use crate::job::push::Push;
 use crate::store::{CronFire, CronRecord, Hold};
 
 /// A tick that is fired later than this counts as missed: nobody was there at its time.

@@ -11,8 +11,8 @@ use super::plan::MISSED_MAX;
 use super::{Schedule, UTC};
 use crate::clock::Micros;
 use crate::error::{Error, Result};
+use crate::job::push::{Due, Push, check_name};
 use crate::job::{JobId, Priority};
-use crate::push::{Due, Push, check_name};
 
 /// Longest args of a rule, in bytes of JSON text: many rules may fire in one step.
 pub const CRON_ARGS_BYTES_MAX: usize = 64 * 1024;

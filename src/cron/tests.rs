@@ -4,9 +4,14 @@ use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use super::schedule::times_of;
 use super::*;
+use crate::clock::to_micros;
 use crate::job::JobId;
-use crate::push::Push;
+use crate::job::push::Push;
 use crate::store::CronRecord;
 
 /// A moment from its text, such as `2026-03-29T02:30:00+01:00`.
@@ -218,7 +223,7 @@ fn jitter_is_the_same_for_whoever_fires_and_stays_within_bounds() {
     let due = |record: &CronRecord| {
         let fire = fire(&rule.rule.schedule().expect("is right"), record, now).expect("has a tick");
         match fire.jobs[0].due {
-            crate::push::Due::At(due) => due,
+            crate::job::push::Due::At(due) => due,
             other => panic!("{other:?}"),
         }
     };

@@ -19,7 +19,7 @@ use super::proof::Proof;
 use super::server::{App, WAIT_MAX};
 use super::who::Who;
 use super::{audit, pages, session};
-use crate::token::{Role, hash};
+use crate::admin::token::{Role, hash};
 
 /// A request that has not been answered by then never will be: longer than the longest wait.
 const REQUEST_MAX: Duration = Duration::from_secs(WAIT_MAX.as_secs() + 10);

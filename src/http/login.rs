@@ -13,7 +13,7 @@ use super::gate;
 use super::pages::back_to;
 use super::problem::Problem;
 use super::server::App;
-use crate::token::hash;
+use crate::admin::token::hash;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

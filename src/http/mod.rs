@@ -38,7 +38,7 @@ pub use self::serve::Listening;
 use self::server::App;
 pub use self::server::{CONNECTIONS, RATE, Server};
 pub use self::who::Who;
-use crate::duly::Duly;
+use crate::client::Duly;
 
 /// The API and the dashboard of a store, to be mounted in a service of your own; [`Server`] has options.
 pub fn router(duly: Duly) -> Router {

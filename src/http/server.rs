@@ -11,7 +11,7 @@ use super::limit::Limits;
 use super::session::Sessions;
 use super::streams::Streams;
 use super::tokens::Known;
-use crate::duly::Duly;
+use crate::client::Duly;
 use crate::remote::Remotes;
 
 /// Most connections at a time, unless [`Server::connections`] says otherwise.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use axum::http::HeaderMap;
 use axum::http::header::COOKIE;
 
+use crate::admin::token::Secret;
 use crate::clock::{Clock, Micros, micros};
-use crate::token::Secret;
 
 /// A session ends when it was not used for so long.
 const IDLE: Duration = Duration::from_secs(30 * 60);

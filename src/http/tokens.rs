@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use subtle::ConstantTimeEq;
 
+use crate::admin::token::{Token, hash};
+use crate::client::Duly;
 use crate::clock::{Clock, Micros, micros};
-use crate::duly::Duly;
 use crate::error::Result;
-use crate::token::{Token, hash};
 
 /// A token that was removed is good for at most so long.
 const FRESH: Duration = Duration::from_secs(2);

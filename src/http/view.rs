@@ -7,10 +7,10 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::who::Who;
+use crate::admin::token::Role;
 use crate::clock::to_micros;
 use crate::job::{Failure, Held, Job, JobProgress, LogLine, Record};
 use crate::store::{LockRecord, QueueCounts};
-use crate::token::Role;
 
 /// A moment in RFC 3339, UTC, to the microsecond.
 pub(crate) fn moment(at: SystemTime) -> String {

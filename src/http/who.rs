@@ -5,8 +5,8 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 
 use super::problem::Problem;
-use crate::filter::Filter;
-use crate::token::Role;
+use crate::admin::token::Role;
+use crate::job::filter::Filter;
 
 /// Who sends a request. A service around the router may put its own into the request's extensions.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,14 +5,15 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use crate::attempt::{self, CANCELLED};
 use crate::error::{Error, Result};
-use crate::handler::check_result;
+use crate::job::push::{Due, check_due};
+use crate::job::retry::Retry;
 use crate::job::{Fence, Held, JobId, Outcome};
-use crate::push::{Due, check_due};
-use crate::retry::Retry;
 use crate::store::{End, Timing};
 use crate::worker::MAX_CRASHES;
+use crate::worker::attempt;
+use crate::worker::attempt::CANCELLED;
+use crate::worker::handler::check_result;
 
 /// A job that was given to a worker, or is about to be.
 pub(super) struct Hand {
@@ -104,7 +105,7 @@ pub(super) fn judge(held: &Held, unwanted: bool, said: Said) -> Outcome {
 /// How a job ends that was just claimed, before any worker sees it, if it does.
 pub(super) fn refused(held: &Held, kinds: &[String], now: SystemTime, keep_dead: Duration) -> Option<End> {
     let known = kinds.is_empty() || kinds.contains(&held.job.kind);
-    if known && !held.job.kind.starts_with(crate::push::OWN_KINDS) {
+    if known && !held.job.kind.starts_with(crate::job::push::OWN_KINDS) {
         return attempt::exhausted(held, MAX_CRASHES).map(|outcome| end(held, None, outcome, keep_dead));
     }
     let outcome = attempt::unknown_kind(now.duration_since(held.job.pushed).unwrap_or_default());

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::duly::Duly;
+use crate::client::Duly;
 use crate::error::{Error, Result};
 use crate::job::Fence;
+use crate::job::push::check_text;
 use crate::lock::{LOCK_NAME_BYTES_MAX, Lock};
 use crate::node::NodeId;
-use crate::push::check_text;
 use crate::store::{LockAsk, Owner};
 
 /// A hold that nobody here extends.

@@ -17,11 +17,11 @@ use std::time::Duration;
 
 pub(crate) use self::hand::{Said, Settling};
 pub(crate) use self::node::Remote;
+use crate::client::Duly;
 use crate::clock;
-use crate::duly::Duly;
 use crate::error::{Error, Result};
+use crate::job::push::check_name;
 use crate::node::{Node, NodeId};
-use crate::push::check_name;
 use crate::worker::{KEEP_DONE_MAX, fire_ticks};
 
 /// How long a hold lasts without a beat, unless the worker says otherwise: longer than for those who beat by a thread of ours.

@@ -13,12 +13,12 @@ use tokio::time::Instant;
 
 use super::hand::{self, Hand, Said, Settling};
 use super::state::State;
+use crate::client::Duly;
 use crate::clock;
-use crate::duly::Duly;
 use crate::error::{Error, Result};
-use crate::hall::AtWork;
 use crate::job::{Fence, Held, JobId, JobProgress, Outcome};
 use crate::node::{Node, NodeId};
+use crate::peers::AtWork;
 use crate::store::{Beaten, CLAIM_MAX, Claim, Claimed, Note};
 
 /// Orders that may wait: whoever gives more is told that it is busy.

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::hand::Hand;
 use super::node::Remote;
 use crate::clock;
-use crate::hall::{Order, Running};
+use crate::peers::{Order, Running};
 use crate::store::{Claim, Wake};
 
 impl Remote {

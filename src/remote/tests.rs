@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::push::Push;
+use crate::job::push::Push;
 use crate::store::faulty::{Fault, Faulty};
 
 /// A store that fails on demand, with one job in it.

@@ -14,11 +14,11 @@ use super::{
     LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store,
     Target, To, Wake,
 };
+use crate::admin::token::Token;
 use crate::error::{Error, Result};
+use crate::job::push::{Due, Push, Pushed};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
-use crate::push::{Due, Push, Pushed};
-use crate::token::Token;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug)]

@@ -11,68 +11,58 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
+use crate::admin::token::Token;
 use crate::error::{Error, Result};
+use crate::job::push::{Due, Push, Pushed};
 use crate::job::{JobId, Record, State};
 use crate::node::{Node, NodeId, NodeRecord};
-use crate::push::{Due, Push, Pushed};
-use crate::token::Token;
 
-mod audit;
-mod cron;
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+mod checksum;
 mod duration;
-mod ends;
-mod hall;
-mod history;
-mod kinds;
-mod moving;
 mod open;
-mod operate;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-mod store_url;
-#[cfg(any(feature = "sqlite", feature = "redis"))]
-mod sum;
-mod tokens;
 mod traced;
-mod verify;
-mod words;
+mod types;
+mod url;
 
-pub use crate::filter::Filter;
-pub use audit::{AUDIT_MAX, AUDIT_PAGE_MAX, Audit, AuditRecord};
-pub use cron::{
+pub(crate) use self::types::admin::cut;
+pub use self::types::admin::{
+    CHANGE_MAX, DeadGroup, Edit, GROUPS_MAX, LOG_LINE_BYTES_MAX, LOG_LINES_MAX, LOOK_BYTES_MAX, LOOK_MAX, LOOKED_MAX,
+    Limit, NOTES_MAX, Note, PAGE_BYTES_MAX, PROGRESS_BYTES_MAX, RESULT_BYTES_MAX, Target,
+};
+pub use self::types::audit::{AUDIT_MAX, AUDIT_PAGE_MAX, Audit, AuditRecord};
+pub use self::types::completions::{ENDED_MAX, ENDS_LAST, ENDS_QUEUES_MAX};
+pub use self::types::cron::{
     CRON_FIRE_MAX, CRONS_PAGE, CronFire, CronFired, CronPage, CronPut, CronRecord, CronsFired, DueCrons, HELD_LOOK,
     Hold, PutCron,
 };
-pub use duration::duration;
-pub use ends::{ENDED_MAX, ENDS_LAST, ENDS_QUEUES_MAX};
-pub use hall::{
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+pub(crate) use self::types::history::PUSHED;
+#[cfg(feature = "sqlite")]
+pub(crate) use self::types::history::TAKEN_BACK;
+pub use self::types::history::{BUCKETS, HISTORY_MINUTES_MAX, Histogram, History, HistoryAsk, HistoryTally, Point};
+pub(crate) use self::types::history::{TALLY, counter_of, places_of};
+pub use self::types::jobs::{Beaten, Claim, Claimed, End, Health, Moved, Page, QueueCounts, Timing, Wake};
+pub use self::types::kinds::{KIND_HOURS_MAX, KINDS_COUNTED_MAX, KindPoint, OTHER_KINDS};
+pub use self::types::peers::{
     Attended, CONNECTIONS_MAX, EXTEND_MAX, Guest, Heard, LINE_LOOK_MAX, LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage,
     LockRecord, LockTaken, Owner, To, Turn, WAITS_MAX,
 };
-#[cfg(any(feature = "sqlite", feature = "redis"))]
-pub(crate) use history::PUSHED;
-#[cfg(feature = "sqlite")]
-pub(crate) use history::TAKEN_BACK;
-pub use history::{BUCKETS, HISTORY_MINUTES_MAX, Histogram, History, HistoryAsk, HistoryTally, Point};
-pub(crate) use history::{TALLY, counter_of, places_of};
-pub use kinds::{KIND_HOURS_MAX, KINDS_COUNTED_MAX, KindPoint, OTHER_KINDS};
-pub use moving::{Marked, Marker, MoveIn, MovedIn, Moving};
+pub use self::types::tokens::NewToken;
+pub use self::types::transfer::{Marked, Marker, MoveIn, MovedIn, Moving};
+pub use self::types::verify::{BREACHES_MAX, Breach, Rule, Verified};
+pub use self::url::StoreUrl;
+pub use crate::job::filter::Filter;
+pub use duration::duration;
 pub use open::Durability;
 #[cfg(feature = "redis")]
 pub(crate) use open::{Address, KEEP, parse};
 pub(crate) use open::{Options, new_file, open, place_of};
-pub(crate) use operate::cut;
-pub use operate::{
-    CHANGE_MAX, DeadGroup, Edit, GROUPS_MAX, LOG_LINE_BYTES_MAX, LOG_LINES_MAX, LOOK_BYTES_MAX, LOOK_MAX, LOOKED_MAX,
-    Limit, NOTES_MAX, Note, PAGE_BYTES_MAX, PROGRESS_BYTES_MAX, RESULT_BYTES_MAX, Target,
-};
-pub use store_url::StoreUrl;
-pub use tokens::NewToken;
 pub(crate) use traced::Traced;
-pub use verify::{BREACHES_MAX, Breach, Rule, Verified};
-pub use words::{Beaten, Claim, Claimed, End, Health, Moved, Page, QueueCounts, Timing, Wake};
 
 /// Most jobs in one claim.
 pub const CLAIM_MAX: usize = 1_000;

@@ -8,8 +8,8 @@ use super::Store;
 use super::duration::duration;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::job::push::check_name;
 use crate::node::LEASE;
-use crate::push::check_name;
 
 /// How long done jobs stay, unless the URL or the push says otherwise.
 pub(crate) const KEEP: Duration = Duration::from_secs(24 * 3600);

@@ -13,13 +13,13 @@ use super::{
     LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store,
     Target, To, Verified, Wake,
 };
+use crate::admin::token::Token;
 use crate::clock;
 use crate::error::{Error, Result};
+use crate::job::push::{Due, Push, Pushed};
 use crate::job::{JobId, Record};
 use crate::metrics;
 use crate::node::{Node, NodeId, NodeRecord};
-use crate::push::{Due, Push, Pushed};
-use crate::token::Token;
 
 /// Any store, watched.
 pub(crate) struct Traced(Arc<dyn Store>);

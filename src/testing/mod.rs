@@ -10,11 +10,11 @@ use std::ops::Deref;
 pub(crate) use crash::Crash;
 pub use crash::CrashAt;
 
-use crate::duly::Duly;
+use crate::client::Duly;
 use crate::error::{Error, Result};
-use crate::handler::Args;
 use crate::job::Record;
 use crate::store::{Filter, PAGE_MAX};
+use crate::worker::handler::Args;
 
 /// Most jobs that are looked through for what was pushed: a test that pushes more should count.
 const LOOKED_MAX: usize = 100_000;

@@ -4,18 +4,25 @@
 //! attempts under way, `beat` the sign of life, `agree` whether the store counts what we count, `alarm` the sleep until a due moment,
 //! `tick` what fires cron rules, `signals` what stops a service.
 
-mod agree;
-mod alarm;
-mod ask;
-mod beat;
-mod crew;
-mod lane;
-mod note;
-mod recent;
-mod settle;
-mod shift;
-mod signals;
-mod tick;
+pub(crate) mod attempt;
+pub(crate) mod cancel;
+mod claims;
+mod cron_ticks;
+pub(crate) mod event;
+pub(crate) mod handler;
+mod heartbeat;
+mod in_flight;
+pub(crate) mod kind_stats;
+pub(crate) mod middleware;
+mod outcomes;
+pub(crate) mod progress;
+mod progress_sender;
+mod queue_state;
+mod recent_outcomes;
+mod reconcile;
+mod run_loop;
+mod shutdown;
+mod timer;
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -27,20 +34,20 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "http")]
-pub(crate) use self::agree::Agreement;
-use self::lane::Lane;
-use self::shift::{Mode, Shift};
-pub use self::signals::Signals;
+pub(crate) use self::cron_ticks::fire_ticks;
+use self::queue_state::Lane;
 #[cfg(feature = "http")]
-pub(crate) use self::tick::fire_ticks;
-use crate::duly::Duly;
+pub(crate) use self::reconcile::Agreement;
+use self::run_loop::{Mode, Shift};
+pub use self::shutdown::Signals;
+use crate::client::Duly;
 use crate::error::{Error, Result};
-use crate::event::{Event, Tally};
-use crate::handler::{Args, Ctx, Handlers, IntoAnswer, States};
-use crate::middleware::Middleware;
-use crate::push::{DEFAULT_QUEUE, check_name};
-use crate::retry::Retry;
+use crate::job::push::{DEFAULT_QUEUE, check_name};
+use crate::job::retry::Retry;
 use crate::testing::{Crash, CrashAt};
+use crate::worker::event::{Event, Tally};
+use crate::worker::handler::{Args, Ctx, Handlers, IntoAnswer, States};
+use crate::worker::middleware::Middleware;
 
 /// How many jobs run at once, unless queues or [`Worker::concurrency`] say otherwise.
 pub const CONCURRENCY: usize = 10;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::job::push::Push;
 use crate::job::{JobId, State};
-use crate::push::Push;
 use crate::store::faulty::{Fault, Faulty};
 
 /// Far longer than anything here takes; a test that waits this long has failed.

@@ -19,12 +19,12 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::message::{self, BYTES_MAX, Heard, Ids, Refused, Token};
-use crate::call::{Asked, CALL_TIMEOUT, CALL_TIMEOUT_MAX, Limits, METHOD_CONCURRENCY, Method, Methods};
 use crate::clock::{self, Clock};
 use crate::compat::{System, no_replicas, option};
 use crate::error::{Error, Result, Source};
 use crate::job::JobId;
 use crate::node::NodeId;
+use crate::peers::call::{Asked, CALL_TIMEOUT, CALL_TIMEOUT_MAX, Limits, METHOD_CONCURRENCY, Method, Methods};
 use crate::store::redis::{Redis, Way};
 use crate::store::{Address, Options, parse};
 

@@ -11,7 +11,8 @@ use crate::compat::script;
 use crate::error::{Error, Result};
 use crate::job::{Fence, JobId};
 use crate::node::NodeId;
-use crate::store::redis::{self as server, Script, Way, call, count, named, number, read_cursor, span};
+use crate::store::redis as server;
+use crate::store::redis::{Script, Way, call, count, named, number, read_cursor, span};
 use crate::store::{Attended, Guest, LOCKS_PAGE, LockAsk, LockPage, LockRecord, LockTaken, Owner, Turn, WAITS_MAX};
 
 /// How often a step is repeated that was held up by dead nodes at the head of a line, or by a node that did not look.

@@ -17,9 +17,9 @@ use tokio::sync::mpsc;
 
 use super::{no_replicas, option};
 use crate::error::{Error, Result};
+use crate::job::push::{Due, Push, Pushed};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
-use crate::push::{Due, Push, Pushed};
 use crate::store::redis::{Place, Redis};
 use crate::store::{
     Attended, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn,

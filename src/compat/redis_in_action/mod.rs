@@ -4,7 +4,7 @@
 //! What duly takes from there is in keys of duly's from that very step on, with lease, fence, attempts and history like any job:
 //! it is run by duly's workers until it is done or dead.
 
-mod bring;
+mod import;
 mod item;
 mod waiting;
 
@@ -18,9 +18,9 @@ use tokio::sync::mpsc;
 use self::item::Item;
 use super::{option, script};
 use crate::error::{Error, Result};
+use crate::job::push::{Due, MAX_ATTEMPTS, Push, Pushed, TIMEOUT};
 use crate::job::{JobId, Priority, Record};
 use crate::node::{Node, NodeId, NodeRecord};
-use crate::push::{Due, MAX_ATTEMPTS, Push, Pushed, TIMEOUT};
 use crate::store::redis::{Place, QueueKeys, Redis, call, half_way, span};
 use crate::store::{
     Attended, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn,
@@ -193,7 +193,7 @@ impl Store for RedisInAction {
         if claim.redo || claim.max == 0 {
             return self.own.claim(node, claim).await;
         }
-        let (brought, queue) = (bring::bring(self, &claim.queue, claim.max).await?, claim.queue.clone());
+        let (brought, queue) = (import::bring(self, &claim.queue, claim.max).await?, claim.queue.clone());
         let mut claimed = self.own.claim(node, claim).await?;
         claimed.next_due = claimed.next_due.into_iter().chain(brought.look_after).min();
         if brought.empty && !claimed.more {
@@ -245,7 +245,7 @@ impl Store for RedisInAction {
 
     async fn beat(&self, node: &Node) -> Result<Beaten> {
         let mut beaten = self.own.beat(node).await?;
-        let full = bring::any(self, &node.queues).await?;
+        let full = import::any(self, &node.queues).await?;
         node.queues.iter().filter(|queue| !full.contains(queue)).for_each(|queue| self.watch(queue));
         for queue in full {
             if !beaten.look.contains(&queue) {

@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use redis::Value;
 
 use super::item::Item;
-use super::{DELAYED, QUEUE, RedisInAction, SIDEKIQ_QUEUES, bring, list_of, mixed};
+use super::{DELAYED, QUEUE, RedisInAction, SIDEKIQ_QUEUES, list_of, mixed};
 use crate::clock::{Micros, from_micros};
+use crate::compat::redis_in_action::import;
 use crate::compat::script;
 use crate::error::Result;
-use crate::filter::Matcher;
+use crate::job::filter::Matcher;
+use crate::job::push::Due;
 use crate::job::{JobId, Record, State};
-use crate::push::Due;
 use crate::store::redis::{Way, call};
 use crate::store::{Filter, Moved, PAGE, PAGE_MAX, Page, QueueCounts, Store};
 
@@ -38,7 +39,7 @@ impl Waiting {
     fn record(&self, store: &RedisInAction) -> Option<Record> {
         let item = self.item.as_ref()?;
         // When it was pushed nobody has noted.
-        let job = bring::job(store, &self.queue, item.id(), item.name.clone(), item.args.clone(), 0);
+        let job = import::job(store, &self.queue, item.id(), item.name.clone(), item.args.clone(), 0);
         Some(Record {
             job,
             state: if self.due.is_some() { State::Scheduled } else { State::Ready },

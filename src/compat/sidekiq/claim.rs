@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::entry::{Crash, Entry};
 use super::scripts::{CLAIM, STEP_BACK, TAKE_BACK};
-use super::{Hold, Kept, Sidekiq, entry, find, keys, mixed, promote, settle};
+use super::{Hold, Kept, Sidekiq, entry, keys, mixed, promote, settle};
 use crate::clock::{Micros, from_micros, micros};
+use crate::compat::sidekiq::find_job;
 use crate::error::Result;
 use crate::job::{Fence, Held};
 use crate::node::NodeId;
@@ -168,11 +169,11 @@ fn nothing(now: Micros) -> Claimed {
 /// Everything the node holds here, in the order in which it was claimed.
 async fn redo(store: &Sidekiq, node: NodeId, keys: &QueueKeys) -> Result<Claimed> {
     let now = store.now();
-    let all = find::held(store, "claim", keys, &[node.to_string()]).await?;
-    let crashes = find::crashes(store, "claim", keys, all.iter().map(|one| &one.bytes[..])).await?;
+    let all = find_job::held(store, "claim", keys, &[node.to_string()]).await?;
+    let crashes = find_job::crashes(store, "claim", keys, all.iter().map(|one| &one.bytes[..])).await?;
     let (mut jobs, mut kept) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
     for (one, crash) in all.into_iter().zip(crashes) {
-        let find::At::Running(_, fence, place) = one.at else {
+        let find_job::At::Running(_, fence, place) = one.at else {
             continue;
         };
         match entry::read(&keys.queue, &one.bytes, crash.as_ref()) {

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use super::Sidekiq;
 use super::entry;
-use super::find::{self, Set};
 use super::scripts::COUNTS;
 use crate::clock::from_micros;
+use crate::compat::sidekiq::find_job;
+use crate::compat::sidekiq::find_job::Set;
 use crate::error::Result;
 use crate::store::redis::{Way, call};
 use crate::store::{Moving, QueueCounts};
@@ -23,7 +24,7 @@ pub(super) async fn counts(store: &Sidekiq) -> Result<Vec<QueueCounts>> {
     for set in Set::ALL {
         let counts = if set == Set::Dead { &mut dead } else { &mut waiting };
         for from in (0..LOOK_MAX).step_by(STEP) {
-            let page = find::page(store, "counts", set, from, STEP).await?;
+            let page = find_job::page(store, "counts", set, from, STEP).await?;
             let short = page.len() < STEP;
             page.into_iter().for_each(|one| *counts.entry(one.queue).or_default() += 1);
             if short {

@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
-use super::find::{At, Found};
 use crate::clock::Micros;
+use crate::compat::sidekiq::find_job::{At, Found};
 use crate::error::{Error, Result};
 use crate::store::redis::sha1;
 

@@ -3,14 +3,14 @@
 use redis::Cmd;
 
 use super::entry::Crash;
-use super::find::{At, Found, Set, crash, find};
 use super::scripts::SHIFT;
 use super::{Sidekiq, entry, keys, mixed, push};
 use crate::clock::micros;
+use crate::compat::sidekiq::find_job::{At, Found, Set, crash, find};
 use crate::error::Result;
 use crate::job::JobId;
+use crate::job::push::Due;
 use crate::node::NodeId;
-use crate::push::Due;
 use crate::store::Moved;
 use crate::store::redis::{Way, call};
 

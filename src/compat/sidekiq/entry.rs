@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::id;
 use super::json::{self, Fields, float, normal, object, seconds, set, string};
 use crate::clock::{Micros, from_micros, to_micros};
+use crate::job::push::{Push, TAGS_MAX, TIMEOUT, is_word};
 use crate::job::{Failure, Job, JobId, Priority, Record, State};
 use crate::node::NodeId;
-use crate::push::{Push, TAGS_MAX, TIMEOUT, is_word};
 
 /// Retries of a job that says only that it has some.
 const RETRIES: u32 = 25;
@@ -134,7 +134,7 @@ pub(super) fn read(queue: &str, bytes: &[u8], crash: Option<&Crash>) -> Result<E
 /// The queue that an entry of a set belongs to.
 pub(super) fn queue_of(bytes: &[u8]) -> String {
     let fields = std::str::from_utf8(bytes).ok().and_then(|text| Fields::parse(text).ok());
-    fields.and_then(|fields| fields.read("queue")).unwrap_or_else(|| crate::push::DEFAULT_QUEUE.to_owned())
+    fields.and_then(|fields| fields.read("queue")).unwrap_or_else(|| crate::job::push::DEFAULT_QUEUE.to_owned())
 }
 
 /// How often it may be tried again; `None` for one of which nothing is to be left.

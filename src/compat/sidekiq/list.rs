@@ -2,10 +2,11 @@
 
 use super::Sidekiq;
 use super::cursor::{After, Cursor, digest};
-use super::find::{self, At, Found, Set};
 use crate::clock::Micros;
+use crate::compat::sidekiq::find_job;
+use crate::compat::sidekiq::find_job::{At, Found, Set};
 use crate::error::Result;
-use crate::filter::Matcher;
+use crate::job::filter::Matcher;
 use crate::job::{Job, Record, State};
 use crate::store::{Filter, PAGE, PAGE_MAX, Page};
 
@@ -118,7 +119,7 @@ async fn step(store: &Sidekiq, place: Place, at: &mut Cursor) -> Result<Vec<Foun
         Place::In(_) | Place::Done => scored(store, place, at).await,
         Place::Running => {
             let keys = store.redis.keys(&at.queue);
-            let mut all = find::held(store, op, &keys, &find::holders(store, op, &keys).await?).await?;
+            let mut all = find_job::held(store, op, &keys, &find_job::holders(store, op, &keys).await?).await?;
             if let After::Held(fence, number) = at.after {
                 all.retain(|one| matches!(one.at, At::Running(_, other, place) if (other.0, place) > (fence, number)));
             }
@@ -133,7 +134,7 @@ async fn listed(store: &Sidekiq, at: &mut Cursor) -> Result<Vec<Found>> {
     let mut from = 0;
     if let After::Listed(passed, known) = &at.after {
         // Mostly nothing has moved.
-        let mut found = find::window(store, "list", &at.queue, passed - 1, STEP + 1).await?;
+        let mut found = find_job::window(store, "list", &at.queue, passed - 1, STEP + 1).await?;
         if found.first().map(digest).as_ref() == known.back() {
             found.remove(0);
             return Ok(found);
@@ -141,7 +142,7 @@ async fn listed(store: &Sidekiq, at: &mut Cursor) -> Result<Vec<Found>> {
         from = place_of(store, &at.queue, *passed, known).await?;
         at.after = if from == 0 { After::Nothing } else { After::Listed(from, known.clone()) };
     }
-    find::window(store, "list", &at.queue, from, STEP).await
+    find_job::window(store, "list", &at.queue, from, STEP).await
 }
 
 /// How many entries come before the first that was not passed: those behind the last known one that is still there.
@@ -155,7 +156,7 @@ async fn place_of(
     let mut end = passed + STEP;
     while end > 0 && passed.saturating_sub(end) < LOOKED_MAX {
         let from = end.saturating_sub(2 * STEP);
-        let found = find::window(store, "list", queue, from, end - from).await?;
+        let found = find_job::window(store, "list", queue, from, end - from).await?;
         if let Some(last) = found.iter().rposition(|one| known.contains(&digest(one))) {
             return Ok(from + last + 1);
         }
@@ -200,8 +201,8 @@ fn moment_of(found: &Found) -> Micros {
 /// Entries of a sorted set from a moment on, without the first few.
 async fn since(store: &Sidekiq, place: Place, queue: &str, moment: Micros, offset: usize) -> Result<Vec<Found>> {
     match place {
-        Place::In(set) => find::set_since(store, "list", set, moment, offset, STEP).await,
-        _ => find::done_since(store, "list", &store.redis.keys(queue), moment, offset, STEP).await,
+        Place::In(set) => find_job::set_since(store, "list", set, moment, offset, STEP).await,
+        _ => find_job::done_since(store, "list", &store.redis.keys(queue), moment, offset, STEP).await,
     }
 }
 
@@ -215,7 +216,7 @@ async fn whole_of(
     let crashes = match place {
         Place::Running | Place::Ready => {
             let keys = store.redis.keys(queue);
-            find::crashes(store, "list", &keys, found.iter().map(|one| &one.bytes[..])).await?
+            find_job::crashes(store, "list", &keys, found.iter().map(|one| &one.bytes[..])).await?
         }
         Place::In(_) | Place::Done => found.iter().map(|_| None).collect(),
     };

@@ -13,17 +13,17 @@ mod counts;
 mod cursor;
 mod edit;
 mod entry;
-mod find;
+mod find_job;
 mod id;
 mod json;
 mod keys;
 mod list;
-mod moving;
 mod process;
 mod promote;
 mod push;
 mod scripts;
 mod settle;
+mod transfer;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,17 +35,17 @@ use tokio::sync::mpsc;
 
 use self::keys::Keys;
 use super::option;
+use crate::admin::token::Token;
 use crate::clock::Micros;
 use crate::error::{Error, Result};
+use crate::job::push::{Due, Push, Pushed, check_name};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
-use crate::push::{Due, Push, Pushed, check_name};
 use crate::store::redis::{Place, Redis, Reply, Script, Way, acl_rules, servers};
 use crate::store::{
     Attended, Audit, AuditRecord, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage,
     LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Options, Page, QueueCounts, Store, To, Wake,
 };
-use crate::token::Token;
 
 /// What our own keys beside Sidekiq's begin with, behind the prefix of the URL.
 const OWN: &str = "sidekiq";
@@ -70,7 +70,7 @@ struct Known {
     /// Nodes of ours that Sidekiq can see.
     shown: HashMap<NodeId, process::Shown>,
     /// Where the entries were that a mover has listed last, by id and the moment of their push: an id may be there twice.
-    seen: HashMap<(JobId, SystemTime), find::Found>,
+    seen: HashMap<(JobId, SystemTime), find_job::Found>,
     /// What was said of queues that take nothing.
     news: promote::News,
 }
@@ -188,7 +188,7 @@ impl Store for Sidekiq {
     }
 
     async fn get(&self, id: JobId) -> Result<Option<Record>> {
-        find::get(self, id).await
+        find_job::get(self, id).await
     }
 
     async fn list(&self, filter: Filter) -> Result<Page> {
@@ -220,11 +220,11 @@ impl Store for Sidekiq {
     }
 
     async fn move_in(&self, batch: MoveIn) -> Result<MovedIn> {
-        moving::move_in(self, &batch).await
+        transfer::move_in(self, &batch).await
     }
 
     async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
-        moving::move_out(self, queue, mover, &jobs).await
+        transfer::move_out(self, queue, mover, &jobs).await
     }
 
     async fn beat(&self, node: &Node) -> Result<Beaten> {

@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 
 use super::scripts::PUSH;
-use super::{Sidekiq, entry, find, mixed};
+use super::{Sidekiq, entry, mixed};
 use crate::clock::{Micros, micros, to_micros};
+use crate::compat::sidekiq::find_job;
 use crate::error::{Error, Result};
+use crate::job::push::{Due, Push, Pushed};
 use crate::job::{JobId, Priority};
-use crate::push::{Due, Push, Pushed};
 use crate::store::redis::{Reply, call, half_way};
 
 /// How often a push is sent again whose answer was lost.
@@ -58,7 +59,7 @@ async fn push_queue(
     answers: &mut [Option<Pushed>],
 ) -> Result<()> {
     let chosen: HashSet<JobId> = ready.iter().map(|one| &jobs[one.at]).filter(|job| !job.fresh).map(|j| j.id).collect();
-    let there = find::among(store, "push", queue, &chosen, LOOK_MAX).await?;
+    let there = find_job::among(store, "push", queue, &chosen, LOOK_MAX).await?;
     let mut seen = HashSet::with_capacity(ready.len());
     ready.retain(|one| {
         let is_new = !there.contains(&one.id) && seen.insert(one.id);

@@ -15,15 +15,15 @@ use super::jobs::param;
 use super::push::due;
 use super::queues::Name;
 use super::{PREFIX, Problems};
-use crate::bulk::{Bulk, Done};
-use crate::duly::Duly;
+use crate::admin::bulk::{Bulk, Done};
+use crate::client::Duly;
 use crate::error::Error;
-use crate::filter::Filter;
 use crate::http::json::{Json, Named};
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::who::{Operator, Who};
 use crate::job::JobId;
+use crate::job::filter::Filter;
 
 /// How many changes are remembered: the newest.
 const KEPT_MAX: usize = 100;

@@ -17,7 +17,7 @@ use crate::http::json::{self, BULK_BYTES_MAX, Claimed, Key};
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::who::Pusher;
-use crate::push::{PUSH_MAX, Push};
+use crate::job::push::{PUSH_MAX, Push};
 
 const NDJSON: [&str; 2] = ["application/x-ndjson", "application/ndjson"];
 

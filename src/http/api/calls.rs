@@ -12,12 +12,12 @@ use utoipa_axum::routes;
 
 use super::Problems;
 use super::queues::Name;
+use crate::admin::token::Role;
 use crate::http::json::{MaybeJson, Named};
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::who::Who;
 use crate::node::NodeId;
-use crate::token::Role;
 
 /// Most replies that are passed on.
 const REPLIES_MAX: usize = 1_000;

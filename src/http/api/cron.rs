@@ -23,8 +23,8 @@ use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::view::{moment, moment_ms, ms, raw};
 use crate::http::who::{Operator, Who};
+use crate::job::push::Push;
 use crate::job::{JobId, Priority};
-use crate::push::Push;
 use crate::store::CronRecord;
 
 /// Next times that are shown, unless a preview says otherwise, and at most.

@@ -18,8 +18,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Problems;
+use crate::client::Duly;
 use crate::clock::Clock;
-use crate::duly::Duly;
 use crate::http::json::Params;
 use crate::http::problem::Problem;
 use crate::http::proof::Proof;

@@ -12,16 +12,16 @@ use utoipa_axum::routes;
 
 use super::push::{COMMAND, due};
 use super::{Problems, limit, next_link};
+use crate::admin::why::Why;
 use crate::error::Error;
 use crate::http::json::{Json, Named, NoBody, Params};
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::view::JobView;
 use crate::http::who::{Operator, Who};
+use crate::job::push::check_due;
 use crate::job::{JobId, Priority, Record};
-use crate::push::check_due;
 use crate::store::{Edit, Filter};
-use crate::why::Why;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()

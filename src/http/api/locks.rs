@@ -18,8 +18,8 @@ use crate::http::problem::Problem;
 use crate::http::server::{App, WAIT_MAX};
 use crate::http::view::{LockView, ms};
 use crate::http::who::{Operator, Pusher, Who};
+use crate::job::push::check_text;
 use crate::lock::{LOCK_NAME_BYTES_MAX, LOCK_TTL};
-use crate::push::check_text;
 use crate::store::Owner;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {

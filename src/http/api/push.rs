@@ -17,8 +17,8 @@ use crate::http::json::{Json, Key};
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::who::Pusher;
+use crate::job::push::{Conflict, Push, Pushed};
 use crate::job::{JobId, Priority};
-use crate::push::{Conflict, Push, Pushed};
 
 /// The kind of jobs that run a program: pushed over HTTP only where the server was started for it.
 pub(super) const COMMAND: &str = "command";

@@ -18,7 +18,7 @@ use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::view::QueueView;
 use crate::http::who::{Operator, Who};
-use crate::push::check_name;
+use crate::job::push::check_name;
 use crate::store::Limit;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {

@@ -12,12 +12,12 @@ use utoipa_axum::routes;
 
 use super::Problems;
 use super::queues::Name;
+use crate::admin::token::{Role, Token};
 use crate::http::json::{Json, Named};
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::view::{moment, moment_ms};
 use crate::http::who::Admin;
-use crate::token::{Role, Token};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))

@@ -9,15 +9,15 @@ use axum::http::StatusCode;
 
 use super::frame::Frame;
 use super::{Answer, done, page as answer, render, show};
-use crate::duly::Duly;
+use crate::admin::token::Role;
+use crate::client::Duly;
 use crate::error::Error;
-use crate::filter::Filter;
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::who::Who;
+use crate::job::filter::Filter;
+use crate::job::push::Due;
 use crate::job::{JobId, State as JobState};
-use crate::push::Due;
-use crate::token::Role;
 
 /// Most jobs that can be selected: more than a page shows.
 const SELECTED_MAX: usize = 500;

@@ -9,9 +9,9 @@ use serde::Deserialize;
 use super::frame::Frame;
 use super::show::Moment;
 use super::{Answer, render};
+use crate::admin::token::Role;
 use crate::http::server::App;
 use crate::http::who::Who;
-use crate::token::Role;
 
 /// Entries on one page.
 const PAGE: usize = 100;

@@ -12,11 +12,11 @@ use serde::Deserialize;
 use super::frame::Frame;
 use super::show;
 use super::{Answer, render};
+use crate::admin::token::Role;
 use crate::clock::tick;
 use crate::http::server::App;
 use crate::http::who::Who;
 use crate::node::NodeId;
-use crate::token::Role;
 
 /// How long an answer is waited for.
 const ANSWER_MAX: Duration = Duration::from_secs(2);

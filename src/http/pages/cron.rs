@@ -13,15 +13,15 @@ use super::job::length;
 use super::pretty::{self, Pretty};
 use super::show::{self, Moment};
 use super::{Answer, done, no_deed, page as answer, render};
+use crate::admin::token::Role;
 use crate::cron::{CronRule, Missed, Overlap, Schedule};
 use crate::error::Error;
 use crate::http::etag;
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::who::Who;
-use crate::push::{DEFAULT_QUEUE, Push};
+use crate::job::push::{DEFAULT_QUEUE, Push};
 use crate::store::CronRecord;
-use crate::token::Role;
 
 /// Next runs that are shown.
 const RUNS: usize = 5;

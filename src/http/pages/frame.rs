@@ -13,11 +13,11 @@ use jiff::tz::TimeZone;
 use super::assets;
 use super::show::{self, Moment};
 use super::words::{self, Said};
+use crate::admin::token::Role;
 use crate::http::server::App;
 use crate::http::who::Who;
 use crate::job::State;
 use crate::store::QueueCounts;
-use crate::token::Role;
 
 /// Longest name of a time zone that is looked up.
 const ZONE_BYTES_MAX: usize = 64;

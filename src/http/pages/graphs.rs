@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use super::chart::{Chart, Line, Spark, Unit};
+use crate::client::Duly;
 use crate::clock::to_micros;
-use crate::duly::Duly;
 use crate::error::{Error, Result};
 use crate::store::{Histogram, HistoryAsk, HistoryTally, Point};
 

@@ -13,15 +13,15 @@ use super::frame::Frame;
 use super::pretty::{self, Pretty, SHOWN_BYTES, SHOWN_BYTES_MAX};
 use super::show::{self, Moment};
 use super::{Answer, done, no_deed, page as answer, render};
+use crate::admin::token::Role;
 use crate::error::Error;
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::who::Who;
+use crate::job::push::Due;
 use crate::job::{JobId, Record, State as JobState};
 use crate::node::NodeRecord;
-use crate::push::Due;
 use crate::store::Edit;
-use crate::token::Role;
 
 #[derive(Template)]
 #[template(path = "job.html")]

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use super::frame::Frame;
 use super::show::{self, Moment};
 use super::{Answer, page as answer, render};
-use crate::filter::Filter;
 use crate::http::server::App;
+use crate::job::filter::Filter;
 use crate::job::{Record, State as JobState};
 
 /// Jobs on one page.

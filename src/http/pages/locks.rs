@@ -10,10 +10,10 @@ use serde::Deserialize;
 use super::frame::Frame;
 use super::show::{self, Moment};
 use super::{Answer, done, render};
+use crate::admin::token::Role;
 use crate::http::server::App;
 use crate::http::who::Who;
 use crate::store::LockRecord;
-use crate::token::Role;
 
 #[derive(Template)]
 #[template(path = "locks.html")]

@@ -12,13 +12,13 @@ use serde_json::json;
 use super::frame::Frame;
 use super::show::{self, Moment};
 use super::{Answer, done, no_deed, render};
+use crate::admin::token::Role;
 use crate::error::Error;
-use crate::hall::Running;
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::who::Who;
 use crate::node::{NodeId, NodeRecord};
-use crate::token::Role;
+use crate::peers::Running;
 
 /// A node that does not answer by then is shown without what it runs.
 const ANSWER_MAX: Duration = Duration::from_secs(2);

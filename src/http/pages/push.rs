@@ -11,13 +11,13 @@ use serde::Deserialize;
 use super::frame::Frame;
 use super::job::length;
 use super::{Answer, done, page as answer, render};
+use crate::admin::token::Role;
 use crate::error::Error;
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::who::Who;
+use crate::job::push::{DEFAULT_QUEUE, MAX_ATTEMPTS, Push};
 use crate::job::{JobId, Priority};
-use crate::push::{DEFAULT_QUEUE, MAX_ATTEMPTS, Push};
-use crate::token::Role;
 
 #[derive(Template)]
 #[template(path = "push.html")]

@@ -12,12 +12,12 @@ use super::chart::{Chart, Spark};
 use super::frame::Frame;
 use super::graphs::{self, Range};
 use super::{Answer, done, no_deed, render, show};
+use crate::admin::token::Role;
 use crate::http::problem::Problem;
 use crate::http::server::App;
 use crate::http::who::Who;
 use crate::job::State as JobState;
 use crate::store::{Limit, QueueCounts};
-use crate::token::Role;
 
 /// Most queues on the page, the deepest first; the rest is told of.
 const ROWS_MAX: usize = 500;

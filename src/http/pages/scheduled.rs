@@ -11,9 +11,9 @@ use super::frame::Frame;
 use super::jobs::{Row, Table};
 use super::{Answer, render, show};
 use crate::clock::to_micros;
-use crate::filter::{Filter, When};
 use crate::http::server::App;
 use crate::job::State as JobState;
+use crate::job::filter::{Filter, When};
 
 /// Jobs on one page.
 const PAGE: usize = 50;

@@ -1,7 +1,7 @@
 //! What a page says after something was done: one sentence for each deed, and what takes it back. Pure.
 
 use super::show;
-use crate::push::NAME_BYTES_MAX;
+use crate::job::push::NAME_BYTES_MAX;
 
 /// A sentence above a page.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,12 +1,12 @@
 //! Tokens and the audit, in the hall's slot.
 
-use super::link::Way;
 use super::script::{self, Script};
 use super::{Redis, call};
+use crate::admin::token::{TOKENS_MAX, Token, hex};
 use crate::clock::{from_micros, micros};
 use crate::error::Result;
+use crate::store::redis::conn::Way;
 use crate::store::{AUDIT_MAX, Audit, AuditRecord, NewToken};
-use crate::token::{TOKENS_MAX, Token, hex};
 
 /// How many digits a number has in a record.
 const DIGITS: usize = 16;

@@ -2,6 +2,23 @@
 
 use super::*;
 use crate::store::Verified;
+use crate::store::redis::jobs::claim;
+use crate::store::redis::jobs::edit;
+use crate::store::redis::jobs::list;
+use crate::store::redis::jobs::push;
+use crate::store::redis::jobs::query;
+use crate::store::redis::jobs::settle;
+use crate::store::redis::maintenance::health;
+use crate::store::redis::maintenance::repair;
+use crate::store::redis::maintenance::scan;
+use crate::store::redis::maintenance::verify;
+use crate::store::redis::nodes::wakes;
+use crate::store::redis::peers;
+use crate::store::redis::peers::completions;
+use crate::store::redis::peers::messages;
+use crate::store::redis::stats;
+use crate::store::redis::stats::kinds;
+use crate::store::redis::transfer;
 
 #[async_trait]
 impl Store for Redis {
@@ -22,7 +39,7 @@ impl Store for Redis {
     }
 
     async fn get(&self, id: JobId) -> Result<Option<Record>> {
-        look::get(self, id).await
+        query::get(self, id).await
     }
 
     async fn list(&self, filter: Filter) -> Result<Page> {
@@ -30,31 +47,31 @@ impl Store for Redis {
     }
 
     async fn remove(&self, id: JobId) -> Result<Moved> {
-        look::remove(self, id).await
+        query::remove(self, id).await
     }
 
     async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved> {
-        look::reschedule(self, id, due).await
+        query::reschedule(self, id, due).await
     }
 
     async fn edit(&self, id: JobId, edit: Edit) -> Result<Moved> {
-        operate::edit(self, id, &edit).await
+        edit::edit(self, id, &edit).await
     }
 
     async fn remove_all(&self, targets: Vec<Target>) -> Result<Vec<Moved>> {
-        operate::change_all(self, "remove", &targets, None).await
+        edit::change_all(self, "remove", &targets, None).await
     }
 
     async fn reschedule_all(&self, targets: Vec<Target>, due: Due) -> Result<Vec<Moved>> {
-        operate::change_all(self, "reschedule", &targets, Some(due)).await
+        edit::change_all(self, "reschedule", &targets, Some(due)).await
     }
 
     async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
-        operate::set_limit(self, queue, limit).await
+        edit::set_limit(self, queue, limit).await
     }
 
     async fn note(&self, node: NodeId, notes: Vec<Note>) -> Result<Vec<JobId>> {
-        operate::note(self, node, &notes).await
+        edit::note(self, node, &notes).await
     }
 
     async fn add_kinds(&self, kinds: Vec<(String, HistoryTally)>) -> Result<()> {
@@ -66,19 +83,19 @@ impl Store for Redis {
     }
 
     async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
-        history::totals(self).await
+        stats::totals(self).await
     }
 
     async fn history(&self, ask: HistoryAsk) -> Result<History> {
-        history::history(self, &ask).await
+        stats::history(self, &ask).await
     }
 
     async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
-        history::groups(self, queue).await
+        stats::groups(self, queue).await
     }
 
     async fn counts(&self) -> Result<Vec<QueueCounts>> {
-        look::counts(self).await
+        query::counts(self).await
     }
 
     async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
@@ -94,15 +111,15 @@ impl Store for Redis {
     }
 
     async fn set_moving(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked> {
-        moving::set_moving(self, queue, mover, to).await
+        transfer::set_moving(self, queue, mover, to).await
     }
 
     async fn move_in(&self, batch: MoveIn) -> Result<MovedIn> {
-        moving::move_in(self, &batch).await
+        transfer::move_in(self, &batch).await
     }
 
     async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
-        moving::move_out(self, queue, mover, &jobs).await
+        transfer::move_out(self, queue, mover, &jobs).await
     }
 
     async fn beat(&self, node: &Node) -> Result<Beaten> {
@@ -118,11 +135,11 @@ impl Store for Redis {
     }
 
     async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
-        ears::subscribe(self, node).await
+        wakes::subscribe(self, node).await
     }
 
     async fn accept(&self, node: NodeId, kinds: Option<Arc<[String]>>) -> Result<()> {
-        ears::accept(self, node, kinds).await
+        wakes::accept(self, node, kinds).await
     }
 
     async fn put_cron(&self, put: PutCron) -> Result<CronPut> {
@@ -174,35 +191,35 @@ impl Store for Redis {
     }
 
     async fn attend(&self, guest: &Guest) -> Result<Attended> {
-        hall::attend(self, guest).await
+        peers::attend(self, guest).await
     }
 
     async fn depart(&self, node: NodeId) -> Result<()> {
-        hall::depart(self, node).await
+        peers::depart(self, node).await
     }
 
     async fn hear(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Heard>> {
-        Ok(hear::hear(self, node, all))
+        Ok(messages::hear(self, node, all))
     }
 
     async fn send(&self, to: To, message: &[u8]) -> Result<u64> {
-        hear::send(self, to, message).await
+        messages::send(self, to, message).await
     }
 
     async fn watch_ends(&self, node: NodeId, queues: &[String]) -> Result<()> {
-        ends::watch(self, node, queues).await
+        completions::watch(self, node, queues).await
     }
 
     async fn ended(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
-        ends::ended(self, queue, &ids).await
+        completions::ended(self, queue, &ids).await
     }
 
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
-        hall::set_connections(self, node, held, gone).await
+        peers::set_connections(self, node, held, gone).await
     }
 
     async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
-        hall::keep_connections(self, node, held).await
+        peers::keep_connections(self, node, held).await
     }
 
     async fn put_token(&self, token: &NewToken) -> Result<bool> {
@@ -226,11 +243,11 @@ impl Store for Redis {
     }
 
     async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {
-        hall::connection(self, connection).await
+        peers::connection(self, connection).await
     }
 
     async fn answering(&self, method: &str) -> Result<Vec<NodeId>> {
-        hall::answering(self, method).await
+        peers::answering(self, method).await
     }
 
     fn now(&self) -> SystemTime {
@@ -242,7 +259,7 @@ impl Store for Redis {
     }
 
     async fn holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
-        look::holder(self, queue, key).await
+        query::holder(self, queue, key).await
     }
 
     async fn verify(&self) -> Result<Verified> {
@@ -250,7 +267,7 @@ impl Store for Redis {
     }
 
     async fn repair(&self) -> Result<()> {
-        mend::repair(self).await
+        repair::repair(self).await
     }
 
     async fn scan(&self, queue: &str, cursor: Option<&str>) -> Result<Page> {

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::keys::QueueKeys;
-use super::link::Way;
 use super::reply::Reply;
 use super::{Redis, call, record, script};
 use crate::clock::{Micros, from_micros, micros, to_micros};
 use crate::cron::CronRule;
 use crate::error::{Error, Result};
-use crate::push::{Due, Push, Pushed};
+use crate::job::push::{Due, Push, Pushed};
+use crate::store::redis::conn::Way;
 use crate::store::{
     CRON_FIRE_MAX, CronFire, CronFired, CronPage, CronPut, CronRecord, CronsFired, DueCrons, HELD_LOOK, Hold, PutCron,
 };

@@ -6,7 +6,6 @@ use std::time::Duration;
 use redis::Cmd;
 use uuid::Uuid;
 
-use super::link::{Confirm, Way};
 use super::record::DELAY_MAX;
 use super::reply::number;
 use super::script::{self, Script};
@@ -14,6 +13,7 @@ use super::{Redis, call};
 use crate::clock::{Micros, from_micros, micros};
 use crate::error::{Error, Result};
 use crate::job::Fence;
+use crate::store::redis::conn::{Confirm, Way};
 use crate::store::{LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage, LockRecord, LockTaken, Owner};
 
 /// How often a step is repeated that was held up by dead nodes at the head of a line: each time it clears some of them.

@@ -4,42 +4,25 @@
 //! ARGV[1] of every script is empty, or the time that a test has set; nothing else passes "now".
 
 mod access;
-mod acl;
-mod ahead;
-mod claim;
+mod clock_offset;
+mod conn;
 mod contract;
-mod count;
 mod cron;
-mod ears;
-mod ends;
-mod find;
-mod hall;
-mod health;
-mod hear;
-mod history;
-mod keyring;
+mod foreign_keys;
+mod jobs;
+mod key_cache;
 mod keys;
-mod kinds;
-mod link;
-mod list;
 mod locks;
-mod look;
-mod mend;
-mod moving;
-mod names;
+mod maintenance;
 mod nodes;
-mod operate;
-mod push;
-mod raw;
+mod peers;
+mod queue_registry;
 mod record;
 mod reply;
-mod scan;
 mod script;
-mod seen;
-mod settle;
-mod ticks;
+mod stats;
+mod transfer;
 mod url;
-mod verify;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
@@ -51,21 +34,21 @@ use redis::{Cmd, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::acl::rules as acl_rules;
-use self::ahead::Ahead;
-use self::ears::Ears;
-use self::ends::Watches;
-pub(crate) use self::health::servers;
-use self::hear::Voices;
-use self::keyring::Keyring;
+use self::clock_offset::Ahead;
+pub(crate) use self::conn::Way;
+use self::conn::{Confirm, Link};
+use self::foreign_keys::Strangers;
+pub(crate) use self::foreign_keys::{group_of, read_hold, read_owner, write_failure, write_record};
+pub(crate) use self::jobs::push::half_way;
+use self::key_cache::Keyring;
 pub(crate) use self::keys::{HallKeys, QueueKeys, slot_of, tag_of};
-pub(crate) use self::link::Way;
-use self::link::{Confirm, Link};
 pub(crate) use self::locks::{count, named, read_cursor, span};
-use self::names::Names;
-pub(crate) use self::push::half_way;
-use self::raw::Strangers;
-pub(crate) use self::raw::{group_of, read_hold, read_owner, write_failure, write_record};
+pub(crate) use self::maintenance::acl::rules as acl_rules;
+pub(crate) use self::maintenance::health::servers;
+use self::nodes::wakes::Ears;
+use self::peers::completions::Watches;
+use self::peers::messages::Voices;
+use self::queue_registry::Names;
 pub(crate) use self::reply::{Reply, number};
 pub(crate) use self::script::{Script, scripts, sha1};
 pub(crate) use self::url::Place;
@@ -75,12 +58,13 @@ use super::{
     LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Options, Page, PutCron, QueueCounts,
     Store, Target, To, Wake,
 };
+use crate::admin::token::Token;
 use crate::clock::{Clock, Micros, from_micros};
 use crate::error::{Error, Result};
+use crate::job::push::{Due, Push, Pushed};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
-use crate::push::{Due, Push, Pushed};
-use crate::token::Token;
+use crate::store::redis::maintenance::health;
 
 /// How often Sentinels are asked who the master is, although it still answers; and how often somebody looks for masters of a
 /// Cluster that do not.
@@ -120,7 +104,7 @@ struct Known {
     scans: HashMap<(NodeId, String), String>,
     /// Nodes of ours that can be found in the hall.
     guests: BTreeSet<NodeId>,
-    clearing: hall::Clearing,
+    clearing: peers::Clearing,
 }
 
 /// A script with its keys; arguments follow.

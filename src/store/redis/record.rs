@@ -7,11 +7,11 @@
 use std::time::{Duration, SystemTime};
 
 use crate::clock::{Micros, from_micros, micros, to_micros};
+use crate::job::push::{MAX_ATTEMPTS, Push, TIMEOUT};
 use crate::job::{Failure, Fence, Job, JobId, JobProgress, LogLine, Priority, UNREADABLE};
 use crate::node::NodeId;
-use crate::push::{MAX_ATTEMPTS, Push, TIMEOUT};
+use crate::store::checksum::sum;
 use crate::store::open::KEEP;
-use crate::store::sum::sum;
 
 /// The format of everything this version writes.
 pub(super) const FORMAT: u8 = b'1';

@@ -3,9 +3,9 @@
 use rusqlite::{Connection, params};
 
 use super::tx::Tx;
+use crate::admin::token::{Role, TOKENS_MAX, Token};
 use crate::clock::{from_micros, micros};
 use crate::store::{AUDIT_MAX, Audit, AuditRecord, NewToken};
-use crate::token::{Role, TOKENS_MAX, Token};
 
 /// `put_token` of the contract.
 pub(super) fn put_token(tx: &Tx<'_>, token: &NewToken) -> rusqlite::Result<bool> {

@@ -1,6 +1,28 @@
 //! The contract, step by step: each is passed on to the file that knows it.
 
 use super::*;
+use crate::store::sqlite::errors;
+use crate::store::sqlite::jobs::capacity;
+use crate::store::sqlite::jobs::claim;
+use crate::store::sqlite::jobs::counts;
+use crate::store::sqlite::jobs::edit;
+use crate::store::sqlite::jobs::job_index;
+use crate::store::sqlite::jobs::list;
+use crate::store::sqlite::jobs::progress;
+use crate::store::sqlite::jobs::push;
+use crate::store::sqlite::jobs::query;
+use crate::store::sqlite::jobs::settle;
+use crate::store::sqlite::jobs::state;
+use crate::store::sqlite::locks;
+use crate::store::sqlite::locks::waiters;
+use crate::store::sqlite::maintenance::backup;
+use crate::store::sqlite::maintenance::health;
+use crate::store::sqlite::maintenance::repair;
+use crate::store::sqlite::maintenance::upkeep;
+use crate::store::sqlite::maintenance::verify;
+use crate::store::sqlite::nodes::listener;
+use crate::store::sqlite::stats;
+use crate::store::sqlite::transfer;
 use crate::store::{TAKE_BACK_MAX, Verified};
 
 #[async_trait]
@@ -50,7 +72,7 @@ impl Store for Sqlite {
     }
 
     async fn get(&self, id: JobId) -> Result<Option<Record>> {
-        self.read("get", move |conn| query::get(conn, id).map_err(|e| fault::refused("get", e))).await
+        self.read("get", move |conn| query::get(conn, id).map_err(|e| errors::refused("get", e))).await
     }
 
     async fn list(&self, filter: Filter) -> Result<Page> {
@@ -87,48 +109,50 @@ impl Store for Sqlite {
 
     async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
         let queue = queue.to_owned();
-        self.writer.write("limit", move |tx| limit::set(tx, &queue, limit)).await
+        self.writer.write("limit", move |tx| capacity::set(tx, &queue, limit)).await
     }
 
     async fn note(&self, node: NodeId, notes: Vec<Note>) -> Result<Vec<JobId>> {
         let board = self.board.clone();
-        self.writer.write("note", move |tx| note::note(tx, nodes::number_of(tx, &board, node)?, &notes)).await
+        self.writer.write("note", move |tx| progress::note(tx, nodes::number_of(tx, &board, node)?, &notes)).await
     }
 
     async fn add_kinds(&self, kinds: Vec<(String, HistoryTally)>) -> Result<()> {
-        self.writer.write("add_kinds", move |tx| kinds::add(tx, &kinds)).await
+        self.writer.write("add_kinds", move |tx| stats::add(tx, &kinds)).await
     }
 
     async fn kinds(&self, hours: u32) -> Result<Vec<KindPoint>> {
         let now = self.clock.wall();
-        self.read("kinds", move |conn| kinds::asked(conn, hours, now).map_err(|e| fault::refused("kinds", e))).await
+        self.read("kinds", move |conn| stats::asked(conn, hours, now).map_err(|e| errors::refused("kinds", e))).await
     }
 
     async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
-        self.read("totals", |conn| count::totals(conn).map_err(|e| fault::refused("totals", e))).await
+        self.read("totals", |conn| counts::totals(conn).map_err(|e| errors::refused("totals", e))).await
     }
 
     async fn history(&self, ask: HistoryAsk) -> Result<History> {
         let now = self.clock.wall();
-        self.read("history", move |conn| count::asked(conn, &ask, now).map_err(|e| fault::refused("history", e))).await
+        self.read("history", move |conn| counts::asked(conn, &ask, now).map_err(|e| errors::refused("history", e)))
+            .await
     }
 
     async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
         let queue = queue.map(str::to_owned);
-        let look = move |conn: &Connection| find::groups(conn, queue.as_deref()).map_err(|e| fault::refused("dead", e));
+        let look =
+            move |conn: &Connection| job_index::groups(conn, queue.as_deref()).map_err(|e| errors::refused("dead", e));
         self.read("dead", look).await
     }
 
     async fn remove(&self, id: JobId) -> Result<Moved> {
-        self.writer.write("remove", move |tx| place::remove(tx, id)).await
+        self.writer.write("remove", move |tx| state::remove(tx, id)).await
     }
 
     async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved> {
-        self.writer.write("reschedule", move |tx| place::reschedule(tx, id, due)).await
+        self.writer.write("reschedule", move |tx| state::reschedule(tx, id, due)).await
     }
 
     async fn counts(&self) -> Result<Vec<QueueCounts>> {
-        self.read("counts", |conn| query::counts(conn).map_err(|e| fault::refused("counts", e))).await
+        self.read("counts", |conn| query::counts(conn).map_err(|e| errors::refused("counts", e))).await
     }
 
     async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
@@ -172,7 +196,7 @@ impl Store for Sqlite {
             self.board.beat(node.id, node.takes.quiet).map_err(told)?;
         }
         let (id, board) = (node.id, self.board.clone());
-        let look = move |conn: &Connection| query::beaten(conn, &board, id).map_err(|e| fault::refused("beat", e));
+        let look = move |conn: &Connection| query::beaten(conn, &board, id).map_err(|e| errors::refused("beat", e));
         let beaten = self.read("beat", look).await?;
         // A look costs little here: no need to find out whether it would find anything.
         Ok(Beaten { look: node.queues.clone(), ..beaten })
@@ -191,7 +215,7 @@ impl Store for Sqlite {
 
     async fn nodes(&self) -> Result<Vec<NodeRecord>> {
         let board = self.board.clone();
-        let look = move |conn: &Connection| query::nodes(conn, &board).map_err(|e| fault::refused("nodes", e));
+        let look = move |conn: &Connection| query::nodes(conn, &board).map_err(|e| errors::refused("nodes", e));
         let workers = self.read("nodes", look).await?;
         let guests = self.hall.guests("nodes").await.unwrap_or_else(|error| {
             tracing::warn!(%error, "guests are not listed");
@@ -201,21 +225,21 @@ impl Store for Sqlite {
     }
 
     async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
-        listen::subscribe(&self.board, node).map_err(|e| Error::store("subscribe", e.to_string()))
+        listener::subscribe(&self.board, node).map_err(|e| Error::store("subscribe", e.to_string()))
     }
 
     async fn set_moving(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked> {
         let (queue, to) = (queue.to_owned(), to.map(str::to_owned));
-        self.writer.write("set_moving", move |tx| moving::set_moving(tx, &queue, mover, to.as_deref())).await
+        self.writer.write("set_moving", move |tx| transfer::set_moving(tx, &queue, mover, to.as_deref())).await
     }
 
     async fn move_in(&self, batch: MoveIn) -> Result<MovedIn> {
-        self.writer.write("move_in", move |tx| moving::move_in(tx, &batch)).await
+        self.writer.write("move_in", move |tx| transfer::move_in(tx, &batch)).await
     }
 
     async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
         let queue = queue.to_owned();
-        self.writer.write("move_out", move |tx| moving::move_out(tx, &queue, mover, &jobs)).await
+        self.writer.write("move_out", move |tx| transfer::move_out(tx, &queue, mover, &jobs)).await
     }
 
     async fn put_cron(&self, put: PutCron) -> Result<CronPut> {
@@ -229,7 +253,7 @@ impl Store for Sqlite {
 
     async fn cron(&self, name: &str) -> Result<Option<CronRecord>> {
         let name = name.to_owned();
-        self.read("cron", move |conn| cron::get(conn, &name).map_err(|e| fault::refused("cron", e))).await
+        self.read("cron", move |conn| cron::get(conn, &name).map_err(|e| errors::refused("cron", e))).await
     }
 
     async fn crons(&self, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
@@ -240,7 +264,7 @@ impl Store for Sqlite {
     async fn due_crons(&self, queue: &str, freed: &[String]) -> Result<DueCrons> {
         let (queue, freed, clock) = (queue.to_owned(), freed.to_vec(), self.clock.clone());
         let look = move |conn: &Connection| {
-            cron::due(conn, clock.wall(), &queue, &freed).map_err(|e| fault::refused("due_crons", e))
+            cron::due(conn, clock.wall(), &queue, &freed).map_err(|e| errors::refused("due_crons", e))
         };
         self.read("due_crons", look).await
     }
@@ -257,7 +281,7 @@ impl Store for Sqlite {
         let told = |e: std::io::Error| Error::store("lock", format!("cannot take a slot beside the file: {e}"));
         self.board.admit(ask.node, ask.lease).map_err(told)?;
         let (board, ask) = (self.board.clone(), ask.clone());
-        self.writer.write("lock", move |tx| lock::lock(tx, &Lives::on(&board), &ask)).await
+        self.writer.write("lock", move |tx| locks::lock(tx, &Lives::on(&board), &ask)).await
     }
 
     async fn extend_locks(&self, asks: &[LockAsk]) -> Result<Vec<bool>> {
@@ -267,33 +291,33 @@ impl Store for Sqlite {
         let (board, asks) = (self.board.clone(), asks.to_vec());
         let extend = move |tx: &Tx<'_>| {
             let lives = Lives::on(&board);
-            asks.iter().map(|ask| lock::extend(tx, &lives, ask)).collect()
+            asks.iter().map(|ask| locks::extend(tx, &lives, ask)).collect()
         };
         self.writer.write("extend_locks", extend).await
     }
 
     async fn unlock(&self, ask: &LockAsk) -> Result<bool> {
         let (board, name, owner) = (self.board.clone(), ask.name.clone(), ask.owner);
-        self.writer.write("unlock", move |tx| lock::unlock(tx, &Lives::on(&board), &name, owner)).await
+        self.writer.write("unlock", move |tx| locks::unlock(tx, &Lives::on(&board), &name, owner)).await
     }
 
     async fn leave_line(&self, ask: &LockAsk) -> Result<()> {
         let (board, name, owner) = (self.board.clone(), ask.name.clone(), ask.owner);
-        self.writer.write("leave_line", move |tx| lock::leave_line(tx, &Lives::on(&board), &name, owner)).await
+        self.writer.write("leave_line", move |tx| locks::leave_line(tx, &Lives::on(&board), &name, owner)).await
     }
 
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
         let (board, clock) = (self.board.clone(), self.clock.clone());
         let (name, cursor) = (name.map(str::to_owned), cursor.map(str::to_owned));
         let look = move |conn: &Connection| {
-            lock::list(conn, &Lives::on(&board), clock.wall(), name.as_deref(), cursor.as_deref())
+            locks::list(conn, &Lives::on(&board), clock.wall(), name.as_deref(), cursor.as_deref())
         };
         self.read("locks", look).await
     }
 
     async fn break_lock(&self, name: &str) -> Result<u64> {
         let (board, name) = (self.board.clone(), name.to_owned());
-        self.writer.write("break_lock", move |tx| lock::break_all(tx, &Lives::on(&board), &name)).await
+        self.writer.write("break_lock", move |tx| locks::break_all(tx, &Lives::on(&board), &name)).await
     }
 
     async fn attend(&self, guest: &Guest) -> Result<Attended> {
@@ -301,7 +325,7 @@ impl Store for Sqlite {
             let board = self.board.clone();
             let sweep = move |tx: &Tx<'_>| {
                 let lives = Lives::on(&board);
-                lock::sweep(tx, &lives).and_then(|()| line::sweep(tx, &lives))
+                locks::sweep(tx, &lives).and_then(|()| waiters::sweep(tx, &lives))
             };
             self.writer.write("attend", sweep).await?;
         }
@@ -310,16 +334,16 @@ impl Store for Sqlite {
         }
         let (board, guest) = (self.board.clone(), guest.clone());
         let look = move |conn: &Connection| {
-            let told = |e| fault::refused("attend", e);
-            let lost = line::lost(conn, &guest).map_err(told)?;
-            Ok((lost, line::turns(conn, &Lives::on(&board), &guest).map_err(told)?))
+            let told = |e| errors::refused("attend", e);
+            let lost = waiters::lost(conn, &guest).map_err(told)?;
+            Ok((lost, waiters::turns(conn, &Lives::on(&board), &guest).map_err(told)?))
         };
         let (lost, (turns, stale)) = self.read("attend", look).await?;
         if !stale.is_empty() {
             let board = self.board.clone();
             let pass_on = move |tx: &Tx<'_>| {
                 let lives = Lives::on(&board);
-                stale.iter().try_for_each(|name| lock::pass_on(tx, &lives, name))
+                stale.iter().try_for_each(|name| locks::pass_on(tx, &lives, name))
             };
             self.writer.write("attend", pass_on).await?;
         }
@@ -330,7 +354,7 @@ impl Store for Sqlite {
         let board = self.board.clone();
         // Before its slot is given back: a node without one is dead, and its locks would be anybody's.
         let depart =
-            move |tx: &Tx<'_>| lock::unbind(tx, node).and_then(|()| line::depart(tx, &Lives::on(&board), node));
+            move |tx: &Tx<'_>| locks::unbind(tx, node).and_then(|()| waiters::depart(tx, &Lives::on(&board), node));
         self.writer.write("depart", depart).await?;
         self.hall.depart(node).await
     }
@@ -352,7 +376,7 @@ impl Store for Sqlite {
 
     async fn ended(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
         let queue = queue.to_owned();
-        let look = move |conn: &Connection| query::ended(conn, &queue, &ids).map_err(|e| fault::refused("ended", e));
+        let look = move |conn: &Connection| query::ended(conn, &queue, &ids).map_err(|e| errors::refused("ended", e));
         self.read("ended", look).await
     }
 
@@ -383,7 +407,7 @@ impl Store for Sqlite {
     }
 
     async fn tokens(&self) -> Result<Vec<Token>> {
-        self.read("tokens", |conn| access::tokens(conn).map_err(|e| fault::refused("tokens", e))).await
+        self.read("tokens", |conn| access::tokens(conn).map_err(|e| errors::refused("tokens", e))).await
     }
 
     async fn put_audit(&self, entry: &Audit) -> Result<()> {
@@ -393,7 +417,7 @@ impl Store for Sqlite {
 
     async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
         let look =
-            move |conn: &Connection| access::audits(conn, before, limit).map_err(|e| fault::refused("audits", e));
+            move |conn: &Connection| access::audits(conn, before, limit).map_err(|e| errors::refused("audits", e));
         self.read("audits", look).await
     }
 
@@ -411,7 +435,7 @@ impl Store for Sqlite {
 
     async fn holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
         let (queue, key) = (queue.to_owned(), key.to_owned());
-        let look = move |conn: &Connection| query::holder(conn, &queue, &key).map_err(|e| fault::refused("holder", e));
+        let look = move |conn: &Connection| query::holder(conn, &queue, &key).map_err(|e| errors::refused("holder", e));
         self.read("holder", look).await
     }
 

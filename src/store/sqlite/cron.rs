@@ -4,13 +4,15 @@ use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::place::{self, Place};
 use super::tx::Tx;
-use super::{fault, moving, push};
 use crate::clock::{Micros, from_micros, micros, to_micros};
 use crate::cron::CronRule;
 use crate::error::Result;
 use crate::job::JobId;
+use crate::store::sqlite::jobs::push;
+use crate::store::sqlite::jobs::state;
+use crate::store::sqlite::jobs::state::Place;
+use crate::store::sqlite::{errors, transfer};
 use crate::store::{
     CRON_FIRE_MAX, CRONS_PAGE, CronFire, CronFired, CronPage, CronPut, CronRecord, CronsFired, DueCrons, HELD_LOOK,
     Hold, PutCron,
@@ -49,7 +51,7 @@ pub(super) fn put(tx: &Tx<'_>, put: &PutCron) -> rusqlite::Result<CronPut> {
     let queue = tx.queue(&record.rule.queue)?;
     let old = found.map(|(old, _)| old).filter(|old| *old != queue);
     for queue in [Some(queue), old].into_iter().flatten() {
-        if moving::of_queue(tx, queue)?.is_some() {
+        if transfer::of_queue(tx, queue)?.is_some() {
             return Ok(CronPut::Moving);
         }
     }
@@ -122,7 +124,7 @@ pub(super) fn page(conn: &Connection, queue: Option<&str>, cursor: Option<&str>)
         .query_map(params![cursor.unwrap_or(""), queue, CRONS_PAGE], |row| Ok((row.get(6)?, read(row)?)))?
         .collect()
     };
-    let found = look().map_err(|e| fault::refused("crons", e))?;
+    let found = look().map_err(|e| errors::refused("crons", e))?;
     let next = found.last().filter(|_| found.len() == CRONS_PAGE).map(|(name, _)| name.clone());
     Ok(CronPage { rules: found.into_iter().filter_map(|(_, record)| record).collect(), next })
 }
@@ -166,7 +168,7 @@ pub(super) fn until(tick: Option<Micros>, now: Micros) -> Option<Duration> {
 /// `fire_crons` of the contract.
 pub(super) fn fire(tx: &Tx<'_>, name: &str, fires: &[CronFire]) -> rusqlite::Result<CronsFired> {
     let queue = tx.queue(name)?;
-    let closed = moving::of_queue(tx, queue)?.is_some();
+    let closed = transfer::of_queue(tx, queue)?.is_some();
     let mut fired = Vec::with_capacity(fires.len());
     for fire in fires {
         fired.push(if closed { CronFired::Stale } else { fire_one(tx, queue, fire)? });
@@ -206,6 +208,6 @@ fn in_the_way(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<Opti
     let Some((no, holder)) = key.map(|key| push::holder(tx, queue, key)).transpose()?.flatten() else {
         return Ok(None);
     };
-    let running = matches!(place::find_place(tx.conn, no)?, Some(Place::Held { .. }));
+    let running = matches!(state::find_place(tx.conn, no)?, Some(Place::Held { .. }));
     Ok((running || fire.hold == Hold::WhileThere).then_some(holder))
 }

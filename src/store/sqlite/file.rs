@@ -8,9 +8,9 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior};
 
-use super::fault;
 use crate::error::{Error, Result};
 use crate::store::open::Durability;
+use crate::store::sqlite::errors;
 
 /// The format this build reads and writes. A newer one is refused, an older one would be migrated.
 pub(super) const FORMAT: u32 = 1;
@@ -138,14 +138,14 @@ pub(super) fn connect_to_read(path: &Path) -> Result<Connection> {
 
 /// A store that lives as long as its connection.
 pub(super) fn connect_in_memory() -> Result<Connection> {
-    let conn = Connection::open_in_memory().map_err(|e| fault::refused("open", e))?;
-    keep_statements(&conn).map_err(|e| fault::refused("open", e))?;
+    let conn = Connection::open_in_memory().map_err(|e| errors::refused("open", e))?;
+    keep_statements(&conn).map_err(|e| errors::refused("open", e))?;
     migrate(&conn, ":memory:")?;
     Ok(conn)
 }
 
 fn told(path: &Path, error: rusqlite::Error) -> Error {
-    match fault::refused("open", error) {
+    match errors::refused("open", error) {
         Error::Store { op, reason, source } => {
             Error::Store { op, reason: format!("{}: {reason}", path.display()), source }
         }
@@ -256,7 +256,7 @@ fn add_what_came_later(tx: &Connection) -> rusqlite::Result<()> {
         schema.replace(&format!("CREATE {what} "), &format!("CREATE {what} IF NOT EXISTS "))
     });
     tx.execute_batch(&missing)?;
-    if counted { Ok(()) } else { super::count::recount(tx) }
+    if counted { Ok(()) } else { crate::store::sqlite::jobs::counts::recount(tx) }
 }
 
 /// The format of the tables in a file.

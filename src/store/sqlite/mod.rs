@@ -4,51 +4,20 @@
 //! and speak with each other over a bus there (`hall`).
 
 mod access;
-mod backup;
-mod board;
-mod bus;
-mod bus_file;
-mod claim;
 mod contract;
-mod count;
 mod cron;
-mod ears;
-mod edit;
-mod failure;
-mod fault;
+mod errors;
 mod file;
-mod find;
-mod guest;
-mod hall;
-mod health;
-mod kinds;
-mod limit;
-mod line;
-mod list;
-mod listen;
-mod lives;
-mod lock;
-mod message;
-mod moving;
+mod jobs;
+mod locks;
+mod maintenance;
 mod nodes;
-mod note;
 mod peers;
-mod place;
-mod post;
-mod push;
-mod push_in;
-mod put_off;
-mod query;
 mod reader;
-mod repair;
 mod rows;
-mod settle;
-mod slots;
-mod sql;
+mod stats;
+mod transfer;
 mod tx;
-mod upkeep;
-mod verify;
-mod wake;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -60,11 +29,11 @@ use async_trait::async_trait;
 use rusqlite::{Connection, params};
 use tokio::sync::mpsc;
 
-use self::board::Board;
-use self::lives::Lives;
+use self::nodes::liveness::Lives;
+use self::nodes::registry::Board;
+use self::nodes::wake::Waker;
 use self::reader::Reader;
 use self::tx::Tx;
-use self::wake::Waker;
 use self::writer::Writer;
 use super::open::{Durability, Options};
 use super::{
@@ -74,17 +43,18 @@ use super::{
     Moved, MovedIn, NewToken, Note, PAGE, PAGE_BYTES_MAX, PAGE_MAX, PRUNE_MAX, Page, PutCron, QueueCounts, Store,
     Target, To, Wake,
 };
+use crate::admin::token::Token;
 use crate::clock::{Clock, Micros, from_micros, micros};
 use crate::error::{Error, Result};
+use crate::job::push::{Due, Push, Pushed};
 use crate::job::{JobId, Record};
 use crate::node::{Node, NodeId, NodeRecord};
-use crate::push::{Due, Push, Pushed};
-use crate::token::Token;
-use hall::Hall;
+use crate::store::sqlite::maintenance::upkeep;
+use crate::store::sqlite::peers::Hall;
 
-pub use push_in::AfterCommit;
-pub(crate) use push_in::push_in;
-pub use sql::{SQL_ROWS_MAX, Sql, SqlTable};
+pub use crate::store::sqlite::jobs::push_in::AfterCommit;
+pub(crate) use crate::store::sqlite::jobs::push_in::push_in;
+pub use crate::store::sqlite::maintenance::sql::{SQL_ROWS_MAX, Sql, SqlTable};
 
 /// A store in a SQLite file, or in memory.
 pub(crate) struct Sqlite {

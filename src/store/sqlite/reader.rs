@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::fault;
 use crate::error::{Error, Result};
+use crate::store::sqlite::errors;
 
 /// Most looks that wait for the thread.
 const WAITING_MAX: usize = 1_024;
@@ -42,8 +42,8 @@ impl Reader {
         let _room = self.room.acquire().await.map_err(|_| gone())?;
         let (reply, answer) = oneshot::channel();
         let run = move |conn: &Connection| {
-            let looked = fault::caught(|| in_snapshot(conn, name, look));
-            let _ = reply.send(looked.unwrap_or_else(|panic| Err(fault::refused(name, panic))));
+            let looked = errors::caught(|| in_snapshot(conn, name, look));
+            let _ = reply.send(looked.unwrap_or_else(|panic| Err(errors::refused(name, panic))));
         };
         let looks = self.looks.as_ref().ok_or_else(gone)?;
         looks.send(Box::new(run)).map_err(|_| gone())?;
@@ -61,7 +61,7 @@ impl Drop for Reader {
 }
 
 fn in_snapshot<T>(conn: &Connection, name: &'static str, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-    let snapshot = conn.unchecked_transaction().map_err(|e| fault::refused(name, e))?;
+    let snapshot = conn.unchecked_transaction().map_err(|e| errors::refused(name, e))?;
     let answer = look(&snapshot);
     drop(snapshot);
     answer

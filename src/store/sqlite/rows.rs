@@ -8,7 +8,7 @@ use rusqlite::{Row, ToSql};
 
 use crate::clock::{from_micros, to_micros};
 use crate::job::{Job, JobId, Priority, UNREADABLE};
-use crate::store::sum::sum;
+use crate::store::checksum::sum;
 
 /// The columns of `duly_job j` and its queue's name, in the order [`job`] reads them.
 pub(super) const JOB_COLUMNS: &str = "j.id, j.kind, j.args, j.priority, j.pushed, j.max_attempts, j.timeout_ms, j.keep_ms, \

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::board::Life;
 use super::*;
 use crate::node::LEASE;
+use crate::store::sqlite::nodes::registry::Life;
 
 /// Somebody looks at the file, and takes as long as the test wants.
 fn slow_look(store: &Arc<Sqlite>) -> (tokio::task::JoinHandle<Result<()>>, std::sync::mpsc::Sender<()>) {

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
-use super::count::{Deltas, Of};
-use super::wake::{Called, News};
 use crate::clock::Micros;
 use crate::job::JobId;
 use crate::store::Limit;
+use crate::store::sqlite::jobs::counts::{Deltas, Of};
+use crate::store::sqlite::nodes::wake::{Called, News};
 
 /// Numbers of queues, which never change once they are given.
 #[derive(Default)]
@@ -226,7 +226,7 @@ impl<'c> Tx<'c> {
         if let Some((_, limit)) = self.limits.borrow().iter().find(|(no, _)| *no == queue) {
             return Ok(*limit);
         }
-        let limit = super::limit::of_queue(self.conn, queue)?;
+        let limit = crate::store::sqlite::jobs::capacity::of_queue(self.conn, queue)?;
         self.limits.borrow_mut().push((queue, limit));
         Ok(limit)
     }

@@ -13,12 +13,12 @@ use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 
-use super::fault;
 use super::tx::{Queues, Tx};
-use super::wake::Waker;
+use crate::adaptive_wait::Patience;
 use crate::clock::{self, Clock};
 use crate::error::{Error, Result};
-use crate::patience::Patience;
+use crate::store::sqlite::errors;
+use crate::store::sqlite::nodes::wake::Waker;
 
 /// Most ops that wait for the thread; more callers wait for their turn.
 const WAITING_MAX: usize = 4_096;
@@ -133,7 +133,7 @@ impl Writer {
         let gone = || Error::store(name, "the store was closed");
         let (reply, answer) = oneshot::channel();
         let bare = Work::Bare(Box::new(move |conn| {
-            let _ = reply.send(fault::caught(|| run(conn)).flatten().map_err(|e| fault::refused(name, e)));
+            let _ = reply.send(errors::caught(|| run(conn)).flatten().map_err(|e| errors::refused(name, e)));
         }));
         self.send(bare).ok_or_else(gone)?;
         answer.await.map_err(|_| gone())?
@@ -203,7 +203,8 @@ impl Thread {
         self.conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([])).map_err(Failed::Begin)?;
         // The wait for the write lock may have been long: the clock is read after it.
         let tx = Tx::new(&self.conn, self.clock.wall(), &self.queues, self.history);
-        let ran = group.iter_mut().try_for_each(|op| fault::caught(|| op.run(&tx)).flatten()).and_then(|()| tx.flush());
+        let ran =
+            group.iter_mut().try_for_each(|op| errors::caught(|| op.run(&tx)).flatten()).and_then(|()| tx.flush());
         let news = tx.into_news();
         let committed = ran.map_err(Failed::Op).and_then(|()| {
             self.conn.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map_err(Failed::Commit)
@@ -287,8 +288,8 @@ impl Failed {
             other => rusqlite::Error::ToSqlConversionFailure(other.to_string().into()),
         };
         match self {
-            Failed::Begin(error) | Failed::Op(error) => fault::refused(op, copy(error)),
-            Failed::Commit(error) => fault::commit_failed(op, copy(error)),
+            Failed::Begin(error) | Failed::Op(error) => errors::refused(op, copy(error)),
+            Failed::Commit(error) => errors::commit_failed(op, copy(error)),
         }
     }
 }
@@ -382,8 +383,8 @@ fn gather(inbox: &Receiver<Work>, first: Work, company: &mut Company) -> (Vec<Bo
 mod tests {
     use super::*;
     use crate::store::Durability;
-    use crate::store::sqlite::board::Board;
     use crate::store::sqlite::file;
+    use crate::store::sqlite::nodes::registry::Board;
     use futures_util::FutureExt;
 
     fn writer() -> Writer {

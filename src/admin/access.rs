@@ -1,0 +1,64 @@
+//! Who gets in over HTTP, and who has done what: tokens and the audit, through the door.
+
+use std::time::Duration;
+
+use crate::admin::token::{Role, Secret, TOKENS_MAX, Token, hash};
+use crate::client::Duly;
+use crate::error::{Error, Result};
+use crate::job::push::check_name;
+use crate::store::{AUDIT_PAGE_MAX, Audit, AuditRecord, NewToken};
+
+/// Shortest and longest time that a token can be asked to last.
+const LASTS_MIN: Duration = Duration::from_secs(1);
+const LASTS_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+
+impl Duly {
+    /// Makes a token with which somebody may do over HTTP what this role may, for so long or for ever.
+    ///
+    /// The answer is the only place where it can be read: the store keeps its SHA-256.
+    pub async fn create_token(&self, name: &str, role: Role, lasts: Option<Duration>) -> Result<Secret> {
+        check_name("name", name)?;
+        if lasts.is_some_and(|lasts| !(LASTS_MIN..=LASTS_MAX).contains(&lasts)) {
+            return Err(Error::invalid("expires", "a token lasts from a second to ten years, or for ever"));
+        }
+        let secret = Secret::fresh();
+        let token = NewToken { name: name.to_owned(), role, hash: hash(secret.as_str()), lasts };
+        if self.store.put_token(&token).await? {
+            return Ok(secret);
+        }
+        Err(Error::Conflict(format!(
+            "token {name} is there already, or there are {TOKENS_MAX}: remove one first, or take another name"
+        )))
+    }
+
+    /// All tokens that have not ended, by name.
+    pub async fn tokens(&self) -> Result<Vec<Token>> {
+        Ok(self.kept_tokens().await?.0)
+    }
+
+    /// The same, and whether the store keeps any at all: also one that has ended counts there,
+    /// since the end of the last token must not open to everybody what it was made to close.
+    pub(crate) async fn kept_tokens(&self) -> Result<(Vec<Token>, bool)> {
+        let (all, now) = (self.store.tokens().await?, self.store.now());
+        let any = !all.is_empty();
+        Ok((all.into_iter().filter(|token| token.expires.is_none_or(|at| at > now)).collect(), any))
+    }
+
+    /// Forgets a token: servers refuse it within two seconds.
+    pub async fn remove_token(&self, name: &str) -> Result<()> {
+        match self.store.remove_token(name).await? {
+            true => Ok(()),
+            false => Err(Error::NotFound { what: "token", name: name.to_owned() }),
+        }
+    }
+
+    /// Notes that somebody has done something.
+    pub async fn put_audit(&self, entry: Audit) -> Result<()> {
+        self.store.put_audit(&entry).await
+    }
+
+    /// Who has done what, newest first: the newest entries, or those before this number; at most 200.
+    pub async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        self.store.audits(before, limit.clamp(1, AUDIT_PAGE_MAX)).await
+    }
+}

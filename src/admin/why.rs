@@ -1,0 +1,369 @@
+//! Why a job is not running: one sentence, from what the store knows at this moment.
+
+use std::fmt;
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use crate::client::Duly;
+use crate::clock::{from_micros, to_micros};
+use crate::error::{Error, Result};
+use crate::job::{JobId, Record, State};
+use crate::node::{NodeId, NodeRecord};
+use crate::store::{Moving, QueueCounts};
+use crate::worker::attempt::{QUARANTINE_MAX, SUSPECT_CRASHES, UNKNOWN_MAX};
+
+/// As much of an error as goes into a sentence, in characters.
+const ERROR_CHARS_MAX: usize = 200;
+
+/// Why a job is not running. Its text is one sentence for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Why {
+    /// There is no such job.
+    NotFound,
+    /// It has run, and is done.
+    Done {
+        /// When.
+        #[serde(serialize_with = "crate::clock::as_micros_option")]
+        ended: Option<SystemTime>,
+    },
+    /// It was given up.
+    Dead {
+        /// When.
+        #[serde(serialize_with = "crate::clock::as_micros_option")]
+        ended: Option<SystemTime>,
+        /// What its last attempt said.
+        error: Option<String>,
+    },
+    /// It was given up, and cannot be retried while another job has its unique key.
+    UniqueHolder {
+        /// The key.
+        key: String,
+        /// The job that has it.
+        holder: JobId,
+        /// What its last attempt said.
+        error: Option<String>,
+    },
+    /// It is running: a node holds it.
+    Held {
+        /// The node.
+        node: NodeId,
+        /// The machine it runs on, if it is still known.
+        host: Option<String>,
+        /// Since when.
+        #[serde(serialize_with = "crate::clock::as_micros")]
+        since: SystemTime,
+        /// Whether the node gives signs of life; if not, its jobs are taken back soon.
+        alive: bool,
+    },
+    /// An attempt has failed, and the next one is due later.
+    BackingOff {
+        /// When it is due.
+        #[serde(serialize_with = "crate::clock::as_micros")]
+        due: SystemTime,
+        /// How many attempts have failed.
+        attempts: u32,
+        /// How many may.
+        max_attempts: u32,
+        /// What the last one said.
+        error: Option<String>,
+    },
+    /// Nodes have died while they held it, again and again: such jobs run one by one, and it waits for its turn.
+    Suspect {
+        /// When it is due.
+        #[serde(serialize_with = "crate::clock::as_micros")]
+        due: SystemTime,
+        /// How many nodes have died.
+        crashes: u32,
+    },
+    /// Its moment has not come.
+    DueLater {
+        /// When it will.
+        #[serde(serialize_with = "crate::clock::as_micros")]
+        due: SystemTime,
+    },
+    /// Its queue is moving to another store.
+    Moving {
+        /// The queue.
+        queue: String,
+        /// How it is marked.
+        moving: Moving,
+    },
+    /// Its queue is paused.
+    Paused {
+        /// The queue.
+        queue: String,
+    },
+    /// No node that is alive works its queue.
+    NoNode {
+        /// The queue.
+        queue: String,
+        /// When it is due, if that is still to come: it may have been put off, since none of the nodes that were there
+        /// knew its kind.
+        #[serde(serialize_with = "crate::clock::as_micros_option", skip_serializing_if = "Option::is_none")]
+        due: Option<SystemTime>,
+    },
+    /// Nodes work its queue, and all that could run it claim nothing for now.
+    Quiet {
+        /// The queue.
+        queue: String,
+        /// How many nodes could run it.
+        nodes: usize,
+    },
+    /// Nodes work its queue, and none of them has a handler for its kind.
+    UnknownKind {
+        /// The queue.
+        queue: String,
+        /// The kind.
+        kind: String,
+        /// How many nodes work the queue.
+        nodes: usize,
+    },
+    /// All nodes that could run it run as many jobs as they may.
+    SlotsBusy {
+        /// The queue.
+        queue: String,
+        /// How many nodes could run it.
+        nodes: usize,
+        /// How many jobs of this queue they run.
+        running: u64,
+        /// How many jobs of the queue are ready, this one among them.
+        ready: u64,
+    },
+    /// Nothing: it is ready, and starts when those before it have.
+    Next {
+        /// The queue.
+        queue: String,
+        /// How many jobs of the queue are ready, this one among them.
+        ready: u64,
+    },
+}
+
+impl Why {
+    /// The cause in one stable word.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Why::NotFound => "not_found",
+            Why::Done { .. } => "done",
+            Why::Dead { .. } => "dead",
+            Why::UniqueHolder { .. } => "unique_holder",
+            Why::Held { .. } => "held",
+            Why::BackingOff { .. } => "backing_off",
+            Why::Suspect { .. } => "suspect",
+            Why::DueLater { .. } => "due_later",
+            Why::Moving { .. } => "moving",
+            Why::Paused { .. } => "paused",
+            Why::NoNode { .. } => "no_node",
+            Why::Quiet { .. } => "quiet",
+            Why::UnknownKind { .. } => "unknown_kind",
+            Why::SlotsBusy { .. } => "slots_busy",
+            Why::Next { .. } => "next",
+        }
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::NotFound => f.write_str("there is no such job here: it was never pushed, or it is gone by now"),
+            Why::Done { ended } => write!(f, "it is done{}", since(*ended)),
+            Why::Dead { ended, error } => write!(f, "it is dead{}{}; retry it to start over", since(*ended), of(error)),
+            Why::UniqueHolder { key, holder, error } => write!(
+                f,
+                "it is dead{}, and its unique key {key:?} belongs to job {holder}: it can be retried once that one has ended",
+                of(error)
+            ),
+            Why::Held { node, host, since, alive } => {
+                let host = host.as_deref().map_or(String::new(), |host| format!(" on {host}"));
+                write!(f, "it is running: node {node}{host} holds it since {}", shown(*since))?;
+                let silent = ", and has fallen silent: others take it back when the node's lease is over";
+                f.write_str(if *alive { "" } else { silent })
+            }
+            Why::BackingOff { due, attempts, max_attempts, error } => write!(
+                f,
+                "attempt {attempts} of at most {max_attempts} has failed{}; the next one is due at {}",
+                of(error),
+                shown(*due)
+            ),
+            Why::Suspect { due, crashes } => write!(
+                f,
+                "{crashes} nodes have died while they held it: such jobs run one by one, and its turn comes at {} at the earliest",
+                shown(*due)
+            ),
+            Why::DueLater { due } => write!(f, "it is due later, at {}", shown(*due)),
+            Why::Moving { queue, moving } => write!(
+                f,
+                "its queue {queue} is moving to {}: it runs there, or here once that move has been given up",
+                moving.to
+            ),
+            Why::Paused { queue } => write!(f, "its queue {queue} is paused: it runs once that is resumed"),
+            Why::NoNode { queue, due: None } => write!(f, "no node works its queue {queue}: start a worker for it"),
+            Why::NoNode { queue, due: Some(due) } => {
+                write!(f, "no node works its queue {queue}: start a worker for it; it is put off until {}", shown(*due))
+            }
+            Why::Quiet { queue, nodes: 1 } => write!(
+                f,
+                "the one node that could run it from queue {queue} is quiet or stopping: start another, or `duly nodes quiet --off --all`"
+            ),
+            Why::Quiet { queue, nodes } => write!(
+                f,
+                "all {nodes} nodes that could run it from queue {queue} are quiet or stopping: start another, or `duly nodes quiet --off --all`"
+            ),
+            Why::UnknownKind { queue, kind, nodes: 1 } => write!(
+                f,
+                "the one node that works its queue {queue} has no handler for its kind {kind}: start one that has"
+            ),
+            Why::UnknownKind { queue, kind, nodes } => write!(
+                f,
+                "none of the {nodes} nodes that work its queue {queue} has a handler for its kind {kind}: start one that has"
+            ),
+            Why::SlotsBusy { queue, nodes, running, ready } => write!(
+                f,
+                "all slots are busy: {} {} of queue {queue}, and {} ready",
+                counted(*nodes as u64, "node runs", "nodes run"),
+                counted(*running, "job", "jobs"),
+                counted(*ready, "is", "are"),
+            ),
+            Why::Next { queue, ready: 1 } => {
+                write!(f, "nothing is in its way: it is the one job of queue {queue} that is ready")
+            }
+            Why::Next { queue, ready } => write!(
+                f,
+                "nothing is in its way: {ready} jobs of queue {queue} are ready, and it starts when it is the first of them"
+            ),
+        }
+    }
+}
+
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+fn since(ended: Option<SystemTime>) -> String {
+    ended.map_or(String::new(), |ended| format!(" since {}", shown(ended)))
+}
+
+/// An error as a part of a sentence: one line, cut.
+fn of(error: &Option<String>) -> String {
+    let Some(error) = error else {
+        return String::new();
+    };
+    let line = error.split_whitespace().collect::<Vec<_>>().join(" ");
+    let cut: String = line.chars().take(ERROR_CHARS_MAX).collect();
+    let more = if cut.len() < line.len() { "..." } else { "" };
+    format!(" ({cut}{more})")
+}
+
+/// A moment for people, to the second.
+fn shown(at: SystemTime) -> String {
+    let seconds = to_micros(at).div_euclid(1_000_000);
+    jiff::Timestamp::from_second(seconds).map_or_else(|_| "a time beyond all calendars".to_owned(), |at| at.to_string())
+}
+
+impl Duly {
+    /// Why a job is not running, as far as the store knows at this moment.
+    pub async fn why(&self, id: JobId) -> Result<Why> {
+        let Some(record) = self.store.get(id).await? else {
+            return Ok(Why::NotFound);
+        };
+        let error = record.failures.last().map(|failure| failure.error.clone());
+        match record.state {
+            State::Done => Ok(Why::Done { ended: record.ended }),
+            State::Dead => self.why_dead(record, error).await,
+            State::Running => {
+                let nodes = self.store.nodes().await?;
+                Ok(held(&record, &nodes, self.store.now()))
+            }
+            State::Scheduled | State::Ready => {
+                let nodes = self.store.nodes().await?;
+                let counts = self.store.counts().await?;
+                let counts = counts.into_iter().find(|counts| counts.queue == record.job.queue).unwrap_or_default();
+                Ok(waits(&record, error, &nodes, counts, self.store.now()))
+            }
+        }
+    }
+
+    async fn why_dead(&self, record: Record, error: Option<String>) -> Result<Why> {
+        if let Some(key) = record.job.unique {
+            let holder = match self.store.holder(&record.job.queue, &key).await {
+                Ok(holder) => holder.filter(|holder| *holder != record.job.id),
+                Err(Error::Unsupported { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            if let Some(holder) = holder {
+                return Ok(Why::UniqueHolder { key, holder, error });
+            }
+        }
+        Ok(Why::Dead { ended: record.ended, error })
+    }
+}
+
+/// A fence is the moment of its claim, unless the clock has gone back since.
+fn held(record: &Record, nodes: &[NodeRecord], now: SystemTime) -> Why {
+    let since = record.fence.and_then(|fence| i64::try_from(fence.0).ok()).map_or(now, from_micros).min(now);
+    let Some(node) = record.node else {
+        return Why::DueLater { due: record.due };
+    };
+    let known = nodes.iter().find(|known| known.id == node);
+    Why::Held {
+        node,
+        host: known.map(|known| known.host.clone()),
+        since,
+        alive: known.is_some_and(|known| known.alive),
+    }
+}
+
+/// Why a job that waits does so: the first cause that would hold it up even if there were no other.
+fn waits(record: &Record, error: Option<String>, nodes: &[NodeRecord], counts: QueueCounts, now: SystemTime) -> Why {
+    let job = &record.job;
+    let queue = job.queue.clone();
+    let serving: Vec<&NodeRecord> =
+        nodes.iter().filter(|node| node.alive && node.queues.contains(&job.queue)).collect();
+    let unknown = !serving.is_empty() && !serving.iter().any(|node| node.takes.knows(&job.kind));
+    let unknown_kind = || Why::UnknownKind { queue: queue.clone(), kind: job.kind.clone(), nodes: serving.len() };
+    let left = record.due.duration_since(now).unwrap_or_default();
+    if record.state == State::Scheduled && !left.is_zero() {
+        return match record.attempts {
+            0 if unknown && left <= UNKNOWN_MAX => unknown_kind(),
+            0 if serving.is_empty() && left <= UNKNOWN_MAX => Why::NoNode { queue, due: Some(record.due) },
+            0 if record.crashes >= SUSPECT_CRASHES && left <= QUARANTINE_MAX => {
+                Why::Suspect { due: record.due, crashes: record.crashes }
+            }
+            0 => Why::DueLater { due: record.due },
+            attempts => Why::BackingOff { due: record.due, attempts, max_attempts: job.max_attempts, error },
+        };
+    }
+    if let Some(moving) = counts.moving {
+        return Why::Moving { queue, moving };
+    }
+    if counts.paused {
+        return Why::Paused { queue };
+    }
+    if serving.is_empty() {
+        return Why::NoNode { queue, due: None };
+    }
+    if unknown {
+        return unknown_kind();
+    }
+    let able: Vec<_> = serving.iter().filter(|node| node.takes.knows(&job.kind)).collect();
+    if able.iter().all(|node| node.takes.quiet) {
+        return Why::Quiet { queue, nodes: able.len() };
+    }
+    let able: Vec<_> = able.into_iter().filter(|node| !node.takes.quiet).collect();
+    let ready = counts.ready.max(1);
+    if able.iter().all(|node| is_full(node, &queue)) {
+        let running = able.iter().filter_map(|node| node.holds.get(&queue)).sum();
+        return Why::SlotsBusy { queue, nodes: able.len(), running, ready };
+    }
+    Why::Next { queue, ready }
+}
+
+/// Whether a node runs as many jobs as it may, of this queue or of all.
+fn is_full(node: &NodeRecord, queue: &str) -> bool {
+    let here = node.holds.get(queue).copied().unwrap_or(0);
+    let limit = node.takes.limits.get(queue).is_some_and(|limit| here >= *limit);
+    limit || node.takes.slots.is_some_and(|slots| node.held >= slots)
+}

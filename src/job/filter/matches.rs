@@ -1,0 +1,147 @@
+//! Whether a job is meant by a filter.
+
+use serde_json::Value;
+
+use crate::clock::{Micros, to_micros};
+use crate::job::filter::{Filter, Term};
+use crate::job::fingerprint;
+use crate::job::{Job, Record, State};
+
+/// A filter whose moments are fixed, ready to be held against many jobs.
+#[derive(Clone, Debug)]
+pub(crate) struct Matcher {
+    filter: Filter,
+    since: Option<Micros>,
+    until: Option<Micros>,
+    /// Letters in small.
+    error: Option<String>,
+    text: Vec<String>,
+}
+
+impl Matcher {
+    /// Takes what is said from now on as said at `now`.
+    pub(crate) fn new(filter: &Filter, now: Micros) -> Self {
+        let at = |when: crate::job::filter::When| to_micros(when.at(crate::clock::from_micros(now)));
+        Matcher {
+            since: filter.since.map(at),
+            until: filter.until.map(at),
+            error: filter.error.as_deref().map(str::to_lowercase),
+            text: filter.text.iter().map(|text| text.to_lowercase()).collect(),
+            filter: filter.clone(),
+        }
+    }
+
+    /// From which moment on, and before which one.
+    pub(crate) fn range(&self) -> (Option<Micros>, Option<Micros>) {
+        (self.since, self.until)
+    }
+
+    /// Whether the last error of a job must be known.
+    pub(crate) fn needs_error(&self) -> bool {
+        self.error.is_some()
+            || !self.text.is_empty()
+            || self.filter.group.is_some()
+            || self.filter.not.iter().any(|term| matches!(term, Term::Error(_) | Term::Text(_)))
+    }
+
+    /// Whether there is more to be met than queue, state and the moment: then a list looks through more than it shows.
+    pub(crate) fn is_narrow(&self) -> bool {
+        let Filter { kind, tags, priority, args, group, not, .. } = &self.filter;
+        kind.is_some()
+            || priority.is_some()
+            || group.is_some()
+            || self.error.is_some()
+            || !(tags.is_empty() && args.is_empty() && self.text.is_empty() && not.is_empty())
+    }
+
+    /// Whether a job with this body can be meant: what is cheap to see, and what makes a look at its place needless.
+    pub(crate) fn may_meet(&self, job: &Job) -> bool {
+        let filter = &self.filter;
+        filter.kind.as_ref().is_none_or(|kind| *kind == job.kind)
+            && filter.priority.is_none_or(|priority| priority == job.priority)
+            && filter.tags.iter().all(|tag| job.tags.contains(tag))
+            && has_args(&job.args, &filter.args)
+    }
+
+    /// Whether this job is meant; its last error is the last of its failures, if they are there.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_met(&self, record: &Record) -> bool {
+        let error = record.failures.last().map_or("", |failure| failure.error.as_str());
+        self.is_met_by(record, error)
+    }
+
+    pub(crate) fn is_met_by(&self, record: &Record, error: &str) -> bool {
+        let (filter, job) = (&self.filter, &record.job);
+        let is = |wanted: &Option<String>, value: &str| wanted.as_deref().is_none_or(|wanted| wanted == value);
+        let at = to_micros(moment(record));
+        filter.state.is_none_or(|state| state == record.state)
+            && is(&filter.queue, &job.queue)
+            && is(&filter.kind, &job.kind)
+            && filter.priority.is_none_or(|priority| priority == job.priority)
+            && filter.tags.iter().all(|tag| job.tags.contains(tag))
+            && self.since.is_none_or(|since| at >= since)
+            && self.until.is_none_or(|until| at < until)
+            && self.error.as_deref().is_none_or(|wanted| error.to_lowercase().contains(wanted))
+            && self.text.iter().all(|wanted| has_text(job, error, wanted))
+            && filter.group.as_deref().is_none_or(|group| {
+                record.state == State::Dead && fingerprint::group(&job.kind, &fingerprint::of(error)) == group
+            })
+            && has_args(&job.args, &filter.args)
+            && !filter.not.iter().any(|term| is_it(term, record, error))
+    }
+}
+
+/// The moment that `since` and `until` are about.
+fn moment(record: &Record) -> std::time::SystemTime {
+    match record.state {
+        State::Scheduled => record.due,
+        State::Done | State::Dead => record.ended.unwrap_or(record.due),
+        State::Ready | State::Running => record.job.pushed,
+    }
+}
+
+fn has_text(job: &Job, error: &str, wanted: &str) -> bool {
+    job.args.to_lowercase().contains(wanted) || error.to_lowercase().contains(wanted)
+}
+
+fn is_it(term: &Term, record: &Record, error: &str) -> bool {
+    let job = &record.job;
+    match term {
+        Term::State(state) => *state == record.state,
+        Term::Queue(queue) => *queue == job.queue,
+        Term::Kind(kind) => *kind == job.kind,
+        Term::Tag(tag) => job.tags.contains(tag),
+        Term::Priority(priority) => *priority == job.priority,
+        Term::Args(path, needle) => has_args(&job.args, &[(path.clone(), needle.clone())]),
+        Term::Error(wanted) => error.to_lowercase().contains(&wanted.to_lowercase()),
+        Term::Text(wanted) => has_text(job, error, &wanted.to_lowercase()),
+    }
+}
+
+/// Whether args have all this; only then are they taken apart.
+fn has_args(args: &str, wanted: &[(String, String)]) -> bool {
+    if wanted.is_empty() {
+        return true;
+    }
+    let Ok(value) = serde_json::from_str::<Value>(args) else {
+        return false;
+    };
+    wanted.iter().all(|(path, needle)| at_path(&value, path).is_some_and(|found| is_or_has(found, needle)))
+}
+
+fn at_path<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
+    path.split('.').try_fold(value, |value, step| match value {
+        Value::Object(fields) => fields.get(step),
+        Value::Array(items) => items.get(step.parse::<usize>().ok()?),
+        _ => None,
+    })
+}
+
+fn is_or_has(value: &Value, needle: &str) -> bool {
+    match value {
+        Value::String(text) => text.to_lowercase().contains(&needle.to_lowercase()),
+        Value::Array(items) => items.iter().any(|item| is_or_has(item, needle)),
+        Value::Object(_) => false,
+        plain => plain.to_string().eq_ignore_ascii_case(needle),
+    }
+}

@@ -1,0 +1,134 @@
+//! The language, by example and by chance.
+
+use crate::job::filter::*;
+use proptest::prelude::*;
+
+fn parsed(text: &str) -> Filter {
+    text.parse().expect(text)
+}
+
+fn refused(text: &str) -> String {
+    text.parse::<Filter>().expect_err(text).to_string()
+}
+
+#[test]
+fn every_name_has_its_place() {
+    let hour = Duration::from_secs(3_600);
+    let filter =
+        parsed("state:dead kind:email queue:x tag:y tag:z priority:high args.to:ada error:timeout since:1h until:+10m");
+    let told = Filter {
+        state: Some(State::Dead),
+        kind: Some("email".into()),
+        queue: Some("x".into()),
+        tags: vec!["y".into(), "z".into()],
+        priority: Some(Priority::High),
+        args: vec![("to".into(), "ada".into())],
+        error: Some("timeout".into()),
+        since: Some(When::Ago(hour)),
+        until: Some(When::In(hour / 6)),
+        ..Filter::default()
+    };
+    assert_eq!(filter, told);
+    assert_eq!(parsed(""), Filter::default());
+    assert_eq!(parsed("  connection  \"reset by peer\" ").text, ["connection", "reset by peer"]);
+    assert_eq!(parsed("-state:done -x").not, [Term::State(State::Done), Term::Text("x".into())]);
+    assert_eq!(
+        parsed(r#"kind:"a b" "a\"b:c""#),
+        Filter { kind: Some("a b".into()), text: vec!["a\"b:c".into()], ..Filter::all() }
+    );
+    let soon = Filter { state: Some(State::Scheduled), until: Some(When::In(hour / 6)), ..Filter::all() };
+    assert_eq!(parsed("due<10m"), soon);
+    let day = Filter { since: Some(When::At(from_micros(1_764_547_200_000_000))), ..Filter::all() };
+    assert_eq!(parsed("since:2025-12-01"), day);
+}
+
+#[test]
+fn what_is_wrong_is_pointed_at() {
+    assert_eq!(
+        refused("kind:mail stat:dead"),
+        "filter: \"stat\" is nothing to look for; there are state, queue, kind, tag, priority, args.PATH, error, group, \
+         since, until, due<TIME, due>TIME; a word with a colon in it goes in quotes\n  kind:mail stat:dead\n            ^"
+    );
+    let places = [
+        ("state:ded", 6, "no state"),
+        ("queue: mail", 6, "nothing after queue:"),
+        ("kind:a kind:b", 7, "said twice"),
+        ("error:\"time out", 6, "not closed"),
+        ("since:yesterday", 6, "no time"),
+        ("args.:x", 0, "no path"),
+        ("due:10m", 0, "due<10m"),
+        ("priority:urgent", 9, "no priority"),
+        ("a -", 2, "nothing after the minus"),
+        ("-since:1h", 0, "cannot be negated"),
+        ("state:dead due<1h", 11, "about scheduled jobs"),
+        ("tries>3", 0, "only due"),
+    ];
+    for (text, at, why) in places {
+        let told = refused(text);
+        assert!(told.contains(why), "{told}");
+        let caret = told.lines().last().and_then(|line| line.find('^')).expect("a caret");
+        assert_eq!(caret, at + 2, "{told}");
+    }
+    assert!(refused(&"x ".repeat(100)).contains("more than 64"));
+    assert!(refused(&"x".repeat(5_000)).contains("longer than"));
+}
+
+#[test]
+fn moments_are_resolved_by_a_given_now() {
+    let now = from_micros(1_000_000_000_000_000);
+    assert_eq!(When::Ago(Duration::from_secs(60)).at(now), now - Duration::from_secs(60));
+    assert_eq!(When::In(Duration::from_secs(60)).at(now), now + Duration::from_secs(60));
+    assert!(Filter { limit: 7, ..Filter::default() }.is_all() && !parsed("x").is_all());
+}
+
+fn word() -> impl Strategy<Value = String> {
+    prop_oneof!["[a-z]{1,8}", "[ -~]{1,12}", "\\PC{1,6}"].prop_filter("not blank", |word| !word.trim().is_empty())
+}
+
+fn moment() -> impl Strategy<Value = When> {
+    prop_oneof![
+        (0u64..10_000_000_000).prop_map(|millis| When::Ago(Duration::from_millis(millis))),
+        (0u64..10_000_000_000).prop_map(|millis| When::In(Duration::from_millis(millis))),
+        (0i64..4_000_000_000_000_000).prop_map(|micros| When::At(from_micros(micros))),
+    ]
+}
+
+fn state() -> impl Strategy<Value = State> {
+    proptest::sample::select(State::ALL.to_vec())
+}
+
+fn term() -> impl Strategy<Value = Term> {
+    prop_oneof![
+        state().prop_map(Term::State),
+        word().prop_map(Term::Queue),
+        word().prop_map(Term::Tag),
+        ("[a-z]{1,5}(\\.[a-z0-9]{1,3}){0,2}", word()).prop_map(|(path, needle)| Term::Args(path, needle)),
+        word().prop_map(Term::Error),
+        word().prop_map(Term::Text),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn any_text_parses_or_is_refused(text in "\\PC{0,60}", odd in "[a-z:\"\\\\<>.+ -]{0,40}") {
+        for text in [text, odd] {
+            if let Ok(filter) = text.parse::<Filter>() {
+                prop_assert_eq!(filter.to_string().parse::<Filter>().expect("its own text"), filter);
+            }
+        }
+    }
+
+    #[test]
+    fn filters_survive_their_text(
+        (queue, kind, error) in (proptest::option::of(word()), proptest::option::of(word()), proptest::option::of(word())),
+        state in proptest::option::of(state()),
+        tags in proptest::collection::vec(word(), 0..3),
+        text in proptest::collection::vec(word(), 0..3),
+        not in proptest::collection::vec(term(), 0..3),
+        (since, until) in (proptest::option::of(moment()), proptest::option::of(moment())),
+    ) {
+        let filter = Filter { queue, kind, error, state, tags, text, not, since, until, ..Filter::default() };
+        let shown = filter.to_string();
+        prop_assert_eq!(shown.parse::<Filter>().expect(&shown), filter);
+    }
+}

@@ -1,0 +1,159 @@
+//! A queue on its way to another store, or from one: the mark, batches with their marker, and what has gone.
+
+use std::time::SystemTime;
+
+use redis::Cmd;
+
+use crate::clock::{Micros, micros, to_micros};
+use crate::error::Result;
+use crate::job::{Fence, JobId, Record, State};
+use crate::node::NodeId;
+use crate::store::redis::jobs::settle;
+use crate::store::redis::keys::QueueKeys;
+use crate::store::redis::record;
+use crate::store::redis::record::{DELAY_MAX, Meta};
+use crate::store::redis::{Redis, call, script};
+use crate::store::{Marked, MoveIn, MovedIn, Moving};
+
+/// `set_moving` of the contract.
+pub(super) async fn set_moving(store: &Redis, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked> {
+    let keys = store.register("set_moving", queue).await?;
+    let mut cmd = call(&script::SET_MOVING, &[&keys.conf, &keys.idle]);
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(mover.to_string()).arg(to.unwrap_or(""));
+    let value = store.deliver("set_moving", &keys, Some(&script::SET_MOVING), &[cmd]).await?;
+    let mut reply = store.reply("set_moving", value)?;
+    let moving = Moving::parse(&reply.text()?);
+    let fence = reply.maybe_int()?.unwrap_or(0);
+    Ok(Marked { moving, fence: Fence(fence.unsigned_abs()) })
+}
+
+/// `move_in` of the contract.
+pub(super) async fn move_in(store: &Redis, batch: &MoveIn) -> Result<MovedIn> {
+    let only_looks = batch.jobs.is_empty() && batch.marker.is.is_none();
+    let keys = match only_looks {
+        true => store.keys(&batch.queue),
+        false => store.register("move_in", &batch.queue).await?,
+    };
+    let cmd = arrivals(store, &keys, batch);
+    let value = store.deliver("move_in", &keys, Some(&script::MOVE_IN), &[cmd]).await?;
+    let mut reply = store.reply("move_in", value)?;
+    let (answer, ids, note) = (reply.text()?, reply.ids()?, reply.text()?);
+    Ok(match answer.as_str() {
+        "yes" => MovedIn::Yes { known: ids },
+        "taken" => MovedIn::Taken(ids),
+        _ => MovedIn::Lost((!note.is_empty()).then_some(note)),
+    })
+}
+
+fn arrivals(store: &Redis, keys: &QueueKeys, batch: &MoveIn) -> Cmd {
+    let QueueKeys {
+        job,
+        due,
+        idle,
+        ready,
+        meta,
+        errors,
+        done,
+        dead,
+        unique,
+        gone,
+        conf,
+        stale,
+        notes,
+        groups,
+        find,
+        ..
+    } = keys;
+    let ([r0, r1, r2, r3], [g1, g2]) = (ready, gone);
+    let all =
+        [job, due, idle, r0, r1, r2, r3, meta, errors, done, dead, unique, g1, g2, conf, stale, notes, groups, find];
+    let mut cmd = call(&script::MOVE_IN, &all);
+    let note = |note: &Option<String>| note.clone().unwrap_or_default();
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(format!("note:{}", batch.marker.begun_by));
+    cmd.arg(note(&batch.marker.was)).arg(note(&batch.marker.is)).arg(format!("{:016}", batch.fence.0));
+    for record in &*batch.jobs {
+        arrival(&mut cmd, record, micros(batch.keep_dead).min(DELAY_MAX));
+    }
+    cmd
+}
+
+/// One job: id, ready ticket, record, meta, where it is, due or until, unique key, how many failures, its group, how long it is
+/// kept when done, how many fields of notes, each failure, each field.
+fn arrival(cmd: &mut Cmd, record: &Record, keep_dead: Micros) {
+    let (job, due) = (&record.job, record::moment(record.due));
+    let ended = record::moment(record.ended.unwrap_or(record.due));
+    // A dead job says in its meta when it died.
+    let in_trouble =
+        record.state == State::Dead || record.attempts > 0 || record.crashes > 0 || !record.failures.is_empty();
+    let meta = Meta {
+        due,
+        moved: ended,
+        attempts: record.attempts,
+        crashes: record.crashes,
+        failures: u32::try_from(record.failures.len()).unwrap_or(u32::MAX),
+        turn: 0,
+    };
+    let ticket = match in_trouble {
+        true => record::ticket(job.id, job.priority, Some(meta.turn)),
+        false => job.id.as_bytes().to_vec(),
+    };
+    cmd.arg(job.id.as_bytes()).arg(ticket);
+    cmd.arg(record::write_again(job, due)).arg(if in_trouble { meta.text() } else { String::new() });
+    match record.state {
+        State::Ready | State::Running => cmd.arg("r").arg(due),
+        State::Scheduled => cmd.arg("s").arg(due),
+        State::Done => cmd.arg("d").arg(ended + micros(job.keep).min(DELAY_MAX)),
+        State::Dead => cmd.arg("b").arg(ended + keep_dead),
+    };
+    let key = job.unique.as_deref().filter(|_| !record.state.is_final());
+    cmd.arg(key.unwrap_or("")).arg(record.failures.len());
+    let died_of = record.failures.last().map_or("", |failure| failure.error.as_str());
+    let (group, what) = match record.state {
+        State::Dead => settle::group(&job.kind, died_of),
+        _ => (String::new(), String::new()),
+    };
+    let notes = notes(record);
+    cmd.arg(group).arg(what).arg(micros(job.keep).min(DELAY_MAX)).arg(2 * notes.len());
+    for failed in &record.failures {
+        let rest = record::failure(failed.attempt, failed.node, &failed.error);
+        cmd.arg(format!("{:016}{rest}", record::moment(failed.at)));
+    }
+    for (name, value) in notes {
+        cmd.arg(name).arg(value);
+    }
+}
+
+/// What a job has said, as fields of its notes.
+fn notes(record: &Record) -> Vec<(String, String)> {
+    let mut notes = Vec::new();
+    for (n, said) in record.log.iter().enumerate() {
+        notes.push((format!("l{}", n + 1), record::line(said.at, said.attempt, &said.line)));
+    }
+    notes.extend(record.progress.iter().map(|progress| ("p".to_owned(), record::progress(progress))));
+    notes.extend(record.result.iter().map(|result| ("r".to_owned(), result.clone())));
+    if !notes.is_empty() {
+        notes.push(("n".to_owned(), record.log.len().to_string()));
+    }
+    notes
+}
+
+/// `move_out` of the contract.
+pub(super) async fn move_out(
+    store: &Redis,
+    queue: &str,
+    mover: NodeId,
+    jobs: &[(JobId, SystemTime)],
+) -> Result<Option<usize>> {
+    let keys = store.keys(queue);
+    let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, stale, ready: [r0, r1, r2, r3], .. } =
+        &*keys;
+    let QueueKeys { notes, groups, find, .. } = &*keys;
+    let all = [conf, held, job, meta, errors, due, done, dead, unique, stale, r0, r1, r2, r3, notes, groups, find];
+    let mut cmd = call(&script::MOVE_OUT, &all);
+    cmd.arg(store.manual_now()).arg(mover.to_string());
+    for (id, pushed) in jobs {
+        cmd.arg(id.as_bytes()).arg(to_micros(*pushed));
+    }
+    let value = store.deliver("move_out", &keys, Some(&script::MOVE_OUT), &[cmd]).await?;
+    Ok(usize::try_from(store.reply("move_out", value)?.int()?).ok())
+}

@@ -1,0 +1,187 @@
+//! Claim: take back, promote, take. One bounded step.
+
+use rusqlite::params;
+
+use crate::NodeId;
+use crate::clock::from_micros;
+use crate::job::{Fence, Held};
+use crate::store::sqlite::cron;
+use crate::store::sqlite::jobs::counts::Of;
+use crate::store::sqlite::jobs::{deferred, failures, job_index, state};
+use crate::store::sqlite::rows::{DUE_ATTEMPTS_CRASHES, JOB_COLUMNS, JOB_COLUMNS_LEN, job, number, times};
+use crate::store::sqlite::tx::Tx;
+use crate::store::{CLAIM_MAX, Claim, PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX, TAKEN_BACK};
+use std::time::Duration;
+
+/// What one claim did.
+pub(crate) struct Step {
+    pub(crate) jobs: Vec<Held>,
+    pub(crate) now: i64,
+    pub(crate) more: bool,
+    /// Whoever else has room should look too.
+    pub(crate) for_others: bool,
+    pub(crate) next_due: Option<Duration>,
+    pub(crate) next_tick: Option<Duration>,
+}
+
+/// Takes up to `max` jobs of a queue for a node.
+pub(crate) fn claim(tx: &Tx<'_>, node: i64, queue: i64, claim: &Claim) -> rusqlite::Result<Step> {
+    let max = claim.max.min(CLAIM_MAX);
+    let mut step =
+        Step { jobs: Vec::new(), now: tx.now, more: false, for_others: false, next_due: None, next_tick: None };
+    let (paused, moving, tick): (bool, bool, Option<i64>) = tx
+        .statement("SELECT paused, moving IS NOT NULL, tick FROM duly_queue WHERE no = ?1")?
+        .query_row([queue], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    step.next_tick = cron::until(tick.filter(|_| !moving), tx.now);
+    if paused || moving {
+        return Ok(step);
+    }
+    let promote_max = PROMOTE_MAX.min(PROMOTE_MIN.max(4 * max));
+    let promoted = promote(tx, queue, promote_max)?;
+    let picks_more = deferred::pick_up(tx, queue, claim.kinds.as_deref(), max)?;
+    step.jobs = take(tx, node, queue, &claim.queue, max)?;
+    step.for_others = promoted == promote_max || (step.jobs.len() == max && any_ready(tx, queue)?);
+    step.more = step.for_others || picks_more;
+    step.next_due = next_due(tx, queue)?;
+    Ok(step)
+}
+
+/// Everything that a node holds in a queue: the answer to a claim whose first answer was lost.
+pub(crate) fn redo(tx: &Tx<'_>, node: i64, queue: i64, name: &str) -> rusqlite::Result<Vec<Held>> {
+    tx.statement(&format!(
+        "SELECT {JOB_COLUMNS}, h.no, h.priority, h.seq, h.due, h.attempts, h.crashes, h.fence
+           FROM duly_held h JOIN duly_job j ON j.no = h.no WHERE h.node = ?1 AND h.queue = ?2 ORDER BY h.priority, h.seq"
+    ))?
+    .query_map([node, queue], |row| {
+        let fence: i64 = row.get(JOB_COLUMNS_LEN + 6)?;
+        held(row, name, fence)
+    })?
+    .collect()
+}
+
+/// Moves what a dead node held in this queue back to its old places, a crash counted for each.
+pub(crate) fn take_back(tx: &Tx<'_>, dead: i64, id: NodeId, queue: i64) -> rusqlite::Result<usize> {
+    let held: Vec<(i64, u32)> = tx
+        .statement("SELECT no, attempts FROM duly_held WHERE node = ?1 AND queue = ?2 ORDER BY priority, seq LIMIT ?3")?
+        .query_map(params![dead, queue, TAKE_BACK_MAX], |row| Ok((row.get(0)?, times(row, 1))))?
+        .collect::<rusqlite::Result<_>>()?;
+    let count = held.len();
+    tx.add(queue, Of::Running, -(count as i64));
+    tx.add(queue, Of::Ready, count as i64);
+    if count > 0 {
+        tx.happened(queue, TAKEN_BACK, count as u64);
+    }
+    for (no, attempts) in &held {
+        tx.statement(&format!(
+            "INSERT INTO duly_ready (queue, priority, seq, no, due, attempts, crashes)
+             WITH held (queue, priority, seq, no, due, attempts, crashes) AS (
+               SELECT queue, priority, seq, no, {DUE_ATTEMPTS_CRASHES} FROM duly_held WHERE no = ?1)
+             SELECT queue, priority, seq, no, due, attempts, max(0, min(crashes + 1, 4294967295)) FROM held",
+        ))?
+        .execute([no])?;
+        tx.statement("DELETE FROM duly_held WHERE no = ?1")?.execute([no])?;
+        failures::record(
+            tx,
+            *no,
+            attempts.saturating_add(1),
+            id,
+            "the node died, or was paused beyond its lease, while it held this job",
+        )?;
+    }
+    Ok(held.len())
+}
+
+/// Moves up to `max` jobs that have fallen due to the tail of the ready ones.
+fn promote(tx: &Tx<'_>, queue: i64, max: usize) -> rusqlite::Result<usize> {
+    struct Due {
+        due: i64,
+        no: i64,
+        priority: i64,
+        attempts: u32,
+        crashes: u32,
+    }
+    let due: Vec<Due> = tx
+        .statement(
+            "SELECT due, no, priority, attempts, crashes FROM duly_scheduled
+              WHERE queue = ?1 AND due <= ?2 ORDER BY due, no LIMIT ?3",
+        )?
+        .query_map(params![queue, tx.now, max], |row| {
+            Ok(Due {
+                due: row.get(0)?,
+                no: row.get(1)?,
+                priority: row.get(2)?,
+                attempts: times(row, 3),
+                crashes: times(row, 4),
+            })
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    let Some(last) = due.last() else {
+        return Ok(0);
+    };
+    tx.statement("DELETE FROM duly_scheduled WHERE queue = ?1 AND (due, no) <= (?2, ?3)")?
+        .execute(params![queue, last.due, last.no])?;
+    tx.add(queue, Of::Scheduled, -(due.len() as i64));
+    for d in &due {
+        job_index::unscheduled(tx, queue, d.no, d.due)?;
+        state::ready(tx, queue, d.no, d.priority, tx.number()?, d.due, d.attempts, d.crashes)?;
+    }
+    Ok(due.len())
+}
+
+/// Takes the first `max` ready jobs.
+fn take(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) -> rusqlite::Result<Vec<Held>> {
+    let mut jobs = Vec::new();
+    let mut last = (0, 0);
+    let mut select = tx.statement(&format!(
+        "SELECT {JOB_COLUMNS}, r.no, r.priority, r.seq, r.due, r.attempts, r.crashes
+           FROM duly_ready r JOIN duly_job j ON j.no = r.no
+          WHERE r.queue = ?1 ORDER BY r.priority, r.seq LIMIT ?2"
+    ))?;
+    let mut rows = select.query(params![queue, max])?;
+    while let Some(row) = rows.next()? {
+        // The fence is one for the whole claim, drawn once it is known to take anything.
+        jobs.push(held(row, name, 0)?);
+        last = (row.get(JOB_COLUMNS_LEN + 1)?, row.get(JOB_COLUMNS_LEN + 2)?);
+    }
+    drop(rows);
+    if jobs.is_empty() {
+        return Ok(jobs);
+    }
+    let fence = tx.fence()?;
+    for held in &mut jobs {
+        held.fence = Fence(fence.unsigned_abs());
+    }
+    let range = params![queue, last.0, last.1, node, fence];
+    tx.statement(&format!(
+        "INSERT INTO duly_held (no, node, queue, fence, priority, seq, due, attempts, crashes)
+         SELECT no, ?4, queue, ?5, priority, seq, {DUE_ATTEMPTS_CRASHES} FROM duly_ready
+          WHERE queue = ?1 AND (priority, seq) <= (?2, ?3)",
+    ))?
+    .execute(range)?;
+    tx.statement("DELETE FROM duly_ready WHERE queue = ?1 AND (priority, seq) <= (?2, ?3)")?
+        .execute(params![queue, last.0, last.1])?;
+    tx.add(queue, Of::Ready, -(jobs.len() as i64));
+    tx.add(queue, Of::Running, jobs.len() as i64);
+    Ok(jobs)
+}
+
+fn held(row: &rusqlite::Row<'_>, queue: &str, fence: i64) -> rusqlite::Result<Held> {
+    Ok(Held {
+        job: job(row, queue.to_owned())?,
+        fence: Fence(fence.unsigned_abs()),
+        due: from_micros(number(row, JOB_COLUMNS_LEN + 3)),
+        attempts: times(row, JOB_COLUMNS_LEN + 4),
+        crashes: times(row, JOB_COLUMNS_LEN + 5),
+        place: row.get(JOB_COLUMNS_LEN)?,
+    })
+}
+
+fn any_ready(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<bool> {
+    tx.statement("SELECT EXISTS (SELECT 1 FROM duly_ready WHERE queue = ?1)")?.query_row([queue], |row| row.get(0))
+}
+
+fn next_due(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<Option<Duration>> {
+    let due: Option<i64> =
+        tx.statement("SELECT min(due) FROM duly_scheduled WHERE queue = ?1")?.query_row([queue], |row| row.get(0))?;
+    Ok(due.map(|due| Duration::from_micros(u64::try_from(due - tx.now).unwrap_or(0))))
+}

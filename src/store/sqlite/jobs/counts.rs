@@ -1,0 +1,291 @@
+//! How many jobs are where, and what has happened: gathered in a transaction, written once at its end.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::clock::{Micros, from_micros};
+use crate::store::sqlite::rows::text;
+use crate::store::sqlite::tx::Tx;
+use crate::store::{HISTORY_MINUTES_MAX, History, HistoryAsk, HistoryTally, Point, TALLY};
+
+/// A minute, in microseconds.
+pub(crate) const MINUTE: Micros = 60_000_000;
+
+/// What is counted of a queue, in the order of the columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    Scheduled,
+    Ready,
+    Running,
+    Done,
+    Dead,
+    /// Of args of unfinished jobs.
+    Bytes,
+}
+
+/// What changes in one queue.
+#[derive(Clone)]
+struct Delta {
+    queue: i64,
+    counts: [i64; 6],
+    /// `None` as long as nothing has happened that is kept in the history.
+    tally: Option<Box<[u64; TALLY]>>,
+}
+
+/// What changes in one transaction, by queue: there are few.
+#[derive(Clone)]
+pub(crate) struct Deltas {
+    of: Vec<Delta>,
+    /// Whether what happens is kept as well.
+    history: bool,
+}
+
+impl Deltas {
+    pub(crate) fn new(history: bool) -> Self {
+        Deltas { of: Vec::new(), history }
+    }
+
+    fn of(&mut self, queue: i64) -> &mut Delta {
+        let at = self.of.iter().position(|delta| delta.queue == queue).unwrap_or_else(|| {
+            self.of.push(Delta { queue, counts: [0; 6], tally: None });
+            self.of.len() - 1
+        });
+        &mut self.of[at]
+    }
+
+    pub(crate) fn add(&mut self, queue: i64, of: Of, more: i64) {
+        self.of(queue).counts[of as usize] += more;
+    }
+
+    pub(crate) fn happened(&mut self, queue: i64, place: usize, times: u64) {
+        if !self.history {
+            return;
+        }
+        let tally = self.of(queue).tally.get_or_insert_with(|| Box::new([0; TALLY]));
+        if let Some(count) = tally.get_mut(place) {
+            *count += times;
+        }
+    }
+
+    /// Unfinished jobs and their bytes that this transaction adds to a queue.
+    pub(crate) fn unfinished(&self, queue: i64) -> (i64, i64) {
+        let counts = self.of.iter().find(|delta| delta.queue == queue).map_or([0; 6], |delta| delta.counts);
+        (counts[0] + counts[1] + counts[2], counts[5])
+    }
+
+    /// Writes all of it.
+    pub(crate) fn write(&mut self, tx: &Tx<'_>) -> rusqlite::Result<()> {
+        for delta in std::mem::take(&mut self.of) {
+            let [scheduled, ready, running, done, dead, bytes] = delta.counts;
+            let row = params![delta.queue, scheduled, ready, running, done, dead, bytes];
+            let changed = match &delta.tally {
+                None if delta.counts == [0; 6] => 1,
+                None => tx
+                    .statement(
+                        "UPDATE duly_count SET scheduled = scheduled + ?2, ready = ready + ?3, running = running + ?4,
+                                done = done + ?5, dead = dead + ?6, bytes = bytes + ?7 WHERE queue = ?1",
+                    )?
+                    .execute(row)?,
+                Some(tally) => {
+                    let (minute, packed) = turn(tx, delta.queue, tally)?;
+                    tx.statement(
+                        "UPDATE duly_count SET scheduled = scheduled + ?2, ready = ready + ?3, running = running + ?4,
+                                done = done + ?5, dead = dead + ?6, bytes = bytes + ?7, minute = ?8, tally = ?9
+                          WHERE queue = ?1",
+                    )?
+                    .execute(params![
+                        delta.queue,
+                        scheduled,
+                        ready,
+                        running,
+                        done,
+                        dead,
+                        bytes,
+                        minute,
+                        packed
+                    ])?
+                }
+            };
+            if changed == 0 {
+                let packed = pack(delta.tally.as_deref().unwrap_or(&[0; TALLY]));
+                tx.statement(
+                    "INSERT INTO duly_count (queue, scheduled, ready, running, done, dead, bytes, minute, tally)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                )?
+                .execute(params![
+                    delta.queue,
+                    scheduled,
+                    ready,
+                    running,
+                    done,
+                    dead,
+                    bytes,
+                    tx.now.div_euclid(MINUTE),
+                    packed
+                ])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The present minute and what has happened in it by now. If a new one has begun, the last goes into the history.
+fn turn(tx: &Tx<'_>, queue: i64, tally: &[u64; TALLY]) -> rusqlite::Result<(i64, Vec<u8>)> {
+    let minute = tx.now.div_euclid(MINUTE);
+    let last: Option<(i64, Vec<u8>)> = tx
+        .statement("SELECT minute, tally FROM duly_count WHERE queue = ?1")?
+        .query_row([queue], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    let Some((last_minute, last)) = last else {
+        return Ok((minute, pack(tally)));
+    };
+    if last_minute == minute {
+        return Ok((minute, pack(&sum(&unpack(&last), tally))));
+    }
+    // A clock that went back may come to a minute a second time.
+    let before: Option<Vec<u8>> = tx
+        .statement("SELECT tally FROM duly_history WHERE queue = ?1 AND minute = ?2")?
+        .query_row(params![queue, last_minute], |row| row.get(0))
+        .optional()?;
+    let whole = before.map_or(last.clone(), |before| pack(&sum(&unpack(&before), &unpack(&last))));
+    if unpack(&whole) != [0; TALLY] {
+        tx.statement("INSERT OR REPLACE INTO duly_history (queue, minute, tally) VALUES (?1, ?2, ?3)")?
+            .execute(params![queue, last_minute, whole])?;
+    }
+    total(tx, queue, &unpack(&last))?;
+    tx.statement("DELETE FROM duly_history WHERE queue = ?1 AND minute <= ?2")?
+        .execute(params![queue, minute - i64::from(HISTORY_MINUTES_MAX)])?;
+    Ok((minute, pack(tally)))
+}
+
+/// Adds a minute that is over to what has ever happened.
+fn total(tx: &Tx<'_>, queue: i64, minute: &[u64; TALLY]) -> rusqlite::Result<()> {
+    let before: Option<Vec<u8>> = tx
+        .statement("SELECT tally FROM duly_total WHERE queue = ?1")?
+        .query_row([queue], |row| row.get(0))
+        .optional()?;
+    let whole = pack(&sum(&unpack(&before.unwrap_or_default()), minute));
+    tx.statement("INSERT OR REPLACE INTO duly_total (queue, tally) VALUES (?1, ?2)")?.execute(params![queue, whole])?;
+    Ok(())
+}
+
+/// `totals` of the contract: the minutes that are over, and the present one.
+pub(crate) fn totals(conn: &Connection) -> rusqlite::Result<Vec<(String, HistoryTally)>> {
+    conn.prepare_cached(
+        "SELECT q.name, coalesce(t.tally, x''), coalesce(c.tally, x'') FROM duly_queue q
+           LEFT JOIN duly_total t ON t.queue = q.no LEFT JOIN duly_count c ON c.queue = q.no ORDER BY q.name",
+    )?
+    .query_map([], |row| {
+        let (over, present): (Vec<u8>, Vec<u8>) = (row.get(1)?, row.get(2)?);
+        Ok((text(row, 0)?, HistoryTally::from_numbers(&sum(&unpack(&over), &unpack(&present)))))
+    })?
+    .collect()
+}
+
+pub(crate) fn sum(a: &[u64; TALLY], b: &[u64; TALLY]) -> [u64; TALLY] {
+    let mut out = *a;
+    out.iter_mut().zip(b).for_each(|(sum, more)| *sum = sum.saturating_add(*more));
+    out
+}
+
+/// Numbers in seven bits a byte, the lowest first; zeroes at the end are left out.
+pub(crate) fn pack(numbers: &[u64; TALLY]) -> Vec<u8> {
+    let len = numbers.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
+    let mut out = Vec::with_capacity(len + 8);
+    for mut number in numbers[..len].iter().copied() {
+        while number >= 0x80 {
+            out.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        out.push(number as u8);
+    }
+    out
+}
+
+pub(crate) fn unpack(bytes: &[u8]) -> [u64; TALLY] {
+    let mut out = [0; TALLY];
+    let (mut at, mut shift) = (0, 0);
+    for byte in bytes {
+        if let Some(number) = out.get_mut(at) {
+            *number |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+        }
+        (at, shift) = if byte & 0x80 == 0 { (at + 1, 0) } else { (at, shift + 7) };
+    }
+    out
+}
+
+/// `history` of the contract.
+pub(crate) fn asked(conn: &Connection, ask: &HistoryAsk, now: Micros) -> rusqlite::Result<History> {
+    let mut history = History { now: Some(from_micros(now)), ..History::default() };
+    let queue = match &ask.queue {
+        Some(name) => match crate::store::sqlite::jobs::query::queue_no(conn, name)? {
+            Some(no) => Some(no),
+            None => return Ok(history),
+        },
+        None => None,
+    };
+    let minutes = if ask.minutes == 0 { HISTORY_MINUTES_MAX } else { ask.minutes.min(HISTORY_MINUTES_MAX) };
+    let first = now.div_euclid(MINUTE) - i64::from(minutes) + 1;
+    let point = |(queue, minute, tally)| Point { minute: from_micros(minute * MINUTE), queue, tally };
+    history.points = self::history(conn, queue, first)?.into_iter().map(point).collect();
+    Ok(history)
+}
+
+/// What was counted in the minutes from `first` on: queue, minute and tally of each, oldest first.
+fn history(conn: &Connection, queue: Option<i64>, first: i64) -> rusqlite::Result<Vec<(String, i64, HistoryTally)>> {
+    conn.prepare_cached(
+        "SELECT q.name, h.minute, h.tally FROM duly_queue q
+           JOIN (SELECT queue, minute, tally FROM duly_history UNION ALL SELECT queue, minute, tally FROM duly_count) h
+             ON h.queue = q.no
+          WHERE h.minute >= ?2 AND (?1 IS NULL OR q.no = ?1) AND h.tally <> x'' ORDER BY h.minute, q.name",
+    )?
+    .query_map(params![queue, first], |row| {
+        let tally: Vec<u8> = row.get(2)?;
+        Ok((text(row, 0)?, row.get(1)?, HistoryTally::from_numbers(&unpack(&tally))))
+    })?
+    .collect()
+}
+
+/// Counts everything anew, and lists the words of jobs: for a file that was made before there were any, and after a repair.
+/// What has happened cannot be counted anew, and stays.
+pub(crate) fn recount(conn: &Connection) -> rusqlite::Result<()> {
+    conn.execute_batch(&format!(
+        "DELETE FROM duly_count WHERE queue NOT IN (SELECT no FROM duly_queue);
+         INSERT OR REPLACE INTO duly_count (queue, scheduled, ready, running, done, dead, bytes, minute, tally)
+         SELECT q.no,
+                (SELECT count(*) FROM duly_scheduled p WHERE p.queue = q.no),
+                (SELECT count(*) FROM duly_ready p WHERE p.queue = q.no),
+                (SELECT count(*) FROM duly_held p WHERE p.queue = q.no),
+                (SELECT count(*) FROM duly_ended p WHERE p.queue = q.no AND p.state = 3),
+                (SELECT count(*) FROM duly_ended p WHERE p.queue = q.no AND p.state = 4),
+                (SELECT coalesce(sum(octet_length(j.args)), 0) FROM duly_job j
+                  WHERE j.queue = q.no AND NOT EXISTS (SELECT 1 FROM duly_ended e WHERE e.no = j.no)),
+                coalesce((SELECT minute FROM duly_count c WHERE c.queue = q.no), 0),
+                coalesce((SELECT tally FROM duly_count c WHERE c.queue = q.no), x'')
+           FROM duly_queue q;
+         UPDATE duly_ended SET grp = NULL WHERE state <> 4 OR grp NOT IN (SELECT no FROM duly_group);
+         UPDATE duly_group SET count = (SELECT count(*) FROM duly_ended e WHERE e.grp = duly_group.no);
+         DELETE FROM duly_group WHERE count = 0;
+         DELETE FROM duly_find;
+         {WORDS} INSERT INTO duly_find (queue, state, word, at, no) SELECT queue, state, word, at, no FROM wanted;",
+        WORDS = crate::store::sqlite::jobs::job_index::WORDS
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn tallies_survive_packing(numbers in proptest::collection::vec(prop_oneof![Just(0), 0..300u64, any::<u64>()], TALLY)) {
+            let numbers: [u64; TALLY] = numbers.try_into().expect("as many");
+            prop_assert_eq!(unpack(&pack(&numbers)), numbers);
+        }
+
+        #[test]
+        fn any_bytes_can_be_unpacked(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = unpack(&bytes);
+        }
+    }
+}

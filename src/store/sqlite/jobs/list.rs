@@ -1,0 +1,354 @@
+//! List: jobs page by page, in bounded looks. Nothing here writes.
+//!
+//! Without a state, a queue or anything that has an index, jobs come newest first. Else they come lane by lane: state by state,
+//! and in each of them queue by queue, each in an order of its own in which a job that stays keeps its place.
+
+use rusqlite::{Connection, params};
+
+use crate::clock::Micros;
+use crate::error::{Error, Result};
+use crate::job::filter::Matcher;
+use crate::job::{Job, Record, State};
+use crate::store::sqlite::errors;
+use crate::store::sqlite::jobs::failures;
+use crate::store::sqlite::jobs::job_index;
+use crate::store::sqlite::jobs::query::{queue_no, record};
+use crate::store::sqlite::jobs::state::{DEAD, DONE};
+use crate::store::sqlite::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, Raw, job, number, rank, text};
+use crate::store::{Filter, LOOK_BYTES_MAX, LOOK_MAX};
+
+/// The order in which states are listed.
+const STATES: [State; 5] = [State::Running, State::Ready, State::Scheduled, State::Dead, State::Done];
+
+/// Where a look ended: the lane, and the keys of the last job that was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    /// Which of the states; one more than there are for all jobs by number.
+    state: i64,
+    queue: i64,
+    /// `None` at the beginning of a lane.
+    last: Option<(i64, i64)>,
+}
+
+/// The lane of all jobs by number.
+const ALL: i64 = STATES.len() as i64;
+
+impl Cursor {
+    pub(crate) fn text(&self) -> String {
+        let (a, b) = self.last.unwrap_or_default();
+        format!("{}.{}.{}.{a}.{b}", self.state, self.queue, u8::from(self.last.is_some()))
+    }
+
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let wrong = || Error::invalid("cursor", "not one that a list has given");
+        let parts: Vec<i64> = text.split('.').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong())?;
+        match parts[..] {
+            [state @ 0..=ALL, queue, in_lane @ 0..=1, a, b] => {
+                Ok(Cursor { state, queue, last: (in_lane == 1).then_some((a, b)) })
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// What one look has found.
+pub(crate) struct Looked {
+    pub(crate) jobs: Vec<Record>,
+    pub(crate) looked: usize,
+    /// Where to go on; `None` at the end.
+    pub(crate) next: Option<Cursor>,
+}
+
+/// A row that was looked at: the job, its number, its keys.
+type Row = (Job, i64, (i64, i64));
+
+/// One look: at most so many jobs are found, and a bounded number looked at.
+pub(crate) fn look(
+    conn: &Connection,
+    filter: &Filter,
+    from: Option<Cursor>,
+    limit: usize,
+    now: Micros,
+) -> Result<Looked> {
+    let told = |e| errors::refused("list", e);
+    let mut filter = filter.clone();
+    if filter.group.is_some() {
+        match filter.state {
+            None | Some(State::Dead) => filter.state = Some(State::Dead),
+            Some(_) => return Ok(Looked { jobs: Vec::new(), looked: 0, next: None }),
+        }
+    }
+    // Who is in a group is known by its word.
+    let matcher = Matcher::new(&Filter { group: None, ..filter.clone() }, now);
+    let mut look = Look { conn, matcher, filter: &filter, limit, jobs: Vec::new(), looked: 0, bytes: 0 };
+    let next = match is_plain(&filter) && from.is_none_or(|from| from.state == ALL) {
+        true => look.all(from).map_err(told)?,
+        false => look.lanes(from).map_err(told)?,
+    };
+    Ok(Looked { jobs: look.jobs, looked: look.looked, next })
+}
+
+/// Nothing is said that an index is for.
+fn is_plain(filter: &Filter) -> bool {
+    let Filter { queue, state, kind, tags, group, since, until, .. } = filter;
+    let words = kind.is_none() && tags.is_empty() && group.is_none();
+    queue.is_none() && state.is_none() && since.is_none() && until.is_none() && words
+}
+
+struct Look<'l> {
+    conn: &'l Connection,
+    filter: &'l Filter,
+    matcher: Matcher,
+    limit: usize,
+    jobs: Vec<Record>,
+    looked: usize,
+    bytes: usize,
+}
+
+impl Look<'_> {
+    fn is_over(&self) -> bool {
+        self.jobs.len() >= self.limit || self.looked >= LOOK_MAX || self.bytes >= LOOK_BYTES_MAX
+    }
+
+    /// How many rows to read at once.
+    fn step(&self) -> usize {
+        let room = LOOK_MAX.saturating_sub(self.looked);
+        if self.matcher.is_narrow() { room } else { room.min(self.limit - self.jobs.len()) }
+    }
+
+    /// All jobs, newest first.
+    fn all(&mut self, from: Option<Cursor>) -> rusqlite::Result<Option<Cursor>> {
+        let (last, _) = from.and_then(|from| from.last).unwrap_or((i64::MAX, 0));
+        let sql = format!(
+            "SELECT {JOB_COLUMNS}, q.name, j.no, j.no, 0 FROM duly_job j JOIN duly_queue q ON q.no = j.queue
+              WHERE j.no < ?1 ORDER BY j.no DESC LIMIT ?2"
+        );
+        let most = self.step();
+        let more = self.read(&sql, params![last, most], None, most)?;
+        Ok(more.map(|last| Cursor { state: ALL, queue: 0, last: Some(last) }))
+    }
+
+    /// Lane by lane, those that are not empty.
+    fn lanes(&mut self, from: Option<Cursor>) -> rusqlite::Result<Option<Cursor>> {
+        let mut from = from.unwrap_or(Cursor { state: 0, queue: i64::MIN, last: None });
+        let queue = match &self.filter.queue {
+            Some(name) => match queue_no(self.conn, name)? {
+                Some(no) => Some(no),
+                None => return Ok(None),
+            },
+            None => None,
+        };
+        let lanes = lanes(self.conn, queue, self.filter.state)?;
+        for (state, queue) in lanes {
+            let at = state as i64;
+            if (at, queue) < (from.state, from.queue) {
+                continue;
+            }
+            if (at, queue) != (from.state, from.queue) {
+                from = Cursor { state: at, queue, last: None };
+            }
+            loop {
+                if self.is_over() {
+                    return Ok(Some(from));
+                }
+                match self.lane(STATES[state], queue, from.last)? {
+                    Some(last) => from.last = Some(last),
+                    None => break,
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// A part of one lane. Answers the keys of the last job that was looked at, unless the lane ends here.
+    fn lane(&mut self, state: State, queue: i64, last: Option<(i64, i64)>) -> rusqlite::Result<Option<(i64, i64)>> {
+        let (since, until) = self.matcher.range();
+        let most = self.step();
+        let (low, high) = ((i64::MIN, i64::MIN), (i64::MAX, i64::MAX));
+        let (since, until) = (since.unwrap_or(i64::MIN), until.unwrap_or(i64::MAX));
+        let (sql, (a, b), (c, d)) = match state {
+            State::Running => (lane_sql("duly_held p", "0, p.no", "", ">"), last.unwrap_or(low), high),
+            State::Ready => {
+                let priority = self.filter.priority.map(rank);
+                let first = priority.map_or(low, |priority| (priority, i64::MIN));
+                let end = priority.map_or(high, |priority| (priority, i64::MAX));
+                (lane_sql("duly_ready p", "p.priority, p.seq", "", ">"), last.unwrap_or(first), end)
+            }
+            State::Scheduled => {
+                let (from, and) = self.source("duly_scheduled p", job_index::SCHEDULED);
+                let keys = if and.is_empty() { "p.due, p.no" } else { "p.at, p.no" };
+                (lane_sql(&from, keys, &and, ">"), last.unwrap_or((since, i64::MIN)), (until, i64::MIN))
+            }
+            State::Done | State::Dead => {
+                let no = if state == State::Done { DONE } else { DEAD };
+                let (from, mut and) = match state {
+                    State::Dead => self.source("duly_ended p", no),
+                    _ => ("duly_ended p".to_owned(), String::new()),
+                };
+                let keys = if and.is_empty() { "p.ended, p.no" } else { "p.at, p.no" };
+                if and.is_empty() {
+                    and = format!("AND p.state = {no}");
+                }
+                (lane_sql(&from, keys, &and, "<"), last.unwrap_or((until, i64::MIN)), (since, i64::MIN))
+            }
+        };
+        let word = self.word();
+        self.read(&sql, params![queue, a, b, c, d, most, word], Some(state), most)
+    }
+
+    /// The table to read a lane from: that of the state, or that of words.
+    fn source(&self, table: &str, state: i64) -> (String, String) {
+        match self.word() {
+            None => (table.to_owned(), String::new()),
+            Some(_) => ("duly_find p".to_owned(), format!("AND p.state = {state} AND p.word = ?7")),
+        }
+    }
+
+    /// The word that fewest jobs have, as far as one can guess.
+    fn word(&self) -> Option<Raw> {
+        let Filter { group, tags, kind, .. } = self.filter;
+        group
+            .as_deref()
+            .map(job_index::group)
+            .or_else(|| tags.first().map(job_index::tag))
+            .or_else(|| kind.as_deref().map(job_index::kind))
+    }
+
+    /// Reads rows and keeps those that are meant. Answers the keys of the last that was looked at, unless there are no more.
+    fn read(
+        &mut self,
+        sql: &str,
+        params: impl rusqlite::Params,
+        state: Option<State>,
+        most: usize,
+    ) -> rusqlite::Result<Option<(i64, i64)>> {
+        let mut select = self.conn.prepare_cached(sql)?;
+        // A lane without a word has one place less.
+        let mut rows = select.query(params)?;
+        let (mut last, mut count) = (None, 0);
+        while let Some(row) = rows.next()? {
+            let n = JOB_COLUMNS_LEN;
+            let (job, no, keys): Row = (job(row, text(row, n)?)?, row.get(n + 1)?, (row.get(n + 2)?, row.get(n + 3)?));
+            count += 1;
+            last = Some(keys);
+            self.looked += 1;
+            self.bytes += job.args.len();
+            self.keep(job, no, state)?;
+            if self.is_over() {
+                return Ok(last);
+            }
+        }
+        Ok(last.filter(|_| count == most))
+    }
+
+    /// Keeps a job if it is meant.
+    fn keep(&mut self, job: Job, no: i64, state: Option<State>) -> rusqlite::Result<()> {
+        if !self.matcher.may_meet(&job) {
+            return Ok(());
+        }
+        let Some(mut record) = record(self.conn, no, job)? else {
+            return Ok(());
+        };
+        // It was found there: between two looks of one snapshot nothing moves.
+        debug_assert!(state.is_none_or(|state| state == record.state));
+        let error = match self.matcher.needs_error() {
+            true => failures::last(self.conn, no)?.unwrap_or_default(),
+            false => String::new(),
+        };
+        if self.matcher.is_met_by(&record, &error) {
+            if self.filter.failures {
+                record.failures = failures::all(self.conn, no)?;
+                crate::store::sqlite::jobs::progress::read(self.conn, no, &mut record)?;
+            }
+            // The args are counted already, whether it is meant or not.
+            self.bytes += size(&record) - record.job.args.len();
+            self.jobs.push(record);
+        }
+        Ok(())
+    }
+}
+
+/// How many bytes a job brings with it, as far as they can be many.
+pub(crate) fn size(record: &Record) -> usize {
+    let log: usize = record.log.iter().map(|line| line.line.len()).sum();
+    let failures: usize = record.failures.iter().map(|failure| failure.error.len()).sum();
+    record.job.args.len() + log + failures + record.result.as_ref().map_or(0, String::len)
+}
+
+/// Lanes that are not empty: state (by its place in the order) and queue.
+fn lanes(conn: &Connection, queue: Option<i64>, state: Option<State>) -> rusqlite::Result<Vec<(usize, i64)>> {
+    let mut select = conn.prepare_cached(
+        "SELECT queue, running, ready, scheduled, dead, done FROM duly_count WHERE ?1 IS NULL OR queue = ?1
+          ORDER BY queue",
+    )?;
+    let mut rows = select.query([queue])?;
+    let mut lanes = Vec::new();
+    while let Some(row) = rows.next()? {
+        for (at, lane) in STATES.iter().enumerate() {
+            if number(row, at + 1) > 0 && state.is_none_or(|state| state == *lane) {
+                lanes.push((at, row.get(0)?));
+            }
+        }
+    }
+    lanes.sort_unstable();
+    Ok(lanes)
+}
+
+/// The jobs of one queue, behind ?2, ?3 and up to ?4, ?5.
+fn lane_sql(from: &str, keys: &str, and: &str, way: &str) -> String {
+    let (back, order) = if way == ">" { ("<", "ASC") } else { (">=", "DESC") };
+    let sorted: Vec<String> = keys.split(", ").filter(|key| *key != "0").map(|key| format!("{key} {order}")).collect();
+    // The words have one place more: named here, so that every lane has the same places.
+    format!(
+        "SELECT {JOB_COLUMNS}, q.name, p.no, {keys} FROM {from}
+           JOIN duly_job j ON j.no = p.no JOIN duly_queue q ON q.no = p.queue
+          WHERE p.queue = ?1 {and} AND ({keys}) {way} (?2, ?3) AND ({keys}) {back} (?4, ?5)
+            AND (?7 IS NULL OR ?7 IS NOT NULL) ORDER BY {sorted} LIMIT ?6",
+        sorted = sorted.join(", "),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// How SQLite would go about it.
+    fn plan(sql: &str) -> String {
+        let conn = crate::store::sqlite::file::connect_in_memory().expect("opens");
+        let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("is SQL");
+        let places = explain.parameter_count();
+        let nothing = rusqlite::params_from_iter((0..places).map(|_| 0));
+        let steps = explain.query_map(nothing, |row| row.get::<_, String>(3)).expect("explains");
+        steps.collect::<rusqlite::Result<Vec<_>>>().expect("explains").join("; ")
+    }
+
+    #[test]
+    fn no_lane_is_sorted_or_gone_through() {
+        let words = "AND p.state = 4 AND p.word = ?7";
+        let lanes = [
+            lane_sql("duly_ready p", "p.priority, p.seq", "", ">"),
+            lane_sql("duly_scheduled p", "p.due, p.no", "", ">"),
+            lane_sql("duly_find p", "p.at, p.no", words, ">"),
+            lane_sql("duly_find p", "p.at, p.no", words, "<"),
+            lane_sql("duly_ended p", "p.ended, p.no", "AND p.state = 3", "<"),
+        ];
+        for sql in lanes {
+            let plan = plan(&sql);
+            assert!(!plan.contains("TEMP B-TREE") && !plan.contains("SCAN"), "{plan}\n{sql}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_cursor_parses_or_is_refused(text in ".*") {
+            let _ = Cursor::parse(&text);
+        }
+
+        #[test]
+        fn cursors_survive_their_text(state in 0..=ALL, queue: i64, last: Option<(i64, i64)>) {
+            let cursor = Cursor { state, queue, last };
+            prop_assert_eq!(Cursor::parse(&cursor.text()).expect("its own text"), cursor);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Locks: who holds which slot of a name, under which fence, until when.
+//!
+//! Ends are told by a clock that never steps: setting the wall clock neither ends a hold nor makes it longer.
+
+pub(crate) mod waiters;
+
+use std::time::Duration;
+
+use rusqlite::{Connection, params};
+
+use crate::clock::{Micros, from_micros, micros};
+use crate::error::{Error, Result};
+use crate::job::Fence;
+use crate::node::NodeId;
+use crate::store::sqlite::nodes::liveness::Lives;
+use crate::store::sqlite::nodes::wake::Called;
+use crate::store::sqlite::tx::Tx;
+use crate::store::{LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage, LockRecord, LockTaken, Owner};
+
+/// Holds of other names that have ended and are cleared away by one that is taken: more than it adds.
+const SWEEP_MAX: usize = 2;
+
+/// A hold of a lock that has not ended.
+pub(super) struct Hold {
+    slot: u32,
+    owner: Owner,
+    fence: i64,
+    ends: Micros,
+}
+
+/// The holds of a lock.
+pub(super) struct Living {
+    pub(super) holds: Vec<Hold>,
+    /// Slots of those that have ended.
+    ended: Vec<u32>,
+}
+
+/// Whether a hold has ended. One that begins in the future is from before the last start of the machine.
+fn has_ended(now: Micros, from: Micros, ends: Micros, node_gone: bool) -> bool {
+    node_gone || ends <= now || from > now
+}
+
+/// The holds of a lock, those that have ended apart.
+pub(super) fn living(conn: &Connection, lives: &Lives<'_>, name: &str) -> rusqlite::Result<Living> {
+    let mut living = Living { holds: Vec::new(), ended: Vec::new() };
+    let mut select = conn.prepare_cached(
+        "SELECT slot, owner, fence, extended, ends, node, bound FROM duly_lock WHERE name = ?1 ORDER BY slot LIMIT ?2",
+    )?;
+    let mut rows = select.query(params![name, LOCK_SLOTS_MAX])?;
+    while let Some(row) = rows.next()? {
+        let hold =
+            Hold { slot: row.get(0)?, owner: Owner::from_bytes(row.get(1)?), fence: row.get(2)?, ends: row.get(4)? };
+        let gone = row.get::<_, bool>(6)? && !lives.is_there(NodeId::from_bytes(row.get(5)?));
+        match has_ended(lives.now, row.get(3)?, hold.ends, gone) {
+            true => living.ended.push(hold.slot),
+            false => living.holds.push(hold),
+        }
+    }
+    Ok(living)
+}
+
+/// How long until the first of these ends.
+pub(super) fn first_end(holds: &[Hold], now: Micros) -> Option<Duration> {
+    holds.iter().map(|hold| hold.ends - now).min().map(|left| Duration::from_micros(left.unsigned_abs()))
+}
+
+/// The holds of a lock; those that have ended are deleted. Answers whether there were any of those.
+fn clear(tx: &Tx<'_>, lives: &Lives<'_>, name: &str) -> rusqlite::Result<(Vec<Hold>, bool)> {
+    let living = living(tx.conn, lives, name)?;
+    for slot in &living.ended {
+        tx.statement("DELETE FROM duly_lock WHERE name = ?1 AND slot = ?2")?.execute(params![name, slot])?;
+    }
+    Ok((living.holds, !living.ended.is_empty()))
+}
+
+/// `lock` of the contract.
+pub(super) fn lock(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk) -> rusqlite::Result<LockTaken> {
+    let (holds, ended) = clear(tx, lives, &ask.name)?;
+    if let Some(own) = holds.iter().find(|hold| hold.owner == ask.owner) {
+        extend(tx, lives, ask)?;
+        return Ok(taken(own.fence, own.slot));
+    }
+    let standing = waiters::standing(tx, lives, &ask.name, ask.owner)?;
+    if waiters::may_take(ask.slots, holds.len(), standing.ahead) {
+        if standing.stands {
+            waiters::quit(tx, &ask.name, ask.owner)?;
+        }
+        let (fence, slot) = take(tx, lives, ask, &holds)?;
+        // Others may have their turn as well, if several slots are free.
+        waiters::tell(tx, lives, &ask.name, holds.len() + 1)?;
+        return Ok(taken(fence, slot));
+    }
+    if ask.wait && !standing.stands {
+        waiters::stand(tx, ask)?;
+    }
+    let is_free = holds.len() < ask.slots as usize;
+    if ended || standing.shortened || (is_free && !ask.wait) {
+        // This ask is the first to see that it is somebody else's turn; or the first in line has not heard of it, or nobody
+        // wants its place any more.
+        waiters::tell(tx, lives, &ask.name, holds.len())?;
+    }
+    let ahead = u32::try_from(standing.ahead).unwrap_or(u32::MAX);
+    Ok(LockTaken { hold: None, ahead, ends: first_end(&holds, lives.now).filter(|_| !is_free) })
+}
+
+fn taken(fence: i64, slot: u32) -> LockTaken {
+    LockTaken { hold: Some((Fence(fence.unsigned_abs()), slot)), ahead: 0, ends: None }
+}
+
+/// Takes the first free slot.
+fn take(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk, holds: &[Hold]) -> rusqlite::Result<(i64, u32)> {
+    let slot = (1..).find(|slot| holds.iter().all(|hold| hold.slot != *slot)).unwrap_or(u32::MAX);
+    let fence = tx.fence()?;
+    tx.statement(
+        "INSERT INTO duly_lock (name, slot, owner, node, bound, note, fence, since, extended, ends)
+         VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, ?9)",
+    )?
+    .execute(params![
+        ask.name,
+        slot,
+        ask.owner.as_bytes(),
+        ask.node.as_bytes(),
+        ask.note,
+        fence,
+        tx.now,
+        lives.now,
+        lives.now + micros(ask.ttl)
+    ])?;
+    // Nobody may ever ask for those again.
+    tx.statement(
+        "DELETE FROM duly_lock WHERE (name, slot) IN (SELECT name, slot FROM duly_lock WHERE ends <= ?1 LIMIT ?2)",
+    )?
+    .execute(params![lives.now, SWEEP_MAX])?;
+    Ok((fence, slot))
+}
+
+/// Lets a hold last for its `ttl` from now, if the owner has it. It ends with its node only while that node itself extends it.
+pub(super) fn extend(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk) -> rusqlite::Result<bool> {
+    let extended = tx
+        .statement(
+            "UPDATE duly_lock SET extended = ?3, ends = ?4, bound = ?5 AND node = ?6
+              WHERE name = ?1 AND owner = ?2 AND ends > ?3 AND extended <= ?3",
+        )?
+        .execute(params![
+            ask.name,
+            ask.owner.as_bytes(),
+            lives.now,
+            lives.now + micros(ask.ttl),
+            lives.is_there(ask.node),
+            ask.node.as_bytes()
+        ])?;
+    Ok(extended > 0)
+}
+
+/// `unlock` of the contract.
+pub(super) fn unlock(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, owner: Owner) -> rusqlite::Result<bool> {
+    let (holds, _) = clear(tx, lives, name)?;
+    let held = tx
+        .statement("DELETE FROM duly_lock WHERE name = ?1 AND owner = ?2")?
+        .execute(params![name, owner.as_bytes()])?;
+    waiters::quit(tx, name, owner)?;
+    waiters::tell(tx, lives, name, holds.len() - held)?;
+    Ok(held > 0)
+}
+
+/// `leave_line` of the contract.
+pub(super) fn leave_line(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, owner: Owner) -> rusqlite::Result<()> {
+    waiters::quit(tx, name, owner)?;
+    pass_on(tx, lives, name)
+}
+
+/// `break_lock` of the contract.
+pub(super) fn break_all(tx: &Tx<'_>, lives: &Lives<'_>, name: &str) -> rusqlite::Result<u64> {
+    let (holds, _) = clear(tx, lives, name)?;
+    let broken = tx
+        .statement("DELETE FROM duly_lock WHERE name = ?1 RETURNING node, owner")?
+        .query_map([name], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<Vec<([u8; 16], [u8; 16])>>>()?;
+    for (node, owner) in broken {
+        let (node, owner) = (NodeId::from_bytes(node), Owner::from_bytes(owner));
+        tx.call(Called { node, name: name.to_owned(), owner });
+    }
+    waiters::tell(tx, lives, name, 0)?;
+    Ok(holds.len() as u64)
+}
+
+/// Tells those in line whose turn it is, after something else than the lock has changed.
+pub(super) fn pass_on(tx: &Tx<'_>, lives: &Lives<'_>, name: &str) -> rusqlite::Result<()> {
+    let (holds, _) = clear(tx, lives, name)?;
+    waiters::tell(tx, lives, name, holds.len())
+}
+
+/// The node leaves its slot: from now on its holds end by their time alone.
+pub(super) fn unbind(tx: &Tx<'_>, node: NodeId) -> rusqlite::Result<()> {
+    tx.statement("UPDATE duly_lock SET bound = 0 WHERE node = ?1 AND bound <> 0")?.execute([node.as_bytes()])?;
+    Ok(())
+}
+
+/// Deletes holds from before the last start of the machine: their ends mean nothing now.
+pub(super) fn sweep(tx: &Tx<'_>, lives: &Lives<'_>) -> rusqlite::Result<()> {
+    tx.statement("DELETE FROM duly_lock WHERE extended > ?1")?.execute([lives.now])?;
+    Ok(())
+}
+
+/// `locks` of the contract. The cursor is slot and name of the last hold that was looked at.
+pub(super) fn list(
+    conn: &Connection,
+    lives: &Lives<'_>,
+    wall: Micros,
+    name: Option<&str>,
+    cursor: Option<&str>,
+) -> Result<LockPage> {
+    let wrong = || Error::invalid("cursor", "not one that a list of locks has given");
+    let (after_name, after_slot) = match cursor {
+        None => (name.unwrap_or_default(), 0),
+        Some(text) => {
+            let (slot, name) = text.split_once('.').ok_or_else(wrong)?;
+            (name, slot.parse::<u32>().map_err(|_| wrong())?)
+        }
+    };
+    page(conn, lives, wall, name, (after_name, after_slot))
+        .map_err(|e| crate::store::sqlite::errors::refused("locks", e))
+}
+
+fn page(
+    conn: &Connection,
+    lives: &Lives<'_>,
+    wall: Micros,
+    only: Option<&str>,
+    after: (&str, u32),
+) -> rusqlite::Result<LockPage> {
+    let mut page = LockPage::default();
+    let mut select = conn.prepare_cached(
+        "SELECT name, slot, owner, node, note, fence, since, extended, ends, bound FROM duly_lock
+          WHERE (name, slot) > (?1, ?2) AND (?3 IS NULL OR name = ?3) ORDER BY name, slot LIMIT ?4",
+    )?;
+    let mut rows = select.query(params![after.0, after.1, only, LOCKS_PAGE])?;
+    let (mut looked, mut last) = (0, (String::new(), 0));
+    let mut waiting = (String::new(), 0);
+    while let Some(row) = rows.next()? {
+        looked += 1;
+        last = (row.get(0)?, row.get(1)?);
+        let (node, ends) = (NodeId::from_bytes(row.get(3)?), row.get(8)?);
+        let gone = row.get::<_, bool>(9)? && !lives.is_there(node);
+        if has_ended(lives.now, row.get(7)?, ends, gone) {
+            continue;
+        }
+        if waiting.0 != last.0 || page.locks.is_empty() {
+            waiting = (last.0.clone(), waiters::waiting(conn, lives, &last.0)?);
+        }
+        page.locks.push(LockRecord {
+            name: last.0.clone(),
+            slot: last.1,
+            owner: Owner::from_bytes(row.get(2)?),
+            node,
+            note: row.get(4)?,
+            fence: Fence(row.get::<_, i64>(5)?.unsigned_abs()),
+            since: from_micros(row.get(6)?),
+            ends: from_micros(wall + (ends - lives.now)),
+            waiting: waiting.1,
+        });
+    }
+    page.next = (looked == LOCKS_PAGE).then(|| format!("{}.{}", last.1, last.0));
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_ends_by_its_time_its_node_or_a_start_of_the_machine() {
+        assert!(!has_ended(5, 1, 9, false));
+        assert!(has_ended(9, 1, 9, false), "at its end it is over");
+        assert!(has_ended(5, 1, 9, true));
+        assert!(has_ended(5, 6, 9, false), "taken in the future: the clock has started anew");
+    }
+
+    #[test]
+    fn the_first_end_counts() {
+        let hold = |ends| Hold { slot: 1, owner: Owner::fresh(), fence: 1, ends };
+        assert_eq!(first_end(&[hold(9), hold(7), hold(8)], 5), Some(Duration::from_micros(2)));
+        assert_eq!(first_end(&[], 5), None);
+    }
+}

@@ -1,0 +1,259 @@
+//! The line before a lock: first come, first served, as far as their nodes attend.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::node::NodeId;
+use crate::store::sqlite::locks;
+use crate::store::sqlite::nodes::liveness::Lives;
+use crate::store::sqlite::nodes::wake::Called;
+use crate::store::sqlite::tx::Tx;
+use crate::store::{Guest, LINE_LOOK_MAX, LockAsk, Owner, Turn, WAITS_MAX};
+
+/// Most times that one step looks at a line: as long as it meets places that have ended.
+const LOOKS_MAX: usize = 10;
+/// Most places of one node that has gone are deleted in one step.
+const GONE_MAX: usize = 1_000;
+
+/// A place in a line.
+struct Place {
+    seq: i64,
+    owner: Owner,
+    node: NodeId,
+    slots: u32,
+}
+
+/// What a look at a line saw.
+struct Looked {
+    /// Nodes that are gone, and with them their places.
+    gone: BTreeSet<NodeId>,
+    /// The last place that was looked at.
+    last: i64,
+    /// There is more behind it that was not looked at.
+    more: bool,
+}
+
+/// How an owner stands to a line.
+pub(crate) struct Standing {
+    /// It has a place.
+    pub(crate) stands: bool,
+    /// So many that live come before it.
+    pub(crate) ahead: usize,
+    /// Places were met that have ended.
+    pub(crate) shortened: bool,
+}
+
+/// Whether somebody with so many living before it may take one of `slots`.
+pub(crate) fn may_take(slots: u32, held: usize, ahead: usize) -> bool {
+    held + ahead < slots as usize
+}
+
+/// Visits the places behind `after` whose nodes attend, until `visit` says that it has seen enough.
+/// Who asks lives, whatever the board says.
+fn look(
+    conn: &Connection,
+    lives: &Lives<'_>,
+    name: &str,
+    after: i64,
+    asker: Option<Owner>,
+    mut visit: impl FnMut(Place) -> bool,
+) -> rusqlite::Result<Looked> {
+    let mut looked = Looked { gone: BTreeSet::new(), last: after, more: false };
+    let mut select = conn.prepare_cached(
+        "SELECT seq, owner, node, slots FROM duly_line WHERE name = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3",
+    )?;
+    let mut rows = select.query(params![name, after, LINE_LOOK_MAX])?;
+    let mut count = 0;
+    while let Some(row) = rows.next()? {
+        let place = Place {
+            seq: row.get(0)?,
+            owner: Owner::from_bytes(row.get(1)?),
+            node: NodeId::from_bytes(row.get(2)?),
+            slots: row.get(3)?,
+        };
+        count += 1;
+        looked.last = place.seq;
+        if Some(place.owner) != asker && !lives.attends(place.node) {
+            looked.gone.insert(place.node);
+        } else if !visit(place) {
+            return Ok(looked);
+        }
+    }
+    looked.more = count == LINE_LOOK_MAX;
+    Ok(looked)
+}
+
+/// Visits as [`look`] does, and deletes the places that have ended. Answers how far it came, and whether it met any of those.
+fn walk(
+    tx: &Tx<'_>,
+    lives: &Lives<'_>,
+    name: &str,
+    asker: Option<Owner>,
+    mut visit: impl FnMut(Place) -> bool,
+) -> rusqlite::Result<(Looked, bool)> {
+    let mut shortened = false;
+    let mut looked = look(tx.conn, lives, name, 0, asker, &mut visit)?;
+    for _ in 1..LOOKS_MAX {
+        let again = looked.more && !looked.gone.is_empty();
+        shortened |= !looked.gone.is_empty();
+        for node in std::mem::take(&mut looked.gone) {
+            forget(tx, name, node, asker)?;
+        }
+        if !again {
+            break;
+        }
+        looked = look(tx.conn, lives, name, looked.last, asker, &mut visit)?;
+    }
+    Ok((looked, shortened))
+}
+
+/// Deletes the places of a node that has gone.
+fn forget(tx: &Tx<'_>, name: &str, node: NodeId, except: Option<Owner>) -> rusqlite::Result<()> {
+    tx.statement(
+        "DELETE FROM duly_line WHERE name = ?1 AND seq IN
+           (SELECT seq FROM duly_line WHERE name = ?1 AND node = ?2 AND owner IS NOT ?3 LIMIT ?4)",
+    )?
+    .execute(params![name, node.as_bytes(), except.as_ref().map(Owner::as_bytes), GONE_MAX])?;
+    Ok(())
+}
+
+/// How an owner stands to the line of a lock.
+pub(crate) fn standing(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, owner: Owner) -> rusqlite::Result<Standing> {
+    let (mut stands, mut ahead) = (false, 0);
+    let (looked, shortened) = walk(tx, lives, name, Some(owner), |place| {
+        stands = place.owner == owner;
+        ahead += usize::from(!stands);
+        !stands
+    })?;
+    if looked.more {
+        // Far behind: those in between are counted as they stand there.
+        let own: Option<i64> = tx
+            .statement("SELECT seq FROM duly_line WHERE name = ?1 AND owner = ?2")?
+            .query_row(params![name, owner.as_bytes()], |row| row.get(0))
+            .optional()?;
+        let between: usize = tx
+            .statement("SELECT count(*) FROM duly_line WHERE name = ?1 AND seq > ?2 AND seq < ?3")?
+            .query_row(params![name, looked.last, own.unwrap_or(i64::MAX)], |row| row.get(0))?;
+        (stands, ahead) = (own.is_some(), ahead + between);
+    }
+    Ok(Standing { stands, ahead, shortened })
+}
+
+/// Stands at the end of the line.
+pub(crate) fn stand(tx: &Tx<'_>, ask: &LockAsk) -> rusqlite::Result<()> {
+    tx.statement("INSERT INTO duly_line (name, seq, owner, node, slots) VALUES (?1, ?2, ?3, ?4, ?5)")?
+        .execute(params![ask.name, tx.number()?, ask.owner.as_bytes(), ask.node.as_bytes(), ask.slots])?;
+    Ok(())
+}
+
+/// Gives up a place in the line.
+pub(crate) fn quit(tx: &Tx<'_>, name: &str, owner: Owner) -> rusqlite::Result<()> {
+    tx.statement("DELETE FROM duly_line WHERE name = ?1 AND owner = ?2")?.execute(params![name, owner.as_bytes()])?;
+    Ok(())
+}
+
+/// Those in line who may take what is free, while so many hold the lock, are told after the commit.
+pub(crate) fn tell(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, held: usize) -> rusqlite::Result<()> {
+    let mut ahead = 0;
+    let call = |place: Place| {
+        if !may_take(place.slots, held, ahead) {
+            return false;
+        }
+        ahead += 1;
+        tx.call(Called { node: place.node, name: name.to_owned(), owner: place.owner });
+        true
+    };
+    walk(tx, lives, name, None, call).map(drop)
+}
+
+/// Ends all places of a node, and tells those who come next then.
+pub(crate) fn depart(tx: &Tx<'_>, lives: &Lives<'_>, node: NodeId) -> rusqlite::Result<()> {
+    let names: Vec<String> = tx
+        .statement("DELETE FROM duly_line WHERE node = ?1 RETURNING name")?
+        .query_map([node.as_bytes()], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    for name in names.into_iter().collect::<BTreeSet<_>>() {
+        locks::pass_on(tx, lives, &name)?;
+    }
+    Ok(())
+}
+
+/// Deletes places of nodes that are gone: those that nobody else has met.
+pub(crate) fn sweep(tx: &Tx<'_>, lives: &Lives<'_>) -> rusqlite::Result<()> {
+    let nodes: Vec<[u8; 16]> = tx
+        .statement("SELECT DISTINCT node FROM duly_line")?
+        .query_map([], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    for node in nodes.into_iter().filter(|node| !lives.is_there(NodeId::from_bytes(*node))) {
+        tx.statement(
+            "DELETE FROM duly_line WHERE (name, seq) IN (SELECT name, seq FROM duly_line WHERE node = ?1 LIMIT ?2)",
+        )?
+        .execute(params![node, GONE_MAX])?;
+    }
+    Ok(())
+}
+
+/// How the locks stand that a guest waits for, and which lines have places that should be deleted.
+pub(crate) fn turns(conn: &Connection, lives: &Lives<'_>, guest: &Guest) -> rusqlite::Result<(Vec<Turn>, Vec<String>)> {
+    let (mut turns, mut stale) = (Vec::new(), Vec::new());
+    for name in guest.waits.iter().take(WAITS_MAX) {
+        let mut first = None;
+        let looked = look(conn, lives, name, 0, None, |place| {
+            first = Some(place);
+            false
+        })?;
+        if !looked.gone.is_empty() {
+            stale.push(name.clone());
+        }
+        let Some(first) = first else {
+            continue;
+        };
+        let held = locks::living(conn, lives, name)?.holds;
+        let ends = match may_take(first.slots, held.len(), 0) {
+            true => Duration::ZERO,
+            false => locks::first_end(&held, lives.now).unwrap_or_default(),
+        };
+        let owner = (first.node == guest.node).then_some(first.owner);
+        turns.push(Turn { name: name.clone(), first: owner, ends });
+    }
+    Ok((turns, stale))
+}
+
+/// Who of those that should have a place in a line has none.
+pub(crate) fn lost(conn: &Connection, guest: &Guest) -> rusqlite::Result<Vec<Owner>> {
+    let mut find = conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM duly_line WHERE name = ?1 AND owner = ?2)")?;
+    let mut lost = Vec::new();
+    for (name, owner) in guest.places.iter().take(WAITS_MAX) {
+        if !find.query_row(params![name, owner.as_bytes()], |row| row.get(0))? {
+            lost.push(*owner);
+        }
+    }
+    Ok(lost)
+}
+
+/// How many stand in a line whose nodes attend.
+pub(crate) fn waiting(conn: &Connection, lives: &Lives<'_>, name: &str) -> rusqlite::Result<u64> {
+    let mut select = conn.prepare_cached("SELECT node, count(*) FROM duly_line WHERE name = ?1 GROUP BY node")?;
+    let mut rows = select.query([name])?;
+    let mut waiting = 0;
+    while let Some(row) = rows.next()? {
+        if lives.attends(NodeId::from_bytes(row.get(0)?)) {
+            waiting += row.get::<_, u64>(1)?;
+        }
+    }
+    Ok(waiting)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_slots_are_for_the_first_in_line() {
+        assert!(may_take(1, 0, 0) && !may_take(1, 1, 0) && !may_take(1, 0, 1));
+        assert!(may_take(3, 1, 1) && !may_take(3, 1, 2));
+        assert!(!may_take(1, 2, 0), "more hold it than this one would allow");
+    }
+}

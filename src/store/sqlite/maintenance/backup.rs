@@ -1,0 +1,29 @@
+//! Backup: a copy of the file as it is at one moment, while everybody goes on working.
+
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::error::{Error, Result};
+use crate::store::sqlite::{Sqlite, errors, file};
+
+/// `backup` of the contract. One statement reads one snapshot: writers are not held up, and nothing of theirs is torn.
+pub(crate) async fn backup(store: &Sqlite, to: &Path) -> Result<()> {
+    let to = to.to_str().ok_or_else(|| Error::invalid("file", "its name is not UTF-8 text"))?.to_owned();
+    let Some(path) = store.path.clone() else {
+        return store.writer.upkeep("backup", move |conn| copy(conn, &to)).await;
+    };
+    let run = move || -> Result<()> {
+        let told = |e| errors::refused("backup", e);
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut conn = Connection::open_with_flags(&path, flags).map_err(told)?;
+        conn.busy_handler(Some(file::wait)).map_err(told)?;
+        copy(&conn, &to).map_err(told)
+    };
+    let ran = tokio::task::spawn_blocking(run).await;
+    ran.map_err(|e| Error::store("backup", format!("the copy has ended: {e}")))?
+}
+
+fn copy(conn: &Connection, to: &str) -> rusqlite::Result<()> {
+    conn.execute("VACUUM INTO ?1", [to]).map(drop)
+}

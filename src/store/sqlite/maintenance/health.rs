@@ -1,0 +1,90 @@
+//! What the file says about itself, for `duly doctor`.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use crate::clock::{Clock, micros};
+use crate::store::sqlite::file;
+use crate::store::{Durability, Health};
+
+/// A clock before this moment (2026-01-01) has not been set.
+const CLOCK_MIN: i64 = 1_767_225_600_000_000;
+/// A WAL of this size means that some reader does not let go of an old snapshot.
+const WAL_BYTES_MANY: u64 = 256 * 1024 * 1024;
+
+pub(crate) fn health(
+    conn: &Connection,
+    path: Option<&Path>,
+    durability: Durability,
+    clock: &Clock,
+) -> rusqlite::Result<Health> {
+    let mut facts = vec![
+        ("sqlite".to_owned(), rusqlite::version().to_owned()),
+        ("format".to_owned(), file::format_of(conn)?.unwrap_or_default()),
+    ];
+    let mut warnings = Vec::new();
+    let durability = match path {
+        None => "Jobs are kept in memory only: everything is lost when this process ends.".to_owned(),
+        Some(path) => {
+            on_disk(conn, path, &mut facts, &mut warnings)?;
+            survives(durability).to_owned()
+        }
+    };
+    let now = clock.wall();
+    facts.push(("clock_us".to_owned(), now.to_string()));
+    if now < CLOCK_MIN {
+        warnings.push("The machine's clock is years behind: set it, due times are decided by it.".to_owned());
+    }
+    let fence: i64 = conn.query_row("SELECT value FROM duly_mark WHERE name = 'fence'", [], |row| row.get(0))?;
+    if fence > now + micros(std::time::Duration::from_secs(60)) {
+        warnings.push(format!(
+            "The clock has gone back by {} s since the last claim: scheduled jobs are late by as much.",
+            (fence - now) / 1_000_000
+        ));
+    }
+    Ok(Health { durability, facts, warnings, acl: None })
+}
+
+/// What a push survives that goes through a store opened like this one. Each process chooses for its own pushes.
+fn survives(durability: Durability) -> &'static str {
+    match durability {
+        Durability::Fsync => {
+            "A pushed job survives the crash of any process and a loss of power: \
+             every commit is synced to the disk (durability=fsync)."
+        }
+        Durability::Second => {
+            "A pushed job survives the crash of any process; a loss of power may cost the last second: \
+             the file is synced once a second (durability=second)."
+        }
+    }
+}
+
+fn on_disk(
+    conn: &Connection,
+    path: &Path,
+    facts: &mut Vec<(String, String)>,
+    warnings: &mut Vec<String>,
+) -> rusqlite::Result<()> {
+    let size = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
+    let wal = size(&file::wal_of(path));
+    facts.push(("file".to_owned(), path.display().to_string()));
+    facts.push(("file_bytes".to_owned(), size(path).to_string()));
+    facts.push(("wal_bytes".to_owned(), wal.to_string()));
+    for name in ["journal_mode", "page_count", "freelist_count"] {
+        let value: rusqlite::types::Value = conn.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))?;
+        let value = match value {
+            rusqlite::types::Value::Integer(n) => n.to_string(),
+            rusqlite::types::Value::Text(text) => text,
+            other => format!("{other:?}"),
+        };
+        facts.push((name.to_owned(), value));
+    }
+    if wal > WAL_BYTES_MANY {
+        warnings.push(format!(
+            "The WAL has {} MB: some connection keeps an old snapshot open; end its transaction.",
+            wal / 1_048_576
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! Repair: puts right what verify finds, in one transaction. What can be chosen is chosen so that no job is lost:
+//! one that may have run is rather run again.
+
+use rusqlite::{Connection, params};
+
+use crate::error::{Error, Result};
+use crate::store::sqlite::Sqlite;
+use crate::store::sqlite::jobs::state::DEAD;
+use crate::store::sqlite::jobs::{counts, state};
+use crate::store::sqlite::maintenance::verify;
+use crate::store::sqlite::maintenance::verify::{PLACES, UNFINISHED};
+use crate::store::sqlite::rows::Raw;
+use crate::store::sqlite::tx::Tx;
+
+/// `repair` of the contract.
+pub(crate) async fn repair(store: &Sqlite) -> Result<()> {
+    let missing = store.writer.upkeep("repair", verify::missing_columns).await?;
+    if let Some(what) = missing.first() {
+        return Err(Error::store("repair", format!("{what}: no step can be taken on such a file; restore a backup")));
+    }
+    // An index is made anew from its table, whatever is wrong with it.
+    store.writer.upkeep("repair", |conn| conn.execute_batch("REINDEX")).await?;
+    store.writer.write("repair", mend).await?;
+    // Behind everything that the steps above have counted themselves.
+    let anew = |conn: &Connection| {
+        let tx = conn.unchecked_transaction()?;
+        counts::recount(&tx)?;
+        tx.commit()
+    };
+    store.writer.upkeep("repair", anew).await
+}
+
+fn mend(tx: &Tx<'_>) -> rusqlite::Result<()> {
+    mend_marks(tx)?;
+    mend_bodies(tx)?;
+    mend_counts(tx)?;
+    mend_places(tx)?;
+    mend_holders(tx)?;
+    mend_keys(tx)?;
+    mend_ticks(tx)?;
+    let run = |sql: &str| tx.conn.execute_batch(sql);
+    for table in ["duly_failure", "duly_note", "duly_log"] {
+        run(&format!("DELETE FROM {table} WHERE no NOT IN (SELECT no FROM duly_job)"))?;
+    }
+    run("DELETE FROM duly_gone_0 WHERE (queue, id) IN (SELECT queue, id FROM duly_job)")?;
+    run("DELETE FROM duly_gone_1 WHERE (queue, id) IN (SELECT queue, id FROM duly_job)")
+}
+
+/// First of all: what follows draws numbers.
+fn mend_marks(tx: &Tx<'_>) -> rusqlite::Result<()> {
+    tx.conn.execute_batch(
+        "INSERT OR IGNORE INTO duly_mark (name, value)
+           VALUES ('number', 1), ('fence', 0), ('gone_half', 0), ('gone_since', 0);
+         UPDATE duly_mark SET value = max(value, 1 + (SELECT coalesce(max(n), 0) FROM (
+             SELECT max(no) AS n FROM duly_job UNION ALL SELECT max(seq) FROM duly_ready
+             UNION ALL SELECT max(seq) FROM duly_held))) WHERE name = 'number';
+         UPDATE duly_mark SET value = max(value, (SELECT coalesce(max(f), 0) FROM (
+             SELECT max(fence) AS f FROM duly_held UNION ALL SELECT max(fence) FROM duly_lock))) WHERE name = 'fence';",
+    )
+}
+
+/// A place without a job goes; a job whose queue is not known, or has no name that anybody could say, gets one to be found in.
+fn mend_bodies(tx: &Tx<'_>) -> rusqlite::Result<()> {
+    let names: Vec<(i64, Raw)> = tx
+        .conn
+        .prepare("SELECT no, name FROM duly_queue")?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let unnamed = names.into_iter().filter(|(_, name)| !name.is_text()).map(|(no, _)| no);
+    tx.conn.execute_batch(
+        "DELETE FROM duly_scheduled WHERE no NOT IN (SELECT no FROM duly_job);
+         DELETE FROM duly_ready WHERE no NOT IN (SELECT no FROM duly_job);
+         DELETE FROM duly_held WHERE no NOT IN (SELECT no FROM duly_job);
+         DELETE FROM duly_ended WHERE no NOT IN (SELECT no FROM duly_job);
+         INSERT INTO duly_queue (no, name) SELECT DISTINCT queue, 'recovered-' || queue FROM duly_job
+           WHERE queue NOT IN (SELECT no FROM duly_queue);
+         UPDATE duly_job SET priority = 2 WHERE priority NOT BETWEEN 0 AND 3;",
+    )?;
+    for no in unnamed {
+        tx.statement("UPDATE OR IGNORE duly_queue SET name = 'recovered-' || no WHERE no = ?1")?.execute([no])?;
+    }
+    Ok(())
+}
+
+/// Counts that cannot be become the nearest that can, as every step reads them.
+fn mend_counts(tx: &Tx<'_>) -> rusqlite::Result<()> {
+    for table in ["duly_scheduled", "duly_ready", "duly_held", "duly_ended"] {
+        for column in ["attempts", "crashes"] {
+            tx.conn.execute_batch(&format!(
+                "UPDATE {table} SET {column} = iif(typeof({column}) = 'integer', max(0, min({column}, 4294967295)), 0)
+                  WHERE typeof({column}) <> 'integer' OR {column} NOT BETWEEN 0 AND 4294967295"
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+/// Of several places the one that lets it run stays: held, then ready, then scheduled. Without any it is ready.
+fn mend_places(tx: &Tx<'_>) -> rusqlite::Result<()> {
+    tx.conn.execute_batch(&format!(
+        "DELETE FROM duly_ready WHERE no IN (SELECT no FROM duly_held)
+           OR (queue, priority, seq) NOT IN (SELECT queue, priority, min(seq) FROM duly_ready GROUP BY no);
+         DELETE FROM duly_scheduled WHERE no IN (SELECT no FROM duly_held UNION SELECT no FROM duly_ready)
+           OR (queue, due, no) NOT IN (SELECT queue, min(due), no FROM duly_scheduled GROUP BY no);
+         {UNFINISHED} DELETE FROM duly_ended WHERE no IN unfinished;
+         UPDATE duly_ended SET state = {DEAD} WHERE state NOT IN (3, 4);
+         UPDATE duly_ended SET queue = (SELECT queue FROM duly_job j WHERE j.no = duly_ended.no)
+          WHERE queue <> (SELECT queue FROM duly_job j WHERE j.no = duly_ended.no);
+         UPDATE duly_held SET (queue, priority) = (SELECT queue, priority FROM duly_job j WHERE j.no = duly_held.no);
+         UPDATE duly_scheduled SET (queue, priority) =
+             (SELECT queue, priority FROM duly_job j WHERE j.no = duly_scheduled.no)
+          WHERE (queue, priority) <> (SELECT queue, priority FROM duly_job j WHERE j.no = duly_scheduled.no);"
+    ))?;
+    let misplaced = "DELETE FROM duly_ready
+         WHERE (queue, priority) <> (SELECT queue, priority FROM duly_job j WHERE j.no = duly_ready.no)
+         RETURNING no, due, attempts, crashes";
+    let homeless = format!("{PLACES} SELECT no, pushed, 0, 0 FROM duly_job WHERE no NOT IN (SELECT no FROM placed)");
+    for sql in [misplaced, &homeless] {
+        let found: Vec<(i64, i64, u32, u32)> = tx
+            .conn
+            .prepare(sql)?
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
+            .collect::<rusqlite::Result<_>>()?;
+        for (no, due, attempts, crashes) in found {
+            let (queue, priority) = home(tx, no)?;
+            state::ready(tx, queue, no, priority, tx.number()?, due, attempts, crashes)?;
+        }
+    }
+    Ok(())
+}
+
+fn home(tx: &Tx<'_>, no: i64) -> rusqlite::Result<(i64, i64)> {
+    tx.statement("SELECT queue, priority FROM duly_job WHERE no = ?1")?
+        .query_row([no], |row| Ok((row.get(0)?, row.get(1)?)))
+}
+
+/// What nobody holds is ready again.
+fn mend_holders(tx: &Tx<'_>) -> rusqlite::Result<()> {
+    let found: Vec<(i64, i64, u32, u32)> = tx
+        .conn
+        .prepare(
+            "DELETE FROM duly_held WHERE node NOT IN (SELECT no FROM duly_node) RETURNING no, due, attempts, crashes",
+        )?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    for (no, due, attempts, crashes) in found {
+        let (queue, priority) = home(tx, no)?;
+        state::ready(tx, queue, no, priority, tx.number()?, due, attempts, crashes)?;
+    }
+    Ok(())
+}
+
+/// Rules are looked at when their tick is due, and claims are told of the first.
+fn mend_ticks(tx: &Tx<'_>) -> rusqlite::Result<()> {
+    tx.conn.execute_batch(
+        "UPDATE duly_cron SET look = CASE WHEN paused THEN NULL WHEN held AND look IS NOT NULL THEN look ELSE next END;
+         UPDATE duly_queue SET tick = (SELECT min(look) FROM duly_cron c WHERE c.queue = duly_queue.no);",
+    )
+}
+
+/// Of several unfinished jobs with one key the oldest has it; the others go on without.
+fn mend_keys(tx: &Tx<'_>) -> rusqlite::Result<()> {
+    tx.conn.execute_batch(&format!(
+        "{UNFINISHED} DELETE FROM duly_unique WHERE no NOT IN unfinished OR NOT EXISTS (
+           SELECT 1 FROM duly_job j WHERE j.no = duly_unique.no AND j.queue = duly_unique.queue
+              AND j.unique_key = duly_unique.key);
+         {UNFINISHED} INSERT OR IGNORE INTO duly_unique (queue, key, no)
+           SELECT queue, unique_key, no FROM duly_job WHERE unique_key IS NOT NULL AND no IN unfinished ORDER BY no;"
+    ))?;
+    tx.conn.execute(
+        &format!(
+            "{UNFINISHED} UPDATE duly_job SET unique_key = NULL WHERE unique_key IS NOT NULL AND no IN unfinished
+               AND no <> (SELECT u.no FROM duly_unique u WHERE u.queue = duly_job.queue AND u.key = duly_job.unique_key)"
+        ),
+        params![],
+    )?;
+    Ok(())
+}

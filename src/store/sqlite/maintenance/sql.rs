@@ -1,0 +1,174 @@
+//! A look into a store's file with plain SQL: on a connection that cannot write.
+
+use std::path::Path;
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OpenFlags};
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::store::StoreUrl;
+use crate::store::sqlite::{errors, file};
+
+/// Most rows that one query answers.
+pub const SQL_ROWS_MAX: usize = 100_000;
+
+/// A SQLite store, opened to be looked at.
+pub struct Sql {
+    conn: Connection,
+}
+
+/// What a query answers.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct SqlTable {
+    /// Names of the columns.
+    pub columns: Vec<String>,
+    /// The rows. Bytes come as text of hex digits, 36 characters with hyphens if they are an id.
+    pub rows: Vec<Vec<Value>>,
+    /// There are more than [`SQL_ROWS_MAX`].
+    pub more: bool,
+}
+
+impl Sql {
+    /// Opens the file of a store to be looked at; it must be there.
+    pub fn open(url: &str) -> Result<Self> {
+        let url = StoreUrl::parse(url)?;
+        let path = url.file().ok_or_else(|| Error::invalid("store", "only a store in a file can be asked in SQL"))?;
+        if !path.is_file() {
+            return Err(Error::NotFound { what: "file", name: path.display().to_string() });
+        }
+        Sql::connect(path).map_err(|e| errors::refused("sql", e))
+    }
+
+    fn connect(path: &Path) -> rusqlite::Result<Self> {
+        let mut conn = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        conn.busy_handler(Some(file::wait))?;
+        conn.execute_batch("PRAGMA query_only = ON; PRAGMA trusted_schema = OFF;")?;
+        Ok(Sql { conn })
+    }
+
+    /// One statement, which must only look.
+    pub fn query(&self, query: &str) -> Result<SqlTable> {
+        let wrong = |e: rusqlite::Error| Error::invalid("query", e.to_string());
+        let query = behind_comments(query);
+        if query.is_empty() {
+            return Err(Error::invalid("query", "asks nothing; write a SELECT"));
+        }
+        let mut statement = self.conn.prepare(query).map_err(wrong)?;
+        // The connection cannot write, but an ATTACH might reach another file.
+        if !statement.readonly() || !only_looks(query) {
+            return Err(Error::invalid(
+                "query",
+                "would write; a store is only looked at here, use duly's own commands",
+            ));
+        }
+        let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
+        let mut table = SqlTable { columns, ..SqlTable::default() };
+        let mut rows = statement.query([]).map_err(wrong)?;
+        while let Some(row) = rows.next().map_err(wrong)? {
+            if table.rows.len() == SQL_ROWS_MAX {
+                table.more = true;
+                break;
+            }
+            let cells = (0..table.columns.len()).map(|at| row.get_ref(at).map(shown));
+            table.rows.push(cells.collect::<rusqlite::Result<_>>().map_err(wrong)?);
+        }
+        Ok(table)
+    }
+}
+
+/// What stands behind comments and stray ends of statements.
+fn behind_comments(query: &str) -> &str {
+    let mut rest = query.trim_start();
+    loop {
+        let after = match rest.get(..2) {
+            Some("--") => Some(rest.split_once('\n').map_or("", |(_, after)| after)),
+            Some("/*") => Some(rest.split_once("*/").map_or("", |(_, after)| after)),
+            _ => rest.strip_prefix(';'),
+        };
+        match after {
+            Some(after) => rest = after.trim_start(),
+            None => return rest,
+        }
+    }
+}
+
+/// Whether a statement begins as one that looks.
+fn only_looks(query: &str) -> bool {
+    let rest = behind_comments(query);
+    let word: String = rest.chars().take_while(char::is_ascii_alphabetic).collect::<String>().to_ascii_uppercase();
+    match word.as_str() {
+        "SELECT" | "WITH" | "VALUES" | "EXPLAIN" => true,
+        "PRAGMA" => !rest.contains('='),
+        _ => false,
+    }
+}
+
+fn shown(value: ValueRef<'_>) -> Value {
+    match value {
+        ValueRef::Null => Value::Null,
+        ValueRef::Integer(number) => number.into(),
+        ValueRef::Real(number) => number.into(),
+        ValueRef::Text(text) => String::from_utf8_lossy(text).into(),
+        ValueRef::Blob(bytes) => match uuid::Uuid::from_slice(bytes) {
+            Ok(id) => id.hyphenated().to_string().into(),
+            Err(_) => bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store() -> (tempfile::TempDir, Sql) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("duly.db");
+        drop(crate::store::sqlite::Sqlite::open(&path, &crate::store::Options::default()).expect("opens"));
+        let sql = Sql::open(path.to_str().expect("a plain path")).expect("opens");
+        (dir, sql)
+    }
+
+    #[test]
+    fn a_look_answers_columns_and_rows() {
+        let (_dir, sql) = store();
+        let table = sql.query("SELECT name, value, x'00112233445566778899aabbccddeeff' AS id, x'0a', 1.5, NULL FROM duly_meta WHERE name = 'format'");
+        let table = table.expect("answers");
+        assert_eq!(table.columns[..3], ["name", "value", "id"]);
+        let id = "00112233-4455-6677-8899-aabbccddeeff";
+        assert_eq!(table.rows, [vec!["format".into(), "1".into(), id.into(), "0a".into(), 1.5.into(), Value::Null]]);
+    }
+
+    #[test]
+    fn nothing_can_be_written() {
+        let (dir, sql) = store();
+        let other = dir.path().join("other.db");
+        let attach = format!("ATTACH '{}' AS other", other.display());
+        let into = format!("VACUUM INTO '{}'", other.display());
+        for query in [
+            "DELETE FROM duly_job",
+            "CREATE TABLE t (x)",
+            "DROP TABLE duly_job",
+            "PRAGMA journal_mode = DELETE",
+            "PRAGMA user_version = 7",
+            "SELECT 1; DELETE FROM duly_job",
+            &attach,
+            &format!("/* a */ -- b\n ; {attach}"),
+            &into,
+        ] {
+            assert_eq!(sql.query(query).map(|table| table.rows).err().map(|e| e.code()), Some("invalid"), "{query}");
+        }
+        assert!(!other.exists());
+    }
+
+    #[test]
+    fn bad_input_is_told_what_is_wrong() {
+        let (_dir, sql) = store();
+        for query in ["", "SELEC", "SELECT * FROM nothing", "\0", "SELECT ?1"] {
+            let _ = sql.query(query).map_err(|error| assert_eq!(error.code(), "invalid", "{query}"));
+        }
+        assert_eq!(Sql::open("/nowhere/duly.db").map(drop).expect_err("is not there").code(), "not_found");
+        assert_eq!(Sql::open(":memory:").map(drop).expect_err("is no file").code(), "invalid");
+    }
+}

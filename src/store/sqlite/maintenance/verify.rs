@@ -1,0 +1,338 @@
+//! Verify: every rule is one question to one snapshot of the file. Nothing here writes.
+
+use std::collections::BTreeSet;
+
+use rusqlite::{Connection, ErrorCode};
+
+use crate::error::{Error, Result};
+use crate::job::{JobId, State};
+use crate::store::sqlite::jobs::job_index;
+use crate::store::sqlite::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, Raw, checked, number, text};
+use crate::store::sqlite::{Sqlite, errors, file};
+use crate::store::{BREACHES_MAX, Rule, Verified};
+
+/// Where jobs are, one row for each place.
+pub(crate) const PLACES: &str = "WITH place (no, at) AS (
+    SELECT no, 'scheduled' FROM duly_scheduled UNION ALL SELECT no, 'ready' FROM duly_ready
+    UNION ALL SELECT no, 'running' FROM duly_held
+    UNION ALL SELECT no, CASE state WHEN 3 THEN 'done' ELSE 'dead' END FROM duly_ended),
+  placed (no, times, at) AS (SELECT no, count(*), group_concat(at, ', ') FROM place GROUP BY no) ";
+
+/// Jobs that have not ended: those that have their unique key.
+pub(crate) const UNFINISHED: &str = "WITH unfinished (no) AS (
+    SELECT no FROM duly_scheduled UNION SELECT no FROM duly_ready UNION SELECT no FROM duly_held) ";
+
+/// A rule, what is wrong where it is broken, and the question; it answers queue, id and a word to go with it.
+/// A question that begins with one of the names above goes on from there.
+type Check = (Rule, &'static str, &'static str);
+
+const CHECKS: &[Check] = &[
+    (
+        Rule::OneState,
+        "must be in one state, and is in:",
+        "PLACES SELECT q.name, j.id, coalesce(p.at, 'none') FROM duly_job j LEFT JOIN placed p ON p.no = j.no
+           LEFT JOIN duly_queue q ON q.no = j.queue WHERE p.no IS NULL OR p.times > 1",
+    ),
+    (
+        Rule::HasBody,
+        "there is a place, and nothing that stands there:",
+        "PLACES SELECT NULL, NULL, p.at || ', number ' || p.no FROM placed p WHERE p.no NOT IN (SELECT no FROM duly_job)",
+    ),
+    (
+        Rule::HasBody,
+        "is of a queue that is not known: number",
+        "SELECT NULL, j.id, j.queue FROM duly_job j WHERE j.queue NOT IN (SELECT no FROM duly_queue)",
+    ),
+    (
+        Rule::RightPlace,
+        "is ready, in another queue or priority than its own:",
+        "SELECT q.name, j.id, r.queue || '/' || r.priority FROM duly_ready r JOIN duly_job j ON j.no = r.no
+           LEFT JOIN duly_queue q ON q.no = j.queue WHERE (r.queue, r.priority) <> (j.queue, j.priority)",
+    ),
+    (
+        Rule::RightPlace,
+        "is scheduled, in another queue or priority than its own:",
+        "SELECT q.name, j.id, s.queue || '/' || s.priority FROM duly_scheduled s JOIN duly_job j ON j.no = s.no
+           LEFT JOIN duly_queue q ON q.no = j.queue WHERE (s.queue, s.priority) <> (j.queue, j.priority)",
+    ),
+    (
+        Rule::RightPlace,
+        "is running, in another queue or priority than its own:",
+        "SELECT q.name, j.id, h.queue || '/' || h.priority FROM duly_held h JOIN duly_job j ON j.no = h.no
+           LEFT JOIN duly_queue q ON q.no = j.queue WHERE (h.queue, h.priority) <> (j.queue, j.priority)",
+    ),
+    (
+        Rule::RightPlace,
+        "has ended, in another queue than its own, or in no known way:",
+        "SELECT q.name, j.id, e.queue || '/' || e.state FROM duly_ended e JOIN duly_job j ON j.no = e.no
+           LEFT JOIN duly_queue q ON q.no = j.queue WHERE e.queue <> j.queue OR e.state NOT IN (3, 4)",
+    ),
+    (
+        Rule::Holders,
+        "is held by a node that nobody knows: number",
+        "SELECT q.name, j.id, h.node FROM duly_held h JOIN duly_job j ON j.no = h.no
+           LEFT JOIN duly_queue q ON q.no = j.queue WHERE h.node NOT IN (SELECT no FROM duly_node)",
+    ),
+    (
+        Rule::UniqueKeys,
+        "has not ended, and its unique key is not its own:",
+        "UNFINISHED SELECT q.name, j.id, j.unique_key FROM duly_job j LEFT JOIN duly_queue q ON q.no = j.queue
+           LEFT JOIN duly_unique u ON u.queue = j.queue AND u.key = j.unique_key
+          WHERE j.unique_key IS NOT NULL AND j.no IN unfinished AND u.no IS NOT j.no",
+    ),
+    (
+        Rule::UniqueKeys,
+        "a unique key is taken, and by no unfinished job that has it:",
+        "UNFINISHED SELECT q.name, j.id, u.key FROM duly_unique u LEFT JOIN duly_queue q ON q.no = u.queue
+           LEFT JOIN duly_job j ON j.no = u.no
+          WHERE u.no NOT IN unfinished OR j.no IS NULL OR j.queue <> u.queue OR j.unique_key IS NOT u.key",
+    ),
+    (
+        Rule::History,
+        "there is a failure of no job: number",
+        "SELECT NULL, NULL, f.no FROM duly_failure f WHERE f.no NOT IN (SELECT no FROM duly_job) GROUP BY f.no",
+    ),
+    (
+        Rule::History,
+        "there is a note of no job: number",
+        "SELECT NULL, NULL, n.no FROM (SELECT no FROM duly_note UNION SELECT no FROM duly_log) n
+          WHERE n.no NOT IN (SELECT no FROM duly_job)",
+    ),
+    (
+        Rule::Marks,
+        "a number was given that is still to come:",
+        "SELECT NULL, NULL, max(n) FROM (SELECT max(no) AS n FROM duly_job UNION ALL SELECT max(seq) FROM duly_ready
+           UNION ALL SELECT max(seq) FROM duly_held)
+         HAVING max(n) >= coalesce((SELECT value FROM duly_mark WHERE name = 'number'), 0)",
+    ),
+    (
+        Rule::Marks,
+        "a fence was given that is still to come:",
+        "SELECT NULL, NULL, max(f) FROM (SELECT max(fence) AS f FROM duly_held UNION ALL SELECT max(fence) FROM duly_lock)
+         HAVING max(f) > coalesce((SELECT value FROM duly_mark WHERE name = 'fence'), 0)",
+    ),
+    (
+        Rule::Counts,
+        "is in a group that is not there: number",
+        "SELECT q.name, j.id, e.grp FROM duly_ended e JOIN duly_job j ON j.no = e.no
+           LEFT JOIN duly_queue q ON q.no = j.queue WHERE e.grp IS NOT NULL AND e.grp NOT IN (SELECT no FROM duly_group)",
+    ),
+    (
+        Rule::Gone,
+        "is there, and remembered as gone",
+        "SELECT q.name, j.id, '' FROM duly_job j JOIN (SELECT * FROM duly_gone_0 UNION SELECT * FROM duly_gone_1) g
+             ON g.queue = j.queue AND g.id = j.id LEFT JOIN duly_queue q ON q.no = j.queue",
+    ),
+    (
+        Rule::Counts,
+        "as many dead jobs are counted in a group as are not in it:",
+        "SELECT q.name, NULL, g.id FROM duly_group g LEFT JOIN duly_queue q ON q.no = g.queue
+           LEFT JOIN (SELECT grp, count(*) AS n FROM duly_ended WHERE grp IS NOT NULL GROUP BY grp) e ON e.grp = g.no
+          WHERE g.count <> coalesce(e.n, 0)",
+    ),
+    (
+        Rule::Words,
+        "is not found by a word of its own:",
+        "WORDS SELECT q.name, j.id, w.word FROM (SELECT * FROM wanted EXCEPT SELECT queue, state, word, at, no FROM duly_find) w
+           LEFT JOIN duly_job j ON j.no = w.no LEFT JOIN duly_queue q ON q.no = w.queue",
+    ),
+    (
+        Rule::Words,
+        "is found by a word that it has not:",
+        "WORDS SELECT q.name, j.id, w.word FROM (SELECT queue, state, word, at, no FROM duly_find EXCEPT SELECT * FROM wanted) w
+           LEFT JOIN duly_job j ON j.no = w.no LEFT JOIN duly_queue q ON q.no = w.queue",
+    ),
+    (
+        Rule::Ticks,
+        "a cron rule is not looked at when its tick is due:",
+        "SELECT q.name, NULL, c.name FROM duly_cron c LEFT JOIN duly_queue q ON q.no = c.queue
+          WHERE c.look IS NOT CASE WHEN c.paused THEN NULL WHEN c.held AND c.look IS NOT NULL THEN c.look ELSE c.next END",
+    ),
+    (
+        Rule::Ticks,
+        "claims are told of another tick than the first:",
+        "SELECT q.name, NULL, q.tick FROM duly_queue q
+           LEFT JOIN (SELECT queue, min(look) AS look FROM duly_cron GROUP BY queue) c ON c.queue = q.no
+          WHERE q.tick IS NOT c.look",
+    ),
+    (
+        Rule::Readable,
+        "cannot be read: its id, priority or args are not what they must be, number",
+        "SELECT q.name, j.id, j.no FROM duly_job j LEFT JOIN duly_queue q ON q.no = j.queue
+          WHERE length(j.id) <> 16 OR j.priority NOT BETWEEN 0 AND 3 OR NOT json_valid(j.args)",
+    ),
+    (
+        Rule::Readable,
+        "cannot have failed or crashed so often:",
+        "SELECT q.name, j.id, p.attempts || ', ' || p.crashes FROM (
+             SELECT no, attempts, crashes FROM duly_scheduled UNION ALL SELECT no, attempts, crashes FROM duly_ready
+             UNION ALL SELECT no, attempts, crashes FROM duly_held UNION ALL SELECT no, attempts, crashes FROM duly_ended) p
+           JOIN duly_job j ON j.no = p.no LEFT JOIN duly_queue q ON q.no = j.queue
+          WHERE typeof(p.attempts) <> 'integer' OR p.attempts NOT BETWEEN 0 AND 4294967295
+             OR typeof(p.crashes) <> 'integer' OR p.crashes NOT BETWEEN 0 AND 4294967295",
+    ),
+    (
+        Rule::Readable,
+        "there is a cron rule that cannot be read:",
+        "SELECT q.name, NULL, c.name FROM duly_cron c LEFT JOIN duly_queue q ON q.no = c.queue
+          WHERE q.no IS NULL OR NOT json_valid(c.rule)",
+    ),
+];
+
+/// `verify` of the contract: on a connection of its own, so that no beat waits for it.
+pub(crate) async fn verify(store: &Sqlite) -> Result<Verified> {
+    let Some(path) = store.path.clone() else {
+        return store.writer.upkeep("verify", check).await;
+    };
+    let look = move || -> Result<Verified> {
+        let conn = file::connect_to_read(&path)?;
+        let told = |e| errors::refused("verify", e);
+        let snapshot = conn.unchecked_transaction().map_err(told)?;
+        check(&snapshot).map_err(told)
+    };
+    let looked = tokio::task::spawn_blocking(look).await;
+    looked.map_err(|e| Error::store("verify", format!("the look through the file has ended: {e}")))?
+}
+
+/// All rules, on one snapshot. Where SQLite itself cannot read on, that is what was found.
+fn check(conn: &Connection) -> rusqlite::Result<Verified> {
+    let mut verified = Verified::default();
+    match check_all(conn, &mut verified) {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
+            verified.damaged = true;
+            verified.note(Rule::File, None, None, error.to_string());
+            Ok(verified)
+        }
+        checked => checked.map(|()| verified),
+    }
+}
+
+fn check_all(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
+    let missing = missing_columns(conn)?;
+    if !missing.is_empty() {
+        // Whatever else is asked would fail for that alone.
+        missing.into_iter().for_each(|what| verified.note(Rule::File, None, None, what));
+        verified.damaged = true;
+        return Ok(());
+    }
+    verified.jobs = conn.query_row("SELECT count(*) FROM duly_job", [], |row| row.get(0))?;
+    check_file(conn, verified)?;
+    if verified.damaged {
+        return Ok(());
+    }
+    for (rule, what, question) in CHECKS {
+        let sql = question.replacen("PLACES ", PLACES, 1).replacen("UNFINISHED ", UNFINISHED, 1);
+        let sql = sql.replacen("WORDS ", job_index::WORDS, 1);
+        let mut statement = conn.prepare(&format!("{sql} LIMIT {BREACHES_MAX}"))?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let id: Option<Vec<u8>> = row.get(1).unwrap_or_default();
+            let id = id.and_then(|id| id.try_into().ok()).map(JobId::from_bytes);
+            let queue: Option<Raw> = row.get(0)?;
+            verified.note(*rule, queue.map(Raw::text), id, format!("{what} {}", text(row, 2)?).trim_end());
+        }
+    }
+    check_counts(conn, verified)?;
+    check_sums(conn, verified)
+}
+
+/// Columns that tables of this build have, and those of the file have not, or not so. A newer build may have added others.
+pub(crate) fn missing_columns(conn: &Connection) -> rusqlite::Result<Vec<String>> {
+    let columns = |conn: &Connection| -> rusqlite::Result<BTreeSet<String>> {
+        conn.prepare(
+            "SELECT format('%s.%s %s %d %d', m.name, c.name, c.type, c.\"notnull\", c.pk)
+               FROM sqlite_schema m, pragma_table_info(m.name) c WHERE m.type = 'table' AND m.name GLOB 'duly_*'",
+        )?
+        .query_map([], |row| row.get(0))?
+        .collect()
+    };
+    let known = Connection::open_in_memory()?;
+    known.execute_batch(file::SCHEMA)?;
+    let (known, there) = (columns(&known)?, columns(conn)?);
+    let name = |column: &String| column.split(' ').next().unwrap_or_default().to_owned();
+    Ok(known
+        .difference(&there)
+        .map(|column| format!("the column {} is not as duly has made it", name(column)))
+        .collect())
+}
+
+/// What SQLite itself finds: every page, and whether every index has what its table has.
+fn check_file(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
+    let mut statement = conn.prepare("PRAGMA integrity_check(100)")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let said = text(row, 0)?;
+        for line in said.lines().filter(|line| *line != "ok" && !line.starts_with("***")) {
+            verified.damaged |= is_damage(line);
+            verified.note(Rule::File, None, None, line);
+        }
+    }
+    Ok(())
+}
+
+/// Whether this is about the pages of the file; an index that has not what its table has can be made anew.
+fn is_damage(line: &str) -> bool {
+    ["Tree ", "Page ", "Freelist"].iter().any(|begin| line.starts_with(begin)) || line.contains("malformed")
+}
+
+/// Every job against the checksum that was written with it.
+fn check_sums(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
+    let mut statement = conn
+        .prepare(&format!("SELECT {JOB_COLUMNS}, q.name FROM duly_job j LEFT JOIN duly_queue q ON q.no = j.queue"))?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (job, whole) = checked(row, text(row, JOB_COLUMNS_LEN)?)?;
+        if !whole {
+            verified.note(
+                Rule::Readable,
+                Some(job.queue),
+                Some(job.id),
+                "is not as it was written: its checksum differs",
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Counts as they stand there, against the rows themselves; and whether a queue has a name that can be said.
+fn check_counts(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
+    let mut statement = conn.prepare(
+        "SELECT q.no, q.name, c.scheduled, c.ready, c.running, c.done, c.dead, c.bytes
+           FROM duly_queue q LEFT JOIN duly_count c ON c.queue = q.no ORDER BY q.name",
+    )?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (no, name): (i64, Raw) = (row.get(0)?, row.get(1)?);
+        let (is_text, name) = (name.is_text(), name.text());
+        if !is_text {
+            verified.note(Rule::Readable, Some(name.clone()), None, "the name of this queue cannot be read");
+        }
+        let counted = |from: &str| -> rusqlite::Result<i64> {
+            conn.query_row(&format!("SELECT {from} = ?1"), [no], |row| row.get(0))
+        };
+        for (at, (state, from)) in (2..).zip(PLACES_OF) {
+            let (told, real) = (number(row, at), counted(&format!("count(*) FROM {from} queue"))?);
+            if told != real {
+                let what = format!("{told} are counted as {state}, and {real} are");
+                verified.note(Rule::Counts, Some(name.clone()), None, what);
+            }
+        }
+        let unfinished = "coalesce(sum(octet_length(args)), 0) FROM duly_job
+             WHERE no NOT IN (SELECT no FROM duly_ended) AND queue";
+        let (told, real) = (number(row, 7), counted(unfinished)?);
+        if told != real {
+            let what = format!("{told} bytes of args are counted as unfinished, and {real} are");
+            verified.note(Rule::Counts, Some(name), None, what);
+        }
+    }
+    Ok(())
+}
+
+/// Where jobs of each state stand, in the order in which they are counted.
+const PLACES_OF: [(State, &str); 5] = [
+    (State::Scheduled, "duly_scheduled WHERE"),
+    (State::Ready, "duly_ready WHERE"),
+    (State::Running, "duly_held WHERE"),
+    (State::Done, "duly_ended WHERE state = 3 AND"),
+    (State::Dead, "duly_ended WHERE state = 4 AND"),
+];

@@ -1,0 +1,65 @@
+//! The thread of the bus: what passes between processes never waits behind the jobs, nor holds them up.
+
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::error::{Error, Result};
+use crate::store::sqlite::errors;
+use crate::store::sqlite::peers::bus_file::BusFile;
+
+/// Most requests that wait for the thread.
+const WAITING_MAX: usize = 1_024;
+
+type Work = Box<dyn FnOnce(&mut BusFile) + Send>;
+
+/// The thread of the bus. Dropping it waits until its connection is closed.
+pub(crate) struct Bus {
+    /// `None` once it is closed.
+    work: Option<Sender<Work>>,
+    room: Semaphore,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Bus {
+    /// Starts the thread; the file in this directory is opened at its first use. Without one the bus is in memory.
+    pub(crate) fn start(dir: Option<&Path>) -> Result<Self> {
+        let (work, inbox) = channel::<Work>();
+        let mut file = BusFile::in_dir(dir);
+        let thread = std::thread::Builder::new()
+            .name("duly-bus".into())
+            .spawn(move || inbox.into_iter().for_each(|work| work(&mut file)))
+            .map_err(|e| Error::store("open", format!("cannot start a thread: {e}")))?;
+        Ok(Bus { work: Some(work), room: Semaphore::new(WAITING_MAX), thread: Some(thread) })
+    }
+
+    /// Runs something on the bus, and answers with the file that it was done in. It may run twice.
+    pub(crate) async fn run<T, F>(&self, name: &'static str, mut run: F) -> Result<(T, u64)>
+    where
+        T: Send + 'static,
+        F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let gone = || Error::store(name, "the store was closed");
+        let _room = self.room.acquire().await.map_err(|_| gone())?;
+        let (reply, answer) = oneshot::channel();
+        let work = move |file: &mut BusFile| {
+            let ran = errors::caught(|| file.with(&mut run)).flatten();
+            let _ = reply.send(ran.map(|value| (value, file.inode())).map_err(|e| errors::refused(name, e)));
+        };
+        let inbox = self.work.as_ref().ok_or_else(gone)?;
+        inbox.send(Box::new(work)).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+impl Drop for Bus {
+    fn drop(&mut self) {
+        self.work = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Guests on the bus: what each can be asked to do, and the connections that it holds.
+//!
+//! A row says nothing about whether its node is there: that stands on the board.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+
+use crate::clock::{Micros, from_micros};
+use crate::node::{NodeId, NodeRecord};
+use crate::store::sqlite::nodes::liveness::Lives;
+use crate::store::sqlite::nodes::registry::Life;
+
+/// Most connections of one node deleted in one step.
+const FORGET_MAX: usize = 1_000;
+/// Most steps in which the connections of a node that departs are deleted.
+const FORGETS_MAX: usize = 1_000;
+
+/// Notes what a guest can be asked to do, if that is not known; a first one also clears up after dead ones.
+pub(crate) fn register(
+    conn: &Connection,
+    lives: &Lives<'_>,
+    now: Micros,
+    node: NodeId,
+    methods: &str,
+) -> rusqlite::Result<()> {
+    let known: Option<String> = conn
+        .prepare_cached("SELECT methods FROM duly_guest WHERE node = ?1")?
+        .query_row([node.as_bytes()], |row| row.get(0))
+        .optional()?;
+    if known.as_deref() == Some(methods) {
+        return Ok(());
+    }
+    if known.is_none() {
+        forget_dead(conn, lives)?;
+    }
+    conn.prepare_cached(
+        "INSERT INTO duly_guest (node, host, pid, joined, methods) VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT (node) DO UPDATE SET methods = excluded.methods",
+    )?
+    .execute(params![node.as_bytes(), crate::node::host(), std::process::id(), now, methods])?;
+    Ok(())
+}
+
+/// A guest is not to be found any more. Its connections stay: one may be on its way here.
+pub(crate) fn hide(conn: &Connection, node: NodeId) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM duly_guest WHERE node = ?1")?.execute([node.as_bytes()])?;
+    Ok(())
+}
+
+/// Forgets a guest and its connections.
+pub(crate) fn unregister(conn: &Connection, node: NodeId) -> rusqlite::Result<()> {
+    for _ in 0..FORGETS_MAX {
+        if forget_connections(conn, node)? < FORGET_MAX {
+            break;
+        }
+    }
+    hide(conn, node)
+}
+
+/// Forgets guests that are dead; one with many connections goes in several steps.
+fn forget_dead(conn: &Connection, lives: &Lives<'_>) -> rusqlite::Result<()> {
+    for guest in all(conn)?.into_iter().filter(|guest| lives.guest(guest.id) == Life::Dead) {
+        if forget_connections(conn, guest.id)? < FORGET_MAX {
+            conn.prepare_cached("DELETE FROM duly_guest WHERE node = ?1")?.execute([guest.id.as_bytes()])?;
+        }
+    }
+    Ok(())
+}
+
+fn forget_connections(conn: &Connection, node: NodeId) -> rusqlite::Result<usize> {
+    conn.prepare_cached(
+        "DELETE FROM duly_connection WHERE name IN (SELECT name FROM duly_connection WHERE node = ?1 LIMIT ?2)",
+    )?
+    .execute(params![node.as_bytes(), FORGET_MAX])
+}
+
+/// All guests that are noted, dead or alive; nothing is said yet of whether they are.
+pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<NodeRecord>> {
+    conn.prepare_cached("SELECT node, host, pid, joined, methods FROM duly_guest ORDER BY joined, node")?
+        .query_map([], |row| {
+            let methods: String = row.get(4)?;
+            Ok(NodeRecord {
+                id: NodeId::from_bytes(row.get(0)?),
+                host: row.get(1)?,
+                pid: row.get(2)?,
+                queues: Vec::new(),
+                joined: from_micros(row.get(3)?),
+                alive: false,
+                held: 0,
+                holds: BTreeMap::new(),
+                takes: crate::node::Takes::default(),
+                methods: methods.lines().map(str::to_owned).collect(),
+            })
+        })?
+        .collect()
+}
+
+/// Notes connections that a node holds, and forgets others of its: all or nothing.
+pub(crate) fn set_connections(
+    conn: &Connection,
+    node: NodeId,
+    held: &[String],
+    gone: &[String],
+) -> rusqlite::Result<()> {
+    let tx = rusqlite::Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+    for name in gone {
+        tx.prepare_cached("DELETE FROM duly_connection WHERE name = ?1 AND node = ?2")?
+            .execute(params![name, node.as_bytes()])?;
+    }
+    for name in held {
+        tx.prepare_cached("INSERT OR REPLACE INTO duly_connection (name, node) VALUES (?1, ?2)")?
+            .execute(params![name, node.as_bytes()])?;
+    }
+    tx.commit()
+}
+
+/// Notes connections that a node holds, unless another that attends has noted them since.
+pub(crate) fn keep_connections(
+    conn: &Connection,
+    lives: &Lives<'_>,
+    node: NodeId,
+    held: &[String],
+) -> rusqlite::Result<()> {
+    let tx = rusqlite::Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+    for name in held {
+        let other = connection(&tx, name)?.is_some_and(|holder| holder != node && lives.attends(holder));
+        if !other {
+            tx.prepare_cached("INSERT OR REPLACE INTO duly_connection (name, node) VALUES (?1, ?2)")?
+                .execute(params![name, node.as_bytes()])?;
+        }
+    }
+    tx.commit()
+}
+
+/// The node that has noted a connection last.
+pub(crate) fn connection(conn: &Connection, name: &str) -> rusqlite::Result<Option<NodeId>> {
+    conn.prepare_cached("SELECT node FROM duly_connection WHERE name = ?1")?
+        .query_row([name], |row| row.get(0).map(NodeId::from_bytes))
+        .optional()
+}

@@ -1,0 +1,50 @@
+//! What has happened by kind, hour by hour.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::clock::{Micros, from_micros};
+use crate::store::sqlite::jobs::counts::{pack, sum, unpack};
+use crate::store::sqlite::tx::Tx;
+use crate::store::{HistoryTally, KIND_HOURS_MAX, KINDS_COUNTED_MAX, KindPoint, OTHER_KINDS};
+
+/// An hour, in microseconds.
+const HOUR: Micros = 3_600_000_000;
+
+/// `add_kinds` of the contract.
+pub(super) fn add(tx: &Tx<'_>, kinds: &[(String, HistoryTally)]) -> rusqlite::Result<()> {
+    let hour = tx.now.div_euclid(HOUR);
+    let mut known: usize =
+        tx.statement("SELECT count(*) FROM duly_kind WHERE hour = ?1")?.query_row([hour], |row| row.get(0))?;
+    if known == 0 {
+        let past = hour - i64::from(KIND_HOURS_MAX);
+        tx.statement("DELETE FROM duly_kind WHERE hour <= ?1")?.execute([past])?;
+    }
+    let counted = |kind: &str| -> rusqlite::Result<Option<Vec<u8>>> {
+        tx.statement("SELECT tally FROM duly_kind WHERE hour = ?1 AND kind = ?2")?
+            .query_row(params![hour, kind], |row| row.get(0))
+            .optional()
+    };
+    for (kind, tally) in kinds {
+        let (mut kind, mut before) = (kind.as_str(), counted(kind)?);
+        if before.is_none() && known >= KINDS_COUNTED_MAX {
+            (kind, before) = (OTHER_KINDS, counted(OTHER_KINDS)?);
+        }
+        known += usize::from(before.is_none());
+        let whole = pack(&sum(&unpack(&before.unwrap_or_default()), &tally.numbers()));
+        tx.statement("INSERT OR REPLACE INTO duly_kind (hour, kind, tally) VALUES (?1, ?2, ?3)")?
+            .execute(params![hour, kind, whole])?;
+    }
+    Ok(())
+}
+
+/// `kinds` of the contract.
+pub(super) fn asked(conn: &Connection, hours: u32, now: Micros) -> rusqlite::Result<Vec<KindPoint>> {
+    let first = now.div_euclid(HOUR) - i64::from(hours.clamp(1, KIND_HOURS_MAX)) + 1;
+    conn.prepare_cached("SELECT hour, kind, tally FROM duly_kind WHERE hour >= ?1 ORDER BY hour, kind")?
+        .query_map([first], |row| {
+            let tally: Vec<u8> = row.get(2)?;
+            let hour = from_micros(row.get::<_, i64>(0)?.saturating_mul(HOUR));
+            Ok(KindPoint { hour, kind: row.get(1)?, tally: HistoryTally::from_numbers(&unpack(&tally)) })
+        })?
+        .collect()
+}

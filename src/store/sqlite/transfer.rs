@@ -1,0 +1,196 @@
+//! A queue on its way to another store, or from one: the mark, batches with their marker, and what has gone.
+
+use std::time::SystemTime;
+
+use rusqlite::{OptionalExtension, params};
+
+use crate::clock::{Micros, micros, to_micros};
+use crate::job::{Fence, Job, JobId, Record, State};
+use crate::node::NodeId;
+use crate::store::sqlite::jobs::counts::Of;
+use crate::store::sqlite::jobs::state;
+use crate::store::sqlite::jobs::state::{DEAD, DONE, Place};
+use crate::store::sqlite::jobs::{failures, progress, push};
+use crate::store::sqlite::rows::{Body, Raw, millis, rank};
+use crate::store::sqlite::tx::Tx;
+use crate::store::{Marked, Marker, MoveIn, MovedIn, Moving};
+
+/// `set_moving` of the contract.
+pub(super) fn set_moving(tx: &Tx<'_>, name: &str, mover: NodeId, to: Option<&str>) -> rusqlite::Result<Marked> {
+    let queue = tx.queue(name)?;
+    let moving = match (of_queue(tx, queue)?, to) {
+        (Some(old), Some(_)) => Some(Moving { mover, ..old }),
+        (None, Some(to)) => Some(Moving { begun_by: mover, mover, to: to.to_owned() }),
+        (Some(old), None) if old.mover != mover => Some(old),
+        (_, None) => None,
+    };
+    tx.statement("UPDATE duly_queue SET moving = ?2 WHERE no = ?1")?
+        .execute(params![queue, moving.as_ref().map(Moving::text)])?;
+    if moving.is_none() {
+        tx.wake(name);
+    }
+    Ok(Marked { moving, fence: Fence(tx.last_fence()?.unsigned_abs()) })
+}
+
+/// Where a queue is moving to, if it is.
+pub(super) fn of_queue(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<Option<Moving>> {
+    let text: Option<Raw> =
+        tx.statement("SELECT moving FROM duly_queue WHERE no = ?1")?.query_row([queue], |row| row.get(0))?;
+    Ok(text.and_then(|text| Moving::parse(&text.text())))
+}
+
+/// `move_in` of the contract.
+pub(super) fn move_in(tx: &Tx<'_>, batch: &MoveIn) -> rusqlite::Result<MovedIn> {
+    let MoveIn { queue: name, jobs, marker, .. } = batch;
+    let only_looks = jobs.is_empty() && marker.is.is_none();
+    let Some(queue) = (if only_looks { tx.known_queue(name)? } else { Some(tx.queue(name)?) }) else {
+        return Ok(if marker.was.is_none() { MovedIn::Yes { known: Vec::new() } } else { MovedIn::Lost(None) });
+    };
+    let found = note(tx, queue, marker.begun_by)?;
+    if found == marker.is {
+        return Ok(MovedIn::Yes { known: Vec::new() });
+    }
+    if found != marker.was {
+        return Ok(MovedIn::Lost(found));
+    }
+    let (mut known, mut taken, mut new) = (Vec::new(), Vec::new(), Vec::new());
+    for record in &**jobs {
+        match meet(tx, queue, record)? {
+            Met::Nobody => new.push(record),
+            Met::Itself => known.push(record.job.id),
+            Met::Holder => taken.push(record.job.id),
+        }
+    }
+    if !taken.is_empty() {
+        return Ok(MovedIn::Taken(taken));
+    }
+    put(tx, queue, batch, &new)?;
+    set_note(tx, queue, marker)?;
+    tx.raise_fence(batch.fence.0.cast_signed())?;
+    Ok(MovedIn::Yes { known })
+}
+
+/// Writes the jobs that are new here.
+fn put(tx: &Tx<'_>, queue: i64, batch: &MoveIn, new: &[&Record]) -> rusqlite::Result<()> {
+    for record in new {
+        let no = put_body(tx, queue, &record.job)?;
+        // What a dead one died of is looked for when it comes among the dead.
+        for failed in &record.failures {
+            failures::put(tx, no, failed)?;
+        }
+        progress::put(tx, no, record)?;
+        let due = to_micros(record.due);
+        let (priority, attempts, crashes) = (rank(record.job.priority), record.attempts, record.crashes);
+        match record.state {
+            State::Scheduled => state::schedule(tx, queue, no, priority, due, attempts, crashes)?,
+            State::Ready | State::Running => state::ready(tx, queue, no, priority, no, due, attempts, crashes)?,
+            State::Done => state::end(tx, queue, no, DONE, until(record, micros(record.job.keep)), record)?,
+            State::Dead => state::end(tx, queue, no, DEAD, until(record, micros(batch.keep_dead)), record)?,
+        }
+        if !record.state.is_final() {
+            tx.add(queue, Of::Bytes, record.job.args.len() as i64);
+            tx.wake(&batch.queue);
+        }
+        if let Some(key) = key_of(record) {
+            state::take_unique(tx, queue, key, no)?;
+        }
+    }
+    Ok(())
+}
+
+fn put_body(tx: &Tx<'_>, queue: i64, job: &Job) -> rusqlite::Result<i64> {
+    let no = tx.number()?;
+    let tags = (!job.tags.is_empty()).then(|| job.tags.join(" "));
+    tx.statement(push::INSERT_BODY)?.execute(params![
+        no,
+        job.id.as_bytes(),
+        queue,
+        job.kind,
+        job.args,
+        rank(job.priority),
+        to_micros(job.pushed),
+        job.max_attempts,
+        millis(job.timeout),
+        millis(job.keep),
+        job.unique,
+        tags,
+        job.traceparent,
+        Body::of(job, tags.as_deref()).sum(),
+    ])?;
+    Ok(no)
+}
+
+/// The unique key that a job takes: one that has ended takes none.
+fn key_of(record: &Record) -> Option<&str> {
+    record.job.unique.as_deref().filter(|_| !record.state.is_final())
+}
+
+fn until(record: &Record, keep: Micros) -> Micros {
+    to_micros(record.ended.unwrap_or(record.due)).saturating_add(keep)
+}
+
+enum Met {
+    Nobody,
+    /// A job with its id is here, or was not long ago.
+    Itself,
+    /// Another job has its unique key.
+    Holder,
+}
+
+fn meet(tx: &Tx<'_>, queue: i64, record: &Record) -> rusqlite::Result<Met> {
+    if push::is_known(tx, queue, record.job.id)? {
+        return Ok(Met::Itself);
+    }
+    let holder = key_of(record).map(|key| push::holder(tx, queue, key)).transpose()?.flatten();
+    Ok(if holder.is_some() { Met::Holder } else { Met::Nobody })
+}
+
+fn note(tx: &Tx<'_>, queue: i64, begun_by: NodeId) -> rusqlite::Result<Option<String>> {
+    tx.statement("SELECT note FROM duly_marker WHERE queue = ?1 AND begun_by = ?2")?
+        .query_row(params![queue, begun_by.as_bytes()], |row| row.get(0))
+        .optional()
+}
+
+fn set_note(tx: &Tx<'_>, queue: i64, marker: &Marker) -> rusqlite::Result<()> {
+    let begun_by = marker.begun_by.as_bytes();
+    match &marker.is {
+        Some(note) => tx
+            .statement("INSERT OR REPLACE INTO duly_marker (queue, begun_by, note) VALUES (?1, ?2, ?3)")?
+            .execute(params![queue, begun_by, note])?,
+        None => tx
+            .statement("DELETE FROM duly_marker WHERE queue = ?1 AND begun_by = ?2")?
+            .execute(params![queue, begun_by])?,
+    };
+    Ok(())
+}
+
+/// `move_out` of the contract.
+pub(super) fn move_out(
+    tx: &Tx<'_>,
+    name: &str,
+    mover: NodeId,
+    jobs: &[(JobId, SystemTime)],
+) -> rusqlite::Result<Option<usize>> {
+    let Some(queue) = tx.known_queue(name)? else {
+        return Ok(None);
+    };
+    if of_queue(tx, queue)?.is_none_or(|moving| moving.mover != mover) {
+        return Ok(None);
+    }
+    let mut gone = 0;
+    for (id, pushed) in jobs {
+        let no: Option<i64> = tx
+            .statement("SELECT no FROM duly_job WHERE id = ?1 AND queue = ?2 AND pushed = ?3")?
+            .query_row(params![id.as_bytes(), queue, to_micros(*pushed)], |row| row.get(0))
+            .optional()?;
+        let Some(no) = no else {
+            continue;
+        };
+        if !matches!(state::find_place(tx.conn, no)?, Some(Place::Held { .. })) {
+            state::vacate(tx, no)?;
+            state::erase(tx, no)?;
+            gone += 1;
+        }
+    }
+    Ok(Some(gone))
+}

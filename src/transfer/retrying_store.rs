@@ -1,0 +1,127 @@
+//! One of the two stores, asked with patience: everything that a mover asks can be asked again, also when nobody knows
+//! what became of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use crate::error::{Error, Result};
+use crate::job::JobId;
+use crate::node::{Node, NodeId, NodeRecord};
+use crate::store::{
+    Beaten, Claim, Claimed, CronPage, CronPut, CronRecord, Filter, Limit, Marked, MoveIn, MovedIn, Page, PutCron,
+    QueueCounts, Store,
+};
+
+/// How often a store that fails is asked.
+const TRIES_MAX: u32 = 6;
+/// The first wait before it is asked again; doubles.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
+/// A store at one end of a move.
+#[derive(Clone)]
+pub(crate) struct Side {
+    store: Arc<dyn Store>,
+    /// How many more questions a test allows, to both sides together.
+    calls_left: Option<Arc<AtomicU64>>,
+}
+
+macro_rules! patiently {
+    ($side:ident, $ask:expr) => {{
+        $side.count()?;
+        let (mut tries, mut pause) = (1, PAUSE_MIN);
+        loop {
+            match $ask.await {
+                Err(error) if error.is_retryable() && tries < TRIES_MAX => {
+                    tracing::warn!(%error, again_in = ?pause, "a store failed while jobs were moved");
+                    tokio::time::sleep(pause).await;
+                    (tries, pause) = (tries + 1, pause * 2);
+                }
+                answer => break answer,
+            }
+        }
+    }};
+}
+
+impl Side {
+    pub(crate) fn new(store: Arc<dyn Store>, calls_left: Option<Arc<AtomicU64>>) -> Self {
+        Side { store, calls_left }
+    }
+
+    fn count(&self) -> Result<()> {
+        let Some(left) = &self.calls_left else {
+            return Ok(());
+        };
+        let one_less = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        one_less.map(drop).map_err(|_| Error::Conflict("killed on demand".to_owned()))
+    }
+
+    pub(crate) async fn counts(&self) -> Result<Vec<QueueCounts>> {
+        patiently!(self, self.store.counts())
+    }
+
+    pub(crate) async fn list(&self, filter: Filter) -> Result<Page> {
+        patiently!(self, self.store.list(filter.clone()))
+    }
+
+    pub(crate) async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed> {
+        patiently!(self, self.store.claim(node, claim.clone()))
+    }
+
+    pub(crate) async fn beat(&self, node: &Node) -> Result<Beaten> {
+        patiently!(self, self.store.beat(node))
+    }
+
+    pub(crate) async fn nodes(&self) -> Result<Vec<NodeRecord>> {
+        patiently!(self, self.store.nodes())
+    }
+
+    pub(crate) async fn realm(&self) -> Result<Option<String>> {
+        patiently!(self, self.store.realm())
+    }
+
+    pub(crate) async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
+        patiently!(self, self.store.set_limit(queue, limit))
+    }
+
+    pub(crate) async fn pause(&self, queue: &str) -> Result<bool> {
+        patiently!(self, self.store.pause(queue, true))
+    }
+
+    pub(crate) async fn set_moving(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked> {
+        patiently!(self, self.store.set_moving(queue, mover, to))
+    }
+
+    pub(crate) async fn move_in(&self, batch: &MoveIn) -> Result<MovedIn> {
+        patiently!(self, self.store.move_in(batch.clone()))
+    }
+
+    pub(crate) async fn move_out(
+        &self,
+        queue: &str,
+        mover: NodeId,
+        jobs: &[(JobId, SystemTime)],
+    ) -> Result<Option<usize>> {
+        patiently!(self, self.store.move_out(queue, mover, jobs.to_vec()))
+    }
+
+    /// A store that keeps no rules has none to move.
+    pub(crate) async fn crons(&self, queue: &str, cursor: Option<&str>) -> Result<CronPage> {
+        match patiently!(self, self.store.crons(Some(queue), cursor)) {
+            Err(Error::Unsupported { .. }) => Ok(CronPage::default()),
+            answer => answer,
+        }
+    }
+
+    pub(crate) async fn cron(&self, name: &str) -> Result<Option<CronRecord>> {
+        patiently!(self, self.store.cron(name))
+    }
+
+    pub(crate) async fn put_cron(&self, put: PutCron) -> Result<CronPut> {
+        patiently!(self, self.store.put_cron(put.clone()))
+    }
+
+    pub(crate) async fn remove_cron(&self, name: &str) -> Result<bool> {
+        patiently!(self, self.store.remove_cron(name))
+    }
+}
