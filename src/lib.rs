@@ -37,7 +37,7 @@ mod adaptive_wait;
 mod admin;
 mod client;
 mod clock;
-#[cfg(feature = "redis")]
+#[cfg(feature = "compat")]
 pub mod compat;
 mod cron;
 mod error;
@@ -116,10 +116,10 @@ mod documents {
     struct Locks;
     #[doc = include_str!("../docs/guide/calls.md")]
     struct Calls;
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "compat")]
     #[doc = include_str!("../docs/guide/interop.md")]
     struct Interop;
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "compat")]
     #[doc = include_str!("../docs/from/actionhero.md")]
     struct ActionHero;
     #[doc = include_str!("../docs/guide/cron.md")]

@@ -22,6 +22,7 @@ mod checksum;
 mod duration;
 mod open;
 #[cfg(feature = "redis")]
+#[cfg_attr(not(feature = "compat"), allow(dead_code, reason = "compat uses more of it"))]
 pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
@@ -59,7 +60,7 @@ pub use self::url::StoreUrl;
 pub use crate::job::filter::Filter;
 pub use duration::duration;
 pub use open::Durability;
-#[cfg(feature = "redis")]
+#[cfg(feature = "compat")]
 pub(crate) use open::{Address, KEEP, parse};
 pub(crate) use open::{Options, new_file, open, place_of};
 pub(crate) use traced::Traced;

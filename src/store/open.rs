@@ -99,7 +99,7 @@ pub(crate) enum Address {
     #[cfg(feature = "redis")]
     Redis(super::redis::Place),
     /// On the keys of another system.
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "compat")]
     Foreign(crate::compat::System, super::redis::Place),
 }
 
@@ -115,7 +115,7 @@ async fn open_target(target: Address, options: &Options) -> Result<Arc<dyn Store
         #[cfg(feature = "redis")]
         // Boxed: its type is too deep to become a part of every caller's.
         Address::Redis(place) => Ok(Arc::new(Box::pin(super::redis::Redis::open(place, options)).await?)),
-        #[cfg(feature = "redis")]
+        #[cfg(feature = "compat")]
         Address::Foreign(system, place) => system.open(place, options).await,
         local => open_local(local, options.clone()).await,
     }
@@ -207,7 +207,7 @@ impl Address {
             Address::File(path) => path.display().to_string(),
             #[cfg(feature = "redis")]
             Address::Redis(place) => format!("{place:?}"),
-            #[cfg(feature = "redis")]
+            #[cfg(feature = "compat")]
             Address::Foreign(system, place) => system.shown(place),
         }
     }
@@ -216,7 +216,7 @@ impl Address {
         match self {
             #[cfg(feature = "redis")]
             Address::Redis(_) => Ok(Some(super::redis::acl_rules(&_options.prefix))),
-            #[cfg(feature = "redis")]
+            #[cfg(feature = "compat")]
             Address::Foreign(system, _) => system.acl(_options),
             _ => Ok(None),
         }
@@ -224,7 +224,7 @@ impl Address {
 
     /// Where others keep jobs too, their habits are the default.
     fn adapt(&self, _options: &mut Options) {
-        #[cfg(feature = "redis")]
+        #[cfg(feature = "compat")]
         if let Address::Foreign(system, _) = self {
             system.adapt(_options);
         }
@@ -233,7 +233,7 @@ impl Address {
     /// Options that only the system has whose keys are named.
     fn own_options(&self) -> &'static [&'static str] {
         match self {
-            #[cfg(feature = "redis")]
+            #[cfg(feature = "compat")]
             Address::Foreign(system, _) => system.options(),
             _ => &[],
         }
@@ -249,7 +249,7 @@ fn parse_target(place: &str) -> Result<Address> {
     if let Some(place) = super::redis::Place::parse(place)? {
         return Ok(Address::Redis(place));
     }
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "compat")]
     if let Some((system, place)) = crate::compat::System::parse(place)? {
         return Ok(Address::Foreign(system, place));
     }

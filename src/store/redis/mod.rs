@@ -38,19 +38,29 @@ use self::clock_offset::Ahead;
 pub(crate) use self::conn::Way;
 use self::conn::{Confirm, Link};
 use self::foreign_keys::Strangers;
+#[cfg(feature = "compat")]
 pub(crate) use self::foreign_keys::{group_of, read_hold, read_owner, write_failure, write_record};
+#[cfg(feature = "compat")]
 pub(crate) use self::jobs::push::half_way;
 use self::key_cache::Keyring;
-pub(crate) use self::keys::{HallKeys, QueueKeys, slot_of, tag_of};
+pub(crate) use self::keys::{HallKeys, QueueKeys};
+#[cfg(feature = "compat")]
+pub(crate) use self::keys::{slot_of, tag_of};
+#[cfg(feature = "compat")]
 pub(crate) use self::locks::{count, named, read_cursor, span};
 pub(crate) use self::maintenance::acl::rules as acl_rules;
+#[cfg(feature = "compat")]
 pub(crate) use self::maintenance::health::servers;
 use self::nodes::wakes::Ears;
 use self::peers::completions::Watches;
 use self::peers::messages::Voices;
 use self::queue_registry::Names;
-pub(crate) use self::reply::{Reply, number};
-pub(crate) use self::script::{Script, scripts, sha1};
+pub(crate) use self::reply::Reply;
+#[cfg(feature = "compat")]
+pub(crate) use self::reply::number;
+pub(crate) use self::script::Script;
+#[cfg(feature = "compat")]
+pub(crate) use self::script::{scripts, sha1};
 pub(crate) use self::url::Place;
 use super::{
     Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,

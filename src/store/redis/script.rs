@@ -82,6 +82,7 @@ macro_rules! scripts {
         pub(super) static ALL: &[&LazyLock<Script>] = &[$(&$constant),*];
     };
 }
+#[cfg(feature = "compat")]
 pub(crate) use scripts;
 
 scripts! { &[];
