@@ -49,10 +49,11 @@ pub use self::types::history::{BUCKETS, HISTORY_MINUTES_MAX, Histogram, History,
 pub(crate) use self::types::history::{TALLY, counter_of, places_of};
 pub use self::types::jobs::{Beaten, Claim, Claimed, End, Health, Moved, Page, QueueCounts, Timing, Wake};
 pub use self::types::kinds::{KIND_HOURS_MAX, KINDS_COUNTED_MAX, KindPoint, OTHER_KINDS};
-pub use self::types::peers::{
-    Attended, CONNECTIONS_MAX, EXTEND_MAX, Guest, Heard, LINE_LOOK_MAX, LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage,
-    LockRecord, LockTaken, Owner, To, Turn, WAITS_MAX,
+pub use self::types::locks::{
+    EXTEND_MAX, LINE_LOOK_MAX, LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage, LockRecord, LockTaken, Owner, Turn,
+    WAITS_MAX,
 };
+pub use self::types::peers::{Attended, CONNECTIONS_MAX, Guest, Heard, To};
 pub use self::types::tokens::NewToken;
 pub use self::types::transfer::{Marked, Marker, MoveIn, MovedIn, Moving};
 pub use self::types::verify::{BREACHES_MAX, Breach, Rule, Verified};

@@ -7,6 +7,7 @@ pub(crate) mod cron;
 pub(crate) mod history;
 pub(crate) mod jobs;
 pub(crate) mod kinds;
+pub(crate) mod locks;
 pub(crate) mod peers;
 pub(crate) mod tokens;
 pub(crate) mod transfer;
