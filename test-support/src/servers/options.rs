@@ -22,6 +22,7 @@ pub struct Options {
     pub(super) users: Option<String>,
     pub(super) certificates: Option<Certificates>,
     pub(super) is_sentinel: bool,
+    pub(super) niceness: Option<i32>,
 }
 
 impl Options {
@@ -37,7 +38,15 @@ impl Options {
     }
 
     fn bare(binary: Binary) -> Options {
-        Options { binary, lines: Vec::new(), password: None, users: None, certificates: None, is_sentinel: false }
+        Options {
+            binary,
+            lines: Vec::new(),
+            password: None,
+            users: None,
+            certificates: None,
+            is_sentinel: false,
+            niceness: None,
+        }
     }
 
     /// Keeps an append-only file.
@@ -78,6 +87,12 @@ impl Options {
     pub fn tls(mut self, certificates: &Certificates) -> Options {
         self.certificates = Some(certificates.clone());
         self.set("tls-auth-clients", "no")
+    }
+
+    /// Runs at this niceness. A negative one needs root; without root the server runs at the usual one.
+    pub fn niceness(mut self, niceness: i32) -> Options {
+        self.niceness = Some(niceness);
+        self
     }
 
     /// One more line of configuration. The last of a name counts.

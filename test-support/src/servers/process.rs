@@ -1,5 +1,6 @@
 //! One server process: started so that it cannot outlive us, killed, paused.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -14,9 +15,9 @@ pub struct Process(Child);
 
 impl Process {
     /// Starts a program in a directory; what it prints goes to the file `out` there.
-    pub fn start(program: &Path, args: &[&str], directory: &Path) -> Process {
+    pub fn start(program: &Path, args: &[&str], directory: &Path, niceness: Option<i32>) -> Process {
         let out = File::create(directory.join("out")).expect("a file in a directory of ours");
-        let mut command = bound_to_us(program);
+        let mut command = command(program, niceness);
         command.args(args).current_dir(directory).stdin(Stdio::null());
         command.stdout(out.try_clone().expect("a second handle")).stderr(out);
         Process(spawn(command).unwrap_or_else(|why| panic!("{} cannot be started: {why}", program.display())))
@@ -67,13 +68,20 @@ impl Drop for Process {
     }
 }
 
-/// A command whose process the system kills when we end: destructors do not run when a test is killed, nor for statics.
-fn bound_to_us(program: &Path) -> Command {
-    if cfg!(not(target_os = "linux")) {
-        return Command::new(program);
+/// A command whose process the system kills when this process ends: destructors do not run when a test is killed, nor for
+/// statics.
+fn command(program: &Path, niceness: Option<i32>) -> Command {
+    let niceness = niceness.map(|level| level.to_string());
+    let mut words: Vec<&OsStr> = Vec::new();
+    if cfg!(target_os = "linux") {
+        words.extend(["setpriv", "--pdeathsig", "KILL", "--"].map(OsStr::new));
     }
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    if let Some(level) = &niceness {
+        words.extend(["nice", "-n", level].map(OsStr::new));
+    }
+    words.push(program.as_os_str());
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
     command
 }
 

@@ -25,6 +25,7 @@ pub struct Server {
     directory: PathBuf,
     password: Option<String>,
     is_sentinel: bool,
+    niceness: Option<i32>,
     /// Behind a lock, so that a test may kill a server that others are talking to. None: killed.
     process: Mutex<Option<Process>>,
 }
@@ -64,6 +65,7 @@ impl Server {
             directory,
             password: options.password.clone(),
             is_sentinel: options.is_sentinel,
+            niceness: options.niceness,
             process: Mutex::new(None),
         };
         *server.process() = Some(server.run());
@@ -72,7 +74,7 @@ impl Server {
 
     fn run(&self) -> Process {
         let args: &[&str] = if self.is_sentinel { &["server.conf", "--sentinel"] } else { &["server.conf"] };
-        Process::start(&self.binary.path(), args, &self.directory)
+        Process::start(&self.binary.path(), args, &self.directory, self.niceness)
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Process>> {

@@ -73,7 +73,7 @@ async fn args_that_do_not_decode_are_told_and_kept() {
     duly.worker().on(|_: Mail, _| async {}).drain().await.expect("drains");
     let record = only(&duly, id).await;
     assert_eq!(record.state, State::Dead);
-    assert!(record.failures[0].error.contains("the args do not decode as worker::Mail"), "{record:?}");
+    assert!(record.failures[0].error.contains("the args do not decode as behaviour::worker::Mail"), "{record:?}");
 }
 
 #[tokio::test]

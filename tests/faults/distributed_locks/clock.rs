@@ -13,7 +13,7 @@ pub fn boot_micros() -> i64 {
 /// by up to a month, twice a second. The other clocks stay as they are.
 pub fn stepped(dir: &Path) -> PathBuf {
     let library = dir.join("stepped.so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fenced/stepped.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/distributed_locks/stepped.c");
     let made = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source).status();
     assert!(made.is_ok_and(|status| status.success()), "cc makes {}; ./check installs it", source.display());
     library
