@@ -6,7 +6,7 @@ use duly::store::{Edit, Moved, Note, Store};
 use duly::{Error, JobId, JobProgress, Limit, NodeId, Priority, Push, Pushed};
 
 use crate::model::history::{Bug, Difference, History, QUEUES, same};
-use crate::model::model::{At, Model, Pushing};
+use crate::model::reference::{At, Model, Pushing};
 
 /// What a job may get for its args: texts of several lengths.
 const ARGS: [&str; 4] = ["{}", "[]", r#"{"n":12345678901234567890}"#, r#""a\tb\nc ü""#];

@@ -8,7 +8,7 @@ use duly::store::{CronFire, CronFired, CronPut, CronRecord, Hold, PutCron, Store
 use duly::{Conflict, CronRule, JobId, Priority, Push};
 
 use crate::model::history::{Difference, History, QUEUES, same};
-use crate::model::model::{At, Model, Pushing};
+use crate::model::reference::{At, Model, Pushing};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const KEYS: [Option<&str>; 3] = [None, Some("x"), Some("y")];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use duly::store::{Claim, Claimed, End, Moved, Store};
 use duly::{Clock, Conflict, Due, Duly, Filter, Held, JobId, LEASE, Node, NodeId, Outcome, Priority, Push, State};
 
-use crate::model::model::{Micros, Model, Pushing};
+use crate::model::reference::{Micros, Model, Pushing};
 
 pub const QUEUES: [&str; 2] = ["default", "other"];
 const KEYS: [&str; 3] = ["x", "y", "z"];
@@ -108,7 +108,7 @@ impl History {
             StoreKind::Memory => ":memory:".to_owned(),
             #[cfg(feature = "redis")]
             StoreKind::Server(url) => {
-                self.model.order = crate::model::model::Order::ByHead;
+                self.model.order = crate::model::reference::Order::ByHead;
                 format!("{url}?prefix={}", JobId::fresh())
             }
             StoreKind::File => dir.path().join("model.db").display().to_string() + "?durability=second",

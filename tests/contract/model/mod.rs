@@ -5,7 +5,7 @@
 mod admin;
 mod cron;
 mod history;
-mod model;
+mod reference;
 mod transfer;
 
 use history::{Bug, History, StoreKind};
