@@ -5,12 +5,12 @@
 #![cfg(feature = "http")]
 
 mod bed;
-#[cfg(feature = "redis")]
-#[path = "../support/servers/mod.rs"]
-mod servers;
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+
+#[cfg(feature = "redis")]
+use test_support::servers;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

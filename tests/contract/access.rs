@@ -3,7 +3,7 @@
 use duly::store::{AUDIT_MAX, Audit};
 use duly::{Error, Role};
 
-use crate::support::{SECOND, TestStore};
+use crate::test_store::{SECOND, TestStore};
 
 pub async fn a_token_is_kept_by_its_name_and_never_itself(store: TestStore) {
     let secret = store.duly.create_token("ci", Role::Operator, None).await.expect("made");

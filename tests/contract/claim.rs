@@ -3,7 +3,7 @@
 use duly::store::{Claim, End, Moved, PROMOTE_MAX};
 use duly::{ARGS_BYTES_MAX, Due, Fence, JobId, Outcome, Priority, Push, Pushed, State};
 
-use crate::support::*;
+use crate::test_store::*;
 
 pub async fn nothing_is_claimed_before_it_is_due(store: TestStore) {
     store.push(job("later").after(SECOND)).await;

@@ -8,7 +8,7 @@ use duly::store::{
 };
 use duly::{CronRule, Held, JobId, NodeId, Outcome, Overlap, Push, Pushed, State};
 
-use crate::support::*;
+use crate::test_store::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -3,7 +3,7 @@
 use duly::store::{Edit, Moved, Target};
 use duly::{Due, JobId, Outcome, Priority, State};
 
-use crate::support::{SECOND, TestStore, job, kinds};
+use crate::test_store::{SECOND, TestStore, job, kinds};
 
 async fn edit(store: &TestStore, id: JobId, args: Option<&str>, priority: Option<Priority>) -> Moved {
     store.store.edit(id, Edit { args: args.map(str::to_owned), priority }).await.expect("edits")

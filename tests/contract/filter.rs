@@ -6,7 +6,7 @@ use std::time::Duration;
 use duly::store::Filter;
 use duly::{JobId, Outcome, Priority, Push};
 
-use crate::support::{MS, SECOND, TestStore, job};
+use crate::test_store::{MS, SECOND, TestStore, job};
 
 /// The kinds that a filter means, in the order of their names.
 async fn meant(store: &TestStore, text: &str) -> Vec<String> {
@@ -31,7 +31,7 @@ async fn die(store: &TestStore, error: &str) {
 }
 
 pub async fn a_filter_means_what_it_says(store: TestStore) {
-    let push = |kind: &str, args: &str| Push::new(kind, args).keep(crate::support::KEEP);
+    let push = |kind: &str, args: &str| Push::new(kind, args).keep(crate::test_store::KEEP);
     store.push(push("failed", r#"{"to":"Ada","n":7,"deep":{"list":["x",true]}}"#).tag("blue")).await;
     die(&store, "connection timed out after 30s").await;
     store.push(push("ready", r#"{"to":"bob","n":17}"#).tag("blue").tag("red").priority(Priority::High)).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use duly::store::{End, HistoryAsk, HistoryTally, Timing};
 use duly::{Due, Held, Outcome, Priority, Push, QueueCounts};
 
-use crate::support::{KEEP, MS, SECOND, TestStore, job, past_the_lease, release};
+use crate::test_store::{KEEP, MS, SECOND, TestStore, job, past_the_lease, release};
 
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -3,7 +3,7 @@
 use duly::store::{CLAIM_MAX, End, Moved, TAKE_BACK_MAX};
 use duly::{Due, Outcome, State};
 
-use crate::support::*;
+use crate::test_store::*;
 
 pub async fn a_beating_node_is_never_robbed(store: TestStore) {
     store.push(job("long")).await;

@@ -1,77 +1,80 @@
 //! One suite, every store: each case is a plain function that takes a store, and runs once per store.
 
 mod access;
+mod capacity;
 mod claim;
+mod completions;
 mod cron;
-mod crowd;
-mod dead;
+mod dead_groups;
+mod deferred;
+mod delivery;
 mod edit;
-mod ends;
 mod filter;
-mod hall;
-mod hand;
 mod history;
+mod job_index;
 mod lease;
-mod limit;
-mod line;
-mod lock;
-mod look;
-mod moving;
-mod note;
+mod lock_waiters;
+mod locks;
+mod many_waiters;
+mod model;
+mod peers;
+mod progress;
 mod push;
-mod put_off;
-#[cfg(feature = "redis")]
-#[path = "../support/servers/mod.rs"]
-mod servers;
+mod query;
 mod settle;
 #[cfg(feature = "redis")]
-mod skipped;
-mod support;
+mod sidekiq_exceptions;
+mod test_store;
 mod totals;
+mod transfer;
 mod unique;
 mod wake;
 mod why;
-mod words;
 
 /// Expands each case once per store, so that a failure reads `on_file::late_ack_is_refused`.
 macro_rules! contract {
     ($($chapter:ident: $($case:ident)*;)*) => {
         mod on_memory { $($(
             #[tokio::test]
-            async fn $case() { crate::$chapter::$case(crate::support::TestStore::in_memory().await).await }
+            async fn $case() { crate::$chapter::$case(crate::test_store::TestStore::in_memory().await).await }
         )*)* }
         mod on_file { $($(
             #[tokio::test]
-            async fn $case() { crate::$chapter::$case(crate::support::TestStore::in_file().await).await }
+            async fn $case() { crate::$chapter::$case(crate::test_store::TestStore::in_file().await).await }
         )*)* }
         #[cfg(feature = "redis")]
         mod on_redis { $($(
             #[tokio::test]
-            async fn $case() { crate::$chapter::$case(crate::support::TestStore::on(crate::servers::redis().url()).await).await }
+            #[ignore = "needs servers: ./check stores"]
+            async fn $case() { crate::$chapter::$case(crate::test_store::TestStore::on(test_support::servers::redis().url()).await).await }
         )*)* }
         #[cfg(feature = "redis")]
         mod on_valkey { $($(
             #[tokio::test]
-            async fn $case() { crate::$chapter::$case(crate::support::TestStore::on(crate::servers::valkey().url()).await).await }
+            #[ignore = "needs servers: ./check stores"]
+            async fn $case() { crate::$chapter::$case(crate::test_store::TestStore::on(test_support::servers::valkey().url()).await).await }
         )*)* }
         #[cfg(feature = "redis")]
         mod on_redis_cluster { $($(
             #[tokio::test]
-            async fn $case() { crate::$chapter::$case(crate::support::TestStore::on(crate::servers::cluster().url()).await).await }
+            #[ignore = "needs servers: ./check stores"]
+            async fn $case() { crate::$chapter::$case(crate::test_store::TestStore::on(test_support::servers::cluster().url()).await).await }
         )*)* }
         #[cfg(feature = "redis")]
         mod on_redis_sentinel { $($(
             #[tokio::test]
-            async fn $case() { crate::$chapter::$case(crate::support::TestStore::on(crate::servers::sentinel().url()).await).await }
+            #[ignore = "needs servers: ./check stores"]
+            async fn $case() { crate::$chapter::$case(crate::test_store::TestStore::on(test_support::servers::sentinel().url()).await).await }
         )*)* }
         #[cfg(feature = "redis")]
         mod on_sidekiq { $($(
             #[tokio::test]
+            #[ignore = "needs servers: ./check stores"]
             async fn $case() {
-                if crate::skipped::on_sidekiq(stringify!($case)) {
+                if crate::sidekiq_exceptions::on_sidekiq(stringify!($case)) {
                     return;
                 }
-                crate::$chapter::$case(crate::support::TestStore::on_sidekiq(crate::servers::redis().url()).await).await
+                crate::$chapter::$case(crate::test_store::TestStore::on_sidekiq(test_support::servers::redis().url()).await).await
             }
         )*)* }
         #[cfg(feature = "redis")]
@@ -84,7 +87,7 @@ contract! {
         a_token_is_kept_by_its_name_and_never_itself
         a_token_ends_when_its_time_is_over
         the_newest_decisions_are_kept_in_their_order;
-    hand:
+    delivery:
         a_job_in_the_hands_of_a_node_is_held_as_if_claimed
         fences_grow_from_hand_to_claim_to_hand
         a_node_is_given_one_job_for_each_claim
@@ -96,7 +99,7 @@ contract! {
         what_has_fallen_due_is_not_overtaken
         nothing_is_given_to_a_node_in_a_paused_queue
         nothing_is_given_to_a_node_whose_lease_is_over;
-    put_off:
+    deferred:
         who_knows_a_kind_need_not_wait_for_what_others_put_off
         what_is_picked_up_is_due_at_that_moment
         who_names_a_kind_twice_gets_a_job_once
@@ -181,7 +184,7 @@ contract! {
         a_node_that_returns_keeps_what_was_not_taken
         a_node_that_left_can_be_taken_from_at_once
         a_beat_tells_what_the_node_holds;
-    look:
+    query:
         a_job_can_be_followed_through_its_life
         a_job_that_never_was_is_not_found
         lists_go_by_state_queue_and_kind
@@ -204,7 +207,7 @@ contract! {
         a_page_says_how_much_was_looked_at
         a_job_that_stays_is_shown_while_others_move
         a_ready_job_that_stays_is_shown_while_others_are_claimed;
-    words:
+    job_index:
         words_follow_a_job_wherever_it_goes
         a_word_goes_with_what_is_pruned
         a_word_is_found_without_a_look_at_others
@@ -216,7 +219,7 @@ contract! {
         of_a_mixed_settle_only_what_was_recorded_is_counted
         history_is_kept_for_a_day
         counts_follow_every_move;
-    limit:
+    capacity:
         a_full_queue_refuses_the_whole_push
         bytes_are_limited_too
         what_ends_makes_room
@@ -227,17 +230,17 @@ contract! {
         a_running_job_cannot_be_edited
         another_priority_is_another_place
         many_are_changed_if_they_are_as_they_were_seen;
-    note:
+    progress:
         progress_and_lines_are_kept_with_the_job
         only_the_holder_says_anything
         a_log_keeps_its_newest_lines
         a_result_is_kept_with_a_done_job
         notes_go_with_their_job;
-    dead:
+    dead_groups:
         dead_jobs_are_grouped_by_kind_and_error
         a_group_shrinks_when_its_jobs_leave
         a_group_is_a_filter;
-    moving:
+    transfer:
         a_moving_queue_gives_nothing_whatever_pause_says
         a_moving_queue_keeps_its_jobs_as_they_are
         the_last_mover_counts
@@ -295,7 +298,7 @@ contract! {
         resume_wakes
         a_claim_that_leaves_jobs_behind_wakes_another
         a_node_that_steps_back_is_not_woken_and_passes_the_wake_on;
-    lock:
+    locks:
         a_free_lock_is_taken_with_a_fence
         a_taken_lock_is_refused
         of_many_who_ask_at_once_one_gets_it
@@ -322,7 +325,7 @@ contract! {
         pages_show_every_lock_once
         names_do_not_run_into_each_other
         a_broken_lock_is_nobodys;
-    line:
+    lock_waiters:
         first_come_first_served
         an_ended_hold_goes_to_the_first_in_line
         an_ask_that_does_not_wait_does_not_jump_the_line
@@ -353,14 +356,14 @@ contract! {
         a_worker_tells_what_its_attempts_came_to_by_kind
         since_when_the_first_ready_job_waits_is_known
         the_first_ready_job_is_known_by_its_due_moment;
-    ends:
+    completions:
         who_has_asked_is_told_of_every_way_to_end
         many_that_end_in_one_step_are_all_told
         only_queues_that_were_asked_for_are_told_of
         a_look_finds_what_is_unfinished_no_more
         who_waits_for_a_job_gets_it_as_it_ended
         who_waits_is_not_misled_by_a_retry;
-    hall:
+    peers:
         a_message_reaches_the_node_it_is_for_and_no_other
         a_message_to_all_reaches_everyone_who_listens_also_the_sender
         a_message_to_nobody_reaches_none

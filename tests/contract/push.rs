@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use duly::{JobId, Outcome, Priority, Push, Pushed, State};
 
-use crate::support::*;
+use crate::test_store::*;
 
 pub async fn a_pushed_job_is_there_with_all_it_was_given(store: TestStore) {
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";

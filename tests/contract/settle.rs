@@ -5,7 +5,7 @@ use std::time::Duration;
 use duly::store::{ERROR_BYTES_MAX, End, FAILURES_MAX};
 use duly::{Held, JobId, Outcome, State};
 
-use crate::support::*;
+use crate::test_store::*;
 
 pub async fn late_ack_is_refused(store: TestStore) {
     let id = store.push(job("one")).await.id();

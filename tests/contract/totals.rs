@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use duly::store::{KIND_HOURS_MAX, KINDS_COUNTED_MAX, OTHER_KINDS, Timing};
 use duly::{Ctx, HistoryTally, Outcome, Priority};
 
-use crate::support::*;
+use crate::test_store::*;
 
 async fn total(store: &TestStore) -> HistoryTally {
     let totals = store.store.totals().await.expect("reads");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use duly::store::Moved;
 use duly::{Conflict, Due, JobId, Outcome, Push, Pushed, State};
 
-use crate::support::*;
+use crate::test_store::*;
 
 fn keyed(kind: &str) -> Push {
     job(kind).unique("k")

@@ -3,7 +3,7 @@
 use duly::store::Wake;
 use tokio::sync::mpsc::Receiver;
 
-use crate::support::*;
+use crate::test_store::*;
 
 /// A node that has looked, found nothing, and waits.
 async fn waiting(store: &TestStore, name: &'static str) -> Receiver<Wake> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use duly::{CancellationToken, Ctx, Event, JobId, Node, NodeId, Outcome, Why};
 
-use crate::support::*;
+use crate::test_store::*;
 
 async fn why(store: &TestStore, id: JobId) -> Why {
     let why = store.duly.why(id).await.expect("answers");

@@ -9,13 +9,13 @@ mod mad;
 mod numbers;
 mod openapi;
 mod safe;
-#[cfg(feature = "redis")]
-#[path = "../support/servers/mod.rs"]
-mod servers;
 mod settings;
 mod streams;
 mod support;
 mod workers;
+
+#[cfg(feature = "redis")]
+use test_support::servers;
 
 /// Expands each case once per store.
 macro_rules! on_every_store {

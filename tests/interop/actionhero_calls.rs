@@ -6,7 +6,7 @@ use duly::compat::actionhero::{Bridge, BridgeBuilder};
 use serde_json::{Value, json};
 
 use crate::actionhero_node::{ActionHero, Generation, TOKEN};
-use crate::servers::{Binary, Options, Server};
+use test_support::servers::{Binary, Options, Server};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use duly::{Duly, Error};
 
 use crate::actionhero_node::{ActionHero, Generation};
-use crate::program::LONG;
-use crate::servers::{Binary, Options, Server};
+use test_support::servers::{Binary, Options, Server};
+use test_support::{in_time, until};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -22,10 +22,6 @@ fn url(server: &Server) -> String {
 
 async fn open(server: &Server) -> Duly {
     Duly::open(url(server)).await.expect("opens")
-}
-
-async fn in_time<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(LONG, work).await.expect("in time")
 }
 
 /// Both sides race for the same keys: none is owned twice, and duly's are held to the end.
@@ -104,12 +100,10 @@ async fn each_side_respects_twelve() {
     exclude(Generation::Twelve).await;
 }
 
-/// So many stand in duly's own line.
+/// Waits until the lock has this many of duly's own waiters.
 async fn until_waiting(duly: &Duly, lock: &str, n: u64) {
-    in_time(async {
-        while duly.lock(lock).checked().await.expect("answers").is_none_or(|held| held.waiting < n) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    until(&format!("{n} wait for {lock}"), async || {
+        duly.lock(lock).checked().await.expect("answers").is_some_and(|held| held.waiting >= n)
     })
     .await;
 }

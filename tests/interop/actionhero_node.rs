@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::program::{Program, installed, source};
-use crate::servers::Server;
+use crate::programs::{installed, source};
+use test_support::JsonProgram;
+use test_support::servers::Server;
 
 pub const TOKEN: &str = "a token that all nodes have";
 
@@ -15,7 +16,7 @@ pub enum Generation {
     Newest,
 }
 
-pub struct ActionHero(pub Program);
+pub struct ActionHero(pub JsonProgram);
 
 impl ActionHero {
     pub async fn start(generation: Generation, server: &Server, name: &str) -> ActionHero {
@@ -27,7 +28,7 @@ impl ActionHero {
         command.arg(source("actionhero.js")).arg(installed(directory));
         command.env("REDIS_HOST", "127.0.0.1").env("REDIS_PORT", server.port().to_string());
         command.env("SERVER_TOKEN", TOKEN).env("NODE_NAME", name).env("NODE_ENV", "development");
-        ActionHero(Program::start(command).await)
+        ActionHero(JsonProgram::start(command).await)
     }
 
     pub async fn lock(&self, key: &str, ms: u64) -> bool {

@@ -4,9 +4,7 @@
 mod actionhero_calls;
 mod actionhero_locks;
 mod actionhero_node;
-mod program;
+mod programs;
 mod redis_in_action;
 mod schedule;
-#[path = "../support/servers/mod.rs"]
-mod servers;
 mod sidekiq;

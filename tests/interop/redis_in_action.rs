@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::process::{Command as Std, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::program::{LONG, Program, installed, source};
-use crate::servers::{Binary, Fsync, Options, Server};
+use crate::programs::{installed, source};
+use test_support::servers::{Binary, Fsync, Options, Server};
+use test_support::{JsonProgram, TIMEOUT, until};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -31,10 +32,10 @@ async fn open(server: &Server) -> Duly {
     Duly::open(url(server)).await.expect("opens")
 }
 
-async fn python(server: &Server) -> Program {
+async fn python(server: &Server) -> JsonProgram {
     let mut command = Command::new(installed("venv/bin/python"));
     command.arg(source("redis_in_action.py")).env("REDIS_PORT", server.port().to_string());
-    Program::start(command).await
+    JsonProgram::start(command).await
 }
 
 /// What a handler gets: the args of an item are an array, so this is one too.
@@ -58,14 +59,6 @@ fn work(duly: &Duly, queue: &str, log: &Log) -> (CancellationToken, tokio::task:
     (stop, tokio::spawn(async move { worker.run_until(stopped).await.map(drop).expect("works") }))
 }
 
-async fn until(what: &str, mut look: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !look() {
-        assert!(since.elapsed() < LONG, "waited in vain until {what}");
-        tokio::time::sleep(5 * MS).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_python_pushes_runs_here() {
     let server = server();
@@ -75,7 +68,7 @@ async fn what_python_pushes_runs_here() {
     let now = python.ask("later", json!({ "queue": "mail", "name": "send", "args": ["grüße 😀", 7] })).await;
     let later = json!({ "queue": "mail", "name": "send", "args": ["later", 8], "delay": 1.0 });
     let later = python.ask("later", later).await;
-    until("both ran", || log.lock().expect("ours").len() == 2).await;
+    until("both ran", async || log.lock().expect("ours").len() == 2).await;
     stop.cancel();
     worker.await.expect("ends");
     let log = log.lock().expect("ours").clone();
@@ -97,7 +90,7 @@ async fn a_push_that_tells_nobody_is_noticed_at_once() {
         let item = format!("[\"{}\", \"mail\", \"send\", [\"x\", {n}]]", JobId::fresh());
         let since = Instant::now();
         server.ask(&["RPUSH", "queue:mail", &item]);
-        until("it ran", || log.lock().expect("ours").len() == n + 1).await;
+        until("it ran", async || log.lock().expect("ours").len() == n + 1).await;
         took.push(since.elapsed());
         tokio::time::sleep(100 * MS).await;
     }
@@ -169,7 +162,7 @@ async fn two_pollers_and_duly_move_and_run_each_item_once() {
     let mut ran: BTreeMap<u64, u32> = BTreeMap::new();
     let since = Instant::now();
     let (mut theirs, mut ours) = (0, 0);
-    while since.elapsed() < LONG {
+    while since.elapsed() < TIMEOUT {
         ran.clear();
         ours = log.lock().expect("ours").len();
         log.lock().expect("ours").iter().for_each(|(_, _, n)| *ran.entry(*n).or_default() += 1);
@@ -212,9 +205,9 @@ async fn the_lock_of_a_dead_poller_holds_up_its_own_item_only_and_not_for_ever()
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
     let since = Instant::now();
-    until("the other one ran", || log.lock().expect("ours").iter().any(|(_, _, n)| *n == 2)).await;
+    until("the other one ran", async || log.lock().expect("ours").iter().any(|(_, _, n)| *n == 2)).await;
     assert_eq!(log.lock().expect("ours").len(), 1, "the locked one is left alone");
-    until("the locked one ran", || log.lock().expect("ours").len() == 2).await;
+    until("the locked one ran", async || log.lock().expect("ours").len() == 2).await;
     assert!(since.elapsed() > SECOND, "not before the limit: {:?}", since.elapsed());
     assert_eq!(server.ask(&["EXISTS", &lock]).text(), "0");
     stop.cancel();
@@ -230,7 +223,7 @@ async fn a_lock_with_an_end_is_respected_to_its_end() {
     let log = Log::default();
     let since = Instant::now();
     let (stop, worker) = work(&duly, "mail", &log);
-    until("it ran", || !log.lock().expect("ours").is_empty()).await;
+    until("it ran", async || !log.lock().expect("ours").is_empty()).await;
     assert!(since.elapsed() > Duration::from_millis(1_400), "after {:?}", since.elapsed());
     stop.cancel();
     worker.await.expect("ends");
@@ -248,7 +241,7 @@ async fn what_nobody_can_read_is_dead_and_stops_nobody() {
     duly.push(Push::new("send", "[\"good\",1]").queue("mail")).await.expect("pushed");
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
-    until("the good one ran", || !log.lock().expect("ours").is_empty()).await;
+    until("the good one ran", async || !log.lock().expect("ours").is_empty()).await;
     stop.cancel();
     worker.await.expect("ends");
     let filter = Filter { state: Some(State::Dead), failures: true, ..Filter::default() };
@@ -271,7 +264,7 @@ async fn an_identifier_that_is_there_twice_or_is_no_uuid_runs_each_time() {
     }
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
-    until("all ran", || log.lock().expect("ours").len() == 3).await;
+    until("all ran", async || log.lock().expect("ours").len() == 3).await;
     stop.cancel();
     worker.await.expect("ends");
 }
@@ -315,7 +308,7 @@ async fn many_that_are_left_to_others_hold_up_nobody() {
     server.ask(&["ZADD", "delayed:", "2", "[\"one\", \"mail\", \"send\", [\"you\", 7]]"]);
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
-    until("it runs", || !log.lock().expect("no panic with it").is_empty()).await;
+    until("it runs", async || !log.lock().expect("no panic with it").is_empty()).await;
     stop.cancel();
     worker.await.expect("ends");
     assert_eq!(server.ask(&["ZCARD", "delayed:"]).text(), "450");
@@ -397,7 +390,7 @@ async fn a_push_waits_for_replicas_if_it_should() {
     replica.ask(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
     let since = Instant::now();
     while let Err(error) = duly.push(push()).await {
-        assert!(error.code() == "unknown" && since.elapsed() < LONG, "{error}");
+        assert!(error.code() == "unknown" && since.elapsed() < TIMEOUT, "{error}");
     }
     assert_eq!(server.ask(&["LLEN", "queue:mail"]).text(), "1", "it is there once");
     assert_eq!(replica.ask(&["LLEN", "queue:mail"]).text(), "1", "there too");
@@ -436,9 +429,7 @@ async fn nothing_is_lost_with_a_worker_that_is_killed() {
     for n in 0..8 {
         python.ask("later", json!({ "queue": "mail", "name": "send", "args": ["x", n] })).await;
     }
-    let exe = std::env::current_exe().expect("we run");
-    let mut child = Std::new(exe)
-        .args(["--exact", "redis_in_action::child_that_is_killed", "--ignored", "--nocapture"])
+    let mut child = test_support::child_test("redis_in_action::child_that_is_killed")
         .env(CHILD, url(&server))
         .stdout(Stdio::piped())
         .spawn()
@@ -450,7 +441,7 @@ async fn nothing_is_lost_with_a_worker_that_is_killed() {
     child.wait().expect("gone");
     let log = Log::default();
     let (stop, worker) = work(&duly, "mail", &log);
-    until("all ran", || log.lock().expect("ours").len() >= 8).await;
+    until("all ran", async || log.lock().expect("ours").len() >= 8).await;
     stop.cancel();
     worker.await.expect("ends");
     let mut ran: Vec<u64> = log.lock().expect("ours").iter().map(|(_, _, n)| *n).collect();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use duly::compat::{Done, Enqueued, Schedule, Scores};
 use duly::{Due, JobId};
 
-use crate::servers::{self, Binary, Options, Server};
+use test_support::servers::{self, Binary, Options, Server};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

@@ -3,12 +3,10 @@
 #![cfg(feature = "redis")]
 
 mod access;
-mod budget;
+mod connections;
 mod fuzz;
-mod hall;
-mod life;
-mod lines;
-mod names;
-#[path = "../support/servers/mod.rs"]
-mod servers;
-mod support;
+mod helpers;
+mod idle_cost;
+mod peers;
+mod queue_registry;
+mod workers;

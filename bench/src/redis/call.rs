@@ -16,7 +16,7 @@ const GOAL: f64 = 1.5;
 const BARE: &str = "two bare one-way trips";
 
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let server = Server::start(setting).await?;
+    let server = Server::start().await?;
     let calls = if setting.quick { CALLS / 20 } else { CALLS };
     let (mut one, mut any, mut slowest) = (Pair::default(), Pair::default(), Pair::default());
     for _ in 0..setting.rounds() {

@@ -9,7 +9,7 @@ use crate::report::Line;
 use crate::setting::{DEFAULTS, Setting};
 
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let server = Server::start(setting).await?;
+    let server = Server::start().await?;
     let duly = ours::open(&server, DEFAULTS).await?;
     let child = ours::work(&server, DEFAULTS)?;
     let lines = measure("redis-cron", setting, &duly, &child).await?;

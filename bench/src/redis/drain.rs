@@ -15,7 +15,7 @@ const GOAL: f64 = 5.0;
 
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let peers = Peer::all(setting)?;
-    let server = Server::start(setting).await?;
+    let server = Server::start().await?;
     let jobs = if setting.quick { JOBS / 20 } else { JOBS };
     let mut drains = pairs(&peers);
     for round in 0..rounds(setting) {

@@ -30,7 +30,7 @@ const PEER_PATIENCE: Duration = Duration::from_secs(330);
 const LEASES: [(&str, &str, f64); 2] = [("defaults", "", 3.5), ("lease=1s", "&lease=1s", 1.5)];
 
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let server = Server::start(setting).await?;
+    let server = Server::start().await?;
     let mut ours = Vec::new();
     for (name, options, goal) in LEASES {
         let mut seconds = Samples::default();
@@ -64,7 +64,7 @@ pub(super) async fn peers(setting: &Setting) -> Result<Vec<(&'static str, f64)>>
     let peers = Peer::all(setting)?;
     let mut servers = Vec::new();
     for _ in &peers {
-        servers.push(Server::start(setting).await?);
+        servers.push(Server::start().await?);
     }
     std::thread::scope(|scope| {
         let waits: Vec<_> = peers

@@ -21,7 +21,7 @@ const IDLE_CONCURRENCY: usize = 10;
 /// Prints a table of its own, for duly is not in it, and answers no lines.
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let peers = Peer::all(setting)?;
-    let server = Server::start(setting).await?;
+    let server = Server::start().await?;
     let fewer = if setting.quick { 20 } else { 1 };
     let mut columns = Vec::new();
     for peer in &peers {

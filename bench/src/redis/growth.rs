@@ -27,7 +27,7 @@ const GOAL_BLOCK_MS: f64 = 10.0;
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let mut lines = Vec::new();
     for (waiting, name) in [(Waiting::Queued, "queued"), (Waiting::Scheduled, "scheduled")] {
-        let (few, many) = (Server::start(setting).await?, Server::start(setting).await?);
+        let (few, many) = (Server::start().await?, Server::start().await?);
         for (server, jobs) in [(&few, FEW), (&many, setting.many())] {
             fill(&ours::open(server, KEEP_NONE).await?, jobs, || waiting.job()).await?;
         }
@@ -59,7 +59,7 @@ async fn micros_per_job(server: &Server, waiting: Waiting, setting: &Setting) ->
 
 /// All of them due at one moment.
 async fn flood(setting: &Setting) -> Result<Vec<Line>> {
-    let server = Server::start(setting).await?;
+    let server = Server::start().await?;
     let duly = ours::open(&server, KEEP_NONE).await?;
     let jobs = setting.many();
     let due = SystemTime::now() + Duration::from_secs(5 + (jobs / FILL_PER_S) as u64);

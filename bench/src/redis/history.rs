@@ -16,7 +16,7 @@ const WITHOUT: &str = "&keep=0&history=off";
 const WITH: &str = "&keep=0";
 
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let server = Server::start(setting).await?;
+    let server = Server::start().await?;
     let mut lines = Vec::new();
     for batch in BATCHES {
         let (mut lives, mut cpu) = (Pair::default(), Pair::default());

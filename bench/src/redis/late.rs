@@ -21,7 +21,7 @@ const GOAL_P99_MS: f64 = 10.0;
 
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let peers = Peer::all(setting)?;
-    let server = Server::start(setting).await?;
+    let server = Server::start().await?;
     let (mut p50, mut p99, mut earliest) = (Samples::default(), Samples::default(), Samples::default());
     for _ in 0..rounds(setting) {
         let duly = ours::open(&server, KEEP_NONE).await?;

@@ -31,7 +31,7 @@ const WORKERS: usize = 8;
 
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let peers = Peer::all(setting)?;
-    let server = Server::start(setting).await?;
+    let server = Server::start().await?;
     let mut batches: Vec<Batch> = BATCHES.map(|(batch, goal)| Batch::new(batch, goal, &peers)).into();
     for round in 0..rounds(setting) {
         // A peer has one figure: its cheapest way, whatever the batch is called.

@@ -11,7 +11,7 @@ use crate::setting::Setting;
 const GROUP: &str = "redis-list";
 
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let servers = [Server::start(setting).await?, Server::start(setting).await?];
+    let servers = [Server::start().await?, Server::start().await?];
     let mut stores = Vec::new();
     for (server, size) in servers.iter().zip(sizes(setting)) {
         let duly = ours::open(server, DEFAULTS).await?;

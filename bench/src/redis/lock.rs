@@ -31,7 +31,7 @@ const STEP: Duration = Duration::from_millis(10);
 
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let peers = Peer::lockers()?;
-    let server = Server::start(setting).await?;
+    let server = Server::start().await?;
     let mut lines = lone(setting, &server, &peers).await?;
     lines.extend(handed(setting, &server, &peers).await?);
     lines.extend(waiting(setting, &server, &peers).await?);

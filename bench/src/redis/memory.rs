@@ -27,7 +27,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let peers = Peer::all(setting)?;
-    let server = Server::start(setting).await?;
+    let server = Server::start().await?;
     let jobs = if setting.quick { JOBS / 10 } else { JOBS };
     let duly = ours::open(&server, KEEP_NONE).await?;
     let empty = server.memory_bytes().await?;

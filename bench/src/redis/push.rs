@@ -21,7 +21,7 @@ const GOAL_ONE: f64 = 0.7;
 
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let peers = Peer::all(setting)?;
-    let server = Server::start(setting).await?;
+    let server = Server::start().await?;
     let (bulk_jobs, one_jobs) = if setting.quick { (5_000, 500) } else { (BULK_JOBS, ONE_JOBS) };
     let (mut one_floor, mut bulk_floor) = (Pair::default(), Pair::default());
     let (mut one_peers, mut bulk_peers) = (pairs(&peers), pairs(&peers));

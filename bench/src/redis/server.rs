@@ -1,58 +1,49 @@
-//! A Redis of our own: started on a free port, nothing written to disk, ended with us.
+//! A Redis server for one measurement: on a free port, nothing written to disk, ended with this process.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Client};
 use anyhow::{Context, Result, bail, ensure};
-
-use crate::setting::Setting;
+use test_support::servers::{Binary, Options};
 
 /// What mends a machine that lacks a program.
 pub(super) const INSTALL: &str =
     "as root: apt-get install -y --no-install-recommends redis-server ruby-sidekiq ruby-hiredis nodejs npm";
-/// Longest wait for the server to answer.
-const START_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for an answer: emptying a server of a million jobs takes a while.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// What is slower than this is remembered, and how many of them at most.
 const SLOW_US: u64 = 1_000;
 const SLOW_MAX: usize = 10_000;
 
-/// The server goes before all others, whoever is measured, as if it had a machine to itself: else a script counts as long when it
-/// only waits for a core that a worker has. Who may not say so (not root) is warned by `nice`, and goes without.
-const FIRST: &str = "-15";
+/// The server goes before all other processes, as if it had a machine to itself: otherwise a script that only waits for a
+/// core counts as long. Without root, `nice` prints a warning and the server runs at the usual priority.
+const NICENESS: i32 = -15;
 
 /// A server and a connection to look at it. Ended when it goes out of scope.
 pub(super) struct Server {
-    _process: Process,
-    port: u16,
+    server: test_support::servers::Server,
     look: MultiplexedConnection,
 }
 
 impl Server {
-    pub(super) async fn start(setting: &Setting) -> Result<Self> {
+    pub(super) async fn start() -> Result<Self> {
         ensure!(crate::machine::redis().is_some(), "cannot start redis-server; {INSTALL}");
-        let port = free_port()?;
-        let dir = setting.fresh(&format!("redis-{port}"))?;
-        let child = Command::new("nice")
-            .args(["-n", FIRST, "redis-server"])
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .args(["--slowlog-log-slower-than", &SLOW_US.to_string(), "--slowlog-max-len", &SLOW_MAX.to_string()])
-            .args(["--maxmemory-policy", "noeviction", "--loglevel", "warning", "--dir"])
-            .arg(dir)
-            .stdout(Stdio::null())
-            .spawn()
-            .context("cannot start redis-server: there is no nice")?;
-        let _process = Process(child);
-        Ok(Server { _process, port, look: connect(port).await? })
+        let server = Options::new(Binary::Redis)
+            .niceness(NICENESS)
+            .set("slowlog-log-slower-than", &SLOW_US.to_string())
+            .set("slowlog-max-len", &SLOW_MAX.to_string())
+            .set("maxmemory-policy", "noeviction")
+            .set("loglevel", "warning")
+            .start();
+        let look = connect(server.port()).await?;
+        Ok(Server { server, look })
     }
 
     pub(super) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/", self.port)
+        format!("{}/", self.server.url())
     }
 
     /// Empties it, so that the next side finds what the last one found.
@@ -114,7 +105,7 @@ impl Server {
     /// Requests a second that clients send meanwhile, from the first to the last: where the window begins and ends says
     /// nothing about them. What a script calls is part of its request.
     pub(super) fn requests_per_s(&self, time: Duration) -> Result<f64> {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.server.port()))?;
         stream.set_read_timeout(Some(Duration::from_millis(100)))?;
         stream.write_all(b"MONITOR\r\n")?;
         let mut reader = BufReader::new(stream);
@@ -139,17 +130,6 @@ impl Server {
     }
 }
 
-/// Killed when it goes out of scope.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Whether a line of MONITOR, `+1700000000.123456 [0 127.0.0.1:4711] "GET" ..`, is a client's and not a script's.
 fn is_request(line: &[u8]) -> bool {
     let line = String::from_utf8_lossy(line);
@@ -160,18 +140,7 @@ fn is_request(line: &[u8]) -> bool {
 async fn connect(port: u16) -> Result<MultiplexedConnection> {
     let client = Client::open((Ipv4Addr::LOCALHOST.to_string(), port))?;
     let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_MAX));
-    let by = Instant::now() + START_MAX;
-    loop {
-        match client.get_multiplexed_async_connection_with_config(&config).await {
-            Ok(connection) => return Ok(connection),
-            Err(error) => ensure!(Instant::now() < by, "redis-server does not answer: {error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ async fn run_one(_job: OfRuby, _ctx: Ctx) {}
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let peers = Peer::sidekiqs()?;
     let ruby = peers.first().context("Sidekiq is the first of them")?;
-    let server = Server::start(setting).await?;
+    let server = Server::start().await?;
     let jobs = if setting.quick { JOBS / 20 } else { JOBS };
     let mut drains = pairs(&peers);
     for round in 0..rounds(setting) {

@@ -27,7 +27,7 @@ const GOAL_REQUESTS: f64 = 1.0;
 
 pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let peers = Peer::all(setting)?;
-    let server = Server::start(setting).await?;
+    let server = Server::start().await?;
     let jobs = if setting.quick { JOBS / 10 } else { JOBS };
     let (mut p50, mut p99, mut bare) = (pairs(&peers), pairs(&peers), Pair::default());
     for round in 0..rounds(setting) {

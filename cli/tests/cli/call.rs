@@ -6,7 +6,7 @@ use duly::{Asked, Duly};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::bed::{Background, Bed, Ran, until};
+use crate::sandbox::{Background, Ran, Sandbox, until};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef-one";
 const NEW_KEY: &str = "0123456789abcdef0123456789abcdef-two";
@@ -18,11 +18,11 @@ struct Service {
 }
 
 impl Service {
-    fn start(bed: &Bed) -> Service {
+    fn start(sandbox: &Sandbox) -> Service {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
         let duly = runtime.block_on(async {
-            let duly = Duly::open(bed.path("duly.db").to_str().expect("text")).await.expect("opens");
+            let duly = Duly::open(sandbox.path("duly.db").to_str().expect("text")).await.expect("opens");
             let echo = |args: Box<serde_json::value::RawValue>, _: Asked| async move { Ok::<_, String>(args) };
             duly.answer("echo", echo).await.expect("registered");
             duly.answer("fail", |(): (), _: Asked| async { Err::<(), _>("no disk\u{1b}") }).await.expect("registered");
@@ -42,9 +42,9 @@ impl Service {
 }
 
 /// A worker that takes part and listens.
-pub(crate) fn worker(bed: &Bed, key: Option<&str>) -> Background {
+pub(crate) fn worker(sandbox: &Sandbox, key: Option<&str>) -> Background {
     let command = |args: &[&str]| {
-        let mut command = bed.command(args);
+        let mut command = sandbox.command(args);
         command.envs(key.map(|key| ("DULY_CLUSTER_KEY", key)));
         command
     };
@@ -53,14 +53,14 @@ pub(crate) fn worker(bed: &Bed, key: Option<&str>) -> Background {
         pinged.out.lines().count()
     };
     let before = listening();
-    let worker = Bed::start_it(command(&["work"]));
+    let worker = Sandbox::start_it(command(&["work"]));
     until("it listens", || listening() > before);
     worker
 }
 
 /// The ids of nodes that live.
-pub(crate) fn alive(bed: &Bed) -> Vec<String> {
-    let nodes = bed.run(&["nodes", "ls", "--json"]);
+pub(crate) fn alive(sandbox: &Sandbox) -> Vec<String> {
+    let nodes = sandbox.run(&["nodes", "ls", "--json"]);
     let nodes: Vec<Value> = serde_json::from_str(&nodes.out).unwrap_or_default();
     let alive = nodes.iter().filter(|node| node["alive"] == true);
     alive.map(|node| node["id"].as_str().expect("text").to_owned()).collect()
@@ -68,18 +68,18 @@ pub(crate) fn alive(bed: &Bed) -> Vec<String> {
 
 #[test]
 fn one_node_or_all_of_them() {
-    let bed = Bed::new();
-    let _both = [worker(&bed, None), worker(&bed, None)];
-    let nodes = alive(&bed);
-    let any = bed.run(&["call", "duly.ping"]).ok().json();
+    let sandbox = Sandbox::new();
+    let _both = [worker(&sandbox, None), worker(&sandbox, None)];
+    let nodes = alive(&sandbox);
+    let any = sandbox.run(&["call", "duly.ping"]).ok().json();
     assert!(nodes.contains(&any["node"].as_str().expect("text").to_owned()), "{any}");
     for part in [&nodes[1][..], &nodes[1][28..]] {
-        let one = bed.run(&["call", "duly.ping", "--node", part]).ok().json();
+        let one = sandbox.run(&["call", "duly.ping", "--node", part]).ok().json();
         assert_eq!(one["node"], nodes[1].as_str());
     }
-    let table = bed.run(&["call", "duly.ping", "--all"]).ok().out;
+    let table = sandbox.run(&["call", "duly.ping", "--all"]).ok().out;
     assert!(table.starts_with("NODE ") && table.lines().count() == 3, "only those two: {table}");
-    let all = bed.run(&["call", "duly.ping", "--all", "--json"]).ok().json();
+    let all = sandbox.run(&["call", "duly.ping", "--all", "--json"]).ok().json();
     let mut answered: Vec<&str> =
         all.as_array().expect("a list").iter().filter_map(|one| one["node"].as_str()).collect();
     answered.sort_unstable();
@@ -87,110 +87,111 @@ fn one_node_or_all_of_them() {
     nodes.sort_unstable();
     assert_eq!(answered, nodes);
     assert_eq!(all[0]["value"]["version"], env!("CARGO_PKG_VERSION"));
-    let lines = bed.run(&["call", "duly.ping", "--all", "-o", "ndjson"]).ok().out;
+    let lines = sandbox.run(&["call", "duly.ping", "--all", "-o", "ndjson"]).ok().out;
     assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).is_ok_and(|one| one["error"].is_null())));
-    let sent = bed.run(&["call", "duly.ping", "--forget", "--json"]).ok().json();
+    let sent = sandbox.run(&["call", "duly.ping", "--forget", "--json"]).ok().json();
     assert_eq!(sent, json!({"sent": 1}));
 }
 
 #[test]
 fn args_and_values_as_they_are() {
-    let bed = Bed::new();
-    let service = Service::start(&bed);
+    let sandbox = Sandbox::new();
+    let service = Service::start(&sandbox);
     let value = r#"{"big":123456789012345678901234567890,"less":-1,"none":null,"in":[1.0,"ä"]}"#;
-    assert_eq!(bed.run(&["call", "echo", value]).ok().out.trim(), value);
-    assert_eq!(bed.run(&["call", "echo"]).ok().out, "null\n");
-    bed.write("args", "[1,\n2]");
-    let mut command = bed.command(&["call", "echo", "-", "--node", &service.id()]);
-    command.stdin(std::fs::File::open(bed.path("args")).expect("a file"));
+    assert_eq!(sandbox.run(&["call", "echo", value]).ok().out.trim(), value);
+    assert_eq!(sandbox.run(&["call", "echo"]).ok().out, "null\n");
+    sandbox.write("args", "[1,\n2]");
+    let mut command = sandbox.command(&["call", "echo", "-", "--node", &service.id()]);
+    command.stdin(std::fs::File::open(sandbox.path("args")).expect("a file"));
     assert_eq!(Ran::from(command.output().expect("it runs")).ok().json(), json!([1, 2]));
-    let listed = bed.run(&["nodes", "ls"]).ok().out;
+    let listed = sandbox.run(&["nodes", "ls"]).ok().out;
     assert!(listed.lines().next().is_some_and(|head| head.ends_with("METHODS")), "{listed}");
     assert!(listed.contains("echo fail sleep"), "{listed}");
 }
 
 #[test]
 fn what_goes_wrong_has_its_exit_code() {
-    let bed = Bed::new();
-    bed.run(&["call", "duly.ping"]).failed(5, "push a job first");
-    bed.push(&["mail"]);
-    bed.run(&["call", "duly.ping"]).failed(3, "no node answers duly.ping");
-    bed.run(&["call", "echo", "--all"]).failed(3, "no node answers echo");
-    let service = Service::start(&bed);
-    let _worker = worker(&bed, None);
-    bed.run(&["call", "fail"]).failed(1, "no disk\\u{1b}");
-    bed.run(&["call", "missing"]).failed(3, "no node answers missing");
-    bed.run(&["call", "missing", "--node", &service.id()]).failed(3, "not answered there");
-    bed.run(&["call", "duly.missing"]).failed(3, "not answered there");
-    bed.run(&["call", "echo", "--connection", "browser-7"]).failed(3, "no node holds the connection browser-7");
-    bed.run(&["call", "sleep", "--timeout", "100ms"]).failed(124, "may have been carried out");
+    let sandbox = Sandbox::new();
+    sandbox.run(&["call", "duly.ping"]).failed(5, "push a job first");
+    sandbox.push(&["mail"]);
+    sandbox.run(&["call", "duly.ping"]).failed(3, "no node answers duly.ping");
+    sandbox.run(&["call", "echo", "--all"]).failed(3, "no node answers echo");
+    let service = Service::start(&sandbox);
+    let _worker = worker(&sandbox, None);
+    sandbox.run(&["call", "fail"]).failed(1, "no disk\\u{1b}");
+    sandbox.run(&["call", "missing"]).failed(3, "no node answers missing");
+    sandbox.run(&["call", "missing", "--node", &service.id()]).failed(3, "not answered there");
+    sandbox.run(&["call", "duly.missing"]).failed(3, "not answered there");
+    sandbox.run(&["call", "echo", "--connection", "browser-7"]).failed(3, "no node holds the connection browser-7");
+    sandbox.run(&["call", "sleep", "--timeout", "100ms"]).failed(124, "may have been carried out");
     // The worker has no such method: that is no failure.
-    let all = bed.run(&["call", "echo", "7", "--all", "--json"]).ok();
+    let all = sandbox.run(&["call", "echo", "7", "--all", "--json"]).ok();
     assert_eq!(all.json(), json!([{"node": service.id(), "value": 7}]));
     assert!(all.err.contains("1 more nodes do not answer echo"), "{all:?}");
-    let failed = bed.run(&["call", "fail", "--all", "--json"]).failed(1, "fail has failed on 1 of 1").json();
+    let failed = sandbox.run(&["call", "fail", "--all", "--json"]).failed(1, "fail has failed on 1 of 1").json();
     assert_eq!(failed[0]["error"]["code"], "remote");
-    let late = bed.run(&["call", "sleep", "--all", "--timeout", "100ms", "-o", "ndjson"]).failed(124, "1 of 1").json();
+    let late =
+        sandbox.run(&["call", "sleep", "--all", "--timeout", "100ms", "-o", "ndjson"]).failed(124, "1 of 1").json();
     assert_eq!(late["error"]["code"], "timeout");
-    bed.run(&["call", "duly.quiet", "{\"x\":1}"]).failed(1, "takes {\"on\"");
+    sandbox.run(&["call", "duly.quiet", "{\"x\":1}"]).failed(1, "takes {\"on\"");
 }
 
 #[test]
 fn the_node_that_holds_a_connection() {
-    let bed = Bed::new();
-    let (service, _other) = (Service::start(&bed), Service::start(&bed));
+    let sandbox = Sandbox::new();
+    let (service, _other) = (Service::start(&sandbox), Service::start(&sandbox));
     let _held = service.runtime.block_on(service.duly.hold_connection("browser-7")).expect("held");
-    let ping = bed.run(&["call", "duly.ping", "--connection", "browser-7"]).ok().json();
+    let ping = sandbox.run(&["call", "duly.ping", "--connection", "browser-7"]).ok().json();
     assert_eq!(ping["node"], service.id().as_str());
 }
 
 #[test]
 fn wrong_input() {
-    let bed = Bed::new();
-    bed.push(&["mail"]);
-    bed.run(&["call"]).failed(2, "METHOD");
-    bed.run(&["call", "a b"]).failed(2, "only letters");
-    bed.run(&["call", "echo", "{\"a\": 1,}"]).failed(2, "line 1 column 9");
-    bed.run(&["call", "echo", "--any", "--all"]).failed(2, "cannot be used with");
-    bed.run(&["call", "echo", "--timeout", "0"]).failed(2, "timeout");
-    bed.run(&["call", "echo", "--node", "abc"]).failed(2, "4 or more characters");
-    bed.run(&["call", "echo", "--node", "not-hex"]).failed(2, "4 or more characters");
-    bed.run(&["call", "echo", "--node", "abcd"]).failed(3, "no node that lives");
-    bed.run(&["call", "echo", "--node", "0192f7a1-0000-7000-8000-000000000000"]).failed(3, "is not there");
+    let sandbox = Sandbox::new();
+    sandbox.push(&["mail"]);
+    sandbox.run(&["call"]).failed(2, "METHOD");
+    sandbox.run(&["call", "a b"]).failed(2, "only letters");
+    sandbox.run(&["call", "echo", "{\"a\": 1,}"]).failed(2, "line 1 column 9");
+    sandbox.run(&["call", "echo", "--any", "--all"]).failed(2, "cannot be used with");
+    sandbox.run(&["call", "echo", "--timeout", "0"]).failed(2, "timeout");
+    sandbox.run(&["call", "echo", "--node", "abc"]).failed(2, "4 or more characters");
+    sandbox.run(&["call", "echo", "--node", "not-hex"]).failed(2, "4 or more characters");
+    sandbox.run(&["call", "echo", "--node", "abcd"]).failed(3, "no node that lives");
+    sandbox.run(&["call", "echo", "--node", "0192f7a1-0000-7000-8000-000000000000"]).failed(3, "is not there");
 }
 
-fn with_key(bed: &Bed, key: &str, args: &[&str]) -> Ran {
-    bed.command(args).env("DULY_CLUSTER_KEY", key).output().expect("it runs").into()
+fn with_key(sandbox: &Sandbox, key: &str, args: &[&str]) -> Ran {
+    sandbox.command(args).env("DULY_CLUSTER_KEY", key).output().expect("it runs").into()
 }
 
 #[test]
 fn only_those_who_have_the_key_are_heard() {
-    let bed = Bed::new();
-    let _worker = worker(&bed, Some(KEY));
+    let sandbox = Sandbox::new();
+    let _worker = worker(&sandbox, Some(KEY));
     let ping = ["call", "duly.ping", "--timeout", "500ms"];
-    with_key(&bed, KEY, &ping).ok();
-    bed.run(&ping).failed(124, "DULY_CLUSTER_KEY");
-    with_key(&bed, NEW_KEY, &ping).failed(124, "DULY_CLUSTER_KEY");
-    with_key(&bed, &format!("{KEY},{NEW_KEY}"), &ping).ok();
-    with_key(&bed, &format!("{NEW_KEY},{KEY}"), &ping).failed(124, "DULY_CLUSTER_KEY");
-    bed.write("duly.toml", &format!("cluster_key = '{KEY}'"));
-    bed.run(&ping).ok();
-    bed.write("duly.toml", &format!("cluster_key = ['{KEY}', '{NEW_KEY}']"));
-    bed.run(&ping).ok();
-    with_key(&bed, NEW_KEY, &ping).failed(124, "DULY_CLUSTER_KEY");
+    with_key(&sandbox, KEY, &ping).ok();
+    sandbox.run(&ping).failed(124, "DULY_CLUSTER_KEY");
+    with_key(&sandbox, NEW_KEY, &ping).failed(124, "DULY_CLUSTER_KEY");
+    with_key(&sandbox, &format!("{KEY},{NEW_KEY}"), &ping).ok();
+    with_key(&sandbox, &format!("{NEW_KEY},{KEY}"), &ping).failed(124, "DULY_CLUSTER_KEY");
+    sandbox.write("duly.toml", &format!("cluster_key = '{KEY}'"));
+    sandbox.run(&ping).ok();
+    sandbox.write("duly.toml", &format!("cluster_key = ['{KEY}', '{NEW_KEY}']"));
+    sandbox.run(&ping).ok();
+    with_key(&sandbox, NEW_KEY, &ping).failed(124, "DULY_CLUSTER_KEY");
 }
 
 #[test]
 fn a_key_that_can_be_guessed_is_refused() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     for args in [&["push", "mail"][..], &["lock", "a", "--", "true"], &["call", "duly.ping"], &["queues", "pause", "a"]]
     {
-        bed.push(&["mail"]);
-        with_key(&bed, "short", args).failed(2, "DULY_CLUSTER_KEY: key 1 has 5 bytes");
+        sandbox.push(&["mail"]);
+        with_key(&sandbox, "short", args).failed(2, "DULY_CLUSTER_KEY: key 1 has 5 bytes");
     }
-    let ran = with_key(&bed, &format!("{KEY},secret"), &["push", "mail"]).failed(2, "DULY_CLUSTER_KEY: key 2");
+    let ran = with_key(&sandbox, &format!("{KEY},secret"), &["push", "mail"]).failed(2, "DULY_CLUSTER_KEY: key 2");
     assert!(!ran.err.contains("secret"), "{ran:?}");
-    bed.write("duly.toml", "cluster_key = 'short'");
-    bed.run(&["push", "mail"]).failed(2, "cluster_key in duly.toml");
-    with_key(&bed, KEY, &["push", "mail"]).ok();
+    sandbox.write("duly.toml", "cluster_key = 'short'");
+    sandbox.run(&["push", "mail"]).failed(2, "cluster_key in duly.toml");
+    with_key(&sandbox, KEY, &["push", "mail"]).ok();
 }

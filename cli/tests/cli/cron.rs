@@ -2,59 +2,64 @@
 
 use serde_json::json;
 
-use crate::bed::{Bed, Ran};
+use crate::sandbox::{Ran, Sandbox};
 
 #[test]
 fn a_rule_is_added_shown_and_removed() {
-    let bed = Bed::new();
-    let added = bed.run(&["cron", "add", "backup", "0 3 * * *", "--tz", "Europe/Berlin", "--", "./backup.sh"]).ok();
+    let sandbox = Sandbox::new();
+    let added = sandbox.run(&["cron", "add", "backup", "0 3 * * *", "--tz", "Europe/Berlin", "--", "./backup.sh"]).ok();
     assert!(added.out.contains("cron backup  next: ") && added.out.contains("03:00 CE"), "{added:?}");
-    let rule = bed.run(&["cron", "get", "backup", "--json"]).ok().json();
+    let rule = sandbox.run(&["cron", "get", "backup", "--json"]).ok().json();
     assert_eq!((&rule["kind"], &rule["tz"]), (&json!("command"), &json!("Europe/Berlin")));
     assert_eq!(rule["args"]["argv"], json!(["./backup.sh"]));
-    let shown = bed.run(&["cron", "ls"]).ok();
+    let shown = sandbox.run(&["cron", "ls"]).ok();
     assert!(shown.out.contains("backup") && shown.out.contains("Europe/Berlin"), "{shown:?}");
-    assert!(bed.run(&["cron", "get", "backup"]).ok().out.contains("At 03:00"));
-    assert!(bed.run(&["cron", "pause", "backup"]).ok().out.contains("paused"));
-    assert!(bed.run(&["cron", "resume", "backup"]).ok().out.contains("next: "));
-    bed.run(&["cron", "rm", "backup"]).ok();
-    bed.run(&["cron", "get", "backup"]).failed(3, "no cron rule");
-    bed.run(&["cron", "rm", "backup"]).failed(3, "no cron rule");
+    assert!(sandbox.run(&["cron", "get", "backup"]).ok().out.contains("At 03:00"));
+    assert!(sandbox.run(&["cron", "pause", "backup"]).ok().out.contains("paused"));
+    assert!(sandbox.run(&["cron", "resume", "backup"]).ok().out.contains("next: "));
+    sandbox.run(&["cron", "rm", "backup"]).ok();
+    sandbox.run(&["cron", "get", "backup"]).failed(3, "no cron rule");
+    sandbox.run(&["cron", "rm", "backup"]).failed(3, "no cron rule");
 }
 
 #[test]
 fn a_triggered_rule_pushes_its_job() {
-    let bed = Bed::new();
-    bed.run(&["cron", "add", "mail", "0 3 * * *", "--kind", "mail", "--args", "{\"to\":\"ada\"}", "--tag", "x"]).ok();
-    let id = bed.run(&["cron", "trigger", "mail"]).ok().id();
-    let job = bed.job(&id);
+    let sandbox = Sandbox::new();
+    sandbox
+        .run(&["cron", "add", "mail", "0 3 * * *", "--kind", "mail", "--args", "{\"to\":\"ada\"}", "--tag", "x"])
+        .ok();
+    let id = sandbox.run(&["cron", "trigger", "mail"]).ok().id();
+    let job = sandbox.job(&id);
     assert_eq!((&job["kind"], &job["args"]["to"], &job["tags"]), (&json!("mail"), &json!("ada"), &json!(["x"])));
 }
 
 #[test]
 fn the_wrong_place_of_a_pattern_is_marked() {
-    let bed = Bed::new();
-    let ran = bed.run(&["cron", "add", "r", "0 25 * * *", "--kind", "mail"]).failed(2, "the hour \"25\" is wrong");
+    let sandbox = Sandbox::new();
+    let ran = sandbox.run(&["cron", "add", "r", "0 25 * * *", "--kind", "mail"]).failed(2, "the hour \"25\" is wrong");
     assert!(ran.err.ends_with("  0 25 * * *\n    ^^\n"), "{ran:?}");
-    bed.run(&["cron", "add", "r", "0 0 31 2 *", "--kind", "mail"]).failed(2, "never matches");
-    bed.run(&["cron", "add", "r", "* * * * *", "--tz", "Berlin", "--kind", "mail"]).failed(2, "Europe/Berlin");
-    bed.run(&["cron", "add", "r", "* * * * *", "--missed", "all:0", "--kind", "mail"]).failed(2, "all:N");
-    bed.run(&["cron", "add", "r", "* * * * *", "--overlap", "never", "--kind", "mail"]).failed(2, "none of allow");
-    bed.run(&["cron", "add", "r", "* * * * *"]).failed(2, "required");
-    assert!(!bed.path("duly.db").exists(), "nothing was made");
+    sandbox.run(&["cron", "add", "r", "0 0 31 2 *", "--kind", "mail"]).failed(2, "never matches");
+    sandbox.run(&["cron", "add", "r", "* * * * *", "--tz", "Berlin", "--kind", "mail"]).failed(2, "Europe/Berlin");
+    sandbox.run(&["cron", "add", "r", "* * * * *", "--missed", "all:0", "--kind", "mail"]).failed(2, "all:N");
+    sandbox.run(&["cron", "add", "r", "* * * * *", "--overlap", "never", "--kind", "mail"]).failed(2, "none of allow");
+    sandbox.run(&["cron", "add", "r", "* * * * *"]).failed(2, "required");
+    assert!(!sandbox.path("duly.db").exists(), "nothing was made");
 }
 
 #[test]
 fn next_says_what_changing_clocks_do() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let next = |pattern: &str, from: &str| {
-        bed.run(&["cron", "next", "--pattern", pattern, "--tz", "Europe/Berlin", "--from", from, "-n", "2"]).ok().out
+        sandbox
+            .run(&["cron", "next", "--pattern", pattern, "--tz", "Europe/Berlin", "--from", from, "-n", "2"])
+            .ok()
+            .out
     };
     let gap = next("30 2 * * *", "2026-03-28T12:00:00Z");
     assert!(gap.starts_with("Sun 2026-03-29 03:00 CEST") && gap.contains("clocks go forward"), "{gap}");
     let fold = next("30 2 * * *", "2026-10-24T12:00:00Z");
     assert!(fold.contains("02:30 CEST") && fold.contains("first time only"), "{fold}");
-    assert!(!bed.path("duly.db").exists(), "it needs no store");
+    assert!(!sandbox.path("duly.db").exists(), "it needs no store");
 }
 
 /// Where a machine keeps its zones is hidden from this one process, as if it had none.
@@ -62,12 +67,12 @@ fn next_says_what_changing_clocks_do() {
 fn zones_need_nothing_of_the_machine() {
     const HIDE: &str = "for dir in /usr/share/zoneinfo /usr/share/lib/zoneinfo /etc/zoneinfo; do \
         [ ! -d $dir ] || mount --bind \"$TZDIR\" $dir || exit 99; done; exec \"$0\" \"$@\"";
-    let bed = Bed::new();
-    std::fs::create_dir(bed.path("empty")).expect("makes a directory");
-    let duly = bed.command(&["cron", "next", "--pattern", "0 3 * * *", "--tz", "Europe/Berlin", "-n", "1"]);
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.path("empty")).expect("makes a directory");
+    let duly = sandbox.command(&["cron", "next", "--pattern", "0 3 * * *", "--tz", "Europe/Berlin", "-n", "1"]);
     let mut hidden = std::process::Command::new("unshare");
     hidden.args(["--map-root-user", "--mount", "sh", "-c", HIDE]).arg(duly.get_program()).args(duly.get_args());
-    hidden.env("TZDIR", bed.path("empty")).current_dir(bed.path("."));
+    hidden.env("TZDIR", sandbox.path("empty")).current_dir(sandbox.path("."));
     let ran = Ran::from(hidden.output().expect("unshare of util-linux"));
     assert!(ran.ok().out.contains("03:00 CE"));
 }
@@ -92,28 +97,28 @@ paused = true
 
 #[test]
 fn a_file_is_applied_as_a_whole() {
-    let bed = Bed::new();
-    bed.run(&["cron", "add", "old", "* * * * *", "--kind", "x"]).ok();
-    bed.write("rules.toml", FILE);
-    let dry = bed.run(&["cron", "apply", "-f", "rules.toml", "--dry-run"]).ok();
+    let sandbox = Sandbox::new();
+    sandbox.run(&["cron", "add", "old", "* * * * *", "--kind", "x"]).ok();
+    sandbox.write("rules.toml", FILE);
+    let dry = sandbox.run(&["cron", "apply", "-f", "rules.toml", "--dry-run"]).ok();
     assert_eq!(dry.out, "+ backup\n- old\n+ report\n");
-    bed.run(&["cron", "apply", "-f", "rules.toml"]).failed(2, "say --yes");
-    bed.run(&["cron", "apply", "-f", "rules.toml", "--yes"]).ok();
-    let rules = bed.run(&["cron", "ls", "--json"]).ok().json();
+    sandbox.run(&["cron", "apply", "-f", "rules.toml"]).failed(2, "say --yes");
+    sandbox.run(&["cron", "apply", "-f", "rules.toml", "--yes"]).ok();
+    let rules = sandbox.run(&["cron", "ls", "--json"]).ok().json();
     assert_eq!(rules.as_array().expect("a list").len(), 2);
     assert_eq!((&rules[0]["name"], &rules[0]["paused"]), (&json!("backup"), &json!(true)));
     assert_eq!((&rules[1]["args"], &rules[1]["missed"]), (&json!({"to": "ada", "copies": 2}), &json!("all:3")));
-    assert_eq!(bed.run(&["cron", "apply", "-f", "rules.toml"]).ok().out, "", "the same again changes nothing");
-    bed.write("rules.toml", &FILE.replace("0 3 * * *", "0 4 * * *"));
-    assert_eq!(bed.run(&["cron", "apply", "-f", "rules.toml"]).ok().out, "~ report\n");
+    assert_eq!(sandbox.run(&["cron", "apply", "-f", "rules.toml"]).ok().out, "", "the same again changes nothing");
+    sandbox.write("rules.toml", &FILE.replace("0 3 * * *", "0 4 * * *"));
+    assert_eq!(sandbox.run(&["cron", "apply", "-f", "rules.toml"]).ok().out, "~ report\n");
 }
 
 #[test]
 fn mistakes_in_a_file_are_told_with_their_rule() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let told = |text: &str, words: &str| {
-        bed.write("rules.toml", text);
-        bed.run(&["cron", "apply", "-f", "rules.toml"]).failed(2, words)
+        sandbox.write("rules.toml", text);
+        sandbox.run(&["cron", "apply", "-f", "rules.toml"]).failed(2, words)
     };
     told(&FILE.replace("0 3 * * *", "0 33 * * *"), "rule report: pattern: the hour");
     told(&FILE.replace("skip", "sometimes"), "rule report: overlap");
@@ -124,5 +129,5 @@ fn mistakes_in_a_file_are_told_with_their_rule() {
     told(&format!("{rule}args = {{ at = [2026-12-01] }}"), "moments such as 2026-12-01");
     told(&format!("{rule}args = inf"), "JSON has no inf");
     told("[[cron", "rules.toml");
-    bed.run(&["cron", "apply", "-f", "none.toml"]).failed(2, "cannot read none.toml");
+    sandbox.run(&["cron", "apply", "-f", "none.toml"]).failed(2, "cannot read none.toml");
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::bed::{Bed, Ran};
+use crate::sandbox::{Ran, Sandbox};
 
 fn document(name: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
@@ -26,7 +26,7 @@ fn commands(document: &str) -> Vec<String> {
 
 /// Types every command of a document into one shell after the other, in a fresh directory.
 fn follow(name: &str) {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let binary = PathBuf::from(env!("CARGO_BIN_EXE_duly"));
     let dir = binary.parent().expect("in a directory").display().to_string();
     let commands = commands(&document(name));
@@ -39,7 +39,7 @@ fn follow(name: &str) {
         let line = command.replace("cargo run --release --", "duly");
         let path = format!("{dir}:{}", std::env::var("PATH").unwrap_or_default());
         let mut shell = Command::new("sh");
-        shell.args(["-c", &line]).current_dir(bed.path("")).env("PATH", path).env_remove("DULY_STORE");
+        shell.args(["-c", &line]).current_dir(sandbox.path("")).env("PATH", path).env_remove("DULY_STORE");
         Ran::from(shell.output().expect("a shell")).ok();
     }
 }
@@ -56,7 +56,7 @@ fn the_first_steps_work_as_they_stand() {
 
 #[test]
 fn the_reference_names_every_verb_and_option() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let reference = document("docs/reference/command-line.md");
     let verbs: &[&[&str]] = &[
         &["push"],
@@ -108,7 +108,7 @@ fn the_reference_names_every_verb_and_option() {
     for verb in verbs {
         let name = format!("duly {}", verb.join(" "));
         assert!(reference.contains(&name), "{name} is not in the reference");
-        let help = bed.run(&[verb, &["--help"][..]].concat()).ok().out;
+        let help = sandbox.run(&[verb, &["--help"][..]].concat()).ok().out;
         for option in help.split_whitespace().filter(|word| word.starts_with("--") && word.len() > 2) {
             let option = option.trim_end_matches([',', '.', ';', ')', '`', '\'']).trim_end_matches("...");
             assert!(option == "--help" || reference.contains(option), "{option} of {name} is not in the reference");
@@ -126,13 +126,13 @@ fn listed(help: &str) -> Vec<String> {
 
 #[test]
 fn the_reference_leaves_no_verb_out() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let reference = document("docs/reference/command-line.md");
-    let verbs = listed(&bed.run(&["--help"]).ok().out);
+    let verbs = listed(&sandbox.run(&["--help"]).ok().out);
     assert!(verbs.len() > 12, "{verbs:?}");
     for verb in verbs {
         assert!(reference.contains(&format!("duly {verb}")), "duly {verb} is not in the reference");
-        for inner in listed(&bed.run(&[&verb, "--help"]).ok().out) {
+        for inner in listed(&sandbox.run(&[&verb, "--help"]).ok().out) {
             assert!(reference.contains(&format!("duly {verb} {inner}")), "duly {verb} {inner} is not in the reference");
         }
     }

@@ -6,27 +6,27 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::bed::{Background, Bed, Ran, runs, until};
+use crate::sandbox::{Background, Ran, Sandbox, runs, until};
 
 /// A command that says that it runs, and ends when it may.
 const UNTIL_GO: &str = "touch runs; until test -e go; do sleep 0.01; done";
 
-fn holds(bed: &Bed, name: &str) -> Vec<Value> {
-    bed.run(&["lock", "get", name, "--json"]).json().as_array().expect("holds").clone()
+fn holds(sandbox: &Sandbox, name: &str) -> Vec<Value> {
+    sandbox.run(&["lock", "get", name, "--json"]).json().as_array().expect("holds").clone()
 }
 
 /// Somebody who holds the lock until the file `go` is there.
-fn holder(bed: &Bed, args: &[&str]) -> Background {
-    let holder = bed.start(&[&["lock"], args, &["--", "sh", "-c", UNTIL_GO]].concat());
-    until("the lock is held", || bed.path("runs").exists());
+fn holder(sandbox: &Sandbox, args: &[&str]) -> Background {
+    let holder = sandbox.start(&[&["lock"], args, &["--", "sh", "-c", UNTIL_GO]].concat());
+    until("the lock is held", || sandbox.path("runs").exists());
     holder
 }
 
 #[test]
 fn the_command_knows_its_fence_and_its_exit_code_is_passed_on() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let fence = || -> u64 {
-        let ran = bed.run(&["lock", "deploy", "--", "sh", "-c", "echo $DULY_LOCK $DULY_FENCE $DULY_SLOT; exit 3"]);
+        let ran = sandbox.run(&["lock", "deploy", "--", "sh", "-c", "echo $DULY_LOCK $DULY_FENCE $DULY_SLOT; exit 3"]);
         assert_eq!(ran.code, Some(3), "{ran:?}");
         let words: Vec<&str> = ran.out.split_whitespace().collect();
         assert_eq!((words[0], words[2]), ("deploy", "1"));
@@ -34,31 +34,31 @@ fn the_command_knows_its_fence_and_its_exit_code_is_passed_on() {
         words[1].parse().expect("a number")
     };
     assert!(fence() < fence(), "it grows");
-    let quiet = bed.run(&["lock", "deploy", "-q", "--ttl", "1m30s", "--", "true"]).ok();
+    let quiet = sandbox.run(&["lock", "deploy", "-q", "--ttl", "1m30s", "--", "true"]).ok();
     assert_eq!((quiet.out.as_str(), quiet.err.as_str()), ("", ""));
-    assert_eq!(bed.run(&["lock", "deploy", "--", "sh", "-c", "kill -9 $$"]).code, Some(128 + 9));
-    bed.run(&["lock", "deploy", "--", "./not-there"]).failed(127, "cannot run ./not-there");
-    bed.write("text", "no program");
-    bed.run(&["lock", "deploy", "--", "./text"]).failed(126, "cannot run ./text");
-    assert!(holds(&bed, "deploy").is_empty(), "released each time");
+    assert_eq!(sandbox.run(&["lock", "deploy", "--", "sh", "-c", "kill -9 $$"]).code, Some(128 + 9));
+    sandbox.run(&["lock", "deploy", "--", "./not-there"]).failed(127, "cannot run ./not-there");
+    sandbox.write("text", "no program");
+    sandbox.run(&["lock", "deploy", "--", "./text"]).failed(126, "cannot run ./text");
+    assert!(holds(&sandbox, "deploy").is_empty(), "released each time");
 }
 
 #[test]
 fn the_command_talks_to_whoever_we_talk_to() {
-    let bed = Bed::new();
-    bed.write("input", "from stdin\n");
-    let mut command = bed.command(&["lock", "deploy", "-q", "--", "sh", "-c", "cat; echo to stderr >&2"]);
-    command.stdin(std::fs::File::open(bed.path("input")).expect("a file"));
+    let sandbox = Sandbox::new();
+    sandbox.write("input", "from stdin\n");
+    let mut command = sandbox.command(&["lock", "deploy", "-q", "--", "sh", "-c", "cat; echo to stderr >&2"]);
+    command.stdin(std::fs::File::open(sandbox.path("input")).expect("a file"));
     let ran = Ran::from(command.output().expect("it runs")).ok();
     assert_eq!((ran.out.as_str(), ran.err.as_str()), ("from stdin\n", "to stderr\n"));
 }
 
 #[test]
 fn a_busy_lock_has_exit_codes_of_its_own() {
-    let bed = Bed::new();
-    let holder = holder(&bed, &["deploy", "--note", "ada"]);
+    let sandbox = Sandbox::new();
+    let holder = holder(&sandbox, &["deploy", "--note", "ada"]);
     let busy = |args: &[&str], code| {
-        bed.run(&[&["lock", "deploy"], args, &["--", "touch", "wrong"]].concat()).failed(code, "is held by ada");
+        sandbox.run(&[&["lock", "deploy"], args, &["--", "touch", "wrong"]].concat()).failed(code, "is held by ada");
     };
     busy(&["--wait", "0"], 4);
     busy(&["--no-wait"], 4);
@@ -67,20 +67,20 @@ fn a_busy_lock_has_exit_codes_of_its_own() {
     busy(&["--wait", "200ms"], 124);
     assert!(started.elapsed() >= Duration::from_millis(200));
     busy(&["--wait", "1ms", "--conflict-exit-code", "0"], 0);
-    bed.run(&["lock", "another", "--no-wait", "--", "true"]).ok();
-    bed.write("go", "");
+    sandbox.run(&["lock", "another", "--no-wait", "--", "true"]).ok();
+    sandbox.write("go", "");
     holder.wait().ok();
-    bed.run(&["lock", "deploy", "--no-wait", "--", "true"]).ok();
-    assert!(!bed.path("wrong").exists());
+    sandbox.run(&["lock", "deploy", "--no-wait", "--", "true"]).ok();
+    assert!(!sandbox.path("wrong").exists());
 }
 
 #[test]
 fn whoever_waits_gets_it_in_turn() {
-    let bed = Bed::new();
-    let holder = holder(&bed, &["deploy"]);
+    let sandbox = Sandbox::new();
+    let holder = holder(&sandbox, &["deploy"]);
     let mut waiters = Vec::new();
     for nth in 1..=3 {
-        waiters.push(bed.start(&[
+        waiters.push(sandbox.start(&[
             "lock",
             "deploy",
             "--wait",
@@ -90,28 +90,28 @@ fn whoever_waits_gets_it_in_turn() {
             "-c",
             &format!("echo {nth} >> order"),
         ]));
-        until("it stands in line", || holds(&bed, "deploy")[0]["waiting"] == nth);
+        until("it stands in line", || holds(&sandbox, "deploy")[0]["waiting"] == nth);
     }
-    bed.write("go", "");
+    sandbox.write("go", "");
     holder.wait().ok();
     for waiter in waiters {
         waiter.wait().ok();
     }
-    assert_eq!(bed.read("order"), "1\n2\n3\n");
+    assert_eq!(sandbox.read("order"), "1\n2\n3\n");
 }
 
 #[test]
 fn as_many_as_there_are_slots() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let script = "echo $DULY_SLOT > slot$DULY_SLOT; until test -e go; do sleep 0.01; done";
     let take =
-        |name: &'static str| bed.start(&["lock", "disk", "--slots", "2", "--note", name, "--", "sh", "-c", script]);
+        |name: &'static str| sandbox.start(&["lock", "disk", "--slots", "2", "--note", name, "--", "sh", "-c", script]);
     let both = [take("ada"), take("bob")];
-    until("both hold it", || bed.path("slot1").exists() && bed.path("slot2").exists());
-    bed.run(&["lock", "disk", "--slots", "2", "--no-wait", "--", "true"]).failed(4, "bob");
-    let listed = bed.run(&["lock", "ls"]).ok().out;
+    until("both hold it", || sandbox.path("slot1").exists() && sandbox.path("slot2").exists());
+    sandbox.run(&["lock", "disk", "--slots", "2", "--no-wait", "--", "true"]).failed(4, "bob");
+    let listed = sandbox.run(&["lock", "ls"]).ok().out;
     assert_eq!(listed.lines().filter(|line| line.starts_with("disk")).count(), 2, "{listed}");
-    bed.write("go", "");
+    sandbox.write("go", "");
     for one in both {
         let ran = one.wait().ok();
         assert!(ran.err.contains("  slot "), "{ran:?}");
@@ -120,149 +120,149 @@ fn as_many_as_there_are_slots() {
 
 #[test]
 fn a_lost_lock_ends_the_command() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let script = "trap 'echo term >> told; exit 0' TERM; sleep 60 & echo $! > child; while :; do sleep 0.01; done";
-    let holder = bed.start(&["lock", "deploy", "--ttl", "300ms", "--note", "ada", "--", "sh", "-c", script]);
-    until("it runs", || bed.read("child").ends_with('\n'));
-    let broken = bed.run(&["lock", "break", "deploy", "--yes"]).ok();
+    let holder = sandbox.start(&["lock", "deploy", "--ttl", "300ms", "--note", "ada", "--", "sh", "-c", script]);
+    until("it runs", || sandbox.read("child").ends_with('\n'));
+    let broken = sandbox.run(&["lock", "break", "deploy", "--yes"]).ok();
     assert!(broken.err.contains("was held by ada"), "{broken:?}");
-    bed.run(&["lock", "deploy", "--wait", "5s", "--", "true"]).ok();
+    sandbox.run(&["lock", "deploy", "--wait", "5s", "--", "true"]).ok();
     holder.wait().failed(6, "lock deploy was lost");
-    assert_eq!(bed.read("told"), "term\n");
-    until("what it started is gone", || !runs(&bed.read("child")));
+    assert_eq!(sandbox.read("told"), "term\n");
+    until("what it started is gone", || !runs(&sandbox.read("child")));
 }
 
 #[test]
 fn a_command_that_does_not_listen_is_killed() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let script = "trap '' TERM; echo $$ > pid; while :; do sleep 0.01; done";
-    let holder = bed.start(&["lock", "deploy", "--ttl", "300ms", "--", "sh", "-c", script]);
-    until("it runs", || bed.read("pid").ends_with('\n'));
-    bed.run(&["lock", "break", "deploy", "--yes", "-q"]).ok();
+    let holder = sandbox.start(&["lock", "deploy", "--ttl", "300ms", "--", "sh", "-c", script]);
+    until("it runs", || sandbox.read("pid").ends_with('\n'));
+    sandbox.run(&["lock", "break", "deploy", "--yes", "-q"]).ok();
     let started = Instant::now();
     holder.wait().failed(6, "lost");
     assert!(started.elapsed() > Duration::from_secs(4), "it had its time");
-    assert!(!runs(&bed.read("pid")));
+    assert!(!runs(&sandbox.read("pid")));
 }
 
 #[test]
 fn locks_within_locks() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let duly = env!("CARGO_BIN_EXE_duly");
     let inner = format!(
         "echo $DULY_FENCE; exec {duly} lock b -q -- sh -c 'echo $DULY_LOCK $DULY_FENCE; {duly} lock ls -o ndjson'"
     );
-    let ran = bed.run(&["lock", "a", "-q", "--", "sh", "-c", &inner]).ok();
+    let ran = sandbox.run(&["lock", "a", "-q", "--", "sh", "-c", &inner]).ok();
     let lines: Vec<&str> = ran.out.lines().collect();
     let held: Vec<Value> = lines[2..].iter().map(|line| serde_json::from_str(line).expect("json")).collect();
     assert_eq!((&held[0]["name"], &held[1]["name"]), (&"a".into(), &"b".into()));
     assert_eq!(held[0]["fence"].to_string(), lines[0], "each has a fence of its own");
     assert_eq!(format!("b {}", held[1]["fence"]), lines[1]);
-    bed.run(&["lock", "a", "-q", "--", duly, "lock", "a", "--no-wait", "--", "true"]).failed(4, "is held");
+    sandbox.run(&["lock", "a", "-q", "--", duly, "lock", "a", "--no-wait", "--", "true"]).failed(4, "is held");
 }
 
 #[test]
 fn looking_and_breaking() {
-    let bed = Bed::new();
-    bed.run(&["lock", "ls"]).failed(5, "push a job first");
-    bed.push(&["mail"]);
-    bed.run(&["lock", "get", "deploy"]).failed(3, "nobody holds lock deploy");
-    bed.run(&["lock", "break", "deploy"]).failed(3, "nobody holds lock deploy");
-    let _holder = holder(&bed, &["deploy"]);
-    let listed = bed.run(&["lock", "ls"]).ok().out;
+    let sandbox = Sandbox::new();
+    sandbox.run(&["lock", "ls"]).failed(5, "push a job first");
+    sandbox.push(&["mail"]);
+    sandbox.run(&["lock", "get", "deploy"]).failed(3, "nobody holds lock deploy");
+    sandbox.run(&["lock", "break", "deploy"]).failed(3, "nobody holds lock deploy");
+    let _holder = holder(&sandbox, &["deploy"]);
+    let listed = sandbox.run(&["lock", "ls"]).ok().out;
     let head: Vec<&str> = listed.lines().next().unwrap_or_default().split_whitespace().collect();
     assert_eq!(head, ["NAME", "SLOT", "FENCE", "HOLDER", "NODE", "SINCE", "ENDS", "WAITING"]);
 }
 
 #[test]
 fn breaking_wants_a_yes() {
-    let bed = Bed::new();
-    let holder = holder(&bed, &["deploy", "--note", "ada"]);
-    bed.run(&["lock", "break", "deploy"]).failed(2, "held by ada");
-    let shown = bed.run(&["lock", "get", "deploy"]).ok().out;
+    let sandbox = Sandbox::new();
+    let holder = holder(&sandbox, &["deploy", "--note", "ada"]);
+    sandbox.run(&["lock", "break", "deploy"]).failed(2, "held by ada");
+    let shown = sandbox.run(&["lock", "get", "deploy"]).ok().out;
     assert!(shown.contains("holder   ada\n") && shown.contains("waiting  0\n"), "{shown}");
-    let listed = bed.run(&["lock", "ls", "-o", "ndjson"]).ok().json();
-    assert_eq!(listed["fence"], holds(&bed, "deploy")[0]["fence"]);
-    let broken = bed.run(&["lock", "break", "deploy", "--yes", "--json"]).ok().json();
+    let listed = sandbox.run(&["lock", "ls", "-o", "ndjson"]).ok().json();
+    assert_eq!(listed["fence"], holds(&sandbox, "deploy")[0]["fence"]);
+    let broken = sandbox.run(&["lock", "break", "deploy", "--yes", "--json"]).ok().json();
     assert_eq!((&broken["broken"], &broken["held_by"][0]["note"]), (&1.into(), &"ada".into()));
-    assert!(holds(&bed, "deploy").is_empty());
-    bed.write("go", "");
+    assert!(holds(&sandbox, "deploy").is_empty());
+    sandbox.write("go", "");
     // It may have ended before it was told: then the release tells.
     holder.wait().failed(6, "lost");
 }
 
 #[test]
 fn kill_9_kills_the_command_and_frees_the_lock() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let script = "sleep 60 & echo $! > grandchild; echo $$ > child; wait";
-    let holder = bed.start(&["lock", "deploy", "--ttl", "60s", "--", "sh", "-c", script]);
-    until("it runs", || bed.read("child").ends_with('\n'));
+    let holder = sandbox.start(&["lock", "deploy", "--ttl", "60s", "--", "sh", "-c", script]);
+    until("it runs", || sandbox.read("child").ends_with('\n'));
     holder.signal(Signal::KILL);
     let killed = Instant::now();
-    bed.run(&["lock", "deploy", "--wait", "15s", "--", "true"]).ok();
+    sandbox.run(&["lock", "deploy", "--wait", "15s", "--", "true"]).ok();
     assert!(killed.elapsed() < Duration::from_secs(10), "{:?}", killed.elapsed());
-    until("the child is gone", || !runs(&bed.read("child")));
-    until("its child is gone", || !runs(&bed.read("grandchild")));
+    until("the child is gone", || !runs(&sandbox.read("child")));
+    until("its child is gone", || !runs(&sandbox.read("grandchild")));
 }
 
 #[test]
 fn signals_are_passed_on() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let script = "trap 'sleep 0.2; touch cleaned; exit 5' TERM; touch runs; while :; do sleep 0.01; done";
-    let holder = bed.start(&["lock", "deploy", "--", "sh", "-c", script]);
-    until("it runs", || bed.path("runs").exists());
+    let holder = sandbox.start(&["lock", "deploy", "--", "sh", "-c", script]);
+    until("it runs", || sandbox.path("runs").exists());
     holder.signal(Signal::TERM);
-    let next = bed.run(&["lock", "deploy", "--", "test", "-e", "cleaned"]);
+    let next = sandbox.run(&["lock", "deploy", "--", "test", "-e", "cleaned"]);
     assert_eq!(next.code, Some(0), "held until the command has ended: {next:?}");
     assert_eq!(holder.wait().code, Some(5));
 }
 
 #[test]
 fn signals_that_mean_something_to_the_command_end_nobody_else() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let script = "trap 'touch rotated' USR1; touch runs; until [ -e rotated ]; do sleep 0.01; done; exit 7";
-    let holder = bed.start(&["lock", "deploy", "--", "sh", "-c", script]);
-    until("it runs", || bed.path("runs").exists());
+    let holder = sandbox.start(&["lock", "deploy", "--", "sh", "-c", script]);
+    until("it runs", || sandbox.path("runs").exists());
     holder.signal(Signal::USR1);
     assert_eq!(holder.wait().code, Some(7));
 }
 
 #[test]
 fn a_signal_ends_the_wait() {
-    let bed = Bed::new();
-    let _holder = holder(&bed, &["deploy"]);
-    let waiter = bed.start(&["lock", "deploy", "--", "touch", "wrong"]);
-    until("it stands in line", || holds(&bed, "deploy")[0]["waiting"] == 1);
+    let sandbox = Sandbox::new();
+    let _holder = holder(&sandbox, &["deploy"]);
+    let waiter = sandbox.start(&["lock", "deploy", "--", "touch", "wrong"]);
+    until("it stands in line", || holds(&sandbox, "deploy")[0]["waiting"] == 1);
     waiter.signal(Signal::TERM);
     assert_eq!(waiter.wait().code, Some(128 + 15));
-    assert_eq!(holds(&bed, "deploy")[0]["waiting"], 0, "its place is given up");
-    assert!(!bed.path("wrong").exists());
+    assert_eq!(holds(&sandbox, "deploy")[0]["waiting"], 0, "its place is given up");
+    assert!(!sandbox.path("wrong").exists());
 }
 
 #[test]
 fn an_ignored_signal_stays_ignored() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let mut command = Command::new("sh");
     let duly = env!("CARGO_BIN_EXE_duly");
     command.args(["-c", &format!("trap '' HUP; exec {duly} lock deploy -q -- sh -c '{UNTIL_GO}'")]);
-    let holder = Bed::start_it({
-        command.current_dir(bed.path("")).stdin(Stdio::null());
+    let holder = Sandbox::start_it({
+        command.current_dir(sandbox.path("")).stdin(Stdio::null());
         command
     });
-    until("it runs", || bed.path("runs").exists());
+    until("it runs", || sandbox.path("runs").exists());
     holder.signal(Signal::HUP);
-    bed.write("go", "");
+    sandbox.write("go", "");
     holder.wait().ok();
 }
 
 #[test]
 fn a_command_at_a_terminal_can_read_from_it() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let duly = env!("CARGO_BIN_EXE_duly");
     // What comes after it must get the terminal back.
     let line = format!("{duly} lock deploy -q -- sh -c 'read line; echo got $line'; read line; echo then $line");
     let mut script = Command::new("script");
-    script.args(["-qec", &line, "/dev/null"]).env("SHELL", "/bin/sh").current_dir(bed.path(""));
+    script.args(["-qec", &line, "/dev/null"]).env("SHELL", "/bin/sh").current_dir(sandbox.path(""));
     let mut script =
         script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("script");
     let mut keyboard = script.stdin.take().expect("a pipe");
@@ -274,28 +274,28 @@ fn a_command_at_a_terminal_can_read_from_it() {
 
 #[test]
 fn a_lock_that_is_called_like_a_verb() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     for name in ["ls", "get", "break"] {
-        let ran = bed.run(&["lock", "--name", name, "--", "sh", "-c", "echo $DULY_LOCK"]).ok();
+        let ran = sandbox.run(&["lock", "--name", name, "--", "sh", "-c", "echo $DULY_LOCK"]).ok();
         assert_eq!(ran.out, format!("{name}\n"));
     }
-    bed.run(&["lock", "ls", "--", "true"]).failed(2, "--name");
-    bed.run(&["lock", "get", "deploy", "--", "true"]).failed(2, "--name");
-    bed.run(&["lock", "--ttl", "1s", "ls"]).failed(2, "--name");
-    bed.run(&["lock", "deploy", "--name", "ls", "--", "true"]).failed(2, "cannot be used with");
+    sandbox.run(&["lock", "ls", "--", "true"]).failed(2, "--name");
+    sandbox.run(&["lock", "get", "deploy", "--", "true"]).failed(2, "--name");
+    sandbox.run(&["lock", "--ttl", "1s", "ls"]).failed(2, "--name");
+    sandbox.run(&["lock", "deploy", "--name", "ls", "--", "true"]).failed(2, "cannot be used with");
 }
 
 #[test]
 fn wrong_input() {
-    let bed = Bed::new();
-    bed.run(&["lock"]).failed(2, "NAME");
-    bed.run(&["lock", "deploy"]).failed(2, "COMMAND");
-    bed.run(&["lock", "deploy", "true"]).failed(2, "true");
-    bed.run(&["lock", "deploy", "--ttl", "1", "--", "true"]).failed(2, "not a duration");
-    bed.run(&["lock", "deploy", "--ttl", "1ms", "--", "true"]).failed(2, "ttl");
-    bed.run(&["lock", "deploy", "--slots", "0", "--", "true"]).failed(2, "slots");
-    bed.run(&["lock", "deploy", "--wait", "1s", "--no-wait", "--", "true"]).failed(2, "cannot be used with");
-    bed.run(&["lock", "deploy", "-E", "300", "--", "true"]).failed(2, "300");
-    bed.run(&["lock", "", "--", "true"]).failed(2, "lock");
-    bed.run(&["lock", "a\u{7}", "--", "true"]).failed(2, "lock");
+    let sandbox = Sandbox::new();
+    sandbox.run(&["lock"]).failed(2, "NAME");
+    sandbox.run(&["lock", "deploy"]).failed(2, "COMMAND");
+    sandbox.run(&["lock", "deploy", "true"]).failed(2, "true");
+    sandbox.run(&["lock", "deploy", "--ttl", "1", "--", "true"]).failed(2, "not a duration");
+    sandbox.run(&["lock", "deploy", "--ttl", "1ms", "--", "true"]).failed(2, "ttl");
+    sandbox.run(&["lock", "deploy", "--slots", "0", "--", "true"]).failed(2, "slots");
+    sandbox.run(&["lock", "deploy", "--wait", "1s", "--no-wait", "--", "true"]).failed(2, "cannot be used with");
+    sandbox.run(&["lock", "deploy", "-E", "300", "--", "true"]).failed(2, "300");
+    sandbox.run(&["lock", "", "--", "true"]).failed(2, "lock");
+    sandbox.run(&["lock", "a\u{7}", "--", "true"]).failed(2, "lock");
 }

@@ -1,19 +1,21 @@
 //! The binary as people and scripts meet it: real processes, exit codes, what stands on stdout and stderr.
 
-mod bed;
+mod admin;
 mod call;
-mod codes;
 mod cron;
+mod debugging;
 mod demo;
 mod documents;
+mod exit_codes;
 mod lock;
-mod moving;
 mod nodes;
-mod operate;
 mod output;
 mod push;
+mod redis;
+mod sandbox;
 mod server;
 mod settings;
-mod stop;
-mod tools;
+mod shutdown;
+mod sidekiq;
+mod transfer;
 mod work;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 
-use crate::bed::{Bed, Ran};
+use crate::sandbox::{Ran, Sandbox};
 
 /// A server on a free port, killed with the value, and its URL.
 struct Serving {
@@ -16,8 +16,8 @@ struct Serving {
 }
 
 impl Serving {
-    fn start(bed: &Bed, options: &[&str]) -> Serving {
-        let mut command = bed.command(&[&["serve", "--listen", "127.0.0.1:0"], options].concat());
+    fn start(sandbox: &Sandbox, options: &[&str]) -> Serving {
+        let mut command = sandbox.command(&[&["serve", "--listen", "127.0.0.1:0"], options].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary starts");
         let mut url = String::new();
         BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut url).expect("its URL");
@@ -36,8 +36,8 @@ impl Serving {
         answer
     }
 
-    fn run(&self, bed: &Bed, args: &[&str]) -> Ran {
-        bed.run(&[&["--server", &self.url], args].concat())
+    fn run(&self, sandbox: &Sandbox, args: &[&str]) -> Ran {
+        sandbox.run(&[&["--server", &self.url], args].concat())
     }
 }
 
@@ -73,8 +73,8 @@ impl Portal {
         Portal { url, asked }
     }
 
-    fn run(&self, bed: &Bed, args: &[&str]) -> Ran {
-        bed.run(&[&["--server", &self.url], args].concat())
+    fn run(&self, sandbox: &Sandbox, args: &[&str]) -> Ran {
+        sandbox.run(&[&["--server", &self.url], args].concat())
     }
 }
 
@@ -110,45 +110,45 @@ const VERBS: &[&[&str]] = &[
 
 #[test]
 fn what_answers_in_place_of_a_server_is_no_success() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let page = "<html>Please log in</html>";
     for head in
         ["200 OK\r\nContent-Type: text/html; charset=utf-8", "200 OK", "202 Accepted\r\nContent-Type: text/html"]
     {
         let portal = Portal::start(head, page);
         for verb in VERBS {
-            let ran = portal.run(&bed, verb).failed(5, "is no duly server");
+            let ran = portal.run(&sandbox, verb).failed(5, "is no duly server");
             assert!(ran.out.is_empty() && ran.err.contains("a proxy that asks for a login"), "{head} {ran:?}");
         }
     }
     let halved = Portal::start("200 OK\r\nContent-Type: application/json", "{\"jobs\":[");
-    halved.run(&bed, &["jobs", "ls"]).failed(5, "is not JSON");
+    halved.run(&sandbox, &["jobs", "ls"]).failed(5, "is not JSON");
     let silent = Portal::start("200 OK\r\nContent-Type: application/json", "");
-    silent.run(&bed, &["jobs", "rm", SOME_ID]).failed(5, "is no duly server");
+    silent.run(&sandbox, &["jobs", "rm", SOME_ID]).failed(5, "is no duly server");
 }
 
 #[test]
 fn json_that_does_not_say_what_was_asked_is_no_success() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     let other = Portal::start("200 OK\r\nContent-Type: application/json", r#"{"status":"ok","id":"7","state":"fine"}"#);
-    let ran = other.run(&bed, &["push", "mail"]).failed(5, "names no job");
+    let ran = other.run(&sandbox, &["push", "mail"]).failed(5, "names no job");
     assert!(ran.out.is_empty(), "{ran:?}");
-    other.run(&bed, &["jobs", "wait", SOME_ID]).failed(5, "names no state");
+    other.run(&sandbox, &["jobs", "wait", SOME_ID]).failed(5, "names no state");
     assert_eq!(other.asked.lock().expect("nobody panics with it").len(), 2, "each asks once");
-    other.run(&bed, &["jobs", "ls"]).failed(5, "has no jobs");
-    other.run(&bed, &["queues", "ls"]).failed(5, "has no queues");
-    other.run(&bed, &["stats"]).failed(5, "has no points");
+    other.run(&sandbox, &["jobs", "ls"]).failed(5, "has no jobs");
+    other.run(&sandbox, &["queues", "ls"]).failed(5, "has no queues");
+    other.run(&sandbox, &["stats"]).failed(5, "has no points");
 }
 
 #[test]
 fn a_redirect_is_told_and_not_followed() {
-    let bed = Bed::new();
+    let sandbox = Sandbox::new();
     for status in
         ["301 Moved Permanently", "302 Found", "303 See Other", "307 Temporary Redirect", "308 Permanent Redirect"]
     {
         let portal = Portal::start(&format!("{status}\r\nLocation: /login?token=secret"), "");
         for verb in VERBS {
-            let ran = portal.run(&bed, verb).failed(5, "points elsewhere");
+            let ran = portal.run(&sandbox, verb).failed(5, "points elsewhere");
             assert!(ran.out.is_empty() && ran.err.contains("to /login: ") && !ran.err.contains("secret"), "{ran:?}");
         }
         let asked = portal.asked.lock().expect("nobody panics with it");
@@ -158,80 +158,80 @@ fn a_redirect_is_told_and_not_followed() {
 
 #[test]
 fn a_command_is_pushed_as_one_or_refused() {
-    let bed = Bed::new();
-    let open = Serving::start(&bed, &["--allow-commands"]);
-    let id = open.run(&bed, &["push", "--", "echo", r#"{"a":1}"#]).ok().id();
-    let job = bed.job(&id);
+    let sandbox = Sandbox::new();
+    let open = Serving::start(&sandbox, &["--allow-commands"]);
+    let id = open.run(&sandbox, &["push", "--", "echo", r#"{"a":1}"#]).ok().id();
+    let job = sandbox.job(&id);
     assert_eq!((&job["kind"], &job["args"]["argv"]), (&json!("command"), &json!(["echo", r#"{"a":1}"#])));
-    let id = open.run(&bed, &["push", "mail", r#"{"a":1}"#]).ok().id();
-    assert_eq!((&bed.job(&id)["kind"], &bed.job(&id)["args"]), (&json!("mail"), &json!({"a": 1})));
-    let shut = Serving::start(&bed, &[]);
-    shut.run(&bed, &["push", "--", "true"]).failed(1, "--allow-commands");
-    shut.run(&bed, &["push", "mail", "--", "true"]).failed(2, "cannot be used with");
-    shut.run(&bed, &["push"]).failed(2, "KIND");
-    assert_eq!(bed.run(&["jobs", "ls", "--json"]).ok().json()["jobs"].as_array().expect("a list").len(), 2);
+    let id = open.run(&sandbox, &["push", "mail", r#"{"a":1}"#]).ok().id();
+    assert_eq!((&sandbox.job(&id)["kind"], &sandbox.job(&id)["args"]), (&json!("mail"), &json!({"a": 1})));
+    let shut = Serving::start(&sandbox, &[]);
+    shut.run(&sandbox, &["push", "--", "true"]).failed(1, "--allow-commands");
+    shut.run(&sandbox, &["push", "mail", "--", "true"]).failed(2, "cannot be used with");
+    shut.run(&sandbox, &["push"]).failed(2, "KIND");
+    assert_eq!(sandbox.run(&["jobs", "ls", "--json"]).ok().json()["jobs"].as_array().expect("a list").len(), 2);
 }
 
 /// Whoever took it lives elsewhere, and was told how long it lasts.
 #[test]
 fn a_lock_taken_over_http_outlives_a_server_that_is_killed() {
-    let bed = Bed::new();
-    let server = Serving::start(&bed, &[]);
+    let sandbox = Sandbox::new();
+    let server = Serving::start(&sandbox, &[]);
     let answer = server.put("/api/v1/locks/deploy", r#"{"ttl_ms":60000}"#);
     assert!(answer.starts_with("HTTP/1.1 2"), "{answer}");
     drop(server);
-    bed.run(&["lock", "deploy", "--no-wait", "--", "true"]).failed(4, "is held");
+    sandbox.run(&["lock", "deploy", "--no-wait", "--", "true"]).failed(4, "is held");
 }
 
 #[test]
 fn a_list_says_where_to_go_on() {
-    let bed = Bed::new();
-    let server = Serving::start(&bed, &[]);
+    let sandbox = Sandbox::new();
+    let server = Serving::start(&sandbox, &[]);
     for _ in 0..3 {
-        server.run(&bed, &["push", "mail", r#"{"to":"ada lovelace"}"#]).ok();
+        server.run(&sandbox, &["push", "mail", r#"{"to":"ada lovelace"}"#]).ok();
     }
-    let ran = server.run(&bed, &["jobs", "ls", "--limit", "2", "args.to:ada lovelace"]).ok();
+    let ran = server.run(&sandbox, &["jobs", "ls", "--limit", "2", "args.to:ada lovelace"]).ok();
     assert_eq!(ran.out.lines().count(), 3, "{ran:?}");
     let cursor = ran.err.trim().strip_prefix("there may be more: --cursor ").expect("a cursor").to_owned();
-    let ran = server.run(&bed, &["jobs", "ls", "--limit", "2", "--cursor", &cursor, "args.to:ada lovelace"]).ok();
+    let ran = server.run(&sandbox, &["jobs", "ls", "--limit", "2", "--cursor", &cursor, "args.to:ada lovelace"]).ok();
     assert_eq!((ran.out.lines().count(), ran.err.as_str()), (2, ""), "{ran:?}");
 }
 
 #[test]
 fn what_is_wrong_is_told_as_with_a_store() {
-    let bed = Bed::new();
-    let server = Serving::start(&bed, &[]);
+    let sandbox = Sandbox::new();
+    let server = Serving::start(&sandbox, &[]);
     for verb in [&["nodes", "ls"][..], &["lock", "ls"], &["doctor"], &["jobs", "watch"], &["queues", "limit", "a"]] {
-        server.run(&bed, verb).failed(2, "it needs the store itself: --store");
+        server.run(&sandbox, verb).failed(2, "it needs the store itself: --store");
     }
-    server.run(&bed, &["bogus"]).failed(2, "unrecognized subcommand");
-    let ran = server.run(&bed, &["jobs", "ls", "kind:a", "stat:dead"]).failed(2, "is nothing to look for");
+    server.run(&sandbox, &["bogus"]).failed(2, "unrecognized subcommand");
+    let ran = server.run(&sandbox, &["jobs", "ls", "kind:a", "stat:dead"]).failed(2, "is nothing to look for");
     assert!(ran.err.contains("\n  kind:a stat:dead\n         ^\n"), "{ran:?}");
-    server.run(&bed, &["jobs", "rm"]).failed(2, "<IDS>");
-    let there = server.run(&bed, &["push", "mail"]).ok().out.trim().to_owned();
+    server.run(&sandbox, &["jobs", "rm"]).failed(2, "<IDS>");
+    let there = server.run(&sandbox, &["push", "mail"]).ok().out.trim().to_owned();
     let none = "01890000-0000-7000-8000-000000000000";
-    server.run(&bed, &["jobs", "rm", none, &there]).failed(3, none);
-    server.run(&bed, &["jobs", "get", &there]).failed(3, &there);
+    server.run(&sandbox, &["jobs", "rm", none, &there]).failed(3, none);
+    server.run(&sandbox, &["jobs", "get", &there]).failed(3, &there);
     let url = server.url.clone();
     drop(server);
     let secret = url.replacen("://", "://ada:secret@", 1);
-    let ran = bed.run(&["--server", &secret, "jobs", "ls"]).failed(5, "is `duly serve` running there");
+    let ran = sandbox.run(&["--server", &secret, "jobs", "ls"]).failed(5, "is `duly serve` running there");
     assert!(!ran.err.contains("secret"), "{ran:?}");
-    let ran = bed.run(&["--server", &url, "push", "mail"]).failed(5, "is `duly serve` running there");
+    let ran = sandbox.run(&["--server", &url, "push", "mail"]).failed(5, "is `duly serve` running there");
     assert!(ran.err.contains("refused") && ran.err.contains("--id ") && !ran.err.contains("io:"), "{ran:?}");
 }
 
 #[test]
 fn stats_are_a_table() {
-    let bed = Bed::new();
-    let server = Serving::start(&bed, &[]);
-    server.run(&bed, &["push", "mail"]).ok();
-    let table = server.run(&bed, &["stats"]).ok().out;
+    let sandbox = Sandbox::new();
+    let server = Serving::start(&sandbox, &[]);
+    server.run(&sandbox, &["push", "mail"]).ok();
+    let table = server.run(&sandbox, &["stats"]).ok().out;
     assert!(
         table.starts_with("QUEUE ") && table.lines().nth(1).is_some_and(|row| row.starts_with("default  1 ")),
         "{table}"
     );
-    let told = server.run(&bed, &["stats", "--minutes", "9", "--json"]).ok().json();
+    let told = server.run(&sandbox, &["stats", "--minutes", "9", "--json"]).ok().json();
     assert_eq!((&told[0]["queue"], &told[0]["pushed"], &told[0]["minutes"]), (&json!("default"), &json!(1), &json!(9)));
-    assert_eq!(server.run(&bed, &["stats", "--queue", "none", "--json"]).ok().json(), json!([]));
+    assert_eq!(server.run(&sandbox, &["stats", "--queue", "none", "--json"]).ok().json(), json!([]));
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use duly::{Ctx, Duly, Filter, Push, State};
 use serde_json::json;
 
-use super::support::*;
+use super::sandbox::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_entry_survives_ruby() {
-    let bed = Bed::new().await;
+    let sandbox = Sandbox::new().await;
     let mut texts = vec![
         "null",
         "[]",
@@ -22,61 +22,63 @@ async fn every_entry_survives_ruby() {
         "9007199254740993",
     ];
     // Newer versions of Ruby's json write these in another way, so that not even what older ones wrote survives them.
-    if bed.ruby("JSON.generate(1e20)") == json!("1.0e+20") {
+    if sandbox.ruby("JSON.generate(1e20)") == json!("1.0e+20") {
         texts.push("[1e15, 1234567890123456.0, 1.5e16, 1e20, 1E-7, 5e-324]");
     }
     for (n, text) in texts.iter().enumerate() {
         let push = || Push::new("Echo", *text).tag("mail").timeout(Duration::from_secs(5));
-        let now = bed.duly.push(push()).await.expect("pushes").id();
-        bed.duly.push(push().after(Duration::from_secs(3600 + n as u64))).await.expect("pushes");
+        let now = sandbox.duly.push(push()).await.expect("pushes").id();
+        sandbox.duly.push(push().after(Duration::from_secs(3600 + n as u64))).await.expect("pushes");
         assert_eq!(
-            bed.duly.get(now).await.expect("looks").expect("is there").job.args,
+            sandbox.duly.get(now).await.expect("looks").expect("is there").job.args,
             *text,
             "and comes back as it was"
         );
     }
-    assert_eq!(bed.ruby("Ask.stable?"), json!([]), "ready and scheduled");
-    let worker =
-        bed.duly.worker().on_kind("Echo", |ctx: Ctx| async move { Err::<(), _>(format!("é\n\"{}\"", ctx.job().args)) });
+    assert_eq!(sandbox.ruby("Ask.stable?"), json!([]), "ready and scheduled");
+    let worker = sandbox
+        .duly
+        .worker()
+        .on_kind("Echo", |ctx: Ctx| async move { Err::<(), _>(format!("é\n\"{}\"", ctx.job().args)) });
     worker.drain().await.expect("drains");
-    assert_eq!(bed.ruby("[Sidekiq::RetrySet.new.size, Ask.stable?]"), json!([texts.len(), []]), "retried");
-    let fields = bed.ruby("Sidekiq::ScheduledSet.new.first.item.keys");
+    assert_eq!(sandbox.ruby("[Sidekiq::RetrySet.new.size, Ask.stable?]"), json!([texts.len(), []]), "retried");
+    let fields = sandbox.ruby("Sidekiq::ScheduledSet.new.first.item.keys");
     assert_eq!(fields, json!(["retry", "queue", "class", "tags", "duly", "args", "jid", "created_at"]));
     // Put off one by one, each is the same one still.
-    let size = bed.ruby(
+    let size = sandbox.ruby(
         "Sidekiq::ScheduledSet.new.each { |job| job.reschedule(Time.now + 7200) }; Sidekiq::ScheduledSet.new.size",
     );
     assert_eq!(size, json!(texts.len()));
-    assert!(bed.duly.push(Push::new("Echo", "1e400")).await.expect_err("refused").to_string().contains("Ruby"));
+    assert!(sandbox.duly.push(Push::new("Echo", "1e400")).await.expect_err("refused").to_string().contains("Ruby"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn siblings_have_scores_of_their_own() {
-    let bed = Bed::new().await;
+    let sandbox = Sandbox::new().await;
     let at = std::time::SystemTime::now() + Duration::from_secs(600);
     for _ in 0..3 {
         let pushes: Vec<_> = (0..100).map(|n| Push::new("Echo", format!("[{n}]")).at(at)).collect();
-        bed.duly.push_all(pushes).await.expect("pushes");
+        sandbox.duly.push_all(pushes).await.expect("pushes");
     }
-    let scores = bed.ruby("Ask.scores('schedule').uniq.size");
+    let scores = sandbox.ruby("Ask.scores('schedule').uniq.size");
     assert_eq!(scores, json!(300));
-    bed.ruby("Sidekiq::ScheduledSet.new.first.add_to_queue");
-    assert_eq!(bed.ruby("[Sidekiq::ScheduledSet.new.size, Sidekiq::Queue.new.size]"), json!([299, 1]));
+    sandbox.ruby("Sidekiq::ScheduledSet.new.first.add_to_queue");
+    assert_eq!(sandbox.ruby("[Sidekiq::ScheduledSet.new.size, Sidekiq::Queue.new.size]"), json!([299, 1]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_job_goes_to_the_dead_and_the_worker_lives() {
-    let bed = Bed::new().await;
-    bed.ruby("Echo.perform_async('first')");
+    let sandbox = Sandbox::new().await;
+    sandbox.ruby("Echo.perform_async('first')");
     for strange in ["{not json", "null", "7", "\"text\"", r#"{"args":[]}"#, "[1,2]"] {
-        bed.redis(&["LPUSH", "queue:default", strange]);
+        sandbox.redis(&["LPUSH", "queue:default", strange]);
     }
-    bed.redis(&["ZADD", "schedule", "1.5", "{not json either"]);
-    let running = bed.run(bed.worker(&["Echo"]));
-    bed.ruby("Echo.perform_async('last')");
-    bed.until_ran(2).await;
-    bed.until("the dead", || bed.ruby("Sidekiq::DeadSet.new.size") == json!(7)).await;
-    let shown = bed.ruby(
+    sandbox.redis(&["ZADD", "schedule", "1.5", "{not json either"]);
+    let running = sandbox.run(sandbox.worker(&["Echo"]));
+    sandbox.ruby("Echo.perform_async('last')");
+    sandbox.until_ran(2).await;
+    test_support::until("the dead", async || sandbox.ruby("Sidekiq::DeadSet.new.size") == json!(7)).await;
+    let shown = sandbox.ruby(
         "Sidekiq::DeadSet.new.map { |job| [job.klass, job.display_args[0].class.to_s, job['error_class']] }.uniq",
     );
     assert_eq!(shown, json!([["Duly::Unreadable", "String", "Duly::Unreadable"]]));
@@ -85,51 +87,51 @@ async fn what_is_no_job_goes_to_the_dead_and_the_worker_lives() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_dead_are_ten_thousand() {
-    let bed = Bed::new().await;
-    bed.ruby("Ask.bury(10_050)");
-    bed.redis(&["ZADD", "dead", "1000.5", r#"{"class":"Echo","very":"old"}"#]);
-    bed.ruby("Echo.set(retry: 0).perform_async('x')");
-    bed.duly.worker().on_kind("Echo", |_| async { Err::<(), _>("no") }).drain().await.expect("drains");
-    assert_eq!(bed.ruby("[Sidekiq::DeadSet.new.size, Sidekiq::DeadSet.new.first.args]"), json!([10_000, ["x"]]));
+    let sandbox = Sandbox::new().await;
+    sandbox.ruby("Ask.bury(10_050)");
+    sandbox.redis(&["ZADD", "dead", "1000.5", r#"{"class":"Echo","very":"old"}"#]);
+    sandbox.ruby("Echo.set(retry: 0).perform_async('x')");
+    sandbox.duly.worker().on_kind("Echo", |_| async { Err::<(), _>("no") }).drain().await.expect("drains");
+    assert_eq!(sandbox.ruby("[Sidekiq::DeadSet.new.size, Sidekiq::DeadSet.new.first.args]"), json!([10_000, ["x"]]));
 }
 
 /// How many dead ones are kept is Ruby's to say: only a burial trims them, as Ruby's do, and never very many at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_dead_are_trimmed_by_burials_alone() {
-    let bed = Bed::new().await;
-    bed.ruby("Ask.bury(12_500)");
-    bed.redis(&["ZADD", "dead", "1000.5", r#"{"class":"Echo","very":"old"}"#]);
-    let size = || bed.redis(&["ZCARD", "dead"])[0].parse::<usize>().expect("a number");
-    bed.duly.store().prune("default", 1_000).await.expect("prunes");
+    let sandbox = Sandbox::new().await;
+    sandbox.ruby("Ask.bury(12_500)");
+    sandbox.redis(&["ZADD", "dead", "1000.5", r#"{"class":"Echo","very":"old"}"#]);
+    let size = || sandbox.redis(&["ZCARD", "dead"])[0].parse::<usize>().expect("a number");
+    sandbox.duly.store().prune("default", 1_000).await.expect("prunes");
     assert_eq!(size(), 12_501);
     for left in [11_502, 10_503, 10_000] {
-        bed.ruby("Echo.set(retry: 0).perform_async('x')");
-        bed.duly.worker().on_kind("Echo", |_| async { Err::<(), _>("no") }).drain().await.expect("drains");
+        sandbox.ruby("Echo.set(retry: 0).perform_async('x')");
+        sandbox.duly.worker().on_kind("Echo", |_| async { Err::<(), _>("no") }).drain().await.expect("drains");
         assert_eq!(size(), left);
     }
-    assert!(!bed.redis(&["ZRANGE", "dead", "0", "0"])[0].contains("very"), "the oldest go first");
+    assert!(!sandbox.redis(&["ZRANGE", "dead", "0", "0"])[0].contains("very"), "the oldest go first");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_live_installation_moves_elsewhere() {
-    let bed = Bed::new().await;
-    bed.ruby("40.times { |n| Echo.perform_async(n) }; Echo.perform_in(3600, 'later'); Echo.set(queue: 'post').perform_async('post')");
-    bed.ruby("Echo.set(retry: 0).perform_async('dead')");
+    let sandbox = Sandbox::new().await;
+    sandbox.ruby("40.times { |n| Echo.perform_async(n) }; Echo.perform_in(3600, 'later'); Echo.set(queue: 'post').perform_async('post')");
+    sandbox.ruby("Echo.set(retry: 0).perform_async('dead')");
     // Those that were pushed first are run first: one that fails for good.
-    let worker = bed
+    let worker = sandbox
         .duly
         .worker()
         .concurrency(1)
         .on_kind("Echo", |ctx: Ctx| async move { if ctx.job().args == "[\"dead\"]" { Err("no") } else { Ok(()) } });
     worker.drain().await.expect("drains");
-    bed.ruby("40.times { |n| Echo.perform_async(n) }");
+    sandbox.ruby("40.times { |n| Echo.perform_async(n) }");
     let target = Duly::open(":memory:").await.expect("opens");
-    let moved = bed.duly.move_to(&target).run().await.expect("moves");
+    let moved = sandbox.duly.move_to(&target).run().await.expect("moves");
     let of = |queue: &str| moved.iter().find(|one| one.queue == queue).expect("was moved").clone();
     assert_eq!((of("default").ready, of("default").scheduled, of("default").dead), (40, 1, 1));
     assert_eq!(of("post").ready, 1);
     assert_eq!(
-        bed.ruby("Sidekiq::Stats.new.then { |s| [s.enqueued, s.scheduled_size, s.retry_size, s.dead_size] }"),
+        sandbox.ruby("Sidekiq::Stats.new.then { |s| [s.enqueued, s.scheduled_size, s.retry_size, s.dead_size] }"),
         json!([0, 0, 0, 0])
     );
     let dead = target.list(Filter { state: Some(State::Dead), ..Filter::default() }).await.expect("lists").jobs;
@@ -139,20 +141,20 @@ async fn a_live_installation_moves_elsewhere() {
 /// Ruby lets tags and classes be any text; a record of ours could not be read again with some of them in it.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_that_only_ruby_can_have_do_no_harm_to_a_move() {
-    let bed = Bed::new().await;
-    let target = Duly::open(bed.store().replacen("sidekiq", "redis", 1)).await.expect("opens");
+    let sandbox = Sandbox::new().await;
+    let target = Duly::open(sandbox.store().replacen("sidekiq", "redis", 1)).await.expect("opens");
     let tags = r#"["ok","with space","a\tb","line\nbreak","nul\u00000x",""]"#;
     let entry = |class: &str, jid: &str| format!(r#"{{"class":"{class}","args":[7],"jid":"{jid}","tags":{tags}}}"#);
-    bed.redis(&["LPUSH", "queue:default", &entry("Echo", "0123456789abcdef01234567")]);
-    bed.redis(&["LPUSH", "queue:default", &entry("Ec\\tho", "0123456789abcdef01234568")]);
-    bed.redis(&["SADD", "queues", "default"]);
-    let error = bed.duly.move_to(&target).run().await.expect_err("one cannot be kept there");
+    sandbox.redis(&["LPUSH", "queue:default", &entry("Echo", "0123456789abcdef01234567")]);
+    sandbox.redis(&["LPUSH", "queue:default", &entry("Ec\\tho", "0123456789abcdef01234568")]);
+    sandbox.redis(&["SADD", "queues", "default"]);
+    let error = sandbox.duly.move_to(&target).run().await.expect_err("one cannot be kept there");
     assert!(
         error.to_string().contains("\"Ec\\tho\"") && error.to_string().contains("remove it there first"),
         "{error}"
     );
-    bed.redis(&["LPOP", "queue:default"]);
-    bed.duly.move_to(&target).run().await.expect("moves");
+    sandbox.redis(&["LPOP", "queue:default"]);
+    sandbox.duly.move_to(&target).run().await.expect("moves");
     let jobs = target.list(Filter::default()).await.expect("lists").jobs;
     assert_eq!(jobs.len(), 1);
     assert_eq!((jobs[0].job.kind.as_str(), jobs[0].job.args.as_str()), ("Echo", "[7]"));
@@ -161,22 +163,22 @@ async fn names_that_only_ruby_can_have_do_no_harm_to_a_move() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_move_onto_the_same_keys_is_refused_whatever_the_prefix() {
-    let bed = Bed::new().await;
-    bed.duly.push(Push::new("Echo", "[1]")).await.expect("pushes");
-    let store = bed.store();
+    let sandbox = Sandbox::new().await;
+    sandbox.duly.push(Push::new("Echo", "[1]")).await.expect("pushes");
+    let store = sandbox.store();
     let other = format!("{store}{}prefix=two", if store.contains('?') { '&' } else { '?' });
     let same = Duly::open(other.replacen("localhost", "127.0.0.1", 1)).await.expect("opens");
-    let error = bed.duly.move_to(&same).run().await.expect_err("refused");
+    let error = sandbox.duly.move_to(&same).run().await.expect_err("refused");
     assert!(error.to_string().contains("is the store that the jobs are in already"), "{error}");
-    assert_eq!(bed.redis(&["LLEN", "queue:default"]), ["1"]);
+    assert_eq!(sandbox.redis(&["LLEN", "queue:default"]), ["1"]);
 }
 
 /// To Sidekiq they are two jobs, and so they are after a move.
 #[tokio::test(flavor = "multi_thread")]
 async fn entries_with_one_jid_all_arrive() {
     for url in [Some(":memory:"), None] {
-        let bed = Bed::new().await;
-        let target = url.map_or_else(|| bed.store().replacen("sidekiq", "redis", 1), str::to_owned);
+        let sandbox = Sandbox::new().await;
+        let target = url.map_or_else(|| sandbox.store().replacen("sidekiq", "redis", 1), str::to_owned);
         let target = Duly::open(target).await.expect("opens");
         let entry = |n: u32, at: u32| {
             format!(
@@ -184,37 +186,37 @@ async fn entries_with_one_jid_all_arrive() {
             )
         };
         for (n, at) in [(1, 100), (2, 100), (3, 200)] {
-            bed.redis(&["LPUSH", "queue:default", &entry(n, at)]);
+            sandbox.redis(&["LPUSH", "queue:default", &entry(n, at)]);
         }
         for _ in 0..5 {
-            bed.redis(&["LPUSH", "queue:default", r#"{"class":"Echo","args":[5]}"#]);
+            sandbox.redis(&["LPUSH", "queue:default", r#"{"class":"Echo","args":[5]}"#]);
         }
-        bed.redis(&["ZADD", "schedule", "4000000000", &entry(4, 300)]);
-        bed.redis(&["SADD", "queues", "default"]);
-        bed.redis(&["LPUSH", "queue:default", "no job at all"]);
-        let moved = bed.duly.move_to(&target).run().await.expect("moves");
+        sandbox.redis(&["ZADD", "schedule", "4000000000", &entry(4, 300)]);
+        sandbox.redis(&["SADD", "queues", "default"]);
+        sandbox.redis(&["LPUSH", "queue:default", "no job at all"]);
+        let moved = sandbox.duly.move_to(&target).run().await.expect("moves");
         assert_eq!((moved[0].ready, moved[0].scheduled, moved[0].known, moved[0].left), (8, 1, 0, 1));
         let jobs = target.list(Filter::default()).await.expect("lists").jobs;
         let mut args: Vec<&str> = jobs.iter().map(|record| record.job.args.as_str()).collect();
         args.sort_unstable();
         assert_eq!(args, ["[1]", "[2]", "[3]", "[4]", "[5]", "[5]", "[5]", "[5]", "[5]"]);
-        assert_eq!(bed.redis(&["LRANGE", "queue:default", "0", "-1"]), ["no job at all"]);
+        assert_eq!(sandbox.redis(&["LRANGE", "queue:default", "0", "-1"]), ["no job at all"]);
     }
 }
 
 /// As Python writes half of a pair, which Ruby cannot read.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_ruby_could_not_read_is_not_lost_by_a_retry() {
-    let bed = Bed::new().await;
+    let sandbox = Sandbox::new().await;
     let entry =
         r#"{"class":"Echo","queue":"default","args":["\ud83d"],"jid":"0123456789abcdef01234567","created_at":1.5}"#;
-    bed.redis(&["ZADD", "dead", "100", entry]);
-    bed.redis(&["SADD", "queues", "default"]);
-    let dead = bed.duly.list(Filter { state: Some(State::Dead), ..Filter::default() }).await.expect("lists").jobs;
-    bed.duly.reschedule(dead[0].job.id, duly::Due::Now).await.expect("goes back");
-    let worker = bed.duly.worker().on_kind("Echo", |_| async { Err::<(), _>("no".to_owned()) });
+    sandbox.redis(&["ZADD", "dead", "100", entry]);
+    sandbox.redis(&["SADD", "queues", "default"]);
+    let dead = sandbox.duly.list(Filter { state: Some(State::Dead), ..Filter::default() }).await.expect("lists").jobs;
+    sandbox.duly.reschedule(dead[0].job.id, duly::Due::Now).await.expect("goes back");
+    let worker = sandbox.duly.worker().on_kind("Echo", |_| async { Err::<(), _>("no".to_owned()) });
     worker.drain().await.expect("drains");
-    let waits = bed.duly.get(dead[0].job.id).await.expect("looks").expect("is there");
+    let waits = sandbox.duly.get(dead[0].job.id).await.expect("looks").expect("is there");
     assert_eq!((waits.state, waits.job.kind.as_str(), waits.attempts), (State::Scheduled, "Echo", 1));
     assert_eq!(waits.job.args, r#"["\ud83d"]"#);
 }

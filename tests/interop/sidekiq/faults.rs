@@ -7,25 +7,26 @@ use duly::{Duly, Error, JobId, Push};
 use serde_json::json;
 
 use super::child;
-use super::support::*;
-use crate::servers::{Binary, Fsync, Options, Proxy};
+use super::sandbox::*;
+use test_support::servers::{Binary, Fsync, Options, Proxy};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_worker_loses_nothing() {
     const JOBS: usize = 60;
-    let bed = Bed::new().await;
-    bed.ruby(&format!("{JOBS}.times {{ |n| Echo.perform_async(n) }}"));
-    let before = bed.ruby("Ask.queue");
-    let survivor = bed.run(bed.worker(&["Other"]));
-    let killed = child::start(&bed.store(), 20);
-    assert_eq!(bed.redis(&["LLEN", "queue:default"]), [(JOBS - 20).to_string()], "it holds some");
+    let sandbox = Sandbox::new().await;
+    sandbox.ruby(&format!("{JOBS}.times {{ |n| Echo.perform_async(n) }}"));
+    let before = sandbox.ruby("Ask.queue");
+    let survivor = sandbox.run(sandbox.worker(&["Other"]));
+    let killed = child::start(&sandbox.store(), 20);
+    assert_eq!(sandbox.redis(&["LLEN", "queue:default"]), [(JOBS - 20).to_string()], "it holds some");
     drop(killed);
-    bed.until("they are back", || bed.redis(&["LLEN", "queue:default"]) == [JOBS.to_string()]).await;
-    assert_eq!(bed.ruby("Ask.queue"), before, "byte for byte, at the front, by a node that cannot even run them");
+    test_support::until("they are back", async || sandbox.redis(&["LLEN", "queue:default"]) == [JOBS.to_string()])
+        .await;
+    assert_eq!(sandbox.ruby("Ask.queue"), before, "byte for byte, at the front, by a node that cannot even run them");
     survivor.end().await;
-    let running = bed.run(bed.worker(&["Echo"]));
+    let running = sandbox.run(sandbox.worker(&["Echo"]));
     let mut times: HashMap<String, usize> = HashMap::new();
-    bed.until_ran(JOBS).await.iter().for_each(|(_, args)| *times.entry(args.to_string()).or_default() += 1);
+    sandbox.until_ran(JOBS).await.iter().for_each(|(_, args)| *times.entry(args.to_string()).or_default() += 1);
     assert!(times.len() == JOBS && times.values().all(|times| *times == 1));
     running.end().await;
 }
@@ -33,15 +34,15 @@ async fn a_killed_worker_loses_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_promotion_beside_others_doubles_nothing() {
     const JOBS: usize = 400;
-    let bed = Bed::new().await;
-    bed.ruby(&format!("{JOBS}.times {{ |n| Echo.perform_in(0.5 + n / 400.0, n) }}"));
-    let workers: Vec<_> = (0..3).map(|_| bed.run(bed.worker(&["Echo"]))).collect();
+    let sandbox = Sandbox::new().await;
+    sandbox.ruby(&format!("{JOBS}.times {{ |n| Echo.perform_in(0.5 + n / 400.0, n) }}"));
+    let workers: Vec<_> = (0..3).map(|_| sandbox.run(sandbox.worker(&["Echo"]))).collect();
     // Ruby's own pollers, as fast as they can.
-    bed.ruby("Ask.promote(4)");
-    bed.until_ran(JOBS).await;
+    sandbox.ruby("Ask.promote(4)");
+    sandbox.until_ran(JOBS).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let mut times: HashMap<String, usize> = HashMap::new();
-    bed.ran().iter().for_each(|(_, args)| *times.entry(args.to_string()).or_default() += 1);
+    sandbox.ran().iter().for_each(|(_, args)| *times.entry(args.to_string()).or_default() += 1);
     assert!(times.len() == JOBS && times.values().all(|times| *times == 1), "{times:?}");
     for worker in workers {
         worker.end().await;
@@ -50,21 +51,21 @@ async fn a_promotion_beside_others_doubles_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_push_said_twice_is_one_job() {
-    let bed = Bed::new().await;
+    let sandbox = Sandbox::new().await;
     let push = || {
         vec![
             Push::new("Echo", "[1]").id(JobId::named("a")),
             Push::new("Echo", "[2]").id(JobId::named("b")).queue("post"),
         ]
     };
-    let first = bed.duly.push_all(push()).await.expect("pushes");
-    let second = bed.duly.push_all(push()).await.expect("pushes");
+    let first = sandbox.duly.push_all(push()).await.expect("pushes");
+    let second = sandbox.duly.push_all(push()).await.expect("pushes");
     assert!(first.iter().all(|one| one.is_new()) && second.iter().all(|one| !one.is_new()));
-    assert_eq!(bed.ruby("Sidekiq::Queue.all.map(&:size)"), json!([1, 1]));
-    let jid = bed.ruby("Sidekiq::Queue.new.first.jid");
+    assert_eq!(sandbox.ruby("Sidekiq::Queue.all.map(&:size)"), json!([1, 1]));
+    let jid = sandbox.ruby("Sidekiq::Queue.new.first.jid");
     assert_eq!(jid, json!(JobId::named("a").to_string()), "found under the id that duly has printed");
-    assert!(bed.duly.remove(JobId::named("a")).await.is_ok());
-    assert_eq!(bed.ruby("Sidekiq::Queue.new.size"), json!(0));
+    assert!(sandbox.duly.remove(JobId::named("a")).await.is_ok());
+    assert_eq!(sandbox.ruby("Sidekiq::Queue.new.size"), json!(0));
 }
 
 /// The answer is lost, and when it is sent again nobody is there: the first sending is in all the same.
@@ -83,12 +84,12 @@ async fn a_push_whose_answer_was_lost_before_the_server_went_may_be_in() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_push_into_several_queues_it_is_told_that_a_part_may_be_in() {
-    let bed = Bed::new().await;
-    bed.redis(&["SET", "queue:second", "x"]);
+    let sandbox = Sandbox::new().await;
+    sandbox.redis(&["SET", "queue:second", "x"]);
     let jobs = ["first", "second"].map(|queue| Push::new("Echo", "[]").queue(queue));
-    let error = bed.duly.push_all(jobs).await.expect_err("the second is refused");
+    let error = sandbox.duly.push_all(jobs).await.expect_err("the second is refused");
     assert!(error.code() == "unknown" && error.to_string().contains("not a list"), "{error}");
-    assert_eq!(bed.redis(&["LLEN", "queue:first"]), ["1"], "the first is in");
-    let error = bed.duly.push(Push::new("Echo", "[]").queue("second")).await.expect_err("refused");
+    assert_eq!(sandbox.redis(&["LLEN", "queue:first"]), ["1"], "the first is in");
+    let error = sandbox.duly.push(Push::new("Echo", "[]").queue("second")).await.expect_err("refused");
     assert_eq!(error.code(), "invalid", "nothing is in doubt: {error}");
 }

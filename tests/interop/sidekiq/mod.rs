@@ -3,8 +3,8 @@
 mod child;
 mod entries;
 mod faults;
-mod mixed;
-mod places;
-mod shared;
-mod support;
+mod mixed_formats;
+mod sandbox;
+mod shared_jobs;
+mod tls_and_sentinel;
 mod web;

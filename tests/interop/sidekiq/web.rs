@@ -7,40 +7,43 @@ use duly::Ctx;
 use serde_json::json;
 use tokio::sync::Notify;
 
-use super::support::*;
+use super::sandbox::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_is_seen_and_obeys_quiet_and_stop() {
-    let bed = Bed::new().await;
+    let sandbox = Sandbox::new().await;
     let (started, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (told, wait) = (started.clone(), go.clone());
-    let worker = bed.duly.worker().queue("default", 7).queue("low", 2).on_kind("Echo", move |_: Ctx| {
+    let worker = sandbox.duly.worker().queue("default", 7).queue("low", 2).on_kind("Echo", move |_: Ctx| {
         let (told, wait) = (told.clone(), wait.clone());
         async move {
             told.notify_one();
             wait.notified().await;
         }
     });
-    let running = bed.run(worker);
-    bed.ruby("Echo.perform_async(1)");
+    let running = sandbox.run(worker);
+    sandbox.ruby("Echo.perform_async(1)");
     started.notified().await;
-    bed.until("it is shown", || bed.ruby("Ask.work.size") == json!(1)).await;
-    let process = bed
+    test_support::until("it is shown", async || sandbox.ruby("Ask.work.size") == json!(1)).await;
+    let process = sandbox
         .ruby("Sidekiq::ProcessSet.new.map { |p| [p['concurrency'], p['queues'], p['busy'], p['tag'], p.stopping?] }");
     assert_eq!(process, json!([[9, ["default", "low"], 1, "duly", false]]));
-    assert_eq!(bed.ruby("Ask.work"), json!([["default", [1], true]]));
-    assert_eq!(bed.redis(&["KEYS", "*:work"]).len(), 1, "under both names");
+    assert_eq!(sandbox.ruby("Ask.work"), json!([["default", [1], true]]));
+    assert_eq!(sandbox.redis(&["KEYS", "*:work"]).len(), 1, "under both names");
 
-    bed.ruby("Sidekiq::ProcessSet.new.each(&:quiet!)");
-    bed.until("it is quiet", || bed.ruby("Sidekiq::ProcessSet.new.map(&:stopping?)") == json!([true])).await;
-    bed.ruby("Echo.perform_async(2)");
+    sandbox.ruby("Sidekiq::ProcessSet.new.each(&:quiet!)");
+    test_support::until("it is quiet", async || {
+        sandbox.ruby("Sidekiq::ProcessSet.new.map(&:stopping?)") == json!([true])
+    })
+    .await;
+    sandbox.ruby("Echo.perform_async(2)");
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(bed.redis(&["LLEN", "queue:default"]), ["1"], "it takes no more");
+    assert_eq!(sandbox.redis(&["LLEN", "queue:default"]), ["1"], "it takes no more");
 
-    bed.ruby("Sidekiq::ProcessSet.new.each(&:stop!)");
+    sandbox.ruby("Sidekiq::ProcessSet.new.each(&:stop!)");
     go.notify_one();
     let tally =
         tokio::time::timeout(LONG, running.task).await.expect("it stops").expect("no panic").expect("ends well");
     assert_eq!(tally.acked, 1);
-    assert_eq!(bed.ruby("[Sidekiq::ProcessSet.new.size, Ask.work.size]"), json!([0, 0]));
+    assert_eq!(sandbox.ruby("[Sidekiq::ProcessSet.new.size, Ask.work.size]"), json!([0, 0]));
 }

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use duly::store::StoreUrl;
 use duly::{Duly, Error, Push};
 
-use crate::servers::{Binary, CALM, Cluster, Sentinel, wait_for};
-use crate::support::{durable, open, refusal, whole};
+use crate::helpers::{durable, open, refusal, whole};
+use test_support::servers::{Binary, CALM, Cluster, Sentinel};
+use test_support::wait_for;
 
 /// Well under what a person takes for hanging.
 const AT_ONCE: Duration = Duration::from_millis(1_500);

@@ -1,8 +1,8 @@
 //! Getting in: what a user of the server must be allowed, what is said to one who may not, what a server must promise.
 
-mod full;
+mod acl;
+mod full_memory;
 mod login;
-mod neighbours;
-mod promises;
-mod rights;
+mod prefixes;
+mod server_settings;
 mod tls;

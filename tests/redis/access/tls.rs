@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use duly::Push;
 
-use crate::servers::{Binary, Certificates, Server, certificates};
-use crate::support::{durable, open, refusal, whole};
+use crate::helpers::{durable, open, refusal, whole};
+use test_support::servers::{Binary, Certificates, Server, certificates};
 
 const SECRET: &str = "p4ss-w0rd";
 

@@ -2,11 +2,11 @@
 
 use fastrand::Rng;
 
-use super::make::{self, LEASE, World};
+use super::random_state::{self, LEASE, World};
+use super::record_text::{self, Bytes};
 use super::script::{Script, key};
 use super::state::{Hash, State};
-use super::words::{self, Bytes};
-use super::{crons, mends, moves, pushes, settles};
+use super::{crons, pushes, repairs, settles, transfers};
 
 pub const CHANNEL: &str = "{q}:wake:";
 
@@ -32,7 +32,7 @@ impl Call {
     }
 
     pub fn shown(&self) -> String {
-        let args: Vec<String> = self.args.iter().map(|arg| words::shown(arg)).collect();
+        let args: Vec<String> = self.args.iter().map(|arg| record_text::shown(arg)).collect();
         format!("{} with {args:?}", self.script)
     }
 }
@@ -102,21 +102,21 @@ impl Client<'_> {
             "remove" => self.remove(&mut args),
             "reschedule" => self.reschedule(&mut args),
             "set_moving" => {
-                node = moves::mover(&mut self, &node);
-                moves::mark(&mut self, &node, &mut args);
+                node = transfers::mover(&mut self, &node);
+                transfers::mark(&mut self, &node, &mut args);
             }
-            "move_in" => moves::into(&mut self, &mut args),
+            "move_in" => transfers::into(&mut self, &mut args),
             "move_out" => {
-                node = moves::mover(&mut self, &node);
-                moves::out(&mut self, &node, &mut args);
+                node = transfers::mover(&mut self, &node);
+                transfers::out(&mut self, &node, &mut args);
             }
             "page" => keys[2] = self.page(&mut args),
             "register" => args.add_all(["q"]),
             "counts" | "nodes" | "measure" | "seal" => {}
             "recount" => args.add_all(["no such mark", "7", "", "00000000000000aa", ""]),
             "tally" => args.add_all([self.rng.u8(..2).to_string()]),
-            "inspect" => mends::inspect(&mut self, &mut args),
-            "mend" => mends::mend(&mut self, &mut args),
+            "inspect" => repairs::inspect(&mut self, &mut args),
+            "mend" => repairs::mend(&mut self, &mut args),
             other if crons::call(&mut self, other, &mut args) => {}
             other if self.in_the_hall(other, &node, &mut args) => {}
             other => panic!("a script that the fuzz does not know how to call: {other}"),
@@ -129,7 +129,7 @@ impl Client<'_> {
     fn node(&mut self) -> String {
         match self.rng.usize(..=self.world.nodes.len()) {
             at if at < self.world.nodes.len() => self.world.nodes[at].clone(),
-            _ => make::node(self.rng),
+            _ => random_state::node(self.rng),
         }
     }
 
@@ -141,18 +141,19 @@ impl Client<'_> {
     pub fn job(&mut self) -> Bytes {
         let state = self.state;
         match self.rng.u8(..8) {
-            0 => make::id(self.rng),
-            1 => self.rng.choice(&state.gone[0]).cloned().unwrap_or_else(|| make::id(self.rng)),
-            2 => {
-                self.rng.choice(&state.stale).map_or_else(|| make::id(self.rng), |ticket| words::id_of(ticket).to_vec())
-            }
-            _ => self.any(&state.job).unwrap_or_else(|| make::id(self.rng)),
+            0 => random_state::id(self.rng),
+            1 => self.rng.choice(&state.gone[0]).cloned().unwrap_or_else(|| random_state::id(self.rng)),
+            2 => self
+                .rng
+                .choice(&state.stale)
+                .map_or_else(|| random_state::id(self.rng), |ticket| record_text::id_of(ticket).to_vec()),
+            _ => self.any(&state.job).unwrap_or_else(|| random_state::id(self.rng)),
         }
     }
 
     /// So many, most often few, now and then as many as a script takes in one step.
     pub fn amount(&mut self, most: usize) -> usize {
-        let crowd = self.state.job.len() >= make::CROWD / 2 && self.rng.bool();
+        let crowd = self.state.job.len() >= random_state::CROWD / 2 && self.rng.bool();
         if crowd || self.rng.u8(..20) == 0 { most } else { self.rng.usize(1..6) }
     }
 
@@ -161,7 +162,7 @@ impl Client<'_> {
         match self.rng.u8(..4) {
             0 => format!("+{}", self.rng.i64(0..LEASE)),
             1 => "+4000000000000000".into(),
-            _ => make::moment(self.rng, self.now).to_string(),
+            _ => random_state::moment(self.rng, self.now).to_string(),
         }
     }
 
@@ -188,7 +189,7 @@ impl Client<'_> {
     }
 
     fn key_of(&self, id: &[u8]) -> String {
-        self.state.job.get(id).map(|record| words::key_of(record)).unwrap_or_default()
+        self.state.job.get(id).map(|record| record_text::key_of(record)).unwrap_or_default()
     }
 
     fn remove(&mut self, args: &mut Args) {
@@ -205,9 +206,9 @@ impl Client<'_> {
     fn edit(&mut self, args: &mut Args) {
         let id = self.job();
         let seen = self.state.job.get(&id).cloned().unwrap_or_default();
-        let key = words::key_of(&seen);
+        let key = record_text::key_of(&seen);
         let seen = if self.rng.u8(..8) == 0 { Bytes::new() } else { seen };
-        args.add(&id).add(seen).add(words::record(self.rng.u8(..4), &key, "{\"other\":1}"));
+        args.add(&id).add(seen).add(record_text::record(self.rng.u8(..4), &key, "{\"other\":1}"));
     }
 
     fn limit(&mut self, args: &mut Args) {
@@ -224,7 +225,7 @@ impl Client<'_> {
     /// Jobs by their words, from the beginning or from behind something.
     fn find(&mut self, args: &mut Args) {
         let (state, behind) = (self.state, if self.rng.bool() { Bytes::new() } else { self.job() });
-        let [last, since, until] = [(); 3].map(|()| make::moment(self.rng, self.now));
+        let [last, since, until] = [(); 3].map(|()| random_state::moment(self.rng, self.now));
         args.number(self.rng.u8(..2)).add(behind).number(last).number(since).number(until).number(self.amount(1_000));
         for _ in 0..self.rng.usize(1..4) {
             let known = self.rng.choice(state.find.keys()).and_then(|member| member.split(|byte| *byte == 0).next());
@@ -243,10 +244,10 @@ impl Client<'_> {
         };
         let behind = match self.rng.u8(..3) {
             0 => Bytes::new(),
-            1 => make::id(self.rng),
+            1 => random_state::id(self.rng),
             _ => behind.cloned().unwrap_or_default(),
         };
-        let number = if kind == "ready" { self.rng.i64(0..5) } else { make::moment(self.rng, self.now) };
+        let number = if kind == "ready" { self.rng.i64(0..5) } else { random_state::moment(self.rng, self.now) };
         args.add(kind).add(behind).number(number).number(self.amount(1_000));
         key(key_name)
     }

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::call::Call;
 use super::crons;
-use super::hall_check;
-use super::make::HISTORY;
-use super::moves;
+use super::peers_check;
 use super::pushes::HEARD;
+use super::random_state::HISTORY;
+use super::record_text::{self, shown};
 use super::state::{Place, State};
-use super::words::{self, shown};
+use super::transfers;
 
 /// Says what is wrong, if anything is.
 pub type Verdict = Result<(), String>;
@@ -34,10 +34,10 @@ pub const INVARIANTS: &[(&str, Invariant)] = &[
     ("groups are counted", groups_are_counted),
     ("what waits or is dead is found by its words", words_are_found),
     ("what was said was said by a job", notes_fit),
-    ("a place in a line is somebody's", hall_check::places_are_in_line),
-    ("a lock with a line is marked", hall_check::lines_are_marked),
-    ("no lock has a fence from the future", hall_check::fences_of_locks_are_past),
-    ("a guest has a lease", hall_check::guests_are_present),
+    ("a place in a line is somebody's", peers_check::places_are_in_line),
+    ("a lock with a line is marked", peers_check::lines_are_marked),
+    ("no lock has a fence from the future", peers_check::fences_of_locks_are_past),
+    ("a guest has a lease", peers_check::guests_are_present),
 ];
 
 pub fn none<T>(bad: impl IntoIterator<Item = T>, say: impl Fn(T) -> String) -> Verdict {
@@ -61,13 +61,13 @@ fn holds_are_counted(state: &State) -> Verdict {
     let counts = nodes.map(|(node, count)| (shown(node), String::from_utf8_lossy(count).parse().unwrap_or(-1_000_000)));
     let mut left: BTreeMap<String, i64> = counts.collect();
     for value in state.held.values() {
-        *left.entry(words::read_held(value).0).or_default() -= 1;
+        *left.entry(record_text::read_held(value).0).or_default() -= 1;
     }
     none(left.into_iter().filter(|(_, left)| *left != 0), |(node, left)| format!("{left} too many for {node}"))
 }
 
 fn holders_have_leases(state: &State) -> Verdict {
-    let holders = state.held.values().map(|value| words::read_held(value).0);
+    let holders = state.held.values().map(|value| record_text::read_held(value).0);
     none(holders.filter(|node| !state.lease.contains_key(node.as_bytes())), |node| node)
 }
 
@@ -79,8 +79,9 @@ fn fence(state: &State) -> i64 {
 fn held_values_fit(state: &State) -> Verdict {
     let last = fence(state);
     let fits = |(id, value): &(&Vec<u8>, &Vec<u8>)| {
-        let (_, fence, flag) = words::read_held(value);
-        let expected = state.job.get(*id).map(|r| words::flag(words::priority_of(r), state.meta.contains_key(*id)));
+        let (_, fence, flag) = record_text::read_held(value);
+        let expected =
+            state.job.get(*id).map(|r| record_text::flag(record_text::priority_of(r), state.meta.contains_key(*id)));
         fence <= last && expected == Some(flag)
     };
     none(state.held.iter().filter(|entry| !fits(entry)), |(id, value)| {
@@ -97,16 +98,16 @@ fn stale_tickets_are_there(state: &State) -> Verdict {
 
 fn tickets_fit(state: &State) -> Verdict {
     let turn = |id: &[u8]| state.meta_of(id).map(|meta| meta.turn);
-    let priority = |id: &[u8]| state.job.get(id).map(|record| words::priority_of(record));
+    let priority = |id: &[u8]| state.job.get(id).map(|record| record_text::priority_of(record));
     for (lane, ticket) in state.live() {
-        let (id, lane) = (words::id_of(ticket), lane as u8);
-        if priority(id) != Some(lane) || *ticket != words::ready_ticket(id, lane, turn(id)) {
+        let (id, lane) = (record_text::id_of(ticket), lane as u8);
+        if priority(id) != Some(lane) || *ticket != record_text::ready_ticket(id, lane, turn(id)) {
             return Err(format!("{} in list {lane}, turn {:?}", shown(ticket), turn(id)));
         }
     }
     let fits = |ticket: &Vec<u8>| {
-        let id = words::id_of(ticket);
-        state.job.get(id).is_some_and(|record| *ticket == words::due_ticket(id, record, turn(id)))
+        let id = record_text::id_of(ticket);
+        state.job.get(id).is_some_and(|record| *ticket == record_text::due_ticket(id, record, turn(id)))
     };
     none(state.due.keys().filter(|ticket| !fits(ticket)), |ticket| format!("{} in the schedule", shown(ticket)))
 }
@@ -131,20 +132,22 @@ fn groups_are_counted(state: &State) -> Verdict {
 fn words_are_found(state: &State) -> Verdict {
     let mut members = BTreeSet::new();
     for (ticket, due) in &state.due {
-        let (id, words) =
-            (words::id_of(ticket), state.job.get(words::id_of(ticket)).map(|record| words::words_of(record)));
-        members.extend(words::members('s', &words.unwrap_or_default(), &format!("{due:016}"), id));
+        let (id, words) = (
+            record_text::id_of(ticket),
+            state.job.get(record_text::id_of(ticket)).map(|record| record_text::words_of(record)),
+        );
+        members.extend(record_text::members('s', &words.unwrap_or_default(), &format!("{due:016}"), id));
     }
     for id in state.dead.keys() {
         let (Some(meta), Some(record)) = (state.meta.get(id), state.job.get(id)) else {
             return Err(format!("{} is dead, and has no meta", shown(id)));
         };
         let text = |from: usize, to: usize| String::from_utf8_lossy(&meta[from..to]).into_owned();
-        let (died, group, words) = (text(16, 32), text(72, 88), words::words_of(record));
+        let (died, group, words) = (text(16, 32), text(72, 88), record_text::words_of(record));
         if text(88, meta.len()) != words {
             return Err(format!("{} has noted {}, and is {words}", shown(id), shown(&meta[88..])));
         }
-        members.extend(words::members('b', &words, &died, id));
+        members.extend(record_text::members('b', &words, &died, id));
         members.extend(
             [String::new(), format!("g{group}")].map(|word| [format!("b{word}\0{died}").as_bytes(), id].concat()),
         );
@@ -156,7 +159,7 @@ fn words_are_found(state: &State) -> Verdict {
 }
 
 fn notes_fit(state: &State) -> Verdict {
-    let of_no_job = state.notes.keys().filter(|field| !state.job.contains_key(words::id_of(field)));
+    let of_no_job = state.notes.keys().filter(|field| !state.job.contains_key(record_text::id_of(field)));
     none(of_no_job, |field| format!("notes of no job: {}", shown(field)))
 }
 
@@ -173,7 +176,7 @@ fn histories_fit(state: &State) -> Verdict {
 fn keys_fit(state: &State) -> Verdict {
     let places = state.places();
     let unfinished = |id: &Vec<u8>| places.get(id).is_some_and(|at| at.iter().all(Place::is_unfinished));
-    let key = |id: &Vec<u8>| state.job.get(id).map(|record| words::key_of(record)).unwrap_or_default();
+    let key = |id: &Vec<u8>| state.job.get(id).map(|record| record_text::key_of(record)).unwrap_or_default();
     let fits = |(name, id): &(&Vec<u8>, &Vec<u8>)| unfinished(id) && key(id).as_bytes() == &name[..];
     none(state.unique.iter().filter(|entry| !fits(entry)), |(name, id)| {
         format!("{} names {}", shown(name), shown(id))
@@ -194,21 +197,26 @@ pub fn step(call: &Call, before: &State, after: &State) -> Verdict {
     none(went.filter(|id| !remembered(id)), |id| format!("{} went and is not remembered", shown(id)))?;
     moves_are_respected(call, before, after)?;
     keys_are_freed_by_their_own(before, after)?;
-    hall_check::step(call, before, after)?;
+    peers_check::step(call, before, after)?;
     crons::step(call, before, after)?;
     holds_are_respected(call, before, after)
 }
 
 /// What no script may do with a sound state.
 pub fn sound_step(call: &Call, before: &State, after: &State) -> Verdict {
-    hall_check::sound_step(call, before, after)?;
+    peers_check::sound_step(call, before, after)?;
     let robbed = before.held.iter().filter(|(id, value)| call.script == "claim" && after.held.get(*id) != Some(*value));
     none(robbed, |(id, _)| format!("{} was claimed while it was held", shown(id)))?;
     let (places, claimed) = (before.places(), after.held.keys().filter(|id| !before.held.contains_key(*id)));
     // What others have put off until that very moment goes to a node that knows it.
     let picked = |id: &Vec<u8>, due: i64| {
         let (record, turn) = (&before.job[id], before.meta_of(id).map(|meta| meta.turn));
-        let hint = words::put_off("kind", words::priority_of(record), &words::due_ticket(id, record, turn), due);
+        let hint = record_text::put_off(
+            "kind",
+            record_text::priority_of(record),
+            &record_text::due_ticket(id, record, turn),
+            due,
+        );
         before.put_off.contains_key(&hint) && call.args[7..].iter().any(|kind| kind == b"kind" || kind.is_empty())
     };
     let early = |id: &&Vec<u8>| {
@@ -216,7 +224,7 @@ pub fn sound_step(call: &Call, before: &State, after: &State) -> Verdict {
         due.is_some_and(|due| due > call.now && !(call.script == "claim" && picked(id, due)))
     };
     none(claimed.clone().filter(early), |id| format!("{} was claimed before it was due", shown(id)))?;
-    let old = |id: &&Vec<u8>| words::read_held(&after.held[*id]).1 <= fence(before);
+    let old = |id: &&Vec<u8>| record_text::read_held(&after.held[*id]).1 <= fence(before);
     none(claimed.clone().filter(old), |id| format!("{} was claimed under a fence that is not new", shown(id)))?;
     if call.script == "hand" { hand_is_fair(call, before, after) } else { Ok(()) }
 }
@@ -226,7 +234,7 @@ fn hand_is_fair(call: &Call, before: &State, after: &State) -> Verdict {
     let Some((_, value)) = after.held.iter().find(|(id, _)| !before.held.contains_key(*id)) else {
         return Ok(());
     };
-    let node = words::read_held(value).0.into_bytes();
+    let node = record_text::read_held(value).0.into_bytes();
     let waits = before.ready.iter().any(|list| !list.is_empty()) || before.due.values().any(|due| *due <= call.now);
     let lives = before.lease.get(&node).is_some_and(|ends| *ends > call.now);
     let unfair = [
@@ -262,7 +270,7 @@ fn moves_are_respected(call: &Call, before: &State, after: &State) -> Verdict {
     if by("move_out") && changed && mark.is_none_or(|mark| mark[..36] != *call.node.as_bytes()) {
         return Err("moved out, and not by its mover".into());
     }
-    let here = moves::note(before);
+    let here = transfers::note(before);
     if by("move_in") && after != before && here != call.args[3] && here != call.args[4] {
         return Err("moved in behind a note that is not here".into());
     }
@@ -270,7 +278,7 @@ fn moves_are_respected(call: &Call, before: &State, after: &State) -> Verdict {
         return Ok(());
     }
     let known = |id: &Vec<u8>| before.gone.iter().any(|half| half.contains(id)) || after.job.contains_key(id);
-    let left_out = moves::ids(&call.args).into_iter().filter(|id| !known(id));
+    let left_out = transfers::ids(&call.args).into_iter().filter(|id| !known(id));
     none(left_out, |id| format!("{} did not move in with the others", shown(&id)))
 }
 
@@ -281,7 +289,7 @@ fn holds_are_respected(call: &Call, before: &State, after: &State) -> Verdict {
         return Ok(());
     }
     for (id, value) in before.held.iter().filter(|(id, value)| after.held.get(*id) != Some(*value)) {
-        let node = words::read_held(value).0;
+        let node = record_text::read_held(value).0;
         let own = call.script.starts_with("settle") && call.node == node && call.names(id, value);
         let over = call.script == "take_back" && before.lease.get(node.as_bytes()).is_none_or(|at| *at < call.now);
         if !own && !over {

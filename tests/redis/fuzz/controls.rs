@@ -1,7 +1,7 @@
 //! The fuzz is worth something only if it catches a script with a mistake.
 
 use super::{Fuzz, script};
-use crate::servers::{Binary, Options};
+use test_support::servers::{Binary, Options};
 
 /// Rounds within which a mistake must be found.
 const ROUNDS: u64 = 4_000;

@@ -4,9 +4,9 @@ use fastrand::Rng;
 
 use super::call::{Args, CHANNEL, Call, Client};
 use super::check::{Verdict, none};
-use super::make::{self, LEASE, NOW};
+use super::random_state::{self, LEASE, NOW};
+use super::record_text::{self, Bytes, shown};
 use super::state::State;
-use super::words::{self, Bytes, shown};
 
 const NAMES: usize = 6;
 const NONE: &str = "0000000000000000";
@@ -24,7 +24,7 @@ fn text(revision: u64, next: &str, last: &str, flags: &str) -> Bytes {
 pub fn sound(rng: &mut Rng, state: &mut State) {
     for _ in 0..rng.usize(..5) {
         let name = name(rng);
-        let next = make::moment(rng, NOW);
+        let next = random_state::moment(rng, NOW);
         let flags = ["00", "00", "01", "10", "g0"][rng.usize(..5)];
         state.cron.insert(name.clone().into(), text(rng.u64(1..4), &format!("{next:016}"), NONE, flags));
         match flags {
@@ -44,7 +44,7 @@ pub fn flaw(rng: &mut Rng, state: &mut State) {
     match rng.u8(..5) {
         0 => state.cron.clear(),
         1 => state.ticks.clear(),
-        2 => drop(state.ticks.insert(name, make::moment(rng, NOW))),
+        2 => drop(state.ticks.insert(name, random_state::moment(rng, NOW))),
         3 => drop(state.cron.insert(name, [&b""[..], b"1", b"2", &[b'x'; 60], &[b'1'; 50]][rng.usize(..5)].to_vec())),
         _ => drop(state.conf.insert("tick".into(), [&b""[..], b"x", b"inf", b"nan", b"-1"][rng.usize(..5)].to_vec())),
     }
@@ -72,7 +72,8 @@ pub fn call(client: &mut Client<'_>, script: &str, args: &mut Args) -> bool {
         "fire_crons" => fire(client, args),
         "retick" => {
             let seen = client.state.cron.get(name.as_bytes()).cloned().unwrap_or_default();
-            let look = if seen.is_empty() { String::new() } else { make::moment(client.rng, client.now).to_string() };
+            let look =
+                if seen.is_empty() { String::new() } else { random_state::moment(client.rng, client.now).to_string() };
             args.add(&name).add(seen).add(look).end();
         }
         _ => return false,
@@ -81,7 +82,7 @@ pub fn call(client: &mut Client<'_>, script: &str, args: &mut Args) -> bool {
 }
 
 fn put(client: &mut Client<'_>, name: &str, args: &mut Args) {
-    let (was, next) = (revision(client, name), make::moment(client.rng, client.now));
+    let (was, next) = (revision(client, name), random_state::moment(client.rng, client.now));
     let flags = ["00", "10", "g0"][client.rng.usize(..3)];
     args.add(CHANNEL).add(name).add(was).add(text(client.rng.u64(4..9), &format!("{next:016}"), NONE, flags));
     args.add(if flags == "10" { String::new() } else { next.to_string() });
@@ -108,11 +109,15 @@ fn fire(client: &mut Client<'_>, args: &mut Args) {
         });
         args.add(["n", "r", "t"][client.rng.usize(..3)]).number(jobs);
         for _ in 0..jobs {
-            let id = if client.rng.u8(..3) == 0 { client.job() } else { make::id(client.rng) };
+            let id = if client.rng.u8(..3) == 0 { client.job() } else { random_state::id(client.rng) };
             let priority = client.rng.u8(..4);
-            let due = if client.rng.bool() { String::new() } else { make::moment(client.rng, client.now).to_string() };
-            let record = words::record(priority, &key, "{}");
-            args.add(&id).add(&record).add(due).add(words::due_ticket(&id, &record, None)).add(&key);
+            let due = if client.rng.bool() {
+                String::new()
+            } else {
+                random_state::moment(client.rng, client.now).to_string()
+            };
+            let record = record_text::record(priority, &key, "{}");
+            args.add(&id).add(&record).add(due).add(record_text::due_ticket(&id, &record, None)).add(&key);
         }
     }
 }

@@ -13,29 +13,30 @@ mod call;
 mod check;
 mod controls;
 mod crons;
-mod hall_check;
-mod halls;
-mod make;
-mod mends;
-mod moves;
+mod peers;
+mod peers_check;
 mod pushes;
+mod random_state;
+mod record_text;
+mod repairs;
 mod script;
 mod settles;
 mod sidekiq;
 mod state;
-mod words;
+mod transfers;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
-use crate::servers::{self, Binary, Options, Reply};
 use call::Call;
 use check::{INVARIANTS, Verdict};
-use make::LEASE;
+use random_state::LEASE;
 use script::Script;
 use state::State;
+use test_support::env_number;
+use test_support::servers::{self, Binary, Options, Reply};
 
 /// Scripts that are run one after the other on one state.
 const STEPS: usize = 6;
@@ -59,9 +60,8 @@ fn no_script_fails_or_breaks_anything_on_valkey() {
 }
 
 fn on(binary: Binary) {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seconds = Duration::from_secs(number("DULY_FUZZ_SECONDS").unwrap_or(5));
-    let seed = number("DULY_FUZZ_SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
+    let seconds = Duration::from_secs(env_number("DULY_FUZZ_SECONDS").unwrap_or(5));
+    let seed = env_number("DULY_FUZZ_SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
     println!("{binary:?}: seed {seed}");
     let (server, scripts) = (Options::new(binary).start(), script::all());
     let mut fuzz = Fuzz::new(&server);
@@ -101,19 +101,19 @@ impl<'s> Fuzz<'s> {
     /// A random state, and some scripts on it.
     fn round(&mut self, seed: u64, scripts: &[&Script]) -> Verdict {
         let rng = &mut Rng::with_seed(seed);
-        let world = make::world(rng);
+        let world = random_state::world(rng);
         let (calm, heard) = (seed.is_multiple_of(HEARD_TWO_IN), seed % HEARD_TWO_IN < 2);
-        let mut state = make::sound(rng, &world, calm);
+        let mut state = random_state::sound(rng, &world, calm);
         if seed % MOVING_ONE_IN == 1 {
-            make::mark(&mut state, &world);
+            random_state::mark(&mut state, &world);
         }
         if rng.u8(..3) == 0 {
-            (0..rng.usize(1..4)).for_each(|_| make::flaw(rng, &mut state, &world));
+            (0..rng.usize(1..4)).for_each(|_| random_state::flaw(rng, &mut state, &world));
         }
         state.write(&mut self.client);
         let mut sound = look_over(&state).is_ok();
         let _ears = heard.then(|| self.listen(&world.nodes));
-        let mut now = make::NOW;
+        let mut now = random_state::NOW;
         for step in 0..STEPS {
             now += rng.i64(0..LEASE / 2);
             let hands = scripts.iter().find(|script| script.name == "hand" && heard && step == 0);

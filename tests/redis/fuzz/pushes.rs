@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::call::{Args, CHANNEL, Client};
-use super::make::{self, LEASE};
-use super::words::{self, Bytes};
+use super::random_state::{self, LEASE};
+use super::record_text::{self, Bytes};
 
 /// Where nodes are given jobs, and the kind of which they accept any.
 pub const JOBS: &str = "{q}:job:";
@@ -24,15 +24,15 @@ struct NewJob {
 
 /// Jobs that nobody can know.
 pub fn fresh(client: &mut Client<'_>, args: &mut Args) {
-    let jobs = jobs(client, |client| (make::id(client.rng), String::new()));
+    let jobs = jobs(client, |client| (random_state::id(client.rng), String::new()));
     batch(&jobs, args);
 }
 
 /// One job that nobody can know, for a node that waits.
 pub fn one(client: &mut Client<'_>, args: &mut Args) {
-    let (id, lane) = (make::id(client.rng), client.rng.u8(..4));
+    let (id, lane) = (random_state::id(client.rng), client.rng.u8(..4));
     args.add_all([CHANNEL, JOBS]);
-    args.number(lane).add(&id).add(words::record(lane, "", "{}")).number(2);
+    args.number(lane).add(&id).add(record_text::record(lane, "", "{}")).number(2);
     args.add(if client.rng.u8(..4) > 0 { HEARD } else { "other" });
 }
 
@@ -40,7 +40,7 @@ pub fn one(client: &mut Client<'_>, args: &mut Args) {
 pub fn checked(client: &mut Client<'_>, args: &mut Args) {
     let mut jobs = jobs(client, |client| {
         let key = client.world.keys[client.rng.usize(..client.world.keys.len())].clone();
-        let id = if client.rng.bool() { make::id(client.rng) } else { client.job() };
+        let id = if client.rng.bool() { random_state::id(client.rng) } else { client.job() };
         (id, if client.rng.bool() { key } else { String::new() })
     });
     let (mut ids, mut keys) = (BTreeSet::new(), BTreeSet::new());
@@ -76,15 +76,15 @@ fn batch(jobs: &[NewJob], args: &mut Args) {
     }
     args.number(scheduled.len()).number(2 * jobs.len());
     for job in ready.iter().chain(&scheduled) {
-        args.add(&job.id).add(words::record(job.priority, &job.key, "{}"));
+        args.add(&job.id).add(record_text::record(job.priority, &job.key, "{}"));
     }
     for job in &ready {
         args.add(&job.id);
     }
     for job in &scheduled {
-        args.add(job.due.as_deref().unwrap_or_default()).add(words::due_ticket(
+        args.add(job.due.as_deref().unwrap_or_default()).add(record_text::due_ticket(
             &job.id,
-            &words::record(job.priority, &job.key, ""),
+            &record_text::record(job.priority, &job.key, ""),
             None,
         ));
     }

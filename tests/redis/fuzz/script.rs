@@ -91,13 +91,13 @@ pub struct Script {
 }
 
 /// Where the scripts of a store are, and how it calls the keys that their headers name: none if it has no such key.
-pub struct Home {
+pub struct ScriptSource {
     pub directory: &'static str,
     pub keys: fn(&str) -> Vec<String>,
 }
 
 /// The Redis store.
-const OURS: Home = Home { directory: "src/store/redis/lua", keys: keys_of };
+const OURS: ScriptSource = ScriptSource { directory: "src/store/redis/lua", keys: keys_of };
 
 /// All scripts by name: whatever lies in the directory, so that none is forgotten.
 pub fn all() -> BTreeMap<String, Script> {
@@ -108,7 +108,7 @@ fn path(file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file)
 }
 
-impl Home {
+impl ScriptSource {
     pub fn scripts(&self) -> BTreeMap<String, Script> {
         let files = fs::read_dir(path(self.directory)).expect("the scripts are there");
         let files = files.map(|entry| entry.expect("readable").path());
@@ -130,21 +130,21 @@ impl Home {
 }
 
 impl Script {
-    fn assemble(home: &Home, name: &str) -> Script {
-        let body = home.text(&format!("{name}.lua"));
+    fn assemble(source: &ScriptSource, name: &str) -> Script {
+        let body = source.text(&format!("{name}.lua"));
         let mut lines = body.lines();
         let mut code = format!("{}\n{GUARD}", lines.next().expect("the line with its flags"));
         for line in lines {
             match line.strip_prefix("-- include ") {
                 Some(parts) => {
-                    parts.split(", ").for_each(|part| code.push_str(&home.text(&format!("part/{part}.lua"))))
+                    parts.split(", ").for_each(|part| code.push_str(&source.text(&format!("part/{part}.lua"))))
                 }
                 None => code.push_str(&format!("{line}\n")),
             }
         }
         let from = body.find("-- KEYS ").expect("a header");
         let header = &body[from + "-- KEYS ".len()..body.find("-- ARGV ").expect("a header")];
-        Script { name: name.into(), code, keys: keys(&header.replace("\n--", " "), home.keys) }
+        Script { name: name.into(), code, keys: keys(&header.replace("\n--", " "), source.keys) }
     }
 
     /// The same with a mistake in it.

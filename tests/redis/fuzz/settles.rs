@@ -1,8 +1,8 @@
 //! Arguments of settle: all outcomes, of jobs that are held as the node thinks, or not any more.
 
 use super::call::{Args, CHANNEL, Client};
-use super::make::{self, LEASE};
-use super::words::{self, Bytes, Meta};
+use super::random_state::{self, LEASE};
+use super::record_text::{self, Bytes, Meta};
 
 /// Outcomes in one settle, and entries without a record that the store lets go of at once.
 const MOST: usize = 1_000;
@@ -30,7 +30,7 @@ pub fn settle(client: &mut Client<'_>, node: &str, args: &mut Args) {
     }
     // Entries whose record somebody has deleted are let go of under any flag: one of them is right.
     for flag in b"0123abcd" {
-        acks.extend(orphans.iter().map(|hold| (hold.id.clone(), words::held_value(node, hold.fence, *flag))));
+        acks.extend(orphans.iter().map(|hold| (hold.id.clone(), record_text::held_value(node, hold.fence, *flag))));
     }
     begin(client, node, &acks.len().to_string(), &kept.len().to_string(), acks.len() + kept.len(), args);
     let times: Vec<_> = kept.iter().map(|_| client.rng.i64(1..LEASE).to_string()).collect();
@@ -74,7 +74,7 @@ fn holds(client: &mut Client<'_>, node: &str) -> (Vec<Hold>, Vec<Hold>) {
     let state = client.state;
     let (mut holds, mut orphans) = (Vec::new(), Vec::new());
     for (id, value) in &state.held {
-        let (holder, mut fence, _) = words::read_held(value);
+        let (holder, mut fence, _) = record_text::read_held(value);
         let mine = holder == node;
         if holds.len() == MOST || client.rng.u8(..8) < if mine { 1 } else { 6 } {
             continue;
@@ -90,12 +90,12 @@ fn holds(client: &mut Client<'_>, node: &str) -> (Vec<Hold>, Vec<Hold>) {
             orphans.push(hold);
             continue;
         };
-        let (priority, key, meta) = (words::priority_of(record), words::key_of(record), state.meta_of(id));
-        let value = words::held_value(node, fence, words::flag(priority, meta.is_some()));
+        let (priority, key, meta) = (record_text::priority_of(record), record_text::key_of(record), state.meta_of(id));
+        let value = record_text::held_value(node, fence, record_text::flag(priority, meta.is_some()));
         holds.push(Hold { id: id.clone(), value, fence, priority, key, meta });
     }
     if client.rng.u8(..4) == 0 {
-        let (id, value) = (make::id(client.rng), words::held_value(node, 1, b'2'));
+        let (id, value) = (random_state::id(client.rng), record_text::held_value(node, 1, b'2'));
         let key = if client.rng.bool() { "key 3".into() } else { String::new() };
         holds.push(Hold { id, value, fence: 1, priority: 2, key, meta: None });
     }
@@ -106,12 +106,12 @@ fn holds(client: &mut Client<'_>, node: &str) -> (Vec<Hold>, Vec<Hold>) {
 /// group is or when it was due before.
 fn other(client: &mut Client<'_>, node: &str, hold: &Hold, args: &mut Args) {
     let same = hold.meta.unwrap_or_default();
-    let one_more = |count: u32| (count + 1).min(words::COUNT_MAX);
+    let one_more = |count: u32| (count + 1).min(record_text::COUNT_MAX);
     let failed = Meta { attempts: one_more(same.attempts), failures: one_more(same.failures), ..same };
-    let failure = words::failure(failed.attempts, node);
-    let ticket = |in_trouble: bool| words::ticket(&hold.id, hold.priority, in_trouble.then_some(same.turn));
+    let failure = record_text::failure(failed.attempts, node);
+    let ticket = |in_trouble: bool| record_text::ticket(&hold.id, hold.priority, in_trouble.then_some(same.turn));
     // As in the schedule; now and then from a node that cannot read the record.
-    let later = words::due_ticket(&hold.id, &words::record(hold.priority, &hold.key, ""), Some(same.turn));
+    let later = record_text::due_ticket(&hold.id, &record_text::record(hold.priority, &hold.key, ""), Some(same.turn));
     let later = if client.rng.u8(..4) == 0 { [&ticket(true)[..], b" "].concat() } else { later };
     let due = format!("{:016}", client.now - 1);
     let time = if client.rng.bool() { 0 } else { client.rng.i64(1..LEASE) };

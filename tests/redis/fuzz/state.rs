@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::record_text::{self, Bytes, Meta, shown};
 use super::script::key;
-use super::words::{self, Bytes, Meta, shown};
-use crate::servers::{Client, Reply};
+use test_support::servers::{Client, Reply};
 
 pub type Hash = BTreeMap<Bytes, Bytes>;
 pub type Scores = BTreeMap<Bytes, i64>;
@@ -231,10 +231,10 @@ impl State {
     /// Where each job is; one that is in order is in one place.
     pub fn places(&self) -> BTreeMap<Bytes, Vec<Place>> {
         let mut places: BTreeMap<Bytes, Vec<Place>> = BTreeMap::new();
-        let mut put = |id: &[u8], place: Place| places.entry(words::id_of(id).to_vec()).or_default().push(place);
+        let mut put = |id: &[u8], place: Place| places.entry(record_text::id_of(id).to_vec()).or_default().push(place);
         self.live().into_iter().for_each(|(lane, ticket)| put(ticket, Place::Ready(lane)));
         self.due.iter().for_each(|(ticket, at)| put(ticket, Place::Due(*at)));
-        self.held.iter().for_each(|(id, value)| put(id, Place::Held(words::read_held(value).0)));
+        self.held.iter().for_each(|(id, value)| put(id, Place::Held(record_text::read_held(value).0)));
         self.done.keys().for_each(|id| put(id, Place::Done));
         self.dead.keys().for_each(|id| put(id, Place::Dead));
         places

@@ -5,10 +5,10 @@ use fastrand::Rng;
 
 use super::state::{State, entry, id};
 use crate::fuzz::call::{Args, CHANNEL};
-use crate::fuzz::make::{self, LEASE};
+use crate::fuzz::random_state::{self, LEASE};
+use crate::fuzz::record_text::{Bytes, shown};
 use crate::fuzz::script::Script;
-use crate::fuzz::words::{Bytes, shown};
-use crate::servers::Reply;
+use test_support::servers::Reply;
 
 /// A script with its keys and arguments.
 pub struct Call {
@@ -103,14 +103,14 @@ impl Client<'_> {
     fn node(&mut self) -> String {
         match self.rng.usize(..=self.nodes.len()) {
             at if at < self.nodes.len() => self.nodes[at].clone(),
-            _ => make::node(self.rng),
+            _ => random_state::node(self.rng),
         }
     }
 
     fn due(&mut self) -> String {
         match self.rng.bool() {
             true => format!("+{}", self.rng.i64(0..LEASE)),
-            false => make::moment(self.rng, self.now).to_string(),
+            false => random_state::moment(self.rng, self.now).to_string(),
         }
     }
 
@@ -222,7 +222,7 @@ impl Client<'_> {
         self.brings = self.rng.usize(..5);
         for _ in 0..self.brings {
             let place = [3, 4, 5, 6, 8][self.rng.usize(..5)];
-            let moment = make::moment(self.rng, self.now);
+            let moment = random_state::moment(self.rng, self.now);
             self.args.add(id(self.rng)).number(place).number(moment).add(entry(self.rng)).end();
         }
     }

@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
-use super::make::{LEASE, NOW};
-use super::script::{Home, Script};
-use crate::servers::{Binary, Client, Options, Reply};
+use super::random_state::{LEASE, NOW};
+use super::script::{Script, ScriptSource};
 use call::Call;
 use state::State;
+use test_support::env_number;
+use test_support::servers::{Binary, Client, Options, Reply};
 
 /// Scripts that are run one after the other on one state.
 const STEPS: usize = 8;
@@ -24,13 +25,12 @@ const ROUNDS_MIN: u64 = 150;
 const RUNS_MIN: usize = 10;
 
 /// Sidekiq's keys, and ours beside them.
-const SIDEKIQ: Home = Home { directory: "src/compat/sidekiq/lua", keys: state::keys_of };
+const SIDEKIQ: ScriptSource = ScriptSource { directory: "src/compat/sidekiq/lua", keys: state::keys_of };
 
 #[test]
 fn no_script_on_sidekiqs_keys_fails_or_loses_anything() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seconds = Duration::from_secs(number("DULY_FUZZ_SECONDS").unwrap_or(5));
-    let seed = number("DULY_FUZZ_SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
+    let seconds = Duration::from_secs(env_number("DULY_FUZZ_SECONDS").unwrap_or(5));
+    let seed = env_number("DULY_FUZZ_SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
     println!("seed {seed}");
     let (server, scripts) = (Options::new(Binary::Redis).start(), SIDEKIQ.scripts());
     let all: Vec<&Script> = scripts.values().collect();

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 
-use crate::fuzz::make::{self, LEASE, NOW};
+use crate::fuzz::random_state::{self, LEASE, NOW};
+use crate::fuzz::record_text::{Bytes, shown};
 use crate::fuzz::state::{LOOK, bytes};
-use crate::fuzz::words::{Bytes, shown};
-use crate::servers::{Client, Reply};
+use test_support::servers::{Client, Reply};
 
 /// The keys of Sidekiq's that others may use in another way.
 const THEIRS: &[&str] =
@@ -68,7 +68,7 @@ fn score(rng: &mut Rng) -> String {
         0 => "-inf".into(),
         1 => "inf".into(),
         2 => "-5.5".into(),
-        _ => format!("{:.6}", make::moment(rng, NOW) as f64 / 1e6),
+        _ => format!("{:.6}", random_state::moment(rng, NOW) as f64 / 1e6),
     }
 }
 
@@ -82,7 +82,7 @@ impl State {
     /// A state as it may be found, and the nodes in it.
     pub fn random(rng: &mut Rng) -> (State, Vec<String>) {
         let mut state = State::default();
-        let nodes: Vec<String> = (0..rng.usize(1..4)).map(|_| make::node(rng)).collect();
+        let nodes: Vec<String> = (0..rng.usize(1..4)).map(|_| random_state::node(rng)).collect();
         let many = |rng: &mut Rng| if rng.u64(..CROWD_ONE_IN) == 0 { CROWD } else { rng.usize(..FEW) };
         let list: Vec<Bytes> = (0..many(rng)).map(|_| something(rng).into()).collect();
         state.put("RPUSH", "queue", list);
@@ -97,7 +97,8 @@ impl State {
             (0..rng.usize(..FEW)).flat_map(|n| [format!("{}.{n:03}", NOW / 1_000_000).into(), entry(rng).into()]);
         let dead = dead.collect();
         state.put("ZADD", "dead", dead);
-        let done: Vec<(Bytes, i64)> = (0..rng.usize(..FEW)).map(|_| (id(rng), make::moment(rng, NOW))).collect();
+        let done: Vec<(Bytes, i64)> =
+            (0..rng.usize(..FEW)).map(|_| (id(rng), random_state::moment(rng, NOW))).collect();
         state.put("ZADD", "done", done.iter().flat_map(|(id, at)| [at.to_string().into(), id.clone()]).collect());
         state.put("HSET", "job", done.iter().flat_map(|(id, _)| [id.clone(), entry(rng).into()]).collect());
         for half in ["gone:1", "gone:2"] {
@@ -121,7 +122,7 @@ impl State {
             self.put("HSET", &format!("held:{node}"), {
                 held.iter().flat_map(|field| [field.as_str().into(), something(rng).into()]).collect()
             });
-            let ends = if rng.u8(..5) == 0 { 0 } else { make::moment(rng, NOW) };
+            let ends = if rng.u8(..5) == 0 { 0 } else { random_state::moment(rng, NOW) };
             self.put("ZADD", "lease", vec![ends.to_string().into(), node.as_str().into()]);
             self.put("ZADD", "since", vec![(NOW - rng.i64(0..3 * LEASE)).to_string().into(), node.as_str().into()]);
             if rng.bool() {

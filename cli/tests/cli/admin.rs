@@ -1,0 +1,119 @@
+//! Looking after many jobs: filters, dry runs, groups of dead ones, limits, what has happened.
+
+use crate::sandbox::Sandbox;
+
+#[test]
+fn a_filter_says_which_jobs() {
+    let sandbox = Sandbox::new();
+    sandbox.push(&["mail", r#"{"to":"ada lovelace"}"#]);
+    sandbox.push(&["mail", r#"{"to":"bob"}"#, "--in", "1h"]);
+    let found = |words: &[&str]| {
+        let told = sandbox.run(&[&["jobs", "ls", "--json"], words].concat()).ok().json();
+        told["jobs"].as_array().expect("a list").len()
+    };
+    assert_eq!(found(&["kind:mail"]), 2);
+    assert_eq!(found(&["state:ready", "args.to:ada lovelace"]), 1);
+    assert_eq!(found(&["state:ready args.to:bob"]), 0);
+    assert_eq!(found(&["--state", "scheduled", "bob"]), 1);
+    let wrong = sandbox.run(&["jobs", "ls", "stat:dead"]);
+    assert!(wrong.err.contains("stat:dead") && wrong.err.contains('^'), "{}", wrong.err);
+    wrong.failed(2, "is nothing to look for");
+}
+
+#[test]
+fn a_change_to_many_counts_and_asks() {
+    let sandbox = Sandbox::new();
+    for _ in 0..3 {
+        sandbox.push(&["mail", "{}", "--in", "1h"]);
+    }
+    sandbox.run(&["jobs", "rm"]).failed(2, "which jobs?");
+    // As of a variable that is not set.
+    for nothing in ["", "  "] {
+        sandbox.run(&["jobs", "rm", nothing, "--yes"]).failed(2, "say --all");
+        sandbox.run(&["dead", "rm", nothing, "--yes"]).failed(2, "say --all");
+    }
+    let id = sandbox.push(&["other", "{}"]);
+    sandbox.run(&["jobs", "rm", &id, &id[..35], "--yes"]).failed(2, "is no id of a job");
+    sandbox.run(&["jobs", "rm", &id, "kind:mail", "--yes"]).failed(2, "is no id of a job");
+    sandbox.run(&["jobs", "rm", &id]).ok();
+    sandbox.run(&["jobs", "rm", "kind:mail"]).failed(2, "--yes");
+    let told = sandbox.run(&["jobs", "rm", "kind:mail", "--dry-run"]).ok().out;
+    assert!(told.contains("3 jobs would be removed"), "{told}");
+    let told = sandbox.run(&["jobs", "retry", "state:scheduled", "--yes", "--json"]).ok().json();
+    assert_eq!((&told["matching"], &told["done"]), (&3.into(), &3.into()));
+    sandbox.run(&["jobs", "rm", "--all", "--yes"]).ok();
+    assert_eq!(sandbox.run(&["jobs", "ls", "--json"]).ok().json()["jobs"], serde_json::json!([]));
+}
+
+#[test]
+fn dead_jobs_are_retried_by_group() {
+    let sandbox = Sandbox::new();
+    for _ in 0..2 {
+        sandbox.push(&["--max-attempts", "1", "--", "sh", "-c", "echo no user 7 >&2; exit 100"]);
+    }
+    sandbox.run(&["work", "--until-empty"]).ok();
+    let groups = sandbox.run(&["dead", "ls", "--json"]).ok().json();
+    assert_eq!((&groups[0]["kind"], &groups[0]["count"]), (&"command".into(), &2.into()));
+    let group = groups[0]["id"].as_str().expect("a group").to_owned();
+    let told = sandbox.run(&["dead", "retry", &group, "--dry-run"]).ok().out;
+    assert!(told.contains("2 jobs would be retried"), "{told}");
+    sandbox.run(&["dead", "retry", &group, "--yes"]).ok();
+    assert_eq!(sandbox.run(&["dead", "ls", "--json"]).ok().json(), serde_json::json!([]));
+    let stats = sandbox.run(&["stats", "--json"]).ok().json();
+    assert_eq!((&stats[0]["pushed"], &stats[0]["buried"]), (&2.into(), &2.into()));
+}
+
+#[test]
+fn limits_and_edits() {
+    let sandbox = Sandbox::new();
+    sandbox.run(&["queues", "limit", "default", "--jobs", "1"]).ok();
+    let id = sandbox.push(&["mail", "{}"]);
+    sandbox.run(&["push", "mail", "{}"]).failed(4, "is full");
+    let table = sandbox.run(&["queues", "ls"]).ok().out;
+    assert!(table.contains("1 job\n") || table.contains("1 job "), "{table}");
+    sandbox.run(&["jobs", "edit", &id, "--args", "[7]", "--priority", "high"]).ok();
+    let job = sandbox.job(&id);
+    assert_eq!((&job["args"], &job["priority"]), (&serde_json::json!([7]), &"high".into()));
+    sandbox.run(&["jobs", "edit", &id]).failed(2, "--args <JSON>|--priority <PRIORITY>");
+    sandbox.run(&["queues", "limit", "default"]).failed(2, "--jobs <N>|--bytes <N>|--none");
+    sandbox.run(&["queues", "limit", "default", "--jobs", "1", "--none"]).failed(2, "cannot be used with");
+    sandbox.run(&["queues", "limit", "default", "--none"]).ok();
+    sandbox.run(&["queues", "clear", "default", "--yes"]).ok();
+    assert_eq!(sandbox.run(&["queues", "ls", "--json"]).ok().json()[0]["ready"], 0);
+}
+
+#[test]
+fn a_queue_that_nobody_has_pushed_to_is_told() {
+    let sandbox = Sandbox::new();
+    sandbox.push(&["mail"]);
+    let told = |args: &[&str], words: &str| {
+        let ran = sandbox.run(args).ok();
+        assert!(ran.err.contains(words), "{words:?} is not in {ran:?}");
+    };
+    let never = "(nothing was ever pushed to it)";
+    told(&["queues", "pause", "defualt"], &format!("queue defualt is paused {never}"));
+    told(&["queues", "resume", "defualt"], "is open (there is no job in it)");
+    told(&["queues", "resume", "other"], never);
+    told(&["queues", "limit", "third", "--jobs", "7"], never);
+    told(&["queues", "clear", "fourth", "--yes"], never);
+    let known = sandbox.run(&["queues", "pause", "default"]).ok().err;
+    assert!(known.ends_with("queue default is paused\n"), "{known}");
+    sandbox.run(&["dead", "retry", "0123456789abcdef", "--yes"]).failed(3, "no such group");
+    sandbox.run(&["dead", "rm", "0123456789abcdef", "--yes"]).failed(3, "no such group");
+}
+
+#[test]
+fn filters_that_a_shell_or_an_option_gets_in_the_way_of() {
+    let sandbox = Sandbox::new();
+    sandbox.push(&["mail"]);
+    sandbox.run(&["jobs", "ls", "-state:done"]).failed(2, "goes behind --");
+    sandbox.run(&["jobs", "rm", "-queue:a", "--yes"]).failed(2, "goes behind --");
+    let found = |args: &[&str]| sandbox.run(args).ok().json()["jobs"].as_array().expect("a list").len();
+    assert_eq!(found(&["jobs", "ls", "--json", "--", "-state:done"]), 1);
+    assert_eq!(found(&["jobs", "ls", "--json", "--", "-state:ready"]), 0);
+    assert_eq!(found(&["jobs", "ls", "--json", "state:ready", "--state", "ready"]), 1);
+    sandbox.run(&["jobs", "ls", "state:dead", "--state", "done"]).failed(2, "state is said twice");
+    sandbox.run(&["jobs", "ls", "queue:a", "--queue", "b"]).failed(2, "queue is said twice");
+    sandbox.run(&["jobs", "ls", "stat:dead"]).failed(2, "due<TIME");
+    sandbox.run(&["jobs", "ls", "--nonsense"]).failed(2, "--nonsense");
+}

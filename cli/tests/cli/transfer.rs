@@ -1,0 +1,153 @@
+//! `duly move`, as people and scripts meet it.
+
+use std::collections::BTreeSet;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::sandbox::{Ran, Sandbox, until};
+
+/// Far more jobs than go in one batch.
+const MANY: usize = 3_000;
+
+fn push_many(sandbox: &Sandbox) -> BTreeSet<String> {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let path = sandbox.path("duly.db").display().to_string();
+    let pushed = runtime.block_on(async move {
+        let duly = duly::Duly::open(path).await.expect("opens");
+        duly.push_all((0..MANY).map(|n| duly::Push::new("mail", n.to_string()))).await.expect("pushes")
+    });
+    pushed.iter().map(|pushed| pushed.id().to_string()).collect()
+}
+
+#[test]
+fn all_jobs_move() {
+    let sandbox = Sandbox::new();
+    let id = sandbox.push(&["mail", "{\"to\":\"ada\"}"]);
+    sandbox.push(&["mail", "--in", "1h", "--queue", "post"]);
+    let before = sandbox.job(&id);
+    let ran = sandbox.run(&["move", "--from", "duly.db", "--to", "new.db"]).ok();
+    assert!(ran.err.contains("moved 2 jobs to new.db"), "{ran:?}");
+    let rows: Vec<Vec<&str>> = ran.out.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["QUEUE", "READY", "SCHEDULED", "DEAD", "DONE"]);
+    assert_eq!(rows[1..], [["default", "1", "0", "0", "0"], ["post", "0", "1", "0", "0"]]);
+    assert_eq!(sandbox.run(&["jobs", "get", &id, "--store", "new.db", "--json"]).ok().json(), before);
+    sandbox.run(&["jobs", "get", &id]).failed(3, &id);
+
+    let again = sandbox.run(&["move", "--from", "duly.db", "--to", "new.db"]).ok();
+    assert!(again.err.contains("moved 0 jobs"), "{again:?}");
+    let back = sandbox.run(&["move", "--from", "new.db", "--to", "duly.db", "--queue", "post", "--json"]).ok();
+    let moved = back.json();
+    assert_eq!((&moved["moved"], &moved["queues"][0]["queue"]), (&json!(1), &json!("post")));
+    assert_eq!(moved["queues"][0]["scheduled"], 1);
+    let quiet = sandbox.run(&["move", "-q", "--from", "new.db", "--to", "duly.db", "-o", "ndjson"]).ok();
+    let lines: Vec<Value> = quiet.out.lines().map(|line| serde_json::from_str(line).expect("json")).collect();
+    assert_eq!((&lines[0]["queue"], &lines[0]["ready"]), (&json!("default"), &json!(1)));
+    assert_eq!(quiet.err, "");
+}
+
+/// A command line can be read by everybody on the machine, and a URL may have a password.
+#[test]
+fn stores_can_be_named_by_the_environment() {
+    let sandbox = Sandbox::new();
+    sandbox.push(&["mail"]);
+    let run = |args: &[&str]| -> Ran {
+        let mut command = sandbox.command(args);
+        command.envs([("DULY_FROM", "duly.db"), ("DULY_TO", "new.db")]);
+        command.output().expect("it runs").into()
+    };
+    let help = run(&["move", "--help"]).ok().out;
+    assert!(help.contains("DULY_FROM") && help.contains("DULY_TO") && !help.contains("new.db"), "{help}");
+    assert!(run(&["move"]).ok().err.contains("moved 1 jobs to new.db"));
+    assert!(run(&["move", "--from", "new.db", "--to", "third.db"]).ok().err.contains("moved 1 jobs to third.db"));
+}
+
+#[test]
+fn what_is_left_out_is_not_counted_as_moved() {
+    let sandbox = Sandbox::new();
+    let id = sandbox.push(&["mail"]);
+    sandbox.push(&["mail", "--id", &id, "--store", "new.db"]);
+    let ran = sandbox.run(&["move", "--from", "duly.db", "--to", "new.db"]).ok();
+    assert!(ran.err.contains("1 jobs were left out") && ran.err.contains("moved 0 jobs"), "{ran:?}");
+    sandbox.push(&["mail", "--id", &id]);
+    sandbox.push(&["mail"]);
+    let moved = sandbox.run(&["move", "--from", "duly.db", "--to", "new.db", "--json"]).ok().json();
+    assert_eq!((&moved["moved"], &moved["queues"][0]["known"]), (&json!(1), &json!(1)), "{moved}");
+}
+
+#[test]
+fn what_cannot_be_moved_is_told() {
+    let sandbox = Sandbox::new();
+    sandbox.run(&["move", "--from", "duly.db"]).failed(2, "--to");
+    sandbox.run(&["move", "--from", "none.db", "--to", "new.db"]).failed(5, "no store at none.db");
+    sandbox.push(&["mail"]);
+    sandbox.run(&["move", "--from", "mysql://host", "--to", "new.db"]).failed(2, "--from");
+    sandbox.run(&["move", "--from", "duly.db", "--to", "mysql://host"]).failed(2, "--to");
+    sandbox.run(&["move", "--from", "duly.db", "--to", "none/new.db"]).failed(5, "make it first");
+    sandbox
+        .run(&["move", "--from", "duly.db", "--to", "./duly.db?keep=1h"])
+        .failed(2, "is the store that the jobs are in");
+    sandbox.run(&["move", "--store", "duly.db", "--from", "duly.db", "--to", "new.db"]).failed(2, "not --store");
+    assert!(!sandbox.path("new.db").exists(), "nothing was made in vain");
+    sandbox.run(&["move", "--from", "duly.db", "--to", "new.db", "--queue", "none"]).failed(3, "none");
+
+    let conn = duly::rusqlite::Connection::open(sandbox.path("new.db")).expect("SQLite");
+    conn.execute("UPDATE duly_meta SET value = '0' WHERE name = 'format'", []).expect("written");
+    drop(conn);
+    sandbox.run(&["move", "--from", "duly.db", "--to", "new.db"]).failed(5, "unknown format");
+    assert_eq!(sandbox.ids("duly.db").len(), 1);
+}
+
+#[test]
+fn killed_again_and_again_it_moves_everything_once() {
+    let sandbox = Sandbox::new();
+    let pushed = push_many(&sandbox);
+    let arrived = || {
+        sandbox.path("new.db").exists() && sandbox.run(&["queues", "ls", "--store", "new.db"]).out.contains("default")
+    };
+    let mut killed = 0;
+    for _ in 0..4 {
+        let mover = sandbox.start(&["move", "--from", "duly.db", "--to", "new.db"]);
+        if killed == 0 {
+            until("jobs arrive", arrived);
+        } else {
+            std::thread::sleep(std::time::Duration::from_millis(30 * killed));
+        }
+        mover.signal(Signal::KILL);
+        killed += u64::from(mover.wait().code.is_none());
+    }
+    assert!(killed > 0, "it was too fast");
+    sandbox.run(&["move", "--from", "duly.db", "--to", "new.db"]).ok();
+    let found = sandbox.ids("new.db");
+    assert_eq!(found.len(), MANY, "none twice");
+    assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), pushed, "none lost");
+    assert_eq!(sandbox.ids("duly.db").len(), 0);
+}
+
+#[test]
+fn an_interrupted_move_says_how_to_go_on() {
+    let sandbox = Sandbox::new();
+    sandbox.push(&["--", "sh", "-c", "touch runs; sleep 60"]);
+    sandbox.push(&["mail"]);
+    let worker = sandbox.start(&["work", "--concurrency", "1", "--grace", "0"]);
+    until("the job runs", || sandbox.path("runs").exists());
+    let mover = sandbox.start(&["move", "--from", "duly.db", "--to", "new.db"]);
+    let listed = || sandbox.run(&["queues", "ls"]).ok().out;
+    until("the queue is moving", || listed().contains("moving to"));
+    until("the mover waits", || sandbox.run(&["queues", "ls", "--store", "new.db"]).code == Some(0));
+    mover.signal(Signal::INT);
+    let ran = mover.wait().failed(1, "run the same command again");
+    assert!(!ran.err.contains("moved"), "{ran:?}");
+
+    let resumed = sandbox.run(&["queues", "resume", "default"]).ok();
+    assert!(resumed.err.contains("but it is moving to"), "{resumed:?}");
+    let queues = sandbox.run(&["queues", "ls", "--json"]).ok().json();
+    assert!(queues[0]["moving"]["to"].as_str().expect("somewhere").ends_with("new.db"), "{queues}");
+    worker.signal(Signal::TERM);
+    worker.wait().ok();
+    sandbox.run(&["jobs", "rm", &sandbox.ids("duly.db")[0]]).failed(4, "moving");
+
+    let resumed = sandbox.run(&["queues", "resume", "default", "--abandon-move"]).ok();
+    assert!(!resumed.err.contains("but") && !listed().contains("moving"), "{resumed:?}");
+    assert!(sandbox.run(&["move", "--from", "duly.db", "--to", "new.db"]).ok().err.contains("moved 2 jobs"));
+}

@@ -1,0 +1,53 @@
+//! A Cluster: a killed master is replaced, a slot moves.
+
+use crate::on_both;
+use test_support::servers::{Binary, Cluster, Options, Step};
+
+on_both![a_silent_master_is_replaced_by_its_replica, a_slot_moves_with_its_keys];
+
+const KEY: &str = "{jobs}:one";
+const OTHER: &str = "{jobs}:two";
+
+fn a_silent_master_is_replaced_by_its_replica(binary: Binary) {
+    let cluster = Cluster::start(Options::new(binary).password("secret"), Cluster::QUICK);
+    let master = cluster.master_of(KEY);
+    let replica = cluster.replica_of(master);
+    let mut client = cluster.nodes()[master].client().expect("connects");
+    client.ask(&["SET", KEY, "kept"]).expect("answers");
+    assert_eq!(client.ask(&["WAIT", "1", "5000"]).expect("answers").text(), "1", "the replica has it");
+
+    assert_eq!(cluster.kill_master_of(KEY), master);
+    assert_eq!(cluster.master_of(KEY), replica);
+    cluster.wait_until_ok();
+    assert_eq!(cluster.nodes()[replica].ask(&["GET", KEY]).text(), "kept");
+
+    cluster.heal();
+    assert_eq!((cluster.master_of(KEY), cluster.replica_of(replica)), (replica, master), "it came back as a replica");
+
+    cluster.nodes()[replica].pause();
+    assert_eq!(cluster.master_of(KEY), master, "a paused one is replaced too");
+    cluster.heal();
+    assert_eq!((cluster.master_of(KEY), cluster.replica_of(master)), (master, replica));
+}
+
+fn a_slot_moves_with_its_keys(binary: Binary) {
+    let cluster = Cluster::start(Options::new(binary).password("secret"), Cluster::QUICK);
+    let from = cluster.master_of(KEY);
+    let to = (from + 1) % 3;
+    let (old, new) = (&cluster.nodes()[from], &cluster.nodes()[to]);
+    old.ask(&["MSET", KEY, "1", OTHER, "2"]);
+    let both = || old.try_ask(&["MGET", KEY, OTHER]).expect("answers");
+    let mut steps = Vec::new();
+    cluster.migrate_slot(cluster.slot_of(KEY), to, |step| {
+        match step {
+            Step::Opened => assert_eq!(both().list().len(), 2, "all is still here"),
+            Step::Moved(_) if steps.len() == 1 => assert!(both().text().starts_with("TRYAGAIN"), "{:?}", both()),
+            Step::Moved(_) | Step::Emptied => assert!(both().text().starts_with("ASK"), "{:?}", both()),
+            Step::Closed => assert!(both().text().starts_with("MOVED"), "{:?}", both()),
+        }
+        steps.push(step);
+    });
+    assert_eq!(steps.len(), 5, "{steps:?}");
+    assert_eq!(cluster.master_of(KEY), to);
+    assert_eq!(new.ask(&["MGET", KEY, OTHER]).list().iter().map(|v| v.text()).collect::<String>(), "12");
+}

@@ -1,0 +1,176 @@
+//! The proxy: each of its faults is the one it claims to be.
+
+use std::time::{Duration, Instant};
+
+use test_support::servers::{Binary, Client, Direction, Options, Proxy, Server};
+use test_support::wait_for;
+
+const SHORT: Duration = Duration::from_millis(100);
+
+fn behind_proxy() -> (Server, Proxy) {
+    let server = Options::new(Binary::Redis).start();
+    let proxy = Proxy::start(server.port());
+    (server, proxy)
+}
+
+fn connect(proxy: &Proxy) -> Client {
+    Client::connect(proxy.port(), None).expect("connects")
+}
+
+fn count(server: &Server) -> String {
+    server.ask(&["GET", "count"]).text()
+}
+
+#[test]
+fn a_lost_reply_was_executed() {
+    let (server, proxy) = behind_proxy();
+    proxy.drop_reply("INCR");
+    let mut client = connect(&proxy);
+    assert_eq!(client.ask(&["PING"]).expect("others are left alone").text(), "PONG");
+    assert!(client.ask(&["INCR", "count"]).is_err(), "the connection ends without a reply");
+    assert_eq!((count(&server), proxy.dropped()), ("1".into(), 1));
+
+    let mut client = connect(&proxy);
+    assert_eq!(client.ask(&["INCR", "count"]).expect("only one was to be lost").text(), "2");
+}
+
+/// Waits until so many were executed.
+fn wait_for_count(server: &Server, all: usize) {
+    let all = all.to_string();
+    wait_for("all to be executed", || if count(server) == all { Ok(()) } else { Err(count(server)) });
+}
+
+/// The connection is closed at an earlier reply, while the server has yet to read most of what was sent.
+#[test]
+fn all_that_was_sent_before_a_lost_reply_is_executed() {
+    let (server, proxy) = behind_proxy();
+    // Busy for long enough that the rest lies before the server when it first answers.
+    let busy = "for _ = 1, 300000 do end return redis.call('INCR', 'count')";
+    for round in 1..=24 {
+        proxy.drop_reply("last");
+        let mut client = connect(&proxy);
+        for body in ["first".into(), "x".repeat(40_000), "x".repeat(40_000), "last".to_owned() + &"x".repeat(1 << 20)] {
+            // It may be closed already, but never before all was handed on.
+            let _ = client.send(&["EVAL", busy, "0", &body]);
+        }
+        while client.read().is_ok() {}
+        wait_for_count(&server, 4 * round);
+        assert_eq!(proxy.dropped(), round);
+    }
+}
+
+/// The connection is not closed at an earlier reply while the request is still being handed on.
+#[test]
+fn a_request_is_handed_on_whole_before_its_reply_is_lost() {
+    let (server, proxy) = behind_proxy();
+    proxy.drop_reply("last");
+    let mut client = connect(&proxy);
+    server.pause();
+    client.send(&["INCR", "count"]).expect("it is open");
+    // More than the system holds for a server that does not read.
+    let large = "last".to_owned() + &"x".repeat(1 << 24);
+    client.send(&["EVAL", "return redis.call('INCR', 'count')", "0", &large]).expect("it is open");
+    // The proxy has no sign of being half-way; were this too short, the test would be mild, not wrong.
+    std::thread::sleep(Duration::from_millis(300));
+    server.resume();
+    while client.read().is_ok() {}
+    wait_for_count(&server, 2);
+}
+
+/// The server answers the beginning of a transaction, which is not executed before its end.
+#[test]
+fn a_transaction_is_handed_on_whole_before_its_reply_is_lost() {
+    let (server, proxy) = behind_proxy();
+    proxy.drop_reply("count");
+    let mut client = connect(&proxy);
+    client.send(&["MULTI"]).expect("it is open");
+    client.send(&["INCR", "count"]).expect("it is open");
+    // Long enough for answers to what was sent; were it too short, the test would be mild, not wrong.
+    std::thread::sleep(SHORT);
+    client.send(&["EXEC"]).expect("it is open");
+    while client.read().is_ok() {}
+    wait_for_count(&server, 1);
+    assert_eq!(proxy.dropped(), 1);
+}
+
+/// Which of these requests got no reply.
+fn lost(proxy: &Proxy, requests: usize) -> Vec<usize> {
+    let mut client = connect(proxy);
+    let mut lost = Vec::new();
+    for request in 0..requests {
+        if client.ask(&["INCR", "count"]).is_err() {
+            lost.push(request);
+            client = connect(proxy);
+        }
+    }
+    lost
+}
+
+#[test]
+fn a_seed_loses_the_same_replies_again() {
+    let (server, proxy) = behind_proxy();
+    proxy.drop_replies(0.2, 7);
+    let first = lost(&proxy, 100);
+    assert!((5..40).contains(&first.len()), "about a fifth: {first:?}");
+    proxy.drop_replies(0.2, 7);
+    assert_eq!(lost(&proxy, 100), first);
+    proxy.drop_replies(0.2, 8);
+    assert_ne!(lost(&proxy, 100), first);
+    proxy.drop_replies(0.0, 0);
+    assert_eq!(lost(&proxy, 100), [0; 0]);
+    assert_eq!(count(&server), "400", "none was executed twice or not at all");
+}
+
+#[test]
+fn frozen_replies_are_executed_and_come_later() {
+    let (server, proxy) = behind_proxy();
+    let mut client = connect(&proxy);
+    client.set_patience(SHORT).expect("a time");
+    proxy.freeze(Direction::Replies);
+    assert!(client.ask(&["INCR", "count"]).is_err());
+    assert_eq!(count(&server), "1");
+    proxy.thaw();
+    assert_eq!(client.read().expect("it was only held back").text(), "1");
+
+    proxy.freeze(Direction::Requests);
+    assert!(client.ask(&["INCR", "count"]).is_err());
+    assert_eq!(count(&server), "1", "it did not come to the server");
+    proxy.thaw();
+    assert_eq!(client.read().expect("it was only held back").text(), "2");
+}
+
+#[test]
+fn delayed_replies_take_that_long() {
+    let (_server, proxy) = behind_proxy();
+    let mut client = connect(&proxy);
+    proxy.delay(Direction::Replies, SHORT);
+    let since = Instant::now();
+    client.ask(&["PING"]).expect("answers");
+    assert!(since.elapsed() >= SHORT);
+}
+
+#[test]
+fn cut_connections_end_and_new_ones_are_taken() {
+    let (_server, proxy) = behind_proxy();
+    let mut clients = [connect(&proxy), connect(&proxy)];
+    assert!(clients.iter_mut().all(|client| client.ask(&["PING"]).is_ok()));
+    assert_eq!(proxy.connections(), 2);
+    proxy.freeze(Direction::Replies);
+    proxy.cut();
+    assert!(clients.iter_mut().all(|client| client.ask(&["PING"]).is_err()));
+    proxy.thaw();
+    assert_eq!(connect(&proxy).ask(&["PING"]).expect("answers").text(), "PONG");
+}
+
+#[test]
+fn refused_connections_are_refused_and_open_ones_stay() {
+    let (_server, proxy) = behind_proxy();
+    let mut client = connect(&proxy);
+    client.ask(&["PING"]).expect("answers");
+    proxy.refuse();
+    let refused = Client::connect(proxy.port(), None).err().expect("nobody listens");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    client.ask(&["PING"]).expect("it was open before");
+    proxy.accept();
+    connect(&proxy).ask(&["PING"]).expect("answers");
+}

@@ -1,0 +1,155 @@
+//! One server: what it keeps, what it refuses, and how it ends.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::on_both;
+use test_support::servers::{Binary, Client, Fsync, Options, Reply, certificates};
+use test_support::wait_for;
+
+on_both![
+    an_acknowledged_write_outlives_a_kill,
+    without_a_file_a_kill_loses_all,
+    a_paused_server_answers_once_resumed,
+    a_password_is_wanted,
+    users_have_their_rights,
+    a_full_server_refuses_to_grow,
+];
+
+fn an_acknowledged_write_outlives_a_kill(binary: Binary) {
+    let server = Options::new(binary).aof(Fsync::Always).start();
+    server.ask(&["SET", "kept", "yes"]);
+    server.kill();
+    assert!(!server.is_running() && server.client().is_err(), "it is gone");
+
+    server.restart();
+    assert_eq!(server.ask(&["GET", "kept"]).text(), "yes");
+}
+
+/// The test above is worth something only if a kill can lose something.
+fn without_a_file_a_kill_loses_all(binary: Binary) {
+    let server = Options::new(binary).start();
+    server.ask(&["SET", "kept", "yes"]);
+    server.restart();
+    assert_eq!(server.ask(&["GET", "kept"]), Reply::Nil);
+}
+
+fn a_paused_server_answers_once_resumed(binary: Binary) {
+    let server = Options::new(binary).start();
+    let mut client = server.client().expect("connects");
+    client.set_patience(Duration::from_millis(100)).expect("a time");
+    server.pause();
+    client.send(&["ECHO", "late"]).expect("the system takes it");
+    assert!(client.read().is_err(), "nothing comes while it stands still");
+
+    server.resume();
+    client.set_patience(Duration::from_secs(10)).expect("a time");
+    assert_eq!(client.read().expect("answers").text(), "late");
+}
+
+fn a_password_is_wanted(binary: Binary) {
+    let server = Options::new(binary).password("secret").start();
+    assert_eq!(server.url(), format!("redis://:secret@127.0.0.1:{}", server.port()));
+    let refused = Client::connect(server.port(), None).expect("connects").ask(&["GET", "a"]).expect("answers");
+    assert!(refused.text().starts_with("NOAUTH"), "{refused:?}");
+    assert!(Client::connect(server.port(), Some("guess")).is_err());
+    assert_eq!(server.ask(&["PING"]).text(), "PONG");
+}
+
+fn users_have_their_rights(binary: Binary) {
+    let users = "user default on nopass ~* &* +@all\nuser app on >pw ~duly:* &* +@all -@dangerous";
+    let server = Options::new(binary).users(users).start();
+    let mut app = server.client().expect("connects");
+    assert_eq!(app.ask(&["AUTH", "app", "pw"]).expect("answers").text(), "OK");
+    assert_eq!(app.ask(&["SET", "duly:a", "1"]).expect("answers").text(), "OK");
+    for refused in [["SET", "other", "1"], ["CONFIG", "GET", "save"]] {
+        assert!(app.ask(&refused).expect("answers").text().starts_with("NOPERM"), "{refused:?}");
+    }
+}
+
+fn a_full_server_refuses_to_grow(binary: Binary) {
+    let server = Options::new(binary).maxmemory("8mb").start();
+    let large = "x".repeat(1 << 20);
+    let set = |n: usize| server.try_ask(&["SET", &n.to_string(), &large]).expect("answers").text();
+    assert_eq!(set(0), "OK");
+    assert!((1..16).any(|n| set(n).starts_with("OOM")), "16 MB fit into 8");
+}
+
+#[test]
+fn it_speaks_tls_with_a_certificate_that_holds() {
+    let server = Options::new(Binary::Redis).tls(certificates()).start();
+    let ca = certificates().file("ca.crt");
+    let mut openssl = Command::new("openssl")
+        .args(["s_client", "-quiet", "-verify_return_error", "-verify_ip", "127.0.0.1", "-CAfile"])
+        .arg(&ca)
+        .args(["-connect", &format!("127.0.0.1:{}", server.tls_port())])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("openssl starts");
+    openssl.stdin.take().expect("piped").write_all(b"PING\r\nQUIT\r\n").expect("it listens");
+    let mut said = String::new();
+    openssl.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
+    openssl.wait().expect("it ends");
+    assert!(said.starts_with("+PONG"), "{said:?}");
+}
+
+#[test]
+#[should_panic(expected = "ports in a row were taken")]
+fn a_taken_port_is_told_from_other_faults() {
+    let first = Options::new(Binary::Redis).start();
+    Options::new(Binary::Redis).set("port", &first.port().to_string()).start();
+}
+
+#[test]
+#[should_panic(expected = "no-such-setting")]
+fn a_server_that_does_not_start_says_why() {
+    Options::new(Binary::Redis).set("no-such-setting", "1").start();
+}
+
+/// The system watches the thread that spawns; a server must not end with the test that happened to start it.
+#[test]
+fn it_outlives_the_thread_that_started_it() {
+    let started = std::thread::spawn(|| Options::new(Binary::Redis).start());
+    let server = started.join().expect("it starts");
+    assert_eq!(server.ask(&["PING"]).text(), "PONG");
+}
+
+/// Runs one test of this binary in a process of its own.
+fn run_alone(test: &str, variable: &str, value: &str) -> Child {
+    let mut command = test_support::child_test(test);
+    command.env(variable, value).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("this binary runs")
+}
+
+/// Not a test: what the process does that is killed in the one below.
+#[test]
+fn child_that_starts_a_server() {
+    if std::env::var_os("DULY_TEST_CHILD").is_none() {
+        return;
+    }
+    let server = Options::new(Binary::Redis).start();
+    println!("\nport {}", server.port());
+    std::thread::park();
+}
+
+#[test]
+fn it_dies_with_a_process_that_is_killed() {
+    let mut child = run_alone("single::child_that_starts_a_server", "DULY_TEST_CHILD", "1");
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let port = lines.into_iter().find_map(|line| line.strip_prefix("port ")?.parse().ok()).expect("a port");
+    assert!(Client::connect(port, None).is_ok(), "it runs");
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    wait_for("the server to end", || Client::connect(port, None).err().ok_or_else(|| "it runs".into()));
+}
+
+#[test]
+fn a_missing_server_fails_the_test_with_what_mends_it() {
+    let case = "single::on_valkey::without_a_file_a_kill_loses_all";
+    let output = run_alone(case, "DULY_VALKEY_SERVER", "/nowhere").wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("Install it with: ./check stores"), "{said}");
+}

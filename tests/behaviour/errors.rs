@@ -1,0 +1,229 @@
+//! Wrong input and wrong surroundings: a clear error that says what to do, nothing lost, no panic.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use duly::{Duly, Error, JobId, Push, State};
+
+async fn refused(url: impl Into<String>) -> String {
+    let error = Duly::open(url).await.expect_err("refused");
+    assert!(matches!(error, Error::Store { .. } | Error::Invalid { .. }), "{error:?}");
+    error.to_string()
+}
+
+fn path(dir: &test_support::TempDir, name: &str) -> String {
+    dir.path().join(name).display().to_string()
+}
+
+async fn memory() -> Duly {
+    Duly::open(":memory:").await.expect("opens")
+}
+
+#[tokio::test]
+async fn a_push_with_wrong_input_changes_nothing() {
+    let duly = memory().await;
+    let wrong = [
+        (Push::new("a kind", "{}"), "kind", "only letters, digits"),
+        (Push::new("kind", "{}").queue("a\tb"), "queue", "'\\t'"),
+        (Push::new("kind", "{}").queue(""), "queue", "must not be empty"),
+        (Push::new("kind", "{"), "args", "not JSON"),
+        (Push::new("kind", format!("\"{}\"", "x".repeat(10_000_000))), "args", "put large data elsewhere"),
+        (Push::new("kind", "{}").unique("\u{1b}[2J"), "unique", "control character"),
+        (Push::new("kind", "{}").max_attempts(0), "max_attempts", "at least 1"),
+    ];
+    for (push, field, says) in wrong {
+        // One bad job spoils the whole push, so that a caller can repeat it whole.
+        let error = duly.push_all([Push::new("good", "{}"), push]).await.expect_err("refused");
+        assert!(matches!(&error, Error::Invalid { field: at, .. } if *at == field), "{error:?}");
+        assert!(error.to_string().contains(says), "{error}");
+        assert_eq!(error.code(), "invalid");
+    }
+    assert!(duly.counts().await.expect("counts").is_empty());
+    let many = (0..10_001).map(|_| Push::new("kind", "{}"));
+    assert!(duly.push_all(many).await.expect_err("refused").to_string().contains("at most 10000"));
+    let large = format!("\"{}\"", "x".repeat(1_000_000));
+    let heavy = (0..80).map(|_| Push::new("kind", large.as_str()));
+    assert!(duly.push_all(heavy).await.expect_err("refused").to_string().contains("push them in parts"));
+}
+
+#[tokio::test]
+async fn far_future_and_distant_past_are_only_moments() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let duly = memory().await;
+    let far = duly.push(Push::new("far", "1").after(46_296 * DAY)).await.expect("pushes").id();
+    let further = duly.push(Push::new("far", "1").after(46_297 * DAY)).await.expect_err("refused").to_string();
+    assert!(further.contains("46296 days"), "{further}");
+    let year_9999 = std::time::UNIX_EPOCH + 8_000 * 365 * DAY;
+    let refused = duly.push(Push::new("far", "1").at(year_9999)).await.expect_err("refused").to_string();
+    assert!(refused.contains("2223"), "{refused}");
+    assert_eq!(duly.reschedule(far, duly::Due::At(year_9999)).await.expect_err("refused").code(), "invalid");
+    let past = duly.push(Push::new("past", "1").at(std::time::UNIX_EPOCH - Duration::from_secs(1 << 33))).await;
+    assert_eq!(duly.get(far).await.expect("looks").expect("is there").state, State::Scheduled);
+    assert_eq!(duly.get(past.expect("pushes").id()).await.expect("looks").expect("is there").state, State::Ready);
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_not_found() {
+    let duly = memory().await;
+    let id = JobId::named("never");
+    assert_eq!(duly.get(id).await.expect("looks"), None);
+    assert_eq!(duly.remove(id).await.expect_err("refused").code(), "not_found");
+    assert_eq!(duly.reschedule(id, duly::Due::Now).await.expect_err("refused").code(), "not_found");
+    assert_eq!(duly.pause("a b").await.expect_err("refused").code(), "invalid");
+}
+
+#[tokio::test]
+async fn a_path_that_cannot_be_a_store_is_named() {
+    let dir = test_support::temp_dir();
+    let missing = refused(path(&dir, "no/such/duly.db")).await;
+    assert!(missing.contains("does not exist; make it first"), "{missing}");
+    let directory = refused(dir.path().display().to_string()).await;
+    assert!(directory.contains("is a directory"), "{directory}");
+    assert!(refused("redis-of-some-kind://host").await.contains("not a store this build knows"));
+    assert!(refused("duly.db?lease=soon").await.contains("not a duration"));
+}
+
+#[tokio::test]
+async fn a_file_that_is_not_sqlite_is_left_as_it_is() {
+    let dir = test_support::temp_dir();
+    let file = path(&dir, "notes.txt");
+    let text = "these are my notes\n".repeat(500);
+    std::fs::write(&file, &text).expect("writes");
+    let error = refused(&file).await;
+    assert!(error.contains("not a SQLite file"), "{error}");
+    assert_eq!(std::fs::read_to_string(&file).expect("reads"), text);
+}
+
+#[tokio::test]
+async fn a_newer_format_is_refused() {
+    let dir = test_support::temp_dir();
+    let file = path(&dir, "duly.db");
+    let id = Duly::open(&file).await.expect("opens").push(Push::new("kind", "{}")).await.expect("pushes").id();
+    let set = |format: &str| {
+        let conn = duly::rusqlite::Connection::open(&file).expect("opens");
+        conn.execute("UPDATE duly_meta SET value = ?1 WHERE name = 'format'", [format]).expect("writes");
+    };
+    set("99");
+    let error = refused(&file).await;
+    assert!(error.contains("format 99") && error.contains("use a newer duly"), "{error}");
+    set("1");
+    let duly = Duly::open(&file).await.expect("opens again");
+    assert!(duly.get(id).await.expect("looks").is_some());
+}
+
+#[tokio::test]
+async fn a_file_shared_with_other_tables_is_fine() {
+    let dir = test_support::temp_dir();
+    let file = path(&dir, "app.db");
+    let conn = duly::rusqlite::Connection::open(&file).expect("opens");
+    conn.execute_batch("CREATE TABLE job (id); INSERT INTO job VALUES (1);").expect("writes");
+    let duly = Duly::open(&file).await.expect("opens");
+    duly.push(Push::new("kind", "{}")).await.expect("pushes");
+    let own: i64 = conn.query_row("SELECT count(*) FROM job", [], |row| row.get(0)).expect("reads");
+    assert_eq!(own, 1);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_file_that_cannot_be_written_is_named() {
+    let dir = test_support::temp_dir();
+    let file = path(&dir, "duly.db");
+    drop(Duly::open(&file).await.expect("opens"));
+    let told = in_read_only_mount(dir.path(), &file);
+    assert!(told.contains("cannot be opened for writing") && told.contains("mend its permissions"), "{told}");
+}
+
+#[tokio::test]
+async fn a_lock_that_is_held_too_long_fails_all_who_wait_at_once() {
+    let dir = test_support::temp_dir();
+    let file = path(&dir, "duly.db");
+    let duly = Duly::open(&file).await.expect("opens");
+    let conn = duly::rusqlite::Connection::open(&file).expect("opens");
+    conn.execute_batch("BEGIN IMMEDIATE").expect("takes the lock");
+    let since = std::time::Instant::now();
+    let pushes = (0..20).map(|_| {
+        let duly = duly.clone();
+        tokio::spawn(async move { duly.push(Push::new("kind", "{}")).await })
+    });
+    for push in pushes.collect::<Vec<_>>() {
+        assert_eq!(push.await.expect("no panic").expect_err("the lock is held").code(), "timeout");
+    }
+    // Two waits of some five seconds: the first comer's, then that of all the others together.
+    assert!(since.elapsed() < Duration::from_secs(50), "{:?}", since.elapsed());
+    conn.execute_batch("ROLLBACK").expect("lets go");
+    duly.push(Push::new("kind", "{}")).await.expect("goes on");
+}
+
+/// Not a test: opens the store named in the environment and says what happened.
+#[tokio::test]
+async fn child_process() {
+    let Ok(file) = std::env::var("DULY_ERRORS_STORE") else { return };
+    if std::env::var_os("DULY_ERRORS_FULL").is_some() {
+        return fill(&file).await;
+    }
+    match Duly::open(file).await {
+        Ok(_) => println!("opened"),
+        Err(error) => println!("{error}"),
+    }
+}
+
+/// Pushes until the disk is full, makes room, and goes on: what was acknowledged is there.
+async fn fill(file: &str) {
+    let ballast = format!("{file}.ballast");
+    std::fs::write(&ballast, vec![1; 1 << 20]).expect("there is room for the ballast");
+    let duly = Duly::open(file).await.expect("opens");
+    // There is no room to make the WAL as large as a worker would like; it works all the same.
+    duly.push(Push::new("small", "1")).await.expect("pushes");
+    let tally = duly.worker().on_kind("small", |_| async {}).drain().await.expect("a worker needs little room");
+    assert_eq!(tally.acked, 1);
+    let mut pushed = Vec::new();
+    let error = loop {
+        match duly.push(Push::new("kind", format!("\"{}\"", "x".repeat(50_000)))).await {
+            Ok(done) => pushed.push(done.id()),
+            Err(error) => break error,
+        }
+        assert!(pushed.len() < 1_000, "the disk never fills");
+    };
+    println!("after {} pushes: {error}", pushed.len());
+    assert_eq!(error.code(), "store");
+    std::fs::remove_file(&ballast).expect("removes");
+    pushed.push(duly.push(Push::new("kind", "1")).await.expect("there is room again").id());
+    for id in &pushed {
+        assert!(duly.get(*id).await.expect("looks").is_some(), "an acknowledged push is gone");
+    }
+    println!("all there");
+}
+
+/// Runs this binary's child in a mount namespace of its own.
+#[cfg(target_os = "linux")]
+fn in_namespace(mounts: &str, store: &str, full: bool) -> String {
+    let own = std::env::current_exe().expect("knows itself");
+    let args = test_support::child_test_args("errors::child_process").join(" ");
+    let script = format!("{mounts} && exec {} {args}", own.display());
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", &script]).env("DULY_ERRORS_STORE", store);
+    if full {
+        command.env("DULY_ERRORS_FULL", "1");
+    }
+    let out = command.output().expect("unshare is part of util-linux");
+    let told = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "needs user namespaces (sysctl kernel.unprivileged_userns_clone=1) or root: {told}");
+    told
+}
+
+#[cfg(target_os = "linux")]
+fn in_read_only_mount(dir: &Path, store: &str) -> String {
+    let dir = dir.display();
+    in_namespace(&format!("mount --bind {dir} {dir} && mount -o remount,bind,ro {dir}"), store, false)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_loses_nothing_and_goes_on_when_there_is_room() {
+    let dir = test_support::temp_dir();
+    let mount = format!("mount -t tmpfs -o size=6m none {}", dir.path().display());
+    let told = in_namespace(&mount, &path(&dir, "duly.db"), true);
+    assert!(told.contains("the disk is full; nothing was changed"), "{told}");
+    assert!(told.contains("all there"), "{told}");
+}

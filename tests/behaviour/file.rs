@@ -1,0 +1,298 @@
+//! The file itself: what is left on the disk, who may read it, and several stores on one file.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use duly::{CancellationToken, Ctx, Duly, Push};
+use tokio::sync::mpsc;
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn beside(file: &Path, end: &str) -> PathBuf {
+    PathBuf::from(format!("{}{end}", file.display()))
+}
+
+#[tokio::test]
+async fn a_closed_store_is_one_whole_file() {
+    let dir = test_support::temp_dir();
+    let file = dir.path().join("duly.db");
+    let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
+    let id = duly.push(Push::new("kind", "{}")).await.expect("pushes").id();
+    duly.worker().on_kind("other", |_| async {}).drain().await.expect("drains");
+    assert!(beside(&file, "-wal").exists(), "while it is open");
+    drop(duly);
+    assert!(!beside(&file, "-wal").exists() && !beside(&file, "-shm").exists());
+
+    let copy = dir.path().join("copy.db");
+    std::fs::copy(&file, &copy).expect("copies");
+    let duly = Duly::open(copy.to_str().expect("plain")).await.expect("opens");
+    assert!(duly.get(id).await.expect("looks").is_some());
+}
+
+#[tokio::test]
+async fn only_its_owner_can_read_it() {
+    let dir = test_support::temp_dir();
+    let file = dir.path().join("duly.db");
+    let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
+    duly.push(Push::new("kind", "{}")).await.expect("pushes");
+    for (end, mode) in [("", 0o600), ("-wal", 0o600), ("-nodes", 0o700), ("-nodes/board", 0o600)] {
+        let path = beside(&file, end);
+        let found = std::fs::metadata(&path).expect("is there").permissions().mode() & 0o777;
+        assert_eq!(found, mode, "{}", path.display());
+    }
+}
+
+#[tokio::test]
+async fn the_file_shrinks_after_a_drain() {
+    let dir = test_support::temp_dir();
+    let file = dir.path().join("duly.db");
+    let size = || std::fs::metadata(&file).expect("is there").len();
+    let duly = Duly::open(format!("{}?keep=0&remember=0", file.display())).await.expect("opens");
+    let args = format!("\"{}\"", "x".repeat(4_000));
+    for _ in 0..10 {
+        duly.push_all((0..1_000).map(|_| Push::new("kind", args.as_str()))).await.expect("pushes");
+    }
+    duly.worker().queue("default", 1_000).on_kind("kind", |_| async {}).drain().await.expect("drains");
+    let full = size();
+    assert!(full > 30_000_000, "{full}");
+    // A worker does this about once a minute.
+    for _ in 0..3 {
+        duly.store().prune("default", 10_000).await.expect("prunes");
+    }
+    assert!(size() < full / 20, "{full} -> {}", size());
+    duly.push(Push::new("kind", "{}")).await.expect("goes on");
+}
+
+#[tokio::test]
+async fn two_stores_on_one_file_wake_each_other() {
+    let dir = test_support::temp_dir();
+    let url = dir.path().join("duly.db").display().to_string();
+    let (pusher, runner) = (Duly::open(&url).await.expect("opens"), Duly::open(&url).await.expect("opens"));
+    let (seen, mut got) = mpsc::unbounded_channel();
+    let stop = CancellationToken::new();
+    let worker = runner.worker().on_kind("kind", move |ctx: Ctx| {
+        let _ = seen.send(ctx.job().id);
+        async {}
+    });
+    let run = tokio::spawn(worker.run_until(stop.clone()));
+    for _ in 0..20 {
+        let id = pusher.push(Push::new("kind", "{}")).await.expect("pushes").id();
+        assert_eq!(tokio::time::timeout(LONG, got.recv()).await.expect("in time"), Some(id));
+    }
+    stop.cancel();
+    run.await.expect("no panic").expect("ends well");
+}
+
+#[tokio::test]
+async fn a_path_too_long_for_a_socket_works() {
+    let dir = test_support::temp_dir();
+    let deep = dir.path().join("d".repeat(100)).join("e".repeat(100));
+    std::fs::create_dir_all(&deep).expect("makes");
+    let url = deep.join("duly.db").display().to_string();
+    let duly = Duly::open(&url).await.expect("opens");
+    duly.push(Push::new("kind", "{}")).await.expect("pushes");
+    let tally = duly.worker().on_kind("kind", |_| async {}).drain().await.expect("drains");
+    assert_eq!(tally.acked, 1);
+}
+
+#[tokio::test]
+async fn many_stores_open_one_new_file_at_once() {
+    let dir = test_support::temp_dir();
+    let url = dir.path().join("duly.db").display().to_string();
+    let opens = (0..8).map(|_| tokio::spawn(Duly::open(url.clone())));
+    for open in opens.collect::<Vec<_>>() {
+        let duly = open.await.expect("no panic").expect("opens");
+        duly.push(Push::new("kind", "{}")).await.expect("pushes");
+    }
+}
+
+/// A connection that holds the file's write lock until it is told otherwise.
+fn lock(file: &Path) -> duly::rusqlite::Connection {
+    let conn = duly::rusqlite::Connection::open(file).expect("opens");
+    conn.execute_batch("BEGIN IMMEDIATE").expect("takes the lock");
+    conn
+}
+
+#[tokio::test]
+async fn a_node_whose_first_beat_failed_joins_with_the_next() {
+    let dir = test_support::temp_dir();
+    let file = dir.path().join("duly.db");
+    let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
+    let node = duly::Node::fresh(vec!["default".into()]);
+    let locked = lock(&file);
+    duly.store().beat(&node).await.expect_err("cannot be registered");
+    locked.execute_batch("ROLLBACK").expect("lets go");
+
+    duly.store().beat(&node).await.expect("joins");
+    let nodes = duly.nodes().await.expect("lists");
+    assert_eq!(nodes.iter().map(|n| (n.id, n.alive)).collect::<Vec<_>>(), [(node.id, true)]);
+}
+
+#[tokio::test]
+async fn a_job_that_is_claimed_after_the_stop_is_given_back_unstarted() {
+    let dir = test_support::temp_dir();
+    let file = dir.path().join("duly.db");
+    let duly = Duly::open(format!("{}?lease=300ms", file.display())).await.expect("opens");
+    let (joined, mut ready) = mpsc::unbounded_channel();
+    let (started, mut starts) = mpsc::unbounded_channel();
+    let stop = CancellationToken::new();
+    let worker = duly.worker().grace(Duration::ZERO).on_kind("kind", |_| async {}).on_event(move |event| match event {
+        duly::Event::Joined { .. } => drop(joined.send(())),
+        duly::Event::Started { .. } => drop(started.send(())),
+        _ => {}
+    });
+    let run = tokio::spawn(worker.run_until(stop.clone()));
+    ready.recv().await.expect("joins");
+
+    // The worker's next look waits for this transaction; the job comes with its commit, after the stop.
+    let mut conn = duly::rusqlite::Connection::open(&file).expect("opens");
+    let tx = conn.transaction_with_behavior(duly::rusqlite::TransactionBehavior::Immediate).expect("begins");
+    let after = duly.push_in(&tx, [Push::new("kind", "{}")]).expect("pushes");
+    let id = after.pushed[0].id();
+    tokio::time::sleep(Duration::from_millis(400)).await; // several beats, each with a look
+    stop.cancel();
+    tokio::task::yield_now().await;
+    tx.commit().expect("commits");
+
+    run.await.expect("no panic").expect("ends well");
+    assert!(starts.try_recv().is_err(), "it was never started");
+    let record = duly.get(id).await.expect("looks").expect("is there");
+    assert_eq!((record.state, record.crashes), (duly::State::Ready, 0));
+    after.wake();
+}
+
+#[tokio::test]
+async fn counts_at_their_limit_stay_there() {
+    let dir = test_support::temp_dir();
+    let file = dir.path().join("duly.db");
+    let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
+    let id = duly.push(Push::new("kind", "{}")).await.expect("pushes").id();
+    let conn = duly::rusqlite::Connection::open(&file).expect("opens");
+    conn.execute("UPDATE duly_ready SET attempts = ?1, crashes = ?1", [u32::MAX]).expect("writes");
+
+    // One more crash, then one more failure.
+    let node = duly::Node::fresh(Vec::new());
+    let claim = duly::store::Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
+    duly.store().beat(&node).await.expect("beats");
+    assert_eq!(duly.store().claim(node.id, claim).await.expect("claims").jobs.len(), 1);
+    duly.store().leave(node.id).await.expect("leaves");
+    let worker = duly.worker().max_crashes(u32::MAX).on_kind("kind", |_| async { Err::<(), _>("oh") });
+    let tally = tokio::time::timeout(LONG, worker.drain()).await.expect("in time").expect("drains");
+    assert_eq!(tally.buried, 1);
+    let record = duly.get(id).await.expect("looks").expect("is kept");
+    assert_eq!((record.attempts, record.crashes, record.failures.len()), (u32::MAX, u32::MAX, 2));
+}
+
+#[tokio::test]
+async fn what_survives_is_told_as_the_store_was_opened() {
+    let dir = test_support::temp_dir();
+    let file = dir.path().join("duly.db").display().to_string();
+    let told = async |url: String| Duly::open(url).await.expect("opens").health().await.expect("tells").durability;
+    let (fsync, second) = (told(file.clone()).await, told(format!("{file}?durability=second")).await);
+    assert!(fsync.contains("and a loss of power") && fsync.contains("durability=fsync"), "{fsync}");
+    assert!(second.contains("may cost the last second") && second.contains("durability=second"), "{second}");
+    assert!(told(":memory:".into()).await.contains("in memory only"));
+}
+
+#[tokio::test]
+async fn a_file_from_before_queues_could_move_gets_what_that_needs() {
+    let dir = test_support::temp_dir();
+    let file = dir.path().join("duly.db");
+    let url = file.to_str().expect("plain");
+    Duly::open(url).await.expect("opens").push(Push::new("kind", "{}")).await.expect("pushes");
+    let conn = duly::rusqlite::Connection::open(&file).expect("opens");
+    conn.execute_batch("ALTER TABLE duly_queue DROP COLUMN moving; DROP TABLE duly_marker").expect("as it was");
+    drop(conn);
+    let (old, new) = (Duly::open(url).await.expect("opens"), Duly::open(":memory:").await.expect("opens"));
+    assert_eq!(old.move_to(&new).run().await.expect("moves")[0].ready, 1);
+    new.move_to(&old).run().await.expect("moves back");
+    assert_eq!(old.counts().await.expect("counts")[0].ready, 1);
+}
+
+/// The locks of SQLite on a file belong to the process: whoever closes the file drops all of them.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_second_handle_of_the_process_drops_no_lock_of_the_first() {
+    use std::os::unix::fs::MetadataExt;
+
+    let dir = test_support::temp_dir();
+    let path = dir.path().join("duly.db");
+    let url = path.to_str().expect("a plain path");
+    let first = Duly::open(url).await.expect("opens");
+    first.counts().await.expect("uses it");
+    let inode = format!(":{} ", std::fs::metadata(&path).expect("is there").ino());
+    let locks = || {
+        let all = std::fs::read_to_string("/proc/locks").expect("a table");
+        all.lines().filter(|line| line.contains("POSIX") && line.contains(&inode)).count()
+    };
+    assert!(locks() > 0, "SQLite holds one as long as the file is open");
+    let second = Duly::open(url).await.expect("opens");
+    assert!(locks() > 0, "also when it was opened once more");
+    drop(second);
+    assert!(locks() > 0, "and closed again");
+}
+
+/// A job that was put off and then taken when it fell due, by one that does not look for its kind.
+#[tokio::test]
+async fn a_hint_that_nobody_comes_upon_is_pruned() {
+    let dir = test_support::temp_dir();
+    let file = dir.path().join("duly.db");
+    let clock = duly::Clock::manual();
+    let duly = Duly::builder(file.to_str().expect("plain")).clock(clock.clone()).open().await.expect("opens");
+    let (store, node) = (duly.store(), duly::Node::fresh(vec!["default".into()]));
+    store.beat(&node).await.expect("beats");
+    duly.push(Push::new("resize", "{}")).await.expect("pushes");
+    let claim = || duly::store::Claim {
+        queue: "default".into(),
+        max: 1,
+        redo: false,
+        suspect: None,
+        kinds: Some(["mail".to_owned()].into()),
+    };
+    let held = store.claim(node.id, claim()).await.expect("claims").jobs;
+    let mut end = duly::store::End::of(&held[0], duly::Outcome::release(Duration::from_secs(2)), Duration::ZERO);
+    end.put_off = true;
+    store.settle(node.id, vec![end]).await.expect("settles");
+    clock.advance(Duration::from_secs(2));
+    let held = store.claim(node.id, claim()).await.expect("claims").jobs;
+    let end = duly::store::End::of(&held[0], duly::Outcome::Ack, Duration::ZERO);
+    store.settle(node.id, vec![end]).await.expect("settles");
+
+    let conn = duly::rusqlite::Connection::open(&file).expect("opens");
+    let hints = || conn.query_row("SELECT count(*) FROM duly_put_off", [], |row| row.get::<_, u32>(0)).expect("counts");
+    assert_eq!(hints(), 1);
+    store.prune("default", 10).await.expect("prunes");
+    assert_eq!(hints(), 0);
+}
+
+/// A page of large jobs would be as large as all of them together.
+#[tokio::test]
+async fn a_page_of_large_jobs_is_short_and_says_where_to_go_on() {
+    const JOBS: usize = 30;
+    let dir = test_support::temp_dir();
+    let duly = Duly::open(dir.path().join("duly.db").to_str().expect("plain")).await.expect("opens");
+    let args = format!("\"{}\"", "x".repeat(700_000));
+    for _ in 0..JOBS {
+        duly.push(Push::new("large", args.as_str()).tag("a")).await.expect("pushes");
+    }
+    for state in [None, Some(duly::State::Ready)] {
+        let mut filter = duly::Filter { limit: JOBS, state, ..duly::Filter::default() };
+        let mut found = 0;
+        loop {
+            let page = duly.list(filter.clone()).await.expect("lists");
+            let bytes: usize = page.jobs.iter().map(|record| record.job.args.len()).sum();
+            assert!(bytes < duly::store::PAGE_BYTES_MAX + duly::store::LOOK_BYTES_MAX + args.len(), "{bytes}");
+            found += page.jobs.len();
+            filter.cursor = page.next;
+            if filter.cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found, JOBS);
+    }
+    // Who goes through all of them goes on over short pages.
+    let meant = duly::Filter { tags: vec!["a".into()], ..duly::Filter::default() };
+    assert_eq!(duly.count(&meant).await.expect("counts").matching, JOBS as u64);
+    assert_eq!(duly.remove_all(meant).run().await.expect("removes").done, JOBS as u64);
+}

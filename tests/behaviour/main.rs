@@ -1,0 +1,15 @@
+//! What programs see of duly: client, worker, files, errors, peers, transfers, repairs.
+//!
+//! A case that needs a server is ignored, so that `cargo test` works without one: `./check stores` and `./check faults`
+//! run those cases.
+
+mod admin;
+mod errors;
+mod file;
+mod middleware_and_testing;
+mod multi_process;
+mod peers;
+mod push_in;
+mod transfer;
+mod verify;
+mod worker;

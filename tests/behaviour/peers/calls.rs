@@ -1,0 +1,435 @@
+//! Calls: who answers, with what, and in what time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use duly::store::{Guest, Heard, Store, To};
+use duly::{Asked, Duly, Error, NodeId};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::peers::location::*;
+
+/// A node that answers `who` with its own id.
+async fn answering(location: &Location) -> (Duly, NodeId) {
+    let duly = location.open().await;
+    let node = duly.node().expect("is one");
+    duly.answer("who", move |_: Value, _| async move { Ok::<_, Error>(node) }).await.expect("registers");
+    (duly, node)
+}
+
+pub async fn any_one_node_answers(location: Location) {
+    let (nodes, caller) = ([location.open().await, location.open().await], location.open().await);
+    let ids = nodes.each_ref().map(|duly| duly.node().expect("is one"));
+    let ran = Arc::new(AtomicU32::new(0));
+    for (duly, id) in nodes.iter().zip(ids) {
+        let ran = ran.clone();
+        let who = move |_: Value, _: Asked| {
+            ran.fetch_add(1, Ordering::SeqCst);
+            async move { Ok::<_, Error>(id) }
+        };
+        duly.answer("who", who).await.expect("registers");
+    }
+    for _ in 0..20 {
+        let who: NodeId = in_time(caller.call("who", &()).reply()).await.expect("somebody");
+        assert!(ids.contains(&who));
+    }
+    // Whatever else was sent to them has come by then.
+    for id in ids {
+        in_time(caller.call("duly.ping", &()).node(id).reply::<Value>()).await.expect("answers");
+    }
+    assert_eq!(ran.load(Ordering::SeqCst), 20, "one of them each time, not all");
+}
+
+/// Far more that have just died than live.
+pub async fn the_one_that_lives_is_found_among_the_dead(location: Location) {
+    let (duly, node) = answering(&location).await;
+    let store = duly.store();
+    for _ in 0..40 {
+        // It is in the hall, as far as anybody knows, and does not hear.
+        let (methods, waits, places) = (vec!["who".into()], Vec::new(), Vec::new());
+        let guest = Guest { node: NodeId::fresh(), lease: LONG, methods, waits, places, quiet: false };
+        store.attend(&guest).await.expect("attends");
+    }
+    for _ in 0..10 {
+        let who: NodeId = in_time(duly.call("who", &()).reply()).await.expect("one lives");
+        assert_eq!(who, node);
+    }
+}
+
+pub async fn nobody_serves_this_is_told_at_once(location: Location) {
+    let duly = location.open().await;
+    let began = Instant::now();
+    let refused = duly.call("nothing", &()).timeout(LONG).reply::<Value>().await.expect_err("nobody");
+    assert_eq!(refused.code(), "not_found");
+    let node = duly.call("who", &()).node(NodeId::fresh()).timeout(LONG).reply::<Value>().await;
+    assert_eq!(node.expect_err("no such node").code(), "not_found");
+    let connection = duly.call("who", &()).connection("nowhere").timeout(LONG).reply::<Value>().await;
+    assert_eq!(connection.expect_err("no such connection").code(), "not_found");
+    assert!(began.elapsed() < 5 * SECOND);
+}
+
+pub async fn all_nodes_answer_and_the_replies_end_early(location: Location) {
+    let nodes = [answering(&location).await, answering(&location).await, answering(&location).await];
+    let began = Instant::now();
+    let replies = nodes[0].0.call("who", &()).all().timeout(LONG).replies::<NodeId>().await.expect("is sent");
+    let replies = in_time(replies.collect()).await;
+    assert!(began.elapsed() < LONG, "nobody waits for the time to be over");
+    assert_eq!(replies.len(), location.nodes(3));
+    for reply in replies {
+        assert_eq!(reply.node, Some(reply.result.expect("a value")));
+    }
+}
+
+pub async fn a_node_is_called_by_its_id(location: Location) {
+    let nodes = [answering(&location).await, answering(&location).await];
+    for (_, node) in &nodes {
+        let who: NodeId = in_time(nodes[0].0.call("who", &()).node(*node).reply()).await.expect("is there");
+        assert_eq!(who, *node);
+    }
+}
+
+pub async fn the_node_that_holds_a_connection_is_called(location: Location) {
+    let (one, two) = (location.open().await, location.open().await);
+    let here = two.hold_connection("browser 7").await.expect("is held");
+    two.answer("say", |text: String, asked: Asked| async move { Ok::<_, Error>((text, asked.connection)) })
+        .await
+        .expect("registers");
+    let said: (String, Option<String>) =
+        in_time(one.call("say", &"hi").connection("browser 7").reply()).await.expect("is found");
+    assert_eq!(said, ("hi".to_owned(), Some("browser 7".to_owned())));
+    assert_eq!(two.hold_connection("browser 7").await.expect_err("once is enough").code(), "conflict");
+    drop(here);
+    until("the connection is gone", async || {
+        one.call("say", &"hi").connection("browser 7").reply::<Value>().await.is_err()
+    })
+    .await;
+}
+
+/// What is said of it last counts, however fast it comes and goes.
+pub async fn a_connection_that_is_dropped_and_held_again_is_found(location: Location) {
+    let duly = location.open().await;
+    let (store, node) = (duly.store(), duly.node().expect("is one"));
+    for _ in 0..200 {
+        let held = duly.hold_connection("browser 7").await.expect("is free");
+        drop(held);
+        let again = duly.hold_connection("browser 7").await.expect("is free again");
+        // Whatever the drop does in the background has come by then.
+        in_time(duly.call("duly.ping", &()).node(node).reply::<Value>()).await.expect("answers");
+        assert_eq!(store.connection("browser 7").await.expect("looks"), Some(node));
+        drop(again);
+    }
+    until("the connection is removed", async || store.connection("browser 7").await.expect("looks").is_none()).await;
+}
+
+pub async fn types_and_order_survive(location: Location) {
+    let duly = location.open().await;
+    duly.answer("echo", |args: Box<RawValue>, _| async move { Ok::<_, Error>(args) }).await.expect("registers");
+    for text in [
+        "null",
+        "-1",
+        "0.1",
+        "123456789012345678901234567890",
+        "[3,1,2,null,-0,[],{}]",
+        r#"{"b":1,"a":[{"x":null}],"constructor":1,"__proto__":2}"#,
+        "\"\\u0000 \u{1F600} \u{fffd}\"",
+        "[1e400]",
+    ] {
+        let args = RawValue::from_string(text.to_owned()).expect("JSON");
+        let back: Box<RawValue> = in_time(duly.call("echo", &args).reply()).await.expect("comes back");
+        assert_eq!(back.get(), text);
+    }
+}
+
+pub async fn a_failing_a_missing_and_a_panicking_method_give_errors_at_once(location: Location) {
+    let (duly, node) = answering(&location).await;
+    duly.answer("fail", |_: Value, _| async { Err::<(), _>("out of ink") }).await.expect("registers");
+    duly.answer("panic", |_: Value, _| async { if true { panic!("oh no") } else { Ok::<(), Error>(()) } })
+        .await
+        .expect("registers");
+    duly.answer("number", |n: u8, _| async move { Ok::<_, Error>(n) }).await.expect("registers");
+    let caller = location.open().await;
+    let began = Instant::now();
+    let call = |method: &str| caller.call(method, &json!({})).node(node).timeout(LONG).reply::<Value>();
+    let failed = call("fail").await.expect_err("fails");
+    assert!(matches!(&failed, Error::Remote { reason, .. } if reason == "out of ink"), "{failed}");
+    let panicked = call("panic").await.expect_err("panics");
+    assert!(matches!(&panicked, Error::Remote { reason, .. } if reason.contains("oh no")), "{panicked}");
+    assert_eq!(call("missing").await.expect_err("is missing").code(), "not_found");
+    assert!(call("number").await.expect_err("not a number").to_string().contains("decode"));
+    assert!(began.elapsed() < 5 * SECOND);
+    let who: NodeId = in_time(caller.call("who", &()).node(node).reply()).await.expect("lives");
+    assert_eq!(who, node);
+}
+
+pub async fn a_slow_method_times_out(location: Location) {
+    let duly = location.open().await;
+    duly.answer("slow", |ms: u64, _| async move {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+        Ok::<_, Error>(ms)
+    })
+    .await
+    .expect("registers");
+    let began = Instant::now();
+    let late = duly.call("slow", &60_000).timeout(200 * MS).reply::<u64>().await.expect_err("too slow");
+    assert_eq!(late.code(), "timeout");
+    assert!(began.elapsed() >= 200 * MS && began.elapsed() < 3 * SECOND);
+    let replies = duly.call("slow", &60_000).all().timeout(200 * MS).replies::<u64>().await.expect("is sent");
+    let replies = in_time(replies.collect()).await;
+    assert!(!replies.is_empty() && replies.iter().all(|r| r.result.as_ref().is_err_and(|e| e.code() == "timeout")));
+    assert_eq!(in_time(duly.call("slow", &1).reply::<u64>()).await.expect("goes on"), 1);
+}
+
+/// A node whose replies go out when the test says so.
+struct Mute {
+    store: Arc<dyn Store>,
+    node: NodeId,
+    hears: tokio::sync::mpsc::Receiver<Heard>,
+}
+
+impl Mute {
+    async fn in_hall(store: Arc<dyn Store>) -> Self {
+        let node = NodeId::fresh();
+        let hears = store.hear(node, true).await.expect("hears");
+        let (methods, waits, places) = (vec!["slow".into()], Vec::new(), Vec::new());
+        let guest = Guest { node, lease: LONG, methods, waits, places, quiet: false };
+        store.attend(&guest).await.expect("attends");
+        Mute { store, node, hears }
+    }
+
+    /// What it would say to the next call that it hears.
+    async fn reply(&mut self) -> (NodeId, Vec<u8>) {
+        const HEAD_BYTES: usize = 1 + 8 + 32;
+        let Some(Heard::Message(frame)) = in_time(self.hears.recv()).await else { panic!("a call") };
+        let (head, body) = frame.split_at(HEAD_BYTES);
+        let call: Value = serde_json::from_slice(body).expect("JSON");
+        let reply = json!({"id": call["id"], "from": self.node, "to": call["from"], "says": {"value": 1}});
+        let caller = call["from"].as_str().expect("a node").parse().expect("an id");
+        (caller, [head, reply.to_string().as_bytes()].concat())
+    }
+
+    async fn send(&self, (to, reply): &(NodeId, Vec<u8>)) {
+        assert_eq!(self.store.send(To::Node(*to), reply).await.expect("is sent"), 1);
+    }
+}
+
+pub async fn late_and_doubled_replies_are_dropped_and_counted(location: Location) {
+    let (duly, mut mute) = (location.open().await, Mute::in_hall(location.open().await.store()).await);
+    let node = duly.node().expect("is one");
+    let counts = async || {
+        let stats: Value = in_time(duly.call("duly.stats", &()).node(node).reply()).await.expect("answers");
+        ["late_replies", "doubled_replies"].map(|of| stats["calls"][of].as_u64().expect("a count"))
+    };
+    assert_eq!(counts().await, [0, 0]);
+    let timed_out = duly.call("slow", &()).node(mute.node).timeout(200 * MS).reply::<u64>().await;
+    assert_eq!(timed_out.expect_err("no reply").code(), "timeout");
+    let late = mute.reply().await;
+    mute.send(&late).await;
+    until("the late reply is counted", async || counts().await == [1, 0]).await;
+
+    let mut replies = duly.call("slow", &()).all().timeout(LONG).replies::<u64>().await.expect("is sent");
+    let reply = mute.reply().await;
+    for _ in 0..2 {
+        mute.send(&reply).await;
+    }
+    until("the second reply is counted", async || counts().await == [1, 1]).await;
+    let mut values = Vec::new();
+    while let Some(reply) = in_time(replies.next()).await {
+        values.extend(reply.result.ok().map(|value| (reply.node, value)));
+    }
+    assert_eq!(values, [(Some(mute.node), 1)], "once");
+    drop(replies);
+    mute.send(&reply).await;
+    until("the next late reply is counted", async || counts().await == [2, 1]).await;
+}
+
+pub async fn forget_does_not_wait(location: Location) {
+    let (one, two) = (location.open().await, location.open().await);
+    let (sender, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    for duly in [&one, &two] {
+        let sender = sender.clone();
+        duly.answer("note", move |n: u32, _| {
+            let sent = sender.send(n).is_ok();
+            async move { Ok::<_, Error>(sent) }
+        })
+        .await
+        .expect("registers");
+    }
+    let nodes = location.nodes(2);
+    assert_eq!(one.call("note", &7).all().forget().await.expect("is sent"), nodes as u64);
+    for _ in 0..nodes {
+        assert_eq!(in_time(heard.recv()).await, Some(7));
+    }
+}
+
+pub async fn an_answer_in_the_same_tick_is_not_missed(location: Location) {
+    let duly = location.open().await;
+    duly.answer("echo", |n: u32, _| std::future::ready(Ok::<_, Error>(n))).await.expect("registers");
+    for n in 0..300 {
+        let back: u32 = in_time(duly.call("echo", &n).reply()).await.expect("is heard");
+        assert_eq!(back, n);
+    }
+}
+
+pub async fn a_busy_method_says_so(location: Location) {
+    let duly = location.open().await;
+    let (sender, mut begun) = tokio::sync::mpsc::unbounded_channel();
+    let gate = Arc::new(tokio::sync::Notify::new());
+    let open = gate.clone();
+    let slow = move |_: Value, _: Asked| {
+        let (gate, _) = (gate.clone(), sender.send(()));
+        async move {
+            gate.notified().await;
+            Ok::<_, Error>(())
+        }
+    };
+    duly.answer("slow", slow).concurrency(1).await.expect("registers");
+    let first = tokio::spawn(duly.call("slow", &()).timeout(LONG).reply::<()>());
+    in_time(begun.recv()).await.expect("has begun");
+    let refused = in_time(duly.call("slow", &()).timeout(LONG).reply::<()>()).await.expect_err("is busy");
+    assert!(matches!(&refused, Error::Remote { reason, .. } if reason.starts_with("busy")), "{refused}");
+    open.notify_one();
+    in_time(first).await.expect("no panic").expect("ends well");
+}
+
+pub async fn a_method_has_a_rate_and_a_size(location: Location) {
+    let duly = location.open().await;
+    let ok = |_: Value, _: Asked| async { Ok::<_, Error>(()) };
+    duly.answer("seldom", ok).rate(2, Duration::from_secs(3600)).await.expect("registers");
+    duly.answer("small", ok).args_bytes_max(10).await.expect("registers");
+    let call = |method: &str, args: &str| duly.call(method, &args).reply::<()>();
+    for _ in 0..2 {
+        in_time(call("seldom", "")).await.expect("may run");
+    }
+    assert_eq!(in_time(call("seldom", "")).await.expect_err("too often").code(), "remote");
+    in_time(call("small", "12345678")).await.expect("fits");
+    assert_eq!(in_time(call("small", "123456789")).await.expect_err("is too long").code(), "remote");
+    assert_eq!(duly.answer("none", ok).concurrency(0).await.expect_err("is useless").code(), "invalid");
+}
+
+pub async fn only_registered_methods_run(location: Location) {
+    let (duly, node) = answering(&location).await;
+    for method in ["constructor", "__proto__", "toString", "who.who", "duly.", "duly.nothing", "std::process::exit"] {
+        let refused = duly.call(method, &()).node(node).reply::<Value>().await.expect_err("is none");
+        assert_eq!(refused.code(), "not_found", "{method}");
+    }
+    assert_eq!(duly.call("a b", &()).reply::<Value>().await.expect_err("no name").code(), "invalid");
+    let own = duly.answer("duly.ping", |_: Value, _| async { Ok::<_, Error>(()) }).await;
+    assert_eq!(own.expect_err("is duly's own").code(), "invalid");
+    assert!(duly.stop_answering("who").await.expect("stops"));
+    assert_eq!(duly.call("who", &()).node(node).reply::<Value>().await.expect_err("no more").code(), "not_found");
+    assert!(!duly.stop_answering("who").await.expect("answers"));
+}
+
+pub async fn every_node_can_be_pinged_and_asked_for_its_stats(location: Location) {
+    let (duly, node) = answering(&location).await;
+    let ping: Value = in_time(duly.call("duly.ping", &()).node(node).reply()).await.expect("answers");
+    assert_eq!(ping["node"], json!(node));
+    let stats: Value = in_time(duly.call("duly.stats", &()).node(node).reply()).await.expect("answers");
+    assert_eq!(stats["methods"], json!(["who"]));
+    assert_eq!(stats["pid"], json!(std::process::id()));
+}
+
+pub async fn a_message_that_is_too_long_is_refused(location: Location) {
+    let duly = location.open().await;
+    duly.answer("long", |n: usize, _| async move { Ok::<_, Error>("x".repeat(n)) }).await.expect("registers");
+    let args = "x".repeat(duly::MESSAGE_BYTES_MAX);
+    assert_eq!(duly.call("long", &args).reply::<Value>().await.expect_err("too long").code(), "invalid");
+    let reply = in_time(duly.call("long", &duly::MESSAGE_BYTES_MAX).reply::<String>()).await;
+    assert_eq!(reply.expect_err("the reply is too long").code(), "remote");
+    let most: String = in_time(duly.call("long", &(200 * 1024)).reply()).await.expect("fits");
+    assert_eq!(most.len(), 200 * 1024);
+}
+
+pub async fn a_key_keeps_strangers_out(location: Location) {
+    if location.is_memory() {
+        return;
+    }
+    let key = "a secret that all nodes share, and nobody else";
+    let open = async |keys: &[&str]| {
+        let builder = keys.iter().fold(location.builder(), |builder, key| builder.cluster_key(*key));
+        builder.open().await.expect("opens")
+    };
+    let next = "the next of those secrets, in its time";
+    // As keys are rotated: all check by the next one before any signs with it.
+    let (inside, between, rotated, stranger) =
+        (open(&[key]).await, open(&[key, next]).await, open(&[next, key]).await, open(&[]).await);
+    let ran = Arc::new(AtomicU32::new(0));
+    for duly in [&inside, &between, &rotated] {
+        let count = ran.clone();
+        let run = move |_: Value, _: Asked| {
+            count.fetch_add(1, Ordering::SeqCst);
+            async { Ok::<_, Error>(()) }
+        };
+        duly.answer("run", run).await.expect("registers");
+    }
+    for duly in [&inside, &between, &rotated] {
+        let node = duly.node().expect("is one");
+        let refused = stranger.call("run", &()).node(node).timeout(300 * MS).reply::<()>().await;
+        assert_eq!(refused.expect_err("is not heard").code(), "timeout");
+    }
+    assert_eq!(ran.load(Ordering::SeqCst), 0);
+    for (from, to) in
+        [(&inside, &inside), (&inside, &between), (&between, &inside), (&between, &rotated), (&rotated, &between)]
+    {
+        let node = to.node().expect("is one");
+        in_time(from.call("run", &()).node(node).timeout(LONG).reply::<()>()).await.expect("is one of us");
+    }
+    assert_eq!(ran.load(Ordering::SeqCst), 5);
+    let node = inside.node().expect("is one");
+    let unknown = rotated.call("run", &()).node(node).timeout(300 * MS).reply::<()>().await;
+    assert_eq!(unknown.expect_err("it does not know the next key yet").code(), "timeout");
+    assert_eq!(ran.load(Ordering::SeqCst), 5);
+    assert_eq!(location.builder().cluster_key("short").open().await.expect_err("too short").code(), "invalid");
+}
+
+pub async fn a_flood_of_rubbish_harms_nobody(location: Location) {
+    let (duly, node) = answering(&location).await;
+    let store = duly.store();
+    for n in 0..2_000u32 {
+        let frame: Vec<u8> = match n % 4 {
+            0 => n.to_le_bytes().repeat(10),
+            1 => [b"1".to_vec(), vec![0; 40], b"{\"id\":".to_vec()].concat(),
+            2 => Vec::new(),
+            _ => [b"1".to_vec(), vec![0; 40], format!("[{n}]").into_bytes()].concat(),
+        };
+        store.send(To::Node(node), &frame).await.expect("is sent");
+    }
+    until("the node answers", async || {
+        duly.call("who", &()).node(node).timeout(SECOND).reply::<NodeId>().await.is_ok_and(|who| who == node)
+    })
+    .await;
+    let stats: Value = in_time(duly.call("duly.stats", &()).node(node).reply()).await.expect("answers");
+    assert!(stats["calls"]["malformed"].as_u64().expect("a count") > 0, "{stats}");
+}
+
+/// What does not yield cannot be ended: it takes its room until it ends by itself.
+pub async fn a_call_that_nobody_waits_for_any_more_takes_its_room_while_it_runs(location: Location) {
+    let (duly, caller) = (location.open().await, location.open().await);
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = Arc::new(std::sync::Mutex::new(wait));
+    let block = move |_: Value, _: Asked| {
+        let wait = wait.clone();
+        async move {
+            let _ = tokio::task::block_in_place(|| wait.lock().expect("nobody panics").recv_timeout(LONG));
+            Ok::<_, Error>(())
+        }
+    };
+    duly.answer("block", block).concurrency(1).await.expect("registers");
+    let call = |timeout| caller.call("block", &()).timeout(timeout).reply::<()>();
+    assert_eq!(call(100 * MS).await.expect_err("blocks").code(), "timeout");
+    let busy = in_time(call(LONG)).await.expect_err("the first still runs");
+    assert!(matches!(&busy, Error::Remote { reason, .. } if reason.starts_with("busy")), "{busy}");
+    drop(go);
+    until("the method has room again", async || call(LONG).await.is_ok()).await;
+}
+
+/// The store may not have been told that it is gone.
+pub async fn a_connection_that_is_not_held_there_any_more_is_not_found(location: Location) {
+    let (duly, node) = answering(&location).await;
+    duly.store().set_connections(node, &["ghost".to_owned()], &[]).await.expect("tells");
+    let error = in_time(duly.call("who", &()).connection("ghost").reply::<Value>()).await.expect_err("is gone");
+    assert_eq!(error.code(), "not_found");
+    assert!(error.to_string().contains("ghost"), "{error}");
+}

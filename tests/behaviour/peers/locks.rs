@@ -1,0 +1,259 @@
+//! Locks: taken, waited for, extended, lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::peers::location::*;
+
+pub async fn a_guard_holds_the_lock_until_it_is_dropped(location: Location) {
+    let duly = location.open().await;
+    let guard = duly.lock("a").acquire().await.expect("is free");
+    assert!(duly.lock("a").try_acquire().await.expect("answers").is_none());
+    assert!(!guard.is_lost());
+    let fence = guard.fence();
+    drop(guard);
+    let next = in_time(duly.lock("a").acquire()).await.expect("is free again");
+    assert!(next.fence() > fence);
+}
+
+pub async fn two_tasks_of_one_process_exclude_each_other(location: Location) {
+    let duly = location.open().await;
+    let (inside, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let tasks: Vec<_> = (0..20)
+        .map(|_| {
+            let (duly, inside, most) = (duly.clone(), inside.clone(), most.clone());
+            tokio::spawn(async move {
+                let guard = duly.lock("a").acquire().await.expect("gets it");
+                most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await.expect("held it all the time");
+            })
+        })
+        .collect();
+    for task in tasks {
+        in_time(task).await.expect("no panic");
+    }
+    assert_eq!(most.load(Ordering::SeqCst), 1);
+}
+
+pub async fn a_wait_is_kept(location: Location) {
+    let duly = location.open().await;
+    let _guard = duly.lock("a").acquire().await.expect("is free");
+    let began = Instant::now();
+    let refused = duly.lock("a").wait(300 * MS).acquire().await.expect_err("is held");
+    assert_eq!(refused.code(), "timeout");
+    let took = began.elapsed();
+    assert!(took >= 300 * MS && took < 300 * MS + 2 * SECOND, "waited {took:?}");
+}
+
+pub async fn a_wait_of_zero_takes_what_is_free(location: Location) {
+    let duly = location.open().await;
+    let acquire = async || duly.lock("a").wait(Duration::ZERO).acquire().await;
+    let guard = acquire().await.expect("is free");
+    assert_eq!(acquire().await.expect_err("is held").code(), "timeout");
+    guard.release().await.expect("is held");
+    acquire().await.expect("is free again").release().await.expect("is held");
+}
+
+pub async fn who_waits_is_served_in_order(location: Location) {
+    let (one, two) = (location.open().await, location.open().await);
+    let guard = one.lock("a").acquire().await.expect("is free");
+    let (sender, mut served) = tokio::sync::mpsc::unbounded_channel();
+    for n in 0..6u64 {
+        let duly = if n % 2 == 0 { &one } else { &two };
+        let (lock, sender) = (duly.lock("a"), sender.clone());
+        tokio::spawn(async move {
+            let guard = lock.acquire().await.expect("gets it");
+            sender.send((n, guard.fence())).expect("is heard");
+            guard.release().await.expect("is held");
+        });
+        until("the waiters are counted", async || {
+            one.lock("a").checked().await.expect("looks").is_some_and(|held| held.waiting == n + 1)
+        })
+        .await;
+    }
+    guard.release().await.expect("is held");
+    let mut last = guard.fence();
+    for n in 0..6 {
+        let (who, fence) = in_time(served.recv()).await.expect("somebody");
+        assert_eq!(who, n);
+        assert!(fence > last);
+        last = fence;
+    }
+}
+
+pub async fn a_guard_extends_itself(location: Location) {
+    let duly = location.open().await;
+    let guard = duly.lock("a").ttl(600 * MS).acquire().await.expect("is free");
+    tokio::time::sleep(2 * SECOND).await;
+    assert!(!guard.is_lost(), "it was extended");
+    assert!(location.open().await.lock("a").try_acquire().await.expect("answers").is_none());
+    guard.extend().await.expect("is held");
+    guard.release().await.expect("is held");
+}
+
+pub async fn a_second_release_says_not_held(location: Location) {
+    let duly = location.open().await;
+    let guard = duly.lock("a").acquire().await.expect("is free");
+    guard.release().await.expect("is held");
+    assert_eq!(guard.release().await.expect_err("is not").code(), "conflict");
+    assert_eq!(guard.extend().await.expect_err("is not").code(), "conflict");
+    let _other = duly.lock("a").try_acquire().await.expect("answers").expect("is free");
+    drop(guard);
+    // Whatever a dropped guard does in the background comes before what is asked of the same thread after it.
+    let node = duly.node().expect("is somebody");
+    duly.call("duly.ping", &()).node(node).reply::<serde_json::Value>().await.expect("answers");
+    assert!(duly.lock("a").try_acquire().await.expect("answers").is_none(), "the next owner's lock stands");
+}
+
+pub async fn a_broken_lock_is_lost(location: Location) {
+    let (duly, other) = (location.open().await, location.open().await);
+    // It would be extended only long after this test has failed.
+    let guard = duly.lock("a").ttl(10 * LONG).acquire().await.expect("is free");
+    assert_eq!(other.break_lock("a").await.expect("breaks"), 1);
+    let next = other.lock("a").try_acquire().await.expect("answers").expect("is free");
+    in_time(guard.lost()).await;
+    assert!(guard.is_lost());
+    assert_eq!(guard.release().await.expect_err("not held").code(), "conflict");
+    assert!(!next.is_lost());
+    next.extend().await.expect("the next owner's lock stands");
+}
+
+pub async fn a_waiter_that_is_dropped_leaves_the_line(location: Location) {
+    let (one, two) = (location.open().await, location.open().await);
+    let guard = one.lock("a").acquire().await.expect("is free");
+    let waiting = tokio::spawn(two.lock("a").acquire());
+    until("the waiters are counted", async || {
+        one.lock("a").checked().await.expect("looks").is_some_and(|held| held.waiting == 1)
+    })
+    .await;
+    waiting.abort();
+    until("the waiters are counted", async || {
+        one.lock("a").checked().await.expect("looks").is_some_and(|held| held.waiting == 0)
+    })
+    .await;
+    guard.release().await.expect("is held");
+    assert!(one.lock("a").try_acquire().await.expect("answers").is_some(), "nobody is in the way");
+}
+
+pub async fn a_future_that_nobody_polls_does_not_hold_up_the_line(location: Location) {
+    let (one, two) = (location.open().await, location.open().await);
+    let guard = one.lock("a").acquire().await.expect("is free");
+    let mut asleep = Box::pin(two.lock("a").ttl(SECOND).acquire());
+    assert!(tokio::time::timeout(300 * MS, &mut asleep).await.is_err(), "stands in line");
+    guard.release().await.expect("is held");
+    let next = in_time(one.lock("a").acquire()).await.expect("gets it");
+    next.release().await.expect("is held");
+    let late = in_time(asleep).await.expect("gets it when it asks again");
+    assert!(late.fence() > next.fence());
+}
+
+/// Asked for once, and nobody has seen the answer.
+pub async fn a_future_that_was_polled_once_does_not_hold_up_the_line(location: Location) {
+    let (one, two) = (location.open().await, location.open().await);
+    drop(two.lock("another").acquire().await.expect("is free"));
+    let guard = one.lock("a").acquire().await.expect("is free");
+    let mut asleep = Box::pin(two.lock("a").ttl(SECOND).acquire());
+    assert!(poll_once(&mut asleep).await.is_none());
+    until("the waiters are counted", async || {
+        one.lock("a").checked().await.expect("looks").is_some_and(|held| held.waiting == 1)
+    })
+    .await;
+    guard.release().await.expect("is held");
+    let next = in_time(one.lock("a").acquire()).await.expect("gets it");
+    next.release().await.expect("is held");
+    let late = in_time(asleep).await.expect("gets it when it asks again");
+    assert!(late.fence() > next.fence());
+}
+
+/// It was the first to need the hall, and is asleep while the process enters it.
+pub async fn a_future_that_was_polled_once_does_not_hold_up_other_locks(location: Location) {
+    let duly = location.open().await;
+    let mut asleep = Box::pin(duly.lock("a").acquire());
+    assert!(poll_once(&mut asleep).await.is_none());
+    in_time(duly.lock("b").acquire()).await.expect("is free").release().await.expect("is held");
+    in_time(asleep).await.expect("is free").release().await.expect("is held");
+}
+
+pub async fn a_thousand_waiters_get_it_one_after_the_other(location: Location) {
+    // Files and clusters are slower at it, and no less sure of it with fewer.
+    let waiters: u32 = if location.is_one_server() || location.is_memory() { 1_000 } else { 300 };
+    let handles = [location.open().await, location.open().await, location.open().await];
+    let guard = handles[0].lock("a").acquire().await.expect("is free");
+    let (inside, served) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let tasks: Vec<_> = (0..waiters as usize)
+        .map(|n| {
+            let (duly, inside, served) = (handles[n % 3].clone(), inside.clone(), served.clone());
+            tokio::spawn(async move {
+                let guard = duly.lock("a").acquire().await.expect("gets it");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone");
+                served.fetch_add(1, Ordering::SeqCst);
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await.expect("is held");
+            })
+        })
+        .collect();
+    until("all waiters are counted", async || {
+        let held = handles[0].lock("a").checked().await.expect("looks");
+        held.is_some_and(|held| held.waiting == u64::from(waiters))
+    })
+    .await;
+    guard.release().await.expect("is held");
+    for task in tasks {
+        tokio::time::timeout(3 * LONG, task).await.expect("in time").expect("no panic");
+    }
+    assert_eq!(served.load(Ordering::SeqCst), waiters);
+}
+
+pub async fn at_most_n_hold_a_lock_with_n_slots(location: Location) {
+    let duly = location.open().await;
+    let mut guards = Vec::new();
+    for _ in 0..3 {
+        guards.push(duly.lock("a").slots(3).try_acquire().await.expect("answers").expect("has room"));
+    }
+    let mut slots: Vec<u32> = guards.iter().map(duly::Guard::slot).collect();
+    slots.sort_unstable();
+    assert_eq!(slots, [1, 2, 3]);
+    assert!(duly.lock("a").slots(3).try_acquire().await.expect("answers").is_none());
+    assert_eq!(duly.lock("a").holders().await.expect("looks").len(), 3);
+    let freed = guards.remove(1);
+    freed.release().await.expect("is held");
+    let again = duly.lock("a").slots(3).acquire().await.expect("has room again");
+    assert_eq!(again.slot(), freed.slot());
+    assert!(again.fence() > freed.fence());
+}
+
+pub async fn checked_tells_who_holds_it(location: Location) {
+    let (duly, other) = (location.open().await, location.open().await);
+    assert!(duly.lock("a").checked().await.expect("looks").is_none());
+    let guard = duly.lock("a").note("the night's report").ttl(10 * SECOND).acquire().await.expect("is free");
+    let held = other.lock("a").checked().await.expect("looks").expect("is held");
+    assert_eq!((held.fence, held.owner, held.slot), (guard.fence(), guard.owner(), 1));
+    assert_eq!(held.note, "the night's report");
+    assert_eq!(held.node, duly.node().expect("is one"));
+    let lasts = held.ends.duration_since(held.since).expect("ends later");
+    assert!(lasts > 9 * SECOND && lasts < 12 * SECOND, "{lasts:?}");
+}
+
+pub async fn bad_input_is_refused_and_takes_nothing(location: Location) {
+    let duly = location.open().await;
+    let long = "x".repeat(duly::LOCK_NAME_BYTES_MAX + 1);
+    for lock in [
+        duly.lock(""),
+        duly.lock(long),
+        duly.lock("a\nb"),
+        duly.lock("a").ttl(Duration::ZERO),
+        duly.lock("a").ttl(Duration::MAX),
+        duly.lock("a").slots(0),
+        duly.lock("a").slots(u32::MAX),
+        duly.lock("a").note("\u{7}"),
+    ] {
+        assert_eq!(lock.clone().try_acquire().await.expect_err("is refused").code(), "invalid");
+        assert_eq!(lock.acquire().await.expect_err("is refused").code(), "invalid");
+    }
+    assert!(duly.locks(None).await.expect("lists").locks.is_empty());
+    let guard = duly.lock("a").wait(Duration::MAX).acquire().await.expect("a long wait is none");
+    assert!(guard.left() > Duration::ZERO);
+}

@@ -1,0 +1,146 @@
+//! Push inside the user's own transaction: the job is there if, and only if, the user's rows are.
+
+use std::time::Duration;
+
+use duly::rusqlite::{Connection, params};
+use duly::{Args, CancellationToken, Ctx, Duly, Error, Pushed};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+const LONG: Duration = Duration::from_secs(20);
+
+#[derive(Serialize, Deserialize)]
+struct Invoice {
+    order: i64,
+}
+impl Args for Invoice {
+    const KIND: &'static str = "invoice";
+}
+
+struct Shop {
+    duly: Duly,
+    conn: Connection,
+    _dir: test_support::TempDir,
+}
+
+async fn shop() -> Shop {
+    let dir = test_support::temp_dir();
+    let file = dir.path().join("shop.db");
+    let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
+    let conn = Connection::open(&file).expect("opens");
+    conn.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)").expect("writes");
+    Shop { duly, conn, _dir: dir }
+}
+
+#[tokio::test]
+async fn a_job_comes_with_the_commit_and_a_worker_is_woken() {
+    let mut shop = shop().await;
+    let (seen, mut got) = mpsc::unbounded_channel();
+    let stop = CancellationToken::new();
+    let worker = shop.duly.worker().on(move |invoice: Invoice, _: Ctx| {
+        let _ = seen.send(invoice.order);
+        async {}
+    });
+    let run = tokio::spawn(worker.run_until(stop.clone()));
+
+    for order in 0..5 {
+        let tx = shop.conn.transaction().expect("begins");
+        tx.execute("INSERT INTO orders VALUES (?1)", params![order]).expect("writes");
+        let after = shop.duly.push_in(&tx, [Invoice { order }]).expect("pushes");
+        assert!(matches!(after.pushed[..], [Pushed::New(_)]));
+        tx.commit().expect("commits");
+        after.wake();
+        assert_eq!(tokio::time::timeout(LONG, got.recv()).await.expect("in time"), Some(order));
+    }
+    stop.cancel();
+    run.await.expect("no panic").expect("ends well");
+}
+
+#[tokio::test]
+async fn a_rolled_back_transaction_leaves_no_job() {
+    let mut shop = shop().await;
+    let tx = shop.conn.transaction().expect("begins");
+    let after = shop.duly.push_in(&tx, [Invoice { order: 1 }]).expect("pushes");
+    let id = after.pushed[0].id();
+    tx.rollback().expect("rolls back");
+    after.wake(); // harmless
+    assert_eq!(shop.duly.get(id).await.expect("looks"), None);
+    shop.duly.push(Invoice { order: 2 }).await.expect("the numbers it used are free again");
+}
+
+#[tokio::test]
+async fn ids_and_unique_keys_hold_here_too() {
+    let mut shop = shop().await;
+    let old = shop.duly.push(Invoice { order: 1 }.unique("order:1")).await.expect("pushes").id();
+    let tx = shop.conn.transaction().expect("begins");
+    let after = shop.duly.push_in(&tx, [Invoice { order: 1 }.unique("order:1")]).expect("pushes");
+    assert_eq!(after.pushed, [Pushed::Existing(old)]);
+    tx.commit().expect("commits");
+    after.wake();
+}
+
+#[tokio::test]
+async fn a_transaction_on_another_file_is_refused() {
+    let shop = shop().await;
+    let other = tempfile::NamedTempFile::new().expect("a file");
+    let mut conn = Connection::open(other.path()).expect("opens");
+    let tx = conn.transaction().expect("begins");
+    let error = shop.duly.push_in(&tx, [Invoice { order: 1 }]).expect_err("refused");
+    assert!(error.to_string().contains("is not on"), "{error}");
+
+    let memory = Duly::open(":memory:").await.expect("opens");
+    let error = memory.push_in(&tx, [Invoice { order: 1 }]).expect_err("refused");
+    assert!(matches!(error, Error::Invalid { field: "store", .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_transaction_left_open_gives_a_timeout_that_says_so() {
+    let mut shop = shop().await;
+    let tx = shop.conn.transaction_with_behavior(duly::rusqlite::TransactionBehavior::Immediate).expect("begins");
+    let error = shop.duly.push(Invoice { order: 1 }).await.expect_err("the write lock is taken");
+    assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+    assert!(error.to_string().contains("end your own transaction"), "{error}");
+    tx.rollback().expect("rolls back");
+    shop.duly.push(Invoice { order: 1 }).await.expect("goes on");
+}
+
+#[tokio::test]
+async fn a_push_that_fails_leaves_nothing_behind_in_a_transaction_that_is_committed() {
+    let mut shop = shop().await;
+    let tx = shop.conn.transaction().expect("begins");
+    tx.execute("INSERT INTO orders VALUES (1)", []).expect("writes");
+    tx.execute_batch(
+        "CREATE TEMP TRIGGER refuse BEFORE INSERT ON duly_job WHEN NEW.kind = 'bad' BEGIN SELECT RAISE(FAIL, 'no'); END",
+    )
+    .expect("a trigger that makes the second job fail");
+    let jobs = [duly::Push::from(Invoice { order: 1 }), duly::Push::new("bad", "{}")];
+    shop.duly.push_in(&tx, jobs).expect_err("refused");
+    tx.execute_batch("DROP TRIGGER refuse").expect("drops");
+    tx.commit().expect("the user's own rows are fine");
+
+    assert!(shop.duly.counts().await.expect("counts").iter().all(|count| count.ready == 0));
+    shop.duly.push(Invoice { order: 2 }).await.expect("and the store goes on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn beside_a_busy_pusher_a_plain_transaction_gets_its_turn() {
+    let mut shop = shop().await;
+    shop.conn.busy_timeout(LONG).expect("sets");
+    let (busy, stop) = (shop.duly.clone(), CancellationToken::new());
+    let stopped = stop.clone();
+    let pusher = tokio::spawn(async move {
+        while !stopped.is_cancelled() {
+            busy.push(Invoice { order: 0 }.queue("other")).await.expect("pushes");
+        }
+    });
+    for order in 0..30 {
+        tokio::task::block_in_place(|| {
+            let tx = shop.conn.transaction().expect("begins");
+            let after = shop.duly.push_in(&tx, [Invoice { order }]).expect("pushes");
+            tx.commit().expect("commits");
+            after.wake();
+        });
+    }
+    stop.cancel();
+    pusher.await.expect("no panic");
+}

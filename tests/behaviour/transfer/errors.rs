@@ -1,0 +1,72 @@
+//! Moves that must not be made.
+
+use duly::{Duly, Error};
+
+use crate::transfer::stores::*;
+
+async fn refused(old: &Duly, new: &Duly) -> Error {
+    old.move_to(new).run().await.expect_err("refused")
+}
+
+/// A move from one store to another that was killed between putting its first batch there and deleting it here.
+async fn broken_off(old: &Duly, new: &Duly) {
+    fill(old, "default", 40).await;
+    old.move_to(new).killed_after(12).run().await.expect_err("killed");
+    assert!(!all(old).await.is_empty() && !all(new).await.is_empty());
+}
+
+pub async fn the_same_store_is_refused(pair: Pair) {
+    let url = pair.url(0);
+    let (one, other) = (open(&url).await, open(&url.replace("lease=600ms", "lease=700ms")).await);
+    one.push(job("one")).await.expect("pushes");
+    for other in [&one, &other] {
+        let error = refused(&one, other).await;
+        assert!(error.code() == "invalid" && error.to_string().contains("already"), "{error}");
+    }
+    assert_eq!(one.counts().await.expect("counts")[0].moving, None);
+    assert_eq!(all(&one).await.len(), 1);
+}
+
+pub async fn an_unknown_queue_is_refused(pair: Pair) {
+    let (old, new) = pair.open().await;
+    let error = old.move_to(&new).queue("none").run().await.expect_err("refused");
+    assert_eq!(error.code(), "not_found");
+    let error = old.move_to(&new).queue("a b").run().await.expect_err("refused");
+    assert_eq!(error.code(), "invalid");
+}
+
+pub async fn a_broken_off_move_ends_where_it_began_to_go(pair: Pair) {
+    let (old, new) = pair.open().await;
+    let third = pair.open_one(1).await;
+    broken_off(&old, &new).await;
+    let error = refused(&old, &third).await;
+    assert!(error.code() == "conflict" && error.to_string().contains("was moving to"), "{error}");
+    old.move_to(&new).run().await.expect("goes on");
+    assert_eq!(all(&new).await.len(), 160);
+    new.move_to(&third).run().await.expect("moves");
+    assert_eq!(all(&third).await.len(), 160);
+}
+
+pub async fn a_queue_that_is_moving_away_takes_nothing(pair: Pair) {
+    let (old, new) = pair.open().await;
+    let third = pair.open_one(0).await;
+    third.push(job("one")).await.expect("pushes");
+    broken_off(&old, &new).await;
+    let error = refused(&third, &old).await;
+    assert!(error.code() == "conflict" && error.to_string().contains("to move to"), "{error}");
+    third.move_to(&new).run().await.expect("the other end of that move is free");
+    old.move_to(&new).run().await.expect("goes on");
+    assert_eq!(all(&new).await.len(), 161);
+}
+
+pub async fn a_move_can_be_abandoned(pair: Pair) {
+    let (old, new) = pair.open().await;
+    broken_off(&old, &new).await;
+    let hand = Hand::join(&old, "default").await;
+    assert!(hand.claim(1).await.is_empty());
+    let id = all(&old).await[0].job.id;
+    assert_eq!(old.remove(id).await.expect_err("refused").code(), "conflict");
+    assert!(old.abandon_move("default").await.expect("abandons"));
+    assert!(!old.abandon_move("default").await.expect("answers"), "it was not moving any more");
+    assert!(!hand.claim(1).await.is_empty());
+}

@@ -1,0 +1,191 @@
+//! Two stores, what is in them, and who runs what has arrived.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use duly::store::{Claim, End};
+use duly::{Duly, Filter, Held, JobId, Node, Outcome, Priority, Push, Pushed, Record, State};
+
+pub const FAR: Duration = Duration::from_secs(1_000_000);
+pub const KEEP: Duration = Duration::from_secs(3_600);
+
+#[derive(Clone, Copy)]
+pub enum Kind {
+    File,
+    #[cfg(feature = "redis")]
+    Redis,
+    #[cfg(feature = "redis")]
+    Cluster,
+}
+
+/// Where two stores are that nobody else uses. Gone ids are forgotten as soon as they may be:
+/// what is done once must not be kept from being done twice by memory alone.
+pub struct Pair {
+    kinds: [Kind; 2],
+    dir: test_support::TempDir,
+}
+
+impl Pair {
+    pub fn new(from: Kind, to: Kind) -> Self {
+        Pair { kinds: [from, to], dir: test_support::temp_dir() }
+    }
+
+    /// Two stores with nothing in them.
+    pub async fn open(&self) -> (Duly, Duly) {
+        (self.open_one(0).await, self.open_one(1).await)
+    }
+
+    pub async fn open_one(&self, which: usize) -> Duly {
+        open(&self.url(which)).await
+    }
+
+    pub fn url(&self, which: usize) -> String {
+        let name = JobId::fresh();
+        match self.kinds[which] {
+            Kind::File => format!("{}/{name}.db?durability=second&remember=0&lease=600ms", self.dir.path().display()),
+            #[cfg(feature = "redis")]
+            Kind::Redis => format!("{}?remember=0&lease=600ms&prefix={name}", test_support::servers::redis().url()),
+            #[cfg(feature = "redis")]
+            Kind::Cluster => format!("{}?remember=0&lease=600ms&prefix={name}", test_support::servers::cluster().url()),
+        }
+    }
+}
+
+pub async fn open(url: &str) -> Duly {
+    Duly::open(url).await.expect("opens")
+}
+
+/// A job that is told apart by its kind; forgotten once it is done.
+pub fn job(kind: &str) -> Push {
+    Push::new(kind, format!("{{\"kind\":\"{kind}\"}}")).keep(Duration::ZERO)
+}
+
+/// Everything in a store, whole, in the order of lists.
+pub async fn all(duly: &Duly) -> Vec<Record> {
+    let mut all = Vec::new();
+    for state in State::ALL {
+        let mut cursor = None;
+        loop {
+            let filter = Filter { state: Some(state), limit: 300, failures: true, cursor, ..Filter::default() };
+            let page = duly.list(filter).await.expect("lists");
+            all.extend(page.jobs);
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+    }
+    all
+}
+
+/// The same by queue and id.
+pub fn by_id(jobs: Vec<Record>) -> BTreeMap<(String, JobId), Record> {
+    let count = jobs.len();
+    let map: BTreeMap<_, _> = jobs.into_iter().map(|r| ((r.job.queue.clone(), r.job.id), r)).collect();
+    assert_eq!(map.len(), count, "each job once");
+    map
+}
+
+/// Jobs of every state and priority, with and without trouble. Answers their ids.
+pub async fn fill(duly: &Duly, queue: &str, each: usize) -> Vec<JobId> {
+    let pushes = |kind: &'static str, change: fn(Push) -> Push| {
+        (0..each).map(move |n| change(job(kind).queue(queue).priority(Priority::ALL[n % 4])))
+    };
+    let mut ids = Vec::new();
+    let mut add = |pushed: Vec<Pushed>| ids.extend(pushed.iter().map(Pushed::id));
+    add(duly.push_all(pushes("ended", |push| push.keep(KEEP))).await.expect("pushes"));
+    add(duly.push_all(pushes("troubled", |push| push)).await.expect("pushes"));
+    let hand = Hand::join(duly, queue).await;
+    for (n, held) in hand.claim(2 * each).await.iter().enumerate() {
+        let outcome = match n % 4 {
+            _ if held.job.kind == "troubled" && n % 2 == 0 => Outcome::retry(Duration::ZERO, format!("oh {n}")),
+            _ if held.job.kind == "troubled" => Outcome::retry(FAR, format!("later {n}")),
+            0 | 1 => Outcome::bury(format!("no {n}")),
+            _ => Outcome::Ack,
+        };
+        hand.settle(held, outcome).await;
+    }
+    hand.leave().await;
+    add(duly.push_all(pushes("ready", |push| push)).await.expect("pushes"));
+    add(duly.push_all(pushes("scheduled", |push| push.after(FAR))).await.expect("pushes"));
+    ids
+}
+
+/// A node that does as it is told.
+pub struct Hand {
+    duly: Duly,
+    queue: String,
+    pub node: Node,
+}
+
+impl Hand {
+    pub async fn join(duly: &Duly, queue: &str) -> Self {
+        let node = Node::fresh(vec![queue.to_owned()]);
+        duly.store().beat(&node).await.expect("beats");
+        Hand { duly: duly.clone(), queue: queue.to_owned(), node }
+    }
+
+    pub async fn claim(&self, max: usize) -> Vec<Held> {
+        let claim = || Claim { queue: self.queue.clone(), max: 500, redo: false, suspect: None, kinds: None };
+        let mut held = Vec::new();
+        while held.len() < max {
+            let claimed = self.duly.store().claim(self.node.id, claim()).await.expect("claims");
+            held.extend(claimed.jobs);
+            if !claimed.more {
+                break;
+            }
+        }
+        held
+    }
+
+    pub async fn settle(&self, held: &Held, outcome: Outcome) {
+        let end = End::of(held, outcome, if held.job.keep.is_zero() { KEEP } else { held.job.keep });
+        let lost = self.duly.store().settle(self.node.id, vec![end]).await.expect("settles");
+        assert!(lost.is_empty());
+    }
+
+    /// Does all that is ready, and has the store forget it. Answers what it was.
+    pub async fn work_off(&self) -> Vec<JobId> {
+        let mut done = Vec::new();
+        loop {
+            let some = self.claim(1_000).await;
+            if some.is_empty() {
+                break;
+            }
+            let ends = some.iter().map(|held| End::of(held, Outcome::Ack, Duration::ZERO));
+            for ends in ends.collect::<Vec<_>>().chunks(500) {
+                let lost = self.duly.store().settle(self.node.id, ends.to_vec()).await.expect("settles");
+                assert!(lost.is_empty());
+            }
+            done.extend(some.iter().map(|held| held.job.id));
+        }
+        for _ in 0..2 {
+            self.duly.store().prune(&self.queue, 100_000).await.expect("prunes");
+        }
+        done
+    }
+
+    pub async fn leave(self) {
+        self.duly.store().leave(self.node.id).await.expect("leaves");
+    }
+}
+
+/// Fails unless these are those, each once.
+#[track_caller]
+pub fn each_once(found: impl IntoIterator<Item = JobId>, expected: &[JobId]) {
+    let (mut found, mut expected): (Vec<_>, Vec<_>) = (found.into_iter().collect(), expected.to_vec());
+    found.sort();
+    expected.sort();
+    let twice: Vec<_> = found.windows(2).filter(|pair| pair[0] == pair[1]).collect();
+    let lost: Vec<_> = expected.iter().filter(|id| found.binary_search(id).is_err()).collect();
+    assert!(twice.is_empty() && lost.is_empty(), "twice: {twice:?}, lost: {lost:?}");
+    assert_eq!(found.len(), expected.len(), "no others");
+}
+
+/// Nothing is left in a store that everything has left.
+pub async fn is_left(duly: &Duly) {
+    assert_eq!(all(duly).await, []);
+    let counts = duly.counts().await.expect("counts");
+    assert!(counts.iter().all(|count| count.moving.is_none()), "{counts:?}");
+    assert!(counts.iter().all(|c| c.ready + c.scheduled + c.running + c.done + c.dead == 0), "{counts:?}");
+}

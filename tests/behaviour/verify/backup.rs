@@ -1,0 +1,100 @@
+//! Backups: whole, never over another file, and good to go on with.
+
+use duly::{Ctx, Duly, Push, State};
+
+use crate::verify::{populate, states};
+
+async fn backed_up(url: &str) {
+    let populated = populate(url).await;
+    let dir = test_support::temp_dir();
+    let file = dir.path().join("copy.db");
+    populated.duly.backup(&file).await.expect("backs up");
+    let left: Vec<_> = std::fs::read_dir(dir.path()).expect("readable").map(|entry| entry.expect("readable")).collect();
+    assert_eq!(left.len(), 1, "nothing but the backup: {left:?}");
+
+    let refused = populated.duly.backup(&file).await.expect_err("it is there already");
+    assert_eq!(refused.code(), "conflict");
+
+    let copy = Duly::open(file.to_str().expect("a plain path")).await.expect("opens");
+    let verified = copy.verify().await.expect("verifies");
+    assert_eq!((verified.jobs, verified.breaches), (8, Vec::new()));
+    for id in &populated.ids {
+        let (there, here) = (populated.duly.get(*id).await.expect("looks"), copy.get(*id).await.expect("looks"));
+        assert_eq!(there.map(|r| (r.job, r.state)), here.map(|r| (r.job, r.state)), "as it was");
+    }
+    assert_eq!(copy.crons().await.expect("lists"), populated.duly.crons().await.expect("lists"), "and all rules");
+    // What was running runs again.
+    let tally = copy.worker().on_any_kind(async |_: Ctx| ()).drain().await.expect("drains");
+    assert_eq!((tally.acked, tally.lost), (4, 0), "three were ready, one was running");
+    assert_eq!(states(&copy).await.iter().find(|(state, _)| *state == State::Running), Some(&(State::Running, 0)));
+}
+
+#[tokio::test]
+async fn of_a_file() {
+    let dir = test_support::temp_dir();
+    backed_up(dir.path().join("duly.db").to_str().expect("a plain path")).await;
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+#[ignore = "needs servers: ./check stores"]
+async fn of_a_server() {
+    let url = test_support::servers::redis().url();
+    backed_up(&format!("{url}?prefix={}", duly::JobId::fresh())).await;
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+#[ignore = "needs servers: ./check stores"]
+async fn of_a_server_keeps_the_order_and_what_is_paused() {
+    let url = format!("{}?prefix={}", test_support::servers::redis().url(), duly::JobId::fresh());
+    let duly = Duly::open(url).await.expect("opens");
+    let pushes = (0..2_500).map(|n| Push::new("one", n.to_string()));
+    duly.push_all(pushes).await.expect("pushes");
+    duly.pause("default").await.expect("pauses");
+    let limit = duly::Limit { jobs: Some(9_000), bytes: None };
+    duly.limit("default", limit).await.expect("limits");
+    let dir = test_support::temp_dir();
+    let file = dir.path().join("copy.db");
+    duly.backup(&file).await.expect("backs up");
+    let copy = Duly::open(file.to_str().expect("a plain path")).await.expect("opens");
+    let counts = copy.counts().await.expect("counts");
+    assert!(counts[0].paused && counts[0].limit == limit);
+    copy.resume("default").await.expect("resumes");
+    let node = duly::Node::fresh(vec!["default".into()]);
+    copy.store().beat(&node).await.expect("beats");
+    let claim = duly::store::Claim { queue: "default".into(), max: 1_000, redo: false, suspect: None, kinds: None };
+    let jobs = copy.store().claim(node.id, claim).await.expect("claims").jobs;
+    let args: Vec<String> = jobs.into_iter().map(|held| held.job.args).collect();
+    assert_eq!(args, (0..1_000).map(|n| n.to_string()).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn while_everything_goes_on() {
+    let dir = test_support::temp_dir();
+    let duly = Duly::open(dir.path().join("duly.db").to_str().expect("a plain path")).await.expect("opens");
+    let pusher = tokio::spawn({
+        let duly = duly.clone();
+        async move {
+            for n in 0..200 {
+                duly.push_all((0..20).map(|m| Push::new("one", format!("[{n},{m}]")))).await.expect("pushes");
+            }
+        }
+    });
+    for n in 0..5 {
+        let file = dir.path().join(format!("copy-{n}.db"));
+        duly.backup(&file).await.expect("backs up");
+        let copy = Duly::open(file.to_str().expect("a plain path")).await.expect("opens");
+        let verified = copy.verify().await.expect("verifies");
+        assert_eq!((verified.breaches, verified.jobs % 20), (Vec::new(), 0), "no push is torn");
+    }
+    pusher.await.expect("no panic");
+}
+
+#[tokio::test]
+async fn to_where_none_can_be() {
+    let duly = Duly::open(":memory:").await.expect("opens");
+    assert_eq!(duly.backup("/nowhere/at/all.db").await.expect_err("no such directory").code(), "invalid");
+    assert_eq!(duly.backup("/").await.expect_err("no file").code(), "invalid");
+    assert_eq!(duly.backup("").await.expect_err("no file").code(), "invalid");
+}

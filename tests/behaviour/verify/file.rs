@@ -1,0 +1,160 @@
+//! In a SQLite file: what somebody with another program may do to it.
+
+use duly::rusqlite::Connection;
+use duly::{Duly, Rule};
+
+use crate::verify::{found_and_repaired, populate};
+
+/// A rule, whether it can be put right, and what breaks it.
+const SEEDS: &[(Rule, bool, &str)] = &[
+    (Rule::OneState, true, "DELETE FROM duly_ready WHERE no = (SELECT min(no) FROM duly_ready)"),
+    (Rule::OneState, true, "INSERT INTO duly_ended SELECT no, queue, 3, 1 << 60, 1, due, 0, 0, NULL FROM duly_ready"),
+    (Rule::OneState, true, "INSERT INTO duly_scheduled SELECT queue, due, no, priority, 0, 0 FROM duly_held"),
+    (Rule::OneState, true, "INSERT INTO duly_ready SELECT queue, priority, seq + 900, no, due, 0, 0 FROM duly_ready"),
+    (Rule::HasBody, true, "DELETE FROM duly_job WHERE no = (SELECT min(no) FROM duly_ready)"),
+    (Rule::HasBody, true, "DELETE FROM duly_job WHERE no = (SELECT no FROM duly_held)"),
+    (Rule::HasBody, true, "UPDATE duly_job SET queue = 77 WHERE no = (SELECT max(no) FROM duly_job)"),
+    (Rule::RightPlace, true, "UPDATE duly_ready SET priority = 3"),
+    (Rule::RightPlace, true, "UPDATE duly_scheduled SET priority = 0"),
+    (Rule::RightPlace, true, "UPDATE duly_held SET queue = 9"),
+    (Rule::RightPlace, true, "UPDATE duly_ended SET state = 9 WHERE state = 3"),
+    (Rule::Holders, true, "UPDATE duly_held SET node = 99"),
+    (Rule::UniqueKeys, true, "DELETE FROM duly_unique"),
+    (Rule::UniqueKeys, true, "INSERT INTO duly_unique VALUES (1, 'nobody', 12345)"),
+    (Rule::UniqueKeys, true, "UPDATE duly_job SET unique_key = 'k' WHERE kind = 'two'"),
+    (Rule::History, true, "INSERT INTO duly_failure VALUES (999, 1, 1, zeroblob(16), 'oh')"),
+    (Rule::History, true, "INSERT INTO duly_note (no, progress) VALUES (999, 0.5)"),
+    (Rule::History, true, "INSERT INTO duly_log VALUES (999, 1, 1, 'oh')"),
+    (Rule::Counts, true, "UPDATE duly_count SET ready = ready + 1"),
+    (Rule::Counts, true, "UPDATE duly_count SET bytes = bytes - 1"),
+    (Rule::Counts, true, "UPDATE duly_count SET ready = -1"),
+    (Rule::Counts, true, "UPDATE duly_count SET bytes = -7, dead = -1"),
+    (Rule::Counts, true, "UPDATE duly_group SET count = 7"),
+    (Rule::Counts, true, "UPDATE duly_ended SET grp = 77 WHERE state = 4"),
+    (Rule::Words, true, "DELETE FROM duly_find WHERE state = 4"),
+    (Rule::Words, true, "INSERT INTO duly_find SELECT queue, state, 'tnone', at, no FROM duly_find LIMIT 1"),
+    (Rule::Marks, true, "UPDATE duly_mark SET value = 1 WHERE name = 'number'"),
+    (Rule::Marks, true, "UPDATE duly_mark SET value = 1 WHERE name = 'fence'"),
+    (Rule::Gone, true, "INSERT INTO duly_gone_0 SELECT queue, id FROM duly_job LIMIT 1"),
+    (Rule::Counts, true, "UPDATE duly_count SET ready = ready + 1"),
+    (Rule::Counts, true, "UPDATE duly_count SET bytes = bytes + 1"),
+    (Rule::Counts, true, "UPDATE duly_group SET count = 7"),
+    (Rule::Words, true, "DELETE FROM duly_find WHERE word = 'kretried'"),
+    (
+        Rule::Words,
+        true,
+        "INSERT INTO duly_find SELECT queue, state, 'tblue', at, no FROM duly_find WHERE word = 'klater'",
+    ),
+    (Rule::Words, true, "UPDATE duly_find SET at = at + 1 WHERE state = 4"),
+    (Rule::Ticks, true, "UPDATE duly_cron SET look = NULL"),
+    (Rule::Ticks, true, "UPDATE duly_cron SET look = 5 WHERE paused"),
+    (Rule::Ticks, true, "UPDATE duly_queue SET tick = 5"),
+    (Rule::Readable, true, "UPDATE duly_job SET priority = 9 WHERE kind = 'two'"),
+    (Rule::Readable, false, "UPDATE duly_job SET args = '{broken' WHERE kind = 'two'"),
+    (Rule::Readable, false, "UPDATE duly_job SET args = '{\"n\":3}' WHERE kind = 'two'"),
+    (Rule::Readable, false, "UPDATE duly_job SET args = CAST(x'22ff22' AS TEXT) WHERE kind = 'two'"),
+    (Rule::Readable, false, "UPDATE duly_job SET kind = 'twp' WHERE kind = 'two'"),
+    (Rule::Readable, false, "UPDATE duly_job SET max_attempts = 1 WHERE kind = 'two'"),
+    (Rule::Readable, false, "UPDATE duly_job SET kind = CAST(x'6be3' AS TEXT) WHERE kind IN ('two', 'later', 'dead')"),
+    (
+        Rule::Readable,
+        false,
+        "UPDATE duly_job SET tags = CAST(x'6be320e3' AS TEXT) WHERE kind IN ('two', 'later', 'dead')",
+    ),
+    (Rule::Readable, false, "UPDATE duly_job SET unique_key = CAST(x'6be3' AS TEXT) WHERE kind = 'one'"),
+    (Rule::Readable, true, "UPDATE duly_ready SET attempts = -1"),
+    (Rule::Readable, true, "UPDATE duly_ready SET priority = 3, crashes = 1 << 40"),
+    (Rule::Readable, true, "UPDATE duly_scheduled SET crashes = 1 << 40"),
+    (Rule::Readable, true, "UPDATE duly_held SET attempts = 1 << 40, node = 99"),
+    (Rule::Readable, true, "UPDATE duly_ended SET crashes = -9"),
+    (
+        Rule::File,
+        true,
+        "DROP INDEX duly_scheduled_no; CREATE UNIQUE INDEX duly_scheduled_no ON duly_scheduled (no) WHERE no < 0;
+         PRAGMA writable_schema = ON;
+         UPDATE sqlite_schema SET sql = replace(sql, ' WHERE no < 0', '') WHERE name = 'duly_scheduled_no';
+         PRAGMA schema_version = 9999; PRAGMA writable_schema = OFF;",
+    ),
+];
+
+#[tokio::test]
+async fn every_breach_is_found_and_put_right() {
+    for (rule, mends, seed) in SEEDS {
+        let dir = test_support::temp_dir();
+        let path = dir.path().join("duly.db");
+        let populated = populate(path.to_str().expect("a plain path")).await;
+        found_and_repaired(&populated, *rule, *mends, seed, || {
+            let conn = Connection::open(&path).expect("opens");
+            conn.execute_batch(seed).unwrap_or_else(|error| panic!("{seed}: {error}"));
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_in_memory_can_be_verified_too() {
+    let duly = Duly::open(":memory:").await.expect("opens");
+    duly.push(duly::Push::new("mail", "{}")).await.expect("pushes");
+    let verified = duly.verify().await.expect("verifies");
+    assert_eq!((verified.jobs, verified.breaches), (1, Vec::new()));
+}
+
+type Ran = std::sync::Arc<std::sync::Mutex<Vec<String>>>;
+
+/// Works off what is ready, whatever kind it has, and notes the args.
+async fn run_all(duly: &Duly, ran: &Ran) -> u64 {
+    let seen = ran.clone();
+    let handler = move |ctx: duly::Ctx| {
+        seen.lock().expect("no panic").push(ctx.job().args.clone());
+        async {}
+    };
+    duly.worker().on_any_kind(handler).drain().await.expect("drains").acked
+}
+
+/// What somebody has changed behind our back, or a disk, is not what was pushed.
+#[tokio::test]
+async fn a_job_that_is_not_as_it_was_written_is_not_run() {
+    let dir = test_support::temp_dir();
+    let path = dir.path().join("duly.db");
+    let duly = Duly::open(path.to_str().expect("a plain path")).await.expect("opens");
+    for (kind, args) in [("good", "1"), ("bad", "{\"amount\":10}"), ("worse", "\"text\""), ("good", "2")] {
+        duly.push(duly::Push::new(kind, args)).await.expect("pushes");
+    }
+    let conn = Connection::open(&path).expect("opens");
+    let changed = "UPDATE duly_job SET args = '{\"amount\":90}' WHERE kind = 'bad';
+        UPDATE duly_job SET args = CAST(x'22ff22' AS TEXT) WHERE kind = 'worse'";
+    conn.execute_batch(changed).expect("changes");
+    let ran = Ran::default();
+    assert_eq!(run_all(&duly, &ran).await, 2);
+    assert_eq!(*ran.lock().expect("no panic"), ["1", "2"], "those behind them are not held up");
+    let waiting = duly.list(duly::Filter::default()).await.expect("lists").jobs;
+    let bad: Vec<_> = waiting.iter().filter(|record| record.job.kind == "duly:unreadable").collect();
+    assert_eq!(bad.len(), 2, "they wait for somebody to look");
+
+    // Other args would make it look sound, whatever else of it has changed.
+    let edit = duly::store::Edit { args: Some("3".into()), priority: None };
+    assert_eq!(duly.edit(bad[0].job.id, edit).await.expect_err("is refused").code(), "conflict");
+    duly.reschedule(bad[0].job.id, duly::Due::Now).await.expect("reschedules");
+    assert_eq!(run_all(&duly, &ran).await, 0);
+    duly.remove(bad[0].job.id).await.expect("removes");
+    let mut found = duly.verify().await.expect("verifies").breaches;
+    found.retain(|breach| breach.rule == Rule::Readable);
+    assert!(!found.is_empty() && found.iter().all(|breach| breach.id == Some(bad[1].job.id)), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_changed_column_is_told_and_left_alone() {
+    let dir = test_support::temp_dir();
+    let path = dir.path().join("duly.db");
+    let populated = populate(path.to_str().expect("a plain path")).await;
+    let conn = Connection::open(&path).expect("opens");
+    conn.execute_batch("ALTER TABLE duly_ready RENAME COLUMN crashes TO crasher").expect("runs");
+    let found = populated.duly.verify().await.expect("verifies").breaches;
+    let [breach] = &found[..] else { panic!("one: {found:?}") };
+    assert_eq!(
+        (breach.rule, breach.what.as_str()),
+        (Rule::File, "the column duly_ready.crashes is not as duly has made it")
+    );
+    let error = populated.duly.repair(dir.path().join("copy.db")).await.expect_err("nothing to build on");
+    assert!(error.to_string().contains("restore a backup"), "{error}");
+}

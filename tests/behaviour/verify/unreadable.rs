@@ -1,0 +1,158 @@
+//! Rows of which a disk has made what no step has written: they stop nobody, can be removed, and are told.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use duly::rusqlite::Connection;
+use duly::store::Claim;
+use duly::{Clock, Duly, JobId, Node, Outcome, Push, Pushed, Rule, State};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+/// Longer than dead jobs are kept.
+const LONG: Duration = Duration::from_secs(1_000 * 24 * 3_600);
+
+/// A store with a clock of its own, and its file.
+struct Sandbox {
+    duly: Duly,
+    clock: Clock,
+    path: PathBuf,
+    _dir: test_support::TempDir,
+}
+
+impl Sandbox {
+    async fn new() -> Self {
+        let dir = test_support::temp_dir();
+        let (path, clock) = (dir.path().join("duly.db"), Clock::manual());
+        Sandbox { duly: open(&path, &clock).await, clock, path, _dir: dir }
+    }
+
+    fn change(&self, sql: &str) {
+        let conn = Connection::open(&self.path).expect("opens");
+        conn.execute_batch(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+
+    async fn push(&self, jobs: impl IntoIterator<Item = Push>) -> Vec<JobId> {
+        self.duly.push_all(jobs).await.expect("pushes").iter().map(Pushed::id).collect()
+    }
+
+    /// Works off what is ready, whatever kind it has. Answers how many were acked.
+    async fn run(&self) -> u64 {
+        self.duly.worker().on_any_kind(|_| async {}).drain().await.expect("drains").acked
+    }
+
+    /// Jobs of which verify says that they cannot be read, each once.
+    async fn unreadable(&self) -> Vec<JobId> {
+        let breaches = self.duly.verify().await.expect("does not fail").breaches;
+        let mut ids: Vec<JobId> =
+            breaches.iter().filter(|breach| breach.rule == Rule::Readable).filter_map(|breach| breach.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+}
+
+async fn open(path: &Path, clock: &Clock) -> Duly {
+    Duly::builder(path.to_str().expect("a plain path")).clock(clock.clone()).open().await.expect("opens")
+}
+
+fn job(name: &str) -> Push {
+    Push::new(name, "1").tags(["a", "b"]).unique(name)
+}
+
+/// A ready, a scheduled and a dead one, each beside one that is whole.
+async fn others_go_on(column: &str) {
+    let sandbox = Sandbox::new().await;
+    let dead = sandbox.push([job("bad-dead"), job("good-dead")]).await;
+    let buried =
+        sandbox.duly.worker().on_any_kind(|_| async { Outcome::bury("no") }).drain().await.expect("drains").buried;
+    assert_eq!(buried, 2);
+    let waiting = [job("bad-ready"), job("good-ready"), job("bad-later").after(HOUR), job("good-later").after(HOUR)];
+    let waiting = sandbox.push(waiting).await;
+    sandbox.change(&format!("UPDATE duly_job SET {column} = CAST(x'62e3' AS TEXT) WHERE kind GLOB 'bad-*'"));
+    let mut bad = vec![dead[0], waiting[0], waiting[2]];
+    bad.sort_unstable();
+    assert_eq!(sandbox.unreadable().await, bad, "{column}");
+
+    assert_eq!(sandbox.run().await, 1, "{column}: the ready one that is whole");
+    sandbox.clock.advance(2 * HOUR);
+    assert_eq!(sandbox.run().await, 1, "{column}: the scheduled one that is whole");
+    for id in [waiting[0], waiting[2]] {
+        assert_eq!(
+            sandbox.duly.get(id).await.expect("looks").expect("is there").state,
+            State::Scheduled,
+            "{column}: later"
+        );
+        sandbox.duly.remove(id).await.unwrap_or_else(|error| panic!("{column}: {error}"));
+    }
+    let again = sandbox.duly.push(job("bad-ready")).await.expect("its unique key is free");
+    assert!(matches!(again, Pushed::New(_)), "{column}");
+    sandbox.clock.advance(LONG);
+    assert_eq!(sandbox.duly.store().prune("default", 10).await.expect("prunes"), 4, "{column}: two done, two dead");
+    assert_eq!(sandbox.duly.verify().await.expect("verifies").breaches, [], "{column}: nothing of them is left");
+}
+
+#[tokio::test]
+async fn a_text_that_is_none_any_more_stops_nobody() {
+    for column in ["kind", "tags", "unique_key"] {
+        others_go_on(column).await;
+    }
+}
+
+/// What no statement can write, since the table is strict.
+const NULL_ATTEMPTS: &str = "PRAGMA writable_schema = ON;
+    UPDATE sqlite_schema SET sql = replace(sql, 'attempts INTEGER NOT NULL', 'attempts INTEGER') WHERE name = 'duly_ready';
+    PRAGMA writable_schema = RESET;
+    UPDATE duly_ready SET attempts = NULL;
+    PRAGMA writable_schema = ON;
+    UPDATE sqlite_schema SET sql = replace(sql, 'attempts INTEGER', 'attempts INTEGER NOT NULL') WHERE name = 'duly_ready';
+    PRAGMA schema_version = 9999; PRAGMA writable_schema = OFF;";
+
+#[tokio::test]
+async fn counts_that_cannot_be_stop_nobody() {
+    let sandbox = Sandbox::new().await;
+    let ids = sandbox.push([Push::new("ready", "1"), Push::new("later", "1").after(HOUR)]).await;
+    sandbox.change(
+        "UPDATE duly_ready SET attempts = -1, crashes = -7; UPDATE duly_scheduled SET attempts = 1 << 40, crashes = -1",
+    );
+    assert_eq!(sandbox.unreadable().await.len(), 2);
+    let later = sandbox.duly.get(ids[1]).await.expect("reads").expect("is there");
+    assert_eq!((later.attempts, later.crashes), (u32::MAX, 0), "the nearest that can be");
+    assert_eq!(sandbox.run().await, 1);
+    sandbox.clock.advance(2 * HOUR);
+    assert_eq!(sandbox.run().await, 1);
+
+    // One that a node held when it went.
+    sandbox.push([Push::new("held", "1")]).await;
+    let (store, node) = (sandbox.duly.store(), Node::fresh(vec!["default".into()]));
+    store.beat(&node).await.expect("beats");
+    let claim = Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
+    assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
+    sandbox.change("UPDATE duly_held SET attempts = -1, crashes = -7");
+    store.leave(node.id).await.expect("leaves");
+    assert_eq!(sandbox.run().await, 1, "taken back");
+
+    sandbox.push([Push::new("null", "1"), Push::new("null", "2")]).await;
+    sandbox.change(NULL_ATTEMPTS);
+    assert_eq!(sandbox.run().await, 2);
+}
+
+#[tokio::test]
+async fn a_queue_whose_name_is_none_any_more_gets_one_by_a_repair() {
+    let sandbox = Sandbox::new().await;
+    sandbox.push([Push::new("mail", "1")]).await;
+    sandbox.change(
+        "UPDATE duly_queue SET name = CAST(x'64e3' AS TEXT), limit_jobs = -1; UPDATE duly_count SET ready = -1",
+    );
+    let counts = sandbox.duly.counts().await.expect("does not fail");
+    assert_eq!((counts[0].ready, counts[0].limit.jobs), (0, None));
+    let repaired = sandbox.duly.repair(sandbox.path.with_extension("copy")).await.expect("repairs");
+    let rules: Vec<Rule> = repaired.found.breaches.iter().map(|breach| breach.rule).collect();
+    assert_eq!(rules, [Rule::Readable, Rule::Counts]);
+    assert_eq!(repaired.left.breaches, []);
+
+    let anew = open(&sandbox.path, &sandbox.clock).await;
+    let queue = anew.counts().await.expect("counts").remove(0);
+    assert_eq!((queue.queue.as_str(), queue.ready), ("recovered-1", 1));
+    let tally = anew.worker().queue("recovered-1", 1).on_any_kind(|_| async {}).drain().await.expect("drains");
+    assert_eq!(tally.acked, 1);
+}

@@ -1,0 +1,325 @@
+//! Cron from the door to the handler: rules fire at their time, once, and changes lose and double nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use duly::{CancellationToken, Clock, CronChange, CronRule, Ctx, Duly, Filter, Missed, Overlap, Push, Record, State};
+use tokio::sync::mpsc;
+
+use crate::worker::{LONG, Mail, mail, memory};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A store in memory at noon of 1 January 2030, and the clock to move.
+async fn at_noon() -> (Duly, Clock) {
+    let clock = Clock::manual();
+    clock.advance(12 * HOUR);
+    (Duly::builder(":memory:").clock(clock.clone()).open().await.expect("opens"), clock)
+}
+
+/// Works off what there is to do now; answers how many jobs were done.
+async fn drain(duly: &Duly) -> u64 {
+    let tally = duly.worker().on(|_: Mail, _: Ctx| async {}).drain().await.expect("drains");
+    tally.acked
+}
+
+async fn jobs(duly: &Duly) -> Vec<Record> {
+    duly.list(Filter { limit: 1_000, ..Filter::default() }).await.expect("lists").jobs
+}
+
+#[tokio::test]
+async fn a_rule_fires_when_its_time_has_come() {
+    let (duly, clock) = at_noon().await;
+    let rule = duly.cron("report", "0 13 * * *").push(mail()).await.expect("puts");
+    assert_eq!(rule.next, Some(clock.now() + HOUR));
+    assert_eq!(drain(&duly).await, 0);
+    clock.advance(HOUR - Duration::from_micros(1));
+    assert_eq!(drain(&duly).await, 0, "not before");
+    clock.advance(Duration::from_micros(1));
+    assert_eq!(drain(&duly).await, 1);
+    assert_eq!(drain(&duly).await, 0, "once");
+    let after = duly.cron_get("report").await.expect("looks").expect("is there");
+    assert_eq!((after.last, after.next), (Some(clock.now()), Some(clock.now() + 24 * HOUR)));
+    assert_eq!(after.last_job(), jobs(&duly).await.first().map(|record| record.job.id));
+}
+
+/// One that works at another queue with all it has is there for this one's rules all the same.
+#[tokio::test]
+async fn a_worker_without_room_fires_rules_that_come_meanwhile() {
+    let duly = memory().await;
+    let (begun, mut begins) = mpsc::channel(1);
+    let stop = CancellationToken::new();
+    let worker = duly.worker().concurrency(1).queue("full", 1).queue("other", 1).on_kind("long", move |ctx| {
+        let begun = begun.clone();
+        async move {
+            begun.send(()).await.expect("somebody waits");
+            ctx.stopping().await;
+        }
+    });
+    // Of these it knows before: they are for another day.
+    for queue in ["full", "other"] {
+        duly.cron(format!("yearly-{queue}"), "0 0 1 1 *").push(Push::from(mail()).queue(queue)).await.expect("puts");
+    }
+    let working = tokio::spawn(worker.run_until(stop.clone()));
+    duly.push(Push::new("long", "null").queue("full")).await.expect("pushes");
+    tokio::time::timeout(LONG, begins.recv()).await.expect("in time").expect("begins");
+    for queue in ["full", "other"] {
+        duly.cron(queue, "* * * * * *").push(Push::from(mail()).queue(queue)).await.expect("puts");
+    }
+    for queue in ["full", "other"] {
+        let fired = async {
+            while duly.cron_get(queue).await.expect("looks").expect("is there").last.is_none() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(LONG, fired).await.unwrap_or_else(|_| panic!("the rule of {queue} does not fire"));
+    }
+    stop.cancel();
+    working.await.expect("no panic").expect("works");
+}
+
+#[tokio::test]
+async fn the_same_rule_again_changes_nothing() {
+    let (duly, clock) = at_noon().await;
+    let put = async || duly.cron("report", "0 * * * *").tz("UTC").push(mail()).await.expect("puts");
+    let first = put().await;
+    clock.advance(90 * MINUTE);
+    assert_eq!(put().await, first, "the tick that is due stays");
+    assert_eq!(drain(&duly).await, 1);
+    assert_eq!(drain(&duly).await, 0);
+}
+
+#[tokio::test]
+async fn a_change_neither_loses_nor_doubles_a_tick() {
+    let (duly, clock) = at_noon().await;
+    duly.cron("report", "0 * * * *").push(mail()).await.expect("puts");
+    clock.advance(HOUR);
+    duly.cron("report", "0 * * * *").push(Push::from(mail()).queue("other")).await.expect("changes");
+    assert_eq!(drain(&duly).await, 0, "its queue is another now");
+    let worker = || duly.worker().queue("other", 1).on(|_: Mail, _: Ctx| async {});
+    assert_eq!(worker().drain().await.expect("drains").acked, 1);
+    duly.cron("report", "*/30 * * * *").push(Push::from(mail()).queue("other")).await.expect("changes");
+    assert_eq!(worker().drain().await.expect("drains").acked, 0);
+    clock.advance(30 * MINUTE);
+    assert_eq!(worker().drain().await.expect("drains").acked, 1);
+}
+
+#[tokio::test]
+async fn a_clock_that_goes_back_doubles_nothing() {
+    // A manual clock only goes on; a rule whose last tick lies ahead is what one that went back leaves behind.
+    let (duly, clock) = at_noon().await;
+    duly.cron("report", "0 * * * *").push(mail()).await.expect("puts");
+    clock.advance(HOUR);
+    assert_eq!(drain(&duly).await, 1);
+    let mut record = duly.cron_get("report").await.expect("looks").expect("is there");
+    let was = record.revision;
+    (record.last, record.revision) = (Some(clock.now() + HOUR), was + 1);
+    duly.store().put_cron(duly::store::PutCron { record, was: Some(was) }).await.expect("puts");
+    let changed = duly.cron("report", "0 * * * *").jitter(MINUTE).push(mail()).await.expect("changes");
+    assert_eq!(changed.next, Some(clock.now() + 2 * HOUR), "not again what has been fired");
+}
+
+#[tokio::test]
+async fn what_was_missed_goes_by_its_rule() {
+    for (missed, expected) in [(Missed::Skip, 0), (Missed::Once, 1), (Missed::All(3), 3), (Missed::All(100), 5)] {
+        let (duly, clock) = at_noon().await;
+        duly.cron("report", "0 * * * *").missed(missed).push(mail()).await.expect("puts");
+        clock.advance(5 * HOUR + 30 * MINUTE);
+        assert_eq!(drain(&duly).await, expected, "{missed:?}");
+        clock.advance(30 * MINUTE);
+        assert_eq!(drain(&duly).await, 1, "then it goes on");
+    }
+}
+
+#[tokio::test]
+async fn a_paused_rule_is_silent_and_makes_up_for_nothing() {
+    let (duly, clock) = at_noon().await;
+    duly.cron("report", "0 * * * *").push(mail()).await.expect("puts");
+    assert!(duly.pause_cron("report").await.expect("pauses").paused);
+    clock.advance(3 * HOUR + MINUTE);
+    assert_eq!(drain(&duly).await, 0);
+    duly.cron("report", "0 * * * *").jitter(MINUTE).push(mail()).await.expect("changes");
+    assert!(duly.cron_get("report").await.expect("looks").expect("is there").paused, "it stays paused");
+    let resumed = duly.resume_cron("report").await.expect("resumes");
+    assert_eq!(resumed.next, Some(clock.now() + 59 * MINUTE));
+    assert_eq!(drain(&duly).await, 0);
+    assert_eq!(duly.pause_cron("none").await.expect_err("no such rule").code(), "not_found");
+}
+
+#[tokio::test]
+async fn a_rule_can_be_triggered_and_removed() {
+    let (duly, clock) = at_noon().await;
+    duly.cron("report", "0 * * * *").overlap(Overlap::Skip).push(mail()).await.expect("puts");
+    let first = duly.trigger_cron("report").await.expect("triggers");
+    let second = duly.trigger_cron("report").await.expect("triggers");
+    assert!(first.is_new() && !second.is_new() && first.id() == second.id(), "no two overlap");
+    assert_eq!(drain(&duly).await, 1);
+    duly.remove_cron("report").await.expect("removes");
+    assert_eq!(duly.remove_cron("report").await.expect_err("is gone").code(), "not_found");
+    clock.advance(2 * HOUR);
+    assert_eq!(drain(&duly).await, 0);
+}
+
+#[tokio::test]
+async fn rules_can_be_applied_as_a_whole() {
+    let (duly, _) = at_noon().await;
+    let rule = |name: &str, pattern: &str| CronRule::new(name, pattern, mail()).expect("a rule");
+    for name in ["stays", "changes", "goes"] {
+        duly.put_cron(rule(name, "0 * * * *")).await.expect("puts");
+    }
+    let wanted = [rule("stays", "0 * * * *"), rule("changes", "5 * * * *"), rule("comes", "0 * * * *")];
+    let all = [
+        ("changes", CronChange::Change),
+        ("comes", CronChange::Add),
+        ("goes", CronChange::Remove),
+        ("stays", CronChange::Same),
+    ];
+    let expected = all.map(|(name, change)| (name.to_owned(), change)).into();
+    assert_eq!(duly.compare_crons(&wanted, true).await.expect("compares"), expected);
+    assert_eq!(duly.crons().await.expect("lists").len(), 3, "to compare changes nothing");
+    assert_eq!(duly.apply_crons(&wanted, true).await.expect("applies"), expected);
+    let names: Vec<String> = duly.crons().await.expect("lists").into_iter().map(|record| record.rule.name).collect();
+    assert_eq!(names, ["changes", "comes", "stays"]);
+    let twice = [wanted[0].clone(), wanted[0].clone()];
+    assert_eq!(duly.apply_crons(&twice, false).await.expect_err("twice").code(), "invalid");
+}
+
+#[tokio::test]
+async fn wrong_rules_are_refused_before_the_store_sees_them() {
+    let duly = memory().await;
+    let told = async |name: &str, pattern: &str, tz: &str| {
+        let put = duly.cron(name, pattern).tz(tz).push(mail()).await;
+        put.expect_err("is wrong").to_string()
+    };
+    assert!(told("a b", "* * * * *", "UTC").await.starts_with("cron: "));
+    assert!(told("a", "0 0 31 2 *", "UTC").await.contains("never matches"));
+    assert!(told("a", "* * * * *", "Europe/Berlni").await.contains("Europe/Berlin"));
+    let huge = duly.cron("a", "* * * * *").jitter(Duration::MAX).push(mail()).await;
+    assert!(huge.expect_err("is wrong").to_string().starts_with("jitter"));
+    assert!(duly.crons().await.expect("lists").is_empty());
+}
+
+/// A worker whose jobs run until they are told to end, or are cancelled.
+struct Slow {
+    started: mpsc::UnboundedReceiver<Record>,
+    end: Arc<tokio::sync::Notify>,
+    cancelled: Arc<AtomicUsize>,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<duly::Result<duly::Tally>>,
+}
+
+impl Slow {
+    fn start(duly: &Duly) -> Self {
+        let (sender, started) = mpsc::unbounded_channel();
+        let (end, cancelled) = (Arc::new(tokio::sync::Notify::new()), Arc::new(AtomicUsize::new(0)));
+        let (told, counted, looked) = (end.clone(), cancelled.clone(), duly.clone());
+        let slow = move |_: Mail, ctx: Ctx| {
+            let (sender, end, cancelled, duly) = (sender.clone(), told.clone(), counted.clone(), looked.clone());
+            async move {
+                let record = duly.get(ctx.job().id).await.expect("looks").expect("is there");
+                let _ = sender.send(record);
+                tokio::select! {
+                    () = end.notified() => {}
+                    () = ctx.cancelled() => drop(cancelled.fetch_add(1, Ordering::SeqCst)),
+                }
+            }
+        };
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(duly.worker().queue("default", 4).on(slow).run_until(stop.clone()));
+        Slow { started, end, cancelled, stop, task }
+    }
+
+    async fn next(&mut self) -> Record {
+        tokio::time::timeout(LONG, self.started.recv()).await.expect("in time").expect("goes on")
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        self.end.notify_waiters();
+        self.task.await.expect("no panic").expect("works");
+    }
+}
+
+/// How many jobs of the store are in this state.
+async fn count(duly: &Duly, state: State) -> u64 {
+    duly.counts().await.expect("counts").iter().map(|counts| counts.of(state)).sum()
+}
+
+#[tokio::test]
+async fn ticks_wake_a_worker_that_sleeps_and_overlap_if_they_may() {
+    let duly = memory().await;
+    let mut slow = Slow::start(&duly);
+    duly.cron("each", "* * * * * *").push(mail()).await.expect("puts");
+    let (first, second) = (slow.next().await, slow.next().await);
+    assert_ne!(first.job.id, second.job.id);
+    for record in [first, second] {
+        let at = record.due.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+        assert!(at.subsec_millis() < 900, "at a full second, or soon after: {at:?}");
+    }
+    duly.remove_cron("each").await.expect("removes");
+    slow.stop().await;
+}
+
+#[tokio::test]
+async fn a_queued_tick_starts_when_the_run_before_it_ends() {
+    let duly = memory().await;
+    let mut slow = Slow::start(&duly);
+    duly.cron("each", "* * * * * *").overlap(Overlap::Queue).push(mail()).await.expect("puts");
+    let first = slow.next().await;
+    let held = async || duly.cron_get("each").await.expect("looks").expect("is there").held;
+    let until = tokio::time::Instant::now() + LONG;
+    while !held().await {
+        assert!(tokio::time::Instant::now() < until, "the next tick waits");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!((count(&duly, State::Running).await, count(&duly, State::Ready).await), (1, 0));
+    slow.end.notify_one();
+    let ended = tokio::time::Instant::now();
+    let second = slow.next().await;
+    assert_ne!(first.job.id, second.job.id);
+    assert!(ended.elapsed() < duly::store::HELD_LOOK, "it was told, and did not wait for the next look");
+    duly.remove_cron("each").await.expect("removes");
+    slow.stop().await;
+}
+
+#[tokio::test]
+async fn a_tick_that_replaces_cancels_the_run_before_it() {
+    let duly = memory().await;
+    let mut slow = Slow::start(&duly);
+    duly.cron("each", "* * * * * *").overlap(Overlap::Replace).push(mail()).await.expect("puts");
+    let (first, second) = (slow.next().await, slow.next().await);
+    assert_ne!(first.job.id, second.job.id);
+    assert!(slow.cancelled.load(Ordering::SeqCst) >= 1);
+    let old = duly.get(first.job.id).await.expect("looks").expect("is kept");
+    assert_eq!(old.state, State::Dead);
+    assert!(old.failures[0].error.contains("cancelled"), "{old:?}");
+    duly.remove_cron("each").await.expect("removes");
+    slow.stop().await;
+}
+
+#[tokio::test]
+async fn a_replaced_job_that_waits_is_removed() {
+    let (duly, clock) = at_noon().await;
+    duly.cron("report", "0 * * * *").overlap(Overlap::Replace).push(mail()).await.expect("puts");
+    duly.pause("default").await.expect("pauses");
+    for _ in 0..3 {
+        clock.advance(HOUR);
+        assert_eq!(drain(&duly).await, 0);
+    }
+    let waiting = jobs(&duly).await;
+    assert_eq!(waiting.len(), 1, "{waiting:?}");
+    assert_eq!(duly.cron_get("report").await.expect("looks").expect("is there").last, Some(clock.now()));
+}
+
+#[tokio::test]
+async fn many_rules_at_one_moment_all_fire() {
+    let (duly, clock) = at_noon().await;
+    for n in 0..1_200 {
+        duly.cron(format!("r{n}"), "0 13 * * *").push(mail()).await.expect("puts");
+    }
+    clock.advance(HOUR);
+    assert_eq!(drain(&duly).await, 1_200);
+    assert_eq!(drain(&duly).await, 0);
+}

@@ -1,0 +1,80 @@
+//! Queues with a limit.
+
+use duly::{Error, Limit, Outcome, Push, Pushed};
+
+use crate::test_store::{SECOND, TestStore, job};
+
+async fn limit(store: &TestStore, jobs: Option<u64>, bytes: Option<u64>) -> Limit {
+    store.store.set_limit("default", Limit { jobs, bytes }).await.expect("sets")
+}
+
+async fn is_full(store: &TestStore, pushes: Vec<Push>) -> bool {
+    match store.store.push(pushes).await {
+        Ok(_) => false,
+        Err(Error::Full { queue, limit }) => {
+            assert!(queue == "default" && !limit.is_none());
+            true
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+async fn ready(store: &TestStore) -> u64 {
+    store.store.counts().await.expect("counts").iter().map(|queue| queue.ready + queue.scheduled).sum()
+}
+
+pub async fn a_full_queue_refuses_the_whole_push(store: TestStore) {
+    store.push(job("a")).await;
+    limit(&store, Some(3), None).await;
+    assert!(is_full(&store, vec![job("b"), job("c"), job("d").after(SECOND)]).await);
+    assert_eq!(ready(&store).await, 1, "none of them went in");
+    assert!(!is_full(&store, vec![job("b"), job("c").after(SECOND)]).await);
+    assert!(is_full(&store, vec![job("d")]).await);
+    assert!(is_full(&store, vec![job("d").unique("key")]).await);
+    let counts = store.store.counts().await.expect("counts");
+    assert_eq!(counts[0].limit, Limit { jobs: Some(3), bytes: None });
+    assert_eq!(store.push(job("elsewhere").queue("other")).await.id().to_string().len(), 36);
+}
+
+pub async fn bytes_are_limited_too(store: TestStore) {
+    limit(&store, None, Some(10)).await;
+    assert!(!is_full(&store, vec![Push::new("a", "\"12345678\"")]).await);
+    assert!(is_full(&store, vec![Push::new("a", "1")]).await);
+    let held = store.claim_one("a").await;
+    assert!(is_full(&store, vec![Push::new("a", "1")]).await, "a running job may come back");
+    store.settle("a", &held, Outcome::Ack).await;
+    assert!(!is_full(&store, vec![Push::new("a", "1")]).await);
+    assert_eq!(store.store.counts().await.expect("counts")[0].bytes, 1);
+}
+
+pub async fn what_ends_makes_room(store: TestStore) {
+    limit(&store, Some(1), None).await;
+    store.push(job("a")).await;
+    let held = store.claim_one("a").await;
+    assert!(is_full(&store, vec![job("b")]).await);
+    store.settle("a", &held, Outcome::retry(SECOND, "oh")).await;
+    assert!(is_full(&store, vec![job("b")]).await);
+    store.remove(held.job.id).await;
+    assert!(!is_full(&store, vec![job("b")]).await);
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::bury("no")).await;
+    assert!(!is_full(&store, vec![job("c")]).await, "a dead one is finished");
+}
+
+pub async fn a_push_that_changes_nothing_is_not_refused(store: TestStore) {
+    let first = job("a").unique("key");
+    let id = first.job_id();
+    store.push(first).await;
+    limit(&store, Some(1), None).await;
+    assert_eq!(store.push(job("b").unique("key")).await, Pushed::Existing(id));
+    assert_eq!(store.push(job("a").id(id)).await, Pushed::Existing(id));
+    let replaced = store.push(job("c").unique("key").on_conflict(duly::Conflict::Replace)).await;
+    assert!(matches!(replaced, Pushed::Replaced { .. }), "one for one");
+}
+
+pub async fn a_limit_can_be_set_before_the_first_job_and_lifted(store: TestStore) {
+    assert_eq!(limit(&store, Some(0), None).await, Limit::default());
+    assert!(is_full(&store, vec![job("a")]).await);
+    assert_eq!(limit(&store, None, None).await, Limit { jobs: Some(0), bytes: None });
+    assert!(!is_full(&store, vec![job("a")]).await);
+}

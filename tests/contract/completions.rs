@@ -1,0 +1,143 @@
+//! Jobs that end: who has asked for it is told of them, and whoever waits learns of it at once.
+
+use std::time::Duration;
+
+use duly::store::Heard;
+use duly::{JobId, Outcome, Record, State};
+use tokio::task::JoinHandle;
+
+use crate::test_store::*;
+
+/// Far longer than it takes to be told, far shorter than the look behind it.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+async fn watch(store: &TestStore, guest: &'static str, queues: &[&str]) {
+    let queues: Vec<String> = queues.iter().map(|queue| (*queue).into()).collect();
+    store.store.watch_ends(store.guest(guest).await, &queues).await.expect("watches");
+}
+
+/// All that was told of, until so many jobs were.
+async fn ended(ear: &mut Ear, jobs: usize) -> Vec<JobId> {
+    let mut all = Vec::new();
+    while all.len() < jobs {
+        match ear.next().await {
+            Heard::Ended(ids) => all.extend(ids),
+            other => panic!("heard {other:?}"),
+        }
+    }
+    all
+}
+
+pub async fn who_has_asked_is_told_of_every_way_to_end(store: TestStore) {
+    let mut ear = store.listen("w").await;
+    watch(&store, "w", &["default"]).await;
+    let kept = store.push(job("kept")).await.id();
+    let forgotten = store.push(job("forgotten").keep(Duration::ZERO)).await.id();
+    let buried = store.push(job("buried")).await.id();
+    let again = store.push(job("again")).await.id();
+    let removed = store.push(job("removed").after(SECOND)).await.id();
+    let held = store.claim("a", 4).await;
+    for (held, outcome) in held.iter().zip([Outcome::Ack, Outcome::Ack, Outcome::bury("oh"), retry_at_once()]) {
+        assert_eq!(store.settle("a", held, outcome).await, nothing_lost());
+    }
+    store.remove(removed).await;
+    assert_eq!(ended(&mut ear, 4).await, [kept, forgotten, buried, removed], "and not the one that goes on");
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::Ack).await;
+    assert_eq!(ended(&mut ear, 1).await, [again]);
+    let replaced = store.push(job("replaced").unique("u").after(SECOND)).await.id();
+    store.push(job("another").unique("u").on_conflict(duly::Conflict::Replace).after(SECOND)).await;
+    assert_eq!(ended(&mut ear, 1).await, [replaced]);
+}
+
+pub async fn many_that_end_in_one_step_are_all_told(store: TestStore) {
+    let mut ear = store.listen("w").await;
+    watch(&store, "w", &["default"]).await;
+    let node = store.node("a").await;
+    let mut pushed: Vec<JobId> =
+        store.push_all((0..600).map(|_| job("k")).collect()).await.iter().map(|p| p.id()).collect();
+    let ends = store.claim("a", 600).await.iter().map(|held| duly::store::End::of(held, Outcome::Ack, KEEP)).collect();
+    assert_eq!(store.store.settle(node, ends).await.expect("settles"), nothing_lost());
+    let mut told = ended(&mut ear, 600).await;
+    told.sort();
+    pushed.sort();
+    assert_eq!(told, pushed);
+}
+
+pub async fn only_queues_that_were_asked_for_are_told_of(store: TestStore) {
+    let mut ear = store.listen("w").await;
+    let unheard = store.push(job("unheard")).await.id();
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::Ack).await;
+    watch(&store, "w", &["default"]).await;
+    let first = store.push(job("first")).await.id();
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::Ack).await;
+    assert_eq!(ended(&mut ear, 1).await, [first], "not {unheard}");
+    watch(&store, "w", &["other"]).await;
+    store.push(job("second")).await;
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::Ack).await;
+    watch(&store, "w", &["default"]).await;
+    let third = store.push(job("third")).await.id();
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::Ack).await;
+    assert_eq!(ended(&mut ear, 1).await, [third]);
+}
+
+pub async fn a_look_finds_what_is_unfinished_no_more(store: TestStore) {
+    let mut ids = Vec::new();
+    for kind in ["done", "dead", "gone", "running", "ready"] {
+        ids.push(store.push(job(kind)).await.id());
+    }
+    let later = store.push(job("scheduled").after(SECOND)).await.id();
+    let held = store.claim("a", 4).await;
+    store.settle("a", &held[0], Outcome::Ack).await;
+    store.settle("a", &held[1], Outcome::bury("oh")).await;
+    store.settle("a", &held[2], release()).await;
+    store.remove(ids[2]).await;
+    let never = JobId::fresh();
+    let asked = [&ids[..], &[later, never]].concat();
+    let ended = store.store.ended("default", asked).await.expect("looks");
+    assert_eq!(ended, [ids[0], ids[1], ids[2], never]);
+    assert_eq!(store.store.ended("default", Vec::new()).await.expect("looks"), []);
+}
+
+fn wait(store: &TestStore, id: JobId) -> JoinHandle<Option<Record>> {
+    let duly = store.duly.clone();
+    tokio::spawn(async move { duly.wait(id).await.expect("waits") })
+}
+
+async fn at_once(waiting: JoinHandle<Option<Record>>) -> Option<Record> {
+    tokio::time::timeout(AT_ONCE, waiting).await.expect("told at once").expect("no panic")
+}
+
+pub async fn who_waits_for_a_job_gets_it_as_it_ended(store: TestStore) {
+    let (done, dead) = (store.push(job("done")).await.id(), store.push(job("dead")).await.id());
+    let gone = store.push(job("gone")).await.id();
+    let waits = [done, done, dead, gone].map(|id| wait(&store, id));
+    // One that has ended, and one that never was, are answered without a wait.
+    assert_eq!(at_once(wait(&store, JobId::fresh())).await, None);
+    let held = store.claim("a", 2).await;
+    store.settle("a", &held[0], Outcome::Ack).await;
+    let [first, second, third, fourth] = waits;
+    for waiting in [first, second, wait(&store, done)] {
+        assert_eq!(at_once(waiting).await.map(|record| (record.job.id, record.state)), Some((done, State::Done)));
+    }
+    store.settle("a", &held[1], Outcome::bury("oh")).await;
+    let record = at_once(third).await.expect("is kept");
+    assert_eq!((record.job.id, record.state), (dead, State::Dead));
+    store.remove(gone).await;
+    assert_eq!(at_once(fourth).await, None);
+}
+
+pub async fn who_waits_is_not_misled_by_a_retry(store: TestStore) {
+    let id = store.push(job("k")).await.id();
+    let waiting = wait(&store, id);
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, retry_at_once()).await;
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::Ack).await;
+    let record = at_once(waiting).await.expect("is kept");
+    assert_eq!((record.state, record.attempts), (State::Done, 1));
+}

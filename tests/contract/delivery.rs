@@ -1,0 +1,173 @@
+//! Jobs that a push puts into the hands of a node that waits. A store need not do that: where it only wakes, the node claims.
+
+use duly::store::{Claim, HistoryAsk, Wake};
+use duly::{Error, Held, Limit, Outcome, Priority, Push, State};
+use tokio::sync::mpsc::Receiver;
+
+use crate::test_store::*;
+
+/// A node that accepts jobs, has run one, and waits: whoever pushes knows by now that somebody does.
+async fn waiting(store: &TestStore, name: &'static str) -> Receiver<Wake> {
+    waiting_for(store, name, None).await
+}
+
+/// The same, of a node that knows these kinds alone.
+async fn waiting_for(store: &TestStore, name: &'static str, kinds: Option<&[&str]>) -> Receiver<Wake> {
+    let node = store.node(name).await;
+    let mut wakes = store.store.subscribe(node).await.expect("subscribes");
+    let kinds = kinds.map(|kinds| kinds.iter().map(|kind| (*kind).to_owned()).collect());
+    store.store.accept(node, kinds).await.expect("accepts");
+    assert!(store.claim(name, 1).await.is_empty());
+    store.push(job("first")).await;
+    let first = take(store, name, &mut wakes).await;
+    assert!(store.settle(name, &first, Outcome::Ack).await.is_empty());
+    assert!(store.claim(name, 1).await.is_empty());
+    wakes
+}
+
+/// The job that the node has got, one way or the other.
+async fn take(store: &TestStore, name: &'static str, wakes: &mut Receiver<Wake>) -> Held {
+    match tokio::time::timeout(LONG, wakes.recv()).await.expect("in time").expect("open") {
+        Wake::Job(held) => *held,
+        _ => store.claim_one(name).await,
+    }
+}
+
+fn redo() -> Claim {
+    Claim { redo: true, ..claim(0) }
+}
+
+pub async fn a_job_in_the_hands_of_a_node_is_held_as_if_claimed(store: TestStore) {
+    let mut wakes = waiting(&store, "a").await;
+    let id = store.push(job("one").priority(Priority::Critical)).await.id();
+    let held = take(&store, "a", &mut wakes).await;
+    assert_eq!((held.job.id, held.job.kind.as_str(), held.attempts, held.crashes), (id, "one", 0, 0));
+    assert_eq!(store.state(id).await, Some(State::Running));
+    assert!(store.claim("b", 10).await.is_empty(), "nobody else gets it");
+    let beaten = store.beat("a").await;
+    assert_eq!(beaten.held, [("default".to_owned(), 1)]);
+    assert_eq!(store.settle("b", &held, Outcome::Ack).await, [id], "only its holder settles it");
+    assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
+    assert_eq!(store.settle("a", &held, Outcome::Ack).await, [id], "once");
+    assert_eq!(store.state(id).await, Some(State::Done));
+}
+
+pub async fn fences_grow_from_hand_to_claim_to_hand(store: TestStore) {
+    let mut wakes = waiting(&store, "a").await;
+    let mut last = None;
+    for round in 0..6 {
+        let id = store.push(job("one")).await.id();
+        let held = take(&store, "a", &mut wakes).await;
+        assert!(last < Some(held.fence), "round {round}");
+        assert!(store.settle("a", &held, release()).await.is_empty());
+        while wakes.try_recv().is_ok() {}
+        let again = store.claim_one("a").await;
+        assert_eq!(again.job.id, id);
+        assert!(again.fence > held.fence, "round {round}");
+        last = Some(again.fence);
+        assert!(store.settle("a", &again, Outcome::Ack).await.is_empty());
+        assert!(store.claim("a", 1).await.is_empty());
+    }
+}
+
+pub async fn a_node_is_given_one_job_for_each_claim(store: TestStore) {
+    let mut wakes = waiting(&store, "a").await;
+    let one = store.push(job("one")).await.id();
+    let two = store.push(job("two")).await.id();
+    assert_eq!(take(&store, "a", &mut wakes).await.job.id, one);
+    assert_eq!(store.state(two).await, Some(State::Ready));
+    assert_eq!(store.claim_one("a").await.job.id, two);
+}
+
+pub async fn a_job_whose_word_was_lost_is_found(store: TestStore) {
+    let mut wakes = waiting(&store, "a").await;
+    let id = store.push(job("one")).await.id();
+    let held = take(&store, "a", &mut wakes).await;
+    // As if it had never heard of it.
+    assert_eq!(store.beat("a").await.held, [("default".to_owned(), 1)]);
+    let found = store.ask("a", redo()).await.jobs;
+    assert_eq!(found.iter().map(|held| (held.job.id, held.fence)).collect::<Vec<_>>(), [(id, held.fence)]);
+    assert_eq!(store.settle("a", &found[0], Outcome::Ack).await, nothing_lost());
+}
+
+pub async fn a_job_in_the_hands_of_a_dead_node_is_taken_back(store: TestStore) {
+    let mut wakes = waiting(&store, "a").await;
+    store.node("b").await;
+    let id = store.push(job("one")).await.id();
+    let held = take(&store, "a", &mut wakes).await;
+    store.silence("a");
+    store.advance(past_the_lease()).await;
+    let taken = store.claim_from("b", "a", 10).await.jobs;
+    assert_eq!((taken[0].job.id, taken[0].crashes), (id, 1));
+    assert!(taken[0].fence > held.fence);
+    assert_eq!(store.settle("a", &held, Outcome::Ack).await, [id], "too late");
+}
+
+pub async fn nothing_is_given_to_a_node_in_a_paused_queue(store: TestStore) {
+    let _wakes = waiting(&store, "a").await;
+    store.store.pause("default", true).await.expect("pauses");
+    let id = store.push(job("one")).await.id();
+    assert_eq!(store.state(id).await, Some(State::Ready));
+}
+
+pub async fn nothing_is_given_to_a_node_whose_lease_is_over(store: TestStore) {
+    let _wakes = waiting(&store, "a").await;
+    store.silence("a");
+    store.sleep(past_the_lease());
+    let id = store.push(job("one")).await.id();
+    assert_eq!(store.state(id).await, Some(State::Ready));
+}
+
+pub async fn a_node_is_given_no_kind_that_it_does_not_know(store: TestStore) {
+    let mut wakes = waiting_for(&store, "a", Some(&["first", "known"])).await;
+    let id = store.push(job("unknown")).await.id();
+    assert_eq!(store.state(id).await, Some(State::Ready));
+    let wake = tokio::time::timeout(LONG, wakes.recv()).await.expect("in time").expect("open");
+    assert_eq!(wake, Wake::Queue("default".into()), "it is woken all the same");
+    assert_eq!(store.claim_one("a").await.job.id, id);
+    assert!(store.claim("a", 1).await.is_empty());
+    let known = store.push(job("known")).await.id();
+    assert_eq!(take(&store, "a", &mut wakes).await.job.id, known);
+}
+
+pub async fn a_job_that_is_given_counts_like_any_other(store: TestStore) {
+    let mut wakes = waiting(&store, "a").await;
+    let pushed =
+        async || store.store.history(HistoryAsk { queue: None, minutes: 1 }).await.expect("tells").total().pushed;
+    let before = pushed().await;
+    store.push(Push::new("one", format!("\"{}\"", "x".repeat(98)))).await;
+    assert_eq!(pushed().await, before + 1);
+    let counts = store.store.counts().await.expect("looks");
+    assert_eq!((counts[0].running + counts[0].ready, counts[0].bytes), (1, 100));
+    let held = take(&store, "a", &mut wakes).await;
+    assert!(store.settle("a", &held, Outcome::Ack).await.is_empty());
+    assert_eq!(store.store.counts().await.expect("looks")[0].bytes, 0);
+}
+
+pub async fn a_full_queue_gives_nothing_away(store: TestStore) {
+    let mut wakes = waiting(&store, "a").await;
+    store.store.set_limit("default", Limit { jobs: Some(1), bytes: Some(50) }).await.expect("limits");
+    let too_big = store.store.push(vec![Push::new("big", format!("\"{}\"", "x".repeat(49)))]).await;
+    assert!(matches!(too_big, Err(Error::Full { .. })), "{too_big:?}");
+    store.push(job("one")).await;
+    let held = take(&store, "a", &mut wakes).await;
+    assert!(store.claim("a", 1).await.is_empty());
+    let too_many = store.store.push(vec![job("two")]).await;
+    assert!(matches!(too_many, Err(Error::Full { .. })), "{too_many:?}");
+    while let Ok(wake) = wakes.try_recv() {
+        assert!(!matches!(wake, Wake::Job(_)), "what was refused is given to nobody: {wake:?}");
+    }
+    assert!(store.settle("a", &held, Outcome::Ack).await.is_empty());
+    assert!(store.claim("a", 1).await.is_empty());
+    let two = store.push(job("two")).await.id();
+    assert_eq!(take(&store, "a", &mut wakes).await.job.id, two);
+}
+
+pub async fn what_has_fallen_due_is_not_overtaken(store: TestStore) {
+    let _wakes = waiting(&store, "a").await;
+    let first = store.push(job("due").after(SECOND).priority(Priority::Critical)).await.id();
+    store.advance(2 * SECOND).await;
+    let second = store.push(job("now")).await.id();
+    let held = store.claim("a", 2).await;
+    assert_eq!(held.iter().map(|held| held.job.id).collect::<Vec<_>>(), [first, second]);
+}

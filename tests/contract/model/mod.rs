@@ -1,0 +1,93 @@
+//! Seeded random operations against a small model, on every store: whatever the store answers, the model must answer too.
+//!
+//! A failure prints its seed. `DULY_SEED=n` runs that one history, `DULY_HISTORIES=n` runs more of them.
+
+mod admin;
+mod cron;
+mod history;
+mod reference;
+mod transfer;
+
+use history::{Bug, History, StoreKind};
+use test_support::env_number;
+
+/// Histories in an ordinary run; a file takes longer for each.
+const HISTORIES: u64 = 150;
+const HISTORIES_IN_FILE: u64 = 25;
+/// Operations per history.
+const STEPS: usize = 200;
+
+fn seeds(histories: u64) -> Vec<u64> {
+    if let Some(seed) = env_number("DULY_SEED") {
+        return vec![seed];
+    }
+    let first = fastrand::u64(..1 << 40);
+    (first..first + env_number("DULY_HISTORIES").unwrap_or(histories)).collect()
+}
+
+fn run_all(store_kind: StoreKind, histories: u64) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    for seed in seeds(histories) {
+        let found = runtime.block_on(History::new(seed, store_kind.clone(), None).run(STEPS));
+        if let Err(difference) = found {
+            panic!("seed {seed}: {difference}\nrun it again with DULY_SEED={seed}");
+        }
+    }
+}
+
+#[test]
+fn memory_behaves_as_the_model() {
+    run_all(StoreKind::Memory, HISTORIES);
+}
+
+#[test]
+fn file_behaves_as_the_model() {
+    run_all(StoreKind::File, HISTORIES_IN_FILE);
+}
+
+/// The checker is worth something only if it fails when the store is wrong.
+#[test]
+fn every_seeded_bug_is_found() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    for bug in Bug::ALL {
+        let found = (0..40).any(|seed| {
+            let history = History::new(seed, StoreKind::Memory, Some(bug));
+            runtime.block_on(history.run(STEPS)).is_err()
+        });
+        assert!(found, "{bug:?} was not found in 40 histories");
+    }
+}
+
+#[cfg(feature = "redis")]
+mod on_servers {
+    use test_support::servers;
+
+    use super::*;
+
+    /// On a server every step of a history takes a dozen requests.
+    const HISTORIES: u64 = 6;
+
+    #[test]
+    #[ignore = "needs servers: ./check stores"]
+    fn redis_behaves_as_the_model() {
+        run_all(StoreKind::Server(servers::redis().url()), HISTORIES);
+    }
+
+    #[test]
+    #[ignore = "needs servers: ./check stores"]
+    fn valkey_behaves_as_the_model() {
+        run_all(StoreKind::Server(servers::valkey().url()), HISTORIES);
+    }
+
+    #[test]
+    #[ignore = "needs servers: ./check stores"]
+    fn a_cluster_behaves_as_the_model() {
+        run_all(StoreKind::Server(servers::cluster().url()), HISTORIES);
+    }
+
+    #[test]
+    #[ignore = "needs servers: ./check stores"]
+    fn sentinel_behaves_as_the_model() {
+        run_all(StoreKind::Server(servers::sentinel().url()), HISTORIES);
+    }
+}

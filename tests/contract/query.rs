@@ -1,0 +1,208 @@
+//! Looking at jobs, and moving those that are not running.
+
+use std::collections::BTreeSet;
+
+use duly::store::Moved;
+use duly::{Due, Filter, JobId, Outcome, Push, Pushed, State};
+
+use crate::test_store::*;
+
+pub async fn a_job_can_be_followed_through_its_life(store: TestStore) {
+    let id = store.push(job("one").after(SECOND)).await.id();
+    assert_eq!(store.state(id).await, Some(State::Scheduled));
+    store.advance(SECOND).await;
+    let held = store.claim_one("a").await;
+
+    let running = store.get(id).await.expect("is there");
+    assert_eq!((running.state, running.fence), (State::Running, Some(held.fence)));
+    assert_eq!(running.node, Some(store.node("a").await));
+    assert_eq!(running.due, held.due);
+
+    store.settle("a", &held, Outcome::Ack).await;
+    let done = store.get(id).await.expect("is kept");
+    assert_eq!((done.state, done.node, done.fence), (State::Done, None, None));
+    assert!(done.ended >= Some(done.due));
+}
+
+pub async fn a_job_that_never_was_is_not_found(store: TestStore) {
+    let id = JobId::named("never");
+    assert_eq!(store.get(id).await, None);
+    assert_eq!(store.remove(id).await, Moved::NotFound);
+    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), Moved::NotFound);
+}
+
+pub async fn lists_go_by_state_queue_and_kind(store: TestStore) {
+    store.push_all(vec![job("a"), job("b"), job("a").queue("other"), job("c").after(SECOND)]).await;
+    let held = store.claim("n", 1).await;
+    store.settle("n", &held[0], Outcome::bury("no")).await;
+
+    let list = async |filter: Filter| {
+        let page = store.store.list(Filter { limit: 10, ..filter }).await.expect("lists");
+        let mut kinds: Vec<_> = page.jobs.into_iter().map(|r| format!("{} {}", r.job.kind, r.state)).collect();
+        kinds.sort();
+        kinds
+    };
+    assert_eq!(list(Filter::default()).await, ["a dead", "a ready", "b ready", "c scheduled"]);
+    assert_eq!(list(Filter { state: Some(State::Ready), ..Filter::default() }).await, ["a ready", "b ready"]);
+    assert_eq!(list(Filter { state: Some(State::Dead), ..Filter::default() }).await, ["a dead"]);
+    assert_eq!(list(Filter { state: Some(State::Running), ..Filter::default() }).await, [""; 0]);
+    assert_eq!(list(Filter { queue: Some("other".into()), ..Filter::default() }).await, ["a ready"]);
+    assert_eq!(list(Filter { kind: Some("a".into()), ..Filter::default() }).await, ["a dead", "a ready"]);
+}
+
+pub async fn pages_show_every_job_once(store: TestStore) {
+    let spread = |n: u32| job("one").queue(["x", "y"][n as usize % 2]).after(SECOND * (1 + n % 3));
+    let pushed: BTreeSet<_> = store.push_all((0..25).map(spread).collect()).await.iter().map(Pushed::id).collect();
+    for state in [None, Some(State::Scheduled)] {
+        let mut seen = Vec::new();
+        let mut cursor = None;
+        loop {
+            let page = store.store.list(Filter { state, limit: 4, cursor, ..Filter::default() }).await.expect("lists");
+            assert!(page.jobs.len() <= 4);
+            seen.extend(page.jobs.iter().map(|record| record.job.id));
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen.len(), 25);
+        assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), pushed);
+    }
+}
+
+pub async fn a_list_without_a_limit_is_a_page(store: TestStore) {
+    store.push_all((0..60).map(|_| job("one")).collect()).await;
+    let page = store.store.list(Filter::default()).await.expect("lists");
+    assert_eq!((page.jobs.len(), page.next.is_some()), (duly::store::PAGE, true));
+    let nowhere = Filter { queue: Some("nowhere".into()), ..Filter::default() };
+    assert!(store.store.list(nowhere).await.expect("lists").jobs.is_empty());
+}
+
+pub async fn a_wrong_cursor_is_refused(store: TestStore) {
+    let filter = Filter { cursor: Some("x; DROP TABLE".into()), limit: 1, ..Filter::default() };
+    let error = store.store.list(filter).await.expect_err("refused");
+    assert_eq!(error.code(), "invalid");
+}
+
+pub async fn a_removed_job_never_runs(store: TestStore) {
+    let ready = store.push(job("ready")).await.id();
+    let scheduled = store.push(job("scheduled").after(SECOND)).await.id();
+    let promoted = store.push(job("promoted").after(MS)).await.id();
+    store.push(job("held")).await;
+    store.advance(MS).await;
+    let held = store.claim("a", 1).await; // moves `promoted` to ready, takes `ready`
+    store.settle("a", &held[0], release()).await;
+
+    for id in [ready, scheduled, promoted] {
+        assert_eq!(store.remove(id).await, Moved::Yes);
+        assert_eq!(store.get(id).await, None);
+        assert_eq!(store.remove(id).await, Moved::NotFound);
+    }
+    store.advance(SECOND).await;
+    assert_eq!(kinds(&store.claim("a", 9).await), ["held"]);
+}
+
+/// How much a store reads in one step may depend on how long the jobs are: a page goes on where the last one ended all the same.
+pub async fn running_jobs_are_listed_although_long_ones_end_meanwhile(store: TestStore) {
+    let long = || Push::new("long", format!("\"{}\"", "x".repeat(700_000))).keep(KEEP);
+    let pushed = store.push_all((0..4).map(|_| long()).chain((0..60).map(|_| job("short"))).collect()).await;
+    let mut held = Vec::new();
+    while held.len() < pushed.len() {
+        held.extend(store.claim("n", 64).await);
+    }
+    let mut shown = Vec::new();
+    let (mut cursor, mut pages) = (None, 0);
+    loop {
+        let filter = Filter { state: Some(State::Running), limit: 7, cursor, ..Filter::default() };
+        let page = store.store.list(filter).await.expect("lists");
+        shown.extend(page.jobs.into_iter().filter(|record| record.job.kind == "short").map(|record| record.job.id));
+        (cursor, pages) = (page.next, pages + 1);
+        if cursor.is_none() {
+            break;
+        }
+        if let Some(at) = held.iter().position(|held| held.job.kind == "long") {
+            store.settle("n", &held.swap_remove(at), Outcome::Ack).await;
+        }
+    }
+    assert!(pages > 5, "{pages} pages");
+    let all: BTreeSet<JobId> = held.iter().map(|held| held.job.id).collect();
+    assert_eq!(shown.into_iter().collect::<BTreeSet<_>>(), all);
+}
+
+pub async fn a_running_job_cannot_be_removed_or_moved(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    let held = store.claim_one("a").await;
+    assert_eq!(store.remove(id).await, Moved::Running);
+    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), Moved::Running);
+    assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
+}
+
+pub async fn a_scheduled_job_can_be_moved_to_now(store: TestStore) {
+    let id = store.push(job("one").after(1_000 * SECOND)).await.id();
+    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), Moved::Yes);
+    assert_eq!(store.claim_one("a").await.job.id, id);
+}
+
+pub async fn a_ready_job_can_be_moved_to_later(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    assert_eq!(store.store.reschedule(id, Due::After(SECOND)).await.expect("answers"), Moved::Yes);
+    assert!(store.claim("a", 1).await.is_empty());
+    store.advance(SECOND).await;
+    assert_eq!(store.claim_one("a").await.job.id, id);
+}
+
+pub async fn a_dead_job_starts_over(store: TestStore) {
+    let id = store.push(job("one")).await.id();
+    let held = store.claim_one("a").await;
+    store.settle("a", &held, Outcome::bury("no")).await;
+    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), Moved::Yes);
+    let again = store.claim_one("a").await;
+    assert_eq!((again.job.id, again.attempts, again.crashes), (id, 0, 0));
+    assert_eq!(store.get(id).await.expect("is there").failures.len(), 1, "its history stays");
+}
+
+pub async fn counts_are_by_queue_and_state(store: TestStore) {
+    store.push_all((0..4).map(|_| job("one")).collect()).await;
+    store.push_all(vec![job("one").after(SECOND), job("one").queue("other")]).await;
+    let held = store.claim("a", 3).await;
+    store.settle("a", &held[0], Outcome::Ack).await;
+    store.settle("a", &held[1], Outcome::bury("no")).await;
+    store.store.pause("other", true).await.expect("pauses");
+
+    let counts = store.store.counts().await.expect("counts");
+    assert_eq!(counts.len(), 2);
+    let c = &counts[0];
+    assert_eq!((c.queue.as_str(), c.paused), ("default", false));
+    assert_eq!((c.scheduled, c.ready, c.running, c.done, c.dead), (1, 1, 1, 1, 1));
+    assert_eq!((counts[1].queue.as_str(), counts[1].paused, counts[1].ready), ("other", true, 1));
+}
+
+pub async fn nodes_are_known(store: TestStore) {
+    let (a, b) = (store.node("a").await, store.node("b").await);
+    store.push(job("one")).await;
+    store.claim_one("a").await;
+    store.silence("a");
+    store.advance(past_the_lease() + SECOND).await;
+
+    let nodes = store.store.nodes().await.expect("lists");
+    let seen: Vec<_> = nodes.iter().map(|n| (n.id, n.alive, n.held)).collect();
+    assert_eq!(seen, [(a, false, 1), (b, true, 0)]);
+    assert_eq!(nodes[0].pid, std::process::id());
+
+    store.store.leave(b).await.expect("leaves");
+    assert_eq!(store.store.nodes().await.expect("lists").len(), 1);
+}
+
+pub async fn a_node_that_was_away_is_known_again(store: TestStore) {
+    let a = store.node("a").await;
+    store.node("b").await;
+    store.silence("a");
+    store.advance(past_the_lease()).await;
+    store.push(job("one")).await;
+    // It claims before it beats.
+    store.claim_one("a").await;
+    store.beat("a").await;
+    let nodes = store.store.nodes().await.expect("looks");
+    let found = nodes.iter().find(|node| node.id == a).expect("is known");
+    assert!(found.alive && found.held == 1, "{found:?}");
+}

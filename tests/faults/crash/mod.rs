@@ -1,0 +1,211 @@
+//! Real processes on one file, killed with -9 at random moments or paused: nothing acknowledged is lost,
+//! nothing is settled twice, nothing starts early, and nobody who beats is robbed.
+//!
+//! The children are this same test binary, started again with a role in its environment.
+//! `DULY_CRASH_SECONDS=n` makes the random run longer.
+
+mod checker;
+mod child;
+
+use std::time::{Duration, Instant};
+
+use checker::{Fault, History};
+use child::{Child, Role, Said};
+use duly::{Duly, JobId, Push, State};
+
+/// How long the random run takes in an ordinary run.
+const SECONDS: u64 = 12;
+/// Of many faults so many are shown.
+const FAULTS_SHOWN: usize = 20;
+/// Far longer than anything here takes; a test that waits this long has failed.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Not a test: the way into a child process.
+#[test]
+fn child_process() {
+    child::live();
+}
+
+struct File {
+    _dir: test_support::TempDir,
+    url: String,
+}
+
+fn file(options: &str) -> File {
+    let dir = test_support::temp_dir();
+    let url = format!("{}{options}", dir.path().join("crash.db").display());
+    File { _dir: dir, url }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+#[test]
+fn killed_at_random_moments_nothing_is_lost() {
+    let file = file("");
+    let seconds = test_support::env_number("DULY_CRASH_SECONDS").unwrap_or(SECONDS);
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut history = History::default();
+    let roles = [Role::Worker, Role::Worker, Role::Worker, Role::Pusher, Role::Pusher];
+    let mut children: Vec<Child> = roles.map(|role| Child::start(role, &file.url)).into();
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let mut kills = 0;
+    while Instant::now() < until {
+        // The nemesis has no event to wait for: its moments are random on purpose.
+        std::thread::sleep(Duration::from_millis(random.u64(20..250)));
+        let at = random.usize(..children.len());
+        let killed = std::mem::replace(&mut children[at], Child::start(roles[at], &file.url));
+        history.add(killed.kill());
+        kills += 1;
+    }
+    for pusher in children.drain(3..) {
+        history.add(pusher.kill());
+    }
+    let runtime = runtime();
+    let duly = runtime.block_on(Duly::open(&file.url)).expect("opens");
+    runtime.block_on(empty(&duly));
+    for worker in children {
+        history.add(worker.kill());
+    }
+    let pushed = history.pushed();
+    let states = pushed.iter().map(|id| (*id, runtime.block_on(duly.get(*id)).expect("looks").map(|r| r.state)));
+    let faults = history.check(states.collect());
+    println!("seed {seed}: {kills} kills, {} pushes acknowledged, {} attempts", pushed.len(), history.attempts());
+    assert!(pushed.len() > 100, "the run did something: {} pushes", pushed.len());
+    assert!(
+        faults.is_empty(),
+        "seed {seed}: {} faults, first {:?}",
+        faults.len(),
+        &faults[..faults.len().min(FAULTS_SHOWN)]
+    );
+}
+
+/// Waits until nothing is left to do.
+async fn empty(duly: &Duly) {
+    let until = Instant::now() + LONG;
+    loop {
+        let counts = duly.counts().await.expect("counts");
+        let left: u64 = counts.iter().map(|c| c.scheduled + c.ready + c.running).sum();
+        if left == 0 {
+            return;
+        }
+        assert!(Instant::now() < until, "work stands still: {counts:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[test]
+fn a_killed_workers_jobs_are_taken_over_at_once() {
+    let file = file("");
+    let runtime = runtime();
+    let duly = runtime.block_on(Duly::open(&file.url)).expect("opens");
+    let mut workers = vec![Child::start(Role::Worker, &file.url), Child::start(Role::Worker, &file.url)];
+    for worker in &mut workers {
+        worker.wait(|said| matches!(said, Said::Joined));
+    }
+    let mut times = Vec::new();
+    for _ in 0..8 {
+        let id = runtime.block_on(duly.push(Push::new("sleep", "600"))).expect("pushes").id();
+        let holder = loop {
+            if let Some(at) = workers.iter_mut().position(|worker| worker.said(|said| said.starts(id))) {
+                break at;
+            }
+        };
+        let killed = std::mem::replace(&mut workers[holder], Child::start(Role::Worker, &file.url));
+        let since = Instant::now();
+        killed.kill();
+        while !workers.iter_mut().any(|worker| worker.said(|said| said.starts(id))) {
+            assert!(since.elapsed() < LONG, "nobody took over");
+        }
+        times.push(since.elapsed());
+        runtime.block_on(empty(&duly));
+    }
+    times.sort();
+    println!("from kill -9 to the next start: median {:?}, worst {:?}", times[times.len() / 2], times[times.len() - 1]);
+    assert!(times[times.len() - 1] < Duration::from_secs(10), "{times:?}");
+}
+
+#[test]
+fn a_paused_worker_is_refused_and_told() {
+    let file = file("?lease=1s");
+    let runtime = runtime();
+    let duly = runtime.block_on(Duly::open(&file.url)).expect("opens");
+    let id = runtime.block_on(duly.push(Push::new("sleep", "3000"))).expect("pushes").id();
+    let mut paused = Child::start(Role::Worker, &file.url);
+    paused.wait(|said| said.starts(id));
+    paused.signal(rustix::process::Signal::STOP);
+    let mut other = Child::start(Role::Worker, &file.url);
+    other.wait(|said| said.starts(id));
+    paused.signal(rustix::process::Signal::CONT);
+    paused.wait(|said| matches!(said, Said::Lost(lost) if *lost == id));
+    other.wait(|said| matches!(said, Said::Acked(acked, _) if *acked == id));
+
+    let record = runtime.block_on(duly.get(id)).expect("looks").expect("is kept");
+    assert_eq!((record.state, record.crashes), (State::Done, 1));
+}
+
+#[test]
+fn a_job_that_takes_its_process_down_is_buried() {
+    let file = file("");
+    let runtime = runtime();
+    let duly = runtime.block_on(Duly::open(&file.url)).expect("opens");
+    let poison = runtime.block_on(duly.push(Push::new("abort", "null"))).expect("pushes").id();
+    let mut starts = 0;
+    let until = Instant::now() + LONG;
+    let state = || runtime.block_on(duly.get(poison)).expect("looks").expect("is kept");
+    while state().state != State::Dead {
+        let mut worker = Child::start(Role::Worker, &file.url);
+        let ended = worker.wait_for_end_or(|| state().state == State::Dead);
+        starts += ended.iter().filter(|said| said.starts(poison)).count();
+        assert!(Instant::now() < until, "it is not buried");
+    }
+    let record = state();
+    assert_eq!(starts, 4, "once, and three more times after crashes");
+    assert_eq!((record.crashes, record.attempts), (4, 1), "{record:?}");
+    assert!(record.failures.last().expect("a reason").error.contains("its process died 4 times"), "{record:?}");
+}
+
+#[test]
+fn a_poisoned_job_does_not_take_its_neighbours_with_it() {
+    let file = file("");
+    let runtime = runtime();
+    let duly = runtime.block_on(Duly::open(&file.url)).expect("opens");
+    let jobs = (0..8).map(|n| if n == 0 { Push::new("abort", "50") } else { Push::new("sleep", "150") });
+    let ids: Vec<JobId> = runtime.block_on(duly.push_all(jobs)).expect("pushes").iter().map(|p| p.id()).collect();
+    let state = |id: &JobId| runtime.block_on(duly.get(*id)).expect("looks").expect("is kept").state;
+    let until = Instant::now() + LONG;
+    while !ids.iter().all(|id| state(id).is_final()) {
+        let mut worker = Child::start(Role::Worker, &file.url);
+        worker.wait_for_end_or(|| ids.iter().all(|id| state(id).is_final()));
+        assert!(Instant::now() < until, "{:?}", ids.iter().map(state).collect::<Vec<_>>());
+    }
+    assert_eq!(state(&ids[0]), State::Dead);
+    assert!(ids[1..].iter().all(|id| state(id) == State::Done), "{:?}", ids.iter().map(state).collect::<Vec<_>>());
+}
+
+/// The checker is worth something only if it fails when something is wrong.
+#[test]
+fn the_checker_finds_every_fault() {
+    let id = JobId::named("one");
+    let start = |fence, late| Said::Started { id, fence, late };
+    let whole = || vec![Said::Pushed(id), start(1, 5), Said::Acked(id, 1)];
+    let check = |said: Vec<Said>, state| {
+        let mut history = History::default();
+        history.add(said);
+        history.check([(id, state)].into())
+    };
+    assert_eq!(check(whole(), Some(State::Done)), []);
+    assert_eq!(check(whole(), None), [Fault::Lost(id)]);
+    assert_eq!(check(whole(), Some(State::Ready)), [Fault::Unfinished(id)]);
+    assert_eq!(check([whole(), vec![Said::Acked(id, 1)]].concat(), Some(State::Done)), [Fault::SettledTwice(id)]);
+    assert_eq!(check([whole(), vec![start(2, 5)]].concat(), Some(State::Done)), [Fault::StartedAfterItsEnd(id)]);
+    assert_eq!(check(vec![Said::Pushed(id), start(1, -1)], Some(State::Done)), [Fault::Early(id)]);
+    assert_eq!(check([whole(), vec![Said::Lost(id)]].concat(), Some(State::Done)), [Fault::Robbed(id)]);
+    assert_eq!(
+        check(vec![start(1, 0), start(1, 0)], Some(State::Done)),
+        [Fault::FenceTwice(id)],
+        "two claims never share a fence"
+    );
+}

@@ -1,0 +1,205 @@
+//! Load on a store while something happens to its servers: pushers, workers, and the checker's end.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use duly::{Args, Ctx, Duly, Event, Filter, JobId, Outcome, Push, State};
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::outage::ledger::Ledger;
+
+/// Far longer than a fault and what follows it may take; what takes this long is stuck.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Two for each queue: what one waits for holds up no other queue.
+const PUSHERS: usize = 6;
+const WORKERS: usize = 3;
+pub const QUEUES: [&str; 3] = ["red", "green", "blue"];
+
+/// A job with a number that no other acknowledged job has.
+#[derive(Serialize, Deserialize)]
+pub struct Mark(pub u64);
+
+impl Args for Mark {
+    const KIND: &'static str = "mark";
+}
+
+/// Pushers and workers on one store, until told to stop.
+pub struct Load {
+    pub ledger: Arc<Ledger>,
+    url: String,
+    stop_pushing: CancellationToken,
+    stop_working: CancellationToken,
+    pushers: Vec<JoinHandle<()>>,
+    workers: Vec<JoinHandle<duly::Result<duly::Tally>>>,
+    /// Pushes whose outcome was not told.
+    pub unknown: Arc<AtomicUsize>,
+}
+
+impl Load {
+    /// On servers that keep all they have answered.
+    pub async fn begin(url: &str) -> Load {
+        let url = format!("{url}?prefix={}&lease=1s&keep=0", JobId::fresh());
+        Load::on(url, Ledger::default()).await
+    }
+
+    /// On servers of which one may take another's place, and has then only what pushers were promised.
+    pub async fn begin_forgetful(url: &str) -> Load {
+        let url = format!("{url}?prefix={}&lease=1s&keep=0&replicas=1", JobId::fresh());
+        Load::on(url, Ledger::forgetful()).await
+    }
+
+    /// Each pusher and worker has a connection of its own, as if it were a process of its own.
+    async fn on(url: String, ledger: Ledger) -> Load {
+        let (ledger, unknown) = (Arc::new(ledger), Arc::new(AtomicUsize::new(0)));
+        let (stop_pushing, stop_working) = (CancellationToken::new(), CancellationToken::new());
+        let (pushers, workers) = (Vec::new(), Vec::new());
+        let mut load = Load { ledger, url, stop_pushing, stop_working, pushers, workers, unknown };
+        for worker in 0..WORKERS {
+            let duly = Duly::open(&load.url).await.expect("opens");
+            load.workers.push(tokio::spawn(work(worker, duly, load.ledger.clone(), load.stop_working.clone())));
+        }
+        for queue in QUEUES.into_iter().cycle().take(PUSHERS) {
+            let duly = Duly::open(&load.url).await.expect("opens");
+            let (ledger, stop, unknown) = (load.ledger.clone(), load.stop_pushing.clone(), load.unknown.clone());
+            load.pushers.push(tokio::spawn(push(duly, queue, ledger, stop, unknown)));
+        }
+        load
+    }
+
+    /// Waits until so many pushes more were acknowledged.
+    pub async fn until_pushed(&self, more: usize) {
+        let (goal, until) = (self.ledger.pushed() + more, Instant::now() + LONGEST);
+        while self.ledger.pushed() < goal {
+            assert!(Instant::now() < until, "pushes stopped at {} of {goal}", self.ledger.pushed());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Pushes a job into each queue that waits for no replica, and waits until all have started.
+    pub async fn until_worked(&self) {
+        let duly = Duly::open(self.url.replace("&replicas=1", "")).await.expect("opens");
+        let until = Instant::now() + LONGEST;
+        for queue in QUEUES {
+            let id = JobId::fresh();
+            while let Err(error) = duly.push(Push::from(Mark(u64::MAX)).id(id).queue(queue)).await {
+                assert!(error.is_retryable() && Instant::now() < until, "{error}");
+            }
+            while !self.ledger.has_started(id) {
+                assert!(Instant::now() < until, "nothing is run in {queue}");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+
+    /// Ends the load, lets everything come to its end, and looks at what is left; answers how many acknowledged jobs
+    /// never started.
+    pub async fn end(self) -> usize {
+        self.stop_pushing.cancel();
+        for pusher in self.pushers {
+            pusher.await.expect("no panic");
+        }
+        let duly = Duly::open(&self.url).await.expect("opens");
+        let until = Instant::now() + LONGEST;
+        while !(self.ledger.missing().is_empty() && is_empty(&duly).await) && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        self.stop_working.cancel();
+        for worker in self.workers {
+            worker.await.expect("no panic").expect("no error ends a worker");
+        }
+        let (missing, dead) = (self.ledger.missing().len(), dead(&duly).await);
+        let (pushed, unknown) = (self.ledger.pushed(), self.unknown.load(Ordering::Relaxed));
+        println!("{pushed} pushed, {unknown} unknown, {} dead, {missing} lost", dead.len());
+        assert_eq!(self.ledger.wrong(), Vec::<String>::new());
+        assert_eq!(self.ledger.vanished(&dead), Vec::<JobId>::new(), "all that started has ended");
+        assert!(is_empty(&duly).await, "something is left: {:?}", duly.counts().await);
+        assert_eq!(duly.verify().await.expect("looks").breaches, Vec::new(), "nothing is held, nothing is torn");
+        missing
+    }
+}
+
+/// Whether nothing waits and nothing runs.
+async fn is_empty(duly: &Duly) -> bool {
+    let counts = duly.counts().await;
+    counts.is_ok_and(|all| all.iter().all(|count| count.ready + count.scheduled + count.running == 0))
+}
+
+/// The jobs that were given up.
+async fn dead(duly: &Duly) -> BTreeSet<JobId> {
+    let mut dead = BTreeSet::new();
+    let mut filter = Filter { state: Some(State::Dead), limit: 1000, ..Filter::default() };
+    loop {
+        let page = duly.list(filter.clone()).await.expect("lists");
+        dead.extend(page.jobs.iter().map(|record| record.job.id));
+        filter.cursor = page.next;
+        if filter.cursor.is_none() {
+            return dead;
+        }
+    }
+}
+
+async fn work(number: usize, duly: Duly, ledger: Arc<Ledger>, stop: CancellationToken) -> duly::Result<duly::Tally> {
+    let told = ledger.clone();
+    let handler = move |Mark(mark): Mark, ctx: Ctx| {
+        let outcome = any_outcome();
+        ledger.started(number, &ctx, mark, &outcome);
+        async move { outcome }
+    };
+    let on_event = move |event: &Event<'_>| {
+        if let Event::Settled { held, outcome, .. } = event {
+            told.settled(held.job.id, outcome);
+        }
+    };
+    let mut worker = duly.worker().concurrency(20).on(handler).on_event(on_event);
+    for queue in QUEUES {
+        worker = worker.queue(queue, 20);
+    }
+    worker.run_until(stop).await
+}
+
+/// Most are done, and some go every other way.
+fn any_outcome() -> Outcome {
+    let after = Duration::from_millis(fastrand::u64(..3) * 25);
+    match fastrand::u32(..20) {
+        0 | 1 => Outcome::retry(after, "once more"),
+        2 | 3 => Outcome::release(after),
+        4 => Outcome::bury("enough"),
+        _ => Outcome::Ack,
+    }
+}
+
+/// Pushes single jobs and small batches, now and a little later; what fails is pushed again.
+/// Half of them have ids of their pusher's, and are pushed again under these; the others are new jobs each time.
+async fn push(duly: Duly, queue: &str, ledger: Arc<Ledger>, stop: CancellationToken, unknown: Arc<AtomicUsize>) {
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    while !stop.is_cancelled() {
+        let count = fastrand::u64(1..6);
+        let first = NUMBERS.fetch_add(count, Ordering::Relaxed);
+        let ids: Option<Vec<JobId>> = fastrand::bool().then(|| (0..count).map(|_| JobId::fresh()).collect());
+        let after = fastrand::u64(..3);
+        loop {
+            let jobs = (0..count).map(|n| {
+                let job = Push::from(Mark(first + n)).queue(queue).after(Duration::from_millis(50 * after));
+                match &ids {
+                    Some(ids) => job.id(ids[n as usize]),
+                    None => job,
+                }
+            });
+            match duly.push_all(jobs).await {
+                Ok(pushed) => {
+                    break pushed.iter().zip(first..).for_each(|(pushed, n)| ledger.acknowledged(pushed.id(), n));
+                }
+                Err(error) => {
+                    assert!(error.is_retryable(), "{error}");
+                    unknown.fetch_add(usize::from(error.code() == "unknown"), Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

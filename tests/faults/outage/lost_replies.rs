@@ -1,0 +1,39 @@
+//! Requests that are carried out and whose answers never come: of pushes, claims, settles and beats alike.
+
+use std::time::Duration;
+
+use crate::outage::load::Load;
+use test_support::servers::{Binary, Fsync, Options, Proxy};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_answers_lose_nothing() {
+    let server = Options::new(Binary::Redis).aof(Fsync::EverySecond).start();
+    let proxy = Proxy::start(server.port());
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let load = Load::begin(&format!("redis://{}", proxy.address())).await;
+    load.until_pushed(50).await;
+    proxy.drop_replies(0.05, seed);
+    while proxy.dropped() < 50 {
+        load.until_pushed(50).await;
+    }
+    println!("{} answers dropped", proxy.dropped());
+    proxy.drop_replies(0.0, seed);
+    assert_eq!(load.end().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_that_is_cut_again_and_again_is_survived() {
+    let server = Options::new(Binary::Redis).aof(Fsync::EverySecond).start();
+    let proxy = Proxy::start(server.port());
+    let load = Load::begin(&format!("redis://{}", proxy.address())).await;
+    for _ in 0..5 {
+        load.until_pushed(50).await;
+        proxy.refuse();
+        proxy.cut();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        proxy.accept();
+    }
+    load.until_pushed(50).await;
+    assert_eq!(load.end().await, 0);
+}

@@ -1,0 +1,90 @@
+//! A list is of one format: what the one side would destroy of the other's is refused, in both directions.
+
+use std::time::Duration;
+
+use duly::store::Claim;
+use duly::{Due, Duly, Node, Push};
+
+use super::sandbox::*;
+
+/// More than one step promotes.
+const STUCK: usize = 2_500;
+
+/// Opens the same server for items of Redis in Action.
+async fn in_action(sandbox: &Sandbox) -> Duly {
+    Duly::open(sandbox.store().replacen("sidekiq", "redis-in-action", 1)).await.expect("opens")
+}
+
+/// Nothing is taken from this queue, and whoever tries is told why.
+async fn takes_nothing(duly: &Duly, queue: &str, says: &str) {
+    let node = Node::fresh(vec![queue.into()]);
+    let claim = Claim { queue: queue.into(), max: 1, redo: false, suspect: None, kinds: None };
+    let error = duly.store().claim(node.id, claim).await.expect_err("takes nothing");
+    assert!(error.code() == "invalid" && error.to_string().contains(says), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn items_of_redis_in_action_are_left_alone() {
+    let sandbox = Sandbox::new().await;
+    let other = in_action(&sandbox).await;
+    other.push(Push::new("send", "[1]").queue("mail")).await.expect("pushes");
+    let items = sandbox.redis(&["LRANGE", "queue:mail", "0", "-1"]);
+    let refused = sandbox.duly.push(Push::new("Echo", "[]").queue("mail")).await.expect_err("refused");
+    assert!(refused.code() == "invalid" && refused.to_string().contains("two formats"), "{refused}");
+    takes_nothing(&sandbox.duly, "mail", "two formats").await;
+
+    // One that is due there stays in the schedule, and holds up no other.
+    let entry = |n: usize| {
+        format!(r#"{{"retry":true,"queue":"mail","class":"Echo","args":[{n}],"jid":"{n:024x}","created_at":1.5}}"#)
+    };
+    let mut stuck = vec!["ZADD".to_owned(), "schedule".into()];
+    stuck.extend((0..STUCK).flat_map(|n| [format!("{n}.5"), entry(n)]));
+    sandbox.redis(&stuck.iter().map(String::as_str).collect::<Vec<_>>());
+    let later =
+        sandbox.duly.push(Push::new("Echo", "[7]").after(Duration::from_secs(3600))).await.expect("pushes").id();
+    sandbox.duly.worker().on_kind("Echo", |_| async { Ok::<(), std::io::Error>(()) }).drain().await.expect("drains");
+    sandbox.duly.reschedule(later, Due::Now).await.expect("moves");
+    let running = sandbox.run(sandbox.worker(&["Echo"]));
+    sandbox.until_ran(1).await;
+    running.end().await;
+    assert_eq!(sandbox.redis(&["ZCARD", "schedule"]), [STUCK.to_string()]);
+    assert_eq!(sandbox.redis(&["LRANGE", "queue:mail", "0", "-1"]), items, "nothing is touched");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_python_puts_behind_jobs_of_sidekiq_is_noticed() {
+    let sandbox = Sandbox::new().await;
+    sandbox.ruby("Echo.perform_async('ruby')");
+    sandbox.redis(&["RPUSH", "queue:default", r#"["id", "default", "send", []]"#]);
+    takes_nothing(&sandbox.duly, "default", "two formats").await;
+    assert_eq!(sandbox.redis(&["LLEN", "queue:default"]), ["2"], "nothing is touched");
+    // Once it is gone, all goes on.
+    sandbox.redis(&["RPOP", "queue:default"]);
+    let running = sandbox.run(sandbox.worker(&["Echo"]));
+    sandbox.until_ran(1).await;
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_that_ruby_or_duly_has_pushed_to_take_no_items() {
+    let sandbox = Sandbox::new().await;
+    sandbox.ruby("Echo.set(queue: 'ruby').perform_async('x')");
+    sandbox.duly.push(Push::new("Echo", "[]").queue("rust")).await.expect("pushes");
+    let other = in_action(&sandbox).await;
+    for queue in ["ruby", "rust"] {
+        let refused = other.push(Push::new("send", "[1]").queue(queue)).await.expect_err("refused");
+        assert!(refused.code() == "invalid" && refused.to_string().contains("two formats"), "{refused}");
+        takes_nothing(&other, queue, "two formats").await;
+        assert_eq!(sandbox.redis(&["LLEN", &format!("queue:{queue}")]), ["1"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_list_is_no_queue() {
+    let sandbox = Sandbox::new().await;
+    sandbox.redis(&["SET", "queue:strange", "x"]);
+    let refused = sandbox.duly.push(Push::new("Echo", "[]").queue("strange")).await.expect_err("refused").to_string();
+    assert!(refused.contains("not a list"), "{refused}");
+    takes_nothing(&sandbox.duly, "strange", "not a list").await;
+    assert_eq!(sandbox.redis(&["GET", "queue:strange"]), ["x"]);
+}

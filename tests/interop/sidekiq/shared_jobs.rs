@@ -1,0 +1,173 @@
+//! Jobs that one side pushes and the other runs, and both at once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use duly::{Args, Ctx, Outcome, Push};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::sandbox::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rust_pushes_and_ruby_runs() {
+    let sandbox = Sandbox::new().await;
+    let other = sandbox.run(sandbox.worker(&["Unrelated"]));
+    let _sidekiq = sandbox.sidekiq(&["default", "post"]);
+    let pushes = vec![
+        Push::new("Echo", r#"[1, "zwei", {"drei": [3.5, null]}]"#),
+        Push::new("Echo", r#"{"to": "ada"}"#).queue("post"),
+        Push::new("Echo", "[\"later\"]").after(SECOND),
+    ];
+    let began = std::time::Instant::now();
+    sandbox.duly.push_all(pushes).await.expect("pushes");
+    let ran = sandbox.until_ran(3).await;
+    // Ruby's own poller looks every few seconds, and for the first time after ten: a node of ours has been in time.
+    assert!(began.elapsed() < 5 * SECOND, "{:?}", began.elapsed());
+    let args = |want: Value| assert!(ran.contains(&("ruby".into(), want.clone())), "{want} in {ran:?}");
+    args(json!([1, "zwei", {"drei": [3.5, null]}]));
+    args(json!([{"to": "ada"}]));
+    args(json!(["later"]));
+    assert_eq!(sandbox.ruby("Sidekiq::Queue.all.map(&:size).sum + Sidekiq::ScheduledSet.new.size"), json!(0));
+    other.end().await;
+}
+
+/// Ruby's arguments by their places.
+#[derive(Serialize, Deserialize)]
+struct Greet {
+    name: String,
+    times: u32,
+}
+
+impl Args for Greet {
+    const KIND: &'static str = "Greet";
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ruby_pushes_and_rust_runs() {
+    let sandbox = Sandbox::new().await;
+    let greeted: Notes<String> = Notes::default();
+    let notes = greeted.clone();
+    let worker = sandbox.worker(&["Echo"]).on(move |greet: Greet, _: Ctx| {
+        notes.lock().expect("no panic").push(greet.name.repeat(greet.times as usize));
+        async {}
+    });
+    let running = sandbox.run(worker);
+    let code = "Echo.perform_async(1, 'zwei'); Echo.perform_in(0.5, 'later'); \
+                Sidekiq::Client.push_bulk('class' => Echo, 'args' => (1..50).map { |n| [n] }); \
+                Sidekiq::Client.push('class' => 'Greet', 'args' => ['ha', 2]); \
+                Echo.set(queue: 'default').perform_async({ 'a' => [] })";
+    sandbox.ruby(code);
+    let ran = sandbox.until_ran(53).await;
+    assert!(ran.iter().all(|(who, _)| who == "rust"));
+    for want in [json!([1, "zwei"]), json!(["later"]), json!([50]), json!([{"a": []}])] {
+        assert!(ran.iter().any(|(_, args)| *args == want), "{want}");
+    }
+    assert_eq!(greeted.lock().expect("no panic")[..], ["haha".to_owned()]);
+    test_support::until("its count", async || sandbox.ruby("Sidekiq::Stats.new.processed") == json!(54)).await;
+    assert_eq!(sandbox.ruby("Sidekiq::Stats::History.new(1).processed.values"), json!([54]));
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_work_one_queue_and_each_job_runs_once() {
+    const JOBS: usize = 1_000;
+    let sandbox = Sandbox::new().await;
+    let _sidekiq = sandbox.sidekiq(&["default"]);
+    let running = sandbox.run(sandbox.worker(&["Echo"]).queue("default", 5));
+    let half = JOBS / 2;
+    sandbox.ruby(&format!("Sidekiq::Client.push_bulk('class' => Echo, 'args' => (0...{half}).map {{ |n| [n] }})"));
+    sandbox.ruby("3.times { |n| Echo.perform_in(0.2 * n, 'later', n) }");
+    let pushes: Vec<_> = (half..JOBS).map(|n| Push::new("Echo", format!("[{n}]"))).collect();
+    sandbox.duly.push_all(pushes).await.expect("pushes");
+    sandbox.until_ran(JOBS + 3).await;
+    tokio::time::sleep(SECOND).await;
+    let mut times: HashMap<String, usize> = HashMap::new();
+    let ran = sandbox.ran();
+    ran.iter().for_each(|(_, args)| *times.entry(args.to_string()).or_default() += 1);
+    assert!(times.values().all(|times| *times == 1) && times.len() == JOBS + 3, "{times:?}");
+    let rust = ran.iter().filter(|(who, _)| who == "rust").count();
+    assert!(rust > 0 && rust < JOBS, "both have worked: {rust}");
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_handler_knows_is_left_for_ruby() {
+    let sandbox = Sandbox::new().await;
+    sandbox.ruby("200.times { |n| RubyOnly.perform_async(n); Echo.perform_async(n) if n % 10 == 0 }");
+    let before = sandbox.ruby("Ask.queue.reject { |entry| entry.include?('\"class\":\"Echo\"') }");
+    let running = sandbox.run(sandbox.worker(&["Echo"]));
+    sandbox.until_ran(20).await;
+    assert_eq!(sandbox.ruby("Ask.queue"), before, "untouched, and in their order");
+    let args: Vec<Value> = sandbox.ran().into_iter().map(|(_, args)| args).collect();
+    let mut sorted: Vec<u64> = args.iter().filter_map(|args| args[0].as_u64()).collect();
+    sorted.sort_unstable();
+    assert_eq!(sorted, (0..20).map(|n| n * 10).collect::<Vec<_>>());
+    let _sidekiq = sandbox.sidekiq(&["default"]);
+    sandbox.until_ran(220).await;
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retries_and_the_dead_are_sidekiqs_own() {
+    let sandbox = Sandbox::new().await;
+    let (retries, burials) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let worker = || {
+        let (retries, burials) = (retries.clone(), burials.clone());
+        sandbox.duly.worker().on_kind("Echo", move |ctx: Ctx| {
+            let before = |counter: &AtomicUsize| counter.fetch_add(1, Ordering::SeqCst);
+            let outcome = match ctx.job().args.as_str() {
+                "[\"retry\"]" if before(&retries) < 2 => Err("no disk".to_owned()),
+                "[\"bury\"]" if before(&burials) < 1 => Ok(Outcome::bury("hopeless")),
+                "[\"drop\"]" | "[\"never dead\"]" | "[\"at once\"]" => Err("dropped".to_owned()),
+                _ => Ok(Outcome::Ack),
+            };
+            async { outcome }
+        })
+    };
+    sandbox.ruby(
+        "Echo.perform_async('retry'); Echo.perform_async('bury'); Echo.set(retry: false).perform_async('drop'); \
+              Echo.set(retry: 0, dead: false).perform_async('never dead'); Echo.set(retry: 0).perform_async('at once')",
+    );
+    let running = sandbox.run(worker());
+    test_support::until("five processed", async || sandbox.redis(&["GET", "stat:processed"]) == ["5"]).await;
+    // Nobody runs anything while Ruby looks, however long that takes.
+    running.end().await;
+    assert_eq!(sandbox.ruby("Sidekiq::Stats.new.failed"), json!(5));
+    let fields = "%w[class args error_message error_class retry_count queue]";
+    let retry = sandbox.ruby(&format!("Sidekiq::RetrySet.new.map {{ |job| job.item.values_at(*{fields}) }}"));
+    assert_eq!(retry, json!([["Echo", ["retry"], "no disk", "Duly::Failure", 0, "default"]]));
+    let wait = sandbox.ruby("Sidekiq::RetrySet.new.first.then { |job| (job.score - job['failed_at']).round }");
+    assert!((15..=25).contains(&wait.as_i64().expect("a number")), "Sidekiq's own backoff: {wait}");
+    let dead =
+        sandbox.ruby("Sidekiq::DeadSet.new.map { |job| [job.args[0], job['error_message'], job['retry_count']] }.sort");
+    assert_eq!(dead, json!([["at once", "dropped", 0], ["bury", "hopeless", 0]]));
+    // Put off by Ruby it is the same one; then twice at once.
+    sandbox.ruby("Sidekiq::RetrySet.new.first.reschedule(Time.now + 3600)");
+    assert_eq!(
+        sandbox.ruby("[Sidekiq::RetrySet.new.size, Sidekiq::RetrySet.new.first.at > Time.now + 3000]"),
+        json!([1, true])
+    );
+    for count in 6..=7 {
+        sandbox.ruby("Sidekiq::RetrySet.new.first.retry");
+        let running = sandbox.run(worker());
+        test_support::until("another run", async || sandbox.redis(&["GET", "stat:processed"]) == [count.to_string()])
+            .await;
+        running.end().await;
+        if count == 6 {
+            let again = sandbox.ruby("Sidekiq::RetrySet.new.map { |job| [job['retry_count'], job['retried_at'].class.to_s, job['failed_at'].class.to_s] }");
+            // By hand it starts from one less.
+            assert_eq!(again, json!([[0, "Float", "Float"]]));
+        }
+    }
+    assert_eq!(sandbox.ruby("Sidekiq::RetrySet.new.size"), json!(0));
+    sandbox.ruby("Sidekiq::DeadSet.new.find { |job| job.args == ['bury'] }.retry");
+    let running = sandbox.run(worker());
+    test_support::until("the dead one's run", async || sandbox.redis(&["GET", "stat:processed"]) == ["8"]).await;
+    running.end().await;
+    assert_eq!(sandbox.ruby("Ask.stable?"), json!([]));
+}

@@ -1,0 +1,58 @@
+//! Several apps on one server.
+
+use duly::{Duly, JobId, Push, Pushed};
+
+use crate::helpers::{apart, open};
+use test_support::servers::{self, Server};
+
+async fn apps_with_their_own_prefix_do_not_see_each_other(url: &str) {
+    let (one, other) = (open(apart(url)).await, open(apart(url)).await);
+    let id = JobId::named("the same");
+    let push = async |duly: &Duly, n: u8| duly.push(Push::new("note", n.to_string()).id(id).unique("key")).await;
+    assert_eq!(push(&one, 1).await.expect("pushes"), Pushed::New(id));
+    assert_eq!(push(&other, 2).await.expect("pushes"), Pushed::New(id), "neither id nor key is taken here");
+    one.push(Push::new("note", "3").queue("only-here")).await.expect("pushes");
+    one.pause("default").await.expect("pauses");
+
+    assert_eq!(other.counts().await.expect("counts").len(), 1);
+    let args = |record: Option<duly::Record>| record.map(|record| record.job.args);
+    assert_eq!(args(one.get(id).await.expect("looks")).as_deref(), Some("1"));
+    let worker = other.worker().queue("default", 1).queue("only-here", 1).on_kind("note", |_| async {});
+    assert_eq!(worker.drain().await.expect("drains").acked, 1, "paused elsewhere, and not to be found elsewhere");
+    other.remove(id).await.expect("its own, which is done");
+    assert_eq!(args(one.get(id).await.expect("looks")).as_deref(), Some("1"));
+    assert_eq!(one.counts().await.expect("counts").iter().map(|queue| queue.ready).sum::<u64>(), 2);
+}
+
+#[tokio::test]
+async fn apps_with_their_own_prefix_do_not_see_each_other_on_redis() {
+    apps_with_their_own_prefix_do_not_see_each_other(&servers::redis().url()).await;
+}
+
+#[tokio::test]
+async fn apps_with_their_own_prefix_do_not_see_each_other_on_a_cluster() {
+    apps_with_their_own_prefix_do_not_see_each_other(&servers::cluster().url()).await;
+}
+
+/// Every key and every channel begins with the prefix: also of a prefix that another one begins with.
+#[tokio::test]
+async fn nothing_is_kept_outside_the_prefix() {
+    let server: &Server = servers::valkey();
+    let url = apart(&server.url());
+    let prefix = url.split("prefix=").nth(1).expect("a prefix").to_owned();
+    let before = foreign(server, &prefix);
+    let duly = open(url).await;
+    duly.push(Push::new("note", "1")).await.expect("pushes");
+    duly.worker().on_kind("note", |_| async { duly::Outcome::bury("oh") }).drain().await.expect("drains");
+    assert!(!server.ask(&["KEYS", &format!("{prefix}:*")]).list().is_empty());
+    assert_eq!(foreign(server, &prefix), before);
+}
+
+/// Keys of nobody that these tests know: all others keep to a prefix that is an id.
+fn foreign(server: &Server, prefix: &str) -> Vec<String> {
+    let keys = server.ask(&["KEYS", "*"]);
+    let names = keys.list().iter().map(|key| key.text());
+    names
+        .filter(|key| !key.starts_with(prefix) && key.split(':').next().is_none_or(|p| p.parse::<JobId>().is_err()))
+        .collect()
+}

@@ -1,0 +1,208 @@
+//! The hall on real servers: what the contract cannot see of it.
+
+use std::time::Duration;
+
+use duly::store::{Guest, Heard, LINE_LOOK_MAX, LockAsk, Owner, To};
+use duly::{Clock, Duly, LEASE, NodeId};
+use tokio::sync::mpsc::Receiver;
+
+use crate::helpers::{LONG, apart, durable, open, until};
+use test_support::servers::{self, Binary, Direction, Proxy, Server};
+
+const TTL: Duration = Duration::from_secs(10);
+
+fn guest() -> Guest {
+    Guest {
+        node: NodeId::fresh(),
+        lease: LEASE,
+        methods: vec!["m".into()],
+        waits: Vec::new(),
+        places: Vec::new(),
+        quiet: false,
+    }
+}
+
+fn ask(name: &str, node: NodeId) -> LockAsk {
+    let (owner, name) = (Owner::fresh(), name.to_owned());
+    LockAsk { name, owner, node, lease: LEASE, slots: 1, ttl: TTL, wait: true, note: String::new() }
+}
+
+async fn next(heard: &mut Receiver<Heard>) -> Heard {
+    tokio::time::timeout(LONG, heard.recv()).await.expect("in time").expect("open")
+}
+
+fn cut_all_connections(server: &Server) {
+    // All but the one that says so.
+    server.ask(&["CLIENT", "KILL", "SKIPME", "yes"]);
+}
+
+async fn hears_again_when_the_connection_was_cut(binary: Binary, quiet: bool) {
+    let server = durable(binary).start();
+    let duly = open(server.url()).await;
+    let store = duly.store();
+    let guest = Guest { quiet, ..guest() };
+    let mut heard = store.hear(guest.node, true).await.expect("hears");
+    store.attend(&guest).await.expect("attends");
+    for to in [To::Node(guest.node), To::All] {
+        assert_eq!(store.send(to, b"one").await.expect("sends"), 1);
+        assert_eq!(next(&mut heard).await, Heard::Message(b"one".into()));
+    }
+    cut_all_connections(&server);
+    until("it is heard again", async || {
+        // The first requests may meet the end of the old connection.
+        let attended = store.attend(&guest).await.is_ok();
+        attended && store.send(To::All, b"two").await.is_ok_and(|heard| heard == 1)
+    })
+    .await;
+    assert_eq!(next(&mut heard).await, Heard::Gap, "something may have been missed");
+    assert_eq!(next(&mut heard).await, Heard::Message(b"two".into()));
+    assert_eq!(store.send(To::Node(guest.node), b"three").await.expect("sends"), 1);
+    assert_eq!(next(&mut heard).await, Heard::Message(b"three".into()));
+}
+
+#[tokio::test]
+async fn a_guest_hears_again_when_its_connection_was_cut() {
+    hears_again_when_the_connection_was_cut(Binary::Redis, false).await;
+}
+
+#[tokio::test]
+async fn a_quiet_guest_hears_again_when_its_connection_was_cut() {
+    hears_again_when_the_connection_was_cut(Binary::Valkey, true).await;
+}
+
+#[tokio::test]
+async fn a_lock_that_no_replica_has_is_not_granted() {
+    let server = durable(Binary::Redis).start();
+    let duly = open(format!("{}?replicas=1", server.url())).await;
+    let ask = ask("l", NodeId::fresh());
+    let error = duly.store().lock(&ask).await.expect_err("there is no replica");
+    assert_eq!(error.code(), "unknown");
+    let error = duly.store().extend_locks(&[ask]).await.expect_err("there is no replica");
+    assert_eq!(error.code(), "unknown");
+}
+
+#[tokio::test]
+async fn a_lock_that_replicas_have_is_granted() {
+    let url = format!("{}&replicas=1", apart(&servers::cluster().url()));
+    let duly = open(url).await;
+    let (store, ask) = (duly.store(), ask("l", NodeId::fresh()));
+    let hold = store.lock(&ask).await.expect("is confirmed").hold;
+    assert!(hold.is_some());
+    assert_eq!(store.lock(&ask).await.expect("is confirmed").hold, hold);
+    assert_eq!(store.extend_locks(std::slice::from_ref(&ask)).await.expect("is confirmed"), [true]);
+    assert!(store.unlock(&ask).await.expect("answers"));
+}
+
+/// How much is in each of the hall's keys that grow.
+fn sizes(server: &Server) -> Vec<i64> {
+    let key = |name: &str| format!("duly:hall:{{duly}}:{name}");
+    let hashes = ["locks", "places", "guests", "connections"].map(|name| ("HLEN", key(name)));
+    let sets = ["line", "presence"].map(|name| ("ZCARD", key(name)));
+    let all = hashes.into_iter().chain(sets);
+    all.map(|(command, key)| server.ask(&[command, &key]).text().parse().expect("a number")).collect()
+}
+
+/// Far more than one step clears.
+const MANY: usize = 250;
+
+#[tokio::test]
+async fn nothing_of_the_dead_stays() {
+    let server = durable(Binary::Redis).start();
+    let clock = Clock::manual();
+    let duly = Duly::builder(server.url()).clock(clock.clone()).open().await.expect("opens");
+    let (store, dead) = (duly.store(), guest());
+    store.attend(&dead).await.expect("attends");
+    for n in 0..MANY {
+        let held = LockAsk { slots: 1 + n as u32 % 3, ..ask(&format!("lock {n}"), dead.node) };
+        store.lock(&held).await.expect("answers").hold.expect("is free");
+        let waiting = LockAsk { owner: Owner::fresh(), slots: 1, ..held };
+        assert_eq!(store.lock(&waiting).await.expect("answers").hold, None);
+    }
+    let connections: Vec<String> = (0..MANY).map(|n| format!("connection {n}")).collect();
+    store.set_connections(dead.node, &connections, &[]).await.expect("notes");
+    let many = MANY as i64;
+    assert_eq!(sizes(&server), [2 * many + 1, many, 1, many, many, 1], "each with its mark, and the last fence");
+
+    let living = guest();
+    clock.advance(TTL + Duration::from_secs(61));
+    until("all is cleared", async || {
+        clock.advance(Duration::from_secs(5));
+        store.attend(&living).await.expect("attends");
+        sizes(&server) == [1, 0, 1, 0, 0, 1]
+    })
+    .await;
+    let fresh = store.lock(&ask("lock 1", living.node)).await.expect("answers");
+    assert!(fresh.hold.is_some());
+}
+
+/// Where nobody waits and nobody calls there is nobody else to do it.
+#[tokio::test]
+async fn those_who_ask_nothing_of_the_hall_clear_it_too() {
+    let server = durable(Binary::Redis).start();
+    let clock = Clock::manual();
+    let duly = Duly::builder(server.url()).clock(clock.clone()).open().await.expect("opens");
+    let (store, dead) = (duly.store(), guest());
+    for n in 0..MANY {
+        store.lock(&ask(&format!("lock {n}"), dead.node)).await.expect("answers").hold.expect("is free");
+    }
+    assert!(sizes(&server)[0] > MANY as i64);
+    let living = Guest { quiet: true, ..guest() };
+    clock.advance(TTL + Duration::from_secs(61));
+    until("all is cleared", async || {
+        clock.advance(Duration::from_secs(61));
+        store.attend(&living).await.expect("attends");
+        sizes(&server)[0] == 1
+    })
+    .await;
+}
+
+/// What clears the dead out of the line comes after the release, and its answer is lost.
+#[tokio::test]
+async fn a_release_stays_one_although_the_dead_are_not_cleared() {
+    let server = durable(Binary::Redis).start();
+    let (proxy, clock) = (Proxy::start(server.port()), Clock::manual());
+    let open = async |url: String| Duly::builder(url).clock(clock.clone()).open().await.expect("opens");
+    let (duly, beside) = (open(format!("redis://{}", proxy.address())).await, open(server.url()).await);
+    let (store, dead) = (duly.store(), guest());
+    let held = LockAsk { ttl: 100 * TTL, ..ask("l", NodeId::fresh()) };
+    assert!(store.lock(&held).await.expect("answers").hold.is_some());
+    for _ in 0..3 * LINE_LOOK_MAX {
+        assert_eq!(store.lock(&ask("l", dead.node)).await.expect("answers").hold, None);
+    }
+    clock.advance(2 * LEASE);
+    // The server knows the script by then.
+    assert!(!store.unlock(&ask("another", dead.node)).await.expect("answers"));
+    proxy.freeze(Direction::Replies);
+    let (unlocking, owner) = (store.clone(), held.owner.to_string());
+    let released = tokio::spawn(async move { unlocking.unlock(&held).await });
+    until("it is released", async || beside.lock("l").checked().await.expect("looks").is_none()).await;
+    proxy.drop_reply(&owner);
+    proxy.thaw();
+    let released = tokio::time::timeout(LONG, released).await.expect("in time").expect("no panic");
+    assert!(released.expect("it has ended"));
+    assert_eq!(proxy.dropped(), 1);
+}
+
+async fn a_connection_is_found_again_after_a_server_has_forgotten_it(binary: Binary) {
+    let server = durable(binary).start();
+    let (duly, other) = (open(server.url()).await, open(server.url()).await);
+    let _held = duly.hold_connection("browser 7").await.expect("is held");
+    let node = duly.node().expect("is one");
+    let found = async || other.store().connection("browser 7").await.ok().flatten() == Some(node);
+    assert!(found().await);
+    // As after a restart without its file.
+    server.ask(&["FLUSHALL"]);
+    assert!(!found().await);
+    cut_all_connections(&server);
+    until("it is found again", found).await;
+}
+
+#[tokio::test]
+async fn a_connection_is_found_again_after_a_redis_has_forgotten_it() {
+    a_connection_is_found_again_after_a_server_has_forgotten_it(Binary::Redis).await;
+}
+
+#[tokio::test]
+async fn a_connection_is_found_again_after_a_valkey_has_forgotten_it() {
+    a_connection_is_found_again_after_a_server_has_forgotten_it(Binary::Valkey).await;
+}

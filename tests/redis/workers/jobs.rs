@@ -1,0 +1,190 @@
+//! Jobs from push to handler: their args, their order, their time.
+
+use std::future::{Ready, ready};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use duly::store::Claim;
+use duly::{ARGS_BYTES_MAX, Ctx, Event, Filter, HistoryAsk, Node, Priority, Push, State};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Location, on_each};
+use crate::helpers::{LONG, open};
+
+on_each![
+    args_survive_byte_for_byte,
+    urgent_jobs_go_first,
+    jobs_start_at_their_time_and_not_before,
+    nothing_is_claimed_before_it_was_due,
+    retries_and_burials_are_kept_with_their_errors,
+    without_a_history_everything_else_is_counted,
+    who_only_drains_takes_from_the_dead_too,
+];
+
+type Seen = Arc<Mutex<Vec<String>>>;
+
+/// Notes the args that a handler gets, once so many attempts have failed.
+fn note(seen: &Seen, failures: u32) -> impl Fn(Ctx) -> Ready<Result<(), &'static str>> + Send + Sync + 'static {
+    let seen = seen.clone();
+    move |ctx: Ctx| {
+        if ctx.attempt() <= failures {
+            return ready(Err("not yet"));
+        }
+        seen.lock().expect("nobody panics with it").push(ctx.job().args.clone());
+        ready(Ok(()))
+    }
+}
+
+async fn args_survive_byte_for_byte(location: Location) {
+    let duly = open(&location.url).await;
+    let longest = format!("\"{}\"", "ü".repeat((ARGS_BYTES_MAX - 2) / 2));
+    let args = [
+        "12345678901234567890123456789012345678901234567890",
+        "-0.10000000000000000555111512312578270211815834045410156250",
+        "1e400",
+        "[]",
+        "{}",
+        "{\"a\":[],\"b\":{},\"a\":null}",
+        " [ 1 ,\t2 ]\r\n",
+        "\"\\u0000\\ud83d\\ude00 \u{1F600} \u{202e} é e\u{301}\"",
+        "\"%s %d \\\\ {q} ' \\\" -- ]] \"",
+        "\"\"",
+        longest.as_str(),
+    ];
+    let ids = duly.push_all(args.map(|args| Push::new("note", args))).await.expect("pushes");
+    for (pushed, args) in ids.iter().zip(args) {
+        assert_eq!(duly.get(pushed.id()).await.expect("looks").expect("is there").job.args, args);
+    }
+    let listed = duly.list(Filter { state: Some(State::Ready), ..Filter::default() }).await.expect("lists").jobs;
+    assert!(listed.iter().map(|record| &record.job.args).eq(args), "as pushed, in order");
+    // Through a retry: what changes is kept apart from what was pushed.
+    let seen = Seen::default();
+    let worker = duly.worker().concurrency(1).retry_all(duly::Retry::every(Duration::ZERO));
+    let tally = worker.on_kind("note", note(&seen, 1)).drain().await;
+    assert_eq!(tally.expect("drains").acked, args.len() as u64);
+    assert!(seen.lock().expect("nobody panics with it").iter().eq(args.iter()));
+}
+
+async fn urgent_jobs_go_first(location: Location) {
+    let duly = open(&location.url).await;
+    for n in 0..12 {
+        let priority = Priority::ALL[3 - n % 4];
+        let push = Push::new("note", format!("\"{priority} {n}\"")).priority(priority);
+        duly.push(if n < 4 { push.after(Duration::from_millis(1)) } else { push }).await.expect("pushes");
+    }
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let seen = Seen::default();
+    duly.worker().concurrency(1).on_kind("note", note(&seen, 0)).drain().await.expect("drains");
+    let seen = seen.lock().expect("nobody panics with it");
+    let expected = Priority::ALL.into_iter().enumerate().flat_map(|(rank, priority)| {
+        // Those that fell due went behind those that were ready.
+        [7 - rank, 11 - rank, 3 - rank].map(|n| format!("\"{priority} {n}\""))
+    });
+    assert_eq!(*seen, expected.collect::<Vec<_>>());
+}
+
+async fn jobs_start_at_their_time_and_not_before(location: Location) {
+    let duly = open(&location.url).await;
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let stop = CancellationToken::new();
+    let worker = duly.worker().concurrency(50).on_kind("due", |_| async {}).on_event(move |event| {
+        if let Event::Started { held, late } = event {
+            let _ = tell.send((held.due, *late, SystemTime::now()));
+        }
+    });
+    let run = tokio::spawn(worker.run_until(stop.clone()));
+    let base = SystemTime::now();
+    let jobs = (0..40).map(|n| {
+        let wait = Duration::from_millis((n * 37) % 1_000);
+        let job = Push::new("due", "{}");
+        if n % 2 == 0 { job.after(wait) } else { job.at(base + wait) }
+    });
+    duly.push_all(jobs).await.expect("pushes");
+    let mut lates = Vec::new();
+    for _ in 0..40 {
+        let (due, late, started) = tokio::time::timeout(LONG, told.recv()).await.expect("in time").expect("works");
+        assert!(started >= due, "started {:?} early", due.duration_since(started));
+        lates.push(late);
+    }
+    lates.sort();
+    println!("claimed {:?} after due (median), {:?} (longest)", lates[20], lates[39]);
+    assert!(lates[39] < Duration::from_secs(5), "{lates:?}");
+    stop.cancel();
+    assert_eq!(run.await.expect("no panic").expect("ends well").acked, 40);
+}
+
+/// A push that needs no script writes its own idea of the store's time: it must never be ahead of it.
+async fn nothing_is_claimed_before_it_was_due(location: Location) {
+    let (pusher, claimer) = (open(&location.url).await, open(&location.url).await);
+    let (store, node) = (claimer.store(), Node::fresh(vec!["default".into()]));
+    store.beat(&node).await.expect("beats");
+    for n in 0..60 {
+        let push = Push::new("due", "{}");
+        let push = if n % 3 == 0 { push.after(Duration::from_micros(200)) } else { push };
+        pusher.push(push).await.expect("pushes");
+        let claim = Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
+        let claimed = store.claim(node.id, claim).await.expect("claims");
+        for held in &claimed.jobs {
+            assert!(held.due <= claimed.now, "{:?} early", held.due.duration_since(claimed.now));
+            assert!(held.job.pushed <= claimed.now, "{:?} early", held.job.pushed.duration_since(claimed.now));
+        }
+    }
+    store.leave(node.id).await.expect("leaves");
+}
+
+async fn retries_and_burials_are_kept_with_their_errors(location: Location) {
+    let duly = open(&location.url).await;
+    let id = duly.push(Push::new("fails", "{}").max_attempts(3)).await.expect("pushes").id();
+    let worker = duly
+        .worker()
+        .retry_all(duly::Retry::every(Duration::ZERO))
+        .on_kind("fails", |ctx: Ctx| async move { Err::<(), _>(format!("oh {} ü", ctx.attempt())) });
+    let tally = worker.drain().await.expect("drains");
+    assert_eq!((tally.retried, tally.buried), (2, 1));
+    let record = duly.get(id).await.expect("looks").expect("is there");
+    let errors: Vec<(u32, &str)> = record.failures.iter().map(|f| (f.attempt, f.error.as_str())).collect();
+    assert_eq!((record.state, record.attempts), (State::Dead, 3));
+    assert_eq!(errors, [(1, "oh 1 ü"), (2, "oh 2 ü"), (3, "oh 3 ü")]);
+    assert!(record.failures.windows(2).all(|two| two[0].at <= two[1].at));
+}
+
+async fn without_a_history_everything_else_is_counted(location: Location) {
+    let (off, on) = (open(location.with("history=off")).await, open(&location.url).await);
+    let seen = Seen::default();
+    for n in 0..20 {
+        let push = Push::new("note", n.to_string()).keep(Duration::from_secs(60));
+        // By every way in: alone, together, later, with a key.
+        let push = if n % 3 == 0 { push.unique(format!("key {n}")) } else { push };
+        off.push(if n % 5 == 0 { push.after(Duration::from_millis(1)) } else { push }).await.expect("pushes");
+    }
+    off.push_all((0..10).map(|n| Push::new("note", n.to_string()))).await.expect("pushes");
+    off.worker().on_kind("note", note(&seen, 0)).drain().await.expect("drains");
+    assert!(on.history(HistoryAsk::default()).await.expect("tells").points.is_empty());
+    on.push(Push::new("note", "1")).await.expect("pushes");
+    assert_eq!(off.history(HistoryAsk::default()).await.expect("tells").total().pushed, 1, "others may keep one");
+    let counts = &on.counts().await.expect("counts")[0];
+    assert_eq!(counts.bytes, counts.ready + counts.scheduled);
+    assert!(on.verify().await.expect("verifies").breaches.is_empty());
+}
+
+/// It has to be there for a whole lease before it may.
+async fn who_only_drains_takes_from_the_dead_too(location: Location) {
+    let duly = open(&format!("{}&lease=1s", location.url)).await;
+    duly.push(Push::new("note", "1")).await.expect("pushes");
+    let (store, mut dead) = (duly.store(), Node::fresh(vec!["default".to_owned()]));
+    dead.lease = Duration::from_secs(1);
+    store.beat(&dead).await.expect("beats");
+    let claim = Claim { queue: "default".to_owned(), max: 1, redo: false, suspect: None, kinds: None };
+    assert_eq!(store.claim(dead.id, claim).await.expect("claims").jobs.len(), 1);
+    let lives = async || duly.nodes().await.expect("looks").iter().any(|node| node.id == dead.id && node.alive);
+    let ends = async {
+        while lives().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(LONG, ends).await.expect("its lease ends");
+    let seen = Seen::default();
+    let tally = duly.worker().on_kind("note", note(&seen, 0)).drain().await.expect("drains");
+    assert_eq!(tally.acked, 1, "what it held was taken back, and run");
+}
