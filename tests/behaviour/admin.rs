@@ -13,7 +13,7 @@ async fn duly() -> Duly {
 }
 
 #[tokio::test]
-async fn many_are_counted_then_changed_each_once() {
+async fn bulk_change_counts_then_changes_each_job_once() {
     let duly = duly().await;
     let later = |n: u32| Push::new(format!("k{}", n % 2), "{}").after(Duration::from_secs(1_000 + u64::from(n)));
     duly.push_all((0..1_000).map(later)).await.expect("pushes");
@@ -36,7 +36,7 @@ async fn many_are_counted_then_changed_each_once() {
 }
 
 #[tokio::test]
-async fn what_is_done_is_not_run_again_unless_somebody_says_so() {
+async fn done_job_is_rerun_only_on_request() {
     let duly = duly().await;
     let ran = Push::new("free", "{}").keep(Duration::from_secs(3600));
     duly.push(ran).await.expect("pushes");
@@ -51,7 +51,7 @@ async fn what_is_done_is_not_run_again_unless_somebody_says_so() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_changed_is_told() {
+async fn bulk_change_reports_jobs_it_could_not_change() {
     let duly = duly().await;
     duly.push_all([Push::new("free", "{}"), Push::new("held", "{}").unique("key")]).await.expect("pushes");
     let done = duly.remove_all(filter("-kind:free")).run().await.expect("runs");
@@ -71,7 +71,7 @@ async fn what_could_not_be_changed_is_told() {
 }
 
 #[tokio::test]
-async fn what_a_handler_says_is_kept_with_its_job() {
+async fn progress_and_log_of_a_handler_are_kept_with_its_job() {
     let duly = duly().await;
     let id = duly.push(Push::new("talks", "{}")).await.expect("pushes").id();
     let talks = |ctx: Ctx| async move {
@@ -94,7 +94,7 @@ async fn what_a_handler_says_is_kept_with_its_job() {
 }
 
 #[tokio::test]
-async fn a_limit_counts_in_the_users_own_transaction_too() {
+async fn capacity_applies_in_the_users_own_transaction() {
     let dir = test_support::temp_dir();
     let path = dir.path().join("duly.db");
     let duly = Duly::open(path.to_str().expect("a plain path")).await.expect("opens");
@@ -112,7 +112,7 @@ async fn a_limit_counts_in_the_users_own_transaction_too() {
 }
 
 #[tokio::test]
-async fn wrong_input_is_told() {
+async fn invalid_input_is_reported() {
     let duly = duly().await;
     let id = duly.push(Push::new("k", "{}")).await.expect("pushes").id();
     let edit = |args: &str| duly::Edit { args: Some(args.into()), priority: None };
@@ -123,7 +123,7 @@ async fn wrong_input_is_told() {
 }
 
 #[tokio::test]
-async fn without_a_history_everything_else_is_counted() {
+async fn counts_work_without_history() {
     let duly = Duly::open(":memory:?history=off").await.expect("opens");
     duly.push_all((0..5).map(|n| Push::new("k", n.to_string()).keep(Duration::from_secs(60)))).await.expect("pushes");
     duly.worker().on_any_kind(async |_: Ctx| ()).drain().await.expect("drains");

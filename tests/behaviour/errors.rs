@@ -21,7 +21,7 @@ async fn memory() -> Duly {
 }
 
 #[tokio::test]
-async fn a_push_with_wrong_input_changes_nothing() {
+async fn push_with_invalid_input_changes_nothing() {
     let duly = memory().await;
     let wrong = [
         (Push::new("a kind", "{}"), "kind", "only letters, digits"),
@@ -48,7 +48,7 @@ async fn a_push_with_wrong_input_changes_nothing() {
 }
 
 #[tokio::test]
-async fn far_future_and_distant_past_are_only_moments() {
+async fn far_future_and_distant_past_due_times_are_accepted() {
     const DAY: Duration = Duration::from_secs(86_400);
     let duly = memory().await;
     let far = duly.push(Push::new("far", "1").after(46_296 * DAY)).await.expect("pushes").id();
@@ -64,7 +64,7 @@ async fn far_future_and_distant_past_are_only_moments() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_not_found() {
+async fn missing_jobs_are_not_found() {
     let duly = memory().await;
     let id = JobId::named("never");
     assert_eq!(duly.get(id).await.expect("looks"), None);
@@ -74,7 +74,7 @@ async fn what_is_not_there_is_not_found() {
 }
 
 #[tokio::test]
-async fn a_path_that_cannot_be_a_store_is_named() {
+async fn invalid_store_path_is_named_in_the_error() {
     let dir = test_support::temp_dir();
     let missing = refused(path(&dir, "no/such/duly.db")).await;
     assert!(missing.contains("does not exist; make it first"), "{missing}");
@@ -85,7 +85,7 @@ async fn a_path_that_cannot_be_a_store_is_named() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_not_sqlite_is_left_as_it_is() {
+async fn file_that_is_not_sqlite_is_left_unchanged() {
     let dir = test_support::temp_dir();
     let file = path(&dir, "notes.txt");
     let text = "these are my notes\n".repeat(500);
@@ -96,7 +96,7 @@ async fn a_file_that_is_not_sqlite_is_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_newer_format_is_refused() {
+async fn newer_format_is_rejected() {
     let dir = test_support::temp_dir();
     let file = path(&dir, "duly.db");
     let id = Duly::open(&file).await.expect("opens").push(Push::new("kind", "{}")).await.expect("pushes").id();
@@ -113,7 +113,7 @@ async fn a_newer_format_is_refused() {
 }
 
 #[tokio::test]
-async fn a_file_shared_with_other_tables_is_fine() {
+async fn file_with_other_tables_is_accepted() {
     let dir = test_support::temp_dir();
     let file = path(&dir, "app.db");
     let conn = duly::rusqlite::Connection::open(&file).expect("opens");
@@ -126,7 +126,7 @@ async fn a_file_shared_with_other_tables_is_fine() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_file_that_cannot_be_written_is_named() {
+async fn unwritable_file_is_named_in_the_error() {
     let dir = test_support::temp_dir();
     let file = path(&dir, "duly.db");
     drop(Duly::open(&file).await.expect("opens"));
@@ -135,7 +135,7 @@ async fn a_file_that_cannot_be_written_is_named() {
 }
 
 #[tokio::test]
-async fn a_lock_that_is_held_too_long_fails_all_who_wait_at_once() {
+async fn database_locked_too_long_fails_all_waiting_requests() {
     let dir = test_support::temp_dir();
     let file = path(&dir, "duly.db");
     let duly = Duly::open(&file).await.expect("opens");
@@ -220,7 +220,7 @@ fn in_read_only_mount(dir: &Path, store: &str) -> String {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_loses_nothing_and_goes_on_when_there_is_room() {
+fn full_disk_loses_nothing_and_recovers() {
     let dir = test_support::temp_dir();
     let mount = format!("mount -t tmpfs -o size=6m none {}", dir.path().display());
     let told = in_namespace(&mount, &path(&dir, "duly.db"), true);

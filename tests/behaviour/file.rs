@@ -14,7 +14,7 @@ fn beside(file: &Path, end: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_closed_store_is_one_whole_file() {
+async fn closed_store_is_one_complete_file() {
     let dir = test_support::temp_dir();
     let file = dir.path().join("duly.db");
     let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
@@ -31,7 +31,7 @@ async fn a_closed_store_is_one_whole_file() {
 }
 
 #[tokio::test]
-async fn only_its_owner_can_read_it() {
+async fn file_is_readable_only_by_its_owner() {
     let dir = test_support::temp_dir();
     let file = dir.path().join("duly.db");
     let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
@@ -44,7 +44,7 @@ async fn only_its_owner_can_read_it() {
 }
 
 #[tokio::test]
-async fn the_file_shrinks_after_a_drain() {
+async fn file_shrinks_after_a_drain() {
     let dir = test_support::temp_dir();
     let file = dir.path().join("duly.db");
     let size = || std::fs::metadata(&file).expect("is there").len();
@@ -85,7 +85,7 @@ async fn two_stores_on_one_file_wake_each_other() {
 }
 
 #[tokio::test]
-async fn a_path_too_long_for_a_socket_works() {
+async fn path_too_long_for_a_socket_works() {
     let dir = test_support::temp_dir();
     let deep = dir.path().join("d".repeat(100)).join("e".repeat(100));
     std::fs::create_dir_all(&deep).expect("makes");
@@ -97,7 +97,7 @@ async fn a_path_too_long_for_a_socket_works() {
 }
 
 #[tokio::test]
-async fn many_stores_open_one_new_file_at_once() {
+async fn many_stores_can_open_one_new_file_at_once() {
     let dir = test_support::temp_dir();
     let url = dir.path().join("duly.db").display().to_string();
     let opens = (0..8).map(|_| tokio::spawn(Duly::open(url.clone())));
@@ -115,7 +115,7 @@ fn lock(file: &Path) -> duly::rusqlite::Connection {
 }
 
 #[tokio::test]
-async fn a_node_whose_first_beat_failed_joins_with_the_next() {
+async fn node_joins_after_a_failed_first_heartbeat() {
     let dir = test_support::temp_dir();
     let file = dir.path().join("duly.db");
     let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
@@ -130,7 +130,7 @@ async fn a_node_whose_first_beat_failed_joins_with_the_next() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_claimed_after_the_stop_is_given_back_unstarted() {
+async fn job_claimed_after_stop_is_released_unstarted() {
     let dir = test_support::temp_dir();
     let file = dir.path().join("duly.db");
     let duly = Duly::open(format!("{}?lease=300ms", file.display())).await.expect("opens");
@@ -163,7 +163,7 @@ async fn a_job_that_is_claimed_after_the_stop_is_given_back_unstarted() {
 }
 
 #[tokio::test]
-async fn counts_at_their_limit_stay_there() {
+async fn counts_saturate_at_their_maximum() {
     let dir = test_support::temp_dir();
     let file = dir.path().join("duly.db");
     let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
@@ -185,7 +185,7 @@ async fn counts_at_their_limit_stay_there() {
 }
 
 #[tokio::test]
-async fn what_survives_is_told_as_the_store_was_opened() {
+async fn durability_is_reported_as_the_store_was_opened() {
     let dir = test_support::temp_dir();
     let file = dir.path().join("duly.db").display().to_string();
     let told = async |url: String| Duly::open(url).await.expect("opens").health().await.expect("tells").durability;
@@ -196,7 +196,7 @@ async fn what_survives_is_told_as_the_store_was_opened() {
 }
 
 #[tokio::test]
-async fn a_file_from_before_queues_could_move_gets_what_that_needs() {
+async fn file_without_transfer_tables_is_upgraded() {
     let dir = test_support::temp_dir();
     let file = dir.path().join("duly.db");
     let url = file.to_str().expect("plain");
@@ -213,7 +213,7 @@ async fn a_file_from_before_queues_could_move_gets_what_that_needs() {
 /// The locks of SQLite on a file belong to the process: whoever closes the file drops all of them.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_second_handle_of_the_process_drops_no_lock_of_the_first() {
+async fn second_handle_drops_no_file_lock_of_the_first() {
     use std::os::unix::fs::MetadataExt;
 
     let dir = test_support::temp_dir();
@@ -235,7 +235,7 @@ async fn a_second_handle_of_the_process_drops_no_lock_of_the_first() {
 
 /// A job that was put off and then taken when it fell due, by one that does not look for its kind.
 #[tokio::test]
-async fn a_hint_that_nobody_comes_upon_is_pruned() {
+async fn unused_deferred_hint_is_pruned() {
     let dir = test_support::temp_dir();
     let file = dir.path().join("duly.db");
     let clock = duly::Clock::manual();
@@ -268,7 +268,7 @@ async fn a_hint_that_nobody_comes_upon_is_pruned() {
 
 /// A page of large jobs would be as large as all of them together.
 #[tokio::test]
-async fn a_page_of_large_jobs_is_short_and_says_where_to_go_on() {
+async fn page_of_large_jobs_is_short_and_has_a_cursor() {
     const JOBS: usize = 30;
     let dir = test_support::temp_dir();
     let duly = Duly::open(dir.path().join("duly.db").to_str().expect("plain")).await.expect("opens");

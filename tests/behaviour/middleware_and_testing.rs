@@ -54,7 +54,7 @@ impl Middleware for Noted {
 }
 
 #[tokio::test]
-async fn middleware_stands_around_in_the_order_in_which_it_was_given() {
+async fn middleware_runs_in_the_order_given() {
     let log = Log::default();
     let noted = |name| Noted(name, log.clone());
     let duly = Duly::builder(":memory:").middleware(noted("a")).middleware(noted("b")).open().await.expect("opens");
@@ -103,7 +103,7 @@ impl Middleware for Strict {
 }
 
 #[tokio::test]
-async fn middleware_refuses_answers_and_panics_like_a_handler() {
+async fn middleware_can_fail_answer_and_panic_like_a_handler() {
     let duly = Duly::builder(":memory:").middleware(Strict).open().await.expect("opens");
     let batch = [Push::new("one", "1"), Push::new("one", "1").id(duly::JobId::named("refused"))];
     assert_eq!(duly.push_all(batch).await.expect_err("is refused").code(), "conflict");
@@ -121,7 +121,7 @@ async fn middleware_refuses_answers_and_panics_like_a_handler() {
 }
 
 #[tokio::test]
-async fn what_was_pushed_is_told_by_type() {
+async fn pushed_jobs_are_found_by_type() {
     let duly = Duly::open(":memory:").await.expect("opens");
     duly.push(email("ada")).await.expect("pushes");
     duly.push(email("eve").queue("slow").after(Duration::from_secs(60))).await.expect("pushes");
@@ -168,7 +168,7 @@ async fn survives(at: CrashAt, careful: bool) -> (bool, u32) {
 }
 
 #[tokio::test]
-async fn an_attempt_can_be_ended_at_every_step() {
+async fn crash_test_ends_an_attempt_at_every_step() {
     let named = ["before the charge", "charged"].map(CrashAt::step);
     let points = [CrashAt::BeforeHandler, CrashAt::BeforeSettle, CrashAt::AfterSettle].into_iter().chain(named);
     let waits = (1..=3).map(CrashAt::Await);
@@ -184,7 +184,7 @@ async fn an_attempt_can_be_ended_at_every_step() {
 }
 
 #[tokio::test]
-async fn a_careless_handler_is_caught() {
+async fn crash_test_catches_a_handler_that_is_not_idempotent() {
     assert_eq!(survives(CrashAt::step("charged"), false).await, (true, 2));
     assert_eq!(survives(CrashAt::BeforeSettle, false).await, (true, 2));
     assert_eq!(survives(CrashAt::AfterSettle, false).await, (true, 1));
@@ -244,7 +244,7 @@ impl metrics::Recorder for Kept {
 }
 
 #[test]
-fn every_metric_counts_what_it_says() {
+fn every_metric_counts_what_its_description_says() {
     let kept = Kept::default();
     // A runtime of one thread, under a recorder of this thread alone: other tests do not count.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("starts");
@@ -279,7 +279,7 @@ async fn everything() {
 }
 
 #[test]
-fn the_reference_has_every_metric_and_every_error() {
+fn reference_lists_every_metric_and_every_error() {
     let read = |name: &str| std::fs::read_to_string(format!("{}/{name}", env!("CARGO_MANIFEST_DIR"))).expect("text");
     let reference = read("docs/reference/metrics.md");
     for metric in METRICS {
@@ -306,7 +306,7 @@ fn words<'t>(text: &'t str, begin: &str) -> Vec<&'t str> {
 }
 
 #[test]
-fn the_reference_has_every_setting() {
+fn reference_lists_every_setting() {
     let root = env!("CARGO_MANIFEST_DIR");
     let read = |name: &str| std::fs::read_to_string(format!("{root}/{name}")).expect("text");
     let (reference, open, config) =

@@ -67,7 +67,7 @@ fn said(message: &[u8]) -> Heard {
 }
 
 #[tokio::test]
-async fn messages_pass_from_store_to_store_in_order() {
+async fn messages_pass_between_stores_in_order() {
     let file = file();
     let (here, there) = (file.open().await, file.open().await);
     let (a, mut a_hears) = listen(&here).await;
@@ -94,7 +94,7 @@ async fn messages_pass_from_store_to_store_in_order() {
 }
 
 #[tokio::test]
-async fn a_call_and_its_reply_take_well_below_a_millisecond() {
+async fn call_and_reply_take_less_than_a_millisecond() {
     let file = file();
     let (here, there) = (file.open().await, file.open().await);
     let (a, mut a_hears) = listen(&here).await;
@@ -117,7 +117,7 @@ async fn a_call_and_its_reply_take_well_below_a_millisecond() {
 }
 
 #[tokio::test]
-async fn what_one_store_knows_of_its_guests_others_see() {
+async fn peers_of_one_store_are_visible_to_others() {
     let file = file();
     let (here, there) = (file.open().await, file.open().await);
     let (a, _hears) = listen(&here).await;
@@ -131,7 +131,7 @@ async fn what_one_store_knows_of_its_guests_others_see() {
 }
 
 #[tokio::test]
-async fn a_lock_is_handed_to_another_store_at_once() {
+async fn lock_is_handed_to_another_store_at_once() {
     let file = file();
     let (here, there) = (file.open().await, file.open().await);
     let (a, _hears) = listen(&here).await;
@@ -146,7 +146,7 @@ async fn a_lock_is_handed_to_another_store_at_once() {
 }
 
 #[tokio::test]
-async fn a_worker_and_guest_shares_one_ear() {
+async fn worker_and_peer_share_one_subscription() {
     let file = file();
     let (here, there) = (file.open().await, file.open().await);
     let node = Node::fresh(vec!["default".into()]);
@@ -170,7 +170,7 @@ async fn a_worker_and_guest_shares_one_ear() {
 }
 
 #[tokio::test]
-async fn a_bus_that_is_lost_or_damaged_harms_nobody() {
+async fn lost_or_damaged_bus_file_does_no_harm() {
     let file = file();
     let (here, there) = (file.open().await, file.open().await);
     let (a, mut a_hears) = listen(&here).await;
@@ -200,7 +200,7 @@ async fn a_bus_that_is_lost_or_damaged_harms_nobody() {
 }
 
 #[tokio::test]
-async fn a_file_from_before_there_were_locks_gets_what_they_need() {
+async fn file_without_lock_tables_is_upgraded() {
     let file = file();
     drop(file.open().await);
     let conn = duly::rusqlite::Connection::open(&file.path).expect("opens");
@@ -226,7 +226,7 @@ async fn child_process() {
 }
 
 #[tokio::test]
-async fn a_killed_process_holds_no_lock_and_no_place() {
+async fn killed_process_holds_no_lock_and_no_wait() {
     let file = file();
     let store = file.open().await;
     let (node, mut hears) = listen(&store).await;
@@ -258,7 +258,7 @@ async fn a_killed_process_holds_no_lock_and_no_place() {
 
 /// Only its own place is gone, and others stand in line: no silence tells it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_whose_place_was_lost_takes_another() {
+async fn waiter_with_lost_entry_waits_again() {
     let file = file();
     let url = format!("{}?lease=600ms", file.path.display());
     let (holder, other) = (Duly::open(&url).await.expect("opens"), Duly::open(&url).await.expect("opens"));
@@ -311,7 +311,7 @@ fn is_root() -> bool {
 
 /// One command of root's must not lock out whoever uses the store day by day.
 #[tokio::test]
-async fn what_root_makes_beside_a_store_belongs_to_its_owner() {
+async fn files_created_by_root_belong_to_the_store_owner() {
     use std::os::unix::fs::MetadataExt;
     if !is_root() {
         return;
@@ -353,7 +353,7 @@ async fn child_of_another_user() {
 }
 
 #[tokio::test]
-async fn a_slot_that_is_another_users_is_passed_by() {
+async fn node_slot_of_another_user_is_skipped() {
     use std::os::unix::process::CommandExt;
     if !is_root() {
         return;

@@ -33,7 +33,7 @@ async fn shop() -> Shop {
 }
 
 #[tokio::test]
-async fn a_job_comes_with_the_commit_and_a_worker_is_woken() {
+async fn job_appears_with_the_commit_and_wakes_a_worker() {
     let mut shop = shop().await;
     let (seen, mut got) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
@@ -57,7 +57,7 @@ async fn a_job_comes_with_the_commit_and_a_worker_is_woken() {
 }
 
 #[tokio::test]
-async fn a_rolled_back_transaction_leaves_no_job() {
+async fn rolled_back_transaction_leaves_no_job() {
     let mut shop = shop().await;
     let tx = shop.conn.transaction().expect("begins");
     let after = shop.duly.push_in(&tx, [Invoice { order: 1 }]).expect("pushes");
@@ -69,7 +69,7 @@ async fn a_rolled_back_transaction_leaves_no_job() {
 }
 
 #[tokio::test]
-async fn ids_and_unique_keys_hold_here_too() {
+async fn ids_and_unique_keys_apply_in_a_transaction() {
     let mut shop = shop().await;
     let old = shop.duly.push(Invoice { order: 1 }.unique("order:1")).await.expect("pushes").id();
     let tx = shop.conn.transaction().expect("begins");
@@ -80,7 +80,7 @@ async fn ids_and_unique_keys_hold_here_too() {
 }
 
 #[tokio::test]
-async fn a_transaction_on_another_file_is_refused() {
+async fn transaction_on_another_file_is_rejected() {
     let shop = shop().await;
     let other = tempfile::NamedTempFile::new().expect("a file");
     let mut conn = Connection::open(other.path()).expect("opens");
@@ -94,7 +94,7 @@ async fn a_transaction_on_another_file_is_refused() {
 }
 
 #[tokio::test]
-async fn a_transaction_left_open_gives_a_timeout_that_says_so() {
+async fn open_transaction_causes_a_timeout_that_names_it() {
     let mut shop = shop().await;
     let tx = shop.conn.transaction_with_behavior(duly::rusqlite::TransactionBehavior::Immediate).expect("begins");
     let error = shop.duly.push(Invoice { order: 1 }).await.expect_err("the write lock is taken");
@@ -105,7 +105,7 @@ async fn a_transaction_left_open_gives_a_timeout_that_says_so() {
 }
 
 #[tokio::test]
-async fn a_push_that_fails_leaves_nothing_behind_in_a_transaction_that_is_committed() {
+async fn failed_push_leaves_nothing_in_a_committed_transaction() {
     let mut shop = shop().await;
     let tx = shop.conn.transaction().expect("begins");
     tx.execute("INSERT INTO orders VALUES (1)", []).expect("writes");
@@ -123,7 +123,7 @@ async fn a_push_that_fails_leaves_nothing_behind_in_a_transaction_that_is_commit
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn beside_a_busy_pusher_a_plain_transaction_gets_its_turn() {
+async fn user_transaction_gets_its_turn_during_heavy_pushes() {
     let mut shop = shop().await;
     shop.conn.busy_timeout(LONG).expect("sets");
     let (busy, stop) = (shop.duly.clone(), CancellationToken::new());

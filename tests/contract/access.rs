@@ -5,7 +5,7 @@ use duly::{Error, Role};
 
 use crate::test_store::{SECOND, TestStore};
 
-pub async fn a_token_is_kept_by_its_name_and_never_itself(store: TestStore) {
+pub async fn token_is_stored_by_name_and_never_in_clear(store: TestStore) {
     let secret = store.duly.create_token("ci", Role::Operator, None).await.expect("made");
     let again = store.duly.create_token("ci", Role::Admin, None).await;
     assert!(matches!(again, Err(Error::Conflict(_))), "one token has a name");
@@ -20,7 +20,7 @@ pub async fn a_token_is_kept_by_its_name_and_never_itself(store: TestStore) {
     assert_eq!(store.duly.tokens().await.expect("lists").len(), 1);
 }
 
-pub async fn a_token_ends_when_its_time_is_over(store: TestStore) {
+pub async fn token_expires_after_its_lifetime(store: TestStore) {
     store.duly.create_token("short", Role::Viewer, Some(10 * SECOND)).await.expect("made");
     let ends = store.duly.tokens().await.expect("lists")[0].expires;
     assert_eq!(ends, Some(store.now() + 10 * SECOND));
@@ -28,7 +28,7 @@ pub async fn a_token_ends_when_its_time_is_over(store: TestStore) {
     assert!(store.duly.tokens().await.expect("lists").is_empty());
 }
 
-pub async fn the_newest_decisions_are_kept_in_their_order(store: TestStore) {
+pub async fn audit_keeps_the_newest_entries_in_order(store: TestStore) {
     assert!(store.duly.audits(None, 10).await.expect("reads").is_empty());
     for no in 1..=25 {
         let entry = Audit::new("ada", format!("POST /jobs/{no}"), Some("127.0.0.1".into()), 204);

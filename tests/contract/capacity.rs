@@ -23,7 +23,7 @@ async fn ready(store: &TestStore) -> u64 {
     store.store.counts().await.expect("counts").iter().map(|queue| queue.ready + queue.scheduled).sum()
 }
 
-pub async fn a_full_queue_refuses_the_whole_push(store: TestStore) {
+pub async fn full_queue_rejects_the_whole_push(store: TestStore) {
     store.push(job("a")).await;
     limit(&store, Some(3), None).await;
     assert!(is_full(&store, vec![job("b"), job("c"), job("d").after(SECOND)]).await);
@@ -36,7 +36,7 @@ pub async fn a_full_queue_refuses_the_whole_push(store: TestStore) {
     assert_eq!(store.push(job("elsewhere").queue("other")).await.id().to_string().len(), 36);
 }
 
-pub async fn bytes_are_limited_too(store: TestStore) {
+pub async fn capacity_limits_bytes(store: TestStore) {
     limit(&store, None, Some(10)).await;
     assert!(!is_full(&store, vec![Push::new("a", "\"12345678\"")]).await);
     assert!(is_full(&store, vec![Push::new("a", "1")]).await);
@@ -47,7 +47,7 @@ pub async fn bytes_are_limited_too(store: TestStore) {
     assert_eq!(store.store.counts().await.expect("counts")[0].bytes, 1);
 }
 
-pub async fn what_ends_makes_room(store: TestStore) {
+pub async fn ended_jobs_free_capacity(store: TestStore) {
     limit(&store, Some(1), None).await;
     store.push(job("a")).await;
     let held = store.claim_one("a").await;
@@ -61,7 +61,7 @@ pub async fn what_ends_makes_room(store: TestStore) {
     assert!(!is_full(&store, vec![job("c")]).await, "a dead one is finished");
 }
 
-pub async fn a_push_that_changes_nothing_is_not_refused(store: TestStore) {
+pub async fn repeated_push_into_full_queue_is_accepted(store: TestStore) {
     let first = job("a").unique("key");
     let id = first.job_id();
     store.push(first).await;
@@ -72,7 +72,7 @@ pub async fn a_push_that_changes_nothing_is_not_refused(store: TestStore) {
     assert!(matches!(replaced, Pushed::Replaced { .. }), "one for one");
 }
 
-pub async fn a_limit_can_be_set_before_the_first_job_and_lifted(store: TestStore) {
+pub async fn capacity_can_be_set_before_the_first_job_and_removed(store: TestStore) {
     assert_eq!(limit(&store, Some(0), None).await, Limit::default());
     assert!(is_full(&store, vec![job("a")]).await);
     assert_eq!(limit(&store, None, None).await, Limit { jobs: Some(0), bytes: None });

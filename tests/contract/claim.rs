@@ -5,7 +5,7 @@ use duly::{ARGS_BYTES_MAX, Due, Fence, JobId, Outcome, Priority, Push, Pushed, S
 
 use crate::test_store::*;
 
-pub async fn nothing_is_claimed_before_it_is_due(store: TestStore) {
+pub async fn job_is_not_claimed_before_due(store: TestStore) {
     store.push(job("later").after(SECOND)).await;
     store.advance(SECOND - MS).await;
     assert!(store.claim("a", 9).await.is_empty());
@@ -13,7 +13,7 @@ pub async fn nothing_is_claimed_before_it_is_due(store: TestStore) {
     assert_eq!(kinds(&store.claim("a", 9).await), ["later"]);
 }
 
-pub async fn urgent_jobs_go_first_then_those_that_waited_longest(store: TestStore) {
+pub async fn claim_orders_by_priority_then_waiting_time(store: TestStore) {
     for (kind, priority) in [
         ("low", Priority::Low),
         ("normal 1", Priority::Normal),
@@ -27,7 +27,7 @@ pub async fn urgent_jobs_go_first_then_those_that_waited_longest(store: TestStor
     assert_eq!(kinds(&held), ["critical", "high", "normal 1", "normal 2", "low"]);
 }
 
-pub async fn one_claim_takes_what_was_tried_before_beside_what_was_not(store: TestStore) {
+pub async fn one_claim_takes_retried_and_new_jobs(store: TestStore) {
     let with = |kind, priorities: &[Priority]| priorities.iter().map(|one| job(kind).priority(*one)).collect();
     store.push_all(with("tried", &[Priority::Low, Priority::Normal])).await;
     for held in store.claim("a", 9).await {
@@ -44,27 +44,27 @@ pub async fn one_claim_takes_what_was_tried_before_beside_what_was_not(store: Te
     assert_eq!(store.store.settle(node, ends).await.expect("settles"), nothing_lost());
 }
 
-pub async fn a_retried_job_goes_to_the_tail(store: TestStore) {
+pub async fn retried_job_goes_to_the_tail(store: TestStore) {
     store.push_all(vec![job("first"), job("second")]).await;
     let first = store.claim_one("a").await;
     store.settle("a", &first, retry_at_once()).await;
     assert_eq!(kinds(&store.claim("a", 9).await), ["second", "first"]);
 }
 
-pub async fn a_released_job_goes_to_the_head(store: TestStore) {
+pub async fn released_job_goes_to_the_head(store: TestStore) {
     store.push_all(vec![job("first"), job("second"), job("third")]).await;
     let held = store.claim("a", 2).await;
     store.settle("a", &held[1], release()).await;
     assert_eq!(kinds(&store.claim("a", 9).await), ["second", "third"]);
 }
 
-pub async fn a_job_that_falls_due_goes_behind_the_ready_ones(store: TestStore) {
+pub async fn due_job_goes_behind_ready_jobs(store: TestStore) {
     store.push_all(vec![job("due").after(SECOND), job("ready")]).await;
     store.advance(SECOND).await;
     assert_eq!(kinds(&store.claim("a", 9).await), ["ready", "due"]);
 }
 
-pub async fn no_more_than_asked_for(store: TestStore) {
+pub async fn claim_takes_at_most_max_jobs(store: TestStore) {
     store.push_all((0..5).map(|_| job("one")).collect()).await;
     let first = store.ask("a", claim(2)).await;
     assert_eq!((first.jobs.len(), first.more), (2, true));
@@ -72,14 +72,14 @@ pub async fn no_more_than_asked_for(store: TestStore) {
     assert_eq!((rest.jobs.len(), rest.more), (3, false));
 }
 
-pub async fn only_from_its_own_queue(store: TestStore) {
+pub async fn claim_takes_only_from_its_queue(store: TestStore) {
     store.push(job("there").queue("other")).await;
     assert!(store.claim("a", 9).await.is_empty());
     let held = store.ask("a", Claim { queue: "other".into(), ..claim(9) }).await.jobs;
     assert_eq!(held[0].job.queue, "other");
 }
 
-pub async fn a_paused_queue_gives_nothing(store: TestStore) {
+pub async fn paused_queue_yields_no_jobs(store: TestStore) {
     let id = store.push(job("one")).await.id();
     assert!(store.store.pause("default", true).await.expect("pauses"));
     assert!(!store.store.pause("default", true).await.expect("pauses"), "was paused already");
@@ -89,13 +89,13 @@ pub async fn a_paused_queue_gives_nothing(store: TestStore) {
     assert_eq!(store.claim("a", 9).await.len(), 1);
 }
 
-pub async fn a_queue_can_be_paused_before_its_first_job(store: TestStore) {
+pub async fn queue_can_be_paused_before_its_first_job(store: TestStore) {
     assert!(store.store.pause("default", true).await.expect("pauses"));
     store.push(job("one")).await;
     assert!(store.claim("a", 9).await.is_empty());
 }
 
-pub async fn fences_grow(store: TestStore) {
+pub async fn fences_grow_with_every_claim(store: TestStore) {
     let mut last = Fence(0);
     store.push(job("again")).await;
     for _ in 0..50 {
@@ -106,7 +106,7 @@ pub async fn fences_grow(store: TestStore) {
     }
 }
 
-pub async fn a_lost_answer_is_given_again(store: TestStore) {
+pub async fn claim_with_lost_reply_is_returned_again(store: TestStore) {
     store.push_all(vec![job("one"), job("two"), job("three")]).await;
     let lost = store.claim("a", 2).await;
     let again = store.ask("a", Claim { redo: true, ..claim(9) }).await.jobs;
@@ -119,7 +119,7 @@ pub async fn a_lost_answer_is_given_again(store: TestStore) {
 }
 
 /// A server cuts a connection that listens when it owes it too much: an answer has so many bytes and no more.
-pub async fn the_largest_jobs_are_claimed_however_many(store: TestStore) {
+pub async fn largest_jobs_are_claimed_in_any_number(store: TestStore) {
     let large = |kind: &str, priority| {
         let args = format!("\"{}\"", "x".repeat(ARGS_BYTES_MAX - 2));
         Push::new(kind, args).priority(priority)
@@ -155,7 +155,7 @@ pub async fn the_largest_jobs_are_claimed_however_many(store: TestStore) {
     assert_eq!(store.store.settle(node, ends).await.expect("settles"), nothing_lost());
 }
 
-pub async fn a_flood_of_due_jobs_is_moved_in_bounded_steps(store: TestStore) {
+pub async fn many_due_jobs_are_promoted_in_bounded_steps(store: TestStore) {
     let flood = 2 * PROMOTE_MAX + 10;
     store.push_all((0..flood).map(|_| job("due").after(SECOND)).collect()).await;
     store.push(job("urgent").queue("other")).await;
@@ -173,14 +173,14 @@ pub async fn a_flood_of_due_jobs_is_moved_in_bounded_steps(store: TestStore) {
     assert!(store.claim("a", 1).await.is_empty());
 }
 
-pub async fn an_empty_answer_says_when_to_look_again(store: TestStore) {
+pub async fn empty_claim_returns_when_to_look_again(store: TestStore) {
     assert_eq!(store.ask("a", claim(1)).await.next_due, None);
     store.push_all(vec![job("second").after(5 * SECOND), job("first").after(2 * SECOND)]).await;
     store.advance(SECOND).await;
     assert_eq!(store.ask("a", claim(1)).await.next_due, Some(SECOND));
 }
 
-pub async fn many_removed_jobs_hide_none(store: TestStore) {
+pub async fn claim_finds_jobs_behind_many_removed_ones(store: TestStore) {
     let removed = store.push_all((0..150).map(|_| job("removed")).collect()).await;
     store.push(job("live")).await;
     for pushed in removed {
@@ -197,7 +197,7 @@ pub async fn many_removed_jobs_hide_none(store: TestStore) {
 }
 
 /// A queue is paused for long: a job is moved and removed, its id is forgotten, and comes again the same way.
-pub async fn a_job_that_comes_again_is_told_from_what_it_left_behind(store: TestStore) {
+pub async fn rescheduled_job_is_distinguished_from_its_stale_entry(store: TestStore) {
     let id = JobId::fresh();
     store.store.pause("default", true).await.expect("pauses");
     // Each time as what it is left: for good, for later, or where it is.

@@ -28,7 +28,7 @@ async fn ended(ear: &mut Ear, jobs: usize) -> Vec<JobId> {
     all
 }
 
-pub async fn who_has_asked_is_told_of_every_way_to_end(store: TestStore) {
+pub async fn subscriber_is_notified_of_every_kind_of_completion(store: TestStore) {
     let mut ear = store.listen("w").await;
     watch(&store, "w", &["default"]).await;
     let kept = store.push(job("kept")).await.id();
@@ -50,7 +50,7 @@ pub async fn who_has_asked_is_told_of_every_way_to_end(store: TestStore) {
     assert_eq!(ended(&mut ear, 1).await, [replaced]);
 }
 
-pub async fn many_that_end_in_one_step_are_all_told(store: TestStore) {
+pub async fn jobs_completed_in_one_settle_are_all_notified(store: TestStore) {
     let mut ear = store.listen("w").await;
     watch(&store, "w", &["default"]).await;
     let node = store.node("a").await;
@@ -64,7 +64,7 @@ pub async fn many_that_end_in_one_step_are_all_told(store: TestStore) {
     assert_eq!(told, pushed);
 }
 
-pub async fn only_queues_that_were_asked_for_are_told_of(store: TestStore) {
+pub async fn completions_of_other_queues_are_not_notified(store: TestStore) {
     let mut ear = store.listen("w").await;
     let unheard = store.push(job("unheard")).await.id();
     let held = store.claim_one("a").await;
@@ -85,7 +85,7 @@ pub async fn only_queues_that_were_asked_for_are_told_of(store: TestStore) {
     assert_eq!(ended(&mut ear, 1).await, [third]);
 }
 
-pub async fn a_look_finds_what_is_unfinished_no_more(store: TestStore) {
+pub async fn ended_returns_the_jobs_that_are_not_unfinished(store: TestStore) {
     let mut ids = Vec::new();
     for kind in ["done", "dead", "gone", "running", "ready"] {
         ids.push(store.push(job(kind)).await.id());
@@ -112,7 +112,7 @@ async fn at_once(waiting: JoinHandle<Option<Record>>) -> Option<Record> {
     tokio::time::timeout(AT_ONCE, waiting).await.expect("told at once").expect("no panic")
 }
 
-pub async fn who_waits_for_a_job_gets_it_as_it_ended(store: TestStore) {
+pub async fn wait_returns_the_job_as_it_ended(store: TestStore) {
     let (done, dead) = (store.push(job("done")).await.id(), store.push(job("dead")).await.id());
     let gone = store.push(job("gone")).await.id();
     let waits = [done, done, dead, gone].map(|id| wait(&store, id));
@@ -131,7 +131,7 @@ pub async fn who_waits_for_a_job_gets_it_as_it_ended(store: TestStore) {
     assert_eq!(at_once(fourth).await, None);
 }
 
-pub async fn who_waits_is_not_misled_by_a_retry(store: TestStore) {
+pub async fn wait_does_not_end_at_a_retry(store: TestStore) {
     let id = store.push(job("k")).await.id();
     let waiting = wait(&store, id);
     let held = store.claim_one("a").await;

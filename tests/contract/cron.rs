@@ -88,7 +88,7 @@ fn names(due: &DueCrons) -> Vec<&str> {
     due.rules.iter().map(|record| record.rule.name.as_str()).collect()
 }
 
-pub async fn a_rule_is_kept_as_it_was_given(store: TestStore) {
+pub async fn rule_is_stored_unchanged(store: TestStore) {
     assert_eq!(store.cron("r").await, None);
     let rule = rule("r").tz("Europe/Berlin").overlap(Overlap::Queue).jitter(SECOND);
     let mut record = CronRecord::new(rule, 7, Some(store.now() + MINUTE));
@@ -98,7 +98,7 @@ pub async fn a_rule_is_kept_as_it_was_given(store: TestStore) {
     assert_eq!(store.cron("other").await, None);
 }
 
-pub async fn a_rule_is_put_only_over_what_was_read(store: TestStore) {
+pub async fn rule_update_requires_the_version_read(store: TestStore) {
     let first = store.put_rule(rule("r")).await;
     let second = CronRecord::new(rule("r").tz("Europe/Berlin"), 2, None);
     for was in [None, Some(9)] {
@@ -110,7 +110,7 @@ pub async fn a_rule_is_put_only_over_what_was_read(store: TestStore) {
     assert_eq!(store.put(CronRecord::new(rule("none"), 2, None), Some(1)).await, CronPut::Stale);
 }
 
-pub async fn a_removed_rule_is_gone(store: TestStore) {
+pub async fn removed_rule_is_gone(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     store.put_rule(rule("stays")).await;
     assert!(store.store.remove_cron("r").await.expect("removes"));
@@ -139,7 +139,7 @@ pub async fn rules_are_listed_by_pages_and_by_queue(store: TestStore) {
     }
 }
 
-pub async fn a_claim_tells_when_the_next_tick_is(store: TestStore) {
+pub async fn claim_returns_the_next_tick(store: TestStore) {
     let next_tick = async || store.ask("a", claim(1)).await.next_tick;
     assert_eq!(next_tick().await, None);
     let late = CronRecord::new(rule("late"), 1, Some(store.now() + 2 * MINUTE));
@@ -157,7 +157,7 @@ pub async fn a_claim_tells_when_the_next_tick_is(store: TestStore) {
     assert_eq!(next_tick().await, None);
 }
 
-pub async fn putting_a_rule_wakes_a_node_of_its_queue(store: TestStore) {
+pub async fn new_rule_wakes_a_node_of_its_queue(store: TestStore) {
     let node = store.node("a").await;
     let mut wakes = store.store.subscribe(node).await.expect("subscribes");
     assert!(store.claim("a", 1).await.is_empty());
@@ -166,7 +166,7 @@ pub async fn putting_a_rule_wakes_a_node_of_its_queue(store: TestStore) {
     assert_eq!(woken, Some(Wake::Queue("default".into())));
 }
 
-pub async fn a_tick_fires_once_whoever_asks(store: TestStore) {
+pub async fn tick_fires_once_for_concurrent_nodes(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     store.advance(MINUTE).await;
     let due = store.due("default", &[]).await;
@@ -185,7 +185,7 @@ pub async fn a_tick_fires_once_whoever_asks(store: TestStore) {
     assert_eq!(store.claim("a", 9).await.len(), 1);
 }
 
-pub async fn no_tick_fires_early(store: TestStore) {
+pub async fn tick_does_not_fire_early(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     store.advance(MINUTE - MS).await;
     let due = store.due("default", &["r"]).await;
@@ -196,7 +196,7 @@ pub async fn no_tick_fires_early(store: TestStore) {
     assert!(matches!(store.fire_one(fire_of(&record)).await, CronFired::Yes(_)));
 }
 
-pub async fn a_changed_rule_refuses_who_read_the_old_one(store: TestStore) {
+pub async fn firing_with_an_outdated_rule_is_rejected(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     store.advance(MINUTE).await;
     let changed = revised(&record);
@@ -205,7 +205,7 @@ pub async fn a_changed_rule_refuses_who_read_the_old_one(store: TestStore) {
     assert!(matches!(store.fire_one(fire_of(&changed)).await, CronFired::Yes(_)), "the tick that was due is not lost");
 }
 
-pub async fn a_rule_that_fired_refuses_who_read_it_before(store: TestStore) {
+pub async fn firing_a_tick_again_is_rejected(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     store.advance(MINUTE).await;
     store.fire_one(fire_of(&record)).await;
@@ -214,7 +214,7 @@ pub async fn a_rule_that_fired_refuses_who_read_it_before(store: TestStore) {
     assert_eq!(store.put(revised(&fired), Some(fired.revision)).await, CronPut::Yes);
 }
 
-pub async fn a_paused_rule_is_never_due(store: TestStore) {
+pub async fn paused_rule_is_never_due(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     let mut paused = revised(&record);
     paused.paused = true;
@@ -225,7 +225,7 @@ pub async fn a_paused_rule_is_never_due(store: TestStore) {
     assert_eq!(store.fire_one(fire_of(&paused)).await, CronFired::Stale);
 }
 
-pub async fn a_paused_queue_gets_its_ticks(store: TestStore) {
+pub async fn paused_queue_receives_ticks(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     store.store.pause("default", true).await.expect("pauses");
     assert_eq!(store.ask("a", claim(1)).await.next_tick, Some(MINUTE));
@@ -234,7 +234,7 @@ pub async fn a_paused_queue_gets_its_ticks(store: TestStore) {
     assert!(store.claim("a", 1).await.is_empty());
 }
 
-pub async fn a_moving_queue_fires_nothing(store: TestStore) {
+pub async fn moving_queue_fires_no_ticks(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     let mover = NodeId::fresh();
     store.store.set_moving("default", mover, Some("elsewhere")).await.expect("marks");
@@ -248,7 +248,7 @@ pub async fn a_moving_queue_fires_nothing(store: TestStore) {
     assert!(matches!(store.fire_one(fire_of(&record)).await, CronFired::Yes(_)));
 }
 
-pub async fn what_is_fired_can_be_claimed_at_once(store: TestStore) {
+pub async fn fired_job_can_be_claimed_at_once(store: TestStore) {
     let job = job("report").priority(duly::Priority::High).tag("nightly").max_attempts(3).timeout(MINUTE);
     let record = store.put_rule(CronRule::new("r", "* * * * *", job).expect("a rule")).await;
     store.advance(MINUTE).await;
@@ -260,7 +260,7 @@ pub async fn what_is_fired_can_be_claimed_at_once(store: TestStore) {
     assert_eq!((held.job.priority, held.job.tags), (duly::Priority::High, vec!["nightly".to_owned()]));
 }
 
-pub async fn a_tick_with_jitter_is_due_later(store: TestStore) {
+pub async fn tick_with_jitter_is_due_later(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     store.advance(MINUTE).await;
     let tick = record.next.expect("given");
@@ -273,7 +273,7 @@ pub async fn a_tick_with_jitter_is_due_later(store: TestStore) {
     assert_eq!(store.claim("a", 1).await.len(), 1);
 }
 
-pub async fn several_ticks_of_a_rule_go_in_together(store: TestStore) {
+pub async fn several_ticks_of_a_rule_fire_together(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     store.advance(3 * MINUTE).await;
     let tick = record.next.expect("given");
@@ -286,7 +286,7 @@ pub async fn several_ticks_of_a_rule_go_in_together(store: TestStore) {
     assert_eq!(store.cron("r").await.expect("is there").last, last);
 }
 
-pub async fn a_tick_that_only_goes_by_pushes_nothing(store: TestStore) {
+pub async fn skipped_tick_pushes_nothing(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     store.advance(MINUTE).await;
     let fired = store.fire_one(CronFire { jobs: Vec::new(), last: None, ..fire_of(&record) }).await;
@@ -296,7 +296,7 @@ pub async fn a_tick_that_only_goes_by_pushes_nothing(store: TestStore) {
     assert_eq!((after.last, after.next), (None, Some(store.now() + MINUTE)));
 }
 
-pub async fn the_job_of_a_tick_is_known_by_its_id(store: TestStore) {
+pub async fn job_of_a_tick_has_a_derived_id(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     let id = store.push(tick_job(&record, record.next.expect("given"))).await.id();
     store.advance(MINUTE).await;
@@ -316,7 +316,7 @@ async fn running(store: &TestStore, hold: Hold) -> (CronRecord, Held) {
     (due.rules.into_iter().next().expect("is due"), held)
 }
 
-pub async fn skip_leaves_the_unfinished_job(store: TestStore) {
+pub async fn overlap_skip_keeps_the_unfinished_job(store: TestStore) {
     let (record, held) = running(&store, Hold::No).await;
     let fired = store.fire_one(holding(&record, Hold::No)).await;
     assert_eq!(fired, CronFired::Yes(vec![Pushed::Existing(held.job.id)]));
@@ -324,7 +324,7 @@ pub async fn skip_leaves_the_unfinished_job(store: TestStore) {
     assert!(store.claim("a", 9).await.is_empty());
 }
 
-pub async fn queue_waits_for_the_end_of_the_running_job(store: TestStore) {
+pub async fn overlap_queue_waits_for_the_running_job(store: TestStore) {
     let (record, held) = running(&store, Hold::WhileRunning).await;
     assert_eq!(store.fire_one(holding(&record, Hold::WhileRunning)).await, CronFired::Held(held.job.id));
     let waits = store.cron("r").await.expect("is there");
@@ -344,7 +344,7 @@ pub async fn queue_waits_for_the_end_of_the_running_job(store: TestStore) {
     assert!(matches!(running, CronFired::Held(_)));
 }
 
-pub async fn replace_waits_for_any_unfinished_job(store: TestStore) {
+pub async fn overlap_replace_waits_for_the_unfinished_job(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     store.advance(MINUTE).await;
     store.fire_one(holding(&record, Hold::WhileThere)).await;
@@ -359,7 +359,7 @@ pub async fn replace_waits_for_any_unfinished_job(store: TestStore) {
     assert_eq!(store.claim_one("a").await.job.id, id_of("r", next.next.expect("has one")));
 }
 
-pub async fn a_held_tick_is_looked_at_again_after_a_while(store: TestStore) {
+pub async fn held_tick_is_checked_again_later(store: TestStore) {
     let (record, _) = running(&store, Hold::WhileRunning).await;
     let fired = store.fire(vec![holding(&record, Hold::WhileRunning)]).await;
     assert_eq!(fired.next_tick, Some(HELD_LOOK), "in case nobody says that its way is free");
@@ -367,7 +367,7 @@ pub async fn a_held_tick_is_looked_at_again_after_a_while(store: TestStore) {
     assert_eq!(names(&store.due("default", &[]).await), ["r"]);
 }
 
-pub async fn a_rule_that_changes_its_queue_takes_its_tick_along(store: TestStore) {
+pub async fn rule_moved_to_another_queue_keeps_its_tick(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     store.advance(MINUTE).await;
     let other = CronRule::new("r", "* * * * *", job("tick").queue("other")).expect("a rule");
@@ -401,7 +401,7 @@ pub async fn many_rules_fire_in_bounded_steps(store: TestStore) {
     assert_eq!(store.store.counts().await.expect("counts")[0].ready, many as u64);
 }
 
-pub async fn the_first_due_goes_first(store: TestStore) {
+pub async fn earliest_tick_fires_first(store: TestStore) {
     for (name, after) in [("b", 2), ("a", 3), ("c", 1)] {
         store.put(CronRecord::new(rule(name), 1, Some(store.now() + after * SECOND)), None).await;
     }
@@ -410,7 +410,7 @@ pub async fn the_first_due_goes_first(store: TestStore) {
     assert_eq!(names(&due), ["c", "b"]);
 }
 
-pub async fn args_of_a_rule_survive(store: TestStore) {
+pub async fn args_of_a_rule_survive_byte_for_byte(store: TestStore) {
     let args = r#"{"big":9007199254740993,"none":[],"text":"ü\n\u0000 \"quoted\"","float":1.10}"#;
     let rule = CronRule::new("r", "* * * * *", Push::new("tick", args)).expect("a rule");
     store.put_rule(rule).await;

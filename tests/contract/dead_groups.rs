@@ -41,7 +41,7 @@ pub async fn dead_jobs_are_grouped_by_kind_and_error(store: TestStore) {
     assert!(store.store.dead_groups(Some("nowhere")).await.expect("groups").is_empty());
 }
 
-pub async fn a_group_shrinks_when_its_jobs_leave(store: TestStore) {
+pub async fn group_shrinks_as_its_jobs_leave(store: TestStore) {
     let ids = [die(&store, "a", "oh 1").await, die(&store, "a", "oh 2").await, die(&store, "a", "oh 3").await];
     store.remove(ids[0]).await;
     assert_eq!(groups(&store).await, [group("a", "oh #", 2)]);
@@ -55,7 +55,7 @@ pub async fn a_group_shrinks_when_its_jobs_leave(store: TestStore) {
     assert_eq!(groups(&store).await, []);
 }
 
-pub async fn a_group_is_a_filter(store: TestStore) {
+pub async fn group_selects_its_jobs_as_a_filter(store: TestStore) {
     let id = die(&store, "a", "oh 1").await;
     die(&store, "b", "oh 2").await;
     die(&store, "a", "else").await;

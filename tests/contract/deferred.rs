@@ -36,7 +36,7 @@ async fn one_put_off(store: &TestStore, kind: &str) -> Held {
     held.into_iter().next().expect("one")
 }
 
-pub async fn who_knows_a_kind_need_not_wait_for_what_others_put_off(store: TestStore) {
+pub async fn node_with_handler_adopts_deferred_job_early(store: TestStore) {
     let first = one_put_off(&store, "resize").await;
     assert_eq!(store.state(first.job.id).await, Some(State::Scheduled), "for others it waits");
     assert!(claim_known(&store, "a", &["mail"], 9).await.is_empty());
@@ -51,7 +51,7 @@ pub async fn who_knows_a_kind_need_not_wait_for_what_others_put_off(store: TestS
     assert!(claim_known(&store, "a", &["mail"], 9).await.is_empty(), "it does not come back");
 }
 
-pub async fn what_is_picked_up_is_due_at_that_moment(store: TestStore) {
+pub async fn adopted_job_is_due_when_adopted(store: TestStore) {
     one_put_off(&store, "resize").await;
     store.advance(SECOND).await;
     let held = claim_known(&store, "b", &["resize"], 9).await;
@@ -59,14 +59,14 @@ pub async fn what_is_picked_up_is_due_at_that_moment(store: TestStore) {
     assert_eq!((held[0].due, record.due), (store.now(), store.now()), "not at one that is to come");
 }
 
-pub async fn who_names_a_kind_twice_gets_a_job_once(store: TestStore) {
+pub async fn kind_listed_twice_yields_a_deferred_job_once(store: TestStore) {
     one_put_off(&store, "resize").await;
     assert_eq!(claim_known(&store, "b", &["resize", "resize"], 9).await.len(), 1);
     assert_eq!(store.beat("b").await.held, [("default".to_owned(), 1)]);
     assert!(store.claim("c", 9).await.is_empty());
 }
 
-pub async fn what_is_picked_up_is_taken_back_from_the_dead(store: TestStore) {
+pub async fn adopted_job_of_dead_node_is_taken_back(store: TestStore) {
     one_put_off(&store, "resize").await;
     store.node("c").await;
     assert_eq!(claim_known(&store, "b", &["resize"], 9).await.len(), 1);
@@ -76,14 +76,14 @@ pub async fn what_is_picked_up_is_taken_back_from_the_dead(store: TestStore) {
     assert_eq!((again.len(), again[0].crashes, again[0].attempts), (1, 1, 0));
 }
 
-pub async fn what_is_released_for_another_reason_waits(store: TestStore) {
+pub async fn job_released_for_another_reason_is_not_adopted(store: TestStore) {
     store.push(job("resize")).await;
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::release(10 * SECOND)).await;
     assert!(claim_known(&store, "b", &["resize"], 9).await.is_empty(), "its handler wants it so");
 }
 
-pub async fn what_is_put_off_in_two_queues_is_found_in_both(store: TestStore) {
+pub async fn jobs_deferred_in_two_queues_are_found_in_both(store: TestStore) {
     store.push_all(vec![job("resize"), job("resize").queue("other")]).await;
     let of = |queue: &str| Claim { queue: queue.into(), kinds: Some(["resize".to_owned()].into()), ..claim(9) };
     let mut held = store.claim("a", 9).await;
@@ -94,7 +94,7 @@ pub async fn what_is_put_off_in_two_queues_is_found_in_both(store: TestStore) {
     }
 }
 
-pub async fn urgent_jobs_go_before_what_was_put_off(store: TestStore) {
+pub async fn urgent_jobs_precede_deferred_jobs(store: TestStore) {
     let urgent = |kind: &str| job(kind).priority(Priority::Critical);
     store.push(urgent("due").after(5 * SECOND)).await;
     one_put_off(&store, "resize").await;
@@ -110,7 +110,7 @@ pub async fn urgent_jobs_go_before_what_was_put_off(store: TestStore) {
     assert_eq!(order, ["ready", "due", "resize"]);
 }
 
-pub async fn who_was_not_told_hears_of_it_with_its_next_beat(store: TestStore) {
+pub async fn deferred_hint_arrives_with_next_heartbeat_if_not_notified(store: TestStore) {
     const NAMES: [&str; 20] = [
         "n01", "n02", "n03", "n04", "n05", "n06", "n07", "n08", "n09", "n10", "n11", "n12", "n13", "n14", "n15", "n16",
         "n17", "n18", "n19", "n20",
@@ -125,7 +125,7 @@ pub async fn who_was_not_told_hears_of_it_with_its_next_beat(store: TestStore) {
     assert_eq!(kinds(&claim_known(&store, "b", &["resize"], 9).await), ["resize"]);
 }
 
-pub async fn too_many_put_off_wait_until_they_are_due(store: TestStore) {
+pub async fn deferred_jobs_beyond_the_limit_wait_until_due(store: TestStore) {
     let jobs = HINTS_MAX + 1;
     for some in (0..jobs).collect::<Vec<_>>().chunks(CLAIM_MAX) {
         store.push_all(some.iter().map(|_| Push::new("resize", "{}").keep(Duration::ZERO)).collect()).await;
@@ -145,7 +145,7 @@ pub async fn too_many_put_off_wait_until_they_are_due(store: TestStore) {
     assert_eq!(taken, jobs, "none is lost");
 }
 
-pub async fn what_is_put_off_falls_due_all_the_same(store: TestStore) {
+pub async fn deferred_job_still_falls_due(store: TestStore) {
     one_put_off(&store, "resize").await;
     store.advance(10 * SECOND).await;
     let again = claim_known(&store, "a", &["mail"], 9).await;
@@ -155,12 +155,12 @@ pub async fn what_is_put_off_falls_due_all_the_same(store: TestStore) {
     assert!(claim_known(&store, "b", &["resize"], 9).await.is_empty(), "once");
 }
 
-pub async fn who_runs_anything_takes_what_others_put_off(store: TestStore) {
+pub async fn node_that_runs_any_kind_adopts_deferred_jobs(store: TestStore) {
     one_put_off(&store, "resize").await;
     assert_eq!(kinds(&store.claim("b", 9).await), ["resize"]);
 }
 
-pub async fn what_was_put_off_keeps_its_turn(store: TestStore) {
+pub async fn adopted_job_keeps_its_position(store: TestStore) {
     let urgent = |kind: &str| job(kind).priority(Priority::High);
     store.push_all(vec![job("first"), job("second"), urgent("third")]).await;
     let held = claim_known(&store, "a", &["mail"], 9).await;
@@ -180,7 +180,7 @@ pub async fn what_was_put_off_keeps_its_turn(store: TestStore) {
     assert!(claim_known(&store, "b", &known, 1).await.is_empty());
 }
 
-pub async fn a_retry_is_not_taken_for_put_off(store: TestStore) {
+pub async fn retry_is_not_treated_as_deferred(store: TestStore) {
     one_put_off(&store, "resize").await;
     store.advance(10 * SECOND).await;
     // Falls due before anybody looks for it, and then fails.
@@ -192,7 +192,7 @@ pub async fn a_retry_is_not_taken_for_put_off(store: TestStore) {
     assert_eq!(kinds(&claim_known(&store, "b", &["resize"], 9).await), ["resize"]);
 }
 
-pub async fn what_is_moved_by_hand_is_not_taken_for_put_off(store: TestStore) {
+pub async fn rescheduled_job_is_not_treated_as_deferred(store: TestStore) {
     let held = one_put_off(&store, "resize").await;
     let due = store.get(held.job.id).await.expect("is there").due;
     store.store.reschedule(held.job.id, Due::At(due)).await.expect("moves");
@@ -204,7 +204,7 @@ pub async fn what_is_moved_by_hand_is_not_taken_for_put_off(store: TestStore) {
     assert_eq!(kinds(&claim_known(&store, "b", &["resize"], 9).await), ["resize"]);
 }
 
-pub async fn a_paused_queue_keeps_what_was_put_off(store: TestStore) {
+pub async fn paused_queue_keeps_deferred_jobs(store: TestStore) {
     one_put_off(&store, "resize").await;
     store.store.pause("default", true).await.expect("pauses");
     assert!(claim_known(&store, "b", &["resize"], 9).await.is_empty());
@@ -212,7 +212,7 @@ pub async fn a_paused_queue_keeps_what_was_put_off(store: TestStore) {
     assert_eq!(kinds(&claim_known(&store, "b", &["resize"], 9).await), ["resize"]);
 }
 
-pub async fn who_waits_is_told_of_what_is_put_off(store: TestStore) {
+pub async fn waiting_node_is_notified_of_deferred_jobs(store: TestStore) {
     let subscribe = async |name| store.store.subscribe(store.node(name).await).await.expect("subscribes");
     // Whoever wakes the first that waits wakes another.
     let (_a, _c, mut b) = (subscribe("a").await, subscribe("c").await, subscribe("b").await);
@@ -226,7 +226,7 @@ pub async fn who_waits_is_told_of_what_is_put_off(store: TestStore) {
     assert_eq!(kinds(&claim_known(&store, "b", &["resize"], 9).await), ["resize"]);
 }
 
-pub async fn more_than_there_is_room_for_is_taken_in_turns(store: TestStore) {
+pub async fn more_deferred_jobs_than_slots_are_adopted_in_batches(store: TestStore) {
     store.push_all((0..30).map(|_| job("resize")).collect()).await;
     let held = claim_known(&store, "a", &["mail"], 30).await;
     put_off(&store, "a", &held, 10 * SECOND).await;
@@ -242,7 +242,7 @@ pub async fn more_than_there_is_room_for_is_taken_in_turns(store: TestStore) {
 }
 
 /// No time goes by here: whatever were left to wait until it is due would wait for ever.
-pub async fn programs_that_know_different_kinds_share_a_queue(store: TestStore) {
+pub async fn nodes_with_different_kinds_share_a_queue(store: TestStore) {
     const EACH: u64 = 100;
     let (done, mut ends) = tokio::sync::mpsc::unbounded_channel();
     let stop = CancellationToken::new();
@@ -271,7 +271,7 @@ pub async fn programs_that_know_different_kinds_share_a_queue(store: TestStore) 
     }
 }
 
-pub async fn what_nobody_can_read_is_not_handed_around(store: TestStore) {
+pub async fn unreadable_job_is_not_passed_between_nodes(store: TestStore) {
     store.push(job("resize")).await;
     let mut held = store.claim_one("a").await;
     held.job.kind = "duly:unreadable".into();

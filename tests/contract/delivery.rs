@@ -37,7 +37,7 @@ fn redo() -> Claim {
     Claim { redo: true, ..claim(0) }
 }
 
-pub async fn a_job_in_the_hands_of_a_node_is_held_as_if_claimed(store: TestStore) {
+pub async fn delivered_job_is_held_as_if_claimed(store: TestStore) {
     let mut wakes = waiting(&store, "a").await;
     let id = store.push(job("one").priority(Priority::Critical)).await.id();
     let held = take(&store, "a", &mut wakes).await;
@@ -52,7 +52,7 @@ pub async fn a_job_in_the_hands_of_a_node_is_held_as_if_claimed(store: TestStore
     assert_eq!(store.state(id).await, Some(State::Done));
 }
 
-pub async fn fences_grow_from_hand_to_claim_to_hand(store: TestStore) {
+pub async fn fences_grow_across_deliveries_and_claims(store: TestStore) {
     let mut wakes = waiting(&store, "a").await;
     let mut last = None;
     for round in 0..6 {
@@ -70,7 +70,7 @@ pub async fn fences_grow_from_hand_to_claim_to_hand(store: TestStore) {
     }
 }
 
-pub async fn a_node_is_given_one_job_for_each_claim(store: TestStore) {
+pub async fn node_is_delivered_one_job_per_claim(store: TestStore) {
     let mut wakes = waiting(&store, "a").await;
     let one = store.push(job("one")).await.id();
     let two = store.push(job("two")).await.id();
@@ -79,7 +79,7 @@ pub async fn a_node_is_given_one_job_for_each_claim(store: TestStore) {
     assert_eq!(store.claim_one("a").await.job.id, two);
 }
 
-pub async fn a_job_whose_word_was_lost_is_found(store: TestStore) {
+pub async fn delivered_job_is_found_after_lost_notification(store: TestStore) {
     let mut wakes = waiting(&store, "a").await;
     let id = store.push(job("one")).await.id();
     let held = take(&store, "a", &mut wakes).await;
@@ -90,7 +90,7 @@ pub async fn a_job_whose_word_was_lost_is_found(store: TestStore) {
     assert_eq!(store.settle("a", &found[0], Outcome::Ack).await, nothing_lost());
 }
 
-pub async fn a_job_in_the_hands_of_a_dead_node_is_taken_back(store: TestStore) {
+pub async fn job_delivered_to_dead_node_is_taken_back(store: TestStore) {
     let mut wakes = waiting(&store, "a").await;
     store.node("b").await;
     let id = store.push(job("one")).await.id();
@@ -103,14 +103,14 @@ pub async fn a_job_in_the_hands_of_a_dead_node_is_taken_back(store: TestStore) {
     assert_eq!(store.settle("a", &held, Outcome::Ack).await, [id], "too late");
 }
 
-pub async fn nothing_is_given_to_a_node_in_a_paused_queue(store: TestStore) {
+pub async fn paused_queue_delivers_nothing(store: TestStore) {
     let _wakes = waiting(&store, "a").await;
     store.store.pause("default", true).await.expect("pauses");
     let id = store.push(job("one")).await.id();
     assert_eq!(store.state(id).await, Some(State::Ready));
 }
 
-pub async fn nothing_is_given_to_a_node_whose_lease_is_over(store: TestStore) {
+pub async fn node_with_expired_lease_is_delivered_nothing(store: TestStore) {
     let _wakes = waiting(&store, "a").await;
     store.silence("a");
     store.sleep(past_the_lease());
@@ -118,7 +118,7 @@ pub async fn nothing_is_given_to_a_node_whose_lease_is_over(store: TestStore) {
     assert_eq!(store.state(id).await, Some(State::Ready));
 }
 
-pub async fn a_node_is_given_no_kind_that_it_does_not_know(store: TestStore) {
+pub async fn job_of_unknown_kind_is_not_delivered(store: TestStore) {
     let mut wakes = waiting_for(&store, "a", Some(&["first", "known"])).await;
     let id = store.push(job("unknown")).await.id();
     assert_eq!(store.state(id).await, Some(State::Ready));
@@ -130,7 +130,7 @@ pub async fn a_node_is_given_no_kind_that_it_does_not_know(store: TestStore) {
     assert_eq!(take(&store, "a", &mut wakes).await.job.id, known);
 }
 
-pub async fn a_job_that_is_given_counts_like_any_other(store: TestStore) {
+pub async fn delivered_job_is_counted_like_any_other(store: TestStore) {
     let mut wakes = waiting(&store, "a").await;
     let pushed =
         async || store.store.history(HistoryAsk { queue: None, minutes: 1 }).await.expect("tells").total().pushed;
@@ -144,7 +144,7 @@ pub async fn a_job_that_is_given_counts_like_any_other(store: TestStore) {
     assert_eq!(store.store.counts().await.expect("looks")[0].bytes, 0);
 }
 
-pub async fn a_full_queue_gives_nothing_away(store: TestStore) {
+pub async fn push_into_full_queue_delivers_nothing(store: TestStore) {
     let mut wakes = waiting(&store, "a").await;
     store.store.set_limit("default", Limit { jobs: Some(1), bytes: Some(50) }).await.expect("limits");
     let too_big = store.store.push(vec![Push::new("big", format!("\"{}\"", "x".repeat(49)))]).await;
@@ -163,7 +163,7 @@ pub async fn a_full_queue_gives_nothing_away(store: TestStore) {
     assert_eq!(take(&store, "a", &mut wakes).await.job.id, two);
 }
 
-pub async fn what_has_fallen_due_is_not_overtaken(store: TestStore) {
+pub async fn delivery_does_not_overtake_due_jobs(store: TestStore) {
     let _wakes = waiting(&store, "a").await;
     let first = store.push(job("due").after(SECOND).priority(Priority::Critical)).await.id();
     store.advance(2 * SECOND).await;

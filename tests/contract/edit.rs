@@ -9,7 +9,7 @@ async fn edit(store: &TestStore, id: JobId, args: Option<&str>, priority: Option
     store.store.edit(id, Edit { args: args.map(str::to_owned), priority }).await.expect("edits")
 }
 
-pub async fn args_can_be_changed_while_a_job_waits(store: TestStore) {
+pub async fn args_of_a_waiting_job_can_be_changed(store: TestStore) {
     let id = store.push(job("a")).await.id();
     let later = store.push(job("later").after(SECOND)).await.id();
     assert_eq!(edit(&store, id, Some(r#"{"n":12345678901234567890}"#), None).await, Moved::Yes);
@@ -24,7 +24,7 @@ pub async fn args_can_be_changed_while_a_job_waits(store: TestStore) {
     assert_eq!(store.get(later).await.expect("is there").job.args, "[]");
 }
 
-pub async fn a_running_job_cannot_be_edited(store: TestStore) {
+pub async fn running_job_cannot_be_edited(store: TestStore) {
     let id = store.push(job("a")).await.id();
     let held = store.claim_one("a").await;
     assert_eq!(edit(&store, id, Some("1"), None).await, Moved::Running);
@@ -32,7 +32,7 @@ pub async fn a_running_job_cannot_be_edited(store: TestStore) {
     assert_eq!(edit(&store, JobId::fresh(), Some("1"), None).await, Moved::NotFound);
 }
 
-pub async fn another_priority_is_another_place(store: TestStore) {
+pub async fn changed_priority_changes_the_position(store: TestStore) {
     let ids: Vec<JobId> = store
         .push_all(vec![job("a"), job("b"), job("c"), job("d").after(SECOND)])
         .await
@@ -53,7 +53,7 @@ pub async fn another_priority_is_another_place(store: TestStore) {
     }
 }
 
-pub async fn many_are_changed_if_they_are_as_they_were_seen(store: TestStore) {
+pub async fn bulk_edit_changes_only_unchanged_jobs(store: TestStore) {
     let ids: Vec<JobId> =
         store.push_all(vec![job("a"), job("b"), job("c"), job("d")]).await.iter().map(duly::Pushed::id).collect();
     let target = |id: JobId, state: State| Target { queue: "default".into(), id, state };

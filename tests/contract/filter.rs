@@ -30,7 +30,7 @@ async fn die(store: &TestStore, error: &str) {
     store.settle("a", &held, Outcome::bury(error)).await;
 }
 
-pub async fn a_filter_means_what_it_says(store: TestStore) {
+pub async fn filter_selects_by_every_field(store: TestStore) {
     let push = |kind: &str, args: &str| Push::new(kind, args).keep(crate::test_store::KEEP);
     store.push(push("failed", r#"{"to":"Ada","n":7,"deep":{"list":["x",true]}}"#).tag("blue")).await;
     die(&store, "connection timed out after 30s").await;
@@ -67,7 +67,7 @@ pub async fn a_filter_means_what_it_says(store: TestStore) {
     }
 }
 
-pub async fn times_are_about_due_end_and_push(store: TestStore) {
+pub async fn filter_by_time_uses_due_end_or_push_time(store: TestStore) {
     store.push(job("died early")).await;
     die(&store, "oh").await;
     store.push(job("early")).await;
@@ -95,7 +95,7 @@ pub async fn times_are_about_due_end_and_push(store: TestStore) {
     }
 }
 
-pub async fn words_find_scheduled_and_dead_jobs(store: TestStore) {
+pub async fn indexed_filter_finds_scheduled_and_dead_jobs(store: TestStore) {
     for n in 0..5 {
         store.push(job("mail").tag(format!("n{n}")).after((n + 1) * SECOND)).await;
         store.push(job("else").tag("n1").after((n + 1) * SECOND)).await;
@@ -121,7 +121,7 @@ pub async fn words_find_scheduled_and_dead_jobs(store: TestStore) {
     assert_eq!(meant(&store, &kind).await.len(), before - 1);
 }
 
-pub async fn a_page_says_how_much_was_looked_at(store: TestStore) {
+pub async fn page_returns_the_number_of_jobs_scanned(store: TestStore) {
     store.push_all((0..1_500).map(|n| Push::new("k", format!(r#"{{"n":{n}}}"#))).collect()).await;
     let filter: Filter = "state:ready args.n:1499".parse().expect("a filter");
     let page = store.store.list(filter).await.expect("lists");
@@ -130,7 +130,7 @@ pub async fn a_page_says_how_much_was_looked_at(store: TestStore) {
     assert_eq!((page.jobs.len(), page.looked), (10, 10));
 }
 
-pub async fn a_job_that_stays_is_shown_while_others_move(store: TestStore) {
+pub async fn unchanged_job_is_listed_while_others_move(store: TestStore) {
     let pushes: Vec<Push> =
         (0..120).map(|n| job(&format!("k{}", n % 3)).after(Duration::from_secs(60 + n % 7))).collect();
     let ids: Vec<JobId> = pushes.iter().map(|push| push.job_id()).collect();
@@ -163,7 +163,7 @@ pub async fn a_job_that_stays_is_shown_while_others_move(store: TestStore) {
     }
 }
 
-pub async fn a_ready_job_that_stays_is_shown_while_others_are_claimed(store: TestStore) {
+pub async fn unchanged_ready_job_is_listed_while_others_are_claimed(store: TestStore) {
     let pushes: Vec<Push> = (0..60).map(|_| job("k")).collect();
     let ids: Vec<JobId> = pushes.iter().map(|push| push.job_id()).collect();
     store.push_all(pushes).await;

@@ -24,7 +24,7 @@ async fn counts(store: &TestStore) -> QueueCounts {
     counts.into_iter().find(|queue| queue.queue == "default").expect("is there")
 }
 
-pub async fn what_happens_is_counted_by_minute_and_queue(store: TestStore) {
+pub async fn history_counts_by_minute_and_queue(store: TestStore) {
     store.push_all((0..4).map(|n| job(&n.to_string())).collect()).await;
     store.push(job("other").queue("other")).await;
     let held = store.claim("a", 4).await;
@@ -49,7 +49,7 @@ pub async fn what_happens_is_counted_by_minute_and_queue(store: TestStore) {
     assert_eq!(points[1].minute.duration_since(points[0].minute).expect("oldest first"), MINUTE);
 }
 
-pub async fn lateness_and_duration_are_counted(store: TestStore) {
+pub async fn history_counts_lateness_and_duration(store: TestStore) {
     store.push_all((0..3).map(|n| job(&n.to_string())).collect()).await;
     let held = store.claim("a", 3).await;
     let node = store.node("a").await;
@@ -61,7 +61,7 @@ pub async fn lateness_and_duration_are_counted(store: TestStore) {
     assert!((MS..=5 * MS).contains(&late) && (SECOND / 2..=2 * SECOND).contains(&took), "{late:?} {took:?}");
 }
 
-pub async fn what_was_refused_is_not_counted(store: TestStore) {
+pub async fn rejected_settle_is_not_counted(store: TestStore) {
     store.push_all((0..3).map(|n| Push::new(n.to_string(), "{\"n\":1}")).collect()).await;
     let held = store.claim("a", 3).await;
     store.settle("a", &held[0], Outcome::Ack).await;
@@ -74,7 +74,7 @@ pub async fn what_was_refused_is_not_counted(store: TestStore) {
 }
 
 /// Acks that leave nothing, acks that are kept and other outcomes, of two claims and two priorities, of each some refused.
-pub async fn of_a_mixed_settle_only_what_was_recorded_is_counted(store: TestStore) {
+pub async fn mixed_settle_counts_only_recorded_outcomes(store: TestStore) {
     const REFUSED: [usize; 4] = [0, 4, 5, 9];
     let args = |n: usize| "1".repeat(n + 1);
     store.push_all((0..12).map(|n| mixed(n, args(n))).collect()).await;
@@ -123,7 +123,7 @@ pub async fn history_is_kept_for_a_day(store: TestStore) {
     assert_eq!(tally(&store, u32::MAX).await.pushed, 2);
 }
 
-pub async fn counts_follow_every_move(store: TestStore) {
+pub async fn counts_follow_every_state_change(store: TestStore) {
     let args = r#"{"ten":1}"#;
     let bytes = args.len() as u64;
     let push = |kind: &str| Push::new(kind, args).keep(KEEP);

@@ -38,7 +38,7 @@ async fn is_found(store: &TestStore, after: &str, scheduled: usize, dead: usize)
     is_sound(store, after).await;
 }
 
-pub async fn words_follow_a_job_wherever_it_goes(store: TestStore) {
+pub async fn index_entries_follow_a_job_through_its_states(store: TestStore) {
     let mail = || job("mail").tag("blue").tag("red").tag("blue").unique("key").max_attempts(9);
     let push = mail().after(10 * SECOND);
     let id = push.job_id();
@@ -75,7 +75,7 @@ pub async fn words_follow_a_job_wherever_it_goes(store: TestStore) {
     is_found(&store, "it is gone", 0, 0).await;
 }
 
-pub async fn a_word_goes_with_what_is_pruned(store: TestStore) {
+pub async fn pruned_job_leaves_no_index_entry(store: TestStore) {
     for _ in 0..3 {
         store.push(job("mail").tag("blue").tag("red")).await;
         let held = store.claim_one("a").await;
@@ -87,7 +87,7 @@ pub async fn a_word_goes_with_what_is_pruned(store: TestStore) {
     is_found(&store, "they were pruned", 0, 0).await;
 }
 
-pub async fn a_word_is_found_without_a_look_at_others(store: TestStore) {
+pub async fn indexed_lookup_scans_no_other_jobs(store: TestStore) {
     let later = |kind: &str, tag: &str| Push::new(kind, "{}").tag(tag).after(60 * SECOND);
     store.push_all((0..400).map(|_| later("many", "common")).collect()).await;
     store.push_all((0..12).map(|n| later("few", if n < 4 { "rare" } else { "common" })).collect()).await;
@@ -109,7 +109,7 @@ pub async fn a_word_is_found_without_a_look_at_others(store: TestStore) {
     assert_eq!((many.0 + few.0, many.1 + few.1), (20, 20));
 }
 
-pub async fn done_jobs_are_found_by_when_they_ended(store: TestStore) {
+pub async fn done_jobs_are_found_by_end_time(store: TestStore) {
     for n in 0..40 {
         store.push(Push::new("k", "{}").keep(KEEP)).await;
         let held = store.claim_one("a").await;

@@ -5,7 +5,7 @@ use duly::{Due, Outcome, State};
 
 use crate::test_store::*;
 
-pub async fn a_beating_node_is_never_robbed(store: TestStore) {
+pub async fn node_with_heartbeats_keeps_its_jobs(store: TestStore) {
     store.push(job("long")).await;
     store.node("b").await;
     let held = store.claim_one("a").await;
@@ -18,7 +18,7 @@ pub async fn a_beating_node_is_never_robbed(store: TestStore) {
     assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
 }
 
-pub async fn a_silent_node_loses_its_jobs_when_its_lease_ends(store: TestStore) {
+pub async fn silent_node_loses_its_jobs_after_its_lease(store: TestStore) {
     store.push(job("one")).await;
     store.node("b").await;
     store.claim_one("a").await;
@@ -35,7 +35,7 @@ pub async fn a_silent_node_loses_its_jobs_when_its_lease_ends(store: TestStore) 
     assert!(store.beat("b").await.suspects.is_empty(), "nothing is left to take");
 }
 
-pub async fn who_was_asleep_itself_robs_nobody(store: TestStore) {
+pub async fn node_that_slept_itself_takes_nothing_back(store: TestStore) {
     store.push(job("one")).await;
     store.node("b").await;
     let held = store.claim_one("a").await;
@@ -47,7 +47,7 @@ pub async fn who_was_asleep_itself_robs_nobody(store: TestStore) {
     assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
 }
 
-pub async fn taken_back_jobs_go_to_the_head_and_count_a_crash(store: TestStore) {
+pub async fn taken_back_job_goes_to_the_head_and_counts_a_crash(store: TestStore) {
     store.push_all(vec![job("first"), job("second"), job("third")]).await;
     store.node("b").await;
     let held = store.claim("a", 2).await;
@@ -64,7 +64,7 @@ pub async fn taken_back_jobs_go_to_the_head_and_count_a_crash(store: TestStore) 
     assert_eq!((record.crashes, record.failures.len()), (1, 1), "and stands in the history");
 }
 
-pub async fn a_crash_is_not_forgotten_when_a_job_gets_another_time(store: TestStore) {
+pub async fn crash_count_survives_a_reschedule(store: TestStore) {
     store.node("b").await;
     for (dies, due) in [("a", Due::After(SECOND)), ("c", Due::Now)] {
         let id = store.push(job("one")).await.id();
@@ -95,7 +95,7 @@ pub async fn take_back_is_bounded(store: TestStore) {
     assert_eq!(store.claim_from("b", "a", 10).await.taken_back, 0);
 }
 
-pub async fn few_jobs_of_a_dead_node_are_found_among_many(store: TestStore) {
+pub async fn few_jobs_of_dead_node_are_found_among_many(store: TestStore) {
     const MANY: usize = 3;
     let jobs = MANY * CLAIM_MAX + 5;
     store.push_all((0..jobs).map(|_| job("one")).collect()).await;
@@ -119,7 +119,7 @@ pub async fn few_jobs_of_a_dead_node_are_found_among_many(store: TestStore) {
     assert_eq!(store.beat("b").await.held, [("default".into(), (MANY * CLAIM_MAX) as u64)], "b keeps its own");
 }
 
-pub async fn a_node_that_returns_keeps_what_was_not_taken(store: TestStore) {
+pub async fn returning_node_keeps_jobs_not_taken_back(store: TestStore) {
     let held = TAKE_BACK_MAX + 100;
     store.push_all((0..held).map(|_| job("one")).collect()).await;
     store.node("b").await;
@@ -137,7 +137,7 @@ pub async fn a_node_that_returns_keeps_what_was_not_taken(store: TestStore) {
     assert!(store.beat("a").await.held.is_empty());
 }
 
-pub async fn a_node_that_left_can_be_taken_from_at_once(store: TestStore) {
+pub async fn jobs_of_a_node_that_left_are_taken_back_at_once(store: TestStore) {
     let id = store.push(job("one")).await.id();
     store.node("b").await;
     store.claim_one("a").await;
@@ -149,7 +149,7 @@ pub async fn a_node_that_left_can_be_taken_from_at_once(store: TestStore) {
     assert_eq!(store.state(id).await, Some(State::Running));
 }
 
-pub async fn a_beat_tells_what_the_node_holds(store: TestStore) {
+pub async fn heartbeat_returns_the_jobs_the_node_holds(store: TestStore) {
     store.push_all(vec![job("one"), job("two")]).await;
     assert!(store.beat("a").await.held.is_empty());
     let held = store.claim("a", 2).await;

@@ -38,7 +38,7 @@ async fn heard_nothing(store: &TestStore, guest: &'static str, ear: &mut Ear) {
     assert_eq!(ear.next().await, Heard::Message(b"now".into()));
 }
 
-pub async fn first_come_first_served(store: TestStore) {
+pub async fn waiters_acquire_in_order_of_arrival(store: TestStore) {
     let mut holder = holding(&store, "a").await;
     let mut line = Vec::new();
     for (ahead, guest) in ["b", "c", "b", "d"].into_iter().enumerate() {
@@ -56,7 +56,7 @@ pub async fn first_come_first_served(store: TestStore) {
     }
 }
 
-pub async fn an_ended_hold_goes_to_the_first_in_line(store: TestStore) {
+pub async fn expired_lock_goes_to_the_first_waiter(store: TestStore) {
     let a = holding(&store, "a").await;
     let (b, c) = (waiting(&store, "b").await, waiting(&store, "c").await);
     store.advance(TTL + MS).await;
@@ -65,7 +65,7 @@ pub async fn an_ended_hold_goes_to_the_first_in_line(store: TestStore) {
     take(&store, &b).await;
 }
 
-pub async fn an_ask_that_does_not_wait_does_not_jump_the_line(store: TestStore) {
+pub async fn request_without_wait_does_not_overtake_waiters(store: TestStore) {
     let a = holding(&store, "a").await;
     let b = waiting(&store, "b").await;
     let hasty = ask(&store, "c").await;
@@ -78,7 +78,7 @@ pub async fn an_ask_that_does_not_wait_does_not_jump_the_line(store: TestStore) 
 }
 
 /// It may not have heard the first time, or nobody may want its place any more: then it gives it up.
-pub async fn who_finds_it_free_and_may_not_have_it_reminds_the_first_in_line(store: TestStore) {
+pub async fn refused_request_for_a_free_lock_notifies_the_first_waiter(store: TestStore) {
     let mut ear = store.listen("b").await;
     let a = holding(&store, "a").await;
     let b = waiting(&store, "b").await;
@@ -91,7 +91,7 @@ pub async fn who_finds_it_free_and_may_not_have_it_reminds_the_first_in_line(sto
     heard_nothing(&store, "b", &mut ear).await;
 }
 
-pub async fn a_place_is_kept_when_the_ask_is_repeated(store: TestStore) {
+pub async fn waiter_keeps_its_position_on_repeated_request(store: TestStore) {
     let a = holding(&store, "a").await;
     let (b, c) = (waiting(&store, "b").await, waiting(&store, "c").await);
     for _ in 0..5 {
@@ -106,7 +106,7 @@ pub async fn a_place_is_kept_when_the_ask_is_repeated(store: TestStore) {
     take(&store, &b).await;
 }
 
-pub async fn a_release_tells_the_first_in_line(store: TestStore) {
+pub async fn release_notifies_the_first_waiter(store: TestStore) {
     let a = holding(&store, "a").await;
     let (mut b_hears, mut c_hears) = (store.listen("b").await, store.listen("c").await);
     let (b, c) = (waiting(&store, "b").await, waiting(&store, "c").await);
@@ -120,7 +120,7 @@ pub async fn a_release_tells_the_first_in_line(store: TestStore) {
     assert_eq!(c_hears.next().await, turn(&c));
 }
 
-pub async fn of_two_owners_of_a_node_the_first_in_line_is_told(store: TestStore) {
+pub async fn first_of_two_waiters_of_one_node_is_notified(store: TestStore) {
     let a = holding(&store, "a").await;
     let mut hears = store.listen("b").await;
     let (one, two) = (waiting(&store, "b").await, waiting(&store, "b").await);
@@ -131,7 +131,7 @@ pub async fn of_two_owners_of_a_node_the_first_in_line_is_told(store: TestStore)
     assert_eq!(hears.next().await, turn(&two));
 }
 
-pub async fn a_refused_release_tells_nobody(store: TestStore) {
+pub async fn rejected_release_notifies_no_waiter(store: TestStore) {
     let a = holding(&store, "a").await;
     let mut hears = store.listen("b").await;
     waiting(&store, "b").await;
@@ -139,7 +139,7 @@ pub async fn a_refused_release_tells_nobody(store: TestStore) {
     heard_nothing(&store, "b", &mut hears).await;
 }
 
-pub async fn a_dead_nodes_place_is_skipped(store: TestStore) {
+pub async fn waiter_of_a_dead_node_is_skipped(store: TestStore) {
     let a = holding(&store, "a").await;
     let mut hears = store.listen("c").await;
     waiting(&store, "b").await;
@@ -151,7 +151,7 @@ pub async fn a_dead_nodes_place_is_skipped(store: TestStore) {
     take(&store, &c).await;
 }
 
-pub async fn a_departed_nodes_place_is_skipped(store: TestStore) {
+pub async fn waiter_of_a_withdrawn_node_is_skipped(store: TestStore) {
     let a = holding(&store, "a").await;
     let mut hears = store.listen("c").await;
     waiting(&store, "b").await;
@@ -164,7 +164,7 @@ pub async fn a_departed_nodes_place_is_skipped(store: TestStore) {
 }
 
 /// Told that it is its turn, it dies before it takes the lock.
-pub async fn who_dies_at_its_turn_does_not_block_the_lock(store: TestStore) {
+pub async fn waiter_that_dies_at_its_turn_does_not_block_the_lock(store: TestStore) {
     let a = holding(&store, "a").await;
     let b = waiting(&store, "b").await;
     let c = waiting(&store, "c").await;
@@ -178,7 +178,7 @@ pub async fn who_dies_at_its_turn_does_not_block_the_lock(store: TestStore) {
     assert!(!unlock(&store, &b).await);
 }
 
-pub async fn a_waiter_that_gives_up_passes_its_turn_on(store: TestStore) {
+pub async fn waiter_that_gives_up_passes_its_turn_on(store: TestStore) {
     let a = holding(&store, "a").await;
     let (mut c_hears, mut d_hears) = (store.listen("c").await, store.listen("d").await);
     let b = waiting(&store, "b").await;
@@ -196,7 +196,7 @@ pub async fn a_waiter_that_gives_up_passes_its_turn_on(store: TestStore) {
 }
 
 /// A turn that nobody wants: it may come late, when its owner has the lock.
-pub async fn leaving_the_line_keeps_the_hold(store: TestStore) {
+pub async fn cancelled_wait_keeps_the_hold(store: TestStore) {
     let leave = async |ask: &LockAsk| store.store.leave_line(ask).await.expect("answers");
     for (name, slots) in [("one", 1), ("two", 2)] {
         let holder = LockAsk { slots, ..ask_for(&store, "a", name).await };
@@ -221,7 +221,7 @@ pub async fn leaving_the_line_keeps_the_hold(store: TestStore) {
     take(&store, &c).await;
 }
 
-pub async fn ahead_counts_those_who_live(store: TestStore) {
+pub async fn ahead_counts_only_live_waiters(store: TestStore) {
     holding(&store, "a").await;
     waiting(&store, "b").await;
     waiting(&store, "c").await;
@@ -233,7 +233,7 @@ pub async fn ahead_counts_those_who_live(store: TestStore) {
     assert_eq!(refused(&store, &ask(&store, "a").await).await.ahead, 2, "also for who does not wait");
 }
 
-pub async fn ends_says_when_to_look(store: TestStore) {
+pub async fn refused_request_returns_when_to_look_again(store: TestStore) {
     let a = holding(&store, "a").await;
     let (b, c) = (waiting(&store, "b").await, waiter(&store, "c").await);
     assert_eq!(refused(&store, &c).await.ends, Some(TTL));
@@ -246,7 +246,7 @@ pub async fn ends_says_when_to_look(store: TestStore) {
     assert_eq!(answer(&store, &b).await.ends, None, "it is ours");
 }
 
-pub async fn attend_tells_whose_turn_it_is(store: TestStore) {
+pub async fn announce_returns_the_next_waiter(store: TestStore) {
     let a = holding(&store, "a").await;
     take(&store, &ask_for(&store, "a", "without a line").await).await;
     let (b, c) = (waiting(&store, "b").await, waiting(&store, "c").await);
@@ -269,7 +269,7 @@ pub async fn attend_tells_whose_turn_it_is(store: TestStore) {
     assert!(store.attend("c", &waits).await.turns.is_empty(), "nobody is left in line");
 }
 
-pub async fn attend_tells_who_has_lost_its_place(store: TestStore) {
+pub async fn announce_returns_lost_waiters(store: TestStore) {
     holding(&store, "a").await;
     let (b, c) = (waiting(&store, "b").await, waiting(&store, "c").await);
     let one_more = waiting(&store, "b").await;
@@ -288,7 +288,7 @@ pub async fn attend_tells_who_has_lost_its_place(store: TestStore) {
     assert_eq!(store.lost("b", &[&b]).await, [b.owner], "given up");
 }
 
-pub async fn two_free_slots_go_to_the_first_two_in_line(store: TestStore) {
+pub async fn two_free_slots_go_to_the_first_two_waiters(store: TestStore) {
     let two = |ask: LockAsk| LockAsk { slots: 2, ..ask };
     let (one, other) = (two(ask(&store, "a").await), two(ask(&store, "a").await));
     take(&store, &one).await;
@@ -310,7 +310,7 @@ pub async fn two_free_slots_go_to_the_first_two_in_line(store: TestStore) {
     assert_eq!(refused(&store, &line[2]).await.ends, Some(TTL));
 }
 
-pub async fn break_ends_all_holds_and_tells_the_next(store: TestStore) {
+pub async fn break_lock_ends_all_holds_and_notifies_the_next_waiter(store: TestStore) {
     let two = |ask: LockAsk| LockAsk { slots: 2, ..ask };
     for guest in ["a", "b"] {
         take(&store, &two(ask(&store, guest).await)).await;
@@ -323,7 +323,7 @@ pub async fn break_ends_all_holds_and_tells_the_next(store: TestStore) {
     take(&store, &c).await;
 }
 
-pub async fn lines_of_different_locks_are_apart(store: TestStore) {
+pub async fn waiters_of_different_locks_are_separate(store: TestStore) {
     let a = holding(&store, "a").await;
     let other = ask_for(&store, "a", "other").await;
     take(&store, &other).await;
@@ -336,7 +336,7 @@ pub async fn lines_of_different_locks_are_apart(store: TestStore) {
     assert_eq!(hears.next().await, turn(&b));
 }
 
-pub async fn a_lock_with_a_long_line_is_handed_on_in_bounded_steps(store: TestStore) {
+pub async fn lock_with_many_waiters_is_handed_on_in_bounded_steps(store: TestStore) {
     const DEAD: usize = 2 * LINE_LOOK_MAX + LINE_LOOK_MAX / 2;
     let a = holding(&store, "a").await;
     let dead = waiter(&store, "b").await;

@@ -56,7 +56,7 @@ async fn holds(store: &TestStore, name: &str) -> Vec<LockRecord> {
     page.locks
 }
 
-pub async fn a_free_lock_is_taken_with_a_fence(store: TestStore) {
+pub async fn free_lock_is_acquired_with_a_fence(store: TestStore) {
     let taken = answer(&store, &ask(&store, "a").await).await;
     let (fence, slot) = taken.hold.expect("is free");
     assert!(fence > Fence(0));
@@ -64,13 +64,13 @@ pub async fn a_free_lock_is_taken_with_a_fence(store: TestStore) {
     assert_eq!((taken.ahead, taken.ends), (0, None));
 }
 
-pub async fn a_taken_lock_is_refused(store: TestStore) {
+pub async fn held_lock_is_refused(store: TestStore) {
     take(&store, &ask(&store, "a").await).await;
     let other = refused(&store, &ask(&store, "b").await).await;
     assert_eq!((other.ahead, other.ends), (0, Some(TTL)));
 }
 
-pub async fn of_many_who_ask_at_once_one_gets_it(store: TestStore) {
+pub async fn one_of_many_concurrent_requests_gets_the_lock(store: TestStore) {
     let mut asks = Vec::new();
     for guest in ["a", "b", "c", "d", "e"].repeat(10) {
         asks.push(ask(&store, guest).await);
@@ -111,7 +111,7 @@ pub async fn fences_grow_with_every_acquisition(store: TestStore) {
     assert!(fences.is_sorted_by(|before, after| before < after), "{fences:?}");
 }
 
-pub async fn a_hold_ends_with_its_ttl_in_milliseconds(store: TestStore) {
+pub async fn lock_expires_after_its_ttl_in_milliseconds(store: TestStore) {
     let other = ask(&store, "b").await;
     take(&store, &LockAsk { ttl: 1_500 * MS, ..ask(&store, "a").await }).await;
     store.advance(1_499 * MS).await;
@@ -122,7 +122,7 @@ pub async fn a_hold_ends_with_its_ttl_in_milliseconds(store: TestStore) {
     take(&store, &ask(&store, "a").await).await;
 }
 
-pub async fn an_ask_repeated_is_the_same_hold(store: TestStore) {
+pub async fn repeated_request_returns_the_same_hold(store: TestStore) {
     let (a, b) = (ask(&store, "a").await, ask(&store, "b").await);
     let hold = take(&store, &a).await;
     store.advance(TTL - SECOND).await;
@@ -133,7 +133,7 @@ pub async fn an_ask_repeated_is_the_same_hold(store: TestStore) {
     take(&store, &b).await;
 }
 
-pub async fn only_the_owner_extends(store: TestStore) {
+pub async fn extend_by_another_owner_is_rejected(store: TestStore) {
     let (a, b) = (ask(&store, "a").await, ask(&store, "b").await);
     take(&store, &a).await;
     store.advance(4 * SECOND).await;
@@ -145,7 +145,7 @@ pub async fn only_the_owner_extends(store: TestStore) {
     assert_eq!(refused(&store, &b).await.ends, Some(2 * SECOND), "from now, not on top");
 }
 
-pub async fn an_ended_hold_is_not_extended(store: TestStore) {
+pub async fn expired_lock_is_not_extended(store: TestStore) {
     let (a, b) = (ask(&store, "a").await, ask(&store, "b").await);
     assert!(!extend(&store, &a).await, "it never held the lock");
     take(&store, &a).await;
@@ -156,7 +156,7 @@ pub async fn an_ended_hold_is_not_extended(store: TestStore) {
     assert_eq!(holds(&store, "l").await[0].owner, b.owner);
 }
 
-pub async fn the_loser_does_not_prolong_the_winners_hold(store: TestStore) {
+pub async fn refused_request_does_not_extend_the_lock(store: TestStore) {
     let (winner, loser) = (ask(&store, "a").await, ask(&store, "b").await);
     let loser = LockAsk { ttl: 100 * TTL, ..loser };
     take(&store, &winner).await;
@@ -169,7 +169,7 @@ pub async fn the_loser_does_not_prolong_the_winners_hold(store: TestStore) {
     take(&store, &loser).await;
 }
 
-pub async fn a_release_counts_once(store: TestStore) {
+pub async fn repeated_release_counts_once(store: TestStore) {
     let a = ask(&store, "a").await;
     assert!(!unlock(&store, &a).await, "it never held the lock");
     take(&store, &a).await;
@@ -179,7 +179,7 @@ pub async fn a_release_counts_once(store: TestStore) {
     take(&store, &ask(&store, "b").await).await;
 }
 
-pub async fn an_expired_holders_release_does_not_free_the_next_owners_lock(store: TestStore) {
+pub async fn release_after_expiry_does_not_free_the_next_owners_lock(store: TestStore) {
     let (a, b) = (ask(&store, "a").await, ask(&store, "b").await);
     take(&store, &a).await;
     store.advance(TTL + MS).await;
@@ -189,7 +189,7 @@ pub async fn an_expired_holders_release_does_not_free_the_next_owners_lock(store
     assert!(unlock(&store, &b).await);
 }
 
-pub async fn an_expired_holders_release_says_not_held(store: TestStore) {
+pub async fn release_after_expiry_returns_not_held(store: TestStore) {
     let a = ask(&store, "a").await;
     take(&store, &a).await;
     store.advance(TTL + MS).await;
@@ -197,7 +197,7 @@ pub async fn an_expired_holders_release_says_not_held(store: TestStore) {
 }
 
 /// A paused node may still believe in its hold until the time that it was told is over.
-pub async fn a_silent_nodes_hold_lasts_until_its_ttl(store: TestStore) {
+pub async fn lock_of_a_silent_node_lasts_until_its_ttl(store: TestStore) {
     let other = ask(&store, "b").await;
     take(&store, &ask(&store, "a").await).await;
     take(&store, &LockAsk { node: NodeId::fresh(), ..ask_for(&store, "b", "of a stranger").await }).await;
@@ -209,7 +209,7 @@ pub async fn a_silent_nodes_hold_lasts_until_its_ttl(store: TestStore) {
     take(&store, &other).await;
 }
 
-pub async fn a_node_that_departs_keeps_its_locks(store: TestStore) {
+pub async fn node_that_withdraws_keeps_its_locks(store: TestStore) {
     let a = ask(&store, "a").await;
     take(&store, &a).await;
     store.depart("a").await;
@@ -218,7 +218,7 @@ pub async fn a_node_that_departs_keeps_its_locks(store: TestStore) {
 }
 
 /// As a server does for a holder that reaches it now through one process and now through another.
-pub async fn a_hold_that_another_node_extends_ends_by_its_time_alone(store: TestStore) {
+pub async fn lock_extended_by_another_node_ends_by_ttl_alone(store: TestStore) {
     let a = ask(&store, "a").await;
     take(&store, &a).await;
     store.depart("a").await;
@@ -231,7 +231,7 @@ pub async fn a_hold_that_another_node_extends_ends_by_its_time_alone(store: Test
     take(&store, &ask(&store, "c").await).await;
 }
 
-pub async fn no_lock_is_left_without_an_end(store: TestStore) {
+pub async fn every_lock_has_an_expiry(store: TestStore) {
     let a = ask(&store, "a").await;
     for name in ["taken", "repeated", "extended", "waited for", "left", "counted", "broken"] {
         take(&store, &LockAsk { name: name.into(), ..a.clone() }).await;
@@ -253,7 +253,7 @@ pub async fn no_lock_is_left_without_an_end(store: TestStore) {
     assert!(store.store.locks(None, None).await.expect("lists").locks.is_empty());
 }
 
-pub async fn at_most_n_hold_it_each_with_its_slot_and_fence(store: TestStore) {
+pub async fn at_most_n_owners_hold_n_slots_with_own_fences(store: TestStore) {
     let mut taken = Vec::new();
     for guest in ["a", "a", "b"] {
         taken.push(take(&store, &LockAsk { slots: 3, ..ask(&store, guest).await }).await);
@@ -266,7 +266,7 @@ pub async fn at_most_n_hold_it_each_with_its_slot_and_fence(store: TestStore) {
     assert_eq!(holds(&store, "l").await.len(), 3);
 }
 
-pub async fn a_freed_slot_is_given_again(store: TestStore) {
+pub async fn freed_slot_is_acquired_again(store: TestStore) {
     let mut asks = Vec::new();
     for guest in ["a", "b", "c"] {
         let ask = LockAsk { slots: 3, ..ask(&store, guest).await };
@@ -282,7 +282,7 @@ pub async fn a_freed_slot_is_given_again(store: TestStore) {
     refused(&store, &LockAsk { owner: Owner::fresh(), ..next }).await;
 }
 
-pub async fn each_slot_has_its_own_end(store: TestStore) {
+pub async fn each_slot_has_its_own_expiry(store: TestStore) {
     let short = LockAsk { slots: 2, ttl: 2 * SECOND, ..ask(&store, "a").await };
     let long = LockAsk { slots: 2, ..ask(&store, "a").await };
     take(&store, &long).await;
@@ -295,7 +295,7 @@ pub async fn each_slot_has_its_own_end(store: TestStore) {
 }
 
 /// Whoever has only the name and the owner of a hold knows nothing of slots.
-pub async fn a_hold_is_found_in_whichever_slot(store: TestStore) {
+pub async fn hold_is_found_in_any_slot(store: TestStore) {
     let mut asks = Vec::new();
     for guest in ["a", "b", "c"] {
         asks.push(LockAsk { slots: 3, ..ask(&store, guest).await });
@@ -315,7 +315,7 @@ pub async fn a_hold_is_found_in_whichever_slot(store: TestStore) {
     assert!(holds(&store, "l").await.is_empty());
 }
 
-pub async fn extend_many_at_once(store: TestStore) {
+pub async fn extend_many_extends_all_holds(store: TestStore) {
     let a = ask(&store, "a").await;
     let asks: Vec<LockAsk> = (0..EXTEND_MAX).map(|i| LockAsk { name: format!("{i}"), ..a.clone() }).collect();
     // Every third is somebody else's, every fifth has been given back.
@@ -368,7 +368,7 @@ pub async fn locks_are_listed(store: TestStore) {
     assert!(holds(&store, "never taken").await.is_empty());
 }
 
-pub async fn pages_show_every_lock_once(store: TestStore) {
+pub async fn pages_contain_every_lock_once(store: TestStore) {
     let a = ask(&store, "a").await;
     let names: Vec<String> = (0..LOCKS_PAGE + 20).map(|i| format!("lock {i:04}")).collect();
     join_all(names.iter().map(async |name| take(&store, &LockAsk { name: name.clone(), ..a.clone() }).await)).await;
@@ -386,7 +386,7 @@ pub async fn pages_show_every_lock_once(store: TestStore) {
     assert_eq!(seen, names);
 }
 
-pub async fn names_do_not_run_into_each_other(store: TestStore) {
+pub async fn similar_lock_names_do_not_collide(store: TestStore) {
     const NAMES: [&str; 18] = [
         "a", "aa", "A", "a:", "a:b", ":a", "a:1", "a b", " a", "a ", "{a}", "a%", "a*", "a_", "'a\"\\", "\u{e4}",
         "a\u{308}", "锁🔒",
@@ -412,7 +412,7 @@ pub async fn names_do_not_run_into_each_other(store: TestStore) {
     }
 }
 
-pub async fn a_broken_lock_is_nobodys(store: TestStore) {
+pub async fn broken_lock_is_free(store: TestStore) {
     let (a, b) = (LockAsk { slots: 2, ..ask(&store, "a").await }, LockAsk { slots: 2, ..ask(&store, "b").await });
     take(&store, &a).await;
     take(&store, &b).await;

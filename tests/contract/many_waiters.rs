@@ -33,7 +33,7 @@ async fn all_done(waits: Vec<JoinHandle<Option<Record>>>, within: Duration) {
 
 /// Two handles on one file are to each other what two processes are: they meet on its board alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_a_file_who_waits_is_told_by_another_process() {
+async fn on_a_file_wait_is_notified_by_another_process() {
     let dir = test_support::temp_dir();
     let path = dir.path().join("duly.db").to_str().expect("a plain path").to_owned();
     let (waiter, worker) = (Duly::open(&path).await.expect("opens"), Duly::open(&path).await.expect("opens"));
@@ -63,7 +63,7 @@ mod on_a_server {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     #[ignore = "needs servers: ./check stores"]
-    async fn ten_thousand_wait_and_the_server_is_left_alone() {
+    async fn ten_thousand_waiters_cost_the_server_no_polling() {
         const JOBS: usize = 10_000;
         let server = Options::new(Binary::Redis).aof(Fsync::No).start();
         let (waiter, worker) =
@@ -98,7 +98,7 @@ mod on_a_server {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     #[ignore = "needs servers: ./check stores"]
-    async fn who_waits_learns_of_the_end_although_the_way_was_broken() {
+    async fn wait_ends_although_the_connection_was_cut() {
         let server = Options::new(Binary::Redis).aof(Fsync::No).start();
         let proxy = Proxy::start(server.port());
         let worker = Duly::open(server.url()).await.expect("opens");

@@ -46,7 +46,7 @@ async fn seen(store: &TestStore, node: NodeId) -> Option<(Vec<String>, Vec<Strin
     row.filter(|row| row.alive).map(|row| (row.queues, row.methods))
 }
 
-pub async fn a_message_reaches_the_node_it_is_for_and_no_other(store: TestStore) {
+pub async fn message_reaches_only_its_node(store: TestStore) {
     let (mut a_hears, mut b_hears) = (store.listen("a").await, store.listen("b").await);
     let (a, b) = (store.guest("a").await, store.guest("b").await);
     assert_eq!(send(&store, To::Node(a), b"to a").await, 1);
@@ -55,7 +55,7 @@ pub async fn a_message_reaches_the_node_it_is_for_and_no_other(store: TestStore)
     assert_eq!(b_hears.next().await, said(b"to b"), "and nothing before");
 }
 
-pub async fn a_message_to_all_reaches_everyone_who_listens_also_the_sender(store: TestStore) {
+pub async fn broadcast_reaches_every_subscriber_and_the_sender(store: TestStore) {
     let mut ears = vec![store.listen("a").await, store.listen("b").await, store.listen("c").await];
     for message in [&b"one"[..], b"two"] {
         assert_eq!(send(&store, To::All, message).await, 3);
@@ -65,7 +65,7 @@ pub async fn a_message_to_all_reaches_everyone_who_listens_also_the_sender(store
     }
 }
 
-pub async fn a_message_to_nobody_reaches_none(store: TestStore) {
+pub async fn message_to_an_unknown_node_reaches_none(store: TestStore) {
     assert_eq!(send(&store, To::All, b"hello?").await, 0);
     assert_eq!(send(&store, To::Node(NodeId::fresh()), b"hello?").await, 0);
     let mut hears = store.listen("a").await;
@@ -74,7 +74,7 @@ pub async fn a_message_to_nobody_reaches_none(store: TestStore) {
     assert_eq!(hears.next().await, said(b"for a"));
 }
 
-pub async fn order_of_messages_is_kept(store: TestStore) {
+pub async fn messages_arrive_in_order(store: TestStore) {
     let mut hears = store.listen("a").await;
     let a = To::Node(store.guest("a").await);
     for round in 0..10u8 {
@@ -87,7 +87,7 @@ pub async fn order_of_messages_is_kept(store: TestStore) {
     }
 }
 
-pub async fn bytes_survive(store: TestStore) {
+pub async fn messages_survive_byte_for_byte(store: TestStore) {
     let mut hears = store.listen("a").await;
     let a = To::Node(store.guest("a").await);
     let every_byte: Vec<u8> = (0..=255).collect();
@@ -100,7 +100,7 @@ pub async fn bytes_survive(store: TestStore) {
     }
 }
 
-pub async fn one_process_can_hear_for_several_nodes(store: TestStore) {
+pub async fn one_process_receives_for_several_nodes(store: TestStore) {
     let (mut a_hears, mut b_hears) = (store.listen("a").await, store.listen("b").await);
     let (a, b) = (store.guest("a").await, store.guest("b").await);
     for (to, message) in [(To::Node(a), b"a"), (To::Node(b), b"b")] {
@@ -116,7 +116,7 @@ pub async fn one_process_can_hear_for_several_nodes(store: TestStore) {
     assert_eq!(b_hears.next().await, said(b"still there"));
 }
 
-pub async fn a_node_that_departed_hears_nothing_and_is_not_found(store: TestStore) {
+pub async fn withdrawn_node_receives_nothing_and_is_not_found(store: TestStore) {
     let mut b_hears = store.listen("b").await;
     let _before = store.listen("a").await;
     let a = guest_with(&store, "a", &["m"]).await;
@@ -134,7 +134,7 @@ pub async fn a_node_that_departed_hears_nothing_and_is_not_found(store: TestStor
     assert_eq!(hears.next().await, said(b"back"), "and nothing of before");
 }
 
-pub async fn connections_are_found_until_their_node_is_gone(store: TestStore) {
+pub async fn connections_are_found_until_their_node_expires(store: TestStore) {
     let (a, b) = (store.guest("a").await, store.guest("b").await);
     connect(&store, "a", &["one", "two", "drei:ß {x}"], &[]).await;
     connect(&store, "b", &["four"], &["one"]).await; // which was never its own
@@ -157,7 +157,7 @@ pub async fn connections_are_found_until_their_node_is_gone(store: TestStore) {
     assert_eq!(connection(&store, "four").await, None);
 }
 
-pub async fn many_connections_are_noted_in_one_step(store: TestStore) {
+pub async fn many_connections_are_registered_in_one_operation(store: TestStore) {
     let a = store.guest("a").await;
     let names: Vec<String> = (0..CONNECTIONS_MAX).map(|i| format!("connection {i}")).collect();
     store.store.set_connections(a, &names, &[]).await.expect("notes");
@@ -167,7 +167,7 @@ pub async fn many_connections_are_noted_in_one_step(store: TestStore) {
     assert_eq!(connection(&store, &names[CONNECTIONS_MAX - 1]).await, None);
 }
 
-pub async fn a_connection_that_moves_belongs_to_its_new_node(store: TestStore) {
+pub async fn moved_connection_belongs_to_its_new_node(store: TestStore) {
     connect(&store, "a", &["c"], &[]).await;
     connect(&store, "b", &["c"], &[]).await;
     let b = store.guest("b").await;
@@ -180,7 +180,7 @@ pub async fn a_connection_that_moves_belongs_to_its_new_node(store: TestStore) {
     assert_eq!(connection(&store, "c").await, None);
 }
 
-pub async fn a_connection_that_has_moved_is_not_taken_back(store: TestStore) {
+pub async fn moved_connection_is_not_reclaimed_by_its_old_node(store: TestStore) {
     let (a, b) = (store.guest("a").await, store.guest("b").await);
     let keep = async |node, names: &[&str]| {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -202,7 +202,7 @@ pub async fn a_connection_that_has_moved_is_not_taken_back(store: TestStore) {
     assert_eq!(connection(&store, "of the dead").await, Some(a));
 }
 
-pub async fn answering_lists_nodes_by_method(store: TestStore) {
+pub async fn nodes_are_listed_by_method(store: TestStore) {
     let a = guest_with(&store, "a", &["cache.flush", "ping"]).await;
     let b = guest_with(&store, "b", &["ping"]).await;
     store.guest("c").await;
@@ -218,7 +218,7 @@ pub async fn answering_lists_nodes_by_method(store: TestStore) {
     assert_eq!(answering(&store, "other").await, [a]);
 }
 
-pub async fn a_quiet_guest_hears_but_is_not_found(store: TestStore) {
+pub async fn quiet_peer_receives_messages_but_is_not_listed(store: TestStore) {
     let node = store
         .guest_who("q", |guest| {
             guest.quiet = true;
@@ -233,7 +233,7 @@ pub async fn a_quiet_guest_hears_but_is_not_found(store: TestStore) {
     assert!(answering(&store, "m").await.is_empty());
 }
 
-pub async fn a_guest_whose_lease_ended_is_not_found(store: TestStore) {
+pub async fn peer_with_expired_lease_is_not_found(store: TestStore) {
     let a = guest_with(&store, "a", &["m"]).await;
     let b = guest_with(&store, "b", &["m"]).await;
     store.advance(10 * SECOND).await;
@@ -249,7 +249,7 @@ pub async fn a_guest_whose_lease_ended_is_not_found(store: TestStore) {
     assert_eq!(answering(&store, "m").await.len(), 2, "back again");
 }
 
-pub async fn a_lease_is_as_long_as_the_guest_says(store: TestStore) {
+pub async fn peer_chooses_the_length_of_its_lease(store: TestStore) {
     const HALF_A_MINUTE: Duration = Duration::from_secs(30);
     let a = store
         .guest_who("a", |guest| {
@@ -265,7 +265,7 @@ pub async fn a_lease_is_as_long_as_the_guest_says(store: TestStore) {
     assert!(answering(&store, "m").await.is_empty());
 }
 
-pub async fn guests_are_among_the_nodes(store: TestStore) {
+pub async fn peers_are_listed_among_the_nodes(store: TestStore) {
     let guest = guest_with(&store, "guest", &["m"]).await;
     let worker = store.node("worker").await;
     let both = store.node("both").await;
@@ -284,7 +284,7 @@ pub async fn guests_are_among_the_nodes(store: TestStore) {
     assert_eq!(seen(&store, guest).await, None);
 }
 
-pub async fn a_worker_that_leaves_stays_in_the_hall(store: TestStore) {
+pub async fn worker_that_leaves_stays_a_peer(store: TestStore) {
     let both = store.node("both").await;
     let mut hears = store.listen("both").await;
     guest_with(&store, "both", &["m"]).await;
@@ -295,7 +295,7 @@ pub async fn a_worker_that_leaves_stays_in_the_hall(store: TestStore) {
     assert_eq!(hears.next().await, said(b"still there"));
 }
 
-pub async fn the_store_tells_its_time(store: TestStore) {
+pub async fn store_returns_its_time(store: TestStore) {
     store.node("a").await;
     assert_eq!(store.store.now(), store.now());
     store.advance(90 * SECOND + MS).await;

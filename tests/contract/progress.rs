@@ -13,7 +13,7 @@ async fn say(store: &TestStore, node: &'static str, held: &Held, done: f64, line
     store.store.note(store.node(node).await, vec![Note::of(held, Some(progress), lines)]).await.expect("notes")
 }
 
-pub async fn progress_and_lines_are_kept_with_the_job(store: TestStore) {
+pub async fn progress_and_log_are_kept_with_the_job(store: TestStore) {
     let id = store.push(job("a")).await.id();
     let held = store.claim_one("a").await;
     assert_eq!(say(&store, "a", &held, 0.25, &["one", "two\ttabbed\nbroken"]).await, []);
@@ -29,7 +29,7 @@ pub async fn progress_and_lines_are_kept_with_the_job(store: TestStore) {
     assert!(listed.progress.is_none() && listed.log.is_empty(), "not in lists");
 }
 
-pub async fn only_the_holder_says_anything(store: TestStore) {
+pub async fn progress_from_another_node_is_rejected(store: TestStore) {
     let id = store.push(job("a")).await.id();
     let held = store.claim_one("a").await;
     assert_eq!(say(&store, "b", &held, 0.5, &["not mine"]).await, [id]);
@@ -42,7 +42,7 @@ pub async fn only_the_holder_says_anything(store: TestStore) {
     assert_eq!(lines, ["mine"]);
 }
 
-pub async fn a_log_keeps_its_newest_lines(store: TestStore) {
+pub async fn log_keeps_the_newest_lines(store: TestStore) {
     let id = store.push(job("a")).await.id();
     let held = store.claim_one("a").await;
     let lines: Vec<String> = (0..LOG_LINES_MAX + 20).map(|n| format!("line {n}")).collect();
@@ -55,7 +55,7 @@ pub async fn a_log_keeps_its_newest_lines(store: TestStore) {
     assert_eq!((log[0].line.as_str(), log[LOG_LINES_MAX - 1].line.as_str()), ("line 20", "line 119"));
 }
 
-pub async fn a_result_is_kept_with_a_done_job(store: TestStore) {
+pub async fn result_is_kept_with_a_done_job(store: TestStore) {
     let ids = [store.push(job("a")).await.id(), store.push(job("b")).await.id()];
     let held = store.claim("a", 2).await;
     let node = store.node("a").await;
@@ -71,7 +71,7 @@ pub async fn a_result_is_kept_with_a_done_job(store: TestStore) {
     assert_eq!(store.get(ids[1]).await.expect("is kept").result, None, "only an ack gives anything");
 }
 
-pub async fn notes_go_with_their_job(store: TestStore) {
+pub async fn progress_and_log_are_removed_with_the_job(store: TestStore) {
     let id = JobId::named("again");
     store.push(job("a").id(id).keep(Duration::ZERO)).await;
     let held = store.claim_one("a").await;

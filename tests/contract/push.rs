@@ -6,7 +6,7 @@ use duly::{JobId, Outcome, Priority, Push, Pushed, State};
 
 use crate::test_store::*;
 
-pub async fn a_pushed_job_is_there_with_all_it_was_given(store: TestStore) {
+pub async fn pushed_job_keeps_every_field(store: TestStore) {
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let push = Push::new("mail", r#"{"to":"ada"}"#)
         .queue("post")
@@ -31,7 +31,7 @@ pub async fn a_pushed_job_is_there_with_all_it_was_given(store: TestStore) {
     assert_eq!(job.tags, ["a", "b"]);
 }
 
-pub async fn each_job_goes_by_its_own_queue_due_and_priority(store: TestStore) {
+pub async fn each_job_of_a_batch_keeps_its_queue_due_and_priority(store: TestStore) {
     let pushed = store
         .push_all(vec![
             job("later").after(SECOND),
@@ -50,7 +50,7 @@ pub async fn each_job_goes_by_its_own_queue_due_and_priority(store: TestStore) {
     assert_eq!(store.state(pushed[4].id()).await, Some(State::Scheduled));
 }
 
-pub async fn an_id_pushed_again_changes_nothing_in_any_state(store: TestStore) {
+pub async fn repeated_push_changes_nothing_in_any_state(store: TestStore) {
     let id = JobId::named("invoice:7");
     let again = || job("again").id(id);
     assert_eq!(store.push(job("first").id(id)).await, Pushed::New(id));
@@ -69,7 +69,7 @@ pub async fn an_id_pushed_again_changes_nothing_in_any_state(store: TestStore) {
     assert_eq!(store.get(id).await.expect("kept").job.kind, "first");
 }
 
-pub async fn an_id_is_remembered_when_its_job_is_gone(store: TestStore) {
+pub async fn id_is_remembered_after_its_job_is_removed(store: TestStore) {
     let (done, removed) = (JobId::named("done"), JobId::named("removed"));
     store.push(job("done").id(done).keep(Duration::ZERO)).await;
     let held = store.claim_one("a").await;
@@ -85,7 +85,7 @@ pub async fn an_id_is_remembered_when_its_job_is_gone(store: TestStore) {
     assert!(store.claim("a", 9).await.is_empty(), "nothing came back");
 }
 
-pub async fn an_id_is_forgotten_some_time_after_its_job_is_gone(store: TestStore) {
+pub async fn id_is_forgotten_some_time_after_its_job_is_removed(store: TestStore) {
     let id = JobId::named("once");
     store.push(job("first").id(id).keep(Duration::ZERO)).await;
     let held = store.claim_one("a").await;
@@ -98,14 +98,14 @@ pub async fn an_id_is_forgotten_some_time_after_its_job_is_gone(store: TestStore
     assert_eq!(store.push(job("second").id(id)).await, Pushed::New(id));
 }
 
-pub async fn an_id_twice_in_one_push_is_one_job(store: TestStore) {
+pub async fn duplicate_id_in_one_push_is_one_job(store: TestStore) {
     let id = JobId::named("twice");
     let pushed = store.push_all(vec![job("first").id(id), job("second").id(id)]).await;
     assert_eq!(pushed, [Pushed::New(id), Pushed::Existing(id)]);
     assert_eq!(kinds(&store.claim("a", 9).await), ["first"]);
 }
 
-pub async fn the_same_id_in_two_queues_is_two_jobs(store: TestStore) {
+pub async fn same_id_in_two_queues_is_two_jobs(store: TestStore) {
     let id = JobId::named("both");
     assert_eq!(store.push(job("here").id(id)).await, Pushed::New(id));
     assert_eq!(store.push(job("there").id(id).queue("other")).await, Pushed::New(id));
@@ -132,7 +132,7 @@ pub async fn args_survive_byte_for_byte(store: TestStore) {
     }
 }
 
-pub async fn a_moment_that_is_past_means_now(store: TestStore) {
+pub async fn due_in_the_past_means_now(store: TestStore) {
     store.push(job("past").at(std::time::UNIX_EPOCH)).await;
     store.push(job("nothing").after(Duration::ZERO)).await;
     let held = store.claim("a", 9).await;

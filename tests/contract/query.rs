@@ -7,7 +7,7 @@ use duly::{Due, Filter, JobId, Outcome, Push, Pushed, State};
 
 use crate::test_store::*;
 
-pub async fn a_job_can_be_followed_through_its_life(store: TestStore) {
+pub async fn get_returns_a_job_in_every_state(store: TestStore) {
     let id = store.push(job("one").after(SECOND)).await.id();
     assert_eq!(store.state(id).await, Some(State::Scheduled));
     store.advance(SECOND).await;
@@ -24,14 +24,14 @@ pub async fn a_job_can_be_followed_through_its_life(store: TestStore) {
     assert!(done.ended >= Some(done.due));
 }
 
-pub async fn a_job_that_never_was_is_not_found(store: TestStore) {
+pub async fn unknown_job_is_not_found(store: TestStore) {
     let id = JobId::named("never");
     assert_eq!(store.get(id).await, None);
     assert_eq!(store.remove(id).await, Moved::NotFound);
     assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), Moved::NotFound);
 }
 
-pub async fn lists_go_by_state_queue_and_kind(store: TestStore) {
+pub async fn list_filters_by_state_queue_and_kind(store: TestStore) {
     store.push_all(vec![job("a"), job("b"), job("a").queue("other"), job("c").after(SECOND)]).await;
     let held = store.claim("n", 1).await;
     store.settle("n", &held[0], Outcome::bury("no")).await;
@@ -50,7 +50,7 @@ pub async fn lists_go_by_state_queue_and_kind(store: TestStore) {
     assert_eq!(list(Filter { kind: Some("a".into()), ..Filter::default() }).await, ["a dead", "a ready"]);
 }
 
-pub async fn pages_show_every_job_once(store: TestStore) {
+pub async fn pages_contain_every_job_once(store: TestStore) {
     let spread = |n: u32| job("one").queue(["x", "y"][n as usize % 2]).after(SECOND * (1 + n % 3));
     let pushed: BTreeSet<_> = store.push_all((0..25).map(spread).collect()).await.iter().map(Pushed::id).collect();
     for state in [None, Some(State::Scheduled)] {
@@ -70,7 +70,7 @@ pub async fn pages_show_every_job_once(store: TestStore) {
     }
 }
 
-pub async fn a_list_without_a_limit_is_a_page(store: TestStore) {
+pub async fn list_without_limit_is_one_page(store: TestStore) {
     store.push_all((0..60).map(|_| job("one")).collect()).await;
     let page = store.store.list(Filter::default()).await.expect("lists");
     assert_eq!((page.jobs.len(), page.next.is_some()), (duly::store::PAGE, true));
@@ -78,13 +78,13 @@ pub async fn a_list_without_a_limit_is_a_page(store: TestStore) {
     assert!(store.store.list(nowhere).await.expect("lists").jobs.is_empty());
 }
 
-pub async fn a_wrong_cursor_is_refused(store: TestStore) {
+pub async fn invalid_cursor_is_rejected(store: TestStore) {
     let filter = Filter { cursor: Some("x; DROP TABLE".into()), limit: 1, ..Filter::default() };
     let error = store.store.list(filter).await.expect_err("refused");
     assert_eq!(error.code(), "invalid");
 }
 
-pub async fn a_removed_job_never_runs(store: TestStore) {
+pub async fn removed_job_never_runs(store: TestStore) {
     let ready = store.push(job("ready")).await.id();
     let scheduled = store.push(job("scheduled").after(SECOND)).await.id();
     let promoted = store.push(job("promoted").after(MS)).await.id();
@@ -103,7 +103,7 @@ pub async fn a_removed_job_never_runs(store: TestStore) {
 }
 
 /// How much a store reads in one step may depend on how long the jobs are: a page goes on where the last one ended all the same.
-pub async fn running_jobs_are_listed_although_long_ones_end_meanwhile(store: TestStore) {
+pub async fn running_jobs_are_listed_while_others_end(store: TestStore) {
     let long = || Push::new("long", format!("\"{}\"", "x".repeat(700_000))).keep(KEEP);
     let pushed = store.push_all((0..4).map(|_| long()).chain((0..60).map(|_| job("short"))).collect()).await;
     let mut held = Vec::new();
@@ -129,7 +129,7 @@ pub async fn running_jobs_are_listed_although_long_ones_end_meanwhile(store: Tes
     assert_eq!(shown.into_iter().collect::<BTreeSet<_>>(), all);
 }
 
-pub async fn a_running_job_cannot_be_removed_or_moved(store: TestStore) {
+pub async fn running_job_cannot_be_removed_or_rescheduled(store: TestStore) {
     let id = store.push(job("one")).await.id();
     let held = store.claim_one("a").await;
     assert_eq!(store.remove(id).await, Moved::Running);
@@ -137,13 +137,13 @@ pub async fn a_running_job_cannot_be_removed_or_moved(store: TestStore) {
     assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
 }
 
-pub async fn a_scheduled_job_can_be_moved_to_now(store: TestStore) {
+pub async fn scheduled_job_can_be_rescheduled_to_now(store: TestStore) {
     let id = store.push(job("one").after(1_000 * SECOND)).await.id();
     assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), Moved::Yes);
     assert_eq!(store.claim_one("a").await.job.id, id);
 }
 
-pub async fn a_ready_job_can_be_moved_to_later(store: TestStore) {
+pub async fn ready_job_can_be_rescheduled_to_later(store: TestStore) {
     let id = store.push(job("one")).await.id();
     assert_eq!(store.store.reschedule(id, Due::After(SECOND)).await.expect("answers"), Moved::Yes);
     assert!(store.claim("a", 1).await.is_empty());
@@ -151,7 +151,7 @@ pub async fn a_ready_job_can_be_moved_to_later(store: TestStore) {
     assert_eq!(store.claim_one("a").await.job.id, id);
 }
 
-pub async fn a_dead_job_starts_over(store: TestStore) {
+pub async fn rescheduled_dead_job_starts_over(store: TestStore) {
     let id = store.push(job("one")).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::bury("no")).await;
@@ -177,7 +177,7 @@ pub async fn counts_are_by_queue_and_state(store: TestStore) {
     assert_eq!((counts[1].queue.as_str(), counts[1].paused, counts[1].ready), ("other", true, 1));
 }
 
-pub async fn nodes_are_known(store: TestStore) {
+pub async fn nodes_are_listed_with_their_state(store: TestStore) {
     let (a, b) = (store.node("a").await, store.node("b").await);
     store.push(job("one")).await;
     store.claim_one("a").await;
@@ -193,7 +193,7 @@ pub async fn nodes_are_known(store: TestStore) {
     assert_eq!(store.store.nodes().await.expect("lists").len(), 1);
 }
 
-pub async fn a_node_that_was_away_is_known_again(store: TestStore) {
+pub async fn expired_node_is_listed_again_after_a_heartbeat(store: TestStore) {
     let a = store.node("a").await;
     store.node("b").await;
     store.silence("a");

@@ -7,7 +7,7 @@ use duly::{Held, JobId, Outcome, State};
 
 use crate::test_store::*;
 
-pub async fn late_ack_is_refused(store: TestStore) {
+pub async fn settle_after_lost_lease_is_rejected(store: TestStore) {
     let id = store.push(job("one")).await.id();
     store.node("b").await;
     let a = store.claim_one("a").await;
@@ -21,7 +21,7 @@ pub async fn late_ack_is_refused(store: TestStore) {
     assert_eq!(store.state(id).await, Some(State::Done));
 }
 
-pub async fn an_ack_counts_once(store: TestStore) {
+pub async fn repeated_ack_counts_once(store: TestStore) {
     let id = store.push(job("one")).await.id();
     let held = store.claim_one("a").await;
     assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
@@ -29,14 +29,14 @@ pub async fn an_ack_counts_once(store: TestStore) {
     assert_eq!(store.state(id).await, Some(State::Done));
 }
 
-pub async fn only_the_holder_may_settle(store: TestStore) {
+pub async fn settle_by_another_node_is_rejected(store: TestStore) {
     let id = store.push(job("one")).await.id();
     let held = store.claim_one("a").await;
     assert_eq!(store.settle("b", &held, Outcome::Ack).await, [id]);
     assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
 }
 
-pub async fn an_old_fence_of_the_same_node_is_refused(store: TestStore) {
+pub async fn settle_with_old_fence_of_same_node_is_rejected(store: TestStore) {
     let id = store.push(job("one")).await.id();
     let old = store.claim_one("a").await;
     store.settle("a", &old, release()).await;
@@ -45,7 +45,7 @@ pub async fn an_old_fence_of_the_same_node_is_refused(store: TestStore) {
     assert_eq!(store.settle("a", &new, Outcome::Ack).await, nothing_lost());
 }
 
-pub async fn a_retry_counts_and_keeps_its_error(store: TestStore) {
+pub async fn retry_counts_an_attempt_and_keeps_the_error(store: TestStore) {
     let id = store.push(job("one")).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::retry(SECOND, "no disk")).await;
@@ -61,7 +61,7 @@ pub async fn a_retry_counts_and_keeps_its_error(store: TestStore) {
     assert_eq!(store.claim_one("a").await.attempts, 1);
 }
 
-pub async fn a_release_does_not_count(store: TestStore) {
+pub async fn release_does_not_count_an_attempt(store: TestStore) {
     let id = store.push(job("one")).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, release()).await;
@@ -70,7 +70,7 @@ pub async fn a_release_does_not_count(store: TestStore) {
     assert!(record.failures.is_empty());
 }
 
-pub async fn a_released_job_can_wait(store: TestStore) {
+pub async fn release_can_delay_a_job(store: TestStore) {
     store.push(job("one")).await;
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::release(SECOND)).await;
@@ -79,7 +79,7 @@ pub async fn a_released_job_can_wait(store: TestStore) {
     assert_eq!(store.claim_one("a").await.attempts, 0);
 }
 
-pub async fn a_buried_job_is_dead_with_its_history(store: TestStore) {
+pub async fn buried_job_is_dead_and_keeps_its_failures(store: TestStore) {
     let id = store.push(job("one")).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, retry_at_once()).await;
@@ -107,7 +107,7 @@ pub async fn only_the_newest_failures_are_kept(store: TestStore) {
     assert!(failures.iter().all(|failure| failure.error.len() <= ERROR_BYTES_MAX));
 }
 
-pub async fn a_done_job_is_kept_as_long_as_it_was_told(store: TestStore) {
+pub async fn done_job_is_kept_for_its_keep_time(store: TestStore) {
     let kept = store.push(job("kept").keep(5 * SECOND)).await.id();
     let gone = store.push(job("gone").keep(Duration::ZERO)).await.id();
     for held in store.claim("a", 2).await {
@@ -123,7 +123,7 @@ pub async fn a_done_job_is_kept_as_long_as_it_was_told(store: TestStore) {
     assert_eq!(store.state(kept).await, None);
 }
 
-pub async fn done_jobs_beyond_a_number_are_pruned(store: TestStore) {
+pub async fn done_jobs_beyond_the_maximum_are_pruned(store: TestStore) {
     let ids: Vec<JobId> = store.push_all((0..5).map(|_| job("one")).collect()).await.iter().map(|p| p.id()).collect();
     for held in store.claim("a", 5).await {
         store.settle("a", &held, Outcome::Ack).await;
@@ -134,7 +134,7 @@ pub async fn done_jobs_beyond_a_number_are_pruned(store: TestStore) {
     assert_eq!(store.state(ids[3]).await, Some(State::Done), "the newest stay");
 }
 
-pub async fn one_refused_outcome_does_not_harm_the_others(store: TestStore) {
+pub async fn rejected_outcome_does_not_affect_others_in_the_batch(store: TestStore) {
     store.push_all(vec![job("one"), job("two"), job("three")]).await;
     let held = store.claim("a", 3).await;
     store.settle("a", &held[1], Outcome::Ack).await;

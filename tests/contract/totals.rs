@@ -20,7 +20,7 @@ async fn one_done(store: &TestStore) {
     store.store.settle(store.node("a").await, vec![end]).await.expect("settles");
 }
 
-pub async fn totals_only_grow_also_when_history_is_forgotten(store: TestStore) {
+pub async fn totals_grow_even_after_history_is_pruned(store: TestStore) {
     let hour = Duration::from_secs(3600);
     assert_eq!(total(&store).await, HistoryTally::default());
     for n in 1..=3 {
@@ -39,7 +39,7 @@ pub async fn totals_only_grow_also_when_history_is_forgotten(store: TestStore) {
     }
 }
 
-pub async fn what_nobody_has_looked_at_for_days_is_in_the_totals_too(store: TestStore) {
+pub async fn totals_include_days_without_reads(store: TestStore) {
     for _ in 0..3 {
         one_done(&store).await;
         store.sleep(Duration::from_secs(5 * 24 * 3600));
@@ -47,7 +47,7 @@ pub async fn what_nobody_has_looked_at_for_days_is_in_the_totals_too(store: Test
     assert_eq!(total(&store).await.done, 3);
 }
 
-pub async fn totals_are_of_each_queue(store: TestStore) {
+pub async fn totals_are_kept_per_queue(store: TestStore) {
     store.push_all(vec![job("a"), job("b").queue("other"), job("c").queue("other")]).await;
     let totals = store.store.totals().await.expect("reads");
     let pushed: Vec<(&str, u64)> = totals.iter().map(|(queue, tally)| (queue.as_str(), tally.pushed)).collect();
@@ -59,7 +59,7 @@ async fn oldest(store: &TestStore) -> Option<SystemTime> {
     counts.into_iter().find(|counts| counts.queue == "default").and_then(|counts| counts.oldest)
 }
 
-pub async fn since_when_the_first_ready_job_waits_is_known(store: TestStore) {
+pub async fn counts_include_waiting_time_of_the_first_ready_job(store: TestStore) {
     assert_eq!(oldest(&store).await, None, "nothing is ready");
     let mut pushed = Vec::new();
     for kind in ["first", "second"] {
@@ -74,7 +74,7 @@ pub async fn since_when_the_first_ready_job_waits_is_known(store: TestStore) {
     assert_eq!(oldest(&store).await, None);
 }
 
-pub async fn the_first_ready_job_is_known_by_its_due_moment(store: TestStore) {
+pub async fn first_ready_job_is_found_by_its_due_time(store: TestStore) {
     let later = store.push(job("later").after(SECOND)).await.id();
     assert_eq!(oldest(&store).await, None, "nothing is ready");
     let first = store.now();
@@ -118,7 +118,7 @@ async fn kinds_of(store: &TestStore, hours: u32) -> Vec<(String, u64)> {
     points.into_iter().map(|point| (point.kind, point.tally.done)).collect()
 }
 
-pub async fn kinds_are_counted_by_the_hour_for_a_day(store: TestStore) {
+pub async fn kinds_are_counted_per_hour_for_a_day(store: TestStore) {
     let hour = Duration::from_secs(3600);
     let some = |done| vec![("mail".to_owned(), tally(done, 1)), ("report.build".to_owned(), tally(1, 0))];
     assert_eq!(kinds_of(&store, 24).await, []);
@@ -143,7 +143,7 @@ pub async fn kinds_are_counted_by_the_hour_for_a_day(store: TestStore) {
     assert_eq!(kinds_of(&store, 24).await, []);
 }
 
-pub async fn kinds_beyond_a_number_are_counted_together(store: TestStore) {
+pub async fn kinds_beyond_the_maximum_are_counted_together(store: TestStore) {
     let kinds = |from: usize, to: usize| (from..to).map(|n| (format!("k{n:04}"), tally(1, 0))).collect();
     add(&store, kinds(0, 150)).await;
     add(&store, kinds(100, KINDS_COUNTED_MAX + 50)).await;
@@ -153,7 +153,7 @@ pub async fn kinds_beyond_a_number_are_counted_together(store: TestStore) {
     assert!(points.contains(&("k0120".to_owned(), 2)) && points.contains(&("k0199".to_owned(), 1)));
 }
 
-pub async fn a_worker_tells_what_its_attempts_came_to_by_kind(store: TestStore) {
+pub async fn worker_reports_outcomes_by_kind(store: TestStore) {
     store.duly.push_all([job("good"), job("good"), job("bad").max_attempts(1)]).await.expect("pushes");
     let bad = async |_: Ctx| Outcome::bury("oh");
     let worker = store.duly.worker().on_kind("good", async |_: Ctx| Outcome::Ack).on_kind("bad", bad);

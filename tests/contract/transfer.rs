@@ -95,7 +95,7 @@ async fn fill(store: &TestStore) {
     store.push(job("keyed").unique("its key")).await;
 }
 
-pub async fn a_moving_queue_gives_nothing_whatever_pause_says(store: TestStore) {
+pub async fn moving_queue_yields_nothing_paused_or_not(store: TestStore) {
     store.push(job("one")).await;
     store.push(job("due").after(MS)).await;
     store.advance(MS).await;
@@ -118,7 +118,7 @@ pub async fn a_moving_queue_gives_nothing_whatever_pause_says(store: TestStore) 
     assert_eq!(kinds(&store.claim("a", 9).await), ["one", "due"]);
 }
 
-pub async fn a_moving_queue_keeps_its_jobs_as_they_are(store: TestStore) {
+pub async fn moving_queue_rejects_changes_to_its_jobs(store: TestStore) {
     let id = store.push(job("one").unique("x")).await.id();
     let other = store.push(job("one").queue("other")).await.id();
     mark(&store, NodeId::fresh()).await;
@@ -130,7 +130,7 @@ pub async fn a_moving_queue_keeps_its_jobs_as_they_are(store: TestStore) {
     assert_eq!(store.remove(other).await, Moved::Yes, "other queues are none of its business");
 }
 
-pub async fn the_last_mover_counts(store: TestStore) {
+pub async fn last_transfer_marker_wins(store: TestStore) {
     let (first, second) = (NodeId::fresh(), NodeId::fresh());
     mark(&store, first).await;
     let again = store.store.set_moving("default", second, Some("nowhere")).await.expect("marks").moving;
@@ -141,7 +141,7 @@ pub async fn the_last_mover_counts(store: TestStore) {
     assert_eq!(unmark(&store, second).await, None);
 }
 
-pub async fn what_a_dead_node_held_is_taken_back_in_a_moving_queue(store: TestStore) {
+pub async fn moving_queue_takes_back_jobs_of_dead_nodes(store: TestStore) {
     store.push(job("one")).await;
     store.node("b").await;
     let held = store.claim_one("a").await;
@@ -154,7 +154,7 @@ pub async fn what_a_dead_node_held_is_taken_back_in_a_moving_queue(store: TestSt
     assert_eq!((record.state, record.crashes), (State::Ready, 1));
 }
 
-pub async fn the_end_of_a_move_wakes(store: TestStore) {
+pub async fn end_of_transfer_wakes_a_node(store: TestStore) {
     let mover = NodeId::fresh();
     mark(&store, mover).await;
     let node = store.node("a").await;
@@ -165,7 +165,7 @@ pub async fn the_end_of_a_move_wakes(store: TestStore) {
     assert_eq!(woken, Some(Wake::Queue("default".into())));
 }
 
-pub async fn a_list_has_failures_if_asked(store: TestStore) {
+pub async fn list_includes_failures_on_request(store: TestStore) {
     fill(&store).await;
     let mut troubled = 0;
     for record in all(&store).await {
@@ -177,7 +177,7 @@ pub async fn a_list_has_failures_if_asked(store: TestStore) {
     assert!(plain.jobs.iter().all(|record| record.failures.is_empty()));
 }
 
-pub async fn jobs_arrive_as_they_are(store: TestStore) {
+pub async fn transferred_jobs_arrive_unchanged(store: TestStore) {
     let source = TestStore::in_memory().await;
     fill(&source).await;
     let jobs = all(&source).await;
@@ -197,7 +197,7 @@ pub async fn jobs_arrive_as_they_are(store: TestStore) {
     assert_eq!(of(&store.store.counts().await.expect("counts")), of(&source.store.counts().await.expect("counts")));
 }
 
-pub async fn arrived_jobs_live_on(store: TestStore) {
+pub async fn transferred_jobs_can_be_claimed_and_settled(store: TestStore) {
     let source = TestStore::in_memory().await;
     fill(&source).await;
     let jobs = all(&source).await;
@@ -243,7 +243,7 @@ pub async fn arrived_jobs_live_on(store: TestStore) {
     }
 }
 
-pub async fn ready_jobs_arrive_behind_those_that_are_there(store: TestStore) {
+pub async fn transferred_ready_jobs_go_behind_existing_ones(store: TestStore) {
     let source = TestStore::in_memory().await;
     source.push_all(vec![job("first"), job("second"), job("urgent").priority(Priority::High)]).await;
     store.push(job("here")).await;
@@ -255,7 +255,7 @@ pub async fn ready_jobs_arrive_behind_those_that_are_there(store: TestStore) {
     assert_eq!(kinds(&store.claim("a", 9).await), ["urgent", "here", "first", "second", "last"]);
 }
 
-pub async fn arriving_jobs_wake(store: TestStore) {
+pub async fn transferred_jobs_wake_a_node(store: TestStore) {
     let source = TestStore::in_memory().await;
     source.push(job("one")).await;
     let node = store.node("a").await;
@@ -266,7 +266,7 @@ pub async fn arriving_jobs_wake(store: TestStore) {
     assert_eq!(woken, Some(Wake::Queue("default".into())));
 }
 
-pub async fn an_id_that_is_known_is_left_out(store: TestStore) {
+pub async fn transfer_leaves_out_known_ids(store: TestStore) {
     let source = TestStore::in_memory().await;
     let [here, gone, new] = ["here", "gone", "new"].map(JobId::named);
     source.push_all([here, gone, new].map(|id| job("moved").id(id)).into()).await;
@@ -282,7 +282,7 @@ pub async fn an_id_that_is_known_is_left_out(store: TestStore) {
     assert_eq!(kinds(&store.claim("a", 9).await), ["own", "moved"]);
 }
 
-pub async fn a_taken_key_keeps_the_whole_batch_out(store: TestStore) {
+pub async fn taken_key_rejects_the_whole_transfer_batch(store: TestStore) {
     let source = TestStore::in_memory().await;
     let id = source.push(job("keyed").unique("x")).await.id();
     source.push(job("other")).await;
@@ -295,7 +295,7 @@ pub async fn a_taken_key_keeps_the_whole_batch_out(store: TestStore) {
     assert_eq!(store.push(job("late").unique("x")).await, Pushed::Existing(id));
 }
 
-pub async fn an_ended_job_takes_no_key(store: TestStore) {
+pub async fn transferred_ended_job_takes_no_key(store: TestStore) {
     let source = TestStore::in_memory().await;
     source.push(job("keyed").unique("x")).await;
     let held = source.claim_one("a").await;
@@ -307,7 +307,7 @@ pub async fn an_ended_job_takes_no_key(store: TestStore) {
     assert_eq!(back, Moved::Existing(own));
 }
 
-pub async fn only_who_knows_the_marker_moves_in(store: TestStore) {
+pub async fn transfer_in_without_the_marker_is_rejected(store: TestStore) {
     let source = TestStore::in_memory().await;
     source.push(job("one")).await;
     let (into, jobs) = (Into::new(&store), all(&source).await);
@@ -325,7 +325,7 @@ pub async fn only_who_knows_the_marker_moves_in(store: TestStore) {
     assert_eq!(other.put(&[], None, None).await, MovedIn::Lost(Some("of another move".into())));
 }
 
-pub async fn a_batch_said_again_changes_nothing(store: TestStore) {
+pub async fn repeated_transfer_batch_changes_nothing(store: TestStore) {
     let source = TestStore::in_memory().await;
     source.push(job("one").keep(Duration::ZERO)).await;
     let (into, jobs) = (Into::new(&store), all(&source).await);
@@ -340,7 +340,7 @@ pub async fn a_batch_said_again_changes_nothing(store: TestStore) {
     assert!(store.claim("a", 9).await.is_empty(), "and its job is done and forgotten");
 }
 
-pub async fn fences_grow_over_a_move(store: TestStore) {
+pub async fn fences_grow_across_a_transfer(store: TestStore) {
     let source = TestStore::in_memory().await;
     source.push(job("one")).await;
     source.sleep(100_000 * SECOND); // its clock is ahead
@@ -352,7 +352,7 @@ pub async fn fences_grow_over_a_move(store: TestStore) {
     assert!(store.claim_one("a").await.fence > held.fence);
 }
 
-pub async fn only_the_mover_moves_out(store: TestStore) {
+pub async fn transfer_out_by_another_node_is_rejected(store: TestStore) {
     store.push_all(vec![job("one"), job("later").after(SECOND)]).await;
     let jobs = named(&all(&store).await);
     let (first, second) = (NodeId::fresh(), NodeId::fresh());
@@ -367,7 +367,7 @@ pub async fn only_the_mover_moves_out(store: TestStore) {
     assert!(all(&store).await.is_empty());
 }
 
-pub async fn a_job_moves_out_without_a_trace(store: TestStore) {
+pub async fn transferred_job_leaves_no_trace(store: TestStore) {
     fill(&store).await;
     let (jobs, mover) = (all(&store).await, NodeId::fresh());
     mark(&store, mover).await;
@@ -383,7 +383,7 @@ pub async fn a_job_moves_out_without_a_trace(store: TestStore) {
     assert_eq!(store.claim("c", 20).await.len(), jobs.len());
 }
 
-pub async fn a_running_job_stays(store: TestStore) {
+pub async fn running_job_is_not_transferred(store: TestStore) {
     store.push(job("one")).await;
     let held = store.claim_one("a").await;
     let mover = NodeId::fresh();
@@ -393,7 +393,7 @@ pub async fn a_running_job_stays(store: TestStore) {
     assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
 }
 
-pub async fn a_job_pushed_again_stays(store: TestStore) {
+pub async fn job_pushed_again_is_not_transferred(store: TestStore) {
     let (id, mover) = (JobId::named("daily"), NodeId::fresh());
     store.push(job("one").id(id)).await;
     let jobs = named(&all(&store).await);
@@ -405,7 +405,7 @@ pub async fn a_job_pushed_again_stays(store: TestStore) {
     assert_eq!(out().await, Some(0), "this one has not been moved");
 }
 
-pub async fn jobs_can_come_back(store: TestStore) {
+pub async fn transferred_jobs_can_return(store: TestStore) {
     let ids: Vec<_> = store.push_all((0..5).map(|_| job("one")).collect()).await.iter().map(Pushed::id).collect();
     let (jobs, mover) = (all(&store).await, NodeId::fresh());
     mark(&store, mover).await;
@@ -416,7 +416,7 @@ pub async fn jobs_can_come_back(store: TestStore) {
     assert_eq!(held.iter().map(|held| held.job.id).collect::<Vec<_>>(), ids);
 }
 
-pub async fn a_job_that_changed_its_place_can_come_back(store: TestStore) {
+pub async fn rescheduled_job_can_return(store: TestStore) {
     store.push_all(vec![job("first"), job("second"), job("third")]).await;
     let second = all(&store).await.remove(1);
     store.store.reschedule(second.job.id, Due::Now).await.expect("goes to the tail");

@@ -15,13 +15,13 @@ fn replacing(kind: &str) -> Push {
     keyed(kind).on_conflict(Conflict::Replace)
 }
 
-pub async fn a_taken_key_keeps_the_old_job(store: TestStore) {
+pub async fn push_with_taken_key_keeps_the_existing_job(store: TestStore) {
     let old = store.push(keyed("old")).await.id();
     assert_eq!(store.push(keyed("new")).await, Pushed::Existing(old));
     assert_eq!(kinds(&store.claim("a", 9).await), ["old"]);
 }
 
-pub async fn replace_takes_the_place_of_a_waiting_job(store: TestStore) {
+pub async fn replace_substitutes_a_waiting_job(store: TestStore) {
     let old = store.push(keyed("old").after(SECOND)).await.id();
     let new = replacing("new").id(JobId::named("new"));
     assert_eq!(store.push(new).await, Pushed::Replaced { id: JobId::named("new"), old });
@@ -31,14 +31,14 @@ pub async fn replace_takes_the_place_of_a_waiting_job(store: TestStore) {
     assert!(matches!(store.push(keyed("third")).await, Pushed::Existing(id) if id == JobId::named("new")));
 }
 
-pub async fn a_running_job_is_not_replaced(store: TestStore) {
+pub async fn running_job_is_not_replaced(store: TestStore) {
     let old = store.push(keyed("old")).await.id();
     let held = store.claim_one("a").await;
     assert_eq!(store.push(replacing("new")).await, Pushed::Existing(old));
     assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
 }
 
-pub async fn a_key_is_free_once_its_job_has_ended(store: TestStore) {
+pub async fn key_is_free_after_its_job_ends(store: TestStore) {
     for end in [Outcome::Ack, Outcome::bury("no")] {
         for keep in [Duration::ZERO, KEEP] {
             store.push(keyed("one").keep(keep)).await;
@@ -54,31 +54,31 @@ pub async fn a_key_is_free_once_its_job_has_ended(store: TestStore) {
     assert!(matches!(store.push(keyed("next")).await, Pushed::New(_)), "after a remove");
 }
 
-pub async fn a_key_stays_taken_over_a_retry(store: TestStore) {
+pub async fn key_stays_taken_across_a_retry(store: TestStore) {
     let id = store.push(keyed("one")).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::retry(SECOND, "oh")).await;
     assert_eq!(store.push(keyed("two")).await, Pushed::Existing(id));
 }
 
-pub async fn keys_belong_to_their_queue(store: TestStore) {
+pub async fn same_key_in_two_queues_does_not_conflict(store: TestStore) {
     store.push(keyed("here")).await;
     assert!(matches!(store.push(keyed("there").queue("other")).await, Pushed::New(_)));
 }
 
-pub async fn of_two_with_one_key_in_one_push_the_first_wins(store: TestStore) {
+pub async fn first_of_two_jobs_with_one_key_in_one_push_wins(store: TestStore) {
     let pushed = store.push_all(vec![keyed("first"), keyed("second")]).await;
     assert_eq!(pushed[1], Pushed::Existing(pushed[0].id()));
     assert_eq!(kinds(&store.claim("a", 9).await), ["first"]);
 }
 
-pub async fn of_two_replacements_in_one_push_the_first_wins(store: TestStore) {
+pub async fn first_of_two_replacements_in_one_push_wins(store: TestStore) {
     let pushed = store.push_all(vec![replacing("first"), replacing("second")]).await;
     assert_eq!(pushed[1], Pushed::Existing(pushed[0].id()), "what was answered for stays");
     assert_eq!(kinds(&store.claim("a", 9).await), ["first"]);
 }
 
-pub async fn a_later_job_with_the_same_id_is_not_in_the_way(store: TestStore) {
+pub async fn key_conflict_does_not_use_up_the_id(store: TestStore) {
     let id = JobId::named("twice");
     let pushed =
         store.push_all(vec![job("first").unique("x"), job("second").id(id).unique("x"), job("third").id(id)]).await;
@@ -86,7 +86,7 @@ pub async fn a_later_job_with_the_same_id_is_not_in_the_way(store: TestStore) {
     assert_eq!(kinds(&store.claim("a", 9).await), ["first", "third"]);
 }
 
-pub async fn a_replaced_id_is_remembered(store: TestStore) {
+pub async fn replaced_id_is_remembered(store: TestStore) {
     let old = JobId::named("old");
     store.push(keyed("old").id(old)).await;
     store.push(replacing("new")).await;
@@ -94,7 +94,7 @@ pub async fn a_replaced_id_is_remembered(store: TestStore) {
     assert_eq!(kinds(&store.claim("a", 9).await), ["new"]);
 }
 
-pub async fn a_dead_job_whose_key_is_taken_stays_dead(store: TestStore) {
+pub async fn dead_job_with_taken_key_stays_dead(store: TestStore) {
     let dead = store.push(keyed("dead")).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::bury("no")).await;
@@ -108,7 +108,7 @@ pub async fn a_dead_job_whose_key_is_taken_stays_dead(store: TestStore) {
     assert_eq!(store.push(keyed("third")).await, Pushed::Existing(dead), "it has its key again");
 }
 
-pub async fn a_refused_ack_frees_no_key(store: TestStore) {
+pub async fn rejected_ack_frees_no_key(store: TestStore) {
     let id = store.push(keyed("one")).await.id();
     store.node("b").await;
     let a = store.claim_one("a").await;

@@ -21,13 +21,13 @@ fn look() -> Wake {
     Wake::Queue("default".into())
 }
 
-pub async fn a_push_wakes_a_node_that_waits(store: TestStore) {
+pub async fn push_wakes_a_waiting_node(store: TestStore) {
     let mut wakes = waiting(&store, "a").await;
     store.push(job("one")).await;
     assert_eq!(woken(&mut wakes).await, look());
 }
 
-pub async fn a_push_wakes_one_node_only(store: TestStore) {
+pub async fn push_wakes_only_one_node(store: TestStore) {
     let mut a = waiting(&store, "a").await;
     let mut b = waiting(&store, "b").await;
     store.push(job("one")).await;
@@ -37,14 +37,14 @@ pub async fn a_push_wakes_one_node_only(store: TestStore) {
     assert_eq!(woken.iter().filter(|woken| **woken).count(), 1);
 }
 
-pub async fn a_push_into_another_queue_wakes_nobody(store: TestStore) {
+pub async fn push_into_another_queue_wakes_no_node(store: TestStore) {
     let mut wakes = waiting(&store, "a").await;
     store.push(job("one").queue("other")).await;
     store.push(job("one").queue("another")).await;
     assert!(wakes.try_recv().is_err());
 }
 
-pub async fn an_earlier_due_moment_wakes_a_later_one_does_not(store: TestStore) {
+pub async fn push_wakes_only_if_due_earlier(store: TestStore) {
     store.push(job("later").after(10 * SECOND)).await;
     let mut wakes = waiting(&store, "a").await;
     store.push(job("much later").after(100 * SECOND)).await;
@@ -54,7 +54,7 @@ pub async fn an_earlier_due_moment_wakes_a_later_one_does_not(store: TestStore) 
     assert_eq!(woken(&mut wakes).await, look());
 }
 
-pub async fn resume_wakes(store: TestStore) {
+pub async fn resume_wakes_a_waiting_node(store: TestStore) {
     store.store.pause("default", true).await.expect("pauses");
     store.push(job("one")).await;
     let mut wakes = waiting(&store, "a").await;
@@ -62,7 +62,7 @@ pub async fn resume_wakes(store: TestStore) {
     assert_eq!(woken(&mut wakes).await, look());
 }
 
-pub async fn a_claim_that_leaves_jobs_behind_wakes_another(store: TestStore) {
+pub async fn claim_that_leaves_jobs_wakes_another_node(store: TestStore) {
     let mut a = waiting(&store, "a").await;
     let mut b = waiting(&store, "b").await;
     store.push_all(vec![job("one"), job("two")]).await;
@@ -74,7 +74,7 @@ pub async fn a_claim_that_leaves_jobs_behind_wakes_another(store: TestStore) {
     assert_eq!(woken(other).await, look());
 }
 
-pub async fn a_node_that_steps_back_is_not_woken_and_passes_the_wake_on(store: TestStore) {
+pub async fn node_that_stops_waiting_passes_its_wake_on(store: TestStore) {
     let mut a = waiting(&store, "a").await;
     let mut b = waiting(&store, "b").await;
     let mut c = waiting(&store, "c").await;

@@ -22,11 +22,11 @@ async fn able(store: &TestStore, kinds: &[&str], slots: u64) -> Node {
     node
 }
 
-pub async fn a_job_that_never_was(store: TestStore) {
+pub async fn why_names_an_unknown_job(store: TestStore) {
     assert_eq!(why(&store, JobId::named("never")).await, Why::NotFound);
 }
 
-pub async fn a_job_that_is_due_later(store: TestStore) {
+pub async fn why_names_a_later_due_time(store: TestStore) {
     let id = store.push(job("one").after(100 * SECOND)).await.id();
     let due = store.now() + 100 * SECOND;
     assert_eq!(why(&store, id).await, Why::DueLater { due });
@@ -35,7 +35,7 @@ pub async fn a_job_that_is_due_later(store: TestStore) {
     assert_eq!(why(&store, id).await, Why::DueLater { due }, "the nearest cause");
 }
 
-pub async fn a_paused_queue(store: TestStore) {
+pub async fn why_names_a_paused_queue(store: TestStore) {
     let id = store.push(job("one")).await.id();
     store.node("a").await;
     store.store.pause("default", true).await.expect("pauses");
@@ -44,14 +44,14 @@ pub async fn a_paused_queue(store: TestStore) {
     assert_eq!(said.to_string(), "its queue default is paused: it runs once that is resumed");
 }
 
-pub async fn a_moving_queue(store: TestStore) {
+pub async fn why_names_a_moving_queue(store: TestStore) {
     let id = store.push(job("one")).await.id();
     store.node("a").await;
     store.store.set_moving("default", NodeId::fresh(), Some("there")).await.expect("marks");
     assert!(matches!(why(&store, id).await, Why::Moving { moving, .. } if moving.to == "there"));
 }
 
-pub async fn a_queue_that_nobody_works(store: TestStore) {
+pub async fn why_names_a_queue_without_workers(store: TestStore) {
     let id = store.push(job("one")).await.id();
     assert_eq!(why(&store, id).await, Why::NoNode { queue: "default".into(), due: None });
     store.node("a").await;
@@ -64,7 +64,7 @@ pub async fn a_queue_that_nobody_works(store: TestStore) {
     );
 }
 
-pub async fn a_kind_that_nobody_knows(store: TestStore) {
+pub async fn why_names_a_kind_without_handler(store: TestStore) {
     let id = store.push(job("mail")).await.id();
     able(&store, &["resize"], 9).await;
     let said = why(&store, id).await;
@@ -73,7 +73,7 @@ pub async fn a_kind_that_nobody_knows(store: TestStore) {
     assert!(matches!(why(&store, id).await, Why::Next { .. }), "one that does not say may know it");
 }
 
-pub async fn a_kind_that_nobody_knows_put_off_for_a_while(store: TestStore) {
+pub async fn why_names_a_deferred_kind_without_handler(store: TestStore) {
     let id = store.push(job("mail")).await.id();
     let node = able(&store, &["resize"], 9).await;
     let held = store.store.claim(node.id, claim(1)).await.expect("claims").jobs;
@@ -82,7 +82,7 @@ pub async fn a_kind_that_nobody_knows_put_off_for_a_while(store: TestStore) {
     assert_eq!(why(&store, id).await.code(), "unknown_kind");
 }
 
-pub async fn a_job_that_several_nodes_have_died_with(store: TestStore) {
+pub async fn why_names_a_job_that_crashed_several_nodes(store: TestStore) {
     let id = store.push(job("one")).await.id();
     store.claim_one("a").await;
     for node in ["b", "c"] {
@@ -101,7 +101,7 @@ pub async fn a_job_that_several_nodes_have_died_with(store: TestStore) {
     assert_eq!(said.code(), "suspect");
 }
 
-pub async fn all_slots_are_busy(store: TestStore) {
+pub async fn why_names_busy_slots(store: TestStore) {
     let node = able(&store, &["one"], 1).await;
     store.push(job("one")).await;
     store.store.claim(node.id, claim(1)).await.expect("claims");
@@ -112,7 +112,7 @@ pub async fn all_slots_are_busy(store: TestStore) {
     assert_eq!(why(&store, id).await.code(), "next", "another node has room");
 }
 
-pub async fn all_nodes_are_quiet(store: TestStore) {
+pub async fn why_names_quiet_nodes(store: TestStore) {
     let mut node = able(&store, &["one"], 1).await;
     let id = store.push(job("one")).await.id();
     node.takes.quiet = true;
@@ -127,7 +127,7 @@ pub async fn all_nodes_are_quiet(store: TestStore) {
     assert!(told.iter().any(|told| told.id == node.id && !told.takes.quiet && told.takes.slots == Some(1)));
 }
 
-pub async fn a_job_that_a_node_holds(store: TestStore) {
+pub async fn why_names_the_node_that_holds_a_job(store: TestStore) {
     let id = store.push(job("one")).await.id();
     store.advance(SECOND).await;
     store.claim_one("a").await;
@@ -140,7 +140,7 @@ pub async fn a_job_that_a_node_holds(store: TestStore) {
     assert!(host.is_some_and(|host| !host.is_empty()));
 }
 
-pub async fn a_job_whose_node_is_silent(store: TestStore) {
+pub async fn why_names_a_silent_node(store: TestStore) {
     let id = store.push(job("one")).await.id();
     store.claim_one("a").await;
     store.silence("a");
@@ -148,7 +148,7 @@ pub async fn a_job_whose_node_is_silent(store: TestStore) {
     assert!(matches!(why(&store, id).await, Why::Held { alive: false, .. }));
 }
 
-pub async fn a_job_that_backs_off(store: TestStore) {
+pub async fn why_names_a_backoff(store: TestStore) {
     let id = store.push(job("one").max_attempts(4)).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::retry(10 * SECOND, "no\nroute")).await;
@@ -160,21 +160,21 @@ pub async fn a_job_that_backs_off(store: TestStore) {
     assert_eq!(why(&store, id).await.code(), "next", "its moment has come");
 }
 
-pub async fn a_done_job(store: TestStore) {
+pub async fn why_names_a_done_job(store: TestStore) {
     let id = store.push(job("one")).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::Ack).await;
     assert_eq!(why(&store, id).await, Why::Done { ended: Some(store.now()) });
 }
 
-pub async fn a_dead_job(store: TestStore) {
+pub async fn why_names_a_dead_job(store: TestStore) {
     let id = store.push(job("one").unique("k")).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::bury("no such user")).await;
     assert_eq!(why(&store, id).await, Why::Dead { ended: Some(store.now()), error: Some("no such user".into()) });
 }
 
-pub async fn a_dead_job_whose_key_another_has(store: TestStore) {
+pub async fn why_names_a_dead_job_with_taken_key(store: TestStore) {
     let id = store.push(job("one").unique("k")).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::bury("no")).await;
@@ -184,14 +184,14 @@ pub async fn a_dead_job_whose_key_another_has(store: TestStore) {
     assert_eq!(why(&store, other).await.code(), "next", "the holder itself only waits");
 }
 
-pub async fn a_job_that_comes_next(store: TestStore) {
+pub async fn why_names_a_job_that_comes_next(store: TestStore) {
     store.push(job("one")).await;
     let id = store.push(job("one")).await.id();
     store.node("a").await;
     assert_eq!(why(&store, id).await, Why::Next { queue: "default".into(), ready: 2 });
 }
 
-pub async fn a_worker_tells_what_it_takes(store: TestStore) {
+pub async fn why_uses_the_kinds_a_worker_reports(store: TestStore) {
     let (stop, joined) = (CancellationToken::new(), Arc::new(tokio::sync::Notify::new()));
     let tell = joined.clone();
     let worker = store.duly.worker().queue("default", 3).on_kind("resize", async |_: Ctx| ()).on_event(move |event| {

@@ -19,7 +19,7 @@ async fn answering(location: &Location) -> (Duly, NodeId) {
     (duly, node)
 }
 
-pub async fn any_one_node_answers(location: Location) {
+pub async fn call_is_answered_by_any_one_node(location: Location) {
     let (nodes, caller) = ([location.open().await, location.open().await], location.open().await);
     let ids = nodes.each_ref().map(|duly| duly.node().expect("is one"));
     let ran = Arc::new(AtomicU32::new(0));
@@ -43,7 +43,7 @@ pub async fn any_one_node_answers(location: Location) {
 }
 
 /// Far more that have just died than live.
-pub async fn the_one_that_lives_is_found_among_the_dead(location: Location) {
+pub async fn call_finds_the_live_node_among_dead_ones(location: Location) {
     let (duly, node) = answering(&location).await;
     let store = duly.store();
     for _ in 0..40 {
@@ -58,7 +58,7 @@ pub async fn the_one_that_lives_is_found_among_the_dead(location: Location) {
     }
 }
 
-pub async fn nobody_serves_this_is_told_at_once(location: Location) {
+pub async fn call_without_a_serving_node_fails_at_once(location: Location) {
     let duly = location.open().await;
     let began = Instant::now();
     let refused = duly.call("nothing", &()).timeout(LONG).reply::<Value>().await.expect_err("nobody");
@@ -70,7 +70,7 @@ pub async fn nobody_serves_this_is_told_at_once(location: Location) {
     assert!(began.elapsed() < 5 * SECOND);
 }
 
-pub async fn all_nodes_answer_and_the_replies_end_early(location: Location) {
+pub async fn call_to_all_ends_when_every_node_has_replied(location: Location) {
     let nodes = [answering(&location).await, answering(&location).await, answering(&location).await];
     let began = Instant::now();
     let replies = nodes[0].0.call("who", &()).all().timeout(LONG).replies::<NodeId>().await.expect("is sent");
@@ -82,7 +82,7 @@ pub async fn all_nodes_answer_and_the_replies_end_early(location: Location) {
     }
 }
 
-pub async fn a_node_is_called_by_its_id(location: Location) {
+pub async fn call_by_id_reaches_that_node(location: Location) {
     let nodes = [answering(&location).await, answering(&location).await];
     for (_, node) in &nodes {
         let who: NodeId = in_time(nodes[0].0.call("who", &()).node(*node).reply()).await.expect("is there");
@@ -90,7 +90,7 @@ pub async fn a_node_is_called_by_its_id(location: Location) {
     }
 }
 
-pub async fn the_node_that_holds_a_connection_is_called(location: Location) {
+pub async fn call_by_connection_reaches_its_node(location: Location) {
     let (one, two) = (location.open().await, location.open().await);
     let here = two.hold_connection("browser 7").await.expect("is held");
     two.answer("say", |text: String, asked: Asked| async move { Ok::<_, Error>((text, asked.connection)) })
@@ -108,7 +108,7 @@ pub async fn the_node_that_holds_a_connection_is_called(location: Location) {
 }
 
 /// What is said of it last counts, however fast it comes and goes.
-pub async fn a_connection_that_is_dropped_and_held_again_is_found(location: Location) {
+pub async fn connection_held_again_is_found(location: Location) {
     let duly = location.open().await;
     let (store, node) = (duly.store(), duly.node().expect("is one"));
     for _ in 0..200 {
@@ -123,7 +123,7 @@ pub async fn a_connection_that_is_dropped_and_held_again_is_found(location: Loca
     until("the connection is removed", async || store.connection("browser 7").await.expect("looks").is_none()).await;
 }
 
-pub async fn types_and_order_survive(location: Location) {
+pub async fn args_and_replies_keep_types_and_order(location: Location) {
     let duly = location.open().await;
     duly.answer("echo", |args: Box<RawValue>, _| async move { Ok::<_, Error>(args) }).await.expect("registers");
     for text in [
@@ -142,7 +142,7 @@ pub async fn types_and_order_survive(location: Location) {
     }
 }
 
-pub async fn a_failing_a_missing_and_a_panicking_method_give_errors_at_once(location: Location) {
+pub async fn failing_missing_and_panicking_methods_return_errors_at_once(location: Location) {
     let (duly, node) = answering(&location).await;
     duly.answer("fail", |_: Value, _| async { Err::<(), _>("out of ink") }).await.expect("registers");
     duly.answer("panic", |_: Value, _| async { if true { panic!("oh no") } else { Ok::<(), Error>(()) } })
@@ -163,7 +163,7 @@ pub async fn a_failing_a_missing_and_a_panicking_method_give_errors_at_once(loca
     assert_eq!(who, node);
 }
 
-pub async fn a_slow_method_times_out(location: Location) {
+pub async fn slow_method_times_out(location: Location) {
     let duly = location.open().await;
     duly.answer("slow", |ms: u64, _| async move {
         tokio::time::sleep(Duration::from_millis(ms)).await;
@@ -214,7 +214,7 @@ impl Mute {
     }
 }
 
-pub async fn late_and_doubled_replies_are_dropped_and_counted(location: Location) {
+pub async fn late_and_duplicate_replies_are_dropped_and_counted(location: Location) {
     let (duly, mut mute) = (location.open().await, Mute::in_hall(location.open().await.store()).await);
     let node = duly.node().expect("is one");
     let counts = async || {
@@ -244,7 +244,7 @@ pub async fn late_and_doubled_replies_are_dropped_and_counted(location: Location
     until("the next late reply is counted", async || counts().await == [2, 1]).await;
 }
 
-pub async fn forget_does_not_wait(location: Location) {
+pub async fn call_with_forget_does_not_wait(location: Location) {
     let (one, two) = (location.open().await, location.open().await);
     let (sender, mut heard) = tokio::sync::mpsc::unbounded_channel();
     for duly in [&one, &two] {
@@ -263,7 +263,7 @@ pub async fn forget_does_not_wait(location: Location) {
     }
 }
 
-pub async fn an_answer_in_the_same_tick_is_not_missed(location: Location) {
+pub async fn reply_in_the_same_tick_is_not_missed(location: Location) {
     let duly = location.open().await;
     duly.answer("echo", |n: u32, _| std::future::ready(Ok::<_, Error>(n))).await.expect("registers");
     for n in 0..300 {
@@ -272,7 +272,7 @@ pub async fn an_answer_in_the_same_tick_is_not_missed(location: Location) {
     }
 }
 
-pub async fn a_busy_method_says_so(location: Location) {
+pub async fn busy_method_returns_busy(location: Location) {
     let duly = location.open().await;
     let (sender, mut begun) = tokio::sync::mpsc::unbounded_channel();
     let gate = Arc::new(tokio::sync::Notify::new());
@@ -293,7 +293,7 @@ pub async fn a_busy_method_says_so(location: Location) {
     in_time(first).await.expect("no panic").expect("ends well");
 }
 
-pub async fn a_method_has_a_rate_and_a_size(location: Location) {
+pub async fn method_limits_rate_and_size(location: Location) {
     let duly = location.open().await;
     let ok = |_: Value, _: Asked| async { Ok::<_, Error>(()) };
     duly.answer("seldom", ok).rate(2, Duration::from_secs(3600)).await.expect("registers");
@@ -322,7 +322,7 @@ pub async fn only_registered_methods_run(location: Location) {
     assert!(!duly.stop_answering("who").await.expect("answers"));
 }
 
-pub async fn every_node_can_be_pinged_and_asked_for_its_stats(location: Location) {
+pub async fn every_node_answers_ping_and_stats(location: Location) {
     let (duly, node) = answering(&location).await;
     let ping: Value = in_time(duly.call("duly.ping", &()).node(node).reply()).await.expect("answers");
     assert_eq!(ping["node"], json!(node));
@@ -331,7 +331,7 @@ pub async fn every_node_can_be_pinged_and_asked_for_its_stats(location: Location
     assert_eq!(stats["pid"], json!(std::process::id()));
 }
 
-pub async fn a_message_that_is_too_long_is_refused(location: Location) {
+pub async fn message_too_long_is_rejected(location: Location) {
     let duly = location.open().await;
     duly.answer("long", |n: usize, _| async move { Ok::<_, Error>("x".repeat(n)) }).await.expect("registers");
     let args = "x".repeat(duly::MESSAGE_BYTES_MAX);
@@ -342,7 +342,7 @@ pub async fn a_message_that_is_too_long_is_refused(location: Location) {
     assert_eq!(most.len(), 200 * 1024);
 }
 
-pub async fn a_key_keeps_strangers_out(location: Location) {
+pub async fn message_without_the_cluster_key_is_rejected(location: Location) {
     if location.is_memory() {
         return;
     }
@@ -384,7 +384,7 @@ pub async fn a_key_keeps_strangers_out(location: Location) {
     assert_eq!(location.builder().cluster_key("short").open().await.expect_err("too short").code(), "invalid");
 }
 
-pub async fn a_flood_of_rubbish_harms_nobody(location: Location) {
+pub async fn flood_of_malformed_messages_does_no_harm(location: Location) {
     let (duly, node) = answering(&location).await;
     let store = duly.store();
     for n in 0..2_000u32 {
@@ -405,7 +405,7 @@ pub async fn a_flood_of_rubbish_harms_nobody(location: Location) {
 }
 
 /// What does not yield cannot be ended: it takes its room until it ends by itself.
-pub async fn a_call_that_nobody_waits_for_any_more_takes_its_room_while_it_runs(location: Location) {
+pub async fn abandoned_call_keeps_its_slot_while_it_runs(location: Location) {
     let (duly, caller) = (location.open().await, location.open().await);
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let wait = Arc::new(std::sync::Mutex::new(wait));
@@ -426,7 +426,7 @@ pub async fn a_call_that_nobody_waits_for_any_more_takes_its_room_while_it_runs(
 }
 
 /// The store may not have been told that it is gone.
-pub async fn a_connection_that_is_not_held_there_any_more_is_not_found(location: Location) {
+pub async fn dropped_connection_is_not_found(location: Location) {
     let (duly, node) = answering(&location).await;
     duly.store().set_connections(node, &["ghost".to_owned()], &[]).await.expect("tells");
     let error = in_time(duly.call("who", &()).connection("ghost").reply::<Value>()).await.expect_err("is gone");

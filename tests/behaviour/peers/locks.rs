@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::peers::location::*;
 
-pub async fn a_guard_holds_the_lock_until_it_is_dropped(location: Location) {
+pub async fn guard_holds_the_lock_until_dropped(location: Location) {
     let duly = location.open().await;
     let guard = duly.lock("a").acquire().await.expect("is free");
     assert!(duly.lock("a").try_acquire().await.expect("answers").is_none());
@@ -38,7 +38,7 @@ pub async fn two_tasks_of_one_process_exclude_each_other(location: Location) {
     assert_eq!(most.load(Ordering::SeqCst), 1);
 }
 
-pub async fn a_wait_is_kept(location: Location) {
+pub async fn acquire_times_out_after_its_wait(location: Location) {
     let duly = location.open().await;
     let _guard = duly.lock("a").acquire().await.expect("is free");
     let began = Instant::now();
@@ -48,7 +48,7 @@ pub async fn a_wait_is_kept(location: Location) {
     assert!(took >= 300 * MS && took < 300 * MS + 2 * SECOND, "waited {took:?}");
 }
 
-pub async fn a_wait_of_zero_takes_what_is_free(location: Location) {
+pub async fn wait_of_zero_acquires_a_free_lock(location: Location) {
     let duly = location.open().await;
     let acquire = async || duly.lock("a").wait(Duration::ZERO).acquire().await;
     let guard = acquire().await.expect("is free");
@@ -57,7 +57,7 @@ pub async fn a_wait_of_zero_takes_what_is_free(location: Location) {
     acquire().await.expect("is free again").release().await.expect("is held");
 }
 
-pub async fn who_waits_is_served_in_order(location: Location) {
+pub async fn waiters_acquire_in_order(location: Location) {
     let (one, two) = (location.open().await, location.open().await);
     let guard = one.lock("a").acquire().await.expect("is free");
     let (sender, mut served) = tokio::sync::mpsc::unbounded_channel();
@@ -84,7 +84,7 @@ pub async fn who_waits_is_served_in_order(location: Location) {
     }
 }
 
-pub async fn a_guard_extends_itself(location: Location) {
+pub async fn guard_extends_its_lock(location: Location) {
     let duly = location.open().await;
     let guard = duly.lock("a").ttl(600 * MS).acquire().await.expect("is free");
     tokio::time::sleep(2 * SECOND).await;
@@ -94,7 +94,7 @@ pub async fn a_guard_extends_itself(location: Location) {
     guard.release().await.expect("is held");
 }
 
-pub async fn a_second_release_says_not_held(location: Location) {
+pub async fn second_release_returns_not_held(location: Location) {
     let duly = location.open().await;
     let guard = duly.lock("a").acquire().await.expect("is free");
     guard.release().await.expect("is held");
@@ -108,7 +108,7 @@ pub async fn a_second_release_says_not_held(location: Location) {
     assert!(duly.lock("a").try_acquire().await.expect("answers").is_none(), "the next owner's lock stands");
 }
 
-pub async fn a_broken_lock_is_lost(location: Location) {
+pub async fn guard_of_a_broken_lock_is_lost(location: Location) {
     let (duly, other) = (location.open().await, location.open().await);
     // It would be extended only long after this test has failed.
     let guard = duly.lock("a").ttl(10 * LONG).acquire().await.expect("is free");
@@ -121,7 +121,7 @@ pub async fn a_broken_lock_is_lost(location: Location) {
     next.extend().await.expect("the next owner's lock stands");
 }
 
-pub async fn a_waiter_that_is_dropped_leaves_the_line(location: Location) {
+pub async fn dropped_waiter_is_removed(location: Location) {
     let (one, two) = (location.open().await, location.open().await);
     let guard = one.lock("a").acquire().await.expect("is free");
     let waiting = tokio::spawn(two.lock("a").acquire());
@@ -138,7 +138,7 @@ pub async fn a_waiter_that_is_dropped_leaves_the_line(location: Location) {
     assert!(one.lock("a").try_acquire().await.expect("answers").is_some(), "nobody is in the way");
 }
 
-pub async fn a_future_that_nobody_polls_does_not_hold_up_the_line(location: Location) {
+pub async fn unpolled_acquire_does_not_block_other_waiters(location: Location) {
     let (one, two) = (location.open().await, location.open().await);
     let guard = one.lock("a").acquire().await.expect("is free");
     let mut asleep = Box::pin(two.lock("a").ttl(SECOND).acquire());
@@ -151,7 +151,7 @@ pub async fn a_future_that_nobody_polls_does_not_hold_up_the_line(location: Loca
 }
 
 /// Asked for once, and nobody has seen the answer.
-pub async fn a_future_that_was_polled_once_does_not_hold_up_the_line(location: Location) {
+pub async fn acquire_polled_once_does_not_block_other_waiters(location: Location) {
     let (one, two) = (location.open().await, location.open().await);
     drop(two.lock("another").acquire().await.expect("is free"));
     let guard = one.lock("a").acquire().await.expect("is free");
@@ -169,7 +169,7 @@ pub async fn a_future_that_was_polled_once_does_not_hold_up_the_line(location: L
 }
 
 /// It was the first to need the hall, and is asleep while the process enters it.
-pub async fn a_future_that_was_polled_once_does_not_hold_up_other_locks(location: Location) {
+pub async fn acquire_polled_once_does_not_block_other_locks(location: Location) {
     let duly = location.open().await;
     let mut asleep = Box::pin(duly.lock("a").acquire());
     assert!(poll_once(&mut asleep).await.is_none());
@@ -177,7 +177,7 @@ pub async fn a_future_that_was_polled_once_does_not_hold_up_other_locks(location
     in_time(asleep).await.expect("is free").release().await.expect("is held");
 }
 
-pub async fn a_thousand_waiters_get_it_one_after_the_other(location: Location) {
+pub async fn thousand_waiters_acquire_one_after_the_other(location: Location) {
     // Files and clusters are slower at it, and no less sure of it with fewer.
     let waiters: u32 = if location.is_one_server() || location.is_memory() { 1_000 } else { 300 };
     let handles = [location.open().await, location.open().await, location.open().await];
@@ -207,7 +207,7 @@ pub async fn a_thousand_waiters_get_it_one_after_the_other(location: Location) {
     assert_eq!(served.load(Ordering::SeqCst), waiters);
 }
 
-pub async fn at_most_n_hold_a_lock_with_n_slots(location: Location) {
+pub async fn at_most_n_guards_hold_a_lock_with_n_slots(location: Location) {
     let duly = location.open().await;
     let mut guards = Vec::new();
     for _ in 0..3 {
@@ -225,7 +225,7 @@ pub async fn at_most_n_hold_a_lock_with_n_slots(location: Location) {
     assert!(again.fence() > freed.fence());
 }
 
-pub async fn checked_tells_who_holds_it(location: Location) {
+pub async fn checked_returns_the_holder(location: Location) {
     let (duly, other) = (location.open().await, location.open().await);
     assert!(duly.lock("a").checked().await.expect("looks").is_none());
     let guard = duly.lock("a").note("the night's report").ttl(10 * SECOND).acquire().await.expect("is free");
@@ -237,7 +237,7 @@ pub async fn checked_tells_who_holds_it(location: Location) {
     assert!(lasts > 9 * SECOND && lasts < 12 * SECOND, "{lasts:?}");
 }
 
-pub async fn bad_input_is_refused_and_takes_nothing(location: Location) {
+pub async fn invalid_input_is_rejected_and_acquires_nothing(location: Location) {
     let duly = location.open().await;
     let long = "x".repeat(duly::LOCK_NAME_BYTES_MAX + 1);
     for lock in [

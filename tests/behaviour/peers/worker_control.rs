@@ -48,7 +48,7 @@ async fn push(duly: &Duly) -> JobId {
     duly.push(Push::new("slow", "{}")).await.expect("pushes").id()
 }
 
-pub async fn a_running_job_is_cancelled_from_another_process(location: Location) {
+pub async fn running_job_is_cancelled_from_another_process(location: Location) {
     let (here, there) = (location.open().await, location.open().await);
     let mut worker = slow(&there).await;
     let id = push(&here).await;
@@ -63,14 +63,14 @@ pub async fn a_running_job_is_cancelled_from_another_process(location: Location)
     in_time(worker.run).await.expect("no panic").expect("ends well");
 }
 
-pub async fn what_is_not_running_cannot_be_cancelled(location: Location) {
+pub async fn job_that_is_not_running_cannot_be_cancelled(location: Location) {
     let duly = location.open().await;
     assert_eq!(duly.cancel(JobId::fresh()).await.expect_err("is none").code(), "not_found");
     let id = push(&duly).await;
     assert_eq!(duly.cancel(id).await.expect_err("waits").code(), "conflict");
 }
 
-pub async fn a_worker_tells_what_it_runs(location: Location) {
+pub async fn worker_lists_its_running_jobs(location: Location) {
     let (here, there) = (location.open().await, location.open().await);
     let mut worker = slow(&there).await;
     let id = push(&here).await;
@@ -87,7 +87,7 @@ pub async fn a_worker_tells_what_it_runs(location: Location) {
     in_time(worker.run).await.expect("no panic").expect("ends well");
 }
 
-pub async fn a_quiet_worker_claims_no_more_until_it_is_told(location: Location) {
+pub async fn quiet_worker_claims_nothing_until_resumed(location: Location) {
     let (here, there) = (location.open().await, location.open().await);
     let mut worker = slow(&there).await;
     let first = push(&here).await;
@@ -112,7 +112,7 @@ pub async fn a_quiet_worker_claims_no_more_until_it_is_told(location: Location) 
     in_time(worker.run).await.expect("no panic").expect("ends well");
 }
 
-pub async fn a_worker_can_be_stopped_by_another_node(location: Location) {
+pub async fn worker_is_stopped_by_another_node(location: Location) {
     let (here, there) = (location.open().await, location.open().await);
     let worker = slow(&there).await;
     until("the worker stops", async || here.call("duly.stop", &()).node(worker.node).reply::<Value>().await.is_ok())

@@ -8,7 +8,7 @@ use duly::{Outcome, State};
 
 use crate::transfer::stores::*;
 
-pub async fn everything_arrives_as_it_was(pair: Pair) {
+pub async fn everything_arrives_unchanged(pair: Pair) {
     let (old, new) = pair.open().await;
     fill(&old, "mail", 300).await;
     fill(&old, "images", 20).await;
@@ -52,7 +52,7 @@ pub async fn everything_arrives_as_it_was(pair: Pair) {
     assert!(old.nodes().await.expect("lists").is_empty(), "the mover has left");
 }
 
-pub async fn only_the_named_queues_go(pair: Pair) {
+pub async fn only_named_queues_are_transferred(pair: Pair) {
     let (old, new) = pair.open().await;
     for queue in ["a", "b", "c"] {
         old.push(job("one").queue(queue)).await.expect("pushes");
@@ -65,7 +65,7 @@ pub async fn only_the_named_queues_go(pair: Pair) {
     assert!(old.move_to(&new).run().await.expect("moves").iter().all(|q| q.total() == 0), "nothing is left");
 }
 
-pub async fn a_paused_queue_arrives_paused(pair: Pair) {
+pub async fn paused_queue_arrives_paused(pair: Pair) {
     let (old, new) = pair.open().await;
     old.push(job("one").queue("a")).await.expect("pushes");
     old.push(job("one").queue("b")).await.expect("pushes");
@@ -75,7 +75,7 @@ pub async fn a_paused_queue_arrives_paused(pair: Pair) {
     assert_eq!(counts.iter().map(|c| (c.queue.as_str(), c.paused)).collect::<Vec<_>>(), [("a", true), ("b", false)]);
 }
 
-pub async fn large_jobs_go_in_small_batches(pair: Pair) {
+pub async fn large_jobs_are_transferred_in_small_batches(pair: Pair) {
     let (old, new) = pair.open().await;
     let large = format!("\"{}\"", "ü".repeat(500_000));
     for _ in 0..4 {
@@ -92,7 +92,7 @@ pub async fn large_jobs_go_in_small_batches(pair: Pair) {
     assert_eq!(counts[0].ready, 32);
 }
 
-pub async fn removed_jobs_are_not_in_the_way(pair: Pair) {
+pub async fn removed_jobs_do_not_disturb_a_transfer(pair: Pair) {
     let (old, new) = pair.open().await;
     let mut ids: Vec<_> = Vec::new();
     for pushed in old.push_all((0..2_500).map(|_| job("one"))).await.expect("pushes") {
@@ -114,7 +114,7 @@ pub async fn removed_jobs_are_not_in_the_way(pair: Pair) {
     assert_eq!(all(&old).await.iter().map(|record| record.job.id).collect::<Vec<_>>(), ids);
 }
 
-pub async fn what_is_pushed_meanwhile_goes_too(pair: Pair) {
+pub async fn jobs_pushed_during_the_transfer_are_transferred(pair: Pair) {
     let (old, new) = pair.open().await;
     let mut ids = fill(&old, "default", 50).await;
     let going = Arc::new(AtomicBool::new(true));
@@ -135,7 +135,7 @@ pub async fn what_is_pushed_meanwhile_goes_too(pair: Pair) {
     is_left(&old).await;
 }
 
-pub async fn running_jobs_are_waited_for(pair: Pair) {
+pub async fn transfer_waits_for_running_jobs(pair: Pair) {
     let (old, new) = pair.open().await;
     let hand = Hand::join(&old, "default").await;
     let id = old.push(job("long").keep(KEEP)).await.expect("pushes").id();
@@ -158,7 +158,7 @@ pub async fn running_jobs_are_waited_for(pair: Pair) {
     assert_eq!(new.get(id).await.expect("looks").expect("is there").state, State::Done);
 }
 
-pub async fn what_a_dead_node_held_goes_too(pair: Pair) {
+pub async fn jobs_held_by_a_dead_node_are_transferred(pair: Pair) {
     let (old, new) = pair.open().await;
     let hand = Hand::join(&old, "default").await;
     old.push_all((0..700).map(|_| job("held"))).await.expect("pushes");
@@ -169,7 +169,7 @@ pub async fn what_a_dead_node_held_goes_too(pair: Pair) {
     assert!(all(&new).await.iter().all(|record| record.crashes == 1));
 }
 
-pub async fn a_job_whose_key_is_taken_is_kept_as_dead(pair: Pair) {
+pub async fn job_with_taken_key_arrives_dead(pair: Pair) {
     let (old, new) = pair.open().await;
     let id = old.push(job("moved").unique("x")).await.expect("pushes").id();
     old.push(job("other")).await.expect("pushes");
@@ -183,7 +183,7 @@ pub async fn a_job_whose_key_is_taken_is_kept_as_dead(pair: Pair) {
     is_left(&old).await;
 }
 
-pub async fn there_and_back(pair: Pair) {
+pub async fn transfer_there_and_back_keeps_everything(pair: Pair) {
     let (old, new) = pair.open().await;
     fill(&old, "default", 60).await;
     let before = by_id(all(&old).await);
@@ -195,7 +195,7 @@ pub async fn there_and_back(pair: Pair) {
     is_left(&new).await;
 }
 
-pub async fn a_limit_goes_along(pair: Pair) {
+pub async fn capacity_is_transferred(pair: Pair) {
     let (old, new) = pair.open().await;
     let limit = |jobs, bytes| duly::Limit { jobs, bytes };
     for (queue, limit) in

@@ -33,7 +33,7 @@ pub async fn rules_arrive_with_their_ticks(pair: Pair) {
     assert!(old.crons().await.expect("lists").is_empty());
 }
 
-pub async fn killed_at_every_step_each_rule_is_there_once(pair: Pair) {
+pub async fn rules_exist_once_after_a_kill_at_every_step(pair: Pair) {
     for calls in 0..200 {
         let (old, new) = pair.open().await;
         let rules = fill_rules(&old).await;
@@ -49,7 +49,7 @@ pub async fn killed_at_every_step_each_rule_is_there_once(pair: Pair) {
     panic!("it never comes to its end");
 }
 
-pub async fn a_rule_that_is_there_takes_over_an_open_tick(pair: Pair) {
+pub async fn existing_rule_takes_over_a_pending_tick(pair: Pair) {
     let (old, new) = pair.open().await;
     let rules = fill_rules(&old).await;
     let due = rules.iter().find(|record| record.rule.name == "c").expect("is there");

@@ -15,7 +15,7 @@ async fn broken_off(old: &Duly, new: &Duly) {
     assert!(!all(old).await.is_empty() && !all(new).await.is_empty());
 }
 
-pub async fn the_same_store_is_refused(pair: Pair) {
+pub async fn transfer_to_the_same_store_is_rejected(pair: Pair) {
     let url = pair.url(0);
     let (one, other) = (open(&url).await, open(&url.replace("lease=600ms", "lease=700ms")).await);
     one.push(job("one")).await.expect("pushes");
@@ -27,7 +27,7 @@ pub async fn the_same_store_is_refused(pair: Pair) {
     assert_eq!(all(&one).await.len(), 1);
 }
 
-pub async fn an_unknown_queue_is_refused(pair: Pair) {
+pub async fn unknown_queue_is_rejected(pair: Pair) {
     let (old, new) = pair.open().await;
     let error = old.move_to(&new).queue("none").run().await.expect_err("refused");
     assert_eq!(error.code(), "not_found");
@@ -35,7 +35,7 @@ pub async fn an_unknown_queue_is_refused(pair: Pair) {
     assert_eq!(error.code(), "invalid");
 }
 
-pub async fn a_broken_off_move_ends_where_it_began_to_go(pair: Pair) {
+pub async fn interrupted_transfer_only_continues_to_its_target(pair: Pair) {
     let (old, new) = pair.open().await;
     let third = pair.open_one(1).await;
     broken_off(&old, &new).await;
@@ -47,7 +47,7 @@ pub async fn a_broken_off_move_ends_where_it_began_to_go(pair: Pair) {
     assert_eq!(all(&third).await.len(), 160);
 }
 
-pub async fn a_queue_that_is_moving_away_takes_nothing(pair: Pair) {
+pub async fn moving_queue_rejects_transfers_into_it(pair: Pair) {
     let (old, new) = pair.open().await;
     let third = pair.open_one(0).await;
     third.push(job("one")).await.expect("pushes");
@@ -59,7 +59,7 @@ pub async fn a_queue_that_is_moving_away_takes_nothing(pair: Pair) {
     assert_eq!(all(&new).await.len(), 161);
 }
 
-pub async fn a_move_can_be_abandoned(pair: Pair) {
+pub async fn transfer_can_be_abandoned(pair: Pair) {
     let (old, new) = pair.open().await;
     broken_off(&old, &new).await;
     let hand = Hand::join(&old, "default").await;

@@ -23,7 +23,7 @@ async fn left_in(duly: &Duly) -> Vec<JobId> {
     all(duly).await.into_iter().map(|record| record.job.id).collect()
 }
 
-pub async fn killed_at_every_step_it_goes_on(pair: Pair) {
+pub async fn transfer_killed_at_every_step_continues(pair: Pair) {
     let mut ended = false;
     for calls in 0..CALLS_MAX {
         let (old, new) = pair.open().await;
@@ -41,7 +41,7 @@ pub async fn killed_at_every_step_it_goes_on(pair: Pair) {
     assert!(ended, "every step has been the last");
 }
 
-pub async fn killed_twice_it_goes_on(pair: Pair) {
+pub async fn transfer_killed_twice_continues(pair: Pair) {
     for _ in 0..12 {
         let (old, new) = pair.open().await;
         let ids = fill(&old, "default", 40).await;
@@ -56,7 +56,7 @@ pub async fn killed_twice_it_goes_on(pair: Pair) {
     }
 }
 
-pub async fn killed_at_every_step_it_goes_back(pair: Pair) {
+pub async fn transfer_killed_at_every_step_can_be_reversed(pair: Pair) {
     for calls in 0..CALLS_MAX {
         let (old, new) = pair.open().await;
         let ids = fill(&old, "default", 40).await;
@@ -75,7 +75,7 @@ pub async fn killed_at_every_step_it_goes_back(pair: Pair) {
     panic!("it never ended");
 }
 
-pub async fn two_movers_move_everything_once(pair: Pair) {
+pub async fn two_concurrent_transfers_move_each_job_once(pair: Pair) {
     let (old, new) = pair.open().await;
     let ids = fill(&old, "default", 150).await;
     let (worker, hand) = (new.clone(), Hand::join(&new, "default").await);

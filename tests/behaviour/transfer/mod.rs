@@ -6,7 +6,7 @@ mod errors;
 mod killed;
 mod stores;
 
-/// Expands each case once per pair of stores, so that a failure reads `file_to_redis::everything_arrives_as_it_was`.
+/// Expands each case once per pair of stores, so that a failure reads `file_to_redis::everything_arrives_unchanged`.
 macro_rules! transfers {
     ($($chapter:ident: $($case:ident)*;)*) => {
         transfers!(@pair cfg(all()), file_to_file File File $($chapter: $($case)*;)*);
@@ -31,30 +31,30 @@ macro_rules! transfers {
 
 transfers! {
     arrivals:
-        everything_arrives_as_it_was
-        only_the_named_queues_go
-        a_paused_queue_arrives_paused
-        a_limit_goes_along
-        large_jobs_go_in_small_batches
-        removed_jobs_are_not_in_the_way
-        what_is_pushed_meanwhile_goes_too
-        running_jobs_are_waited_for
-        what_a_dead_node_held_goes_too
-        a_job_whose_key_is_taken_is_kept_as_dead
-        there_and_back;
+        everything_arrives_unchanged
+        only_named_queues_are_transferred
+        paused_queue_arrives_paused
+        capacity_is_transferred
+        large_jobs_are_transferred_in_small_batches
+        removed_jobs_do_not_disturb_a_transfer
+        jobs_pushed_during_the_transfer_are_transferred
+        transfer_waits_for_running_jobs
+        jobs_held_by_a_dead_node_are_transferred
+        job_with_taken_key_arrives_dead
+        transfer_there_and_back_keeps_everything;
     killed:
-        killed_at_every_step_it_goes_on
-        killed_twice_it_goes_on
-        killed_at_every_step_it_goes_back
-        two_movers_move_everything_once;
+        transfer_killed_at_every_step_continues
+        transfer_killed_twice_continues
+        transfer_killed_at_every_step_can_be_reversed
+        two_concurrent_transfers_move_each_job_once;
     cron_rules:
         rules_arrive_with_their_ticks
-        killed_at_every_step_each_rule_is_there_once
-        a_rule_that_is_there_takes_over_an_open_tick;
+        rules_exist_once_after_a_kill_at_every_step
+        existing_rule_takes_over_a_pending_tick;
     errors:
-        the_same_store_is_refused
-        an_unknown_queue_is_refused
-        a_broken_off_move_ends_where_it_began_to_go
-        a_queue_that_is_moving_away_takes_nothing
-        a_move_can_be_abandoned;
+        transfer_to_the_same_store_is_rejected
+        unknown_queue_is_rejected
+        interrupted_transfer_only_continues_to_its_target
+        moving_queue_rejects_transfers_into_it
+        transfer_can_be_abandoned;
 }

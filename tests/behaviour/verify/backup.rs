@@ -30,7 +30,7 @@ async fn backed_up(url: &str) {
 }
 
 #[tokio::test]
-async fn of_a_file() {
+async fn file_backup_is_complete() {
     let dir = test_support::temp_dir();
     backed_up(dir.path().join("duly.db").to_str().expect("a plain path")).await;
 }
@@ -38,7 +38,7 @@ async fn of_a_file() {
 #[cfg(feature = "redis")]
 #[tokio::test]
 #[ignore = "needs servers: ./check stores"]
-async fn of_a_server() {
+async fn server_backup_is_complete() {
     let url = test_support::servers::redis().url();
     backed_up(&format!("{url}?prefix={}", duly::JobId::fresh())).await;
 }
@@ -46,7 +46,7 @@ async fn of_a_server() {
 #[cfg(feature = "redis")]
 #[tokio::test]
 #[ignore = "needs servers: ./check stores"]
-async fn of_a_server_keeps_the_order_and_what_is_paused() {
+async fn server_backup_keeps_order_and_pauses() {
     let url = format!("{}?prefix={}", test_support::servers::redis().url(), duly::JobId::fresh());
     let duly = Duly::open(url).await.expect("opens");
     let pushes = (0..2_500).map(|n| Push::new("one", n.to_string()));
@@ -70,7 +70,7 @@ async fn of_a_server_keeps_the_order_and_what_is_paused() {
 }
 
 #[tokio::test]
-async fn while_everything_goes_on() {
+async fn backup_during_changes_is_consistent() {
     let dir = test_support::temp_dir();
     let duly = Duly::open(dir.path().join("duly.db").to_str().expect("a plain path")).await.expect("opens");
     let pusher = tokio::spawn({
@@ -92,7 +92,7 @@ async fn while_everything_goes_on() {
 }
 
 #[tokio::test]
-async fn to_where_none_can_be() {
+async fn backup_to_an_invalid_path_is_rejected() {
     let duly = Duly::open(":memory:").await.expect("opens");
     assert_eq!(duly.backup("/nowhere/at/all.db").await.expect_err("no such directory").code(), "invalid");
     assert_eq!(duly.backup("/").await.expect_err("no file").code(), "invalid");

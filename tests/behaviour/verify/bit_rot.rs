@@ -84,7 +84,7 @@ async fn try_it(what: &str, path: &Path, jobs: &Jobs) {
 }
 
 #[tokio::test]
-async fn a_changed_bit_is_told_or_changes_nothing() {
+async fn flipped_bit_is_reported_or_changes_no_job() {
     let dir = test_support::temp_dir();
     let (whole, jobs) = sound(&dir.path().join("duly.db")).await;
     let flips = test_support::env_number("DULY_FLIPS").unwrap_or(FLIPS);

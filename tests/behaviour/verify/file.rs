@@ -78,7 +78,7 @@ const SEEDS: &[(Rule, bool, &str)] = &[
 ];
 
 #[tokio::test]
-async fn every_breach_is_found_and_put_right() {
+async fn every_breach_is_found_and_repaired() {
     for (rule, mends, seed) in SEEDS {
         let dir = test_support::temp_dir();
         let path = dir.path().join("duly.db");
@@ -92,7 +92,7 @@ async fn every_breach_is_found_and_put_right() {
 }
 
 #[tokio::test]
-async fn a_store_in_memory_can_be_verified_too() {
+async fn store_in_memory_can_be_verified() {
     let duly = Duly::open(":memory:").await.expect("opens");
     duly.push(duly::Push::new("mail", "{}")).await.expect("pushes");
     let verified = duly.verify().await.expect("verifies");
@@ -113,7 +113,7 @@ async fn run_all(duly: &Duly, ran: &Ran) -> u64 {
 
 /// What somebody has changed behind our back, or a disk, is not what was pushed.
 #[tokio::test]
-async fn a_job_that_is_not_as_it_was_written_is_not_run() {
+async fn corrupted_job_is_not_run() {
     let dir = test_support::temp_dir();
     let path = dir.path().join("duly.db");
     let duly = Duly::open(path.to_str().expect("a plain path")).await.expect("opens");
@@ -143,7 +143,7 @@ async fn a_job_that_is_not_as_it_was_written_is_not_run() {
 }
 
 #[tokio::test]
-async fn a_changed_column_is_told_and_left_alone() {
+async fn changed_column_is_reported_and_left_unchanged() {
     let dir = test_support::temp_dir();
     let path = dir.path().join("duly.db");
     let populated = populate(path.to_str().expect("a plain path")).await;

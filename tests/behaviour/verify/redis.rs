@@ -184,7 +184,7 @@ const ALMOST: Duration = Duration::from_secs(5);
 /// A ticket says when a job is due, but so does what is written of the job itself.
 #[tokio::test]
 #[ignore = "needs servers: ./check stores"]
-async fn a_job_that_lost_its_place_is_not_put_right_before_its_time() {
+async fn scheduled_job_without_entry_is_not_repaired_before_due() {
     let sandbox = Sandbox::new(servers::redis().url(), |command| servers::redis().ask(command));
     let Populated { duly, .. } = populate(&sandbox.url).await;
     let waiting = async || {
@@ -208,19 +208,19 @@ async fn a_job_that_lost_its_place_is_not_put_right_before_its_time() {
 
 #[tokio::test]
 #[ignore = "needs servers: ./check stores"]
-async fn every_breach_is_found_and_put_right_on_redis() {
+async fn every_breach_is_found_and_repaired_on_redis() {
     every_breach(servers::redis().url(), |command| servers::redis().ask(command)).await;
 }
 
 #[tokio::test]
 #[ignore = "needs servers: ./check stores"]
-async fn every_breach_is_found_and_put_right_on_valkey() {
+async fn every_breach_is_found_and_repaired_on_valkey() {
     every_breach(servers::valkey().url(), |command| servers::valkey().ask(command)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs servers: ./check stores"]
-async fn what_moves_is_no_breach() {
+async fn concurrent_changes_are_not_breaches() {
     let sandbox = Sandbox::new(servers::redis().url(), |command| servers::redis().ask(command));
     let duly = Duly::open(&sandbox.url).await.expect("opens");
     let over = Arc::new(AtomicBool::new(false));

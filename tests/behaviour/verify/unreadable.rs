@@ -92,7 +92,7 @@ async fn others_go_on(column: &str) {
 }
 
 #[tokio::test]
-async fn a_text_that_is_none_any_more_stops_nobody() {
+async fn unreadable_text_stops_no_operation() {
     for column in ["kind", "tags", "unique_key"] {
         others_go_on(column).await;
     }
@@ -108,7 +108,7 @@ const NULL_ATTEMPTS: &str = "PRAGMA writable_schema = ON;
     PRAGMA schema_version = 9999; PRAGMA writable_schema = OFF;";
 
 #[tokio::test]
-async fn counts_that_cannot_be_stop_nobody() {
+async fn impossible_counts_stop_no_operation() {
     let sandbox = Sandbox::new().await;
     let ids = sandbox.push([Push::new("ready", "1"), Push::new("later", "1").after(HOUR)]).await;
     sandbox.change(
@@ -137,7 +137,7 @@ async fn counts_that_cannot_be_stop_nobody() {
 }
 
 #[tokio::test]
-async fn a_queue_whose_name_is_none_any_more_gets_one_by_a_repair() {
+async fn repair_renames_a_queue_with_an_unreadable_name() {
     let sandbox = Sandbox::new().await;
     sandbox.push([Push::new("mail", "1")]).await;
     sandbox.change(

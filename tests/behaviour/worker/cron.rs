@@ -30,7 +30,7 @@ async fn jobs(duly: &Duly) -> Vec<Record> {
 }
 
 #[tokio::test]
-async fn a_rule_fires_when_its_time_has_come() {
+async fn rule_fires_at_its_time() {
     let (duly, clock) = at_noon().await;
     let rule = duly.cron("report", "0 13 * * *").push(mail()).await.expect("puts");
     assert_eq!(rule.next, Some(clock.now() + HOUR));
@@ -47,7 +47,7 @@ async fn a_rule_fires_when_its_time_has_come() {
 
 /// One that works at another queue with all it has is there for this one's rules all the same.
 #[tokio::test]
-async fn a_worker_without_room_fires_rules_that_come_meanwhile() {
+async fn worker_without_free_slots_fires_due_rules() {
     let duly = memory().await;
     let (begun, mut begins) = mpsc::channel(1);
     let stop = CancellationToken::new();
@@ -81,7 +81,7 @@ async fn a_worker_without_room_fires_rules_that_come_meanwhile() {
 }
 
 #[tokio::test]
-async fn the_same_rule_again_changes_nothing() {
+async fn same_rule_again_changes_nothing() {
     let (duly, clock) = at_noon().await;
     let put = async || duly.cron("report", "0 * * * *").tz("UTC").push(mail()).await.expect("puts");
     let first = put().await;
@@ -92,7 +92,7 @@ async fn the_same_rule_again_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_change_neither_loses_nor_doubles_a_tick() {
+async fn rule_change_neither_loses_nor_duplicates_a_tick() {
     let (duly, clock) = at_noon().await;
     duly.cron("report", "0 * * * *").push(mail()).await.expect("puts");
     clock.advance(HOUR);
@@ -107,7 +107,7 @@ async fn a_change_neither_loses_nor_doubles_a_tick() {
 }
 
 #[tokio::test]
-async fn a_clock_that_goes_back_doubles_nothing() {
+async fn clock_set_back_duplicates_no_tick() {
     // A manual clock only goes on; a rule whose last tick lies ahead is what one that went back leaves behind.
     let (duly, clock) = at_noon().await;
     duly.cron("report", "0 * * * *").push(mail()).await.expect("puts");
@@ -122,7 +122,7 @@ async fn a_clock_that_goes_back_doubles_nothing() {
 }
 
 #[tokio::test]
-async fn what_was_missed_goes_by_its_rule() {
+async fn missed_ticks_follow_the_missed_setting() {
     for (missed, expected) in [(Missed::Skip, 0), (Missed::Once, 1), (Missed::All(3), 3), (Missed::All(100), 5)] {
         let (duly, clock) = at_noon().await;
         duly.cron("report", "0 * * * *").missed(missed).push(mail()).await.expect("puts");
@@ -134,7 +134,7 @@ async fn what_was_missed_goes_by_its_rule() {
 }
 
 #[tokio::test]
-async fn a_paused_rule_is_silent_and_makes_up_for_nothing() {
+async fn paused_rule_fires_nothing_and_catches_up_nothing() {
     let (duly, clock) = at_noon().await;
     duly.cron("report", "0 * * * *").push(mail()).await.expect("puts");
     assert!(duly.pause_cron("report").await.expect("pauses").paused);
@@ -149,7 +149,7 @@ async fn a_paused_rule_is_silent_and_makes_up_for_nothing() {
 }
 
 #[tokio::test]
-async fn a_rule_can_be_triggered_and_removed() {
+async fn rule_can_be_triggered_and_removed() {
     let (duly, clock) = at_noon().await;
     duly.cron("report", "0 * * * *").overlap(Overlap::Skip).push(mail()).await.expect("puts");
     let first = duly.trigger_cron("report").await.expect("triggers");
@@ -187,7 +187,7 @@ async fn rules_can_be_applied_as_a_whole() {
 }
 
 #[tokio::test]
-async fn wrong_rules_are_refused_before_the_store_sees_them() {
+async fn invalid_rules_are_rejected_before_the_store() {
     let duly = memory().await;
     let told = async |name: &str, pattern: &str, tz: &str| {
         let put = duly.cron(name, pattern).tz(tz).push(mail()).await;
@@ -248,7 +248,7 @@ async fn count(duly: &Duly, state: State) -> u64 {
 }
 
 #[tokio::test]
-async fn ticks_wake_a_worker_that_sleeps_and_overlap_if_they_may() {
+async fn ticks_wake_an_idle_worker_and_overlap_if_allowed() {
     let duly = memory().await;
     let mut slow = Slow::start(&duly);
     duly.cron("each", "* * * * * *").push(mail()).await.expect("puts");
@@ -263,7 +263,7 @@ async fn ticks_wake_a_worker_that_sleeps_and_overlap_if_they_may() {
 }
 
 #[tokio::test]
-async fn a_queued_tick_starts_when_the_run_before_it_ends() {
+async fn queued_tick_starts_when_the_previous_run_ends() {
     let duly = memory().await;
     let mut slow = Slow::start(&duly);
     duly.cron("each", "* * * * * *").overlap(Overlap::Queue).push(mail()).await.expect("puts");
@@ -285,7 +285,7 @@ async fn a_queued_tick_starts_when_the_run_before_it_ends() {
 }
 
 #[tokio::test]
-async fn a_tick_that_replaces_cancels_the_run_before_it() {
+async fn replacing_tick_cancels_the_previous_run() {
     let duly = memory().await;
     let mut slow = Slow::start(&duly);
     duly.cron("each", "* * * * * *").overlap(Overlap::Replace).push(mail()).await.expect("puts");
@@ -300,7 +300,7 @@ async fn a_tick_that_replaces_cancels_the_run_before_it() {
 }
 
 #[tokio::test]
-async fn a_replaced_job_that_waits_is_removed() {
+async fn replaced_waiting_job_is_removed() {
     let (duly, clock) = at_noon().await;
     duly.cron("report", "0 * * * *").overlap(Overlap::Replace).push(mail()).await.expect("puts");
     duly.pause("default").await.expect("pauses");
@@ -314,7 +314,7 @@ async fn a_replaced_job_that_waits_is_removed() {
 }
 
 #[tokio::test]
-async fn many_rules_at_one_moment_all_fire() {
+async fn many_rules_due_at_once_all_fire() {
     let (duly, clock) = at_noon().await;
     for n in 0..1_200 {
         duly.cron(format!("r{n}"), "0 13 * * *").push(mail()).await.expect("puts");

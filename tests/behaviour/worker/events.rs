@@ -12,7 +12,7 @@ use crate::worker::{LONG, Mail, mail, memory};
 const OFTEN: Duration = Duration::from_millis(10);
 
 #[tokio::test]
-async fn an_idle_loop_says_that_it_turns() {
+async fn idle_loop_reports_liveness() {
     // Nothing else happens in so long a lease.
     let duly = Duly::open(":memory:?lease=1h").await.expect("opens");
     let (alive, mut signs) = mpsc::unbounded_channel();
@@ -31,7 +31,7 @@ async fn an_idle_loop_says_that_it_turns() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_loop_that_is_stuck_says_nothing() {
+async fn stuck_loop_reports_no_liveness() {
     let duly = memory().await;
     let (alive, mut signs) = mpsc::unbounded_channel();
     let (stuck, mut sticks) = mpsc::unbounded_channel();
@@ -61,7 +61,7 @@ async fn a_loop_that_is_stuck_says_nothing() {
 }
 
 #[tokio::test]
-async fn a_release_says_why() {
+async fn release_event_has_a_reason() {
     let duly = memory().await;
     duly.push_all([Push::new("strange", "{}"), Push::new("wish", "{}")]).await.expect("pushes");
     let told: Arc<std::sync::Mutex<Vec<_>>> = Arc::default();

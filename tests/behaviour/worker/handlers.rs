@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use crate::worker::{LONG, Mail, mail, memory, only};
 
 #[tokio::test]
-async fn a_handler_gets_its_args_and_its_context() {
+async fn handler_receives_its_args_and_context() {
     let duly = memory().await;
     let id = duly.push(mail().max_attempts(3)).await.expect("pushes").id();
     let (seen, mut got) = mpsc::unbounded_channel();
@@ -67,7 +67,7 @@ async fn any_error_type_fails_an_attempt_and_is_kept() {
 }
 
 #[tokio::test]
-async fn args_that_do_not_decode_are_told_and_kept() {
+async fn args_that_do_not_decode_are_reported_and_kept() {
     let duly = memory().await;
     let id = duly.push(Push::new("mail", r#"{"to":5}"#).max_attempts(1)).await.expect("pushes").id();
     duly.worker().on(|_: Mail, _| async {}).drain().await.expect("drains");
@@ -77,7 +77,7 @@ async fn args_that_do_not_decode_are_told_and_kept() {
 }
 
 #[tokio::test]
-async fn outcomes_are_values() {
+async fn handlers_can_return_outcomes() {
     let duly = memory().await;
     let ids = duly.push_all(["retry", "bury", "release"].map(|kind| Push::new(kind, "{}"))).await.expect("pushes");
     let tally = duly
@@ -119,7 +119,7 @@ async fn failures_are_retried_by_their_kind_until_the_last_attempt() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_runs_too_long_is_timed_out() {
+async fn attempt_that_runs_too_long_times_out() {
     let duly = memory().await;
     let id = duly.push(mail().timeout(Duration::from_millis(20)).max_attempts(1)).await.expect("pushes").id();
     duly.worker().on(|_: Mail, _| std::future::pending::<()>()).drain().await.expect("drains");
@@ -128,7 +128,7 @@ async fn an_attempt_that_runs_too_long_is_timed_out() {
 }
 
 #[tokio::test]
-async fn a_kind_that_nobody_knows_is_left_for_others() {
+async fn unknown_kind_is_left_for_other_workers() {
     let duly = memory().await;
     let id = duly.push(Push::new("strange", "{}")).await.expect("pushes").id();
     let tally = duly.worker().on(|_: Mail, _| async {}).drain().await.expect("drains");
@@ -138,7 +138,7 @@ async fn a_kind_that_nobody_knows_is_left_for_others() {
 }
 
 #[tokio::test]
-async fn what_a_handler_pushes_carries_the_trace_on() {
+async fn jobs_pushed_by_a_handler_carry_its_trace() {
     let duly = memory().await;
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     duly.push(Push::new("parent", "{}").traceparent(trace)).await.expect("pushes");

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::worker::{LONG, Mail, mail, only};
 
 #[tokio::test]
-async fn a_job_that_keeps_crashing_is_buried_without_using_up_attempts() {
+async fn crashing_job_is_buried_without_using_attempts() {
     let clock = Clock::manual();
     let duly = Duly::builder(":memory:").clock(clock.clone()).open().await.expect("opens");
     let id = duly.push(mail().max_attempts(1)).await.expect("pushes").id();
@@ -38,7 +38,7 @@ async fn a_job_that_keeps_crashing_is_buried_without_using_up_attempts() {
 }
 
 #[tokio::test]
-async fn a_worker_that_does_not_know_what_it_holds_is_told_and_runs_it() {
+async fn worker_runs_held_jobs_it_did_not_know_of() {
     let duly = Duly::open(":memory:?lease=300ms").await.expect("opens");
     let first = duly.push(mail()).await.expect("pushes").id();
     let (seen, mut got) = mpsc::unbounded_channel();
@@ -78,7 +78,7 @@ async fn a_worker_that_does_not_know_what_it_holds_is_told_and_runs_it() {
 }
 
 #[tokio::test]
-async fn an_attempt_learns_that_its_job_is_another_nodes() {
+async fn attempt_is_notified_after_its_job_was_taken_back() {
     let duly = Duly::open(":memory:?lease=300ms").await.expect("opens");
     duly.push(mail()).await.expect("pushes");
     let (told, mut got) = mpsc::unbounded_channel();

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use crate::worker::{LONG, Mail, mail, memory};
 
 #[tokio::test]
-async fn limits_hold_for_each_queue_and_for_all() {
+async fn concurrency_limits_hold_per_queue_and_in_total() {
     let duly = memory().await;
     let jobs = (0..60).map(|n| Push::new("count", "{}").queue(["a", "b"][n % 2]));
     duly.push_all(jobs).await.expect("pushes");
@@ -75,7 +75,7 @@ async fn weights_give_each_queue_its_share() {
 }
 
 #[tokio::test]
-async fn a_job_starts_at_its_time_and_not_before() {
+async fn job_starts_at_due_and_not_before() {
     let duly = memory().await;
     let (seen, mut got) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
@@ -110,7 +110,7 @@ async fn any_number_of_done_jobs_can_be_kept() {
 }
 
 #[tokio::test]
-async fn time_can_be_moved_by_a_test() {
+async fn test_can_advance_the_clock() {
     let clock = Clock::manual();
     let duly = Duly::builder(":memory:").clock(clock.clone()).open().await.expect("opens");
     duly.push(mail().after(Duration::from_secs(86_400))).await.expect("pushes");
@@ -121,7 +121,7 @@ async fn time_can_be_moved_by_a_test() {
 }
 
 #[tokio::test]
-async fn a_worker_says_what_is_wrong_with_it() {
+async fn invalid_worker_settings_are_reported() {
     let duly = memory().await;
     let wrong = async |worker: duly::Worker| worker.drain().await.expect_err("refused").to_string();
     assert!(wrong(duly.worker()).await.contains("no handler"));
@@ -143,7 +143,7 @@ fn telling(duly: &Duly, name: &'static str, starts: mpsc::UnboundedSender<(&'sta
 }
 
 #[tokio::test]
-async fn who_has_no_room_does_not_stand_in_the_way() {
+async fn worker_without_free_slots_leaves_jobs_to_others() {
     // With so long a lease nobody looks by himself: a wake that is swallowed is never made up for.
     let duly = Duly::open(":memory:?lease=1h").await.expect("opens");
     let (starts, mut got) = mpsc::unbounded_channel();

@@ -30,7 +30,7 @@ async fn busy(
 }
 
 #[tokio::test]
-async fn a_stopping_worker_lets_running_jobs_finish() {
+async fn stopping_worker_lets_running_jobs_finish() {
     let duly = memory().await;
     let id = duly.push(mail()).await.expect("pushes").id();
     let (run, [stop, _], go) = busy(&duly, LONG).await;
@@ -43,7 +43,7 @@ async fn a_stopping_worker_lets_running_jobs_finish() {
 }
 
 #[tokio::test]
-async fn what_does_not_finish_in_the_grace_time_is_released_at_once() {
+async fn unfinished_job_is_released_after_the_grace_time() {
     for second_signal in [false, true] {
         let duly = memory().await;
         let id = duly.push(mail()).await.expect("pushes").id();
@@ -62,7 +62,7 @@ async fn what_does_not_finish_in_the_grace_time_is_released_at_once() {
 }
 
 #[tokio::test]
-async fn a_grace_time_without_end_is_no_mistake() {
+async fn unlimited_grace_time_is_accepted() {
     let duly = memory().await;
     duly.push(mail()).await.expect("pushes");
     let (run, [stop, _], go) = busy(&duly, Duration::MAX).await;
@@ -72,7 +72,7 @@ async fn a_grace_time_without_end_is_no_mistake() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_dropped_leaves() {
+async fn dropped_worker_leaves() {
     let duly = memory().await;
     let id = duly.push(mail()).await.expect("pushes").id();
     let (run, _, _go) = busy(&duly, LONG).await;
@@ -100,7 +100,7 @@ fn push_unseen(duly: &Duly) {
 const ROUNDS: usize = 8;
 
 #[tokio::test]
-async fn who_stops_claims_no_more_and_passes_on_the_wake_that_reaches_him() {
+async fn stopping_worker_claims_nothing_and_passes_its_wake_on() {
     for _ in 0..ROUNDS {
         // With so long a lease nobody looks by himself: a wake that is swallowed is never made up for.
         let duly = Duly::open(":memory:?lease=1h").await.expect("opens");

@@ -36,12 +36,12 @@ fn run_all(store_kind: StoreKind, histories: u64) {
 }
 
 #[test]
-fn memory_behaves_as_the_model() {
+fn memory_matches_the_model() {
     run_all(StoreKind::Memory, HISTORIES);
 }
 
 #[test]
-fn file_behaves_as_the_model() {
+fn file_matches_the_model() {
     run_all(StoreKind::File, HISTORIES_IN_FILE);
 }
 
@@ -69,25 +69,25 @@ mod on_servers {
 
     #[test]
     #[ignore = "needs servers: ./check stores"]
-    fn redis_behaves_as_the_model() {
+    fn redis_matches_the_model() {
         run_all(StoreKind::Server(servers::redis().url()), HISTORIES);
     }
 
     #[test]
     #[ignore = "needs servers: ./check stores"]
-    fn valkey_behaves_as_the_model() {
+    fn valkey_matches_the_model() {
         run_all(StoreKind::Server(servers::valkey().url()), HISTORIES);
     }
 
     #[test]
     #[ignore = "needs servers: ./check stores"]
-    fn a_cluster_behaves_as_the_model() {
+    fn cluster_matches_the_model() {
         run_all(StoreKind::Server(servers::cluster().url()), HISTORIES);
     }
 
     #[test]
     #[ignore = "needs servers: ./check stores"]
-    fn sentinel_behaves_as_the_model() {
+    fn sentinel_matches_the_model() {
         run_all(StoreKind::Server(servers::sentinel().url()), HISTORIES);
     }
 }
