@@ -126,7 +126,7 @@ async fn counts_that_cannot_be_stop_nobody() {
     store.beat(&node).await.expect("beats");
     let claim = Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
-    bed.change("UPDATE duly_held SET attempts = -1, crashes = -7");
+    bed.change("UPDATE duly_running SET attempts = -1, crashes = -7");
     store.leave(node.id).await.expect("leaves");
     assert_eq!(bed.run().await, 1, "taken back");
 
@@ -139,7 +139,10 @@ async fn counts_that_cannot_be_stop_nobody() {
 async fn a_queue_whose_name_is_none_any_more_gets_one_by_a_repair() {
     let bed = Bed::new().await;
     bed.push([Push::new("mail", "1")]).await;
-    bed.change("UPDATE duly_queue SET name = CAST(x'64e3' AS TEXT), limit_jobs = -1; UPDATE duly_count SET ready = -1");
+    bed.change(
+        "UPDATE duly_queue SET name = CAST(x'64e3' AS TEXT), capacity_jobs = -1;
+         UPDATE duly_queue_stats SET ready = -1",
+    );
     let counts = bed.duly.counts().await.expect("does not fail");
     assert_eq!((counts[0].ready, counts[0].limit.jobs), (0, None));
     let repaired = bed.duly.repair(bed.path.with_extension("copy")).await.expect("repairs");

@@ -161,7 +161,7 @@ impl Store for Sqlite {
             .write("pause", move |tx| {
                 let queue = tx.queue(&name)?;
                 let changed = tx
-                    .statement("UPDATE duly_queue SET paused = ?2 WHERE no = ?1 AND paused <> ?2")?
+                    .statement("UPDATE duly_queue SET paused = ?2 WHERE queue_no = ?1 AND paused <> ?2")?
                     .execute(params![queue, paused])?;
                 if !paused {
                     tx.wake(&name);
@@ -206,7 +206,8 @@ impl Store for Sqlite {
         self.board.leave(node).map_err(|e| Error::store("leave", e.to_string()))?;
         let leave = move |tx: &Tx<'_>| {
             tx.statement(
-                "DELETE FROM duly_node WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM duly_held WHERE node = duly_node.no)",
+                "DELETE FROM duly_node WHERE id = ?1 AND NOT EXISTS
+                   (SELECT 1 FROM duly_running WHERE node_no = duly_node.node_no)",
             )?
             .execute([node.as_bytes()])
         };

@@ -18,7 +18,7 @@ use crate::store::{
     Hold, PutCron,
 };
 
-const COLUMNS: &str = "rule, revision, paused, next, held, last";
+const COLUMNS: &str = "rule, revision, paused, next_tick_at, waiting, last_tick_at";
 
 /// `None` for a rule that a newer version has written.
 fn read(row: &Row<'_>) -> rusqlite::Result<Option<CronRecord>> {
@@ -42,7 +42,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Option<CronRecord>> {
 pub(super) fn put(tx: &Tx<'_>, put: &PutCron) -> rusqlite::Result<CronPut> {
     let record = &put.record;
     let found: Option<(i64, i64)> = tx
-        .statement("SELECT queue, revision FROM duly_cron WHERE name = ?1")?
+        .statement("SELECT queue_no, revision FROM duly_cron WHERE name = ?1")?
         .query_row([&record.rule.name], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     if found.map(|(_, revision)| revision.unsigned_abs()) != put.was {
@@ -67,7 +67,8 @@ pub(super) fn put(tx: &Tx<'_>, put: &PutCron) -> rusqlite::Result<CronPut> {
 fn write(tx: &Tx<'_>, queue: i64, record: &CronRecord) -> rusqlite::Result<()> {
     let next = record.next.map(to_micros);
     tx.statement(
-        "INSERT OR REPLACE INTO duly_cron (name, queue, rule, revision, paused, next, look, held, last)
+        "INSERT OR REPLACE INTO duly_cron
+           (name, queue_no, rule, revision, paused, next_tick_at, check_at, waiting, last_tick_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     )?
     .execute(params![
@@ -87,7 +88,8 @@ fn write(tx: &Tx<'_>, queue: i64, record: &CronRecord) -> rusqlite::Result<()> {
 /// The moment at which a claim of this queue should have its rules looked at.
 fn set_tick(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()> {
     tx.statement(
-        "UPDATE duly_queue SET tick = (SELECT min(look) FROM duly_cron WHERE queue = ?1 AND look IS NOT NULL) WHERE no = ?1",
+        "UPDATE duly_queue SET cron_check_at =
+           (SELECT min(check_at) FROM duly_cron WHERE queue_no = ?1 AND check_at IS NOT NULL) WHERE queue_no = ?1",
     )?
     .execute([queue])?;
     Ok(())
@@ -96,7 +98,7 @@ fn set_tick(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()> {
 /// `remove_cron` of the contract.
 pub(super) fn remove(tx: &Tx<'_>, name: &str) -> rusqlite::Result<bool> {
     let queue: Option<i64> = tx
-        .statement("DELETE FROM duly_cron WHERE name = ?1 RETURNING queue")?
+        .statement("DELETE FROM duly_cron WHERE name = ?1 RETURNING queue_no")?
         .query_row([name], |row| row.get(0))
         .optional()?;
     match queue {
@@ -119,7 +121,8 @@ pub(super) fn page(conn: &Connection, queue: Option<&str>, cursor: Option<&str>)
     let look = || -> rusqlite::Result<Vec<(String, Option<CronRecord>)>> {
         conn.prepare_cached(&format!(
             "SELECT {COLUMNS}, name FROM duly_cron WHERE name > ?1
-                AND (?2 IS NULL OR queue = (SELECT no FROM duly_queue WHERE duly_queue.name = ?2)) ORDER BY name LIMIT ?3"
+                AND (?2 IS NULL OR queue_no =
+                  (SELECT queue_no FROM duly_queue WHERE duly_queue.name = ?2)) ORDER BY name LIMIT ?3"
         ))?
         .query_map(params![cursor.unwrap_or(""), queue, CRONS_PAGE], |row| Ok((row.get(6)?, read(row)?)))?
         .collect()
@@ -133,14 +136,14 @@ pub(super) fn page(conn: &Connection, queue: Option<&str>, cursor: Option<&str>)
 pub(super) fn due(conn: &Connection, now: Micros, queue: &str, freed: &[String]) -> rusqlite::Result<DueCrons> {
     let mut due = DueCrons { rules: Vec::new(), now: from_micros(now), next_tick: None };
     let no: Option<i64> = conn
-        .prepare_cached("SELECT no FROM duly_queue WHERE name = ?1 AND moving IS NULL")?
+        .prepare_cached("SELECT queue_no FROM duly_queue WHERE name = ?1 AND transfer_mark IS NULL")?
         .query_row([queue], |row| row.get(0))
         .optional()?;
     let Some(no) = no else {
         return Ok(due);
     };
     let mut select = conn.prepare_cached(&format!(
-        "SELECT {COLUMNS} FROM duly_cron WHERE queue = ?1 AND look <= ?2 ORDER BY look, name LIMIT ?3"
+        "SELECT {COLUMNS} FROM duly_cron WHERE queue_no = ?1 AND check_at <= ?2 ORDER BY check_at, name LIMIT ?3"
     ))?;
     let mut rows = select.query(params![no, now, CRON_FIRE_MAX])?;
     while let Some(row) = rows.next()? {
@@ -155,8 +158,9 @@ pub(super) fn due(conn: &Connection, now: Micros, queue: &str, freed: &[String])
 }
 
 fn next_tick(conn: &Connection, queue: i64, now: Micros) -> rusqlite::Result<Option<Duration>> {
-    let tick =
-        conn.prepare_cached("SELECT tick FROM duly_queue WHERE no = ?1")?.query_row([queue], |row| row.get(0))?;
+    let tick = conn
+        .prepare_cached("SELECT cron_check_at FROM duly_queue WHERE queue_no = ?1")?
+        .query_row([queue], |row| row.get(0))?;
     Ok(until(tick, now))
 }
 
@@ -182,7 +186,8 @@ fn fire_one(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<CronFi
     let as_read: bool = tx
         .statement(
             "SELECT EXISTS (SELECT 1 FROM duly_cron
-              WHERE name = ?1 AND queue = ?2 AND revision = ?3 AND paused = 0 AND next = ?4 AND next <= ?5)",
+              WHERE name = ?1 AND queue_no = ?2 AND revision = ?3 AND paused = 0 AND next_tick_at = ?4
+              AND next_tick_at <= ?5)",
         )?
         .query_row(params![fire.name, queue, revision, tick, tx.now], |row| row.get(0))?;
     if !as_read {
@@ -190,15 +195,18 @@ fn fire_one(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<CronFi
     }
     if let Some(holder) = in_the_way(tx, queue, fire)? {
         let look = tx.now + micros(HELD_LOOK);
-        tx.statement("UPDATE duly_cron SET revision = revision + 1, held = 1, look = ?2 WHERE name = ?1")?
+        tx.statement("UPDATE duly_cron SET revision = revision + 1, waiting = 1, check_at = ?2 WHERE name = ?1")?
             .execute(params![fire.name, look])?;
         return Ok(CronFired::Held(holder));
     }
     // A queue that is full takes no job of a tick either: the tick goes by.
     let pushed = push::push(tx, &fire.jobs)?;
     let moment = |at: Option<SystemTime>| at.map(to_micros);
-    tx.statement("UPDATE duly_cron SET revision = revision + 1, next = ?2, look = ?2, held = 0, last = ifnull(?3, last) WHERE name = ?1")?
-        .execute(params![fire.name, moment(fire.next), moment(fire.last)])?;
+    tx.statement(
+        "UPDATE duly_cron SET revision = revision + 1, next_tick_at = ?2, check_at = ?2, waiting = 0,
+           last_tick_at = ifnull(?3, last_tick_at) WHERE name = ?1",
+    )?
+    .execute(params![fire.name, moment(fire.next), moment(fire.last)])?;
     Ok(pushed.map_or(CronFired::Full, CronFired::Yes))
 }
 

@@ -29,13 +29,13 @@ pub(super) const CACHE: &str = "PRAGMA cache_size = -16384";
 pub(super) const SCHEMA: &str = include_str!("schema.sql");
 /// Columns that files of this format may lack: their table, their name, their kind.
 const LATER_COLUMNS: [(&str, &str, &str); 7] = [
-    ("duly_queue", "moving", "TEXT"),
-    ("duly_queue", "tick", "INTEGER"),
-    ("duly_queue", "limit_jobs", "INTEGER"),
-    ("duly_queue", "limit_bytes", "INTEGER"),
-    ("duly_ended", "grp", "INTEGER"),
-    ("duly_node", "takes", "TEXT"),
-    ("duly_job", "sum", "INTEGER"),
+    ("duly_queue", "transfer_mark", "TEXT"),
+    ("duly_queue", "cron_check_at", "INTEGER"),
+    ("duly_queue", "capacity_jobs", "INTEGER"),
+    ("duly_queue", "capacity_bytes", "INTEGER"),
+    ("duly_ended", "group_no", "INTEGER"),
+    ("duly_node", "profile", "TEXT"),
+    ("duly_job", "checksum", "INTEGER"),
 ];
 
 /// The path of the file itself, with links followed, so that all processes find the same board beside it.
@@ -220,8 +220,9 @@ fn migrate(conn: &Connection, shown: &str) -> Result<()> {
         }
         tx.execute_batch(SCHEMA)?;
         tx.execute_batch(&format!(
-            "INSERT INTO duly_meta (name, value) VALUES ('format', '{FORMAT}'), ('made_by', 'duly {}');
-             INSERT INTO duly_mark (name, value) VALUES ('number', 1), ('fence', 0), ('gone_half', 0), ('gone_since', 0);",
+            "INSERT INTO duly_meta (name, value) VALUES ('format', '{FORMAT}'), ('created_by', 'duly {}');
+             INSERT INTO duly_sequence (name, value)
+             VALUES ('next_number', 1), ('last_fence', 0), ('removed_id_table', 0), ('removed_id_swapped_at', 0);",
             env!("CARGO_PKG_VERSION")
         ))?;
         tx.commit()?;
@@ -249,7 +250,7 @@ fn add_what_came_later(tx: &Connection) -> rusqlite::Result<()> {
             tx.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {kind}"))?;
         }
     }
-    let counted = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'duly_count')";
+    let counted = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'duly_queue_stats')";
     let counted: bool = tx.query_row(counted, [], |row| row.get(0))?;
     // Tables and indexes that are missing; nothing is written if none is.
     let missing = ["TABLE", "INDEX", "UNIQUE INDEX"].iter().fold(SCHEMA.to_owned(), |schema, what| {

@@ -11,13 +11,13 @@ use crate::job::{Job, JobId, Priority, UNREADABLE};
 use crate::store::checksum::sum;
 
 /// The columns of `duly_job j` and its queue's name, in the order [`job`] reads them.
-pub(super) const JOB_COLUMNS: &str = "j.id, j.kind, j.args, j.priority, j.pushed, j.max_attempts, j.timeout_ms, j.keep_ms, \
-     j.unique_key, j.tags, j.traceparent, j.sum";
+pub(super) const JOB_COLUMNS: &str = "j.id, j.kind, j.args, j.priority, j.pushed_at, j.max_attempts, j.timeout_ms, j.keep_ms, \
+     j.unique_key, j.tags, j.traceparent, j.checksum";
 /// How many columns [`JOB_COLUMNS`] has.
 pub(super) const JOB_COLUMNS_LEN: usize = 12;
 
-/// The columns `due, attempts, crashes` of a place, as they can be written to another: a table takes nothing but numbers.
-pub(super) const DUE_ATTEMPTS_CRASHES: &str = "iif(typeof(due) = 'integer', due, 0), \
+/// The columns `due_at, attempts, crashes` of a place, as they can be written to another: a table takes nothing but numbers.
+pub(super) const DUE_ATTEMPTS_CRASHES: &str = "iif(typeof(due_at) = 'integer', due_at, 0), \
      iif(typeof(attempts) = 'integer', attempts, 0), iif(typeof(crashes) = 'integer', crashes, 0)";
 
 /// What of a job is written once: this its checksum is made of. Where it stands (queue, priority, unique key) is apart.

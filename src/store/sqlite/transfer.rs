@@ -24,7 +24,7 @@ pub(super) fn set_moving(tx: &Tx<'_>, name: &str, mover: NodeId, to: Option<&str
         (Some(old), None) if old.mover != mover => Some(old),
         (_, None) => None,
     };
-    tx.statement("UPDATE duly_queue SET moving = ?2 WHERE no = ?1")?
+    tx.statement("UPDATE duly_queue SET transfer_mark = ?2 WHERE queue_no = ?1")?
         .execute(params![queue, moving.as_ref().map(Moving::text)])?;
     if moving.is_none() {
         tx.wake(name);
@@ -34,8 +34,9 @@ pub(super) fn set_moving(tx: &Tx<'_>, name: &str, mover: NodeId, to: Option<&str
 
 /// Where a queue is moving to, if it is.
 pub(super) fn of_queue(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<Option<Moving>> {
-    let text: Option<Raw> =
-        tx.statement("SELECT moving FROM duly_queue WHERE no = ?1")?.query_row([queue], |row| row.get(0))?;
+    let text: Option<Raw> = tx
+        .statement("SELECT transfer_mark FROM duly_queue WHERE queue_no = ?1")?
+        .query_row([queue], |row| row.get(0))?;
     Ok(text.and_then(|text| Moving::parse(&text.text())))
 }
 
@@ -146,7 +147,7 @@ fn meet(tx: &Tx<'_>, queue: i64, record: &Record) -> rusqlite::Result<Met> {
 }
 
 fn note(tx: &Tx<'_>, queue: i64, begun_by: NodeId) -> rusqlite::Result<Option<String>> {
-    tx.statement("SELECT note FROM duly_marker WHERE queue = ?1 AND begun_by = ?2")?
+    tx.statement("SELECT checkpoint FROM duly_transfer_checkpoint WHERE queue_no = ?1 AND transfer_id = ?2")?
         .query_row(params![queue, begun_by.as_bytes()], |row| row.get(0))
         .optional()
 }
@@ -155,10 +156,13 @@ fn set_note(tx: &Tx<'_>, queue: i64, marker: &Marker) -> rusqlite::Result<()> {
     let begun_by = marker.begun_by.as_bytes();
     match &marker.is {
         Some(note) => tx
-            .statement("INSERT OR REPLACE INTO duly_marker (queue, begun_by, note) VALUES (?1, ?2, ?3)")?
+            .statement(
+                "INSERT OR REPLACE INTO duly_transfer_checkpoint (queue_no, transfer_id, checkpoint)
+                   VALUES (?1, ?2, ?3)",
+            )?
             .execute(params![queue, begun_by, note])?,
         None => tx
-            .statement("DELETE FROM duly_marker WHERE queue = ?1 AND begun_by = ?2")?
+            .statement("DELETE FROM duly_transfer_checkpoint WHERE queue_no = ?1 AND transfer_id = ?2")?
             .execute(params![queue, begun_by])?,
     };
     Ok(())
@@ -180,7 +184,7 @@ pub(super) fn move_out(
     let mut gone = 0;
     for (id, pushed) in jobs {
         let no: Option<i64> = tx
-            .statement("SELECT no FROM duly_job WHERE id = ?1 AND queue = ?2 AND pushed = ?3")?
+            .statement("SELECT job_no FROM duly_job WHERE id = ?1 AND queue_no = ?2 AND pushed_at = ?3")?
             .query_row(params![id.as_bytes(), queue, to_micros(*pushed)], |row| row.get(0))
             .optional()?;
         let Some(no) = no else {

@@ -69,7 +69,7 @@ impl<'c> Tx<'c> {
     pub(super) fn number(&self) -> rusqlite::Result<i64> {
         let next = match self.number.get() {
             Some(next) => next,
-            None => self.mark("number")?,
+            None => self.mark("next_number")?,
         };
         self.number.set(Some(next + 1));
         Ok(next)
@@ -77,18 +77,19 @@ impl<'c> Tx<'c> {
 
     /// A fence greater than all before: the time, or one more than the last if the clock has gone back.
     pub(super) fn fence(&self) -> rusqlite::Result<i64> {
-        self.statement("UPDATE duly_mark SET value = max(value + 1, ?1) WHERE name = 'fence' RETURNING value")?
+        self.statement("UPDATE duly_sequence SET value = max(value + 1, ?1) WHERE name = 'last_fence' RETURNING value")?
             .query_row([self.now], |row| row.get(0))
     }
 
     /// The last fence that was drawn.
     pub(super) fn last_fence(&self) -> rusqlite::Result<i64> {
-        self.mark("fence")
+        self.mark("last_fence")
     }
 
     /// From now on fences are greater than this one too.
     pub(super) fn raise_fence(&self, fence: i64) -> rusqlite::Result<()> {
-        self.statement("UPDATE duly_mark SET value = ?1 WHERE name = 'fence' AND value < ?1")?.execute([fence])?;
+        self.statement("UPDATE duly_sequence SET value = ?1 WHERE name = 'last_fence' AND value < ?1")?
+            .execute([fence])?;
         Ok(())
     }
 
@@ -98,7 +99,7 @@ impl<'c> Tx<'c> {
             return Ok(no);
         }
         let no: i64 = self
-            .statement("INSERT INTO duly_queue (name) VALUES (?1) RETURNING no")?
+            .statement("INSERT INTO duly_queue (name) VALUES (?1) RETURNING queue_no")?
             .query_row([name], |row| row.get(0))?;
         self.queues.0.borrow_mut().insert(name.to_owned(), no);
         Ok(no)
@@ -110,7 +111,7 @@ impl<'c> Tx<'c> {
             return Ok(Some(*no));
         }
         let no = self
-            .statement("SELECT no FROM duly_queue WHERE name = ?1")?
+            .statement("SELECT queue_no FROM duly_queue WHERE name = ?1")?
             .query_row([name], |row| row.get(0))
             .optional()?;
         if let Some(no) = no {
@@ -124,14 +125,14 @@ impl<'c> Tx<'c> {
         let half = match self.half.get() {
             Some(half) => half,
             None => {
-                let half = self.mark("gone_half")?;
+                let half = self.mark("removed_id_table")?;
                 self.half.set(Some(half));
                 half
             }
         };
         let sql = match half {
-            0 => "INSERT OR IGNORE INTO duly_gone_0 (queue, id) VALUES (?1, ?2)",
-            _ => "INSERT OR IGNORE INTO duly_gone_1 (queue, id) VALUES (?1, ?2)",
+            0 => "INSERT OR IGNORE INTO duly_removed_id_0 (queue_no, job_id) VALUES (?1, ?2)",
+            _ => "INSERT OR IGNORE INTO duly_removed_id_1 (queue_no, job_id) VALUES (?1, ?2)",
         };
         self.statement(sql)?.execute(params![queue, id])?;
         Ok(())
@@ -140,25 +141,25 @@ impl<'c> Tx<'c> {
     /// Whether a job with this id was here not long ago.
     pub(super) fn remembers(&self, queue: i64, id: JobId) -> rusqlite::Result<bool> {
         self.statement(
-            "SELECT EXISTS (SELECT 1 FROM duly_gone_0 WHERE queue = ?1 AND id = ?2)
-                 OR EXISTS (SELECT 1 FROM duly_gone_1 WHERE queue = ?1 AND id = ?2)",
+            "SELECT EXISTS (SELECT 1 FROM duly_removed_id_0 WHERE queue_no = ?1 AND job_id = ?2)
+                 OR EXISTS (SELECT 1 FROM duly_removed_id_1 WHERE queue_no = ?1 AND job_id = ?2)",
         )?
         .query_row(params![queue, id.as_bytes()], |row| row.get(0))
     }
 
     /// Forgets the older half of the remembered ids if the newer one has been filled for `remember` already.
     pub(super) fn swap_gone(&self, remember: Micros) -> rusqlite::Result<()> {
-        if self.now - self.mark("gone_since")? < remember {
+        if self.now - self.mark("removed_id_swapped_at")? < remember {
             return Ok(());
         }
-        let next = 1 - self.mark("gone_half")?;
+        let next = 1 - self.mark("removed_id_table")?;
         let forget = match next {
-            0 => "DELETE FROM duly_gone_0",
-            _ => "DELETE FROM duly_gone_1",
+            0 => "DELETE FROM duly_removed_id_0",
+            _ => "DELETE FROM duly_removed_id_1",
         };
         self.statement(forget)?.execute([])?;
-        self.set_mark("gone_half", next)?;
-        self.set_mark("gone_since", self.now)?;
+        self.set_mark("removed_id_table", next)?;
+        self.set_mark("removed_id_swapped_at", self.now)?;
         self.half.set(Some(next));
         Ok(())
     }
@@ -194,7 +195,7 @@ impl<'c> Tx<'c> {
     fn name_of(&self, queue: i64) -> Option<String> {
         let known = self.queues.0.borrow().iter().find(|(_, no)| **no == queue).map(|(name, _)| name.clone());
         known.or_else(|| {
-            let mut look = self.statement("SELECT name FROM duly_queue WHERE no = ?1").ok()?;
+            let mut look = self.statement("SELECT name FROM duly_queue WHERE queue_no = ?1").ok()?;
             look.query_row([queue], |row| row.get(0)).ok()
         })
     }
@@ -242,7 +243,7 @@ impl<'c> Tx<'c> {
             return Ok(noted);
         }
         let noted = self
-            .statement("SELECT EXISTS (SELECT 1 FROM duly_note) OR EXISTS (SELECT 1 FROM duly_log)")?
+            .statement("SELECT EXISTS (SELECT 1 FROM duly_progress) OR EXISTS (SELECT 1 FROM duly_log)")?
             .query_row([], |row| row.get(0))?;
         self.noted.set(Some(noted));
         Ok(noted)
@@ -257,7 +258,7 @@ impl<'c> Tx<'c> {
     pub(super) fn flush(&self) -> rusqlite::Result<()> {
         self.deltas.borrow_mut().write(self)?;
         match self.number.get() {
-            Some(next) => self.set_mark("number", next),
+            Some(next) => self.set_mark("next_number", next),
             None => Ok(()),
         }
     }
@@ -269,11 +270,11 @@ impl<'c> Tx<'c> {
     }
 
     fn mark(&self, name: &str) -> rusqlite::Result<i64> {
-        self.statement("SELECT value FROM duly_mark WHERE name = ?1")?.query_row([name], |row| row.get(0))
+        self.statement("SELECT value FROM duly_sequence WHERE name = ?1")?.query_row([name], |row| row.get(0))
     }
 
     fn set_mark(&self, name: &str, value: i64) -> rusqlite::Result<()> {
-        self.statement("UPDATE duly_mark SET value = ?2 WHERE name = ?1")?.execute(params![name, value])?;
+        self.statement("UPDATE duly_sequence SET value = ?2 WHERE name = ?1")?.execute(params![name, value])?;
         Ok(())
     }
 }

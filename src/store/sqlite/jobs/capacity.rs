@@ -35,7 +35,7 @@ pub(crate) fn read(row: &Row<'_>, at: usize) -> Limit {
 
 pub(crate) fn of_queue(conn: &Connection, queue: i64) -> rusqlite::Result<Limit> {
     let found = conn
-        .prepare_cached("SELECT limit_jobs, limit_bytes FROM duly_queue WHERE no = ?1")?
+        .prepare_cached("SELECT capacity_jobs, capacity_bytes FROM duly_queue WHERE queue_no = ?1")?
         .query_row([queue], |row| Ok(read(row, 0)))
         .optional()?;
     Ok(found.unwrap_or_default())
@@ -46,11 +46,8 @@ pub(crate) fn set(tx: &Tx<'_>, name: &str, limit: Limit) -> rusqlite::Result<Lim
     let queue = tx.queue(name)?;
     let was = of_queue(tx.conn, queue)?;
     let fits = |limit: Option<u64>| limit.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX));
-    tx.statement("UPDATE duly_queue SET limit_jobs = ?2, limit_bytes = ?3 WHERE no = ?1")?.execute(params![
-        queue,
-        fits(limit.jobs),
-        fits(limit.bytes)
-    ])?;
+    tx.statement("UPDATE duly_queue SET capacity_jobs = ?2, capacity_bytes = ?3 WHERE queue_no = ?1")?
+        .execute(params![queue, fits(limit.jobs), fits(limit.bytes)])?;
     tx.forget_limits();
     Ok(was)
 }
@@ -83,7 +80,7 @@ pub(crate) fn within(
     push: impl FnOnce() -> rusqlite::Result<Vec<Pushed>>,
 ) -> rusqlite::Result<Result<Vec<Pushed>, Full>> {
     let before = tx.deltas();
-    tx.conn.execute_batch("SAVEPOINT duly_limit")?;
+    tx.conn.execute_batch("SAVEPOINT duly_capacity")?;
     let pushed = push()?;
     let after = tx.deltas();
     for queue in limited {
@@ -94,19 +91,19 @@ pub(crate) fn within(
         let jobs = (there(kept_jobs, was_jobs), more(was_jobs, jobs));
         let bytes = (there(kept_bytes, was_bytes), more(was_bytes, bytes));
         if !queue.limit.admits(jobs, bytes) {
-            tx.conn.execute_batch("ROLLBACK TO duly_limit; RELEASE duly_limit")?;
+            tx.conn.execute_batch("ROLLBACK TO duly_capacity; RELEASE duly_capacity")?;
             tx.restore(before);
             return Ok(Err(Full { queue: queue.name.clone(), limit: queue.limit }));
         }
     }
-    tx.conn.execute_batch("RELEASE duly_limit")?;
+    tx.conn.execute_batch("RELEASE duly_capacity")?;
     Ok(Ok(pushed))
 }
 
 /// Unfinished jobs of a queue and their bytes, as written.
 fn kept(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<(i64, i64)> {
     let found = tx
-        .statement("SELECT scheduled + ready + running, bytes FROM duly_count WHERE queue = ?1")?
+        .statement("SELECT scheduled + ready + running, unfinished_bytes FROM duly_queue_stats WHERE queue_no = ?1")?
         .query_row([queue], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     Ok(found.unwrap_or_default())

@@ -81,16 +81,19 @@ impl Deltas {
                 None if delta.counts == [0; 6] => 1,
                 None => tx
                     .statement(
-                        "UPDATE duly_count SET scheduled = scheduled + ?2, ready = ready + ?3, running = running + ?4,
-                                done = done + ?5, dead = dead + ?6, bytes = bytes + ?7 WHERE queue = ?1",
+                        "UPDATE duly_queue_stats SET scheduled = scheduled + ?2, ready = ready + ?3,
+                           running = running + ?4, done = done + ?5, dead = dead + ?6,
+                           unfinished_bytes = unfinished_bytes + ?7
+                          WHERE queue_no = ?1",
                     )?
                     .execute(row)?,
                 Some(tally) => {
                     let (minute, packed) = turn(tx, delta.queue, tally)?;
                     tx.statement(
-                        "UPDATE duly_count SET scheduled = scheduled + ?2, ready = ready + ?3, running = running + ?4,
-                                done = done + ?5, dead = dead + ?6, bytes = bytes + ?7, minute = ?8, tally = ?9
-                          WHERE queue = ?1",
+                        "UPDATE duly_queue_stats SET scheduled = scheduled + ?2, ready = ready + ?3,
+                           running = running + ?4, done = done + ?5, dead = dead + ?6,
+                           unfinished_bytes = unfinished_bytes + ?7, minute = ?8, counters = ?9
+                          WHERE queue_no = ?1",
                     )?
                     .execute(params![
                         delta.queue,
@@ -108,7 +111,8 @@ impl Deltas {
             if changed == 0 {
                 let packed = pack(delta.tally.as_deref().unwrap_or(&[0; TALLY]));
                 tx.statement(
-                    "INSERT INTO duly_count (queue, scheduled, ready, running, done, dead, bytes, minute, tally)
+                    "INSERT INTO duly_queue_stats
+                       (queue_no, scheduled, ready, running, done, dead, unfinished_bytes, minute, counters)
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
                 )?
                 .execute(params![
@@ -132,7 +136,7 @@ impl Deltas {
 fn turn(tx: &Tx<'_>, queue: i64, tally: &[u64; TALLY]) -> rusqlite::Result<(i64, Vec<u8>)> {
     let minute = tx.now.div_euclid(MINUTE);
     let last: Option<(i64, Vec<u8>)> = tx
-        .statement("SELECT minute, tally FROM duly_count WHERE queue = ?1")?
+        .statement("SELECT minute, counters FROM duly_queue_stats WHERE queue_no = ?1")?
         .query_row([queue], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     let Some((last_minute, last)) = last else {
@@ -143,16 +147,16 @@ fn turn(tx: &Tx<'_>, queue: i64, tally: &[u64; TALLY]) -> rusqlite::Result<(i64,
     }
     // A clock that went back may come to a minute a second time.
     let before: Option<Vec<u8>> = tx
-        .statement("SELECT tally FROM duly_history WHERE queue = ?1 AND minute = ?2")?
+        .statement("SELECT counters FROM duly_history WHERE queue_no = ?1 AND minute = ?2")?
         .query_row(params![queue, last_minute], |row| row.get(0))
         .optional()?;
     let whole = before.map_or(last.clone(), |before| pack(&sum(&unpack(&before), &unpack(&last))));
     if unpack(&whole) != [0; TALLY] {
-        tx.statement("INSERT OR REPLACE INTO duly_history (queue, minute, tally) VALUES (?1, ?2, ?3)")?
+        tx.statement("INSERT OR REPLACE INTO duly_history (queue_no, minute, counters) VALUES (?1, ?2, ?3)")?
             .execute(params![queue, last_minute, whole])?;
     }
     total(tx, queue, &unpack(&last))?;
-    tx.statement("DELETE FROM duly_history WHERE queue = ?1 AND minute <= ?2")?
+    tx.statement("DELETE FROM duly_history WHERE queue_no = ?1 AND minute <= ?2")?
         .execute(params![queue, minute - i64::from(HISTORY_MINUTES_MAX)])?;
     Ok((minute, pack(tally)))
 }
@@ -160,19 +164,21 @@ fn turn(tx: &Tx<'_>, queue: i64, tally: &[u64; TALLY]) -> rusqlite::Result<(i64,
 /// Adds a minute that is over to what has ever happened.
 fn total(tx: &Tx<'_>, queue: i64, minute: &[u64; TALLY]) -> rusqlite::Result<()> {
     let before: Option<Vec<u8>> = tx
-        .statement("SELECT tally FROM duly_total WHERE queue = ?1")?
+        .statement("SELECT counters FROM duly_queue_total WHERE queue_no = ?1")?
         .query_row([queue], |row| row.get(0))
         .optional()?;
     let whole = pack(&sum(&unpack(&before.unwrap_or_default()), minute));
-    tx.statement("INSERT OR REPLACE INTO duly_total (queue, tally) VALUES (?1, ?2)")?.execute(params![queue, whole])?;
+    tx.statement("INSERT OR REPLACE INTO duly_queue_total (queue_no, counters) VALUES (?1, ?2)")?
+        .execute(params![queue, whole])?;
     Ok(())
 }
 
 /// `totals` of the contract: the minutes that are over, and the present one.
 pub(crate) fn totals(conn: &Connection) -> rusqlite::Result<Vec<(String, HistoryTally)>> {
     conn.prepare_cached(
-        "SELECT q.name, coalesce(t.tally, x''), coalesce(c.tally, x'') FROM duly_queue q
-           LEFT JOIN duly_total t ON t.queue = q.no LEFT JOIN duly_count c ON c.queue = q.no ORDER BY q.name",
+        "SELECT q.name, coalesce(t.counters, x''), coalesce(c.counters, x'') FROM duly_queue q
+           LEFT JOIN duly_queue_total t ON t.queue_no = q.queue_no
+           LEFT JOIN duly_queue_stats c ON c.queue_no = q.queue_no ORDER BY q.name",
     )?
     .query_map([], |row| {
         let (over, present): (Vec<u8>, Vec<u8>) = (row.get(1)?, row.get(2)?);
@@ -233,10 +239,10 @@ pub(crate) fn asked(conn: &Connection, ask: &HistoryAsk, now: Micros) -> rusqlit
 /// What was counted in the minutes from `first` on: queue, minute and tally of each, oldest first.
 fn history(conn: &Connection, queue: Option<i64>, first: i64) -> rusqlite::Result<Vec<(String, i64, HistoryTally)>> {
     conn.prepare_cached(
-        "SELECT q.name, h.minute, h.tally FROM duly_queue q
-           JOIN (SELECT queue, minute, tally FROM duly_history UNION ALL SELECT queue, minute, tally FROM duly_count) h
-             ON h.queue = q.no
-          WHERE h.minute >= ?2 AND (?1 IS NULL OR q.no = ?1) AND h.tally <> x'' ORDER BY h.minute, q.name",
+        "SELECT q.name, h.minute, h.counters FROM duly_queue q
+           JOIN (SELECT queue_no, minute, counters FROM duly_history
+                 UNION ALL SELECT queue_no, minute, counters FROM duly_queue_stats) h ON h.queue_no = q.queue_no
+          WHERE h.minute >= ?2 AND (?1 IS NULL OR q.queue_no = ?1) AND h.counters <> x'' ORDER BY h.minute, q.name",
     )?
     .query_map(params![queue, first], |row| {
         let tally: Vec<u8> = row.get(2)?;
@@ -249,24 +255,28 @@ fn history(conn: &Connection, queue: Option<i64>, first: i64) -> rusqlite::Resul
 /// What has happened cannot be counted anew, and stays.
 pub(crate) fn recount(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(&format!(
-        "DELETE FROM duly_count WHERE queue NOT IN (SELECT no FROM duly_queue);
-         INSERT OR REPLACE INTO duly_count (queue, scheduled, ready, running, done, dead, bytes, minute, tally)
-         SELECT q.no,
-                (SELECT count(*) FROM duly_scheduled p WHERE p.queue = q.no),
-                (SELECT count(*) FROM duly_ready p WHERE p.queue = q.no),
-                (SELECT count(*) FROM duly_held p WHERE p.queue = q.no),
-                (SELECT count(*) FROM duly_ended p WHERE p.queue = q.no AND p.state = 3),
-                (SELECT count(*) FROM duly_ended p WHERE p.queue = q.no AND p.state = 4),
+        "DELETE FROM duly_queue_stats WHERE queue_no NOT IN (SELECT queue_no FROM duly_queue);
+         INSERT OR REPLACE INTO duly_queue_stats
+           (queue_no, scheduled, ready, running, done, dead, unfinished_bytes, minute, counters)
+         SELECT q.queue_no,
+                (SELECT count(*) FROM duly_scheduled p WHERE p.queue_no = q.queue_no),
+                (SELECT count(*) FROM duly_ready p WHERE p.queue_no = q.queue_no),
+                (SELECT count(*) FROM duly_running p WHERE p.queue_no = q.queue_no),
+                (SELECT count(*) FROM duly_ended p WHERE p.queue_no = q.queue_no AND p.state = 3),
+                (SELECT count(*) FROM duly_ended p WHERE p.queue_no = q.queue_no AND p.state = 4),
                 (SELECT coalesce(sum(octet_length(j.args)), 0) FROM duly_job j
-                  WHERE j.queue = q.no AND NOT EXISTS (SELECT 1 FROM duly_ended e WHERE e.no = j.no)),
-                coalesce((SELECT minute FROM duly_count c WHERE c.queue = q.no), 0),
-                coalesce((SELECT tally FROM duly_count c WHERE c.queue = q.no), x'')
+                  WHERE j.queue_no = q.queue_no AND NOT EXISTS (SELECT 1 FROM duly_ended e WHERE e.job_no = j.job_no)),
+                coalesce((SELECT minute FROM duly_queue_stats c WHERE c.queue_no = q.queue_no), 0),
+                coalesce((SELECT counters FROM duly_queue_stats c WHERE c.queue_no = q.queue_no), x'')
            FROM duly_queue q;
-         UPDATE duly_ended SET grp = NULL WHERE state <> 4 OR grp NOT IN (SELECT no FROM duly_group);
-         UPDATE duly_group SET count = (SELECT count(*) FROM duly_ended e WHERE e.grp = duly_group.no);
-         DELETE FROM duly_group WHERE count = 0;
-         DELETE FROM duly_find;
-         {WORDS} INSERT INTO duly_find (queue, state, word, at, no) SELECT queue, state, word, at, no FROM wanted;",
+         UPDATE duly_ended SET group_no = NULL WHERE state <> 4 OR group_no NOT IN
+           (SELECT group_no FROM duly_dead_group);
+         UPDATE duly_dead_group SET count =
+           (SELECT count(*) FROM duly_ended e WHERE e.group_no = duly_dead_group.group_no);
+         DELETE FROM duly_dead_group WHERE count = 0;
+         DELETE FROM duly_job_index;
+         {WORDS} INSERT INTO duly_job_index (queue_no, state, term, due_or_ended_at, job_no)
+           SELECT queue_no, state, term, due_or_ended_at, job_no FROM wanted;",
         WORDS = crate::store::sqlite::jobs::job_index::WORDS
     ))
 }

@@ -27,13 +27,15 @@ pub(crate) fn hint_at(tx: &Tx<'_>, ends: &[(i64, &End, Micros)]) -> rusqlite::Re
     queues.dedup();
     for queue in queues {
         let of_queue = ends.iter().filter(|(of, ..)| *of == queue);
-        let hints: usize =
-            tx.statement("SELECT count(*) FROM duly_put_off WHERE queue = ?1")?.query_row([queue], |row| row.get(0))?;
+        let hints: usize = tx
+            .statement("SELECT count(*) FROM duly_deferred WHERE queue_no = ?1")?
+            .query_row([queue], |row| row.get(0))?;
         if hints + of_queue.clone().count() > HINTS_MAX {
-            tx.statement("DELETE FROM duly_put_off WHERE queue = ?1")?.execute([queue])?;
+            tx.statement("DELETE FROM duly_deferred WHERE queue_no = ?1")?.execute([queue])?;
         }
         let mut insert = tx.statement(
-            "INSERT OR REPLACE INTO duly_put_off (queue, kind, priority, no, due) VALUES (?1, ?2, ?3, ?4, ?5)",
+            "INSERT OR REPLACE INTO duly_deferred (queue_no, kind, priority, job_no, due_at)
+               VALUES (?1, ?2, ?3, ?4, ?5)",
         )?;
         for (_, end, due) in of_queue {
             insert.execute(params![queue, end.kind, rank(end.priority), end.place, due])?;
@@ -46,8 +48,8 @@ pub(crate) fn hint_at(tx: &Tx<'_>, ends: &[(i64, &End, Micros)]) -> rusqlite::Re
 /// A job leaves the schedule for another reason than its moment.
 pub(crate) fn forget(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
     tx.statement(
-        "DELETE FROM duly_put_off WHERE (queue, kind, priority, no) =
-           (SELECT queue, kind, priority, no FROM duly_job WHERE no = ?1)",
+        "DELETE FROM duly_deferred WHERE (queue_no, kind, priority, job_no) =
+           (SELECT queue_no, kind, priority, job_no FROM duly_job WHERE job_no = ?1)",
     )?
     .execute([no])
     .map(drop)
@@ -56,8 +58,9 @@ pub(crate) fn forget(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
 /// Forgets hints at jobs that are not put off any more: moved, or taken when they fell due.
 pub(crate) fn sweep(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()> {
     tx.statement(
-        "DELETE FROM duly_put_off WHERE queue = ?1 AND NOT EXISTS (
-           SELECT 1 FROM duly_scheduled s WHERE s.queue = ?1 AND s.due = duly_put_off.due AND s.no = duly_put_off.no)",
+        "DELETE FROM duly_deferred WHERE queue_no = ?1 AND NOT EXISTS (
+           SELECT 1 FROM duly_scheduled s
+           WHERE s.queue_no = ?1 AND s.due_at = duly_deferred.due_at AND s.job_no = duly_deferred.job_no)",
     )?
     .execute([queue])
     .map(drop)
@@ -66,13 +69,14 @@ pub(crate) fn sweep(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()> {
 /// Makes ready what was put off and is of these kinds, or of any: first by priority, then by age, each at the place that its push
 /// gave it, and only if nothing more urgent is ready. Answers whether there may be more.
 pub(crate) fn pick_up(tx: &Tx<'_>, queue: i64, kinds: Option<&[String]>, max: usize) -> rusqlite::Result<bool> {
-    let any = "SELECT EXISTS (SELECT 1 FROM duly_put_off WHERE queue = ?1)";
+    let any = "SELECT EXISTS (SELECT 1 FROM duly_deferred WHERE queue_no = ?1)";
     if !tx.statement(any)?.query_row([queue], |row| row.get(0))? {
         return Ok(false);
     }
     let (found, mut more) = look_for_all(tx, queue, kinds, max)?;
-    let urgent: Option<i64> =
-        tx.statement("SELECT min(priority) FROM duly_ready WHERE queue = ?1")?.query_row([queue], |row| row.get(0))?;
+    let urgent: Option<i64> = tx
+        .statement("SELECT min(priority) FROM duly_ready WHERE queue_no = ?1")?
+        .query_row([queue], |row| row.get(0))?;
     let mut picked = 0;
     for hint in found {
         if picked == max || urgent.is_some_and(|urgent| hint.priority > urgent) {
@@ -100,9 +104,9 @@ fn look_for_all(tx: &Tx<'_>, queue: i64, kinds: Option<&[String]>, max: usize) -
 }
 
 fn look_for(tx: &Tx<'_>, queue: i64, kind: Option<&str>, some: usize) -> rusqlite::Result<Vec<Hint>> {
-    let by_kind = "SELECT kind, priority, no, due FROM duly_put_off WHERE queue = ?1 AND kind = ?2
-                    ORDER BY priority, no LIMIT ?3";
-    let of_all = "SELECT kind, priority, no, due FROM duly_put_off WHERE queue = ?1 AND ?2 IS NULL LIMIT ?3";
+    let by_kind = "SELECT kind, priority, job_no, due_at FROM duly_deferred WHERE queue_no = ?1 AND kind = ?2
+                    ORDER BY priority, job_no LIMIT ?3";
+    let of_all = "SELECT kind, priority, job_no, due_at FROM duly_deferred WHERE queue_no = ?1 AND ?2 IS NULL LIMIT ?3";
     tx.statement(if kind.is_some() { by_kind } else { of_all })?
         .query_map(params![queue, kind, some], |row| {
             Ok(Hint { kind: row.get(0)?, priority: row.get(1)?, no: row.get(2)?, due: row.get(3)? })
@@ -111,7 +115,7 @@ fn look_for(tx: &Tx<'_>, queue: i64, kind: Option<&str>, some: usize) -> rusqlit
 }
 
 fn drop_hint(tx: &Tx<'_>, queue: i64, Hint { kind, priority, no, .. }: &Hint) -> rusqlite::Result<()> {
-    tx.statement("DELETE FROM duly_put_off WHERE queue = ?1 AND kind = ?2 AND priority = ?3 AND no = ?4")?
+    tx.statement("DELETE FROM duly_deferred WHERE queue_no = ?1 AND kind = ?2 AND priority = ?3 AND job_no = ?4")?
         .execute(params![queue, kind, priority, no])
         .map(drop)
 }
@@ -120,7 +124,7 @@ fn drop_hint(tx: &Tx<'_>, queue: i64, Hint { kind, priority, no, .. }: &Hint) ->
 fn make_ready(tx: &Tx<'_>, queue: i64, Hint { no, due, .. }: &Hint) -> rusqlite::Result<bool> {
     let scheduled: Option<(i64, u32, u32)> = tx
         .statement(
-            "DELETE FROM duly_scheduled WHERE queue = ?1 AND due = ?2 AND no = ?3
+            "DELETE FROM duly_scheduled WHERE queue_no = ?1 AND due_at = ?2 AND job_no = ?3
              RETURNING priority, attempts, crashes",
         )?
         .query_row(params![queue, due, no], |row| Ok((row.get(0)?, times(row, 1), times(row, 2))))

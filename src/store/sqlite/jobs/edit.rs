@@ -24,7 +24,7 @@ pub(crate) fn edit(tx: &Tx<'_>, id: JobId, edit: &Edit) -> rusqlite::Result<Move
     };
     let (bytes, queue) = state::size(tx, no)?;
     let (job, whole) = tx
-        .statement(&format!("SELECT {JOB_COLUMNS} FROM duly_job j WHERE j.no = ?1"))?
+        .statement(&format!("SELECT {JOB_COLUMNS} FROM duly_job j WHERE j.job_no = ?1"))?
         .query_row([no], |row| checked(row, String::new()))?;
     if !whole {
         return Ok(Moved::Unreadable);
@@ -45,13 +45,15 @@ pub(crate) fn edit(tx: &Tx<'_>, id: JobId, edit: &Edit) -> rusqlite::Result<Move
 fn set_args(tx: &Tx<'_>, no: i64, job: Job) -> rusqlite::Result<()> {
     let tags = (!job.tags.is_empty()).then(|| job.tags.join(" "));
     let sum = Body::of(&job, tags.as_deref()).sum();
-    tx.statement("UPDATE duly_job SET args = ?2, sum = ?3 WHERE no = ?1")?.execute(params![no, job.args, sum])?;
+    tx.statement("UPDATE duly_job SET args = ?2, checksum = ?3 WHERE job_no = ?1")?
+        .execute(params![no, job.args, sum])?;
     Ok(())
 }
 
 /// A ready job goes to the tail of its new priority.
 fn set_priority(tx: &Tx<'_>, no: i64, place: &Place, priority: i64) -> rusqlite::Result<()> {
-    let was: i64 = tx.statement("SELECT priority FROM duly_job WHERE no = ?1")?.query_row([no], |row| row.get(0))?;
+    let was: i64 =
+        tx.statement("SELECT priority FROM duly_job WHERE job_no = ?1")?.query_row([no], |row| row.get(0))?;
     if was == priority {
         return Ok(());
     }
@@ -59,16 +61,17 @@ fn set_priority(tx: &Tx<'_>, no: i64, place: &Place, priority: i64) -> rusqlite:
         Place::Ready { seq, .. } => {
             tx.statement(
                 "UPDATE duly_ready SET priority = ?3, seq = ?4
-                  WHERE (queue, priority, seq) = (SELECT queue, priority, ?2 FROM duly_job WHERE no = ?1)",
+                  WHERE (queue_no, priority, seq) = (SELECT queue_no, priority, ?2 FROM duly_job WHERE job_no = ?1)",
             )?
             .execute(params![no, seq, priority, tx.number()?])?;
         }
         Place::Scheduled { .. } => {
-            tx.statement("UPDATE duly_scheduled SET priority = ?2 WHERE no = ?1")?.execute(params![no, priority])?;
+            tx.statement("UPDATE duly_scheduled SET priority = ?2 WHERE job_no = ?1")?
+                .execute(params![no, priority])?;
         }
         Place::Ended { .. } | Place::Held { .. } => {}
     }
-    tx.statement("UPDATE duly_job SET priority = ?2 WHERE no = ?1")?.execute(params![no, priority])?;
+    tx.statement("UPDATE duly_job SET priority = ?2 WHERE job_no = ?1")?.execute(params![no, priority])?;
     Ok(())
 }
 

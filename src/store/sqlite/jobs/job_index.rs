@@ -9,25 +9,29 @@ use crate::store::sqlite::rows::{JOB_COLUMNS, Raw, checked, many, number, text};
 use crate::store::sqlite::tx::Tx;
 use crate::store::{DeadGroup, GROUPS_MAX};
 
-/// Number of a state in `duly_find`.
+/// Number of a state in `duly_job_index`.
 pub(crate) const SCHEDULED: i64 = 0;
 /// The error of the group that holds what would be one too many.
 const REST: &str = "…";
 
 /// All words as they must be: of every scheduled and every dead job, its kind, its tags, and the group of a dead one.
-pub(crate) const WORDS: &str = "WITH RECURSIVE placed (queue, state, at, no, kind, tags) AS (
-    SELECT p.queue, 0, p.due, p.no, j.kind, j.tags FROM duly_scheduled p JOIN duly_job j ON j.no = p.no
+pub(crate) const WORDS: &str = "WITH RECURSIVE placed (queue_no, state, due_or_ended_at, job_no, kind, tags) AS (
+    SELECT p.queue_no, 0, p.due_at, p.job_no, j.kind, j.tags
+      FROM duly_scheduled p JOIN duly_job j ON j.job_no = p.job_no
     UNION ALL
-    SELECT p.queue, 4, p.ended, p.no, j.kind, j.tags FROM duly_ended p JOIN duly_job j ON j.no = p.no WHERE p.state = 4
-  ), words (queue, state, at, no, word, rest) AS (
-    SELECT queue, state, at, no, 'k' || coalesce(kind, ''), coalesce(tags || ' ', '') FROM placed
+    SELECT p.queue_no, 4, p.ended_at, p.job_no, j.kind, j.tags
+      FROM duly_ended p JOIN duly_job j ON j.job_no = p.job_no WHERE p.state = 4
+  ), terms (queue_no, state, due_or_ended_at, job_no, term, rest) AS (
+    SELECT queue_no, state, due_or_ended_at, job_no, 'k' || coalesce(kind, ''), coalesce(tags || ' ', '') FROM placed
     UNION ALL
-    SELECT queue, state, at, no, 't' || substr(rest, 1, instr(rest, ' ') - 1), substr(rest, instr(rest, ' ') + 1)
-      FROM words WHERE rest <> ''
-  ), wanted (queue, state, word, at, no) AS (
-    SELECT queue, state, word, at, no FROM words
+    SELECT queue_no, state, due_or_ended_at, job_no,
+           't' || substr(rest, 1, instr(rest, ' ') - 1), substr(rest, instr(rest, ' ') + 1)
+      FROM terms WHERE rest <> ''
+  ), wanted (queue_no, state, term, due_or_ended_at, job_no) AS (
+    SELECT queue_no, state, term, due_or_ended_at, job_no FROM terms
     UNION
-    SELECT e.queue, 4, 'g' || g.id, e.ended, e.no FROM duly_ended e JOIN duly_group g ON g.no = e.grp WHERE e.state = 4) ";
+    SELECT e.queue_no, 4, 'g' || g.id, e.ended_at, e.job_no
+      FROM duly_ended e JOIN duly_dead_group g ON g.group_no = e.group_no WHERE e.state = 4) ";
 
 /// The word for a kind, a tag, a group.
 pub(crate) fn kind(kind: impl AsRef<[u8]>) -> Raw {
@@ -46,7 +50,7 @@ fn word(of: u8, name: &[u8]) -> Raw {
 /// The words of a job: its kind and its tags.
 fn words(tx: &Tx<'_>, no: i64) -> rusqlite::Result<Vec<Raw>> {
     let body: Option<(Raw, Option<Raw>)> = tx
-        .statement("SELECT kind, tags FROM duly_job WHERE no = ?1")?
+        .statement("SELECT kind, tags FROM duly_job WHERE job_no = ?1")?
         .query_row([no], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     let Some((kind, tags)) = body else {
@@ -61,14 +65,18 @@ fn words(tx: &Tx<'_>, no: i64) -> rusqlite::Result<Vec<Raw>> {
 }
 
 fn put(tx: &Tx<'_>, queue: i64, state: i64, words: &[Raw], at: Micros, no: i64) -> rusqlite::Result<()> {
-    let mut insert =
-        tx.statement("INSERT OR IGNORE INTO duly_find (queue, state, word, at, no) VALUES (?1, ?2, ?3, ?4, ?5)")?;
+    let mut insert = tx.statement(
+        "INSERT OR IGNORE INTO duly_job_index (queue_no, state, term, due_or_ended_at, job_no)
+               VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?;
     words.iter().try_for_each(|word| insert.execute(params![queue, state, word, at, no]).map(drop))
 }
 
 fn take(tx: &Tx<'_>, queue: i64, state: i64, words: &[Raw], at: Micros, no: i64) -> rusqlite::Result<()> {
-    let mut delete =
-        tx.statement("DELETE FROM duly_find WHERE queue = ?1 AND state = ?2 AND word = ?3 AND at = ?4 AND no = ?5")?;
+    let mut delete = tx.statement(
+        "DELETE FROM duly_job_index WHERE queue_no = ?1 AND state = ?2 AND term = ?3
+               AND due_or_ended_at = ?4 AND job_no = ?5",
+    )?;
     let mut gone = 0;
     for word in words {
         gone += delete.execute(params![queue, state, word, at, no])?;
@@ -78,15 +86,17 @@ fn take(tx: &Tx<'_>, queue: i64, state: i64, words: &[Raw], at: Micros, no: i64)
     }
     // The words were put there before the job was damaged, and nobody knows them any more: all of the queue are gone through,
     // once for such a job, since those it gets from now on are those of what it has become.
-    tx.statement("DELETE FROM duly_find WHERE queue = ?1 AND state = ?2 AND at = ?3 AND no = ?4")?
-        .execute(params![queue, state, at, no])
-        .map(drop)
+    tx.statement(
+        "DELETE FROM duly_job_index WHERE queue_no = ?1 AND state = ?2 AND due_or_ended_at = ?3 AND job_no = ?4",
+    )?
+    .execute(params![queue, state, at, no])
+    .map(drop)
 }
 
 /// Whether a job is as it was written.
 fn is_whole(tx: &Tx<'_>, no: i64) -> rusqlite::Result<bool> {
     let body = tx
-        .statement(&format!("SELECT {JOB_COLUMNS} FROM duly_job j WHERE j.no = ?1"))?
+        .statement(&format!("SELECT {JOB_COLUMNS} FROM duly_job j WHERE j.job_no = ?1"))?
         .query_row([no], |row| checked(row, String::new()))
         .optional()?;
     Ok(body.is_none_or(|(_, whole)| whole))
@@ -105,7 +115,7 @@ pub(crate) fn unscheduled(tx: &Tx<'_>, queue: i64, no: i64, due: Micros) -> rusq
 /// A job has died. Answers its group.
 pub(crate) fn died(tx: &Tx<'_>, queue: i64, no: i64, ended: Micros) -> rusqlite::Result<i64> {
     let mut words = words(tx, no)?;
-    let kind: Raw = tx.statement("SELECT kind FROM duly_job WHERE no = ?1")?.query_row([no], |row| row.get(0))?;
+    let kind: Raw = tx.statement("SELECT kind FROM duly_job WHERE job_no = ?1")?.query_row([no], |row| row.get(0))?;
     let error = fingerprint::of(&crate::store::sqlite::jobs::failures::last(tx.conn, no)?.unwrap_or_default());
     let (grp, id) = join(tx, queue, &kind.text(), &error, ended)?;
     words.push(group(id));
@@ -118,13 +128,13 @@ pub(crate) fn undead(tx: &Tx<'_>, queue: i64, no: i64, ended: Micros, grp: Optio
     let mut words = words(tx, no)?;
     if let Some(grp) = grp {
         let left: Option<(i64, Raw)> = tx
-            .statement("UPDATE duly_group SET count = count - 1 WHERE no = ?1 RETURNING count, id")?
+            .statement("UPDATE duly_dead_group SET count = count - 1 WHERE group_no = ?1 RETURNING count, id")?
             .query_row([grp], |row| Ok((number(row, 0), row.get(1)?)))
             .optional()?;
         if let Some((count, id)) = left {
             words.push(group(id.0));
             if count <= 0 {
-                tx.statement("DELETE FROM duly_group WHERE no = ?1")?.execute([grp])?;
+                tx.statement("DELETE FROM duly_dead_group WHERE group_no = ?1")?.execute([grp])?;
             }
         }
     }
@@ -135,8 +145,9 @@ pub(crate) fn undead(tx: &Tx<'_>, queue: i64, no: i64, ended: Micros, grp: Optio
 fn join(tx: &Tx<'_>, queue: i64, kind: &str, error: &str, ended: Micros) -> rusqlite::Result<(i64, String)> {
     let more = |id: &str| -> rusqlite::Result<Option<i64>> {
         tx.statement(
-            "UPDATE duly_group SET count = count + 1, oldest = min(oldest, ?3), newest = max(newest, ?3)
-              WHERE queue = ?1 AND id = ?2 RETURNING no",
+            "UPDATE duly_dead_group
+                SET count = count + 1, oldest_at = min(oldest_at, ?3), newest_at = max(newest_at, ?3)
+              WHERE queue_no = ?1 AND id = ?2 RETURNING group_no",
         )?
         .query_row(params![queue, id, ended], |row| row.get(0))
         .optional()
@@ -145,16 +156,18 @@ fn join(tx: &Tx<'_>, queue: i64, kind: &str, error: &str, ended: Micros) -> rusq
     if let Some(no) = more(&id)? {
         return Ok((no, id));
     }
-    let groups: usize =
-        tx.statement("SELECT count(*) FROM duly_group WHERE queue = ?1")?.query_row([queue], |row| row.get(0))?;
+    let groups: usize = tx
+        .statement("SELECT count(*) FROM duly_dead_group WHERE queue_no = ?1")?
+        .query_row([queue], |row| row.get(0))?;
     let (error, id) = if groups < GROUPS_MAX { (error, id) } else { (REST, fingerprint::group(kind, REST)) };
     if let Some(no) = more(&id)? {
         return Ok((no, id));
     }
     let no = tx
         .statement(
-            "INSERT INTO duly_group (queue, id, kind, error, count, oldest, newest) VALUES (?1, ?2, ?3, ?4, 1, ?5, ?5)
-             RETURNING no",
+            "INSERT INTO duly_dead_group (queue_no, id, kind, error, count, oldest_at, newest_at)
+               VALUES (?1, ?2, ?3, ?4, 1, ?5, ?5)
+             RETURNING group_no",
         )?
         .query_row(params![queue, id, kind, error, ended], |row| row.get(0))?;
     Ok((no, id))
@@ -163,9 +176,9 @@ fn join(tx: &Tx<'_>, queue: i64, kind: &str, error: &str, ended: Micros) -> rusq
 /// `dead_groups` of the contract.
 pub(crate) fn groups(conn: &Connection, queue: Option<&str>) -> rusqlite::Result<Vec<DeadGroup>> {
     conn.prepare_cached(
-        "SELECT g.id, q.name, g.kind, g.error, g.count, g.oldest, g.newest
-           FROM duly_group g JOIN duly_queue q ON q.no = g.queue
-          WHERE ?1 IS NULL OR q.name = ?1 ORDER BY g.count DESC, g.newest DESC, g.id",
+        "SELECT g.id, q.name, g.kind, g.error, g.count, g.oldest_at, g.newest_at
+           FROM duly_dead_group g JOIN duly_queue q ON q.queue_no = g.queue_no
+          WHERE ?1 IS NULL OR q.name = ?1 ORDER BY g.count DESC, g.newest_at DESC, g.id",
     )?
     .query_map([queue], |row| {
         Ok(DeadGroup {

@@ -120,8 +120,9 @@ impl Look<'_> {
     fn all(&mut self, from: Option<Cursor>) -> rusqlite::Result<Option<Cursor>> {
         let (last, _) = from.and_then(|from| from.last).unwrap_or((i64::MAX, 0));
         let sql = format!(
-            "SELECT {JOB_COLUMNS}, q.name, j.no, j.no, 0 FROM duly_job j JOIN duly_queue q ON q.no = j.queue
-              WHERE j.no < ?1 ORDER BY j.no DESC LIMIT ?2"
+            "SELECT {JOB_COLUMNS}, q.name, j.job_no, j.job_no, 0 FROM duly_job j
+               JOIN duly_queue q ON q.queue_no = j.queue_no
+              WHERE j.job_no < ?1 ORDER BY j.job_no DESC LIMIT ?2"
         );
         let most = self.step();
         let more = self.read(&sql, params![last, most], None, most)?;
@@ -167,7 +168,7 @@ impl Look<'_> {
         let (low, high) = ((i64::MIN, i64::MIN), (i64::MAX, i64::MAX));
         let (since, until) = (since.unwrap_or(i64::MIN), until.unwrap_or(i64::MAX));
         let (sql, (a, b), (c, d)) = match state {
-            State::Running => (lane_sql("duly_held p", "0, p.no", "", ">"), last.unwrap_or(low), high),
+            State::Running => (lane_sql("duly_running p", "0, p.job_no", "", ">"), last.unwrap_or(low), high),
             State::Ready => {
                 let priority = self.filter.priority.map(rank);
                 let first = priority.map_or(low, |priority| (priority, i64::MIN));
@@ -176,7 +177,7 @@ impl Look<'_> {
             }
             State::Scheduled => {
                 let (from, and) = self.source("duly_scheduled p", job_index::SCHEDULED);
-                let keys = if and.is_empty() { "p.due, p.no" } else { "p.at, p.no" };
+                let keys = if and.is_empty() { "p.due_at, p.job_no" } else { "p.due_or_ended_at, p.job_no" };
                 (lane_sql(&from, keys, &and, ">"), last.unwrap_or((since, i64::MIN)), (until, i64::MIN))
             }
             State::Done | State::Dead => {
@@ -185,7 +186,7 @@ impl Look<'_> {
                     State::Dead => self.source("duly_ended p", no),
                     _ => ("duly_ended p".to_owned(), String::new()),
                 };
-                let keys = if and.is_empty() { "p.ended, p.no" } else { "p.at, p.no" };
+                let keys = if and.is_empty() { "p.ended_at, p.job_no" } else { "p.due_or_ended_at, p.job_no" };
                 if and.is_empty() {
                     and = format!("AND p.state = {no}");
                 }
@@ -200,7 +201,7 @@ impl Look<'_> {
     fn source(&self, table: &str, state: i64) -> (String, String) {
         match self.word() {
             None => (table.to_owned(), String::new()),
-            Some(_) => ("duly_find p".to_owned(), format!("AND p.state = {state} AND p.word = ?7")),
+            Some(_) => ("duly_job_index p".to_owned(), format!("AND p.state = {state} AND p.term = ?7")),
         }
     }
 
@@ -278,8 +279,8 @@ pub(crate) fn size(record: &Record) -> usize {
 /// Lanes that are not empty: state (by its place in the order) and queue.
 fn lanes(conn: &Connection, queue: Option<i64>, state: Option<State>) -> rusqlite::Result<Vec<(usize, i64)>> {
     let mut select = conn.prepare_cached(
-        "SELECT queue, running, ready, scheduled, dead, done FROM duly_count WHERE ?1 IS NULL OR queue = ?1
-          ORDER BY queue",
+        "SELECT queue_no, running, ready, scheduled, dead, done FROM duly_queue_stats WHERE ?1 IS NULL OR queue_no = ?1
+          ORDER BY queue_no",
     )?;
     let mut rows = select.query([queue])?;
     let mut lanes = Vec::new();
@@ -300,9 +301,9 @@ fn lane_sql(from: &str, keys: &str, and: &str, way: &str) -> String {
     let sorted: Vec<String> = keys.split(", ").filter(|key| *key != "0").map(|key| format!("{key} {order}")).collect();
     // The words have one place more: named here, so that every lane has the same places.
     format!(
-        "SELECT {JOB_COLUMNS}, q.name, p.no, {keys} FROM {from}
-           JOIN duly_job j ON j.no = p.no JOIN duly_queue q ON q.no = p.queue
-          WHERE p.queue = ?1 {and} AND ({keys}) {way} (?2, ?3) AND ({keys}) {back} (?4, ?5)
+        "SELECT {JOB_COLUMNS}, q.name, p.job_no, {keys} FROM {from}
+           JOIN duly_job j ON j.job_no = p.job_no JOIN duly_queue q ON q.queue_no = p.queue_no
+          WHERE p.queue_no = ?1 {and} AND ({keys}) {way} (?2, ?3) AND ({keys}) {back} (?4, ?5)
             AND (?7 IS NULL OR ?7 IS NOT NULL) ORDER BY {sorted} LIMIT ?6",
         sorted = sorted.join(", "),
     )
@@ -325,13 +326,13 @@ mod tests {
 
     #[test]
     fn no_lane_is_sorted_or_gone_through() {
-        let words = "AND p.state = 4 AND p.word = ?7";
+        let words = "AND p.state = 4 AND p.term = ?7";
         let lanes = [
             lane_sql("duly_ready p", "p.priority, p.seq", "", ">"),
-            lane_sql("duly_scheduled p", "p.due, p.no", "", ">"),
-            lane_sql("duly_find p", "p.at, p.no", words, ">"),
-            lane_sql("duly_find p", "p.at, p.no", words, "<"),
-            lane_sql("duly_ended p", "p.ended, p.no", "AND p.state = 3", "<"),
+            lane_sql("duly_scheduled p", "p.due_at, p.job_no", "", ">"),
+            lane_sql("duly_job_index p", "p.due_or_ended_at, p.job_no", words, ">"),
+            lane_sql("duly_job_index p", "p.due_or_ended_at, p.job_no", words, "<"),
+            lane_sql("duly_ended p", "p.ended_at, p.job_no", "AND p.state = 3", "<"),
         ];
         for sql in lanes {
             let plan = plan(&sql);

@@ -8,14 +8,14 @@ use crate::store::sqlite::rows::{Raw, number, text, times};
 use crate::store::sqlite::tx::Tx;
 use crate::store::{LOG_LINES_MAX, Note};
 
-const INSERT_LINE: &str = "INSERT INTO duly_log (no, at, attempt, line) VALUES (?1, ?2, ?3, ?4)";
+const INSERT_LINE: &str = "INSERT INTO duly_log (job_no, logged_at, attempt, line) VALUES (?1, ?2, ?3, ?4)";
 
 /// `note` of the contract.
 pub(crate) fn note(tx: &Tx<'_>, node: i64, notes: &[Note]) -> rusqlite::Result<Vec<JobId>> {
     let mut lost = Vec::new();
     for note in notes {
         let held: bool = tx
-            .statement("SELECT EXISTS (SELECT 1 FROM duly_held WHERE no = ?1 AND node = ?2 AND fence = ?3)")?
+            .statement("SELECT EXISTS (SELECT 1 FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3)")?
             .query_row(params![note.place, node, note.fence.0.cast_signed()], |row| row.get(0))?;
         if !held {
             lost.push(note.id);
@@ -30,7 +30,7 @@ pub(crate) fn note(tx: &Tx<'_>, node: i64, notes: &[Note]) -> rusqlite::Result<V
         if !note.lines.is_empty() {
             tx.statement(
                 "DELETE FROM duly_log WHERE rowid IN
-                   (SELECT rowid FROM duly_log WHERE no = ?1 ORDER BY rowid DESC LIMIT -1 OFFSET ?2)",
+                   (SELECT rowid FROM duly_log WHERE job_no = ?1 ORDER BY rowid DESC LIMIT -1 OFFSET ?2)",
             )?
             .execute(params![note.place, LOG_LINES_MAX])?;
         }
@@ -41,8 +41,9 @@ pub(crate) fn note(tx: &Tx<'_>, node: i64, notes: &[Note]) -> rusqlite::Result<V
 
 fn set_progress(tx: &Tx<'_>, no: i64, progress: &JobProgress) -> rusqlite::Result<()> {
     tx.statement(
-        "INSERT INTO duly_note (no, progress, said, at) VALUES (?1, ?2, ?3, ?4)
-         ON CONFLICT (no) DO UPDATE SET progress = excluded.progress, said = excluded.said, at = excluded.at",
+        "INSERT INTO duly_progress (job_no, fraction, message, updated_at) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT (job_no) DO UPDATE
+         SET fraction = excluded.fraction, message = excluded.message, updated_at = excluded.updated_at",
     )?
     .execute(params![no, progress.done, progress.note, to_micros(progress.at)])?;
     Ok(())
@@ -54,7 +55,8 @@ pub(crate) fn result(tx: &Tx<'_>, no: i64, result: Option<&str>) -> rusqlite::Re
         return Ok(());
     };
     tx.statement(
-        "INSERT INTO duly_note (no, result) VALUES (?1, ?2) ON CONFLICT (no) DO UPDATE SET result = excluded.result",
+        "INSERT INTO duly_progress (job_no, result)
+           VALUES (?1, ?2) ON CONFLICT (job_no) DO UPDATE SET result = excluded.result",
     )?
     .execute(params![no, result])?;
     tx.has_noted();
@@ -64,8 +66,8 @@ pub(crate) fn result(tx: &Tx<'_>, no: i64, result: Option<&str>) -> rusqlite::Re
 /// Deletes what a job has said.
 pub(crate) fn forget(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
     if tx.any_notes()? {
-        tx.statement("DELETE FROM duly_note WHERE no = ?1")?.execute([no])?;
-        tx.statement("DELETE FROM duly_log WHERE no = ?1")?.execute([no])?;
+        tx.statement("DELETE FROM duly_progress WHERE job_no = ?1")?.execute([no])?;
+        tx.statement("DELETE FROM duly_log WHERE job_no = ?1")?.execute([no])?;
     }
     Ok(())
 }
@@ -73,7 +75,7 @@ pub(crate) fn forget(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
 /// Adds what is known of it to a record.
 pub(crate) fn read(conn: &Connection, no: i64, record: &mut Record) -> rusqlite::Result<()> {
     let noted = conn
-        .prepare_cached("SELECT progress, said, at, result FROM duly_note WHERE no = ?1")?
+        .prepare_cached("SELECT fraction, message, updated_at, result FROM duly_progress WHERE job_no = ?1")?
         .query_row([no], |row| {
             let progress: Option<f64> = row.get(0).unwrap_or_default();
             let (said, at) = (text(row, 1)?, from_micros(number(row, 2)));
@@ -83,7 +85,7 @@ pub(crate) fn read(conn: &Connection, no: i64, record: &mut Record) -> rusqlite:
         .optional()?;
     (record.progress, record.result) = noted.unwrap_or_default();
     record.log = conn
-        .prepare_cached("SELECT at, attempt, line FROM duly_log WHERE no = ?1 ORDER BY rowid")?
+        .prepare_cached("SELECT logged_at, attempt, line FROM duly_log WHERE job_no = ?1 ORDER BY rowid")?
         .query_map([no], |row| {
             Ok(LogLine { at: from_micros(number(row, 0)), attempt: times(row, 1), line: text(row, 2)? })
         })?

@@ -92,7 +92,7 @@ fn meet(tx: &Tx<'_>, queue: i64, job: &Push, first: i64) -> rusqlite::Result<Met
 /// Whether a job with this id is in a queue, or was not long ago.
 pub(crate) fn is_known(tx: &Tx<'_>, queue: i64, id: JobId) -> rusqlite::Result<bool> {
     let here: bool = tx
-        .statement("SELECT EXISTS (SELECT 1 FROM duly_job WHERE id = ?1 AND queue = ?2)")?
+        .statement("SELECT EXISTS (SELECT 1 FROM duly_job WHERE id = ?1 AND queue_no = ?2)")?
         .query_row(params![id.as_bytes(), queue], |row| row.get(0))?;
     Ok(here || tx.remembers(queue, id)?)
 }
@@ -100,7 +100,8 @@ pub(crate) fn is_known(tx: &Tx<'_>, queue: i64, id: JobId) -> rusqlite::Result<b
 /// The unfinished job that has this unique key.
 pub(crate) fn holder(tx: &Tx<'_>, queue: i64, key: impl ToSql) -> rusqlite::Result<Option<(i64, JobId)>> {
     tx.statement(
-        "SELECT u.no, j.id FROM duly_unique u JOIN duly_job j ON j.no = u.no WHERE u.queue = ?1 AND u.key = ?2",
+        "SELECT u.job_no, j.id FROM duly_unique_key u
+           JOIN duly_job j ON j.job_no = u.job_no WHERE u.queue_no = ?1 AND u.unique_key = ?2",
     )?
     .query_row(params![queue, key], |row| Ok((row.get(0)?, JobId::from_bytes(row.get(1)?))))
     .optional()
@@ -108,8 +109,8 @@ pub(crate) fn holder(tx: &Tx<'_>, queue: i64, key: impl ToSql) -> rusqlite::Resu
 
 /// Writes what a job is: in whatever state, once.
 pub(crate) const INSERT_BODY: &str =
-    "INSERT INTO duly_job (no, id, queue, kind, args, priority, pushed, max_attempts, timeout_ms, keep_ms,
-                           unique_key, tags, traceparent, sum)
+    "INSERT INTO duly_job (job_no, id, queue_no, kind, args, priority, pushed_at, max_attempts, timeout_ms, keep_ms,
+                           unique_key, tags, traceparent, checksum)
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
 
 /// Writes jobs, with the statements of the commonest kind at hand.
@@ -185,7 +186,7 @@ pub(crate) fn due(tx: &Tx<'_>, due: Due) -> Option<Micros> {
 fn is_next(tx: &Tx<'_>, queue: i64, first: i64) -> rusqlite::Result<bool> {
     // None at all if a later job of the same push has replaced it.
     let next = tx
-        .statement("SELECT no FROM duly_scheduled WHERE queue = ?1 ORDER BY due, no LIMIT 1")?
+        .statement("SELECT job_no FROM duly_scheduled WHERE queue_no = ?1 ORDER BY due_at, job_no LIMIT 1")?
         .query_row([queue], |row| row.get::<_, i64>(0))
         .optional()?;
     Ok(next.is_some_and(|no| no >= first))

@@ -64,7 +64,7 @@ pub(crate) fn push_in(
 fn push_all(tx: &Transaction<'_>, clock: &Clock, history: bool, jobs: &[Push]) -> Result<(Vec<Pushed>, News)> {
     let refused = |e| errors::refused("push_in", e);
     // The write lock first: a transaction that begins with a look cannot have it once somebody else has written.
-    tx.execute("UPDATE duly_mark SET value = value WHERE name = 'number'", []).map_err(refused)?;
+    tx.execute("UPDATE duly_sequence SET value = value WHERE name = 'next_number'", []).map_err(refused)?;
     if file::format_of(tx).map_err(refused)? != Some(file::FORMAT.to_string()) {
         return Err(Error::store("push_in", "the file has another format than this build of duly"));
     }

@@ -21,7 +21,8 @@ pub(crate) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<Recor
     };
     let job = conn
         .prepare_cached(&format!(
-            "SELECT {JOB_COLUMNS}, q.name FROM duly_job j JOIN duly_queue q ON q.no = j.queue WHERE j.no = ?1"
+            "SELECT {JOB_COLUMNS}, q.name FROM duly_job j
+               JOIN duly_queue q ON q.queue_no = j.queue_no WHERE j.job_no = ?1"
         ))?
         .query_row([no], |row| job(row, text(row, JOB_COLUMNS_LEN)?))
         .optional()?;
@@ -76,26 +77,32 @@ fn at(job: Job, state: State, due: i64, attempts: u32, crashes: u32) -> Record {
 }
 
 fn node_id(conn: &Connection, no: i64) -> rusqlite::Result<Option<NodeId>> {
-    conn.prepare_cached("SELECT id FROM duly_node WHERE no = ?1")?
+    conn.prepare_cached("SELECT id FROM duly_node WHERE node_no = ?1")?
         .query_row([no], |row| row.get(0).map(NodeId::from_bytes))
         .optional()
 }
 
 pub(crate) fn queue_no(conn: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
-    conn.prepare_cached("SELECT no FROM duly_queue WHERE name = ?1")?.query_row([name], |row| row.get(0)).optional()
+    conn.prepare_cached("SELECT queue_no FROM duly_queue WHERE name = ?1")?
+        .query_row([name], |row| row.get(0))
+        .optional()
 }
 
 /// `counts` of the contract.
 pub(crate) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
     conn.prepare_cached(
-        "SELECT q.name, q.paused, q.moving, q.limit_jobs, q.limit_bytes,
+        "SELECT q.name, q.paused, q.transfer_mark, q.capacity_jobs, q.capacity_bytes,
                 coalesce(c.scheduled, 0), coalesce(c.ready, 0), coalesce(c.running, 0), coalesce(c.done, 0),
-                coalesce(c.dead, 0), coalesce(c.bytes, 0),
-                (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 0 ORDER BY r.seq LIMIT 1),
-                (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 1 ORDER BY r.seq LIMIT 1),
-                (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 2 ORDER BY r.seq LIMIT 1),
-                (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 3 ORDER BY r.seq LIMIT 1)
-           FROM duly_queue q LEFT JOIN duly_count c ON c.queue = q.no ORDER BY q.name",
+                coalesce(c.dead, 0), coalesce(c.unfinished_bytes, 0),
+                (SELECT r.due_at FROM duly_ready r
+                  WHERE r.queue_no = q.queue_no AND r.priority = 0 ORDER BY r.seq LIMIT 1),
+                (SELECT r.due_at FROM duly_ready r
+                  WHERE r.queue_no = q.queue_no AND r.priority = 1 ORDER BY r.seq LIMIT 1),
+                (SELECT r.due_at FROM duly_ready r
+                  WHERE r.queue_no = q.queue_no AND r.priority = 2 ORDER BY r.seq LIMIT 1),
+                (SELECT r.due_at FROM duly_ready r
+                  WHERE r.queue_no = q.queue_no AND r.priority = 3 ORDER BY r.seq LIMIT 1)
+           FROM duly_queue q LEFT JOIN duly_queue_stats c ON c.queue_no = q.queue_no ORDER BY q.name",
     )?
     .query_map([], |row| {
         // The first of each priority.
@@ -120,8 +127,8 @@ pub(crate) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
 /// `ended` of the contract.
 pub(crate) fn ended(conn: &Connection, queue: &str, ids: &[JobId]) -> rusqlite::Result<Vec<JobId>> {
     let mut unfinished = conn.prepare_cached(
-        "SELECT EXISTS (SELECT 1 FROM duly_job j JOIN duly_queue q ON q.no = j.queue
-          WHERE j.id = ?1 AND q.name = ?2 AND NOT EXISTS (SELECT 1 FROM duly_ended e WHERE e.no = j.no))",
+        "SELECT EXISTS (SELECT 1 FROM duly_job j JOIN duly_queue q ON q.queue_no = j.queue_no
+          WHERE j.id = ?1 AND q.name = ?2 AND NOT EXISTS (SELECT 1 FROM duly_ended e WHERE e.job_no = j.job_no))",
     )?;
     let mut ended = Vec::new();
     for id in ids.iter().take(ENDED_MAX) {
@@ -135,8 +142,9 @@ pub(crate) fn ended(conn: &Connection, queue: &str, ids: &[JobId]) -> rusqlite::
 /// `holder` of the contract.
 pub(crate) fn holder(conn: &Connection, queue: &str, key: &str) -> rusqlite::Result<Option<JobId>> {
     conn.prepare_cached(
-        "SELECT j.id FROM duly_unique u JOIN duly_queue q ON q.no = u.queue JOIN duly_job j ON j.no = u.no
-          WHERE q.name = ?1 AND u.key = ?2",
+        "SELECT j.id FROM duly_unique_key u JOIN duly_queue q ON q.queue_no = u.queue_no
+           JOIN duly_job j ON j.job_no = u.job_no
+          WHERE q.name = ?1 AND u.unique_key = ?2",
     )?
     .query_row([queue, key], |row| row.get(0).map(JobId::from_bytes))
     .optional()
@@ -146,8 +154,8 @@ pub(crate) fn holder(conn: &Connection, queue: &str, key: &str) -> rusqlite::Res
 pub(crate) fn beaten(conn: &Connection, board: &Board, node: NodeId) -> rusqlite::Result<Beaten> {
     let mut beaten = Beaten::default();
     let mut statement = conn.prepare_cached(
-        "SELECT n.id, n.slot, q.name, count(*) FROM duly_held h JOIN duly_node n ON n.no = h.node
-           JOIN duly_queue q ON q.no = h.queue GROUP BY h.node, h.queue",
+        "SELECT n.id, n.slot, q.name, count(*) FROM duly_running h JOIN duly_node n ON n.node_no = h.node_no
+           JOIN duly_queue q ON q.queue_no = h.queue_no GROUP BY h.node_no, h.queue_no",
     )?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
@@ -164,7 +172,8 @@ pub(crate) fn beaten(conn: &Connection, board: &Board, node: NodeId) -> rusqlite
 /// `nodes` of the contract.
 pub(crate) fn nodes(conn: &Connection, board: &Board) -> rusqlite::Result<Vec<NodeRecord>> {
     conn.prepare_cached(
-        "SELECT n.id, n.slot, n.host, n.pid, n.queues, n.joined, n.takes, n.no FROM duly_node n ORDER BY n.joined, n.no",
+        "SELECT n.id, n.slot, n.host, n.pid, n.queues, n.joined_at, n.profile, n.node_no
+           FROM duly_node n ORDER BY n.joined_at, n.node_no",
     )?
     .query_map([], |row| {
         let id = NodeId::from_bytes(row.get(0)?);
@@ -190,7 +199,8 @@ pub(crate) fn nodes(conn: &Connection, board: &Board) -> rusqlite::Result<Vec<No
 /// How many jobs of each queue a node holds.
 fn holds_of(conn: &Connection, node: i64) -> rusqlite::Result<BTreeMap<String, u64>> {
     conn.prepare_cached(
-        "SELECT q.name, count(*) FROM duly_held h JOIN duly_queue q ON q.no = h.queue WHERE h.node = ?1 GROUP BY h.queue",
+        "SELECT q.name, count(*) FROM duly_running h
+           JOIN duly_queue q ON q.queue_no = h.queue_no WHERE h.node_no = ?1 GROUP BY h.queue_no",
     )?
     .query_map([node], |row| Ok((text(row, 0)?, row.get(1)?)))?
     .collect()

@@ -75,8 +75,8 @@ impl<'t> Acks<'t> {
         Ok(Acks {
             tx,
             node,
-            free: tx.statement("DELETE FROM duly_held WHERE no = ?1 AND node = ?2 AND fence = ?3")?,
-            delete: tx.statement("DELETE FROM duly_job WHERE no = ?1")?,
+            free: tx.statement("DELETE FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3")?,
+            delete: tx.statement("DELETE FROM duly_job WHERE job_no = ?1")?,
             queue: None,
         })
     }
@@ -94,7 +94,7 @@ impl<'t> Acks<'t> {
         }
         self.delete.execute([end.place])?;
         if end.attempts + end.crashes > 0 {
-            self.tx.statement("DELETE FROM duly_failure WHERE no = ?1")?.execute([end.place])?;
+            self.tx.statement("DELETE FROM duly_failure WHERE job_no = ?1")?.execute([end.place])?;
         }
         progress::forget(self.tx, end.place)?;
         if let Some(key) = &end.unique {
@@ -125,11 +125,13 @@ struct Freed {
 
 /// Takes a job out of its holder's hands, if holder and fence are right.
 fn free(tx: &Tx<'_>, node: i64, end: &End) -> rusqlite::Result<Option<Freed>> {
-    tx.statement("DELETE FROM duly_held WHERE no = ?1 AND node = ?2 AND fence = ?3 RETURNING queue, priority, seq")?
-        .query_row(params![end.place, node, end.fence.0.cast_signed()], |row| {
-            Ok(Freed { queue: row.get(0)?, priority: row.get(1)?, seq: row.get(2)? })
-        })
-        .optional()
+    tx.statement(
+        "DELETE FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3 RETURNING queue_no, priority, seq",
+    )?
+    .query_row(params![end.place, node, end.fence.0.cast_signed()], |row| {
+        Ok(Freed { queue: row.get(0)?, priority: row.get(1)?, seq: row.get(2)? })
+    })
+    .optional()
 }
 
 /// Any outcome but an ack. Answers the queue if the job was held as it should be; if not, nothing was recorded.
@@ -182,13 +184,13 @@ pub(crate) fn prune(tx: &Tx<'_>, queue: i64, done_max: usize, max: usize) -> rus
         tx.statement(sql)?.query_map(params, |row| row.get(0))?.collect()
     };
     let mut gone = pick(
-        "SELECT no FROM duly_ended WHERE queue = ?1 AND state IN (?2, ?3) AND until <= ?4 LIMIT ?5",
+        "SELECT job_no FROM duly_ended WHERE queue_no = ?1 AND state IN (?2, ?3) AND prune_at <= ?4 LIMIT ?5",
         params![queue, DONE, DEAD, tx.now, max],
     )?;
     if gone.len() < max {
         let beyond = pick(
-            "SELECT no FROM duly_ended WHERE queue = ?1 AND state = ?2 AND until > ?3
-              ORDER BY until DESC LIMIT ?4 OFFSET ?5",
+            "SELECT job_no FROM duly_ended WHERE queue_no = ?1 AND state = ?2 AND prune_at > ?3
+              ORDER BY prune_at DESC LIMIT ?4 OFFSET ?5",
             params![queue, DONE, tx.now, max - gone.len(), done_max],
         )?;
         gone.extend(beyond);

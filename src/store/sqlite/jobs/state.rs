@@ -18,11 +18,12 @@ pub(crate) const DONE: i64 = 3;
 pub(crate) const DEAD: i64 = 4;
 
 /// Puts a job among the ready.
-pub(crate) const INSERT_READY: &str =
-    "INSERT INTO duly_ready (queue, priority, seq, no, due, attempts, crashes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+pub(crate) const INSERT_READY: &str = "INSERT INTO duly_ready (queue_no, priority, seq, job_no, due_at, attempts,
+       crashes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
 
 /// Puts a job among the ended.
-const INSERT_ENDED: &str = "INSERT INTO duly_ended (no, queue, state, until, ended, due, attempts, crashes, grp)
+const INSERT_ENDED: &str =
+    "INSERT INTO duly_ended (job_no, queue_no, state, prune_at, ended_at, due_at, attempts, crashes, group_no)
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
 
 /// The one row that says where a job is.
@@ -42,8 +43,9 @@ pub(crate) fn find_place(conn: &Connection, no: i64) -> rusqlite::Result<Option<
     // A ready job that never moved has its own number as its place.
     let unmoved = conn
         .prepare_cached(
-            "SELECT r.seq, r.due, r.attempts, r.crashes FROM duly_job j JOIN duly_ready r
-               ON r.queue = j.queue AND r.priority = j.priority AND r.seq = j.no AND r.no = j.no WHERE j.no = ?1",
+            "SELECT r.seq, r.due_at, r.attempts, r.crashes FROM duly_job j JOIN duly_ready r
+               ON r.queue_no = j.queue_no AND r.priority = j.priority AND r.seq = j.job_no
+               AND r.job_no = j.job_no WHERE j.job_no = ?1",
         )?
         .query_row([no], ready)
         .optional()?;
@@ -51,14 +53,14 @@ pub(crate) fn find_place(conn: &Connection, no: i64) -> rusqlite::Result<Option<
         return Ok(unmoved);
     }
     let moved = conn
-        .prepare_cached("SELECT seq, due, attempts, crashes FROM duly_ready WHERE no = ?1 AND seq <> no")?
+        .prepare_cached("SELECT seq, due_at, attempts, crashes FROM duly_ready WHERE job_no = ?1 AND seq <> job_no")?
         .query_row([no], ready)
         .optional()?;
     if moved.is_some() {
         return Ok(moved);
     }
     let scheduled = conn
-        .prepare_cached("SELECT due, attempts, crashes FROM duly_scheduled WHERE no = ?1")?
+        .prepare_cached("SELECT due_at, attempts, crashes FROM duly_scheduled WHERE job_no = ?1")?
         .query_row([no], |row| {
             Ok(Place::Scheduled { due: row.get(0)?, attempts: times(row, 1), crashes: times(row, 2) })
         })
@@ -67,7 +69,7 @@ pub(crate) fn find_place(conn: &Connection, no: i64) -> rusqlite::Result<Option<
         return Ok(scheduled);
     }
     let held = conn
-        .prepare_cached("SELECT node, fence, due, attempts, crashes FROM duly_held WHERE no = ?1")?
+        .prepare_cached("SELECT node_no, fence, due_at, attempts, crashes FROM duly_running WHERE job_no = ?1")?
         .query_row([no], |row| {
             Ok(Place::Held {
                 node: row.get(0)?,
@@ -81,7 +83,7 @@ pub(crate) fn find_place(conn: &Connection, no: i64) -> rusqlite::Result<Option<
     if held.is_some() {
         return Ok(held);
     }
-    conn.prepare_cached("SELECT state, ended, due, attempts, crashes FROM duly_ended WHERE no = ?1")?
+    conn.prepare_cached("SELECT state, ended_at, due_at, attempts, crashes FROM duly_ended WHERE job_no = ?1")?
         .query_row([no], |row| {
             Ok(Place::Ended {
                 state: row.get(0)?,
@@ -96,7 +98,7 @@ pub(crate) fn find_place(conn: &Connection, no: i64) -> rusqlite::Result<Option<
 
 /// A job by its id, in whatever queue; with the same id in several queues, the oldest.
 pub(crate) fn find(conn: &Connection, id: JobId) -> rusqlite::Result<Option<i64>> {
-    conn.prepare_cached("SELECT no FROM duly_job WHERE id = ?1 ORDER BY no LIMIT 1")?
+    conn.prepare_cached("SELECT job_no FROM duly_job WHERE id = ?1 ORDER BY job_no LIMIT 1")?
         .query_row([id.as_bytes()], |row| row.get(0))
         .optional()
 }
@@ -112,7 +114,8 @@ pub(crate) fn schedule(
     crashes: u32,
 ) -> rusqlite::Result<()> {
     tx.statement(
-        "INSERT INTO duly_scheduled (queue, due, no, priority, attempts, crashes) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        "INSERT INTO duly_scheduled (queue_no, due_at, job_no, priority, attempts, crashes)
+           VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?
     .execute(params![queue, due, no, priority, attempts, crashes])?;
     tx.add(queue, Of::Scheduled, 1);
@@ -175,7 +178,7 @@ fn of_ended(state: i64) -> Of {
 /// Takes a job out of the ended.
 pub(crate) fn unend(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
     let was: Option<(i64, i64, Micros, Option<i64>)> = tx
-        .statement("DELETE FROM duly_ended WHERE no = ?1 RETURNING queue, state, ended, grp")?
+        .statement("DELETE FROM duly_ended WHERE job_no = ?1 RETURNING queue_no, state, ended_at, group_no")?
         .query_row([no], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
         .optional()?;
     let Some((queue, state, ended, grp)) = was else {
@@ -187,7 +190,7 @@ pub(crate) fn unend(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
 
 /// How many bytes a job's args have, and its queue.
 pub(crate) fn size(tx: &Tx<'_>, no: i64) -> rusqlite::Result<(i64, i64)> {
-    tx.statement("SELECT octet_length(args), queue FROM duly_job WHERE no = ?1")?
+    tx.statement("SELECT octet_length(args), queue_no FROM duly_job WHERE job_no = ?1")?
         .query_row([no], |row| Ok((number(row, 0), row.get(1)?)))
 }
 
@@ -210,10 +213,10 @@ pub(crate) fn delete_body(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
 
 /// The same without a trace. Answers the queue and the id.
 pub(crate) fn erase(tx: &Tx<'_>, no: i64) -> rusqlite::Result<Option<(i64, Vec<u8>)>> {
-    tx.statement("DELETE FROM duly_failure WHERE no = ?1")?.execute([no])?;
+    tx.statement("DELETE FROM duly_failure WHERE job_no = ?1")?.execute([no])?;
     progress::forget(tx, no)?;
     let body: Option<(i64, Raw, Option<Raw>)> = tx
-        .statement("DELETE FROM duly_job WHERE no = ?1 RETURNING queue, id, unique_key")?
+        .statement("DELETE FROM duly_job WHERE job_no = ?1 RETURNING queue_no, id, unique_key")?
         .query_row([no], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
         .optional()?;
     let Some((queue, id, key)) = body else {
@@ -223,7 +226,7 @@ pub(crate) fn erase(tx: &Tx<'_>, no: i64) -> rusqlite::Result<Option<(i64, Vec<u
         free_unique(tx, queue, &key, no)?;
         if !key.is_text() {
             // It was another when it was taken, and nobody knows which.
-            tx.statement("DELETE FROM duly_unique WHERE no = ?1")?.execute([no])?;
+            tx.statement("DELETE FROM duly_unique_key WHERE job_no = ?1")?.execute([no])?;
         }
     }
     Ok(Some((queue, id.0)))
@@ -231,14 +234,14 @@ pub(crate) fn erase(tx: &Tx<'_>, no: i64) -> rusqlite::Result<Option<(i64, Vec<u
 
 /// Takes a unique key that is free, or was left behind by a job that is gone.
 pub(crate) fn take_unique(tx: &Tx<'_>, queue: i64, key: impl ToSql, no: i64) -> rusqlite::Result<()> {
-    tx.statement("INSERT OR REPLACE INTO duly_unique (queue, key, no) VALUES (?1, ?2, ?3)")?
+    tx.statement("INSERT OR REPLACE INTO duly_unique_key (queue_no, unique_key, job_no) VALUES (?1, ?2, ?3)")?
         .execute(params![queue, key, no])?;
     Ok(())
 }
 
 /// Frees a unique key, if it still belongs to this job.
 pub(crate) fn free_unique(tx: &Tx<'_>, queue: i64, key: impl ToSql, no: i64) -> rusqlite::Result<()> {
-    tx.statement("DELETE FROM duly_unique WHERE queue = ?1 AND key = ?2 AND no = ?3")?
+    tx.statement("DELETE FROM duly_unique_key WHERE queue_no = ?1 AND unique_key = ?2 AND job_no = ?3")?
         .execute(params![queue, key, no])?;
     Ok(())
 }
@@ -260,7 +263,7 @@ pub(crate) fn remove(tx: &Tx<'_>, id: JobId) -> rusqlite::Result<Moved> {
 
 /// Whether a job's queue is moving to another store.
 pub(crate) fn is_moving(tx: &Tx<'_>, no: i64) -> rusqlite::Result<bool> {
-    let queue = tx.statement("SELECT queue FROM duly_job WHERE no = ?1")?.query_row([no], |row| row.get(0))?;
+    let queue = tx.statement("SELECT queue_no FROM duly_job WHERE job_no = ?1")?.query_row([no], |row| row.get(0))?;
     Ok(transfer::of_queue(tx, queue)?.is_some())
 }
 
@@ -280,8 +283,9 @@ pub(crate) fn reschedule(tx: &Tx<'_>, id: JobId, due: Due) -> rusqlite::Result<M
     };
     let (queue, name, priority, key): (i64, String, i64, Option<Raw>) = tx
         .statement(
-            "SELECT j.queue, q.name, j.priority, j.unique_key FROM duly_job j JOIN duly_queue q ON q.no = j.queue
-             WHERE j.no = ?1",
+            "SELECT j.queue_no, q.name, j.priority, j.unique_key FROM duly_job j
+               JOIN duly_queue q ON q.queue_no = j.queue_no
+             WHERE j.job_no = ?1",
         )?
         .query_row([no], |row| Ok((row.get(0)?, text(row, 1)?, row.get(2)?, row.get(3)?)))?;
     if let (true, Some(key)) = (ended, &key) {
@@ -305,8 +309,8 @@ pub(crate) fn vacate(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
     match find_place(tx.conn, no)? {
         Some(Place::Ready { seq, .. }) => {
             tx.statement(
-                "DELETE FROM duly_ready WHERE (queue, priority, seq) =
-                   (SELECT queue, priority, ?2 FROM duly_job WHERE no = ?1)",
+                "DELETE FROM duly_ready WHERE (queue_no, priority, seq) =
+                   (SELECT queue_no, priority, ?2 FROM duly_job WHERE job_no = ?1)",
             )?
             .execute(params![no, seq])?;
             let (bytes, queue) = size(tx, no)?;
@@ -314,7 +318,7 @@ pub(crate) fn vacate(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
             tx.add(queue, Of::Bytes, -bytes);
         }
         Some(Place::Scheduled { due, .. }) => {
-            tx.statement("DELETE FROM duly_scheduled WHERE no = ?1")?.execute([no])?;
+            tx.statement("DELETE FROM duly_scheduled WHERE job_no = ?1")?.execute([no])?;
             let (bytes, queue) = size(tx, no)?;
             tx.add(queue, Of::Scheduled, -1);
             tx.add(queue, Of::Bytes, -bytes);

@@ -44,7 +44,8 @@ fn has_ended(now: Micros, from: Micros, ends: Micros, node_gone: bool) -> bool {
 pub(super) fn living(conn: &Connection, lives: &Lives<'_>, name: &str) -> rusqlite::Result<Living> {
     let mut living = Living { holds: Vec::new(), ended: Vec::new() };
     let mut select = conn.prepare_cached(
-        "SELECT slot, owner, fence, extended, ends, node, bound FROM duly_lock WHERE name = ?1 ORDER BY slot LIMIT ?2",
+        "SELECT slot, owner_id, fence, extended_uptime, expires_uptime, node_id, ends_with_node
+           FROM duly_lock WHERE name = ?1 ORDER BY slot LIMIT ?2",
     )?;
     let mut rows = select.query(params![name, LOCK_SLOTS_MAX])?;
     while let Some(row) = rows.next()? {
@@ -112,7 +113,8 @@ fn take(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk, holds: &[Hold]) -> rusqli
     let slot = (1..).find(|slot| holds.iter().all(|hold| hold.slot != *slot)).unwrap_or(u32::MAX);
     let fence = tx.fence()?;
     tx.statement(
-        "INSERT INTO duly_lock (name, slot, owner, node, bound, note, fence, since, extended, ends)
+        "INSERT INTO duly_lock (name, slot, owner_id, node_id, ends_with_node, note, fence, acquired_at,
+           extended_uptime, expires_uptime)
          VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, ?9)",
     )?
     .execute(params![
@@ -128,7 +130,8 @@ fn take(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk, holds: &[Hold]) -> rusqli
     ])?;
     // Nobody may ever ask for those again.
     tx.statement(
-        "DELETE FROM duly_lock WHERE (name, slot) IN (SELECT name, slot FROM duly_lock WHERE ends <= ?1 LIMIT ?2)",
+        "DELETE FROM duly_lock WHERE (name, slot) IN
+           (SELECT name, slot FROM duly_lock WHERE expires_uptime <= ?1 LIMIT ?2)",
     )?
     .execute(params![lives.now, SWEEP_MAX])?;
     Ok((fence, slot))
@@ -138,8 +141,8 @@ fn take(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk, holds: &[Hold]) -> rusqli
 pub(super) fn extend(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk) -> rusqlite::Result<bool> {
     let extended = tx
         .statement(
-            "UPDATE duly_lock SET extended = ?3, ends = ?4, bound = ?5 AND node = ?6
-              WHERE name = ?1 AND owner = ?2 AND ends > ?3 AND extended <= ?3",
+            "UPDATE duly_lock SET extended_uptime = ?3, expires_uptime = ?4, ends_with_node = ?5 AND node_id = ?6
+              WHERE name = ?1 AND owner_id = ?2 AND expires_uptime > ?3 AND extended_uptime <= ?3",
         )?
         .execute(params![
             ask.name,
@@ -156,7 +159,7 @@ pub(super) fn extend(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk) -> rusqlite:
 pub(super) fn unlock(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, owner: Owner) -> rusqlite::Result<bool> {
     let (holds, _) = clear(tx, lives, name)?;
     let held = tx
-        .statement("DELETE FROM duly_lock WHERE name = ?1 AND owner = ?2")?
+        .statement("DELETE FROM duly_lock WHERE name = ?1 AND owner_id = ?2")?
         .execute(params![name, owner.as_bytes()])?;
     waiters::quit(tx, name, owner)?;
     waiters::tell(tx, lives, name, holds.len() - held)?;
@@ -173,7 +176,7 @@ pub(super) fn leave_line(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, owner: Owne
 pub(super) fn break_all(tx: &Tx<'_>, lives: &Lives<'_>, name: &str) -> rusqlite::Result<u64> {
     let (holds, _) = clear(tx, lives, name)?;
     let broken = tx
-        .statement("DELETE FROM duly_lock WHERE name = ?1 RETURNING node, owner")?
+        .statement("DELETE FROM duly_lock WHERE name = ?1 RETURNING node_id, owner_id")?
         .query_map([name], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<Vec<([u8; 16], [u8; 16])>>>()?;
     for (node, owner) in broken {
@@ -192,13 +195,14 @@ pub(super) fn pass_on(tx: &Tx<'_>, lives: &Lives<'_>, name: &str) -> rusqlite::R
 
 /// The node leaves its slot: from now on its holds end by their time alone.
 pub(super) fn unbind(tx: &Tx<'_>, node: NodeId) -> rusqlite::Result<()> {
-    tx.statement("UPDATE duly_lock SET bound = 0 WHERE node = ?1 AND bound <> 0")?.execute([node.as_bytes()])?;
+    tx.statement("UPDATE duly_lock SET ends_with_node = 0 WHERE node_id = ?1 AND ends_with_node <> 0")?
+        .execute([node.as_bytes()])?;
     Ok(())
 }
 
 /// Deletes holds from before the last start of the machine: their ends mean nothing now.
 pub(super) fn sweep(tx: &Tx<'_>, lives: &Lives<'_>) -> rusqlite::Result<()> {
-    tx.statement("DELETE FROM duly_lock WHERE extended > ?1")?.execute([lives.now])?;
+    tx.statement("DELETE FROM duly_lock WHERE extended_uptime > ?1")?.execute([lives.now])?;
     Ok(())
 }
 
@@ -231,7 +235,8 @@ fn page(
 ) -> rusqlite::Result<LockPage> {
     let mut page = LockPage::default();
     let mut select = conn.prepare_cached(
-        "SELECT name, slot, owner, node, note, fence, since, extended, ends, bound FROM duly_lock
+        "SELECT name, slot, owner_id, node_id, note, fence, acquired_at, extended_uptime, expires_uptime,
+           ends_with_node FROM duly_lock
           WHERE (name, slot) > (?1, ?2) AND (?3 IS NULL OR name = ?3) ORDER BY name, slot LIMIT ?4",
     )?;
     let mut rows = select.query(params![after.0, after.1, only, LOCKS_PAGE])?;

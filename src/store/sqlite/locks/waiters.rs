@@ -62,7 +62,8 @@ fn look(
 ) -> rusqlite::Result<Looked> {
     let mut looked = Looked { gone: BTreeSet::new(), last: after, more: false };
     let mut select = conn.prepare_cached(
-        "SELECT seq, owner, node, slots FROM duly_line WHERE name = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3",
+        "SELECT seq, owner_id, node_id, slots
+           FROM duly_lock_waiter WHERE lock_name = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3",
     )?;
     let mut rows = select.query(params![name, after, LINE_LOOK_MAX])?;
     let mut count = 0;
@@ -112,8 +113,8 @@ fn walk(
 /// Deletes the places of a node that has gone.
 fn forget(tx: &Tx<'_>, name: &str, node: NodeId, except: Option<Owner>) -> rusqlite::Result<()> {
     tx.statement(
-        "DELETE FROM duly_line WHERE name = ?1 AND seq IN
-           (SELECT seq FROM duly_line WHERE name = ?1 AND node = ?2 AND owner IS NOT ?3 LIMIT ?4)",
+        "DELETE FROM duly_lock_waiter WHERE lock_name = ?1 AND seq IN
+           (SELECT seq FROM duly_lock_waiter WHERE lock_name = ?1 AND node_id = ?2 AND owner_id IS NOT ?3 LIMIT ?4)",
     )?
     .execute(params![name, node.as_bytes(), except.as_ref().map(Owner::as_bytes), GONE_MAX])?;
     Ok(())
@@ -130,11 +131,11 @@ pub(crate) fn standing(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, owner: Owner)
     if looked.more {
         // Far behind: those in between are counted as they stand there.
         let own: Option<i64> = tx
-            .statement("SELECT seq FROM duly_line WHERE name = ?1 AND owner = ?2")?
+            .statement("SELECT seq FROM duly_lock_waiter WHERE lock_name = ?1 AND owner_id = ?2")?
             .query_row(params![name, owner.as_bytes()], |row| row.get(0))
             .optional()?;
         let between: usize = tx
-            .statement("SELECT count(*) FROM duly_line WHERE name = ?1 AND seq > ?2 AND seq < ?3")?
+            .statement("SELECT count(*) FROM duly_lock_waiter WHERE lock_name = ?1 AND seq > ?2 AND seq < ?3")?
             .query_row(params![name, looked.last, own.unwrap_or(i64::MAX)], |row| row.get(0))?;
         (stands, ahead) = (own.is_some(), ahead + between);
     }
@@ -143,14 +144,17 @@ pub(crate) fn standing(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, owner: Owner)
 
 /// Stands at the end of the line.
 pub(crate) fn stand(tx: &Tx<'_>, ask: &LockAsk) -> rusqlite::Result<()> {
-    tx.statement("INSERT INTO duly_line (name, seq, owner, node, slots) VALUES (?1, ?2, ?3, ?4, ?5)")?
-        .execute(params![ask.name, tx.number()?, ask.owner.as_bytes(), ask.node.as_bytes(), ask.slots])?;
+    tx.statement(
+        "INSERT INTO duly_lock_waiter (lock_name, seq, owner_id, node_id, slots) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?
+    .execute(params![ask.name, tx.number()?, ask.owner.as_bytes(), ask.node.as_bytes(), ask.slots])?;
     Ok(())
 }
 
 /// Gives up a place in the line.
 pub(crate) fn quit(tx: &Tx<'_>, name: &str, owner: Owner) -> rusqlite::Result<()> {
-    tx.statement("DELETE FROM duly_line WHERE name = ?1 AND owner = ?2")?.execute(params![name, owner.as_bytes()])?;
+    tx.statement("DELETE FROM duly_lock_waiter WHERE lock_name = ?1 AND owner_id = ?2")?
+        .execute(params![name, owner.as_bytes()])?;
     Ok(())
 }
 
@@ -171,7 +175,7 @@ pub(crate) fn tell(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, held: usize) -> r
 /// Ends all places of a node, and tells those who come next then.
 pub(crate) fn depart(tx: &Tx<'_>, lives: &Lives<'_>, node: NodeId) -> rusqlite::Result<()> {
     let names: Vec<String> = tx
-        .statement("DELETE FROM duly_line WHERE node = ?1 RETURNING name")?
+        .statement("DELETE FROM duly_lock_waiter WHERE node_id = ?1 RETURNING lock_name")?
         .query_map([node.as_bytes()], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     for name in names.into_iter().collect::<BTreeSet<_>>() {
@@ -183,12 +187,13 @@ pub(crate) fn depart(tx: &Tx<'_>, lives: &Lives<'_>, node: NodeId) -> rusqlite::
 /// Deletes places of nodes that are gone: those that nobody else has met.
 pub(crate) fn sweep(tx: &Tx<'_>, lives: &Lives<'_>) -> rusqlite::Result<()> {
     let nodes: Vec<[u8; 16]> = tx
-        .statement("SELECT DISTINCT node FROM duly_line")?
+        .statement("SELECT DISTINCT node_id FROM duly_lock_waiter")?
         .query_map([], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     for node in nodes.into_iter().filter(|node| !lives.is_there(NodeId::from_bytes(*node))) {
         tx.statement(
-            "DELETE FROM duly_line WHERE (name, seq) IN (SELECT name, seq FROM duly_line WHERE node = ?1 LIMIT ?2)",
+            "DELETE FROM duly_lock_waiter WHERE (lock_name, seq) IN
+               (SELECT lock_name, seq FROM duly_lock_waiter WHERE node_id = ?1 LIMIT ?2)",
         )?
         .execute(params![node, GONE_MAX])?;
     }
@@ -223,7 +228,8 @@ pub(crate) fn turns(conn: &Connection, lives: &Lives<'_>, guest: &Guest) -> rusq
 
 /// Who of those that should have a place in a line has none.
 pub(crate) fn lost(conn: &Connection, guest: &Guest) -> rusqlite::Result<Vec<Owner>> {
-    let mut find = conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM duly_line WHERE name = ?1 AND owner = ?2)")?;
+    let mut find =
+        conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM duly_lock_waiter WHERE lock_name = ?1 AND owner_id = ?2)")?;
     let mut lost = Vec::new();
     for (name, owner) in guest.places.iter().take(WAITS_MAX) {
         if !find.query_row(params![name, owner.as_bytes()], |row| row.get(0))? {
@@ -235,7 +241,8 @@ pub(crate) fn lost(conn: &Connection, guest: &Guest) -> rusqlite::Result<Vec<Own
 
 /// How many stand in a line whose nodes attend.
 pub(crate) fn waiting(conn: &Connection, lives: &Lives<'_>, name: &str) -> rusqlite::Result<u64> {
-    let mut select = conn.prepare_cached("SELECT node, count(*) FROM duly_line WHERE name = ?1 GROUP BY node")?;
+    let mut select =
+        conn.prepare_cached("SELECT node_id, count(*) FROM duly_lock_waiter WHERE lock_name = ?1 GROUP BY node_id")?;
     let mut rows = select.query([name])?;
     let mut waiting = 0;
     while let Some(row) = rows.next()? {

@@ -36,7 +36,8 @@ pub(crate) fn health(
     if now < CLOCK_MIN {
         warnings.push("The machine's clock is years behind: set it, due times are decided by it.".to_owned());
     }
-    let fence: i64 = conn.query_row("SELECT value FROM duly_mark WHERE name = 'fence'", [], |row| row.get(0))?;
+    let fence: i64 =
+        conn.query_row("SELECT value FROM duly_sequence WHERE name = 'last_fence'", [], |row| row.get(0))?;
     if fence > now + micros(std::time::Duration::from_secs(60)) {
         warnings.push(format!(
             "The clock has gone back by {} s since the last claim: scheduled jobs are late by as much.",

@@ -133,7 +133,10 @@ mod tests {
     #[test]
     fn a_look_answers_columns_and_rows() {
         let (_dir, sql) = store();
-        let table = sql.query("SELECT name, value, x'00112233445566778899aabbccddeeff' AS id, x'0a', 1.5, NULL FROM duly_meta WHERE name = 'format'");
+        let table = sql.query(
+            "SELECT name, value, x'00112233445566778899aabbccddeeff' AS id, x'0a', 1.5, NULL
+               FROM duly_meta WHERE name = 'format'",
+        );
         let table = table.expect("answers");
         assert_eq!(table.columns[..3], ["name", "value", "id"]);
         let id = "00112233-4455-6677-8899-aabbccddeeff";

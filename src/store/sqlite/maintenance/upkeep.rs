@@ -43,7 +43,8 @@ pub(crate) fn shrink(conn: &Connection) -> rusqlite::Result<()> {
         return Ok(());
     }
     let foreign = number(
-        "SELECT count(*) FROM sqlite_schema WHERE name NOT LIKE 'duly\\_%' ESCAPE '\\' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
+        "SELECT count(*) FROM sqlite_schema
+           WHERE name NOT LIKE 'duly\\_%' ESCAPE '\\' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
     )?;
     if foreign > 0 {
         return Ok(());

@@ -19,7 +19,7 @@ use crate::store::sqlite::tx::Tx;
 /// Takes back what the suspect holds here, if it has lost its hold, and forgets it once it holds nothing.
 pub(super) fn take_back(tx: &Tx<'_>, board: &Board, suspect: NodeId, queue: i64) -> rusqlite::Result<usize> {
     let known = tx
-        .statement("SELECT no, slot FROM duly_node WHERE id = ?1")?
+        .statement("SELECT node_no, slot FROM duly_node WHERE id = ?1")?
         .query_row([suspect.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     match known {
@@ -31,7 +31,7 @@ pub(super) fn take_back(tx: &Tx<'_>, board: &Board, suspect: NodeId, queue: i64)
 /// The number of a node; one whose row is gone is registered again, in the slot that it has.
 pub(super) fn number_of(tx: &Tx<'_>, board: &Board, id: NodeId) -> rusqlite::Result<i64> {
     let known = tx
-        .statement("SELECT no FROM duly_node WHERE id = ?1")?
+        .statement("SELECT node_no FROM duly_node WHERE id = ?1")?
         .query_row([id.as_bytes()], |row| row.get(0))
         .optional()?;
     match known {
@@ -49,9 +49,9 @@ pub(super) fn register(
 ) -> rusqlite::Result<i64> {
     let (host, pid) = (crate::node::host(), std::process::id());
     tx.statement(
-        "INSERT INTO duly_node (id, slot, host, pid, queues, joined, takes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-         ON CONFLICT (id) DO UPDATE SET slot = excluded.slot, queues = excluded.queues, takes = excluded.takes
-         RETURNING no",
+        "INSERT INTO duly_node (id, slot, host, pid, queues, joined_at, profile) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+         ON CONFLICT (id) DO UPDATE SET slot = excluded.slot, queues = excluded.queues, profile = excluded.profile
+         RETURNING node_no",
     )?
     .query_row(params![id.as_bytes(), slot, host, pid, queues, tx.now, takes], |row| row.get(0))
 }
@@ -60,13 +60,14 @@ pub(super) fn register(
 pub(super) fn forget_dead(tx: &Tx<'_>, board: &Board) -> rusqlite::Result<()> {
     let idle: Vec<(i64, [u8; 16], usize)> = tx
         .statement(
-            "SELECT no, id, slot FROM duly_node WHERE NOT EXISTS (SELECT 1 FROM duly_held WHERE node = duly_node.no)",
+            "SELECT node_no, id, slot FROM duly_node WHERE NOT EXISTS
+               (SELECT 1 FROM duly_running WHERE node_no = duly_node.node_no)",
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
         .collect::<rusqlite::Result<_>>()?;
     for (no, id, slot) in idle {
         if board.life(NodeId::from_bytes(id), slot) == Life::Dead {
-            tx.statement("DELETE FROM duly_node WHERE no = ?1")?.execute([no])?;
+            tx.statement("DELETE FROM duly_node WHERE node_no = ?1")?.execute([no])?;
         }
     }
     Ok(())

@@ -82,7 +82,7 @@ impl Slots {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
             Err(_) => {}
         }
-        let board = shared_file(&dir.join("board"))?;
+        let board = shared_file(&dir.join("registry"))?;
         Ok(Slots::Shared { dir, board })
     }
 

@@ -114,7 +114,7 @@ fn make(path: &Path) -> rusqlite::Result<Open> {
     new_file(path).map_err(told)?;
     let conn = connect(path)?;
     conn.execute_batch(&format!("BEGIN IMMEDIATE; {SCHEMA}"))?;
-    conn.execute("INSERT INTO duly_meta (name, value) VALUES ('start', ?1)", [start_of_machine()])?;
+    conn.execute("INSERT INTO duly_meta (name, value) VALUES ('boot_id', ?1)", [start_of_machine()])?;
     conn.execute_batch("COMMIT")?;
     Ok(Open { conn, inode: inode_of(path).unwrap_or(0) })
 }
@@ -138,7 +138,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
 
 fn is_ours(conn: &Connection) -> rusqlite::Result<bool> {
     let start: Option<String> =
-        conn.query_row("SELECT value FROM duly_meta WHERE name = 'start'", [], |row| row.get(0)).optional()?;
+        conn.query_row("SELECT value FROM duly_meta WHERE name = 'boot_id'", [], |row| row.get(0)).optional()?;
     Ok(start == Some(start_of_machine()))
 }
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn note(bus: &mut BusFile, name: &str) {
-        bus.with(|conn| conn.execute("INSERT INTO duly_connection (name, node) VALUES (?1, x'00')", [name]))
+        bus.with(|conn| conn.execute("INSERT INTO duly_connection (name, node_id) VALUES (?1, x'00')", [name]))
             .expect("notes");
     }
 
@@ -224,7 +224,7 @@ mod tests {
         let mut bus = BusFile::in_dir(Some(dir.path()));
         note(&mut bus, "one");
         let inode = bus.inode();
-        bus.with(|conn| conn.execute("INSERT INTO duly_connection (name, node) VALUES ('one', x'00')", []))
+        bus.with(|conn| conn.execute("INSERT INTO duly_connection (name, node_id) VALUES ('one', x'00')", []))
             .expect_err("is there");
         assert_eq!((count(&mut bus), bus.inode()), (1, inode));
     }

@@ -25,7 +25,7 @@ pub(crate) fn register(
     methods: &str,
 ) -> rusqlite::Result<()> {
     let known: Option<String> = conn
-        .prepare_cached("SELECT methods FROM duly_guest WHERE node = ?1")?
+        .prepare_cached("SELECT methods FROM duly_peer WHERE node_id = ?1")?
         .query_row([node.as_bytes()], |row| row.get(0))
         .optional()?;
     if known.as_deref() == Some(methods) {
@@ -35,8 +35,8 @@ pub(crate) fn register(
         forget_dead(conn, lives)?;
     }
     conn.prepare_cached(
-        "INSERT INTO duly_guest (node, host, pid, joined, methods) VALUES (?1, ?2, ?3, ?4, ?5)
-         ON CONFLICT (node) DO UPDATE SET methods = excluded.methods",
+        "INSERT INTO duly_peer (node_id, host, pid, joined_at, methods) VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT (node_id) DO UPDATE SET methods = excluded.methods",
     )?
     .execute(params![node.as_bytes(), crate::node::host(), std::process::id(), now, methods])?;
     Ok(())
@@ -44,7 +44,7 @@ pub(crate) fn register(
 
 /// A guest is not to be found any more. Its connections stay: one may be on its way here.
 pub(crate) fn hide(conn: &Connection, node: NodeId) -> rusqlite::Result<()> {
-    conn.prepare_cached("DELETE FROM duly_guest WHERE node = ?1")?.execute([node.as_bytes()])?;
+    conn.prepare_cached("DELETE FROM duly_peer WHERE node_id = ?1")?.execute([node.as_bytes()])?;
     Ok(())
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn unregister(conn: &Connection, node: NodeId) -> rusqlite::Result<()
 fn forget_dead(conn: &Connection, lives: &Lives<'_>) -> rusqlite::Result<()> {
     for guest in all(conn)?.into_iter().filter(|guest| lives.guest(guest.id) == Life::Dead) {
         if forget_connections(conn, guest.id)? < FORGET_MAX {
-            conn.prepare_cached("DELETE FROM duly_guest WHERE node = ?1")?.execute([guest.id.as_bytes()])?;
+            conn.prepare_cached("DELETE FROM duly_peer WHERE node_id = ?1")?.execute([guest.id.as_bytes()])?;
         }
     }
     Ok(())
@@ -70,14 +70,14 @@ fn forget_dead(conn: &Connection, lives: &Lives<'_>) -> rusqlite::Result<()> {
 
 fn forget_connections(conn: &Connection, node: NodeId) -> rusqlite::Result<usize> {
     conn.prepare_cached(
-        "DELETE FROM duly_connection WHERE name IN (SELECT name FROM duly_connection WHERE node = ?1 LIMIT ?2)",
+        "DELETE FROM duly_connection WHERE name IN (SELECT name FROM duly_connection WHERE node_id = ?1 LIMIT ?2)",
     )?
     .execute(params![node.as_bytes(), FORGET_MAX])
 }
 
 /// All guests that are noted, dead or alive; nothing is said yet of whether they are.
 pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<NodeRecord>> {
-    conn.prepare_cached("SELECT node, host, pid, joined, methods FROM duly_guest ORDER BY joined, node")?
+    conn.prepare_cached("SELECT node_id, host, pid, joined_at, methods FROM duly_peer ORDER BY joined_at, node_id")?
         .query_map([], |row| {
             let methods: String = row.get(4)?;
             Ok(NodeRecord {
@@ -105,11 +105,11 @@ pub(crate) fn set_connections(
 ) -> rusqlite::Result<()> {
     let tx = rusqlite::Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
     for name in gone {
-        tx.prepare_cached("DELETE FROM duly_connection WHERE name = ?1 AND node = ?2")?
+        tx.prepare_cached("DELETE FROM duly_connection WHERE name = ?1 AND node_id = ?2")?
             .execute(params![name, node.as_bytes()])?;
     }
     for name in held {
-        tx.prepare_cached("INSERT OR REPLACE INTO duly_connection (name, node) VALUES (?1, ?2)")?
+        tx.prepare_cached("INSERT OR REPLACE INTO duly_connection (name, node_id) VALUES (?1, ?2)")?
             .execute(params![name, node.as_bytes()])?;
     }
     tx.commit()
@@ -126,7 +126,7 @@ pub(crate) fn keep_connections(
     for name in held {
         let other = connection(&tx, name)?.is_some_and(|holder| holder != node && lives.attends(holder));
         if !other {
-            tx.prepare_cached("INSERT OR REPLACE INTO duly_connection (name, node) VALUES (?1, ?2)")?
+            tx.prepare_cached("INSERT OR REPLACE INTO duly_connection (name, node_id) VALUES (?1, ?2)")?
                 .execute(params![name, node.as_bytes()])?;
         }
     }
@@ -135,7 +135,7 @@ pub(crate) fn keep_connections(
 
 /// The node that has noted a connection last.
 pub(crate) fn connection(conn: &Connection, name: &str) -> rusqlite::Result<Option<NodeId>> {
-    conn.prepare_cached("SELECT node FROM duly_connection WHERE name = ?1")?
+    conn.prepare_cached("SELECT node_id FROM duly_connection WHERE name = ?1")?
         .query_row([name], |row| row.get(0).map(NodeId::from_bytes))
         .optional()
 }

@@ -35,8 +35,15 @@ pub(crate) struct Message<'m> {
 /// Puts a message on the bus, and now and then clears what is old.
 pub(crate) fn put(conn: &Connection, now: Micros, message: &Message<'_>) -> rusqlite::Result<()> {
     let insert = || {
-        conn.prepare_cached("INSERT INTO duly_message (to_node, sender, at, body) VALUES (?1, ?2, ?3, ?4)")?
-            .insert(params![message.to.as_ref().map(NodeId::as_bytes), message.sender.as_bytes(), now, message.body])
+        conn.prepare_cached(
+            "INSERT INTO duly_message (to_node_id, sender_id, sent_uptime, body) VALUES (?1, ?2, ?3, ?4)",
+        )?
+        .insert(params![
+            message.to.as_ref().map(NodeId::as_bytes),
+            message.sender.as_bytes(),
+            now,
+            message.body
+        ])
     };
     let no = match insert() {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => {
@@ -55,8 +62,9 @@ pub(crate) fn put(conn: &Connection, now: Micros, message: &Message<'_>) -> rusq
 /// Deletes some of the oldest messages: those up to this number, those that are old, and those of an earlier start of the machine.
 fn sweep(conn: &Connection, upto: i64, now: Micros) -> rusqlite::Result<()> {
     conn.prepare_cached(
-        "DELETE FROM duly_message WHERE no IN (SELECT no FROM (SELECT no, at FROM duly_message ORDER BY no LIMIT ?1)
-          WHERE no <= ?2 OR at NOT BETWEEN ?3 AND ?4)",
+        "DELETE FROM duly_message WHERE message_no IN (
+           SELECT message_no FROM (SELECT message_no, sent_uptime FROM duly_message ORDER BY message_no LIMIT ?1)
+            WHERE message_no <= ?2 OR sent_uptime NOT BETWEEN ?3 AND ?4)",
     )?
     .execute(params![SWEEP_MAX, upto, now - micros(KEEP), now])?;
     Ok(())
@@ -134,8 +142,9 @@ impl Reading {
         let (last, node, all, own) = (self.last, self.node, self.all, self.own);
         self.file.with(|conn| {
             conn.prepare_cached(
-                "SELECT no, CASE WHEN sender <> ?3 AND (to_node = ?2 OR (to_node IS NULL AND ?5)) THEN body END
-                   FROM duly_message WHERE no > ?1 ORDER BY no LIMIT ?4",
+                "SELECT message_no, CASE WHEN sender_id <> ?3 AND (to_node_id = ?2 OR (to_node_id IS NULL
+                   AND ?5)) THEN body END
+                   FROM duly_message WHERE message_no > ?1 ORDER BY message_no LIMIT ?4",
             )?
             .query_map(params![last, node.as_bytes(), own.as_bytes(), max, all], |row| Ok((row.get(0)?, row.get(1)?)))?
             .collect()
