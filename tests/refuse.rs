@@ -77,7 +77,7 @@ async fn what_is_not_there_is_not_found() {
 async fn a_path_that_cannot_be_a_store_is_named() {
     let dir = tempfile::tempdir().expect("a directory");
     let missing = refused(path(&dir, "no/such/duly.db")).await;
-    assert!(missing.contains("does not exist; make it first"), "{missing}");
+    assert!(missing.contains("does not exist; create it first"), "{missing}");
     let directory = refused(dir.path().display().to_string()).await;
     assert!(directory.contains("is a directory"), "{directory}");
     assert!(refused("redis-of-some-kind://host").await.contains("not a store this build knows"));
@@ -131,7 +131,7 @@ async fn a_file_that_cannot_be_written_is_named() {
     let file = path(&dir, "duly.db");
     drop(Duly::open(&file).await.expect("opens"));
     let told = in_read_only_mount(dir.path(), &file);
-    assert!(told.contains("cannot be opened for writing") && told.contains("mend its permissions"), "{told}");
+    assert!(told.contains("cannot be opened for writing") && told.contains("change its permissions"), "{told}");
 }
 
 #[tokio::test]

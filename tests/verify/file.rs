@@ -175,7 +175,7 @@ async fn a_changed_column_is_told_and_left_alone() {
     let [breach] = &found[..] else { panic!("one: {found:?}") };
     assert_eq!(
         (breach.rule, breach.what.as_str()),
-        (Rule::File, "the column duly_ready.crashes is not as duly has made it")
+        (Rule::File, "the column duly_ready.crashes is missing or has another type")
     );
     let error = populated.duly.repair(dir.path().join("copy.db")).await.expect_err("nothing to build on");
     assert!(error.to_string().contains("restore a backup"), "{error}");

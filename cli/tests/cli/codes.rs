@@ -125,7 +125,7 @@ fn conflict() {
 #[test]
 fn store_out_of_reach() {
     let bed = Bed::new();
-    bed.run(&["push", "--store", "missing/duly.db", "mail"]).failed(5, "make it first");
+    bed.run(&["push", "--store", "missing/duly.db", "mail"]).failed(5, "create it first");
     bed.run(&["push", "--store", ".", "mail"]).failed(5, "is a directory");
     bed.write("text.db", &"this is not SQLite\n".repeat(100));
     bed.run(&["push", "--store", "text.db", "mail"]).failed(5, "not a SQLite file");

@@ -83,7 +83,7 @@ fn what_cannot_be_moved_is_told() {
     bed.push(&["mail"]);
     bed.run(&["move", "--from", "mysql://host", "--to", "new.db"]).failed(2, "--from");
     bed.run(&["move", "--from", "duly.db", "--to", "mysql://host"]).failed(2, "--to");
-    bed.run(&["move", "--from", "duly.db", "--to", "none/new.db"]).failed(5, "make it first");
+    bed.run(&["move", "--from", "duly.db", "--to", "none/new.db"]).failed(5, "create it first");
     bed.run(&["move", "--from", "duly.db", "--to", "./duly.db?keep=1h"]).failed(2, "is the store that the jobs are in");
     bed.run(&["move", "--store", "duly.db", "--from", "duly.db", "--to", "new.db"]).failed(2, "not --store");
     assert!(!bed.path("new.db").exists(), "nothing was made in vain");

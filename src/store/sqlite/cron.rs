@@ -1,4 +1,4 @@
-//! Cron rules: rows of their own, and in the row of their queue the moment at which to look at one of them.
+//! Cron rules. Each rule is a row; the row of its queue holds the time at which to check the first of its rules.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,12 +20,12 @@ use crate::store::{
 
 const COLUMNS: &str = "rule, revision, paused, next_tick_at, waiting, last_tick_at";
 
-/// `None` for a rule that a newer version has written.
+/// Returns `None` if a newer version wrote the rule.
 fn read(row: &Row<'_>) -> rusqlite::Result<Option<CronRecord>> {
     let text: String = row.get(0)?;
     let moment = |at: Option<Micros>| at.map(from_micros);
     let Some(rule) = CronRule::read(&text) else {
-        tracing::error!("a cron rule this version of duly cannot read; a newer one may");
+        tracing::error!("cannot read a cron rule; a newer version of duly may have written it");
         return Ok(None);
     };
     Ok(Some(CronRecord {
@@ -38,7 +38,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Option<CronRecord>> {
     }))
 }
 
-/// `put_cron` of the contract.
+/// Implements `put_cron` of the store contract.
 pub(super) fn put(tx: &Tx<'_>, put: &PutCron) -> rusqlite::Result<CronPut> {
     let record = &put.record;
     let found: Option<(i64, i64)> = tx
@@ -63,7 +63,7 @@ pub(super) fn put(tx: &Tx<'_>, put: &PutCron) -> rusqlite::Result<CronPut> {
     Ok(CronPut::Yes)
 }
 
-/// Writes a rule into its queue, whatever was there.
+/// Writes a rule into its queue and replaces an older one.
 fn write(tx: &Tx<'_>, queue: i64, record: &CronRecord) -> rusqlite::Result<()> {
     let next = record.next.map(to_micros);
     tx.statement(
@@ -85,7 +85,7 @@ fn write(tx: &Tx<'_>, queue: i64, record: &CronRecord) -> rusqlite::Result<()> {
     set_tick(tx, queue)
 }
 
-/// The moment at which a claim of this queue should have its rules looked at.
+/// Sets the time at which a claim of this queue has its rules checked.
 fn set_tick(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()> {
     tx.statement(
         "UPDATE duly_queue SET cron_check_at =
@@ -95,7 +95,7 @@ fn set_tick(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// `remove_cron` of the contract.
+/// Implements `remove_cron` of the store contract.
 pub(super) fn remove(tx: &Tx<'_>, name: &str) -> rusqlite::Result<bool> {
     let queue: Option<i64> = tx
         .statement("DELETE FROM duly_cron WHERE name = ?1 RETURNING queue_no")?
@@ -107,7 +107,7 @@ pub(super) fn remove(tx: &Tx<'_>, name: &str) -> rusqlite::Result<bool> {
     }
 }
 
-/// `cron` of the contract.
+/// Implements `cron` of the store contract.
 pub(super) fn get(conn: &Connection, name: &str) -> rusqlite::Result<Option<CronRecord>> {
     let found = conn
         .prepare_cached(&format!("SELECT {COLUMNS} FROM duly_cron WHERE name = ?1"))?
@@ -116,7 +116,7 @@ pub(super) fn get(conn: &Connection, name: &str) -> rusqlite::Result<Option<Cron
     Ok(found.flatten())
 }
 
-/// `crons` of the contract: by name, which is also the cursor.
+/// Implements `crons` of the store contract. Rules are listed by name; the cursor is the last name.
 pub(super) fn page(conn: &Connection, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
     let look = || -> rusqlite::Result<Vec<(String, Option<CronRecord>)>> {
         conn.prepare_cached(&format!(
@@ -132,20 +132,20 @@ pub(super) fn page(conn: &Connection, queue: Option<&str>, cursor: Option<&str>)
     Ok(CronPage { rules: found.into_iter().filter_map(|(_, record)| record).collect(), next })
 }
 
-/// `due_crons` of the contract.
+/// Implements `due_crons` of the store contract.
 pub(super) fn due(conn: &Connection, now: Micros, queue: &str, freed: &[String]) -> rusqlite::Result<DueCrons> {
     let mut due = DueCrons { rules: Vec::new(), now: from_micros(now), next_tick: None };
-    let no: Option<i64> = conn
+    let queue_no: Option<i64> = conn
         .prepare_cached("SELECT queue_no FROM duly_queue WHERE name = ?1 AND transfer_mark IS NULL")?
         .query_row([queue], |row| row.get(0))
         .optional()?;
-    let Some(no) = no else {
+    let Some(queue_no) = queue_no else {
         return Ok(due);
     };
     let mut select = conn.prepare_cached(&format!(
         "SELECT {COLUMNS} FROM duly_cron WHERE queue_no = ?1 AND check_at <= ?2 ORDER BY check_at, name LIMIT ?3"
     ))?;
-    let mut rows = select.query(params![no, now, CRON_FIRE_MAX])?;
+    let mut rows = select.query(params![queue_no, now, CRON_FIRE_MAX])?;
     while let Some(row) = rows.next()? {
         due.rules.extend(read(row)?);
     }
@@ -153,7 +153,7 @@ pub(super) fn due(conn: &Connection, now: Micros, queue: &str, freed: &[String])
         let held = get(conn, name)?.filter(|record| record.held && !record.paused && record.rule.queue == queue);
         due.rules.extend(held.filter(|held| due.rules.iter().all(|known| known.rule.name != held.rule.name)));
     }
-    due.next_tick = next_tick(conn, no, now)?;
+    due.next_tick = next_tick(conn, queue_no, now)?;
     Ok(due)
 }
 
@@ -164,12 +164,12 @@ fn next_tick(conn: &Connection, queue: i64, now: Micros) -> rusqlite::Result<Opt
     Ok(until(tick, now))
 }
 
-/// How long it is until a moment.
+/// Returns the time that is left until a tick; zero if the tick is past.
 pub(super) fn until(tick: Option<Micros>, now: Micros) -> Option<Duration> {
     tick.map(|tick| Duration::from_micros(u64::try_from(tick - now).unwrap_or(0)))
 }
 
-/// `fire_crons` of the contract.
+/// Implements `fire_crons` of the store contract.
 pub(super) fn fire(tx: &Tx<'_>, name: &str, fires: &[CronFire]) -> rusqlite::Result<CronsFired> {
     let queue = tx.queue(name)?;
     let closed = transfer::of_queue(tx, queue)?.is_some();
@@ -199,7 +199,7 @@ fn fire_one(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<CronFi
             .execute(params![fire.name, look])?;
         return Ok(CronFired::Held(holder));
     }
-    // A queue that is full takes no job of a tick either: the tick goes by.
+    // If the queue is full, the tick passes without a job.
     let pushed = push::push(tx, &fire.jobs)?;
     let moment = |at: Option<SystemTime>| at.map(to_micros);
     tx.statement(
@@ -210,12 +210,12 @@ fn fire_one(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<CronFi
     Ok(pushed.map_or(CronFired::Full, CronFired::Yes))
 }
 
-/// The job for whose end a tick waits.
+/// Returns the job that a tick must wait for.
 fn in_the_way(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<Option<JobId>> {
     let key = fire.jobs.first().and_then(|job| job.unique.as_deref()).filter(|_| fire.hold != Hold::No);
-    let Some((no, holder)) = key.map(|key| push::holder(tx, queue, key)).transpose()?.flatten() else {
+    let Some((job_no, holder)) = key.map(|key| push::holder(tx, queue, key)).transpose()?.flatten() else {
         return Ok(None);
     };
-    let running = matches!(state::find_place(tx.conn, no)?, Some(Place::Held { .. }));
+    let running = matches!(state::find_place(tx.conn, job_no)?, Some(Place::Held { .. }));
     Ok((running || fire.hold == Hold::WhileThere).then_some(holder))
 }

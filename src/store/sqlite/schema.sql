@@ -108,7 +108,8 @@ CREATE INDEX duly_ended_prune_at ON duly_ended (queue_no, state, prune_at);
 CREATE INDEX duly_ended_ended_at ON duly_ended (queue_no, state, ended_at, job_no);
 
 -- Hints at scheduled jobs that a node deferred because it has no handler for their kind. A node with a handler takes
--- them before they are due. A hint counts only while the job is scheduled for exactly due_at; others are deleted when found.
+-- them before they are due. A hint counts only while the job is scheduled for exactly due_at. Other hints are deleted
+-- when they are found.
 CREATE TABLE duly_deferred (
   queue_no INTEGER NOT NULL,
   kind     TEXT NOT NULL,
@@ -214,7 +215,8 @@ CREATE TABLE duly_unique_key (
 ) STRICT, WITHOUT ROWID;
 
 -- Ids of jobs that were removed recently: a repeated push of such an id changes nothing.
--- One of the two tables takes new ids. When it is old enough, the other is emptied and takes over: no scan by age is needed.
+-- One of the two tables takes new ids. When it is old enough, the other is emptied and takes over: no id needs its own
+-- time of removal.
 CREATE TABLE duly_removed_id_0 (
   queue_no INTEGER NOT NULL,
   job_id   BLOB NOT NULL,

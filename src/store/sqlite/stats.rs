@@ -1,4 +1,4 @@
-//! What has happened by kind, hour by hour.
+//! Counters by kind and hour.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -10,7 +10,7 @@ use crate::store::{HistoryTally, KIND_HOURS_MAX, KINDS_COUNTED_MAX, KindPoint, O
 /// An hour, in microseconds.
 const HOUR: Micros = 3_600_000_000;
 
-/// `add_kinds` of the contract.
+/// Implements `add_kinds` of the store contract.
 pub(super) fn add(tx: &Tx<'_>, kinds: &[(String, HistoryTally)]) -> rusqlite::Result<()> {
     let hour = tx.now.div_euclid(HOUR);
     let mut known: usize =
@@ -37,7 +37,7 @@ pub(super) fn add(tx: &Tx<'_>, kinds: &[(String, HistoryTally)]) -> rusqlite::Re
     Ok(())
 }
 
-/// `kinds` of the contract.
+/// Implements `kinds` of the store contract.
 pub(super) fn asked(conn: &Connection, hours: u32, now: Micros) -> rusqlite::Result<Vec<KindPoint>> {
     let first = now.div_euclid(HOUR) - i64::from(hours.clamp(1, KIND_HOURS_MAX)) + 1;
     conn.prepare_cached("SELECT hour, kind, counters FROM duly_kind_stats WHERE hour >= ?1 ORDER BY hour, kind")?

@@ -1,4 +1,4 @@
-//! Claim: take back, promote, take. One bounded step.
+//! Claim: takes back, promotes and takes jobs, in one bounded operation.
 
 use rusqlite::params;
 
@@ -13,12 +13,12 @@ use crate::store::sqlite::tx::Tx;
 use crate::store::{CLAIM_MAX, Claim, PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX, TAKEN_BACK};
 use std::time::Duration;
 
-/// What one claim did.
+/// The result of one claim.
 pub(crate) struct Step {
     pub(crate) jobs: Vec<Held>,
     pub(crate) now: i64,
     pub(crate) more: bool,
-    /// Whoever else has room should look too.
+    /// Other nodes with free slots should claim too.
     pub(crate) for_others: bool,
     pub(crate) next_due: Option<Duration>,
     pub(crate) next_tick: Option<Duration>,
@@ -46,7 +46,7 @@ pub(crate) fn claim(tx: &Tx<'_>, node: i64, queue: i64, claim: &Claim) -> rusqli
     Ok(step)
 }
 
-/// Everything that a node holds in a queue: the answer to a claim whose first answer was lost.
+/// Returns every job that a node holds in a queue, after the reply to a claim was lost.
 pub(crate) fn redo(tx: &Tx<'_>, node: i64, queue: i64, name: &str) -> rusqlite::Result<Vec<Held>> {
     tx.statement(&format!(
         "SELECT {JOB_COLUMNS}, h.job_no, h.priority, h.seq, h.due_at, h.attempts, h.crashes, h.fence
@@ -60,7 +60,7 @@ pub(crate) fn redo(tx: &Tx<'_>, node: i64, queue: i64, name: &str) -> rusqlite::
     .collect()
 }
 
-/// Moves what a dead node held in this queue back to its old places, a crash counted for each.
+/// Returns the jobs of a dead node in this queue to their old positions, and counts a crash for each.
 pub(crate) fn take_back(tx: &Tx<'_>, dead: i64, id: NodeId, queue: i64) -> rusqlite::Result<usize> {
     let held: Vec<(i64, u32)> = tx
         .statement(
@@ -75,18 +75,18 @@ pub(crate) fn take_back(tx: &Tx<'_>, dead: i64, id: NodeId, queue: i64) -> rusql
     if count > 0 {
         tx.happened(queue, TAKEN_BACK, count as u64);
     }
-    for (no, attempts) in &held {
+    for (job_no, attempts) in &held {
         tx.statement(&format!(
             "INSERT INTO duly_ready (queue_no, priority, seq, job_no, due_at, attempts, crashes)
              WITH held (queue_no, priority, seq, job_no, due_at, attempts, crashes) AS (
                SELECT queue_no, priority, seq, job_no, {DUE_ATTEMPTS_CRASHES} FROM duly_running WHERE job_no = ?1)
              SELECT queue_no, priority, seq, job_no, due_at, attempts, max(0, min(crashes + 1, 4294967295)) FROM held",
         ))?
-        .execute([no])?;
-        tx.statement("DELETE FROM duly_running WHERE job_no = ?1")?.execute([no])?;
+        .execute([job_no])?;
+        tx.statement("DELETE FROM duly_running WHERE job_no = ?1")?.execute([job_no])?;
         failures::record(
             tx,
-            *no,
+            *job_no,
             attempts.saturating_add(1),
             id,
             "the node died, or was paused beyond its lease, while it held this job",
@@ -95,11 +95,11 @@ pub(crate) fn take_back(tx: &Tx<'_>, dead: i64, id: NodeId, queue: i64) -> rusql
     Ok(held.len())
 }
 
-/// Moves up to `max` jobs that have fallen due to the tail of the ready ones.
+/// Moves up to `max` due jobs to the tail of the ready ones.
 fn promote(tx: &Tx<'_>, queue: i64, max: usize) -> rusqlite::Result<usize> {
     struct Due {
         due: i64,
-        no: i64,
+        job_no: i64,
         priority: i64,
         attempts: u32,
         crashes: u32,
@@ -112,7 +112,7 @@ fn promote(tx: &Tx<'_>, queue: i64, max: usize) -> rusqlite::Result<usize> {
         .query_map(params![queue, tx.now, max], |row| {
             Ok(Due {
                 due: row.get(0)?,
-                no: row.get(1)?,
+                job_no: row.get(1)?,
                 priority: row.get(2)?,
                 attempts: times(row, 3),
                 crashes: times(row, 4),
@@ -123,11 +123,11 @@ fn promote(tx: &Tx<'_>, queue: i64, max: usize) -> rusqlite::Result<usize> {
         return Ok(0);
     };
     tx.statement("DELETE FROM duly_scheduled WHERE queue_no = ?1 AND (due_at, job_no) <= (?2, ?3)")?
-        .execute(params![queue, last.due, last.no])?;
+        .execute(params![queue, last.due, last.job_no])?;
     tx.add(queue, Of::Scheduled, -(due.len() as i64));
     for d in &due {
-        job_index::unscheduled(tx, queue, d.no, d.due)?;
-        state::ready(tx, queue, d.no, d.priority, tx.number()?, d.due, d.attempts, d.crashes)?;
+        job_index::unscheduled(tx, queue, d.job_no, d.due)?;
+        state::ready(tx, queue, d.job_no, d.priority, tx.number()?, d.due, d.attempts, d.crashes)?;
     }
     Ok(due.len())
 }
@@ -143,7 +143,7 @@ fn take(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) -> rusqlite:
     ))?;
     let mut rows = select.query(params![queue, max])?;
     while let Some(row) = rows.next()? {
-        // The fence is one for the whole claim, drawn once it is known to take anything.
+        // All jobs of a claim share one fence. It is drawn only if the claim takes a job.
         jobs.push(held(row, name, 0)?);
         last = (row.get(JOB_COLUMNS_LEN + 1)?, row.get(JOB_COLUMNS_LEN + 2)?);
     }

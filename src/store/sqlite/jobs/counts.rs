@@ -1,4 +1,4 @@
-//! How many jobs are where, and what has happened: gathered in a transaction, written once at its end.
+//! Counts of jobs by state, and counters of events. A transaction collects them and writes them once, at its end.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -10,7 +10,7 @@ use crate::store::{HISTORY_MINUTES_MAX, History, HistoryAsk, HistoryTally, Point
 /// A minute, in microseconds.
 pub(crate) const MINUTE: Micros = 60_000_000;
 
-/// What is counted of a queue, in the order of the columns.
+/// The counts of a queue, in the order of their columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Of {
     Scheduled,
@@ -18,24 +18,24 @@ pub(crate) enum Of {
     Running,
     Done,
     Dead,
-    /// Of args of unfinished jobs.
+    /// Bytes of args of unfinished jobs.
     Bytes,
 }
 
-/// What changes in one queue.
+/// The changes of one queue.
 #[derive(Clone)]
 struct Delta {
     queue: i64,
     counts: [i64; 6],
-    /// `None` as long as nothing has happened that is kept in the history.
+    /// `None` until an event is counted for the history.
     tally: Option<Box<[u64; TALLY]>>,
 }
 
-/// What changes in one transaction, by queue: there are few.
+/// The changes of one transaction. A linear search is enough: a transaction touches few queues.
 #[derive(Clone)]
 pub(crate) struct Deltas {
     of: Vec<Delta>,
-    /// Whether what happens is kept as well.
+    /// Whether events are counted.
     history: bool,
 }
 
@@ -66,13 +66,13 @@ impl Deltas {
         }
     }
 
-    /// Unfinished jobs and their bytes that this transaction adds to a queue.
+    /// Returns the unfinished jobs and their bytes that this transaction adds to a queue.
     pub(crate) fn unfinished(&self, queue: i64) -> (i64, i64) {
         let counts = self.of.iter().find(|delta| delta.queue == queue).map_or([0; 6], |delta| delta.counts);
         (counts[0] + counts[1] + counts[2], counts[5])
     }
 
-    /// Writes all of it.
+    /// Writes all changes.
     pub(crate) fn write(&mut self, tx: &Tx<'_>) -> rusqlite::Result<()> {
         for delta in std::mem::take(&mut self.of) {
             let [scheduled, ready, running, done, dead, bytes] = delta.counts;
@@ -132,7 +132,7 @@ impl Deltas {
     }
 }
 
-/// The present minute and what has happened in it by now. If a new one has begun, the last goes into the history.
+/// Returns the current minute and its counters. If a new minute has begun, the last one moves to the history.
 fn turn(tx: &Tx<'_>, queue: i64, tally: &[u64; TALLY]) -> rusqlite::Result<(i64, Vec<u8>)> {
     let minute = tx.now.div_euclid(MINUTE);
     let last: Option<(i64, Vec<u8>)> = tx
@@ -145,7 +145,7 @@ fn turn(tx: &Tx<'_>, queue: i64, tally: &[u64; TALLY]) -> rusqlite::Result<(i64,
     if last_minute == minute {
         return Ok((minute, pack(&sum(&unpack(&last), tally))));
     }
-    // A clock that went back may come to a minute a second time.
+    // A clock that went back may reach a minute a second time.
     let before: Option<Vec<u8>> = tx
         .statement("SELECT counters FROM duly_history WHERE queue_no = ?1 AND minute = ?2")?
         .query_row(params![queue, last_minute], |row| row.get(0))
@@ -161,7 +161,7 @@ fn turn(tx: &Tx<'_>, queue: i64, tally: &[u64; TALLY]) -> rusqlite::Result<(i64,
     Ok((minute, pack(tally)))
 }
 
-/// Adds a minute that is over to what has ever happened.
+/// Adds a finished minute to the totals of a queue.
 fn total(tx: &Tx<'_>, queue: i64, minute: &[u64; TALLY]) -> rusqlite::Result<()> {
     let before: Option<Vec<u8>> = tx
         .statement("SELECT counters FROM duly_queue_total WHERE queue_no = ?1")?
@@ -173,7 +173,7 @@ fn total(tx: &Tx<'_>, queue: i64, minute: &[u64; TALLY]) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// `totals` of the contract: the minutes that are over, and the present one.
+/// Implements `totals` of the store contract: the finished minutes and the current one.
 pub(crate) fn totals(conn: &Connection) -> rusqlite::Result<Vec<(String, HistoryTally)>> {
     conn.prepare_cached(
         "SELECT q.name, coalesce(t.counters, x''), coalesce(c.counters, x'') FROM duly_queue q
@@ -193,7 +193,7 @@ pub(crate) fn sum(a: &[u64; TALLY], b: &[u64; TALLY]) -> [u64; TALLY] {
     out
 }
 
-/// Numbers in seven bits a byte, the lowest first; zeroes at the end are left out.
+/// Packs numbers into bytes of seven bits, lowest first. Trailing zeroes are left out.
 pub(crate) fn pack(numbers: &[u64; TALLY]) -> Vec<u8> {
     let len = numbers.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
     let mut out = Vec::with_capacity(len + 8);
@@ -219,12 +219,12 @@ pub(crate) fn unpack(bytes: &[u8]) -> [u64; TALLY] {
     out
 }
 
-/// `history` of the contract.
+/// Implements `history` of the store contract.
 pub(crate) fn asked(conn: &Connection, ask: &HistoryAsk, now: Micros) -> rusqlite::Result<History> {
     let mut history = History { now: Some(from_micros(now)), ..History::default() };
     let queue = match &ask.queue {
         Some(name) => match crate::store::sqlite::jobs::query::queue_no(conn, name)? {
-            Some(no) => Some(no),
+            Some(queue_no) => Some(queue_no),
             None => return Ok(history),
         },
         None => None,
@@ -236,7 +236,7 @@ pub(crate) fn asked(conn: &Connection, ask: &HistoryAsk, now: Micros) -> rusqlit
     Ok(history)
 }
 
-/// What was counted in the minutes from `first` on: queue, minute and tally of each, oldest first.
+/// Returns queue, minute and counters of each minute from `first` on, oldest first.
 fn history(conn: &Connection, queue: Option<i64>, first: i64) -> rusqlite::Result<Vec<(String, i64, HistoryTally)>> {
     conn.prepare_cached(
         "SELECT q.name, h.minute, h.counters FROM duly_queue q
@@ -251,8 +251,8 @@ fn history(conn: &Connection, queue: Option<i64>, first: i64) -> rusqlite::Resul
     .collect()
 }
 
-/// Counts everything anew, and lists the words of jobs: for a file that was made before there were any, and after a repair.
-/// What has happened cannot be counted anew, and stays.
+/// Recounts all jobs and rebuilds the job index: for a file that was created without them, and after a repair. The
+/// counters of events cannot be recounted and stay.
 pub(crate) fn recount(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(&format!(
         "DELETE FROM duly_queue_stats WHERE queue_no NOT IN (SELECT queue_no FROM duly_queue);

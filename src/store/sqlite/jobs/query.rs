@@ -1,4 +1,4 @@
-//! Looking: one job, counts, nodes. Nothing here writes.
+//! Queries: one job, counts, nodes. Never writes.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use crate::store::sqlite::nodes::registry::{Board, Life};
 use crate::store::sqlite::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, Raw, job, many, number, text, times};
 use crate::store::{Beaten, ENDED_MAX, Moving, QueueCounts};
 
-/// `get` of the contract.
+/// Implements `get` of the store contract.
 pub(crate) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<Record>> {
-    let Some(no) = state::find(conn, id)? else {
+    let Some(job_no) = state::find(conn, id)? else {
         return Ok(None);
     };
     let job = conn
@@ -24,19 +24,19 @@ pub(crate) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<Recor
             "SELECT {JOB_COLUMNS}, q.name FROM duly_job j
                JOIN duly_queue q ON q.queue_no = j.queue_no WHERE j.job_no = ?1"
         ))?
-        .query_row([no], |row| job(row, text(row, JOB_COLUMNS_LEN)?))
+        .query_row([job_no], |row| job(row, text(row, JOB_COLUMNS_LEN)?))
         .optional()?;
-    let Some(mut record) = job.map(|job| record(conn, no, job)).transpose()?.flatten() else {
+    let Some(mut record) = job.map(|job| record(conn, job_no, job)).transpose()?.flatten() else {
         return Ok(None);
     };
-    record.failures = failures::all(conn, no)?;
-    progress::read(conn, no, &mut record)?;
+    record.failures = failures::all(conn, job_no)?;
+    progress::read(conn, job_no, &mut record)?;
     Ok(Some(record))
 }
 
-/// A job with its place; `None` if it went away between two looks.
-pub(crate) fn record(conn: &Connection, no: i64, job: Job) -> rusqlite::Result<Option<Record>> {
-    let Some(place) = state::find_place(conn, no)? else {
+/// Returns the record of a job; `None` if the job has no state.
+pub(crate) fn record(conn: &Connection, job_no: i64, job: Job) -> rusqlite::Result<Option<Record>> {
+    let Some(place) = state::find_place(conn, job_no)? else {
         return Ok(None);
     };
     let mut record = match place {
@@ -76,9 +76,9 @@ fn at(job: Job, state: State, due: i64, attempts: u32, crashes: u32) -> Record {
     }
 }
 
-fn node_id(conn: &Connection, no: i64) -> rusqlite::Result<Option<NodeId>> {
+fn node_id(conn: &Connection, node_no: i64) -> rusqlite::Result<Option<NodeId>> {
     conn.prepare_cached("SELECT id FROM duly_node WHERE node_no = ?1")?
-        .query_row([no], |row| row.get(0).map(NodeId::from_bytes))
+        .query_row([node_no], |row| row.get(0).map(NodeId::from_bytes))
         .optional()
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn queue_no(conn: &Connection, name: &str) -> rusqlite::Result<Option
         .optional()
 }
 
-/// `counts` of the contract.
+/// Implements `counts` of the store contract.
 pub(crate) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
     conn.prepare_cached(
         "SELECT q.name, q.paused, q.transfer_mark, q.capacity_jobs, q.capacity_bytes,
@@ -105,7 +105,7 @@ pub(crate) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
            FROM duly_queue q LEFT JOIN duly_queue_stats c ON c.queue_no = q.queue_no ORDER BY q.name",
     )?
     .query_map([], |row| {
-        // The first of each priority.
+        // The first job of each priority.
         let heads = [11, 12, 13, 14].map(|at| row.get::<_, Option<i64>>(at).unwrap_or_default());
         Ok(QueueCounts {
             oldest: heads.into_iter().flatten().min().map(from_micros),
@@ -124,7 +124,7 @@ pub(crate) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
     .collect()
 }
 
-/// `ended` of the contract.
+/// Implements `completed_among` of the store contract.
 pub(crate) fn ended(conn: &Connection, queue: &str, ids: &[JobId]) -> rusqlite::Result<Vec<JobId>> {
     let mut unfinished = conn.prepare_cached(
         "SELECT EXISTS (SELECT 1 FROM duly_job j JOIN duly_queue q ON q.queue_no = j.queue_no
@@ -139,7 +139,7 @@ pub(crate) fn ended(conn: &Connection, queue: &str, ids: &[JobId]) -> rusqlite::
     Ok(ended)
 }
 
-/// `holder` of the contract.
+/// Implements `unique_holder` of the store contract.
 pub(crate) fn holder(conn: &Connection, queue: &str, key: &str) -> rusqlite::Result<Option<JobId>> {
     conn.prepare_cached(
         "SELECT j.id FROM duly_unique_key u JOIN duly_queue q ON q.queue_no = u.queue_no
@@ -150,7 +150,8 @@ pub(crate) fn holder(conn: &Connection, queue: &str, key: &str) -> rusqlite::Res
     .optional()
 }
 
-/// What a beat answers: what the node holds, and who else holds something without being alive.
+/// Builds the reply to a heartbeat: the jobs that the node holds, and the other nodes that hold jobs without being
+/// alive.
 pub(crate) fn beaten(conn: &Connection, board: &Board, node: NodeId) -> rusqlite::Result<Beaten> {
     let mut beaten = Beaten::default();
     let mut statement = conn.prepare_cached(
@@ -169,7 +170,7 @@ pub(crate) fn beaten(conn: &Connection, board: &Board, node: NodeId) -> rusqlite
     Ok(beaten)
 }
 
-/// `nodes` of the contract.
+/// Implements `nodes` of the store contract.
 pub(crate) fn nodes(conn: &Connection, board: &Board) -> rusqlite::Result<Vec<NodeRecord>> {
     conn.prepare_cached(
         "SELECT n.id, n.slot, n.host, n.pid, n.queues, n.joined_at, n.profile, n.node_no
@@ -196,7 +197,7 @@ pub(crate) fn nodes(conn: &Connection, board: &Board) -> rusqlite::Result<Vec<No
     .collect()
 }
 
-/// How many jobs of each queue a node holds.
+/// Returns how many jobs of each queue a node holds.
 fn holds_of(conn: &Connection, node: i64) -> rusqlite::Result<BTreeMap<String, u64>> {
     conn.prepare_cached(
         "SELECT q.name, count(*) FROM duly_running h

@@ -1,5 +1,5 @@
-//! Repair: puts right what verify finds, in one transaction. What can be chosen is chosen so that no job is lost:
-//! one that may have run is rather run again.
+//! Repair: corrects the violations that verify finds, in one transaction. It never loses a job: if in doubt, a job runs
+//! again.
 
 use rusqlite::{Connection, params};
 
@@ -12,16 +12,16 @@ use crate::store::sqlite::maintenance::verify::{PLACES, UNFINISHED};
 use crate::store::sqlite::rows::Raw;
 use crate::store::sqlite::tx::Tx;
 
-/// `repair` of the contract.
+/// Implements `repair` of the store contract.
 pub(crate) async fn repair(store: &Sqlite) -> Result<()> {
     let missing = store.writer.upkeep("repair", verify::missing_columns).await?;
     if let Some(what) = missing.first() {
-        return Err(Error::store("repair", format!("{what}: no step can be taken on such a file; restore a backup")));
+        return Err(Error::store("repair", format!("{what}; the file cannot be repaired, restore a backup")));
     }
-    // An index is made anew from its table, whatever is wrong with it.
+    // Rebuilds every index from its table.
     store.writer.upkeep("repair", |conn| conn.execute_batch("REINDEX")).await?;
     store.writer.write("repair", mend).await?;
-    // Behind everything that the steps above have counted themselves.
+    // Runs last, after the changes above have updated the counts.
     let anew = |conn: &Connection| {
         let tx = conn.unchecked_transaction()?;
         counts::recount(&tx)?;
@@ -46,7 +46,7 @@ fn mend(tx: &Tx<'_>) -> rusqlite::Result<()> {
     run("DELETE FROM duly_removed_id_1 WHERE (queue_no, job_id) IN (SELECT queue_no, id FROM duly_job)")
 }
 
-/// First of all: what follows draws numbers.
+/// Runs first: the other repairs draw numbers.
 fn mend_marks(tx: &Tx<'_>) -> rusqlite::Result<()> {
     tx.conn.execute_batch(
         "INSERT OR IGNORE INTO duly_sequence (name, value)
@@ -60,14 +60,15 @@ fn mend_marks(tx: &Tx<'_>) -> rusqlite::Result<()> {
     )
 }
 
-/// A place without a job goes; a job whose queue is not known, or has no name that anybody could say, gets one to be found in.
+/// Deletes states without a job. A job in an unknown queue, or in a queue with an unreadable name, gets a queue named
+/// `recovered-N`.
 fn mend_bodies(tx: &Tx<'_>) -> rusqlite::Result<()> {
     let names: Vec<(i64, Raw)> = tx
         .conn
         .prepare("SELECT queue_no, name FROM duly_queue")?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    let unnamed = names.into_iter().filter(|(_, name)| !name.is_text()).map(|(no, _)| no);
+    let unnamed = names.into_iter().filter(|(_, name)| !name.is_text()).map(|(queue_no, _)| queue_no);
     tx.conn.execute_batch(
         "DELETE FROM duly_scheduled WHERE job_no NOT IN (SELECT job_no FROM duly_job);
          DELETE FROM duly_ready WHERE job_no NOT IN (SELECT job_no FROM duly_job);
@@ -77,14 +78,14 @@ fn mend_bodies(tx: &Tx<'_>) -> rusqlite::Result<()> {
            WHERE queue_no NOT IN (SELECT queue_no FROM duly_queue);
          UPDATE duly_job SET priority = 2 WHERE priority NOT BETWEEN 0 AND 3;",
     )?;
-    for no in unnamed {
+    for queue_no in unnamed {
         tx.statement("UPDATE OR IGNORE duly_queue SET name = 'recovered-' || queue_no WHERE queue_no = ?1")?
-            .execute([no])?;
+            .execute([queue_no])?;
     }
     Ok(())
 }
 
-/// Counts that cannot be become the nearest that can, as every step reads them.
+/// Replaces impossible attempts and crashes with the nearest possible value, as every read does.
 fn mend_counts(tx: &Tx<'_>) -> rusqlite::Result<()> {
     for table in ["duly_scheduled", "duly_ready", "duly_running", "duly_ended"] {
         for column in ["attempts", "crashes"] {
@@ -97,7 +98,7 @@ fn mend_counts(tx: &Tx<'_>) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Of several places the one that lets it run stays: held, then ready, then scheduled. Without any it is ready.
+/// Keeps one state per job: running, then ready, then scheduled. A job without a state becomes ready.
 fn mend_places(tx: &Tx<'_>) -> rusqlite::Result<()> {
     tx.conn.execute_batch(&format!(
         "DELETE FROM duly_ready WHERE job_no IN (SELECT job_no FROM duly_running)
@@ -129,20 +130,20 @@ fn mend_places(tx: &Tx<'_>) -> rusqlite::Result<()> {
             .prepare(sql)?
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
             .collect::<rusqlite::Result<_>>()?;
-        for (no, due, attempts, crashes) in found {
-            let (queue, priority) = home(tx, no)?;
-            state::ready(tx, queue, no, priority, tx.number()?, due, attempts, crashes)?;
+        for (job_no, due, attempts, crashes) in found {
+            let (queue, priority) = home(tx, job_no)?;
+            state::ready(tx, queue, job_no, priority, tx.number()?, due, attempts, crashes)?;
         }
     }
     Ok(())
 }
 
-fn home(tx: &Tx<'_>, no: i64) -> rusqlite::Result<(i64, i64)> {
+fn home(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<(i64, i64)> {
     tx.statement("SELECT queue_no, priority FROM duly_job WHERE job_no = ?1")?
-        .query_row([no], |row| Ok((row.get(0)?, row.get(1)?)))
+        .query_row([job_no], |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
-/// What nobody holds is ready again.
+/// Makes running jobs ready if their node is unknown.
 fn mend_holders(tx: &Tx<'_>) -> rusqlite::Result<()> {
     let found: Vec<(i64, i64, u32, u32)> = tx
         .conn
@@ -152,14 +153,14 @@ fn mend_holders(tx: &Tx<'_>) -> rusqlite::Result<()> {
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    for (no, due, attempts, crashes) in found {
-        let (queue, priority) = home(tx, no)?;
-        state::ready(tx, queue, no, priority, tx.number()?, due, attempts, crashes)?;
+    for (job_no, due, attempts, crashes) in found {
+        let (queue, priority) = home(tx, job_no)?;
+        state::ready(tx, queue, job_no, priority, tx.number()?, due, attempts, crashes)?;
     }
     Ok(())
 }
 
-/// Rules are looked at when their tick is due, and claims are told of the first.
+/// Sets when rules are checked, and the first check of each queue.
 fn mend_ticks(tx: &Tx<'_>) -> rusqlite::Result<()> {
     tx.conn.execute_batch(
         "UPDATE duly_cron SET check_at =
@@ -169,7 +170,7 @@ fn mend_ticks(tx: &Tx<'_>) -> rusqlite::Result<()> {
     )
 }
 
-/// Of several unfinished jobs with one key the oldest has it; the others go on without.
+/// Gives a unique key to the oldest unfinished job that has it. The other jobs continue without a key.
 fn mend_keys(tx: &Tx<'_>) -> rusqlite::Result<()> {
     tx.conn.execute_batch(&format!(
         "{UNFINISHED} DELETE FROM duly_unique_key WHERE job_no NOT IN unfinished OR NOT EXISTS (
