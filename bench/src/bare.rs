@@ -46,7 +46,7 @@ impl Bare {
              PRAGMA temp_store = MEMORY;
              PRAGMA trusted_schema = OFF;
              PRAGMA cell_size_check = ON;
-             INSERT OR IGNORE INTO duly_queue (no, name) VALUES (1, 'default');",
+             INSERT OR IGNORE INTO duly_queue (queue_no, name) VALUES (1, 'default');",
         )?;
         let mode: String = conn.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
         ensure!(mode == "wal", "the journal mode is {mode}, not wal");
@@ -92,14 +92,14 @@ impl Bare {
     fn push(&self, jobs: usize) -> Result<()> {
         self.begin()?;
         let now = now();
-        let first: i64 = self.number("SELECT value FROM duly_mark WHERE name = 'number'")?;
+        let first: i64 = self.number("SELECT value FROM duly_sequence WHERE name = 'next_number'")?;
         let mut body = self.conn.prepare_cached(
-            "INSERT INTO duly_job (no, id, queue, kind, args, priority, pushed, max_attempts, timeout_ms, keep_ms,
-                                   unique_key, tags, traceparent)
+            "INSERT INTO duly_job (job_no, id, queue_no, kind, args, priority, pushed_at, max_attempts, timeout_ms,
+                                   keep_ms, unique_key, tags, traceparent)
              VALUES (?1, ?2, ?3, 'noop', ?4, ?5, ?6, 25, 3600000, 0, NULL, NULL, NULL)",
         )?;
         let mut ready = self.conn.prepare_cached(
-            "INSERT INTO duly_ready (queue, priority, seq, no, due, attempts, crashes)
+            "INSERT INTO duly_ready (queue_no, priority, seq, job_no, due_at, attempts, crashes)
              VALUES (?1, ?2, ?3, ?3, ?4, 0, 0)",
         )?;
         for no in first..first + jobs as i64 {
@@ -107,7 +107,7 @@ impl Bare {
             ready.execute(params![ONE, NORMAL, no, now])?;
         }
         self.conn
-            .prepare_cached("UPDATE duly_mark SET value = ?1 WHERE name = 'number'")?
+            .prepare_cached("UPDATE duly_sequence SET value = ?1 WHERE name = 'next_number'")?
             .execute([first + jobs as i64])?;
         self.commit()
     }
@@ -117,8 +117,9 @@ impl Bare {
         let mut held: Vec<Held> = self
             .conn
             .prepare_cached(
-                "SELECT j.id, j.kind, j.args, r.no, r.priority, r.seq FROM duly_ready r JOIN duly_job j ON j.no = r.no
-                  WHERE r.queue = ?1 ORDER BY r.priority, r.seq LIMIT ?2",
+                "SELECT j.id, j.kind, j.args, r.job_no, r.priority, r.seq FROM duly_ready r
+                   JOIN duly_job j ON j.job_no = r.job_no
+                  WHERE r.queue_no = ?1 ORDER BY r.priority, r.seq LIMIT ?2",
             )?
             .query_map(params![ONE, max], |row| {
                 // Args and kind are read as a worker has to; what it does with them is not part of the limit.
@@ -128,19 +129,21 @@ impl Bare {
             .collect::<duly::rusqlite::Result<_>>()?;
         let fence: i64 = self
             .conn
-            .prepare_cached("UPDATE duly_mark SET value = max(value + 1, ?1) WHERE name = 'fence' RETURNING value")?
+            .prepare_cached(
+                "UPDATE duly_sequence SET value = max(value + 1, ?1) WHERE name = 'last_fence' RETURNING value",
+            )?
             .query_row([now()], |row| row.get(0))?;
         held.iter_mut().for_each(|held| held.fence = fence);
         let (priority, seq) = held.last().map(|held| held.last).context("nothing to claim")?;
         self.conn
             .prepare_cached(
-                "INSERT INTO duly_held (no, node, queue, fence, priority, seq, due, attempts, crashes)
-                 SELECT no, ?4, queue, ?5, priority, seq, due, attempts, crashes FROM duly_ready
-                  WHERE queue = ?1 AND (priority, seq) <= (?2, ?3)",
+                "INSERT INTO duly_running (job_no, node_no, queue_no, fence, priority, seq, due_at, attempts, crashes)
+                 SELECT job_no, ?4, queue_no, ?5, priority, seq, due_at, attempts, crashes FROM duly_ready
+                  WHERE queue_no = ?1 AND (priority, seq) <= (?2, ?3)",
             )?
             .execute(params![ONE, priority, seq, ONE, fence])?;
         self.conn
-            .prepare_cached("DELETE FROM duly_ready WHERE queue = ?1 AND (priority, seq) <= (?2, ?3)")?
+            .prepare_cached("DELETE FROM duly_ready WHERE queue_no = ?1 AND (priority, seq) <= (?2, ?3)")?
             .execute(params![ONE, priority, seq])?;
         self.commit()?;
         Ok(held)
@@ -148,10 +151,11 @@ impl Bare {
 
     fn settle(&self, held: &[Held]) -> Result<()> {
         self.begin()?;
-        let free = "DELETE FROM duly_held WHERE no = ?1 AND node = ?2 AND fence = ?3";
+        let free = "DELETE FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3";
         let mut free = self.conn.prepare_cached(free)?;
-        let mut delete = self.conn.prepare_cached("DELETE FROM duly_job WHERE no = ?1")?;
-        let mut gone = self.conn.prepare_cached("INSERT OR IGNORE INTO duly_gone_0 (queue, id) VALUES (?1, ?2)")?;
+        let mut delete = self.conn.prepare_cached("DELETE FROM duly_job WHERE job_no = ?1")?;
+        let mut gone =
+            self.conn.prepare_cached("INSERT OR IGNORE INTO duly_removed_id_0 (queue_no, job_id) VALUES (?1, ?2)")?;
         for Held { id, no, fence, .. } in held {
             ensure!(free.execute(params![no, ONE, fence])? == 1, "job {no} is not held");
             delete.execute([no])?;

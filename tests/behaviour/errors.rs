@@ -77,7 +77,7 @@ async fn missing_jobs_are_not_found() {
 async fn invalid_store_path_is_named_in_the_error() {
     let dir = test_support::temp_dir();
     let missing = refused(path(&dir, "no/such/duly.db")).await;
-    assert!(missing.contains("does not exist; make it first"), "{missing}");
+    assert!(missing.contains("does not exist; create it first"), "{missing}");
     let directory = refused(dir.path().display().to_string()).await;
     assert!(directory.contains("is a directory"), "{directory}");
     assert!(refused("redis-of-some-kind://host").await.contains("not a store this build knows"));
@@ -131,7 +131,7 @@ async fn unwritable_file_is_named_in_the_error() {
     let file = path(&dir, "duly.db");
     drop(Duly::open(&file).await.expect("opens"));
     let told = in_read_only_mount(dir.path(), &file);
-    assert!(told.contains("cannot be opened for writing") && told.contains("mend its permissions"), "{told}");
+    assert!(told.contains("cannot be opened for writing") && told.contains("change its permissions"), "{told}");
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ async fn file_is_readable_only_by_its_owner() {
     let file = dir.path().join("duly.db");
     let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
     duly.push(Push::new("kind", "{}")).await.expect("pushes");
-    for (end, mode) in [("", 0o600), ("-wal", 0o600), ("-nodes", 0o700), ("-nodes/board", 0o600)] {
+    for (end, mode) in [("", 0o600), ("-wal", 0o600), ("-nodes", 0o700), ("-nodes/registry", 0o600)] {
         let path = beside(&file, end);
         let found = std::fs::metadata(&path).expect("is there").permissions().mode() & 0o777;
         assert_eq!(found, mode, "{}", path.display());
@@ -202,7 +202,8 @@ async fn file_without_transfer_tables_is_upgraded() {
     let url = file.to_str().expect("plain");
     Duly::open(url).await.expect("opens").push(Push::new("kind", "{}")).await.expect("pushes");
     let conn = duly::rusqlite::Connection::open(&file).expect("opens");
-    conn.execute_batch("ALTER TABLE duly_queue DROP COLUMN moving; DROP TABLE duly_marker").expect("as it was");
+    conn.execute_batch("ALTER TABLE duly_queue DROP COLUMN transfer_mark; DROP TABLE duly_transfer_checkpoint")
+        .expect("as it was");
     drop(conn);
     let (old, new) = (Duly::open(url).await.expect("opens"), Duly::open(":memory:").await.expect("opens"));
     assert_eq!(old.move_to(&new).run().await.expect("moves")[0].ready, 1);
@@ -260,7 +261,8 @@ async fn unused_deferred_hint_is_pruned() {
     store.settle(node.id, vec![end]).await.expect("settles");
 
     let conn = duly::rusqlite::Connection::open(&file).expect("opens");
-    let hints = || conn.query_row("SELECT count(*) FROM duly_put_off", [], |row| row.get::<_, u32>(0)).expect("counts");
+    let hints =
+        || conn.query_row("SELECT count(*) FROM duly_deferred", [], |row| row.get::<_, u32>(0)).expect("counts");
     assert_eq!(hints(), 1);
     store.prune("default", 10).await.expect("prunes");
     assert_eq!(hints(), 0);

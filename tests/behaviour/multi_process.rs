@@ -204,7 +204,7 @@ async fn file_without_lock_tables_is_upgraded() {
     let file = file();
     drop(file.open().await);
     let conn = duly::rusqlite::Connection::open(&file.path).expect("opens");
-    conn.execute_batch("DROP TABLE duly_lock; DROP TABLE duly_line").expect("as it was");
+    conn.execute_batch("DROP TABLE duly_lock; DROP TABLE duly_lock_waiter").expect("as it was");
     drop(conn);
     let store = file.open().await;
     assert!(store.lock(&ask(NodeId::fresh(), false)).await.expect("asks").hold.is_some());
@@ -274,7 +274,7 @@ async fn waiter_with_lost_entry_waits_again() {
     waiting(2).await;
     let conn = duly::rusqlite::Connection::open(&file.path).expect("opens");
     conn.busy_timeout(LONG).expect("sets");
-    let gone = conn.execute("DELETE FROM duly_line WHERE seq = (SELECT min(seq) FROM duly_line)", []);
+    let gone = conn.execute("DELETE FROM duly_lock_waiter WHERE seq = (SELECT min(seq) FROM duly_lock_waiter)", []);
     assert_eq!(gone.expect("deletes"), 1);
 
     // A few signs of life later; far less than it takes those who look although nobody says so.
@@ -324,7 +324,7 @@ async fn files_created_by_root_belong_to_the_store_owner() {
         let made = std::fs::read_dir(&nodes).expect("lists").map(|entry| entry.expect("reads").path());
         let mut made: Vec<PathBuf> = made.filter(|path| path.extension().is_none_or(|end| end != "sock")).collect();
         made.push(nodes.clone());
-        assert!(made.len() >= 5, "{what}: board, lock and bus: {made:?}");
+        assert!(made.len() >= 5, "{what}: registry, lock and bus: {made:?}");
         for path in made {
             let owner = std::fs::metadata(&path).expect("is there");
             assert_eq!((owner.uid(), owner.gid()), (NOBODY, NOBODY), "{what}: {}", path.display());

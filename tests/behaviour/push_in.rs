@@ -86,7 +86,7 @@ async fn transaction_on_another_file_is_rejected() {
     let mut conn = Connection::open(other.path()).expect("opens");
     let tx = conn.transaction().expect("begins");
     let error = shop.duly.push_in(&tx, [Invoice { order: 1 }]).expect_err("refused");
-    assert!(error.to_string().contains("is not on"), "{error}");
+    assert!(error.to_string().contains("must be on"), "{error}");
 
     let memory = Duly::open(":memory:").await.expect("opens");
     let error = memory.push_in(&tx, [Invoice { order: 1 }]).expect_err("refused");

@@ -37,7 +37,7 @@ fn verify_finds_and_repairs() {
 
     let found = sandbox.run(&["verify"]).failed(1, "2 breaches");
     assert!(found.out.contains("one_state: ") && found.out.contains(&id), "{found:?}");
-    assert!(found.out.contains("1 are counted as ready, and 0 are"), "{found:?}");
+    assert!(found.out.contains("1 jobs are counted as ready, but there are 0"), "{found:?}");
     assert_eq!(sandbox.run(&["verify", "--json"]).json()["breaches"][0]["rule"], "one_state");
     sandbox.run(&["verify", "--repair"]).failed(2, "--yes");
     sandbox.run(&["verify", "--repair", "--yes", "--backup", "before.db"]).ok();
@@ -103,7 +103,7 @@ fn sql_looks_and_never_writes() {
     let ran = sandbox.run(&["sql", "--store", "redis://localhost", "SELECT 1"]).failed(2, "only a store in a file");
     assert!(!ran.err.contains("Redis"), "{ran:?}");
     for nothing in ["", " ; -- not yet", "/* nothing"] {
-        sandbox.run(&["sql", nothing]).failed(2, "asks nothing");
+        sandbox.run(&["sql", nothing]).failed(2, "must not be empty");
     }
     assert_eq!(
         with_stdin(&sandbox, &["sql", "-o", "ndjson"], "SELECT count(*) AS n FROM duly_job").ok().out.trim(),

@@ -125,7 +125,7 @@ fn conflict() {
 #[test]
 fn store_out_of_reach() {
     let sandbox = Sandbox::new();
-    sandbox.run(&["push", "--store", "missing/duly.db", "mail"]).failed(5, "make it first");
+    sandbox.run(&["push", "--store", "missing/duly.db", "mail"]).failed(5, "create it first");
     sandbox.run(&["push", "--store", ".", "mail"]).failed(5, "is a directory");
     sandbox.write("text.db", &"this is not SQLite\n".repeat(100));
     sandbox.run(&["push", "--store", "text.db", "mail"]).failed(5, "not a SQLite file");

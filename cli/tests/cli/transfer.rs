@@ -83,7 +83,7 @@ fn what_cannot_be_moved_is_told() {
     sandbox.push(&["mail"]);
     sandbox.run(&["move", "--from", "mysql://host", "--to", "new.db"]).failed(2, "--from");
     sandbox.run(&["move", "--from", "duly.db", "--to", "mysql://host"]).failed(2, "--to");
-    sandbox.run(&["move", "--from", "duly.db", "--to", "none/new.db"]).failed(5, "make it first");
+    sandbox.run(&["move", "--from", "duly.db", "--to", "none/new.db"]).failed(5, "create it first");
     sandbox
         .run(&["move", "--from", "duly.db", "--to", "./duly.db?keep=1h"])
         .failed(2, "is the store that the jobs are in");

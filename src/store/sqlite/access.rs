@@ -1,4 +1,4 @@
-//! Tokens and the audit in the file.
+//! Tokens and audit entries in the file.
 
 use rusqlite::{Connection, params};
 
@@ -7,12 +7,12 @@ use crate::admin::token::{Role, TOKENS_MAX, Token};
 use crate::clock::{from_micros, micros};
 use crate::store::{AUDIT_MAX, Audit, AuditRecord, NewToken};
 
-/// `put_token` of the contract.
+/// Implements `put_token` of the store contract.
 pub(super) fn put_token(tx: &Tx<'_>, token: &NewToken) -> rusqlite::Result<bool> {
     let expires = token.lasts.map(|lasts| tx.now + micros(lasts));
     let kept = tx
         .statement(
-            "INSERT INTO duly_token (name, role, hash, created, expires)
+            "INSERT INTO duly_token (name, role, hash, created_at, expires_at)
              SELECT ?1, ?2, ?3, ?4, ?5 WHERE (SELECT COUNT(*) FROM duly_token) < ?6
              ON CONFLICT (name) DO NOTHING",
         )?
@@ -20,18 +20,18 @@ pub(super) fn put_token(tx: &Tx<'_>, token: &NewToken) -> rusqlite::Result<bool>
     Ok(kept > 0)
 }
 
-/// `remove_token` of the contract.
+/// Implements `remove_token` of the store contract.
 pub(super) fn remove_token(tx: &Tx<'_>, name: &str) -> rusqlite::Result<bool> {
     Ok(tx.statement("DELETE FROM duly_token WHERE name = ?1")?.execute([name])? > 0)
 }
 
-/// `tokens` of the contract.
+/// Implements `tokens` of the store contract.
 pub(super) fn tokens(conn: &Connection) -> rusqlite::Result<Vec<Token>> {
     let mut statement =
-        conn.prepare_cached("SELECT name, role, hash, created, expires FROM duly_token ORDER BY name")?;
+        conn.prepare_cached("SELECT name, role, hash, created_at, expires_at FROM duly_token ORDER BY name")?;
     let rows = statement.query_map([], |row| {
         let role: String = row.get(1)?;
-        // A role that this version does not know gives no right.
+        // A role that this version does not know grants nothing.
         Ok(role
             .parse::<Role>()
             .ok()
@@ -45,20 +45,21 @@ pub(super) fn tokens(conn: &Connection) -> rusqlite::Result<Vec<Token>> {
     Ok(tokens)
 }
 
-/// `put_audit` of the contract.
+/// Implements `add_audit_entry` of the store contract.
 pub(super) fn put_audit(tx: &Tx<'_>, entry: &Audit) -> rusqlite::Result<()> {
-    tx.statement("INSERT INTO duly_audit (at, who, what, address, status) VALUES (?1, ?2, ?3, ?4, ?5)")?
+    tx.statement("INSERT INTO duly_audit (recorded_at, actor, action, address, status) VALUES (?1, ?2, ?3, ?4, ?5)")?
         .execute(params![tx.now, entry.who, entry.what, entry.from, entry.status])?;
-    tx.statement("DELETE FROM duly_audit WHERE no <= (SELECT MAX(no) FROM duly_audit) - ?1")?
+    tx.statement("DELETE FROM duly_audit WHERE entry_no <= (SELECT MAX(entry_no) FROM duly_audit) - ?1")?
         .execute([AUDIT_MAX])
         .map(drop)
 }
 
-/// `audits` of the contract.
+/// Implements `audit_entries` of the store contract.
 pub(super) fn audits(conn: &Connection, before: Option<u64>, limit: usize) -> rusqlite::Result<Vec<AuditRecord>> {
     let before = before.and_then(|no| i64::try_from(no).ok()).unwrap_or(i64::MAX);
     conn.prepare_cached(
-        "SELECT no, at, who, what, address, status FROM duly_audit WHERE no < ?1 ORDER BY no DESC LIMIT ?2",
+        "SELECT entry_no, recorded_at, actor, action, address, status
+           FROM duly_audit WHERE entry_no < ?1 ORDER BY entry_no DESC LIMIT ?2",
     )?
     .query_map(params![before, limit], |row| {
         let entry = Audit { who: row.get(2)?, what: row.get(3)?, from: row.get(4)?, status: row.get(5)? };

@@ -1,4 +1,4 @@
-//! The contract, step by step: each is passed on to the file that knows it.
+//! Implements the store contract: each method calls the module of its subject.
 
 use super::*;
 use crate::store::sqlite::errors;
@@ -34,18 +34,18 @@ impl Store for Sqlite {
     async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed> {
         let board = self.board.clone();
         let step = move |tx: &Tx<'_>| -> rusqlite::Result<Claimed> {
-            let no = nodes::number_of(tx, &board, node)?;
+            let node_no = nodes::number_of(tx, &board, node)?;
             let queue = tx.queue(&claim.queue)?;
             if claim.redo {
-                let jobs = claim::redo(tx, no, queue, &claim.queue)?;
+                let jobs = claim::redo(tx, node_no, queue, &claim.queue)?;
                 return Ok(claimed(tx.now, jobs));
             }
             let taken_back = match claim.suspect {
                 Some(suspect) => nodes::take_back(tx, &board, suspect, queue)?,
                 None => 0,
             };
-            let step = claim::claim(tx, no, queue, &claim)?;
-            // Noted while the write lock is held: a push that this claim did not see will see the note.
+            let step = claim::claim(tx, node_no, queue, &claim)?;
+            // Recorded while the write lock is held: a push that this claim did not see will see the node as idle.
             let has_room = step.jobs.len() < claim.max.min(CLAIM_MAX);
             let rank = board.set_idle(node, &claim.queue, has_room && !step.more);
             if step.for_others {
@@ -161,7 +161,7 @@ impl Store for Sqlite {
             .write("pause", move |tx| {
                 let queue = tx.queue(&name)?;
                 let changed = tx
-                    .statement("UPDATE duly_queue SET paused = ?2 WHERE no = ?1 AND paused <> ?2")?
+                    .statement("UPDATE duly_queue SET paused = ?2 WHERE queue_no = ?1 AND paused <> ?2")?
                     .execute(params![queue, paused])?;
                 if !paused {
                     tx.wake(&name);
@@ -198,7 +198,7 @@ impl Store for Sqlite {
         let (id, board) = (node.id, self.board.clone());
         let look = move |conn: &Connection| query::beaten(conn, &board, id).map_err(|e| errors::refused("beat", e));
         let beaten = self.read("beat", look).await?;
-        // A look costs little here: no need to find out whether it would find anything.
+        // A claim costs little here, so all queues are listed without checking for jobs.
         Ok(Beaten { look: node.queues.clone(), ..beaten })
     }
 
@@ -206,7 +206,8 @@ impl Store for Sqlite {
         self.board.leave(node).map_err(|e| Error::store("leave", e.to_string()))?;
         let leave = move |tx: &Tx<'_>| {
             tx.statement(
-                "DELETE FROM duly_node WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM duly_held WHERE node = duly_node.no)",
+                "DELETE FROM duly_node WHERE id = ?1 AND NOT EXISTS
+                   (SELECT 1 FROM duly_running WHERE node_no = duly_node.node_no)",
             )?
             .execute([node.as_bytes()])
         };
@@ -218,7 +219,7 @@ impl Store for Sqlite {
         let look = move |conn: &Connection| query::nodes(conn, &board).map_err(|e| errors::refused("nodes", e));
         let workers = self.read("nodes", look).await?;
         let guests = self.hall.guests("nodes").await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "guests are not listed");
+            tracing::warn!(%error, "cannot list peers");
             Vec::new()
         });
         Ok(nodes::merge(workers, guests))
@@ -271,14 +272,14 @@ impl Store for Sqlite {
 
     async fn fire_crons(&self, queue: &str, fires: Vec<CronFire>) -> Result<CronsFired> {
         if fires.len() > CRON_FIRE_MAX {
-            return Err(Error::invalid("fires", format!("more than {CRON_FIRE_MAX} rules in one step")));
+            return Err(Error::invalid("fires", format!("must not be more than {CRON_FIRE_MAX} rules at a time")));
         }
         let queue = queue.to_owned();
         self.writer.write("fire_crons", move |tx| cron::fire(tx, &queue, &fires)).await
     }
 
     async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
-        let told = |e: std::io::Error| Error::store("lock", format!("cannot take a slot beside the file: {e}"));
+        let told = |e: std::io::Error| Error::store("lock", format!("cannot take a slot in the node registry: {e}"));
         self.board.admit(ask.node, ask.lease).map_err(told)?;
         let (board, ask) = (self.board.clone(), ask.clone());
         self.writer.write("lock", move |tx| locks::lock(tx, &Lives::on(&board), &ask)).await
@@ -286,7 +287,7 @@ impl Store for Sqlite {
 
     async fn extend_locks(&self, asks: &[LockAsk]) -> Result<Vec<bool>> {
         if asks.len() > EXTEND_MAX {
-            return Err(Error::invalid("locks", format!("more than {EXTEND_MAX} to extend in one step")));
+            return Err(Error::invalid("locks", format!("must not be more than {EXTEND_MAX} at a time")));
         }
         let (board, asks) = (self.board.clone(), asks.to_vec());
         let extend = move |tx: &Tx<'_>| {
@@ -352,7 +353,7 @@ impl Store for Sqlite {
 
     async fn depart(&self, node: NodeId) -> Result<()> {
         let board = self.board.clone();
-        // Before its slot is given back: a node without one is dead, and its locks would be anybody's.
+        // Must run before the slot is released: a node without a slot is dead, and any node could take its locks.
         let depart =
             move |tx: &Tx<'_>| locks::unbind(tx, node).and_then(|()| waiters::depart(tx, &Lives::on(&board), node));
         self.writer.write("depart", depart).await?;
@@ -369,7 +370,10 @@ impl Store for Sqlite {
 
     async fn watch_ends(&self, node: NodeId, queues: &[String]) -> Result<()> {
         if queues.len() > ENDS_QUEUES_MAX {
-            return Err(Error::invalid("queues", format!("more than {ENDS_QUEUES_MAX} whose ends are waited for")));
+            return Err(Error::invalid(
+                "queues",
+                format!("must not be more than {ENDS_QUEUES_MAX} to watch for completions"),
+            ));
         }
         self.board.watch_ends(node, queues).map_err(|e| Error::store("watch_ends", e.to_string()))
     }

@@ -1,4 +1,4 @@
-//! Cron rules: rows of their own, and in the row of their queue the moment at which to look at one of them.
+//! Cron rules. Each rule is a row; the row of its queue holds the time at which to check the first of its rules.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,14 +18,14 @@ use crate::store::{
     Hold, PutCron,
 };
 
-const COLUMNS: &str = "rule, revision, paused, next, held, last";
+const COLUMNS: &str = "rule, revision, paused, next_tick_at, waiting, last_tick_at";
 
-/// `None` for a rule that a newer version has written.
+/// Returns `None` if a newer version wrote the rule.
 fn read(row: &Row<'_>) -> rusqlite::Result<Option<CronRecord>> {
     let text: String = row.get(0)?;
     let moment = |at: Option<Micros>| at.map(from_micros);
     let Some(rule) = CronRule::read(&text) else {
-        tracing::error!("a cron rule this version of duly cannot read; a newer one may");
+        tracing::error!("cannot read a cron rule; a newer version of duly may have written it");
         return Ok(None);
     };
     Ok(Some(CronRecord {
@@ -38,11 +38,11 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Option<CronRecord>> {
     }))
 }
 
-/// `put_cron` of the contract.
+/// Implements `put_cron` of the store contract.
 pub(super) fn put(tx: &Tx<'_>, put: &PutCron) -> rusqlite::Result<CronPut> {
     let record = &put.record;
     let found: Option<(i64, i64)> = tx
-        .statement("SELECT queue, revision FROM duly_cron WHERE name = ?1")?
+        .statement("SELECT queue_no, revision FROM duly_cron WHERE name = ?1")?
         .query_row([&record.rule.name], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     if found.map(|(_, revision)| revision.unsigned_abs()) != put.was {
@@ -63,11 +63,12 @@ pub(super) fn put(tx: &Tx<'_>, put: &PutCron) -> rusqlite::Result<CronPut> {
     Ok(CronPut::Yes)
 }
 
-/// Writes a rule into its queue, whatever was there.
+/// Writes a rule into its queue and replaces an older one.
 fn write(tx: &Tx<'_>, queue: i64, record: &CronRecord) -> rusqlite::Result<()> {
     let next = record.next.map(to_micros);
     tx.statement(
-        "INSERT OR REPLACE INTO duly_cron (name, queue, rule, revision, paused, next, look, held, last)
+        "INSERT OR REPLACE INTO duly_cron
+           (name, queue_no, rule, revision, paused, next_tick_at, check_at, waiting, last_tick_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     )?
     .execute(params![
@@ -84,19 +85,20 @@ fn write(tx: &Tx<'_>, queue: i64, record: &CronRecord) -> rusqlite::Result<()> {
     set_tick(tx, queue)
 }
 
-/// The moment at which a claim of this queue should have its rules looked at.
+/// Sets the time at which a claim of this queue has its rules checked.
 fn set_tick(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()> {
     tx.statement(
-        "UPDATE duly_queue SET tick = (SELECT min(look) FROM duly_cron WHERE queue = ?1 AND look IS NOT NULL) WHERE no = ?1",
+        "UPDATE duly_queue SET cron_check_at =
+           (SELECT min(check_at) FROM duly_cron WHERE queue_no = ?1 AND check_at IS NOT NULL) WHERE queue_no = ?1",
     )?
     .execute([queue])?;
     Ok(())
 }
 
-/// `remove_cron` of the contract.
+/// Implements `remove_cron` of the store contract.
 pub(super) fn remove(tx: &Tx<'_>, name: &str) -> rusqlite::Result<bool> {
     let queue: Option<i64> = tx
-        .statement("DELETE FROM duly_cron WHERE name = ?1 RETURNING queue")?
+        .statement("DELETE FROM duly_cron WHERE name = ?1 RETURNING queue_no")?
         .query_row([name], |row| row.get(0))
         .optional()?;
     match queue {
@@ -105,7 +107,7 @@ pub(super) fn remove(tx: &Tx<'_>, name: &str) -> rusqlite::Result<bool> {
     }
 }
 
-/// `cron` of the contract.
+/// Implements `cron` of the store contract.
 pub(super) fn get(conn: &Connection, name: &str) -> rusqlite::Result<Option<CronRecord>> {
     let found = conn
         .prepare_cached(&format!("SELECT {COLUMNS} FROM duly_cron WHERE name = ?1"))?
@@ -114,12 +116,13 @@ pub(super) fn get(conn: &Connection, name: &str) -> rusqlite::Result<Option<Cron
     Ok(found.flatten())
 }
 
-/// `crons` of the contract: by name, which is also the cursor.
+/// Implements `crons` of the store contract. Rules are listed by name; the cursor is the last name.
 pub(super) fn page(conn: &Connection, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
     let look = || -> rusqlite::Result<Vec<(String, Option<CronRecord>)>> {
         conn.prepare_cached(&format!(
             "SELECT {COLUMNS}, name FROM duly_cron WHERE name > ?1
-                AND (?2 IS NULL OR queue = (SELECT no FROM duly_queue WHERE duly_queue.name = ?2)) ORDER BY name LIMIT ?3"
+                AND (?2 IS NULL OR queue_no =
+                  (SELECT queue_no FROM duly_queue WHERE duly_queue.name = ?2)) ORDER BY name LIMIT ?3"
         ))?
         .query_map(params![cursor.unwrap_or(""), queue, CRONS_PAGE], |row| Ok((row.get(6)?, read(row)?)))?
         .collect()
@@ -129,20 +132,20 @@ pub(super) fn page(conn: &Connection, queue: Option<&str>, cursor: Option<&str>)
     Ok(CronPage { rules: found.into_iter().filter_map(|(_, record)| record).collect(), next })
 }
 
-/// `due_crons` of the contract.
+/// Implements `due_crons` of the store contract.
 pub(super) fn due(conn: &Connection, now: Micros, queue: &str, freed: &[String]) -> rusqlite::Result<DueCrons> {
     let mut due = DueCrons { rules: Vec::new(), now: from_micros(now), next_tick: None };
-    let no: Option<i64> = conn
-        .prepare_cached("SELECT no FROM duly_queue WHERE name = ?1 AND moving IS NULL")?
+    let queue_no: Option<i64> = conn
+        .prepare_cached("SELECT queue_no FROM duly_queue WHERE name = ?1 AND transfer_mark IS NULL")?
         .query_row([queue], |row| row.get(0))
         .optional()?;
-    let Some(no) = no else {
+    let Some(queue_no) = queue_no else {
         return Ok(due);
     };
     let mut select = conn.prepare_cached(&format!(
-        "SELECT {COLUMNS} FROM duly_cron WHERE queue = ?1 AND look <= ?2 ORDER BY look, name LIMIT ?3"
+        "SELECT {COLUMNS} FROM duly_cron WHERE queue_no = ?1 AND check_at <= ?2 ORDER BY check_at, name LIMIT ?3"
     ))?;
-    let mut rows = select.query(params![no, now, CRON_FIRE_MAX])?;
+    let mut rows = select.query(params![queue_no, now, CRON_FIRE_MAX])?;
     while let Some(row) = rows.next()? {
         due.rules.extend(read(row)?);
     }
@@ -150,22 +153,23 @@ pub(super) fn due(conn: &Connection, now: Micros, queue: &str, freed: &[String])
         let held = get(conn, name)?.filter(|record| record.held && !record.paused && record.rule.queue == queue);
         due.rules.extend(held.filter(|held| due.rules.iter().all(|known| known.rule.name != held.rule.name)));
     }
-    due.next_tick = next_tick(conn, no, now)?;
+    due.next_tick = next_tick(conn, queue_no, now)?;
     Ok(due)
 }
 
 fn next_tick(conn: &Connection, queue: i64, now: Micros) -> rusqlite::Result<Option<Duration>> {
-    let tick =
-        conn.prepare_cached("SELECT tick FROM duly_queue WHERE no = ?1")?.query_row([queue], |row| row.get(0))?;
+    let tick = conn
+        .prepare_cached("SELECT cron_check_at FROM duly_queue WHERE queue_no = ?1")?
+        .query_row([queue], |row| row.get(0))?;
     Ok(until(tick, now))
 }
 
-/// How long it is until a moment.
+/// Returns the time that is left until a tick; zero if the tick is past.
 pub(super) fn until(tick: Option<Micros>, now: Micros) -> Option<Duration> {
     tick.map(|tick| Duration::from_micros(u64::try_from(tick - now).unwrap_or(0)))
 }
 
-/// `fire_crons` of the contract.
+/// Implements `fire_crons` of the store contract.
 pub(super) fn fire(tx: &Tx<'_>, name: &str, fires: &[CronFire]) -> rusqlite::Result<CronsFired> {
     let queue = tx.queue(name)?;
     let closed = transfer::of_queue(tx, queue)?.is_some();
@@ -182,7 +186,8 @@ fn fire_one(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<CronFi
     let as_read: bool = tx
         .statement(
             "SELECT EXISTS (SELECT 1 FROM duly_cron
-              WHERE name = ?1 AND queue = ?2 AND revision = ?3 AND paused = 0 AND next = ?4 AND next <= ?5)",
+              WHERE name = ?1 AND queue_no = ?2 AND revision = ?3 AND paused = 0 AND next_tick_at = ?4
+              AND next_tick_at <= ?5)",
         )?
         .query_row(params![fire.name, queue, revision, tick, tx.now], |row| row.get(0))?;
     if !as_read {
@@ -190,24 +195,27 @@ fn fire_one(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<CronFi
     }
     if let Some(holder) = in_the_way(tx, queue, fire)? {
         let look = tx.now + micros(HELD_LOOK);
-        tx.statement("UPDATE duly_cron SET revision = revision + 1, held = 1, look = ?2 WHERE name = ?1")?
+        tx.statement("UPDATE duly_cron SET revision = revision + 1, waiting = 1, check_at = ?2 WHERE name = ?1")?
             .execute(params![fire.name, look])?;
         return Ok(CronFired::Held(holder));
     }
-    // A queue that is full takes no job of a tick either: the tick goes by.
+    // If the queue is full, the tick passes without a job.
     let pushed = push::push(tx, &fire.jobs)?;
     let moment = |at: Option<SystemTime>| at.map(to_micros);
-    tx.statement("UPDATE duly_cron SET revision = revision + 1, next = ?2, look = ?2, held = 0, last = ifnull(?3, last) WHERE name = ?1")?
-        .execute(params![fire.name, moment(fire.next), moment(fire.last)])?;
+    tx.statement(
+        "UPDATE duly_cron SET revision = revision + 1, next_tick_at = ?2, check_at = ?2, waiting = 0,
+           last_tick_at = ifnull(?3, last_tick_at) WHERE name = ?1",
+    )?
+    .execute(params![fire.name, moment(fire.next), moment(fire.last)])?;
     Ok(pushed.map_or(CronFired::Full, CronFired::Yes))
 }
 
-/// The job for whose end a tick waits.
+/// Returns the job that a tick must wait for.
 fn in_the_way(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<Option<JobId>> {
     let key = fire.jobs.first().and_then(|job| job.unique.as_deref()).filter(|_| fire.hold != Hold::No);
-    let Some((no, holder)) = key.map(|key| push::holder(tx, queue, key)).transpose()?.flatten() else {
+    let Some((job_no, holder)) = key.map(|key| push::holder(tx, queue, key)).transpose()?.flatten() else {
         return Ok(None);
     };
-    let running = matches!(state::find_place(tx.conn, no)?, Some(Place::Held { .. }));
+    let running = matches!(state::find_place(tx.conn, job_no)?, Some(Place::Held { .. }));
     Ok((running || fire.hold == Hold::WhileThere).then_some(holder))
 }

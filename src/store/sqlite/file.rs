@@ -1,4 +1,4 @@
-//! Opening the file: refuse what cannot work, set up the connection, make or check the tables.
+//! Opens the file: rejects unsafe paths, sets up the connection, creates or checks the tables.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,33 +12,33 @@ use crate::error::{Error, Result};
 use crate::store::open::Durability;
 use crate::store::sqlite::errors;
 
-/// The format this build reads and writes. A newer one is refused, an older one would be migrated.
+/// The format that this build reads and writes. A newer format is refused.
 pub(super) const FORMAT: u32 = 1;
-/// The first SQLite without the bug that could damage a WAL shared by several connections.
+/// The first version of SQLite without the bug that could damage a WAL shared by several connections.
 pub(super) const SQLITE_MIN: i32 = 3_051_003;
 /// How long to wait for the write lock.
 const BUSY: Duration = Duration::from_secs(5);
-/// How long one wait lasts: short and even, so that no process starves.
+/// The length of one wait: short and constant, so that no process starves.
 const BUSY_STEP: Duration = Duration::from_micros(100);
-/// Statements kept prepared per connection.
+/// Most prepared statements kept per connection.
 const STATEMENTS_MAX: usize = 96;
 
-/// The page cache of the connection that writes.
+/// The page cache of the writing connection.
 pub(super) const CACHE: &str = "PRAGMA cache_size = -16384";
 
 pub(super) const SCHEMA: &str = include_str!("schema.sql");
-/// Columns that files of this format may lack: their table, their name, their kind.
+/// Columns that a file of this format may lack: table, name and type.
 const LATER_COLUMNS: [(&str, &str, &str); 7] = [
-    ("duly_queue", "moving", "TEXT"),
-    ("duly_queue", "tick", "INTEGER"),
-    ("duly_queue", "limit_jobs", "INTEGER"),
-    ("duly_queue", "limit_bytes", "INTEGER"),
-    ("duly_ended", "grp", "INTEGER"),
-    ("duly_node", "takes", "TEXT"),
-    ("duly_job", "sum", "INTEGER"),
+    ("duly_queue", "transfer_mark", "TEXT"),
+    ("duly_queue", "cron_check_at", "INTEGER"),
+    ("duly_queue", "capacity_jobs", "INTEGER"),
+    ("duly_queue", "capacity_bytes", "INTEGER"),
+    ("duly_ended", "group_no", "INTEGER"),
+    ("duly_node", "profile", "TEXT"),
+    ("duly_job", "checksum", "INTEGER"),
 ];
 
-/// The path of the file itself, with links followed, so that all processes find the same board beside it.
+/// Returns the path of the file with symbolic links resolved, so that all processes find the same node registry.
 pub(super) fn prepare(path: &Path) -> Result<PathBuf> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -48,15 +48,15 @@ pub(super) fn prepare(path: &Path) -> Result<PathBuf> {
     if !parent.is_dir() {
         return Err(Error::store(
             "open",
-            format!("{shown}: the directory {} does not exist; make it first", parent.display()),
+            format!("{shown}: the directory {} does not exist; create it first", parent.display()),
         ));
     }
     if path.is_dir() {
         return Err(Error::store("open", format!("{shown} is a directory; name a file in it")));
     }
     refuse_network(path, parent)?;
-    // Made by us if it is new, so that only its owner can read it. One that is there is not opened: to close it again would
-    // drop all locks that SQLite has on it for another handle of this process.
+    // A new file is created here, so that only its owner can read it. An existing file is not opened: closing it would
+    // drop all locks that SQLite holds on it for other handles of this process.
     let made = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
             rustix::fs::access(path, rustix::fs::Access::WRITE_OK).map_err(std::io::Error::from)
@@ -64,10 +64,10 @@ pub(super) fn prepare(path: &Path) -> Result<PathBuf> {
         made => made.map(drop),
     };
     if let Err(e) = made {
-        return Err(Error::store("open", format!("{shown} cannot be opened for writing: {e}; mend its permissions")));
+        return Err(Error::store("open", format!("{shown} cannot be opened for writing: {e}; change its permissions")));
     }
     let real = path.canonicalize().map_err(|e| Error::store("open", format!("{shown}: {e}")))?;
-    // A link may lead from a local disk to another.
+    // A symbolic link may lead from a local disk to a network file system.
     refuse_network(path, real.parent().unwrap_or(&real))?;
     Ok(real)
 }
@@ -81,17 +81,20 @@ fn refuse_network(path: &Path, dir: &Path) -> Result<()> {
         "open",
         format!(
             "{shown} is on a network file system ({system}), where SQLite's WAL is not safe; \
-             put it on a local disk, or use a server when several machines share work"
+             put it on a local disk, or use Redis if several machines share work"
         ),
     ))
 }
 
-/// The connection that writes.
+/// Opens the writing connection.
 pub(super) fn connect(path: &Path, durability: Durability) -> Result<Connection> {
     if rusqlite::version_number() < SQLITE_MIN {
         return Err(Error::store(
             "open",
-            format!("SQLite {} can damage files shared by processes; build with the bundled one", rusqlite::version()),
+            format!(
+                "SQLite {} can damage files that processes share; build with the bundled SQLite",
+                rusqlite::version()
+            ),
         ));
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -102,20 +105,20 @@ pub(super) fn connect(path: &Path, durability: Durability) -> Result<Connection>
     Ok(conn)
 }
 
-/// The WAL beside a file.
+/// Returns the path of the WAL of a file.
 pub(super) fn wal_of(path: &Path) -> PathBuf {
     let mut wal = path.as_os_str().to_owned();
     wal.push("-wal");
     PathBuf::from(wal)
 }
 
-/// How much is free on the disk that a file is on.
+/// Returns the free bytes of the disk that holds a file.
 pub(super) fn free_bytes(path: &Path) -> u64 {
     rustix::fs::statvfs(path).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// A process may have been killed between writing a commit and syncing it. Opening has recovered that commit:
-/// from now on it is seen, and answered for, so it must be on the disk.
+/// Syncs the WAL. A process may have been killed between the write and the sync of a commit. Opening the file recovered
+/// that commit, so it must reach the disk before a reader sees it.
 fn sync_recovered(path: &Path) -> Result<()> {
     match std::fs::File::open(wal_of(path)).and_then(|wal| wal.sync_data()) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -125,7 +128,7 @@ fn sync_recovered(path: &Path) -> Result<()> {
     }
 }
 
-/// A connection that only reads, beside the one that writes.
+/// Opens a connection that only reads.
 pub(super) fn connect_to_read(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut conn = Connection::open_with_flags(path, flags).map_err(|e| told(path, e))?;
@@ -136,7 +139,7 @@ pub(super) fn connect_to_read(path: &Path) -> Result<Connection> {
     Ok(conn)
 }
 
-/// A store that lives as long as its connection.
+/// Opens a store in memory. It ends with its connection.
 pub(super) fn connect_in_memory() -> Result<Connection> {
     let conn = Connection::open_in_memory().map_err(|e| errors::refused("open", e))?;
     keep_statements(&conn).map_err(|e| errors::refused("open", e))?;
@@ -153,7 +156,7 @@ fn told(path: &Path, error: rusqlite::Error) -> Error {
     }
 }
 
-/// Statements stay prepared, whatever values they are given: duly's plans do not depend on them.
+/// Keeps statements prepared for all values: the query plans of duly do not depend on bound values.
 pub(super) fn keep_statements(conn: &Connection) -> rusqlite::Result<()> {
     conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
@@ -178,14 +181,14 @@ fn set_up(conn: &mut Connection, durability: Durability) -> rusqlite::Result<()>
     ))
 }
 
-/// Switching to WAL needs the file for itself and does not ask the busy handler: tried until it works.
+/// Switches the file to WAL. The switch needs exclusive access and ignores the busy handler, so it is retried here.
 pub(super) fn to_wal(conn: &Connection) -> rusqlite::Result<()> {
     let mut turn = 0;
     loop {
         match conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0)) {
             Ok(mode) if mode == "wal" => return Ok(()),
             Ok(mode) => {
-                let why = format!("this file system allows the journal mode {mode} only; put the file on a local disk");
+                let why = format!("this file system allows only the journal mode {mode}; put the file on a local disk");
                 return Err(rusqlite::Error::ToSqlConversionFailure(why.into()));
             }
             Err(e) if e.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && wait(turn) => turn += 1,
@@ -194,14 +197,14 @@ pub(super) fn to_wal(conn: &Connection) -> rusqlite::Result<()> {
     }
 }
 
-/// The busy handler: sleeps a short, even time, then asks again.
+/// The busy handler: sleeps for a short, constant time. Returns false after the timeout.
 pub(super) fn wait(turn: i32) -> bool {
     std::thread::sleep(BUSY_STEP);
-    // A sleep takes about 50 us more than asked.
+    // A sleep takes about 50 us longer than requested.
     BUSY_STEP.saturating_mul(turn.unsigned_abs()) * 3 / 2 < BUSY
 }
 
-/// Makes the tables, or checks that this build can use those that are there.
+/// Creates the tables, or checks that this build can use the existing ones.
 fn migrate(conn: &Connection, shown: &str) -> Result<()> {
     let made = || -> rusqlite::Result<Option<String>> {
         let tx = rusqlite::Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
@@ -220,8 +223,9 @@ fn migrate(conn: &Connection, shown: &str) -> Result<()> {
         }
         tx.execute_batch(SCHEMA)?;
         tx.execute_batch(&format!(
-            "INSERT INTO duly_meta (name, value) VALUES ('format', '{FORMAT}'), ('made_by', 'duly {}');
-             INSERT INTO duly_mark (name, value) VALUES ('number', 1), ('fence', 0), ('gone_half', 0), ('gone_since', 0);",
+            "INSERT INTO duly_meta (name, value) VALUES ('format', '{FORMAT}'), ('created_by', 'duly {}');
+             INSERT INTO duly_sequence (name, value)
+             VALUES ('next_number', 1), ('last_fence', 0), ('removed_id_table', 0), ('removed_id_swapped_at', 0);",
             env!("CARGO_PKG_VERSION")
         ))?;
         tx.commit()?;
@@ -232,16 +236,18 @@ fn migrate(conn: &Connection, shown: &str) -> Result<()> {
         Ok(FORMAT) => Ok(()),
         Ok(newer) if newer > FORMAT => Err(Error::store(
             "open",
-            format!("{shown} has format {newer}, this build of duly knows up to {FORMAT}; use a newer duly"),
+            format!(
+                "{shown} has format {newer}, but this build of duly knows formats up to {FORMAT}; use a newer duly"
+            ),
         )),
         _ => Err(Error::store(
             "open",
-            format!("{shown} has duly's tables with the unknown format {format:?}; restore a backup"),
+            format!("{shown} has tables of duly in the unknown format {format:?}; restore a backup"),
         )),
     }
 }
 
-/// Files of format 1 that an older build has made get what came later: older builds do not mind.
+/// Adds tables and columns that an older build of format 1 did not create. Older builds ignore them.
 fn add_what_came_later(tx: &Connection) -> rusqlite::Result<()> {
     for (table, column, kind) in LATER_COLUMNS {
         let has = "SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2)";
@@ -249,9 +255,9 @@ fn add_what_came_later(tx: &Connection) -> rusqlite::Result<()> {
             tx.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {kind}"))?;
         }
     }
-    let counted = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'duly_count')";
+    let counted = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'duly_queue_stats')";
     let counted: bool = tx.query_row(counted, [], |row| row.get(0))?;
-    // Tables and indexes that are missing; nothing is written if none is.
+    // Creates the missing tables and indexes. Writes nothing if there are none.
     let missing = ["TABLE", "INDEX", "UNIQUE INDEX"].iter().fold(SCHEMA.to_owned(), |schema, what| {
         schema.replace(&format!("CREATE {what} "), &format!("CREATE {what} IF NOT EXISTS "))
     });
@@ -259,7 +265,7 @@ fn add_what_came_later(tx: &Connection) -> rusqlite::Result<()> {
     if counted { Ok(()) } else { crate::store::sqlite::jobs::counts::recount(tx) }
 }
 
-/// The format of the tables in a file.
+/// Returns the format of the tables in a file.
 pub(super) fn format_of(conn: &Connection) -> rusqlite::Result<Option<String>> {
     conn.query_row("SELECT value FROM duly_meta WHERE name = 'format'", [], |row| row.get(0)).optional()
 }
@@ -267,7 +273,7 @@ pub(super) fn format_of(conn: &Connection) -> rusqlite::Result<Option<String>> {
 #[cfg(target_os = "linux")]
 fn network_file_system(dir: &Path) -> Option<&'static str> {
     let magic = rustix::fs::statfs(dir).ok()?.f_type;
-    // The number is wider on some machines than on others, and may come with its sign spread over the upper half.
+    // The type differs between machines, and the number may be sign-extended.
     #[allow(clippy::useless_conversion, reason = "useless on this machine only")]
     network_name(i64::try_from(magic).ok()? & 0xffff_ffff)
 }
@@ -277,7 +283,7 @@ fn network_file_system(_dir: &Path) -> Option<&'static str> {
     None
 }
 
-/// The name of a file system on which processes of several machines could meet, by statfs(2)'s number.
+/// Returns the name of a network file system by its statfs(2) number.
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "statfs has no such number elsewhere"))]
 fn network_name(magic: i64) -> Option<&'static str> {
     Some(match magic {

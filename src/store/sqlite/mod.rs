@@ -1,7 +1,7 @@
-//! The store in a SQLite file: no server, several processes, one sync for many.
+//! The store in a SQLite file: no server, several processes, one sync for many commits.
 //!
-//! One thread writes (`writer`), one reads (`reader`); nodes meet on a board beside the file (`board`),
-//! and speak with each other over a bus there (`hall`).
+//! One thread writes (`writer`) and one reads (`reader`). Nodes share a registry in the directory `FILE-nodes`
+//! (`nodes`) and exchange messages over a bus there (`peers`).
 
 mod access;
 mod contract;
@@ -58,8 +58,8 @@ pub use crate::store::sqlite::maintenance::sql::{SQL_ROWS_MAX, Sql, SqlTable};
 
 /// A store in a SQLite file, or in memory.
 pub(crate) struct Sqlite {
-    /// `None` for a store in memory: its one connection does it all.
-    /// Stands before the writer, so that it is closed first: whoever is last tidies up the WAL.
+    /// `None` for a store in memory, which has one connection. Declared before the writer, so that it closes first: the
+    /// last connection to close removes the WAL.
     reader: Option<Reader>,
     writer: Writer,
     hall: Hall,
@@ -73,7 +73,7 @@ pub(crate) struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens a file, and makes it if it is not there.
+    /// Opens a file, and creates it if it does not exist.
     pub(crate) fn open(path: &Path, options: &Options) -> Result<Self> {
         let path = file::prepare(path)?;
         let conn = file::connect(&path, options.durability)?;
@@ -83,7 +83,7 @@ impl Sqlite {
         Sqlite::start(conn, Some(reader), board, Some(path), options)
     }
 
-    /// A store that is gone with its last handle.
+    /// Opens a store that ends with its last handle.
     pub(crate) fn in_memory(options: &Options) -> Result<Self> {
         let board = Board::in_memory(options.clock.clone());
         Sqlite::start(file::connect_in_memory()?, None, board, None, options)
@@ -130,7 +130,7 @@ impl Sqlite {
         let slot = self
             .board
             .join(node.id, node.lease)
-            .map_err(|e| Error::store("beat", format!("cannot take a slot beside the file: {e}")))?;
+            .map_err(|e| Error::store("beat", format!("cannot take a slot in the node registry: {e}")))?;
         let (id, queues) = (node.id, node.queues.join(" "));
         let takes = serde_json::to_string(&node.takes).ok();
         let board = self.board.clone();
@@ -139,13 +139,13 @@ impl Sqlite {
             nodes::register(tx, id, slot, &queues, takes.as_deref()).map(drop)
         });
         if let Err(error) = registered.await {
-            // Not known in the database, so not on the board either: the next beat joins anew.
+            // The database does not know the node, so its slot is released. The next heartbeat joins again.
             let _ = self.board.leave(id);
             return Err(error);
         }
         let roomy = self.path.as_deref().is_some_and(upkeep::is_roomy);
         if roomy && !self.wal_grown.swap(true, Ordering::Relaxed) {
-            // Only makes commits cheaper: they go on without it.
+            // Only makes commits cheaper, so a failure is not an error.
             if let Err(error) = self.writer.upkeep("beat", upkeep::grow_wal).await {
                 tracing::warn!(%error, "the WAL could not be grown");
             }

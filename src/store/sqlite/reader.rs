@@ -1,4 +1,4 @@
-//! The thread that reads: looking never waits behind writing, nor holds it up.
+//! The reading thread: reads never wait for writes, and never block them.
 
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -9,12 +9,12 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::error::{Error, Result};
 use crate::store::sqlite::errors;
 
-/// Most looks that wait for the thread.
+/// Most reads that wait for the thread.
 const WAITING_MAX: usize = 1_024;
 
 type Look = Box<dyn FnOnce(&Connection) + Send>;
 
-/// The thread that reads. Dropping it waits until its connection is closed.
+/// The reading thread. Dropping it waits until its connection is closed.
 pub(super) struct Reader {
     /// `None` once it is closed.
     looks: Option<Sender<Look>>,

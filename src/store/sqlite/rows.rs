@@ -1,4 +1,4 @@
-//! Between rows and values.
+//! Conversion between rows and values.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -10,29 +10,30 @@ use crate::clock::{from_micros, to_micros};
 use crate::job::{Job, JobId, Priority, UNREADABLE};
 use crate::store::checksum::sum;
 
-/// The columns of `duly_job j` and its queue's name, in the order [`job`] reads them.
-pub(super) const JOB_COLUMNS: &str = "j.id, j.kind, j.args, j.priority, j.pushed, j.max_attempts, j.timeout_ms, j.keep_ms, \
-     j.unique_key, j.tags, j.traceparent, j.sum";
-/// How many columns [`JOB_COLUMNS`] has.
+/// The columns of `duly_job j`, in the order in which [`job`] reads them.
+pub(super) const JOB_COLUMNS: &str = "j.id, j.kind, j.args, j.priority, j.pushed_at, j.max_attempts, \
+     j.timeout_ms, j.keep_ms, j.unique_key, j.tags, j.traceparent, j.checksum";
+/// The number of columns in [`JOB_COLUMNS`].
 pub(super) const JOB_COLUMNS_LEN: usize = 12;
 
-/// The columns `due, attempts, crashes` of a place, as they can be written to another: a table takes nothing but numbers.
-pub(super) const DUE_ATTEMPTS_CRASHES: &str = "iif(typeof(due) = 'integer', due, 0), \
+/// The columns `due_at, attempts, crashes` of a state, safe to copy to another table: damaged values become 0.
+pub(super) const DUE_ATTEMPTS_CRASHES: &str = "iif(typeof(due_at) = 'integer', due_at, 0), \
      iif(typeof(attempts) = 'integer', attempts, 0), iif(typeof(crashes) = 'integer', crashes, 0)";
 
-/// What of a job is written once: this its checksum is made of. Where it stands (queue, priority, unique key) is apart.
+/// The parts of a job that are written once and that the checksum covers. Queue, priority and unique key are not among
+/// them.
 pub(super) struct Body<'j> {
     pub(super) id: &'j [u8; 16],
     pub(super) kind: &'j str,
     pub(super) args: &'j str,
-    /// When it was pushed, attempts, timeout and keep, as the file has them.
+    /// `pushed_at`, `max_attempts`, `timeout_ms` and `keep_ms`, as stored.
     pub(super) numbers: [i64; 4],
     pub(super) tags: Option<&'j str>,
     pub(super) traceparent: Option<&'j str>,
 }
 
 impl<'j> Body<'j> {
-    /// Of a job, with its tags as the file has them.
+    /// The body of a job, with its tags as stored.
     pub(super) fn of(job: &'j Job, tags: Option<&'j str>) -> Self {
         Body {
             id: job.id.as_bytes(),
@@ -55,19 +56,20 @@ impl<'j> Body<'j> {
     }
 }
 
-/// A job from a row that begins with [`JOB_COLUMNS`]. One that is not as it was written goes under a kind that nobody runs.
+/// Reads a job from a row that starts with [`JOB_COLUMNS`]. A job with a wrong checksum gets a kind that has no
+/// handler.
 pub(super) fn job(row: &Row<'_>, queue: String) -> rusqlite::Result<Job> {
     let (mut job, whole) = checked(row, queue)?;
     if !whole {
-        tracing::error!(id = %job.id, queue = job.queue, "this job is not as it was written; it is not run: duly verify");
+        tracing::error!(id = %job.id, queue = job.queue, "job is corrupted (checksum mismatch) and will not run; run `duly verify`");
         (job.kind, job.args) = (UNREADABLE.to_owned(), "null".to_owned());
     }
     Ok(job)
 }
 
-/// The same as it stands there, and whether it is as it was written. Older builds have left no checksum.
+/// Reads a job unchanged, and whether its checksum matches. Older builds stored no checksum.
 ///
-/// Never fails: one job that cannot be read must not keep others from being claimed.
+/// Damaged columns do not fail: one unreadable job must not keep others from being claimed.
 pub(super) fn checked(row: &Row<'_>, queue: String) -> rusqlite::Result<(Job, bool)> {
     let columns = Columns { row, sound: Cell::new(true) };
     let tags = columns.maybe_text(9)?;
@@ -90,7 +92,7 @@ pub(super) fn checked(row: &Row<'_>, queue: String) -> rusqlite::Result<(Job, bo
     Ok((job, whole))
 }
 
-/// Columns of which any may be damaged.
+/// Columns that may be damaged.
 struct Columns<'r> {
     row: &'r Row<'r>,
     sound: Cell<bool>,
@@ -122,18 +124,18 @@ impl Columns<'_> {
     }
 }
 
-/// A text byte for byte, whatever a disk has made of it: what stands there is found again and deleted by its bytes, be they
-/// UTF-8 or not. One row that cannot be read must not keep a step from going on.
+/// A text as raw bytes, which may not be UTF-8 on a damaged disk. The same bytes find and delete the row again, so one
+/// unreadable row does not stop an operation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Raw(pub(super) Vec<u8>);
 
 impl Raw {
-    /// To be shown: what is no UTF-8 is shown as unknown characters.
+    /// Returns the text for display. Invalid UTF-8 becomes replacement characters.
     pub(super) fn text(self) -> String {
         String::from_utf8(self.0).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
     }
 
-    /// Whether it is UTF-8, as all that duly writes.
+    /// Returns whether it is UTF-8, as everything that duly writes.
     pub(super) fn is_text(&self) -> bool {
         std::str::from_utf8(&self.0).is_ok()
     }
@@ -156,27 +158,27 @@ impl ToSql for Raw {
     }
 }
 
-/// A text to be shown, whatever stands there.
+/// Reads a text for display.
 pub(super) fn text(row: &Row<'_>, at: usize) -> rusqlite::Result<String> {
     Ok(row.get::<_, Raw>(at)?.text())
 }
 
-/// A number as it stands there; 0 if what stands there is none.
+/// Reads a number; 0 if the column has another type.
 pub(super) fn number(row: &Row<'_>, at: usize) -> i64 {
     row.get(at).unwrap_or_default()
 }
 
-/// How often something has happened: the nearest to what stands there that can be.
+/// Reads a number of attempts or crashes, clamped to the possible range.
 pub(super) fn times(row: &Row<'_>, at: usize) -> u32 {
     u32::try_from(number(row, at).max(0)).unwrap_or(u32::MAX)
 }
 
-/// How much there is of something: never less than nothing, whatever stands there.
+/// Reads an amount; negative values become 0.
 pub(super) fn many(row: &Row<'_>, at: usize) -> u64 {
     number(row, at).max(0).unsigned_abs()
 }
 
-/// The number of a priority in the file: the most urgent is 0, so that it comes first in an ascending tree.
+/// Returns the stored number of a priority. The most urgent is 0, so that it sorts first.
 pub(super) fn rank(priority: Priority) -> i64 {
     match priority {
         Priority::Critical => 0,
@@ -186,7 +188,7 @@ pub(super) fn rank(priority: Priority) -> i64 {
     }
 }
 
-/// The priority with this number in the file.
+/// Returns the priority with this stored number.
 pub(super) fn priority(rank: i64) -> Priority {
     match rank {
         0 => Priority::Critical,
@@ -196,7 +198,7 @@ pub(super) fn priority(rank: i64) -> Priority {
     }
 }
 
-/// A duration in whole milliseconds, as the file keeps it.
+/// Returns a duration in milliseconds, as stored.
 pub(super) fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 1_000_000)
 }

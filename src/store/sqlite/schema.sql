@@ -1,305 +1,310 @@
--- duly's tables in a SQLite file, format 1.
+-- The tables of a duly store in a SQLite file, format 1.
 --
--- A job's body is written once (duly_job). Where it is in its life is one narrow row in exactly one of
--- duly_scheduled, duly_ready, duly_held, duly_ended: moving a job never touches its args.
+-- The body of a job is written once, into duly_job. The state of a job is one narrow row in exactly one of
+-- duly_scheduled, duly_ready, duly_running and duly_ended. A state change never rewrites the args.
 --
--- Moments are microseconds since 1970, durations carry their unit in the name.
--- `no` and `seq` come from one counter (duly_mark 'number') that never goes back:
--- a job that is ready at its push has seq = no; any later move to the tail takes a new seq.
+-- Columns that end in `_no` are small integer keys. Columns that end in `_id` are ids of 16 bytes.
+-- Columns that end in `_at` are microseconds since 1970. Columns that end in `_uptime` are microseconds since the
+-- machine started, on a clock that never steps. Durations carry their unit in the name.
+--
+-- `job_no` and `seq` come from one counter (duly_sequence 'next_number') that never goes back.
+-- A job that is ready when it is pushed has seq = job_no. A later move to the tail of the queue takes a new seq.
 
--- What kind of file this is: format, when it was made, by which version.
+-- Facts about the file: its format, and the version that created it.
 CREATE TABLE duly_meta (
   name  TEXT PRIMARY KEY,
   value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- High-water marks: 'number' (of jobs and places), 'fence' (of claims and locks), 'gone_half' and 'gone_since' (see duly_gone_0).
-CREATE TABLE duly_mark (
+-- Counters that never go back: 'next_number' (job_no and seq) and 'last_fence' (claims and locks).
+-- Also 'removed_id_table' and 'removed_id_swapped_at', which belong to duly_removed_id_0.
+CREATE TABLE duly_sequence (
   name  TEXT PRIMARY KEY,
   value INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Queues get a short number at their first job, and keep it.
+-- Queues. A queue gets its number on first use and keeps it.
 CREATE TABLE duly_queue (
-  no     INTEGER PRIMARY KEY,
-  name   TEXT NOT NULL UNIQUE,
-  paused INTEGER NOT NULL DEFAULT 0,
-  moving TEXT,                            -- to another store: who moves it, who began, and where to
-  tick   INTEGER,                         -- when to look at the first of its cron rules
-  limit_jobs  INTEGER,                    -- a push beyond is refused
-  limit_bytes INTEGER
+  queue_no       INTEGER PRIMARY KEY,
+  name           TEXT NOT NULL UNIQUE,
+  paused         INTEGER NOT NULL DEFAULT 0,
+  transfer_mark  TEXT,                    -- set while the queue moves to another store: who moves it, and where to
+  cron_check_at  INTEGER,                 -- when to check the first of its cron rules
+  capacity_jobs  INTEGER,                 -- a push beyond either capacity is refused
+  capacity_bytes INTEGER
 ) STRICT;
 
--- The body of every job, in whatever state.
+-- The body of every job, in any state.
 CREATE TABLE duly_job (
-  no           INTEGER PRIMARY KEY,
-  id           BLOB NOT NULL,             -- 16 bytes, made by whoever pushed
-  queue        INTEGER NOT NULL,
+  job_no       INTEGER PRIMARY KEY,
+  id           BLOB NOT NULL,             -- 16 bytes, chosen by the client that pushed
+  queue_no     INTEGER NOT NULL,
   kind         TEXT NOT NULL,
-  args         TEXT NOT NULL,             -- JSON, never looked into
+  args         TEXT NOT NULL,             -- JSON, never interpreted by the store
   priority     INTEGER NOT NULL,          -- 0 critical, 1 high, 2 normal, 3 low
-  pushed       INTEGER NOT NULL,
+  pushed_at    INTEGER NOT NULL,
   max_attempts INTEGER NOT NULL,
   timeout_ms   INTEGER NOT NULL,
-  keep_ms      INTEGER NOT NULL,
+  keep_ms      INTEGER NOT NULL,          -- how long the job is kept after it is done
   unique_key   TEXT,
   tags         TEXT,                      -- separated by spaces
   traceparent  TEXT,
-  sum          INTEGER                    -- CRC-32 of what stands here and never changes, and of the args
+  checksum     INTEGER                    -- CRC-32 of the id, kind, args, tags, traceparent and numbers
 ) STRICT;
-CREATE UNIQUE INDEX duly_job_id ON duly_job (id, queue);
+CREATE UNIQUE INDEX duly_job_id ON duly_job (id, queue_no);
 
--- Jobs that wait for their due moment.
+-- Jobs that wait for their due time.
 CREATE TABLE duly_scheduled (
-  queue    INTEGER NOT NULL,
-  due      INTEGER NOT NULL,
-  no       INTEGER NOT NULL,
+  queue_no INTEGER NOT NULL,
+  due_at   INTEGER NOT NULL,
+  job_no   INTEGER NOT NULL,
   priority INTEGER NOT NULL,
   attempts INTEGER NOT NULL,
   crashes  INTEGER NOT NULL,
-  PRIMARY KEY (queue, due, no)
+  PRIMARY KEY (queue_no, due_at, job_no)
 ) STRICT, WITHOUT ROWID;
-CREATE UNIQUE INDEX duly_scheduled_no ON duly_scheduled (no);
+CREATE UNIQUE INDEX duly_scheduled_job_no ON duly_scheduled (job_no);
 
--- Jobs that may be claimed, in the order in which they will be.
+-- Jobs that can be claimed, in claim order.
 CREATE TABLE duly_ready (
-  queue    INTEGER NOT NULL,
+  queue_no INTEGER NOT NULL,
   priority INTEGER NOT NULL,
   seq      INTEGER NOT NULL,
-  no       INTEGER NOT NULL,
-  due      INTEGER NOT NULL,              -- the moment from which it could be claimed
+  job_no   INTEGER NOT NULL,
+  due_at   INTEGER NOT NULL,              -- the time from which it could be claimed
   attempts INTEGER NOT NULL,
   crashes  INTEGER NOT NULL,
-  PRIMARY KEY (queue, priority, seq)
+  PRIMARY KEY (queue_no, priority, seq)
 ) STRICT, WITHOUT ROWID;
--- A job that never moved is found by its own number; only the others need an index.
-CREATE UNIQUE INDEX duly_ready_no ON duly_ready (no) WHERE seq <> no;
+-- A job that never moved is found by its own number. Only the others need an index.
+CREATE UNIQUE INDEX duly_ready_job_no ON duly_ready (job_no) WHERE seq <> job_no;
 
--- Jobs in a node's hands. As small as the number of running jobs, so it needs no index by node.
-CREATE TABLE duly_held (
-  no       INTEGER PRIMARY KEY,
-  node     INTEGER NOT NULL,
-  queue    INTEGER NOT NULL,
+-- Jobs that a node holds. The table has one row per running job, so it needs no index by node.
+CREATE TABLE duly_running (
+  job_no   INTEGER PRIMARY KEY,
+  node_no  INTEGER NOT NULL,
+  queue_no INTEGER NOT NULL,
   fence    INTEGER NOT NULL,
   priority INTEGER NOT NULL,
-  seq      INTEGER NOT NULL,              -- its place in ready, to go back to when it is released or taken back
-  due      INTEGER NOT NULL,
+  seq      INTEGER NOT NULL,              -- its position in duly_ready, restored by a release or a take back
+  due_at   INTEGER NOT NULL,
   attempts INTEGER NOT NULL,
   crashes  INTEGER NOT NULL
 ) STRICT;
 
 -- Done (state 3) and dead (state 4) jobs, until they are pruned.
 CREATE TABLE duly_ended (
-  no       INTEGER PRIMARY KEY,
-  queue    INTEGER NOT NULL,
+  job_no   INTEGER PRIMARY KEY,
+  queue_no INTEGER NOT NULL,
   state    INTEGER NOT NULL,
-  until    INTEGER NOT NULL,              -- pruned from this moment on
-  ended    INTEGER NOT NULL,
-  due      INTEGER NOT NULL,
+  prune_at INTEGER NOT NULL,              -- may be pruned from this time on
+  ended_at INTEGER NOT NULL,
+  due_at   INTEGER NOT NULL,
   attempts INTEGER NOT NULL,
   crashes  INTEGER NOT NULL,
-  grp      INTEGER                        -- of a dead one, in duly_group
+  group_no INTEGER                        -- the group of a dead job in duly_dead_group
 ) STRICT;
-CREATE INDEX duly_ended_until ON duly_ended (queue, state, until);
-CREATE INDEX duly_ended_ended ON duly_ended (queue, state, ended, no);
+CREATE INDEX duly_ended_prune_at ON duly_ended (queue_no, state, prune_at);
+CREATE INDEX duly_ended_ended_at ON duly_ended (queue_no, state, ended_at, job_no);
 
--- Scheduled jobs that a node has put off because it does not know their kind: one that does takes them before they are due.
--- Hints, not places: one counts while the job is scheduled for that very moment, and goes when somebody comes upon it.
-CREATE TABLE duly_put_off (
-  queue    INTEGER NOT NULL,
+-- Hints at scheduled jobs that a node deferred because it has no handler for their kind. A node with a handler takes
+-- them before they are due. A hint counts only while the job is scheduled for exactly due_at. Other hints are deleted
+-- when they are found.
+CREATE TABLE duly_deferred (
+  queue_no INTEGER NOT NULL,
   kind     TEXT NOT NULL,
   priority INTEGER NOT NULL,
-  no       INTEGER NOT NULL,
-  due      INTEGER NOT NULL,
-  PRIMARY KEY (queue, kind, priority, no)
+  job_no   INTEGER NOT NULL,
+  due_at   INTEGER NOT NULL,
+  PRIMARY KEY (queue_no, kind, priority, job_no)
 ) STRICT, WITHOUT ROWID;
 
--- Words by which scheduled (state 0) and dead (state 4) jobs are found: `k` and the kind, `t` and a tag, `g` and the group.
-CREATE TABLE duly_find (
-  queue INTEGER NOT NULL,
-  state INTEGER NOT NULL,
-  word  TEXT NOT NULL,
-  at    INTEGER NOT NULL,                 -- when it is due, or when it ended
-  no    INTEGER NOT NULL,
-  PRIMARY KEY (queue, state, word, at, no)
+-- Search terms of scheduled (state 0) and dead (state 4) jobs: `k` and the kind, `t` and a tag, `g` and the dead group.
+CREATE TABLE duly_job_index (
+  queue_no        INTEGER NOT NULL,
+  state           INTEGER NOT NULL,
+  term            TEXT NOT NULL,
+  due_or_ended_at INTEGER NOT NULL,       -- due_at of a scheduled job, ended_at of a dead one
+  job_no          INTEGER NOT NULL,
+  PRIMARY KEY (queue_no, state, term, due_or_ended_at, job_no)
 ) STRICT, WITHOUT ROWID;
 
--- Dead jobs of one kind that died of the same.
-CREATE TABLE duly_group (
-  no     INTEGER PRIMARY KEY,
-  queue  INTEGER NOT NULL,
-  id     TEXT NOT NULL,
-  kind   TEXT NOT NULL,
-  error  TEXT NOT NULL,                   -- without what differs from one to the next
-  count  INTEGER NOT NULL,
-  oldest INTEGER NOT NULL,
-  newest INTEGER NOT NULL
+-- Groups of dead jobs that have the same kind and died of the same error.
+CREATE TABLE duly_dead_group (
+  group_no  INTEGER PRIMARY KEY,
+  queue_no  INTEGER NOT NULL,
+  id        TEXT NOT NULL,
+  kind      TEXT NOT NULL,
+  error     TEXT NOT NULL,                -- without the parts that differ from job to job
+  count     INTEGER NOT NULL,
+  oldest_at INTEGER NOT NULL,
+  newest_at INTEGER NOT NULL
 ) STRICT;
-CREATE UNIQUE INDEX duly_group_id ON duly_group (queue, id);
+CREATE UNIQUE INDEX duly_dead_group_id ON duly_dead_group (queue_no, id);
 
--- How many jobs of a queue are in which state, and what has happened in the present minute: one row, written once in each
--- transaction that changes any of it.
-CREATE TABLE duly_count (
-  queue     INTEGER PRIMARY KEY,
-  scheduled INTEGER NOT NULL,
-  ready     INTEGER NOT NULL,
-  running   INTEGER NOT NULL,
-  done      INTEGER NOT NULL,
-  dead      INTEGER NOT NULL,
-  bytes     INTEGER NOT NULL,             -- of args of unfinished jobs
-  minute    INTEGER NOT NULL,             -- since 1970
-  tally     BLOB NOT NULL
+-- The number of jobs of a queue in each state, and the counters of the current minute.
+-- A transaction that changes any of them writes the row once.
+CREATE TABLE duly_queue_stats (
+  queue_no         INTEGER PRIMARY KEY,
+  scheduled        INTEGER NOT NULL,
+  ready            INTEGER NOT NULL,
+  running          INTEGER NOT NULL,
+  done             INTEGER NOT NULL,
+  dead             INTEGER NOT NULL,
+  unfinished_bytes INTEGER NOT NULL,      -- bytes of args of scheduled, ready and running jobs
+  minute           INTEGER NOT NULL,      -- since 1970
+  counters         BLOB NOT NULL          -- packed numbers
 ) STRICT;
 
--- What happened in earlier minutes, for a day.
+-- The counters of earlier minutes, kept for a day.
 CREATE TABLE duly_history (
-  queue  INTEGER NOT NULL,
-  minute INTEGER NOT NULL,
-  tally  BLOB NOT NULL,
-  PRIMARY KEY (queue, minute)
+  queue_no INTEGER NOT NULL,
+  minute   INTEGER NOT NULL,
+  counters BLOB NOT NULL,
+  PRIMARY KEY (queue_no, minute)
 ) STRICT, WITHOUT ROWID;
 
--- What has ever happened in a queue, but for the present minute: added up when a minute is over, never deleted.
-CREATE TABLE duly_total (
-  queue INTEGER PRIMARY KEY,
-  tally BLOB NOT NULL
+-- The counters of a queue since its beginning, without the current minute. Added up when a minute ends, never deleted.
+CREATE TABLE duly_queue_total (
+  queue_no INTEGER PRIMARY KEY,
+  counters BLOB NOT NULL
 ) STRICT;
 
--- What attempts of a kind came to in an hour, for a day.
-CREATE TABLE duly_kind (
-  hour  INTEGER NOT NULL,                 -- since 1970
-  kind  TEXT NOT NULL,
-  tally BLOB NOT NULL,
+-- The counters of the attempts of a kind in an hour, kept for a day.
+CREATE TABLE duly_kind_stats (
+  hour     INTEGER NOT NULL,              -- since 1970
+  kind     TEXT NOT NULL,
+  counters BLOB NOT NULL,
   PRIMARY KEY (hour, kind)
 ) STRICT, WITHOUT ROWID;
 
--- How far a job's last attempt has come, and what it gave.
-CREATE TABLE duly_note (
-  no       INTEGER PRIMARY KEY,
-  progress REAL,
-  said     TEXT,
-  at       INTEGER,
-  result   TEXT
+-- The progress of a job's last attempt, and its result.
+CREATE TABLE duly_progress (
+  job_no     INTEGER PRIMARY KEY,
+  fraction   REAL,                        -- 0 to 1
+  message    TEXT,
+  updated_at INTEGER,
+  result     TEXT                         -- JSON
 ) STRICT;
 
--- What a job's attempts have said.
+-- Log lines of a job's attempts.
 CREATE TABLE duly_log (
-  no      INTEGER NOT NULL,
-  at      INTEGER NOT NULL,
-  attempt INTEGER NOT NULL,
-  line    TEXT NOT NULL
+  job_no    INTEGER NOT NULL,
+  logged_at INTEGER NOT NULL,
+  attempt   INTEGER NOT NULL,
+  line      TEXT NOT NULL
 ) STRICT;
-CREATE INDEX duly_log_no ON duly_log (no);
+CREATE INDEX duly_log_job_no ON duly_log (job_no);
 
--- Failed attempts of jobs that are still here.
+-- Failed attempts of jobs that are still in the store.
 CREATE TABLE duly_failure (
-  no      INTEGER NOT NULL,
-  at      INTEGER NOT NULL,
-  attempt INTEGER NOT NULL,
-  node    BLOB NOT NULL,
-  error   TEXT NOT NULL
+  job_no    INTEGER NOT NULL,
+  failed_at INTEGER NOT NULL,
+  attempt   INTEGER NOT NULL,
+  node_id   BLOB NOT NULL,
+  error     TEXT NOT NULL
 ) STRICT;
-CREATE INDEX duly_failure_no ON duly_failure (no, at);
+CREATE INDEX duly_failure_job_no ON duly_failure (job_no, failed_at);
 
--- Unique keys of unfinished jobs: freed in the same step in which the job ends.
-CREATE TABLE duly_unique (
-  queue INTEGER NOT NULL,
-  key   TEXT NOT NULL,
-  no    INTEGER NOT NULL,
-  PRIMARY KEY (queue, key)
+-- Unique keys of unfinished jobs. The transaction that ends the job frees its key.
+CREATE TABLE duly_unique_key (
+  queue_no   INTEGER NOT NULL,
+  unique_key TEXT NOT NULL,
+  job_no     INTEGER NOT NULL,
+  PRIMARY KEY (queue_no, unique_key)
 ) STRICT, WITHOUT ROWID;
 
--- Ids of jobs that are gone, so that a repeated push of them changes nothing.
--- Two halves swap roles when the older one is over age: forgetting is one DELETE without a scan.
-CREATE TABLE duly_gone_0 (
-  queue INTEGER NOT NULL,
-  id    BLOB NOT NULL,
-  PRIMARY KEY (queue, id)
+-- Ids of jobs that were removed recently: a repeated push of such an id changes nothing.
+-- One of the two tables takes new ids. When it is old enough, the other is emptied and takes over: no id needs its own
+-- time of removal.
+CREATE TABLE duly_removed_id_0 (
+  queue_no INTEGER NOT NULL,
+  job_id   BLOB NOT NULL,
+  PRIMARY KEY (queue_no, job_id)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE duly_gone_1 (
-  queue INTEGER NOT NULL,
-  id    BLOB NOT NULL,
-  PRIMARY KEY (queue, id)
-) STRICT, WITHOUT ROWID;
-
--- What a move from another store into a queue has brought last, for whoever takes it up again.
-CREATE TABLE duly_marker (
-  queue    INTEGER NOT NULL,
-  begun_by BLOB NOT NULL,                 -- names the move
-  note     TEXT NOT NULL,
-  PRIMARY KEY (queue, begun_by)
+CREATE TABLE duly_removed_id_1 (
+  queue_no INTEGER NOT NULL,
+  job_id   BLOB NOT NULL,
+  PRIMARY KEY (queue_no, job_id)
 ) STRICT, WITHOUT ROWID;
 
--- Cron rules. Only `rule` says when they fire, and only programs read it: to the store a tick is a moment.
+-- The last batch that a transfer from another store brought into a queue. A resumed transfer continues from it.
+CREATE TABLE duly_transfer_checkpoint (
+  queue_no    INTEGER NOT NULL,
+  transfer_id BLOB NOT NULL,              -- the id of the node that started the transfer
+  checkpoint  TEXT NOT NULL,
+  PRIMARY KEY (queue_no, transfer_id)
+) STRICT, WITHOUT ROWID;
+
+-- Cron rules. Workers interpret `rule`; for the store a tick is only a time.
 CREATE TABLE duly_cron (
-  name     TEXT PRIMARY KEY,
-  queue    INTEGER NOT NULL,
-  rule     TEXT NOT NULL,                 -- JSON with the number of its format
-  revision INTEGER NOT NULL,              -- another with every change of this row
-  paused   INTEGER NOT NULL,
-  next     INTEGER,                       -- the tick that is fired next
-  look     INTEGER,                       -- when to look at it: at that tick, or later while it is held back; never if paused
-  held     INTEGER NOT NULL,              -- that tick is due, and waits for the job of an earlier one to end
-  last     INTEGER                        -- the newest tick that was fired
+  name         TEXT PRIMARY KEY,
+  queue_no     INTEGER NOT NULL,
+  rule         TEXT NOT NULL,             -- JSON with the number of its format
+  revision     INTEGER NOT NULL,          -- grows with every change of this row
+  paused       INTEGER NOT NULL,
+  next_tick_at INTEGER,                   -- the tick that fires next
+  check_at     INTEGER,                   -- next_tick_at, or later while the tick waits; NULL if paused
+  waiting      INTEGER NOT NULL,          -- the tick is due, and waits until the job of an earlier tick ends
+  last_tick_at INTEGER                    -- the last tick that fired
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX duly_cron_look ON duly_cron (queue, look) WHERE look IS NOT NULL;
+CREATE INDEX duly_cron_check_at ON duly_cron (queue_no, check_at) WHERE check_at IS NOT NULL;
 
--- Nodes that have joined. Whether one lives is told by its slot in the directory beside the file, never by this row.
+-- Nodes that joined. The slot in the directory FILE-nodes says whether a node is alive; this row does not.
 CREATE TABLE duly_node (
-  no     INTEGER PRIMARY KEY,
-  id     BLOB NOT NULL UNIQUE,
-  slot   INTEGER NOT NULL,
-  host   TEXT NOT NULL,
-  pid    INTEGER NOT NULL,
-  queues TEXT NOT NULL,                   -- separated by spaces
-  joined INTEGER NOT NULL,
-  takes  TEXT                             -- what it can take on, as JSON
+  node_no   INTEGER PRIMARY KEY,
+  id        BLOB NOT NULL UNIQUE,
+  slot      INTEGER NOT NULL,
+  host      TEXT NOT NULL,
+  pid       INTEGER NOT NULL,
+  queues    TEXT NOT NULL,                -- separated by spaces
+  joined_at INTEGER NOT NULL,
+  profile   TEXT                          -- its kinds and slots, as JSON
 ) STRICT;
 
--- Locks that are held. Those that have ended may still stand here: nothing happens at the moment at which one ends.
--- `extended` and `ends` are microseconds since the machine started, on a clock that never steps;
--- a hold from before that start is told by an `extended` that is yet to come, and by its node, which is gone.
+-- Locks that are held. Expired rows may remain: no timer deletes them.
+-- A row from before the last start of the machine has an extended_uptime in the future, or a node that is gone.
 CREATE TABLE duly_lock (
-  name     TEXT NOT NULL,
-  slot     INTEGER NOT NULL,              -- 1 for the only holder of a plain lock
-  owner    BLOB NOT NULL,                 -- one acquisition
-  node     BLOB NOT NULL,
-  bound    INTEGER NOT NULL,              -- ends with its node; not any more once that has departed in good order
-  note     TEXT NOT NULL,
-  fence    INTEGER NOT NULL,
-  since    INTEGER NOT NULL,
-  extended INTEGER NOT NULL,
-  ends     INTEGER NOT NULL,
+  name            TEXT NOT NULL,
+  slot            INTEGER NOT NULL,       -- 1 for the only holder of a plain lock
+  owner_id        BLOB NOT NULL,          -- one acquisition
+  node_id         BLOB NOT NULL,
+  ends_with_node  INTEGER NOT NULL,       -- 1 until the node leaves in an orderly way
+  note            TEXT NOT NULL,
+  fence           INTEGER NOT NULL,
+  acquired_at     INTEGER NOT NULL,
+  extended_uptime INTEGER NOT NULL,
+  expires_uptime  INTEGER NOT NULL,
   PRIMARY KEY (name, slot)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX duly_lock_ends ON duly_lock (ends);
+CREATE INDEX duly_lock_expires_uptime ON duly_lock (expires_uptime);
 
--- Places in the lines before locks. One whose node does not attend counts for nothing, and is deleted when it is met.
-CREATE TABLE duly_line (
-  name  TEXT NOT NULL,
-  seq   INTEGER NOT NULL,
-  owner BLOB NOT NULL,
-  node  BLOB NOT NULL,
-  slots INTEGER NOT NULL,                 -- how many holders this one would allow
-  PRIMARY KEY (name, seq)
+-- Waiters for locks, first come first served. Waiters of a node without a current lease are skipped and deleted.
+CREATE TABLE duly_lock_waiter (
+  lock_name TEXT NOT NULL,
+  seq       INTEGER NOT NULL,
+  owner_id  BLOB NOT NULL,
+  node_id   BLOB NOT NULL,
+  slots     INTEGER NOT NULL,             -- how many holders this waiter allows
+  PRIMARY KEY (lock_name, seq)
 ) STRICT, WITHOUT ROWID;
-CREATE UNIQUE INDEX duly_line_owner ON duly_line (name, owner);
+CREATE UNIQUE INDEX duly_lock_waiter_owner_id ON duly_lock_waiter (lock_name, owner_id);
 
--- Tokens, by which somebody over HTTP is known.
+-- Tokens that authenticate HTTP clients.
 CREATE TABLE duly_token (
-  name    TEXT PRIMARY KEY,
-  role    TEXT NOT NULL,                  -- viewer, pusher, operator, admin
-  hash    BLOB NOT NULL,                  -- SHA-256 of the token, which is kept nowhere
-  created INTEGER NOT NULL,
-  expires INTEGER
+  name       TEXT PRIMARY KEY,
+  role       TEXT NOT NULL,               -- viewer, pusher, operator, admin
+  hash       BLOB NOT NULL,               -- SHA-256 of the token; the token itself is not stored
+  created_at INTEGER NOT NULL,
+  expires_at INTEGER
 ) STRICT, WITHOUT ROWID;
 
--- Who has changed what: the newest entries.
+-- The newest audit entries: changes made over HTTP.
 CREATE TABLE duly_audit (
-  no      INTEGER PRIMARY KEY AUTOINCREMENT,
-  at      INTEGER NOT NULL,
-  who     TEXT NOT NULL,
-  what    TEXT NOT NULL,
-  address TEXT,
-  status  INTEGER NOT NULL
+  entry_no    INTEGER PRIMARY KEY AUTOINCREMENT,
+  recorded_at INTEGER NOT NULL,
+  actor       TEXT NOT NULL,
+  action      TEXT NOT NULL,
+  address     TEXT,                       -- the client's address
+  status      INTEGER NOT NULL            -- the HTTP status
 ) STRICT;

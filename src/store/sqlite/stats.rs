@@ -1,4 +1,4 @@
-//! What has happened by kind, hour by hour.
+//! Counters by kind and hour.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -10,17 +10,17 @@ use crate::store::{HistoryTally, KIND_HOURS_MAX, KINDS_COUNTED_MAX, KindPoint, O
 /// An hour, in microseconds.
 const HOUR: Micros = 3_600_000_000;
 
-/// `add_kinds` of the contract.
+/// Implements `add_kinds` of the store contract.
 pub(super) fn add(tx: &Tx<'_>, kinds: &[(String, HistoryTally)]) -> rusqlite::Result<()> {
     let hour = tx.now.div_euclid(HOUR);
     let mut known: usize =
-        tx.statement("SELECT count(*) FROM duly_kind WHERE hour = ?1")?.query_row([hour], |row| row.get(0))?;
+        tx.statement("SELECT count(*) FROM duly_kind_stats WHERE hour = ?1")?.query_row([hour], |row| row.get(0))?;
     if known == 0 {
         let past = hour - i64::from(KIND_HOURS_MAX);
-        tx.statement("DELETE FROM duly_kind WHERE hour <= ?1")?.execute([past])?;
+        tx.statement("DELETE FROM duly_kind_stats WHERE hour <= ?1")?.execute([past])?;
     }
     let counted = |kind: &str| -> rusqlite::Result<Option<Vec<u8>>> {
-        tx.statement("SELECT tally FROM duly_kind WHERE hour = ?1 AND kind = ?2")?
+        tx.statement("SELECT counters FROM duly_kind_stats WHERE hour = ?1 AND kind = ?2")?
             .query_row(params![hour, kind], |row| row.get(0))
             .optional()
     };
@@ -31,16 +31,16 @@ pub(super) fn add(tx: &Tx<'_>, kinds: &[(String, HistoryTally)]) -> rusqlite::Re
         }
         known += usize::from(before.is_none());
         let whole = pack(&sum(&unpack(&before.unwrap_or_default()), &tally.numbers()));
-        tx.statement("INSERT OR REPLACE INTO duly_kind (hour, kind, tally) VALUES (?1, ?2, ?3)")?
+        tx.statement("INSERT OR REPLACE INTO duly_kind_stats (hour, kind, counters) VALUES (?1, ?2, ?3)")?
             .execute(params![hour, kind, whole])?;
     }
     Ok(())
 }
 
-/// `kinds` of the contract.
+/// Implements `kinds` of the store contract.
 pub(super) fn asked(conn: &Connection, hours: u32, now: Micros) -> rusqlite::Result<Vec<KindPoint>> {
     let first = now.div_euclid(HOUR) - i64::from(hours.clamp(1, KIND_HOURS_MAX)) + 1;
-    conn.prepare_cached("SELECT hour, kind, tally FROM duly_kind WHERE hour >= ?1 ORDER BY hour, kind")?
+    conn.prepare_cached("SELECT hour, kind, counters FROM duly_kind_stats WHERE hour >= ?1 ORDER BY hour, kind")?
         .query_map([first], |row| {
             let tally: Vec<u8> = row.get(2)?;
             let hour = from_micros(row.get::<_, i64>(0)?.saturating_mul(HOUR));

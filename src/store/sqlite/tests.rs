@@ -1,4 +1,4 @@
-//! The store as a whole: what a slow or a broken look must not do to the rest.
+//! Tests of the store as a whole: slow and panicking reads must not affect other operations.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::node::LEASE;
 use crate::store::sqlite::nodes::registry::Life;
 
-/// Somebody looks at the file, and takes as long as the test wants.
+/// A read that lasts as long as the test wants.
 fn slow_look(store: &Arc<Sqlite>) -> (tokio::task::JoinHandle<Result<()>>, std::sync::mpsc::Sender<()>) {
     let (store, (end, wait)) = (store.clone(), std::sync::mpsc::channel());
     let look = move |_: &Connection| {
@@ -31,19 +31,19 @@ async fn a_slow_look_holds_up_no_sign_of_life() {
     tokio::task::yield_now().await;
     assert_eq!(store.board.life(node.id, slot), Life::Silent);
     let answer = tokio::time::timeout(Duration::from_millis(50), store.beat(&node));
-    assert!(answer.await.is_err(), "the answer waits for the look");
-    assert_eq!(store.board.life(node.id, slot), Life::Beating, "the sign does not");
+    assert!(answer.await.is_err(), "the reply waits for the read");
+    assert_eq!(store.board.life(node.id, slot), Life::Beating, "the heartbeat does not");
 
-    end.send(()).expect("is waited for");
+    end.send(()).expect("the read waits");
     slow.await.expect("no panic").expect("ends well");
-    store.beat(&node).await.expect("and is answered again");
+    store.beat(&node).await.expect("replies again");
 }
 
 #[tokio::test]
 async fn a_look_that_panics_does_not_end_all_looking() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Sqlite::open(&dir.path().join("duly.db"), &Options::default()).expect("opens");
-    let panicked = store.read("look", |_| -> Result<()> { panic!("a mistake of ours") });
-    assert_eq!(panicked.await.expect_err("it is told").code(), "store");
-    assert!(store.counts().await.expect("goes on").is_empty());
+    let panicked = store.read("look", |_| -> Result<()> { panic!("a bug") });
+    assert_eq!(panicked.await.expect_err("fails").code(), "store");
+    assert!(store.counts().await.expect("still reads").is_empty());
 }

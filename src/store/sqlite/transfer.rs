@@ -1,4 +1,4 @@
-//! A queue on its way to another store, or from one: the mark, batches with their marker, and what has gone.
+//! Transfer of a queue to or from another store: the mark, batches with their checkpoint, and removal.
 
 use std::time::SystemTime;
 
@@ -15,7 +15,7 @@ use crate::store::sqlite::rows::{Body, Raw, millis, rank};
 use crate::store::sqlite::tx::Tx;
 use crate::store::{Marked, Marker, MoveIn, MovedIn, Moving};
 
-/// `set_moving` of the contract.
+/// Implements `set_transfer_mark` of the store contract.
 pub(super) fn set_moving(tx: &Tx<'_>, name: &str, mover: NodeId, to: Option<&str>) -> rusqlite::Result<Marked> {
     let queue = tx.queue(name)?;
     let moving = match (of_queue(tx, queue)?, to) {
@@ -24,7 +24,7 @@ pub(super) fn set_moving(tx: &Tx<'_>, name: &str, mover: NodeId, to: Option<&str
         (Some(old), None) if old.mover != mover => Some(old),
         (_, None) => None,
     };
-    tx.statement("UPDATE duly_queue SET moving = ?2 WHERE no = ?1")?
+    tx.statement("UPDATE duly_queue SET transfer_mark = ?2 WHERE queue_no = ?1")?
         .execute(params![queue, moving.as_ref().map(Moving::text)])?;
     if moving.is_none() {
         tx.wake(name);
@@ -32,14 +32,15 @@ pub(super) fn set_moving(tx: &Tx<'_>, name: &str, mover: NodeId, to: Option<&str
     Ok(Marked { moving, fence: Fence(tx.last_fence()?.unsigned_abs()) })
 }
 
-/// Where a queue is moving to, if it is.
+/// Returns the transfer mark of a queue.
 pub(super) fn of_queue(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<Option<Moving>> {
-    let text: Option<Raw> =
-        tx.statement("SELECT moving FROM duly_queue WHERE no = ?1")?.query_row([queue], |row| row.get(0))?;
+    let text: Option<Raw> = tx
+        .statement("SELECT transfer_mark FROM duly_queue WHERE queue_no = ?1")?
+        .query_row([queue], |row| row.get(0))?;
     Ok(text.and_then(|text| Moving::parse(&text.text())))
 }
 
-/// `move_in` of the contract.
+/// Implements `transfer_in` of the store contract.
 pub(super) fn move_in(tx: &Tx<'_>, batch: &MoveIn) -> rusqlite::Result<MovedIn> {
     let MoveIn { queue: name, jobs, marker, .. } = batch;
     let only_looks = jobs.is_empty() && marker.is.is_none();
@@ -73,36 +74,36 @@ pub(super) fn move_in(tx: &Tx<'_>, batch: &MoveIn) -> rusqlite::Result<MovedIn> 
 /// Writes the jobs that are new here.
 fn put(tx: &Tx<'_>, queue: i64, batch: &MoveIn, new: &[&Record]) -> rusqlite::Result<()> {
     for record in new {
-        let no = put_body(tx, queue, &record.job)?;
-        // What a dead one died of is looked for when it comes among the dead.
+        let job_no = put_body(tx, queue, &record.job)?;
+        // Stored before the state: the last failure decides the group of a dead job.
         for failed in &record.failures {
-            failures::put(tx, no, failed)?;
+            failures::put(tx, job_no, failed)?;
         }
-        progress::put(tx, no, record)?;
+        progress::put(tx, job_no, record)?;
         let due = to_micros(record.due);
         let (priority, attempts, crashes) = (rank(record.job.priority), record.attempts, record.crashes);
         match record.state {
-            State::Scheduled => state::schedule(tx, queue, no, priority, due, attempts, crashes)?,
-            State::Ready | State::Running => state::ready(tx, queue, no, priority, no, due, attempts, crashes)?,
-            State::Done => state::end(tx, queue, no, DONE, until(record, micros(record.job.keep)), record)?,
-            State::Dead => state::end(tx, queue, no, DEAD, until(record, micros(batch.keep_dead)), record)?,
+            State::Scheduled => state::schedule(tx, queue, job_no, priority, due, attempts, crashes)?,
+            State::Ready | State::Running => state::ready(tx, queue, job_no, priority, job_no, due, attempts, crashes)?,
+            State::Done => state::end(tx, queue, job_no, DONE, until(record, micros(record.job.keep)), record)?,
+            State::Dead => state::end(tx, queue, job_no, DEAD, until(record, micros(batch.keep_dead)), record)?,
         }
         if !record.state.is_final() {
             tx.add(queue, Of::Bytes, record.job.args.len() as i64);
             tx.wake(&batch.queue);
         }
         if let Some(key) = key_of(record) {
-            state::take_unique(tx, queue, key, no)?;
+            state::take_unique(tx, queue, key, job_no)?;
         }
     }
     Ok(())
 }
 
 fn put_body(tx: &Tx<'_>, queue: i64, job: &Job) -> rusqlite::Result<i64> {
-    let no = tx.number()?;
+    let job_no = tx.number()?;
     let tags = (!job.tags.is_empty()).then(|| job.tags.join(" "));
     tx.statement(push::INSERT_BODY)?.execute(params![
-        no,
+        job_no,
         job.id.as_bytes(),
         queue,
         job.kind,
@@ -117,10 +118,10 @@ fn put_body(tx: &Tx<'_>, queue: i64, job: &Job) -> rusqlite::Result<i64> {
         job.traceparent,
         Body::of(job, tags.as_deref()).sum(),
     ])?;
-    Ok(no)
+    Ok(job_no)
 }
 
-/// The unique key that a job takes: one that has ended takes none.
+/// Returns the unique key that a job holds. An ended job holds none.
 fn key_of(record: &Record) -> Option<&str> {
     record.job.unique.as_deref().filter(|_| !record.state.is_final())
 }
@@ -131,9 +132,9 @@ fn until(record: &Record, keep: Micros) -> Micros {
 
 enum Met {
     Nobody,
-    /// A job with its id is here, or was not long ago.
+    /// A job with its id is here, or was recently.
     Itself,
-    /// Another job has its unique key.
+    /// Another job holds its unique key.
     Holder,
 }
 
@@ -146,7 +147,7 @@ fn meet(tx: &Tx<'_>, queue: i64, record: &Record) -> rusqlite::Result<Met> {
 }
 
 fn note(tx: &Tx<'_>, queue: i64, begun_by: NodeId) -> rusqlite::Result<Option<String>> {
-    tx.statement("SELECT note FROM duly_marker WHERE queue = ?1 AND begun_by = ?2")?
+    tx.statement("SELECT checkpoint FROM duly_transfer_checkpoint WHERE queue_no = ?1 AND transfer_id = ?2")?
         .query_row(params![queue, begun_by.as_bytes()], |row| row.get(0))
         .optional()
 }
@@ -155,16 +156,19 @@ fn set_note(tx: &Tx<'_>, queue: i64, marker: &Marker) -> rusqlite::Result<()> {
     let begun_by = marker.begun_by.as_bytes();
     match &marker.is {
         Some(note) => tx
-            .statement("INSERT OR REPLACE INTO duly_marker (queue, begun_by, note) VALUES (?1, ?2, ?3)")?
+            .statement(
+                "INSERT OR REPLACE INTO duly_transfer_checkpoint (queue_no, transfer_id, checkpoint)
+                   VALUES (?1, ?2, ?3)",
+            )?
             .execute(params![queue, begun_by, note])?,
         None => tx
-            .statement("DELETE FROM duly_marker WHERE queue = ?1 AND begun_by = ?2")?
+            .statement("DELETE FROM duly_transfer_checkpoint WHERE queue_no = ?1 AND transfer_id = ?2")?
             .execute(params![queue, begun_by])?,
     };
     Ok(())
 }
 
-/// `move_out` of the contract.
+/// Implements `transfer_out` of the store contract.
 pub(super) fn move_out(
     tx: &Tx<'_>,
     name: &str,
@@ -179,16 +183,16 @@ pub(super) fn move_out(
     }
     let mut gone = 0;
     for (id, pushed) in jobs {
-        let no: Option<i64> = tx
-            .statement("SELECT no FROM duly_job WHERE id = ?1 AND queue = ?2 AND pushed = ?3")?
+        let job_no: Option<i64> = tx
+            .statement("SELECT job_no FROM duly_job WHERE id = ?1 AND queue_no = ?2 AND pushed_at = ?3")?
             .query_row(params![id.as_bytes(), queue, to_micros(*pushed)], |row| row.get(0))
             .optional()?;
-        let Some(no) = no else {
+        let Some(job_no) = job_no else {
             continue;
         };
-        if !matches!(state::find_place(tx.conn, no)?, Some(Place::Held { .. })) {
-            state::vacate(tx, no)?;
-            state::erase(tx, no)?;
+        if !matches!(state::find_place(tx.conn, job_no)?, Some(Place::Held { .. })) {
+            state::vacate(tx, job_no)?;
+            state::erase(tx, job_no)?;
             gone += 1;
         }
     }

@@ -1,4 +1,4 @@
-//! One write transaction: its time, its share of the counters, and whom to tell after it.
+//! One write transaction: its time, its changes of counts, and the notifications after it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -11,12 +11,12 @@ use crate::store::Limit;
 use crate::store::sqlite::jobs::counts::{Deltas, Of};
 use crate::store::sqlite::nodes::wake::{Called, News};
 
-/// Numbers of queues, which never change once they are given.
+/// The numbers of queues, which never change.
 #[derive(Default)]
 pub(super) struct Queues(RefCell<HashMap<String, i64>>);
 
 impl Queues {
-    /// After a rollback a number may not have been given after all.
+    /// Clears the cache. After a rollback, a number may not be assigned.
     pub(super) fn forget(&self) {
         self.0.borrow_mut().clear();
     }
@@ -24,24 +24,24 @@ impl Queues {
 
 /// One write transaction.
 ///
-/// Whoever makes one has begun it, calls [`Tx::flush`] last, and commits.
+/// The caller begins it, calls [`Tx::flush`] last, and commits.
 pub(super) struct Tx<'c> {
     pub(super) conn: &'c Connection,
-    /// The moment of this transaction: everything in it happens now.
+    /// The time of this transaction: all its changes happen at this time.
     pub(super) now: Micros,
     queues: &'c Queues,
     /// The next free number, once it has been read.
     number: Cell<Option<i64>>,
-    /// The half of the remembered ids that is written to, once it has been read.
+    /// The table that takes new removed ids, once it has been read.
     half: Cell<Option<i64>>,
     news: RefCell<News>,
-    /// Jobs that are done, dead or deleted by this transaction, by the number of their queue: there are few.
+    /// Jobs that this transaction completes or deletes, by the number of their queue.
     ended: RefCell<Vec<(i64, Vec<JobId>)>>,
-    /// What this transaction changes about how many jobs are where.
+    /// The changes of counts and counters.
     deltas: RefCell<Deltas>,
-    /// Limits of queues, once they have been read.
+    /// Capacities of queues, once they have been read.
     limits: RefCell<Vec<(i64, Limit)>>,
-    /// Whether any job has notes, once that has been looked for.
+    /// Whether any job has progress or a log, once it has been checked.
     noted: Cell<Option<bool>>,
 }
 
@@ -65,105 +65,106 @@ impl<'c> Tx<'c> {
         self.conn.prepare_cached(sql)
     }
 
-    /// A number that no job and no place in this file has had.
+    /// Returns a number that no job and no position in this file has had.
     pub(super) fn number(&self) -> rusqlite::Result<i64> {
         let next = match self.number.get() {
             Some(next) => next,
-            None => self.mark("number")?,
+            None => self.mark("next_number")?,
         };
         self.number.set(Some(next + 1));
         Ok(next)
     }
 
-    /// A fence greater than all before: the time, or one more than the last if the clock has gone back.
+    /// Returns a fence greater than all before: the time, or the last fence plus one if the clock went back.
     pub(super) fn fence(&self) -> rusqlite::Result<i64> {
-        self.statement("UPDATE duly_mark SET value = max(value + 1, ?1) WHERE name = 'fence' RETURNING value")?
+        self.statement("UPDATE duly_sequence SET value = max(value + 1, ?1) WHERE name = 'last_fence' RETURNING value")?
             .query_row([self.now], |row| row.get(0))
     }
 
-    /// The last fence that was drawn.
+    /// Returns the last fence.
     pub(super) fn last_fence(&self) -> rusqlite::Result<i64> {
-        self.mark("fence")
+        self.mark("last_fence")
     }
 
-    /// From now on fences are greater than this one too.
+    /// Makes all later fences greater than this one.
     pub(super) fn raise_fence(&self, fence: i64) -> rusqlite::Result<()> {
-        self.statement("UPDATE duly_mark SET value = ?1 WHERE name = 'fence' AND value < ?1")?.execute([fence])?;
+        self.statement("UPDATE duly_sequence SET value = ?1 WHERE name = 'last_fence' AND value < ?1")?
+            .execute([fence])?;
         Ok(())
     }
 
-    /// The number of a queue, given at its first use.
+    /// Returns the number of a queue. The first use assigns it.
     pub(super) fn queue(&self, name: &str) -> rusqlite::Result<i64> {
-        if let Some(no) = self.known_queue(name)? {
-            return Ok(no);
+        if let Some(queue_no) = self.known_queue(name)? {
+            return Ok(queue_no);
         }
-        let no: i64 = self
-            .statement("INSERT INTO duly_queue (name) VALUES (?1) RETURNING no")?
+        let queue_no: i64 = self
+            .statement("INSERT INTO duly_queue (name) VALUES (?1) RETURNING queue_no")?
             .query_row([name], |row| row.get(0))?;
-        self.queues.0.borrow_mut().insert(name.to_owned(), no);
-        Ok(no)
+        self.queues.0.borrow_mut().insert(name.to_owned(), queue_no);
+        Ok(queue_no)
     }
 
-    /// The number of a queue, if it has one.
+    /// Returns the number of a queue, if it has one.
     pub(super) fn known_queue(&self, name: &str) -> rusqlite::Result<Option<i64>> {
-        if let Some(no) = self.queues.0.borrow().get(name) {
-            return Ok(Some(*no));
+        if let Some(queue_no) = self.queues.0.borrow().get(name) {
+            return Ok(Some(*queue_no));
         }
-        let no = self
-            .statement("SELECT no FROM duly_queue WHERE name = ?1")?
+        let queue_no = self
+            .statement("SELECT queue_no FROM duly_queue WHERE name = ?1")?
             .query_row([name], |row| row.get(0))
             .optional()?;
-        if let Some(no) = no {
-            self.queues.0.borrow_mut().insert(name.to_owned(), no);
+        if let Some(queue_no) = queue_no {
+            self.queues.0.borrow_mut().insert(name.to_owned(), queue_no);
         }
-        Ok(no)
+        Ok(queue_no)
     }
 
-    /// Remembers that a job with this id was here, so that a repeated push of it changes nothing.
+    /// Remembers the id of a removed job, so that a repeated push changes nothing.
     pub(super) fn remember(&self, queue: i64, id: &[u8]) -> rusqlite::Result<()> {
         let half = match self.half.get() {
             Some(half) => half,
             None => {
-                let half = self.mark("gone_half")?;
+                let half = self.mark("removed_id_table")?;
                 self.half.set(Some(half));
                 half
             }
         };
         let sql = match half {
-            0 => "INSERT OR IGNORE INTO duly_gone_0 (queue, id) VALUES (?1, ?2)",
-            _ => "INSERT OR IGNORE INTO duly_gone_1 (queue, id) VALUES (?1, ?2)",
+            0 => "INSERT OR IGNORE INTO duly_removed_id_0 (queue_no, job_id) VALUES (?1, ?2)",
+            _ => "INSERT OR IGNORE INTO duly_removed_id_1 (queue_no, job_id) VALUES (?1, ?2)",
         };
         self.statement(sql)?.execute(params![queue, id])?;
         Ok(())
     }
 
-    /// Whether a job with this id was here not long ago.
+    /// Returns whether a job with this id was removed recently.
     pub(super) fn remembers(&self, queue: i64, id: JobId) -> rusqlite::Result<bool> {
         self.statement(
-            "SELECT EXISTS (SELECT 1 FROM duly_gone_0 WHERE queue = ?1 AND id = ?2)
-                 OR EXISTS (SELECT 1 FROM duly_gone_1 WHERE queue = ?1 AND id = ?2)",
+            "SELECT EXISTS (SELECT 1 FROM duly_removed_id_0 WHERE queue_no = ?1 AND job_id = ?2)
+                 OR EXISTS (SELECT 1 FROM duly_removed_id_1 WHERE queue_no = ?1 AND job_id = ?2)",
         )?
         .query_row(params![queue, id.as_bytes()], |row| row.get(0))
     }
 
-    /// Forgets the older half of the remembered ids if the newer one has been filled for `remember` already.
+    /// If one table took removed ids for `remember`, empties the other and lets it take over.
     pub(super) fn swap_gone(&self, remember: Micros) -> rusqlite::Result<()> {
-        if self.now - self.mark("gone_since")? < remember {
+        if self.now - self.mark("removed_id_swapped_at")? < remember {
             return Ok(());
         }
-        let next = 1 - self.mark("gone_half")?;
+        let next = 1 - self.mark("removed_id_table")?;
         let forget = match next {
-            0 => "DELETE FROM duly_gone_0",
-            _ => "DELETE FROM duly_gone_1",
+            0 => "DELETE FROM duly_removed_id_0",
+            _ => "DELETE FROM duly_removed_id_1",
         };
         self.statement(forget)?.execute([])?;
-        self.set_mark("gone_half", next)?;
-        self.set_mark("gone_since", self.now)?;
+        self.set_mark("removed_id_table", next)?;
+        self.set_mark("removed_id_swapped_at", self.now)?;
         self.half.set(Some(next));
         Ok(())
     }
 
-    /// After the commit, somebody should look into this queue.
+    /// Wakes one idle node for this queue after the commit.
     pub(super) fn wake(&self, queue: &str) {
         let queues = &mut self.news.borrow_mut().queues;
         if !queues.contains(queue) {
@@ -171,59 +172,60 @@ impl<'c> Tx<'c> {
         }
     }
 
-    /// After the commit, everybody who has room should look into this queue.
+    /// Wakes all idle nodes for this queue after the commit.
     pub(super) fn wake_all(&self, queue: &str) {
         self.news.borrow_mut().all.insert(queue.to_owned());
     }
 
-    /// After the commit, somebody in line should hear that it is its turn.
+    /// Notifies a lock waiter of its turn after the commit.
     pub(super) fn call(&self, called: Called) {
         self.news.borrow_mut().turns.push(called);
     }
 
-    /// After the commit, whoever waits for this job should hear that it has ended.
+    /// Notifies the nodes that wait for this job after the commit.
     pub(super) fn ended(&self, queue: i64, id: JobId) {
         let mut ended = self.ended.borrow_mut();
-        match ended.iter_mut().find(|(no, _)| *no == queue) {
+        match ended.iter_mut().find(|(queue_no, _)| *queue_no == queue) {
             Some((_, ids)) => ids.push(id),
             None => ended.push((queue, vec![id])),
         }
     }
 
-    /// The name of a queue that has this number.
+    /// Returns the name of a queue.
     fn name_of(&self, queue: i64) -> Option<String> {
-        let known = self.queues.0.borrow().iter().find(|(_, no)| **no == queue).map(|(name, _)| name.clone());
+        let known =
+            self.queues.0.borrow().iter().find(|(_, queue_no)| **queue_no == queue).map(|(name, _)| name.clone());
         known.or_else(|| {
-            let mut look = self.statement("SELECT name FROM duly_queue WHERE no = ?1").ok()?;
+            let mut look = self.statement("SELECT name FROM duly_queue WHERE queue_no = ?1").ok()?;
             look.query_row([queue], |row| row.get(0)).ok()
         })
     }
 
-    /// So many more jobs, or bytes, are there in this queue.
+    /// Adds to a count of this queue.
     pub(super) fn add(&self, queue: i64, of: Of, more: i64) {
         self.deltas.borrow_mut().add(queue, of, more);
     }
 
-    /// So many more things have happened in this queue, counted at this place of a tally.
+    /// Adds to a counter of this queue's history.
     pub(super) fn happened(&self, queue: i64, place: usize, times: u64) {
         self.deltas.borrow_mut().happened(queue, place, times);
     }
 
-    /// What has changed so far in this transaction, to come back to with [`Tx::restore`].
+    /// Returns the changes so far, for [`Tx::restore`].
     pub(super) fn deltas(&self) -> Deltas {
         self.deltas.borrow().clone()
     }
 
-    /// Takes back what was counted since; and what was written since must be rolled back too.
+    /// Restores earlier changes. The caller must roll back the rows that were written since.
     pub(super) fn restore(&self, deltas: Deltas) {
         *self.deltas.borrow_mut() = deltas;
         self.queues.forget();
         self.limits.borrow_mut().clear();
     }
 
-    /// How much may be in a queue.
+    /// Returns the capacity of a queue.
     pub(super) fn limit(&self, queue: i64) -> rusqlite::Result<Limit> {
-        if let Some((_, limit)) = self.limits.borrow().iter().find(|(no, _)| *no == queue) {
+        if let Some((_, limit)) = self.limits.borrow().iter().find(|(queue_no, _)| *queue_no == queue) {
             return Ok(*limit);
         }
         let limit = crate::store::sqlite::jobs::capacity::of_queue(self.conn, queue)?;
@@ -231,33 +233,33 @@ impl<'c> Tx<'c> {
         Ok(limit)
     }
 
-    /// After this a limit is read anew.
+    /// Clears the cache of capacities.
     pub(super) fn forget_limits(&self) {
         self.limits.borrow_mut().clear();
     }
 
-    /// Whether any job has notes: mostly none has, and then nobody needs to look for them.
+    /// Returns whether any job has progress or a log. Most stores have none, which saves two deletions per job.
     pub(super) fn any_notes(&self) -> rusqlite::Result<bool> {
         if let Some(noted) = self.noted.get() {
             return Ok(noted);
         }
         let noted = self
-            .statement("SELECT EXISTS (SELECT 1 FROM duly_note) OR EXISTS (SELECT 1 FROM duly_log)")?
+            .statement("SELECT EXISTS (SELECT 1 FROM duly_progress) OR EXISTS (SELECT 1 FROM duly_log)")?
             .query_row([], |row| row.get(0))?;
         self.noted.set(Some(noted));
         Ok(noted)
     }
 
-    /// Some job has notes now.
+    /// Records that a job now has progress or a log.
     pub(super) fn has_noted(&self) {
         self.noted.set(Some(true));
     }
 
-    /// Writes back what was counted in memory. Called once, last.
+    /// Writes the collected changes. Called once, last.
     pub(super) fn flush(&self) -> rusqlite::Result<()> {
         self.deltas.borrow_mut().write(self)?;
         match self.number.get() {
-            Some(next) => self.set_mark("number", next),
+            Some(next) => self.set_mark("next_number", next),
             None => Ok(()),
         }
     }
@@ -269,11 +271,11 @@ impl<'c> Tx<'c> {
     }
 
     fn mark(&self, name: &str) -> rusqlite::Result<i64> {
-        self.statement("SELECT value FROM duly_mark WHERE name = ?1")?.query_row([name], |row| row.get(0))
+        self.statement("SELECT value FROM duly_sequence WHERE name = ?1")?.query_row([name], |row| row.get(0))
     }
 
     fn set_mark(&self, name: &str, value: i64) -> rusqlite::Result<()> {
-        self.statement("UPDATE duly_mark SET value = ?2 WHERE name = ?1")?.execute(params![name, value])?;
+        self.statement("UPDATE duly_sequence SET value = ?2 WHERE name = ?1")?.execute(params![name, value])?;
         Ok(())
     }
 }

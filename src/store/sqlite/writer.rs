@@ -1,7 +1,7 @@
-//! The one thread that writes: whatever waits goes into one transaction, one sync for all of it.
+//! The writing thread: all waiting operations share one transaction and one sync.
 //!
-//! Life of a write: a caller sends an op and waits; the thread gathers what has come, begins, reads the clock,
-//! runs each op, commits, tells those whom it concerns, and answers all.
+//! A caller sends an operation and waits. The thread gathers the waiting operations, begins a transaction, reads the
+//! clock, runs each operation and commits. Then it delivers notifications and replies to all callers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use crate::error::{Error, Result};
 use crate::store::sqlite::errors;
 use crate::store::sqlite::nodes::wake::Waker;
 
-/// Most ops that wait for the thread; more callers wait for their turn.
+/// Most operations that wait for the thread. Further callers wait for room.
 const WAITING_MAX: usize = 4_096;
-/// Most ops in one transaction.
+/// Most operations in one transaction.
 const GROUP_MAX: usize = 256;
-/// How long to wait for more company when the last transaction had some: longer groups, fewer syncs.
+/// How long to wait for more operations if the last transaction had several: larger groups need fewer syncs.
 const LINGER: Duration = Duration::from_micros(100);
 
-/// How often the file is synced where commits are not: what a loss of power can cost.
+/// How often the file is synced if commits are not: the most that a loss of power can cost.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
-/// The thread that writes. Dropping it waits until what was sent is written and the connection is closed:
-/// the last process to do so leaves one whole file behind, without a WAL.
+/// The writing thread. Dropping it waits until all operations are written and the connection is closed. The last
+/// process to close leaves one complete file without a WAL.
 pub(super) struct Writer {
     /// `None` once it is closed.
     work: Option<Sender<Work>>,
@@ -42,16 +42,16 @@ pub(super) struct Writer {
 enum Work {
     /// Shares a transaction with others.
     Op(Box<dyn Op>),
-    /// Cannot run inside a transaction: upkeep of the file itself.
+    /// Cannot run inside a transaction: upkeep of the file.
     Bare(Bare),
 }
 
-/// Something to do inside a transaction. It may run twice (alone, after a neighbour in its group has failed),
-/// so it must not depend on having run before.
+/// An operation inside a transaction. If another operation of its group fails, it runs a second time on its own, so it
+/// must not depend on an earlier run.
 trait Op: Send {
     fn run(&mut self, tx: &Tx<'_>) -> rusqlite::Result<()>;
     fn name(&self) -> &'static str;
-    /// Ends the op: `None` is committed.
+    /// Ends the operation; `None` means committed.
     fn answer(self: Box<Self>, failed: Option<Error>);
 }
 
@@ -81,17 +81,17 @@ where
         let answer = match (failed, self.value) {
             (None, Some(value)) => Ok(value),
             (Some(error), _) => Err(error),
-            (None, None) => Err(Error::store(self.name, "was not run")),
+            (None, None) => Err(Error::store(self.name, "the operation did not run")),
         };
-        // A caller that has gone away does not need its answer.
+        // A caller that has gone away does not need the reply.
         let _ = self.reply.send(answer);
     }
 }
 
 impl Writer {
-    /// Starts the thread on a connection that is set up already.
+    /// Starts the thread on a connection that is set up.
     ///
-    /// With `wal`, commits are not synced one by one: the file of that name is synced once a second instead.
+    /// With `wal`, commits are not synced one by one. The thread syncs that file once a second instead.
     pub(super) fn start(
         conn: Connection,
         clock: Clock,
@@ -109,7 +109,7 @@ impl Writer {
         Ok(Writer { work: Some(work), room: Arc::new(Semaphore::new(WAITING_MAX)), thread: Some(thread) })
     }
 
-    /// Runs `op` in a transaction and answers once it is committed.
+    /// Runs `run` in a transaction and returns once it is committed.
     pub(super) async fn write<T, F>(&self, name: &'static str, run: F) -> Result<T>
     where
         T: Send + 'static,
@@ -120,11 +120,11 @@ impl Writer {
         let (reply, answer) = oneshot::channel();
         let op = Box::new(Typed { name, run, value: None, reply, _room: room });
         self.send(Work::Op(op)).ok_or_else(gone)?;
-        // The thread has ended before it answered, perhaps after the commit.
+        // The thread ended without a reply, perhaps after the commit.
         answer.await.map_err(|lost| Error::Unknown { op: name, source: Some(Box::new(lost)) })?
     }
 
-    /// Runs upkeep on the bare connection, between transactions.
+    /// Runs upkeep on the connection, between transactions.
     pub(super) async fn upkeep<T, F>(&self, name: &'static str, run: F) -> Result<T>
     where
         T: Send + 'static,
@@ -159,7 +159,7 @@ struct Thread {
     waker: Waker,
     queues: Queues,
     syncs: Syncs,
-    /// Whether what happens is counted minute by minute.
+    /// Whether events are counted minute by minute.
     history: bool,
 }
 
@@ -175,7 +175,7 @@ impl Thread {
             }
             if let Some(bare) = bare {
                 bare(&self.conn);
-                // If it panicked in mid-transaction: nobody could write any more.
+                // After a panic inside a transaction, no later write could begin.
                 if !self.conn.is_autocommit() {
                     let _ = self.conn.execute_batch("ROLLBACK");
                 }
@@ -184,11 +184,12 @@ impl Thread {
         }
     }
 
-    /// All in one transaction; if one fails, each in its own, so that none suffers for another.
+    /// Commits all in one transaction. If one fails, commits each on its own, so that no operation fails because of
+    /// another.
     fn commit(&mut self, mut group: Vec<Box<dyn Op>>) {
         match self.attempt(&mut group) {
             Ok(()) => group.into_iter().for_each(|op| op.answer(None)),
-            // One of them is at fault, nobody knows which: each on its own.
+            // It is unknown which operation is at fault, so each runs on its own.
             Err(Failed::Op(_) | Failed::Commit(_)) if group.len() > 1 => {
                 group.into_iter().for_each(|op| self.commit(vec![op]));
             }
@@ -201,7 +202,7 @@ impl Thread {
 
     fn attempt(&mut self, group: &mut [Box<dyn Op>]) -> Result<(), Failed> {
         self.conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([])).map_err(Failed::Begin)?;
-        // The wait for the write lock may have been long: the clock is read after it.
+        // The wait for the write lock may have been long, so the clock is read after it.
         let tx = Tx::new(&self.conn, self.clock.wall(), &self.queues, self.history);
         let ran =
             group.iter_mut().try_for_each(|op| errors::caught(|| op.run(&tx)).flatten()).and_then(|()| tx.flush());
@@ -215,7 +216,7 @@ impl Thread {
                 Ok(())
             }
             Err(failed) => {
-                // Fails only if SQLite has rolled back by itself.
+                // Fails only if SQLite rolled back by itself.
                 let _ = self.conn.execute_batch("ROLLBACK");
                 self.queues.forget();
                 Err(failed)
@@ -224,10 +225,10 @@ impl Thread {
     }
 }
 
-/// For `durability=second`: when to sync what was committed without a sync of its own.
+/// The syncs for `durability=second`.
 struct Syncs {
     wal: Option<PathBuf>,
-    /// When the oldest commit that is not synced was made.
+    /// The time of the oldest commit that is not synced.
     unsynced: Option<Instant>,
 }
 
@@ -236,8 +237,8 @@ impl Syncs {
         Syncs { wal, unsynced: None }
     }
 
-    /// The next piece of work; meanwhile what is due to be synced is synced, and all of it before there is no more:
-    /// closing the file syncs it only where no other process has it open.
+    /// Returns the next work. Syncs when a sync is due, and before the end: closing the file syncs it only if no other
+    /// process has it open.
     fn next(&mut self, inbox: &Receiver<Work>) -> Option<Work> {
         while let Some(since) = self.unsynced {
             match inbox.recv_timeout(SYNC_EVERY.saturating_sub(clock::tick() - since)) {
@@ -252,7 +253,7 @@ impl Syncs {
         inbox.recv().ok()
     }
 
-    /// Something was committed.
+    /// Records a commit.
     fn written(&mut self) {
         if self.wal.is_none() {
             return;
@@ -267,14 +268,14 @@ impl Syncs {
         self.unsynced = None;
         let synced = self.wal.as_ref().map(|wal| std::fs::File::open(wal).and_then(|wal| wal.sync_data()));
         if let Some(Err(error)) = synced {
-            tracing::error!(%error, "the disk did not sync; what was committed in the last second may be lost");
+            tracing::error!(%error, "the disk did not sync; commits of the last second may be lost");
         }
     }
 }
 
-/// Where a transaction failed: only at its commit can the outcome be in doubt.
+/// The phase in which a transaction failed. Only a failed commit has an unknown outcome.
 enum Failed {
-    /// Nobody could write: it would be no better for each alone.
+    /// The write lock was not available, so a retry of each alone would not help.
     Begin(rusqlite::Error),
     Op(rusqlite::Error),
     Commit(rusqlite::Error),
@@ -282,7 +283,7 @@ enum Failed {
 
 impl Failed {
     fn told(self: &Failed, op: &'static str) -> Error {
-        // rusqlite's errors cannot be cloned; each op of a group of one gets it told once.
+        // The errors of rusqlite cannot be cloned, so each operation gets a copy.
         let copy = |error: &rusqlite::Error| match error {
             rusqlite::Error::SqliteFailure(code, text) => rusqlite::Error::SqliteFailure(*code, text.clone()),
             other => rusqlite::Error::ToSqlConversionFailure(other.to_string().into()),
@@ -296,34 +297,34 @@ impl Failed {
 
 type Bare = Box<dyn FnOnce(&Connection) + Send>;
 
-/// Whom to wait for: as many as came last time, and now and then more, since waves of callers may be one.
+/// The expected size of a group: the size of the last one, and sometimes more, because two waves of callers may merge.
 ///
-/// Waiting for all is worth it only if they are back sooner than another commit would take. Callers that take longer
-/// (over a network, say) are better served in two waves: while one is committed, the other is on its way.
+/// Waiting is worth it only if the callers return sooner than another commit would take. Slower callers, for example
+/// over a network, are better served in two waves: one is on its way while the other is committed.
 #[derive(Default)]
 struct Company {
     expected: usize,
-    /// Whether more than expected may come.
+    /// Whether to wait for more than expected.
     more: Patience,
-    /// Whether those who are expected come soon enough.
+    /// Whether the expected callers come soon enough.
     soon: Patience,
-    /// How long the last commit took.
+    /// The duration of the last commit.
     commit: Duration,
 }
 
-/// The wait for company of one group.
+/// The wait of one group.
 #[derive(Default)]
 struct Lingering {
-    /// When it is too late for more.
+    /// The end of the wait.
     until: Option<Instant>,
-    /// The size of the group when more than expected were waited for.
+    /// The size of the group when it started to wait for more than expected.
     tried_at: Option<usize>,
-    /// Nobody is waited for any more.
+    /// The wait is over.
     late: bool,
 }
 
 impl Company {
-    /// What comes within a moment, as long as that is worth it for a group of so many.
+    /// Waits briefly for more work, if that is worth it for a group of this size.
     fn wait(&mut self, inbox: &Receiver<Work>, group: usize, lingering: &mut Lingering) -> Option<Work> {
         let Lingering { until, tried_at, late } = lingering;
         if *late || (until.is_none() && !self.soon.is_worth_it()) {
@@ -348,7 +349,7 @@ impl Company {
         inbox.recv_timeout(left.min(LINGER)).ok()
     }
 
-    /// So many came in the end.
+    /// Records the final size of the group.
     fn learn(&mut self, group: usize, lingering: &Lingering) {
         self.expected = group;
         if lingering.until.is_some() && !lingering.late {
@@ -360,7 +361,7 @@ impl Company {
     }
 }
 
-/// What waits, up to the first piece of upkeep.
+/// Gathers waiting operations up to the first upkeep.
 fn gather(inbox: &Receiver<Work>, first: Work, company: &mut Company) -> (Vec<Box<dyn Op>>, Option<Bare>) {
     let mut group = Vec::new();
     let mut next = Some(first);
@@ -393,9 +394,9 @@ mod tests {
         Writer::start(conn, Clock::system(), waker, None, true).expect("starts")
     }
 
-    /// Whether there is a queue of this name.
+    /// Returns whether a queue of this name exists.
     async fn knows(writer: &Writer, name: &'static str) -> bool {
-        writer.write("look", move |tx| tx.known_queue(name).map(|no| no.is_some())).await.expect("looks")
+        writer.write("look", move |tx| tx.known_queue(name).map(|queue_no| queue_no.is_some())).await.expect("looks")
     }
 
     #[tokio::test]
@@ -403,16 +404,16 @@ mod tests {
         let writer = writer();
         let panics = writer.write("panics", |tx| -> rusqlite::Result<()> {
             tx.queue("bad")?;
-            panic!("a mistake of ours");
+            panic!("a bug");
         });
         let (first, panicked, second) = tokio::join!(
             writer.write("first", |tx| tx.queue("first")),
             panics,
             writer.write("second", |tx| tx.queue("second")),
         );
-        let error = panicked.expect_err("it is told");
+        let error = panicked.expect_err("fails");
         assert_eq!((error.code(), error.to_string().contains("panicked")), ("store", true), "{error}");
-        first.and(second).expect("its neighbours are none the worse for it");
+        first.and(second).expect("other operations succeed");
         assert!(knows(&writer, "first").await && knows(&writer, "second").await && !knows(&writer, "bad").await);
     }
 
@@ -421,9 +422,9 @@ mod tests {
         let writer = writer();
         let panicked = writer.upkeep("upkeep", |conn| -> rusqlite::Result<()> {
             conn.execute_batch("BEGIN IMMEDIATE")?;
-            panic!("a mistake of ours");
+            panic!("a bug");
         });
-        assert_eq!(panicked.await.expect_err("it is told").code(), "store");
+        assert_eq!(panicked.await.expect_err("fails").code(), "store");
         writer.write("after", |tx| tx.queue("after")).await.expect("goes on");
     }
 
@@ -437,7 +438,7 @@ mod tests {
         assert!(company.wait(&inbox, 1, &mut lingering).is_some(), "one more in time");
         std::thread::sleep(2 * LINGER);
         send();
-        assert!(company.wait(&inbox, 2, &mut lingering).is_none(), "a commit would have been sooner");
+        assert!(company.wait(&inbox, 2, &mut lingering).is_none(), "another commit would have been sooner");
         assert!(company.wait(&inbox, 1, &mut Lingering::default()).is_none(), "the next group does not wait");
         assert!(company.wait(&inbox, 1, &mut Lingering::default()).is_some(), "the one after that tries again");
     }
@@ -456,7 +457,7 @@ mod tests {
         assert_eq!(syncs.unsynced, None);
     }
 
-    /// What cannot be thrown away in peace.
+    /// A value that panics when it is dropped.
     struct Bomb;
 
     impl Drop for Bomb {
@@ -472,10 +473,10 @@ mod tests {
         let conn = file::connect(&path, Durability::Fsync).expect("opens");
         let waker = Waker::new(Arc::new(Board::in_memory(Clock::system())));
         let writer = Writer::start(conn, Clock::system(), waker, None, true).expect("starts");
-        // The thread is kept busy until two ops wait for it, so that they share one commit.
+        // The thread is busy until two operations wait for it, so that they share one commit.
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let busy = writer.upkeep("busy", move |_| Ok(wait.recv().is_ok()));
-        // The first one's caller has gone away, and its value ends the thread before the second one is answered.
+        // The caller of the first operation is gone. Its value ends the thread before the second one gets a reply.
         let mut gone = Box::pin(writer.write("gone", |_| Ok(Bomb)));
         let (_, second) = tokio::join!(busy, async {
             let mut second = Box::pin(writer.write("push", |tx| tx.queue("second")));
@@ -484,11 +485,11 @@ mod tests {
             go.send(()).expect("the thread waits");
             second.await
         });
-        assert_eq!(second.expect_err("nobody answered").code(), "unknown");
+        assert_eq!(second.expect_err("no reply").code(), "unknown");
         let conn = Connection::open(&path).expect("opens");
         let committed: i64 = conn
             .query_row("SELECT count(*) FROM duly_queue WHERE name = 'second'", [], |row| row.get(0))
             .expect("looks");
-        assert_eq!(committed, 1, "it was carried out");
+        assert_eq!(committed, 1, "it was committed");
     }
 }

@@ -7,48 +7,69 @@ use crate::verify::{found_and_repaired, populate};
 
 /// A rule, whether it can be put right, and what breaks it.
 const SEEDS: &[(Rule, bool, &str)] = &[
-    (Rule::OneState, true, "DELETE FROM duly_ready WHERE no = (SELECT min(no) FROM duly_ready)"),
-    (Rule::OneState, true, "INSERT INTO duly_ended SELECT no, queue, 3, 1 << 60, 1, due, 0, 0, NULL FROM duly_ready"),
-    (Rule::OneState, true, "INSERT INTO duly_scheduled SELECT queue, due, no, priority, 0, 0 FROM duly_held"),
-    (Rule::OneState, true, "INSERT INTO duly_ready SELECT queue, priority, seq + 900, no, due, 0, 0 FROM duly_ready"),
-    (Rule::HasBody, true, "DELETE FROM duly_job WHERE no = (SELECT min(no) FROM duly_ready)"),
-    (Rule::HasBody, true, "DELETE FROM duly_job WHERE no = (SELECT no FROM duly_held)"),
-    (Rule::HasBody, true, "UPDATE duly_job SET queue = 77 WHERE no = (SELECT max(no) FROM duly_job)"),
+    (Rule::OneState, true, "DELETE FROM duly_ready WHERE job_no = (SELECT min(job_no) FROM duly_ready)"),
+    (
+        Rule::OneState,
+        true,
+        "INSERT INTO duly_ended SELECT job_no, queue_no, 3, 1 << 60, 1, due_at, 0, 0, NULL
+           FROM duly_ready",
+    ),
+    (
+        Rule::OneState,
+        true,
+        "INSERT INTO duly_scheduled SELECT queue_no, due_at, job_no, priority, 0, 0
+           FROM duly_running",
+    ),
+    (
+        Rule::OneState,
+        true,
+        "INSERT INTO duly_ready SELECT queue_no, priority, seq + 900, job_no, due_at, 0, 0
+           FROM duly_ready",
+    ),
+    (Rule::HasBody, true, "DELETE FROM duly_job WHERE job_no = (SELECT min(job_no) FROM duly_ready)"),
+    (Rule::HasBody, true, "DELETE FROM duly_job WHERE job_no = (SELECT job_no FROM duly_running)"),
+    (Rule::HasBody, true, "UPDATE duly_job SET queue_no = 77 WHERE job_no = (SELECT max(job_no) FROM duly_job)"),
     (Rule::RightPlace, true, "UPDATE duly_ready SET priority = 3"),
     (Rule::RightPlace, true, "UPDATE duly_scheduled SET priority = 0"),
-    (Rule::RightPlace, true, "UPDATE duly_held SET queue = 9"),
+    (Rule::RightPlace, true, "UPDATE duly_running SET queue_no = 9"),
     (Rule::RightPlace, true, "UPDATE duly_ended SET state = 9 WHERE state = 3"),
-    (Rule::Holders, true, "UPDATE duly_held SET node = 99"),
-    (Rule::UniqueKeys, true, "DELETE FROM duly_unique"),
-    (Rule::UniqueKeys, true, "INSERT INTO duly_unique VALUES (1, 'nobody', 12345)"),
+    (Rule::Holders, true, "UPDATE duly_running SET node_no = 99"),
+    (Rule::UniqueKeys, true, "DELETE FROM duly_unique_key"),
+    (Rule::UniqueKeys, true, "INSERT INTO duly_unique_key VALUES (1, 'nobody', 12345)"),
     (Rule::UniqueKeys, true, "UPDATE duly_job SET unique_key = 'k' WHERE kind = 'two'"),
     (Rule::History, true, "INSERT INTO duly_failure VALUES (999, 1, 1, zeroblob(16), 'oh')"),
-    (Rule::History, true, "INSERT INTO duly_note (no, progress) VALUES (999, 0.5)"),
+    (Rule::History, true, "INSERT INTO duly_progress (job_no, fraction) VALUES (999, 0.5)"),
     (Rule::History, true, "INSERT INTO duly_log VALUES (999, 1, 1, 'oh')"),
-    (Rule::Counts, true, "UPDATE duly_count SET ready = ready + 1"),
-    (Rule::Counts, true, "UPDATE duly_count SET bytes = bytes - 1"),
-    (Rule::Counts, true, "UPDATE duly_count SET ready = -1"),
-    (Rule::Counts, true, "UPDATE duly_count SET bytes = -7, dead = -1"),
-    (Rule::Counts, true, "UPDATE duly_group SET count = 7"),
-    (Rule::Counts, true, "UPDATE duly_ended SET grp = 77 WHERE state = 4"),
-    (Rule::Words, true, "DELETE FROM duly_find WHERE state = 4"),
-    (Rule::Words, true, "INSERT INTO duly_find SELECT queue, state, 'tnone', at, no FROM duly_find LIMIT 1"),
-    (Rule::Marks, true, "UPDATE duly_mark SET value = 1 WHERE name = 'number'"),
-    (Rule::Marks, true, "UPDATE duly_mark SET value = 1 WHERE name = 'fence'"),
-    (Rule::Gone, true, "INSERT INTO duly_gone_0 SELECT queue, id FROM duly_job LIMIT 1"),
-    (Rule::Counts, true, "UPDATE duly_count SET ready = ready + 1"),
-    (Rule::Counts, true, "UPDATE duly_count SET bytes = bytes + 1"),
-    (Rule::Counts, true, "UPDATE duly_group SET count = 7"),
-    (Rule::Words, true, "DELETE FROM duly_find WHERE word = 'kretried'"),
+    (Rule::Counts, true, "UPDATE duly_queue_stats SET ready = ready + 1"),
+    (Rule::Counts, true, "UPDATE duly_queue_stats SET unfinished_bytes = unfinished_bytes - 1"),
+    (Rule::Counts, true, "UPDATE duly_queue_stats SET ready = -1"),
+    (Rule::Counts, true, "UPDATE duly_queue_stats SET unfinished_bytes = -7, dead = -1"),
+    (Rule::Counts, true, "UPDATE duly_dead_group SET count = 7"),
+    (Rule::Counts, true, "UPDATE duly_ended SET group_no = 77 WHERE state = 4"),
+    (Rule::Words, true, "DELETE FROM duly_job_index WHERE state = 4"),
     (
         Rule::Words,
         true,
-        "INSERT INTO duly_find SELECT queue, state, 'tblue', at, no FROM duly_find WHERE word = 'klater'",
+        "INSERT INTO duly_job_index SELECT queue_no, state, 'tnone', due_or_ended_at, job_no
+           FROM duly_job_index LIMIT 1",
     ),
-    (Rule::Words, true, "UPDATE duly_find SET at = at + 1 WHERE state = 4"),
-    (Rule::Ticks, true, "UPDATE duly_cron SET look = NULL"),
-    (Rule::Ticks, true, "UPDATE duly_cron SET look = 5 WHERE paused"),
-    (Rule::Ticks, true, "UPDATE duly_queue SET tick = 5"),
+    (Rule::Marks, true, "UPDATE duly_sequence SET value = 1 WHERE name = 'next_number'"),
+    (Rule::Marks, true, "UPDATE duly_sequence SET value = 1 WHERE name = 'last_fence'"),
+    (Rule::Gone, true, "INSERT INTO duly_removed_id_0 SELECT queue_no, id FROM duly_job LIMIT 1"),
+    (Rule::Counts, true, "UPDATE duly_queue_stats SET ready = ready + 1"),
+    (Rule::Counts, true, "UPDATE duly_queue_stats SET unfinished_bytes = unfinished_bytes + 1"),
+    (Rule::Counts, true, "UPDATE duly_dead_group SET count = 7"),
+    (Rule::Words, true, "DELETE FROM duly_job_index WHERE term = 'kretried'"),
+    (
+        Rule::Words,
+        true,
+        "INSERT INTO duly_job_index SELECT queue_no, state, 'tblue', due_or_ended_at, job_no
+           FROM duly_job_index WHERE term = 'klater'",
+    ),
+    (Rule::Words, true, "UPDATE duly_job_index SET due_or_ended_at = due_or_ended_at + 1 WHERE state = 4"),
+    (Rule::Ticks, true, "UPDATE duly_cron SET check_at = NULL"),
+    (Rule::Ticks, true, "UPDATE duly_cron SET check_at = 5 WHERE paused"),
+    (Rule::Ticks, true, "UPDATE duly_queue SET cron_check_at = 5"),
     (Rule::Readable, true, "UPDATE duly_job SET priority = 9 WHERE kind = 'two'"),
     (Rule::Readable, false, "UPDATE duly_job SET args = '{broken' WHERE kind = 'two'"),
     (Rule::Readable, false, "UPDATE duly_job SET args = '{\"n\":3}' WHERE kind = 'two'"),
@@ -65,14 +86,15 @@ const SEEDS: &[(Rule, bool, &str)] = &[
     (Rule::Readable, true, "UPDATE duly_ready SET attempts = -1"),
     (Rule::Readable, true, "UPDATE duly_ready SET priority = 3, crashes = 1 << 40"),
     (Rule::Readable, true, "UPDATE duly_scheduled SET crashes = 1 << 40"),
-    (Rule::Readable, true, "UPDATE duly_held SET attempts = 1 << 40, node = 99"),
+    (Rule::Readable, true, "UPDATE duly_running SET attempts = 1 << 40, node_no = 99"),
     (Rule::Readable, true, "UPDATE duly_ended SET crashes = -9"),
     (
         Rule::File,
         true,
-        "DROP INDEX duly_scheduled_no; CREATE UNIQUE INDEX duly_scheduled_no ON duly_scheduled (no) WHERE no < 0;
+        "DROP INDEX duly_scheduled_job_no;
+         CREATE UNIQUE INDEX duly_scheduled_job_no ON duly_scheduled (job_no) WHERE job_no < 0;
          PRAGMA writable_schema = ON;
-         UPDATE sqlite_schema SET sql = replace(sql, ' WHERE no < 0', '') WHERE name = 'duly_scheduled_no';
+         UPDATE sqlite_schema SET sql = replace(sql, ' WHERE job_no < 0', '') WHERE name = 'duly_scheduled_job_no';
          PRAGMA schema_version = 9999; PRAGMA writable_schema = OFF;",
     ),
 ];
@@ -153,7 +175,7 @@ async fn changed_column_is_reported_and_left_unchanged() {
     let [breach] = &found[..] else { panic!("one: {found:?}") };
     assert_eq!(
         (breach.rule, breach.what.as_str()),
-        (Rule::File, "the column duly_ready.crashes is not as duly has made it")
+        (Rule::File, "the column duly_ready.crashes is missing or has another type")
     );
     let error = populated.duly.repair(dir.path().join("copy.db")).await.expect_err("nothing to build on");
     assert!(error.to_string().contains("restore a backup"), "{error}");

@@ -127,7 +127,7 @@ async fn impossible_counts_stop_no_operation() {
     store.beat(&node).await.expect("beats");
     let claim = Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
-    sandbox.change("UPDATE duly_held SET attempts = -1, crashes = -7");
+    sandbox.change("UPDATE duly_running SET attempts = -1, crashes = -7");
     store.leave(node.id).await.expect("leaves");
     assert_eq!(sandbox.run().await, 1, "taken back");
 
@@ -141,7 +141,7 @@ async fn repair_renames_a_queue_with_an_unreadable_name() {
     let sandbox = Sandbox::new().await;
     sandbox.push([Push::new("mail", "1")]).await;
     sandbox.change(
-        "UPDATE duly_queue SET name = CAST(x'64e3' AS TEXT), limit_jobs = -1; UPDATE duly_count SET ready = -1",
+        "UPDATE duly_queue SET name = CAST(x'64e3' AS TEXT), capacity_jobs = -1; UPDATE duly_queue_stats SET ready = -1",
     );
     let counts = sandbox.duly.counts().await.expect("does not fail");
     assert_eq!((counts[0].ready, counts[0].limit.jobs), (0, None));

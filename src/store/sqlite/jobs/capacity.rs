@@ -1,4 +1,4 @@
-//! How much may be in a queue, and pushes that would be too much.
+//! Capacity of queues: how much a queue may hold, and pushes that exceed it.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -7,7 +7,7 @@ use crate::job::push::{Push, Pushed};
 use crate::store::Limit;
 use crate::store::sqlite::tx::Tx;
 
-/// A queue that would be too full.
+/// A queue that a push would overfill.
 #[derive(Clone, Debug)]
 pub(crate) struct Full {
     queue: String,
@@ -20,14 +20,14 @@ impl From<Full> for Error {
     }
 }
 
-/// A queue with a limit.
+/// A queue with a capacity.
 pub(crate) struct Limited {
-    no: i64,
+    queue_no: i64,
     name: String,
     limit: Limit,
 }
 
-/// The limit in these two columns. One that cannot be is none: nobody has said it.
+/// Reads the capacity from two columns. An impossible value counts as no capacity.
 pub(crate) fn read(row: &Row<'_>, at: usize) -> Limit {
     let limit = |at| row.get::<_, Option<i64>>(at).ok().flatten().and_then(|limit| u64::try_from(limit).ok());
     Limit { jobs: limit(at), bytes: limit(at + 1) }
@@ -35,27 +35,24 @@ pub(crate) fn read(row: &Row<'_>, at: usize) -> Limit {
 
 pub(crate) fn of_queue(conn: &Connection, queue: i64) -> rusqlite::Result<Limit> {
     let found = conn
-        .prepare_cached("SELECT limit_jobs, limit_bytes FROM duly_queue WHERE no = ?1")?
+        .prepare_cached("SELECT capacity_jobs, capacity_bytes FROM duly_queue WHERE queue_no = ?1")?
         .query_row([queue], |row| Ok(read(row, 0)))
         .optional()?;
     Ok(found.unwrap_or_default())
 }
 
-/// `set_limit` of the contract.
+/// Implements `set_capacity` of the store contract.
 pub(crate) fn set(tx: &Tx<'_>, name: &str, limit: Limit) -> rusqlite::Result<Limit> {
     let queue = tx.queue(name)?;
     let was = of_queue(tx.conn, queue)?;
     let fits = |limit: Option<u64>| limit.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX));
-    tx.statement("UPDATE duly_queue SET limit_jobs = ?2, limit_bytes = ?3 WHERE no = ?1")?.execute(params![
-        queue,
-        fits(limit.jobs),
-        fits(limit.bytes)
-    ])?;
+    tx.statement("UPDATE duly_queue SET capacity_jobs = ?2, capacity_bytes = ?3 WHERE queue_no = ?1")?
+        .execute(params![queue, fits(limit.jobs), fits(limit.bytes)])?;
     tx.forget_limits();
     Ok(was)
 }
 
-/// Those of the jobs' queues that have a limit.
+/// Returns the queues of these jobs that have a capacity.
 pub(crate) fn among(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<Limited>> {
     let mut limited: Vec<Limited> = Vec::new();
     let mut last: Option<&str> = None;
@@ -65,48 +62,49 @@ pub(crate) fn among(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<Limited>
             continue;
         }
         last = Some(&job.queue);
-        let Some(no) = tx.known_queue(&job.queue)? else {
+        let Some(queue_no) = tx.known_queue(&job.queue)? else {
             continue;
         };
-        let limit = tx.limit(no)?;
+        let limit = tx.limit(queue_no)?;
         if !limit.is_none() {
-            limited.push(Limited { no, name: job.queue.clone(), limit });
+            limited.push(Limited { queue_no, name: job.queue.clone(), limit });
         }
     }
     Ok(limited)
 }
 
-/// Pushes, and takes it all back if one of these queues is too full then.
+/// Pushes, and rolls the push back if it overfills one of these queues.
 pub(crate) fn within(
     tx: &Tx<'_>,
     limited: &[Limited],
     push: impl FnOnce() -> rusqlite::Result<Vec<Pushed>>,
 ) -> rusqlite::Result<Result<Vec<Pushed>, Full>> {
     let before = tx.deltas();
-    tx.conn.execute_batch("SAVEPOINT duly_limit")?;
+    tx.conn.execute_batch("SAVEPOINT duly_capacity")?;
     let pushed = push()?;
     let after = tx.deltas();
     for queue in limited {
-        let ((was_jobs, was_bytes), (jobs, bytes)) = (before.unfinished(queue.no), after.unfinished(queue.no));
-        let (kept_jobs, kept_bytes) = kept(tx, queue.no)?;
+        let ((was_jobs, was_bytes), (jobs, bytes)) =
+            (before.unfinished(queue.queue_no), after.unfinished(queue.queue_no));
+        let (kept_jobs, kept_bytes) = kept(tx, queue.queue_no)?;
         let more = |was: i64, is: i64| u64::try_from(is - was).unwrap_or(0);
         let there = |kept: i64, was: i64| u64::try_from(kept + was).unwrap_or(0);
         let jobs = (there(kept_jobs, was_jobs), more(was_jobs, jobs));
         let bytes = (there(kept_bytes, was_bytes), more(was_bytes, bytes));
         if !queue.limit.admits(jobs, bytes) {
-            tx.conn.execute_batch("ROLLBACK TO duly_limit; RELEASE duly_limit")?;
+            tx.conn.execute_batch("ROLLBACK TO duly_capacity; RELEASE duly_capacity")?;
             tx.restore(before);
             return Ok(Err(Full { queue: queue.name.clone(), limit: queue.limit }));
         }
     }
-    tx.conn.execute_batch("RELEASE duly_limit")?;
+    tx.conn.execute_batch("RELEASE duly_capacity")?;
     Ok(Ok(pushed))
 }
 
-/// Unfinished jobs of a queue and their bytes, as written.
+/// Returns the unfinished jobs of a queue and their bytes, as stored.
 fn kept(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<(i64, i64)> {
     let found = tx
-        .statement("SELECT scheduled + ready + running, bytes FROM duly_count WHERE queue = ?1")?
+        .statement("SELECT scheduled + ready + running, unfinished_bytes FROM duly_queue_stats WHERE queue_no = ?1")?
         .query_row([queue], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     Ok(found.unwrap_or_default())

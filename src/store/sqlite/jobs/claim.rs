@@ -1,4 +1,4 @@
-//! Claim: take back, promote, take. One bounded step.
+//! Claim: takes back, promotes and takes jobs, in one bounded operation.
 
 use rusqlite::params;
 
@@ -13,12 +13,12 @@ use crate::store::sqlite::tx::Tx;
 use crate::store::{CLAIM_MAX, Claim, PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX, TAKEN_BACK};
 use std::time::Duration;
 
-/// What one claim did.
+/// The result of one claim.
 pub(crate) struct Step {
     pub(crate) jobs: Vec<Held>,
     pub(crate) now: i64,
     pub(crate) more: bool,
-    /// Whoever else has room should look too.
+    /// Other nodes with free slots should claim too.
     pub(crate) for_others: bool,
     pub(crate) next_due: Option<Duration>,
     pub(crate) next_tick: Option<Duration>,
@@ -30,7 +30,7 @@ pub(crate) fn claim(tx: &Tx<'_>, node: i64, queue: i64, claim: &Claim) -> rusqli
     let mut step =
         Step { jobs: Vec::new(), now: tx.now, more: false, for_others: false, next_due: None, next_tick: None };
     let (paused, moving, tick): (bool, bool, Option<i64>) = tx
-        .statement("SELECT paused, moving IS NOT NULL, tick FROM duly_queue WHERE no = ?1")?
+        .statement("SELECT paused, transfer_mark IS NOT NULL, cron_check_at FROM duly_queue WHERE queue_no = ?1")?
         .query_row([queue], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     step.next_tick = cron::until(tick.filter(|_| !moving), tx.now);
     if paused || moving {
@@ -46,11 +46,12 @@ pub(crate) fn claim(tx: &Tx<'_>, node: i64, queue: i64, claim: &Claim) -> rusqli
     Ok(step)
 }
 
-/// Everything that a node holds in a queue: the answer to a claim whose first answer was lost.
+/// Returns every job that a node holds in a queue, after the reply to a claim was lost.
 pub(crate) fn redo(tx: &Tx<'_>, node: i64, queue: i64, name: &str) -> rusqlite::Result<Vec<Held>> {
     tx.statement(&format!(
-        "SELECT {JOB_COLUMNS}, h.no, h.priority, h.seq, h.due, h.attempts, h.crashes, h.fence
-           FROM duly_held h JOIN duly_job j ON j.no = h.no WHERE h.node = ?1 AND h.queue = ?2 ORDER BY h.priority, h.seq"
+        "SELECT {JOB_COLUMNS}, h.job_no, h.priority, h.seq, h.due_at, h.attempts, h.crashes, h.fence
+           FROM duly_running h JOIN duly_job j ON j.job_no = h.job_no
+           WHERE h.node_no = ?1 AND h.queue_no = ?2 ORDER BY h.priority, h.seq"
     ))?
     .query_map([node, queue], |row| {
         let fence: i64 = row.get(JOB_COLUMNS_LEN + 6)?;
@@ -59,10 +60,13 @@ pub(crate) fn redo(tx: &Tx<'_>, node: i64, queue: i64, name: &str) -> rusqlite::
     .collect()
 }
 
-/// Moves what a dead node held in this queue back to its old places, a crash counted for each.
+/// Returns the jobs of a dead node in this queue to their old positions, and counts a crash for each.
 pub(crate) fn take_back(tx: &Tx<'_>, dead: i64, id: NodeId, queue: i64) -> rusqlite::Result<usize> {
     let held: Vec<(i64, u32)> = tx
-        .statement("SELECT no, attempts FROM duly_held WHERE node = ?1 AND queue = ?2 ORDER BY priority, seq LIMIT ?3")?
+        .statement(
+            "SELECT job_no, attempts FROM duly_running
+               WHERE node_no = ?1 AND queue_no = ?2 ORDER BY priority, seq LIMIT ?3",
+        )?
         .query_map(params![dead, queue, TAKE_BACK_MAX], |row| Ok((row.get(0)?, times(row, 1))))?
         .collect::<rusqlite::Result<_>>()?;
     let count = held.len();
@@ -71,18 +75,18 @@ pub(crate) fn take_back(tx: &Tx<'_>, dead: i64, id: NodeId, queue: i64) -> rusql
     if count > 0 {
         tx.happened(queue, TAKEN_BACK, count as u64);
     }
-    for (no, attempts) in &held {
+    for (job_no, attempts) in &held {
         tx.statement(&format!(
-            "INSERT INTO duly_ready (queue, priority, seq, no, due, attempts, crashes)
-             WITH held (queue, priority, seq, no, due, attempts, crashes) AS (
-               SELECT queue, priority, seq, no, {DUE_ATTEMPTS_CRASHES} FROM duly_held WHERE no = ?1)
-             SELECT queue, priority, seq, no, due, attempts, max(0, min(crashes + 1, 4294967295)) FROM held",
+            "INSERT INTO duly_ready (queue_no, priority, seq, job_no, due_at, attempts, crashes)
+             WITH held (queue_no, priority, seq, job_no, due_at, attempts, crashes) AS (
+               SELECT queue_no, priority, seq, job_no, {DUE_ATTEMPTS_CRASHES} FROM duly_running WHERE job_no = ?1)
+             SELECT queue_no, priority, seq, job_no, due_at, attempts, max(0, min(crashes + 1, 4294967295)) FROM held",
         ))?
-        .execute([no])?;
-        tx.statement("DELETE FROM duly_held WHERE no = ?1")?.execute([no])?;
+        .execute([job_no])?;
+        tx.statement("DELETE FROM duly_running WHERE job_no = ?1")?.execute([job_no])?;
         failures::record(
             tx,
-            *no,
+            *job_no,
             attempts.saturating_add(1),
             id,
             "the node died, or was paused beyond its lease, while it held this job",
@@ -91,24 +95,24 @@ pub(crate) fn take_back(tx: &Tx<'_>, dead: i64, id: NodeId, queue: i64) -> rusql
     Ok(held.len())
 }
 
-/// Moves up to `max` jobs that have fallen due to the tail of the ready ones.
+/// Moves up to `max` due jobs to the tail of the ready ones.
 fn promote(tx: &Tx<'_>, queue: i64, max: usize) -> rusqlite::Result<usize> {
     struct Due {
         due: i64,
-        no: i64,
+        job_no: i64,
         priority: i64,
         attempts: u32,
         crashes: u32,
     }
     let due: Vec<Due> = tx
         .statement(
-            "SELECT due, no, priority, attempts, crashes FROM duly_scheduled
-              WHERE queue = ?1 AND due <= ?2 ORDER BY due, no LIMIT ?3",
+            "SELECT due_at, job_no, priority, attempts, crashes FROM duly_scheduled
+              WHERE queue_no = ?1 AND due_at <= ?2 ORDER BY due_at, job_no LIMIT ?3",
         )?
         .query_map(params![queue, tx.now, max], |row| {
             Ok(Due {
                 due: row.get(0)?,
-                no: row.get(1)?,
+                job_no: row.get(1)?,
                 priority: row.get(2)?,
                 attempts: times(row, 3),
                 crashes: times(row, 4),
@@ -118,12 +122,12 @@ fn promote(tx: &Tx<'_>, queue: i64, max: usize) -> rusqlite::Result<usize> {
     let Some(last) = due.last() else {
         return Ok(0);
     };
-    tx.statement("DELETE FROM duly_scheduled WHERE queue = ?1 AND (due, no) <= (?2, ?3)")?
-        .execute(params![queue, last.due, last.no])?;
+    tx.statement("DELETE FROM duly_scheduled WHERE queue_no = ?1 AND (due_at, job_no) <= (?2, ?3)")?
+        .execute(params![queue, last.due, last.job_no])?;
     tx.add(queue, Of::Scheduled, -(due.len() as i64));
     for d in &due {
-        job_index::unscheduled(tx, queue, d.no, d.due)?;
-        state::ready(tx, queue, d.no, d.priority, tx.number()?, d.due, d.attempts, d.crashes)?;
+        job_index::unscheduled(tx, queue, d.job_no, d.due)?;
+        state::ready(tx, queue, d.job_no, d.priority, tx.number()?, d.due, d.attempts, d.crashes)?;
     }
     Ok(due.len())
 }
@@ -133,13 +137,13 @@ fn take(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) -> rusqlite:
     let mut jobs = Vec::new();
     let mut last = (0, 0);
     let mut select = tx.statement(&format!(
-        "SELECT {JOB_COLUMNS}, r.no, r.priority, r.seq, r.due, r.attempts, r.crashes
-           FROM duly_ready r JOIN duly_job j ON j.no = r.no
-          WHERE r.queue = ?1 ORDER BY r.priority, r.seq LIMIT ?2"
+        "SELECT {JOB_COLUMNS}, r.job_no, r.priority, r.seq, r.due_at, r.attempts, r.crashes
+           FROM duly_ready r JOIN duly_job j ON j.job_no = r.job_no
+          WHERE r.queue_no = ?1 ORDER BY r.priority, r.seq LIMIT ?2"
     ))?;
     let mut rows = select.query(params![queue, max])?;
     while let Some(row) = rows.next()? {
-        // The fence is one for the whole claim, drawn once it is known to take anything.
+        // All jobs of a claim share one fence. It is drawn only if the claim takes a job.
         jobs.push(held(row, name, 0)?);
         last = (row.get(JOB_COLUMNS_LEN + 1)?, row.get(JOB_COLUMNS_LEN + 2)?);
     }
@@ -153,12 +157,12 @@ fn take(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) -> rusqlite:
     }
     let range = params![queue, last.0, last.1, node, fence];
     tx.statement(&format!(
-        "INSERT INTO duly_held (no, node, queue, fence, priority, seq, due, attempts, crashes)
-         SELECT no, ?4, queue, ?5, priority, seq, {DUE_ATTEMPTS_CRASHES} FROM duly_ready
-          WHERE queue = ?1 AND (priority, seq) <= (?2, ?3)",
+        "INSERT INTO duly_running (job_no, node_no, queue_no, fence, priority, seq, due_at, attempts, crashes)
+         SELECT job_no, ?4, queue_no, ?5, priority, seq, {DUE_ATTEMPTS_CRASHES} FROM duly_ready
+          WHERE queue_no = ?1 AND (priority, seq) <= (?2, ?3)",
     ))?
     .execute(range)?;
-    tx.statement("DELETE FROM duly_ready WHERE queue = ?1 AND (priority, seq) <= (?2, ?3)")?
+    tx.statement("DELETE FROM duly_ready WHERE queue_no = ?1 AND (priority, seq) <= (?2, ?3)")?
         .execute(params![queue, last.0, last.1])?;
     tx.add(queue, Of::Ready, -(jobs.len() as i64));
     tx.add(queue, Of::Running, jobs.len() as i64);
@@ -177,11 +181,12 @@ fn held(row: &rusqlite::Row<'_>, queue: &str, fence: i64) -> rusqlite::Result<He
 }
 
 fn any_ready(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<bool> {
-    tx.statement("SELECT EXISTS (SELECT 1 FROM duly_ready WHERE queue = ?1)")?.query_row([queue], |row| row.get(0))
+    tx.statement("SELECT EXISTS (SELECT 1 FROM duly_ready WHERE queue_no = ?1)")?.query_row([queue], |row| row.get(0))
 }
 
 fn next_due(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<Option<Duration>> {
-    let due: Option<i64> =
-        tx.statement("SELECT min(due) FROM duly_scheduled WHERE queue = ?1")?.query_row([queue], |row| row.get(0))?;
+    let due: Option<i64> = tx
+        .statement("SELECT min(due_at) FROM duly_scheduled WHERE queue_no = ?1")?
+        .query_row([queue], |row| row.get(0))?;
     Ok(due.map(|due| Duration::from_micros(u64::try_from(due - tx.now).unwrap_or(0))))
 }

@@ -1,4 +1,4 @@
-//! How many jobs are where, and what has happened: gathered in a transaction, written once at its end.
+//! Counts of jobs by state, and counters of events. A transaction collects them and writes them once, at its end.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -10,7 +10,7 @@ use crate::store::{HISTORY_MINUTES_MAX, History, HistoryAsk, HistoryTally, Point
 /// A minute, in microseconds.
 pub(crate) const MINUTE: Micros = 60_000_000;
 
-/// What is counted of a queue, in the order of the columns.
+/// The counts of a queue, in the order of their columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Of {
     Scheduled,
@@ -18,24 +18,24 @@ pub(crate) enum Of {
     Running,
     Done,
     Dead,
-    /// Of args of unfinished jobs.
+    /// Bytes of args of unfinished jobs.
     Bytes,
 }
 
-/// What changes in one queue.
+/// The changes of one queue.
 #[derive(Clone)]
 struct Delta {
     queue: i64,
     counts: [i64; 6],
-    /// `None` as long as nothing has happened that is kept in the history.
+    /// `None` until an event is counted for the history.
     tally: Option<Box<[u64; TALLY]>>,
 }
 
-/// What changes in one transaction, by queue: there are few.
+/// The changes of one transaction. A linear search is enough: a transaction touches few queues.
 #[derive(Clone)]
 pub(crate) struct Deltas {
     of: Vec<Delta>,
-    /// Whether what happens is kept as well.
+    /// Whether events are counted.
     history: bool,
 }
 
@@ -66,13 +66,13 @@ impl Deltas {
         }
     }
 
-    /// Unfinished jobs and their bytes that this transaction adds to a queue.
+    /// Returns the unfinished jobs and their bytes that this transaction adds to a queue.
     pub(crate) fn unfinished(&self, queue: i64) -> (i64, i64) {
         let counts = self.of.iter().find(|delta| delta.queue == queue).map_or([0; 6], |delta| delta.counts);
         (counts[0] + counts[1] + counts[2], counts[5])
     }
 
-    /// Writes all of it.
+    /// Writes all changes.
     pub(crate) fn write(&mut self, tx: &Tx<'_>) -> rusqlite::Result<()> {
         for delta in std::mem::take(&mut self.of) {
             let [scheduled, ready, running, done, dead, bytes] = delta.counts;
@@ -81,16 +81,19 @@ impl Deltas {
                 None if delta.counts == [0; 6] => 1,
                 None => tx
                     .statement(
-                        "UPDATE duly_count SET scheduled = scheduled + ?2, ready = ready + ?3, running = running + ?4,
-                                done = done + ?5, dead = dead + ?6, bytes = bytes + ?7 WHERE queue = ?1",
+                        "UPDATE duly_queue_stats SET scheduled = scheduled + ?2, ready = ready + ?3,
+                           running = running + ?4, done = done + ?5, dead = dead + ?6,
+                           unfinished_bytes = unfinished_bytes + ?7
+                          WHERE queue_no = ?1",
                     )?
                     .execute(row)?,
                 Some(tally) => {
                     let (minute, packed) = turn(tx, delta.queue, tally)?;
                     tx.statement(
-                        "UPDATE duly_count SET scheduled = scheduled + ?2, ready = ready + ?3, running = running + ?4,
-                                done = done + ?5, dead = dead + ?6, bytes = bytes + ?7, minute = ?8, tally = ?9
-                          WHERE queue = ?1",
+                        "UPDATE duly_queue_stats SET scheduled = scheduled + ?2, ready = ready + ?3,
+                           running = running + ?4, done = done + ?5, dead = dead + ?6,
+                           unfinished_bytes = unfinished_bytes + ?7, minute = ?8, counters = ?9
+                          WHERE queue_no = ?1",
                     )?
                     .execute(params![
                         delta.queue,
@@ -108,7 +111,8 @@ impl Deltas {
             if changed == 0 {
                 let packed = pack(delta.tally.as_deref().unwrap_or(&[0; TALLY]));
                 tx.statement(
-                    "INSERT INTO duly_count (queue, scheduled, ready, running, done, dead, bytes, minute, tally)
+                    "INSERT INTO duly_queue_stats
+                       (queue_no, scheduled, ready, running, done, dead, unfinished_bytes, minute, counters)
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
                 )?
                 .execute(params![
@@ -128,11 +132,11 @@ impl Deltas {
     }
 }
 
-/// The present minute and what has happened in it by now. If a new one has begun, the last goes into the history.
+/// Returns the current minute and its counters. If a new minute has begun, the last one moves to the history.
 fn turn(tx: &Tx<'_>, queue: i64, tally: &[u64; TALLY]) -> rusqlite::Result<(i64, Vec<u8>)> {
     let minute = tx.now.div_euclid(MINUTE);
     let last: Option<(i64, Vec<u8>)> = tx
-        .statement("SELECT minute, tally FROM duly_count WHERE queue = ?1")?
+        .statement("SELECT minute, counters FROM duly_queue_stats WHERE queue_no = ?1")?
         .query_row([queue], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     let Some((last_minute, last)) = last else {
@@ -141,38 +145,40 @@ fn turn(tx: &Tx<'_>, queue: i64, tally: &[u64; TALLY]) -> rusqlite::Result<(i64,
     if last_minute == minute {
         return Ok((minute, pack(&sum(&unpack(&last), tally))));
     }
-    // A clock that went back may come to a minute a second time.
+    // A clock that went back may reach a minute a second time.
     let before: Option<Vec<u8>> = tx
-        .statement("SELECT tally FROM duly_history WHERE queue = ?1 AND minute = ?2")?
+        .statement("SELECT counters FROM duly_history WHERE queue_no = ?1 AND minute = ?2")?
         .query_row(params![queue, last_minute], |row| row.get(0))
         .optional()?;
     let whole = before.map_or(last.clone(), |before| pack(&sum(&unpack(&before), &unpack(&last))));
     if unpack(&whole) != [0; TALLY] {
-        tx.statement("INSERT OR REPLACE INTO duly_history (queue, minute, tally) VALUES (?1, ?2, ?3)")?
+        tx.statement("INSERT OR REPLACE INTO duly_history (queue_no, minute, counters) VALUES (?1, ?2, ?3)")?
             .execute(params![queue, last_minute, whole])?;
     }
     total(tx, queue, &unpack(&last))?;
-    tx.statement("DELETE FROM duly_history WHERE queue = ?1 AND minute <= ?2")?
+    tx.statement("DELETE FROM duly_history WHERE queue_no = ?1 AND minute <= ?2")?
         .execute(params![queue, minute - i64::from(HISTORY_MINUTES_MAX)])?;
     Ok((minute, pack(tally)))
 }
 
-/// Adds a minute that is over to what has ever happened.
+/// Adds a finished minute to the totals of a queue.
 fn total(tx: &Tx<'_>, queue: i64, minute: &[u64; TALLY]) -> rusqlite::Result<()> {
     let before: Option<Vec<u8>> = tx
-        .statement("SELECT tally FROM duly_total WHERE queue = ?1")?
+        .statement("SELECT counters FROM duly_queue_total WHERE queue_no = ?1")?
         .query_row([queue], |row| row.get(0))
         .optional()?;
     let whole = pack(&sum(&unpack(&before.unwrap_or_default()), minute));
-    tx.statement("INSERT OR REPLACE INTO duly_total (queue, tally) VALUES (?1, ?2)")?.execute(params![queue, whole])?;
+    tx.statement("INSERT OR REPLACE INTO duly_queue_total (queue_no, counters) VALUES (?1, ?2)")?
+        .execute(params![queue, whole])?;
     Ok(())
 }
 
-/// `totals` of the contract: the minutes that are over, and the present one.
+/// Implements `totals` of the store contract: the finished minutes and the current one.
 pub(crate) fn totals(conn: &Connection) -> rusqlite::Result<Vec<(String, HistoryTally)>> {
     conn.prepare_cached(
-        "SELECT q.name, coalesce(t.tally, x''), coalesce(c.tally, x'') FROM duly_queue q
-           LEFT JOIN duly_total t ON t.queue = q.no LEFT JOIN duly_count c ON c.queue = q.no ORDER BY q.name",
+        "SELECT q.name, coalesce(t.counters, x''), coalesce(c.counters, x'') FROM duly_queue q
+           LEFT JOIN duly_queue_total t ON t.queue_no = q.queue_no
+           LEFT JOIN duly_queue_stats c ON c.queue_no = q.queue_no ORDER BY q.name",
     )?
     .query_map([], |row| {
         let (over, present): (Vec<u8>, Vec<u8>) = (row.get(1)?, row.get(2)?);
@@ -187,7 +193,7 @@ pub(crate) fn sum(a: &[u64; TALLY], b: &[u64; TALLY]) -> [u64; TALLY] {
     out
 }
 
-/// Numbers in seven bits a byte, the lowest first; zeroes at the end are left out.
+/// Packs numbers into bytes of seven bits, lowest first. Trailing zeroes are left out.
 pub(crate) fn pack(numbers: &[u64; TALLY]) -> Vec<u8> {
     let len = numbers.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
     let mut out = Vec::with_capacity(len + 8);
@@ -213,12 +219,12 @@ pub(crate) fn unpack(bytes: &[u8]) -> [u64; TALLY] {
     out
 }
 
-/// `history` of the contract.
+/// Implements `history` of the store contract.
 pub(crate) fn asked(conn: &Connection, ask: &HistoryAsk, now: Micros) -> rusqlite::Result<History> {
     let mut history = History { now: Some(from_micros(now)), ..History::default() };
     let queue = match &ask.queue {
         Some(name) => match crate::store::sqlite::jobs::query::queue_no(conn, name)? {
-            Some(no) => Some(no),
+            Some(queue_no) => Some(queue_no),
             None => return Ok(history),
         },
         None => None,
@@ -230,13 +236,13 @@ pub(crate) fn asked(conn: &Connection, ask: &HistoryAsk, now: Micros) -> rusqlit
     Ok(history)
 }
 
-/// What was counted in the minutes from `first` on: queue, minute and tally of each, oldest first.
+/// Returns queue, minute and counters of each minute from `first` on, oldest first.
 fn history(conn: &Connection, queue: Option<i64>, first: i64) -> rusqlite::Result<Vec<(String, i64, HistoryTally)>> {
     conn.prepare_cached(
-        "SELECT q.name, h.minute, h.tally FROM duly_queue q
-           JOIN (SELECT queue, minute, tally FROM duly_history UNION ALL SELECT queue, minute, tally FROM duly_count) h
-             ON h.queue = q.no
-          WHERE h.minute >= ?2 AND (?1 IS NULL OR q.no = ?1) AND h.tally <> x'' ORDER BY h.minute, q.name",
+        "SELECT q.name, h.minute, h.counters FROM duly_queue q
+           JOIN (SELECT queue_no, minute, counters FROM duly_history
+                 UNION ALL SELECT queue_no, minute, counters FROM duly_queue_stats) h ON h.queue_no = q.queue_no
+          WHERE h.minute >= ?2 AND (?1 IS NULL OR q.queue_no = ?1) AND h.counters <> x'' ORDER BY h.minute, q.name",
     )?
     .query_map(params![queue, first], |row| {
         let tally: Vec<u8> = row.get(2)?;
@@ -245,28 +251,32 @@ fn history(conn: &Connection, queue: Option<i64>, first: i64) -> rusqlite::Resul
     .collect()
 }
 
-/// Counts everything anew, and lists the words of jobs: for a file that was made before there were any, and after a repair.
-/// What has happened cannot be counted anew, and stays.
+/// Recounts all jobs and rebuilds the job index: for a file that was created without them, and after a repair. The
+/// counters of events cannot be recounted and stay.
 pub(crate) fn recount(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(&format!(
-        "DELETE FROM duly_count WHERE queue NOT IN (SELECT no FROM duly_queue);
-         INSERT OR REPLACE INTO duly_count (queue, scheduled, ready, running, done, dead, bytes, minute, tally)
-         SELECT q.no,
-                (SELECT count(*) FROM duly_scheduled p WHERE p.queue = q.no),
-                (SELECT count(*) FROM duly_ready p WHERE p.queue = q.no),
-                (SELECT count(*) FROM duly_held p WHERE p.queue = q.no),
-                (SELECT count(*) FROM duly_ended p WHERE p.queue = q.no AND p.state = 3),
-                (SELECT count(*) FROM duly_ended p WHERE p.queue = q.no AND p.state = 4),
+        "DELETE FROM duly_queue_stats WHERE queue_no NOT IN (SELECT queue_no FROM duly_queue);
+         INSERT OR REPLACE INTO duly_queue_stats
+           (queue_no, scheduled, ready, running, done, dead, unfinished_bytes, minute, counters)
+         SELECT q.queue_no,
+                (SELECT count(*) FROM duly_scheduled p WHERE p.queue_no = q.queue_no),
+                (SELECT count(*) FROM duly_ready p WHERE p.queue_no = q.queue_no),
+                (SELECT count(*) FROM duly_running p WHERE p.queue_no = q.queue_no),
+                (SELECT count(*) FROM duly_ended p WHERE p.queue_no = q.queue_no AND p.state = 3),
+                (SELECT count(*) FROM duly_ended p WHERE p.queue_no = q.queue_no AND p.state = 4),
                 (SELECT coalesce(sum(octet_length(j.args)), 0) FROM duly_job j
-                  WHERE j.queue = q.no AND NOT EXISTS (SELECT 1 FROM duly_ended e WHERE e.no = j.no)),
-                coalesce((SELECT minute FROM duly_count c WHERE c.queue = q.no), 0),
-                coalesce((SELECT tally FROM duly_count c WHERE c.queue = q.no), x'')
+                  WHERE j.queue_no = q.queue_no AND NOT EXISTS (SELECT 1 FROM duly_ended e WHERE e.job_no = j.job_no)),
+                coalesce((SELECT minute FROM duly_queue_stats c WHERE c.queue_no = q.queue_no), 0),
+                coalesce((SELECT counters FROM duly_queue_stats c WHERE c.queue_no = q.queue_no), x'')
            FROM duly_queue q;
-         UPDATE duly_ended SET grp = NULL WHERE state <> 4 OR grp NOT IN (SELECT no FROM duly_group);
-         UPDATE duly_group SET count = (SELECT count(*) FROM duly_ended e WHERE e.grp = duly_group.no);
-         DELETE FROM duly_group WHERE count = 0;
-         DELETE FROM duly_find;
-         {WORDS} INSERT INTO duly_find (queue, state, word, at, no) SELECT queue, state, word, at, no FROM wanted;",
+         UPDATE duly_ended SET group_no = NULL WHERE state <> 4 OR group_no NOT IN
+           (SELECT group_no FROM duly_dead_group);
+         UPDATE duly_dead_group SET count =
+           (SELECT count(*) FROM duly_ended e WHERE e.group_no = duly_dead_group.group_no);
+         DELETE FROM duly_dead_group WHERE count = 0;
+         DELETE FROM duly_job_index;
+         {WORDS} INSERT INTO duly_job_index (queue_no, state, term, due_or_ended_at, job_no)
+           SELECT queue_no, state, term, due_or_ended_at, job_no FROM wanted;",
         WORDS = crate::store::sqlite::jobs::job_index::WORDS
     ))
 }

@@ -1,4 +1,4 @@
-//! Changes to jobs that are not running: an edit of one, the same change to many.
+//! Changes to jobs that are not running: edits of one job, and bulk changes.
 
 use rusqlite::params;
 
@@ -11,47 +11,49 @@ use crate::store::sqlite::rows::{Body, JOB_COLUMNS, checked, rank};
 use crate::store::sqlite::tx::Tx;
 use crate::store::{CHANGE_MAX, Edit, Moved, Target};
 
-/// `edit` of the contract.
+/// Implements `edit` of the store contract.
 pub(crate) fn edit(tx: &Tx<'_>, id: JobId, edit: &Edit) -> rusqlite::Result<Moved> {
-    let Some(no) = state::find(tx.conn, id)? else {
+    let Some(job_no) = state::find(tx.conn, id)? else {
         return Ok(Moved::NotFound);
     };
-    let place = match state::find_place(tx.conn, no)? {
+    let place = match state::find_place(tx.conn, job_no)? {
         Some(Place::Held { .. }) => return Ok(Moved::Running),
         None => return Ok(Moved::NotFound),
-        Some(_) if state::is_moving(tx, no)? => return Ok(Moved::Moving),
+        Some(_) if state::is_moving(tx, job_no)? => return Ok(Moved::Moving),
         Some(place) => place,
     };
-    let (bytes, queue) = state::size(tx, no)?;
+    let (bytes, queue) = state::size(tx, job_no)?;
     let (job, whole) = tx
-        .statement(&format!("SELECT {JOB_COLUMNS} FROM duly_job j WHERE j.no = ?1"))?
-        .query_row([no], |row| checked(row, String::new()))?;
+        .statement(&format!("SELECT {JOB_COLUMNS} FROM duly_job j WHERE j.job_no = ?1"))?
+        .query_row([job_no], |row| checked(row, String::new()))?;
     if !whole {
         return Ok(Moved::Unreadable);
     }
     if let Some(args) = &edit.args {
-        set_args(tx, no, Job { args: args.clone(), ..job })?;
+        set_args(tx, job_no, Job { args: args.clone(), ..job })?;
         if !matches!(place, Place::Ended { .. }) {
             tx.add(queue, Of::Bytes, args.len() as i64 - bytes);
         }
     }
     if let Some(priority) = edit.priority {
-        set_priority(tx, no, &place, rank(priority))?;
+        set_priority(tx, job_no, &place, rank(priority))?;
     }
     Ok(Moved::Yes)
 }
 
-/// Other args, and the checksum that goes with them.
-fn set_args(tx: &Tx<'_>, no: i64, job: Job) -> rusqlite::Result<()> {
+/// Writes new args and their checksum.
+fn set_args(tx: &Tx<'_>, job_no: i64, job: Job) -> rusqlite::Result<()> {
     let tags = (!job.tags.is_empty()).then(|| job.tags.join(" "));
     let sum = Body::of(&job, tags.as_deref()).sum();
-    tx.statement("UPDATE duly_job SET args = ?2, sum = ?3 WHERE no = ?1")?.execute(params![no, job.args, sum])?;
+    tx.statement("UPDATE duly_job SET args = ?2, checksum = ?3 WHERE job_no = ?1")?
+        .execute(params![job_no, job.args, sum])?;
     Ok(())
 }
 
-/// A ready job goes to the tail of its new priority.
-fn set_priority(tx: &Tx<'_>, no: i64, place: &Place, priority: i64) -> rusqlite::Result<()> {
-    let was: i64 = tx.statement("SELECT priority FROM duly_job WHERE no = ?1")?.query_row([no], |row| row.get(0))?;
+/// Changes the priority. A ready job moves to the tail of its new priority.
+fn set_priority(tx: &Tx<'_>, job_no: i64, place: &Place, priority: i64) -> rusqlite::Result<()> {
+    let was: i64 =
+        tx.statement("SELECT priority FROM duly_job WHERE job_no = ?1")?.query_row([job_no], |row| row.get(0))?;
     if was == priority {
         return Ok(());
     }
@@ -59,25 +61,26 @@ fn set_priority(tx: &Tx<'_>, no: i64, place: &Place, priority: i64) -> rusqlite:
         Place::Ready { seq, .. } => {
             tx.statement(
                 "UPDATE duly_ready SET priority = ?3, seq = ?4
-                  WHERE (queue, priority, seq) = (SELECT queue, priority, ?2 FROM duly_job WHERE no = ?1)",
+                  WHERE (queue_no, priority, seq) = (SELECT queue_no, priority, ?2 FROM duly_job WHERE job_no = ?1)",
             )?
-            .execute(params![no, seq, priority, tx.number()?])?;
+            .execute(params![job_no, seq, priority, tx.number()?])?;
         }
         Place::Scheduled { .. } => {
-            tx.statement("UPDATE duly_scheduled SET priority = ?2 WHERE no = ?1")?.execute(params![no, priority])?;
+            tx.statement("UPDATE duly_scheduled SET priority = ?2 WHERE job_no = ?1")?
+                .execute(params![job_no, priority])?;
         }
         Place::Ended { .. } | Place::Held { .. } => {}
     }
-    tx.statement("UPDATE duly_job SET priority = ?2 WHERE no = ?1")?.execute(params![no, priority])?;
+    tx.statement("UPDATE duly_job SET priority = ?2 WHERE job_no = ?1")?.execute(params![job_no, priority])?;
     Ok(())
 }
 
-/// `remove_all` of the contract.
+/// Implements `remove_all` of the store contract.
 pub(crate) fn remove_all(tx: &Tx<'_>, targets: &[Target]) -> rusqlite::Result<Vec<Moved>> {
     each(tx, targets, |id| state::remove(tx, id))
 }
 
-/// `reschedule_all` of the contract.
+/// Implements `reschedule_all` of the store contract.
 pub(crate) fn reschedule_all(tx: &Tx<'_>, targets: &[Target], due: Due) -> rusqlite::Result<Vec<Moved>> {
     each(tx, targets, |id| state::reschedule(tx, id, due))
 }
@@ -97,10 +100,10 @@ fn each(
 }
 
 fn state_of(tx: &Tx<'_>, id: JobId) -> rusqlite::Result<Option<State>> {
-    let Some(no) = state::find(tx.conn, id)? else {
+    let Some(job_no) = state::find(tx.conn, id)? else {
         return Ok(None);
     };
-    Ok(state::find_place(tx.conn, no)?.map(|place| match place {
+    Ok(state::find_place(tx.conn, job_no)?.map(|place| match place {
         Place::Scheduled { .. } => State::Scheduled,
         Place::Ready { .. } => State::Ready,
         Place::Held { .. } => State::Running,

@@ -1,4 +1,4 @@
-//! The history of a job in trouble: its failed attempts, bounded in number and length.
+//! Failed attempts of a job, bounded in number and length.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -9,23 +9,24 @@ use crate::store::FAILURES_MAX;
 use crate::store::sqlite::rows::{number, text, times};
 use crate::store::sqlite::tx::Tx;
 
-const INSERT: &str = "INSERT INTO duly_failure (no, at, attempt, node, error) VALUES (?1, ?2, ?3, ?4, ?5)";
+const INSERT: &str =
+    "INSERT INTO duly_failure (job_no, failed_at, attempt, node_id, error) VALUES (?1, ?2, ?3, ?4, ?5)";
 
-/// Adds a failure, and lets go of the oldest when there are too many.
-pub(crate) fn record(tx: &Tx<'_>, no: i64, attempt: u32, node: NodeId, error: &str) -> rusqlite::Result<()> {
-    tx.statement(INSERT)?.execute(params![no, tx.now, attempt, node.as_bytes(), Failure::cut(error)])?;
+/// Adds a failure and deletes the oldest beyond the maximum.
+pub(crate) fn record(tx: &Tx<'_>, job_no: i64, attempt: u32, node: NodeId, error: &str) -> rusqlite::Result<()> {
+    tx.statement(INSERT)?.execute(params![job_no, tx.now, attempt, node.as_bytes(), Failure::cut(error)])?;
     tx.statement(
         "DELETE FROM duly_failure WHERE rowid IN
-           (SELECT rowid FROM duly_failure WHERE no = ?1 ORDER BY at DESC, rowid DESC LIMIT -1 OFFSET ?2)",
+           (SELECT rowid FROM duly_failure WHERE job_no = ?1 ORDER BY failed_at DESC, rowid DESC LIMIT -1 OFFSET ?2)",
     )?
-    .execute(params![no, FAILURES_MAX])?;
+    .execute(params![job_no, FAILURES_MAX])?;
     Ok(())
 }
 
-/// Adds a failure of long ago, as it is.
-pub(crate) fn put(tx: &Tx<'_>, no: i64, failed: &Failure) -> rusqlite::Result<()> {
+/// Adds an earlier failure unchanged.
+pub(crate) fn put(tx: &Tx<'_>, job_no: i64, failed: &Failure) -> rusqlite::Result<()> {
     tx.statement(INSERT)?.execute(params![
-        no,
+        job_no,
         to_micros(failed.at),
         failed.attempt,
         failed.node.as_bytes(),
@@ -34,23 +35,25 @@ pub(crate) fn put(tx: &Tx<'_>, no: i64, failed: &Failure) -> rusqlite::Result<()
     Ok(())
 }
 
-/// The error of a job's last failure.
-pub(crate) fn last(conn: &Connection, no: i64) -> rusqlite::Result<Option<String>> {
-    conn.prepare_cached("SELECT error FROM duly_failure WHERE no = ?1 ORDER BY at DESC, rowid DESC LIMIT 1")?
-        .query_row([no], |row| text(row, 0))
+/// Returns the error of a job's last failure.
+pub(crate) fn last(conn: &Connection, job_no: i64) -> rusqlite::Result<Option<String>> {
+    conn.prepare_cached("SELECT error FROM duly_failure WHERE job_no = ?1 ORDER BY failed_at DESC, rowid DESC LIMIT 1")?
+        .query_row([job_no], |row| text(row, 0))
         .optional()
 }
 
-/// A job's failures, oldest first.
-pub(crate) fn all(conn: &Connection, no: i64) -> rusqlite::Result<Vec<Failure>> {
-    conn.prepare_cached("SELECT at, attempt, node, error FROM duly_failure WHERE no = ?1 ORDER BY at, rowid")?
-        .query_map([no], |row| {
-            Ok(Failure {
-                at: from_micros(number(row, 0)),
-                attempt: times(row, 1),
-                node: NodeId::from_bytes(row.get(2).unwrap_or_default()),
-                error: text(row, 3)?,
-            })
-        })?
-        .collect()
+/// Returns the failures of a job, oldest first.
+pub(crate) fn all(conn: &Connection, job_no: i64) -> rusqlite::Result<Vec<Failure>> {
+    conn.prepare_cached(
+        "SELECT failed_at, attempt, node_id, error FROM duly_failure WHERE job_no = ?1 ORDER BY failed_at, rowid",
+    )?
+    .query_map([job_no], |row| {
+        Ok(Failure {
+            at: from_micros(number(row, 0)),
+            attempt: times(row, 1),
+            node: NodeId::from_bytes(row.get(2).unwrap_or_default()),
+            error: text(row, 3)?,
+        })
+    })?
+    .collect()
 }

@@ -1,4 +1,4 @@
-//! Words by which scheduled and dead jobs are found, and the groups of the dead.
+//! The job index: terms that find scheduled and dead jobs, and the groups of dead jobs.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -9,27 +9,32 @@ use crate::store::sqlite::rows::{JOB_COLUMNS, Raw, checked, many, number, text};
 use crate::store::sqlite::tx::Tx;
 use crate::store::{DeadGroup, GROUPS_MAX};
 
-/// Number of a state in `duly_find`.
+/// Number of a state in `duly_job_index`.
 pub(crate) const SCHEDULED: i64 = 0;
-/// The error of the group that holds what would be one too many.
+/// The error of the group that takes all errors beyond the maximum number of groups.
 const REST: &str = "…";
 
-/// All words as they must be: of every scheduled and every dead job, its kind, its tags, and the group of a dead one.
-pub(crate) const WORDS: &str = "WITH RECURSIVE placed (queue, state, at, no, kind, tags) AS (
-    SELECT p.queue, 0, p.due, p.no, j.kind, j.tags FROM duly_scheduled p JOIN duly_job j ON j.no = p.no
+/// Computes all terms that the index must have: kind and tags of each scheduled and dead job, and the group of a dead
+/// job.
+pub(crate) const WORDS: &str = "WITH RECURSIVE placed (queue_no, state, due_or_ended_at, job_no, kind, tags) AS (
+    SELECT p.queue_no, 0, p.due_at, p.job_no, j.kind, j.tags
+      FROM duly_scheduled p JOIN duly_job j ON j.job_no = p.job_no
     UNION ALL
-    SELECT p.queue, 4, p.ended, p.no, j.kind, j.tags FROM duly_ended p JOIN duly_job j ON j.no = p.no WHERE p.state = 4
-  ), words (queue, state, at, no, word, rest) AS (
-    SELECT queue, state, at, no, 'k' || coalesce(kind, ''), coalesce(tags || ' ', '') FROM placed
+    SELECT p.queue_no, 4, p.ended_at, p.job_no, j.kind, j.tags
+      FROM duly_ended p JOIN duly_job j ON j.job_no = p.job_no WHERE p.state = 4
+  ), terms (queue_no, state, due_or_ended_at, job_no, term, rest) AS (
+    SELECT queue_no, state, due_or_ended_at, job_no, 'k' || coalesce(kind, ''), coalesce(tags || ' ', '') FROM placed
     UNION ALL
-    SELECT queue, state, at, no, 't' || substr(rest, 1, instr(rest, ' ') - 1), substr(rest, instr(rest, ' ') + 1)
-      FROM words WHERE rest <> ''
-  ), wanted (queue, state, word, at, no) AS (
-    SELECT queue, state, word, at, no FROM words
+    SELECT queue_no, state, due_or_ended_at, job_no,
+           't' || substr(rest, 1, instr(rest, ' ') - 1), substr(rest, instr(rest, ' ') + 1)
+      FROM terms WHERE rest <> ''
+  ), wanted (queue_no, state, term, due_or_ended_at, job_no) AS (
+    SELECT queue_no, state, term, due_or_ended_at, job_no FROM terms
     UNION
-    SELECT e.queue, 4, 'g' || g.id, e.ended, e.no FROM duly_ended e JOIN duly_group g ON g.no = e.grp WHERE e.state = 4) ";
+    SELECT e.queue_no, 4, 'g' || g.id, e.ended_at, e.job_no
+      FROM duly_ended e JOIN duly_dead_group g ON g.group_no = e.group_no WHERE e.state = 4) ";
 
-/// The word for a kind, a tag, a group.
+/// The term for a kind, a tag or a group.
 pub(crate) fn kind(kind: impl AsRef<[u8]>) -> Raw {
     word(b'k', kind.as_ref())
 }
@@ -43,129 +48,145 @@ fn word(of: u8, name: &[u8]) -> Raw {
     Raw([&[of], name].concat())
 }
 
-/// The words of a job: its kind and its tags.
-fn words(tx: &Tx<'_>, no: i64) -> rusqlite::Result<Vec<Raw>> {
+/// Returns the terms of a job: its kind and its tags.
+fn words(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<Vec<Raw>> {
     let body: Option<(Raw, Option<Raw>)> = tx
-        .statement("SELECT kind, tags FROM duly_job WHERE no = ?1")?
-        .query_row([no], |row| Ok((row.get(0)?, row.get(1)?)))
+        .statement("SELECT kind, tags FROM duly_job WHERE job_no = ?1")?
+        .query_row([job_no], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     let Some((kind, tags)) = body else {
         return Ok(Vec::new());
     };
     let mut words = vec![self::kind(kind.0)];
     words.extend(tags.iter().flat_map(|tags| tags.0.split(|byte| *byte == b' ')).map(tag));
-    // A tag may be said twice.
+    // A job may have the same tag twice.
     words.sort_unstable();
     words.dedup();
     Ok(words)
 }
 
-fn put(tx: &Tx<'_>, queue: i64, state: i64, words: &[Raw], at: Micros, no: i64) -> rusqlite::Result<()> {
-    let mut insert =
-        tx.statement("INSERT OR IGNORE INTO duly_find (queue, state, word, at, no) VALUES (?1, ?2, ?3, ?4, ?5)")?;
-    words.iter().try_for_each(|word| insert.execute(params![queue, state, word, at, no]).map(drop))
+fn put(tx: &Tx<'_>, queue: i64, state: i64, words: &[Raw], at: Micros, job_no: i64) -> rusqlite::Result<()> {
+    let mut insert = tx.statement(
+        "INSERT OR IGNORE INTO duly_job_index (queue_no, state, term, due_or_ended_at, job_no)
+               VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?;
+    words.iter().try_for_each(|word| insert.execute(params![queue, state, word, at, job_no]).map(drop))
 }
 
-fn take(tx: &Tx<'_>, queue: i64, state: i64, words: &[Raw], at: Micros, no: i64) -> rusqlite::Result<()> {
-    let mut delete =
-        tx.statement("DELETE FROM duly_find WHERE queue = ?1 AND state = ?2 AND word = ?3 AND at = ?4 AND no = ?5")?;
+fn take(tx: &Tx<'_>, queue: i64, state: i64, words: &[Raw], at: Micros, job_no: i64) -> rusqlite::Result<()> {
+    let mut delete = tx.statement(
+        "DELETE FROM duly_job_index WHERE queue_no = ?1 AND state = ?2 AND term = ?3
+               AND due_or_ended_at = ?4 AND job_no = ?5",
+    )?;
     let mut gone = 0;
     for word in words {
-        gone += delete.execute(params![queue, state, word, at, no])?;
+        gone += delete.execute(params![queue, state, word, at, job_no])?;
     }
-    if gone == words.len() || is_whole(tx, no)? {
+    if gone == words.len() || is_whole(tx, job_no)? {
         return Ok(());
     }
-    // The words were put there before the job was damaged, and nobody knows them any more: all of the queue are gone through,
-    // once for such a job, since those it gets from now on are those of what it has become.
-    tx.statement("DELETE FROM duly_find WHERE queue = ?1 AND state = ?2 AND at = ?3 AND no = ?4")?
-        .execute(params![queue, state, at, no])
-        .map(drop)
+    // The terms were written before the job was damaged, so they are unknown now. This scans the terms of the queue,
+    // once per damaged job: later terms are computed from the damaged job itself.
+    tx.statement(
+        "DELETE FROM duly_job_index WHERE queue_no = ?1 AND state = ?2 AND due_or_ended_at = ?3 AND job_no = ?4",
+    )?
+    .execute(params![queue, state, at, job_no])
+    .map(drop)
 }
 
-/// Whether a job is as it was written.
-fn is_whole(tx: &Tx<'_>, no: i64) -> rusqlite::Result<bool> {
+/// Returns whether the checksum of a job matches.
+fn is_whole(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<bool> {
     let body = tx
-        .statement(&format!("SELECT {JOB_COLUMNS} FROM duly_job j WHERE j.no = ?1"))?
-        .query_row([no], |row| checked(row, String::new()))
+        .statement(&format!("SELECT {JOB_COLUMNS} FROM duly_job j WHERE j.job_no = ?1"))?
+        .query_row([job_no], |row| checked(row, String::new()))
         .optional()?;
     Ok(body.is_none_or(|(_, whole)| whole))
 }
 
-/// A job has come among the scheduled.
-pub(crate) fn scheduled(tx: &Tx<'_>, queue: i64, no: i64, due: Micros) -> rusqlite::Result<()> {
-    put(tx, queue, SCHEDULED, &words(tx, no)?, due, no)
+/// Adds the terms of a job that was scheduled.
+pub(crate) fn scheduled(tx: &Tx<'_>, queue: i64, job_no: i64, due: Micros) -> rusqlite::Result<()> {
+    put(tx, queue, SCHEDULED, &words(tx, job_no)?, due, job_no)
 }
 
-/// A job leaves the scheduled.
-pub(crate) fn unscheduled(tx: &Tx<'_>, queue: i64, no: i64, due: Micros) -> rusqlite::Result<()> {
-    take(tx, queue, SCHEDULED, &words(tx, no)?, due, no)
+/// Removes the terms of a job that is no longer scheduled.
+pub(crate) fn unscheduled(tx: &Tx<'_>, queue: i64, job_no: i64, due: Micros) -> rusqlite::Result<()> {
+    take(tx, queue, SCHEDULED, &words(tx, job_no)?, due, job_no)
 }
 
-/// A job has died. Answers its group.
-pub(crate) fn died(tx: &Tx<'_>, queue: i64, no: i64, ended: Micros) -> rusqlite::Result<i64> {
-    let mut words = words(tx, no)?;
-    let kind: Raw = tx.statement("SELECT kind FROM duly_job WHERE no = ?1")?.query_row([no], |row| row.get(0))?;
-    let error = fingerprint::of(&crate::store::sqlite::jobs::failures::last(tx.conn, no)?.unwrap_or_default());
-    let (grp, id) = join(tx, queue, &kind.text(), &error, ended)?;
+/// Adds the terms of a job that died. Returns its group.
+pub(crate) fn died(tx: &Tx<'_>, queue: i64, job_no: i64, ended: Micros) -> rusqlite::Result<i64> {
+    let mut words = words(tx, job_no)?;
+    let kind: Raw =
+        tx.statement("SELECT kind FROM duly_job WHERE job_no = ?1")?.query_row([job_no], |row| row.get(0))?;
+    let error = fingerprint::of(&crate::store::sqlite::jobs::failures::last(tx.conn, job_no)?.unwrap_or_default());
+    let (group_no, id) = join(tx, queue, &kind.text(), &error, ended)?;
     words.push(group(id));
-    put(tx, queue, DEAD, &words, ended, no)?;
-    Ok(grp)
+    put(tx, queue, DEAD, &words, ended, job_no)?;
+    Ok(group_no)
 }
 
-/// A job leaves the dead.
-pub(crate) fn undead(tx: &Tx<'_>, queue: i64, no: i64, ended: Micros, grp: Option<i64>) -> rusqlite::Result<()> {
-    let mut words = words(tx, no)?;
-    if let Some(grp) = grp {
+/// Removes the terms of a job that is no longer dead.
+pub(crate) fn undead(
+    tx: &Tx<'_>,
+    queue: i64,
+    job_no: i64,
+    ended: Micros,
+    group_no: Option<i64>,
+) -> rusqlite::Result<()> {
+    let mut words = words(tx, job_no)?;
+    if let Some(group_no) = group_no {
         let left: Option<(i64, Raw)> = tx
-            .statement("UPDATE duly_group SET count = count - 1 WHERE no = ?1 RETURNING count, id")?
-            .query_row([grp], |row| Ok((number(row, 0), row.get(1)?)))
+            .statement("UPDATE duly_dead_group SET count = count - 1 WHERE group_no = ?1 RETURNING count, id")?
+            .query_row([group_no], |row| Ok((number(row, 0), row.get(1)?)))
             .optional()?;
         if let Some((count, id)) = left {
             words.push(group(id.0));
             if count <= 0 {
-                tx.statement("DELETE FROM duly_group WHERE no = ?1")?.execute([grp])?;
+                tx.statement("DELETE FROM duly_dead_group WHERE group_no = ?1")?.execute([group_no])?;
             }
         }
     }
-    take(tx, queue, DEAD, &words, ended, no)
+    take(tx, queue, DEAD, &words, ended, job_no)
 }
 
-/// One more in a group, which is made if it is new.
+/// Adds a job to its group, and creates the group if it is new.
 fn join(tx: &Tx<'_>, queue: i64, kind: &str, error: &str, ended: Micros) -> rusqlite::Result<(i64, String)> {
     let more = |id: &str| -> rusqlite::Result<Option<i64>> {
         tx.statement(
-            "UPDATE duly_group SET count = count + 1, oldest = min(oldest, ?3), newest = max(newest, ?3)
-              WHERE queue = ?1 AND id = ?2 RETURNING no",
+            "UPDATE duly_dead_group
+                SET count = count + 1, oldest_at = min(oldest_at, ?3), newest_at = max(newest_at, ?3)
+              WHERE queue_no = ?1 AND id = ?2 RETURNING group_no",
         )?
         .query_row(params![queue, id, ended], |row| row.get(0))
         .optional()
     };
     let id = fingerprint::group(kind, error);
-    if let Some(no) = more(&id)? {
-        return Ok((no, id));
+    if let Some(group_no) = more(&id)? {
+        return Ok((group_no, id));
     }
-    let groups: usize =
-        tx.statement("SELECT count(*) FROM duly_group WHERE queue = ?1")?.query_row([queue], |row| row.get(0))?;
+    let groups: usize = tx
+        .statement("SELECT count(*) FROM duly_dead_group WHERE queue_no = ?1")?
+        .query_row([queue], |row| row.get(0))?;
     let (error, id) = if groups < GROUPS_MAX { (error, id) } else { (REST, fingerprint::group(kind, REST)) };
-    if let Some(no) = more(&id)? {
-        return Ok((no, id));
+    if let Some(group_no) = more(&id)? {
+        return Ok((group_no, id));
     }
-    let no = tx
+    let group_no = tx
         .statement(
-            "INSERT INTO duly_group (queue, id, kind, error, count, oldest, newest) VALUES (?1, ?2, ?3, ?4, 1, ?5, ?5)
-             RETURNING no",
+            "INSERT INTO duly_dead_group (queue_no, id, kind, error, count, oldest_at, newest_at)
+               VALUES (?1, ?2, ?3, ?4, 1, ?5, ?5)
+             RETURNING group_no",
         )?
         .query_row(params![queue, id, kind, error, ended], |row| row.get(0))?;
-    Ok((no, id))
+    Ok((group_no, id))
 }
 
-/// `dead_groups` of the contract.
+/// Implements `dead_groups` of the store contract.
 pub(crate) fn groups(conn: &Connection, queue: Option<&str>) -> rusqlite::Result<Vec<DeadGroup>> {
     conn.prepare_cached(
-        "SELECT g.id, q.name, g.kind, g.error, g.count, g.oldest, g.newest
-           FROM duly_group g JOIN duly_queue q ON q.no = g.queue
-          WHERE ?1 IS NULL OR q.name = ?1 ORDER BY g.count DESC, g.newest DESC, g.id",
+        "SELECT g.id, q.name, g.kind, g.error, g.count, g.oldest_at, g.newest_at
+           FROM duly_dead_group g JOIN duly_queue q ON q.queue_no = g.queue_no
+          WHERE ?1 IS NULL OR q.name = ?1 ORDER BY g.count DESC, g.newest_at DESC, g.id",
     )?
     .query_map([queue], |row| {
         Ok(DeadGroup {

@@ -1,7 +1,7 @@
-//! List: jobs page by page, in bounded looks. Nothing here writes.
+//! List: returns jobs page by page, in bounded reads. Never writes.
 //!
-//! Without a state, a queue or anything that has an index, jobs come newest first. Else they come lane by lane: state by state,
-//! and in each of them queue by queue, each in an order of its own in which a job that stays keeps its place.
+//! Without a filter that has an index, jobs come newest first. Otherwise they come section by section. A section is one
+//! state of one queue; it has an order in which an unchanged job keeps its position.
 
 use rusqlite::{Connection, params};
 
@@ -20,17 +20,17 @@ use crate::store::{Filter, LOOK_BYTES_MAX, LOOK_MAX};
 /// The order in which states are listed.
 const STATES: [State; 5] = [State::Running, State::Ready, State::Scheduled, State::Dead, State::Done];
 
-/// Where a look ended: the lane, and the keys of the last job that was looked at.
+/// The end of a read: its section and the keys of the last job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor {
-    /// Which of the states; one more than there are for all jobs by number.
+    /// The index of the state; [`ALL`] for all jobs by number.
     state: i64,
     queue: i64,
-    /// `None` at the beginning of a lane.
+    /// `None` at the start of a section.
     last: Option<(i64, i64)>,
 }
 
-/// The lane of all jobs by number.
+/// The section of all jobs by number.
 const ALL: i64 = STATES.len() as i64;
 
 impl Cursor {
@@ -40,7 +40,7 @@ impl Cursor {
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        let wrong = || Error::invalid("cursor", "not one that a list has given");
+        let wrong = || Error::invalid("cursor", "not a cursor of a job list");
         let parts: Vec<i64> = text.split('.').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong())?;
         match parts[..] {
             [state @ 0..=ALL, queue, in_lane @ 0..=1, a, b] => {
@@ -51,18 +51,18 @@ impl Cursor {
     }
 }
 
-/// What one look has found.
+/// The result of one read.
 pub(crate) struct Looked {
     pub(crate) jobs: Vec<Record>,
     pub(crate) looked: usize,
-    /// Where to go on; `None` at the end.
+    /// The position to continue from; `None` at the end.
     pub(crate) next: Option<Cursor>,
 }
 
-/// A row that was looked at: the job, its number, its keys.
+/// A row: the job, its number and its keys.
 type Row = (Job, i64, (i64, i64));
 
-/// One look: at most so many jobs are found, and a bounded number looked at.
+/// Reads a bounded number of rows and returns at most `limit` jobs.
 pub(crate) fn look(
     conn: &Connection,
     filter: &Filter,
@@ -78,7 +78,7 @@ pub(crate) fn look(
             Some(_) => return Ok(Looked { jobs: Vec::new(), looked: 0, next: None }),
         }
     }
-    // Who is in a group is known by its word.
+    // The index term already selects the group.
     let matcher = Matcher::new(&Filter { group: None, ..filter.clone() }, now);
     let mut look = Look { conn, matcher, filter: &filter, limit, jobs: Vec::new(), looked: 0, bytes: 0 };
     let next = match is_plain(&filter) && from.is_none_or(|from| from.state == ALL) {
@@ -88,7 +88,7 @@ pub(crate) fn look(
     Ok(Looked { jobs: look.jobs, looked: look.looked, next })
 }
 
-/// Nothing is said that an index is for.
+/// Returns whether no filter has an index.
 fn is_plain(filter: &Filter) -> bool {
     let Filter { queue, state, kind, tags, group, since, until, .. } = filter;
     let words = kind.is_none() && tags.is_empty() && group.is_none();
@@ -110,30 +110,31 @@ impl Look<'_> {
         self.jobs.len() >= self.limit || self.looked >= LOOK_MAX || self.bytes >= LOOK_BYTES_MAX
     }
 
-    /// How many rows to read at once.
+    /// Returns how many rows to read at once.
     fn step(&self) -> usize {
         let room = LOOK_MAX.saturating_sub(self.looked);
         if self.matcher.is_narrow() { room } else { room.min(self.limit - self.jobs.len()) }
     }
 
-    /// All jobs, newest first.
+    /// Reads all jobs, newest first.
     fn all(&mut self, from: Option<Cursor>) -> rusqlite::Result<Option<Cursor>> {
         let (last, _) = from.and_then(|from| from.last).unwrap_or((i64::MAX, 0));
         let sql = format!(
-            "SELECT {JOB_COLUMNS}, q.name, j.no, j.no, 0 FROM duly_job j JOIN duly_queue q ON q.no = j.queue
-              WHERE j.no < ?1 ORDER BY j.no DESC LIMIT ?2"
+            "SELECT {JOB_COLUMNS}, q.name, j.job_no, j.job_no, 0 FROM duly_job j
+               JOIN duly_queue q ON q.queue_no = j.queue_no
+              WHERE j.job_no < ?1 ORDER BY j.job_no DESC LIMIT ?2"
         );
         let most = self.step();
         let more = self.read(&sql, params![last, most], None, most)?;
         Ok(more.map(|last| Cursor { state: ALL, queue: 0, last: Some(last) }))
     }
 
-    /// Lane by lane, those that are not empty.
+    /// Reads the sections that are not empty.
     fn lanes(&mut self, from: Option<Cursor>) -> rusqlite::Result<Option<Cursor>> {
         let mut from = from.unwrap_or(Cursor { state: 0, queue: i64::MIN, last: None });
         let queue = match &self.filter.queue {
             Some(name) => match queue_no(self.conn, name)? {
-                Some(no) => Some(no),
+                Some(queue_no) => Some(queue_no),
                 None => return Ok(None),
             },
             None => None,
@@ -160,14 +161,14 @@ impl Look<'_> {
         Ok(None)
     }
 
-    /// A part of one lane. Answers the keys of the last job that was looked at, unless the lane ends here.
+    /// Reads a part of one section. Returns the keys of the last row, or `None` at the end of the section.
     fn lane(&mut self, state: State, queue: i64, last: Option<(i64, i64)>) -> rusqlite::Result<Option<(i64, i64)>> {
         let (since, until) = self.matcher.range();
         let most = self.step();
         let (low, high) = ((i64::MIN, i64::MIN), (i64::MAX, i64::MAX));
         let (since, until) = (since.unwrap_or(i64::MIN), until.unwrap_or(i64::MAX));
         let (sql, (a, b), (c, d)) = match state {
-            State::Running => (lane_sql("duly_held p", "0, p.no", "", ">"), last.unwrap_or(low), high),
+            State::Running => (lane_sql("duly_running p", "0, p.job_no", "", ">"), last.unwrap_or(low), high),
             State::Ready => {
                 let priority = self.filter.priority.map(rank);
                 let first = priority.map_or(low, |priority| (priority, i64::MIN));
@@ -176,18 +177,18 @@ impl Look<'_> {
             }
             State::Scheduled => {
                 let (from, and) = self.source("duly_scheduled p", job_index::SCHEDULED);
-                let keys = if and.is_empty() { "p.due, p.no" } else { "p.at, p.no" };
+                let keys = if and.is_empty() { "p.due_at, p.job_no" } else { "p.due_or_ended_at, p.job_no" };
                 (lane_sql(&from, keys, &and, ">"), last.unwrap_or((since, i64::MIN)), (until, i64::MIN))
             }
             State::Done | State::Dead => {
-                let no = if state == State::Done { DONE } else { DEAD };
+                let state_no = if state == State::Done { DONE } else { DEAD };
                 let (from, mut and) = match state {
-                    State::Dead => self.source("duly_ended p", no),
+                    State::Dead => self.source("duly_ended p", state_no),
                     _ => ("duly_ended p".to_owned(), String::new()),
                 };
-                let keys = if and.is_empty() { "p.ended, p.no" } else { "p.at, p.no" };
+                let keys = if and.is_empty() { "p.ended_at, p.job_no" } else { "p.due_or_ended_at, p.job_no" };
                 if and.is_empty() {
-                    and = format!("AND p.state = {no}");
+                    and = format!("AND p.state = {state_no}");
                 }
                 (lane_sql(&from, keys, &and, "<"), last.unwrap_or((until, i64::MIN)), (since, i64::MIN))
             }
@@ -196,15 +197,15 @@ impl Look<'_> {
         self.read(&sql, params![queue, a, b, c, d, most, word], Some(state), most)
     }
 
-    /// The table to read a lane from: that of the state, or that of words.
+    /// Returns the table of a section: that of the state, or the job index.
     fn source(&self, table: &str, state: i64) -> (String, String) {
         match self.word() {
             None => (table.to_owned(), String::new()),
-            Some(_) => ("duly_find p".to_owned(), format!("AND p.state = {state} AND p.word = ?7")),
+            Some(_) => ("duly_job_index p".to_owned(), format!("AND p.state = {state} AND p.term = ?7")),
         }
     }
 
-    /// The word that fewest jobs have, as far as one can guess.
+    /// Returns the term that probably matches fewest jobs.
     fn word(&self) -> Option<Raw> {
         let Filter { group, tags, kind, .. } = self.filter;
         group
@@ -214,7 +215,7 @@ impl Look<'_> {
             .or_else(|| kind.as_deref().map(job_index::kind))
     }
 
-    /// Reads rows and keeps those that are meant. Answers the keys of the last that was looked at, unless there are no more.
+    /// Reads rows and keeps the jobs that match. Returns the keys of the last row, or `None` if there are no more.
     fn read(
         &mut self,
         sql: &str,
@@ -223,17 +224,17 @@ impl Look<'_> {
         most: usize,
     ) -> rusqlite::Result<Option<(i64, i64)>> {
         let mut select = self.conn.prepare_cached(sql)?;
-        // A lane without a word has one place less.
         let mut rows = select.query(params)?;
         let (mut last, mut count) = (None, 0);
         while let Some(row) = rows.next()? {
             let n = JOB_COLUMNS_LEN;
-            let (job, no, keys): Row = (job(row, text(row, n)?)?, row.get(n + 1)?, (row.get(n + 2)?, row.get(n + 3)?));
+            let (job, job_no, keys): Row =
+                (job(row, text(row, n)?)?, row.get(n + 1)?, (row.get(n + 2)?, row.get(n + 3)?));
             count += 1;
             last = Some(keys);
             self.looked += 1;
             self.bytes += job.args.len();
-            self.keep(job, no, state)?;
+            self.keep(job, job_no, state)?;
             if self.is_over() {
                 return Ok(last);
             }
@@ -241,26 +242,26 @@ impl Look<'_> {
         Ok(last.filter(|_| count == most))
     }
 
-    /// Keeps a job if it is meant.
-    fn keep(&mut self, job: Job, no: i64, state: Option<State>) -> rusqlite::Result<()> {
+    /// Keeps a job if it matches.
+    fn keep(&mut self, job: Job, job_no: i64, state: Option<State>) -> rusqlite::Result<()> {
         if !self.matcher.may_meet(&job) {
             return Ok(());
         }
-        let Some(mut record) = record(self.conn, no, job)? else {
+        let Some(mut record) = record(self.conn, job_no, job)? else {
             return Ok(());
         };
-        // It was found there: between two looks of one snapshot nothing moves.
+        // The read uses one snapshot, so the state cannot have changed.
         debug_assert!(state.is_none_or(|state| state == record.state));
         let error = match self.matcher.needs_error() {
-            true => failures::last(self.conn, no)?.unwrap_or_default(),
+            true => failures::last(self.conn, job_no)?.unwrap_or_default(),
             false => String::new(),
         };
         if self.matcher.is_met_by(&record, &error) {
             if self.filter.failures {
-                record.failures = failures::all(self.conn, no)?;
-                crate::store::sqlite::jobs::progress::read(self.conn, no, &mut record)?;
+                record.failures = failures::all(self.conn, job_no)?;
+                crate::store::sqlite::jobs::progress::read(self.conn, job_no, &mut record)?;
             }
-            // The args are counted already, whether it is meant or not.
+            // The bytes of the args are counted already.
             self.bytes += size(&record) - record.job.args.len();
             self.jobs.push(record);
         }
@@ -268,18 +269,18 @@ impl Look<'_> {
     }
 }
 
-/// How many bytes a job brings with it, as far as they can be many.
+/// Returns the size of the parts of a record that can be large.
 pub(crate) fn size(record: &Record) -> usize {
     let log: usize = record.log.iter().map(|line| line.line.len()).sum();
     let failures: usize = record.failures.iter().map(|failure| failure.error.len()).sum();
     record.job.args.len() + log + failures + record.result.as_ref().map_or(0, String::len)
 }
 
-/// Lanes that are not empty: state (by its place in the order) and queue.
+/// Returns the sections that are not empty: index of the state, and queue.
 fn lanes(conn: &Connection, queue: Option<i64>, state: Option<State>) -> rusqlite::Result<Vec<(usize, i64)>> {
     let mut select = conn.prepare_cached(
-        "SELECT queue, running, ready, scheduled, dead, done FROM duly_count WHERE ?1 IS NULL OR queue = ?1
-          ORDER BY queue",
+        "SELECT queue_no, running, ready, scheduled, dead, done FROM duly_queue_stats WHERE ?1 IS NULL OR queue_no = ?1
+          ORDER BY queue_no",
     )?;
     let mut rows = select.query([queue])?;
     let mut lanes = Vec::new();
@@ -294,15 +295,15 @@ fn lanes(conn: &Connection, queue: Option<i64>, state: Option<State>) -> rusqlit
     Ok(lanes)
 }
 
-/// The jobs of one queue, behind ?2, ?3 and up to ?4, ?5.
+/// Selects jobs of one queue after (?2, ?3) and up to (?4, ?5).
 fn lane_sql(from: &str, keys: &str, and: &str, way: &str) -> String {
     let (back, order) = if way == ">" { ("<", "ASC") } else { (">=", "DESC") };
     let sorted: Vec<String> = keys.split(", ").filter(|key| *key != "0").map(|key| format!("{key} {order}")).collect();
-    // The words have one place more: named here, so that every lane has the same places.
+    // Uses ?7, so that the query has the same parameters with and without a term.
     format!(
-        "SELECT {JOB_COLUMNS}, q.name, p.no, {keys} FROM {from}
-           JOIN duly_job j ON j.no = p.no JOIN duly_queue q ON q.no = p.queue
-          WHERE p.queue = ?1 {and} AND ({keys}) {way} (?2, ?3) AND ({keys}) {back} (?4, ?5)
+        "SELECT {JOB_COLUMNS}, q.name, p.job_no, {keys} FROM {from}
+           JOIN duly_job j ON j.job_no = p.job_no JOIN duly_queue q ON q.queue_no = p.queue_no
+          WHERE p.queue_no = ?1 {and} AND ({keys}) {way} (?2, ?3) AND ({keys}) {back} (?4, ?5)
             AND (?7 IS NULL OR ?7 IS NOT NULL) ORDER BY {sorted} LIMIT ?6",
         sorted = sorted.join(", "),
     )
@@ -313,7 +314,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// How SQLite would go about it.
+    /// Returns the query plan of SQLite.
     fn plan(sql: &str) -> String {
         let conn = crate::store::sqlite::file::connect_in_memory().expect("opens");
         let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("is SQL");
@@ -325,13 +326,13 @@ mod tests {
 
     #[test]
     fn no_lane_is_sorted_or_gone_through() {
-        let words = "AND p.state = 4 AND p.word = ?7";
+        let words = "AND p.state = 4 AND p.term = ?7";
         let lanes = [
             lane_sql("duly_ready p", "p.priority, p.seq", "", ">"),
-            lane_sql("duly_scheduled p", "p.due, p.no", "", ">"),
-            lane_sql("duly_find p", "p.at, p.no", words, ">"),
-            lane_sql("duly_find p", "p.at, p.no", words, "<"),
-            lane_sql("duly_ended p", "p.ended, p.no", "AND p.state = 3", "<"),
+            lane_sql("duly_scheduled p", "p.due_at, p.job_no", "", ">"),
+            lane_sql("duly_job_index p", "p.due_or_ended_at, p.job_no", words, ">"),
+            lane_sql("duly_job_index p", "p.due_or_ended_at, p.job_no", words, "<"),
+            lane_sql("duly_ended p", "p.ended_at, p.job_no", "AND p.state = 3", "<"),
         ];
         for sql in lanes {
             let plan = plan(&sql);

@@ -1,4 +1,4 @@
-//! What attempts say of themselves: progress, log lines, and what a job gave.
+//! Progress, log lines and results of attempts.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -8,14 +8,14 @@ use crate::store::sqlite::rows::{Raw, number, text, times};
 use crate::store::sqlite::tx::Tx;
 use crate::store::{LOG_LINES_MAX, Note};
 
-const INSERT_LINE: &str = "INSERT INTO duly_log (no, at, attempt, line) VALUES (?1, ?2, ?3, ?4)";
+const INSERT_LINE: &str = "INSERT INTO duly_log (job_no, logged_at, attempt, line) VALUES (?1, ?2, ?3, ?4)";
 
-/// `note` of the contract.
+/// Implements `record_progress` of the store contract.
 pub(crate) fn note(tx: &Tx<'_>, node: i64, notes: &[Note]) -> rusqlite::Result<Vec<JobId>> {
     let mut lost = Vec::new();
     for note in notes {
         let held: bool = tx
-            .statement("SELECT EXISTS (SELECT 1 FROM duly_held WHERE no = ?1 AND node = ?2 AND fence = ?3)")?
+            .statement("SELECT EXISTS (SELECT 1 FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3)")?
             .query_row(params![note.place, node, note.fence.0.cast_signed()], |row| row.get(0))?;
         if !held {
             lost.push(note.id);
@@ -30,7 +30,7 @@ pub(crate) fn note(tx: &Tx<'_>, node: i64, notes: &[Note]) -> rusqlite::Result<V
         if !note.lines.is_empty() {
             tx.statement(
                 "DELETE FROM duly_log WHERE rowid IN
-                   (SELECT rowid FROM duly_log WHERE no = ?1 ORDER BY rowid DESC LIMIT -1 OFFSET ?2)",
+                   (SELECT rowid FROM duly_log WHERE job_no = ?1 ORDER BY rowid DESC LIMIT -1 OFFSET ?2)",
             )?
             .execute(params![note.place, LOG_LINES_MAX])?;
         }
@@ -39,67 +39,69 @@ pub(crate) fn note(tx: &Tx<'_>, node: i64, notes: &[Note]) -> rusqlite::Result<V
     Ok(lost)
 }
 
-fn set_progress(tx: &Tx<'_>, no: i64, progress: &JobProgress) -> rusqlite::Result<()> {
+fn set_progress(tx: &Tx<'_>, job_no: i64, progress: &JobProgress) -> rusqlite::Result<()> {
     tx.statement(
-        "INSERT INTO duly_note (no, progress, said, at) VALUES (?1, ?2, ?3, ?4)
-         ON CONFLICT (no) DO UPDATE SET progress = excluded.progress, said = excluded.said, at = excluded.at",
+        "INSERT INTO duly_progress (job_no, fraction, message, updated_at) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT (job_no) DO UPDATE
+         SET fraction = excluded.fraction, message = excluded.message, updated_at = excluded.updated_at",
     )?
-    .execute(params![no, progress.done, progress.note, to_micros(progress.at)])?;
+    .execute(params![job_no, progress.done, progress.note, to_micros(progress.at)])?;
     Ok(())
 }
 
-/// What a job gave.
-pub(crate) fn result(tx: &Tx<'_>, no: i64, result: Option<&str>) -> rusqlite::Result<()> {
+/// Stores the result of a job.
+pub(crate) fn result(tx: &Tx<'_>, job_no: i64, result: Option<&str>) -> rusqlite::Result<()> {
     let Some(result) = result else {
         return Ok(());
     };
     tx.statement(
-        "INSERT INTO duly_note (no, result) VALUES (?1, ?2) ON CONFLICT (no) DO UPDATE SET result = excluded.result",
+        "INSERT INTO duly_progress (job_no, result)
+           VALUES (?1, ?2) ON CONFLICT (job_no) DO UPDATE SET result = excluded.result",
     )?
-    .execute(params![no, result])?;
+    .execute(params![job_no, result])?;
     tx.has_noted();
     Ok(())
 }
 
-/// Deletes what a job has said.
-pub(crate) fn forget(tx: &Tx<'_>, no: i64) -> rusqlite::Result<()> {
+/// Deletes the progress, result and log of a job.
+pub(crate) fn forget(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
     if tx.any_notes()? {
-        tx.statement("DELETE FROM duly_note WHERE no = ?1")?.execute([no])?;
-        tx.statement("DELETE FROM duly_log WHERE no = ?1")?.execute([no])?;
+        tx.statement("DELETE FROM duly_progress WHERE job_no = ?1")?.execute([job_no])?;
+        tx.statement("DELETE FROM duly_log WHERE job_no = ?1")?.execute([job_no])?;
     }
     Ok(())
 }
 
-/// Adds what is known of it to a record.
-pub(crate) fn read(conn: &Connection, no: i64, record: &mut Record) -> rusqlite::Result<()> {
+/// Adds progress, result and log to a record.
+pub(crate) fn read(conn: &Connection, job_no: i64, record: &mut Record) -> rusqlite::Result<()> {
     let noted = conn
-        .prepare_cached("SELECT progress, said, at, result FROM duly_note WHERE no = ?1")?
-        .query_row([no], |row| {
+        .prepare_cached("SELECT fraction, message, updated_at, result FROM duly_progress WHERE job_no = ?1")?
+        .query_row([job_no], |row| {
             let progress: Option<f64> = row.get(0).unwrap_or_default();
-            let (said, at) = (text(row, 1)?, from_micros(number(row, 2)));
+            let (message, at) = (text(row, 1)?, from_micros(number(row, 2)));
             let result: Option<Raw> = row.get(3)?;
-            Ok((progress.map(|done| JobProgress::new(done, &said, at)), result.map(Raw::text)))
+            Ok((progress.map(|done| JobProgress::new(done, &message, at)), result.map(Raw::text)))
         })
         .optional()?;
     (record.progress, record.result) = noted.unwrap_or_default();
     record.log = conn
-        .prepare_cached("SELECT at, attempt, line FROM duly_log WHERE no = ?1 ORDER BY rowid")?
-        .query_map([no], |row| {
+        .prepare_cached("SELECT logged_at, attempt, line FROM duly_log WHERE job_no = ?1 ORDER BY rowid")?
+        .query_map([job_no], |row| {
             Ok(LogLine { at: from_micros(number(row, 0)), attempt: times(row, 1), line: text(row, 2)? })
         })?
         .collect::<rusqlite::Result<_>>()?;
     Ok(())
 }
 
-/// Writes what a job has said elsewhere.
-pub(crate) fn put(tx: &Tx<'_>, no: i64, record: &Record) -> rusqlite::Result<()> {
+/// Writes the progress, result and log of a job from another store.
+pub(crate) fn put(tx: &Tx<'_>, job_no: i64, record: &Record) -> rusqlite::Result<()> {
     if let Some(progress) = &record.progress {
-        set_progress(tx, no, progress)?;
+        set_progress(tx, job_no, progress)?;
         tx.has_noted();
     }
-    result(tx, no, record.result.as_deref())?;
+    result(tx, job_no, record.result.as_deref())?;
     for line in &record.log {
-        tx.statement(INSERT_LINE)?.execute(params![no, to_micros(line.at), line.attempt, line.line])?;
+        tx.statement(INSERT_LINE)?.execute(params![job_no, to_micros(line.at), line.attempt, line.line])?;
         tx.has_noted();
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Push: jobs into the file, each into its own queue at its own time.
+//! Push: writes jobs into their queues, ready or scheduled.
 
 use rusqlite::{CachedStatement, OptionalExtension, ToSql, params};
 
@@ -15,7 +15,7 @@ use crate::store::sqlite::rows::{Body, millis, rank};
 use crate::store::sqlite::transfer;
 use crate::store::sqlite::tx::Tx;
 
-/// Puts jobs in, in their order, and answers in the same order; or none, if a queue would be too full.
+/// Pushes jobs and returns a result for each, in the same order. Pushes none if a queue would be too full.
 pub(crate) fn push(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Result<Vec<Pushed>, Full>> {
     match capacity::among(tx, jobs)? {
         limits if limits.is_empty() => put(tx, jobs).map(Ok),
@@ -41,7 +41,7 @@ fn put(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<Pushed>> {
         let due = due(tx, job.due);
         inserts.insert(queue, job, due)?;
         match due {
-            Some(_) if scheduled.iter().any(|(no, _)| *no == queue) => {}
+            Some(_) if scheduled.iter().any(|(queue_no, _)| *queue_no == queue) => {}
             Some(_) => scheduled.push((queue, &job.queue)),
             None => tx.wake(&job.queue),
         }
@@ -64,7 +64,7 @@ enum Met {
     Replaced(JobId),
 }
 
-/// Whether this job, or one with its unique key, is here already.
+/// Returns whether this job, or one with its unique key, already exists.
 fn meet(tx: &Tx<'_>, queue: i64, job: &Push, first: i64) -> rusqlite::Result<Met> {
     if !job.fresh && is_known(tx, queue, job.id)? {
         return Ok(Met::Existing(job.id));
@@ -72,47 +72,48 @@ fn meet(tx: &Tx<'_>, queue: i64, job: &Push, first: i64) -> rusqlite::Result<Met
     let Some(key) = &job.unique else {
         return Ok(Met::Nobody);
     };
-    let Some((no, id)) = holder(tx, queue, key)? else {
+    let Some((job_no, id)) = holder(tx, queue, key)? else {
         return Ok(Met::Nobody);
     };
-    let place = state::find_place(tx.conn, no)?;
-    // Of two with one key in one push the first wins: it is answered for already.
-    let of_this_push = no >= first;
+    let place = state::find_place(tx.conn, job_no)?;
+    // If two jobs of one push have the same key, the first wins: its result is already decided.
+    let of_this_push = job_no >= first;
     if of_this_push || job.conflict == Conflict::Keep || matches!(place, Some(Place::Held { .. })) {
         return Ok(Met::Existing(id));
     }
-    // It may be on its way already.
+    // A queue that moves to another store may have sent the job already.
     if transfer::of_queue(tx, queue)?.is_some() {
         return Ok(Met::Existing(id));
     }
-    state::delete(tx, no)?;
+    state::delete(tx, job_no)?;
     Ok(Met::Replaced(id))
 }
 
-/// Whether a job with this id is in a queue, or was not long ago.
+/// Returns whether a job with this id is in a queue, or was recently.
 pub(crate) fn is_known(tx: &Tx<'_>, queue: i64, id: JobId) -> rusqlite::Result<bool> {
     let here: bool = tx
-        .statement("SELECT EXISTS (SELECT 1 FROM duly_job WHERE id = ?1 AND queue = ?2)")?
+        .statement("SELECT EXISTS (SELECT 1 FROM duly_job WHERE id = ?1 AND queue_no = ?2)")?
         .query_row(params![id.as_bytes(), queue], |row| row.get(0))?;
     Ok(here || tx.remembers(queue, id)?)
 }
 
-/// The unfinished job that has this unique key.
+/// Returns the unfinished job that holds this unique key.
 pub(crate) fn holder(tx: &Tx<'_>, queue: i64, key: impl ToSql) -> rusqlite::Result<Option<(i64, JobId)>> {
     tx.statement(
-        "SELECT u.no, j.id FROM duly_unique u JOIN duly_job j ON j.no = u.no WHERE u.queue = ?1 AND u.key = ?2",
+        "SELECT u.job_no, j.id FROM duly_unique_key u
+           JOIN duly_job j ON j.job_no = u.job_no WHERE u.queue_no = ?1 AND u.unique_key = ?2",
     )?
     .query_row(params![queue, key], |row| Ok((row.get(0)?, JobId::from_bytes(row.get(1)?))))
     .optional()
 }
 
-/// Writes what a job is: in whatever state, once.
+/// Writes the body of a job, once.
 pub(crate) const INSERT_BODY: &str =
-    "INSERT INTO duly_job (no, id, queue, kind, args, priority, pushed, max_attempts, timeout_ms, keep_ms,
-                           unique_key, tags, traceparent, sum)
+    "INSERT INTO duly_job (job_no, id, queue_no, kind, args, priority, pushed_at, max_attempts, timeout_ms, keep_ms,
+                           unique_key, tags, traceparent, checksum)
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
 
-/// Writes jobs, with the statements of the commonest kind at hand.
+/// Writes jobs with prepared statements for the most common case.
 struct Inserts<'t> {
     tx: &'t Tx<'t>,
     body: CachedStatement<'t>,
@@ -126,7 +127,7 @@ impl<'t> Inserts<'t> {
 
     fn insert(&mut self, queue: i64, job: &Push, due: Option<Micros>) -> rusqlite::Result<()> {
         let tx = self.tx;
-        let no = tx.number()?;
+        let job_no = tx.number()?;
         let priority = rank(job.priority);
         let tags = (!job.tags.is_empty()).then(|| job.tags.join(" "));
         let args = job.args.as_deref().unwrap_or("null");
@@ -140,7 +141,7 @@ impl<'t> Inserts<'t> {
             traceparent: job.traceparent.as_deref(),
         };
         self.body.execute(params![
-            no,
+            job_no,
             job.id.as_bytes(),
             queue,
             job.kind,
@@ -156,22 +157,22 @@ impl<'t> Inserts<'t> {
             body.sum(),
         ])?;
         match due {
-            Some(due) => state::schedule(tx, queue, no, priority, due, 0, 0)?,
+            Some(due) => state::schedule(tx, queue, job_no, priority, due, 0, 0)?,
             None => {
-                self.ready.execute(params![queue, priority, no, no, tx.now, 0, 0])?;
+                self.ready.execute(params![queue, priority, job_no, job_no, tx.now, 0, 0])?;
                 tx.add(queue, Of::Ready, 1);
             }
         }
         tx.add(queue, Of::Bytes, args.len() as i64);
         tx.happened(queue, PUSHED, 1);
         if let Some(key) = &job.unique {
-            state::take_unique(tx, queue, key, no)?;
+            state::take_unique(tx, queue, key, job_no)?;
         }
         Ok(())
     }
 }
 
-/// When a job falls due; `None` is now.
+/// Returns when a job is due; `None` for now.
 pub(crate) fn due(tx: &Tx<'_>, due: Due) -> Option<Micros> {
     let at = match due {
         Due::Now => return None,
@@ -181,12 +182,12 @@ pub(crate) fn due(tx: &Tx<'_>, due: Due) -> Option<Micros> {
     (at > tx.now).then_some(at)
 }
 
-/// Whether the job that falls due next in this queue has come with this push: then a sleeper must learn of it.
+/// Returns whether the next due job of this queue came with this push. If so, a sleeping node must be woken.
 fn is_next(tx: &Tx<'_>, queue: i64, first: i64) -> rusqlite::Result<bool> {
-    // None at all if a later job of the same push has replaced it.
+    // There is no such job if a later job of the same push replaced it.
     let next = tx
-        .statement("SELECT no FROM duly_scheduled WHERE queue = ?1 ORDER BY due, no LIMIT 1")?
+        .statement("SELECT job_no FROM duly_scheduled WHERE queue_no = ?1 ORDER BY due_at, job_no LIMIT 1")?
         .query_row([queue], |row| row.get::<_, i64>(0))
         .optional()?;
-    Ok(next.is_some_and(|no| no >= first))
+    Ok(next.is_some_and(|job_no| job_no >= first))
 }

@@ -1,4 +1,4 @@
-//! Push inside the user's own transaction: the job is there if, and only if, the user's rows are.
+//! Push inside the caller's own transaction: the jobs are committed if and only if the caller's rows are.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use crate::store::sqlite::nodes::wake::{News, Waker};
 use crate::store::sqlite::tx::{Queues, Tx};
 use crate::store::sqlite::{errors, file};
 
-/// What is left to do once the user's transaction is committed: wake a worker.
+/// The work that remains after the caller's commit: waking a worker.
 ///
-/// Without it the jobs are found by the look that every worker takes once a second.
+/// Without it, workers find the jobs at their next check, within a second.
 #[must_use = "call `wake()` after the commit, or the jobs start up to a second late"]
 #[derive(Debug)]
 pub struct AfterCommit {
-    /// What became of the jobs, once the transaction is committed.
+    /// The result for each job, valid once the transaction is committed.
     pub pushed: Vec<Pushed>,
     file: PathBuf,
     news: News,
 }
 
 impl AfterCommit {
-    /// Wakes workers for the jobs; to be called after the commit.
+    /// Wakes workers for the jobs. Call it after the commit.
     pub fn wake(self) {
         if let Ok(board) = Board::beside(&self.file, Clock::system()) {
             Waker::new(Arc::new(board)).tell(self.news);
@@ -35,7 +35,7 @@ impl AfterCommit {
     }
 }
 
-/// Pushes jobs inside `tx`, a transaction on the file that this store is in.
+/// Pushes jobs inside `tx`, a transaction on the file of this store.
 pub(crate) fn push_in(
     tx: &Transaction<'_>,
     store: &Path,
@@ -49,10 +49,10 @@ pub(crate) fn push_in(
     if own.as_deref() != Some(store.as_path()) {
         return Err(Error::invalid(
             "transaction",
-            format!("is not on {}, the file of this store: open your connection on that file", store.display()),
+            format!("must be on {}, the file of this store; open your connection on that file", store.display()),
         ));
     }
-    // All or nothing of ours, whatever the user does after an error.
+    // A savepoint makes the push all or nothing, even if the caller commits after an error.
     tx.execute_batch("SAVEPOINT duly_push").map_err(refused)?;
     let pushed = push_all(tx, clock, history, jobs);
     let end = if pushed.is_ok() { "RELEASE duly_push" } else { "ROLLBACK TO duly_push; RELEASE duly_push" };
@@ -63,10 +63,13 @@ pub(crate) fn push_in(
 
 fn push_all(tx: &Transaction<'_>, clock: &Clock, history: bool, jobs: &[Push]) -> Result<(Vec<Pushed>, News)> {
     let refused = |e| errors::refused("push_in", e);
-    // The write lock first: a transaction that begins with a look cannot have it once somebody else has written.
-    tx.execute("UPDATE duly_mark SET value = value WHERE name = 'number'", []).map_err(refused)?;
+    // Takes the write lock first: a transaction that started with a read cannot get it after another connection wrote.
+    tx.execute("UPDATE duly_sequence SET value = value WHERE name = 'next_number'", []).map_err(refused)?;
     if file::format_of(tx).map_err(refused)? != Some(file::FORMAT.to_string()) {
-        return Err(Error::store("push_in", "the file has another format than this build of duly"));
+        return Err(Error::store(
+            "push_in",
+            "the file has another format than this build of duly; use the same version",
+        ));
     }
     let queues = Queues::default();
     let inner = Tx::new(tx, clock.wall(), &queues, history);

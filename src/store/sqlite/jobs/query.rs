@@ -1,4 +1,4 @@
-//! Looking: one job, counts, nodes. Nothing here writes.
+//! Queries: one job, counts, nodes. Never writes.
 
 use std::collections::BTreeMap;
 
@@ -14,28 +14,29 @@ use crate::store::sqlite::nodes::registry::{Board, Life};
 use crate::store::sqlite::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, Raw, job, many, number, text, times};
 use crate::store::{Beaten, ENDED_MAX, Moving, QueueCounts};
 
-/// `get` of the contract.
+/// Implements `get` of the store contract.
 pub(crate) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<Record>> {
-    let Some(no) = state::find(conn, id)? else {
+    let Some(job_no) = state::find(conn, id)? else {
         return Ok(None);
     };
     let job = conn
         .prepare_cached(&format!(
-            "SELECT {JOB_COLUMNS}, q.name FROM duly_job j JOIN duly_queue q ON q.no = j.queue WHERE j.no = ?1"
+            "SELECT {JOB_COLUMNS}, q.name FROM duly_job j
+               JOIN duly_queue q ON q.queue_no = j.queue_no WHERE j.job_no = ?1"
         ))?
-        .query_row([no], |row| job(row, text(row, JOB_COLUMNS_LEN)?))
+        .query_row([job_no], |row| job(row, text(row, JOB_COLUMNS_LEN)?))
         .optional()?;
-    let Some(mut record) = job.map(|job| record(conn, no, job)).transpose()?.flatten() else {
+    let Some(mut record) = job.map(|job| record(conn, job_no, job)).transpose()?.flatten() else {
         return Ok(None);
     };
-    record.failures = failures::all(conn, no)?;
-    progress::read(conn, no, &mut record)?;
+    record.failures = failures::all(conn, job_no)?;
+    progress::read(conn, job_no, &mut record)?;
     Ok(Some(record))
 }
 
-/// A job with its place; `None` if it went away between two looks.
-pub(crate) fn record(conn: &Connection, no: i64, job: Job) -> rusqlite::Result<Option<Record>> {
-    let Some(place) = state::find_place(conn, no)? else {
+/// Returns the record of a job; `None` if the job has no state.
+pub(crate) fn record(conn: &Connection, job_no: i64, job: Job) -> rusqlite::Result<Option<Record>> {
+    let Some(place) = state::find_place(conn, job_no)? else {
         return Ok(None);
     };
     let mut record = match place {
@@ -75,30 +76,36 @@ fn at(job: Job, state: State, due: i64, attempts: u32, crashes: u32) -> Record {
     }
 }
 
-fn node_id(conn: &Connection, no: i64) -> rusqlite::Result<Option<NodeId>> {
-    conn.prepare_cached("SELECT id FROM duly_node WHERE no = ?1")?
-        .query_row([no], |row| row.get(0).map(NodeId::from_bytes))
+fn node_id(conn: &Connection, node_no: i64) -> rusqlite::Result<Option<NodeId>> {
+    conn.prepare_cached("SELECT id FROM duly_node WHERE node_no = ?1")?
+        .query_row([node_no], |row| row.get(0).map(NodeId::from_bytes))
         .optional()
 }
 
 pub(crate) fn queue_no(conn: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
-    conn.prepare_cached("SELECT no FROM duly_queue WHERE name = ?1")?.query_row([name], |row| row.get(0)).optional()
+    conn.prepare_cached("SELECT queue_no FROM duly_queue WHERE name = ?1")?
+        .query_row([name], |row| row.get(0))
+        .optional()
 }
 
-/// `counts` of the contract.
+/// Implements `counts` of the store contract.
 pub(crate) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
     conn.prepare_cached(
-        "SELECT q.name, q.paused, q.moving, q.limit_jobs, q.limit_bytes,
+        "SELECT q.name, q.paused, q.transfer_mark, q.capacity_jobs, q.capacity_bytes,
                 coalesce(c.scheduled, 0), coalesce(c.ready, 0), coalesce(c.running, 0), coalesce(c.done, 0),
-                coalesce(c.dead, 0), coalesce(c.bytes, 0),
-                (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 0 ORDER BY r.seq LIMIT 1),
-                (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 1 ORDER BY r.seq LIMIT 1),
-                (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 2 ORDER BY r.seq LIMIT 1),
-                (SELECT r.due FROM duly_ready r WHERE r.queue = q.no AND r.priority = 3 ORDER BY r.seq LIMIT 1)
-           FROM duly_queue q LEFT JOIN duly_count c ON c.queue = q.no ORDER BY q.name",
+                coalesce(c.dead, 0), coalesce(c.unfinished_bytes, 0),
+                (SELECT r.due_at FROM duly_ready r
+                  WHERE r.queue_no = q.queue_no AND r.priority = 0 ORDER BY r.seq LIMIT 1),
+                (SELECT r.due_at FROM duly_ready r
+                  WHERE r.queue_no = q.queue_no AND r.priority = 1 ORDER BY r.seq LIMIT 1),
+                (SELECT r.due_at FROM duly_ready r
+                  WHERE r.queue_no = q.queue_no AND r.priority = 2 ORDER BY r.seq LIMIT 1),
+                (SELECT r.due_at FROM duly_ready r
+                  WHERE r.queue_no = q.queue_no AND r.priority = 3 ORDER BY r.seq LIMIT 1)
+           FROM duly_queue q LEFT JOIN duly_queue_stats c ON c.queue_no = q.queue_no ORDER BY q.name",
     )?
     .query_map([], |row| {
-        // The first of each priority.
+        // The first job of each priority.
         let heads = [11, 12, 13, 14].map(|at| row.get::<_, Option<i64>>(at).unwrap_or_default());
         Ok(QueueCounts {
             oldest: heads.into_iter().flatten().min().map(from_micros),
@@ -117,11 +124,11 @@ pub(crate) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
     .collect()
 }
 
-/// `ended` of the contract.
+/// Implements `completed_among` of the store contract.
 pub(crate) fn ended(conn: &Connection, queue: &str, ids: &[JobId]) -> rusqlite::Result<Vec<JobId>> {
     let mut unfinished = conn.prepare_cached(
-        "SELECT EXISTS (SELECT 1 FROM duly_job j JOIN duly_queue q ON q.no = j.queue
-          WHERE j.id = ?1 AND q.name = ?2 AND NOT EXISTS (SELECT 1 FROM duly_ended e WHERE e.no = j.no))",
+        "SELECT EXISTS (SELECT 1 FROM duly_job j JOIN duly_queue q ON q.queue_no = j.queue_no
+          WHERE j.id = ?1 AND q.name = ?2 AND NOT EXISTS (SELECT 1 FROM duly_ended e WHERE e.job_no = j.job_no))",
     )?;
     let mut ended = Vec::new();
     for id in ids.iter().take(ENDED_MAX) {
@@ -132,22 +139,24 @@ pub(crate) fn ended(conn: &Connection, queue: &str, ids: &[JobId]) -> rusqlite::
     Ok(ended)
 }
 
-/// `holder` of the contract.
+/// Implements `unique_holder` of the store contract.
 pub(crate) fn holder(conn: &Connection, queue: &str, key: &str) -> rusqlite::Result<Option<JobId>> {
     conn.prepare_cached(
-        "SELECT j.id FROM duly_unique u JOIN duly_queue q ON q.no = u.queue JOIN duly_job j ON j.no = u.no
-          WHERE q.name = ?1 AND u.key = ?2",
+        "SELECT j.id FROM duly_unique_key u JOIN duly_queue q ON q.queue_no = u.queue_no
+           JOIN duly_job j ON j.job_no = u.job_no
+          WHERE q.name = ?1 AND u.unique_key = ?2",
     )?
     .query_row([queue, key], |row| row.get(0).map(JobId::from_bytes))
     .optional()
 }
 
-/// What a beat answers: what the node holds, and who else holds something without being alive.
+/// Builds the reply to a heartbeat: the jobs that the node holds, and the other nodes that hold jobs without being
+/// alive.
 pub(crate) fn beaten(conn: &Connection, board: &Board, node: NodeId) -> rusqlite::Result<Beaten> {
     let mut beaten = Beaten::default();
     let mut statement = conn.prepare_cached(
-        "SELECT n.id, n.slot, q.name, count(*) FROM duly_held h JOIN duly_node n ON n.no = h.node
-           JOIN duly_queue q ON q.no = h.queue GROUP BY h.node, h.queue",
+        "SELECT n.id, n.slot, q.name, count(*) FROM duly_running h JOIN duly_node n ON n.node_no = h.node_no
+           JOIN duly_queue q ON q.queue_no = h.queue_no GROUP BY h.node_no, h.queue_no",
     )?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
@@ -161,10 +170,11 @@ pub(crate) fn beaten(conn: &Connection, board: &Board, node: NodeId) -> rusqlite
     Ok(beaten)
 }
 
-/// `nodes` of the contract.
+/// Implements `nodes` of the store contract.
 pub(crate) fn nodes(conn: &Connection, board: &Board) -> rusqlite::Result<Vec<NodeRecord>> {
     conn.prepare_cached(
-        "SELECT n.id, n.slot, n.host, n.pid, n.queues, n.joined, n.takes, n.no FROM duly_node n ORDER BY n.joined, n.no",
+        "SELECT n.id, n.slot, n.host, n.pid, n.queues, n.joined_at, n.profile, n.node_no
+           FROM duly_node n ORDER BY n.joined_at, n.node_no",
     )?
     .query_map([], |row| {
         let id = NodeId::from_bytes(row.get(0)?);
@@ -187,10 +197,11 @@ pub(crate) fn nodes(conn: &Connection, board: &Board) -> rusqlite::Result<Vec<No
     .collect()
 }
 
-/// How many jobs of each queue a node holds.
+/// Returns how many jobs of each queue a node holds.
 fn holds_of(conn: &Connection, node: i64) -> rusqlite::Result<BTreeMap<String, u64>> {
     conn.prepare_cached(
-        "SELECT q.name, count(*) FROM duly_held h JOIN duly_queue q ON q.no = h.queue WHERE h.node = ?1 GROUP BY h.queue",
+        "SELECT q.name, count(*) FROM duly_running h
+           JOIN duly_queue q ON q.queue_no = h.queue_no WHERE h.node_no = ?1 GROUP BY h.queue_no",
     )?
     .query_map([node], |row| Ok((text(row, 0)?, row.get(1)?)))?
     .collect()

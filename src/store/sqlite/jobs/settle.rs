@@ -1,4 +1,4 @@
-//! Settle: record how attempts ended, each only if its node still holds it under that fence.
+//! Settle: records the outcomes of attempts, each only if the node still holds the job with the same fence.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::store::sqlite::rows::millis;
 use crate::store::sqlite::tx::Tx;
 use crate::store::{End, counter_of, places_of};
 
-/// Records outcomes and returns those that were not held any more.
+/// Records outcomes. Returns the jobs that the node no longer held.
 pub(crate) fn settle(tx: &Tx<'_>, node: i64, id: NodeId, ends: &[End]) -> rusqlite::Result<Vec<JobId>> {
     let (mut lost, mut put_off) = (Vec::new(), Vec::new());
     let mut acks = Acks::new(tx, node)?;
@@ -35,7 +35,7 @@ pub(crate) fn settle(tx: &Tx<'_>, node: i64, id: NodeId, ends: &[End]) -> rusqli
     Ok(lost)
 }
 
-/// When a job falls due that its node has put off because it does not know it.
+/// Returns the due time of a job that its node deferred for lack of a handler.
 fn put_off_until(tx: &Tx<'_>, end: &End) -> Option<Micros> {
     match end.outcome {
         Outcome::Release { after } if end.is_put_off() && !after.is_zero() => Some(later(tx, after)),
@@ -47,7 +47,7 @@ fn later(tx: &Tx<'_>, after: Duration) -> Micros {
     tx.now.saturating_add(micros(after))
 }
 
-/// Counts an end that was recorded.
+/// Counts a recorded outcome.
 fn count(tx: &Tx<'_>, queue: i64, end: &End) {
     tx.add(queue, Of::Running, -1);
     if matches!(end.outcome, Outcome::Ack | Outcome::Bury { .. }) {
@@ -60,13 +60,13 @@ fn count(tx: &Tx<'_>, queue: i64, end: &End) {
     }
 }
 
-/// The way of most jobs, with its statements at hand.
+/// The common case, an ack, with prepared statements.
 struct Acks<'t> {
     tx: &'t Tx<'t>,
     node: i64,
     free: CachedStatement<'t>,
     delete: CachedStatement<'t>,
-    /// The queue of the last one: most batches have only one.
+    /// The queue of the last ack: most batches have only one.
     queue: Option<(String, i64)>,
 }
 
@@ -75,13 +75,13 @@ impl<'t> Acks<'t> {
         Ok(Acks {
             tx,
             node,
-            free: tx.statement("DELETE FROM duly_held WHERE no = ?1 AND node = ?2 AND fence = ?3")?,
-            delete: tx.statement("DELETE FROM duly_job WHERE no = ?1")?,
+            free: tx.statement("DELETE FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3")?,
+            delete: tx.statement("DELETE FROM duly_job WHERE job_no = ?1")?,
             queue: None,
         })
     }
 
-    /// Answers the queue if the job was held as it should be; if not, nothing was recorded.
+    /// Returns the queue; `None` if the node does not hold the job, and nothing was recorded.
     fn record(&mut self, end: &End) -> rusqlite::Result<Option<i64>> {
         if self.free.execute(params![end.place, self.node, end.fence.0.cast_signed()])? == 0 {
             return Ok(None);
@@ -94,7 +94,7 @@ impl<'t> Acks<'t> {
         }
         self.delete.execute([end.place])?;
         if end.attempts + end.crashes > 0 {
-            self.tx.statement("DELETE FROM duly_failure WHERE no = ?1")?.execute([end.place])?;
+            self.tx.statement("DELETE FROM duly_failure WHERE job_no = ?1")?.execute([end.place])?;
         }
         progress::forget(self.tx, end.place)?;
         if let Some(key) = &end.unique {
@@ -106,57 +106,60 @@ impl<'t> Acks<'t> {
 
     fn queue(&mut self, name: &str) -> rusqlite::Result<i64> {
         match &self.queue {
-            Some((last, no)) if last == name => Ok(*no),
+            Some((last, queue_no)) if last == name => Ok(*queue_no),
             _ => {
-                let no = self.tx.queue(name)?;
-                self.queue = Some((name.to_owned(), no));
-                Ok(no)
+                let queue_no = self.tx.queue(name)?;
+                self.queue = Some((name.to_owned(), queue_no));
+                Ok(queue_no)
             }
         }
     }
 }
 
-/// Where a held job goes back to.
+/// The old position of a job that its node gave up.
 struct Freed {
     queue: i64,
     priority: i64,
     seq: i64,
 }
 
-/// Takes a job out of its holder's hands, if holder and fence are right.
+/// Removes a job from its node, if node and fence match.
 fn free(tx: &Tx<'_>, node: i64, end: &End) -> rusqlite::Result<Option<Freed>> {
-    tx.statement("DELETE FROM duly_held WHERE no = ?1 AND node = ?2 AND fence = ?3 RETURNING queue, priority, seq")?
-        .query_row(params![end.place, node, end.fence.0.cast_signed()], |row| {
-            Ok(Freed { queue: row.get(0)?, priority: row.get(1)?, seq: row.get(2)? })
-        })
-        .optional()
+    tx.statement(
+        "DELETE FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3 RETURNING queue_no, priority, seq",
+    )?
+    .query_row(params![end.place, node, end.fence.0.cast_signed()], |row| {
+        Ok(Freed { queue: row.get(0)?, priority: row.get(1)?, seq: row.get(2)? })
+    })
+    .optional()
 }
 
-/// Any outcome but an ack. Answers the queue if the job was held as it should be; if not, nothing was recorded.
+/// Records any outcome but an ack. Returns the queue; `None` if the node does not hold the job, and nothing was
+/// recorded.
 fn move_on(tx: &Tx<'_>, node: i64, id: NodeId, end: &End, outcome: &Outcome) -> rusqlite::Result<Option<i64>> {
     let Some(Freed { queue, priority, seq }) = free(tx, node, end)? else {
         return Ok(None);
     };
-    let (no, attempts, crashes) = (end.place, end.attempts, end.crashes);
+    let (job_no, attempts, crashes) = (end.place, end.attempts, end.crashes);
     let attempt = attempts.saturating_add(1);
     match outcome {
         Outcome::Ack => {}
         Outcome::Bury { error } => {
-            failures::record(tx, no, attempt, id, error)?;
+            failures::record(tx, job_no, attempt, id, error)?;
             finish(tx, queue, end, DEAD, attempt)?;
         }
         Outcome::Retry { after, error } => {
-            failures::record(tx, no, attempt, id, error)?;
+            failures::record(tx, job_no, attempt, id, error)?;
             match after.is_zero() {
-                true => state::ready(tx, queue, no, priority, tx.number()?, tx.now, attempt, crashes)?,
-                false => state::schedule(tx, queue, no, priority, later(tx, *after), attempt, crashes)?,
+                true => state::ready(tx, queue, job_no, priority, tx.number()?, tx.now, attempt, crashes)?,
+                false => state::schedule(tx, queue, job_no, priority, later(tx, *after), attempt, crashes)?,
             }
             tx.wake(&end.queue);
         }
         Outcome::Release { after } => {
             match after.is_zero() {
-                true => state::ready(tx, queue, no, priority, seq, to_micros(end.due), attempts, crashes)?,
-                false => state::schedule(tx, queue, no, priority, later(tx, *after), attempts, crashes)?,
+                true => state::ready(tx, queue, job_no, priority, seq, to_micros(end.due), attempts, crashes)?,
+                false => state::schedule(tx, queue, job_no, priority, later(tx, *after), attempts, crashes)?,
             }
             tx.wake(&end.queue);
         }
@@ -164,39 +167,39 @@ fn move_on(tx: &Tx<'_>, node: i64, id: NodeId, end: &End, outcome: &Outcome) -> 
     Ok(Some(queue))
 }
 
-/// A job that has ended and is kept for a while.
+/// Ends a job that is kept for a while.
 fn finish(tx: &Tx<'_>, queue: i64, end: &End, state: i64, attempts: u32) -> rusqlite::Result<()> {
     if let Some(key) = &end.unique {
         state::free_unique(tx, queue, key, end.place)?;
     }
-    let until = tx.now.saturating_add(millis(end.keep).saturating_mul(1_000));
+    let prune_at = tx.now.saturating_add(millis(end.keep).saturating_mul(1_000));
     let due = to_micros(end.due);
-    state::end_at(tx, queue, end.place, state, until, tx.now, due, attempts, end.crashes)
+    state::end_at(tx, queue, end.place, state, prune_at, tx.now, due, attempts, end.crashes)
 }
 
-/// Deletes ended jobs of a queue: those past their time, then done ones beyond the newest `done_max`.
+/// Deletes ended jobs of a queue: expired ones, then done ones beyond the newest `done_max`.
 pub(crate) fn prune(tx: &Tx<'_>, queue: i64, done_max: usize, max: usize) -> rusqlite::Result<usize> {
-    // SQLite's integers have a sign: whoever wants to keep all may name a greater number.
+    // SQLite's integers are signed, and a caller that keeps all jobs may pass a greater number.
     let done_max = i64::try_from(done_max).unwrap_or(i64::MAX);
     let pick = |sql: &str, params: &[&dyn rusqlite::ToSql]| -> rusqlite::Result<Vec<i64>> {
         tx.statement(sql)?.query_map(params, |row| row.get(0))?.collect()
     };
     let mut gone = pick(
-        "SELECT no FROM duly_ended WHERE queue = ?1 AND state IN (?2, ?3) AND until <= ?4 LIMIT ?5",
+        "SELECT job_no FROM duly_ended WHERE queue_no = ?1 AND state IN (?2, ?3) AND prune_at <= ?4 LIMIT ?5",
         params![queue, DONE, DEAD, tx.now, max],
     )?;
     if gone.len() < max {
         let beyond = pick(
-            "SELECT no FROM duly_ended WHERE queue = ?1 AND state = ?2 AND until > ?3
-              ORDER BY until DESC LIMIT ?4 OFFSET ?5",
+            "SELECT job_no FROM duly_ended WHERE queue_no = ?1 AND state = ?2 AND prune_at > ?3
+              ORDER BY prune_at DESC LIMIT ?4 OFFSET ?5",
             params![queue, DONE, tx.now, max - gone.len(), done_max],
         )?;
         gone.extend(beyond);
     }
     deferred::sweep(tx, queue)?;
-    for no in &gone {
-        state::unend(tx, *no)?;
-        state::delete_body(tx, *no)?;
+    for job_no in &gone {
+        state::unend(tx, *job_no)?;
+        state::delete_body(tx, *job_no)?;
     }
     Ok(gone.len())
 }

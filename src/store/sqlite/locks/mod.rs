@@ -1,6 +1,6 @@
-//! Locks: who holds which slot of a name, under which fence, until when.
+//! Locks: the holders of each name, with slot, fence and expiry.
 //!
-//! Ends are told by a clock that never steps: setting the wall clock neither ends a hold nor makes it longer.
+//! Expiry uses a clock that never steps: setting the wall clock neither ends a hold nor extends it.
 
 pub(crate) mod waiters;
 
@@ -17,7 +17,7 @@ use crate::store::sqlite::nodes::wake::Called;
 use crate::store::sqlite::tx::Tx;
 use crate::store::{LOCK_SLOTS_MAX, LOCKS_PAGE, LockAsk, LockPage, LockRecord, LockTaken, Owner};
 
-/// Holds of other names that have ended and are cleared away by one that is taken: more than it adds.
+/// Expired holds of other names that each acquisition deletes: more than it adds.
 const SWEEP_MAX: usize = 2;
 
 /// A hold of a lock that has not ended.
@@ -31,20 +31,21 @@ pub(super) struct Hold {
 /// The holds of a lock.
 pub(super) struct Living {
     pub(super) holds: Vec<Hold>,
-    /// Slots of those that have ended.
+    /// Slots of holds that have ended.
     ended: Vec<u32>,
 }
 
-/// Whether a hold has ended. One that begins in the future is from before the last start of the machine.
+/// Returns whether a hold has ended. A hold that starts in the future is from before the last start of the machine.
 fn has_ended(now: Micros, from: Micros, ends: Micros, node_gone: bool) -> bool {
     node_gone || ends <= now || from > now
 }
 
-/// The holds of a lock, those that have ended apart.
+/// Returns the holds of a lock, and apart from them the slots of ended ones.
 pub(super) fn living(conn: &Connection, lives: &Lives<'_>, name: &str) -> rusqlite::Result<Living> {
     let mut living = Living { holds: Vec::new(), ended: Vec::new() };
     let mut select = conn.prepare_cached(
-        "SELECT slot, owner, fence, extended, ends, node, bound FROM duly_lock WHERE name = ?1 ORDER BY slot LIMIT ?2",
+        "SELECT slot, owner_id, fence, extended_uptime, expires_uptime, node_id, ends_with_node
+           FROM duly_lock WHERE name = ?1 ORDER BY slot LIMIT ?2",
     )?;
     let mut rows = select.query(params![name, LOCK_SLOTS_MAX])?;
     while let Some(row) = rows.next()? {
@@ -59,12 +60,12 @@ pub(super) fn living(conn: &Connection, lives: &Lives<'_>, name: &str) -> rusqli
     Ok(living)
 }
 
-/// How long until the first of these ends.
+/// Returns the time until the first of these holds ends.
 pub(super) fn first_end(holds: &[Hold], now: Micros) -> Option<Duration> {
     holds.iter().map(|hold| hold.ends - now).min().map(|left| Duration::from_micros(left.unsigned_abs()))
 }
 
-/// The holds of a lock; those that have ended are deleted. Answers whether there were any of those.
+/// Returns the holds of a lock and deletes the ended ones. Also returns whether there were any.
 fn clear(tx: &Tx<'_>, lives: &Lives<'_>, name: &str) -> rusqlite::Result<(Vec<Hold>, bool)> {
     let living = living(tx.conn, lives, name)?;
     for slot in &living.ended {
@@ -73,7 +74,7 @@ fn clear(tx: &Tx<'_>, lives: &Lives<'_>, name: &str) -> rusqlite::Result<(Vec<Ho
     Ok((living.holds, !living.ended.is_empty()))
 }
 
-/// `lock` of the contract.
+/// Implements `lock` of the store contract.
 pub(super) fn lock(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk) -> rusqlite::Result<LockTaken> {
     let (holds, ended) = clear(tx, lives, &ask.name)?;
     if let Some(own) = holds.iter().find(|hold| hold.owner == ask.owner) {
@@ -86,7 +87,7 @@ pub(super) fn lock(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk) -> rusqlite::R
             waiters::quit(tx, &ask.name, ask.owner)?;
         }
         let (fence, slot) = take(tx, lives, ask, &holds)?;
-        // Others may have their turn as well, if several slots are free.
+        // If several slots are free, more waiters may have their turn.
         waiters::tell(tx, lives, &ask.name, holds.len() + 1)?;
         return Ok(taken(fence, slot));
     }
@@ -95,8 +96,7 @@ pub(super) fn lock(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk) -> rusqlite::R
     }
     let is_free = holds.len() < ask.slots as usize;
     if ended || standing.shortened || (is_free && !ask.wait) {
-        // This ask is the first to see that it is somebody else's turn; or the first in line has not heard of it, or nobody
-        // wants its place any more.
+        // This request is the first to see that it is a waiter's turn. Or the first waiter missed its turn, or gave up.
         waiters::tell(tx, lives, &ask.name, holds.len())?;
     }
     let ahead = u32::try_from(standing.ahead).unwrap_or(u32::MAX);
@@ -112,7 +112,8 @@ fn take(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk, holds: &[Hold]) -> rusqli
     let slot = (1..).find(|slot| holds.iter().all(|hold| hold.slot != *slot)).unwrap_or(u32::MAX);
     let fence = tx.fence()?;
     tx.statement(
-        "INSERT INTO duly_lock (name, slot, owner, node, bound, note, fence, since, extended, ends)
+        "INSERT INTO duly_lock (name, slot, owner_id, node_id, ends_with_node, note, fence, acquired_at,
+           extended_uptime, expires_uptime)
          VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, ?9)",
     )?
     .execute(params![
@@ -126,20 +127,22 @@ fn take(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk, holds: &[Hold]) -> rusqli
         lives.now,
         lives.now + micros(ask.ttl)
     ])?;
-    // Nobody may ever ask for those again.
+    // Expired holds that no request may ever visit again.
     tx.statement(
-        "DELETE FROM duly_lock WHERE (name, slot) IN (SELECT name, slot FROM duly_lock WHERE ends <= ?1 LIMIT ?2)",
+        "DELETE FROM duly_lock WHERE (name, slot) IN
+           (SELECT name, slot FROM duly_lock WHERE expires_uptime <= ?1 LIMIT ?2)",
     )?
     .execute(params![lives.now, SWEEP_MAX])?;
     Ok((fence, slot))
 }
 
-/// Lets a hold last for its `ttl` from now, if the owner has it. It ends with its node only while that node itself extends it.
+/// Extends a hold by its `ttl` from now, if the owner has it. It ends with its node only while that node itself extends
+/// it.
 pub(super) fn extend(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk) -> rusqlite::Result<bool> {
     let extended = tx
         .statement(
-            "UPDATE duly_lock SET extended = ?3, ends = ?4, bound = ?5 AND node = ?6
-              WHERE name = ?1 AND owner = ?2 AND ends > ?3 AND extended <= ?3",
+            "UPDATE duly_lock SET extended_uptime = ?3, expires_uptime = ?4, ends_with_node = ?5 AND node_id = ?6
+              WHERE name = ?1 AND owner_id = ?2 AND expires_uptime > ?3 AND extended_uptime <= ?3",
         )?
         .execute(params![
             ask.name,
@@ -152,28 +155,28 @@ pub(super) fn extend(tx: &Tx<'_>, lives: &Lives<'_>, ask: &LockAsk) -> rusqlite:
     Ok(extended > 0)
 }
 
-/// `unlock` of the contract.
+/// Implements `unlock` of the store contract.
 pub(super) fn unlock(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, owner: Owner) -> rusqlite::Result<bool> {
     let (holds, _) = clear(tx, lives, name)?;
     let held = tx
-        .statement("DELETE FROM duly_lock WHERE name = ?1 AND owner = ?2")?
+        .statement("DELETE FROM duly_lock WHERE name = ?1 AND owner_id = ?2")?
         .execute(params![name, owner.as_bytes()])?;
     waiters::quit(tx, name, owner)?;
     waiters::tell(tx, lives, name, holds.len() - held)?;
     Ok(held > 0)
 }
 
-/// `leave_line` of the contract.
+/// Implements `cancel_wait` of the store contract.
 pub(super) fn leave_line(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, owner: Owner) -> rusqlite::Result<()> {
     waiters::quit(tx, name, owner)?;
     pass_on(tx, lives, name)
 }
 
-/// `break_lock` of the contract.
+/// Implements `break_lock` of the store contract.
 pub(super) fn break_all(tx: &Tx<'_>, lives: &Lives<'_>, name: &str) -> rusqlite::Result<u64> {
     let (holds, _) = clear(tx, lives, name)?;
     let broken = tx
-        .statement("DELETE FROM duly_lock WHERE name = ?1 RETURNING node, owner")?
+        .statement("DELETE FROM duly_lock WHERE name = ?1 RETURNING node_id, owner_id")?
         .query_map([name], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<Vec<([u8; 16], [u8; 16])>>>()?;
     for (node, owner) in broken {
@@ -184,25 +187,26 @@ pub(super) fn break_all(tx: &Tx<'_>, lives: &Lives<'_>, name: &str) -> rusqlite:
     Ok(holds.len() as u64)
 }
 
-/// Tells those in line whose turn it is, after something else than the lock has changed.
+/// Notifies the waiters that have their turn, after the waiters changed.
 pub(super) fn pass_on(tx: &Tx<'_>, lives: &Lives<'_>, name: &str) -> rusqlite::Result<()> {
     let (holds, _) = clear(tx, lives, name)?;
     waiters::tell(tx, lives, name, holds.len())
 }
 
-/// The node leaves its slot: from now on its holds end by their time alone.
+/// Marks the holds of a node that leaves: from now on only their time ends them.
 pub(super) fn unbind(tx: &Tx<'_>, node: NodeId) -> rusqlite::Result<()> {
-    tx.statement("UPDATE duly_lock SET bound = 0 WHERE node = ?1 AND bound <> 0")?.execute([node.as_bytes()])?;
+    tx.statement("UPDATE duly_lock SET ends_with_node = 0 WHERE node_id = ?1 AND ends_with_node <> 0")?
+        .execute([node.as_bytes()])?;
     Ok(())
 }
 
-/// Deletes holds from before the last start of the machine: their ends mean nothing now.
+/// Deletes holds from before the last start of the machine: their expiry has no meaning now.
 pub(super) fn sweep(tx: &Tx<'_>, lives: &Lives<'_>) -> rusqlite::Result<()> {
-    tx.statement("DELETE FROM duly_lock WHERE extended > ?1")?.execute([lives.now])?;
+    tx.statement("DELETE FROM duly_lock WHERE extended_uptime > ?1")?.execute([lives.now])?;
     Ok(())
 }
 
-/// `locks` of the contract. The cursor is slot and name of the last hold that was looked at.
+/// Implements `locks` of the store contract. The cursor is slot and name of the last hold that was read.
 pub(super) fn list(
     conn: &Connection,
     lives: &Lives<'_>,
@@ -210,7 +214,7 @@ pub(super) fn list(
     name: Option<&str>,
     cursor: Option<&str>,
 ) -> Result<LockPage> {
-    let wrong = || Error::invalid("cursor", "not one that a list of locks has given");
+    let wrong = || Error::invalid("cursor", "not a cursor of a lock list");
     let (after_name, after_slot) = match cursor {
         None => (name.unwrap_or_default(), 0),
         Some(text) => {
@@ -231,7 +235,8 @@ fn page(
 ) -> rusqlite::Result<LockPage> {
     let mut page = LockPage::default();
     let mut select = conn.prepare_cached(
-        "SELECT name, slot, owner, node, note, fence, since, extended, ends, bound FROM duly_lock
+        "SELECT name, slot, owner_id, node_id, note, fence, acquired_at, extended_uptime, expires_uptime,
+           ends_with_node FROM duly_lock
           WHERE (name, slot) > (?1, ?2) AND (?3 IS NULL OR name = ?3) ORDER BY name, slot LIMIT ?4",
     )?;
     let mut rows = select.query(params![after.0, after.1, only, LOCKS_PAGE])?;
@@ -271,9 +276,9 @@ mod tests {
     #[test]
     fn a_hold_ends_by_its_time_its_node_or_a_start_of_the_machine() {
         assert!(!has_ended(5, 1, 9, false));
-        assert!(has_ended(9, 1, 9, false), "at its end it is over");
+        assert!(has_ended(9, 1, 9, false), "it ends at its expiry");
         assert!(has_ended(5, 1, 9, true));
-        assert!(has_ended(5, 6, 9, false), "taken in the future: the clock has started anew");
+        assert!(has_ended(5, 6, 9, false), "taken in the future: from before the last start of the machine");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The line before a lock: first come, first served, as far as their nodes attend.
+//! Waiters for a lock: first come, first served, if their node has a current lease.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::store::sqlite::nodes::wake::Called;
 use crate::store::sqlite::tx::Tx;
 use crate::store::{Guest, LINE_LOOK_MAX, LockAsk, Owner, Turn, WAITS_MAX};
 
-/// Most times that one step looks at a line: as long as it meets places that have ended.
+/// Most reads of the waiters in one operation: it repeats while it finds waiters of dead nodes.
 const LOOKS_MAX: usize = 10;
-/// Most places of one node that has gone are deleted in one step.
+/// Most waiters of one dead node deleted in one operation.
 const GONE_MAX: usize = 1_000;
 
-/// A place in a line.
+/// A waiter.
 struct Place {
     seq: i64,
     owner: Owner,
@@ -25,33 +25,33 @@ struct Place {
     slots: u32,
 }
 
-/// What a look at a line saw.
+/// The result of one read.
 struct Looked {
-    /// Nodes that are gone, and with them their places.
+    /// Nodes that are dead, and their waiters with them.
     gone: BTreeSet<NodeId>,
-    /// The last place that was looked at.
+    /// The last waiter that was read.
     last: i64,
-    /// There is more behind it that was not looked at.
+    /// There are more waiters that were not read.
     more: bool,
 }
 
-/// How an owner stands to a line.
+/// The position of an owner among the waiters.
 pub(crate) struct Standing {
-    /// It has a place.
+    /// The owner is waiting.
     pub(crate) stands: bool,
-    /// So many that live come before it.
+    /// The number of waiters before it.
     pub(crate) ahead: usize,
-    /// Places were met that have ended.
+    /// Waiters of dead nodes were deleted.
     pub(crate) shortened: bool,
 }
 
-/// Whether somebody with so many living before it may take one of `slots`.
+/// Returns whether a request with `ahead` waiters before it may take one of `slots`.
 pub(crate) fn may_take(slots: u32, held: usize, ahead: usize) -> bool {
     held + ahead < slots as usize
 }
 
-/// Visits the places behind `after` whose nodes attend, until `visit` says that it has seen enough.
-/// Who asks lives, whatever the board says.
+/// Visits the waiters after `after` that have a current lease, until `visit` returns false. The asker counts as alive,
+/// whatever the registry says.
 fn look(
     conn: &Connection,
     lives: &Lives<'_>,
@@ -62,7 +62,8 @@ fn look(
 ) -> rusqlite::Result<Looked> {
     let mut looked = Looked { gone: BTreeSet::new(), last: after, more: false };
     let mut select = conn.prepare_cached(
-        "SELECT seq, owner, node, slots FROM duly_line WHERE name = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3",
+        "SELECT seq, owner_id, node_id, slots
+           FROM duly_lock_waiter WHERE lock_name = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3",
     )?;
     let mut rows = select.query(params![name, after, LINE_LOOK_MAX])?;
     let mut count = 0;
@@ -85,7 +86,7 @@ fn look(
     Ok(looked)
 }
 
-/// Visits as [`look`] does, and deletes the places that have ended. Answers how far it came, and whether it met any of those.
+/// Visits as [`look`] does, and deletes waiters of dead nodes. Returns the last read, and whether it deleted any.
 fn walk(
     tx: &Tx<'_>,
     lives: &Lives<'_>,
@@ -109,17 +110,17 @@ fn walk(
     Ok((looked, shortened))
 }
 
-/// Deletes the places of a node that has gone.
+/// Deletes the waiters of a dead node.
 fn forget(tx: &Tx<'_>, name: &str, node: NodeId, except: Option<Owner>) -> rusqlite::Result<()> {
     tx.statement(
-        "DELETE FROM duly_line WHERE name = ?1 AND seq IN
-           (SELECT seq FROM duly_line WHERE name = ?1 AND node = ?2 AND owner IS NOT ?3 LIMIT ?4)",
+        "DELETE FROM duly_lock_waiter WHERE lock_name = ?1 AND seq IN
+           (SELECT seq FROM duly_lock_waiter WHERE lock_name = ?1 AND node_id = ?2 AND owner_id IS NOT ?3 LIMIT ?4)",
     )?
     .execute(params![name, node.as_bytes(), except.as_ref().map(Owner::as_bytes), GONE_MAX])?;
     Ok(())
 }
 
-/// How an owner stands to the line of a lock.
+/// Returns the position of an owner among the waiters of a lock.
 pub(crate) fn standing(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, owner: Owner) -> rusqlite::Result<Standing> {
     let (mut stands, mut ahead) = (false, 0);
     let (looked, shortened) = walk(tx, lives, name, Some(owner), |place| {
@@ -128,33 +129,36 @@ pub(crate) fn standing(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, owner: Owner)
         !stands
     })?;
     if looked.more {
-        // Far behind: those in between are counted as they stand there.
+        // Far behind: the waiters in between are counted without checking their nodes.
         let own: Option<i64> = tx
-            .statement("SELECT seq FROM duly_line WHERE name = ?1 AND owner = ?2")?
+            .statement("SELECT seq FROM duly_lock_waiter WHERE lock_name = ?1 AND owner_id = ?2")?
             .query_row(params![name, owner.as_bytes()], |row| row.get(0))
             .optional()?;
         let between: usize = tx
-            .statement("SELECT count(*) FROM duly_line WHERE name = ?1 AND seq > ?2 AND seq < ?3")?
+            .statement("SELECT count(*) FROM duly_lock_waiter WHERE lock_name = ?1 AND seq > ?2 AND seq < ?3")?
             .query_row(params![name, looked.last, own.unwrap_or(i64::MAX)], |row| row.get(0))?;
         (stands, ahead) = (own.is_some(), ahead + between);
     }
     Ok(Standing { stands, ahead, shortened })
 }
 
-/// Stands at the end of the line.
+/// Adds a waiter at the end.
 pub(crate) fn stand(tx: &Tx<'_>, ask: &LockAsk) -> rusqlite::Result<()> {
-    tx.statement("INSERT INTO duly_line (name, seq, owner, node, slots) VALUES (?1, ?2, ?3, ?4, ?5)")?
-        .execute(params![ask.name, tx.number()?, ask.owner.as_bytes(), ask.node.as_bytes(), ask.slots])?;
+    tx.statement(
+        "INSERT INTO duly_lock_waiter (lock_name, seq, owner_id, node_id, slots) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?
+    .execute(params![ask.name, tx.number()?, ask.owner.as_bytes(), ask.node.as_bytes(), ask.slots])?;
     Ok(())
 }
 
-/// Gives up a place in the line.
+/// Removes a waiter.
 pub(crate) fn quit(tx: &Tx<'_>, name: &str, owner: Owner) -> rusqlite::Result<()> {
-    tx.statement("DELETE FROM duly_line WHERE name = ?1 AND owner = ?2")?.execute(params![name, owner.as_bytes()])?;
+    tx.statement("DELETE FROM duly_lock_waiter WHERE lock_name = ?1 AND owner_id = ?2")?
+        .execute(params![name, owner.as_bytes()])?;
     Ok(())
 }
 
-/// Those in line who may take what is free, while so many hold the lock, are told after the commit.
+/// Notifies, after the commit, the waiters that may take the free slots while `held` slots are taken.
 pub(crate) fn tell(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, held: usize) -> rusqlite::Result<()> {
     let mut ahead = 0;
     let call = |place: Place| {
@@ -168,10 +172,10 @@ pub(crate) fn tell(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, held: usize) -> r
     walk(tx, lives, name, None, call).map(drop)
 }
 
-/// Ends all places of a node, and tells those who come next then.
+/// Removes all waiters of a node, and notifies the next ones.
 pub(crate) fn depart(tx: &Tx<'_>, lives: &Lives<'_>, node: NodeId) -> rusqlite::Result<()> {
     let names: Vec<String> = tx
-        .statement("DELETE FROM duly_line WHERE node = ?1 RETURNING name")?
+        .statement("DELETE FROM duly_lock_waiter WHERE node_id = ?1 RETURNING lock_name")?
         .query_map([node.as_bytes()], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     for name in names.into_iter().collect::<BTreeSet<_>>() {
@@ -180,22 +184,23 @@ pub(crate) fn depart(tx: &Tx<'_>, lives: &Lives<'_>, node: NodeId) -> rusqlite::
     Ok(())
 }
 
-/// Deletes places of nodes that are gone: those that nobody else has met.
+/// Deletes waiters of dead nodes that no other operation visited.
 pub(crate) fn sweep(tx: &Tx<'_>, lives: &Lives<'_>) -> rusqlite::Result<()> {
     let nodes: Vec<[u8; 16]> = tx
-        .statement("SELECT DISTINCT node FROM duly_line")?
+        .statement("SELECT DISTINCT node_id FROM duly_lock_waiter")?
         .query_map([], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     for node in nodes.into_iter().filter(|node| !lives.is_there(NodeId::from_bytes(*node))) {
         tx.statement(
-            "DELETE FROM duly_line WHERE (name, seq) IN (SELECT name, seq FROM duly_line WHERE node = ?1 LIMIT ?2)",
+            "DELETE FROM duly_lock_waiter WHERE (lock_name, seq) IN
+               (SELECT lock_name, seq FROM duly_lock_waiter WHERE node_id = ?1 LIMIT ?2)",
         )?
         .execute(params![node, GONE_MAX])?;
     }
     Ok(())
 }
 
-/// How the locks stand that a guest waits for, and which lines have places that should be deleted.
+/// Returns the state of the locks that a peer waits for, and the locks with waiters of dead nodes.
 pub(crate) fn turns(conn: &Connection, lives: &Lives<'_>, guest: &Guest) -> rusqlite::Result<(Vec<Turn>, Vec<String>)> {
     let (mut turns, mut stale) = (Vec::new(), Vec::new());
     for name in guest.waits.iter().take(WAITS_MAX) {
@@ -221,9 +226,10 @@ pub(crate) fn turns(conn: &Connection, lives: &Lives<'_>, guest: &Guest) -> rusq
     Ok((turns, stale))
 }
 
-/// Who of those that should have a place in a line has none.
+/// Returns the owners that should be waiting and are not.
 pub(crate) fn lost(conn: &Connection, guest: &Guest) -> rusqlite::Result<Vec<Owner>> {
-    let mut find = conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM duly_line WHERE name = ?1 AND owner = ?2)")?;
+    let mut find =
+        conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM duly_lock_waiter WHERE lock_name = ?1 AND owner_id = ?2)")?;
     let mut lost = Vec::new();
     for (name, owner) in guest.places.iter().take(WAITS_MAX) {
         if !find.query_row(params![name, owner.as_bytes()], |row| row.get(0))? {
@@ -233,9 +239,10 @@ pub(crate) fn lost(conn: &Connection, guest: &Guest) -> rusqlite::Result<Vec<Own
     Ok(lost)
 }
 
-/// How many stand in a line whose nodes attend.
+/// Returns the number of waiters that have a current lease.
 pub(crate) fn waiting(conn: &Connection, lives: &Lives<'_>, name: &str) -> rusqlite::Result<u64> {
-    let mut select = conn.prepare_cached("SELECT node, count(*) FROM duly_line WHERE name = ?1 GROUP BY node")?;
+    let mut select =
+        conn.prepare_cached("SELECT node_id, count(*) FROM duly_lock_waiter WHERE lock_name = ?1 GROUP BY node_id")?;
     let mut rows = select.query([name])?;
     let mut waiting = 0;
     while let Some(row) = rows.next()? {
@@ -254,6 +261,6 @@ mod tests {
     fn free_slots_are_for_the_first_in_line() {
         assert!(may_take(1, 0, 0) && !may_take(1, 1, 0) && !may_take(1, 0, 1));
         assert!(may_take(3, 1, 1) && !may_take(3, 1, 2));
-        assert!(!may_take(1, 2, 0), "more hold it than this one would allow");
+        assert!(!may_take(1, 2, 0), "more holders than this request allows");
     }
 }

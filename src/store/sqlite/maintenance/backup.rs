@@ -1,4 +1,4 @@
-//! Backup: a copy of the file as it is at one moment, while everybody goes on working.
+//! Backup: copies the file at one moment, while all processes continue to work.
 
 use std::path::Path;
 
@@ -7,9 +7,10 @@ use rusqlite::{Connection, OpenFlags};
 use crate::error::{Error, Result};
 use crate::store::sqlite::{Sqlite, errors, file};
 
-/// `backup` of the contract. One statement reads one snapshot: writers are not held up, and nothing of theirs is torn.
+/// Implements `backup` of the store contract. One statement reads one snapshot, so it does not block writers and sees
+/// no partial transaction.
 pub(crate) async fn backup(store: &Sqlite, to: &Path) -> Result<()> {
-    let to = to.to_str().ok_or_else(|| Error::invalid("file", "its name is not UTF-8 text"))?.to_owned();
+    let to = to.to_str().ok_or_else(|| Error::invalid("file", "name must be UTF-8"))?.to_owned();
     let Some(path) = store.path.clone() else {
         return store.writer.upkeep("backup", move |conn| copy(conn, &to)).await;
     };
@@ -21,7 +22,7 @@ pub(crate) async fn backup(store: &Sqlite, to: &Path) -> Result<()> {
         copy(&conn, &to).map_err(told)
     };
     let ran = tokio::task::spawn_blocking(run).await;
-    ran.map_err(|e| Error::store("backup", format!("the copy has ended: {e}")))?
+    ran.map_err(|e| Error::store("backup", format!("the copy did not finish: {e}")))?
 }
 
 fn copy(conn: &Connection, to: &str) -> rusqlite::Result<()> {

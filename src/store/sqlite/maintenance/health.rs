@@ -1,4 +1,4 @@
-//! What the file says about itself, for `duly doctor`.
+//! Facts and warnings about the file, for `duly doctor`.
 
 use std::path::Path;
 
@@ -8,9 +8,9 @@ use crate::clock::{Clock, micros};
 use crate::store::sqlite::file;
 use crate::store::{Durability, Health};
 
-/// A clock before this moment (2026-01-01) has not been set.
+/// A clock before 2026-01-01 has not been set.
 const CLOCK_MIN: i64 = 1_767_225_600_000_000;
-/// A WAL of this size means that some reader does not let go of an old snapshot.
+/// A WAL of this size means that a reader keeps an old snapshot open.
 const WAL_BYTES_MANY: u64 = 256 * 1024 * 1024;
 
 pub(crate) fn health(
@@ -34,19 +34,20 @@ pub(crate) fn health(
     let now = clock.wall();
     facts.push(("clock_us".to_owned(), now.to_string()));
     if now < CLOCK_MIN {
-        warnings.push("The machine's clock is years behind: set it, due times are decided by it.".to_owned());
+        warnings.push("The machine's clock is years behind. Set it: due times depend on it.".to_owned());
     }
-    let fence: i64 = conn.query_row("SELECT value FROM duly_mark WHERE name = 'fence'", [], |row| row.get(0))?;
+    let fence: i64 =
+        conn.query_row("SELECT value FROM duly_sequence WHERE name = 'last_fence'", [], |row| row.get(0))?;
     if fence > now + micros(std::time::Duration::from_secs(60)) {
         warnings.push(format!(
-            "The clock has gone back by {} s since the last claim: scheduled jobs are late by as much.",
+            "The clock went back by {} s since the last claim. Scheduled jobs are late by the same time.",
             (fence - now) / 1_000_000
         ));
     }
     Ok(Health { durability, facts, warnings, acl: None })
 }
 
-/// What a push survives that goes through a store opened like this one. Each process chooses for its own pushes.
+/// Describes what a push survives through a store opened with this durability. Each process chooses its own.
 fn survives(durability: Durability) -> &'static str {
     match durability {
         Durability::Fsync => {
@@ -82,7 +83,7 @@ fn on_disk(
     }
     if wal > WAL_BYTES_MANY {
         warnings.push(format!(
-            "The WAL has {} MB: some connection keeps an old snapshot open; end its transaction.",
+            "The WAL has {} MB: a connection keeps an old snapshot open. End its transaction.",
             wal / 1_048_576
         ));
     }

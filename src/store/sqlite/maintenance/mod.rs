@@ -1,4 +1,4 @@
-//! Care of the file: health, verify, repair, backup, upkeep and read-only SQL.
+//! Maintenance of the file: health, verify, repair, backup, upkeep and read-only SQL.
 
 pub(crate) mod backup;
 pub(crate) mod health;

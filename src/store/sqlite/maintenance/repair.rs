@@ -1,5 +1,5 @@
-//! Repair: puts right what verify finds, in one transaction. What can be chosen is chosen so that no job is lost:
-//! one that may have run is rather run again.
+//! Repair: corrects the violations that verify finds, in one transaction. It never loses a job: if in doubt, a job runs
+//! again.
 
 use rusqlite::{Connection, params};
 
@@ -12,16 +12,16 @@ use crate::store::sqlite::maintenance::verify::{PLACES, UNFINISHED};
 use crate::store::sqlite::rows::Raw;
 use crate::store::sqlite::tx::Tx;
 
-/// `repair` of the contract.
+/// Implements `repair` of the store contract.
 pub(crate) async fn repair(store: &Sqlite) -> Result<()> {
     let missing = store.writer.upkeep("repair", verify::missing_columns).await?;
     if let Some(what) = missing.first() {
-        return Err(Error::store("repair", format!("{what}: no step can be taken on such a file; restore a backup")));
+        return Err(Error::store("repair", format!("{what}; the file cannot be repaired, restore a backup")));
     }
-    // An index is made anew from its table, whatever is wrong with it.
+    // Rebuilds every index from its table.
     store.writer.upkeep("repair", |conn| conn.execute_batch("REINDEX")).await?;
     store.writer.write("repair", mend).await?;
-    // Behind everything that the steps above have counted themselves.
+    // Runs last, after the changes above have updated the counts.
     let anew = |conn: &Connection| {
         let tx = conn.unchecked_transaction()?;
         counts::recount(&tx)?;
@@ -39,52 +39,55 @@ fn mend(tx: &Tx<'_>) -> rusqlite::Result<()> {
     mend_keys(tx)?;
     mend_ticks(tx)?;
     let run = |sql: &str| tx.conn.execute_batch(sql);
-    for table in ["duly_failure", "duly_note", "duly_log"] {
-        run(&format!("DELETE FROM {table} WHERE no NOT IN (SELECT no FROM duly_job)"))?;
+    for table in ["duly_failure", "duly_progress", "duly_log"] {
+        run(&format!("DELETE FROM {table} WHERE job_no NOT IN (SELECT job_no FROM duly_job)"))?;
     }
-    run("DELETE FROM duly_gone_0 WHERE (queue, id) IN (SELECT queue, id FROM duly_job)")?;
-    run("DELETE FROM duly_gone_1 WHERE (queue, id) IN (SELECT queue, id FROM duly_job)")
+    run("DELETE FROM duly_removed_id_0 WHERE (queue_no, job_id) IN (SELECT queue_no, id FROM duly_job)")?;
+    run("DELETE FROM duly_removed_id_1 WHERE (queue_no, job_id) IN (SELECT queue_no, id FROM duly_job)")
 }
 
-/// First of all: what follows draws numbers.
+/// Runs first: the other repairs draw numbers.
 fn mend_marks(tx: &Tx<'_>) -> rusqlite::Result<()> {
     tx.conn.execute_batch(
-        "INSERT OR IGNORE INTO duly_mark (name, value)
-           VALUES ('number', 1), ('fence', 0), ('gone_half', 0), ('gone_since', 0);
-         UPDATE duly_mark SET value = max(value, 1 + (SELECT coalesce(max(n), 0) FROM (
-             SELECT max(no) AS n FROM duly_job UNION ALL SELECT max(seq) FROM duly_ready
-             UNION ALL SELECT max(seq) FROM duly_held))) WHERE name = 'number';
-         UPDATE duly_mark SET value = max(value, (SELECT coalesce(max(f), 0) FROM (
-             SELECT max(fence) AS f FROM duly_held UNION ALL SELECT max(fence) FROM duly_lock))) WHERE name = 'fence';",
+        "INSERT OR IGNORE INTO duly_sequence (name, value)
+           VALUES ('next_number', 1), ('last_fence', 0), ('removed_id_table', 0), ('removed_id_swapped_at', 0);
+         UPDATE duly_sequence SET value = max(value, 1 + (SELECT coalesce(max(n), 0) FROM (
+             SELECT max(job_no) AS n FROM duly_job UNION ALL SELECT max(seq) FROM duly_ready
+             UNION ALL SELECT max(seq) FROM duly_running))) WHERE name = 'next_number';
+         UPDATE duly_sequence SET value = max(value, (SELECT coalesce(max(f), 0) FROM (
+             SELECT max(fence) AS f FROM duly_running
+             UNION ALL SELECT max(fence) FROM duly_lock))) WHERE name = 'last_fence';",
     )
 }
 
-/// A place without a job goes; a job whose queue is not known, or has no name that anybody could say, gets one to be found in.
+/// Deletes states without a job. A job in an unknown queue, or in a queue with an unreadable name, gets a queue named
+/// `recovered-N`.
 fn mend_bodies(tx: &Tx<'_>) -> rusqlite::Result<()> {
     let names: Vec<(i64, Raw)> = tx
         .conn
-        .prepare("SELECT no, name FROM duly_queue")?
+        .prepare("SELECT queue_no, name FROM duly_queue")?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    let unnamed = names.into_iter().filter(|(_, name)| !name.is_text()).map(|(no, _)| no);
+    let unnamed = names.into_iter().filter(|(_, name)| !name.is_text()).map(|(queue_no, _)| queue_no);
     tx.conn.execute_batch(
-        "DELETE FROM duly_scheduled WHERE no NOT IN (SELECT no FROM duly_job);
-         DELETE FROM duly_ready WHERE no NOT IN (SELECT no FROM duly_job);
-         DELETE FROM duly_held WHERE no NOT IN (SELECT no FROM duly_job);
-         DELETE FROM duly_ended WHERE no NOT IN (SELECT no FROM duly_job);
-         INSERT INTO duly_queue (no, name) SELECT DISTINCT queue, 'recovered-' || queue FROM duly_job
-           WHERE queue NOT IN (SELECT no FROM duly_queue);
+        "DELETE FROM duly_scheduled WHERE job_no NOT IN (SELECT job_no FROM duly_job);
+         DELETE FROM duly_ready WHERE job_no NOT IN (SELECT job_no FROM duly_job);
+         DELETE FROM duly_running WHERE job_no NOT IN (SELECT job_no FROM duly_job);
+         DELETE FROM duly_ended WHERE job_no NOT IN (SELECT job_no FROM duly_job);
+         INSERT INTO duly_queue (queue_no, name) SELECT DISTINCT queue_no, 'recovered-' || queue_no FROM duly_job
+           WHERE queue_no NOT IN (SELECT queue_no FROM duly_queue);
          UPDATE duly_job SET priority = 2 WHERE priority NOT BETWEEN 0 AND 3;",
     )?;
-    for no in unnamed {
-        tx.statement("UPDATE OR IGNORE duly_queue SET name = 'recovered-' || no WHERE no = ?1")?.execute([no])?;
+    for queue_no in unnamed {
+        tx.statement("UPDATE OR IGNORE duly_queue SET name = 'recovered-' || queue_no WHERE queue_no = ?1")?
+            .execute([queue_no])?;
     }
     Ok(())
 }
 
-/// Counts that cannot be become the nearest that can, as every step reads them.
+/// Replaces impossible attempts and crashes with the nearest possible value, as every read does.
 fn mend_counts(tx: &Tx<'_>) -> rusqlite::Result<()> {
-    for table in ["duly_scheduled", "duly_ready", "duly_held", "duly_ended"] {
+    for table in ["duly_scheduled", "duly_ready", "duly_running", "duly_ended"] {
         for column in ["attempts", "crashes"] {
             tx.conn.execute_batch(&format!(
                 "UPDATE {table} SET {column} = iif(typeof({column}) = 'integer', max(0, min({column}, 4294967295)), 0)
@@ -95,82 +98,93 @@ fn mend_counts(tx: &Tx<'_>) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Of several places the one that lets it run stays: held, then ready, then scheduled. Without any it is ready.
+/// Keeps one state per job: running, then ready, then scheduled. A job without a state becomes ready.
 fn mend_places(tx: &Tx<'_>) -> rusqlite::Result<()> {
     tx.conn.execute_batch(&format!(
-        "DELETE FROM duly_ready WHERE no IN (SELECT no FROM duly_held)
-           OR (queue, priority, seq) NOT IN (SELECT queue, priority, min(seq) FROM duly_ready GROUP BY no);
-         DELETE FROM duly_scheduled WHERE no IN (SELECT no FROM duly_held UNION SELECT no FROM duly_ready)
-           OR (queue, due, no) NOT IN (SELECT queue, min(due), no FROM duly_scheduled GROUP BY no);
-         {UNFINISHED} DELETE FROM duly_ended WHERE no IN unfinished;
+        "DELETE FROM duly_ready WHERE job_no IN (SELECT job_no FROM duly_running)
+           OR (queue_no, priority, seq) NOT IN (SELECT queue_no, priority, min(seq) FROM duly_ready GROUP BY job_no);
+         DELETE FROM duly_scheduled WHERE job_no IN
+             (SELECT job_no FROM duly_running UNION SELECT job_no FROM duly_ready)
+           OR (queue_no, due_at, job_no) NOT IN
+             (SELECT queue_no, min(due_at), job_no FROM duly_scheduled GROUP BY job_no);
+         {UNFINISHED} DELETE FROM duly_ended WHERE job_no IN unfinished;
          UPDATE duly_ended SET state = {DEAD} WHERE state NOT IN (3, 4);
-         UPDATE duly_ended SET queue = (SELECT queue FROM duly_job j WHERE j.no = duly_ended.no)
-          WHERE queue <> (SELECT queue FROM duly_job j WHERE j.no = duly_ended.no);
-         UPDATE duly_held SET (queue, priority) = (SELECT queue, priority FROM duly_job j WHERE j.no = duly_held.no);
-         UPDATE duly_scheduled SET (queue, priority) =
-             (SELECT queue, priority FROM duly_job j WHERE j.no = duly_scheduled.no)
-          WHERE (queue, priority) <> (SELECT queue, priority FROM duly_job j WHERE j.no = duly_scheduled.no);"
+         UPDATE duly_ended SET queue_no = (SELECT queue_no FROM duly_job j WHERE j.job_no = duly_ended.job_no)
+          WHERE queue_no <> (SELECT queue_no FROM duly_job j WHERE j.job_no = duly_ended.job_no);
+         UPDATE duly_running SET (queue_no, priority) =
+           (SELECT queue_no, priority FROM duly_job j WHERE j.job_no = duly_running.job_no);
+         UPDATE duly_scheduled SET (queue_no, priority) =
+             (SELECT queue_no, priority FROM duly_job j WHERE j.job_no = duly_scheduled.job_no)
+          WHERE (queue_no, priority) <>
+            (SELECT queue_no, priority FROM duly_job j WHERE j.job_no = duly_scheduled.job_no);"
     ))?;
     let misplaced = "DELETE FROM duly_ready
-         WHERE (queue, priority) <> (SELECT queue, priority FROM duly_job j WHERE j.no = duly_ready.no)
-         RETURNING no, due, attempts, crashes";
-    let homeless = format!("{PLACES} SELECT no, pushed, 0, 0 FROM duly_job WHERE no NOT IN (SELECT no FROM placed)");
+         WHERE (queue_no, priority) <> (SELECT queue_no, priority FROM duly_job j WHERE j.job_no = duly_ready.job_no)
+         RETURNING job_no, due_at, attempts, crashes";
+    let homeless = format!(
+        "{PLACES} SELECT job_no, pushed_at, 0, 0 FROM duly_job WHERE job_no NOT IN (SELECT job_no FROM placed)"
+    );
     for sql in [misplaced, &homeless] {
         let found: Vec<(i64, i64, u32, u32)> = tx
             .conn
             .prepare(sql)?
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
             .collect::<rusqlite::Result<_>>()?;
-        for (no, due, attempts, crashes) in found {
-            let (queue, priority) = home(tx, no)?;
-            state::ready(tx, queue, no, priority, tx.number()?, due, attempts, crashes)?;
+        for (job_no, due, attempts, crashes) in found {
+            let (queue, priority) = home(tx, job_no)?;
+            state::ready(tx, queue, job_no, priority, tx.number()?, due, attempts, crashes)?;
         }
     }
     Ok(())
 }
 
-fn home(tx: &Tx<'_>, no: i64) -> rusqlite::Result<(i64, i64)> {
-    tx.statement("SELECT queue, priority FROM duly_job WHERE no = ?1")?
-        .query_row([no], |row| Ok((row.get(0)?, row.get(1)?)))
+fn home(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<(i64, i64)> {
+    tx.statement("SELECT queue_no, priority FROM duly_job WHERE job_no = ?1")?
+        .query_row([job_no], |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
-/// What nobody holds is ready again.
+/// Makes running jobs ready if their node is unknown.
 fn mend_holders(tx: &Tx<'_>) -> rusqlite::Result<()> {
     let found: Vec<(i64, i64, u32, u32)> = tx
         .conn
         .prepare(
-            "DELETE FROM duly_held WHERE node NOT IN (SELECT no FROM duly_node) RETURNING no, due, attempts, crashes",
+            "DELETE FROM duly_running WHERE node_no NOT IN (SELECT node_no FROM duly_node)
+             RETURNING job_no, due_at, attempts, crashes",
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    for (no, due, attempts, crashes) in found {
-        let (queue, priority) = home(tx, no)?;
-        state::ready(tx, queue, no, priority, tx.number()?, due, attempts, crashes)?;
+    for (job_no, due, attempts, crashes) in found {
+        let (queue, priority) = home(tx, job_no)?;
+        state::ready(tx, queue, job_no, priority, tx.number()?, due, attempts, crashes)?;
     }
     Ok(())
 }
 
-/// Rules are looked at when their tick is due, and claims are told of the first.
+/// Sets when rules are checked, and the first check of each queue.
 fn mend_ticks(tx: &Tx<'_>) -> rusqlite::Result<()> {
     tx.conn.execute_batch(
-        "UPDATE duly_cron SET look = CASE WHEN paused THEN NULL WHEN held AND look IS NOT NULL THEN look ELSE next END;
-         UPDATE duly_queue SET tick = (SELECT min(look) FROM duly_cron c WHERE c.queue = duly_queue.no);",
+        "UPDATE duly_cron SET check_at =
+           CASE WHEN paused THEN NULL WHEN waiting AND check_at IS NOT NULL THEN check_at ELSE next_tick_at END;
+         UPDATE duly_queue SET cron_check_at =
+           (SELECT min(check_at) FROM duly_cron c WHERE c.queue_no = duly_queue.queue_no);",
     )
 }
 
-/// Of several unfinished jobs with one key the oldest has it; the others go on without.
+/// Gives a unique key to the oldest unfinished job that has it. The other jobs continue without a key.
 fn mend_keys(tx: &Tx<'_>) -> rusqlite::Result<()> {
     tx.conn.execute_batch(&format!(
-        "{UNFINISHED} DELETE FROM duly_unique WHERE no NOT IN unfinished OR NOT EXISTS (
-           SELECT 1 FROM duly_job j WHERE j.no = duly_unique.no AND j.queue = duly_unique.queue
-              AND j.unique_key = duly_unique.key);
-         {UNFINISHED} INSERT OR IGNORE INTO duly_unique (queue, key, no)
-           SELECT queue, unique_key, no FROM duly_job WHERE unique_key IS NOT NULL AND no IN unfinished ORDER BY no;"
+        "{UNFINISHED} DELETE FROM duly_unique_key WHERE job_no NOT IN unfinished OR NOT EXISTS (
+           SELECT 1 FROM duly_job j WHERE j.job_no = duly_unique_key.job_no AND j.queue_no = duly_unique_key.queue_no
+              AND j.unique_key = duly_unique_key.unique_key);
+         {UNFINISHED} INSERT OR IGNORE INTO duly_unique_key (queue_no, unique_key, job_no)
+           SELECT queue_no, unique_key, job_no FROM duly_job
+            WHERE unique_key IS NOT NULL AND job_no IN unfinished ORDER BY job_no;"
     ))?;
     tx.conn.execute(
         &format!(
-            "{UNFINISHED} UPDATE duly_job SET unique_key = NULL WHERE unique_key IS NOT NULL AND no IN unfinished
-               AND no <> (SELECT u.no FROM duly_unique u WHERE u.queue = duly_job.queue AND u.key = duly_job.unique_key)"
+            "{UNFINISHED} UPDATE duly_job SET unique_key = NULL WHERE unique_key IS NOT NULL AND job_no IN unfinished
+               AND job_no <> (SELECT u.job_no FROM duly_unique_key u
+                 WHERE u.queue_no = duly_job.queue_no AND u.unique_key = duly_job.unique_key)"
         ),
         params![],
     )?;

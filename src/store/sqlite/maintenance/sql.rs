@@ -1,4 +1,4 @@
-//! A look into a store's file with plain SQL: on a connection that cannot write.
+//! Read-only SQL on the file of a store.
 
 use std::path::Path;
 
@@ -10,31 +10,31 @@ use crate::error::{Error, Result};
 use crate::store::StoreUrl;
 use crate::store::sqlite::{errors, file};
 
-/// Most rows that one query answers.
+/// Most rows that one query returns.
 pub const SQL_ROWS_MAX: usize = 100_000;
 
-/// A SQLite store, opened to be looked at.
+/// A SQLite store, opened for read-only SQL.
 pub struct Sql {
     conn: Connection,
 }
 
-/// What a query answers.
+/// The result of a query.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct SqlTable {
     /// Names of the columns.
     pub columns: Vec<String>,
-    /// The rows. Bytes come as text of hex digits, 36 characters with hyphens if they are an id.
+    /// The rows. A blob becomes hexadecimal text; a blob of 16 bytes is written as an id with hyphens.
     pub rows: Vec<Vec<Value>>,
-    /// There are more than [`SQL_ROWS_MAX`].
+    /// There are more than [`SQL_ROWS_MAX`] rows.
     pub more: bool,
 }
 
 impl Sql {
-    /// Opens the file of a store to be looked at; it must be there.
+    /// Opens the file of an existing store.
     pub fn open(url: &str) -> Result<Self> {
         let url = StoreUrl::parse(url)?;
-        let path = url.file().ok_or_else(|| Error::invalid("store", "only a store in a file can be asked in SQL"))?;
+        let path = url.file().ok_or_else(|| Error::invalid("store", "only a store in a file can run SQL"))?;
         if !path.is_file() {
             return Err(Error::NotFound { what: "file", name: path.display().to_string() });
         }
@@ -48,19 +48,19 @@ impl Sql {
         Ok(Sql { conn })
     }
 
-    /// One statement, which must only look.
+    /// Runs one statement, which must not write.
     pub fn query(&self, query: &str) -> Result<SqlTable> {
         let wrong = |e: rusqlite::Error| Error::invalid("query", e.to_string());
         let query = behind_comments(query);
         if query.is_empty() {
-            return Err(Error::invalid("query", "asks nothing; write a SELECT"));
+            return Err(Error::invalid("query", "must not be empty; write a SELECT"));
         }
         let mut statement = self.conn.prepare(query).map_err(wrong)?;
-        // The connection cannot write, but an ATTACH might reach another file.
+        // The connection cannot write, but an ATTACH could reach another file.
         if !statement.readonly() || !only_looks(query) {
             return Err(Error::invalid(
                 "query",
-                "would write; a store is only looked at here, use duly's own commands",
+                "would write, and SQL is read-only here; use duly's commands to change the store",
             ));
         }
         let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
@@ -78,7 +78,7 @@ impl Sql {
     }
 }
 
-/// What stands behind comments and stray ends of statements.
+/// Returns the query without leading comments and semicolons.
 fn behind_comments(query: &str) -> &str {
     let mut rest = query.trim_start();
     loop {
@@ -94,7 +94,7 @@ fn behind_comments(query: &str) -> &str {
     }
 }
 
-/// Whether a statement begins as one that looks.
+/// Returns whether a statement starts like one that only reads.
 fn only_looks(query: &str) -> bool {
     let rest = behind_comments(query);
     let word: String = rest.chars().take_while(char::is_ascii_alphabetic).collect::<String>().to_ascii_uppercase();
@@ -133,7 +133,10 @@ mod tests {
     #[test]
     fn a_look_answers_columns_and_rows() {
         let (_dir, sql) = store();
-        let table = sql.query("SELECT name, value, x'00112233445566778899aabbccddeeff' AS id, x'0a', 1.5, NULL FROM duly_meta WHERE name = 'format'");
+        let table = sql.query(
+            "SELECT name, value, x'00112233445566778899aabbccddeeff' AS id, x'0a', 1.5, NULL
+               FROM duly_meta WHERE name = 'format'",
+        );
         let table = table.expect("answers");
         assert_eq!(table.columns[..3], ["name", "value", "id"]);
         let id = "00112233-4455-6677-8899-aabbccddeeff";

@@ -1,4 +1,4 @@
-//! Upkeep of the file itself: its WAL grown once, its free pages given back.
+//! Upkeep of the file: grows the WAL once, and returns free pages to the disk.
 
 use std::path::Path;
 
@@ -6,36 +6,37 @@ use rusqlite::Connection;
 
 use crate::store::sqlite::file;
 
-/// The WAL is grown to this size once: overwriting is much cheaper to sync than growing.
+/// The size to which the WAL is grown once: overwriting is much cheaper to sync than growing.
 const WAL_BYTES: usize = 8 * 1024 * 1024;
-/// Where less is free on the disk, the WAL is left to grow as it needs.
+/// With less free space on the disk, the WAL is not grown in advance.
 const WAL_ROOM_BYTES: u64 = 256 * 1024 * 1024;
-/// Free pages that make it worth to shrink the file, if they are also most of it.
+/// The file is shrunk only if it has at least this many free pages, and they are most of it.
 const VACUUM_PAGES_MIN: i64 = 4_096;
-/// Most pages in use for which the file is shrunk: it is copied whole, under the write lock.
+/// The file is shrunk only if it has at most this many pages in use: it is copied under the write lock.
 const VACUUM_LIVE_PAGES_MAX: i64 = 8_192;
 
-/// Whether the disk has room enough to grow the WAL of this file.
+/// Returns whether the disk has enough space to grow the WAL of this file.
 pub(crate) fn is_roomy(path: &Path) -> bool {
     file::free_bytes(path) >= WAL_ROOM_BYTES
 }
 
-/// Grows the WAL without changing the file: a transaction larger than the cache spills into the WAL, then is rolled back.
+/// Grows the WAL without a change to the file: a transaction larger than the cache spills into the WAL and is rolled
+/// back.
 pub(crate) fn grow_wal(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("PRAGMA cache_size = 16")?;
     let spilled = conn.execute_batch("BEGIN IMMEDIATE").and_then(|()| {
         let sql = "INSERT INTO duly_meta (name, value) VALUES ('growing', CAST(zeroblob(?1) AS TEXT))";
         conn.execute(sql, [WAL_BYTES])
     });
-    // Fails if SQLite has rolled back by itself, or never begun.
+    // Fails if SQLite rolled back by itself, or never began.
     let _ = conn.execute_batch("ROLLBACK");
     conn.execute_batch(file::CACHE)?;
     spilled.map(drop)
 }
 
-/// Gives free pages back to the disk once they are most of a file that holds nothing but duly's tables.
+/// Returns free pages to the disk once they are most of the file, if the file has only tables of duly.
 ///
-/// The cost follows what is left in the file, so it is small just when it is worth most.
+/// The cost depends on the pages in use, so it is lowest when the gain is highest.
 pub(crate) fn shrink(conn: &Connection) -> rusqlite::Result<()> {
     let number = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0));
     let (free, all) = (number("PRAGMA freelist_count")?, number("PRAGMA page_count")?);
@@ -43,7 +44,8 @@ pub(crate) fn shrink(conn: &Connection) -> rusqlite::Result<()> {
         return Ok(());
     }
     let foreign = number(
-        "SELECT count(*) FROM sqlite_schema WHERE name NOT LIKE 'duly\\_%' ESCAPE '\\' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
+        "SELECT count(*) FROM sqlite_schema
+           WHERE name NOT LIKE 'duly\\_%' ESCAPE '\\' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
     )?;
     if foreign > 0 {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Verify: every rule is one question to one snapshot of the file. Nothing here writes.
+//! Verify: checks each invariant with one query on one snapshot of the file. Never writes.
 
 use std::collections::BTreeSet;
 
@@ -11,175 +11,194 @@ use crate::store::sqlite::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, Raw, checked, num
 use crate::store::sqlite::{Sqlite, errors, file};
 use crate::store::{BREACHES_MAX, Rule, Verified};
 
-/// Where jobs are, one row for each place.
-pub(crate) const PLACES: &str = "WITH place (no, at) AS (
-    SELECT no, 'scheduled' FROM duly_scheduled UNION ALL SELECT no, 'ready' FROM duly_ready
-    UNION ALL SELECT no, 'running' FROM duly_held
-    UNION ALL SELECT no, CASE state WHEN 3 THEN 'done' ELSE 'dead' END FROM duly_ended),
-  placed (no, times, at) AS (SELECT no, count(*), group_concat(at, ', ') FROM place GROUP BY no) ";
+/// The states of jobs, one row for each.
+pub(crate) const PLACES: &str = "WITH place (job_no, at) AS (
+    SELECT job_no, 'scheduled' FROM duly_scheduled UNION ALL SELECT job_no, 'ready' FROM duly_ready
+    UNION ALL SELECT job_no, 'running' FROM duly_running
+    UNION ALL SELECT job_no, CASE state WHEN 3 THEN 'done' ELSE 'dead' END FROM duly_ended),
+  placed (job_no, times, at) AS (SELECT job_no, count(*), group_concat(at, ', ') FROM place GROUP BY job_no) ";
 
-/// Jobs that have not ended: those that have their unique key.
-pub(crate) const UNFINISHED: &str = "WITH unfinished (no) AS (
-    SELECT no FROM duly_scheduled UNION SELECT no FROM duly_ready UNION SELECT no FROM duly_held) ";
+/// Jobs that have not ended, and so hold their unique key.
+pub(crate) const UNFINISHED: &str = "WITH unfinished (job_no) AS (
+    SELECT job_no FROM duly_scheduled UNION SELECT job_no FROM duly_ready UNION SELECT job_no FROM duly_running) ";
 
-/// A rule, what is wrong where it is broken, and the question; it answers queue, id and a word to go with it.
-/// A question that begins with one of the names above goes on from there.
+/// An invariant, the message for a violation, and a query that returns queue, id and a detail. A query that starts with
+/// one of the names above continues that text.
 type Check = (Rule, &'static str, &'static str);
 
 const CHECKS: &[Check] = &[
     (
         Rule::OneState,
-        "must be in one state, and is in:",
-        "PLACES SELECT q.name, j.id, coalesce(p.at, 'none') FROM duly_job j LEFT JOIN placed p ON p.no = j.no
-           LEFT JOIN duly_queue q ON q.no = j.queue WHERE p.no IS NULL OR p.times > 1",
+        "must be in exactly one state, but is in:",
+        "PLACES SELECT q.name, j.id, coalesce(p.at, 'none') FROM duly_job j LEFT JOIN placed p ON p.job_no = j.job_no
+           LEFT JOIN duly_queue q ON q.queue_no = j.queue_no WHERE p.job_no IS NULL OR p.times > 1",
     ),
     (
         Rule::HasBody,
-        "there is a place, and nothing that stands there:",
-        "PLACES SELECT NULL, NULL, p.at || ', number ' || p.no FROM placed p WHERE p.no NOT IN (SELECT no FROM duly_job)",
+        "state without a job:",
+        "PLACES SELECT NULL, NULL, p.at || ', number ' || p.job_no
+           FROM placed p WHERE p.job_no NOT IN (SELECT job_no FROM duly_job)",
     ),
     (
         Rule::HasBody,
-        "is of a queue that is not known: number",
-        "SELECT NULL, j.id, j.queue FROM duly_job j WHERE j.queue NOT IN (SELECT no FROM duly_queue)",
+        "belongs to an unknown queue: number",
+        "SELECT NULL, j.id, j.queue_no FROM duly_job j WHERE j.queue_no NOT IN (SELECT queue_no FROM duly_queue)",
     ),
     (
         Rule::RightPlace,
-        "is ready, in another queue or priority than its own:",
-        "SELECT q.name, j.id, r.queue || '/' || r.priority FROM duly_ready r JOIN duly_job j ON j.no = r.no
-           LEFT JOIN duly_queue q ON q.no = j.queue WHERE (r.queue, r.priority) <> (j.queue, j.priority)",
+        "is ready in a queue or priority that is not its own:",
+        "SELECT q.name, j.id, r.queue_no || '/' || r.priority FROM duly_ready r JOIN duly_job j ON j.job_no = r.job_no
+           LEFT JOIN duly_queue q ON q.queue_no = j.queue_no
+           WHERE (r.queue_no, r.priority) <> (j.queue_no, j.priority)",
     ),
     (
         Rule::RightPlace,
-        "is scheduled, in another queue or priority than its own:",
-        "SELECT q.name, j.id, s.queue || '/' || s.priority FROM duly_scheduled s JOIN duly_job j ON j.no = s.no
-           LEFT JOIN duly_queue q ON q.no = j.queue WHERE (s.queue, s.priority) <> (j.queue, j.priority)",
+        "is scheduled in a queue or priority that is not its own:",
+        "SELECT q.name, j.id, s.queue_no || '/' || s.priority FROM duly_scheduled s
+           JOIN duly_job j ON j.job_no = s.job_no
+           LEFT JOIN duly_queue q ON q.queue_no = j.queue_no
+           WHERE (s.queue_no, s.priority) <> (j.queue_no, j.priority)",
     ),
     (
         Rule::RightPlace,
-        "is running, in another queue or priority than its own:",
-        "SELECT q.name, j.id, h.queue || '/' || h.priority FROM duly_held h JOIN duly_job j ON j.no = h.no
-           LEFT JOIN duly_queue q ON q.no = j.queue WHERE (h.queue, h.priority) <> (j.queue, j.priority)",
+        "is running in a queue or priority that is not its own:",
+        "SELECT q.name, j.id, h.queue_no || '/' || h.priority FROM duly_running h JOIN duly_job j ON j.job_no = h.job_no
+           LEFT JOIN duly_queue q ON q.queue_no = j.queue_no
+           WHERE (h.queue_no, h.priority) <> (j.queue_no, j.priority)",
     ),
     (
         Rule::RightPlace,
-        "has ended, in another queue than its own, or in no known way:",
-        "SELECT q.name, j.id, e.queue || '/' || e.state FROM duly_ended e JOIN duly_job j ON j.no = e.no
-           LEFT JOIN duly_queue q ON q.no = j.queue WHERE e.queue <> j.queue OR e.state NOT IN (3, 4)",
+        "has ended in a queue that is not its own, or in an unknown state:",
+        "SELECT q.name, j.id, e.queue_no || '/' || e.state FROM duly_ended e JOIN duly_job j ON j.job_no = e.job_no
+           LEFT JOIN duly_queue q ON q.queue_no = j.queue_no WHERE e.queue_no <> j.queue_no OR e.state NOT IN (3, 4)",
     ),
     (
         Rule::Holders,
-        "is held by a node that nobody knows: number",
-        "SELECT q.name, j.id, h.node FROM duly_held h JOIN duly_job j ON j.no = h.no
-           LEFT JOIN duly_queue q ON q.no = j.queue WHERE h.node NOT IN (SELECT no FROM duly_node)",
+        "is held by an unknown node: number",
+        "SELECT q.name, j.id, h.node_no FROM duly_running h JOIN duly_job j ON j.job_no = h.job_no
+           LEFT JOIN duly_queue q ON q.queue_no = j.queue_no WHERE h.node_no NOT IN (SELECT node_no FROM duly_node)",
     ),
     (
         Rule::UniqueKeys,
-        "has not ended, and its unique key is not its own:",
-        "UNFINISHED SELECT q.name, j.id, j.unique_key FROM duly_job j LEFT JOIN duly_queue q ON q.no = j.queue
-           LEFT JOIN duly_unique u ON u.queue = j.queue AND u.key = j.unique_key
-          WHERE j.unique_key IS NOT NULL AND j.no IN unfinished AND u.no IS NOT j.no",
+        "is unfinished but does not hold its unique key:",
+        "UNFINISHED SELECT q.name, j.id, j.unique_key FROM duly_job j LEFT JOIN duly_queue q ON q.queue_no = j.queue_no
+           LEFT JOIN duly_unique_key u ON u.queue_no = j.queue_no AND u.unique_key = j.unique_key
+          WHERE j.unique_key IS NOT NULL AND j.job_no IN unfinished AND u.job_no IS NOT j.job_no",
     ),
     (
         Rule::UniqueKeys,
-        "a unique key is taken, and by no unfinished job that has it:",
-        "UNFINISHED SELECT q.name, j.id, u.key FROM duly_unique u LEFT JOIN duly_queue q ON q.no = u.queue
-           LEFT JOIN duly_job j ON j.no = u.no
-          WHERE u.no NOT IN unfinished OR j.no IS NULL OR j.queue <> u.queue OR j.unique_key IS NOT u.key",
+        "a unique key is taken, but not by an unfinished job with that key:",
+        "UNFINISHED SELECT q.name, j.id, u.unique_key FROM duly_unique_key u
+           LEFT JOIN duly_queue q ON q.queue_no = u.queue_no
+           LEFT JOIN duly_job j ON j.job_no = u.job_no
+          WHERE u.job_no NOT IN unfinished OR j.job_no IS NULL OR j.queue_no <> u.queue_no
+             OR j.unique_key IS NOT u.unique_key",
     ),
     (
         Rule::History,
-        "there is a failure of no job: number",
-        "SELECT NULL, NULL, f.no FROM duly_failure f WHERE f.no NOT IN (SELECT no FROM duly_job) GROUP BY f.no",
+        "failure of a job that does not exist: number",
+        "SELECT NULL, NULL, f.job_no FROM duly_failure f
+          WHERE f.job_no NOT IN (SELECT job_no FROM duly_job) GROUP BY f.job_no",
     ),
     (
         Rule::History,
-        "there is a note of no job: number",
-        "SELECT NULL, NULL, n.no FROM (SELECT no FROM duly_note UNION SELECT no FROM duly_log) n
-          WHERE n.no NOT IN (SELECT no FROM duly_job)",
+        "progress or log of a job that does not exist: number",
+        "SELECT NULL, NULL, n.job_no FROM (SELECT job_no FROM duly_progress UNION SELECT job_no FROM duly_log) n
+          WHERE n.job_no NOT IN (SELECT job_no FROM duly_job)",
     ),
     (
         Rule::Marks,
-        "a number was given that is still to come:",
-        "SELECT NULL, NULL, max(n) FROM (SELECT max(no) AS n FROM duly_job UNION ALL SELECT max(seq) FROM duly_ready
-           UNION ALL SELECT max(seq) FROM duly_held)
-         HAVING max(n) >= coalesce((SELECT value FROM duly_mark WHERE name = 'number'), 0)",
+        "a number is in use that the sequence has not reached:",
+        "SELECT NULL, NULL, max(n) FROM (
+             SELECT max(job_no) AS n FROM duly_job UNION ALL SELECT max(seq) FROM duly_ready
+             UNION ALL SELECT max(seq) FROM duly_running)
+         HAVING max(n) >= coalesce((SELECT value FROM duly_sequence WHERE name = 'next_number'), 0)",
     ),
     (
         Rule::Marks,
-        "a fence was given that is still to come:",
-        "SELECT NULL, NULL, max(f) FROM (SELECT max(fence) AS f FROM duly_held UNION ALL SELECT max(fence) FROM duly_lock)
-         HAVING max(f) > coalesce((SELECT value FROM duly_mark WHERE name = 'fence'), 0)",
+        "a fence is in use that the sequence has not reached:",
+        "SELECT NULL, NULL, max(f) FROM (
+             SELECT max(fence) AS f FROM duly_running UNION ALL SELECT max(fence) FROM duly_lock)
+         HAVING max(f) > coalesce((SELECT value FROM duly_sequence WHERE name = 'last_fence'), 0)",
     ),
     (
         Rule::Counts,
-        "is in a group that is not there: number",
-        "SELECT q.name, j.id, e.grp FROM duly_ended e JOIN duly_job j ON j.no = e.no
-           LEFT JOIN duly_queue q ON q.no = j.queue WHERE e.grp IS NOT NULL AND e.grp NOT IN (SELECT no FROM duly_group)",
+        "is in a dead group that does not exist: number",
+        "SELECT q.name, j.id, e.group_no FROM duly_ended e JOIN duly_job j ON j.job_no = e.job_no
+           LEFT JOIN duly_queue q ON q.queue_no = j.queue_no
+           WHERE e.group_no IS NOT NULL AND e.group_no NOT IN (SELECT group_no FROM duly_dead_group)",
     ),
     (
         Rule::Gone,
-        "is there, and remembered as gone",
-        "SELECT q.name, j.id, '' FROM duly_job j JOIN (SELECT * FROM duly_gone_0 UNION SELECT * FROM duly_gone_1) g
-             ON g.queue = j.queue AND g.id = j.id LEFT JOIN duly_queue q ON q.no = j.queue",
+        "exists, but its id is remembered as removed",
+        "SELECT q.name, j.id, '' FROM duly_job j
+           JOIN (SELECT * FROM duly_removed_id_0 UNION SELECT * FROM duly_removed_id_1) g
+             ON g.queue_no = j.queue_no AND g.job_id = j.id LEFT JOIN duly_queue q ON q.queue_no = j.queue_no",
     ),
     (
         Rule::Counts,
-        "as many dead jobs are counted in a group as are not in it:",
-        "SELECT q.name, NULL, g.id FROM duly_group g LEFT JOIN duly_queue q ON q.no = g.queue
-           LEFT JOIN (SELECT grp, count(*) AS n FROM duly_ended WHERE grp IS NOT NULL GROUP BY grp) e ON e.grp = g.no
+        "the count of a dead group does not match its jobs:",
+        "SELECT q.name, NULL, g.id FROM duly_dead_group g LEFT JOIN duly_queue q ON q.queue_no = g.queue_no
+           LEFT JOIN (SELECT group_no, count(*) AS n FROM duly_ended WHERE group_no IS NOT NULL GROUP BY group_no) e
+             ON e.group_no = g.group_no
           WHERE g.count <> coalesce(e.n, 0)",
     ),
     (
         Rule::Words,
-        "is not found by a word of its own:",
-        "WORDS SELECT q.name, j.id, w.word FROM (SELECT * FROM wanted EXCEPT SELECT queue, state, word, at, no FROM duly_find) w
-           LEFT JOIN duly_job j ON j.no = w.no LEFT JOIN duly_queue q ON q.no = w.queue",
+        "is missing in the job index under the term:",
+        "WORDS SELECT q.name, j.id, w.term FROM
+           (SELECT * FROM wanted EXCEPT SELECT queue_no, state, term, due_or_ended_at, job_no FROM duly_job_index) w
+           LEFT JOIN duly_job j ON j.job_no = w.job_no LEFT JOIN duly_queue q ON q.queue_no = w.queue_no",
     ),
     (
         Rule::Words,
-        "is found by a word that it has not:",
-        "WORDS SELECT q.name, j.id, w.word FROM (SELECT queue, state, word, at, no FROM duly_find EXCEPT SELECT * FROM wanted) w
-           LEFT JOIN duly_job j ON j.no = w.no LEFT JOIN duly_queue q ON q.no = w.queue",
+        "is in the job index under a term that it does not have:",
+        "WORDS SELECT q.name, j.id, w.term FROM
+           (SELECT queue_no, state, term, due_or_ended_at, job_no FROM duly_job_index EXCEPT SELECT * FROM wanted) w
+           LEFT JOIN duly_job j ON j.job_no = w.job_no LEFT JOIN duly_queue q ON q.queue_no = w.queue_no",
     ),
     (
         Rule::Ticks,
-        "a cron rule is not looked at when its tick is due:",
-        "SELECT q.name, NULL, c.name FROM duly_cron c LEFT JOIN duly_queue q ON q.no = c.queue
-          WHERE c.look IS NOT CASE WHEN c.paused THEN NULL WHEN c.held AND c.look IS NOT NULL THEN c.look ELSE c.next END",
+        "a cron rule is not checked when its tick is due:",
+        "SELECT q.name, NULL, c.name FROM duly_cron c LEFT JOIN duly_queue q ON q.queue_no = c.queue_no
+          WHERE c.check_at IS NOT CASE WHEN c.paused THEN NULL
+             WHEN c.waiting AND c.check_at IS NOT NULL THEN c.check_at ELSE c.next_tick_at END",
     ),
     (
         Rule::Ticks,
-        "claims are told of another tick than the first:",
-        "SELECT q.name, NULL, q.tick FROM duly_queue q
-           LEFT JOIN (SELECT queue, min(look) AS look FROM duly_cron GROUP BY queue) c ON c.queue = q.no
-          WHERE q.tick IS NOT c.look",
+        "the next cron check of the queue is not that of its first rule:",
+        "SELECT q.name, NULL, q.cron_check_at FROM duly_queue q
+           LEFT JOIN (SELECT queue_no, min(check_at) AS check_at FROM duly_cron GROUP BY queue_no) c
+             ON c.queue_no = q.queue_no
+          WHERE q.cron_check_at IS NOT c.check_at",
     ),
     (
         Rule::Readable,
-        "cannot be read: its id, priority or args are not what they must be, number",
-        "SELECT q.name, j.id, j.no FROM duly_job j LEFT JOIN duly_queue q ON q.no = j.queue
+        "is unreadable: its id, priority or args are invalid, number",
+        "SELECT q.name, j.id, j.job_no FROM duly_job j LEFT JOIN duly_queue q ON q.queue_no = j.queue_no
           WHERE length(j.id) <> 16 OR j.priority NOT BETWEEN 0 AND 3 OR NOT json_valid(j.args)",
     ),
     (
         Rule::Readable,
-        "cannot have failed or crashed so often:",
+        "has impossible attempts or crashes:",
         "SELECT q.name, j.id, p.attempts || ', ' || p.crashes FROM (
-             SELECT no, attempts, crashes FROM duly_scheduled UNION ALL SELECT no, attempts, crashes FROM duly_ready
-             UNION ALL SELECT no, attempts, crashes FROM duly_held UNION ALL SELECT no, attempts, crashes FROM duly_ended) p
-           JOIN duly_job j ON j.no = p.no LEFT JOIN duly_queue q ON q.no = j.queue
+             SELECT job_no, attempts, crashes FROM duly_scheduled
+             UNION ALL SELECT job_no, attempts, crashes FROM duly_ready
+             UNION ALL SELECT job_no, attempts, crashes FROM duly_running
+             UNION ALL SELECT job_no, attempts, crashes FROM duly_ended) p
+           JOIN duly_job j ON j.job_no = p.job_no LEFT JOIN duly_queue q ON q.queue_no = j.queue_no
           WHERE typeof(p.attempts) <> 'integer' OR p.attempts NOT BETWEEN 0 AND 4294967295
              OR typeof(p.crashes) <> 'integer' OR p.crashes NOT BETWEEN 0 AND 4294967295",
     ),
     (
         Rule::Readable,
-        "there is a cron rule that cannot be read:",
-        "SELECT q.name, NULL, c.name FROM duly_cron c LEFT JOIN duly_queue q ON q.no = c.queue
-          WHERE q.no IS NULL OR NOT json_valid(c.rule)",
+        "a cron rule is unreadable:",
+        "SELECT q.name, NULL, c.name FROM duly_cron c LEFT JOIN duly_queue q ON q.queue_no = c.queue_no
+          WHERE q.queue_no IS NULL OR NOT json_valid(c.rule)",
     ),
 ];
 
-/// `verify` of the contract: on a connection of its own, so that no beat waits for it.
+/// Implements `verify` of the store contract, on a connection of its own, so that no heartbeat waits for it.
 pub(crate) async fn verify(store: &Sqlite) -> Result<Verified> {
     let Some(path) = store.path.clone() else {
         return store.writer.upkeep("verify", check).await;
@@ -191,10 +210,10 @@ pub(crate) async fn verify(store: &Sqlite) -> Result<Verified> {
         check(&snapshot).map_err(told)
     };
     let looked = tokio::task::spawn_blocking(look).await;
-    looked.map_err(|e| Error::store("verify", format!("the look through the file has ended: {e}")))?
+    looked.map_err(|e| Error::store("verify", format!("the check did not finish: {e}")))?
 }
 
-/// All rules, on one snapshot. Where SQLite itself cannot read on, that is what was found.
+/// Checks all invariants on one snapshot. If SQLite cannot read the file, that is the result.
 fn check(conn: &Connection) -> rusqlite::Result<Verified> {
     let mut verified = Verified::default();
     match check_all(conn, &mut verified) {
@@ -210,7 +229,7 @@ fn check(conn: &Connection) -> rusqlite::Result<Verified> {
 fn check_all(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
     let missing = missing_columns(conn)?;
     if !missing.is_empty() {
-        // Whatever else is asked would fail for that alone.
+        // Every other query would fail for the same reason.
         missing.into_iter().for_each(|what| verified.note(Rule::File, None, None, what));
         verified.damaged = true;
         return Ok(());
@@ -236,7 +255,7 @@ fn check_all(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()>
     check_sums(conn, verified)
 }
 
-/// Columns that tables of this build have, and those of the file have not, or not so. A newer build may have added others.
+/// Returns the columns of this build that the file lacks or has with another type. A newer build may have added others.
 pub(crate) fn missing_columns(conn: &Connection) -> rusqlite::Result<Vec<String>> {
     let columns = |conn: &Connection| -> rusqlite::Result<BTreeSet<String>> {
         conn.prepare(
@@ -252,11 +271,11 @@ pub(crate) fn missing_columns(conn: &Connection) -> rusqlite::Result<Vec<String>
     let name = |column: &String| column.split(' ').next().unwrap_or_default().to_owned();
     Ok(known
         .difference(&there)
-        .map(|column| format!("the column {} is not as duly has made it", name(column)))
+        .map(|column| format!("the column {} is missing or has another type", name(column)))
         .collect())
 }
 
-/// What SQLite itself finds: every page, and whether every index has what its table has.
+/// Runs SQLite's own check of every page and every index.
 fn check_file(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
     let mut statement = conn.prepare("PRAGMA integrity_check(100)")?;
     let mut rows = statement.query([])?;
@@ -270,69 +289,65 @@ fn check_file(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()
     Ok(())
 }
 
-/// Whether this is about the pages of the file; an index that has not what its table has can be made anew.
+/// Returns whether this line is about pages of the file. An index that does not match its table can be rebuilt.
 fn is_damage(line: &str) -> bool {
     ["Tree ", "Page ", "Freelist"].iter().any(|begin| line.starts_with(begin)) || line.contains("malformed")
 }
 
-/// Every job against the checksum that was written with it.
+/// Checks the checksum of every job.
 fn check_sums(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
-    let mut statement = conn
-        .prepare(&format!("SELECT {JOB_COLUMNS}, q.name FROM duly_job j LEFT JOIN duly_queue q ON q.no = j.queue"))?;
+    let mut statement = conn.prepare(&format!(
+        "SELECT {JOB_COLUMNS}, q.name FROM duly_job j LEFT JOIN duly_queue q ON q.queue_no = j.queue_no"
+    ))?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let (job, whole) = checked(row, text(row, JOB_COLUMNS_LEN)?)?;
         if !whole {
-            verified.note(
-                Rule::Readable,
-                Some(job.queue),
-                Some(job.id),
-                "is not as it was written: its checksum differs",
-            );
+            verified.note(Rule::Readable, Some(job.queue), Some(job.id), "is corrupted: checksum mismatch");
         }
     }
     Ok(())
 }
 
-/// Counts as they stand there, against the rows themselves; and whether a queue has a name that can be said.
+/// Checks the stored counts against the rows, and that every queue has a readable name.
 fn check_counts(conn: &Connection, verified: &mut Verified) -> rusqlite::Result<()> {
     let mut statement = conn.prepare(
-        "SELECT q.no, q.name, c.scheduled, c.ready, c.running, c.done, c.dead, c.bytes
-           FROM duly_queue q LEFT JOIN duly_count c ON c.queue = q.no ORDER BY q.name",
+        "SELECT q.queue_no, q.name, c.scheduled, c.ready, c.running, c.done, c.dead, c.unfinished_bytes
+           FROM duly_queue q LEFT JOIN duly_queue_stats c ON c.queue_no = q.queue_no ORDER BY q.name",
     )?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        let (no, name): (i64, Raw) = (row.get(0)?, row.get(1)?);
+        let (queue_no, name): (i64, Raw) = (row.get(0)?, row.get(1)?);
         let (is_text, name) = (name.is_text(), name.text());
         if !is_text {
-            verified.note(Rule::Readable, Some(name.clone()), None, "the name of this queue cannot be read");
+            verified.note(Rule::Readable, Some(name.clone()), None, "the name of this queue is unreadable");
         }
         let counted = |from: &str| -> rusqlite::Result<i64> {
-            conn.query_row(&format!("SELECT {from} = ?1"), [no], |row| row.get(0))
+            conn.query_row(&format!("SELECT {from} = ?1"), [queue_no], |row| row.get(0))
         };
         for (at, (state, from)) in (2..).zip(PLACES_OF) {
-            let (told, real) = (number(row, at), counted(&format!("count(*) FROM {from} queue"))?);
+            let (told, real) = (number(row, at), counted(&format!("count(*) FROM {from} queue_no"))?);
             if told != real {
-                let what = format!("{told} are counted as {state}, and {real} are");
+                let what = format!("{told} jobs are counted as {state}, but there are {real}");
                 verified.note(Rule::Counts, Some(name.clone()), None, what);
             }
         }
         let unfinished = "coalesce(sum(octet_length(args)), 0) FROM duly_job
-             WHERE no NOT IN (SELECT no FROM duly_ended) AND queue";
+             WHERE job_no NOT IN (SELECT job_no FROM duly_ended) AND queue_no";
         let (told, real) = (number(row, 7), counted(unfinished)?);
         if told != real {
-            let what = format!("{told} bytes of args are counted as unfinished, and {real} are");
+            let what = format!("{told} bytes of unfinished args are counted, but there are {real}");
             verified.note(Rule::Counts, Some(name), None, what);
         }
     }
     Ok(())
 }
 
-/// Where jobs of each state stand, in the order in which they are counted.
+/// The table of each state, in the order of the counts.
 const PLACES_OF: [(State, &str); 5] = [
     (State::Scheduled, "duly_scheduled WHERE"),
     (State::Ready, "duly_ready WHERE"),
-    (State::Running, "duly_held WHERE"),
+    (State::Running, "duly_running WHERE"),
     (State::Done, "duly_ended WHERE state = 3 AND"),
     (State::Dead, "duly_ended WHERE state = 4 AND"),
 ];

@@ -1,4 +1,4 @@
-//! Letters between processes: one datagram each, to the socket of a slot. They may be lost.
+//! Datagrams between processes, sent to the socket of a slot. They may be lost.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -8,32 +8,32 @@ use std::path::{Path, PathBuf};
 use crate::job::JobId;
 use crate::store::Owner;
 
-/// Longest path that a socket address has room for on every system.
+/// Longest path that fits into a socket address on every system.
 const SOCKET_PATH_MAX: usize = 100;
-/// Longest letter.
+/// Longest datagram.
 pub(crate) const LETTER_BYTES_MAX: usize = 4_096;
-/// Most jobs in one letter.
+/// Most job ids in one datagram.
 pub(crate) const LETTER_IDS_MAX: usize = (LETTER_BYTES_MAX - 2) / 16;
 
-/// Stands before everything but the name of a queue, which cannot have it.
+/// First byte of every datagram but the name of a queue, which cannot contain it.
 const HALL: u8 = 1;
 const TURN: u8 = b'T';
 const BUS: u8 = b'B';
 const GAP: u8 = b'G';
 const ENDED: u8 = b'E';
 
-/// What one process tells another.
+/// A notification from one process to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Letter {
-    /// Look into this queue.
+    /// Claim from this queue.
     Queue(String),
     /// It is this owner's turn.
     Turn { name: String, owner: Owner },
-    /// There is something on the bus.
+    /// There are messages on the bus.
     Bus,
-    /// These jobs have ended: at most [`LETTER_IDS_MAX`].
+    /// These jobs have ended; at most [`LETTER_IDS_MAX`].
     Ended(Vec<JobId>),
-    /// Look at everything that concerns you.
+    /// Notifications may have been lost: check everything.
     Gap,
 }
 
@@ -44,7 +44,7 @@ impl Letter {
             Letter::Turn { name, owner } if name.len() + 18 <= LETTER_BYTES_MAX => {
                 [&[HALL, TURN], owner.as_bytes().as_slice(), name.as_bytes()].concat()
             }
-            // A name as long as that does not fit: the node must find out for itself.
+            // The name is too long for a datagram, so the node must check its turns itself.
             Letter::Turn { .. } | Letter::Gap => vec![HALL, GAP],
             Letter::Bus => vec![HALL, BUS],
             Letter::Ended(ids) => {
@@ -53,7 +53,7 @@ impl Letter {
         }
     }
 
-    /// `None` for what no build of this version has written.
+    /// Returns `None` for bytes that no build of this version writes.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Letter> {
         let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
         match bytes {
@@ -75,14 +75,14 @@ impl Letter {
     }
 }
 
-/// Sends a letter to the socket at this path. Fails if nobody listens there, or has too many that are not read.
+/// Sends a datagram to the socket at this path. Fails if no process listens there, or if its buffer is full.
 pub(crate) fn send(letter: &Letter, socket: &Path) -> io::Result<()> {
     let from = UnixDatagram::unbound()?;
     from.set_nonblocking(true)?;
     with_short_path(socket, |path| from.send_to(&letter.bytes(), path)).map(drop)
 }
 
-/// Makes a socket at this path; one that was there before is nobody's any more.
+/// Creates a socket at this path and replaces an old one.
 pub(crate) fn open(path: &Path) -> io::Result<UnixDatagram> {
     let _ = std::fs::remove_file(path);
     let socket = with_short_path(path, |path| UnixDatagram::bind(path))?;
@@ -90,7 +90,7 @@ pub(crate) fn open(path: &Path) -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// Calls `run` with the path, or with a short way to the same file where a socket address has no room for it.
+/// Calls `run` with the path, or with a short alias of it if the path does not fit into a socket address.
 fn with_short_path<T>(path: &Path, run: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
     if path.as_os_str().len() <= SOCKET_PATH_MAX {
         return run(path);

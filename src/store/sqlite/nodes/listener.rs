@@ -1,6 +1,6 @@
-//! Listening: one thread for each node of this process to which other processes can speak.
+//! The listener: one thread for each local node that other processes can notify.
 //!
-//! It takes letters from the node's socket, messages from the bus, and the kernel's word that a peer has ended.
+//! It receives datagrams from the node's socket, messages from the bus, and the end of other processes from the kernel.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -18,26 +18,26 @@ use crate::store::sqlite::nodes::subscriptions::Ears;
 use crate::store::sqlite::peers::messages::Reading;
 use crate::store::{Heard, Wake};
 
-/// How often to look for new peers to watch, and for messages whose letter was lost.
+/// How often to check for new processes to watch, and for messages that came without a datagram.
 const LOOK: Duration = Duration::from_secs(1);
-/// How soon to look again for messages for which there was no room.
+/// How soon to read messages again that had no room.
 const LOOK_SOON: Duration = Duration::from_millis(5);
-/// So many letters at once: there may have been no room for more, and some ends may not have been told.
+/// After this many datagrams at once the socket may have been full, and completions may be lost.
 const MANY: usize = 8;
-/// Wakes that may wait for a worker: one for each queue that it can have.
+/// Most pending wakes of a worker: one for each of its queues.
 const WAKES_MAX: usize = 1_024;
 
-/// The wakes for a node of this process: from its own process through the channel,
-/// from others by letter, and from the kernel when a peer's process ends.
+/// Subscribes a local node to wakes: from its own process by channel, from other processes by datagram, and from the
+/// kernel if another process ends.
 pub(crate) fn subscribe(board: &Arc<Board>, node: NodeId) -> io::Result<mpsc::Receiver<Wake>> {
-    let ears = board.ears(node).ok_or_else(|| io::Error::other("the node has not beaten yet"))?;
+    let ears = board.ears(node).ok_or_else(|| io::Error::other("the node has not sent a heartbeat yet"))?;
     let (wakes, receiver) = mpsc::channel(WAKES_MAX);
     ears.start_waking(wakes);
     start(board, node)?;
     Ok(receiver)
 }
 
-/// Starts to listen for a node, unless somebody does.
+/// Starts the listener of a node, unless it is running.
 pub(crate) fn start(board: &Arc<Board>, node: NodeId) -> io::Result<()> {
     let (Some(slot), Some(ears)) = (board.slot_of(node), board.ears(node)) else {
         return Ok(());
@@ -53,7 +53,7 @@ pub(crate) fn start(board: &Arc<Board>, node: NodeId) -> io::Result<()> {
     spawn().map(drop).inspect_err(|_| ears.stop_listening())
 }
 
-/// Sleeps until something comes, and passes it on, until nobody wants it any more.
+/// Waits for notifications and delivers them, until the node has no subscription.
 fn listen(board: &Board, socket: &UnixDatagram, ears: &Ears) {
     let mut peers = Peers::default();
     let mut reading: Option<Reading> = None;
@@ -64,7 +64,7 @@ fn listen(board: &Board, socket: &UnixDatagram, ears: &Ears) {
         if peers.wait(socket, at_most) {
             board.slots().sweep();
             ears.wake(Wake::Beat);
-            // What it held is free, and its places in lines are.
+            // The locks of the ended process are free, and its waiters are gone.
             ears.tell(Heard::Look);
         }
         let (mut letters, mut ends) = (0, false);
@@ -76,7 +76,7 @@ fn listen(board: &Board, socket: &UnixDatagram, ears: &Ears) {
         if ends && letters >= MANY {
             ears.tell(Heard::Ended(Vec::new()));
         }
-        // After the letters: who could not send one because too many were here has put its message there before.
+        // Must run after the datagrams: a sender that found the socket full has put its message on the bus before.
         reading = ears.take_reading().or(reading).filter(|_| ears.hears());
         let more = reading.as_mut().is_some_and(|reading| reading.read(ears));
         at_most = if more { LOOK_SOON } else { LOOK };
@@ -89,7 +89,7 @@ fn pass_on(letter: Option<Letter>, ears: &Ears) {
         Some(Letter::Turn { name, owner }) => ears.tell(Heard::Turn { name, owner }),
         Some(Letter::Ended(ids)) => ears.tell(Heard::Ended(ids)),
         Some(Letter::Gap) => ears.tell(Heard::Gap),
-        // The bus is looked at whatever the letter says.
+        // The bus is read after every datagram.
         Some(Letter::Bus) | None => false,
     };
 }

@@ -1,4 +1,4 @@
-//! Who lives, as one step sees it: the board is read once, however many are asked after.
+//! Liveness of nodes during one operation: the registry is read once, for any number of nodes.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,14 +8,14 @@ use crate::node::NodeId;
 use crate::store::sqlite::nodes::registry::{Board, Life};
 use crate::store::sqlite::nodes::slots::Slot;
 
-/// The nodes on the board at the moment of a step.
+/// The nodes in the registry at the time of an operation.
 pub(crate) struct Lives<'b> {
     board: &'b Board,
-    /// The moment at which everybody is judged.
+    /// The time at which liveness is judged.
     pub(crate) now: Micros,
-    /// Read when the first is asked after; `None` if it could not be.
+    /// Read on first use; `None` if the read failed.
     slots: RefCell<Option<Option<HashMap<NodeId, Slot>>>>,
-    /// Whose locks have been looked at.
+    /// Slots whose lock was checked.
     unlocked: RefCell<HashMap<usize, bool>>,
 }
 
@@ -24,12 +24,13 @@ impl<'b> Lives<'b> {
         Lives { board, now: board.moment(), slots: RefCell::default(), unlocked: RefCell::default() }
     }
 
-    /// Whether a node's process is there. In doubt it is: nobody loses a lock because a look has failed.
+    /// Returns whether the process of a node exists. If the registry cannot be read, returns true, so that no node
+    /// loses a lock.
     pub(crate) fn is_there(&self, id: NodeId) -> bool {
         self.slot(id, |slot| slot.is_none_or(|slot| slot.is_some()))
     }
 
-    /// How a guest lives.
+    /// Returns the liveness of a peer.
     pub(crate) fn guest(&self, id: NodeId) -> Life {
         self.slot(id, |slot| match slot {
             None => Life::Beating,
@@ -38,12 +39,12 @@ impl<'b> Lives<'b> {
         })
     }
 
-    /// Whether a guest is there, and has attended within its lease.
+    /// Returns whether a peer exists and has a current lease.
     pub(crate) fn attends(&self, id: NodeId) -> bool {
         self.guest(id) == Life::Beating
     }
 
-    /// Calls `judge` with the slot of a node whose process is there; with `None` if nobody knows.
+    /// Calls `judge` with the slot of a node if its process exists; with `None` if the registry cannot be read.
     fn slot<T>(&self, id: NodeId, judge: impl FnOnce(Option<Option<&Slot>>) -> T) -> T {
         let mut slots = self.slots.borrow_mut();
         let slots = slots.get_or_insert_with(|| {

@@ -1,4 +1,4 @@
-//! Nodes in the database: a number for each that works, what it held taken back, its row forgotten.
+//! Nodes in the database: their numbers, taking back the jobs of dead ones, and deleting their rows.
 
 pub(crate) mod datagram;
 pub(crate) mod listener;
@@ -16,26 +16,26 @@ use crate::store::sqlite::jobs::claim;
 use crate::store::sqlite::nodes::registry::{Board, Life};
 use crate::store::sqlite::tx::Tx;
 
-/// Takes back what the suspect holds here, if it has lost its hold, and forgets it once it holds nothing.
+/// Takes back the jobs of the suspect in this queue, if its lease is lost.
 pub(super) fn take_back(tx: &Tx<'_>, board: &Board, suspect: NodeId, queue: i64) -> rusqlite::Result<usize> {
     let known = tx
-        .statement("SELECT no, slot FROM duly_node WHERE id = ?1")?
+        .statement("SELECT node_no, slot FROM duly_node WHERE id = ?1")?
         .query_row([suspect.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     match known {
-        Some((no, slot)) if board.may_take_back(suspect, slot) => claim::take_back(tx, no, suspect, queue),
+        Some((node_no, slot)) if board.may_take_back(suspect, slot) => claim::take_back(tx, node_no, suspect, queue),
         _ => Ok(0),
     }
 }
 
-/// The number of a node; one whose row is gone is registered again, in the slot that it has.
+/// Returns the number of a node. A node without a row is registered again with its slot.
 pub(super) fn number_of(tx: &Tx<'_>, board: &Board, id: NodeId) -> rusqlite::Result<i64> {
     let known = tx
-        .statement("SELECT no FROM duly_node WHERE id = ?1")?
+        .statement("SELECT node_no FROM duly_node WHERE id = ?1")?
         .query_row([id.as_bytes()], |row| row.get(0))
         .optional()?;
     match known {
-        Some(no) => Ok(no),
+        Some(node_no) => Ok(node_no),
         None => register(tx, id, board.slot_of(id).unwrap_or(registry::NODES_MAX), "", None),
     }
 }
@@ -49,30 +49,31 @@ pub(super) fn register(
 ) -> rusqlite::Result<i64> {
     let (host, pid) = (crate::node::host(), std::process::id());
     tx.statement(
-        "INSERT INTO duly_node (id, slot, host, pid, queues, joined, takes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-         ON CONFLICT (id) DO UPDATE SET slot = excluded.slot, queues = excluded.queues, takes = excluded.takes
-         RETURNING no",
+        "INSERT INTO duly_node (id, slot, host, pid, queues, joined_at, profile) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+         ON CONFLICT (id) DO UPDATE SET slot = excluded.slot, queues = excluded.queues, profile = excluded.profile
+         RETURNING node_no",
     )?
     .query_row(params![id.as_bytes(), slot, host, pid, queues, tx.now, takes], |row| row.get(0))
 }
 
-/// Rows of nodes that are gone and hold nothing have nothing more to say.
+/// Deletes the rows of dead nodes that hold no job.
 pub(super) fn forget_dead(tx: &Tx<'_>, board: &Board) -> rusqlite::Result<()> {
     let idle: Vec<(i64, [u8; 16], usize)> = tx
         .statement(
-            "SELECT no, id, slot FROM duly_node WHERE NOT EXISTS (SELECT 1 FROM duly_held WHERE node = duly_node.no)",
+            "SELECT node_no, id, slot FROM duly_node WHERE NOT EXISTS
+               (SELECT 1 FROM duly_running WHERE node_no = duly_node.node_no)",
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    for (no, id, slot) in idle {
+    for (node_no, id, slot) in idle {
         if board.life(NodeId::from_bytes(id), slot) == Life::Dead {
-            tx.statement("DELETE FROM duly_node WHERE no = ?1")?.execute([no])?;
+            tx.statement("DELETE FROM duly_node WHERE node_no = ?1")?.execute([node_no])?;
         }
     }
     Ok(())
 }
 
-/// Workers and guests as one list: a node that is both is one row.
+/// Merges workers and peers into one list: a node that is both has one entry.
 pub(super) fn merge(mut workers: Vec<NodeRecord>, guests: Vec<NodeRecord>) -> Vec<NodeRecord> {
     for guest in guests {
         match workers.iter_mut().find(|worker| worker.id == guest.id) {

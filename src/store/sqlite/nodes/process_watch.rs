@@ -1,4 +1,4 @@
-//! The processes of other nodes, each watched until it ends.
+//! Watches the processes of other nodes until they end.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -10,23 +10,24 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::node::NodeId;
 use crate::store::sqlite::nodes::registry::Board;
 
-/// Most peers to watch; those beyond are seen by the beat once a second.
+/// Most processes to watch. The end of others is noticed by the heartbeat, within a second.
 const PEERS_MAX: usize = 256;
 
 /// The processes of other nodes.
 ///
-/// A hint only: who is dead is decided by the lock on its slot. Without it the beat, once a second, sees it.
+/// Only a hint: the lock on a slot decides whether its node is dead. Without the hint, the heartbeat notices it within
+/// a second.
 #[derive(Default)]
 pub(crate) struct Peers {
     watched: HashMap<NodeId, OwnedFd>,
-    /// Those that have ended and still stand on the board: telling it once is enough.
+    /// Nodes that ended and are still in the registry: each is reported once.
     ended: HashSet<NodeId>,
-    /// Those on the board when it was last looked at.
+    /// Nodes that were in the registry at the last read.
     there: HashSet<NodeId>,
 }
 
 impl Peers {
-    /// Starts to watch peers that are new on the board.
+    /// Starts to watch nodes that are new in the registry.
     pub(crate) fn watch(&mut self, board: &Board) {
         let slots = board.all();
         self.there = slots.iter().map(|slot| slot.id).collect();
@@ -40,7 +41,7 @@ impl Peers {
         }
     }
 
-    /// Sleeps until something comes, or for so long. Answers whether a peer has ended.
+    /// Sleeps until the socket is readable or a process ends, at most `at_most`. Returns whether a process ended.
     pub(crate) fn wait(&mut self, socket: &UnixDatagram, at_most: Duration) -> bool {
         let ids: Vec<NodeId> = self.watched.keys().copied().collect();
         let mut fds = vec![PollFd::new(socket, PollFlags::IN)];
@@ -49,7 +50,8 @@ impl Peers {
         let polled = poll(&mut fds, Some(&timeout)).unwrap_or(0);
         let told = fds[1..].iter().zip(ids).filter(|(fd, _)| polled > 0 && !fd.revents().is_empty());
         let ended: Vec<NodeId> = told.map(|(_, id)| id).collect();
-        // Whoever has left the board is let go of only now: one that has died may have been swept off by another already.
+        // Nodes that left the registry are dropped only after the poll: another process may have swept a dead node
+        // already.
         self.watched.retain(|id, _| !ended.contains(id) && self.there.contains(id));
         let any = !ended.is_empty();
         self.ended.extend(ended);
@@ -57,7 +59,7 @@ impl Peers {
     }
 }
 
-/// A descriptor that becomes readable when the process ends.
+/// Opens a descriptor that becomes readable when the process ends.
 #[cfg(target_os = "linux")]
 fn open(pid: u32) -> Option<OwnedFd> {
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -75,7 +77,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::store::sqlite::nodes::slots::{PID_AT, SLOT_BYTES};
 
-    /// Puts a node of this process id on the board.
+    /// Adds a node with this process id to the registry.
     fn stand(board: &Board, pid: u32) {
         let mut slot = [0; SLOT_BYTES];
         slot[..16].copy_from_slice(NodeId::fresh().as_bytes());
@@ -92,13 +94,13 @@ mod tests {
             stand(&board, other.id());
             peers.watch(&board);
             assert!(!peers.wait(&socket, Duration::ZERO), "it lives");
-            assert_eq!(peers.watched.len(), 1, "of those in its place only the last");
+            assert_eq!(peers.watched.len(), 1, "only the last node in the slot is watched");
         }
-        // It dies, and another has swept it off the board before we look.
+        // The process dies, and another process has swept its node from the registry before this one reads it.
         board.slots().write(0, 0, &[0; SLOT_BYTES]).expect("writes");
         other.kill().and_then(|()| other.wait()).expect("ends");
         peers.watch(&board);
-        assert!(peers.wait(&socket, Duration::ZERO), "its end is heard of all the same");
+        assert!(peers.wait(&socket, Duration::ZERO), "its end is reported");
         assert!(peers.watched.is_empty());
     }
 }

@@ -1,10 +1,12 @@
-//! The board beside the file: who is there, as a worker, as a guest in the hall, or as both.
+//! The node registry: the nodes that use the file, as workers, as peers, or as both.
 //!
-//! Beats do not go through the database: they would cost a sync each, and stop behind any long transaction.
-//! A node takes a slot by locking the slot's file, then writes its identity there, then registers in the database.
-//! Lock free = dead. Lock held and beat old = paused: then the lease counts.
+//! Heartbeats do not go through the database: each would cost a sync, and would wait for long transactions.
+//! A node takes a slot by locking the slot's file. Then it writes its id into the slot and registers in the database.
+//! If the lock is free, the node is dead. If the lock is held but the heartbeat is old, the process is paused and the
+//! lease decides.
 //!
-//! A node that is worker and guest has one slot with two beats: one must not keep the other's hold alive.
+//! A node that is worker and peer has one slot with two heartbeats, so that neither role keeps the holds of the other
+//! alive.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -25,13 +27,13 @@ use crate::store::{Heard, Wake};
 
 pub(crate) use crate::store::sqlite::nodes::slots::NODES_MAX;
 
-/// Whether a node lives.
+/// The liveness of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     Beating,
-    /// Its process is there, but has not beaten for longer than its lease.
+    /// Its process exists, but its last heartbeat is older than its lease.
     Silent,
-    /// Its process is gone.
+    /// Its process has ended.
     Dead,
 }
 
@@ -41,26 +43,26 @@ struct Local {
     slot: usize,
     /// Its lease as a worker, if it is one.
     worker: Option<Duration>,
-    /// As a worker it claims nothing for now, as its slot says.
+    /// The worker claims nothing for now. The slot has the same flag.
     quiet: bool,
-    /// It is in the hall.
+    /// The node is a peer.
     guest: bool,
-    /// Held open for its lock.
+    /// Kept open for its lock.
     _lock: Option<File>,
     idle: HashSet<String>,
-    /// What it hears of what is said in the hall.
+    /// Its subscriptions, as bits of the slot.
     hears: u32,
-    /// Queues of which it wants to hear what ends.
+    /// Queues whose completions the node subscribes to.
     watches: HashSet<String>,
     ears: Arc<Ears>,
 }
 
-/// The board, and this process's own nodes on it.
+/// The node registry, and the nodes of this process in it.
 pub(crate) struct Board {
     slots: Slots,
     clock: Clock,
     locals: Mutex<Vec<Local>>,
-    /// When this process last beat, and since when it has done so without a gap.
+    /// The last heartbeat of this process, and the start of its heartbeats without a gap.
     contact: Mutex<Contact>,
 }
 
@@ -71,12 +73,12 @@ struct Contact {
 }
 
 impl Board {
-    /// The board beside a file: `FILE-nodes/`.
+    /// Opens the registry of a file in `FILE-nodes/`.
     pub(crate) fn beside(file: &Path, clock: Clock) -> io::Result<Self> {
         Ok(Board::new(Slots::beside(file)?, clock))
     }
 
-    /// A board that only this process sees.
+    /// Creates a registry for this process only.
     pub(crate) fn in_memory(clock: Clock) -> Self {
         Board::new(Slots::in_memory(), clock)
     }
@@ -90,12 +92,12 @@ impl Board {
         }
     }
 
-    /// The moment by which beats and ends of locks are told: never steps, goes on while the machine sleeps.
+    /// Returns the time for heartbeats and lock expiry. The clock never steps, and continues while the machine sleeps.
     pub(crate) fn moment(&self) -> Micros {
         self.clock.since_boot()
     }
 
-    /// Takes a slot for a worker of this process; its slot if it has one already.
+    /// Takes a slot for a worker of this process, unless it has one. Returns the slot.
     pub(crate) fn join(&self, id: NodeId, lease: Duration) -> io::Result<usize> {
         let mut locals = self.locals();
         let local = self.take_slot(&mut locals, id)?;
@@ -106,7 +108,7 @@ impl Board {
         Ok(local.slot)
     }
 
-    /// A worker goes; its slot goes with it, unless it stays as a guest.
+    /// Removes a worker. Its slot is released, unless it is also a peer.
     pub(crate) fn leave(&self, id: NodeId) -> io::Result<()> {
         self.end_part(id, |local| {
             local.worker = None;
@@ -116,7 +118,7 @@ impl Board {
         })
     }
 
-    /// A worker's sign of life, and whether it claims nothing for now. Answers false if it has not joined here.
+    /// Records a worker's heartbeat, and whether it claims nothing for now. Returns false if it has not joined here.
     pub(crate) fn beat(&self, id: NodeId, quiet: bool) -> io::Result<bool> {
         let mut locals = self.locals();
         let Some(local) = locals.iter_mut().find(|l| l.id == id) else {
@@ -135,7 +137,8 @@ impl Board {
         Ok(true)
     }
 
-    /// A guest's sign of life; the first one takes a slot, unless it has one as a worker. Answers whether it was the first.
+    /// Records a peer's heartbeat. The first one takes a slot, unless the node has one. Returns whether it was the
+    /// first.
     pub(crate) fn attend(&self, id: NodeId, lease: Duration) -> io::Result<bool> {
         let mut locals = self.locals();
         let local = self.take_slot(&mut locals, id)?;
@@ -146,18 +149,18 @@ impl Board {
         Ok(first)
     }
 
-    /// Whoever has a lock must be seen on the board: makes a node a guest, if it is none.
+    /// Makes a node a peer if it is none: a lock holder must be in the registry.
     pub(crate) fn admit(&self, id: NodeId, lease: Duration) -> io::Result<()> {
         let known = self.locals().iter().any(|l| l.id == id && l.guest);
         if known { Ok(()) } else { self.attend(id, lease).map(drop) }
     }
 
-    /// A guest goes; its slot goes with it, unless it stays as a worker.
+    /// Removes a peer. Its slot is released, unless it is also a worker.
     pub(crate) fn depart(&self, id: NodeId) -> io::Result<()> {
         self.end_part(id, |local| {
             local.guest = false;
             local.hears = 0;
-            // Its next beat says again if it is.
+            // The next heartbeat of the worker sets it again.
             local.quiet = false;
             local.watches.clear();
             local.ears.stop_hearing();
@@ -165,7 +168,7 @@ impl Board {
         })
     }
 
-    /// Ends what `end` says of a node, clears those bytes of its slot, and gives the slot back once nothing is left.
+    /// Ends one role of a node and clears its bytes in the slot. Releases the slot once no role is left.
     fn end_part(&self, id: NodeId, end: impl FnOnce(&mut Local) -> (usize, usize)) -> io::Result<()> {
         let mut locals = self.locals();
         let Some(at) = locals.iter().position(|l| l.id == id) else {
@@ -179,7 +182,7 @@ impl Board {
         if self.is_shared() {
             let _ = std::fs::remove_file(self.socket(local.slot));
         }
-        // Cleared while the lock is still held: the next owner starts on a clean slot.
+        // Cleared while the lock is held: the next owner starts with an empty slot.
         self.slots.write(local.slot, 0, &[0; SLOT_BYTES])
     }
 
@@ -227,17 +230,18 @@ impl Board {
         contact.last = now;
     }
 
-    /// The slot of a node of this process.
+    /// Returns the slot of a local node.
     pub(crate) fn slot_of(&self, id: NodeId) -> Option<usize> {
         self.locals().iter().find(|l| l.id == id).map(|l| l.slot)
     }
 
-    /// The ears of a node of this process.
+    /// Returns the subscriptions of a local node.
     pub(crate) fn ears(&self, id: NodeId) -> Option<Arc<Ears>> {
         self.locals().iter().find(|l| l.id == id).map(|l| l.ears.clone())
     }
 
-    /// Whether a worker lives, by its slot. In doubt it does: nobody is robbed because a look has failed.
+    /// Returns the liveness of a worker by its slot. If the registry cannot be read, the worker counts as alive, so
+    /// that it loses no jobs.
     pub(crate) fn life(&self, id: NodeId, slot: usize) -> Life {
         let Ok(slots) = self.slots.read() else {
             return Life::Beating;
@@ -248,25 +252,25 @@ impl Board {
         }
     }
 
-    /// Whether a worker claims nothing for now.
+    /// Returns whether a worker claims nothing for now.
     pub(crate) fn is_quiet(&self, id: NodeId, slot: usize) -> bool {
         self.all().into_iter().any(|s| s.no == slot && s.id == id && s.quiet)
     }
 
-    /// Whether a node whose lock is held lives by this beat of its.
+    /// Returns the liveness of a node that holds its lock, by one of its heartbeats.
     pub(crate) fn life_by(&self, beat: Beat) -> Life {
         match self.moment() - beat.last > beat.lease {
-            // It has left, or never joined: only its other part is there.
+            // The node has left this role, or never had it.
             _ if beat.lease == 0 => Life::Dead,
             true => Life::Silent,
             false => Life::Beating,
         }
     }
 
-    /// Whether what a worker holds may be taken from it now.
+    /// Returns whether the jobs of a worker may be taken back now.
     ///
-    /// A silent node loses its hold only to a process that has itself been awake for one whole lease:
-    /// after a machine's sleep all beats are old, and the first to wake must not rob the others.
+    /// A silent worker loses its jobs only to a process that was itself awake for a whole lease. After a sleep of the
+    /// machine all heartbeats are old, and the first process to wake up must not take the jobs of the others.
     pub(crate) fn may_take_back(&self, id: NodeId, slot: usize) -> bool {
         match self.life(id, slot) {
             Life::Beating => false,
@@ -282,7 +286,7 @@ impl Board {
         }
     }
 
-    /// Notes whether a node of this process waits for a queue, and answers how many others wait before it.
+    /// Records whether a local node is idle on a queue. Returns how many idle nodes come before it.
     pub(crate) fn set_idle(&self, id: NodeId, queue: &str, idle: bool) -> u32 {
         let mut locals = self.locals();
         let Some(local) = locals.iter_mut().find(|l| l.id == id) else {
@@ -295,7 +299,7 @@ impl Board {
         let slot = local.slot;
         if changed {
             let bits = local.idle.iter().fold(0, |bits, queue| bits | bit(queue));
-            // A slot that cannot be written costs a wake, and the check once a second makes up for it.
+            // If the slot cannot be written, a wake is lost; the check once a second finds the job.
             let _ = self.slots.write(slot, IDLE_AT, &bits.to_le_bytes());
         }
         drop(locals);
@@ -306,28 +310,28 @@ impl Board {
         u32::try_from(before.count()).unwrap_or(u32::MAX)
     }
 
-    /// Tells one node of this process that waits for this queue. Answers whether there was one.
+    /// Wakes one local node that is idle on this queue. Returns whether there was one.
     pub(crate) fn wake_local(&self, queue: &str) -> bool {
         let locals = self.locals();
         let mut waiting = locals.iter().filter(|l| l.idle.contains(queue));
         waiting.any(|local| local.ears.wake(Wake::Queue(queue.to_owned())))
     }
 
-    /// Tells all nodes of this process that wait for this queue.
+    /// Wakes all local nodes that are idle on this queue.
     pub(crate) fn wake_all_local(&self, queue: &str) {
         let locals = self.locals();
         let waiting = locals.iter().filter(|l| l.idle.contains(queue));
         waiting.for_each(|local| _ = local.ears.wake(Wake::Queue(queue.to_owned())));
     }
 
-    /// Slots of other processes' nodes that seem to wait for this queue.
+    /// Returns slots of other processes' nodes that are probably idle on this queue.
     pub(crate) fn idle_elsewhere(&self, queue: &str) -> Vec<usize> {
         let own: Vec<usize> = self.locals().iter().map(|l| l.slot).collect();
         let slots = self.all().into_iter();
         slots.filter(|s| s.idle & bit(queue) != 0 && !own.contains(&s.no)).map(|s| s.no).collect()
     }
 
-    /// From now on something can be said to this node, and as one of all.
+    /// Subscribes a local node to messages and, if `all`, to broadcasts.
     pub(crate) fn set_hears(&self, slot: usize, all: bool) -> io::Result<()> {
         let mut locals = self.locals();
         let Some(local) = locals.iter_mut().find(|l| l.slot == slot) else {
@@ -337,11 +341,11 @@ impl Board {
         self.write_hears(local)
     }
 
-    /// From now on this node is told of what ends in these queues, and in no others.
+    /// Subscribes a local node to completions in these queues, and in no others.
     pub(crate) fn watch_ends(&self, id: NodeId, queues: &[String]) -> io::Result<()> {
         let mut locals = self.locals();
         let Some(local) = locals.iter_mut().find(|l| l.id == id) else {
-            return Err(io::Error::other("the node is not in the hall"));
+            return Err(io::Error::other("the node has not announced itself"));
         };
         local.watches = queues.iter().cloned().collect();
         self.write_hears(local)
@@ -353,14 +357,14 @@ impl Board {
         self.slots.write(local.slot, HEARS_AT, &(local.hears | quiet | watches << WATCHES_SHIFT).to_le_bytes())
     }
 
-    /// Tells nodes of this process that jobs of this queue have ended, those that want to hear it.
+    /// Notifies the subscribed local nodes of completions in this queue.
     pub(crate) fn tell_ended(&self, queue: &str, ids: &[JobId]) {
         for local in self.locals().iter().filter(|l| l.watches.contains(queue)) {
             local.ears.tell(Heard::Ended(ids.to_vec()));
         }
     }
 
-    /// Slots of other processes' nodes that seem to want to hear what ends in this queue.
+    /// Returns slots of other processes' nodes that are probably subscribed to completions in this queue.
     pub(crate) fn watching_elsewhere(&self, queue: &str) -> Vec<usize> {
         if !self.is_shared() {
             return Vec::new();
@@ -370,18 +374,19 @@ impl Board {
         slots.map(|s| s.no).collect()
     }
 
-    /// Says something to a node of this process. Answers whether it listens; `None` if it is not one of ours.
+    /// Notifies a local node. Returns whether it is subscribed; `None` if it is not local.
     pub(crate) fn tell(&self, id: NodeId, heard: Heard) -> Option<bool> {
         self.locals().iter().find(|l| l.id == id).map(|local| local.ears.tell(heard))
     }
 
-    /// Says something to those nodes of this process that hear what is for all. Answers how many do.
+    /// Broadcasts to the subscribed local nodes. Returns how many there are.
     pub(crate) fn tell_all(&self, heard: &Heard) -> u64 {
         let locals = self.locals();
         locals.iter().filter(|local| local.ears.hears_all() && local.ears.tell(heard.clone())).count() as u64
     }
 
-    /// Slots of other processes' nodes whose process is there: of this node if it listens, or of those that hear what is for all.
+    /// Returns slots of living nodes of other processes: of this node if it is subscribed, or of all that receive
+    /// broadcasts.
     pub(crate) fn hearing_elsewhere(&self, only: Option<NodeId>) -> Vec<usize> {
         let own: Vec<usize> = self.locals().iter().map(|l| l.slot).collect();
         let slots = self.all().into_iter().filter(|s| match only {
@@ -391,22 +396,22 @@ impl Board {
         slots.map(|s| s.no).filter(|no| !own.contains(no) && !self.slots.is_unlocked(*no)).collect()
     }
 
-    /// The directory that other processes see too, if there is one.
+    /// Returns the directory that the processes share, if there is one.
     pub(crate) fn dir(&self) -> Option<&Path> {
         self.slots.dir()
     }
 
-    /// The socket on which the node in this slot can be reached.
+    /// Returns the socket of the node in this slot.
     pub(crate) fn socket(&self, slot: usize) -> PathBuf {
         self.slots.socket(slot)
     }
 
-    /// Whether other processes can see this board.
+    /// Returns whether other processes share this registry.
     pub(crate) fn is_shared(&self) -> bool {
         self.slots.dir().is_some()
     }
 
-    /// All slots that have an owner, dead or alive; none if they cannot be read.
+    /// Returns all slots that have an owner, dead or alive. Returns none if they cannot be read.
     pub(crate) fn all(&self) -> Vec<Slot> {
         self.slots.read().unwrap_or_default()
     }
@@ -420,17 +425,17 @@ impl Board {
     }
 }
 
-/// One of 64 bits for a queue's name. Two queues may share one: that costs a needless look.
+/// Returns one of 64 bits for a queue. Two queues may share a bit, which costs a needless claim.
 fn bit(queue: &str) -> u64 {
     1 << (hash(queue) % 64)
 }
 
-/// One of 24 bits, in the same way: there a needless letter is the price.
+/// Returns one of 24 bits for a queue. Two queues may share a bit, which costs a needless datagram.
 fn watch_bit(queue: &str) -> u32 {
     1 << (hash(queue) % u64::from(u32::BITS - WATCHES_SHIFT))
 }
 
 fn hash(queue: &str) -> u64 {
-    // FNV-1a: processes of different builds must agree on it.
+    // FNV-1a: processes of different builds must compute the same bit.
     queue.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }

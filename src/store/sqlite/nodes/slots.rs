@@ -1,6 +1,6 @@
-//! The slots beside the file: 64 bytes for each node, a lock that says its process lives, a socket to reach it by.
+//! The slots of the node registry: 64 bytes for each node, a lock that is held while its process lives, and a socket.
 //!
-//! The kernel frees a lock the moment its process ends, whatever ended it.
+//! The kernel frees the lock when the process ends, for any reason.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -14,54 +14,55 @@ use rustix::fs::{Mode, OFlags};
 use crate::clock::Micros;
 use crate::node::NodeId;
 
-/// Most nodes at a time on one file.
+/// Most nodes on one file at a time.
 pub(crate) const NODES_MAX: usize = 1_024;
 
-/// A slot: identity 16, beat 8, lease 8, idle 8, pid 4, hears 4, beat as a guest 8, lease as a guest 8 bytes; little endian.
+/// The layout of a slot, little endian: id 16, worker heartbeat 8, worker lease 8, idle queues 8, pid 4, flags 4, peer
+/// heartbeat 8, peer lease 8 bytes.
 ///
-/// A lease of zero means that the node is no worker, or no guest.
+/// A lease of zero means that the node does not have this role.
 pub(crate) const SLOT_BYTES: usize = 64;
 pub(crate) const BEAT_AT: usize = 16;
 pub(crate) const IDLE_AT: usize = 32;
 pub(crate) const PID_AT: usize = 40;
 pub(crate) const HEARS_AT: usize = 44;
-/// Bits of what a node hears: what is said to it, what is said to all.
+/// Flags: the node receives messages; it receives broadcasts.
 pub(crate) const HEARS: u32 = 1;
 pub(crate) const HEARS_ALL: u32 = 2;
-/// In the same place: as a worker it claims nothing for now.
+/// Flag: the worker claims nothing for now.
 pub(crate) const QUIET: u32 = 4;
-/// From this bit on: one for each queue of which it wants to hear what ends; queues may share one.
+/// From this bit on, one flag for each queue whose completions the node subscribes to. Queues may share a bit.
 pub(crate) const WATCHES_SHIFT: u32 = 8;
 pub(crate) const GUEST_BEAT_AT: usize = 48;
 
-/// Where the slots are.
+/// The storage of the slots.
 pub(crate) enum Slots {
-    /// In a directory beside the file, for all processes to see.
+    /// In the directory of a file, shared by all processes.
     Shared { dir: PathBuf, board: File },
-    /// In this process only, beside a store in memory.
+    /// In this process, for a store in memory.
     Own(Mutex<Vec<[u8; SLOT_BYTES]>>),
 }
 
-/// A node's slot, read.
+/// The contents of a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
     pub(crate) no: usize,
     pub(crate) id: NodeId,
     pub(crate) pid: u32,
     pub(crate) idle: u64,
-    /// Something can be said to it.
+    /// The node receives messages.
     pub(crate) hears: bool,
-    /// Also what is said to all.
+    /// The node receives broadcasts.
     pub(crate) hears_all: bool,
-    /// As a worker it claims nothing for now.
+    /// The worker claims nothing for now.
     pub(crate) quiet: bool,
-    /// Of which queues it wants to hear what ends.
+    /// The queues whose completions the node subscribes to, as bits.
     pub(crate) watches: u32,
     pub(crate) worker: Beat,
     pub(crate) guest: Beat,
 }
 
-/// A sign of life, and for how long it counts.
+/// A heartbeat, and the lease that it renews.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beat {
     pub(crate) last: Micros,
@@ -69,7 +70,7 @@ pub(crate) struct Beat {
 }
 
 impl Slots {
-    /// The directory beside a file: `FILE-nodes/`.
+    /// Opens the directory of a file, `FILE-nodes/`, and creates it if needed.
     pub(crate) fn beside(file: &Path) -> io::Result<Self> {
         let mut name = file.as_os_str().to_owned();
         name.push("-nodes");
@@ -82,16 +83,16 @@ impl Slots {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
             Err(_) => {}
         }
-        let board = shared_file(&dir.join("board"))?;
+        let board = shared_file(&dir.join("registry"))?;
         Ok(Slots::Shared { dir, board })
     }
 
-    /// Slots that only this process sees.
+    /// Creates slots for this process only.
     pub(crate) fn in_memory() -> Self {
         Slots::Own(Mutex::default())
     }
 
-    /// The directory that other processes see too, if there is one.
+    /// Returns the directory that the processes share, if there is one.
     pub(crate) fn dir(&self) -> Option<&Path> {
         match self {
             Slots::Shared { dir, .. } => Some(dir),
@@ -99,12 +100,12 @@ impl Slots {
         }
     }
 
-    /// The socket of the node in this slot.
+    /// Returns the socket of the node in this slot.
     pub(crate) fn socket(&self, slot: usize) -> PathBuf {
         self.dir().map(|dir| dir.join(format!("{slot}.sock"))).unwrap_or_default()
     }
 
-    /// All slots that have an owner, dead or alive.
+    /// Returns all slots that have an owner, dead or alive.
     pub(crate) fn read(&self) -> io::Result<Vec<Slot>> {
         let bytes = match self {
             Slots::Own(slots) => slots.lock().unwrap_or_else(PoisonError::into_inner).concat(),
@@ -133,7 +134,7 @@ impl Slots {
         }
     }
 
-    /// A slot that nobody has, and its lock in our hands.
+    /// Returns a free slot, locked for the caller.
     pub(crate) fn free(&self) -> io::Result<(usize, Option<File>)> {
         match self {
             Slots::Own(slots) => {
@@ -145,7 +146,7 @@ impl Slots {
                 let mut denied = None;
                 for slot in 0..NODES_MAX {
                     let lock = match shared_file(&dir.join(format!("{slot}.lock"))) {
-                        // Another user's, and so as good as taken.
+                        // The file belongs to another user, so the slot counts as taken.
                         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
                             denied = Some(e);
                             continue;
@@ -158,31 +159,33 @@ impl Slots {
                         Err(TryLockError::Error(e)) => return Err(e),
                     }
                 }
-                Err(denied.unwrap_or_else(|| io::Error::other(format!("{NODES_MAX} nodes share this file already"))))
+                Err(denied.unwrap_or_else(|| {
+                    io::Error::other(format!("the maximum of {NODES_MAX} nodes already share this file"))
+                }))
             }
         }
     }
 
-    /// The owner's lock is gone, and with it the owner.
+    /// Returns whether the lock of a slot is free, and its owner so dead.
     pub(crate) fn is_unlocked(&self, slot: usize) -> bool {
         let Slots::Shared { dir, .. } = self else {
             return false;
         };
         match File::open(dir.join(format!("{slot}.lock"))) {
-            // A shared lock does not disturb others that look at the same time; it goes with the file.
+            // A shared lock does not disturb other readers. It is released when the file closes.
             Ok(lock) => lock.try_lock_shared().is_ok(),
             Err(_) => false,
         }
     }
 
-    /// Clears the slots of nodes that are gone, so that nobody counts on them.
+    /// Clears the slots of dead nodes.
     pub(crate) fn sweep(&self) {
         let Slots::Shared { dir, .. } = self else {
             return;
         };
         for slot in self.read().unwrap_or_default().into_iter().map(|slot| slot.no) {
             let lock = shared_file(&dir.join(format!("{slot}.lock")));
-            // With the lock in hand nobody else can be its owner.
+            // With the lock held, no other node can own the slot.
             if let Ok(lock) = lock.and_then(|lock| lock.try_lock().map(|()| lock).map_err(io::Error::from)) {
                 let _ = self.write(slot, 0, &[0; SLOT_BYTES]);
                 let _ = std::fs::remove_file(self.socket(slot));
@@ -211,7 +214,7 @@ fn parse(no: usize, bytes: &[u8]) -> Option<Slot> {
     })
 }
 
-/// A file that several processes use, and only their user.
+/// Opens or creates a file that processes of one user share.
 pub(crate) fn shared_file(path: &Path) -> io::Result<File> {
     match new_file(path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => OpenOptions::new().read(true).write(true).open(path),
@@ -219,23 +222,23 @@ pub(crate) fn shared_file(path: &Path) -> io::Result<File> {
     }
 }
 
-/// A new one. It belongs to the owner of its directory, also if root makes it: else one command of root's would lock out
-/// whoever uses the store day by day.
+/// Creates a file. It belongs to the owner of its directory, even if root creates it: otherwise one command of root
+/// would lock out the usual user of the store.
 pub(crate) fn new_file(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     give(&file, path.parent().unwrap_or(Path::new(".")))?;
     Ok(file)
 }
 
-/// Root gives what it has made just now to the owner of what it belongs to, as SQLite does with a WAL.
+/// If root created the file, gives it to the owner of `belongs_to`, as SQLite does with a WAL.
 ///
-/// By its handle, and never what was there before: the owner of the directory could let a name lead to a file of root's own.
+/// Uses the handle of a new file, never a path: the owner of the directory could make a path lead to a file of root.
 fn give(made: impl AsFd, belongs_to: &Path) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
     let owner = std::fs::metadata(belongs_to)?;
-    // Some who are root may not do that (in a container, say): then it stays theirs.
+    // Root may lack the right to do this, for example in a container. The file then stays with root.
     let _ = fchown(made, Some(owner.uid()), Some(owner.gid()));
     Ok(())
 }

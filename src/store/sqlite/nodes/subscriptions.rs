@@ -1,4 +1,4 @@
-//! The ears of a node of this process: where its wakes go, and what it hears in the hall.
+//! The subscriptions of a local node: wakes and notifications.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,10 +7,10 @@ use tokio::sync::mpsc;
 use crate::store::sqlite::peers::messages::Reading;
 use crate::store::{Heard, Wake};
 
-/// Things heard that may wait for a node. The last place is kept for the word that some were dropped.
+/// Most pending notifications of a node. The last one is reserved for the report that some were dropped.
 pub(crate) const HEARD_MAX: usize = 1_024;
 
-/// The ears of a node. One thread listens for both kinds, if other processes can speak to it.
+/// The subscriptions of a local node. One thread serves both kinds if other processes can notify the node.
 #[derive(Default)]
 pub(crate) struct Ears(Mutex<Inner>);
 
@@ -18,11 +18,11 @@ pub(crate) struct Ears(Mutex<Inner>);
 struct Inner {
     wakes: Option<mpsc::Sender<Wake>>,
     hears: Option<mpsc::Sender<Heard>>,
-    /// It hears also what is said to all.
+    /// The node receives broadcasts.
     all: bool,
-    /// What the thread reads messages with, until it has fetched it.
+    /// Reads messages from the bus; the listener thread takes it.
     reading: Option<Reading>,
-    /// There is a thread.
+    /// The listener thread is running.
     listened: bool,
 }
 
@@ -35,7 +35,7 @@ impl Ears {
         self.inner().wakes = None;
     }
 
-    /// Something can be heard from now on. With `reading` also what other processes say; it is kept from an earlier time.
+    /// Starts to deliver notifications. `reading` adds messages of other processes; `None` keeps an earlier one.
     pub(crate) fn start_hearing(&self, hears: mpsc::Sender<Heard>, all: bool, reading: Option<Reading>) {
         let mut inner = self.inner();
         inner.all = all;
@@ -59,7 +59,7 @@ impl Ears {
         self.inner().all
     }
 
-    /// How much more can be heard now without dropping anything.
+    /// Returns how many notifications fit before one is dropped.
     pub(crate) fn room(&self) -> usize {
         self.inner().hears.as_ref().map_or(0, |hears| hears.capacity().saturating_sub(1))
     }
@@ -68,18 +68,19 @@ impl Ears {
         self.inner().reading.take()
     }
 
-    /// Passes a wake on. Answers whether anybody waits for one.
+    /// Delivers a wake. Returns whether the node is subscribed.
     pub(crate) fn wake(&self, wake: Wake) -> bool {
         let inner = self.inner();
         let Some(wakes) = inner.wakes.as_ref().filter(|wakes| !wakes.is_closed()) else {
             return false;
         };
-        // A full channel holds wakes enough.
+        // A full channel already has enough wakes.
         let _ = wakes.try_send(wake);
         true
     }
 
-    /// Passes on what is said. Answers whether anybody listens, also if it was dropped because too much waits.
+    /// Delivers a notification. Returns whether the node is subscribed, even if the notification was dropped for lack
+    /// of room.
     pub(crate) fn tell(&self, heard: Heard) -> bool {
         let inner = self.inner();
         let Some(hears) = inner.hears.as_ref().filter(|hears| !hears.is_closed()) else {
@@ -93,7 +94,7 @@ impl Ears {
         true
     }
 
-    /// Whether a thread must be started that listens.
+    /// Returns whether the caller must start the listener thread.
     pub(crate) fn begin_listening(&self) -> bool {
         !std::mem::replace(&mut self.inner().listened, true)
     }
@@ -102,7 +103,7 @@ impl Ears {
         self.inner().listened = false;
     }
 
-    /// Whether nobody is left to listen for. Then the thread that asks is the one that ends.
+    /// Returns whether no subscription is left. If so, the calling listener thread must end.
     pub(crate) fn rest(&self) -> bool {
         let mut inner = self.inner();
         let waking = inner.wakes.as_ref().is_some_and(|wakes| !wakes.is_closed());
@@ -124,7 +125,7 @@ mod tests {
     fn what_overflows_is_told_once_there_is_room() {
         let (hears, mut heard) = mpsc::channel(4);
         let ears = Ears::default();
-        assert!(!ears.tell(Heard::Gap), "nobody listens");
+        assert!(!ears.tell(Heard::Gap), "not subscribed");
         ears.start_hearing(hears, true, None);
         for i in 0..9 {
             assert!(ears.tell(Heard::Message(vec![i])));

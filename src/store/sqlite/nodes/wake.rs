@@ -1,5 +1,5 @@
-//! Whom a transaction concerns, and how they are told after its commit:
-//! through a channel within the process, by letter in another.
+//! Notifications that a transaction causes, delivered after its commit: by channel within the process, by datagram to
+//! others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use crate::store::sqlite::nodes::datagram::{LETTER_IDS_MAX, Letter};
 use crate::store::sqlite::nodes::registry::Board;
 use crate::store::{Heard, Owner};
 
-/// What is to be told once a transaction is committed.
+/// The notifications to deliver after a commit.
 #[derive(Debug, Default)]
 pub(crate) struct News {
-    /// Queues that somebody should look into.
+    /// Queues to wake one idle node for.
     pub(crate) queues: BTreeSet<String>,
-    /// Queues that all idle nodes should look into.
+    /// Queues to wake all idle nodes for.
     pub(crate) all: BTreeSet<String>,
-    /// Those in line whose turn it is.
+    /// Lock waiters that have their turn.
     pub(crate) turns: Vec<Called>,
     /// Jobs that have ended, by queue.
     pub(crate) ended: Vec<(String, Vec<JobId>)>,
 }
 
-/// Somebody in line whose turn it is.
+/// A lock waiter that has its turn.
 #[derive(Debug)]
 pub(crate) struct Called {
     pub(crate) node: NodeId,
@@ -32,7 +32,7 @@ pub(crate) struct Called {
     pub(crate) owner: Owner,
 }
 
-/// Tells the news: after a push, after a claim that left ready jobs behind, after a lock has become free.
+/// Delivers notifications: after a push, after a claim that left ready jobs, after a lock became free.
 #[derive(Clone)]
 pub(crate) struct Waker {
     board: Arc<Board>,
@@ -43,7 +43,8 @@ impl Waker {
         Waker { board }
     }
 
-    /// Wakes one idle node for each queue, one of this process before another's, or all; and tells everybody whose turn it is.
+    /// Wakes an idle node for each queue, preferably a local one, or all idle nodes. Also notifies lock waiters and
+    /// completions.
     pub(crate) fn tell(&self, news: News) {
         for queue in &news.all {
             self.board.wake_all_local(queue);
@@ -51,7 +52,7 @@ impl Waker {
         }
         for queue in news.queues {
             if !self.board.wake_local(&queue) {
-                // The first that takes it is enough; a dead one's socket refuses.
+                // The first node that receives it is enough. The socket of a dead node refuses.
                 let _ = self.idle_elsewhere(&queue).into_iter().any(|slot| self.write_to(slot, &queue).is_ok());
             }
         }
@@ -63,7 +64,8 @@ impl Waker {
         }
     }
 
-    /// Tells those that wait for jobs of this queue. A letter that is lost is made up for by their next look.
+    /// Notifies the nodes that wait for jobs of this queue. If a datagram is lost, their next check finds the
+    /// completion.
     fn tell_ended(&self, queue: &str, ids: &[JobId]) {
         self.board.tell_ended(queue, ids);
         for slot in self.board.watching_elsewhere(queue) {
@@ -87,7 +89,7 @@ impl Waker {
             return;
         }
         for slot in self.board.hearing_elsewhere(Some(node)) {
-            // Lost, it is found by the node's next sign of life.
+            // If the datagram is lost, the next heartbeat of the node finds its turn.
             let _ = datagram::send(&Letter::Turn { name: name.clone(), owner }, &self.board.socket(slot));
         }
     }

@@ -1,4 +1,4 @@
-//! The thread of the bus: what passes between processes never waits behind the jobs, nor holds them up.
+//! The thread of the bus: messages between processes never wait for jobs, and jobs never wait for messages.
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
@@ -25,7 +25,7 @@ pub(crate) struct Bus {
 }
 
 impl Bus {
-    /// Starts the thread; the file in this directory is opened at its first use. Without one the bus is in memory.
+    /// Starts the thread. The file in this directory is opened on first use. Without a directory, the bus is in memory.
     pub(crate) fn start(dir: Option<&Path>) -> Result<Self> {
         let (work, inbox) = channel::<Work>();
         let mut file = BusFile::in_dir(dir);
@@ -36,7 +36,7 @@ impl Bus {
         Ok(Bus { work: Some(work), room: Semaphore::new(WAITING_MAX), thread: Some(thread) })
     }
 
-    /// Runs something on the bus, and answers with the file that it was done in. It may run twice.
+    /// Runs `run` on the bus. Returns its value and the inode of the file. `run` may run twice.
     pub(crate) async fn run<T, F>(&self, name: &'static str, mut run: F) -> Result<(T, u64)>
     where
         T: Send + 'static,

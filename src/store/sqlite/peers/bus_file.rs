@@ -1,6 +1,7 @@
-//! The file of the bus, `FILE-nodes/bus.db`: opened, checked, and made anew whenever it is not what it should be.
+//! The file of the bus, `FILE-nodes/bus.db`: opened, checked, and replaced if it is damaged or outdated.
 //!
-//! It is never synced. After a loss of power it may hold anything, so a file from an earlier start of the machine is thrown away.
+//! It is never synced. After a loss of power it may contain anything, so a file from an earlier start of the machine is
+//! replaced.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -14,15 +15,15 @@ use crate::store::sqlite::file;
 use crate::store::sqlite::nodes::slots::{new_file, shared_file};
 
 const SCHEMA: &str = include_str!("bus.sql");
-/// Most pages of 4 KiB: what does not fit takes the place of the oldest messages.
+/// Most pages of 4 KiB. If the file is full, the oldest messages are deleted.
 const PAGES_MAX: u32 = 65_536;
-/// How long to wait for somebody else who opens the file or makes it anew.
+/// How long to wait for another process that opens or replaces the file.
 const TURN: Duration = Duration::from_secs(1);
 const TURN_STEP: Duration = Duration::from_millis(1);
 
-/// The bus as one thread uses it.
+/// The bus, as used by one thread.
 pub(crate) struct BusFile {
-    /// `None` beside a store in memory.
+    /// `None` for a store in memory.
     path: Option<PathBuf>,
     open: Option<Open>,
 }
@@ -33,30 +34,30 @@ struct Open {
 }
 
 impl BusFile {
-    /// The bus in this directory, or one in memory. It is opened at its first use.
+    /// The bus in this directory, or in memory. It is opened on first use.
     pub(crate) fn in_dir(dir: Option<&Path>) -> Self {
         BusFile { path: dir.map(|dir| dir.join("bus.db")), open: None }
     }
 
-    /// Names the file that is open: another one after it was made anew.
+    /// Returns the inode of the open file. It changes when the file is replaced.
     pub(crate) fn inode(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| open.inode)
     }
 
-    /// Runs something on the bus. If the file turns out to be damaged it is made anew, and `run` called once more.
+    /// Runs `run` on the bus. If the file is damaged, replaces it and calls `run` once more.
     pub(crate) fn with<T>(&mut self, mut run: impl FnMut(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
         let open = self.current(None)?;
         match run(&open.conn) {
             Err(error) if is_damage(&error) => {
                 let damaged = open.inode;
-                tracing::warn!(%error, "the bus beside the file is damaged; it is made anew");
+                tracing::warn!(%error, "the bus file is damaged; replacing it");
                 run(&self.current(Some(damaged))?.conn)
             }
             done => done,
         }
     }
 
-    /// The file that stands at the path now, opened; never the damaged one.
+    /// Opens the current file at the path, but never the damaged one.
     fn current(&mut self, damaged: Option<u64>) -> rusqlite::Result<&mut Open> {
         let Some(path) = &self.path else {
             return match &mut self.open {
@@ -79,15 +80,15 @@ fn in_memory() -> rusqlite::Result<Open> {
     Ok(Open { conn, inode: 0 })
 }
 
-/// What a new file can mend: it is damaged, or has not the tables that it should have.
-/// Everything else passes, or is a trouble of this process, which others must not suffer for.
+/// Returns whether a new file would help: the file is damaged, or lacks tables. Other errors are temporary, or concern
+/// only this process.
 fn is_damage(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error_code();
     matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::Unknown))
 }
 
-/// Opens the file, and makes it if it is not there, not from this start of the machine, or damaged. One process at a time:
-/// nobody must take away the files beside it while another begins to use them.
+/// Opens the file. Creates it if it is missing, damaged, or from an earlier start of the machine. Only one process does
+/// this at a time, so that none removes a file that another starts to use.
 fn open(path: &Path, damaged: Option<u64>) -> rusqlite::Result<Open> {
     let _turn = turn(&path.with_extension("lock")).map_err(told)?;
     let stands = inode_of(path);
@@ -102,7 +103,7 @@ fn open(path: &Path, damaged: Option<u64>) -> rusqlite::Result<Open> {
 }
 
 fn make(path: &Path) -> rusqlite::Result<Open> {
-    // A WAL that is left of another file would be taken for this one's.
+    // SQLite would apply a leftover WAL to the new file.
     for end in ["", "-wal", "-shm"] {
         let mut name = path.as_os_str().to_owned();
         name.push(end);
@@ -114,7 +115,7 @@ fn make(path: &Path) -> rusqlite::Result<Open> {
     new_file(path).map_err(told)?;
     let conn = connect(path)?;
     conn.execute_batch(&format!("BEGIN IMMEDIATE; {SCHEMA}"))?;
-    conn.execute("INSERT INTO duly_meta (name, value) VALUES ('start', ?1)", [start_of_machine()])?;
+    conn.execute("INSERT INTO duly_meta (name, value) VALUES ('boot_id', ?1)", [start_of_machine()])?;
     conn.execute_batch("COMMIT")?;
     Ok(Open { conn, inode: inode_of(path).unwrap_or(0) })
 }
@@ -138,11 +139,11 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
 
 fn is_ours(conn: &Connection) -> rusqlite::Result<bool> {
     let start: Option<String> =
-        conn.query_row("SELECT value FROM duly_meta WHERE name = 'start'", [], |row| row.get(0)).optional()?;
+        conn.query_row("SELECT value FROM duly_meta WHERE name = 'boot_id'", [], |row| row.get(0)).optional()?;
     Ok(start == Some(start_of_machine()))
 }
 
-/// Another text after each start of the machine, where there is such a thing.
+/// Returns a text that changes with each start of the machine; empty if the system has none.
 fn start_of_machine() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
@@ -151,7 +152,7 @@ fn inode_of(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().map(|file| file.ino())
 }
 
-/// Waits for the lock that openers take turns by; it goes with the file that is given.
+/// Waits for the lock that serialises opening. The lock ends with the returned file.
 fn turn(path: &Path) -> io::Result<File> {
     let lock = shared_file(path)?;
     let steps = TURN.as_millis() / TURN_STEP.as_millis();
@@ -162,7 +163,7 @@ fn turn(path: &Path) -> io::Result<File> {
             Err(TryLockError::Error(e)) => return Err(e),
         }
     }
-    Err(io::Error::other("another process does not get done with opening the bus"))
+    Err(io::Error::other("timed out waiting for another process that opens the bus file"))
 }
 
 fn told(error: io::Error) -> rusqlite::Error {
@@ -178,7 +179,7 @@ mod tests {
     }
 
     fn note(bus: &mut BusFile, name: &str) {
-        bus.with(|conn| conn.execute("INSERT INTO duly_connection (name, node) VALUES (?1, x'00')", [name]))
+        bus.with(|conn| conn.execute("INSERT INTO duly_connection (name, node_id) VALUES (?1, x'00')", [name]))
             .expect("notes");
     }
 
@@ -189,7 +190,7 @@ mod tests {
         note(&mut a, "one");
         assert_eq!(count(&mut b), 1);
         std::fs::remove_file(dir.path().join("bus.db")).expect("removes");
-        assert_eq!(count(&mut b), 0, "made anew, without what the old WAL holds");
+        assert_eq!(count(&mut b), 0, "replaced, without the contents of the old WAL");
         note(&mut a, "two");
         assert_eq!((count(&mut b), a.inode()), (1, b.inode()));
     }
@@ -202,7 +203,7 @@ mod tests {
         std::fs::write(&path, "x".repeat(10_000)).expect("writes");
         note(&mut bus, "one");
         assert_eq!(count(&mut bus), 1);
-        // While it is open: a table is gone.
+        // A table disappears while the file is open.
         bus.with(|conn| conn.execute_batch("DROP TABLE duly_connection")).expect("drops");
         note(&mut bus, "two");
         assert_eq!(count(&mut bus), 1);
@@ -224,7 +225,7 @@ mod tests {
         let mut bus = BusFile::in_dir(Some(dir.path()));
         note(&mut bus, "one");
         let inode = bus.inode();
-        bus.with(|conn| conn.execute("INSERT INTO duly_connection (name, node) VALUES ('one', x'00')", []))
+        bus.with(|conn| conn.execute("INSERT INTO duly_connection (name, node_id) VALUES ('one', x'00')", []))
             .expect_err("is there");
         assert_eq!((count(&mut bus), bus.inode()), (1, inode));
     }

@@ -1,6 +1,6 @@
-//! Guests on the bus: what each can be asked to do, and the connections that it holds.
+//! Peers on the bus: the methods of each, and the connections that it holds.
 //!
-//! A row says nothing about whether its node is there: that stands on the board.
+//! A row does not say whether its node is alive. The node registry does.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::node::{NodeId, NodeRecord};
 use crate::store::sqlite::nodes::liveness::Lives;
 use crate::store::sqlite::nodes::registry::Life;
 
-/// Most connections of one node deleted in one step.
+/// Most connections of one node deleted at a time.
 const FORGET_MAX: usize = 1_000;
-/// Most steps in which the connections of a node that departs are deleted.
+/// Most deletions for a node that withdraws.
 const FORGETS_MAX: usize = 1_000;
 
-/// Notes what a guest can be asked to do, if that is not known; a first one also clears up after dead ones.
+/// Stores the methods of a peer if they changed. A new peer also deletes dead ones.
 pub(crate) fn register(
     conn: &Connection,
     lives: &Lives<'_>,
@@ -25,7 +25,7 @@ pub(crate) fn register(
     methods: &str,
 ) -> rusqlite::Result<()> {
     let known: Option<String> = conn
-        .prepare_cached("SELECT methods FROM duly_guest WHERE node = ?1")?
+        .prepare_cached("SELECT methods FROM duly_peer WHERE node_id = ?1")?
         .query_row([node.as_bytes()], |row| row.get(0))
         .optional()?;
     if known.as_deref() == Some(methods) {
@@ -35,20 +35,20 @@ pub(crate) fn register(
         forget_dead(conn, lives)?;
     }
     conn.prepare_cached(
-        "INSERT INTO duly_guest (node, host, pid, joined, methods) VALUES (?1, ?2, ?3, ?4, ?5)
-         ON CONFLICT (node) DO UPDATE SET methods = excluded.methods",
+        "INSERT INTO duly_peer (node_id, host, pid, joined_at, methods) VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT (node_id) DO UPDATE SET methods = excluded.methods",
     )?
     .execute(params![node.as_bytes(), crate::node::host(), std::process::id(), now, methods])?;
     Ok(())
 }
 
-/// A guest is not to be found any more. Its connections stay: one may be on its way here.
+/// Hides a peer from others. Its connections stay, because messages for them may still arrive.
 pub(crate) fn hide(conn: &Connection, node: NodeId) -> rusqlite::Result<()> {
-    conn.prepare_cached("DELETE FROM duly_guest WHERE node = ?1")?.execute([node.as_bytes()])?;
+    conn.prepare_cached("DELETE FROM duly_peer WHERE node_id = ?1")?.execute([node.as_bytes()])?;
     Ok(())
 }
 
-/// Forgets a guest and its connections.
+/// Deletes a peer and its connections.
 pub(crate) fn unregister(conn: &Connection, node: NodeId) -> rusqlite::Result<()> {
     for _ in 0..FORGETS_MAX {
         if forget_connections(conn, node)? < FORGET_MAX {
@@ -58,11 +58,11 @@ pub(crate) fn unregister(conn: &Connection, node: NodeId) -> rusqlite::Result<()
     hide(conn, node)
 }
 
-/// Forgets guests that are dead; one with many connections goes in several steps.
+/// Deletes dead peers. A peer with many connections takes several calls.
 fn forget_dead(conn: &Connection, lives: &Lives<'_>) -> rusqlite::Result<()> {
     for guest in all(conn)?.into_iter().filter(|guest| lives.guest(guest.id) == Life::Dead) {
         if forget_connections(conn, guest.id)? < FORGET_MAX {
-            conn.prepare_cached("DELETE FROM duly_guest WHERE node = ?1")?.execute([guest.id.as_bytes()])?;
+            conn.prepare_cached("DELETE FROM duly_peer WHERE node_id = ?1")?.execute([guest.id.as_bytes()])?;
         }
     }
     Ok(())
@@ -70,14 +70,14 @@ fn forget_dead(conn: &Connection, lives: &Lives<'_>) -> rusqlite::Result<()> {
 
 fn forget_connections(conn: &Connection, node: NodeId) -> rusqlite::Result<usize> {
     conn.prepare_cached(
-        "DELETE FROM duly_connection WHERE name IN (SELECT name FROM duly_connection WHERE node = ?1 LIMIT ?2)",
+        "DELETE FROM duly_connection WHERE name IN (SELECT name FROM duly_connection WHERE node_id = ?1 LIMIT ?2)",
     )?
     .execute(params![node.as_bytes(), FORGET_MAX])
 }
 
-/// All guests that are noted, dead or alive; nothing is said yet of whether they are.
+/// Returns all peers, dead or alive. The caller sets `alive`.
 pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<NodeRecord>> {
-    conn.prepare_cached("SELECT node, host, pid, joined, methods FROM duly_guest ORDER BY joined, node")?
+    conn.prepare_cached("SELECT node_id, host, pid, joined_at, methods FROM duly_peer ORDER BY joined_at, node_id")?
         .query_map([], |row| {
             let methods: String = row.get(4)?;
             Ok(NodeRecord {
@@ -96,7 +96,7 @@ pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<NodeRecord>> {
         .collect()
 }
 
-/// Notes connections that a node holds, and forgets others of its: all or nothing.
+/// Adds and removes connections of a node, in one transaction.
 pub(crate) fn set_connections(
     conn: &Connection,
     node: NodeId,
@@ -105,17 +105,17 @@ pub(crate) fn set_connections(
 ) -> rusqlite::Result<()> {
     let tx = rusqlite::Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
     for name in gone {
-        tx.prepare_cached("DELETE FROM duly_connection WHERE name = ?1 AND node = ?2")?
+        tx.prepare_cached("DELETE FROM duly_connection WHERE name = ?1 AND node_id = ?2")?
             .execute(params![name, node.as_bytes()])?;
     }
     for name in held {
-        tx.prepare_cached("INSERT OR REPLACE INTO duly_connection (name, node) VALUES (?1, ?2)")?
+        tx.prepare_cached("INSERT OR REPLACE INTO duly_connection (name, node_id) VALUES (?1, ?2)")?
             .execute(params![name, node.as_bytes()])?;
     }
     tx.commit()
 }
 
-/// Notes connections that a node holds, unless another that attends has noted them since.
+/// Adds connections of a node, unless another living peer has taken them since.
 pub(crate) fn keep_connections(
     conn: &Connection,
     lives: &Lives<'_>,
@@ -126,16 +126,16 @@ pub(crate) fn keep_connections(
     for name in held {
         let other = connection(&tx, name)?.is_some_and(|holder| holder != node && lives.attends(holder));
         if !other {
-            tx.prepare_cached("INSERT OR REPLACE INTO duly_connection (name, node) VALUES (?1, ?2)")?
+            tx.prepare_cached("INSERT OR REPLACE INTO duly_connection (name, node_id) VALUES (?1, ?2)")?
                 .execute(params![name, node.as_bytes()])?;
         }
     }
     tx.commit()
 }
 
-/// The node that has noted a connection last.
+/// Returns the node that stored a connection last.
 pub(crate) fn connection(conn: &Connection, name: &str) -> rusqlite::Result<Option<NodeId>> {
-    conn.prepare_cached("SELECT node FROM duly_connection WHERE name = ?1")?
+    conn.prepare_cached("SELECT node_id FROM duly_connection WHERE name = ?1")?
         .query_row([name], |row| row.get(0).map(NodeId::from_bytes))
         .optional()
 }

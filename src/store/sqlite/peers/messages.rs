@@ -1,4 +1,4 @@
-//! Messages on the bus: put there by one process, read by others in the order in which they were put.
+//! Messages on the bus: written by one process, read by others in order.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,83 +11,92 @@ use crate::store::Heard;
 use crate::store::sqlite::nodes::subscriptions::Ears;
 use crate::store::sqlite::peers::bus_file::BusFile;
 
-/// How long a message stays. Who has not read it by then has missed it.
+/// How long a message is kept. A reader that is later than this misses it.
 const KEEP: Duration = Duration::from_secs(60);
-/// Most messages that stay, however young.
+/// Most messages that are kept.
 const MESSAGES_MAX: i64 = 10_000;
-/// Most old messages deleted at a time, and how many are put between.
+/// Most old messages deleted at a time, and the number of messages between two deletions.
 const SWEEP_MAX: i64 = 256;
 const SWEEP_EVERY: i64 = 64;
-/// Most messages read at a time.
+/// Most messages in one read.
 const READ_MAX: usize = 64;
-/// Most times that one look at the bus reads.
+/// Most reads in one visit to the bus.
 const READS_MAX: usize = 64;
 
 /// One message.
 pub(crate) struct Message<'m> {
-    /// `None` for all.
+    /// `None` for a broadcast.
     pub(crate) to: Option<NodeId>,
-    /// The process that says it.
+    /// The process that sends it.
     pub(crate) sender: NodeId,
     pub(crate) body: &'m [u8],
 }
 
-/// Puts a message on the bus, and now and then clears what is old.
+/// Writes a message, and deletes old ones from time to time.
 pub(crate) fn put(conn: &Connection, now: Micros, message: &Message<'_>) -> rusqlite::Result<()> {
     let insert = || {
-        conn.prepare_cached("INSERT INTO duly_message (to_node, sender, at, body) VALUES (?1, ?2, ?3, ?4)")?
-            .insert(params![message.to.as_ref().map(NodeId::as_bytes), message.sender.as_bytes(), now, message.body])
+        conn.prepare_cached(
+            "INSERT INTO duly_message (to_node_id, sender_id, sent_uptime, body) VALUES (?1, ?2, ?3, ?4)",
+        )?
+        .insert(params![
+            message.to.as_ref().map(NodeId::as_bytes),
+            message.sender.as_bytes(),
+            now,
+            message.body
+        ])
     };
-    let no = match insert() {
+    let message_no = match insert() {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => {
-            // The newest counts most.
+            // New messages matter more than old ones.
             sweep(conn, i64::MAX, now)?;
             insert()?
         }
         inserted => inserted?,
     };
-    if no % SWEEP_EVERY == 0 {
-        sweep(conn, no - MESSAGES_MAX, now)?;
+    if message_no % SWEEP_EVERY == 0 {
+        sweep(conn, message_no - MESSAGES_MAX, now)?;
     }
     Ok(())
 }
 
-/// Deletes some of the oldest messages: those up to this number, those that are old, and those of an earlier start of the machine.
+/// Deletes some of the oldest messages: those up to this number, old ones, and those from an earlier start of the
+/// machine.
 fn sweep(conn: &Connection, upto: i64, now: Micros) -> rusqlite::Result<()> {
     conn.prepare_cached(
-        "DELETE FROM duly_message WHERE no IN (SELECT no FROM (SELECT no, at FROM duly_message ORDER BY no LIMIT ?1)
-          WHERE no <= ?2 OR at NOT BETWEEN ?3 AND ?4)",
+        "DELETE FROM duly_message WHERE message_no IN (
+           SELECT message_no FROM (SELECT message_no, sent_uptime FROM duly_message ORDER BY message_no LIMIT ?1)
+            WHERE message_no <= ?2 OR sent_uptime NOT BETWEEN ?3 AND ?4)",
     )?
     .execute(params![SWEEP_MAX, upto, now - micros(KEEP), now])?;
     Ok(())
 }
 
-/// The number of the last message that was put.
+/// Returns the number of the last message.
 pub(crate) fn last(conn: &Connection) -> rusqlite::Result<i64> {
     conn.prepare_cached("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'duly_message'")?
         .query_row([], |row| row.get(0))
 }
 
-/// How far a node has read.
+/// The read position of a node.
 pub(crate) struct Reading {
     file: BusFile,
-    /// The file in which it has read so far.
+    /// The inode of the file that was read.
     inode: u64,
     last: i64,
     node: NodeId,
-    /// It hears also what is said to all.
+    /// The node receives broadcasts.
     all: bool,
-    /// This process, whose own messages come another way.
+    /// This process. It delivers its own messages without the bus.
     own: NodeId,
 }
 
 impl Reading {
-    /// Reads what comes after message `last` of the file that was known by this inode.
+    /// Starts after message `last` of the file with this inode.
     pub(crate) fn after(last: i64, inode: u64, dir: &Path, node: NodeId, all: bool, own: NodeId) -> Self {
         Reading { file: BusFile::in_dir(Some(dir)), inode, last, node, all, own }
     }
 
-    /// Passes on what is new and for this node, as long as there is room. Answers whether there may be more.
+    /// Delivers new messages for this node while there is room. Returns whether there may be more.
     pub(crate) fn read(&mut self, ears: &Ears) -> bool {
         for _ in 0..READS_MAX {
             let max = READ_MAX.min(ears.room());
@@ -98,7 +107,7 @@ impl Reading {
                 Ok(read) if read == max => {}
                 Ok(_) => return false,
                 Err(error) => {
-                    tracing::warn!(%error, "the bus beside the file cannot be read");
+                    tracing::warn!(%error, "cannot read the bus file");
                     ears.tell(Heard::Gap);
                     return false;
                 }
@@ -110,18 +119,18 @@ impl Reading {
     fn next(&mut self, max: usize, ears: &Ears) -> rusqlite::Result<usize> {
         let mut rows = self.rows(max)?;
         if self.file.inode() != self.inode {
-            // Made anew: nobody knows what the old one had, and everything in this one is unread.
+            // The file was replaced: old messages may be lost, and all messages in this file are new.
             (self.inode, self.last) = (self.file.inode(), 0);
             ears.tell(Heard::Gap);
             rows = self.rows(max)?;
         }
         let read = rows.len();
-        if rows.first().is_some_and(|(no, _)| *no > self.last + 1) {
-            // Some were cleared away before they were read.
+        if rows.first().is_some_and(|(message_no, _)| *message_no > self.last + 1) {
+            // Some messages were deleted before they were read.
             ears.tell(Heard::Gap);
         }
-        for (no, body) in rows {
-            self.last = no;
+        for (message_no, body) in rows {
+            self.last = message_no;
             if let Some(body) = body {
                 ears.tell(Heard::Message(body));
             }
@@ -129,13 +138,14 @@ impl Reading {
         Ok(read)
     }
 
-    /// The next messages; without their bodies those that are not for this node.
+    /// Returns the next messages. Messages for other nodes come without a body.
     fn rows(&mut self, max: usize) -> rusqlite::Result<Vec<(i64, Option<Vec<u8>>)>> {
         let (last, node, all, own) = (self.last, self.node, self.all, self.own);
         self.file.with(|conn| {
             conn.prepare_cached(
-                "SELECT no, CASE WHEN sender <> ?3 AND (to_node = ?2 OR (to_node IS NULL AND ?5)) THEN body END
-                   FROM duly_message WHERE no > ?1 ORDER BY no LIMIT ?4",
+                "SELECT message_no, CASE WHEN sender_id <> ?3 AND (to_node_id = ?2 OR (to_node_id IS NULL
+                   AND ?5)) THEN body END
+                   FROM duly_message WHERE message_no > ?1 ORDER BY message_no LIMIT ?4",
             )?
             .query_map(params![last, node.as_bytes(), own.as_bytes(), max, all], |row| Ok((row.get(0)?, row.get(1)?)))?
             .collect()

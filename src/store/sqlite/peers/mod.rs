@@ -1,4 +1,4 @@
-//! The hall of this process: its guests, what is said to them, and what they say.
+//! The peers of this process: announcements, messages and connections.
 
 pub(crate) mod bus;
 pub(crate) mod bus_file;
@@ -23,18 +23,18 @@ use crate::store::sqlite::peers::bus::Bus;
 use crate::store::sqlite::peers::messages::{Message, Reading};
 use crate::store::{CONNECTIONS_MAX, Guest, Heard, To};
 
-/// Where to say it to a node, and whether it hears also what is for all.
+/// The channel of a node, and whether it receives broadcasts.
 type Awaited = (mpsc::Sender<Heard>, bool);
 
-/// The hall of this process.
+/// The peers of this process.
 pub(super) struct Hall {
     board: Arc<Board>,
     bus: Bus,
-    /// This process, as the sender of messages.
+    /// The id of this process as the sender of messages.
     own: NodeId,
-    /// Nodes that want to hear something from their next sign of life on.
+    /// Nodes that will receive messages from their next announcement on.
     awaited: Mutex<HashMap<NodeId, Awaited>>,
-    /// Nodes that others can find.
+    /// Nodes that other nodes can find.
     shown: Mutex<HashSet<NodeId>>,
 }
 
@@ -44,22 +44,25 @@ impl Hall {
         Ok(Hall { board, bus, own: NodeId::fresh(), awaited: Mutex::default(), shown: Mutex::default() })
     }
 
-    /// What is said to a node of this process, from its next sign of life on.
+    /// Subscribes a local node to messages, from its next announcement on.
     pub(super) fn hear(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Heard>> {
         let mut awaited = self.awaited();
         awaited.retain(|_, (hears, _)| !hears.is_closed());
         if awaited.len() >= NODES_MAX {
-            return Err(Error::store("hear", format!("{NODES_MAX} nodes want to hear and none of them attends")));
+            return Err(Error::store(
+                "hear",
+                format!("{NODES_MAX} nodes are subscribed already, and none of them has announced itself"),
+            ));
         }
         let (hears, heard) = mpsc::channel(HEARD_MAX);
         awaited.insert(node, (hears, all));
         Ok(heard)
     }
 
-    /// A guest's sign of life, with what others should know of it. Answers whether it was its first.
+    /// Records a peer's heartbeat and its methods. Returns whether it was the first.
     pub(super) async fn attend(&self, guest: &Guest, now: Micros) -> Result<bool> {
-        let told = |e: std::io::Error| Error::store("attend", format!("cannot use a slot beside the file: {e}"));
-        // Before everything that may have to wait: a slow disk is nobody's death.
+        let told = |e: std::io::Error| Error::store("attend", format!("cannot use a slot in the node registry: {e}"));
+        // Runs before anything that may wait: a slow disk must not end the lease.
         let first = self.board.attend(guest.node, guest.lease).map_err(told)?;
         self.start_hearing(guest.node).await?;
         if guest.quiet && self.shown().remove(&guest.node) {
@@ -84,7 +87,7 @@ impl Hall {
             return Ok(());
         };
         let reading = match self.board.dir() {
-            // The last message before it can hear: nothing between is missed, nothing older is heard.
+            // Reading starts after the last message before the subscription: none is missed, and none is older.
             Some(dir) => {
                 let (last, inode) = self.bus.run("attend", messages::last).await?;
                 Some(Reading::after(last, inode, dir, node, all, self.own))
@@ -93,12 +96,12 @@ impl Hall {
         };
         ears.start_hearing(hears, all, reading);
         let listening = listener::start(&self.board, node).and_then(|()| self.board.set_hears(slot, all));
-        listening.map_err(|e| Error::store("attend", format!("cannot listen beside the file: {e}")))?;
+        listening.map_err(|e| Error::store("attend", format!("cannot listen for notifications: {e}")))?;
         self.awaited().remove(&node);
         Ok(())
     }
 
-    /// A guest goes. Its places in lines are not ours to know.
+    /// Removes a peer. The caller removes its lock waiters.
     pub(super) async fn depart(&self, node: NodeId) -> Result<()> {
         self.awaited().remove(&node);
         self.shown().remove(&node);
@@ -106,7 +109,7 @@ impl Hall {
         self.bus.run("depart", move |conn| connections::unregister(conn, node)).await.map(drop)
     }
 
-    /// Says something: to nodes of this process through their channels, to others over the bus.
+    /// Sends a message: to local nodes by channel, to others over the bus.
     pub(super) async fn send(&self, to: To, message: &[u8]) -> Result<u64> {
         let heard = Heard::Message(message.to_vec());
         let (only, here) = match to {
@@ -126,7 +129,7 @@ impl Hall {
                 messages::put(conn, board.moment(), &Message { to: only, sender, body: &body })?;
             }
             for slot in &hearing {
-                // Who has too many letters to take one more is about to look anyway.
+                // A node with a full socket reads the bus soon anyway.
                 let _ = datagram::send(&Letter::Bus, &board.socket(*slot));
             }
             Ok(hearing.len() as u64)
@@ -137,7 +140,7 @@ impl Hall {
 
     pub(super) async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         if held.len() + gone.len() > CONNECTIONS_MAX {
-            return Err(Error::invalid("connections", format!("more than {CONNECTIONS_MAX} in one step")));
+            return Err(Error::invalid("connections", format!("must not be more than {CONNECTIONS_MAX} at a time")));
         }
         let (held, gone) = (held.to_vec(), gone.to_vec());
         let set = move |conn: &rusqlite::Connection| connections::set_connections(conn, node, &held, &gone);
@@ -146,7 +149,7 @@ impl Hall {
 
     pub(super) async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
         if held.len() > CONNECTIONS_MAX {
-            return Err(Error::invalid("connections", format!("more than {CONNECTIONS_MAX} in one step")));
+            return Err(Error::invalid("connections", format!("must not be more than {CONNECTIONS_MAX} at a time")));
         }
         let (board, held) = (self.board.clone(), held.to_vec());
         let keep =
@@ -169,7 +172,7 @@ impl Hall {
         Ok(able.map(|guest| guest.id).collect())
     }
 
-    /// Guests that others may know of and whose process is there.
+    /// Returns the peers that others can find and that exist.
     pub(super) async fn guests(&self, op: &'static str) -> Result<Vec<NodeRecord>> {
         let board = self.board.clone();
         let look = move |conn: &rusqlite::Connection| {
