@@ -31,6 +31,26 @@ async fn closed_store_is_one_complete_file() {
 }
 
 #[tokio::test]
+async fn every_table_and_column_is_documented() {
+    let dir = test_support::temp_dir();
+    let file = dir.path().join("duly.db");
+    let url = file.to_str().expect("plain");
+    drop(Duly::open(url).await.expect("opens"));
+    let page = include_str!("../../docs/inside/sqlite-tables.md");
+    let query = "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_info(m.name) c
+                  WHERE m.type = 'table' AND m.name LIKE 'duly%'";
+    let columns = duly::Sql::open(url).and_then(|sql| sql.query(query)).expect("reads").rows;
+    assert!(columns.len() > 100, "{columns:?}");
+    for row in columns {
+        let [table, column] = [0, 1].map(|at| format!("`{}`", row[at].as_str().expect("a name")));
+        let documented = page
+            .lines()
+            .any(|line| line.split('|').nth(1).is_some_and(|cell| cell.contains(&table)) && line.contains(&column));
+        assert!(documented, "{table} {column}");
+    }
+}
+
+#[tokio::test]
 async fn file_is_readable_only_by_its_owner() {
     let dir = test_support::temp_dir();
     let file = dir.path().join("duly.db");

@@ -31,7 +31,7 @@ async fn all_done(waits: Vec<JoinHandle<Option<Record>>>, within: Duration) {
     }
 }
 
-/// Two handles on one file are to each other what two processes are: they meet on its board alone.
+/// Two handles on one file are to each other what two processes are: they share only its node registry.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_a_file_wait_is_notified_by_another_process() {
     let dir = test_support::temp_dir();
