@@ -50,17 +50,17 @@ async fn their_calls_are_answered(generation: Generation) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_of_twelve_are_answered() {
+async fn calls_from_twelve_are_answered() {
     their_calls_are_answered(Generation::Twelve).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_of_the_newest_are_answered() {
+async fn calls_from_newest_are_answered() {
     their_calls_are_answered(Generation::Newest).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn methods_that_are_not_registered_do_not_run_and_failing_ones_do_not_answer() {
+async fn unregistered_methods_do_not_run_and_failing_ones_do_not_answer() {
     let server = server();
     let node = ActionHero::start(Generation::Newest, &server, "node-1").await;
     let fails = async |_: Vec<Value>, _| Err::<(), _>(std::io::Error::other("no"));
@@ -106,7 +106,7 @@ async fn methods_of_the_newest_are_called() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_nodes_of_both_dialects_answer_and_one_that_has_the_connection() {
+async fn nodes_of_both_dialects_answer_calls_to_all_and_by_connection() {
     let server = server();
     let twelve = ActionHero::start(Generation::Twelve, &server, "node-12").await;
     let newest = ActionHero::start(Generation::Newest, &server, "node-29").await;
@@ -138,7 +138,7 @@ async fn all_nodes_of_both_dialects_answer_and_one_that_has_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_sent_that_could_kill_a_node() {
+async fn no_message_can_crash_a_node() {
     let server = server();
     let node = ActionHero::start(Generation::Twelve, &server, "node-1").await;
     let bridge = bridge(&server).knows("api.test.echo").join().await.expect("joins");
@@ -156,7 +156,7 @@ async fn nothing_is_sent_that_could_kill_a_node() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn malformed_and_forged_messages_are_survived() {
+async fn malformed_and_forged_messages_do_no_harm() {
     let server = server();
     let url = format!("{}?channel=apart", server.url().replace("redis://", "actionhero://"));
     let echo = async |args: Vec<Value>, _| Ok::<_, std::io::Error>(args);
@@ -196,7 +196,7 @@ async fn malformed_and_forged_messages_are_survived() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_answer_is_for_nobody_and_a_lost_connection_is_made_again() {
+async fn late_reply_is_dropped_and_a_lost_connection_is_replaced() {
     let server = server();
     let slow = async |_: Vec<Value>, _| {
         tokio::time::sleep(Duration::from_millis(900)).await;

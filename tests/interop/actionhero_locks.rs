@@ -109,7 +109,7 @@ async fn until_waiting(duly: &Duly, lock: &str, n: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_gets_it_soon_after_an_unlock_that_tells_nobody() {
+async fn waiter_acquires_soon_after_a_silent_unlock() {
     let server = server();
     let (duly, node) = (open(&server).await, ActionHero::start(Generation::Newest, &server, "node-1").await);
     assert!(node.lock("busy", 30_000).await);
@@ -129,7 +129,7 @@ async fn who_waits_gets_it_soon_after_an_unlock_that_tells_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_node_keeps_its_lock_until_its_end_and_no_longer() {
+async fn lock_of_a_killed_node_lasts_until_its_expiry() {
     let server = server();
     let (duly, node) = (open(&server).await, ActionHero::start(Generation::Newest, &server, "node-1").await);
     assert!(node.lock("left", 2_000).await);
@@ -142,7 +142,7 @@ async fn a_killed_node_keeps_its_lock_until_its_end_and_no_longer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn times_are_kept_to_the_millisecond_and_by_the_owner_only() {
+async fn expiry_is_in_milliseconds_and_extended_only_by_the_owner() {
     let server = server();
     let duly = open(&server).await;
     // Another handle is another node: nothing extends what was only asked for once.
@@ -173,7 +173,7 @@ async fn times_are_kept_to_the_millisecond_and_by_the_owner_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_nobody_ends_is_shown_and_can_be_broken() {
+async fn lock_without_expiry_is_shown_and_can_be_broken() {
     let server = server();
     let duly = open(&server).await;
     // As ActionHero leaves it when it dies between SETNX and EXPIRE.
@@ -192,7 +192,7 @@ async fn a_lock_that_nobody_ends_is_shown_and_can_be_broken() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guard_whose_key_another_has_deleted_is_lost() {
+async fn guard_with_deleted_key_is_lost() {
     let server = server();
     let duly = open(&server).await;
     let guard = duly.lock("gone").ttl(SECOND).acquire().await.expect("free");
@@ -203,7 +203,7 @@ async fn a_guard_whose_key_another_has_deleted_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_prefix_and_what_is_not_possible() {
+async fn prefix_is_used_and_unsupported_options_are_rejected() {
     let server = server();
     let duly = Duly::open(format!("{}?lock_prefix=app:lock:&wary=0", url(&server))).await.expect("opens");
     let guard = duly.lock("x").acquire().await.expect("free");

@@ -60,7 +60,7 @@ fn work(duly: &Duly, queue: &str, log: &Log) -> (CancellationToken, tokio::task:
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_python_pushes_runs_here() {
+async fn jobs_pushed_by_python_run_in_duly() {
     let server = server();
     let (duly, python) = (open(&server).await, python(&server).await);
     let log = Log::default();
@@ -79,7 +79,7 @@ async fn what_python_pushes_runs_here() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_push_that_tells_nobody_is_noticed_at_once() {
+async fn push_without_notification_is_noticed_at_once() {
     let server = server();
     let duly = open(&server).await;
     let log = Log::default();
@@ -109,7 +109,7 @@ async fn a_push_that_tells_nobody_is_noticed_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_pushed_here_is_in_pythons_own_bytes() {
+async fn pushed_items_have_the_bytes_python_writes() {
     let server = server();
     let (duly, python) = (open(&server).await, python(&server).await);
     let args = json!(["grüße \u{1F600} \"/\\\n", 7, { "b": [], "a": null }, 1.5, [true, 12345678901234567890u64]]);
@@ -128,7 +128,7 @@ async fn what_is_pushed_here_is_in_pythons_own_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_push_is_safe_to_repeat_under_its_id() {
+async fn push_can_be_repeated_under_its_id() {
     let server = server();
     let duly = open(&server).await;
     let push = || Push::new("send", "[]").queue("mail").id(JobId::named("mail:7"));
@@ -138,7 +138,7 @@ async fn a_push_is_safe_to_repeat_under_its_id() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_pollers_and_duly_move_and_run_each_item_once() {
+async fn two_pollers_and_duly_run_each_item_once() {
     const ITEMS: u64 = 400;
     let server = server();
     let (duly, one, other) = (open(&server).await, python(&server).await, python(&server).await);
@@ -191,7 +191,7 @@ async fn two_pollers_and_duly_move_and_run_each_item_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_lock_of_a_dead_poller_holds_up_its_own_item_only_and_not_for_ever() {
+async fn lock_of_a_dead_poller_delays_only_its_own_item() {
     let server = server();
     let duly = Duly::open(format!("{}?lock_limit=1s", url(&server))).await.expect("opens");
     let python = python(&server).await;
@@ -215,7 +215,7 @@ async fn the_lock_of_a_dead_poller_holds_up_its_own_item_only_and_not_for_ever()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_with_an_end_is_respected_to_its_end() {
+async fn lock_with_expiry_is_respected_until_it_expires() {
     let server = server();
     let duly = Duly::open(format!("{}?lock_limit=100ms", url(&server))).await.expect("opens");
     let id = duly.push(Push::new("send", "[\"x\",1]").queue("mail").after(50 * MS)).await.expect("pushed").id();
@@ -230,7 +230,7 @@ async fn a_lock_with_an_end_is_respected_to_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_nobody_can_read_is_dead_and_stops_nobody() {
+async fn unreadable_item_is_dead_and_blocks_nothing() {
     let server = server();
     let duly = open(&server).await;
     for bad in ["not json", "[1, 2]", "\"text\"", "[\"id\", \"mail\", \"na\\tme\", []]", "null"] {
@@ -256,7 +256,7 @@ async fn what_nobody_can_read_is_dead_and_stops_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_identifier_that_is_there_twice_or_is_no_uuid_runs_each_time() {
+async fn duplicate_or_invalid_identifier_runs_each_time() {
     let server = server();
     let duly = open(&server).await;
     for n in 1..=3 {
@@ -270,7 +270,7 @@ async fn an_identifier_that_is_there_twice_or_is_no_uuid_runs_each_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn queues_of_sidekiq_are_refused() {
+async fn queues_of_sidekiq_are_rejected() {
     let server = server();
     let duly = open(&server).await;
     server.ask(&["LPUSH", "queue:theirs", "{\"class\":\"Mail\",\"args\":[],\"jid\":\"x\",\"queue\":\"theirs\"}"]);
@@ -298,7 +298,7 @@ async fn queues_of_sidekiq_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_that_are_left_to_others_hold_up_nobody() {
+async fn many_foreign_items_do_not_block_others() {
     let server = server();
     let duly = open(&server).await;
     server.ask(&["SADD", "queues", "known"]);
@@ -315,7 +315,7 @@ async fn many_that_are_left_to_others_hold_up_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_item_cannot_carry_is_refused() {
+async fn push_with_unsupported_fields_is_rejected() {
     let server = server();
     let duly = open(&server).await;
     let push = || Push::new("send", "[]").queue("mail");
@@ -334,7 +334,7 @@ async fn what_an_item_cannot_carry_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_waits_can_be_seen_moved_and_removed() {
+async fn waiting_items_can_be_listed_rescheduled_and_removed() {
     let server = server();
     let duly = open(&server).await;
     let now = duly.push(Push::new("send", "[1]").queue("mail")).await.expect("pushed").id();
@@ -360,7 +360,7 @@ async fn what_waits_can_be_seen_moved_and_removed() {
 
 /// What a queue cannot take stays where it is, byte for byte, and who asked is told why.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reschedule_loses_nothing_to_a_queue_that_is_not_for_us() {
+async fn rescheduled_item_is_not_lost_to_a_foreign_queue() {
     let server = server();
     let duly = open(&server).await;
     server.ask(&["SET", "queue:strange", "x"]);
@@ -381,7 +381,7 @@ async fn a_reschedule_loses_nothing_to_a_queue_that_is_not_for_us() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_push_waits_for_replicas_if_it_should() {
+async fn push_waits_for_replicas_if_configured() {
     let server = server();
     let duly = Duly::open(format!("{}?replicas=1", url(&server))).await.expect("opens");
     let push = || Push::new("send", "[]").queue("mail").id(JobId::named("mail:8"));
@@ -397,7 +397,7 @@ async fn a_push_waits_for_replicas_if_it_should() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_push_into_several_queues_it_is_told_that_a_part_may_be_in() {
+async fn partial_push_into_several_queues_is_unknown() {
     let server = server();
     let duly = open(&server).await;
     server.ask(&["SET", "queue:b", "x"]);
@@ -423,7 +423,7 @@ async fn child_that_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_with_a_worker_that_is_killed() {
+async fn killed_worker_loses_no_item() {
     let server = server();
     let (duly, python) = (open(&server).await, python(&server).await);
     for n in 0..8 {

@@ -57,7 +57,7 @@ async fn pause(time: Duration) {
 }
 
 #[tokio::test]
-async fn stale_removal_is_refused_and_told() {
+async fn stale_removal_is_rejected_and_reported() {
     let set = Set::new();
     let schedule = set.open().await;
     schedule.enqueue("a", Due::Now).await.expect("answers");
@@ -74,7 +74,7 @@ async fn stale_removal_is_refused_and_told() {
 }
 
 #[tokio::test]
-async fn an_occurrence_that_is_asked_for_while_it_runs_is_not_lost() {
+async fn occurrence_requested_while_running_is_not_lost() {
     let set = Set::new();
     let schedule = set.open().await;
     schedule.enqueue("a", Due::Now).await.expect("answers");
@@ -87,7 +87,7 @@ async fn an_occurrence_that_is_asked_for_while_it_runs_is_not_lost() {
 }
 
 #[tokio::test]
-async fn an_occurrence_that_others_ask_for_while_it_runs_is_not_lost() {
+async fn occurrence_requested_by_others_while_running_is_not_lost() {
     let set = Set::new();
     let schedule = set.open().await;
     schedule.enqueue("a", Due::Now).await.expect("answers");
@@ -98,7 +98,7 @@ async fn an_occurrence_that_others_ask_for_while_it_runs_is_not_lost() {
 }
 
 #[tokio::test]
-async fn asked_for_again_while_it_runs_it_does_not_run_twice_at_once() {
+async fn occurrence_requested_while_running_does_not_run_concurrently() {
     let set = Set::new();
     let schedule = set.open().await;
     schedule.enqueue("a", Due::Now).await.expect("answers");
@@ -114,7 +114,7 @@ async fn asked_for_again_while_it_runs_it_does_not_run_twice_at_once() {
 }
 
 #[tokio::test]
-async fn a_poisonous_id_is_counted_and_given_up() {
+async fn crashing_id_is_counted_and_given_up() {
     let set = Set::new();
     let schedule = Schedule::builder(set.server.url(), &set.key).max_attempts(3).open().await.expect("opens");
     schedule.enqueue("poison", Due::Now).await.expect("answers");
@@ -132,7 +132,7 @@ async fn a_poisonous_id_is_counted_and_given_up() {
 }
 
 #[tokio::test]
-async fn no_clock_but_the_servers_counts() {
+async fn only_the_server_clock_counts() {
     let set = Set::new();
     let schedule = set.open().await;
     schedule.enqueue("later", Due::After(20 * SECOND)).await.expect("answers");
@@ -146,7 +146,7 @@ async fn no_clock_but_the_servers_counts() {
 }
 
 #[tokio::test]
-async fn one_of_others_whose_clock_is_ahead_takes_over_and_we_are_told_at_the_end() {
+async fn takeover_by_a_client_with_a_fast_clock_is_reported_at_the_end() {
     let set = Set::new();
     let schedule = set.open().await;
     schedule.enqueue("a", Due::Now).await.expect("answers");
@@ -168,7 +168,7 @@ async fn ids_with_negative_scores_fire() {
 }
 
 #[tokio::test]
-async fn a_lease_can_be_extended_and_given_back() {
+async fn lease_can_be_extended_and_released() {
     let set = Set::new();
     let schedule = set.open().await;
     schedule.enqueue("a", Due::Now).await.expect("answers");
@@ -182,7 +182,7 @@ async fn a_lease_can_be_extended_and_given_back() {
 }
 
 #[tokio::test]
-async fn a_batch_comes_in_the_order_of_first_due_also_after_a_crash() {
+async fn batch_is_ordered_by_first_due_even_after_a_crash() {
     let set = Set::new();
     let schedule = set.open().await;
     for n in 0..50 {
@@ -198,7 +198,7 @@ async fn a_batch_comes_in_the_order_of_first_due_also_after_a_crash() {
 }
 
 #[tokio::test]
-async fn who_waits_sleeps_until_it_is_due_or_is_told() {
+async fn waiter_sleeps_until_due_or_notified() {
     let set = Set::new();
     let (schedule, other) = (set.open().await, set.open().await);
     schedule.enqueue("later", Due::After(30 * SECOND)).await.expect("answers");
@@ -214,7 +214,7 @@ async fn who_waits_sleeps_until_it_is_due_or_is_told() {
 }
 
 #[tokio::test]
-async fn a_waiting_worker_does_not_poll() {
+async fn waiting_worker_does_not_poll() {
     let server = servers::Options::new(servers::Binary::Redis).start();
     let schedule = Schedule::open(server.url(), "quiet").await.expect("opens");
     schedule.enqueue("far", Due::After(100 * SECOND)).await.expect("answers");
@@ -256,7 +256,7 @@ async fn many_workers_get_each_id_once() {
 }
 
 #[tokio::test]
-async fn works_beside_the_workers_of_the_post() {
+async fn schedule_works_beside_the_original_workers() {
     let set = Set::new();
     set.zadd(now() - 2.0, "a");
     set.zadd(now() - 1.0, "b");
@@ -271,7 +271,7 @@ async fn works_beside_the_workers_of_the_post() {
 }
 
 #[tokio::test]
-async fn milliseconds_are_told_from_seconds_and_all_agree() {
+async fn milliseconds_are_distinguished_from_seconds() {
     let set = Set::new();
     set.zadd((now() * 1_000.0).round() + 60_000.0, "a");
     let schedule = set.open().await;
@@ -284,7 +284,7 @@ async fn milliseconds_are_told_from_seconds_and_all_agree() {
 }
 
 #[tokio::test]
-async fn remove_takes_out_what_waits_and_what_runs() {
+async fn remove_removes_waiting_and_running_ids() {
     let set = Set::new();
     let schedule = set.open().await;
     schedule.enqueue("a", Due::Now).await.expect("answers");
@@ -298,7 +298,7 @@ async fn remove_takes_out_what_waits_and_what_runs() {
 }
 
 #[tokio::test]
-async fn works_on_a_cluster() {
+async fn schedule_works_on_a_cluster() {
     let key = format!("scheduled:{}", JobId::fresh());
     let schedule = Schedule::open(servers::cluster().url(), &key).await.expect("opens");
     schedule.enqueue("a", Due::Now).await.expect("answers");
@@ -308,7 +308,7 @@ async fn works_on_a_cluster() {
 
 /// Who waits is told by nobody then, and looks once a second.
 #[tokio::test]
-async fn who_may_not_publish_enqueues_all_the_same() {
+async fn user_without_publish_rights_can_enqueue() {
     let users = "user default on nopass ~* &* +@all\nuser app on >secret ~* +@all resetchannels";
     let server = Options::new(Binary::Redis).users(users).start();
     let url = server.url().replacen("redis://", "redis://app:secret@", 1);
@@ -324,7 +324,7 @@ async fn who_may_not_publish_enqueues_all_the_same() {
 
 /// What nothing here keeps to is refused, rather than believed in.
 #[tokio::test]
-async fn a_schedule_and_locks_of_actionhero_refuse_replicas() {
+async fn schedule_and_actionhero_locks_reject_replicas() {
     let server = servers::redis();
     let refused = |opened: duly::Result<()>| {
         let error = opened.expect_err("refused");

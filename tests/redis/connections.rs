@@ -29,7 +29,7 @@ async fn connections_have_names() {
 
 /// Whoever may not have a name works without one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_that_may_not_name_its_connections_needs_no_names() {
+async fn user_without_client_setname_can_connect() {
     let users = "user default on nopass ~* &* +@all\nuser app on >secret ~* &* +@all -client";
     let server = durable(Binary::Redis).users(users).start();
     let duly = open(server.url().replacen("redis://", "redis://app:secret@", 1)).await;
@@ -39,7 +39,7 @@ async fn a_user_that_may_not_name_its_connections_needs_no_names() {
 
 /// Nobody has asked anything meanwhile, so nothing is in doubt: it is sent on a new connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_asked_after_a_connection_has_ended_is_sent_on_another() {
+async fn request_after_a_closed_connection_uses_another() {
     let server = durable(Binary::Redis).start();
     let proxy = Proxy::start(server.port());
     let duly = open(format!("redis://{}", proxy.address())).await;
@@ -69,7 +69,7 @@ async fn what_is_asked_after_a_connection_has_ended_is_sent_on_another() {
 
 /// Each runtime has connections of its own, and a scan goes by those of its own runtime alone.
 #[tokio::test]
-async fn a_scan_goes_on_although_another_runtime_connects() {
+async fn scan_continues_while_another_runtime_connects() {
     let duly = open(apart(&test_support::servers::redis().url())).await;
     let jobs = duly.push_all((0..1_000).map(|n| Push::new("mail", n.to_string()))).await.expect("pushes").len();
     let (mut cursor, mut seen) = (None, 0);

@@ -73,18 +73,18 @@ async fn an_idle_worker_asks_at_most_once_a_second(binary: Binary) {
 }
 
 #[tokio::test]
-async fn an_idle_worker_asks_a_redis_at_most_once_a_second() {
+async fn idle_worker_sends_at_most_one_request_a_second_to_redis() {
     an_idle_worker_asks_at_most_once_a_second(Binary::Redis).await;
 }
 
 #[tokio::test]
-async fn an_idle_worker_asks_a_valkey_at_most_once_a_second() {
+async fn idle_worker_sends_at_most_one_request_a_second_to_valkey() {
     an_idle_worker_asks_at_most_once_a_second(Binary::Valkey).await;
 }
 
 /// As a worker's presence in the hall is: it only listens.
 #[tokio::test]
-async fn a_quiet_guest_asks_nothing() {
+async fn quiet_peer_sends_no_requests() {
     let server = durable(Binary::Redis).start();
     let duly = open(server.url()).await;
     let (store, node) = (duly.store(), NodeId::fresh());
@@ -144,17 +144,17 @@ async fn a_push_elsewhere_starts_an_idle_worker_at_once(url: &str) {
 }
 
 #[tokio::test]
-async fn a_push_elsewhere_starts_an_idle_worker_at_once_on_redis() {
+async fn push_elsewhere_wakes_an_idle_worker_at_once_on_redis() {
     a_push_elsewhere_starts_an_idle_worker_at_once(&servers::redis().url()).await;
 }
 
 #[tokio::test]
-async fn a_push_elsewhere_starts_an_idle_worker_at_once_on_valkey() {
+async fn push_elsewhere_wakes_an_idle_worker_at_once_on_valkey() {
     a_push_elsewhere_starts_an_idle_worker_at_once(&servers::valkey().url()).await;
 }
 
 #[tokio::test]
-async fn a_push_elsewhere_starts_an_idle_worker_at_once_on_a_cluster() {
+async fn push_elsewhere_wakes_an_idle_worker_at_once_on_a_cluster() {
     a_push_elsewhere_starts_an_idle_worker_at_once(&servers::cluster().url()).await;
 }
 
@@ -192,7 +192,7 @@ async fn commands_per_hand_over(server: &Server, waiters: u64) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_over_costs_the_same_however_many_wait() {
+async fn lock_handover_costs_the_same_for_any_number_of_waiters() {
     let server = durable(Binary::Redis).start();
     let few = commands_per_hand_over(&server, 10).await;
     let many = commands_per_hand_over(&server, 200).await;
@@ -203,7 +203,7 @@ async fn a_hand_over_costs_the_same_however_many_wait() {
 
 /// What is counted in a day is tens of thousands of fields.
 #[tokio::test]
-async fn the_history_is_gone_through_only_once_for_its_first_minute() {
+async fn history_is_scanned_once_for_its_first_minute() {
     let server = durable(Binary::Redis).start();
     let duly = open(server.url()).await;
     duly.push(Push::new("ok", "{}")).await.expect("pushes");

@@ -61,17 +61,17 @@ async fn hears_again_when_the_connection_was_cut(binary: Binary, quiet: bool) {
 }
 
 #[tokio::test]
-async fn a_guest_hears_again_when_its_connection_was_cut() {
+async fn peer_resubscribes_after_a_cut_connection() {
     hears_again_when_the_connection_was_cut(Binary::Redis, false).await;
 }
 
 #[tokio::test]
-async fn a_quiet_guest_hears_again_when_its_connection_was_cut() {
+async fn quiet_peer_resubscribes_after_a_cut_connection() {
     hears_again_when_the_connection_was_cut(Binary::Valkey, true).await;
 }
 
 #[tokio::test]
-async fn a_lock_that_no_replica_has_is_not_granted() {
+async fn lock_without_replica_confirmation_is_not_granted() {
     let server = durable(Binary::Redis).start();
     let duly = open(format!("{}?replicas=1", server.url())).await;
     let ask = ask("l", NodeId::fresh());
@@ -82,7 +82,7 @@ async fn a_lock_that_no_replica_has_is_not_granted() {
 }
 
 #[tokio::test]
-async fn a_lock_that_replicas_have_is_granted() {
+async fn lock_confirmed_by_replicas_is_granted() {
     let url = format!("{}&replicas=1", apart(&servers::cluster().url()));
     let duly = open(url).await;
     let (store, ask) = (duly.store(), ask("l", NodeId::fresh()));
@@ -106,7 +106,7 @@ fn sizes(server: &Server) -> Vec<i64> {
 const MANY: usize = 250;
 
 #[tokio::test]
-async fn nothing_of_the_dead_stays() {
+async fn dead_peers_leave_no_keys() {
     let server = durable(Binary::Redis).start();
     let clock = Clock::manual();
     let duly = Duly::builder(server.url()).clock(clock.clone()).open().await.expect("opens");
@@ -137,7 +137,7 @@ async fn nothing_of_the_dead_stays() {
 
 /// Where nobody waits and nobody calls there is nobody else to do it.
 #[tokio::test]
-async fn those_who_ask_nothing_of_the_hall_clear_it_too() {
+async fn plain_workers_remove_dead_peers() {
     let server = durable(Binary::Redis).start();
     let clock = Clock::manual();
     let duly = Duly::builder(server.url()).clock(clock.clone()).open().await.expect("opens");
@@ -158,7 +158,7 @@ async fn those_who_ask_nothing_of_the_hall_clear_it_too() {
 
 /// What clears the dead out of the line comes after the release, and its answer is lost.
 #[tokio::test]
-async fn a_release_stays_one_although_the_dead_are_not_cleared() {
+async fn release_succeeds_although_dead_waiters_remain() {
     let server = durable(Binary::Redis).start();
     let (proxy, clock) = (Proxy::start(server.port()), Clock::manual());
     let open = async |url: String| Duly::builder(url).clock(clock.clone()).open().await.expect("opens");
@@ -198,11 +198,11 @@ async fn a_connection_is_found_again_after_a_server_has_forgotten_it(binary: Bin
 }
 
 #[tokio::test]
-async fn a_connection_is_found_again_after_a_redis_has_forgotten_it() {
+async fn connection_is_registered_again_after_redis_data_loss() {
     a_connection_is_found_again_after_a_server_has_forgotten_it(Binary::Redis).await;
 }
 
 #[tokio::test]
-async fn a_connection_is_found_again_after_a_valkey_has_forgotten_it() {
+async fn connection_is_registered_again_after_valkey_data_loss() {
     a_connection_is_found_again_after_a_server_has_forgotten_it(Binary::Valkey).await;
 }

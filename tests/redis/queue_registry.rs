@@ -17,7 +17,7 @@ async fn two(server: &Server) -> (Duly, Duly) {
 
 /// FLUSHALL breaks no connection: nothing tells the pusher but its own care.
 #[tokio::test]
-async fn a_queue_that_is_pushed_to_is_found_after_everything_was_lost() {
+async fn pushed_queue_is_registered_again_after_data_loss() {
     let server = durable(Binary::Redis).start();
     let (duly, stranger) = two(&server).await;
     let push = async || duly.push(Push::new("mark", "null").queue("mail")).await.expect("pushes");
@@ -31,7 +31,7 @@ async fn a_queue_that_is_pushed_to_is_found_after_everything_was_lost() {
 
 /// Also if it claims before it beats.
 #[tokio::test]
-async fn a_queue_that_is_worked_is_found_after_everything_was_lost() {
+async fn worked_queue_is_registered_again_after_data_loss() {
     let server = durable(Binary::Redis).start();
     let (duly, stranger) = two(&server).await;
     let (store, node) = (duly.store(), Node::fresh(vec!["mail".into()]));

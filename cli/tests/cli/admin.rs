@@ -3,7 +3,7 @@
 use crate::sandbox::Sandbox;
 
 #[test]
-fn a_filter_says_which_jobs() {
+fn filter_selects_jobs() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail", r#"{"to":"ada lovelace"}"#]);
     sandbox.push(&["mail", r#"{"to":"bob"}"#, "--in", "1h"]);
@@ -21,7 +21,7 @@ fn a_filter_says_which_jobs() {
 }
 
 #[test]
-fn a_change_to_many_counts_and_asks() {
+fn bulk_change_counts_and_asks_for_confirmation() {
     let sandbox = Sandbox::new();
     for _ in 0..3 {
         sandbox.push(&["mail", "{}", "--in", "1h"]);
@@ -64,7 +64,7 @@ fn dead_jobs_are_retried_by_group() {
 }
 
 #[test]
-fn limits_and_edits() {
+fn capacity_and_edits_are_applied() {
     let sandbox = Sandbox::new();
     sandbox.run(&["queues", "limit", "default", "--jobs", "1"]).ok();
     let id = sandbox.push(&["mail", "{}"]);
@@ -83,7 +83,7 @@ fn limits_and_edits() {
 }
 
 #[test]
-fn a_queue_that_nobody_has_pushed_to_is_told() {
+fn queue_without_jobs_is_reported() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail"]);
     let told = |args: &[&str], words: &str| {
@@ -103,7 +103,7 @@ fn a_queue_that_nobody_has_pushed_to_is_told() {
 }
 
 #[test]
-fn filters_that_a_shell_or_an_option_gets_in_the_way_of() {
+fn filter_that_looks_like_an_option_is_accepted() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail"]);
     sandbox.run(&["jobs", "ls", "-state:done"]).failed(2, "goes behind --");

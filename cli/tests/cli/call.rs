@@ -67,7 +67,7 @@ pub(crate) fn alive(sandbox: &Sandbox) -> Vec<String> {
 }
 
 #[test]
-fn one_node_or_all_of_them() {
+fn call_reaches_one_node_or_all() {
     let sandbox = Sandbox::new();
     let _both = [worker(&sandbox, None), worker(&sandbox, None)];
     let nodes = alive(&sandbox);
@@ -94,7 +94,7 @@ fn one_node_or_all_of_them() {
 }
 
 #[test]
-fn args_and_values_as_they_are() {
+fn call_keeps_args_and_values_unchanged() {
     let sandbox = Sandbox::new();
     let service = Service::start(&sandbox);
     let value = r#"{"big":123456789012345678901234567890,"less":-1,"none":null,"in":[1.0,"ä"]}"#;
@@ -110,7 +110,7 @@ fn args_and_values_as_they_are() {
 }
 
 #[test]
-fn what_goes_wrong_has_its_exit_code() {
+fn call_errors_have_exit_codes() {
     let sandbox = Sandbox::new();
     sandbox.run(&["call", "duly.ping"]).failed(5, "push a job first");
     sandbox.push(&["mail"]);
@@ -137,7 +137,7 @@ fn what_goes_wrong_has_its_exit_code() {
 }
 
 #[test]
-fn the_node_that_holds_a_connection() {
+fn call_by_connection_reaches_its_node() {
     let sandbox = Sandbox::new();
     let (service, _other) = (Service::start(&sandbox), Service::start(&sandbox));
     let _held = service.runtime.block_on(service.duly.hold_connection("browser-7")).expect("held");
@@ -146,7 +146,7 @@ fn the_node_that_holds_a_connection() {
 }
 
 #[test]
-fn wrong_input() {
+fn invalid_input_is_rejected() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail"]);
     sandbox.run(&["call"]).failed(2, "METHOD");
@@ -165,7 +165,7 @@ fn with_key(sandbox: &Sandbox, key: &str, args: &[&str]) -> Ran {
 }
 
 #[test]
-fn only_those_who_have_the_key_are_heard() {
+fn call_without_the_cluster_key_is_rejected() {
     let sandbox = Sandbox::new();
     let _worker = worker(&sandbox, Some(KEY));
     let ping = ["call", "duly.ping", "--timeout", "500ms"];
@@ -182,7 +182,7 @@ fn only_those_who_have_the_key_are_heard() {
 }
 
 #[test]
-fn a_key_that_can_be_guessed_is_refused() {
+fn weak_cluster_key_is_rejected() {
     let sandbox = Sandbox::new();
     for args in [&["push", "mail"][..], &["lock", "a", "--", "true"], &["call", "duly.ping"], &["queues", "pause", "a"]]
     {

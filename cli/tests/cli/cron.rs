@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::sandbox::{Ran, Sandbox};
 
 #[test]
-fn a_rule_is_added_shown_and_removed() {
+fn rule_is_added_shown_and_removed() {
     let sandbox = Sandbox::new();
     let added = sandbox.run(&["cron", "add", "backup", "0 3 * * *", "--tz", "Europe/Berlin", "--", "./backup.sh"]).ok();
     assert!(added.out.contains("cron backup  next: ") && added.out.contains("03:00 CE"), "{added:?}");
@@ -23,7 +23,7 @@ fn a_rule_is_added_shown_and_removed() {
 }
 
 #[test]
-fn a_triggered_rule_pushes_its_job() {
+fn triggered_rule_pushes_its_job() {
     let sandbox = Sandbox::new();
     sandbox
         .run(&["cron", "add", "mail", "0 3 * * *", "--kind", "mail", "--args", "{\"to\":\"ada\"}", "--tag", "x"])
@@ -34,7 +34,7 @@ fn a_triggered_rule_pushes_its_job() {
 }
 
 #[test]
-fn the_wrong_place_of_a_pattern_is_marked() {
+fn pattern_error_marks_the_position() {
     let sandbox = Sandbox::new();
     let ran = sandbox.run(&["cron", "add", "r", "0 25 * * *", "--kind", "mail"]).failed(2, "the hour \"25\" is wrong");
     assert!(ran.err.ends_with("  0 25 * * *\n    ^^\n"), "{ran:?}");
@@ -47,7 +47,7 @@ fn the_wrong_place_of_a_pattern_is_marked() {
 }
 
 #[test]
-fn next_says_what_changing_clocks_do() {
+fn next_shows_daylight_saving_changes() {
     let sandbox = Sandbox::new();
     let next = |pattern: &str, from: &str| {
         sandbox
@@ -64,7 +64,7 @@ fn next_says_what_changing_clocks_do() {
 
 /// Where a machine keeps its zones is hidden from this one process, as if it had none.
 #[test]
-fn zones_need_nothing_of_the_machine() {
+fn time_zones_work_without_system_data() {
     const HIDE: &str = "for dir in /usr/share/zoneinfo /usr/share/lib/zoneinfo /etc/zoneinfo; do \
         [ ! -d $dir ] || mount --bind \"$TZDIR\" $dir || exit 99; done; exec \"$0\" \"$@\"";
     let sandbox = Sandbox::new();
@@ -96,7 +96,7 @@ paused = true
 "#;
 
 #[test]
-fn a_file_is_applied_as_a_whole() {
+fn cron_file_is_applied_as_a_whole() {
     let sandbox = Sandbox::new();
     sandbox.run(&["cron", "add", "old", "* * * * *", "--kind", "x"]).ok();
     sandbox.write("rules.toml", FILE);
@@ -114,7 +114,7 @@ fn a_file_is_applied_as_a_whole() {
 }
 
 #[test]
-fn mistakes_in_a_file_are_told_with_their_rule() {
+fn errors_in_a_cron_file_name_their_rule() {
     let sandbox = Sandbox::new();
     let told = |text: &str, words: &str| {
         sandbox.write("rules.toml", text);

@@ -8,7 +8,7 @@ use crate::sandbox::{Ran, Sandbox};
 const NOBODY: &str = "0192f7a1-0000-7000-8000-000000000000";
 
 #[test]
-fn why_says_one_sentence() {
+fn why_prints_one_sentence() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--in", "1h", "mail"]);
     let said = sandbox.run(&["jobs", "why", &id]).ok().out;
@@ -26,7 +26,7 @@ fn why_says_one_sentence() {
 }
 
 #[test]
-fn verify_finds_and_repairs() {
+fn verify_finds_and_repairs_a_breach() {
     let sandbox = Sandbox::new();
     sandbox.run(&["verify"]).failed(5, "no store");
     let id = sandbox.push(&["mail"]);
@@ -47,7 +47,7 @@ fn verify_finds_and_repairs() {
 }
 
 #[test]
-fn a_damaged_file_gets_one_answer() {
+fn damaged_file_is_reported_once() {
     let sandbox = Sandbox::new();
     let lines: String = (0..2_000).map(|n| format!("{n}\n")).collect();
     with_stdin(&sandbox, &["push", "--bulk", "count"], &lines).ok();
@@ -91,7 +91,7 @@ fn with_stdin(sandbox: &Sandbox, args: &[&str], text: &str) -> Ran {
 }
 
 #[test]
-fn sql_looks_and_never_writes() {
+fn sql_is_read_only() {
     let sandbox = Sandbox::new();
     sandbox.run(&["sql", "SELECT 1"]).failed(5, "no store");
     let id = sandbox.push(&["mail"]);
@@ -112,7 +112,7 @@ fn sql_looks_and_never_writes() {
 }
 
 #[test]
-fn shells_and_manuals_are_told() {
+fn completions_and_man_pages_are_printed() {
     let sandbox = Sandbox::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         assert!(sandbox.run(&["completions", shell]).ok().out.contains("duly"), "{shell}");
@@ -124,7 +124,7 @@ fn shells_and_manuals_are_told() {
 }
 
 #[test]
-fn many_jobs_come_from_stdin() {
+fn many_jobs_are_read_from_stdin() {
     let sandbox = Sandbox::new();
     let lines: String = (0..2_500).map(|n| format!("{{\"n\":{n}}}\n")).collect();
     let ran = with_stdin(&sandbox, &["push", "--bulk", "count", "--queue", "q"], &lines).ok();
@@ -147,7 +147,7 @@ fn many_jobs_come_from_stdin() {
 }
 
 #[test]
-fn a_wrong_line_is_named_and_a_repeat_is_safe() {
+fn invalid_line_is_named_and_repeat_is_safe() {
     let sandbox = Sandbox::new();
     let lines = |wrong: Option<usize>| -> String {
         let line = |n| if Some(n) == wrong { "{bad\n".to_owned() } else { format!("{n}\n") };
@@ -164,7 +164,7 @@ fn a_wrong_line_is_named_and_a_repeat_is_safe() {
 }
 
 #[test]
-fn watch_tells_each_change() {
+fn watch_prints_each_change() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--", "true"]);
     let watch = sandbox.start(&["jobs", "watch", &id]);

@@ -3,7 +3,7 @@
 use crate::sandbox::Sandbox;
 
 #[test]
-fn nothing_lost_nothing_early() {
+fn demo_loses_nothing_and_starts_nothing_early() {
     let sandbox = Sandbox::new();
     let ran = sandbox.run(&["demo", "--seconds", "10", "--store", "demo.db", "--json"]).ok();
     let sum = ran.json();

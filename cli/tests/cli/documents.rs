@@ -45,17 +45,17 @@ fn follow(name: &str) {
 }
 
 #[test]
-fn the_readme_works_as_it_stands() {
+fn readme_runs_as_written() {
     follow("README.md");
 }
 
 #[test]
-fn the_first_steps_work_as_they_stand() {
+fn first_steps_run_as_written() {
     follow("docs/start/first-steps.md");
 }
 
 #[test]
-fn the_reference_names_every_verb_and_option() {
+fn reference_names_every_verb_and_option() {
     let sandbox = Sandbox::new();
     let reference = document("docs/reference/command-line.md");
     let verbs: &[&[&str]] = &[
@@ -125,7 +125,7 @@ fn listed(help: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_reference_leaves_no_verb_out() {
+fn reference_lists_every_verb() {
     let sandbox = Sandbox::new();
     let reference = document("docs/reference/command-line.md");
     let verbs = listed(&sandbox.run(&["--help"]).ok().out);

@@ -10,7 +10,7 @@ use crate::sandbox::{Sandbox, until};
 const NOBODY: &str = "0192f7a1-0000-7000-8000-000000000000";
 
 #[test]
-fn wrong_usage() {
+fn invalid_usage_has_its_exit_code() {
     let sandbox = Sandbox::new();
     sandbox.run(&["bogus"]).failed(2, "bogus");
     sandbox.run(&["push"]).failed(2, "required");
@@ -26,7 +26,7 @@ fn wrong_usage() {
 }
 
 #[test]
-fn wrong_input() {
+fn invalid_input_is_rejected() {
     let sandbox = Sandbox::new();
     sandbox.run(&["push", "mail", "{"]).failed(2, "not JSON");
     sandbox.run(&["push", "a b"]).failed(2, "only letters");
@@ -36,7 +36,7 @@ fn wrong_input() {
 }
 
 #[test]
-fn a_store_in_memory_is_gone_at_once() {
+fn store_in_memory_is_rejected() {
     let sandbox = Sandbox::new();
     for args in [&["push", "mail"][..], &["queues", "ls"], &["cron", "add", "a", "@daily", "--kind", "b"]] {
         sandbox.run(&[args, &["--store", ":memory:"]].concat()).failed(2, "name a file");
@@ -47,7 +47,7 @@ fn a_store_in_memory_is_gone_at_once() {
 }
 
 #[test]
-fn a_file_that_is_not_there_and_a_port_that_is_taken() {
+fn missing_file_and_taken_port_are_reported() {
     let sandbox = Sandbox::new();
     sandbox.run(&["cron", "apply", "-f", "none.toml"]).failed(2, "cannot read none.toml");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -56,7 +56,7 @@ fn a_file_that_is_not_there_and_a_port_that_is_taken() {
 }
 
 #[test]
-fn words_that_are_not_utf_8() {
+fn arguments_that_are_not_utf_8_are_rejected() {
     use std::os::unix::ffi::OsStrExt;
     let sandbox = Sandbox::new();
     let bad = std::ffi::OsStr::from_bytes(b"/tmp/\xff.db");
@@ -67,7 +67,7 @@ fn words_that_are_not_utf_8() {
 }
 
 #[test]
-fn too_much_on_stdin() {
+fn too_long_stdin_is_rejected() {
     let sandbox = Sandbox::new();
     let mut child = sandbox.command(&["push", "mail", "-"]);
     let mut child =
@@ -83,7 +83,7 @@ fn too_much_on_stdin() {
 }
 
 #[test]
-fn args_from_stdin() {
+fn args_are_read_from_stdin() {
     let sandbox = Sandbox::new();
     sandbox.write("args", "{\"n\": 1}");
     let mut command = sandbox.command(&["push", "mail", "-"]);
@@ -93,7 +93,7 @@ fn args_from_stdin() {
 }
 
 #[test]
-fn not_found() {
+fn not_found_has_its_exit_code() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail"]);
     for verb in [&["jobs", "get"][..], &["jobs", "retry"], &["jobs", "rm"], &["jobs", "wait"]] {
@@ -102,7 +102,7 @@ fn not_found() {
 }
 
 #[test]
-fn who_waits_no_longer_is_told_how_it_is() {
+fn wait_timeout_reports_the_state() {
     let sandbox = Sandbox::new();
     let (good, bad) = (sandbox.push(&["--", "true"]), sandbox.push(&["--max-attempts", "1", "--", "false"]));
     sandbox.run(&["jobs", "wait", &good, "--timeout", "0s"]).failed(124, "still ready");
@@ -113,7 +113,7 @@ fn who_waits_no_longer_is_told_how_it_is() {
 }
 
 #[test]
-fn conflict() {
+fn conflict_has_its_exit_code() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--", "sh", "-c", "touch runs; sleep 60"]);
     let _worker = sandbox.start(&["work"]);
@@ -123,7 +123,7 @@ fn conflict() {
 }
 
 #[test]
-fn store_out_of_reach() {
+fn unreachable_store_has_its_exit_code() {
     let sandbox = Sandbox::new();
     sandbox.run(&["push", "--store", "missing/duly.db", "mail"]).failed(5, "create it first");
     sandbox.run(&["push", "--store", ".", "mail"]).failed(5, "is a directory");
@@ -135,7 +135,7 @@ fn store_out_of_reach() {
 
 /// Whoever needs the line is refused by the server until it was given.
 #[test]
-fn the_rights_that_are_needed_are_printed_without_a_server() {
+fn acl_is_printed_without_a_server() {
     let sandbox = Sandbox::new();
     let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("is bound");
     let store = format!("redis://nobody:wrong@{closed}?prefix=app");
@@ -150,7 +150,7 @@ fn the_rights_that_are_needed_are_printed_without_a_server() {
 }
 
 #[test]
-fn a_read_only_file() {
+fn read_only_file_is_reported() {
     const NOBODY_UID: u32 = 65_534;
     let sandbox = Sandbox::new();
     sandbox.push(&["mail"]);
@@ -173,7 +173,7 @@ fn a_read_only_file() {
 }
 
 #[test]
-fn a_newer_format_is_left_alone() {
+fn newer_format_is_left_unchanged() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail"]);
     let conn = duly::rusqlite::Connection::open(sandbox.path("duly.db")).expect("SQLite");
@@ -184,7 +184,7 @@ fn a_newer_format_is_left_alone() {
 }
 
 #[test]
-fn removing_many_wants_a_yes() {
+fn bulk_remove_requires_yes() {
     let sandbox = Sandbox::new();
     let ids = [sandbox.push(&["mail"]), sandbox.push(&["mail"])];
     sandbox.run(&["jobs", "rm", &ids[0], &ids[1]]).failed(2, "--yes");

@@ -23,7 +23,7 @@ fn holder(sandbox: &Sandbox, args: &[&str]) -> Background {
 }
 
 #[test]
-fn the_command_knows_its_fence_and_its_exit_code_is_passed_on() {
+fn command_gets_its_fence_and_exit_code_is_returned() {
     let sandbox = Sandbox::new();
     let fence = || -> u64 {
         let ran = sandbox.run(&["lock", "deploy", "--", "sh", "-c", "echo $DULY_LOCK $DULY_FENCE $DULY_SLOT; exit 3"]);
@@ -44,7 +44,7 @@ fn the_command_knows_its_fence_and_its_exit_code_is_passed_on() {
 }
 
 #[test]
-fn the_command_talks_to_whoever_we_talk_to() {
+fn command_inherits_stdin_and_stdout() {
     let sandbox = Sandbox::new();
     sandbox.write("input", "from stdin\n");
     let mut command = sandbox.command(&["lock", "deploy", "-q", "--", "sh", "-c", "cat; echo to stderr >&2"]);
@@ -54,7 +54,7 @@ fn the_command_talks_to_whoever_we_talk_to() {
 }
 
 #[test]
-fn a_busy_lock_has_exit_codes_of_its_own() {
+fn busy_lock_has_its_own_exit_codes() {
     let sandbox = Sandbox::new();
     let holder = holder(&sandbox, &["deploy", "--note", "ada"]);
     let busy = |args: &[&str], code| {
@@ -75,7 +75,7 @@ fn a_busy_lock_has_exit_codes_of_its_own() {
 }
 
 #[test]
-fn whoever_waits_gets_it_in_turn() {
+fn waiters_acquire_in_order() {
     let sandbox = Sandbox::new();
     let holder = holder(&sandbox, &["deploy"]);
     let mut waiters = Vec::new();
@@ -101,7 +101,7 @@ fn whoever_waits_gets_it_in_turn() {
 }
 
 #[test]
-fn as_many_as_there_are_slots() {
+fn commands_run_up_to_the_number_of_slots() {
     let sandbox = Sandbox::new();
     let script = "echo $DULY_SLOT > slot$DULY_SLOT; until test -e go; do sleep 0.01; done";
     let take =
@@ -119,7 +119,7 @@ fn as_many_as_there_are_slots() {
 }
 
 #[test]
-fn a_lost_lock_ends_the_command() {
+fn lost_lock_ends_the_command() {
     let sandbox = Sandbox::new();
     let script = "trap 'echo term >> told; exit 0' TERM; sleep 60 & echo $! > child; while :; do sleep 0.01; done";
     let holder = sandbox.start(&["lock", "deploy", "--ttl", "300ms", "--note", "ada", "--", "sh", "-c", script]);
@@ -133,7 +133,7 @@ fn a_lost_lock_ends_the_command() {
 }
 
 #[test]
-fn a_command_that_does_not_listen_is_killed() {
+fn command_that_ignores_sigterm_is_killed() {
     let sandbox = Sandbox::new();
     let script = "trap '' TERM; echo $$ > pid; while :; do sleep 0.01; done";
     let holder = sandbox.start(&["lock", "deploy", "--ttl", "300ms", "--", "sh", "-c", script]);
@@ -146,7 +146,7 @@ fn a_command_that_does_not_listen_is_killed() {
 }
 
 #[test]
-fn locks_within_locks() {
+fn nested_locks_work() {
     let sandbox = Sandbox::new();
     let duly = env!("CARGO_BIN_EXE_duly");
     let inner = format!(
@@ -162,7 +162,7 @@ fn locks_within_locks() {
 }
 
 #[test]
-fn looking_and_breaking() {
+fn lock_can_be_shown_and_broken() {
     let sandbox = Sandbox::new();
     sandbox.run(&["lock", "ls"]).failed(5, "push a job first");
     sandbox.push(&["mail"]);
@@ -175,7 +175,7 @@ fn looking_and_breaking() {
 }
 
 #[test]
-fn breaking_wants_a_yes() {
+fn lock_break_requires_yes() {
     let sandbox = Sandbox::new();
     let holder = holder(&sandbox, &["deploy", "--note", "ada"]);
     sandbox.run(&["lock", "break", "deploy"]).failed(2, "held by ada");
@@ -192,7 +192,7 @@ fn breaking_wants_a_yes() {
 }
 
 #[test]
-fn kill_9_kills_the_command_and_frees_the_lock() {
+fn sigkill_kills_the_command_and_frees_the_lock() {
     let sandbox = Sandbox::new();
     let script = "sleep 60 & echo $! > grandchild; echo $$ > child; wait";
     let holder = sandbox.start(&["lock", "deploy", "--ttl", "60s", "--", "sh", "-c", script]);
@@ -206,7 +206,7 @@ fn kill_9_kills_the_command_and_frees_the_lock() {
 }
 
 #[test]
-fn signals_are_passed_on() {
+fn signals_are_forwarded_to_the_command() {
     let sandbox = Sandbox::new();
     let script = "trap 'sleep 0.2; touch cleaned; exit 5' TERM; touch runs; while :; do sleep 0.01; done";
     let holder = sandbox.start(&["lock", "deploy", "--", "sh", "-c", script]);
@@ -218,7 +218,7 @@ fn signals_are_passed_on() {
 }
 
 #[test]
-fn signals_that_mean_something_to_the_command_end_nobody_else() {
+fn forwarded_signal_ends_only_the_command() {
     let sandbox = Sandbox::new();
     let script = "trap 'touch rotated' USR1; touch runs; until [ -e rotated ]; do sleep 0.01; done; exit 7";
     let holder = sandbox.start(&["lock", "deploy", "--", "sh", "-c", script]);
@@ -228,7 +228,7 @@ fn signals_that_mean_something_to_the_command_end_nobody_else() {
 }
 
 #[test]
-fn a_signal_ends_the_wait() {
+fn signal_ends_the_wait() {
     let sandbox = Sandbox::new();
     let _holder = holder(&sandbox, &["deploy"]);
     let waiter = sandbox.start(&["lock", "deploy", "--", "touch", "wrong"]);
@@ -240,7 +240,7 @@ fn a_signal_ends_the_wait() {
 }
 
 #[test]
-fn an_ignored_signal_stays_ignored() {
+fn ignored_signal_stays_ignored() {
     let sandbox = Sandbox::new();
     let mut command = Command::new("sh");
     let duly = env!("CARGO_BIN_EXE_duly");
@@ -256,7 +256,7 @@ fn an_ignored_signal_stays_ignored() {
 }
 
 #[test]
-fn a_command_at_a_terminal_can_read_from_it() {
+fn command_can_read_from_the_terminal() {
     let sandbox = Sandbox::new();
     let duly = env!("CARGO_BIN_EXE_duly");
     // What comes after it must get the terminal back.
@@ -273,7 +273,7 @@ fn a_command_at_a_terminal_can_read_from_it() {
 }
 
 #[test]
-fn a_lock_that_is_called_like_a_verb() {
+fn lock_named_like_a_verb_works() {
     let sandbox = Sandbox::new();
     for name in ["ls", "get", "break"] {
         let ran = sandbox.run(&["lock", "--name", name, "--", "sh", "-c", "echo $DULY_LOCK"]).ok();
@@ -286,7 +286,7 @@ fn a_lock_that_is_called_like_a_verb() {
 }
 
 #[test]
-fn wrong_input() {
+fn invalid_input_is_rejected() {
     let sandbox = Sandbox::new();
     sandbox.run(&["lock"]).failed(2, "NAME");
     sandbox.run(&["lock", "deploy"]).failed(2, "COMMAND");

@@ -4,7 +4,7 @@ use crate::call::{alive, worker};
 use crate::sandbox::{Sandbox, runs, until};
 
 #[test]
-fn quiet_claims_no_more() {
+fn quiet_worker_claims_nothing() {
     let sandbox = Sandbox::new();
     let running = sandbox.push(&["--", "sh", "-c", "touch runs; sleep 60"]);
     let _worker = worker(&sandbox, None);
@@ -26,7 +26,7 @@ fn quiet_claims_no_more() {
 }
 
 #[test]
-fn stop_ends_a_worker_in_good_order() {
+fn stop_ends_a_worker_gracefully() {
     let sandbox = Sandbox::new();
     let (first, second) = (worker(&sandbox, None), worker(&sandbox, None));
     let nodes = alive(&sandbox);
@@ -42,7 +42,7 @@ fn stop_ends_a_worker_in_good_order() {
 }
 
 #[test]
-fn what_a_node_runs() {
+fn node_lists_its_running_jobs() {
     let sandbox = Sandbox::new();
     let _worker = worker(&sandbox, None);
     let node = &alive(&sandbox)[0];
@@ -56,7 +56,7 @@ fn what_a_node_runs() {
 }
 
 #[test]
-fn part_of_an_id_must_be_of_one_node() {
+fn id_prefix_must_match_one_node() {
     let sandbox = Sandbox::new();
     let _both = [worker(&sandbox, None), worker(&sandbox, None)];
     // Ids begin with the time: nodes of the same hour begin alike.
@@ -64,7 +64,7 @@ fn part_of_an_id_must_be_of_one_node() {
 }
 
 #[test]
-fn cancelling_a_running_command() {
+fn running_command_is_cancelled() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--", "sh", "-c", "sleep 60 & echo $! > child; wait"]);
     let waiting = sandbox.push(&["--in", "1h", "mail"]);

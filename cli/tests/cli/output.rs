@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::sandbox::Sandbox;
 
 #[test]
-fn json_for_scripts() {
+fn json_output_is_complete() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["mail", r#"{"big":12345678901234567890123}"#]);
     let got = sandbox.run(&["jobs", "get", &id, "--json"]).ok();
@@ -26,7 +26,7 @@ fn json_for_scripts() {
 }
 
 #[test]
-fn ndjson_is_one_line_each() {
+fn ndjson_has_one_line_per_item() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail", "{\n\t\"a\":\n 1}"]);
     sandbox.push(&["mail", "2"]);
@@ -37,7 +37,7 @@ fn ndjson_is_one_line_each() {
 }
 
 #[test]
-fn pages() {
+fn lists_are_printed_in_pages() {
     let sandbox = Sandbox::new();
     let ids = [sandbox.push(&["mail"]), sandbox.push(&["mail"]), sandbox.push(&["mail"])];
     let first = sandbox.run(&["jobs", "ls", "--state", "ready", "--limit", "2", "--json"]).ok().json();
@@ -54,7 +54,7 @@ fn pages() {
 }
 
 #[test]
-fn nothing_drives_the_terminal() {
+fn control_characters_are_escaped() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["mail", "\"\u{9b}2J\u{7f}\u{202e}\""]);
     let loud = sandbox.push(&[
@@ -84,7 +84,7 @@ fn nothing_drives_the_terminal() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn closed_pipe_is_not_a_failure() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail"]);
     for args in [&["jobs", "ls", "--state", "ready"][..], &["doctor"], &["version"], &["push", "mail"]] {
@@ -97,7 +97,7 @@ fn a_reader_that_goes_away_is_no_failure() {
 }
 
 #[test]
-fn pause_and_resume() {
+fn queue_is_paused_and_resumed() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--", "true"]);
     sandbox.run(&["queues", "pause", "default"]).ok();
@@ -111,7 +111,7 @@ fn pause_and_resume() {
 }
 
 #[test]
-fn colours_only_where_they_belong() {
+fn colours_are_printed_only_to_a_terminal() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail"]);
     assert!(!sandbox.run(&["queues", "ls"]).ok().out.contains('\u{1b}'));
@@ -119,7 +119,7 @@ fn colours_only_where_they_belong() {
 }
 
 #[test]
-fn version_and_help() {
+fn version_and_help_are_printed() {
     let sandbox = Sandbox::new();
     let said = format!("duly {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(sandbox.run(&["version"]).ok().out, said);

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::sandbox::Sandbox;
 
 #[test]
-fn prints_the_id_alone() {
+fn push_prints_only_the_id() {
     let sandbox = Sandbox::new();
     let ran = sandbox.run(&["push", "mail", r#"{"to":"ada"}"#]).ok();
     assert_eq!(ran.out.len(), 37, "{ran:?}");
@@ -53,7 +53,7 @@ fn options_reach_the_job() {
 }
 
 #[test]
-fn a_moment_on_the_clock() {
+fn push_accepts_a_time_of_day() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--at", "2099-12-01T09:00:00Z", "mail"]);
     assert_eq!(sandbox.job(&id)["due"], json!(4_099_798_800_000_000_i64));
@@ -65,7 +65,7 @@ fn a_moment_on_the_clock() {
 }
 
 #[test]
-fn a_command_keeps_its_words_and_its_place() {
+fn command_keeps_its_arguments_and_directory() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--", "echo", "a b", "--wait", "ü"]);
     let job = sandbox.job(&id);
@@ -74,7 +74,7 @@ fn a_command_keeps_its_words_and_its_place() {
 }
 
 #[test]
-fn the_same_id_or_key_again_changes_nothing() {
+fn same_id_or_key_again_changes_nothing() {
     let sandbox = Sandbox::new();
     let first = sandbox.push(&["--unique", "k", "mail"]);
     let again = sandbox.run(&["push", "--unique", "k", "mail"]).ok();
@@ -88,7 +88,7 @@ fn the_same_id_or_key_again_changes_nothing() {
 }
 
 #[test]
-fn waiting_for_the_end() {
+fn push_can_wait_for_the_end() {
     let sandbox = Sandbox::new();
     let _worker = sandbox.start(&["work", "--exec", "false"]);
     sandbox.run(&["push", "--wait", "--", "true"]).ok();

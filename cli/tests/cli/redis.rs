@@ -73,12 +73,12 @@ fn to_a_server_and_back(binary: Binary) {
 
 #[test]
 #[ignore = "needs servers: ./check stores"]
-fn killed_on_its_way_to_a_redis_and_back_it_moves_everything_once() {
+fn killed_move_to_redis_and_back_moves_everything_once() {
     to_a_server_and_back(Binary::Redis);
 }
 
 #[test]
 #[ignore = "needs servers: ./check stores"]
-fn killed_on_its_way_to_a_valkey_and_back_it_moves_everything_once() {
+fn killed_move_to_valkey_and_back_moves_everything_once() {
     to_a_server_and_back(Binary::Valkey);
 }

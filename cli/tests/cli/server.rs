@@ -109,7 +109,7 @@ const VERBS: &[&[&str]] = &[
 ];
 
 #[test]
-fn what_answers_in_place_of_a_server_is_no_success() {
+fn reply_of_another_server_is_a_failure() {
     let sandbox = Sandbox::new();
     let page = "<html>Please log in</html>";
     for head in
@@ -128,7 +128,7 @@ fn what_answers_in_place_of_a_server_is_no_success() {
 }
 
 #[test]
-fn json_that_does_not_say_what_was_asked_is_no_success() {
+fn unexpected_json_is_a_failure() {
     let sandbox = Sandbox::new();
     let other = Portal::start("200 OK\r\nContent-Type: application/json", r#"{"status":"ok","id":"7","state":"fine"}"#);
     let ran = other.run(&sandbox, &["push", "mail"]).failed(5, "names no job");
@@ -141,7 +141,7 @@ fn json_that_does_not_say_what_was_asked_is_no_success() {
 }
 
 #[test]
-fn a_redirect_is_told_and_not_followed() {
+fn redirect_is_reported_and_not_followed() {
     let sandbox = Sandbox::new();
     for status in
         ["301 Moved Permanently", "302 Found", "303 See Other", "307 Temporary Redirect", "308 Permanent Redirect"]
@@ -157,7 +157,7 @@ fn a_redirect_is_told_and_not_followed() {
 }
 
 #[test]
-fn a_command_is_pushed_as_one_or_refused() {
+fn command_is_pushed_over_http_or_rejected() {
     let sandbox = Sandbox::new();
     let open = Serving::start(&sandbox, &["--allow-commands"]);
     let id = open.run(&sandbox, &["push", "--", "echo", r#"{"a":1}"#]).ok().id();
@@ -174,7 +174,7 @@ fn a_command_is_pushed_as_one_or_refused() {
 
 /// Whoever took it lives elsewhere, and was told how long it lasts.
 #[test]
-fn a_lock_taken_over_http_outlives_a_server_that_is_killed() {
+fn lock_over_http_survives_a_server_kill() {
     let sandbox = Sandbox::new();
     let server = Serving::start(&sandbox, &[]);
     let answer = server.put("/api/v1/locks/deploy", r#"{"ttl_ms":60000}"#);
@@ -184,7 +184,7 @@ fn a_lock_taken_over_http_outlives_a_server_that_is_killed() {
 }
 
 #[test]
-fn a_list_says_where_to_go_on() {
+fn list_over_http_returns_a_cursor() {
     let sandbox = Sandbox::new();
     let server = Serving::start(&sandbox, &[]);
     for _ in 0..3 {
@@ -198,7 +198,7 @@ fn a_list_says_where_to_go_on() {
 }
 
 #[test]
-fn what_is_wrong_is_told_as_with_a_store() {
+fn errors_over_http_match_errors_of_a_store() {
     let sandbox = Sandbox::new();
     let server = Serving::start(&sandbox, &[]);
     for verb in [&["nodes", "ls"][..], &["lock", "ls"], &["doctor"], &["jobs", "watch"], &["queues", "limit", "a"]] {
@@ -222,7 +222,7 @@ fn what_is_wrong_is_told_as_with_a_store() {
 }
 
 #[test]
-fn stats_are_a_table() {
+fn stats_are_printed_as_a_table() {
     let sandbox = Sandbox::new();
     let server = Serving::start(&sandbox, &[]);
     server.run(&sandbox, &["push", "mail"]).ok();

@@ -3,7 +3,7 @@
 use crate::sandbox::{Ran, Sandbox};
 
 #[test]
-fn the_nearer_setting_wins() {
+fn flag_overrides_environment_and_file() {
     let sandbox = Sandbox::new();
     let run = |env: Option<&str>, args: &[&str]| -> Ran {
         let mut command = sandbox.command(args);
@@ -22,7 +22,7 @@ fn the_nearer_setting_wins() {
 }
 
 #[test]
-fn a_typing_mistake_is_told() {
+fn misspelled_setting_is_reported() {
     let sandbox = Sandbox::new();
     sandbox.write("duly.toml", "store = 'a.db'\nstroe = 'b.db'");
     sandbox.run(&["push", "mail"]).failed(2, "stroe");
@@ -34,7 +34,7 @@ fn a_typing_mistake_is_told() {
 }
 
 #[test]
-fn the_part_work() {
+fn work_section_configures_the_worker() {
     let sandbox = Sandbox::new();
     sandbox.write("duly.toml", "[work]\nqueues = ['a', 'b=3']\nexec = ['sh', '-c', 'cat >> got']\nconcurrency = 1");
     sandbox.push(&["--queue", "a", "mail", "1"]);
@@ -48,7 +48,7 @@ fn the_part_work() {
 }
 
 #[test]
-fn logs_as_json_on_request() {
+fn logs_are_json_on_request() {
     let sandbox = Sandbox::new();
     sandbox.push(&["--", "false"]);
     let ran = sandbox.run(&["work", "--until-empty", "-q", "--log-format", "json"]).ok();

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::sandbox::{Sandbox, runs, until};
 
 #[test]
-fn sigterm_releases_a_long_job_and_exits_in_good_order() {
+fn sigterm_releases_a_long_job_and_exits_gracefully() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--", "sh", "-c", "echo $$ > pid; exec sleep 60"]);
     let worker = sandbox.start(&["work", "--grace", "100ms"]);
@@ -24,7 +24,7 @@ fn sigterm_releases_a_long_job_and_exits_in_good_order() {
 }
 
 #[test]
-fn what_ends_within_the_grace_time_is_done() {
+fn job_that_ends_within_the_grace_time_is_done() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--", "sh", "-c", "touch runs; until test -e go; do sleep 0.01; done"]);
     let worker = sandbox.start(&["work", "--grace", "20s"]);
@@ -36,7 +36,7 @@ fn what_ends_within_the_grace_time_is_done() {
 }
 
 #[test]
-fn a_second_signal_ends_the_grace_time() {
+fn second_signal_ends_the_grace_time() {
     let sandbox = Sandbox::new();
     for (nth, more) in [&[][..], &["--until-empty"]].into_iter().enumerate() {
         let pid = format!("pid{nth}");
@@ -57,7 +57,7 @@ fn a_second_signal_ends_the_grace_time() {
 }
 
 #[test]
-fn kill_9_of_a_worker_kills_what_it_runs() {
+fn sigkill_of_a_worker_kills_its_commands() {
     let sandbox = Sandbox::new();
     // The shell is the worker's child, the sleeps are its children's children.
     sandbox.push(&["--", "sh", "-c", "sleep 60 & echo $! > grandchild; echo $$ > child; wait"]);
@@ -70,7 +70,7 @@ fn kill_9_of_a_worker_kills_what_it_runs() {
 }
 
 #[test]
-fn another_worker_takes_over_at_once() {
+fn another_worker_takes_over_after_a_kill() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--", "sh", "-c", "echo x >> runs; test $(wc -l < runs) -ge 2 || sleep 60"]);
     let first = sandbox.start(&["work"]);
@@ -88,7 +88,7 @@ fn another_worker_takes_over_at_once() {
 }
 
 #[test]
-fn a_sigterm_for_everybody_is_no_failure_of_the_job() {
+fn sigterm_to_the_whole_group_is_not_a_job_failure() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--", "sh", "-c", "echo $$ > pid; exec sleep 60"]);
     let worker = sandbox.start(&["work"]);
@@ -103,7 +103,7 @@ fn a_sigterm_for_everybody_is_no_failure_of_the_job() {
 }
 
 #[test]
-fn systemd_is_told() {
+fn systemd_is_notified() {
     let sandbox = Sandbox::new();
     let socket = UnixDatagram::bind(sandbox.path("notify")).expect("a socket");
     socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");

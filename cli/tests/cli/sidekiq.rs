@@ -30,7 +30,7 @@ fn stats(server: &Server) -> Value {
 
 #[test]
 #[ignore = "needs Sidekiq: ./check interop"]
-fn a_sidekiq_moves_into_a_file_and_back() {
+fn sidekiq_jobs_move_into_a_file_and_back() {
     let (sandbox, server) = (Sandbox::new(), server());
     let store = server.url().replacen("redis", "sidekiq", 1);
     ruby(&server, "1500.times { |n| Echo.perform_async(n) }; Echo.set(queue: 'post').perform_in(3600, 'later')");
@@ -54,7 +54,7 @@ fn a_sidekiq_moves_into_a_file_and_back() {
 
 #[test]
 #[ignore = "needs Sidekiq: ./check interop"]
-fn a_sidekiq_moves_to_another_server() {
+fn sidekiq_jobs_move_to_another_server() {
     let (sandbox, old, new) = (Sandbox::new(), server(), server());
     ruby(&old, "30.times { |n| Echo.perform_async(n) }");
     let (from, to) = (old.url().replacen("redis", "sidekiq", 1), new.url());

@@ -21,7 +21,7 @@ fn push_many(sandbox: &Sandbox) -> BTreeSet<String> {
 }
 
 #[test]
-fn all_jobs_move() {
+fn move_transfers_all_jobs() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["mail", "{\"to\":\"ada\"}"]);
     sandbox.push(&["mail", "--in", "1h", "--queue", "post"]);
@@ -48,7 +48,7 @@ fn all_jobs_move() {
 
 /// A command line can be read by everybody on the machine, and a URL may have a password.
 #[test]
-fn stores_can_be_named_by_the_environment() {
+fn stores_can_be_set_by_environment() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail"]);
     let run = |args: &[&str]| -> Ran {
@@ -63,7 +63,7 @@ fn stores_can_be_named_by_the_environment() {
 }
 
 #[test]
-fn what_is_left_out_is_not_counted_as_moved() {
+fn skipped_jobs_are_not_counted_as_moved() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["mail"]);
     sandbox.push(&["mail", "--id", &id, "--store", "new.db"]);
@@ -76,7 +76,7 @@ fn what_is_left_out_is_not_counted_as_moved() {
 }
 
 #[test]
-fn what_cannot_be_moved_is_told() {
+fn unmovable_jobs_are_reported() {
     let sandbox = Sandbox::new();
     sandbox.run(&["move", "--from", "duly.db"]).failed(2, "--to");
     sandbox.run(&["move", "--from", "none.db", "--to", "new.db"]).failed(5, "no store at none.db");
@@ -99,7 +99,7 @@ fn what_cannot_be_moved_is_told() {
 }
 
 #[test]
-fn killed_again_and_again_it_moves_everything_once() {
+fn repeatedly_killed_move_moves_everything_once() {
     let sandbox = Sandbox::new();
     let pushed = push_many(&sandbox);
     let arrived = || {
@@ -125,7 +125,7 @@ fn killed_again_and_again_it_moves_everything_once() {
 }
 
 #[test]
-fn an_interrupted_move_says_how_to_go_on() {
+fn interrupted_move_says_how_to_continue() {
     let sandbox = Sandbox::new();
     sandbox.push(&["--", "sh", "-c", "touch runs; sleep 60"]);
     sandbox.push(&["mail"]);

@@ -3,7 +3,7 @@
 use crate::sandbox::{Sandbox, until};
 
 #[test]
-fn a_command_runs_where_it_was_pushed() {
+fn command_runs_in_the_directory_of_its_push() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--", "sh", "-c", "pwd > proof; echo \"$DULY_KIND $DULY_ATTEMPT\" >> proof; echo seen"]);
     let elsewhere = Sandbox::new();
@@ -17,7 +17,7 @@ fn a_command_runs_where_it_was_pushed() {
 }
 
 #[test]
-fn a_program_runs_any_other_kind() {
+fn program_runs_any_other_kind() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--queue", "mails", "mail", r#"{"to":"ada"}"#]);
     let script = "cat > got; echo $DULY_ID $DULY_KIND $DULY_QUEUE $DULY_ATTEMPT $DULY_FENCE $1 > env";
@@ -29,7 +29,7 @@ fn a_program_runs_any_other_kind() {
 }
 
 #[test]
-fn a_failed_attempt_is_retried_and_recovers() {
+fn failed_attempt_is_retried() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--", "sh", "-c", "test -e flag || { touch flag; echo not yet >&2; exit 3; }"]);
     let _worker = sandbox.start(&["work"]);
@@ -40,7 +40,7 @@ fn a_failed_attempt_is_retried_and_recovers() {
 }
 
 #[test]
-fn exit_codes_and_signals_decide() {
+fn exit_codes_and_signals_decide_the_outcome() {
     let sandbox = Sandbox::new();
     let cases = [
         ("exit 100", "dead", "exit code 100"),
@@ -67,7 +67,7 @@ fn exit_codes_and_signals_decide() {
 }
 
 #[test]
-fn a_timeout_kills_the_whole_group() {
+fn timeout_kills_the_process_group() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&[
         "--timeout",
@@ -86,7 +86,7 @@ fn a_timeout_kills_the_whole_group() {
 }
 
 #[test]
-fn a_long_complaint_is_cut_to_its_end() {
+fn long_stderr_is_truncated_to_its_end() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--", "sh", "-c", "seq 1 20000 >&2; exit 1"]);
     sandbox.run(&["work", "--until-empty", "-q"]).ok();
@@ -96,7 +96,7 @@ fn a_long_complaint_is_cut_to_its_end() {
 }
 
 #[test]
-fn what_is_left_running_does_not_hold_up_the_job() {
+fn background_process_does_not_block_the_job() {
     let sandbox = Sandbox::new();
     // It keeps our pipe open for longer than any patience.
     let id = sandbox.push(&["--", "sh", "-c", "sleep 60 & echo $! > pid"]);
@@ -107,7 +107,7 @@ fn what_is_left_running_does_not_hold_up_the_job() {
 }
 
 #[test]
-fn events_as_json_lines() {
+fn events_are_printed_as_json_lines() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["--", "true"]);
     let ran = sandbox.run(&["work", "--until-empty", "-o", "ndjson"]).ok();
@@ -119,7 +119,7 @@ fn events_as_json_lines() {
 }
 
 #[test]
-fn a_release_is_shown_with_its_reason() {
+fn release_is_shown_with_its_reason() {
     let sandbox = Sandbox::new();
     sandbox.push(&["mail", "{}"]);
     let ran = sandbox.run(&["work", "--until-empty"]).ok();
@@ -130,7 +130,7 @@ fn a_release_is_shown_with_its_reason() {
 }
 
 #[test]
-fn a_program_that_is_not_there_costs_no_attempt() {
+fn missing_program_costs_no_attempt() {
     let sandbox = Sandbox::new();
     let id = sandbox.push(&["mail"]);
     sandbox.run(&["work", "--until-empty", "--exec", "/nonexistent"]).failed(2, "there is no program");
@@ -143,7 +143,7 @@ fn a_program_that_is_not_there_costs_no_attempt() {
 }
 
 #[test]
-fn what_is_left_for_others_is_told() {
+fn jobs_left_for_other_workers_are_reported() {
     let sandbox = Sandbox::new();
     sandbox.push(&["--", "sh", "-c", "touch runs; sleep 60"]);
     let _elsewhere = sandbox.start(&["work"]);

@@ -22,7 +22,7 @@ fn count(server: &Server) -> String {
 }
 
 #[test]
-fn a_lost_reply_was_executed() {
+fn request_with_lost_reply_is_executed() {
     let (server, proxy) = behind_proxy();
     proxy.drop_reply("INCR");
     let mut client = connect(&proxy);
@@ -42,7 +42,7 @@ fn wait_for_count(server: &Server, all: usize) {
 
 /// The connection is closed at an earlier reply, while the server has yet to read most of what was sent.
 #[test]
-fn all_that_was_sent_before_a_lost_reply_is_executed() {
+fn requests_before_a_lost_reply_are_executed() {
     let (server, proxy) = behind_proxy();
     // Busy for long enough that the rest lies before the server when it first answers.
     let busy = "for _ = 1, 300000 do end return redis.call('INCR', 'count')";
@@ -61,7 +61,7 @@ fn all_that_was_sent_before_a_lost_reply_is_executed() {
 
 /// The connection is not closed at an earlier reply while the request is still being handed on.
 #[test]
-fn a_request_is_handed_on_whole_before_its_reply_is_lost() {
+fn request_is_forwarded_whole_before_its_reply_is_lost() {
     let (server, proxy) = behind_proxy();
     proxy.drop_reply("last");
     let mut client = connect(&proxy);
@@ -79,7 +79,7 @@ fn a_request_is_handed_on_whole_before_its_reply_is_lost() {
 
 /// The server answers the beginning of a transaction, which is not executed before its end.
 #[test]
-fn a_transaction_is_handed_on_whole_before_its_reply_is_lost() {
+fn transaction_is_forwarded_whole_before_its_reply_is_lost() {
     let (server, proxy) = behind_proxy();
     proxy.drop_reply("count");
     let mut client = connect(&proxy);
@@ -107,7 +107,7 @@ fn lost(proxy: &Proxy, requests: usize) -> Vec<usize> {
 }
 
 #[test]
-fn a_seed_loses_the_same_replies_again() {
+fn same_seed_loses_the_same_replies() {
     let (server, proxy) = behind_proxy();
     proxy.drop_replies(0.2, 7);
     let first = lost(&proxy, 100);
@@ -122,7 +122,7 @@ fn a_seed_loses_the_same_replies_again() {
 }
 
 #[test]
-fn frozen_replies_are_executed_and_come_later() {
+fn frozen_replies_are_executed_and_arrive_later() {
     let (server, proxy) = behind_proxy();
     let mut client = connect(&proxy);
     client.set_patience(SHORT).expect("a time");
@@ -140,7 +140,7 @@ fn frozen_replies_are_executed_and_come_later() {
 }
 
 #[test]
-fn delayed_replies_take_that_long() {
+fn delayed_replies_arrive_after_the_delay() {
     let (_server, proxy) = behind_proxy();
     let mut client = connect(&proxy);
     proxy.delay(Direction::Replies, SHORT);
@@ -150,7 +150,7 @@ fn delayed_replies_take_that_long() {
 }
 
 #[test]
-fn cut_connections_end_and_new_ones_are_taken() {
+fn cut_closes_connections_and_accepts_new_ones() {
     let (_server, proxy) = behind_proxy();
     let mut clients = [connect(&proxy), connect(&proxy)];
     assert!(clients.iter_mut().all(|client| client.ask(&["PING"]).is_ok()));

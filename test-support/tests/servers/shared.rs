@@ -3,7 +3,7 @@
 use test_support::servers::{Binary, Sentinel, cluster, redis, sentinel, valkey};
 
 #[test]
-fn every_case_gets_the_same_one() {
+fn shared_servers_are_started_once() {
     let from_threads = [(); 4].map(|()| std::thread::spawn(|| (redis().port(), valkey().port())));
     let ports = from_threads.map(|thread| thread.join().expect("it starts"));
     assert!(ports.iter().all(|pair| *pair == (redis().port(), valkey().port())), "{ports:?}");
@@ -13,14 +13,14 @@ fn every_case_gets_the_same_one() {
 }
 
 #[test]
-fn the_cluster_takes_writes() {
+fn shared_cluster_accepts_writes() {
     let key = "{shared}:a";
     cluster().nodes()[cluster().master_of(key)].ask(&["SET", key, "1"]);
     assert_eq!(cluster().ports().len(), 6);
 }
 
 #[test]
-fn the_sentinels_know_the_master() {
+fn shared_sentinels_know_the_master() {
     let named = sentinel().sentinels()[2].ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Sentinel::MASTER]);
     let master = &sentinel().servers()[sentinel().master()];
     assert_eq!(named.list()[1].text(), master.port().to_string());

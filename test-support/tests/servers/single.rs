@@ -77,7 +77,7 @@ fn a_full_server_refuses_to_grow(binary: Binary) {
 }
 
 #[test]
-fn it_speaks_tls_with_a_certificate_that_holds() {
+fn server_speaks_tls_with_a_valid_certificate() {
     let server = Options::new(Binary::Redis).tls(certificates()).start();
     let ca = certificates().file("ca.crt");
     let mut openssl = Command::new("openssl")
@@ -98,20 +98,20 @@ fn it_speaks_tls_with_a_certificate_that_holds() {
 
 #[test]
 #[should_panic(expected = "ports in a row were taken")]
-fn a_taken_port_is_told_from_other_faults() {
+fn taken_port_is_distinguished_from_other_faults() {
     let first = Options::new(Binary::Redis).start();
     Options::new(Binary::Redis).set("port", &first.port().to_string()).start();
 }
 
 #[test]
 #[should_panic(expected = "no-such-setting")]
-fn a_server_that_does_not_start_says_why() {
+fn server_that_does_not_start_reports_why() {
     Options::new(Binary::Redis).set("no-such-setting", "1").start();
 }
 
 /// The system watches the thread that spawns; a server must not end with the test that happened to start it.
 #[test]
-fn it_outlives_the_thread_that_started_it() {
+fn server_outlives_the_thread_that_started_it() {
     let started = std::thread::spawn(|| Options::new(Binary::Redis).start());
     let server = started.join().expect("it starts");
     assert_eq!(server.ask(&["PING"]).text(), "PONG");
@@ -136,7 +136,7 @@ fn child_that_starts_a_server() {
 }
 
 #[test]
-fn it_dies_with_a_process_that_is_killed() {
+fn server_dies_with_a_killed_parent() {
     let mut child = run_alone("single::child_that_starts_a_server", "DULY_TEST_CHILD", "1");
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
     let port = lines.into_iter().find_map(|line| line.strip_prefix("port ")?.parse().ok()).expect("a port");
@@ -147,7 +147,7 @@ fn it_dies_with_a_process_that_is_killed() {
 }
 
 #[test]
-fn a_missing_server_fails_the_test_with_what_mends_it() {
+fn missing_server_fails_the_test_with_the_install_command() {
     let case = "single::on_valkey::without_a_file_a_kill_loses_all";
     let output = run_alone(case, "DULY_VALKEY_SERVER", "/nowhere").wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&output.stderr);

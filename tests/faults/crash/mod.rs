@@ -42,7 +42,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn killed_at_random_moments_nothing_is_lost() {
+fn random_kills_lose_nothing() {
     let file = file("");
     let seconds = test_support::env_number("DULY_CRASH_SECONDS").unwrap_or(SECONDS);
     let seed = fastrand::u64(..);
@@ -97,7 +97,7 @@ async fn empty(duly: &Duly) {
 }
 
 #[test]
-fn a_killed_workers_jobs_are_taken_over_at_once() {
+fn jobs_of_a_killed_worker_are_taken_over_at_once() {
     let file = file("");
     let runtime = runtime();
     let duly = runtime.block_on(Duly::open(&file.url)).expect("opens");
@@ -128,7 +128,7 @@ fn a_killed_workers_jobs_are_taken_over_at_once() {
 }
 
 #[test]
-fn a_paused_worker_is_refused_and_told() {
+fn paused_worker_is_rejected_and_notified() {
     let file = file("?lease=1s");
     let runtime = runtime();
     let duly = runtime.block_on(Duly::open(&file.url)).expect("opens");
@@ -147,7 +147,7 @@ fn a_paused_worker_is_refused_and_told() {
 }
 
 #[test]
-fn a_job_that_takes_its_process_down_is_buried() {
+fn job_that_aborts_its_process_is_buried() {
     let file = file("");
     let runtime = runtime();
     let duly = runtime.block_on(Duly::open(&file.url)).expect("opens");
@@ -168,7 +168,7 @@ fn a_job_that_takes_its_process_down_is_buried() {
 }
 
 #[test]
-fn a_poisoned_job_does_not_take_its_neighbours_with_it() {
+fn aborting_job_does_not_bury_its_neighbours() {
     let file = file("");
     let runtime = runtime();
     let duly = runtime.block_on(Duly::open(&file.url)).expect("opens");

@@ -178,7 +178,7 @@ fn on_file_every_tick_has_one_job() {
 }
 
 #[test]
-fn on_file_no_tick_is_fired_twice() {
+fn on_file_no_tick_fires_twice() {
     let dir = test_support::temp_dir();
     no_tick_is_fired_twice(&file(&dir));
 }
@@ -191,6 +191,6 @@ fn on_redis_every_tick_has_one_job() {
 
 #[cfg(feature = "redis")]
 #[test]
-fn on_redis_no_tick_is_fired_twice() {
+fn on_redis_no_tick_fires_twice() {
     no_tick_is_fired_twice(&format!("{}?prefix={}", servers::redis().url(), JobId::fresh()));
 }

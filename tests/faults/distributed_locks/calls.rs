@@ -112,7 +112,7 @@ async fn all(call: duly::Call, n: u64, nodes: &[NodeId], ends: &Ends) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_call_ends_once_and_in_time_whatever_is_dropped_delayed_or_doubled() {
+async fn call_ends_once_and_in_time_with_dropped_delayed_or_duplicate_messages() {
     let total = test_support::env_number("DULY_CALLS").unwrap_or(CALLS);
     let server = Options::new(Binary::Redis).aof(Fsync::EverySecond).start();
     let network = Mangle::start(server.port(), ODDS);

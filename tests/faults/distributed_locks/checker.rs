@@ -149,19 +149,19 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_given_twice_is_found() {
+    fn repeated_fence_is_found() {
         assert_eq!(check(&[hold(1, 0, 10, 20), hold(1, 5, 20, 30)]), [Fault::FenceTwice { name: name(), fence: 1 }]);
     }
 
     #[test]
-    fn a_fence_that_goes_back_is_found() {
+    fn decreasing_fence_is_found() {
         let back = Fault::FenceBack { name: name(), before: 5, after: 4 };
         assert_eq!(check(&[hold(5, 0, 10, 20), hold(4, 5, 20, 30)]), std::slice::from_ref(&back));
         assert_eq!(check(&[hold(5, 0, 10, 10), hold(4, 11, 20, 20)]), [back], "also where nobody believed anything");
     }
 
     #[test]
-    fn two_at_once_are_found() {
+    fn two_concurrent_holders_are_found() {
         let both = |fences, micros| Fault::Together { name: name(), fences, micros };
         assert_eq!(check(&[hold(1, 0, 10, 20), hold(2, 5, 19, 30)]), [both((1, 2), 1)]);
         let inside = [hold(1, 0, 10, 90), hold(2, 5, 20, 30), hold(3, 5, 40, 50)];
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_belief_ends_with_whatever_comes_first() {
+    fn claimed_hold_ends_with_the_first_end() {
         let line = |at, said| Line { at, ask: 1, said };
         let taken = || vec![line(0, Said::Asks(name())), line(10, Said::Acquired { fence: 3, until: 40 })];
         let to = |more: Vec<Line>, died| {

@@ -21,7 +21,7 @@ pub fn stepped(dir: &Path) -> PathBuf {
 
 /// Without this the rest would prove nothing: a child does see the steps.
 #[test]
-fn a_stepped_wall_clock_is_seen() {
+fn stepped_wall_clock_is_visible_in_the_child() {
     let dir = test_support::temp_dir();
     let seen = |preload: Option<PathBuf>| {
         let mut child = crate::distributed_locks::child::Start::new("clock");

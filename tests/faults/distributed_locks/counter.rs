@@ -119,7 +119,7 @@ pub async fn late(store: &str, file: &Path, checked: bool) {
 }
 
 #[test]
-fn a_counter_refuses_what_is_older_than_what_it_has_seen() {
+fn counter_rejects_an_older_fence() {
     let dir = test_support::temp_dir();
     let counter = Counter::at(&dir.path().join("counter"));
     assert_eq!(counter.look(Fence(5)), Ok(0));

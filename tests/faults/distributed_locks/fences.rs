@@ -27,7 +27,7 @@ fn assert_grow(fences: &[Fence]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fences_grow_when_a_file_is_opened_again() {
+async fn fences_grow_after_a_file_is_reopened() {
     let location = Location::file();
     let mut fences = Vec::new();
     for _ in 0..4 {
@@ -57,19 +57,19 @@ async fn over_a_killed_holder(location: &Location) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fences_grow_over_holders_on_a_file_that_are_killed() {
+async fn fences_grow_after_killed_holders_on_a_file() {
     over_a_killed_holder(&Location::file()).await;
 }
 
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fences_grow_over_holders_on_a_server_that_are_killed() {
+async fn fences_grow_after_killed_holders_on_a_server() {
     over_a_killed_holder(&Location::on(&test_support::servers::redis().url()).with("lease=1s")).await;
 }
 
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fences_grow_over_a_server_that_is_killed() {
+async fn fences_grow_after_a_server_kill() {
     for binary in [Binary::Redis, Binary::Valkey] {
         let server = Options::new(binary).aof(Fsync::Always).start();
         let location = Location::on(&server.url()).with("lease=1s");
@@ -107,7 +107,7 @@ async fn still_held(duly: &Duly) {
 
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fences_grow_over_failovers() {
+async fn fences_grow_after_failovers() {
     let servers = Sentinel::start(Options::new(Binary::Redis).aof(Fsync::EverySecond), Sentinel::QUICK);
     let duly = Location::on(&servers.url()).with("lease=1s").with("replicas=1").open().await;
     let mut fences = some(&duly).await;

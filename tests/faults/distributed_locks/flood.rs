@@ -104,12 +104,12 @@ async fn a_flood_of_malformed_messages_is_survived(on: &str, location: Location)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_a_file_a_flood_of_malformed_messages_is_survived() {
+async fn on_a_file_flood_of_malformed_messages_leaves_memory_flat() {
     a_flood_of_malformed_messages_is_survived("file", Location::file()).await;
 }
 
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_a_server_a_flood_of_malformed_messages_is_survived() {
+async fn on_a_server_flood_of_malformed_messages_leaves_memory_flat() {
     a_flood_of_malformed_messages_is_survived("server", Location::on(&test_support::servers::redis().url())).await;
 }

@@ -101,7 +101,7 @@ impl Stranger {
     }
 }
 
-async fn a_recorded_call_sent_again_is_refused(location: Location) {
+async fn replayed_call_is_rejected(location: Location) {
     let (victim, mut stranger) = (Victim::on(&location).await, Stranger::on(&location).await);
     let frame = stranger.record(&victim, LONG).await;
     for _ in 0..3 {
@@ -110,14 +110,14 @@ async fn a_recorded_call_sent_again_is_refused(location: Location) {
     assert_eq!(victim.ran(), 1, "once, when it was meant");
 }
 
-async fn a_recorded_call_that_is_too_late_is_refused(location: Location) {
+async fn late_call_is_rejected(location: Location) {
     let (victim, mut stranger) = (Victim::on(&location).await, Stranger::on(&location).await);
     let frame = stranger.record(&victim, 400 * MS).await;
     tokio::time::sleep(600 * MS).await;
     victim.must_refuse(&stranger, &frame, "late").await;
 }
 
-async fn a_call_for_somebody_else_is_refused(location: Location) {
+async fn call_addressed_to_another_node_is_rejected(location: Location) {
     let (victim, mut stranger) = (Victim::on(&location).await, Stranger::on(&location).await);
     let call = victim.friend.call("run", &()).node(stranger.node).timeout(LONG);
     call.forget().await.expect("is sent to who is nobody");
@@ -131,7 +131,7 @@ async fn a_call_for_somebody_else_is_refused(location: Location) {
     in_time(async { while stats().await["calls"]["not_for_us"] != 1 {} }).await;
 }
 
-async fn a_changed_call_is_refused_whatever_was_changed(location: Location) {
+async fn call_with_any_changed_byte_is_rejected(location: Location) {
     let (victim, mut stranger) = (Victim::on(&location).await, Stranger::on(&location).await);
     let frame = stranger.record(&victim, LONG).await;
     let (store, node) = (stranger.duly.store(), victim.node);
@@ -154,7 +154,7 @@ async fn a_changed_call_is_refused_whatever_was_changed(location: Location) {
     victim.friend.call("run", &()).node(node).reply::<()>().await.expect("the node lives");
 }
 
-async fn a_call_without_the_key_or_with_another_is_refused(location: Location) {
+async fn call_without_the_cluster_key_is_rejected(location: Location) {
     let (victim, mut stranger) = (Victim::on(&location).await, Stranger::on(&location).await);
     for keys in [&[][..], &[OTHER_KEY]] {
         let outside = location.open_with(keys).await;
@@ -173,7 +173,7 @@ async fn a_call_without_the_key_or_with_another_is_refused(location: Location) {
     victim.must_refuse(&stranger, &mixed, "forged").await;
 }
 
-async fn a_message_that_is_too_long_is_refused(location: Location) {
+async fn message_too_long_is_rejected(location: Location) {
     let (victim, stranger) = (Victim::on(&location).await, Stranger::on(&location).await);
     let refused = victim.refused("malformed").await;
     let frame = [b"1".to_vec(), vec![b'{'; duly::MESSAGE_BYTES_MAX]].concat();
@@ -184,7 +184,7 @@ async fn a_message_that_is_too_long_is_refused(location: Location) {
     victim.friend.call("run", &()).node(victim.node).reply::<()>().await.expect("the node lives");
 }
 
-async fn only_what_is_registered_runs(location: Location) {
+async fn only_registered_methods_run(location: Location) {
     let victim = Victim::on(&location).await;
     for method in ["constructor", "__proto__", "run.run", "Run", "duly.eval", "std.process.exit"] {
         let refused = in_time(victim.friend.call(method, &()).node(victim.node).timeout(LONG).reply::<Value>()).await;
@@ -211,11 +211,11 @@ macro_rules! everywhere {
 }
 
 everywhere! {
-    a_recorded_call_sent_again_is_refused
-    a_recorded_call_that_is_too_late_is_refused
-    a_call_for_somebody_else_is_refused
-    a_changed_call_is_refused_whatever_was_changed
-    a_call_without_the_key_or_with_another_is_refused
-    a_message_that_is_too_long_is_refused
-    only_what_is_registered_runs
+    replayed_call_is_rejected
+    late_call_is_rejected
+    call_addressed_to_another_node_is_rejected
+    call_with_any_changed_byte_is_rejected
+    call_without_the_cluster_key_is_rejected
+    message_too_long_is_rejected
+    only_registered_methods_run
 }

@@ -63,7 +63,7 @@ fn explain(fault: &Fault, holds: &[Hold]) -> String {
 }
 
 #[test]
-fn on_a_file_no_two_hold_a_lock_and_fences_grow() {
+fn on_a_file_lock_has_one_holder_and_fences_grow() {
     let location = Location::file().with("lease=1s");
     let ways = (0..CLIENTS).map(|_| Way::direct(location.url())).collect();
     let mut nemesis = Nemesis::start(location.dir(), ways);
@@ -73,7 +73,7 @@ fn on_a_file_no_two_hold_a_lock_and_fences_grow() {
 
 #[cfg(feature = "redis")]
 #[test]
-fn on_a_server_no_two_hold_a_lock_and_fences_grow() {
+fn on_a_server_lock_has_one_holder_and_fences_grow() {
     let server = Options::new(Binary::Redis).aof(Fsync::Always).start();
     let location = Location::on(&server.url()).with("lease=600ms");
     let way = |_| {
@@ -89,7 +89,7 @@ fn on_a_server_no_two_hold_a_lock_and_fences_grow() {
 /// With `replicas=1` a lock that was granted, extended or released is known to the replica that takes over.
 #[cfg(feature = "redis")]
 #[test]
-fn over_failovers_no_two_hold_a_lock_and_fences_grow() {
+fn across_failovers_lock_has_one_holder_and_fences_grow() {
     let servers = Sentinel::start(Options::new(Binary::Redis).aof(Fsync::EverySecond), Sentinel::QUICK);
     let location = Location::on(&servers.url()).with("lease=600ms").with("replicas=1");
     let ways = (0..CLIENTS).map(|_| Way::direct(location.url())).collect();

@@ -109,13 +109,13 @@ fn the_fence_is_what_protects(location: &Location) {
 }
 
 #[test]
-fn on_a_file_a_late_write_is_refused_by_the_fence_and_by_nothing_else() {
+fn on_a_file_late_write_is_rejected_only_by_the_fence() {
     the_fence_is_what_protects(&Location::file());
 }
 
 #[cfg(feature = "redis")]
 #[test]
-fn on_a_server_a_late_write_is_refused_by_the_fence_and_by_nothing_else() {
+fn on_a_server_late_write_is_rejected_only_by_the_fence() {
     let server = server();
     the_fence_is_what_protects(&Location::on(&server.url()));
 }

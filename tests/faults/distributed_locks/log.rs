@@ -77,7 +77,7 @@ fn parse(line: &str) -> Option<Line> {
 }
 
 #[test]
-fn lines_survive_the_way() {
+fn log_lines_parse_as_written() {
     let dir = test_support::temp_dir();
     let path = dir.path().join("log");
     let said = [

@@ -11,7 +11,7 @@ const SOON: Duration = Duration::from_secs(10);
 
 /// As a failover does that loses the last writes, or an operator who deletes keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_whose_places_were_lost_get_the_lock_all_the_same() {
+async fn waiters_with_lost_entries_still_get_the_lock() {
     let server = Options::new(Binary::Redis).aof(test_support::servers::Fsync::EverySecond).start();
     let location = Location::on(&server.url()).with("lease=600ms");
     let (holder, waiter) = (location.open().await, location.open().await);
@@ -41,7 +41,7 @@ async fn waiters_whose_places_were_lost_get_the_lock_all_the_same() {
 
 /// Only its own place is gone, and others stand in line: no silence tells it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_whose_place_was_lost_takes_another() {
+async fn waiter_with_lost_entry_waits_again() {
     let server = Options::new(Binary::Redis).aof(test_support::servers::Fsync::EverySecond).start();
     let location = Location::on(&server.url()).with("lease=600ms");
     let (holder, other, waiter) = (location.open().await, location.open().await, location.open().await);

@@ -214,7 +214,7 @@ fn value_end(bytes: &[u8], at: usize) -> Option<usize> {
 }
 
 #[test]
-fn values_end_where_they_end() {
+fn protocol_values_are_split_at_their_end() {
     for whole in [
         "+OK\r\n",
         "$3\r\nabc\r\n",

@@ -12,7 +12,7 @@ const LONG: Duration = Duration::from_secs(40);
 
 /// With a worker that waits, and while none does: a push goes another way then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_push_that_arrives_late_is_not_carried_out_again() {
+async fn delayed_push_is_not_applied_twice() {
     let server = Options::new(Binary::Redis).aof(Fsync::EverySecond).start();
     let proxy = Proxy::start(server.port());
     let options = format!("prefix={}&keep=0", JobId::fresh());

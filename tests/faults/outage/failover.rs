@@ -22,7 +22,7 @@ fn options() -> Options {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sentinel_is_followed_to_the_new_master() {
+async fn workers_follow_sentinel_to_the_new_master() {
     let servers = Sentinel::start(options(), Sentinel::QUICK);
     let load = Load::begin_forgetful(&servers.url()).await;
     for _ in 0..failovers() {
@@ -36,7 +36,7 @@ async fn sentinel_is_followed_to_the_new_master() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_is_followed_to_the_new_master() {
+async fn workers_follow_a_cluster_to_the_new_master() {
     let servers = Cluster::start(options(), Cluster::QUICK);
     let load = Load::begin_forgetful(&servers.url()).await;
     for queue in ["{red}", "{green}"].into_iter().cycle().take(failovers()) {
@@ -52,7 +52,7 @@ async fn a_cluster_is_followed_to_the_new_master() {
 /// A master that is paused keeps its connections and answers nothing: whoever asks it must find out that another has taken
 /// its place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_paused_master_of_a_cluster_is_left_for_the_new_one() {
+async fn paused_cluster_master_is_left_for_the_new_one() {
     let servers = Cluster::start(options(), Cluster::QUICK);
     let load = Load::begin_forgetful(&servers.url()).await;
     for queue in ["{red}", "{green}"].into_iter().cycle().take(failovers()) {
@@ -117,7 +117,7 @@ async fn pushes_wake_after_a_failover_in_a_cluster() {
 /// The connections of an idle handle end, and no Sentinel can be asked: whoever was the master may not be it any more, though it
 /// thinks so itself. What it would take might be lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_connection_has_ended_a_master_is_trusted_only_if_sentinels_name_it() {
+async fn master_is_trusted_after_reconnect_only_if_sentinels_name_it() {
     let servers = Sentinel::start(options(), Sentinel::QUICK);
     let duly = Duly::open(servers.url()).await.expect("opens");
     let push = async || duly.push(Push::new("mark", "null")).await;
@@ -140,7 +140,7 @@ async fn after_a_connection_has_ended_a_master_is_trusted_only_if_sentinels_name
 
 /// The server has room for none but those that are there: whoever needs one more is refused, and the others go on as they are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_is_full_of_connections_keeps_those_that_it_has() {
+async fn master_at_its_connection_limit_keeps_existing_connections() {
     let servers = Sentinel::start(options(), CALM);
     let duly = Duly::open(servers.url()).await.expect("opens");
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));

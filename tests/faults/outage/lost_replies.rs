@@ -6,7 +6,7 @@ use crate::outage::load::Load;
 use test_support::servers::{Binary, Fsync, Options, Proxy};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_answers_lose_nothing() {
+async fn lost_replies_lose_nothing() {
     let server = Options::new(Binary::Redis).aof(Fsync::EverySecond).start();
     let proxy = Proxy::start(server.port());
     let seed = fastrand::u64(..);
@@ -23,7 +23,7 @@ async fn lost_answers_lose_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_that_is_cut_again_and_again_is_survived() {
+async fn repeated_connection_cuts_lose_nothing() {
     let server = Options::new(Binary::Redis).aof(Fsync::EverySecond).start();
     let proxy = Proxy::start(server.port());
     let load = Load::begin(&format!("redis://{}", proxy.address())).await;

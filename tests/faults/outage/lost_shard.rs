@@ -45,7 +45,7 @@ async fn open_without(servers: &Cluster, lost: &str) -> Duly {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_opens_without_one_of_its_shards() {
+async fn cluster_opens_without_one_of_its_shards() {
     let servers = cluster();
     let hall = servers.master_of("{duly}");
     let lost = (0..3).find(|master| *master != hall).expect("another");
@@ -79,7 +79,7 @@ async fn a_cluster_opens_without_one_of_its_shards() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_opens_without_its_hall() {
+async fn cluster_opens_without_its_peers_shard() {
     let servers = cluster();
     let one = servers.url().replacen("redis+cluster", "redis", 1);
     let one = one.split(',').next().expect("a server");

@@ -9,7 +9,7 @@ use crate::outage::load::Load;
 use test_support::servers::{Binary, Cluster, Fsync, Options, Step};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_goes_on_while_slots_move() {
+async fn work_continues_while_slots_migrate() {
     let servers = Cluster::start(Options::new(Binary::Redis).aof(Fsync::EverySecond), test_support::servers::CALM);
     let load = Load::begin(&servers.url()).await;
     for tag in ["{red}", "{green}", "{blue}", "{red}"] {
@@ -36,7 +36,7 @@ const BEHIND: u64 = 150;
 
 /// With `replicas` a push writes twice, and both must follow the slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_push_that_waits_for_replicas_follows_a_slot_on_its_way() {
+async fn push_with_replicas_follows_a_migrating_slot() {
     let servers = Cluster::start(Options::new(Binary::Redis).aof(Fsync::EverySecond), test_support::servers::CALM);
     let duly = Duly::open(format!("{}?replicas=1", servers.url())).await.expect("opens");
     let push = || Push::new("mark", "null").queue("red");

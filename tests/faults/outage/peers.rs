@@ -11,7 +11,7 @@ use test_support::servers::{Binary, CALM, Cluster, Fsync, Options};
 const BEAT_MAX: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn beats_and_pushes_go_on_without_the_hall() {
+async fn heartbeats_and_pushes_continue_without_the_peers_shard() {
     let options = Options::new(Binary::Redis).aof(Fsync::EverySecond).set("cluster-require-full-coverage", "no");
     let servers = Cluster::start(options, CALM);
     let hall = servers.master_of("{duly}");

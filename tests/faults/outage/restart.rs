@@ -20,7 +20,7 @@ fn kills() -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_acknowledged_is_lost_when_a_server_that_syncs_always_is_killed() {
+async fn kill_of_a_server_with_fsync_always_loses_nothing_acknowledged() {
     for binary in [Binary::Redis, Binary::Valkey] {
         let server = Options::new(binary).aof(Fsync::Always).start();
         let load = Load::begin(&server.url()).await;
@@ -37,7 +37,7 @@ async fn nothing_acknowledged_is_lost_when_a_server_that_syncs_always_is_killed(
 /// A crash may tear the append-only file off within a step. The server undoes the step, but Redis 7.0.15 leaves its beginning
 /// in the file, and carries it out at its next start together with what follows: unless the file is rewritten before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_a_step_does_not_come_back_once_the_file_is_rewritten() {
+async fn partial_transaction_does_not_return_after_a_rewrite() {
     for binary in [Binary::Redis, Binary::Valkey] {
         let server = Options::new(binary).aof(Fsync::Always).start();
         assert_eq!(torn_and_started_twice(&server, Server::restart).await, Vec::new());
@@ -81,7 +81,7 @@ fn tear_off(directory: &Path, bytes: u64) {
 
 /// The checker is worth something only if it finds loss where there is some.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_keeps_nothing_loses_jobs_and_the_checker_sees_it() {
+async fn checker_finds_loss_on_a_server_without_persistence() {
     let server = Options::new(Binary::Redis).start();
     let duly = Duly::open(format!("{}?allow_data_loss=true", server.url())).await.expect("opens");
     let ledger = Arc::new(Ledger::default());

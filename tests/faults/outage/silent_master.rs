@@ -17,7 +17,7 @@ async fn runs(ran: &mut UnboundedReceiver<String>, args: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_finds_the_master_after_one_that_fell_silent() {
+async fn worker_finds_the_new_master_after_a_silent_one() {
     // Or the others would say that something is wrong.
     let options = Options::new(Binary::Redis).aof(Fsync::EverySecond).set("cluster-require-full-coverage", "no");
     let servers = Cluster::start(options, Cluster::QUICK);

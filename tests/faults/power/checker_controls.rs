@@ -20,7 +20,7 @@ fn parse(lines: &[String]) -> Result<Vec<Event>, String> {
 }
 
 #[test]
-fn a_log_is_read_in_the_order_in_which_calls_ended() {
+fn log_is_read_in_order_of_call_ends() {
     let (main, wal, shm, dir) = (hex("/d/p.db"), hex("/d/p.db-wal"), hex("/d/p.db-shm"), hex("/d"));
     let said = hex("pushed 1\n");
     let lines = [
@@ -50,7 +50,7 @@ fn a_log_is_read_in_the_order_in_which_calls_ended() {
 }
 
 #[test]
-fn what_a_log_cannot_tell_is_refused() {
+fn unreadable_log_is_rejected() {
     let wal = hex("/d/p.db-wal");
     let refused = |lines: &[String]| parse(lines).expect_err("a bad log");
     let cut_short = format!(r#"7 pwrite64(9<{wal}>, "\x00"..., 4096, 0) = 4096"#);
@@ -91,7 +91,7 @@ fn images(disk: &Disk, fate: Fate) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_cut_drops_keeps_and_tears_what_is_not_synced() {
+fn cut_drops_keeps_and_tears_unsynced_data() {
     let mut disk = disk();
     assert_eq!(images(&disk, Fate::Dropped), [[1, 1, 1]]);
     assert_eq!(images(&disk, Fate::Kept), [[2, 2, 2, 3]]);
@@ -109,7 +109,7 @@ fn a_cut_drops_keeps_and_tears_what_is_not_synced() {
 }
 
 #[test]
-fn names_are_durable_once_the_directory_is_synced() {
+fn names_are_durable_after_a_directory_sync() {
     let mut random = fastrand::Rng::with_seed(1);
     let mut disk = Disk::default();
     [Event::Made(Part::Main), write(0, 1, 1), Event::Sync(Part::Main)].iter().for_each(|event| disk.apply(event));

@@ -78,7 +78,7 @@ fn check_enough(events: &[Event], sum: &Sum) {
 }
 
 #[test]
-fn at_the_default_a_power_cut_loses_nothing() {
+fn power_cut_at_default_durability_loses_nothing() {
     let sum = cut("default", at_the_default(), Disk::default, STATES);
     assert_eq!((sum.lossy, sum.corrupt), (0, 0), "{:#?}", sum.examples);
     check_enough(at_the_default(), &sum);
@@ -86,7 +86,7 @@ fn at_the_default_a_power_cut_loses_nothing() {
 }
 
 #[test]
-fn at_durability_second_the_checker_sees_loss() {
+fn checker_finds_loss_at_durability_second() {
     let events = trace::record(scratch().path(), "?durability=second", &EVERYTHING);
     let sum = cut("second", &events, Disk::default, STATES / 4);
     assert_eq!(sum.corrupt, 0, "a relaxed durability loses the last moments, it damages nothing: {:#?}", sum.examples);
@@ -95,7 +95,7 @@ fn at_durability_second_the_checker_sees_loss() {
 }
 
 #[test]
-fn on_a_disk_that_lies_the_checker_sees_damage() {
+fn checker_finds_damage_on_a_lying_disk() {
     let sum = cut("lying disk", at_the_default(), Disk::lying, STATES / 20);
     assert!(sum.corrupt > 0 && sum.lossy > 0, "a checker that sees no damage here would see none anywhere: {sum:?}");
 }
@@ -112,7 +112,7 @@ fn said(events: &[Event], word: &str) -> Vec<String> {
 /// A process is killed between the write and the sync of a push. The next one finds the job, and answers that it exists:
 /// then it must be as durable as any, or whoever pushed again because the first answer was lost is deceived.
 #[test]
-fn a_push_that_is_answered_with_existing_is_durable() {
+fn push_answered_with_existing_is_durable() {
     const DIES_IN_SYNC: usize = 9;
     let runs = [Some((DIES_IN_SYNC, Sync::Dies)), None].map(|sync| Run { role: Role::Again, sync });
     let events = trace::record(scratch().path(), "", &runs);
@@ -126,7 +126,7 @@ fn a_push_that_is_answered_with_existing_is_durable() {
 /// The disk fails in the sync of a push, and nobody knows what it has kept: the push is unknown, and pushed again
 /// under the same id it is there once, as durable as any.
 #[test]
-fn a_push_whose_sync_failed_can_be_repeated() {
+fn push_with_failed_sync_can_be_repeated() {
     const FAILS_IN_SYNC: usize = 9;
     let run = Run { role: Role::Again, sync: Some((FAILS_IN_SYNC, Sync::Fails)) };
     let events = trace::record(scratch().path(), "", &[run]);

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::sandbox::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_entry_survives_ruby() {
+async fn entries_survive_a_round_trip_through_ruby() {
     let sandbox = Sandbox::new().await;
     let mut texts = vec![
         "null",
@@ -53,7 +53,7 @@ async fn every_entry_survives_ruby() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn siblings_have_scores_of_their_own() {
+async fn jobs_due_at_once_have_distinct_scores() {
     let sandbox = Sandbox::new().await;
     let at = std::time::SystemTime::now() + Duration::from_secs(600);
     for _ in 0..3 {
@@ -67,7 +67,7 @@ async fn siblings_have_scores_of_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_job_goes_to_the_dead_and_the_worker_lives() {
+async fn invalid_entry_goes_to_the_dead_set_and_the_worker_continues() {
     let sandbox = Sandbox::new().await;
     sandbox.ruby("Echo.perform_async('first')");
     for strange in ["{not json", "null", "7", "\"text\"", r#"{"args":[]}"#, "[1,2]"] {
@@ -86,7 +86,7 @@ async fn what_is_no_job_goes_to_the_dead_and_the_worker_lives() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_dead_are_ten_thousand() {
+async fn dead_set_holds_at_most_ten_thousand() {
     let sandbox = Sandbox::new().await;
     sandbox.ruby("Ask.bury(10_050)");
     sandbox.redis(&["ZADD", "dead", "1000.5", r#"{"class":"Echo","very":"old"}"#]);
@@ -97,7 +97,7 @@ async fn the_dead_are_ten_thousand() {
 
 /// How many dead ones are kept is Ruby's to say: only a burial trims them, as Ruby's do, and never very many at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_dead_are_trimmed_by_burials_alone() {
+async fn dead_set_is_trimmed_only_by_burials() {
     let sandbox = Sandbox::new().await;
     sandbox.ruby("Ask.bury(12_500)");
     sandbox.redis(&["ZADD", "dead", "1000.5", r#"{"class":"Echo","very":"old"}"#]);
@@ -113,7 +113,7 @@ async fn the_dead_are_trimmed_by_burials_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_live_installation_moves_elsewhere() {
+async fn live_installation_is_transferred() {
     let sandbox = Sandbox::new().await;
     sandbox.ruby("40.times { |n| Echo.perform_async(n) }; Echo.perform_in(3600, 'later'); Echo.set(queue: 'post').perform_async('post')");
     sandbox.ruby("Echo.set(retry: 0).perform_async('dead')");
@@ -140,7 +140,7 @@ async fn a_live_installation_moves_elsewhere() {
 
 /// Ruby lets tags and classes be any text; a record of ours could not be read again with some of them in it.
 #[tokio::test(flavor = "multi_thread")]
-async fn names_that_only_ruby_can_have_do_no_harm_to_a_move() {
+async fn names_only_valid_in_ruby_do_not_disturb_a_transfer() {
     let sandbox = Sandbox::new().await;
     let target = Duly::open(sandbox.store().replacen("sidekiq", "redis", 1)).await.expect("opens");
     let tags = r#"["ok","with space","a\tb","line\nbreak","nul\u00000x",""]"#;
@@ -162,7 +162,7 @@ async fn names_that_only_ruby_can_have_do_no_harm_to_a_move() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_move_onto_the_same_keys_is_refused_whatever_the_prefix() {
+async fn transfer_onto_the_same_keys_is_rejected_with_any_prefix() {
     let sandbox = Sandbox::new().await;
     sandbox.duly.push(Push::new("Echo", "[1]")).await.expect("pushes");
     let store = sandbox.store();
@@ -175,7 +175,7 @@ async fn a_move_onto_the_same_keys_is_refused_whatever_the_prefix() {
 
 /// To Sidekiq they are two jobs, and so they are after a move.
 #[tokio::test(flavor = "multi_thread")]
-async fn entries_with_one_jid_all_arrive() {
+async fn entries_with_the_same_jid_all_arrive() {
     for url in [Some(":memory:"), None] {
         let sandbox = Sandbox::new().await;
         let target = url.map_or_else(|| sandbox.store().replacen("sidekiq", "redis", 1), str::to_owned);
@@ -206,7 +206,7 @@ async fn entries_with_one_jid_all_arrive() {
 
 /// As Python writes half of a pair, which Ruby cannot read.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_ruby_could_not_read_is_not_lost_by_a_retry() {
+async fn entry_unreadable_to_ruby_is_not_lost_by_a_retry() {
     let sandbox = Sandbox::new().await;
     let entry =
         r#"{"class":"Echo","queue":"default","args":["\ud83d"],"jid":"0123456789abcdef01234567","created_at":1.5}"#;

@@ -11,7 +11,7 @@ use super::sandbox::*;
 use test_support::servers::{Binary, Fsync, Options, Proxy};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_worker_loses_nothing() {
+async fn killed_worker_loses_no_job() {
     const JOBS: usize = 60;
     let sandbox = Sandbox::new().await;
     sandbox.ruby(&format!("{JOBS}.times {{ |n| Echo.perform_async(n) }}"));
@@ -32,7 +32,7 @@ async fn a_killed_worker_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_promotion_beside_others_doubles_nothing() {
+async fn concurrent_promotion_duplicates_nothing() {
     const JOBS: usize = 400;
     let sandbox = Sandbox::new().await;
     sandbox.ruby(&format!("{JOBS}.times {{ |n| Echo.perform_in(0.5 + n / 400.0, n) }}"));
@@ -50,7 +50,7 @@ async fn a_promotion_beside_others_doubles_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_push_said_twice_is_one_job() {
+async fn repeated_push_is_one_job() {
     let sandbox = Sandbox::new().await;
     let push = || {
         vec![
@@ -70,7 +70,7 @@ async fn a_push_said_twice_is_one_job() {
 
 /// The answer is lost, and when it is sent again nobody is there: the first sending is in all the same.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_push_whose_answer_was_lost_before_the_server_went_may_be_in() {
+async fn push_with_lost_reply_before_an_outage_is_unknown() {
     let server = Options::new(Binary::Redis).aof(Fsync::No).start();
     let proxy = Proxy::start(server.port());
     let duly = Duly::open(format!("sidekiq://{}", proxy.address())).await.expect("opens");
@@ -83,7 +83,7 @@ async fn a_push_whose_answer_was_lost_before_the_server_went_may_be_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_push_into_several_queues_it_is_told_that_a_part_may_be_in() {
+async fn partial_push_into_several_queues_is_unknown() {
     let sandbox = Sandbox::new().await;
     sandbox.redis(&["SET", "queue:second", "x"]);
     let jobs = ["first", "second"].map(|queue| Push::new("Echo", "[]").queue(queue));

@@ -24,7 +24,7 @@ async fn takes_nothing(duly: &Duly, queue: &str, says: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn items_of_redis_in_action_are_left_alone() {
+async fn items_of_redis_in_action_are_left_unchanged() {
     let sandbox = Sandbox::new().await;
     let other = in_action(&sandbox).await;
     other.push(Push::new("send", "[1]").queue("mail")).await.expect("pushes");
@@ -52,7 +52,7 @@ async fn items_of_redis_in_action_are_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_python_puts_behind_jobs_of_sidekiq_is_noticed() {
+async fn python_items_behind_sidekiq_jobs_are_noticed() {
     let sandbox = Sandbox::new().await;
     sandbox.ruby("Echo.perform_async('ruby')");
     sandbox.redis(&["RPUSH", "queue:default", r#"["id", "default", "send", []]"#]);
@@ -66,7 +66,7 @@ async fn what_python_puts_behind_jobs_of_sidekiq_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn queues_that_ruby_or_duly_has_pushed_to_take_no_items() {
+async fn queues_of_ruby_or_duly_reject_items() {
     let sandbox = Sandbox::new().await;
     sandbox.ruby("Echo.set(queue: 'ruby').perform_async('x')");
     sandbox.duly.push(Push::new("Echo", "[]").queue("rust")).await.expect("pushes");
@@ -80,7 +80,7 @@ async fn queues_that_ruby_or_duly_has_pushed_to_take_no_items() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_list_is_no_queue() {
+async fn key_that_is_not_a_list_is_not_a_queue() {
     let sandbox = Sandbox::new().await;
     sandbox.redis(&["SET", "queue:strange", "x"]);
     let refused = sandbox.duly.push(Push::new("Echo", "[]").queue("strange")).await.expect_err("refused").to_string();

@@ -14,7 +14,7 @@ use super::sandbox::*;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rust_pushes_and_ruby_runs() {
+async fn jobs_pushed_by_duly_run_in_ruby() {
     let sandbox = Sandbox::new().await;
     let other = sandbox.run(sandbox.worker(&["Unrelated"]));
     let _sidekiq = sandbox.sidekiq(&["default", "post"]);
@@ -48,7 +48,7 @@ impl Args for Greet {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ruby_pushes_and_rust_runs() {
+async fn jobs_pushed_by_ruby_run_in_duly() {
     let sandbox = Sandbox::new().await;
     let greeted: Notes<String> = Notes::default();
     let notes = greeted.clone();
@@ -74,7 +74,7 @@ async fn ruby_pushes_and_rust_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_work_one_queue_and_each_job_runs_once() {
+async fn ruby_and_duly_share_a_queue_and_run_each_job_once() {
     const JOBS: usize = 1_000;
     let sandbox = Sandbox::new().await;
     let _sidekiq = sandbox.sidekiq(&["default"]);
@@ -96,7 +96,7 @@ async fn both_work_one_queue_and_each_job_runs_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_handler_knows_is_left_for_ruby() {
+async fn jobs_without_handler_are_left_for_ruby() {
     let sandbox = Sandbox::new().await;
     sandbox.ruby("200.times { |n| RubyOnly.perform_async(n); Echo.perform_async(n) if n % 10 == 0 }");
     let before = sandbox.ruby("Ask.queue.reject { |entry| entry.include?('\"class\":\"Echo\"') }");
@@ -113,7 +113,7 @@ async fn what_no_handler_knows_is_left_for_ruby() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn retries_and_the_dead_are_sidekiqs_own() {
+async fn retries_and_dead_jobs_use_sidekiq_sets() {
     let sandbox = Sandbox::new().await;
     let (retries, burials) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let worker = || {

@@ -19,7 +19,7 @@ async fn both_directions(sandbox: &Sandbox) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn over_tls() {
+async fn store_works_over_tls() {
     let server = Options::new(Binary::Redis).aof(Fsync::No).tls(certificates()).start();
     let (port, authority) = (server.tls_port(), certificates().file("ca.crt"));
     let store = format!("sidekiqs://localhost:{port}/0?lease=1s&ca={}", authority.display());
@@ -30,7 +30,7 @@ async fn over_tls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn behind_sentinels() {
+async fn store_works_behind_sentinels() {
     const JOBS: usize = 20;
     let sentinel = Sentinel::start(Options::new(Binary::Redis).aof(Fsync::No), Sentinel::QUICK);
     let store = format!("{}?lease=1s", sentinel.url().replacen("redis", "sidekiq", 1));

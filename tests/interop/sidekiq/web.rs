@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::sandbox::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_is_seen_and_obeys_quiet_and_stop() {
+async fn worker_is_listed_and_obeys_quiet_and_stop() {
     let sandbox = Sandbox::new().await;
     let (started, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (told, wait) = (started.clone(), go.clone());

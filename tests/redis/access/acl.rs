@@ -31,12 +31,12 @@ fn denials(admin: &mut Client) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_user_with_the_least_rights_lives_a_whole_life_on_redis() {
+async fn user_with_least_rights_can_do_everything_on_redis() {
     alone(Binary::Redis).await;
 }
 
 #[tokio::test]
-async fn a_user_with_the_least_rights_lives_a_whole_life_on_valkey() {
+async fn user_with_least_rights_can_do_everything_on_valkey() {
     alone(Binary::Valkey).await;
 }
 
@@ -56,7 +56,7 @@ async fn alone(binary: Binary) {
 }
 
 #[tokio::test]
-async fn a_user_with_the_least_rights_lives_a_whole_life_on_a_cluster() {
+async fn user_with_least_rights_can_do_everything_on_a_cluster() {
     // The default user keeps a password for administration: who forgets to log in is let in nowhere.
     let cluster = Cluster::start(durable(Binary::Redis).password("admin"), test_support::servers::CALM);
     let url = cluster.url();
@@ -248,7 +248,7 @@ fn may_do_nothing_else(server: &Server) {
 }
 
 #[tokio::test]
-async fn who_lacks_a_right_is_told_which_command_prints_them() {
+async fn missing_right_error_names_the_command_that_prints_the_acl() {
     let server = durable(Binary::Redis).start();
     let rules = rules(&server.url()).await;
     admit(&mut server.client().expect("connects"), &rules.replace("+evalsha", ""));
@@ -263,7 +263,7 @@ async fn who_lacks_a_right_is_told_which_command_prints_them() {
 
 /// The line of an older version: scripts need what it does not name. Nothing is lost, and who claims is told what is missing.
 #[tokio::test]
-async fn who_lacks_a_right_inside_a_script_is_told_as_well() {
+async fn missing_right_inside_a_script_is_reported() {
     for binary in [Binary::Redis, Binary::Valkey] {
         let server = durable(binary).start();
         let rules = rules(&server.url()).await;
@@ -293,7 +293,7 @@ async fn who_lacks_a_right_inside_a_script_is_told_as_well() {
 
 /// A server whose user may not ask for its settings: many hosted ones are like this.
 #[tokio::test]
-async fn where_config_is_forbidden_it_starts_and_says_unknown() {
+async fn store_without_config_rights_opens_and_reports_unknown() {
     let server = Options::new(Binary::Redis).start();
     let known = open(format!("{}?allow_data_loss=true", server.url())).await.health().await.expect("tells");
     let rules = known.acl.expect("a server has users");

@@ -81,11 +81,11 @@ async fn one_by_hand(duly: &Duly) {
 }
 
 #[tokio::test]
-async fn a_full_redis_lets_out_and_nothing_in() {
+async fn full_redis_allows_claims_and_rejects_pushes() {
     a_full_server_lets_out_and_nothing_in(Binary::Redis).await;
 }
 
 #[tokio::test]
-async fn a_full_valkey_lets_out_and_nothing_in() {
+async fn full_valkey_allows_claims_and_rejects_pushes() {
     a_full_server_lets_out_and_nothing_in(Binary::Valkey).await;
 }

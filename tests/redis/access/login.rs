@@ -40,18 +40,18 @@ async fn who_may_not_in_is_told_what_to_write(binary: Binary) {
 }
 
 #[tokio::test]
-async fn who_may_not_in_is_told_what_to_write_on_redis() {
+async fn refused_login_error_says_what_to_write_on_redis() {
     who_may_not_in_is_told_what_to_write(Binary::Redis).await;
 }
 
 #[tokio::test]
-async fn who_may_not_in_is_told_what_to_write_on_valkey() {
+async fn refused_login_error_says_what_to_write_on_valkey() {
     who_may_not_in_is_told_what_to_write(Binary::Valkey).await;
 }
 
 /// A server that comes back in a moment is waited for, one that does not is named.
 #[tokio::test]
-async fn a_server_that_is_not_there_is_named() {
+async fn missing_server_is_named_in_the_error() {
     let server = durable(Binary::Redis).start();
     server.kill();
     let start = Instant::now();
@@ -65,7 +65,7 @@ async fn a_server_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
-async fn a_replica_is_refused_by_its_name() {
+async fn replica_is_rejected_by_name() {
     let master = durable(Binary::Redis).start();
     open(master.url()).await;
     let replica = durable(Binary::Redis).start();
@@ -85,7 +85,7 @@ async fn a_replica_is_refused_by_its_name() {
 }
 
 #[tokio::test]
-async fn a_url_is_shown_without_its_password() {
+async fn url_is_shown_without_its_password() {
     let server = durable(Binary::Redis).password(SECRET).start();
     let url = format!("redis://:{SECRET}@{}", server.address());
     let sentinel = format!("redis+sentinel://:{SECRET}@h/m?sentinel_password={SECRET}");
@@ -96,7 +96,7 @@ async fn a_url_is_shown_without_its_password() {
 
 /// Passwords with signs in them that should have been written with %: the URL is wrong, and still nobody's to read.
 #[tokio::test]
-async fn a_url_that_is_wrong_is_not_repeated_with_its_password() {
+async fn invalid_url_is_not_repeated_with_its_password() {
     let parts = ["p4ss", "w0rd"];
     for sign in ["?", "/", "#", "@", ":", "&", "%", "?a=", "?lease=", "/?"] {
         let password = parts.join(sign);
@@ -116,7 +116,7 @@ async fn a_url_that_is_wrong_is_not_repeated_with_its_password() {
 }
 
 #[tokio::test]
-async fn a_cluster_tells_why_it_does_not_open() {
+async fn cluster_that_does_not_open_reports_why() {
     let cluster = Cluster::start(durable(Binary::Redis).password(SECRET), CALM);
     let hosts = cluster.url().replace("redis+cluster://", "");
     for login in ["", ":guess@"] {
@@ -145,7 +145,7 @@ async fn a_cluster_tells_why_it_does_not_open() {
 }
 
 #[tokio::test]
-async fn sentinels_tell_why_they_do_not_help() {
+async fn sentinels_that_do_not_answer_are_reported() {
     let servers = Sentinel::start(durable(Binary::Redis).password(SECRET), CALM);
     let hosts = servers.url().replace("redis+sentinel://", "");
     for login in ["", ":guess@"] {

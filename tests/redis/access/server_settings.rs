@@ -36,18 +36,18 @@ async fn a_server_that_forgets_is_refused_until_it_is_mended(binary: Binary, sna
 }
 
 #[tokio::test]
-async fn a_redis_with_snapshots_only_is_refused_until_it_is_mended() {
+async fn redis_with_snapshots_only_is_rejected_until_fixed() {
     a_server_that_forgets_is_refused_until_it_is_mended(Binary::Redis, "3600 1", "everything since its last snapshot")
         .await;
 }
 
 #[tokio::test]
-async fn a_valkey_that_keeps_nothing_is_refused_until_it_is_mended() {
+async fn valkey_without_persistence_is_rejected_until_fixed() {
     a_server_that_forgets_is_refused_until_it_is_mended(Binary::Valkey, "", "everything").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_refused_for_want_of_replicas_is_tried_again() {
+async fn write_rejected_for_missing_replicas_is_retried() {
     let server = durable(Binary::Redis).start();
     let duly = open(server.url()).await;
     server.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
@@ -67,7 +67,7 @@ async fn what_is_refused_for_want_of_replicas_is_tried_again() {
 }
 
 #[tokio::test]
-async fn every_second_is_accepted_and_said() {
+async fn fsync_every_second_is_accepted_and_reported() {
     let server = Options::new(Binary::Redis).aof(Fsync::EverySecond).start();
     assert!(durability(&server).await.contains("the last second or two may be lost"));
     server.ask(&["CONFIG", "SET", "appendfsync", "no"]);
@@ -75,7 +75,7 @@ async fn every_second_is_accepted_and_said() {
 }
 
 #[tokio::test]
-async fn a_server_that_evicts_is_refused_until_it_is_mended() {
+async fn evicting_server_is_rejected_until_fixed() {
     let server = durable(Binary::Redis).start();
     for policy in ["allkeys-lru", "volatile-ttl"] {
         server.ask(&["CONFIG", "SET", "maxmemory-policy", policy]);
@@ -89,7 +89,7 @@ async fn a_server_that_evicts_is_refused_until_it_is_mended() {
 
 /// Who may not read the settings learns of this one all the same.
 #[tokio::test]
-async fn a_server_that_evicts_is_refused_also_where_its_settings_may_not_be_read() {
+async fn evicting_server_is_rejected_without_config_rights() {
     let server = durable(Binary::Redis).start();
     let mut rules = vec!["ACL".to_owned(), "SETUSER".into(), "duly".into(), "on".into(), ">let-me-in".into()];
     let needed = open(server.url()).await.health().await.expect("tells").acl.expect("a server has users");
@@ -104,7 +104,7 @@ async fn a_server_that_evicts_is_refused_also_where_its_settings_may_not_be_read
 }
 
 #[tokio::test]
-async fn what_another_version_has_written_is_refused() {
+async fn data_of_another_version_is_rejected() {
     let server = test_support::servers::redis();
     let url = apart(&server.url());
     open(url.clone()).await;
@@ -123,7 +123,7 @@ async fn what_another_version_has_written_is_refused() {
 
 /// Nobody confirms it, so nobody knows: but the master has it, and a second push with the same id says so.
 #[tokio::test]
-async fn a_push_that_no_replica_confirms_is_unknown_and_safe_to_repeat() {
+async fn push_without_replica_confirmation_is_unknown_and_repeatable() {
     let server = durable(Binary::Redis).start();
     let duly = open(format!("{}?replicas=1", server.url())).await;
     let (id, start) = (JobId::named("once"), Instant::now());

@@ -22,7 +22,7 @@ fn trusting(authority: &Certificates) -> String {
 }
 
 #[tokio::test]
-async fn it_works_over_tls_with_an_authority_of_ones_own() {
+async fn store_works_over_tls_with_a_private_ca() {
     let server = server();
     for host in ["localhost", "127.0.0.1"] {
         let duly = open(url(&server, host, &trusting(certificates()))).await;
@@ -33,7 +33,7 @@ async fn it_works_over_tls_with_an_authority_of_ones_own() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_nobody_vouches_for_is_refused_at_once() {
+async fn untrusted_certificate_is_rejected_at_once() {
     let (server, other) = (server(), Certificates::make());
     for trust in [trusting(&other), String::new()] {
         let start = Instant::now();
@@ -47,7 +47,7 @@ async fn a_certificate_that_nobody_vouches_for_is_refused_at_once() {
 
 /// TLS to a port without, where nobody ever answers; and none to a port with it, where the server hangs up.
 #[tokio::test]
-async fn who_forgets_tls_or_thinks_of_it_in_vain_is_asked_about_it() {
+async fn tls_mismatch_error_asks_about_tls() {
     let server = server();
     let plain = format!("rediss://:{SECRET}@{}{}", server.address(), trusting(certificates()));
     let forgotten = format!("redis://:{SECRET}@localhost:{}", server.tls_port());
@@ -60,7 +60,7 @@ async fn who_forgets_tls_or_thinks_of_it_in_vain_is_asked_about_it() {
 
 /// What Redis does unless it is told otherwise: only who shows a certificate may speak to it.
 #[tokio::test]
-async fn a_server_that_asks_for_a_certificate_is_shown_one() {
+async fn client_certificate_is_sent_on_request() {
     let server = durable(Binary::Redis).password(SECRET).tls(certificates()).set("tls-auth-clients", "yes").start();
     let shown = |with: &Certificates, cert: &str, key: &str| {
         let (cert, key) = (with.file(cert), with.file(key));
@@ -82,7 +82,7 @@ async fn a_server_that_asks_for_a_certificate_is_shown_one() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_cannot_be_used_is_named() {
+async fn unusable_certificate_is_named_in_the_error() {
     let said = async |options: &str| refusal(format!("rediss://localhost:1{options}")).await.to_string();
     let (cert, key) = (certificates().file("client.crt"), certificates().file("client.key"));
     let (cert, key) = (cert.display(), key.display());
@@ -95,7 +95,7 @@ async fn a_certificate_that_cannot_be_used_is_named() {
 }
 
 #[tokio::test]
-async fn an_authority_that_cannot_be_read_is_named() {
+async fn unreadable_ca_file_is_named_in_the_error() {
     let server = server();
     let error = refusal(url(&server, "localhost", "?ca=/no/such/file")).await;
     assert!(error.to_string().contains("cannot read /no/such/file"), "{error}");

@@ -118,7 +118,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
 ];
 
 #[test]
-fn every_mistake_is_caught() {
+fn every_seeded_mistake_is_found() {
     let (server, scripts) = (Options::new(Binary::Redis).start(), script::all());
     // A third of them each time, another one by chance: all of them when there is time.
     let (parts, part) =

@@ -183,7 +183,7 @@ pub fn key(name: &str) -> String {
 }
 
 #[test]
-fn headers_say_which_keys() {
+fn script_headers_name_their_keys() {
     let keys = keys("1 conf 2,3 gone 4-7 ready, most urgent first 8 the set (due)", keys_of);
     assert_eq!(keys[..4], [key("conf"), key("gone:1"), key("gone:2"), key("ready:critical")]);
     assert_eq!((keys.len(), keys[7].as_str()), (8, ""));

@@ -26,16 +26,16 @@ async fn a_push_puts_its_job_into_the_hands_of_a_node_that_waits(location: Locat
 }
 
 #[tokio::test]
-async fn a_push_puts_its_job_into_the_hands_of_a_node_that_waits_on_redis() {
+async fn push_delivers_its_job_to_a_waiting_node_on_redis() {
     a_push_puts_its_job_into_the_hands_of_a_node_that_waits(Location::new(Kind::Redis)).await;
 }
 
 #[tokio::test]
-async fn a_push_puts_its_job_into_the_hands_of_a_node_that_waits_on_valkey() {
+async fn push_delivers_its_job_to_a_waiting_node_on_valkey() {
     a_push_puts_its_job_into_the_hands_of_a_node_that_waits(Location::new(Kind::Valkey)).await;
 }
 
 #[tokio::test]
-async fn a_push_puts_its_job_into_the_hands_of_a_node_that_waits_on_a_cluster() {
+async fn push_delivers_its_job_to_a_waiting_node_on_a_cluster() {
     a_push_puts_its_job_into_the_hands_of_a_node_that_waits(Location::new(Kind::Cluster)).await;
 }

@@ -13,9 +13,9 @@ use crate::helpers::{LONG, durable, open, until};
 use test_support::servers::{Binary, Proxy};
 
 on_each![
-    what_a_silent_node_held_starts_elsewhere,
-    a_worker_that_stops_hands_over_at_once,
-    a_worker_that_is_dropped_hands_over_at_once,
+    jobs_of_a_silent_node_start_elsewhere,
+    stopped_worker_hands_its_jobs_over_at_once,
+    dropped_worker_hands_its_jobs_over_at_once,
 ];
 
 const JOBS: usize = 10;
@@ -118,12 +118,12 @@ async fn what_a_worker_without_a_server_held_starts_elsewhere(binary: Binary) {
 }
 
 #[tokio::test]
-async fn what_a_worker_without_a_server_held_starts_elsewhere_on_redis() {
+async fn jobs_of_a_disconnected_worker_start_elsewhere_on_redis() {
     what_a_worker_without_a_server_held_starts_elsewhere(Binary::Redis).await;
 }
 
 #[tokio::test]
-async fn what_a_worker_without_a_server_held_starts_elsewhere_on_valkey() {
+async fn jobs_of_a_disconnected_worker_start_elsewhere_on_valkey() {
     what_a_worker_without_a_server_held_starts_elsewhere(Binary::Valkey).await;
 }
 
@@ -133,7 +133,7 @@ const AGAIN: &str = "local held = redis.call('HGETALL', KEYS[1])
     return redis.call('SPUBLISH', ARGV[1] .. held[2]:sub(1, 36) .. ':long', word)";
 
 #[tokio::test]
-async fn a_job_that_is_heard_of_twice_is_started_once_and_a_worker_that_goes_listens_no_more() {
+async fn job_delivered_twice_starts_once_and_a_stopped_worker_unsubscribes() {
     let server = durable(Binary::Redis).start();
     let duly = open(server.url()).await;
     let listening = || server.ask(&["PUBSUB", "SHARDCHANNELS", "duly:queue:*"]).list().len();
@@ -153,7 +153,7 @@ async fn a_job_that_is_heard_of_twice_is_started_once_and_a_worker_that_goes_lis
 }
 
 /// A node that beats once and never again.
-async fn what_a_silent_node_held_starts_elsewhere(location: Location) {
+async fn jobs_of_a_silent_node_start_elsewhere(location: Location) {
     let duly = open(location.with("lease=1s")).await;
     let ids = push_all(&duly).await;
     let (store, mut node) = (duly.store(), Node::fresh(vec!["default".into()]));
@@ -173,7 +173,7 @@ async fn what_a_silent_node_held_starts_elsewhere(location: Location) {
 /// Long before any lease is over.
 const UNHURRIED: &str = "lease=60s";
 
-async fn a_worker_that_stops_hands_over_at_once(location: Location) {
+async fn stopped_worker_hands_its_jobs_over_at_once(location: Location) {
     let (one, other) = (open(location.with(UNHURRIED)).await, open(location.with(UNHURRIED)).await);
     let ids = push_all(&one).await;
     let mut leaver = Running::start(&one, Duration::from_millis(20), false).await;
@@ -190,7 +190,7 @@ async fn a_worker_that_stops_hands_over_at_once(location: Location) {
     assert_eq!((record.attempts, record.crashes), (0, 0), "neither an attempt nor a crash");
 }
 
-async fn a_worker_that_is_dropped_hands_over_at_once(location: Location) {
+async fn dropped_worker_hands_its_jobs_over_at_once(location: Location) {
     let (one, other) = (open(location.with(UNHURRIED)).await, open(location.with(UNHURRIED)).await);
     let ids = push_all(&one).await;
     let mut dropped = Running::start(&one, LONG, false).await;

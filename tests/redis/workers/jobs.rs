@@ -14,12 +14,12 @@ use crate::helpers::{LONG, open};
 
 on_each![
     args_survive_byte_for_byte,
-    urgent_jobs_go_first,
-    jobs_start_at_their_time_and_not_before,
-    nothing_is_claimed_before_it_was_due,
-    retries_and_burials_are_kept_with_their_errors,
-    without_a_history_everything_else_is_counted,
-    who_only_drains_takes_from_the_dead_too,
+    urgent_jobs_start_first,
+    jobs_start_at_due_and_not_before,
+    job_is_not_claimed_before_due,
+    retries_and_burials_keep_their_errors,
+    counts_work_without_history,
+    draining_worker_takes_back_from_dead_nodes,
 ];
 
 type Seen = Arc<Mutex<Vec<String>>>;
@@ -66,7 +66,7 @@ async fn args_survive_byte_for_byte(location: Location) {
     assert!(seen.lock().expect("nobody panics with it").iter().eq(args.iter()));
 }
 
-async fn urgent_jobs_go_first(location: Location) {
+async fn urgent_jobs_start_first(location: Location) {
     let duly = open(&location.url).await;
     for n in 0..12 {
         let priority = Priority::ALL[3 - n % 4];
@@ -84,7 +84,7 @@ async fn urgent_jobs_go_first(location: Location) {
     assert_eq!(*seen, expected.collect::<Vec<_>>());
 }
 
-async fn jobs_start_at_their_time_and_not_before(location: Location) {
+async fn jobs_start_at_due_and_not_before(location: Location) {
     let duly = open(&location.url).await;
     let (tell, mut told) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
@@ -115,7 +115,7 @@ async fn jobs_start_at_their_time_and_not_before(location: Location) {
 }
 
 /// A push that needs no script writes its own idea of the store's time: it must never be ahead of it.
-async fn nothing_is_claimed_before_it_was_due(location: Location) {
+async fn job_is_not_claimed_before_due(location: Location) {
     let (pusher, claimer) = (open(&location.url).await, open(&location.url).await);
     let (store, node) = (claimer.store(), Node::fresh(vec!["default".into()]));
     store.beat(&node).await.expect("beats");
@@ -133,7 +133,7 @@ async fn nothing_is_claimed_before_it_was_due(location: Location) {
     store.leave(node.id).await.expect("leaves");
 }
 
-async fn retries_and_burials_are_kept_with_their_errors(location: Location) {
+async fn retries_and_burials_keep_their_errors(location: Location) {
     let duly = open(&location.url).await;
     let id = duly.push(Push::new("fails", "{}").max_attempts(3)).await.expect("pushes").id();
     let worker = duly
@@ -149,7 +149,7 @@ async fn retries_and_burials_are_kept_with_their_errors(location: Location) {
     assert!(record.failures.windows(2).all(|two| two[0].at <= two[1].at));
 }
 
-async fn without_a_history_everything_else_is_counted(location: Location) {
+async fn counts_work_without_history(location: Location) {
     let (off, on) = (open(location.with("history=off")).await, open(&location.url).await);
     let seen = Seen::default();
     for n in 0..20 {
@@ -169,7 +169,7 @@ async fn without_a_history_everything_else_is_counted(location: Location) {
 }
 
 /// It has to be there for a whole lease before it may.
-async fn who_only_drains_takes_from_the_dead_too(location: Location) {
+async fn draining_worker_takes_back_from_dead_nodes(location: Location) {
     let duly = open(&format!("{}&lease=1s", location.url)).await;
     duly.push(Push::new("note", "1")).await.expect("pushes");
     let (store, mut dead) = (duly.store(), Node::fresh(vec!["default".to_owned()]));

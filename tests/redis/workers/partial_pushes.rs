@@ -13,14 +13,14 @@ use test_support::servers::{Binary, Proxy};
 const TRIES: usize = 20;
 
 on_each![
-    of_two_queues_one_may_be_in,
-    of_two_queues_one_may_be_full,
-    what_was_carried_out_in_part_is_in_doubt,
-    of_a_settle_a_part_may_be_recorded
+    push_to_two_queues_with_one_failing_is_partial,
+    push_to_two_queues_with_one_full_is_partial,
+    partially_applied_push_is_unknown,
+    partially_recorded_settle_is_unknown
 ];
 
 /// The second queue cannot be written to; the first one has its job.
-async fn of_two_queues_one_may_be_in(location: Location) {
+async fn push_to_two_queues_with_one_failing_is_partial(location: Location) {
     let duly = open(location.url.clone()).await;
     location.ask("SET", &location.key("job"), &[b"not a hash"]);
     let error = duly.push_all([Push::new("mail", "1").queue("other"), Push::new("mail", "2")]).await;
@@ -33,7 +33,7 @@ async fn of_two_queues_one_may_be_in(location: Location) {
     assert!(matches!(error, Error::Store { .. }), "{error:?}");
 }
 
-async fn of_two_queues_one_may_be_full(location: Location) {
+async fn push_to_two_queues_with_one_full_is_partial(location: Location) {
     let duly = open(location.url.clone()).await;
     duly.limit("full", Limit { jobs: Some(0), bytes: None }).await.expect("sets");
     let error = duly.push_all([Push::new("mail", "1"), Push::new("mail", "2").queue("full")]).await;
@@ -46,7 +46,7 @@ async fn of_two_queues_one_may_be_full(location: Location) {
 }
 
 /// Somebody has damaged what is counted beside a push, which fails, and the job is in.
-async fn what_was_carried_out_in_part_is_in_doubt(location: Location) {
+async fn partially_applied_push_is_unknown(location: Location) {
     let duly = open(location.url.clone()).await;
     let (history, ready) = (location.key("history"), async || duly.counts().await.expect("counts")[0].ready);
     for _ in 0..TRIES {
@@ -67,7 +67,7 @@ async fn what_was_carried_out_in_part_is_in_doubt(location: Location) {
 
 /// An ack is recorded and a retry is not, because somebody has damaged what is kept of failures: whoever sends both again must not take
 /// the ack for robbed. Where nothing can be recorded nothing is in doubt.
-async fn of_a_settle_a_part_may_be_recorded(location: Location) {
+async fn partially_recorded_settle_is_unknown(location: Location) {
     let duly = open(location.url.clone()).await;
     duly.push_all([Push::new("mail", "1"), Push::new("mail", "2")]).await.expect("pushes");
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
@@ -89,7 +89,7 @@ async fn of_a_settle_a_part_may_be_recorded(location: Location) {
 
 /// The answer is lost, and when it is sent again nobody is there: the first sending is in all the same.
 #[tokio::test]
-async fn a_push_whose_answer_was_lost_before_the_server_went_may_be_in() {
+async fn push_with_lost_reply_before_an_outage_is_unknown() {
     let server = durable(Binary::Redis).start();
     let proxy = Proxy::start(server.port());
     let (near, far) = (open(server.url()).await, open(format!("redis://{}", proxy.address())).await);

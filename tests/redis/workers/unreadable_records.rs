@@ -12,14 +12,14 @@ use crate::helpers::{LONG, open, until};
 use test_support::servers::Reply;
 
 on_each![
-    a_record_of_a_newer_format_is_given_back,
-    tickets_without_a_record_are_let_go,
-    a_job_whose_history_was_deleted_runs_once,
-    a_dead_node_that_counts_too_much_keeps_nobody_busy,
+    record_of_a_newer_format_is_released,
+    ready_entries_without_a_record_are_dropped,
+    job_with_deleted_failures_runs_once,
+    dead_node_with_wrong_count_causes_no_busy_loop,
 ];
 
 /// A newer duly runs beside this one: what only that one can read waits for it, whatever handlers there are here.
-async fn a_record_of_a_newer_format_is_given_back(location: Location) {
+async fn record_of_a_newer_format_is_released(location: Location) {
     let duly = open(&location.url).await;
     duly.pause("default").await.expect("pauses");
     let push = |priority| Push::new("note", format!("\"{priority}\"")).priority(priority).unique(priority.to_string());
@@ -71,7 +71,7 @@ async fn a_record_of_a_newer_format_is_given_back(location: Location) {
 }
 
 /// Somebody has deleted the records: there is nothing to run, and nothing must stay held for ever.
-async fn tickets_without_a_record_are_let_go(location: Location) {
+async fn ready_entries_without_a_record_are_dropped(location: Location) {
     let duly = open(&location.url).await;
     duly.push_all((0..1_200).map(|n| Push::new("note", n.to_string()))).await.expect("pushes");
     location.ask("DEL", &location.key("job"), &[]);
@@ -88,7 +88,7 @@ async fn tickets_without_a_record_are_let_go(location: Location) {
 }
 
 /// Somebody has deleted what was known of failures: the job has no past any more, but it still ends.
-async fn a_job_whose_history_was_deleted_runs_once(location: Location) {
+async fn job_with_deleted_failures_runs_once(location: Location) {
     let duly = open(&location.url).await;
     for n in 0..2 {
         let id = duly.push(Push::new("note", "{}")).await.expect("pushes").id();
@@ -114,7 +114,7 @@ async fn a_job_whose_history_was_deleted_runs_once(location: Location) {
 }
 
 /// The count of what a dead node holds is wrong, and there is more than one step goes through: the search ends all the same.
-async fn a_dead_node_that_counts_too_much_keeps_nobody_busy(location: Location) {
+async fn dead_node_with_wrong_count_causes_no_busy_loop(location: Location) {
     let duly = open(&location.url).await;
     let store = duly.store();
     let mut nodes = [(); 3].map(|()| Node::fresh(vec!["default".into()]));

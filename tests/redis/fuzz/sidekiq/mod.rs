@@ -28,7 +28,7 @@ const RUNS_MIN: usize = 10;
 const SIDEKIQ: ScriptSource = ScriptSource { directory: "src/compat/sidekiq/lua", keys: state::keys_of };
 
 #[test]
-fn no_script_on_sidekiqs_keys_fails_or_loses_anything() {
+fn no_script_on_sidekiq_keys_fails_or_loses_anything() {
     let seconds = Duration::from_secs(env_number("DULY_FUZZ_SECONDS").unwrap_or(5));
     let seed = env_number("DULY_FUZZ_SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
     println!("seed {seed}");
@@ -50,7 +50,7 @@ fn no_script_on_sidekiqs_keys_fails_or_loses_anything() {
 
 /// Mistakes in the scripts are found.
 #[test]
-fn the_fuzz_of_sidekiqs_keys_finds_mistakes() {
+fn every_seeded_mistake_on_sidekiq_keys_is_found() {
     let (server, scripts) = (Options::new(Binary::Redis).start(), SIDEKIQ.scripts());
     let mistakes = [
         ("promote", "redis.call('LPUSH', KEYS[3], ARGV[i + 1])", "local _ = 0", "lost"),
