@@ -8,7 +8,7 @@ use crate::duly::Duly;
 use crate::error::{Error, Result};
 use crate::filter::{Filter, Term};
 use crate::job::{JobId, Record, State};
-use crate::push::{Due, check_due};
+use crate::push::Due;
 use crate::store::{CHANGE_MAX, Moved, PAGE_MAX, Target};
 
 /// Most jobs that one bulk change changes: then it ends, and says that there may be more.
@@ -150,7 +150,7 @@ impl<'p> Bulk<'p> {
     /// If the store fails half-way what was changed stays changed: the same change may be started again.
     pub async fn run(mut self) -> Result<Done> {
         if let What::Reschedule(due) = self.what {
-            check_due(due)?;
+            due.check()?;
         }
         let begun = self.duly.store.now();
         let mut filter = self.duly.resolved(&self.meant())?;

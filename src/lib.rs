@@ -51,8 +51,6 @@ mod filter;
 mod fingerprint;
 mod hall;
 mod handler;
-#[cfg(feature = "http")]
-pub mod http;
 mod job;
 mod kinds;
 mod lock;
@@ -65,8 +63,6 @@ mod notes;
 mod otel;
 mod patience;
 mod push;
-#[cfg(feature = "http")]
-mod remote;
 mod retry;
 pub mod store;
 pub mod testing;
@@ -97,7 +93,7 @@ pub use moving::{Move, Progress, QueueMoved};
 pub use node::{BEAT, KINDS_MAX, LEASE, Node, NodeId, NodeRecord, Takes};
 pub use push::{
     ARGS_BYTES_MAX, Conflict, DEFAULT_QUEUE, Due, MAX_ATTEMPTS, NAME_BYTES_MAX, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed,
-    TAGS_MAX, TIMEOUT, UNIQUE_BYTES_MAX,
+    TAGS_MAX, TIMEOUT, UNIQUE_BYTES_MAX, check_name,
 };
 pub use retry::Retry;
 #[cfg(feature = "sqlite")]
@@ -105,14 +101,15 @@ pub use rusqlite;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::{AfterCommit, SQL_ROWS_MAX, Sql, SqlTable};
 pub use store::{
-    Audit, AuditRecord, Breach, CronRecord, DeadGroup, Durability, Edit, Health, Histogram, History, HistoryAsk,
-    HistoryTally, KindPoint, Limit, LockRecord, Page, Point, QueueCounts, Rule, Verified,
+    Audit, AuditRecord, Breach, Capacity, CronRecord, DeadGroup, Durability, Edit, HISTORY_MINUTES_MAX, Health,
+    Histogram, History, HistoryAsk, HistoryTally, KIND_HOURS_MAX, KindPoint, LOG_LINES_MAX, LockRecord, OTHER_KINDS,
+    Owner, Page, Point, QueueCounts, Rule, Verified,
 };
 pub use token::{Role, Secret, TOKEN_PREFIX, TOKENS_MAX, Token};
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
 pub use tokio_util::sync::CancellationToken;
 pub use why::Why;
-pub use worker::{CONCURRENCY, GRACE, Signals, Worker};
+pub use worker::{CONCURRENCY, GRACE, Signals, Worker, remote};
 
 /// The Rust in the documents is compiled and run as tests.
 #[cfg(doctest)]

@@ -30,7 +30,6 @@ pub use self::ends::WAITED_MAX;
 use self::guards::Guards;
 pub(crate) use self::guards::HeldLock;
 use self::line::Line;
-#[cfg(feature = "http")]
 pub(crate) use self::own::AtWork;
 pub use self::own::Running;
 use self::own::Working;

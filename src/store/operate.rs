@@ -61,7 +61,7 @@ impl Target {
 ///
 /// What counts are unfinished jobs: scheduled, ready and running ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Limit {
+pub struct Capacity {
     /// At most so many jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jobs: Option<u64>,
@@ -70,7 +70,7 @@ pub struct Limit {
     pub bytes: Option<u64>,
 }
 
-impl Limit {
+impl Capacity {
     /// Nothing is limited.
     #[must_use]
     pub fn is_none(&self) -> bool {
@@ -87,7 +87,7 @@ impl Limit {
     }
 }
 
-impl std::fmt::Display for Limit {
+impl std::fmt::Display for Capacity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let s = |count: u64| if count == 1 { "" } else { "s" };
         match (self.jobs, self.bytes) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{Limit, Moving};
+use super::{Capacity, Moving};
 use crate::job::{Fence, Held, JobId, Outcome, Priority, Record, State};
 use crate::node::NodeId;
 use crate::push::OWN_KINDS;
@@ -229,8 +229,8 @@ pub struct QueueCounts {
     #[serde(serialize_with = "crate::clock::as_micros_option")]
     pub oldest: Option<SystemTime>,
     /// How much may be in it.
-    #[serde(skip_serializing_if = "Limit::is_none")]
-    pub limit: Limit,
+    #[serde(skip_serializing_if = "Capacity::is_none")]
+    pub capacity: Capacity,
 }
 
 impl QueueCounts {

@@ -12,6 +12,7 @@ mod crew;
 mod lane;
 mod note;
 mod recent;
+pub mod remote;
 mod settle;
 mod shift;
 mod signals;
@@ -26,13 +27,11 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-#[cfg(feature = "http")]
-pub(crate) use self::agree::Agreement;
+use self::agree::Agreement;
 use self::lane::Lane;
 use self::shift::{Mode, Shift};
 pub use self::signals::Signals;
-#[cfg(feature = "http")]
-pub(crate) use self::tick::fire_ticks;
+use self::tick::fire_ticks;
 use crate::duly::Duly;
 use crate::error::{Error, Result};
 use crate::event::{Event, Tally};

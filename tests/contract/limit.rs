@@ -1,11 +1,11 @@
 //! Queues with a limit.
 
-use duly::{Error, Limit, Outcome, Push, Pushed};
+use duly::{Capacity, Error, Outcome, Push, Pushed};
 
 use crate::support::{SECOND, TestStore, job};
 
-async fn limit(store: &TestStore, jobs: Option<u64>, bytes: Option<u64>) -> Limit {
-    store.store.set_limit("default", Limit { jobs, bytes }).await.expect("sets")
+async fn limit(store: &TestStore, jobs: Option<u64>, bytes: Option<u64>) -> Capacity {
+    store.store.set_capacity("default", Capacity { jobs, bytes }).await.expect("sets")
 }
 
 async fn is_full(store: &TestStore, pushes: Vec<Push>) -> bool {
@@ -32,7 +32,7 @@ pub async fn a_full_queue_refuses_the_whole_push(store: TestStore) {
     assert!(is_full(&store, vec![job("d")]).await);
     assert!(is_full(&store, vec![job("d").unique("key")]).await);
     let counts = store.store.counts().await.expect("counts");
-    assert_eq!(counts[0].limit, Limit { jobs: Some(3), bytes: None });
+    assert_eq!(counts[0].capacity, Capacity { jobs: Some(3), bytes: None });
     assert_eq!(store.push(job("elsewhere").queue("other")).await.id().to_string().len(), 36);
 }
 
@@ -73,8 +73,8 @@ pub async fn a_push_that_changes_nothing_is_not_refused(store: TestStore) {
 }
 
 pub async fn a_limit_can_be_set_before_the_first_job_and_lifted(store: TestStore) {
-    assert_eq!(limit(&store, Some(0), None).await, Limit::default());
+    assert_eq!(limit(&store, Some(0), None).await, Capacity::default());
     assert!(is_full(&store, vec![job("a")]).await);
-    assert_eq!(limit(&store, None, None).await, Limit { jobs: Some(0), bytes: None });
+    assert_eq!(limit(&store, None, None).await, Capacity { jobs: Some(0), bytes: None });
     assert!(!is_full(&store, vec![job("a")]).await);
 }

@@ -141,7 +141,7 @@ async fn a_queue_whose_name_is_none_any_more_gets_one_by_a_repair() {
     bed.push([Push::new("mail", "1")]).await;
     bed.change("UPDATE duly_queue SET name = CAST(x'64e3' AS TEXT), limit_jobs = -1; UPDATE duly_count SET ready = -1");
     let counts = bed.duly.counts().await.expect("does not fail");
-    assert_eq!((counts[0].ready, counts[0].limit.jobs), (0, None));
+    assert_eq!((counts[0].ready, counts[0].capacity.jobs), (0, None));
     let repaired = bed.duly.repair(bed.path.with_extension("copy")).await.expect("repairs");
     let rules: Vec<Rule> = repaired.found.breaches.iter().map(|breach| breach.rule).collect();
     assert_eq!(rules, [Rule::Readable, Rule::Counts]);

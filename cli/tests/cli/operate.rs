@@ -66,7 +66,7 @@ fn dead_jobs_are_retried_by_group() {
 #[test]
 fn limits_and_edits() {
     let bed = Bed::new();
-    bed.run(&["queues", "limit", "default", "--jobs", "1"]).ok();
+    bed.run(&["queues", "capacity", "default", "--jobs", "1"]).ok();
     let id = bed.push(&["mail", "{}"]);
     bed.run(&["push", "mail", "{}"]).failed(4, "is full");
     let table = bed.run(&["queues", "ls"]).ok().out;
@@ -75,9 +75,9 @@ fn limits_and_edits() {
     let job = bed.job(&id);
     assert_eq!((&job["args"], &job["priority"]), (&serde_json::json!([7]), &"high".into()));
     bed.run(&["jobs", "edit", &id]).failed(2, "--args <JSON>|--priority <PRIORITY>");
-    bed.run(&["queues", "limit", "default"]).failed(2, "--jobs <N>|--bytes <N>|--none");
-    bed.run(&["queues", "limit", "default", "--jobs", "1", "--none"]).failed(2, "cannot be used with");
-    bed.run(&["queues", "limit", "default", "--none"]).ok();
+    bed.run(&["queues", "capacity", "default"]).failed(2, "--jobs <N>|--bytes <N>|--none");
+    bed.run(&["queues", "capacity", "default", "--jobs", "1", "--none"]).failed(2, "cannot be used with");
+    bed.run(&["queues", "capacity", "default", "--none"]).ok();
     bed.run(&["queues", "clear", "default", "--yes"]).ok();
     assert_eq!(bed.run(&["queues", "ls", "--json"]).ok().json()[0]["ready"], 0);
 }
@@ -94,7 +94,7 @@ fn a_queue_that_nobody_has_pushed_to_is_told() {
     told(&["queues", "pause", "defualt"], &format!("queue defualt is paused {never}"));
     told(&["queues", "resume", "defualt"], "is open (there is no job in it)");
     told(&["queues", "resume", "other"], never);
-    told(&["queues", "limit", "third", "--jobs", "7"], never);
+    told(&["queues", "capacity", "third", "--jobs", "7"], never);
     told(&["queues", "clear", "fourth", "--yes"], never);
     let known = bed.run(&["queues", "pause", "default"]).ok().err;
     assert!(known.ends_with("queue default is paused\n"), "{known}");

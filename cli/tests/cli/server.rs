@@ -201,7 +201,7 @@ fn a_list_says_where_to_go_on() {
 fn what_is_wrong_is_told_as_with_a_store() {
     let bed = Bed::new();
     let server = Serving::start(&bed, &[]);
-    for verb in [&["nodes", "ls"][..], &["lock", "ls"], &["doctor"], &["jobs", "watch"], &["queues", "limit", "a"]] {
+    for verb in [&["nodes", "ls"][..], &["lock", "ls"], &["doctor"], &["jobs", "watch"], &["queues", "capacity", "a"]] {
         server.run(&bed, verb).failed(2, "it needs the store itself: --store");
     }
     server.run(&bed, &["bogus"]).failed(2, "unrecognized subcommand");

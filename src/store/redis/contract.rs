@@ -49,8 +49,8 @@ impl Store for Redis {
         operate::change_all(self, "reschedule", &targets, Some(due)).await
     }
 
-    async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
-        operate::set_limit(self, queue, limit).await
+    async fn set_capacity(&self, queue: &str, limit: Capacity) -> Result<Capacity> {
+        operate::set_capacity(self, queue, limit).await
     }
 
     async fn note(&self, node: NodeId, notes: Vec<Note>) -> Result<Vec<JobId>> {

@@ -211,7 +211,7 @@ pub(super) async fn counts_of(store: &Redis, queue: &str) -> Result<QueueCounts>
         done: count()?,
         dead: count()?,
         bytes: count()?,
-        limit: reply.limit()?,
+        capacity: reply.capacity()?,
         oldest: reply.maybe_int()?.map(from_micros),
     })
 }

@@ -5,18 +5,18 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::tx::Tx;
 use crate::error::Error;
 use crate::push::{Push, Pushed};
-use crate::store::Limit;
+use crate::store::Capacity;
 
 /// A queue that would be too full.
 #[derive(Clone, Debug)]
 pub(super) struct Full {
     queue: String,
-    limit: Limit,
+    capacity: Capacity,
 }
 
 impl From<Full> for Error {
-    fn from(Full { queue, limit }: Full) -> Error {
-        Error::Full { queue, limit }
+    fn from(Full { queue, capacity }: Full) -> Error {
+        Error::Full { queue, capacity }
     }
 }
 
@@ -24,16 +24,16 @@ impl From<Full> for Error {
 pub(super) struct Limited {
     no: i64,
     name: String,
-    limit: Limit,
+    capacity: Capacity,
 }
 
 /// The limit in these two columns. One that cannot be is none: nobody has said it.
-pub(super) fn read(row: &Row<'_>, at: usize) -> Limit {
+pub(super) fn read(row: &Row<'_>, at: usize) -> Capacity {
     let limit = |at| row.get::<_, Option<i64>>(at).ok().flatten().and_then(|limit| u64::try_from(limit).ok());
-    Limit { jobs: limit(at), bytes: limit(at + 1) }
+    Capacity { jobs: limit(at), bytes: limit(at + 1) }
 }
 
-pub(super) fn of_queue(conn: &Connection, queue: i64) -> rusqlite::Result<Limit> {
+pub(super) fn of_queue(conn: &Connection, queue: i64) -> rusqlite::Result<Capacity> {
     let found = conn
         .prepare_cached("SELECT limit_jobs, limit_bytes FROM duly_queue WHERE no = ?1")?
         .query_row([queue], |row| Ok(read(row, 0)))
@@ -41,8 +41,8 @@ pub(super) fn of_queue(conn: &Connection, queue: i64) -> rusqlite::Result<Limit>
     Ok(found.unwrap_or_default())
 }
 
-/// `set_limit` of the contract.
-pub(super) fn set(tx: &Tx<'_>, name: &str, limit: Limit) -> rusqlite::Result<Limit> {
+/// `set_capacity` of the contract.
+pub(super) fn set(tx: &Tx<'_>, name: &str, limit: Capacity) -> rusqlite::Result<Capacity> {
     let queue = tx.queue(name)?;
     let was = of_queue(tx.conn, queue)?;
     let fits = |limit: Option<u64>| limit.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX));
@@ -68,9 +68,9 @@ pub(super) fn among(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<Limited>
         let Some(no) = tx.known_queue(&job.queue)? else {
             continue;
         };
-        let limit = tx.limit(no)?;
-        if !limit.is_none() {
-            limited.push(Limited { no, name: job.queue.clone(), limit });
+        let capacity = tx.capacity(no)?;
+        if !capacity.is_none() {
+            limited.push(Limited { no, name: job.queue.clone(), capacity });
         }
     }
     Ok(limited)
@@ -93,10 +93,10 @@ pub(super) fn within(
         let there = |kept: i64, was: i64| u64::try_from(kept + was).unwrap_or(0);
         let jobs = (there(kept_jobs, was_jobs), more(was_jobs, jobs));
         let bytes = (there(kept_bytes, was_bytes), more(was_bytes, bytes));
-        if !queue.limit.admits(jobs, bytes) {
+        if !queue.capacity.admits(jobs, bytes) {
             tx.conn.execute_batch("ROLLBACK TO duly_limit; RELEASE duly_limit")?;
             tx.restore(before);
-            return Ok(Err(Full { queue: queue.name.clone(), limit: queue.limit }));
+            return Ok(Err(Full { queue: queue.name.clone(), capacity: queue.capacity }));
         }
     }
     tx.conn.execute_batch("RELEASE duly_limit")?;

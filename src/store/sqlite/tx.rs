@@ -9,7 +9,7 @@ use super::count::{Deltas, Of};
 use super::wake::{Called, News};
 use crate::clock::Micros;
 use crate::job::JobId;
-use crate::store::Limit;
+use crate::store::Capacity;
 
 /// Numbers of queues, which never change once they are given.
 #[derive(Default)]
@@ -40,7 +40,7 @@ pub(super) struct Tx<'c> {
     /// What this transaction changes about how many jobs are where.
     deltas: RefCell<Deltas>,
     /// Limits of queues, once they have been read.
-    limits: RefCell<Vec<(i64, Limit)>>,
+    limits: RefCell<Vec<(i64, Capacity)>>,
     /// Whether any job has notes, once that has been looked for.
     noted: Cell<Option<bool>>,
 }
@@ -222,7 +222,7 @@ impl<'c> Tx<'c> {
     }
 
     /// How much may be in a queue.
-    pub(super) fn limit(&self, queue: i64) -> rusqlite::Result<Limit> {
+    pub(super) fn capacity(&self, queue: i64) -> rusqlite::Result<Capacity> {
         if let Some((_, limit)) = self.limits.borrow().iter().find(|(no, _)| *no == queue) {
             return Ok(*limit);
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use duly::store::{Claim, End};
-use duly::{Error, Limit, Node, Outcome, Push};
+use duly::{Capacity, Error, Node, Outcome, Push};
 
 use super::{Home, on_each};
 use crate::servers::{Binary, Proxy};
@@ -35,7 +35,7 @@ async fn of_two_queues_one_may_be_in(home: Home) {
 
 async fn of_two_queues_one_may_be_full(home: Home) {
     let duly = open(home.url.clone()).await;
-    duly.limit("full", Limit { jobs: Some(0), bytes: None }).await.expect("sets");
+    duly.set_capacity("full", Capacity { jobs: Some(0), bytes: None }).await.expect("sets");
     let error = duly.push_all([Push::new("mail", "1"), Push::new("mail", "2").queue("full")]).await;
     let error = error.expect_err("there is no room");
     assert!(matches!(error, Error::Unknown { .. }) && format!("{error:?}").contains("queue full is full"), "{error:?}");
