@@ -57,15 +57,15 @@ impl Target {
     }
 }
 
-/// How much may be in a queue: a push beyond it is refused whole. `None` is no limit.
+/// How much may be unfinished in a queue. A push beyond it is refused as a whole; `None` is no limit.
 ///
-/// What counts are unfinished jobs: scheduled, ready and running ones.
+/// Unfinished jobs are scheduled, ready or running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Capacity {
-    /// At most so many jobs.
+    /// The most jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jobs: Option<u64>,
-    /// At most so many bytes of args.
+    /// The most bytes of args.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }

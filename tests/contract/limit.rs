@@ -11,8 +11,8 @@ async fn limit(store: &TestStore, jobs: Option<u64>, bytes: Option<u64>) -> Capa
 async fn is_full(store: &TestStore, pushes: Vec<Push>) -> bool {
     match store.store.push(pushes).await {
         Ok(_) => false,
-        Err(Error::Full { queue, limit }) => {
-            assert!(queue == "default" && !limit.is_none());
+        Err(Error::Full { queue, capacity }) => {
+            assert!(queue == "default" && !capacity.is_none());
             true
         }
         Err(other) => panic!("{other}"),

@@ -1,4 +1,4 @@
-# Installs what the browser tests need: Debian's chromium and node (as root), playwright-core and axe-core from npm into
+# Installs the programs of the browser tests: Debian's chromium and node (as root), playwright-core and axe-core from npm into
 # target/browser. Sourced by ./check, which has `need` and `install_missing`.
 install_browser() {
   need chromium chromium

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Requests made from the API's own description, good and bad ones: nothing may break, and every answer must be as described.
+# Sends valid and invalid requests that are generated from the OpenAPI description. Every response must match it.
 #
-# Installs schemathesis from PyPI into target/schemathesis. DULY_EXAMPLES is how many requests are made for each operation.
+# Installs schemathesis from PyPI into target/schemathesis. DULY_EXAMPLES is the number of requests per operation.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../../.."
 
 venv=target/schemathesis
 if [ ! -x "$venv/bin/st" ]; then
@@ -18,7 +18,7 @@ server=$!
 trap 'kill "$server" 2>/dev/null || true; rm -rf "$dir" "$log"' EXIT
 for _ in $(seq 100); do [ -s "$log" ] && break; sleep 0.1; done
 url=$(head -n 1 "$log")
-# What waits for somebody else is left out: claims, events and waits would be the whole of the time.
+# Long polls are left out: claims, events and waits would take most of the time.
 "$venv/bin/st" run "$url/openapi.json" --url "$url" \
   --max-examples "${DULY_EXAMPLES:-10}" --seed 7 --workers 1 --phases examples,coverage,fuzzing \
   --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance \
