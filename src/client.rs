@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::clock::Clock;
 use crate::error::{Error, Result, Source};
-use crate::job::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed, check_args, check_due, check_name, check_text};
+use crate::job::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed, check_args, check_name, check_text};
 use crate::job::{JobId, Record, State};
 use crate::lock::{LOCK_NAME_BYTES_MAX, Lock};
 use crate::metrics::Pushing;
@@ -16,7 +16,7 @@ use crate::node::{NodeId, NodeRecord};
 use crate::peers::call::{Answer, Asked, CONNECTION_BYTES_MAX, Call, Keys, Method};
 use crate::peers::{Connection, Hall};
 use crate::store::{
-    self, DeadGroup, Durability, Edit, Filter, Health, History, HistoryAsk, HistoryTally, Limit, LockPage, Moved,
+    self, Capacity, DeadGroup, Durability, Edit, Filter, Health, History, HistoryAsk, HistoryTally, LockPage, Moved,
     Options, Page, QueueCounts, Store,
 };
 use crate::worker::Worker;
@@ -312,13 +312,12 @@ impl Duly {
         moved(id, self.store.edit(id, edit).await?)
     }
 
-    /// Limits how much may be unfinished in a queue, also one that has no job yet: a push beyond that is refused with
-    /// [`Error::Full`]. Answers what was so before.
+    /// Sets how much may be unfinished in a queue, and returns the previous capacity. The queue need not exist yet.
     ///
-    /// What is in the queue already stays, also what is retried or released.
-    pub async fn limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
+    /// A push beyond the capacity fails with [`Error::Full`]. Jobs in the queue stay, and retried or released jobs return.
+    pub async fn set_capacity(&self, queue: &str, capacity: Capacity) -> Result<Capacity> {
         check_name("queue", queue)?;
-        self.store.set_limit(queue, limit).await
+        self.store.set_capacity(queue, capacity).await
     }
 
     /// What has happened in the last minutes, minute by minute and queue by queue.
@@ -349,7 +348,7 @@ impl Duly {
 
     /// Gives a job that is not running a new due moment. A dead one starts over, with its history kept.
     pub async fn reschedule(&self, id: JobId, due: Due) -> Result<()> {
-        check_due(due)?;
+        due.check()?;
         moved(id, self.store.reschedule(id, due).await?)
     }
 

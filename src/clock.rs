@@ -49,6 +49,12 @@ impl Clock {
         self.manual.is_some()
     }
 
+    /// Returns the time since an arbitrary point. It never steps, and includes the time for which the machine was suspended.
+    #[must_use]
+    pub fn monotonic(&self) -> Duration {
+        Duration::from_micros(self.since_boot().unsigned_abs())
+    }
+
     /// Microseconds since 1970.
     pub(crate) fn wall(&self) -> Micros {
         match &self.manual {

@@ -62,13 +62,13 @@ pub enum Error {
         reason: String,
     },
 
-    /// The queue is full: nothing was pushed into it. Try again once there is room, or raise the limit.
-    #[error("queue {queue} is full: at most {limit} may be unfinished in it; nothing was pushed into it")]
+    /// The queue is full: nothing was pushed into it. Try again once there is room, or raise the capacity.
+    #[error("queue {queue} is full: at most {capacity} may be unfinished in it; nothing was pushed into it")]
     Full {
         /// The queue.
         queue: String,
         /// How much may be in it.
-        limit: crate::store::Limit,
+        capacity: crate::store::Capacity,
     },
 
     /// The method of another node has failed, or was too busy to be run.
@@ -142,7 +142,8 @@ impl Error {
         }
     }
 
-    pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
+    /// Returns an [`Error::Invalid`] about this field.
+    pub fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
         Error::Invalid { field, reason: reason.into() }
     }
 

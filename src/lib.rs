@@ -41,8 +41,6 @@ mod clock;
 pub mod compat;
 mod cron;
 mod error;
-#[cfg(feature = "http")]
-pub mod http;
 mod job;
 mod lock;
 mod metrics;
@@ -50,8 +48,6 @@ mod node;
 #[cfg(feature = "otel")]
 mod otel;
 mod peers;
-#[cfg(feature = "http")]
-mod remote;
 pub mod store;
 pub mod testing;
 mod transfer;
@@ -69,7 +65,7 @@ pub use error::{Error, Result, Source};
 pub use job::filter::{FILTER_BYTES_MAX, FILTER_TERMS_MAX, Filter, Term, When};
 pub use job::push::{
     ARGS_BYTES_MAX, Conflict, DEFAULT_QUEUE, Due, MAX_ATTEMPTS, NAME_BYTES_MAX, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed,
-    TAGS_MAX, TIMEOUT, UNIQUE_BYTES_MAX,
+    TAGS_MAX, TIMEOUT, UNIQUE_BYTES_MAX, check_name,
 };
 pub use job::retry::Retry;
 pub use job::{Failure, Fence, Held, Job, JobId, JobProgress, LogLine, Outcome, Priority, Record, State};
@@ -86,8 +82,9 @@ pub use rusqlite;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::{AfterCommit, SQL_ROWS_MAX, Sql, SqlTable};
 pub use store::{
-    Audit, AuditRecord, Breach, CronRecord, DeadGroup, Durability, Edit, Health, Histogram, History, HistoryAsk,
-    HistoryTally, KindPoint, Limit, LockRecord, Page, Point, QueueCounts, Rule, Verified,
+    Audit, AuditRecord, Breach, Capacity, CronRecord, DeadGroup, Durability, Edit, HISTORY_MINUTES_MAX, Health,
+    Histogram, History, HistoryAsk, HistoryTally, KIND_HOURS_MAX, KindPoint, LOG_LINES_MAX, LockRecord, OTHER_KINDS,
+    Owner, Page, Point, QueueCounts, Rule, Verified,
 };
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
 pub use tokio_util::sync::CancellationToken;
@@ -95,7 +92,7 @@ pub use transfer::{Move, Progress, QueueMoved};
 pub use worker::event::{Event, Tally};
 pub use worker::handler::{Args, Ctx, IntoAnswer};
 pub use worker::middleware::{Attempted, Middleware, Next};
-pub use worker::{CONCURRENCY, GRACE, Signals, Worker};
+pub use worker::{CONCURRENCY, GRACE, Signals, Worker, remote};
 
 /// The Rust in the documents is compiled and run as tests.
 #[cfg(doctest)]

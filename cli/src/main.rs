@@ -137,7 +137,7 @@ async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Serve(verb) => serve::run(verb, &setup).await,
         Verb::Up(verb) => serve::up(verb, setup).await,
         Verb::Token(verb) => token::run(verb, &setup).await,
-        Verb::Openapi => setup.out.line(duly::http::openapi().trim_end()),
+        Verb::Openapi => setup.out.line(duly_http::openapi().trim_end()),
         #[cfg(feature = "tui")]
         Verb::Top(verb) => top::run(verb, &setup).await,
         Verb::Verify(verb) => verify::run(verb, &setup).await,

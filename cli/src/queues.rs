@@ -1,7 +1,7 @@
-//! `duly queues`: counts by queue, pause and resume, limits, and emptying them.
+//! `duly queues`: counts by queue, pause and resume, capacity, and clearing.
 
 use clap::{ArgGroup, Subcommand};
-use duly::{Duly, Limit};
+use duly::{Capacity, Duly};
 use serde_json::json;
 
 use crate::escape::safe;
@@ -13,9 +13,9 @@ use crate::{Setup, bulk, store, time};
 pub(crate) enum Queues {
     /// List queues with the number of jobs in each state
     Ls,
-    /// Limit how much may be unfinished in a queue: what is pushed beyond it is refused
-    #[command(group(ArgGroup::new("limit").args(["jobs", "bytes", "none"]).required(true).multiple(true)))]
-    Limit {
+    /// Set how much may be unfinished in a queue: a push beyond its capacity is refused
+    #[command(group(ArgGroup::new("capacity").args(["jobs", "bytes", "none"]).required(true).multiple(true)))]
+    Capacity {
         queue: String,
         /// At most so many jobs
         #[arg(long, value_name = "N")]
@@ -54,7 +54,7 @@ pub(crate) async fn run(verb: Queues, setup: &Setup) -> anyhow::Result<()> {
             let changed = duly.pause(&queue).await?;
             tell(setup, &queue, true, changed, empty)
         }
-        Queues::Limit { queue, jobs, bytes, none: _ } => limit(setup, &queue, Limit { jobs, bytes }).await,
+        Queues::Capacity { queue, jobs, bytes, none: _ } => set_capacity(setup, &queue, Capacity { jobs, bytes }).await,
         Queues::Clear { queue, dry_run } => {
             let duly = store::open(setup).await?;
             let note = empty(&duly, &queue).await;
@@ -67,14 +67,14 @@ pub(crate) async fn run(verb: Queues, setup: &Setup) -> anyhow::Result<()> {
     }
 }
 
-async fn limit(setup: &Setup, queue: &str, limit: Limit) -> anyhow::Result<()> {
+async fn set_capacity(setup: &Setup, queue: &str, capacity: Capacity) -> anyhow::Result<()> {
     let duly = store::open_or_make(setup).await?;
     let empty = empty(&duly, queue).await;
-    let was = duly.limit(queue, limit).await?;
+    let was = duly.set_capacity(queue, capacity).await?;
     if setup.out.is_json() {
-        return setup.out.json(&json!({"queue": queue, "limit": limit, "was": was}));
+        return setup.out.json(&json!({"queue": queue, "capacity": capacity, "was": was}));
     }
-    setup.out.say(&format!("queue {queue}: {limit}; before: {was}{empty}"));
+    setup.out.say(&format!("queue {queue}: {capacity}; before: {was}{empty}"));
     Ok(())
 }
 
@@ -125,10 +125,10 @@ async fn list(setup: &Setup) -> anyhow::Result<()> {
                 };
                 let oldest = c.oldest.map(|due| time::short(now.duration_since(due).unwrap_or_default()));
                 let oldest = oldest.unwrap_or_default();
-                let limit = if c.limit.is_none() { String::new() } else { c.limit.to_string() };
-                [c.queue, state, scheduled, ready, oldest, running, done, dead, limit]
+                let capacity = if c.capacity.is_none() { String::new() } else { c.capacity.to_string() };
+                [c.queue, state, scheduled, ready, oldest, running, done, dead, capacity]
             });
-            let head = ["QUEUE", "PAUSED", "SCHEDULED", "READY", "OLDEST", "RUNNING", "DONE", "DEAD", "LIMIT"];
+            let head = ["QUEUE", "PAUSED", "SCHEDULED", "READY", "OLDEST", "RUNNING", "DONE", "DEAD", "CAPACITY"];
             out.table(head, rows.collect())
         }
     }

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use anyhow::Context as _;
 use clap::Args;
-use duly::http::{Listening, Server};
 use duly::store::StoreUrl;
 use duly::{CancellationToken, Duly, Signals};
+use duly_http::{BoundServer, Server};
 
 use crate::Setup;
 use crate::exit::{self, Fail};
@@ -100,7 +100,7 @@ pub(crate) async fn up(verb: Up, setup: Setup) -> anyhow::Result<()> {
 }
 
 impl Serve {
-    async fn listen(&self, setup: &Setup, duly: Duly) -> anyhow::Result<Listening> {
+    async fn listen(&self, setup: &Setup, duly: Duly) -> anyhow::Result<BoundServer> {
         let mut server = Server::new(duly).allow_hosts(self.allow_hosts.iter().cloned());
         if self.read_only {
             server = server.read_only();
@@ -128,7 +128,7 @@ impl Serve {
     }
 
     /// Where it is, and what to do next.
-    fn say(&self, setup: &Setup, listening: &Listening, works: bool) -> anyhow::Result<()> {
+    fn say(&self, setup: &Setup, listening: &BoundServer, works: bool) -> anyhow::Result<()> {
         let (url, store) = (format!("http://{}", listening.address()), StoreUrl::parse(&store::url(setup)?)?);
         if setup.out.is_json() {
             return setup.out.json(&serde_json::json!({ "url": url, "store": store.to_string() }));

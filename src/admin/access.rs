@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::admin::token::{Role, Secret, TOKENS_MAX, Token, hash};
+use crate::admin::token::{Role, Secret, TOKENS_MAX, Token};
 use crate::client::Duly;
 use crate::error::{Error, Result};
 use crate::job::push::check_name;
@@ -21,8 +21,8 @@ impl Duly {
         if lasts.is_some_and(|lasts| !(LASTS_MIN..=LASTS_MAX).contains(&lasts)) {
             return Err(Error::invalid("expires", "a token lasts from a second to ten years, or for ever"));
         }
-        let secret = Secret::fresh();
-        let token = NewToken { name: name.to_owned(), role, hash: hash(secret.as_str()), lasts };
+        let secret = Secret::generate();
+        let token = NewToken { name: name.to_owned(), role, hash: secret.hash(), lasts };
         if self.store.put_token(&token).await? {
             return Ok(secret);
         }
@@ -31,17 +31,19 @@ impl Duly {
         )))
     }
 
-    /// All tokens that have not ended, by name.
+    /// Returns all tokens that have not expired, by name.
     pub async fn tokens(&self) -> Result<Vec<Token>> {
-        Ok(self.kept_tokens().await?.0)
+        let (mut tokens, now) = (self.all_tokens().await?, self.store.now());
+        tokens.retain(|token| !token.is_expired(now));
+        Ok(tokens)
     }
 
-    /// The same, and whether the store keeps any at all: also one that has ended counts there,
-    /// since the end of the last token must not open to everybody what it was made to close.
-    pub(crate) async fn kept_tokens(&self) -> Result<(Vec<Token>, bool)> {
-        let (all, now) = (self.store.tokens().await?, self.store.now());
-        let any = !all.is_empty();
-        Ok((all.into_iter().filter(|token| token.expires.is_none_or(|at| at > now)).collect(), any))
+    /// Returns all tokens, by name, expired ones included.
+    ///
+    /// A front end that is open without a token should close with the first one, and must not open again when the last
+    /// one expires.
+    pub async fn all_tokens(&self) -> Result<Vec<Token>> {
+        self.store.tokens().await
     }
 
     /// Forgets a token: servers refuse it within two seconds.

@@ -126,8 +126,8 @@ async fn export(from: &dyn Store, path: &Path, keep_dead: std::time::Duration) -
         if count.paused {
             to.pause(&queue.queue, true).await?;
         }
-        if !count.limit.is_none() {
-            to.set_limit(&queue.queue, count.limit).await?;
+        if !count.capacity.is_none() {
+            to.set_capacity(&queue.queue, count.capacity).await?;
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::client::Duly;
 use crate::error::{Error, Result};
 use crate::job::filter::{Filter, Term};
-use crate::job::push::{Due, check_due};
+use crate::job::push::Due;
 use crate::job::{JobId, Record, State};
 use crate::store::{CHANGE_MAX, Moved, PAGE_MAX, Target};
 
@@ -150,7 +150,7 @@ impl<'p> Bulk<'p> {
     /// If the store fails half-way what was changed stays changed: the same change may be started again.
     pub async fn run(mut self) -> Result<Done> {
         if let What::Reschedule(due) = self.what {
-            check_due(due)?;
+            due.check()?;
         }
         let begun = self.duly.store.now();
         let mut filter = self.duly.resolved(&self.meant())?;

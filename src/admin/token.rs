@@ -18,7 +18,6 @@ pub const TOKENS_MAX: usize = 1_000;
 
 /// What somebody may do; each may do all that those before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "http", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Role {
@@ -84,13 +83,28 @@ pub struct Token {
     pub expires: Option<SystemTime>,
 }
 
+impl Token {
+    /// Returns whether the token has expired at this time.
+    #[must_use]
+    pub fn is_expired(&self, now: SystemTime) -> bool {
+        self.expires.is_some_and(|at| at <= now)
+    }
+}
+
 /// A token as whoever uses it has it. Not shown by `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// A token that nobody has had before.
-    pub(crate) fn fresh() -> Self {
+    /// Wraps the text of a token that a client has sent.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Secret(text.into())
+    }
+
+    /// Generates a random secret, with 256 bits of entropy.
+    #[must_use]
+    pub fn generate() -> Self {
         // Each has 122 bits of chance: three of them make more than the 256 of the token.
         let chance: Vec<u8> = (0..3).flat_map(|_| *uuid::Uuid::new_v4().as_bytes()).collect();
         Secret(format!("{TOKEN_PREFIX}{}", hex(&Sha256::digest(&chance))))
@@ -101,17 +115,18 @@ impl Secret {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Returns the SHA-256 of the secret: [`Token::hash`] of the token that it proves.
+    #[must_use]
+    pub fn hash(&self) -> [u8; 32] {
+        Sha256::digest(self.0.as_bytes()).into()
+    }
 }
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
-}
-
-/// What is kept of a token.
-pub(crate) fn hash(secret: &str) -> [u8; 32] {
-    Sha256::digest(secret.as_bytes()).into()
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -135,10 +150,10 @@ mod tests {
 
     #[test]
     fn no_token_is_like_another_and_none_is_shown() {
-        let (one, other) = (Secret::fresh(), Secret::fresh());
+        let (one, other) = (Secret::generate(), Secret::generate());
         assert_ne!(one, other);
         assert_eq!(one.as_str().len(), TOKEN_PREFIX.len() + 64);
         assert_eq!(format!("{one:?}"), "Secret(..)");
-        assert_ne!(hash(one.as_str()), hash(other.as_str()));
+        assert_ne!(one.hash(), other.hash());
     }
 }

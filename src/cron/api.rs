@@ -117,15 +117,16 @@ impl Duly {
 
     /// Keeps a rule as it is given. The same rule again changes nothing; whether it is paused stays as it is.
     pub async fn put_cron(&self, rule: CronRule) -> Result<CronRecord> {
-        self.put_cron_over(rule, |_| Ok::<(), Error>(())).await
+        self.put_cron_if(rule, |_| Ok::<(), Error>(())).await
     }
 
-    /// The same, only over what is admitted of what is there: checked in the step in which it is put.
-    /// Whoever admits refuses in words of its own.
-    pub(crate) async fn put_cron_over<E: From<Error>>(
+    /// As [`Duly::put_cron`], but only if `condition` accepts the stored rule, or `None` if there is none yet.
+    ///
+    /// The check and the write are atomic. Returns the condition's error if it refuses the change.
+    pub async fn put_cron_if<E: From<Error>>(
         &self,
         rule: CronRule,
-        admit: impl Fn(Option<&CronRecord>) -> Result<(), E>,
+        condition: impl Fn(Option<&CronRecord>) -> Result<(), E>,
     ) -> Result<CronRecord, E> {
         let schedule = rule.check()?;
         let put = |found: Option<CronRecord>, now| match found {
@@ -142,7 +143,7 @@ impl Duly {
                 Ok(Some(CronRecord::new(rule.clone(), 0, next)))
             }
         };
-        self.change(&rule.name, |found, now| admit(found.as_ref()).and_then(|()| put(found, now))).await
+        self.change(&rule.name, |found, now| condition(found.as_ref()).and_then(|()| put(found, now))).await
     }
 
     /// All rules, by name; at most [`CRONS_MAX`].
@@ -203,11 +204,11 @@ impl Duly {
     ///
     /// If the rule lets no two of its jobs overlap and one has not ended, nothing is pushed, and that one is named.
     pub async fn trigger_cron(&self, name: &str) -> Result<Pushed> {
-        self.trigger_cron_as(name, None).await
+        self.trigger_cron_with_id(name, None).await
     }
 
-    /// The same, with an id for the job if there is one: triggered again under it, nothing more is pushed.
-    pub(crate) async fn trigger_cron_as(&self, name: &str, id: Option<JobId>) -> Result<Pushed> {
+    /// As [`Duly::trigger_cron`], with an id for the job: a second call with the same id pushes nothing.
+    pub async fn trigger_cron_with_id(&self, name: &str, id: Option<JobId>) -> Result<Pushed> {
         let record = self.cron_get(name).await?.ok_or_else(|| none(name))?;
         let job = record.rule.push();
         self.push(match id {

@@ -304,7 +304,7 @@ impl Push {
         if let Some(trace) = &self.traceparent {
             check_traceparent(trace)?;
         }
-        check_due(self.due)?;
+        self.due.check()?;
         self.check_args()
     }
 
@@ -317,14 +317,16 @@ impl Push {
     }
 }
 
-/// Moments that every store can keep.
-pub(crate) fn check_due(due: Due) -> Result<()> {
-    let why = match due {
-        Due::At(moment) if to_micros(moment) > DUE_MAX => "too late; a job can be due until 2223-07-06",
-        Due::After(delay) if micros(delay) > AFTER_MAX => "too late; a job can be due 46296 days from now at most",
-        Due::Now | Due::After(_) | Due::At(_) => return Ok(()),
-    };
-    Err(Error::invalid("due", why))
+impl Due {
+    /// Returns an error if the due time is too late for a store to keep.
+    pub fn check(self) -> Result<()> {
+        let why = match self {
+            Due::At(moment) if to_micros(moment) > DUE_MAX => "too late; a job can be due until 2223-07-06",
+            Due::After(delay) if micros(delay) > AFTER_MAX => "too late; a job can be due 46296 days from now at most",
+            Due::Now | Due::After(_) | Due::At(_) => return Ok(()),
+        };
+        Err(Error::invalid("due", why))
+    }
 }
 
 /// Args that replace others: JSON, and not too long.
@@ -355,10 +357,11 @@ fn as_json(args: String) -> Result<String, String> {
     }
 }
 
-/// Names of queues, kinds and tags: letters, digits and `_ . : / -`, at most 128 of them.
+/// Returns an error about `field` if `name` cannot be the name of a queue, kind, tag, cron rule, method or token.
 ///
-/// No braces, spaces or control characters: names become keys, file names, labels and lines on a terminal.
-pub(crate) fn check_name(field: &'static str, name: &str) -> Result<()> {
+/// A name has 1 to 128 letters, digits and `_ . : / -`. Braces, spaces and control characters are not allowed: names
+/// become keys, file names, labels and lines on a terminal.
+pub fn check_name(field: &'static str, name: &str) -> Result<()> {
     if name.is_empty() {
         return Err(Error::invalid(field, "must not be empty"));
     }

@@ -116,7 +116,7 @@ impl Lock {
 
     /// All who hold it.
     pub async fn holders(&self) -> Result<Vec<LockRecord>> {
-        check_text("lock", &self.name, LOCK_NAME_BYTES_MAX)?;
+        Lock::check_name(&self.name)?;
         let (mut all, mut cursor) = (Vec::new(), None);
         loop {
             let page = self.duly.store.locks(Some(&self.name), cursor.as_deref()).await?;
@@ -129,7 +129,7 @@ impl Lock {
     }
 
     fn ask(&self, wait: bool) -> Result<(Arc<Hall>, LockAsk)> {
-        check_text("lock", &self.name, LOCK_NAME_BYTES_MAX)?;
+        Lock::check_name(&self.name)?;
         Lock::check_ttl(self.ttl)?;
         if !(1..=LOCK_SLOTS_MAX).contains(&self.slots) {
             return Err(Error::invalid("slots", format!("must be from 1 to {LOCK_SLOTS_MAX}")));
@@ -149,6 +149,11 @@ impl Lock {
             note: self.note.clone().unwrap_or_else(|| hall.note().to_owned()),
         };
         Ok((hall, ask))
+    }
+
+    /// Returns an error if `name` cannot be the name of a lock: it is empty, too long, or has a control character.
+    pub fn check_name(name: &str) -> Result<()> {
+        check_text("lock", name, LOCK_NAME_BYTES_MAX)
     }
 
     /// A hold lasts neither for nothing nor for ever.
@@ -263,8 +268,7 @@ impl Guard {
         self.hall.now() + self.held.left()
     }
 
-    /// Leaves the hold to somebody else who knows its owner: it is not extended any more, and not released.
-    #[cfg(feature = "http")]
+    /// Drops the guard without a release, and stops extending the hold: a client that knows its owner does both from now on.
     pub(crate) fn detach(self) {
         // Dropped like one that was released: nothing is given up.
         self.held.stop();

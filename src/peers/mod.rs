@@ -23,7 +23,6 @@ use tokio::sync::{Notify, OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-#[cfg(feature = "http")]
 pub(crate) use self::builtin_methods::AtWork;
 pub use self::builtin_methods::Running;
 use self::builtin_methods::Working;

@@ -9,10 +9,10 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use super::{
-    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
-    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, KindPoint, Limit,
-    LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store,
-    Target, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, Capacity, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord,
+    CronsFired, DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally,
+    KindPoint, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron,
+    QueueCounts, Store, Target, To, Wake,
 };
 use crate::admin::token::Token;
 use crate::error::{Error, Result};
@@ -143,8 +143,8 @@ impl Store for Faulty {
     async fn reschedule_all(&self, targets: Vec<Target>, due: Due) -> Result<Vec<Moved>> {
         self.pass("reschedule", self.inner.reschedule_all(targets, due)).await
     }
-    async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
-        self.pass("limit", self.inner.set_limit(queue, limit)).await
+    async fn set_capacity(&self, queue: &str, limit: Capacity) -> Result<Capacity> {
+        self.pass("limit", self.inner.set_capacity(queue, limit)).await
     }
     async fn note(&self, node: NodeId, notes: Vec<Note>) -> Result<Vec<JobId>> {
         self.pass("note", self.inner.note(node, notes)).await

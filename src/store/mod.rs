@@ -32,8 +32,8 @@ mod url;
 
 pub(crate) use self::types::admin::cut;
 pub use self::types::admin::{
-    CHANGE_MAX, DeadGroup, Edit, GROUPS_MAX, LOG_LINE_BYTES_MAX, LOG_LINES_MAX, LOOK_BYTES_MAX, LOOK_MAX, LOOKED_MAX,
-    Limit, NOTES_MAX, Note, PAGE_BYTES_MAX, PROGRESS_BYTES_MAX, RESULT_BYTES_MAX, Target,
+    CHANGE_MAX, Capacity, DeadGroup, Edit, GROUPS_MAX, LOG_LINE_BYTES_MAX, LOG_LINES_MAX, LOOK_BYTES_MAX, LOOK_MAX,
+    LOOKED_MAX, NOTES_MAX, Note, PAGE_BYTES_MAX, PROGRESS_BYTES_MAX, RESULT_BYTES_MAX, Target,
 };
 pub use self::types::audit::{AUDIT_MAX, AUDIT_PAGE_MAX, Audit, AuditRecord};
 pub use self::types::completions::{ENDED_MAX, ENDS_LAST, ENDS_QUEUES_MAX};
@@ -189,7 +189,7 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     }
 
     /// Sets how much may be in a queue, also one that has no job yet. Answers what was so before.
-    async fn set_limit(&self, _queue: &str, _limit: Limit) -> Result<Limit> {
+    async fn set_capacity(&self, _queue: &str, _limit: Capacity) -> Result<Capacity> {
         Err(Error::unsupported("limit queues"))
     }
 

@@ -8,10 +8,10 @@ use tokio::sync::mpsc;
 use tracing::Instrument;
 
 use super::{
-    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
-    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, KindPoint, Limit,
-    LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron, QueueCounts, Store,
-    Target, To, Verified, Wake,
+    Attended, Audit, AuditRecord, Beaten, Capacity, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord,
+    CronsFired, DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally,
+    KindPoint, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Page, PutCron,
+    QueueCounts, Store, Target, To, Verified, Wake,
 };
 use crate::admin::token::Token;
 use crate::clock;
@@ -109,7 +109,7 @@ traced! {
     reschedule_all(targets: Vec<Target>, due: Due) -> Vec<Moved>;
     edit(id: JobId, edit: Edit) -> Moved;
     note(node: NodeId, notes: Vec<Note>) -> Vec<JobId>;
-    set_limit(queue: &str, limit: Limit) -> Limit;
+    set_capacity(queue: &str, limit: Capacity) -> Capacity;
     dead_groups(queue: Option<&str>) -> Vec<DeadGroup>;
     history(ask: HistoryAsk) -> History;
     add_kinds(kinds: Vec<(String, HistoryTally)>) -> ();

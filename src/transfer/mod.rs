@@ -273,10 +273,10 @@ impl Run {
 
     /// A queue takes its limit along, unless it has one there: that is what somebody wants there.
     async fn limit(&self, count: &QueueCounts, there: Option<&QueueCounts>) -> Result<()> {
-        if count.limit.is_none() || there.is_some_and(|there| !there.limit.is_none()) {
+        if count.capacity.is_none() || there.is_some_and(|there| !there.capacity.is_none()) {
             return Ok(());
         }
-        match self.ends.target.set_limit(&count.queue, count.limit).await {
+        match self.ends.target.set_capacity(&count.queue, count.capacity).await {
             Err(Error::Unsupported { .. }) => {
                 tracing::warn!(queue = %count.queue, "the other store keeps no limits; the queue has none there");
                 Ok(())

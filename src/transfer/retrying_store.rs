@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::store::{
-    Beaten, Claim, Claimed, CronPage, CronPut, CronRecord, Filter, Limit, Marked, MoveIn, MovedIn, Page, PutCron,
+    Beaten, Capacity, Claim, Claimed, CronPage, CronPut, CronRecord, Filter, Marked, MoveIn, MovedIn, Page, PutCron,
     QueueCounts, Store,
 };
 
@@ -80,8 +80,8 @@ impl Side {
         patiently!(self, self.store.realm())
     }
 
-    pub(crate) async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
-        patiently!(self, self.store.set_limit(queue, limit))
+    pub(crate) async fn set_capacity(&self, queue: &str, limit: Capacity) -> Result<Capacity> {
+        patiently!(self, self.store.set_capacity(queue, limit))
     }
 
     pub(crate) async fn pause(&self, queue: &str) -> Result<bool> {

@@ -199,11 +199,9 @@ async fn clear_the_way(store: &Arc<dyn Store>, duly: &Duly, job: JobId) -> Resul
 }
 
 /// Most steps in which what has come due is fired at a time, without a loop of ours.
-#[cfg(feature = "http")]
 const STEPS_MAX: usize = 100;
 
 /// Fires what has come due in a queue, for those who work it without a loop of ours.
-#[cfg(feature = "http")]
 pub(crate) async fn fire_ticks(duly: &Duly, queue: &str) -> Result<()> {
     for _ in 0..STEPS_MAX {
         match fire(duly.store.clone(), duly.clone(), queue, Vec::new()).await {

@@ -92,19 +92,6 @@ impl crate::client::Duly {
     pub async fn kinds(&self, hours: u32) -> crate::Result<Vec<KindPoint>> {
         self.store.kinds(hours).await
     }
-
-    /// The same, all hours taken together, by kind.
-    #[cfg(feature = "http")]
-    pub(crate) async fn kinds_in_all(
-        &self,
-        hours: u32,
-    ) -> crate::Result<std::collections::BTreeMap<String, HistoryTally>> {
-        let mut all = std::collections::BTreeMap::<String, HistoryTally>::new();
-        for point in self.kinds(hours).await? {
-            all.entry(point.kind).or_default().add(&point.tally);
-        }
-        Ok(all)
-    }
 }
 
 #[cfg(all(test, feature = "sqlite"))]

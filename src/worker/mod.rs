@@ -20,6 +20,7 @@ mod progress_sender;
 mod queue_state;
 mod recent_outcomes;
 mod reconcile;
+pub mod remote;
 mod run_loop;
 mod shutdown;
 mod timer;
@@ -33,11 +34,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-#[cfg(feature = "http")]
-pub(crate) use self::cron_ticks::fire_ticks;
+use self::cron_ticks::fire_ticks;
 use self::queue_state::Lane;
-#[cfg(feature = "http")]
-pub(crate) use self::reconcile::Agreement;
+use self::reconcile::Agreement;
 use self::run_loop::{Mode, Shift};
 pub use self::shutdown::Signals;
 use crate::client::Duly;

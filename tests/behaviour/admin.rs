@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::{Ctx, Due, Duly, Error, Filter, HistoryAsk, JobId, Limit, Outcome, Push, State};
+use duly::{Capacity, Ctx, Due, Duly, Error, Filter, HistoryAsk, JobId, Outcome, Push, State};
 
 fn filter(text: &str) -> Filter {
     text.parse().expect("a filter")
@@ -98,7 +98,7 @@ async fn capacity_applies_in_the_users_own_transaction() {
     let dir = test_support::temp_dir();
     let path = dir.path().join("duly.db");
     let duly = Duly::open(path.to_str().expect("a plain path")).await.expect("opens");
-    duly.limit("default", Limit { jobs: Some(2), bytes: None }).await.expect("sets");
+    duly.set_capacity("default", Capacity { jobs: Some(2), bytes: None }).await.expect("sets");
     let mut conn = duly::rusqlite::Connection::open(&path).expect("opens");
     let tx = conn.transaction_with_behavior(duly::rusqlite::TransactionBehavior::Immediate).expect("begins");
     let pushes = |count: usize| (0..count).map(|_| Push::new("k", "{}")).collect::<Vec<_>>();

@@ -1,18 +1,18 @@
 //! Queues with a limit.
 
-use duly::{Error, Limit, Outcome, Push, Pushed};
+use duly::{Capacity, Error, Outcome, Push, Pushed};
 
 use crate::test_store::{SECOND, TestStore, job};
 
-async fn limit(store: &TestStore, jobs: Option<u64>, bytes: Option<u64>) -> Limit {
-    store.store.set_limit("default", Limit { jobs, bytes }).await.expect("sets")
+async fn limit(store: &TestStore, jobs: Option<u64>, bytes: Option<u64>) -> Capacity {
+    store.store.set_capacity("default", Capacity { jobs, bytes }).await.expect("sets")
 }
 
 async fn is_full(store: &TestStore, pushes: Vec<Push>) -> bool {
     match store.store.push(pushes).await {
         Ok(_) => false,
-        Err(Error::Full { queue, limit }) => {
-            assert!(queue == "default" && !limit.is_none());
+        Err(Error::Full { queue, capacity }) => {
+            assert!(queue == "default" && !capacity.is_none());
             true
         }
         Err(other) => panic!("{other}"),
@@ -32,7 +32,7 @@ pub async fn full_queue_rejects_the_whole_push(store: TestStore) {
     assert!(is_full(&store, vec![job("d")]).await);
     assert!(is_full(&store, vec![job("d").unique("key")]).await);
     let counts = store.store.counts().await.expect("counts");
-    assert_eq!(counts[0].limit, Limit { jobs: Some(3), bytes: None });
+    assert_eq!(counts[0].capacity, Capacity { jobs: Some(3), bytes: None });
     assert_eq!(store.push(job("elsewhere").queue("other")).await.id().to_string().len(), 36);
 }
 
@@ -73,8 +73,8 @@ pub async fn repeated_push_into_full_queue_is_accepted(store: TestStore) {
 }
 
 pub async fn capacity_can_be_set_before_the_first_job_and_removed(store: TestStore) {
-    assert_eq!(limit(&store, Some(0), None).await, Limit::default());
+    assert_eq!(limit(&store, Some(0), None).await, Capacity::default());
     assert!(is_full(&store, vec![job("a")]).await);
-    assert_eq!(limit(&store, None, None).await, Limit { jobs: Some(0), bytes: None });
+    assert_eq!(limit(&store, None, None).await, Capacity { jobs: Some(0), bytes: None });
     assert!(!is_full(&store, vec![job("a")]).await);
 }

@@ -1,7 +1,7 @@
 //! Jobs that a push puts into the hands of a node that waits. A store need not do that: where it only wakes, the node claims.
 
 use duly::store::{Claim, HistoryAsk, Wake};
-use duly::{Error, Held, Limit, Outcome, Priority, Push, State};
+use duly::{Capacity, Error, Held, Outcome, Priority, Push, State};
 use tokio::sync::mpsc::Receiver;
 
 use crate::test_store::*;
@@ -146,7 +146,7 @@ pub async fn delivered_job_is_counted_like_any_other(store: TestStore) {
 
 pub async fn push_into_full_queue_delivers_nothing(store: TestStore) {
     let mut wakes = waiting(&store, "a").await;
-    store.store.set_limit("default", Limit { jobs: Some(1), bytes: Some(50) }).await.expect("limits");
+    store.store.set_capacity("default", Capacity { jobs: Some(1), bytes: Some(50) }).await.expect("limits");
     let too_big = store.store.push(vec![Push::new("big", format!("\"{}\"", "x".repeat(49)))]).await;
     assert!(matches!(too_big, Err(Error::Full { .. })), "{too_big:?}");
     store.push(job("one")).await;

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use duly::http::Server;
+use duly_http::Server;
 use duly::{CancellationToken, Duly};
 
 use self::client::{flood, request};

@@ -66,7 +66,7 @@ fn dead_jobs_are_retried_by_group() {
 #[test]
 fn capacity_and_edits_are_applied() {
     let sandbox = Sandbox::new();
-    sandbox.run(&["queues", "limit", "default", "--jobs", "1"]).ok();
+    sandbox.run(&["queues", "capacity", "default", "--jobs", "1"]).ok();
     let id = sandbox.push(&["mail", "{}"]);
     sandbox.run(&["push", "mail", "{}"]).failed(4, "is full");
     let table = sandbox.run(&["queues", "ls"]).ok().out;
@@ -75,9 +75,9 @@ fn capacity_and_edits_are_applied() {
     let job = sandbox.job(&id);
     assert_eq!((&job["args"], &job["priority"]), (&serde_json::json!([7]), &"high".into()));
     sandbox.run(&["jobs", "edit", &id]).failed(2, "--args <JSON>|--priority <PRIORITY>");
-    sandbox.run(&["queues", "limit", "default"]).failed(2, "--jobs <N>|--bytes <N>|--none");
-    sandbox.run(&["queues", "limit", "default", "--jobs", "1", "--none"]).failed(2, "cannot be used with");
-    sandbox.run(&["queues", "limit", "default", "--none"]).ok();
+    sandbox.run(&["queues", "capacity", "default"]).failed(2, "--jobs <N>|--bytes <N>|--none");
+    sandbox.run(&["queues", "capacity", "default", "--jobs", "1", "--none"]).failed(2, "cannot be used with");
+    sandbox.run(&["queues", "capacity", "default", "--none"]).ok();
     sandbox.run(&["queues", "clear", "default", "--yes"]).ok();
     assert_eq!(sandbox.run(&["queues", "ls", "--json"]).ok().json()[0]["ready"], 0);
 }
@@ -94,7 +94,7 @@ fn queue_without_jobs_is_reported() {
     told(&["queues", "pause", "defualt"], &format!("queue defualt is paused {never}"));
     told(&["queues", "resume", "defualt"], "is open (there is no job in it)");
     told(&["queues", "resume", "other"], never);
-    told(&["queues", "limit", "third", "--jobs", "7"], never);
+    told(&["queues", "capacity", "third", "--jobs", "7"], never);
     told(&["queues", "clear", "fourth", "--yes"], never);
     let known = sandbox.run(&["queues", "pause", "default"]).ok().err;
     assert!(known.ends_with("queue default is paused\n"), "{known}");

@@ -73,7 +73,7 @@ fn reference_names_every_verb_and_option() {
         &["queues", "ls"],
         &["queues", "pause"],
         &["queues", "resume"],
-        &["queues", "limit"],
+        &["queues", "capacity"],
         &["queues", "clear"],
         &["dead", "ls"],
         &["dead", "retry"],

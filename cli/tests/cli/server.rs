@@ -201,7 +201,7 @@ fn list_over_http_returns_a_cursor() {
 fn errors_over_http_match_errors_of_a_store() {
     let sandbox = Sandbox::new();
     let server = Serving::start(&sandbox, &[]);
-    for verb in [&["nodes", "ls"][..], &["lock", "ls"], &["doctor"], &["jobs", "watch"], &["queues", "limit", "a"]] {
+    for verb in [&["nodes", "ls"][..], &["lock", "ls"], &["doctor"], &["jobs", "watch"], &["queues", "capacity", "a"]] {
         server.run(&sandbox, verb).failed(2, "it needs the store itself: --store");
     }
     server.run(&sandbox, &["bogus"]).failed(2, "unrecognized subcommand");

@@ -59,9 +59,9 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether what jobs carry decides which are meant: whoever may not see that could find it out so.
-    #[cfg(feature = "http")]
-    pub(crate) fn looks_into_args(&self) -> bool {
+    /// Returns whether the filter reads args. A client that may not see args could learn them by such a filter.
+    #[must_use]
+    pub fn uses_args(&self) -> bool {
         let of_args = |term: &Term| matches!(term, Term::Args(..) | Term::Text(_));
         !self.args.is_empty() || !self.text.is_empty() || self.not.iter().any(of_args)
     }

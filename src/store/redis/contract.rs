@@ -66,8 +66,8 @@ impl Store for Redis {
         edit::change_all(self, "reschedule", &targets, Some(due)).await
     }
 
-    async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
-        edit::set_limit(self, queue, limit).await
+    async fn set_capacity(&self, queue: &str, limit: Capacity) -> Result<Capacity> {
+        edit::set_capacity(self, queue, limit).await
     }
 
     async fn note(&self, node: NodeId, notes: Vec<Note>) -> Result<Vec<JobId>> {

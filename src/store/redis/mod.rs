@@ -63,10 +63,10 @@ pub(crate) use self::script::Script;
 pub(crate) use self::script::{scripts, sha1};
 pub(crate) use self::url::Place;
 use super::{
-    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord, CronsFired,
-    DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally, KindPoint, Limit,
-    LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Options, Page, PutCron, QueueCounts,
-    Store, Target, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, Capacity, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord,
+    CronsFired, DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally,
+    KindPoint, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Options, Page, PutCron,
+    QueueCounts, Store, Target, To, Wake,
 };
 use crate::admin::token::Token;
 use crate::clock::{Clock, Micros, from_micros};

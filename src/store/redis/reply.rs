@@ -5,7 +5,7 @@ use redis::Value;
 use crate::clock::Micros;
 use crate::error::{Error, Result};
 use crate::job::JobId;
-use crate::store::Limit;
+use crate::store::Capacity;
 
 /// The values of one answer, first to last.
 pub(crate) struct Reply {
@@ -39,18 +39,18 @@ impl Reply {
     }
 
     /// The limit of a queue that is too full, if that is what is answered.
-    pub(super) fn full(&mut self) -> Result<Option<Limit>> {
+    pub(super) fn full(&mut self) -> Result<Option<Capacity>> {
         if !self.is_full() {
             return Ok(None);
         }
         self.next()?;
-        self.limit().map(Some)
+        self.capacity().map(Some)
     }
 
     /// A limit: two numbers, or nothing.
-    pub(super) fn limit(&mut self) -> Result<Limit> {
+    pub(super) fn capacity(&mut self) -> Result<Capacity> {
         let mut number = || self.maybe_int().map(|number| number.and_then(|number| u64::try_from(number).ok()));
-        Ok(Limit { jobs: number()?, bytes: number()? })
+        Ok(Capacity { jobs: number()?, bytes: number()? })
     }
 
     /// The last value, if it is a number.

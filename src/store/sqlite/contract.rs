@@ -107,7 +107,7 @@ impl Store for Sqlite {
         self.writer.write("reschedule", move |tx| edit::reschedule_all(tx, &targets, due)).await
     }
 
-    async fn set_limit(&self, queue: &str, limit: Limit) -> Result<Limit> {
+    async fn set_capacity(&self, queue: &str, limit: Capacity) -> Result<Capacity> {
         let queue = queue.to_owned();
         self.writer.write("limit", move |tx| capacity::set(tx, &queue, limit)).await
     }

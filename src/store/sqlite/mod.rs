@@ -37,11 +37,11 @@ use self::tx::Tx;
 use self::writer::Writer;
 use super::open::{Durability, Options};
 use super::{
-    Attended, Audit, AuditRecord, Beaten, CLAIM_MAX, CRON_FIRE_MAX, Claim, Claimed, CronFire, CronPage, CronPut,
-    CronRecord, CronsFired, DeadGroup, DueCrons, ENDS_QUEUES_MAX, EXTEND_MAX, Edit, End, Filter, Guest, Health, Heard,
-    History, HistoryAsk, HistoryTally, KindPoint, LOOKED_MAX, Limit, LockAsk, LockPage, LockTaken, Marked, MoveIn,
-    Moved, MovedIn, NewToken, Note, PAGE, PAGE_BYTES_MAX, PAGE_MAX, PRUNE_MAX, Page, PutCron, QueueCounts, Store,
-    Target, To, Wake,
+    Attended, Audit, AuditRecord, Beaten, CLAIM_MAX, CRON_FIRE_MAX, Capacity, Claim, Claimed, CronFire, CronPage,
+    CronPut, CronRecord, CronsFired, DeadGroup, DueCrons, ENDS_QUEUES_MAX, EXTEND_MAX, Edit, End, Filter, Guest,
+    Health, Heard, History, HistoryAsk, HistoryTally, KindPoint, LOOKED_MAX, LockAsk, LockPage, LockTaken, Marked,
+    MoveIn, Moved, MovedIn, NewToken, Note, PAGE, PAGE_BYTES_MAX, PAGE_MAX, PRUNE_MAX, Page, PutCron, QueueCounts,
+    Store, Target, To, Wake,
 };
 use crate::admin::token::Token;
 use crate::clock::{Clock, Micros, from_micros, micros};

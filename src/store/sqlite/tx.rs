@@ -7,7 +7,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
 use crate::clock::Micros;
 use crate::job::JobId;
-use crate::store::Limit;
+use crate::store::Capacity;
 use crate::store::sqlite::jobs::counts::{Deltas, Of};
 use crate::store::sqlite::nodes::wake::{Called, News};
 
@@ -40,7 +40,7 @@ pub(super) struct Tx<'c> {
     /// The changes of counts and counters.
     deltas: RefCell<Deltas>,
     /// Capacities of queues, once they have been read.
-    limits: RefCell<Vec<(i64, Limit)>>,
+    limits: RefCell<Vec<(i64, Capacity)>>,
     /// Whether any job has progress or a log, once it has been checked.
     noted: Cell<Option<bool>>,
 }
@@ -224,7 +224,7 @@ impl<'c> Tx<'c> {
     }
 
     /// Returns the capacity of a queue.
-    pub(super) fn limit(&self, queue: i64) -> rusqlite::Result<Limit> {
+    pub(super) fn limit(&self, queue: i64) -> rusqlite::Result<Capacity> {
         if let Some((_, limit)) = self.limits.borrow().iter().find(|(queue_no, _)| *queue_no == queue) {
             return Ok(*limit);
         }

@@ -57,20 +57,20 @@ impl Target {
     }
 }
 
-/// How much may be in a queue: a push beyond it is refused whole. `None` is no limit.
+/// How much may be unfinished in a queue. A push beyond it is refused as a whole; `None` is no limit.
 ///
-/// What counts are unfinished jobs: scheduled, ready and running ones.
+/// Unfinished jobs are scheduled, ready or running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Limit {
-    /// At most so many jobs.
+pub struct Capacity {
+    /// The most jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jobs: Option<u64>,
-    /// At most so many bytes of args.
+    /// The most bytes of args.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
-impl Limit {
+impl Capacity {
     /// Nothing is limited.
     #[must_use]
     pub fn is_none(&self) -> bool {
@@ -87,7 +87,7 @@ impl Limit {
     }
 }
 
-impl std::fmt::Display for Limit {
+impl std::fmt::Display for Capacity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let s = |count: u64| if count == 1 { "" } else { "s" };
         match (self.jobs, self.bytes) {

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use crate::job::push::OWN_KINDS;
 use crate::job::{Fence, Held, JobId, Outcome, Priority, Record, State};
 use crate::node::NodeId;
-use crate::store::{Limit, Moving};
+use crate::store::{Capacity, Moving};
 
 /// What a worker asks of one queue.
 #[derive(Clone, Debug)]
@@ -229,8 +229,8 @@ pub struct QueueCounts {
     #[serde(serialize_with = "crate::clock::as_micros_option")]
     pub oldest: Option<SystemTime>,
     /// How much may be in it.
-    #[serde(skip_serializing_if = "Limit::is_none")]
-    pub limit: Limit,
+    #[serde(skip_serializing_if = "Capacity::is_none")]
+    pub capacity: Capacity,
 }
 
 impl QueueCounts {

@@ -197,20 +197,20 @@ pub async fn transfer_there_and_back_keeps_everything(pair: Pair) {
 
 pub async fn capacity_is_transferred(pair: Pair) {
     let (old, new) = pair.open().await;
-    let limit = |jobs, bytes| duly::Limit { jobs, bytes };
+    let limit = |jobs, bytes| duly::Capacity { jobs, bytes };
     for (queue, limit) in
         [("one", limit(Some(7), None)), ("empty", limit(None, Some(1_000))), ("theirs", limit(Some(5), None))]
     {
-        old.limit(queue, limit).await.expect("limits");
+        old.set_capacity(queue, limit).await.expect("limits");
     }
-    new.limit("theirs", limit(Some(9), Some(9))).await.expect("limits");
+    new.set_capacity("theirs", limit(Some(9), Some(9))).await.expect("limits");
     // More than the limit lets in: what moves is not pushed.
-    old.limit("one", duly::Limit::default()).await.expect("lifts");
+    old.set_capacity("one", duly::Capacity::default()).await.expect("lifts");
     old.push_all((0..8).map(|_| job("one").queue("one"))).await.expect("pushes");
-    old.limit("one", limit(Some(7), None)).await.expect("limits");
+    old.set_capacity("one", limit(Some(7), None)).await.expect("limits");
     old.move_to(&new).run().await.expect("moves");
     let counts = new.counts().await.expect("counts");
-    let of = |queue: &str| counts.iter().find(|count| count.queue == queue).map(|count| (count.ready, count.limit));
+    let of = |queue: &str| counts.iter().find(|count| count.queue == queue).map(|count| (count.ready, count.capacity));
     assert_eq!(of("one"), Some((8, limit(Some(7), None))));
     assert_eq!(of("empty"), Some((0, limit(None, Some(1_000)))), "also of a queue without a job");
     assert_eq!(of("theirs"), Some((0, limit(Some(9), Some(9)))), "what somebody wants there stays");

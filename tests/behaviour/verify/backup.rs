@@ -52,14 +52,14 @@ async fn server_backup_keeps_order_and_pauses() {
     let pushes = (0..2_500).map(|n| Push::new("one", n.to_string()));
     duly.push_all(pushes).await.expect("pushes");
     duly.pause("default").await.expect("pauses");
-    let limit = duly::Limit { jobs: Some(9_000), bytes: None };
-    duly.limit("default", limit).await.expect("limits");
+    let limit = duly::Capacity { jobs: Some(9_000), bytes: None };
+    duly.set_capacity("default", limit).await.expect("limits");
     let dir = test_support::temp_dir();
     let file = dir.path().join("copy.db");
     duly.backup(&file).await.expect("backs up");
     let copy = Duly::open(file.to_str().expect("a plain path")).await.expect("opens");
     let counts = copy.counts().await.expect("counts");
-    assert!(counts[0].paused && counts[0].limit == limit);
+    assert!(counts[0].paused && counts[0].capacity == limit);
     copy.resume("default").await.expect("resumes");
     let node = duly::Node::fresh(vec!["default".into()]);
     copy.store().beat(&node).await.expect("beats");

@@ -144,7 +144,7 @@ async fn repair_renames_a_queue_with_an_unreadable_name() {
         "UPDATE duly_queue SET name = CAST(x'64e3' AS TEXT), capacity_jobs = -1; UPDATE duly_queue_stats SET ready = -1",
     );
     let counts = sandbox.duly.counts().await.expect("does not fail");
-    assert_eq!((counts[0].ready, counts[0].limit.jobs), (0, None));
+    assert_eq!((counts[0].ready, counts[0].capacity.jobs), (0, None));
     let repaired = sandbox.duly.repair(sandbox.path.with_extension("copy")).await.expect("repairs");
     let rules: Vec<Rule> = repaired.found.breaches.iter().map(|breach| breach.rule).collect();
     assert_eq!(rules, [Rule::Readable, Rule::Counts]);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use duly::store::{Edit, Moved, Note, Store};
-use duly::{Error, JobId, JobProgress, Limit, NodeId, Priority, Push, Pushed};
+use duly::{Capacity, Error, JobId, JobProgress, NodeId, Priority, Push, Pushed};
 
 use crate::model::history::{Bug, Difference, History, QUEUES, same};
 use crate::model::reference::{At, Model, Pushing};
@@ -45,7 +45,7 @@ impl Model {
     }
 
     /// Pushes all or none: none if the queue would be too full.
-    pub fn push_all(&mut self, pushes: Vec<Pushing>) -> Result<Vec<Pushed>, Limit> {
+    pub fn push_all(&mut self, pushes: Vec<Pushing>) -> Result<Vec<Pushed>, Capacity> {
         let before = self.clone();
         self.begin_push();
         let queues: Vec<&str> = pushes.iter().map(|pushing| pushing.queue).collect();
@@ -103,12 +103,12 @@ impl History {
     async fn limit(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
         let queue = *self.random.choice(&QUEUES).expect("some");
         let some = |random: &mut fastrand::Rng, of: u64| (random.u32(..3) == 0).then(|| random.u64(..of));
-        let limit = Limit { jobs: some(&mut self.random, 8), bytes: some(&mut self.random, 60) };
+        let limit = Capacity { jobs: some(&mut self.random, 8), bytes: some(&mut self.random, 60) };
         let was = self.model.limits.insert(queue, limit).unwrap_or_default();
         if self.bug == Some(Bug::IgnoresLimits) {
             return Ok(());
         }
-        same("set_limit", store.set_limit(queue, limit).await.expect("sets"), was)
+        same("set_capacity", store.set_capacity(queue, limit).await.expect("sets"), was)
     }
 
     async fn note(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
@@ -125,7 +125,7 @@ impl History {
 
     /// Pushes to one queue if any has a limit: all or none is promised for each.
     pub fn within_a_queue(&self, pushes: &mut Vec<(Pushing, Push)>) {
-        if self.model.limits.values().all(Limit::is_none) {
+        if self.model.limits.values().all(Capacity::is_none) {
             return;
         }
         let queue = pushes.first().map(|(pushing, _)| pushing.queue);
@@ -133,10 +133,10 @@ impl History {
     }
 
     /// What a push answers, with a refusal as a value.
-    pub fn answered(answer: duly::Result<Vec<Pushed>>) -> Result<Vec<Pushed>, Limit> {
+    pub fn answered(answer: duly::Result<Vec<Pushed>>) -> Result<Vec<Pushed>, Capacity> {
         match answer {
             Ok(pushed) => Ok(pushed),
-            Err(Error::Full { limit, .. }) => Err(limit),
+            Err(Error::Full { capacity: limit, .. }) => Err(limit),
             Err(other) => panic!("{other}"),
         }
     }
@@ -147,7 +147,7 @@ impl History {
             let queue = counts.queue.as_str();
             let is = (counts.scheduled + counts.ready + counts.running, counts.bytes);
             same("jobs and bytes", is, self.model.unfinished(queue))?;
-            same("limit", counts.limit, self.shown_limit(queue))?;
+            same("limit", counts.capacity, self.shown_limit(queue))?;
             same("paused", counts.paused, self.model.paused.contains(queue))?;
         }
         let id = self.some_id();
@@ -161,9 +161,9 @@ impl History {
         same("job", found, expected)
     }
 
-    fn shown_limit(&self, queue: &str) -> Limit {
+    fn shown_limit(&self, queue: &str) -> Capacity {
         match self.bug {
-            Some(Bug::IgnoresLimits) => Limit::default(),
+            Some(Bug::IgnoresLimits) => Capacity::default(),
             _ => self.model.limits.get(queue).copied().unwrap_or_default(),
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use duly::store::Moved;
-use duly::{Conflict, JobId, Limit, NodeId, Outcome, Priority, Pushed, State};
+use duly::{Capacity, Conflict, JobId, NodeId, Outcome, Priority, Pushed, State};
 
 pub type Micros = i64;
 
@@ -47,7 +47,7 @@ pub struct Model {
     pub paused: BTreeSet<&'static str>,
     pub moving: BTreeSet<&'static str>,
     pub rules: crate::model::cron::Rules,
-    pub limits: BTreeMap<&'static str, Limit>,
+    pub limits: BTreeMap<&'static str, Capacity>,
     gone: BTreeSet<(&'static str, JobId)>,
     counter: i64,
     /// The counter when the push under way began.

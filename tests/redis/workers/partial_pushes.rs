@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use duly::store::{Claim, End};
-use duly::{Error, Limit, Node, Outcome, Push};
+use duly::{Capacity, Error, Node, Outcome, Push};
 
 use super::{Location, on_each};
 use crate::helpers::{durable, open};
@@ -35,7 +35,7 @@ async fn push_to_two_queues_with_one_failing_is_partial(location: Location) {
 
 async fn push_to_two_queues_with_one_full_is_partial(location: Location) {
     let duly = open(location.url.clone()).await;
-    duly.limit("full", Limit { jobs: Some(0), bytes: None }).await.expect("sets");
+    duly.set_capacity("full", Capacity { jobs: Some(0), bytes: None }).await.expect("sets");
     let error = duly.push_all([Push::new("mail", "1"), Push::new("mail", "2").queue("full")]).await;
     let error = error.expect_err("there is no room");
     assert!(matches!(error, Error::Unknown { .. }) && format!("{error:?}").contains("queue full is full"), "{error:?}");

@@ -11,7 +11,7 @@ use crate::store::redis::jobs::claim::Place;
 use crate::store::redis::jobs::query::{find, moved, remove_in, reschedule_in};
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::{Redis, call, record, script};
-use crate::store::{CHANGE_MAX, Edit, Limit, Moved, Note, Target};
+use crate::store::{CHANGE_MAX, Capacity, Edit, Moved, Note, Target};
 
 /// How often an edit looks again because the record has changed meanwhile.
 const EDITS_MAX: u32 = 5;
@@ -88,15 +88,15 @@ async fn change(store: &Redis, op: &'static str, target: &Target, due: Option<Du
     }
 }
 
-/// `set_limit` of the contract.
-pub(crate) async fn set_limit(store: &Redis, queue: &str, limit: Limit) -> Result<Limit> {
+/// `set_capacity` of the contract.
+pub(crate) async fn set_capacity(store: &Redis, queue: &str, limit: Capacity) -> Result<Capacity> {
     let keys = store.register("limit", queue).await?;
     let mut cmd = call(&script::LIMIT, &[&keys.conf]);
     let text = |most: Option<u64>| most.map(|most| most.min(NUMBER_MAX).to_string()).unwrap_or_default();
     cmd.arg(store.manual_now()).arg(text(limit.jobs)).arg(text(limit.bytes));
     let value = store.deliver("limit", &keys, Some(&script::LIMIT), &[cmd]).await?;
     keys.unlimited.store(i64::MIN, Ordering::Relaxed);
-    store.reply("limit", value)?.limit()
+    store.reply("limit", value)?.capacity()
 }
 
 /// The largest number that scripts can tell from its neighbours.

@@ -72,8 +72,8 @@ async fn push_queue(
         // A sending whose answer was lost may be in, whatever becomes of a later one.
         let (mut reply, lost) = sent.map_err(|error| if resent { error.in_doubt() } else { error })?;
         resent |= lost;
-        if let Some(limit) = reply.full()? {
-            return Err(Error::Full { queue: queue.to_owned(), limit });
+        if let Some(capacity) = reply.full()? {
+            return Err(Error::Full { queue: queue.to_owned(), capacity });
         }
         let refused = pairs(&mut reply)?;
         let replaced = pairs(&mut reply)?;

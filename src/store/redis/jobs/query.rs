@@ -212,7 +212,7 @@ pub(crate) async fn counts_of(store: &Redis, queue: &str) -> Result<QueueCounts>
         done: count()?,
         dead: count()?,
         bytes: count()?,
-        limit: reply.limit()?,
+        capacity: reply.capacity()?,
         oldest: reply.maybe_int()?.map(from_micros),
     })
 }

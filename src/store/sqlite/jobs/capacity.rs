@@ -4,19 +4,19 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::error::Error;
 use crate::job::push::{Push, Pushed};
-use crate::store::Limit;
+use crate::store::Capacity;
 use crate::store::sqlite::tx::Tx;
 
 /// A queue that a push would overfill.
 #[derive(Clone, Debug)]
 pub(crate) struct Full {
     queue: String,
-    limit: Limit,
+    capacity: Capacity,
 }
 
 impl From<Full> for Error {
-    fn from(Full { queue, limit }: Full) -> Error {
-        Error::Full { queue, limit }
+    fn from(Full { queue, capacity }: Full) -> Error {
+        Error::Full { queue, capacity }
     }
 }
 
@@ -24,16 +24,16 @@ impl From<Full> for Error {
 pub(crate) struct Limited {
     queue_no: i64,
     name: String,
-    limit: Limit,
+    capacity: Capacity,
 }
 
 /// Reads the capacity from two columns. An impossible value counts as no capacity.
-pub(crate) fn read(row: &Row<'_>, at: usize) -> Limit {
+pub(crate) fn read(row: &Row<'_>, at: usize) -> Capacity {
     let limit = |at| row.get::<_, Option<i64>>(at).ok().flatten().and_then(|limit| u64::try_from(limit).ok());
-    Limit { jobs: limit(at), bytes: limit(at + 1) }
+    Capacity { jobs: limit(at), bytes: limit(at + 1) }
 }
 
-pub(crate) fn of_queue(conn: &Connection, queue: i64) -> rusqlite::Result<Limit> {
+pub(crate) fn of_queue(conn: &Connection, queue: i64) -> rusqlite::Result<Capacity> {
     let found = conn
         .prepare_cached("SELECT capacity_jobs, capacity_bytes FROM duly_queue WHERE queue_no = ?1")?
         .query_row([queue], |row| Ok(read(row, 0)))
@@ -42,7 +42,7 @@ pub(crate) fn of_queue(conn: &Connection, queue: i64) -> rusqlite::Result<Limit>
 }
 
 /// Implements `set_capacity` of the store contract.
-pub(crate) fn set(tx: &Tx<'_>, name: &str, limit: Limit) -> rusqlite::Result<Limit> {
+pub(crate) fn set(tx: &Tx<'_>, name: &str, limit: Capacity) -> rusqlite::Result<Capacity> {
     let queue = tx.queue(name)?;
     let was = of_queue(tx.conn, queue)?;
     let fits = |limit: Option<u64>| limit.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX));
@@ -67,7 +67,7 @@ pub(crate) fn among(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<Limited>
         };
         let limit = tx.limit(queue_no)?;
         if !limit.is_none() {
-            limited.push(Limited { queue_no, name: job.queue.clone(), limit });
+            limited.push(Limited { queue_no, name: job.queue.clone(), capacity: limit });
         }
     }
     Ok(limited)
@@ -91,10 +91,10 @@ pub(crate) fn within(
         let there = |kept: i64, was: i64| u64::try_from(kept + was).unwrap_or(0);
         let jobs = (there(kept_jobs, was_jobs), more(was_jobs, jobs));
         let bytes = (there(kept_bytes, was_bytes), more(was_bytes, bytes));
-        if !queue.limit.admits(jobs, bytes) {
+        if !queue.capacity.admits(jobs, bytes) {
             tx.conn.execute_batch("ROLLBACK TO duly_capacity; RELEASE duly_capacity")?;
             tx.restore(before);
-            return Ok(Err(Full { queue: queue.name.clone(), limit: queue.limit }));
+            return Ok(Err(Full { queue: queue.name.clone(), capacity: queue.capacity }));
         }
     }
     tx.conn.execute_batch("RELEASE duly_capacity")?;

@@ -112,7 +112,7 @@ pub(crate) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
             queue: text(row, 0)?,
             paused: number(row, 1) != 0,
             moving: row.get::<_, Option<Raw>>(2)?.and_then(|text| Moving::parse(&text.text())),
-            limit: capacity::read(row, 3),
+            capacity: capacity::read(row, 3),
             scheduled: many(row, 5),
             ready: many(row, 6),
             running: many(row, 7),

@@ -1,0 +1,324 @@
+// Progressive enhancement: live updates, keyboard shortcuts, charts, confirmation dialogs.
+// Every page works without this file.
+
+const $ = (selector, from = document) => from.querySelector(selector);
+const all = (selector, from = document) => [...from.querySelectorAll(selector)];
+const root = document.body.dataset.root;
+const main = $('#main');
+
+// --- times ---------------------------------------------------------------------------------------------------------
+
+function formatSeconds(s) {
+  const two = (a, u, b, v) => b ? `${a} ${u} ${b} ${v}` : `${a} ${u}`;
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return two(Math.floor(s / 60), 'min', s % 60, 's');
+  if (s < 86400) return two(Math.floor(s / 3600), 'h', Math.floor(s % 3600 / 60), 'min');
+  return two(Math.floor(s / 86400), 'd', Math.floor(s % 86400 / 3600), 'h');
+}
+
+// The difference to the store's clock, which rendered the page: the clock of the browser may be wrong.
+let skew = 0;
+const setSkew = (doc) => {
+  const renderedAt = $('#rendered-at', doc)?.dateTime;
+  if (renderedAt) skew = Date.parse(renderedAt) - Date.now();
+};
+
+function updateTimes() {
+  const now = Date.now() + skew;
+  for (const time of all('time[datetime]:not(#rendered-at)')) {
+    const elapsed = (now - Date.parse(time.dateTime)) / 1000;
+    if (Number.isNaN(elapsed)) continue;
+    const text = Math.abs(elapsed) < 1 ? (elapsed < 0 ? 'now' : 'just now')
+      : elapsed > 0 ? `${formatSeconds(Math.floor(elapsed))} ago` : `in ${formatSeconds(Math.floor(-elapsed))}`;
+    if (time.textContent !== text) time.textContent = text;
+  }
+}
+
+// --- charts --------------------------------------------------------------------------------------------------------
+
+const charts = new Map();
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const colour = (name) => css(({ pushed: '--faint', retried: '--running', buried: '--dead' })[name] ?? `--${name}`);
+const millis = (v) => v < 1000 ? `${v < 10 ? +v.toFixed(1) : Math.round(v)} ms` : v < 60e3 ? `${+(v / 1000).toFixed(1)} s` : formatSeconds(Math.round(v / 1000));
+const jobs = (v) => v.toLocaleString('en-US', { notation: v >= 1e5 ? 'compact' : 'standard', maximumFractionDigits: 1 });
+
+function draw(box) {
+  if (!window.uPlot || !box.clientWidth) return;
+  const { times, series } = JSON.parse(box.dataset.chart);
+  const data = [times, ...series.map((one) => one.values)];
+  const old = charts.get(box);
+  if (old) return old.setData(data);
+  const format = box.dataset.unit === 'ms' ? millis : jobs;
+  const zone = document.body.dataset.zone;
+  const formatTime = (s, more) => {
+    try {
+      return new Date(s * 1000).toLocaleTimeString('en-GB', { timeZone: zone, hour: '2-digit', minute: '2-digit', ...more });
+    } catch { return new Date(s * 1000).toISOString().slice(11, 16); }
+  };
+  const axis = { stroke: css('--faint'), grid: { stroke: css('--line'), width: 1 }, ticks: { show: false }, font: '12px system-ui' };
+  const tooltip = Object.assign(document.createElement('div'), { className: 'tooltip', hidden: true });
+  const plot = new window.uPlot({
+    width: box.clientWidth, height: box.clientHeight, legend: { show: false }, padding: [8, 18, 0, 0],
+    cursor: { y: false, points: { size: 7 } },
+    scales: { x: { time: true }, y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.08 : 1] } },
+    axes: [{ ...axis, values: (_, at) => at.map((s) => formatTime(s)), space: 70, size: 26, gap: 4 },
+      { ...axis, values: (_, at) => at.map((v) => v === null ? '' : format(v)), size: 62, ...(format === jobs && { incrs: [1, 2, 5].flatMap((n) => [...Array(12).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b) }) }],
+    series: [{}, ...series.map((one) => ({ label: one.name, stroke: colour(one.class), width: 1.75, spanGaps: true, points: { show: times.length < 8, size: 5 } }))],
+    hooks: { setCursor: [(u) => {
+      const { idx, left } = u.cursor;
+      tooltip.hidden = idx === null || idx === undefined || left < 0;
+      if (tooltip.hidden) return;
+      tooltip.textContent = [formatTime(u.data[0][idx]), ...series.map((one, i) => `${one.name} ${u.data[i + 1][idx] === null ? '–' : format(u.data[i + 1][idx])}`)].join('  ·  ');
+      const x = left + 70;
+      tooltip.style.left = `${Math.max(0, Math.min(x, box.clientWidth - tooltip.offsetWidth))}px`;
+      tooltip.style.top = '0';
+    }] },
+  }, data, box);
+  box.append(tooltip);
+  box.classList.add('drawn');
+  charts.set(box, plot);
+}
+
+function redraw() {
+  for (const [box, plot] of charts) {
+    plot.destroy();
+    $('.tooltip', box)?.remove();
+    box.classList.remove('drawn');
+  }
+  charts.clear();
+  all('.chart').forEach(draw);
+}
+
+let width = innerWidth;
+addEventListener('resize', () => {
+  if (innerWidth === width) return;
+  width = innerWidth;
+  for (const [box, plot] of charts) plot.setSize({ width: box.clientWidth, height: box.clientHeight });
+});
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
+
+// --- live ----------------------------------------------------------------------------------------------------------
+
+const REFRESH_MIN_MS = 1500;
+const REFRESH_MAX_MS = 10000; // some changes have no event: leases end, counts fall
+const EVENTS = ['queue', 'nodes'];
+const indicator = $('#live');
+const selected = () => all('input[name=id]:checked');
+let paused = sessionStorage.getItem('paused') === 'yes';
+let dirty = true, busy = false, last = Date.now(), lost = false;
+
+// The page must not change while the reader selects or types.
+function isHeld() {
+  const focused = document.activeElement;
+  return paused || document.hidden || selected().length > 0 || $('dialog[open]') || $('details.menu[open]')
+    || (focused && main.contains(focused) && focused.matches('input, select, textarea'));
+}
+
+function showStatus() {
+  const status = lost ? 'lost' : isHeld() ? 'paused' : 'live';
+  indicator.hidden = false;
+  indicator.dataset.status = status;
+  indicator.setAttribute('aria-pressed', String(paused));
+  indicator.title = status === 'lost' ? 'No answer from the server; trying again' : paused ? 'Live updates are paused; press p' : 'Updates as things happen; press p to pause';
+  $('span', indicator).textContent = status === 'lost' ? 'no answer' : status;
+}
+
+function patch(old, fresh) {
+  if (old.isEqualNode(fresh)) return;
+  if (old.matches('.chart')) {
+    old.dataset.chart = fresh.dataset.chart;
+    old.setAttribute('aria-label', fresh.getAttribute('aria-label'));
+    return draw(old);
+  }
+  if (old.contains(document.activeElement)) return;
+  old.replaceChildren(...fresh.childNodes);
+  for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+}
+
+// Rows keep their position while the reader looks at them: existing rows change in place, new ones wait for a click.
+function patchRows(old, fresh) {
+  const rows = new Map(all('[data-key]', fresh).map((row) => [row.dataset.key, row]));
+  const keys = all('[data-key]', old).map((row) => row.dataset.key);
+  for (const row of all('[data-key]', old)) {
+    const next = rows.get(row.dataset.key);
+    if (next) {
+      const isCurrent = row.classList.contains('current');
+      patch(row, next);
+      row.classList.toggle('current', isCurrent);
+    }
+  }
+  const same = keys.length === rows.size && [...rows.keys()].every((key, i) => key === keys[i]);
+  const pill = $('#changed');
+  if (pill) pill.hidden = same;
+}
+
+async function refresh() {
+  busy = true;
+  last = Date.now();
+  dirty = false;
+  try {
+    const response = await fetch(location.href, { headers: { accept: 'text/html', 'x-live': '1' }, cache: 'no-store' });
+    if (response.status === 401 || response.redirected) return location.reload();
+    if (!response.ok) throw new Error(response.status);
+    const doc = new DOMParser().parseFromString(await response.text(), 'text/html');
+    lost = false;
+    if (isHeld()) { dirty = true; return; }
+    setSkew(doc);
+    for (const old of all('[data-live], .chart')) {
+      const fresh = old.id && doc.getElementById(old.id);
+      if (fresh) old.dataset.live === 'rows' ? patchRows(old, fresh) : patch(old, fresh);
+    }
+    updateTimes();
+  } catch { lost = true; dirty = true; } finally { busy = false; showStatus(); }
+}
+
+let events = null;
+function listen() {
+  events?.close();
+  events = null;
+  if (document.hidden) return;
+  dirty = true;
+  events = new EventSource(`${root}/api/v1/events`);
+  const markDirty = () => { dirty = true; };
+  events.onmessage = markDirty;
+  for (const name of EVENTS) events.addEventListener(name, markDirty);
+}
+
+if ($('[data-live], .chart', main)) {
+  listen();
+  document.addEventListener('visibilitychange', listen);
+  setInterval(() => {
+    updateTimes();
+    showStatus();
+    const since = Date.now() - last;
+    if (!busy && !isHeld() && since > (lost ? 3 * REFRESH_MIN_MS : REFRESH_MIN_MS) && (dirty || since > REFRESH_MAX_MS)) refresh();
+  }, 500);
+  indicator.addEventListener('click', togglePause);
+  showStatus();
+} else {
+  setInterval(updateTimes, 1000);
+}
+
+function togglePause() {
+  paused = !paused;
+  sessionStorage.setItem('paused', paused ? 'yes' : 'no');
+  dirty = true;
+  showStatus();
+}
+
+// --- selecting -----------------------------------------------------------------------------------------------------
+
+const bulk = $('#bulk');
+function showSelection() {
+  if (!bulk) return;
+  const n = selected().length;
+  $('#selected', bulk).textContent = n ? `${n} selected` : 'Select jobs, or act on all that match';
+  for (const button of all('button[data-needs-selection]', bulk)) button.disabled = n === 0;
+  for (const box of all('input[name=id]')) box.closest('tr').classList.toggle('selected', box.checked);
+  const selectAll = $('#select-all');
+  const boxes = all('input[name=id]');
+  if (selectAll) { selectAll.checked = n > 0 && n === boxes.length; selectAll.indeterminate = n > 0 && n < boxes.length; }
+  showStatus();
+}
+if (bulk) {
+  const selectAll = $('#select-all');
+  if (selectAll) { selectAll.hidden = false; selectAll.addEventListener('change', () => { all('input[name=id]').forEach((box) => { box.checked = selectAll.checked; }); showSelection(); }); }
+  document.addEventListener('change', (event) => { if (event.target.name === 'id') showSelection(); });
+  addEventListener('pageshow', showSelection);
+  showSelection();
+}
+
+// --- confirmation dialogs ----------------------------------------------------------------------------
+
+document.addEventListener('submit', (event) => {
+  const form = event.target;
+  const text = event.submitter?.dataset.confirm ?? form.dataset.confirm;
+  if (!text || form.elements.confirm) return;
+  event.preventDefault();
+  const dialog = $('#confirm-dialog');
+  const button = event.submitter;
+  $('#confirm-text').textContent = text;
+  $('#confirm-yes').textContent = button?.textContent.trim() || 'Yes';
+  dialog.onclose = () => {
+    if (dialog.returnValue !== 'yes') return;
+    form.append(Object.assign(document.createElement('input'), { type: 'hidden', name: 'confirm', value: 'yes' }));
+    form.requestSubmit(button);
+  };
+  dialog.returnValue = 'no';
+  dialog.showModal();
+});
+
+// --- keys ----------------------------------------------------------------------------------------------------------
+
+const search = $('#search');
+const rows = () => all('tr[data-key]', main);
+function moveCursor(step) {
+  const list = rows();
+  if (!list.length) return;
+  const at = list.findIndex((row) => row.classList.contains('current'));
+  const next = at < 0 ? (step > 0 ? 0 : list.length - 1) : Math.min(list.length - 1, Math.max(0, at + step));
+  list[at]?.classList.remove('current');
+  list[next].classList.add('current');
+  list[next].scrollIntoView({ block: 'nearest' });
+  $('a', list[next])?.focus({ preventScroll: true });
+}
+
+document.addEventListener('keydown', (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || $('dialog[open]')) return;
+  const typing = event.target.matches('input:not([type=checkbox]), select, textarea');
+  if (event.key === 'Escape' && typing) return event.target.blur();
+  if (typing) return;
+  const row = $('tr.current', main);
+  const shortcut = {
+    '/': () => { search.focus(); search.select(); },
+    '?': () => $('#help').showModal(),
+    j: () => moveCursor(1),
+    k: () => moveCursor(-1),
+    x: () => { const box = row && $('input[name=id]', row); if (box) { box.checked = !box.checked; showSelection(); } },
+    Enter: () => { if (event.target.matches('a, button, summary')) return false; const link = row && $('a', row); if (!link) return false; link.click(); },
+    p: togglePause,
+    t: nextTheme,
+  }[event.key];
+  if (shortcut && shortcut() !== false) event.preventDefault();
+});
+
+// --- theme ---------------------------------------------------------------------------------------------------------
+
+function nextTheme() {
+  const order = ['auto', 'light', 'dark'];
+  const now = document.documentElement.dataset.theme ?? 'auto';
+  const next = order[(order.indexOf(now) + 1) % 3];
+  if (next === 'auto') delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = next;
+  document.cookie = `duly_theme=${next}; path=${root || '/'}; max-age=31536000; samesite=lax`;
+  const button = $('#theme button');
+  const label = { auto: 'as the system says', light: 'light', dark: 'dark' }[next];
+  button.setAttribute('aria-label', `Theme: ${label}; change it`);
+  button.title = `Theme: ${label}`;
+  redraw();
+}
+$('#theme').addEventListener('submit', (event) => { event.preventDefault(); nextTheme(); });
+
+// --- suggestions for the filter -------------------------------------------------------------------------------------------
+
+const list = $('#search-words');
+const suggestions = JSON.parse(list.dataset.suggestions);
+search.addEventListener('input', () => {
+  const cut = search.value.lastIndexOf(' ') + 1;
+  const [before, word] = [search.value.slice(0, cut), search.value.slice(cut)];
+  const matches = word ? suggestions.filter((w) => w.startsWith(word) && w !== word).slice(0, 12) : [];
+  list.replaceChildren(...matches.map((w) => Object.assign(document.createElement('option'), { value: before + w })));
+});
+
+for (const button of all('[data-copy]')) {
+  button.hidden = false;
+  button.addEventListener('click', async () => {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    const text = button.textContent;
+    button.textContent = 'copied';
+    setTimeout(() => { button.textContent = text; }, 1200);
+  });
+}
+
+setSkew(document);
+updateTimes();
+all('.chart').forEach(draw);

@@ -1,0 +1,105 @@
+//! Calls: ask other nodes to run a method.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Problems;
+use super::queues::Name;
+use crate::identity::Identity;
+use crate::json::{OptionalJson, PathParam};
+use crate::problem::Problem;
+use crate::server::App;
+use duly::NodeId;
+use duly::Role;
+
+/// Most replies that are passed on.
+const REPLIES_MAX: usize = 1_000;
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(call))
+}
+
+/// Whom to call with what.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct CallBody {
+    /// What the method gets: any JSON.
+    #[schema(value_type = Option<serde_json::Value>)]
+    args: Option<Box<RawValue>>,
+    /// This node; else any one that answers the method.
+    #[schema(value_type = Option<String>)]
+    node: Option<NodeId>,
+    /// The node that holds this connection.
+    connection: Option<String>,
+    /// All nodes.
+    #[serde(default)]
+    all: bool,
+    /// At most so long (5,000, at most 60,000).
+    timeout_ms: Option<u64>,
+}
+
+/// The answer of one node.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Reply)]
+struct ReplyView {
+    /// Identity answers; left out if somebody has not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    value: Option<Box<RawValue>>,
+    /// Why there is no value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// All answers, as they came.
+#[derive(Serialize, ToSchema)]
+struct Replies {
+    replies: Vec<ReplyView>,
+}
+
+/// Call a method
+#[utoipa::path(post, path = "/calls/{method}", tag = "calls", request_body = Option<CallBody>,
+    params(("method" = String, Path, description = "what to run")), responses((status = 200, body = Replies), Problems))]
+async fn call(
+    State(app): State<Arc<App>>,
+    identity: Identity,
+    PathParam(Name(method)): PathParam<Name>,
+    OptionalJson(body): OptionalJson<CallBody>,
+) -> Result<axum::Json<Replies>, Problem> {
+    // What every node answers by itself tells it what to do.
+    identity.require(if method.starts_with("duly.") { Role::Operator } else { Role::Pusher })?;
+    let args = body.args.unwrap_or_else(|| RawValue::NULL.to_owned());
+    let mut call = app.duly.call(method, &args);
+    call = match (body.node, body.connection, body.all) {
+        (None, None, false) => call.any(),
+        (Some(node), None, false) => call.node(node),
+        (None, Some(connection), false) => call.connection(connection),
+        (None, None, true) => call.all(),
+        _ => return Err(Problem::invalid("/node", "say one of node, connection and all")),
+    };
+    if let Some(timeout) = body.timeout_ms {
+        call = call.timeout(Duration::from_millis(timeout));
+    }
+    let mut incoming = call.replies::<Box<RawValue>>().await?;
+    let mut replies = Vec::new();
+    while let Some(reply) = incoming.next().await {
+        let (value, error) = match reply.result {
+            Ok(value) => (Some(value), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        replies.push(ReplyView { node: reply.node.map(|node| node.to_string()), value, error });
+        if replies.len() == REPLIES_MAX {
+            break;
+        }
+    }
+    Ok(axum::Json(Replies { replies }))
+}

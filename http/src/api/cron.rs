@@ -1,0 +1,309 @@
+//! Cron rules: put, look at, pause, trigger, remove, and what a pattern would do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::jobs::parameter_error;
+use super::push::{COMMAND, PushedView, set_if_some};
+use super::queues::Name;
+use super::{PreconditionFailed, Problems};
+use crate::etag::{self, IfMatch};
+use crate::identity::{Identity, Operator};
+use crate::json::{IdempotencyKey, Json, NoBody, PathParam, QueryParams};
+use crate::problem::Problem;
+use crate::server::App;
+use crate::views::{millis, raw_json, rfc3339, unix_ms};
+use duly::CronRecord;
+use duly::Error;
+use duly::Push;
+use duly::{CronRule, Missed, Overlap, Schedule};
+use duly::{JobId, Priority};
+
+/// Next times that are shown, unless a preview says otherwise, and at most.
+const TICKS: usize = 5;
+const TICKS_MAX: usize = 100;
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(preview))
+        .routes(routes!(get, put, remove))
+        .routes(routes!(pause))
+        .routes(routes!(resume))
+        .routes(routes!(trigger))
+}
+
+/// A rule that pushes a job at each time of a pattern.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CronRule)]
+struct RuleBody {
+    /// Five fields as in crontab(5), such as `0 3 * * *`.
+    pattern: String,
+    /// The time zone in which it is meant (UTC).
+    tz: Option<String>,
+    kind: String,
+    #[schema(value_type = Option<serde_json::Value>)]
+    args: Option<Box<RawValue>>,
+    queue: Option<String>,
+    #[schema(value_type = Option<String>)]
+    priority: Option<Priority>,
+    max_attempts: Option<u32>,
+    timeout_ms: Option<u64>,
+    keep_ms: Option<u64>,
+    #[serde(default)]
+    tags: Vec<String>,
+    /// What becomes of ticks at which nobody was there: skip, once (the default), or all.
+    missed: Option<String>,
+    /// What a tick does while an earlier job has not ended: allow (the default), skip, queue, replace.
+    overlap: Option<String>,
+    /// Each job is due so much later than its tick at most.
+    jitter_ms: Option<u64>,
+}
+
+/// A rule as it is kept.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Cron)]
+struct RuleView {
+    name: String,
+    pattern: String,
+    /// The pattern in words.
+    words: String,
+    tz: String,
+    queue: String,
+    kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    args: Option<Box<RawValue>>,
+    priority: &'static str,
+    max_attempts: u32,
+    timeout_ms: u64,
+    /// How long one of its jobs stays once it is done; left out if the rule does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep_ms: Option<u64>,
+    tags: Vec<String>,
+    missed: String,
+    overlap: &'static str,
+    jitter_ms: u64,
+    paused: bool,
+    /// Grows with every change.
+    revision: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_ms: Option<i64>,
+    /// The next times at which it fires; none while it is paused.
+    next: Vec<String>,
+    next_ms: Vec<i64>,
+}
+
+impl RuleView {
+    fn new(app: &App, record: &CronRecord, identity: &Identity) -> Self {
+        let rule = &record.rule;
+        let schedule = rule.schedule().ok();
+        let from = app.duly.now();
+        let times: Vec<_> = match (&schedule, record.paused) {
+            (Some(schedule), false) => schedule.after(from).take(TICKS).collect(),
+            _ => Vec::new(),
+        };
+        RuleView {
+            name: rule.name.clone(),
+            pattern: rule.pattern.clone(),
+            words: schedule.map(|schedule| schedule.in_words()).unwrap_or_default(),
+            tz: rule.tz.clone(),
+            queue: rule.queue.clone(),
+            kind: rule.kind.clone(),
+            args: identity.can_see_args().then(|| raw_json(&rule.args)),
+            priority: rule.priority.as_str(),
+            max_attempts: rule.max_attempts,
+            timeout_ms: millis(rule.timeout),
+            keep_ms: rule.keep.map(millis),
+            tags: rule.tags.clone(),
+            missed: rule.missed.to_string(),
+            overlap: rule.overlap.as_str(),
+            jitter_ms: millis(rule.jitter),
+            paused: record.paused,
+            revision: record.revision,
+            last: record.last.map(rfc3339),
+            last_ms: record.last.map(unix_ms),
+            next: times.iter().copied().map(rfc3339).collect(),
+            next_ms: times.iter().copied().map(unix_ms).collect(),
+        }
+    }
+}
+
+/// All rules, by name.
+#[derive(Serialize, ToSchema)]
+struct Rules {
+    rules: Vec<RuleView>,
+}
+
+/// All rules
+#[utoipa::path(get, path = "/cron", tag = "cron", responses((status = 200, body = Rules), Problems))]
+async fn list(State(app): State<Arc<App>>, identity: Identity) -> Result<axum::Json<Rules>, Problem> {
+    let rules = app.duly.crons().await?.iter().map(|record| RuleView::new(&app, record, &identity)).collect();
+    Ok(axum::Json(Rules { rules }))
+}
+
+/// One rule
+#[utoipa::path(get, path = "/cron/{name}", tag = "cron", params(("name" = String, Path, description = "its name")),
+    responses((status = 200, body = RuleView, headers(("ETag" = String, description = "its state, for If-Match"))), Problems))]
+async fn get(
+    State(app): State<Arc<App>>,
+    identity: Identity,
+    PathParam(Name(name)): PathParam<Name>,
+) -> Result<(HeaderMap, axum::Json<RuleView>), Problem> {
+    let record = app.duly.cron_get(&name).await?.ok_or(Error::NotFound { what: "cron", name })?;
+    Ok((etag::header(&etag::for_cron(&record)), axum::Json(RuleView::new(&app, &record, &identity))))
+}
+
+/// Keep a rule: the same again changes nothing, another takes the place of the old one
+///
+/// With `If-Match`, only if the rule is still as that `ETag` has seen it: else 412 with the code `changed`.
+#[utoipa::path(put, path = "/cron/{name}", tag = "cron", request_body = RuleBody,
+    params(("name" = String, Path, description = "its name"),
+        ("If-Match" = Option<String>, Header, description = "the ETag of the rule that is to be changed")),
+    responses((status = 200, body = RuleView, headers(("ETag" = String, description = "its new state, for If-Match"))), Problems, PreconditionFailed))]
+async fn put(
+    State(app): State<Arc<App>>,
+    Operator(identity): Operator,
+    headers: HeaderMap,
+    PathParam(Name(name)): PathParam<Name>,
+    Json(body): Json<RuleBody>,
+) -> Result<(HeaderMap, axum::Json<RuleView>), Problem> {
+    if body.kind == COMMAND && !app.options.commands {
+        return Err(Problem::forbidden(
+            "rules that run programs are not made over HTTP; start the server with --allow-commands",
+        ));
+    }
+    let if_match = IfMatch::from_headers(&headers)?;
+    let condition = |found: Option<&CronRecord>| if_match.check(found.map(etag::for_cron).as_deref());
+    let record = app.duly.put_cron_if(body.into_rule(name)?, condition).await?;
+    Ok((etag::header(&etag::for_cron(&record)), axum::Json(RuleView::new(&app, &record, &identity))))
+}
+
+impl RuleBody {
+    fn into_rule(self, name: String) -> Result<CronRule, Problem> {
+        let args = self.args.map_or_else(|| "null".to_owned(), |args| args.get().to_owned());
+        let mut job = Push::new(self.kind, args).tags(self.tags);
+        job = set_if_some(job, self.queue, |job, queue| job.queue(queue));
+        job = set_if_some(job, self.priority, Push::priority);
+        job = set_if_some(job, self.max_attempts, Push::max_attempts);
+        job = set_if_some(job, self.timeout_ms.map(Duration::from_millis), Push::timeout);
+        job = set_if_some(job, self.keep_ms.map(Duration::from_millis), Push::keep);
+        let mut rule = CronRule::new(name, self.pattern, job)?;
+        if let Some(tz) = self.tz {
+            rule = rule.tz(tz);
+        }
+        if let Some(missed) = self.missed {
+            rule = rule.missed(missed.parse::<Missed>().map_err(|error| parameter_error("/missed", error))?);
+        }
+        if let Some(overlap) = self.overlap {
+            rule = rule.overlap(overlap.parse::<Overlap>().map_err(|error| parameter_error("/overlap", error))?);
+        }
+        Ok(rule.jitter(Duration::from_millis(self.jitter_ms.unwrap_or(0))))
+    }
+}
+
+/// Delete a rule; jobs that it has pushed stay
+#[utoipa::path(delete, path = "/cron/{name}", tag = "cron", params(("name" = String, Path, description = "its name")),
+    responses((status = 204, description = "it is gone"), Problems))]
+async fn remove(
+    State(app): State<Arc<App>>,
+    _: Operator,
+    PathParam(Name(name)): PathParam<Name>,
+) -> Result<StatusCode, Problem> {
+    app.duly.remove_cron(&name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Let a rule fire no more until it is resumed
+#[utoipa::path(post, path = "/cron/{name}/pause", tag = "cron", params(("name" = String, Path, description = "its name")),
+    responses((status = 200, body = RuleView), Problems))]
+async fn pause(
+    State(app): State<Arc<App>>,
+    Operator(identity): Operator,
+    PathParam(Name(name)): PathParam<Name>,
+    _: NoBody,
+) -> Result<axum::Json<RuleView>, Problem> {
+    let record = app.duly.pause_cron(&name).await?;
+    Ok(axum::Json(RuleView::new(&app, &record, &identity)))
+}
+
+/// Let a paused rule fire again
+#[utoipa::path(post, path = "/cron/{name}/resume", tag = "cron", params(("name" = String, Path, description = "its name")),
+    responses((status = 200, body = RuleView), Problems))]
+async fn resume(
+    State(app): State<Arc<App>>,
+    Operator(identity): Operator,
+    PathParam(Name(name)): PathParam<Name>,
+    _: NoBody,
+) -> Result<axum::Json<RuleView>, Problem> {
+    let record = app.duly.resume_cron(&name).await?;
+    Ok(axum::Json(RuleView::new(&app, &record, &identity)))
+}
+
+/// Push the job of a rule now
+///
+/// With an `Idempotency-Key` it may be repeated safely.
+#[utoipa::path(post, path = "/cron/{name}/trigger", tag = "cron",
+    params(("name" = String, Path, description = "its name"),
+        ("Idempotency-Key" = Option<String>, Header, description = "the same key pushes its job once")),
+    responses((status = 200, body = PushedView), Problems))]
+async fn trigger(
+    State(app): State<Arc<App>>,
+    _: Operator,
+    PathParam(Name(name)): PathParam<Name>,
+    IdempotencyKey(key): IdempotencyKey,
+    _: NoBody,
+) -> Result<axum::Json<PushedView>, Problem> {
+    // With the rule's name: a key that came with another rule long ago does not name that one's job.
+    let id = key.map(|key| JobId::named(&format!("{key}\ncron:{name}")));
+    Ok(axum::Json(PushedView::new(app.duly.trigger_cron_with_id(&name, id).await?)))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct PreviewParams {
+    /// Such as `0 3 * * *`.
+    pattern: String,
+    /// The time zone (UTC).
+    tz: Option<String>,
+    /// So many times (5, at most 100).
+    limit: Option<usize>,
+}
+
+/// What a pattern does.
+#[derive(Serialize, ToSchema)]
+struct Preview {
+    words: String,
+    next: Vec<String>,
+    next_ms: Vec<i64>,
+}
+
+/// What a pattern would do
+#[utoipa::path(get, path = "/cron/preview", tag = "cron", params(PreviewParams), responses((status = 200, body = Preview), Problems))]
+async fn preview(
+    State(app): State<Arc<App>>,
+    _: Identity,
+    QueryParams(params): QueryParams<PreviewParams>,
+) -> Result<axum::Json<Preview>, Problem> {
+    let schedule = Schedule::parse(&params.pattern, params.tz.as_deref().unwrap_or("UTC"))
+        .map_err(|error| parameter_error("pattern", error))?;
+    let limit = params.limit.unwrap_or(TICKS).clamp(1, TICKS_MAX);
+    let times: Vec<_> = schedule.after(app.duly.now()).take(limit).collect();
+    Ok(axum::Json(Preview {
+        words: schedule.in_words(),
+        next: times.iter().copied().map(rfc3339).collect(),
+        next_ms: times.iter().copied().map(unix_ms).collect(),
+    }))
+}

@@ -1,0 +1,229 @@
+//! Jobs: look at them, move them.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::push::{COMMAND, due};
+use super::{Problems, next_link, page_size};
+use crate::identity::{Identity, Operator};
+use crate::json::{Json, NoBody, PathParam, QueryParams};
+use crate::problem::Problem;
+use crate::server::App;
+use crate::views::JobView;
+use duly::Error;
+use duly::Why;
+use duly::{Edit, Filter};
+use duly::{JobId, Priority, Record};
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(get, edit, remove))
+        .routes(routes!(why))
+        .routes(routes!(retry))
+        .routes(routes!(reschedule))
+        .routes(routes!(cancel))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListParams {
+    /// Which, in the language of the filter box: `state:dead kind:mail args.to:ada since:1h`. All if left out.
+    filter: Option<String>,
+    /// At most so many (50, at most 200).
+    limit: Option<usize>,
+    /// Go on after this page: what `next` of the page before message.
+    cursor: Option<String>,
+}
+
+/// A page of jobs.
+#[derive(Serialize, ToSchema)]
+struct JobPage {
+    jobs: Vec<JobView>,
+    /// The cursor of the next page, if there may be one; also in the `Link` header.
+    next: Option<String>,
+}
+
+/// List jobs
+#[utoipa::path(get, path = "/jobs", tag = "jobs", params(ListParams), responses((status = 200, body = JobPage), Problems))]
+async fn list(
+    State(app): State<Arc<App>>,
+    identity: Identity,
+    QueryParams(params): QueryParams<ListParams>,
+) -> Result<(HeaderMap, axum::Json<JobPage>), Problem> {
+    let ListParams { filter, limit, cursor } = params;
+    let query = [("filter", filter.clone()), ("limit", limit.map(|limit| limit.to_string()))];
+    let mut filter: Filter = filter.unwrap_or_default().parse().map_err(|error| parameter_error("filter", error))?;
+    identity.require_for_filter(&filter)?;
+    (filter.limit, filter.cursor) = (page_size(limit), cursor);
+    let page = app.duly.list(filter).await?;
+    let headers = next_link(&app, "/jobs", &query, page.next.as_deref());
+    let jobs = page.jobs.iter().map(|record| JobView::new(record, &identity)).collect();
+    Ok((headers, axum::Json(JobPage { jobs, next: page.next })))
+}
+
+/// An error about a parameter, not about a body.
+pub(super) fn parameter_error(name: &str, error: Error) -> Problem {
+    match error {
+        Error::Invalid { reason, .. } => Problem::invalid(name, reason),
+        other => other.into(),
+    }
+}
+
+pub(super) async fn find_job(app: &App, id: JobId) -> Result<Record, Problem> {
+    let record = app.duly.get(id).await?;
+    Ok(record.ok_or_else(|| Error::NotFound { what: "job", name: id.to_string() })?)
+}
+
+/// One job with all that is known of it
+#[utoipa::path(get, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
+    responses((status = 200, body = JobView), Problems))]
+async fn get(
+    State(app): State<Arc<App>>,
+    identity: Identity,
+    PathParam(id): PathParam<JobId>,
+) -> Result<axum::Json<JobView>, Problem> {
+    Ok(axum::Json(JobView::new(&find_job(&app, id).await?, &identity)))
+}
+
+/// What to change about a job.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct EditBody {
+    /// Other args.
+    #[schema(value_type = Option<serde_json::Value>)]
+    args: Option<Box<RawValue>>,
+    #[schema(value_type = Option<String>)]
+    priority: Option<Priority>,
+    /// Another due moment, in RFC 3339.
+    due: Option<String>,
+    /// The same in milliseconds since 1970.
+    due_ms: Option<i64>,
+    /// So long from now, in milliseconds.
+    after_ms: Option<u64>,
+}
+
+/// Change a job that is not running: its args, its priority, when it is due
+#[utoipa::path(patch, path = "/jobs/{id}", tag = "jobs", request_body = EditBody,
+    params(("id" = String, Path, description = "the job's id")), responses((status = 200, body = JobView), Problems))]
+async fn edit(
+    State(app): State<Arc<App>>,
+    Operator(identity): Operator,
+    PathParam(id): PathParam<JobId>,
+    Json(body): Json<EditBody>,
+) -> Result<axum::Json<JobView>, Problem> {
+    let at = due("", body.due.as_deref(), body.due_ms, body.after_ms)?;
+    // Before the first change: a request that is refused has changed nothing.
+    at.check()?;
+    let reschedules = body.due.is_some() || body.due_ms.is_some() || body.after_ms.is_some();
+    if body.args.is_some() && find_job(&app, id).await?.job.kind == COMMAND && !app.options.commands {
+        return Err(Problem::forbidden(
+            "jobs that run programs are not changed over HTTP; start the server with --allow-commands",
+        ));
+    }
+    if body.args.is_some() || body.priority.is_some() {
+        let args = body.args.map(|args| args.get().to_owned());
+        app.duly.edit(id, Edit { args, priority: body.priority }).await?;
+    }
+    if reschedules {
+        app.duly.reschedule(id, at).await?;
+    }
+    Ok(axum::Json(JobView::new(&find_job(&app, id).await?, &identity)))
+}
+
+/// Why a job is not running.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Why)]
+struct WhyView {
+    /// One stable word.
+    why: &'static str,
+    /// One sentence for people.
+    text: String,
+}
+
+/// Why a job is not running
+#[utoipa::path(get, path = "/jobs/{id}/why", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
+    responses((status = 200, body = WhyView), Problems))]
+async fn why(
+    State(app): State<Arc<App>>,
+    _: Identity,
+    PathParam(id): PathParam<JobId>,
+) -> Result<axum::Json<WhyView>, Problem> {
+    match app.duly.why(id).await? {
+        Why::NotFound => Err(Error::NotFound { what: "job", name: id.to_string() }.into()),
+        why => Ok(axum::Json(WhyView { why: why.code(), text: why.to_string() })),
+    }
+}
+
+/// Delete a job that is not running
+#[utoipa::path(delete, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
+    responses((status = 204, description = "it is gone"), Problems))]
+async fn remove(
+    State(app): State<Arc<App>>,
+    _: Operator,
+    PathParam(id): PathParam<JobId>,
+) -> Result<StatusCode, Problem> {
+    app.duly.remove(id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Run a job now: a dead one starts over, a scheduled one need not wait
+#[utoipa::path(post, path = "/jobs/{id}/retry", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
+    responses((status = 204, description = "it is due now"), Problems))]
+async fn retry(
+    State(app): State<Arc<App>>,
+    _: Operator,
+    PathParam(id): PathParam<JobId>,
+    _: NoBody,
+) -> Result<StatusCode, Problem> {
+    app.duly.reschedule(id, duly::Due::Now).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// When a job is due, message in one of three ways.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct RescheduleBody {
+    /// In RFC 3339.
+    due: Option<String>,
+    /// In milliseconds since 1970.
+    due_ms: Option<i64>,
+    /// So long from now, in milliseconds.
+    after_ms: Option<u64>,
+}
+
+/// Give a job that is not running another due moment
+#[utoipa::path(post, path = "/jobs/{id}/reschedule", tag = "jobs", request_body = RescheduleBody,
+    params(("id" = String, Path, description = "the job's id")),
+    responses((status = 204, description = "it is due then"), Problems))]
+async fn reschedule(
+    State(app): State<Arc<App>>,
+    _: Operator,
+    PathParam(id): PathParam<JobId>,
+    Json(body): Json<RescheduleBody>,
+) -> Result<StatusCode, Problem> {
+    let due = due("", body.due.as_deref(), body.due_ms, body.after_ms)?;
+    app.duly.reschedule(id, due).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Stop a running job: it ends dead with the error `cancelled`
+#[utoipa::path(post, path = "/jobs/{id}/cancel", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
+    responses((status = 202, description = "its handler has been told"), Problems))]
+async fn cancel(
+    State(app): State<Arc<App>>,
+    _: Operator,
+    PathParam(id): PathParam<JobId>,
+    _: NoBody,
+) -> Result<StatusCode, Problem> {
+    app.duly.cancel(id).await?;
+    Ok(StatusCode::ACCEPTED)
+}

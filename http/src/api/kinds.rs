@@ -1,0 +1,82 @@
+//! What attempts of each kind have come to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Problems;
+use super::stats::Quantiles;
+use crate::identity::Identity;
+use crate::json::QueryParams;
+use crate::problem::Problem;
+use crate::server::App;
+use duly::{HistoryTally, KIND_HOURS_MAX, KindPoint};
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(kinds))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct KindParams {
+    /// The last so many hours (24, at most 24), the present one among them.
+    hours: Option<u32>,
+}
+
+/// One kind.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Kind)]
+struct KindView {
+    kind: String,
+    done: u64,
+    retried: u64,
+    buried: u64,
+    released: u64,
+    lateness: Quantiles,
+    duration: Quantiles,
+}
+
+/// Kinds by name.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Kinds)]
+struct KindsView {
+    kinds: Vec<KindView>,
+}
+
+/// Adds up the hours of each kind.
+pub(crate) fn totals_by_kind(points: Vec<KindPoint>) -> BTreeMap<String, HistoryTally> {
+    let mut totals = BTreeMap::<String, HistoryTally>::new();
+    for point in points {
+        totals.entry(point.kind).or_default().add(&point.tally);
+    }
+    totals
+}
+
+/// What attempts of each kind have come to
+///
+/// Told of a few seconds after they have ended. At most 200 kinds of an hour are told apart: the rest is `(other)`.
+#[utoipa::path(get, path = "/stats/kinds", tag = "stats", params(KindParams), responses((status = 200, body = KindsView), Problems))]
+async fn kinds(
+    State(app): State<Arc<App>>,
+    _: Identity,
+    QueryParams(params): QueryParams<KindParams>,
+) -> Result<axum::Json<KindsView>, Problem> {
+    let hours = params.hours.unwrap_or(KIND_HOURS_MAX).clamp(1, KIND_HOURS_MAX);
+    let all = totals_by_kind(app.duly.kinds(hours).await?);
+    let view = |(kind, tally): (String, HistoryTally)| KindView {
+        kind,
+        done: tally.done,
+        retried: tally.retried,
+        buried: tally.buried,
+        released: tally.released,
+        lateness: Quantiles::new(&tally.lateness),
+        duration: Quantiles::new(&tally.duration),
+    };
+    Ok(axum::Json(KindsView { kinds: all.into_iter().map(view).collect() }))
+}

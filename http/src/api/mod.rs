@@ -1,0 +1,134 @@
+//! The API below `/api/v1`: one file per resource. Each handler parses, asks the door, answers.
+
+mod actions;
+mod audit;
+mod bulk;
+mod calls;
+mod cron;
+mod dead;
+mod events;
+mod jobs;
+mod kinds;
+mod locks;
+mod nodes;
+mod push;
+mod queues;
+mod stats;
+mod tokens;
+mod wait;
+mod workers;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::http::{HeaderMap, HeaderValue, header};
+use utoipa::openapi::{Content, Ref, RefOr, Response, ResponseBuilder};
+use utoipa_axum::router::OpenApiRouter;
+
+pub(crate) use self::actions::Operations;
+pub(crate) use self::events::Events;
+pub(crate) use self::kinds::totals_by_kind;
+use super::server::App;
+
+/// Where the API is.
+pub(crate) const PREFIX: &str = "/api/v1";
+/// Jobs on one page, unless it says otherwise, and at most.
+pub(super) const PAGE_SIZE: usize = 50;
+pub(super) const PAGE_SIZE_MAX: usize = 200;
+
+/// All of it.
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .merge(jobs::router())
+        .merge(wait::router())
+        .merge(push::router())
+        .merge(bulk::router())
+        .merge(actions::router())
+        .merge(dead::router())
+        .merge(cron::router())
+        .merge(queues::router())
+        .merge(nodes::router())
+        .merge(workers::router())
+        .merge(locks::router())
+        .merge(calls::router())
+        .merge(stats::router())
+        .merge(kinds::router())
+        .merge(events::router())
+        .merge(audit::router())
+        .merge(tokens::router())
+}
+
+/// What every request may be answered instead: status and words.
+const PROBLEMS: [(&str, &str); 15] = [
+    ("400", "the body is not JSON"),
+    ("401", "nobody known has sent it: send `Authorization: Bearer <token>`"),
+    ("403", "whoever has sent it may not do this, or the server is read-only"),
+    ("404", "there is no such thing"),
+    ("408", "the body did not come in time"),
+    ("409", "it is in a state that does not allow this"),
+    ("413", "the body is too large"),
+    ("415", "the body is not of the right type"),
+    ("421", "the server does not go by the name in Host"),
+    ("422", "a part of the request is wrong; `errors` says which"),
+    ("429", "too many requests; `Retry-After` says when to try again"),
+    ("501", "this store cannot do that"),
+    ("502", "the method of another node has failed"),
+    ("503", "the store did not answer; try again"),
+    ("504", "it took too long"),
+];
+
+/// What only a request with `If-Match` may be answered.
+const PRECONDITION_FAILED: (&str, &str) = ("412", "it is not as `If-Match` says any more");
+
+/// Names all of them in the answers of an operation.
+pub(super) struct Problems;
+
+/// Names this one in the answers of an operation that heeds `If-Match`.
+pub(super) struct PreconditionFailed;
+
+impl utoipa::IntoResponses for Problems {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        PROBLEMS.iter().map(reference).collect()
+    }
+}
+
+impl utoipa::IntoResponses for PreconditionFailed {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        BTreeMap::from([reference(&PRECONDITION_FAILED)])
+    }
+}
+
+fn reference((status, _): &(&str, &str)) -> (String, RefOr<Response>) {
+    ((*status).to_owned(), RefOr::Ref(Ref::from_response_name(format!("Problem{status}"))))
+}
+
+/// Describes them once.
+pub(super) fn problem_responses() -> BTreeMap<String, RefOr<Response>> {
+    let content = || Content::new(Some(Ref::from_schema_name("Problem")));
+    let response =
+        |text: &str| ResponseBuilder::new().description(text).content("application/problem+json", content()).build();
+    let all = PROBLEMS.iter().chain([&PRECONDITION_FAILED]);
+    all.map(|(status, text)| (format!("Problem{status}"), RefOr::T(response(text)))).collect()
+}
+
+/// How many to list, within bounds.
+pub(super) fn page_size(requested: Option<usize>) -> usize {
+    requested.unwrap_or(PAGE_SIZE).clamp(1, PAGE_SIZE_MAX)
+}
+
+/// A `Link` header to the next page: the same address with another cursor.
+pub(super) fn next_link(app: &App, path: &str, query: &[(&str, Option<String>)], next: Option<&str>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    let Some(next) = next else {
+        return headers;
+    };
+    let encode =
+        |text: &str| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
+    let pairs = query.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).chain([("cursor", next)]);
+    let pairs: Vec<String> = pairs.map(|(name, value)| format!("{name}={}", encode(value))).collect();
+    let link = format!("<{}{PREFIX}{path}?{}>; rel=\"next\"", app.options.prefix, pairs.join("&"));
+    if let Ok(link) = HeaderValue::from_str(&link) {
+        headers.insert(header::LINK, link);
+    }
+    headers
+}

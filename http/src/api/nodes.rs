@@ -1,0 +1,122 @@
+//! Nodes: who is there, and telling one to claim no more or to stop.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Problems;
+use crate::identity::{Identity, Operator};
+use crate::json::{NoBody, OptionalJson, PathParam};
+use crate::problem::Problem;
+use crate::server::App;
+use crate::views::{rfc3339, unix_ms};
+use duly::Error;
+use duly::{NodeId, NodeRecord};
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(quiet)).routes(routes!(stop))
+}
+
+/// A node that takes part.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Node)]
+struct NodeView {
+    id: String,
+    /// The machine it runs on; that of the server for a worker over HTTP.
+    host: String,
+    pid: u32,
+    queues: Vec<String>,
+    joined: String,
+    joined_ms: i64,
+    /// Whether its lease runs.
+    alive: bool,
+    /// Whether it claims nothing for now: it was told to be quiet, or it is stopping.
+    quiet: bool,
+    /// How many jobs it holds.
+    held: u64,
+    /// What it can be asked to do.
+    methods: Vec<String>,
+}
+
+impl NodeView {
+    fn new(node: NodeRecord) -> Self {
+        NodeView {
+            id: node.id.to_string(),
+            host: node.host,
+            pid: node.pid,
+            queues: node.queues,
+            joined: rfc3339(node.joined),
+            joined_ms: unix_ms(node.joined),
+            alive: node.alive,
+            quiet: node.takes.quiet,
+            held: node.held,
+            methods: node.methods,
+        }
+    }
+}
+
+/// All nodes.
+#[derive(Serialize, ToSchema)]
+struct NodeList {
+    nodes: Vec<NodeView>,
+}
+
+/// All nodes that the store knows
+#[utoipa::path(get, path = "/nodes", tag = "nodes", responses((status = 200, body = NodeList), Problems))]
+async fn list(State(app): State<Arc<App>>, _: Identity) -> Result<axum::Json<NodeList>, Problem> {
+    let nodes = app.duly.nodes().await?.into_iter().map(NodeView::new).collect();
+    Ok(axum::Json(NodeList { nodes }))
+}
+
+/// Whether to be quiet.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct QuietBody {
+    /// false lets it claim again.
+    on: bool,
+}
+
+impl Default for QuietBody {
+    fn default() -> Self {
+        QuietBody { on: true }
+    }
+}
+
+/// Tell a node to claim no more; what runs goes on
+#[utoipa::path(post, path = "/nodes/{id}/quiet", tag = "nodes", request_body = Option<QuietBody>,
+    params(("id" = String, Path, description = "the node's id")),
+    responses((status = 204, description = "it was told"), Problems))]
+async fn quiet(
+    State(app): State<Arc<App>>,
+    _: Operator,
+    PathParam(id): PathParam<NodeId>,
+    OptionalJson(body): OptionalJson<QuietBody>,
+) -> Result<StatusCode, Problem> {
+    send_command(&app, id, "duly.quiet", &json!({ "on": body.on })).await
+}
+
+/// Tell a node to stop, as a signal would
+#[utoipa::path(post, path = "/nodes/{id}/stop", tag = "nodes", params(("id" = String, Path, description = "the node's id")),
+    responses((status = 204, description = "it was told"), Problems))]
+async fn stop(
+    State(app): State<Arc<App>>,
+    _: Operator,
+    PathParam(id): PathParam<NodeId>,
+    _: NoBody,
+) -> Result<StatusCode, Problem> {
+    send_command(&app, id, "duly.stop", &serde_json::Value::Null).await
+}
+
+async fn send_command(app: &App, id: NodeId, method: &str, args: &serde_json::Value) -> Result<StatusCode, Problem> {
+    let workers: u64 = app.duly.call(method, args).node(id).reply().await?;
+    match workers {
+        0 => Err(Error::Conflict(format!("node {id} runs no worker")).into()),
+        _ => Ok(StatusCode::NO_CONTENT),
+    }
+}

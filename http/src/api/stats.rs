@@ -1,0 +1,136 @@
+//! How much there is of everything.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Problems;
+use crate::identity::Identity;
+use crate::json::QueryParams;
+use crate::problem::Problem;
+use crate::server::App;
+use crate::views::{QueueView, rfc3339, unix_ms};
+use duly::{HISTORY_MINUTES_MAX, Histogram, HistoryAsk, Point};
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(stats)).routes(routes!(history))
+}
+
+/// How much there is of everything.
+#[derive(Serialize, ToSchema)]
+struct Stats {
+    /// All queues together; its name is empty.
+    total: QueueView,
+    queues: Vec<QueueView>,
+    /// Nodes whose lease runs.
+    nodes: usize,
+    /// What this store survives, in one sentence.
+    durability: String,
+    version: &'static str,
+}
+
+/// How much there is of everything
+#[utoipa::path(get, path = "/stats", tag = "stats", responses((status = 200, body = Stats), Problems))]
+async fn stats(State(app): State<Arc<App>>, _: Identity) -> Result<axum::Json<Stats>, Problem> {
+    let counts = app.duly.counts().await?;
+    let oldest = counts.iter().filter_map(|queue| queue.oldest).min();
+    let queues: Vec<QueueView> = counts.iter().map(QueueView::new).collect();
+    let nodes = app.duly.nodes().await?.iter().filter(|node| node.alive).count();
+    let durability = app.duly.health().await?.durability;
+    let sum = |of: fn(&QueueView) -> u64| queues.iter().map(of).sum();
+    let total = QueueView {
+        queue: String::new(),
+        paused: false,
+        moving: false,
+        scheduled: sum(|queue| queue.scheduled),
+        ready: sum(|queue| queue.ready),
+        running: sum(|queue| queue.running),
+        done: sum(|queue| queue.done),
+        dead: sum(|queue| queue.dead),
+        bytes: sum(|queue| queue.bytes),
+        oldest: oldest.map(rfc3339),
+        oldest_ms: oldest.map(unix_ms),
+        capacity_jobs: None,
+        capacity_bytes: None,
+    };
+    Ok(axum::Json(Stats { total, queues, nodes, durability, version: env!("CARGO_PKG_VERSION") }))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct HistoryParams {
+    /// Only of this queue.
+    queue: Option<String>,
+    /// The last so many minutes (60, at most 1,440).
+    minutes: Option<u32>,
+}
+
+/// One minute of one queue.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Minute)]
+struct PointView {
+    minute: String,
+    minute_ms: i64,
+    queue: String,
+    pushed: u64,
+    done: u64,
+    retried: u64,
+    buried: u64,
+    released: u64,
+    /// Jobs taken back from dead nodes.
+    taken_back: u64,
+    lateness: Quantiles,
+    duration: Quantiles,
+}
+
+/// Milliseconds that so large a share of all does not exceed.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Quantiles {
+    p50_ms: Option<f64>,
+    p95_ms: Option<f64>,
+    p99_ms: Option<f64>,
+}
+
+impl Quantiles {
+    pub(super) fn new(histogram: &Histogram) -> Self {
+        let at = |q| histogram.quantile(q).map(|time| time.as_secs_f64() * 1e3);
+        Quantiles { p50_ms: at(0.5), p95_ms: at(0.95), p99_ms: at(0.99) }
+    }
+}
+
+/// What has happened, oldest first; minutes in which nothing did are left out.
+#[derive(Serialize, ToSchema)]
+#[schema(as = History)]
+struct HistoryView {
+    points: Vec<PointView>,
+}
+
+/// What has happened, minute by minute
+#[utoipa::path(get, path = "/stats/history", tag = "stats", params(HistoryParams), responses((status = 200, body = HistoryView), Problems))]
+async fn history(
+    State(app): State<Arc<App>>,
+    _: Identity,
+    QueryParams(params): QueryParams<HistoryParams>,
+) -> Result<axum::Json<HistoryView>, Problem> {
+    let minutes = params.minutes.unwrap_or(60).clamp(1, HISTORY_MINUTES_MAX);
+    let history = app.duly.history(HistoryAsk { queue: params.queue, minutes }).await?;
+    let point = |point: Point| PointView {
+        minute: rfc3339(point.minute),
+        minute_ms: unix_ms(point.minute),
+        queue: point.queue,
+        pushed: point.tally.pushed,
+        done: point.tally.done,
+        retried: point.tally.retried,
+        buried: point.tally.buried,
+        released: point.tally.released,
+        taken_back: point.tally.taken_back,
+        lateness: Quantiles::new(&point.tally.lateness),
+        duration: Quantiles::new(&point.tally.duration),
+    };
+    Ok(axum::Json(HistoryView { points: history.points.into_iter().map(point).collect() }))
+}

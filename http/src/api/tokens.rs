@@ -1,0 +1,127 @@
+//! Tokens: make one, list them, take one away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Problems;
+use super::queues::Name;
+use crate::identity::Admin;
+use crate::json::{Json, PathParam};
+use crate::problem::Problem;
+use crate::server::App;
+use crate::views::{rfc3339, unix_ms};
+use duly::{Role, Token};
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))
+}
+
+/// The schema of [`Role`].
+#[derive(ToSchema)]
+#[schema(as = Role, rename_all = "lowercase")]
+#[allow(dead_code, reason = "only its schema is used")]
+enum RoleSchema {
+    /// Looks; does not see what jobs carry.
+    Viewer,
+    /// Pushes jobs and works on them, takes locks, calls methods.
+    Pusher,
+    /// Looks after jobs, queues, rules and nodes.
+    Operator,
+    /// Makes and removes tokens, and reads who did what.
+    Admin,
+}
+
+/// What is known of a token.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Token)]
+struct TokenView {
+    name: String,
+    #[schema(value_type = RoleSchema)]
+    role: Role,
+    created: String,
+    created_ms: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_ms: Option<i64>,
+}
+
+impl TokenView {
+    fn new(token: &Token) -> Self {
+        TokenView {
+            name: token.name.clone(),
+            role: token.role,
+            created: rfc3339(token.created),
+            created_ms: unix_ms(token.created),
+            expires: token.expires.map(rfc3339),
+            expires_ms: token.expires.map(unix_ms),
+        }
+    }
+}
+
+/// All tokens.
+#[derive(Serialize, ToSchema)]
+struct TokenPage {
+    tokens: Vec<TokenView>,
+}
+
+/// All tokens that have not ended, without what would let anybody in
+#[utoipa::path(get, path = "/tokens", tag = "tokens", responses((status = 200, body = TokenPage), Problems))]
+async fn list(State(app): State<Arc<App>>, _: Admin) -> Result<axum::Json<TokenPage>, Problem> {
+    Ok(axum::Json(TokenPage { tokens: app.duly.tokens().await?.iter().map(TokenView::new).collect() }))
+}
+
+/// A token to be.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct CreateTokenBody {
+    /// For people: one token has it.
+    name: String,
+    #[schema(value_type = RoleSchema)]
+    role: Role,
+    /// How long it lasts; for ever if left out.
+    lasts_ms: Option<u64>,
+}
+
+/// A new token: this is the only time it is shown.
+#[derive(Serialize, ToSchema)]
+struct CreatedToken {
+    name: String,
+    #[schema(value_type = RoleSchema)]
+    role: Role,
+    token: String,
+}
+
+/// Make a token
+#[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = CreateTokenBody, responses((status = 201, body = CreatedToken), Problems))]
+async fn create(
+    State(app): State<Arc<App>>,
+    _: Admin,
+    Json(body): Json<CreateTokenBody>,
+) -> Result<(StatusCode, axum::Json<CreatedToken>), Problem> {
+    let lasts = body.lasts_ms.map(Duration::from_millis);
+    let secret = app.duly.create_token(&body.name, body.role, lasts).await?;
+    app.tokens.clear();
+    let created = CreatedToken { name: body.name, role: body.role, token: secret.as_str().to_owned() };
+    Ok((StatusCode::CREATED, axum::Json(created)))
+}
+
+/// Take a token away: it is refused from now on
+#[utoipa::path(delete, path = "/tokens/{name}", tag = "tokens", params(("name" = String, Path, description = "its name")),
+    responses((status = 204, description = "it is gone"), Problems))]
+async fn remove(
+    State(app): State<Arc<App>>,
+    _: Admin,
+    PathParam(Name(name)): PathParam<Name>,
+) -> Result<StatusCode, Problem> {
+    app.duly.remove_token(&name).await?;
+    app.tokens.clear();
+    Ok(StatusCode::NO_CONTENT)
+}

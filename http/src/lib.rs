@@ -1,0 +1,92 @@
+//! The HTTP API and the dashboard of a duly store.
+//!
+//! The API speaks JSON to clients and workers in any language; the dashboard is for people. [`router`] returns both as an
+//! [`axum::Router`] to mount in a service; [`Server`] has options, and serves on a socket of its own.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> duly::Result<()> {
+//! let duly = duly::Duly::open(":memory:").await?;
+//! let service: axum::Router = axum::Router::new().nest("/duly", duly_http::router(duly));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The package uses only the public API of `duly`. A handler parses the request, calls [`duly::Duly`] and builds the response;
+//! it has no rules of its own. The `auth` module wraps all of them: it identifies the client, checks its role and limits its
+//! rate. `problem` builds error responses.
+
+#![warn(missing_docs, unreachable_pub)]
+
+mod api;
+mod audit;
+mod auth;
+mod connections;
+mod credential;
+mod etag;
+mod health;
+mod identity;
+mod json;
+mod json_pointer;
+mod login;
+mod metrics;
+mod openapi;
+mod pages;
+mod problem;
+mod rate_limit;
+mod server;
+mod sessions;
+mod streams;
+mod token_cache;
+mod views;
+mod write_timeout;
+
+use std::sync::Arc;
+
+use axum::middleware::from_fn_with_state;
+use axum::{Router, routing};
+use duly::Duly;
+use tower_http::compression::CompressionLayer;
+
+pub use self::connections::BoundServer;
+pub use self::identity::Identity;
+pub use self::openapi::openapi;
+use self::problem::Problem;
+use self::server::App;
+pub use self::server::{CONNECTIONS, RATE, Server};
+
+/// Returns the API and the dashboard of a store, to mount in a service; [`Server`] has options.
+pub fn router(duly: Duly) -> Router {
+    Server::new(duly).router()
+}
+
+fn routes(app: Arc<App>) -> Router {
+    let (api, _) = openapi::described_router().split_for_parts();
+    api.route("/healthz", routing::get(health::liveness))
+        .route("/readyz", routing::get(health::readiness))
+        .route("/metrics", routing::get(metrics::metrics))
+        .route("/openapi.json", routing::get(openapi::document))
+        .route("/login", routing::post(login::sign_in))
+        .route("/logout", routing::post(login::sign_out))
+        .merge(pages::router())
+        .fallback(async || Problem::unknown_route())
+        .method_not_allowed_fallback(async || {
+            Problem::new(
+                axum::http::StatusCode::METHOD_NOT_ALLOWED,
+                "method",
+                "this address does not do that; see /openapi.json",
+            )
+        })
+        .layer(from_fn_with_state(app.clone(), auth::handle_request))
+        .layer(CompressionLayer::new())
+        .with_state(app)
+}
+
+/// The Rust in the documents is compiled as tests.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../../docs/guide/http.md")]
+    struct Http;
+    #[doc = include_str!("../../docs/guide/dashboard.md")]
+    struct Dashboard;
+}

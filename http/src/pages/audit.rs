@@ -1,0 +1,62 @@
+//! Identity has done what through this server.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::{Query, State};
+use serde::Deserialize;
+
+use super::display::Moment;
+use super::layout::Layout;
+use super::{PageResult, render};
+use crate::identity::Identity;
+use crate::server::App;
+use duly::Role;
+
+/// Entries on one page.
+const PAGE: usize = 100;
+
+#[derive(Template)]
+#[template(path = "audit.html")]
+struct AuditPage {
+    layout: Layout,
+    rows: Vec<Row>,
+    next: String,
+}
+
+struct Row {
+    at: Moment,
+    who: String,
+    what: String,
+    from: String,
+    refused: bool,
+}
+
+#[derive(Deserialize, Default)]
+pub(super) struct AuditParams {
+    #[serde(default)]
+    before: String,
+}
+
+/// `GET /audit`
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    identity: Identity,
+    Query(params): Query<AuditParams>,
+    layout: Layout,
+) -> PageResult {
+    identity.require(Role::Operator)?;
+    let layout = layout.with_title("/audit", "Audit");
+    let found = app.duly.audits(params.before.parse().ok(), PAGE).await?;
+    let next =
+        found.last().filter(|last| found.len() == PAGE && last.no > 0).map(|last| format!("/audit?before={}", last.no));
+    let rows = found.into_iter().map(|record| Row {
+        at: layout.moment(record.at),
+        who: record.entry.who,
+        what: record.entry.what,
+        from: record.entry.from.unwrap_or_default(),
+        refused: record.entry.status >= 400,
+    });
+    let rows = rows.collect();
+    render(&AuditPage { layout, rows, next: next.unwrap_or_default() })
+}

@@ -1,0 +1,277 @@
+//! Deeds on many jobs: the selected ones, or all that a filter means. Counted and asked first, and never more than was counted.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+
+use super::layout::Layout;
+use super::{PageResult, display, redirect_with_flash, render, render_with_status};
+use crate::identity::Identity;
+use crate::problem::Problem;
+use crate::server::App;
+use duly::Due;
+use duly::Duly;
+use duly::Error;
+use duly::Filter;
+use duly::Role;
+use duly::{JobId, State as JobState};
+
+/// Most jobs that can be selected: more than a page shows.
+const SELECTED_MAX: usize = 500;
+/// Longest form, in fields.
+const FIELDS_MAX: usize = SELECTED_MAX + 20;
+
+/// What can be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BulkAction {
+    Retry,
+    Cancel,
+    Remove,
+}
+
+impl BulkAction {
+    fn parse(name: &str) -> Option<BulkAction> {
+        match name {
+            "retry" => Some(BulkAction::Retry),
+            "cancel" => Some(BulkAction::Cancel),
+            "remove" => Some(BulkAction::Remove),
+            _ => None,
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            BulkAction::Retry => "retry",
+            BulkAction::Cancel => "cancel",
+            BulkAction::Remove => "remove",
+        }
+    }
+
+    /// What a page says afterwards.
+    fn flash_key(self) -> &'static str {
+        match self {
+            BulkAction::Retry => "retried",
+            BulkAction::Cancel => "cancelled",
+            BulkAction::Remove => "removed",
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            BulkAction::Retry => "Retry",
+            BulkAction::Cancel => "Cancel",
+            BulkAction::Remove => "Remove",
+        }
+    }
+
+    /// What it means, for whoever is asked.
+    fn explanation(self) -> &'static str {
+        match self {
+            BulkAction::Retry => {
+                "Each is due now; dead ones start over, with their history kept. Those that run are left alone, and done ones \
+                 unless they were asked for by state:done."
+            }
+            BulkAction::Cancel => {
+                "Each is told to stop, and ends dead with the error \"cancelled\". Those that do not run are left alone."
+            }
+            BulkAction::Remove => "They are gone for good, with their history. Those that run are left alone.",
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "confirm_bulk.html")]
+struct ConfirmPage {
+    layout: Layout,
+    action: BulkAction,
+    /// All that match, or the selected.
+    all: bool,
+    q: String,
+    ids: Vec<String>,
+    next: String,
+    count: u64,
+    /// Not all were looked at: there may be more.
+    more: bool,
+    error: String,
+}
+
+/// What was sent: fields that may come many times.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct BulkForm {
+    action: String,
+    q: String,
+    next: String,
+    ids: Vec<String>,
+    /// How many were counted when it was asked.
+    confirm: String,
+    /// The same, typed by hand.
+    typed: String,
+}
+
+fn parse_form(body: &[u8]) -> Result<BulkForm, Problem> {
+    let mut form = BulkForm::default();
+    let mut all = String::new();
+    for (at, (name, value)) in form_fields(body).enumerate() {
+        if at == FIELDS_MAX || form.ids.len() > SELECTED_MAX {
+            return Err(Problem::invalid("id", format!("at most {SELECTED_MAX} jobs; use a filter to mean more")));
+        }
+        match name.as_str() {
+            "do" => form.action = value,
+            "all" => all = value,
+            "q" => form.q = value,
+            "next" => form.next = value,
+            "id" => form.ids.push(value),
+            "confirm" => form.confirm = value,
+            "typed" => form.typed = value,
+            _ => {}
+        }
+    }
+    if form.action == "all" {
+        form.action = all;
+    }
+    Ok(form)
+}
+
+/// A form's fields, in their order.
+fn form_fields(body: &[u8]) -> impl Iterator<Item = (String, String)> + '_ {
+    let decode = |part: &[u8]| {
+        let unescaped: Vec<u8> = part.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
+        percent_encoding::percent_decode(&unescaped).decode_utf8_lossy().into_owned()
+    };
+    body.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()).map(move |pair| {
+        let at = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
+        (decode(&pair[..at]), decode(pair.get(at + 1..).unwrap_or_default()))
+    })
+}
+
+/// `POST /jobs/act`
+pub(super) async fn run(State(app): State<Arc<App>>, identity: Identity, layout: Layout, body: Bytes) -> PageResult {
+    identity.require(Role::Operator)?;
+    let form = parse_form(&body)?;
+    let layout = layout.with_title("/jobs", "Sure?");
+    let (name, all) = match form.action.strip_suffix("-all") {
+        Some(name) => (name, true),
+        None => (form.action.as_str(), false),
+    };
+    let Some(action) = BulkAction::parse(name) else {
+        return Err(Problem::invalid("do", "choose what to do: retry, cancel or remove"));
+    };
+    let next = super::local_path_or(&form.next, "/jobs").to_owned();
+    if all {
+        run_for_all(&app.duly, layout, action, form, next).await
+    } else {
+        run_for_selected(&app.duly, layout, action, form, next).await
+    }
+}
+
+async fn run_for_selected(duly: &Duly, layout: Layout, action: BulkAction, form: BulkForm, next: String) -> PageResult {
+    let ids: Vec<JobId> = form.ids.iter().map(|id| id.parse()).collect::<Result<_, Error>>()?;
+    if ids.is_empty() {
+        return Err(Problem::invalid("id", "select at least one job first"));
+    }
+    // What can be taken back, or does no harm twice, needs no question.
+    if action != BulkAction::Retry && form.confirm.is_empty() {
+        let count = ids.len() as u64;
+        let (q, ids) = (form.q, form.ids);
+        return render(&ConfirmPage {
+            layout,
+            action,
+            all: false,
+            q,
+            ids,
+            next,
+            count,
+            more: false,
+            error: String::new(),
+        });
+    }
+    let mut changed = 0;
+    let mut refusal = None;
+    for id in ids {
+        match run_for_one(duly, action, id).await {
+            Ok(()) => changed += 1,
+            Err(error @ (Error::Conflict(_) | Error::NotFound { .. })) => refusal = Some(error),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match refusal {
+        Some(error) if changed == 0 => Err(error.into()),
+        _ => redirect_with_flash(&layout, &next, action.flash_key(), Some(changed), ""),
+    }
+}
+
+async fn run_for_one(duly: &Duly, action: BulkAction, id: JobId) -> Result<(), Error> {
+    match action {
+        BulkAction::Retry => duly.reschedule(id, Due::Now).await,
+        BulkAction::Cancel => duly.cancel(id).await,
+        BulkAction::Remove => duly.remove(id).await,
+    }
+}
+
+async fn run_for_all(duly: &Duly, layout: Layout, action: BulkAction, form: BulkForm, next: String) -> PageResult {
+    let filter: Filter = form.q.parse()?;
+    let bulk = match action {
+        BulkAction::Retry => duly.reschedule_all(filter, Due::Now),
+        BulkAction::Cancel => duly.cancel_all(Filter { state: Some(JobState::Running), ..filter }),
+        BulkAction::Remove => duly.remove_all(filter),
+    };
+    let counted = bulk.dry_run().await?;
+    let count = counted.matching;
+    let confirmed = form.confirm.parse::<u64>().ok();
+    let mut view = ConfirmPage {
+        layout,
+        action,
+        all: true,
+        q: form.q,
+        ids: Vec::new(),
+        next,
+        count,
+        more: !counted.whole,
+        error: String::new(),
+    };
+    let Some(confirmed) = confirmed else {
+        return render(&view);
+    };
+    // Gone for good needs a hand that typed how many, and never takes more than that.
+    if action == BulkAction::Remove && parse_count(&form.typed) != Some(confirmed) {
+        view.error = format!("type {} to say that you mean it", display::count(count));
+        return render_with_status(StatusCode::UNPROCESSABLE_ENTITY, &view);
+    }
+    if count > confirmed {
+        view.error = format!("there were {} when this was asked; look again", display::count(confirmed));
+        return render_with_status(StatusCode::CONFLICT, &view);
+    }
+    let changed = bulk.run().await?;
+    redirect_with_flash(&view.layout, &view.next, action.flash_key(), Some(changed.done), "")
+}
+
+fn parse_count(text: &str) -> Option<u64> {
+    text.chars().filter(|c| !matches!(c, ',' | ' ' | '_' | '.')).collect::<String>().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_may_repeat() {
+        let form = parse_form(
+            b"do=all&all=remove-all&q=state%3Adead+kind%3Amail&id=a&id=b&next=%2Fdead&confirm=12&typed=1%2C2",
+        )
+        .expect("read");
+        assert_eq!(form.action, "remove-all");
+        assert_eq!((form.q.as_str(), form.next.as_str()), ("state:dead kind:mail", "/dead"));
+        assert_eq!(form.ids, ["a", "b"]);
+        assert_eq!(parse_count("1,234"), Some(1_234));
+        assert_eq!(parse_count("many"), None);
+    }
+
+    #[test]
+    fn the_number_of_selected_jobs_is_bounded() {
+        let body = "id=a&".repeat(SELECTED_MAX + 2);
+        assert_eq!(parse_form(body.as_bytes()).expect_err("too many").code, "invalid");
+    }
+}

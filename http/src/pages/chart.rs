@@ -1,0 +1,181 @@
+//! Lines over time: drawn here as plain SVG, so that a page without scripts shows them too; the script draws them again
+//! with axes and a cursor from the same numbers. Pure.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::display;
+
+/// The box that lines are drawn in.
+const WIDTH: f64 = 600.0;
+const HEIGHT: f64 = 180.0;
+/// Sparklines have one of their own.
+const SPARK_WIDTH: f64 = 100.0;
+const SPARK_HEIGHT: f64 = 20.0;
+
+/// What the numbers of a chart are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// Jobs.
+    Jobs,
+    /// Milliseconds.
+    Millis,
+}
+
+impl Unit {
+    fn as_str(self) -> &'static str {
+        match self {
+            Unit::Jobs => "jobs",
+            Unit::Millis => "ms",
+        }
+    }
+
+    /// A value in words.
+    pub(super) fn format(self, value: f64) -> String {
+        match self {
+            Unit::Jobs => display::count(value.max(0.0).round() as u64),
+            Unit::Millis => display::duration(Duration::from_secs_f64((value.max(0.0) / 1_000.0).min(1e15))),
+        }
+    }
+}
+
+impl std::fmt::Display for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One line of a chart.
+#[derive(Clone, Debug)]
+pub(super) struct Series {
+    pub name: &'static str,
+    /// Which colour, by the name of a class.
+    pub class: &'static str,
+    /// A value for each moment; `None` where nothing was measured.
+    pub values: Vec<Option<f64>>,
+}
+
+/// Lines that share their moments and their unit.
+#[derive(Clone, Debug)]
+pub(super) struct Chart {
+    pub id: &'static str,
+    pub title: &'static str,
+    pub unit: Unit,
+    pub unit_label: &'static str,
+    /// Seconds since 1970.
+    pub times: Vec<i64>,
+    pub series: Vec<Series>,
+}
+
+impl Chart {
+    /// The greatest value of all lines.
+    fn max_value(&self) -> f64 {
+        self.series.iter().flat_map(|series| series.values.iter().flatten()).fold(0.0, |top, value| top.max(*value))
+    }
+
+    /// A line as the points of an SVG polyline.
+    pub(super) fn points(&self, series: &Series) -> String {
+        points(&series.values, self.max_value(), WIDTH, HEIGHT)
+    }
+
+    /// The newest value of a line, in words.
+    pub(super) fn last(&self, series: &Series) -> String {
+        series.values.iter().rev().flatten().next().map_or_else(|| "–".to_owned(), |value| self.unit.format(*value))
+    }
+
+    /// The chart for those who hear it.
+    pub(super) fn description(&self) -> String {
+        let series: Vec<String> =
+            self.series.iter().map(|series| format!("{} {}", series.name, self.last(series))).collect();
+        format!("{}: {}", self.title, series.join(", "))
+    }
+
+    /// The same numbers for the script: moments, then each line, with its name and its colour.
+    pub(super) fn data(&self) -> String {
+        let series: Vec<_> = self
+            .series
+            .iter()
+            .map(|series| {
+                let values: Vec<_> =
+                    series.values.iter().map(|value| value.map(|v| (v * 100.0).round() / 100.0)).collect();
+                serde_json::json!({ "name": series.name, "class": series.class, "values": values })
+            })
+            .collect();
+        serde_json::json!({ "times": self.times, "series": series }).to_string()
+    }
+}
+
+/// A line so small that it has no axes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sparkline {
+    pub class: &'static str,
+    pub line: String,
+    pub area: String,
+    pub description: String,
+}
+
+impl Sparkline {
+    /// Of these values, the newest last.
+    pub(super) fn new(class: &'static str, name: &str, values: &[u64]) -> Sparkline {
+        let drawn: Vec<Option<f64>> = values.iter().map(|value| Some(*value as f64)).collect();
+        let top = drawn.iter().flatten().fold(1.0f64, |top, value| top.max(*value));
+        let line = points(&drawn, top, SPARK_WIDTH, SPARK_HEIGHT);
+        let area = match line.is_empty() {
+            true => String::new(),
+            false => format!("0,{SPARK_HEIGHT} {line} {SPARK_WIDTH},{SPARK_HEIGHT}"),
+        };
+        let last = values.last().copied().unwrap_or(0);
+        Sparkline { class, line, area, description: format!("{name}: {} in the last minute", display::count(last)) }
+    }
+}
+
+/// Values as points from left to right, the greatest at the upper edge.
+fn points(values: &[Option<f64>], top: f64, width: f64, height: f64) -> String {
+    let mut text = String::new();
+    let step = width / (values.len().max(2) - 1) as f64;
+    for (at, value) in values.iter().enumerate() {
+        let Some(value) = value else { continue };
+        let x = at as f64 * step;
+        let y = if top > 0.0 { (height - 1.0) - (height - 2.0) * (value / top).clamp(0.0, 1.0) } else { height - 1.0 };
+        let _ = write!(text, "{}{x:.1},{y:.1}", if text.is_empty() { "" } else { " " });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn chart(values: Vec<Option<f64>>) -> Chart {
+        let times = (0..values.len()).map(|at| i64::try_from(at).expect("small") * 60).collect();
+        let series = vec![Series { name: "p95", class: "p95", values }];
+        Chart { id: "x", title: "Lateness", unit: Unit::Millis, unit_label: "", times, series }
+    }
+
+    #[test]
+    fn lines_go_from_edge_to_edge_and_leave_gaps_out() {
+        let chart = chart(vec![Some(0.0), None, Some(10.0)]);
+        assert_eq!(chart.points(&chart.series[0]), "0.0,179.0 600.0,1.0");
+        assert_eq!(chart.description(), "Lateness: p95 10 ms");
+    }
+
+    #[test]
+    fn nothing_measured_is_said_so() {
+        let chart = chart(vec![None, None]);
+        assert_eq!((chart.points(&chart.series[0]).as_str(), chart.last(&chart.series[0]).as_str()), ("", "–"));
+    }
+
+    proptest! {
+        #[test]
+        fn every_point_is_in_the_box(values in proptest::collection::vec(proptest::option::of(0.0f64..1e12), 0..100)) {
+            let chart = chart(values);
+            for point in chart.points(&chart.series[0]).split(' ').filter(|point| !point.is_empty()) {
+                let (x, y) = point.split_once(',').expect("a pair");
+                prop_assert!((0.0..=600.0).contains(&x.parse::<f64>().expect("a number")));
+                prop_assert!((0.0..=180.0).contains(&y.parse::<f64>().expect("a number")));
+            }
+            let _ = serde_json::from_str::<serde_json::Value>(&chart.data()).expect("JSON");
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Cron: rules that push a job at each time of a pattern. Their next runs, and a form to make and change them.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::Form;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use serde::Deserialize;
+
+use super::display::{self, Moment};
+use super::job::parse_duration;
+use super::json_format::{self, FormattedJson};
+use super::layout::Layout;
+use super::{PageResult, redirect_with_flash, render, render_with_status, unknown_action};
+use crate::etag;
+use crate::identity::Identity;
+use crate::problem::Problem;
+use crate::server::App;
+use duly::CronRecord;
+use duly::Error;
+use duly::Role;
+use duly::{CronRule, Missed, Overlap, Schedule};
+use duly::{DEFAULT_QUEUE, Push};
+
+/// Next runs that are shown.
+const RUNS: usize = 5;
+/// Most rules on the page.
+const ROWS_MAX: usize = 1_000;
+
+#[derive(Template)]
+#[template(path = "crons.html")]
+struct RulesPage {
+    layout: Layout,
+    rows: Vec<Row>,
+    left_out: usize,
+}
+
+struct Row {
+    name: String,
+    path: String,
+    pattern: String,
+    words: String,
+    tz: String,
+    kind: String,
+    queue: String,
+    paused: bool,
+    held: bool,
+    next: Option<Moment>,
+    last: Option<Moment>,
+    last_job: String,
+}
+
+impl Row {
+    fn new(layout: &Layout, record: &CronRecord) -> Row {
+        let rule = &record.rule;
+        Row {
+            path: display::url_encode(&rule.name),
+            name: rule.name.clone(),
+            words: rule.schedule().map(|schedule| schedule.in_words()).unwrap_or_default(),
+            pattern: rule.pattern.clone(),
+            tz: rule.tz.clone(),
+            kind: rule.kind.clone(),
+            queue: rule.queue.clone(),
+            paused: record.paused,
+            held: record.held,
+            next: record.next.map(|next| layout.moment(next)),
+            last: record.last.map(|last| layout.moment(last)),
+            last_job: record.last_job().map(|id| id.to_string()).unwrap_or_default(),
+        }
+    }
+}
+
+/// A run to come.
+struct NextRun {
+    shown: String,
+    at: Moment,
+    /// What changing clocks do to it.
+    dst_note: &'static str,
+}
+
+fn next_runs(layout: &Layout, schedule: &Schedule) -> Vec<NextRun> {
+    let next = schedule.after(layout.now).take(RUNS);
+    next.map(|at| NextRun {
+        shown: schedule.shown(at),
+        at: layout.moment(at),
+        dst_note: schedule.oddity(at).unwrap_or_default(),
+    })
+    .collect()
+}
+
+/// `GET /cron`
+pub(super) async fn list(State(app): State<Arc<App>>, layout: Layout) -> PageResult {
+    let layout = layout.with_title("/cron", "Cron");
+    let rules = app.duly.crons().await?;
+    let left_out = rules.len().saturating_sub(ROWS_MAX);
+    let rows = rules.iter().take(ROWS_MAX).map(|record| Row::new(&layout, record)).collect();
+    render(&RulesPage { layout, rows, left_out })
+}
+
+#[derive(Template)]
+#[template(path = "cron.html")]
+struct RulePage {
+    layout: Layout,
+    row: Row,
+    runs: Vec<NextRun>,
+    args: Option<FormattedJson>,
+    missed: String,
+    overlap: String,
+    jitter: String,
+    priority: String,
+    jobs_query: String,
+}
+
+/// `GET /cron/rule/{name}`
+pub(super) async fn show(State(app): State<Arc<App>>, Path(name): Path<String>, layout: Layout) -> PageResult {
+    let record = app.duly.cron_get(&name).await?.ok_or(Error::NotFound { what: "cron rule", name })?;
+    let layout = layout.with_title("/cron", format!("Rule {}", record.rule.name));
+    let rule = &record.rule;
+    let next = if record.paused {
+        Vec::new()
+    } else {
+        rule.schedule().map(|schedule| next_runs(&layout, &schedule)).unwrap_or_default()
+    };
+    let filter =
+        duly::Filter { kind: Some(rule.kind.clone()), queue: Some(rule.queue.clone()), ..duly::Filter::default() };
+    let view = RulePage {
+        row: Row::new(&layout, &record),
+        runs: next,
+        args: layout.can_see_args().then(|| json_format::format_json(&rule.args, json_format::SHOWN_BYTES)),
+        missed: rule.missed.to_string(),
+        overlap: rule.overlap.to_string(),
+        jitter: if rule.jitter.is_zero() { "none".to_owned() } else { display::duration(rule.jitter) },
+        priority: rule.priority.to_string(),
+        jobs_query: display::url_encode(&filter.to_string()),
+        layout,
+    };
+    render(&view)
+}
+
+#[derive(Template)]
+#[template(path = "cron_form.html")]
+struct RuleFormPage {
+    layout: Layout,
+    form: RuleForm,
+    words: String,
+    runs: Vec<NextRun>,
+    error: String,
+}
+
+/// What is in the form.
+#[derive(Deserialize, Clone, Default)]
+#[serde(default)]
+pub(super) struct RuleForm {
+    name: String,
+    pattern: String,
+    tz: String,
+    kind: String,
+    queue: String,
+    args: String,
+    missed: String,
+    overlap: String,
+    jitter: String,
+    /// A rule to begin from.
+    like: String,
+    /// The rule that it changes, and the state in which it was seen; empty for a new one.
+    original: String,
+    etag: String,
+}
+
+impl RuleForm {
+    fn from_record(record: &CronRecord, can_see_args: bool) -> RuleForm {
+        let rule = &record.rule;
+        RuleForm {
+            name: rule.name.clone(),
+            pattern: rule.pattern.clone(),
+            tz: rule.tz.clone(),
+            kind: rule.kind.clone(),
+            queue: rule.queue.clone(),
+            args: if can_see_args { rule.args.clone() } else { String::new() },
+            missed: rule.missed.to_string(),
+            overlap: rule.overlap.to_string(),
+            jitter: if rule.jitter.is_zero() { String::new() } else { format!("{}ms", rule.jitter.as_millis()) },
+            like: String::new(),
+            original: rule.name.clone(),
+            etag: etag::for_cron(record),
+        }
+    }
+
+    /// It changes a rule that is there.
+    fn is_edit(&self) -> bool {
+        !self.original.is_empty()
+    }
+
+    fn with_defaults(mut self, layout: &Layout) -> RuleForm {
+        let fill = |field: &mut String, with: &str| {
+            if field.is_empty() {
+                with.clone_into(field);
+            }
+        };
+        fill(&mut self.tz, &layout.zone_name);
+        fill(&mut self.queue, DEFAULT_QUEUE);
+        fill(&mut self.args, "{}");
+        fill(&mut self.missed, "once");
+        fill(&mut self.overlap, "allow");
+        self
+    }
+
+    /// The rule that is meant. What the form does not show stays as it is in the rule that it begins from.
+    fn to_rule(&self, base: Option<&CronRule>) -> Result<CronRule, Error> {
+        let job = Push::new(self.kind.trim(), self.args.trim()).queue(self.queue.trim());
+        let mut rule = CronRule::new(self.name.trim(), self.pattern.trim(), job)?;
+        if let Some(base) = base {
+            (rule.priority, rule.max_attempts) = (base.priority, base.max_attempts);
+            (rule.timeout, rule.keep) = (base.timeout, base.keep);
+            rule.tags.clone_from(&base.tags);
+        }
+        rule = rule.tz(self.tz.trim()).missed(self.missed.parse::<Missed>()?).overlap(self.overlap.parse::<Overlap>()?);
+        if self.jitter.trim().is_empty() {
+            return Ok(rule);
+        }
+        let error = || Error::invalid("jitter", "write a length of time, such as 30s or 5m");
+        Ok(rule.jitter(parse_duration(&self.jitter).ok_or_else(error)?))
+    }
+}
+
+/// `GET /cron/new`: the form, with the next runs of what is in it.
+pub(super) async fn form(
+    State(app): State<Arc<App>>,
+    identity: Identity,
+    Query(form): Query<RuleForm>,
+    layout: Layout,
+) -> PageResult {
+    identity.require(Role::Operator)?;
+    let mut form = form;
+    if !form.like.is_empty() {
+        let found = app.duly.cron_get(&form.like).await?;
+        let record = found.ok_or_else(|| Error::NotFound { what: "cron rule", name: form.like.clone() })?;
+        form = RuleForm::from_record(&record, layout.can_see_args());
+    }
+    let form = form.with_defaults(&layout);
+    render(&form_page(layout, form, String::new()))
+}
+
+fn form_page(layout: Layout, form: RuleForm, error: String) -> RuleFormPage {
+    let layout = layout.with_title("/cron", if form.is_edit() { "Change a rule" } else { "New rule" });
+    let schedule =
+        if form.pattern.trim().is_empty() { None } else { Some(Schedule::parse(form.pattern.trim(), form.tz.trim())) };
+    let (words, runs, bad) = match schedule {
+        None => (String::new(), Vec::new(), String::new()),
+        Some(Ok(schedule)) => (schedule.in_words(), next_runs(&layout, &schedule), String::new()),
+        Some(Err(error)) => (String::new(), Vec::new(), error.to_string()),
+    };
+    let error = if error.is_empty() { bad } else { error };
+    RuleFormPage { layout, form, words, runs, error }
+}
+
+/// `POST /cron`
+pub(super) async fn save(
+    State(app): State<Arc<App>>,
+    identity: Identity,
+    layout: Layout,
+    Form(form): Form<RuleForm>,
+) -> PageResult {
+    identity.require(Role::Operator)?;
+    super::check_kind(&app, &form.kind)?;
+    match save_rule(&app, &form).await {
+        Ok(record) => redirect_with_flash(
+            &layout,
+            &format!("/cron/rule/{}", display::url_encode(&record.rule.name)),
+            "rule",
+            None,
+            &record.rule.name,
+        ),
+        Err(error @ (Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. })) => Err(Problem::from(error)),
+        Err(error) => {
+            let conflict = matches!(error, Error::Conflict(_));
+            let status = if conflict { StatusCode::CONFLICT } else { StatusCode::UNPROCESSABLE_ENTITY };
+            let form = form.with_defaults(&layout);
+            render_with_status(status, &form_page(layout, form, error.to_string()))
+        }
+    }
+}
+
+/// Keeps the rule of a form, if the one in its place is still as it was when it was looked at.
+async fn save_rule(app: &App, form: &RuleForm) -> Result<CronRecord, Error> {
+    let name = form.name.trim();
+    let existing = app.duly.cron_get(name).await?;
+    // Under another name it makes a copy.
+    let base = match &existing {
+        None if form.is_edit() => app.duly.cron_get(&form.original).await?,
+        _ => existing.clone(),
+    };
+    let rule = form.to_rule(base.as_ref().map(|record| &record.rule))?;
+    let expected = match form.original == name {
+        true => Some(form.etag.clone()),
+        false => existing.as_ref().map(etag::for_cron),
+    };
+    let condition = |found: Option<&CronRecord>| match found.map(etag::for_cron) == expected {
+        true => Ok(()),
+        false => Err(Error::Conflict(format!(
+            "somebody has changed or removed rule {name} since you began: nothing was saved. \
+             Look at it again, and change it from there"
+        ))),
+    };
+    app.duly.put_cron_if(rule, condition).await
+}
+
+#[derive(Deserialize, Default)]
+pub(super) struct RuleActionForm {
+    #[serde(default)]
+    confirm: String,
+    #[serde(default)]
+    next: String,
+}
+
+#[derive(Template)]
+#[template(path = "confirm_cron.html")]
+struct ConfirmPage {
+    layout: Layout,
+    name: String,
+    path: String,
+}
+
+/// `POST /cron/{name}/pause|resume|trigger|remove`
+pub(super) async fn run_action(
+    State(app): State<Arc<App>>,
+    Path((name, action)): Path<(String, String)>,
+    identity: Identity,
+    layout: Layout,
+    Form(form): Form<RuleActionForm>,
+) -> PageResult {
+    identity.require(Role::Operator)?;
+    let own = format!("/cron/rule/{}", display::url_encode(&name));
+    let next = super::local_path_or(&form.next, &own);
+    match action.as_str() {
+        "pause" => {
+            app.duly.pause_cron(&name).await?;
+            redirect_with_flash(&layout, next, "rule-paused", None, &name)
+        }
+        "resume" => {
+            app.duly.resume_cron(&name).await?;
+            redirect_with_flash(&layout, next, "rule-resumed", None, &name)
+        }
+        "trigger" => {
+            let pushed = app.duly.trigger_cron(&name).await?;
+            let action = if pushed.is_new() { "triggered" } else { "there" };
+            redirect_with_flash(&layout, &format!("/jobs/{}", pushed.id()), action, None, &name)
+        }
+        "remove" if form.confirm.is_empty() => {
+            render(&ConfirmPage { layout: layout.with_title("/cron", "Sure?"), path: display::url_encode(&name), name })
+        }
+        "remove" => {
+            app.duly.remove_cron(&name).await?;
+            redirect_with_flash(&layout, "/cron", "rule-removed", None, &name)
+        }
+        other => Err(unknown_action(other)),
+    }
+}

@@ -1,0 +1,238 @@
+//! The store's history as charts: throughput, lateness, duration, depth. Pure but for the asking.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use super::chart::{Chart, Series, Sparkline, Unit};
+use crate::views::unix_micros;
+use duly::Duly;
+use duly::{Error, Result};
+use duly::{Histogram, HistoryAsk, HistoryTally};
+
+/// Minutes that a sparkline shows: those before the present one, which has only begun.
+const SPARK_MINUTES: u32 = 60;
+
+/// How far back a page looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Range {
+    /// The last five minutes.
+    Minutes,
+    /// The last hour.
+    #[default]
+    Hour,
+    /// The last day.
+    Day,
+}
+
+impl Range {
+    pub(super) const ALL: [Range; 3] = [Range::Minutes, Range::Hour, Range::Day];
+
+    /// The range of this name; an hour if there is none.
+    pub(super) fn parse(name: &str) -> Range {
+        Range::ALL.into_iter().find(|range| range.as_str() == name).unwrap_or_default()
+    }
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Range::Minutes => "5m",
+            Range::Hour => "1h",
+            Range::Day => "24h",
+        }
+    }
+
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Range::Minutes => "5 min",
+            Range::Hour => "1 hour",
+            Range::Day => "24 hours",
+        }
+    }
+
+    fn minutes(self) -> i64 {
+        match self {
+            Range::Minutes => 5,
+            Range::Hour => 60,
+            Range::Day => 24 * 60,
+        }
+    }
+
+    /// How many minutes one point of a chart stands for.
+    fn interval_minutes(self) -> i64 {
+        match self {
+            Range::Day => 10,
+            _ => 1,
+        }
+    }
+
+    fn unit_label(self) -> &'static str {
+        match self {
+            Range::Day => "jobs in 10 minutes",
+            _ => "jobs a minute",
+        }
+    }
+}
+
+/// What happened in one interval of a chart.
+struct Interval {
+    /// Seconds since 1970 at which it began.
+    at: i64,
+    tally: HistoryTally,
+}
+
+/// The start of a minute, and the counts in it.
+type Minute = (SystemTime, HistoryTally);
+
+/// The charts of all queues, or of one.
+pub(super) async fn charts(duly: &Duly, queue: Option<&str>, range: Range, unfinished: u64) -> Result<Vec<Chart>> {
+    // One more than shown: the present minute has only begun.
+    let minutes =
+        u32::try_from(range.minutes() + range.interval_minutes()).unwrap_or(u32::MAX).min(duly::HISTORY_MINUTES_MAX);
+    let history = match duly.history(HistoryAsk { queue: queue.map(str::to_owned), minutes }).await {
+        // On keys of others there is nothing to draw; the rest of the page is there all the same.
+        Err(Error::Unsupported { .. }) => return Ok(Vec::new()),
+        history => history?,
+    };
+    let now = history.now.unwrap_or_else(|| duly.now());
+    let minutes: Vec<Minute> = history.points.into_iter().map(|point| (point.minute, point.tally)).collect();
+    Ok(build_charts(&intervals(&minutes, now, range), range, unfinished))
+}
+
+/// Every interval from the first to the last, also those in which nothing happened.
+fn intervals(minutes: &[Minute], now: SystemTime, range: Range) -> Vec<Interval> {
+    let width = range.interval_minutes() * 60;
+    let present = unix_micros(now).div_euclid(1_000_000).div_euclid(width) * width;
+    let first = present - range.minutes() * 60;
+    let mut intervals: Vec<Interval> = (0..=range.minutes() / range.interval_minutes())
+        .map(|at| Interval { at: first + at * width, tally: HistoryTally::default() })
+        .collect();
+    for (minute, tally) in minutes {
+        let at = unix_micros(*minute).div_euclid(1_000_000) - first;
+        if let Some(interval) = usize::try_from(at.div_euclid(width)).ok().and_then(|at| intervals.get_mut(at)) {
+            interval.tally.add(tally);
+        }
+    }
+    // The present minute looks like a fall where it has only begun: shown only where there is nothing else.
+    let has_others = intervals.iter().rev().skip(1).any(|interval| interval.tally != HistoryTally::default());
+    if range != Range::Minutes && has_others {
+        intervals.pop();
+    }
+    intervals
+}
+
+fn build_charts(intervals: &[Interval], range: Range, unfinished: u64) -> Vec<Chart> {
+    let times: Vec<i64> = intervals.iter().map(|interval| interval.at).collect();
+    let series = |name, class, value: &dyn Fn(&HistoryTally) -> u64| Series {
+        name,
+        class,
+        values: intervals.iter().map(|interval| Some(value(&interval.tally) as f64)).collect(),
+    };
+    let quantiles = |of: &dyn Fn(&HistoryTally) -> &Histogram| {
+        let quantile = |name, q: f64| Series {
+            name,
+            class: name,
+            values: intervals.iter().map(|interval| of(&interval.tally).quantile(q).map(millis)).collect(),
+        };
+        vec![quantile("p50", 0.5), quantile("p95", 0.95), quantile("p99", 0.99)]
+    };
+    let throughput = vec![
+        series("done", "done", &|tally| tally.done),
+        series("pushed", "pushed", &|tally| tally.pushed),
+        series("retried", "retried", &|tally| tally.retried),
+        series("buried", "buried", &|tally| tally.buried),
+    ];
+    let depth = vec![Series { name: "unfinished", class: "ready", values: depths(intervals, unfinished) }];
+    let chart =
+        |id, title, unit, unit_label, series| Chart { id, title, unit, unit_label, times: times.clone(), series };
+    vec![
+        chart("throughput", "Throughput", Unit::Jobs, range.unit_label(), throughput),
+        chart("depth", "Depth", Unit::Jobs, "unfinished jobs", depth),
+        chart("lateness", "Lateness", Unit::Millis, "from due to started", quantiles(&|tally| &tally.lateness)),
+        chart("duration", "Duration", Unit::Millis, "of an attempt", quantiles(&|tally| &tally.duration)),
+    ]
+}
+
+/// How many jobs were unfinished at the end of each interval: what there is now, less what came, plus what went.
+fn depths(intervals: &[Interval], unfinished: u64) -> Vec<Option<f64>> {
+    let mut depth = unfinished as f64;
+    let mut depths = Vec::with_capacity(intervals.len());
+    for interval in intervals.iter().rev() {
+        depths.push(Some(depth.max(0.0)));
+        let grown = interval.tally.pushed as f64 - (interval.tally.done + interval.tally.buried) as f64;
+        depth -= grown;
+    }
+    depths.reverse();
+    depths
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1_000.0
+}
+
+/// What was done in the last hour, by queue, as sparklines.
+pub(super) async fn sparklines(duly: &Duly) -> HashMap<String, Sparkline> {
+    let Ok(history) = duly.history(HistoryAsk { queue: None, minutes: SPARK_MINUTES + 1 }).await else {
+        return HashMap::new();
+    };
+    let minutes = usize::try_from(SPARK_MINUTES).unwrap_or(usize::MAX);
+    let last = history.now.map_or(0, |now| unix_micros(now).div_euclid(60_000_000));
+    let mut done: HashMap<String, Vec<u64>> = HashMap::new();
+    for point in history.points {
+        let ago = last - unix_micros(point.minute).div_euclid(60_000_000);
+        let Some(at) = usize::try_from(ago).ok().and_then(|ago| minutes.checked_sub(ago)).filter(|at| *at < minutes)
+        else {
+            continue;
+        };
+        done.entry(point.queue).or_insert_with(|| vec![0; minutes])[at] += point.tally.done;
+    }
+    done.into_iter().map(|(queue, done)| (queue, Sparkline::new("l-done", "done", &done))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::UNIX_EPOCH;
+
+    fn at(minute: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_763_270_400 + minute * 60)
+    }
+
+    fn point(minute: u64, pushed: u64, done: u64) -> Minute {
+        let mut tally = HistoryTally::default();
+        (tally.pushed, tally.done) = (pushed, done);
+        (at(minute), tally)
+    }
+
+    #[test]
+    fn minutes_without_events_are_included() {
+        let shown = intervals(&[point(0, 3, 1), point(58, 0, 2)], at(60), Range::Hour);
+        assert_eq!(shown.len(), 60, "the present minute is left out");
+        assert_eq!((shown[0].tally.pushed, shown[58].tally.done), (3, 2));
+        assert_eq!(shown[1].tally, HistoryTally::default());
+    }
+
+    #[test]
+    fn the_present_minute_is_shown_if_there_is_no_other() {
+        let shown = intervals(&[point(60, 3, 1)], at(60), Range::Hour);
+        assert_eq!(shown.last().expect("not empty").tally.pushed, 3);
+    }
+
+    #[test]
+    fn a_day_is_drawn_in_steps_of_ten_minutes() {
+        let shown = intervals(&[point(1_430, 1, 0), point(1_431, 1, 0)], at(1_440), Range::Day);
+        assert_eq!(shown.len(), 144);
+        assert_eq!(shown.last().expect("not empty").tally.pushed, 2);
+    }
+
+    #[test]
+    fn depth_is_computed_backwards_from_now() {
+        let shown = intervals(&[point(57, 10, 0), point(58, 0, 4)], at(60), Range::Hour);
+        let depths: Vec<f64> = depths(&shown, 6).into_iter().flatten().collect();
+        assert_eq!(depths[56..], [0.0, 10.0, 6.0, 6.0]);
+    }
+
+    #[test]
+    fn unknown_ranges_are_an_hour() {
+        assert_eq!(Range::parse("24h"), Range::Day);
+        assert_eq!(Range::parse("<script>"), Range::Hour);
+    }
+}

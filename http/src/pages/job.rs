@@ -1,0 +1,346 @@
+//! One job: what it carries, what has become of it, why it is not running, and what can be done about that.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use askama::Template;
+use axum::Form;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use serde::Deserialize;
+
+use super::display::{self, Moment};
+use super::json_format::{self, FormattedJson, SHOWN_BYTES, SHOWN_BYTES_MAX};
+use super::layout::Layout;
+use super::{PageResult, redirect_with_flash, render, render_with_status, unknown_action};
+use crate::identity::Identity;
+use crate::problem::Problem;
+use crate::server::App;
+use duly::Due;
+use duly::Edit;
+use duly::Error;
+use duly::NodeRecord;
+use duly::Role;
+use duly::{JobId, Record, State as JobState};
+
+#[derive(Template)]
+#[template(path = "job.html")]
+struct JobPage {
+    layout: Layout,
+    record: Record,
+    queue_path: String,
+    kind_query: String,
+    why: String,
+    args: Option<FormattedJson>,
+    args_bytes: String,
+    whole: bool,
+    result: Option<FormattedJson>,
+    timeline: Vec<TimelineEntry>,
+    progress: Option<Progress>,
+    log: Vec<(Moment, u32, String)>,
+    holder: Option<Holder>,
+    due: Moment,
+    pushed: Moment,
+    ended: Option<Moment>,
+    timeout: String,
+    keep: String,
+}
+
+/// One moment of a job's life.
+struct TimelineEntry {
+    /// A state, for its colour.
+    class: &'static str,
+    title: String,
+    at: Option<Moment>,
+    node: String,
+    node_short: String,
+    text: String,
+}
+
+struct Progress {
+    percent: u32,
+    note: String,
+    at: Moment,
+}
+
+struct Holder {
+    id: String,
+    short: String,
+    host: String,
+    pid: u32,
+    alive: bool,
+}
+
+#[derive(Deserialize, Default)]
+pub(super) struct JobParams {
+    /// `all` shows long args whole.
+    #[serde(default)]
+    args: String,
+}
+
+async fn find_job(app: &App, id: &str) -> Result<Record, Problem> {
+    let id: JobId = id.parse().map_err(|_| job_not_found(id))?;
+    app.duly.get(id).await?.ok_or_else(|| job_not_found(&id.to_string()))
+}
+
+fn job_not_found(id: &str) -> Problem {
+    let detail = format!(
+        "there is no job {}: it is done and no longer kept, was removed, or was never pushed here",
+        display::short_id(id)
+    );
+    Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
+}
+
+/// `GET /jobs/{id}`
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    Query(params): Query<JobParams>,
+    layout: Layout,
+) -> PageResult {
+    let record = find_job(&app, &id).await?;
+    let layout = layout.with_title("/jobs", format!("{} {}", record.job.kind, display::short_id(&id)));
+    let whole = params.args == "all";
+    let why = app.duly.why(record.job.id).await.map(|why| why.to_string()).unwrap_or_default();
+    let holder = match record.node {
+        Some(node) => {
+            let nodes = app.duly.nodes().await.unwrap_or_default();
+            nodes.iter().find(|record| record.id == node).map(Holder::new)
+        }
+        None => None,
+    };
+    let progress = record.progress.as_ref().map(|progress| Progress {
+        percent: (progress.done * 100.0) as u32,
+        note: progress.note.clone(),
+        at: layout.moment(progress.at),
+    });
+    let can_see_args = layout.can_see_args();
+    let bytes_max = if whole { SHOWN_BYTES_MAX } else { SHOWN_BYTES };
+    let lines = record.log.iter().map(|line| (layout.moment(line.at), line.attempt, line.line.clone()));
+    let view = JobPage {
+        queue_path: display::url_encode(&record.job.queue),
+        kind_query: display::url_encode(
+            &duly::Filter { kind: Some(record.job.kind.clone()), ..Default::default() }.to_string(),
+        ),
+        why,
+        args: can_see_args.then(|| json_format::format_json(&record.job.args, bytes_max)),
+        args_bytes: display::bytes(record.job.args.len() as u64),
+        whole,
+        result: record
+            .result
+            .as_deref()
+            .filter(|_| can_see_args)
+            .map(|result| json_format::format_json(result, bytes_max)),
+        timeline: build_timeline(&layout, &record),
+        progress,
+        log: if can_see_args { lines.collect() } else { Vec::new() },
+        holder,
+        due: layout.moment(record.due),
+        pushed: layout.moment(record.job.pushed),
+        ended: record.ended.map(|ended| layout.moment(ended)),
+        timeout: display::duration(record.job.timeout),
+        keep: display::duration(record.job.keep),
+        record,
+        layout,
+    };
+    render(&view)
+}
+
+impl Holder {
+    fn new(node: &NodeRecord) -> Holder {
+        let id = node.id.to_string();
+        Holder { short: display::short_id(&id), id, host: node.host.clone(), pid: node.pid, alive: node.alive }
+    }
+}
+
+/// A job's life so far, and the next moment of it that is known.
+fn build_timeline(layout: &Layout, record: &Record) -> Vec<TimelineEntry> {
+    let plain = |class, title: String, at: Option<SystemTime>| TimelineEntry {
+        class,
+        title,
+        at: at.map(|at| layout.moment(at)),
+        node: String::new(),
+        node_short: String::new(),
+        text: String::new(),
+    };
+    let mut entries = vec![plain("", "pushed".to_owned(), Some(record.job.pushed))];
+    for failure in &record.failures {
+        let node = failure.node.to_string();
+        entries.push(TimelineEntry {
+            class: "t-dead",
+            title: format!("attempt {} failed", failure.attempt),
+            at: Some(layout.moment(failure.at)),
+            node_short: display::short_id(&node),
+            node,
+            text: failure.error.clone(),
+        });
+    }
+    let next = record.attempts.saturating_add(1);
+    entries.push(match record.state {
+        JobState::Scheduled => plain("t-scheduled", format!("attempt {next} is due"), Some(record.due)),
+        JobState::Ready => plain("t-ready", format!("attempt {next} is ready"), Some(record.due)),
+        JobState::Running => plain("t-running", format!("attempt {next} runs"), None),
+        JobState::Done => plain("t-done", "done".to_owned(), record.ended),
+        _ => plain("t-dead", "given up".to_owned(), record.ended),
+    });
+    entries
+}
+
+#[derive(Deserialize, Default)]
+pub(super) struct JobActionForm {
+    #[serde(default)]
+    confirm: String,
+    /// When it is due: `10m`, `tomorrow`, as the command line has it.
+    #[serde(default)]
+    due: String,
+}
+
+#[derive(Template)]
+#[template(path = "confirm_job.html")]
+struct ConfirmPage {
+    layout: Layout,
+    id: String,
+    action: &'static str,
+    title: String,
+    explanation: &'static str,
+}
+
+/// `POST /jobs/{id}/retry|reschedule|cancel|remove`
+pub(super) async fn run_action(
+    State(app): State<Arc<App>>,
+    Path((id, action)): Path<(String, String)>,
+    identity: Identity,
+    layout: Layout,
+    Form(form): Form<JobActionForm>,
+) -> PageResult {
+    identity.require(Role::Operator)?;
+    let job: JobId = id.parse().map_err(|_| job_not_found(&id))?;
+    let own_path = format!("/jobs/{job}");
+    let short = display::short_id(&id);
+    let layout = layout.with_title("/jobs", "Sure?");
+    let confirm = |layout: Layout, action, title: String, explanation| {
+        render(&ConfirmPage { layout, id: job.to_string(), action, title, explanation })
+    };
+    match action.as_str() {
+        "retry" => {
+            app.duly.reschedule(job, Due::Now).await?;
+            redirect_with_flash(&layout, &own_path, "retried", None, "")
+        }
+        "reschedule" => {
+            app.duly.reschedule(job, parse_due(&form.due)?).await?;
+            redirect_with_flash(&layout, &own_path, "rescheduled", None, "")
+        }
+        "cancel" if form.confirm.is_empty() => confirm(layout, "cancel", format!("Cancel job {short}?"), CANCEL),
+        "cancel" => {
+            app.duly.cancel(job).await?;
+            redirect_with_flash(&layout, &own_path, "cancelled", None, "")
+        }
+        "remove" if form.confirm.is_empty() => confirm(layout, "remove", format!("Remove job {short}?"), REMOVE),
+        "remove" => {
+            app.duly.remove(job).await?;
+            redirect_with_flash(&layout, "/jobs", "removed", None, "")
+        }
+        other => Err(unknown_action(other)),
+    }
+}
+
+/// What is message before a job is cancelled or removed; the script says the same.
+const CANCEL: &str = "It is told to stop, and ends dead with the error \"cancelled\"; it is not retried.";
+const REMOVE: &str = "It is gone for good, with its history.";
+
+/// A due moment as people write it: a length of time from now.
+fn parse_due(text: &str) -> Result<Due, Problem> {
+    let text = text.trim();
+    if text.is_empty() || text == "now" {
+        return Ok(Due::Now);
+    }
+    parse_duration(text)
+        .map(Due::After)
+        .ok_or_else(|| Problem::invalid("due", "write how long from now, such as 30s, 10m, 2h30m or 3d"))
+}
+
+/// `90s`, `10m`, `2h30m`, `3d`.
+pub(super) fn parse_duration(text: &str) -> Option<Duration> {
+    let span: jiff::Span = text.trim().parse().ok()?;
+    let relative = jiff::SpanRelativeTo::days_are_24_hours();
+    let duration = span.to_duration(relative).ok()?;
+    Duration::try_from(duration).ok()
+}
+
+#[derive(Template)]
+#[template(path = "job_edit.html")]
+struct EditPage {
+    layout: Layout,
+    id: String,
+    short: String,
+    kind: String,
+    args: String,
+    error: String,
+}
+
+/// `GET /jobs/{id}/edit`
+pub(super) async fn edit(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    identity: Identity,
+    layout: Layout,
+) -> PageResult {
+    identity.require(Role::Operator)?;
+    let record = find_job(&app, &id).await?;
+    let layout = layout.with_title("/jobs", "Edit args");
+    let args = editable_args(&record.job.args);
+    render(&EditPage { layout, short: display::short_id(&id), id, kind: record.job.kind, args, error: String::new() })
+}
+
+/// JSON to be edited: laid out, whole and with its secrets, as it is sent back.
+fn editable_args(args: &str) -> String {
+    let value: Result<&serde_json::value::RawValue, _> = serde_json::from_str(args);
+    value.map_or_else(|_| args.to_owned(), |raw| raw.get().to_owned())
+}
+
+#[derive(Deserialize)]
+pub(super) struct EditForm {
+    args: String,
+}
+
+/// `POST /jobs/{id}/edit`
+pub(super) async fn save(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    identity: Identity,
+    layout: Layout,
+    Form(form): Form<EditForm>,
+) -> PageResult {
+    identity.require(Role::Operator)?;
+    let record = find_job(&app, &id).await?;
+    super::check_kind(&app, &record.job.kind)?;
+    match app.duly.edit(record.job.id, Edit { args: Some(form.args.clone()), ..Edit::default() }).await {
+        Ok(()) => redirect_with_flash(&layout, &format!("/jobs/{}", record.job.id), "edited", None, ""),
+        Err(error @ (Error::Invalid { .. } | Error::Conflict(_))) => {
+            let layout = layout.with_title("/jobs", "Edit args");
+            let (short, kind, error) = (display::short_id(&id), record.job.kind, error.to_string());
+            render_with_status(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                &EditPage { layout, id, short, kind, args: form.args, error },
+            )
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_parsed() {
+        let secs = |text| parse_duration(text).map(|time| time.as_secs());
+        assert_eq!(secs("90s"), Some(90));
+        assert_eq!(secs("2h30m"), Some(9_000));
+        assert_eq!(secs("3d"), Some(259_200));
+        assert_eq!(secs("-5m"), None);
+        assert_eq!(secs("soon"), None);
+        assert!(matches!(parse_due("now"), Ok(Due::Now)));
+        assert!(parse_due("soon").is_err());
+    }
+}

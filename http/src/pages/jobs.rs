@@ -1,0 +1,191 @@
+//! Jobs, by a filter that is the page's address.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use serde::Deserialize;
+
+use super::display::{self, Moment};
+use super::layout::Layout;
+use super::{PageResult, render, render_with_status};
+use crate::server::App;
+use duly::Filter;
+use duly::{Record, State as JobState};
+
+/// Jobs on one page.
+const PAGE_SIZE: usize = 50;
+/// As much of its args as a row shows.
+const ARGS_CHARS_MAX: usize = 120;
+
+#[derive(Template)]
+#[template(path = "jobs.html")]
+struct JobsPage {
+    layout: Layout,
+    /// The filter as it was written.
+    q: String,
+    error: String,
+    chips: Vec<Chip>,
+    rows: Vec<Row>,
+    looked: u64,
+    next: String,
+    first: String,
+    /// Nothing was params for and nothing is there.
+    is_empty: bool,
+    table: Table,
+}
+
+/// How a table of jobs is shown.
+pub(super) struct Table {
+    /// Rows can be selected.
+    pub selectable: bool,
+    /// What the moment of a row is.
+    pub time_header: &'static str,
+}
+
+struct Chip {
+    name: String,
+    state: &'static str,
+    query: String,
+    count: String,
+    current: bool,
+}
+
+/// A job in a list.
+pub(super) struct Row {
+    pub id: String,
+    pub short: String,
+    pub kind: String,
+    pub queue: String,
+    pub queue_path: String,
+    pub state: JobState,
+    pub args: String,
+    pub error: String,
+    pub attempts: String,
+    pub priority: &'static str,
+    pub tags: Vec<String>,
+    pub when: Moment,
+    pub time_label: &'static str,
+}
+
+impl Row {
+    pub(super) fn new(layout: &Layout, record: &Record) -> Row {
+        let job = &record.job;
+        let (when, time_label) = match record.state {
+            JobState::Scheduled => (record.due, "due"),
+            JobState::Ready => (record.due, "ready"),
+            JobState::Running => (record.due, "due"),
+            _ => (record.ended.unwrap_or(record.due), "ended"),
+        };
+        let id = job.id.to_string();
+        Row {
+            short: display::short_id(&id),
+            id,
+            kind: job.kind.clone(),
+            queue: job.queue.clone(),
+            queue_path: display::url_encode(&job.queue),
+            state: record.state,
+            args: if layout.can_see_args() { one_line(&job.args) } else { String::new() },
+            error: record
+                .failures
+                .last()
+                .map(|failure| display::truncate(&failure.error, ARGS_CHARS_MAX))
+                .unwrap_or_default(),
+            attempts: format!("{}/{}", record.attempts, job.max_attempts),
+            priority: if job.priority == duly::Priority::Normal { "" } else { job.priority.as_str() },
+            tags: job.tags.iter().take(3).cloned().collect(),
+            when: layout.moment(when),
+            time_label,
+        }
+    }
+}
+
+/// Args in a row, with secrets hidden.
+fn one_line(args: &str) -> String {
+    let formatted = super::json_format::format_json(args, 4 * ARGS_CHARS_MAX);
+    let text: String = formatted.spans.iter().map(|span| span.text.as_str()).collect();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let line = words.join(" ").replace("{ ", "{").replace(" }", "}").replace("[ ", "[").replace(" ]", "]");
+    display::truncate(&line, ARGS_CHARS_MAX)
+}
+
+#[derive(Deserialize, Default)]
+pub(super) struct ListParams {
+    #[serde(default)]
+    q: String,
+    #[serde(default)]
+    cursor: String,
+}
+
+/// `GET /jobs?q=FILTER`
+pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<ListParams>, layout: Layout) -> PageResult {
+    let mut layout = layout.with_title("/jobs", "Jobs");
+    layout.query.clone_from(&params.q);
+    let (filter, error) = match params.q.parse::<Filter>() {
+        Ok(filter) if filter.uses_args() && !layout.can_see_args() => {
+            (Filter::default(), "your role does not see args, so it cannot look for them".to_owned())
+        }
+        Ok(filter) => (filter, String::new()),
+        Err(error) => (Filter::default(), error.to_string()),
+    };
+    let chips = chips(&layout, &filter, error.is_empty());
+    let first = format!("/jobs?q={}", display::url_encode(&params.q));
+    let mut view = JobsPage {
+        q: params.q,
+        chips,
+        rows: Vec::new(),
+        looked: 0,
+        next: String::new(),
+        first,
+        is_empty: layout.counts.is_empty(),
+        table: Table { selectable: layout.can_operate(), time_header: "When" },
+        error,
+        layout,
+    };
+    if !view.error.is_empty() {
+        return render_with_status(StatusCode::UNPROCESSABLE_ENTITY, &view);
+    }
+    let cursor = Some(params.cursor).filter(|cursor| !cursor.is_empty());
+    let found = match app.duly.list(Filter { limit: PAGE_SIZE, cursor, failures: true, ..filter }).await {
+        Ok(found) => found,
+        // A cursor from elsewhere, a queue that cannot be: told where it was written.
+        Err(error @ duly::Error::Invalid { .. }) => {
+            view.error = error.to_string();
+            return render_with_status(StatusCode::UNPROCESSABLE_ENTITY, &view);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    view.rows = found.jobs.iter().map(|record| Row::new(&view.layout, record)).collect();
+    view.looked = found.looked;
+    view.next =
+        found.next.map(|next| format!("{}&cursor={}", view.first, display::url_encode(&next))).unwrap_or_default();
+    render(&view)
+}
+
+/// The states as links: each keeps the rest of the filter.
+fn chips(layout: &Layout, filter: &Filter, is_valid: bool) -> Vec<Chip> {
+    let all = std::iter::once(None).chain(JobState::ALL.into_iter().map(Some));
+    all.map(|state| {
+        let query = Filter { state, ..filter.clone() }.to_string();
+        Chip {
+            name: state.map_or("all", JobState::as_str).to_owned(),
+            state: state.map_or("", JobState::as_str),
+            query: display::url_encode(&query),
+            count: state.map(|state| display::count(layout.total(state))).unwrap_or_default(),
+            current: is_valid && filter.state == state,
+        }
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn args_are_one_line_without_their_secrets() {
+        assert_eq!(one_line(r#"{"to":"ada","n":[1,2],"token":"x"}"#), r#"{"to": "ada", "n": [1, 2], "token": ••••••}"#);
+        assert!(one_line(&format!("[{}1]", "1,".repeat(1_000))).ends_with('…'));
+    }
+}

@@ -1,0 +1,89 @@
+//! Kinds: how often attempts of each fail, and how long they take.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use askama::Template;
+use axum::extract::{Query, State};
+use serde::Deserialize;
+
+use super::layout::Layout;
+use super::{PageResult, display, render};
+use crate::api::totals_by_kind;
+use crate::server::App;
+use duly::Error;
+use duly::{HistoryTally, KIND_HOURS_MAX, OTHER_KINDS};
+
+/// How many hours can be looked at, and what that is called.
+const RANGES: [(&str, u32, &str); 3] = [("1h", 1, "this hour"), ("6h", 6, "6 h"), ("24h", KIND_HOURS_MAX, "24 h")];
+
+#[derive(Template)]
+#[template(path = "kinds.html")]
+struct KindsPage {
+    layout: Layout,
+    rows: Vec<Row>,
+    ranges: Vec<Range>,
+    /// The store keeps no history.
+    unsupported: bool,
+}
+
+struct Range {
+    key: &'static str,
+    name: &'static str,
+    chosen: bool,
+}
+
+/// One kind.
+struct Row {
+    kind: String,
+    /// Its jobs; none for those that are too many to be told apart.
+    path: Option<String>,
+    attempts: u64,
+    failed: u64,
+    /// In percent.
+    ratio: String,
+    p50: String,
+    p95: String,
+    p99: String,
+}
+
+#[derive(Deserialize, Default)]
+pub(super) struct KindParams {
+    #[serde(default)]
+    range: String,
+}
+
+/// `GET /kinds`
+pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<KindParams>, layout: Layout) -> PageResult {
+    let layout = layout.with_title("/kinds", "Kinds");
+    let chosen = RANGES.iter().find(|(key, ..)| *key == params.range).unwrap_or(&RANGES[2]);
+    let (kinds, unsupported) = match app.duly.kinds(chosen.1).await.map(totals_by_kind) {
+        Ok(kinds) => (kinds, false),
+        Err(Error::Unsupported { .. }) => (BTreeMap::new(), true),
+        Err(error) => return Err(error.into()),
+    };
+    let mut rows: Vec<Row> = kinds.iter().map(|(kind, tally)| Row::new(kind, tally)).collect();
+    rows.sort_by(|a, b| b.attempts.cmp(&a.attempts).then_with(|| a.kind.cmp(&b.kind)));
+    let ranges = RANGES.map(|(key, _, name)| Range { key, name, chosen: key == chosen.0 }).into();
+    render(&KindsPage { layout, rows, ranges, unsupported })
+}
+
+impl Row {
+    fn new(kind: &str, tally: &HistoryTally) -> Row {
+        let (attempts, failed) = (tally.ended(), tally.retried + tally.buried);
+        let took =
+            |q: f64| tally.duration.quantile(q).map_or("–".to_owned(), |time: Duration| display::duration(time));
+        let share = if attempts == 0 { 0.0 } else { failed as f64 * 100.0 / attempts as f64 };
+        Row {
+            kind: kind.to_owned(),
+            path: (kind != OTHER_KINDS).then(|| display::url_encode(kind)),
+            attempts,
+            failed,
+            ratio: if failed == 0 { "0 %".to_owned() } else { format!("{share:.1} %") },
+            p50: took(0.5),
+            p95: took(0.95),
+            p99: took(0.99),
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! What every page has around it: where it is mounted, who looks, in which theme and time zone, what was just done.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::extract::{FromRequestParts, NestedPath};
+use axum::http::HeaderMap;
+use axum::http::header::COOKIE;
+use axum::http::request::Parts;
+use jiff::tz::TimeZone;
+
+use super::assets;
+use super::display::{self, Moment};
+use super::flash::{self, Flash};
+use crate::identity::Identity;
+use crate::server::App;
+use duly::QueueCounts;
+use duly::Role;
+use duly::State;
+
+/// Longest name of a time zone that is looked up.
+const ZONE_BYTES_MAX: usize = 64;
+/// Most queues whose names the filter box offers.
+const SUGGESTED_QUEUES_MAX: usize = 200;
+
+/// A link of the menu: group, path, name.
+const LINKS: [(usize, &str, &str); 12] = [
+    (0, "/", "Overview"),
+    (0, "/jobs", "Jobs"),
+    (0, "/queues", "Queues"),
+    (0, "/kinds", "Kinds"),
+    (0, "/scheduled", "Scheduled"),
+    (0, "/dead", "Dead"),
+    (0, "/cron", "Cron"),
+    (1, "/nodes", "Nodes"),
+    (1, "/locks", "Locks"),
+    (1, "/calls", "Calls"),
+    (2, "/audit", "Audit"),
+    (2, "/settings", "Settings"),
+];
+
+/// What every page has around it.
+pub(super) struct Layout {
+    /// Where the pages are mounted: "" or "/duly".
+    pub root: String,
+    /// This page's own path and query, below the root.
+    pub current_url: String,
+    /// Which link of the menu it belongs to.
+    pub nav_path: &'static str,
+    pub title: String,
+    /// "light", "dark", or nothing: as the system says.
+    pub theme: &'static str,
+    pub zone: TimeZone,
+    pub zone_name: String,
+    /// The store's time when the page was made.
+    pub now: SystemTime,
+    pub store: String,
+    pub identity: String,
+    pub role: Role,
+    /// Nothing can be changed here.
+    pub read_only: bool,
+    pub flash: Option<Flash>,
+    /// What is in the filter box.
+    pub query: String,
+    pub counts: Vec<QueueCounts>,
+}
+
+/// A link of the menu as the page shows it.
+pub(super) struct Link {
+    pub path: &'static str,
+    pub name: &'static str,
+    pub badge: String,
+    pub class: &'static str,
+    pub current: bool,
+}
+
+impl Layout {
+    /// The frame of a page that somebody known has asked for.
+    pub(super) async fn new(app: &App, identity: Option<&Identity>, parts: &Parts) -> Layout {
+        let prefix = &app.options.prefix;
+        let nested = parts.extensions.get::<NestedPath>().map(NestedPath::as_str);
+        let root = if prefix.is_empty() { nested.unwrap_or_default().trim_end_matches('/') } else { prefix };
+        let (zone, zone_name) = zone(cookie(&parts.headers, "duly_zone"));
+        Layout {
+            root: root.to_owned(),
+            current_url: parts.uri.path_and_query().map_or("/", |all| all.as_str()).to_owned(),
+            nav_path: "",
+            title: String::new(),
+            theme: theme(cookie(&parts.headers, "duly_theme")),
+            zone,
+            zone_name,
+            now: app.duly.now(),
+            store: app.duly.place(),
+            identity: identity.map(|identity| format!("{} ({})", identity.name, identity.role)).unwrap_or_default(),
+            role: identity.map_or(Role::Viewer, |identity| identity.role),
+            read_only: app.options.read_only,
+            flash: flash::from_query(parts.uri.query().unwrap_or_default()),
+            query: String::new(),
+            // A page without its badges is better than none.
+            counts: if identity.is_some() { app.duly.counts().await.unwrap_or_default() } else { Vec::new() },
+        }
+    }
+
+    /// This page's title, and where it is in the menu.
+    pub(super) fn with_title(mut self, nav_path: &'static str, title: impl Into<String>) -> Layout {
+        self.nav_path = nav_path;
+        self.title = title.into();
+        self
+    }
+
+    /// The address of an asset.
+    pub(super) fn asset(&self, name: &str) -> String {
+        format!("{}{}", self.root, assets::path(name))
+    }
+
+    /// Whether buttons are shown that need this role.
+    pub(super) fn can(&self, role: Role) -> bool {
+        !self.read_only && self.role >= role
+    }
+
+    /// Whether whoever looks may look after jobs, queues, rules and nodes.
+    pub(super) fn can_operate(&self) -> bool {
+        self.can(Role::Operator)
+    }
+
+    /// Whether whoever looks may push.
+    pub(super) fn can_push(&self) -> bool {
+        self.can(Role::Pusher)
+    }
+
+    /// Whether whoever looks sees what jobs carry.
+    pub(super) fn can_see_args(&self) -> bool {
+        self.role >= Role::Operator
+    }
+
+    /// A moment as this reader sees it.
+    pub(super) fn moment(&self, at: SystemTime) -> Moment {
+        display::moment(at, self.now, &self.zone)
+    }
+
+    /// When the page was made.
+    pub(super) fn rendered_at(&self) -> Moment {
+        self.moment(self.now)
+    }
+
+    /// How many jobs of all queues are in this state.
+    pub(super) fn total(&self, state: State) -> u64 {
+        self.counts.iter().map(|queue| queue.of(state)).sum()
+    }
+
+    /// The links of a group of the menu.
+    pub(super) fn links(&self, group: usize) -> Vec<Link> {
+        let shown = LINKS.into_iter().filter(|link| link.0 == group);
+        shown
+            .map(|(_, path, name)| {
+                let (badge, class) = self.badge(path);
+                Link { path, name, badge, class, current: path == self.nav_path }
+            })
+            .collect()
+    }
+
+    fn badge(&self, path: &str) -> (String, &'static str) {
+        let some = |number: u64| if number == 0 { String::new() } else { display::count(number) };
+        match path {
+            "/scheduled" => (some(self.total(State::Scheduled)), ""),
+            "/dead" => (some(self.total(State::Dead)), "dead"),
+            _ => (String::new(), ""),
+        }
+    }
+
+    /// Words that the filter box offers, as JSON.
+    pub(super) fn filter_suggestions(&self) -> String {
+        let mut all: Vec<String> = State::ALL.iter().map(|state| format!("state:{state}")).collect();
+        all.extend(
+            ["kind:", "queue:", "tag:", "error:", "args.", "since:1h", "since:1d", "until:", "-state:done"]
+                .map(str::to_owned),
+        );
+        all.extend(["low", "normal", "high", "critical"].map(|priority| format!("priority:{priority}")));
+        all.extend(self.counts.iter().take(SUGGESTED_QUEUES_MAX).map(|queue| format!("queue:{}", queue.queue)));
+        serde_json::to_string(&all).unwrap_or_else(|_| "[]".to_owned())
+    }
+
+    /// The theme that the button goes to.
+    pub(super) fn next_theme(&self) -> &'static str {
+        match self.theme {
+            "" => "light",
+            "light" => "dark",
+            _ => "auto",
+        }
+    }
+
+    pub(super) fn theme_label(&self) -> &'static str {
+        if self.theme.is_empty() { "as the system says" } else { self.theme }
+    }
+}
+
+/// Of whoever has passed the gate.
+impl FromRequestParts<Arc<App>> for Layout {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Infallible> {
+        let identity = parts.extensions.get::<Identity>().cloned();
+        Ok(Layout::new(app, identity.as_ref(), parts).await)
+    }
+}
+
+fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    let lines = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
+}
+
+pub(super) fn theme(name: Option<&str>) -> &'static str {
+    match name {
+        Some("light") => "light",
+        Some("dark") => "dark",
+        _ => "",
+    }
+}
+
+/// The zone of this name, or the server's own.
+pub(super) fn zone(wanted: Option<&str>) -> (TimeZone, String) {
+    let wanted = wanted.map(|name| name.replace("%2F", "/")).filter(|name| name.len() <= ZONE_BYTES_MAX);
+    let named = wanted.and_then(|name| TimeZone::get(&name).ok());
+    let zone = named.unwrap_or_else(TimeZone::system);
+    match zone.iana_name().map(str::to_owned) {
+        Some(name) if name != "Etc/UTC" => (zone, name),
+        // Also a zone without a name, from a file or a rule: times are told in one that every browser knows.
+        _ => (TimeZone::UTC, "UTC".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_zones_are_the_servers() {
+        assert_eq!(zone(Some("Europe/Berlin")).1, "Europe/Berlin");
+        assert_eq!(zone(Some("Europe%2FBerlin")).1, "Europe/Berlin");
+        let own = zone(None).1;
+        assert_eq!(zone(Some("<script>")).1, own);
+        assert_eq!(zone(Some(&"x".repeat(10_000))).1, own);
+    }
+
+    #[test]
+    fn cookies_are_found_by_their_name() {
+        let mut headers = HeaderMap::new();
+        headers.append(COOKIE, "a=1; duly_theme=dark; b=2".parse().expect("a header"));
+        assert_eq!(cookie(&headers, "duly_theme"), Some("dark"));
+        assert_eq!(cookie(&headers, "theme"), None);
+        assert_eq!(theme(Some("pink")), "");
+    }
+}

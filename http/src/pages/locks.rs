@@ -1,0 +1,97 @@
+//! Locks that are held: by whom, since when, who waits; breaking one.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::Form;
+use axum::extract::{Query, State};
+use serde::Deserialize;
+
+use super::display::{self, Moment};
+use super::layout::Layout;
+use super::{PageResult, redirect_with_flash, render};
+use crate::identity::Identity;
+use crate::server::App;
+use duly::LockRecord;
+use duly::Role;
+
+#[derive(Template)]
+#[template(path = "locks.html")]
+struct LocksPage {
+    layout: Layout,
+    rows: Vec<Row>,
+    next: String,
+}
+
+struct Row {
+    name: String,
+    slot: u32,
+    node: String,
+    node_short: String,
+    note: String,
+    fence: String,
+    since: Moment,
+    ends: Moment,
+    waiting: u64,
+}
+
+impl Row {
+    fn new(layout: &Layout, lock: &LockRecord) -> Row {
+        let node = lock.node.to_string();
+        Row {
+            name: lock.name.clone(),
+            slot: lock.slot,
+            node_short: display::short_id(&node),
+            node,
+            note: lock.note.clone(),
+            fence: lock.fence.to_string(),
+            since: layout.moment(lock.since),
+            ends: layout.moment(lock.ends),
+            waiting: lock.waiting,
+        }
+    }
+}
+
+#[derive(Deserialize, Default)]
+pub(super) struct LockParams {
+    #[serde(default)]
+    cursor: String,
+}
+
+/// `GET /locks`
+pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<LockParams>, layout: Layout) -> PageResult {
+    let layout = layout.with_title("/locks", "Locks");
+    let found = app.duly.locks(Some(params.cursor.as_str()).filter(|cursor| !cursor.is_empty())).await?;
+    let rows = found.locks.iter().map(|lock| Row::new(&layout, lock)).collect();
+    let next = found.next.map(|next| format!("/locks?cursor={}", display::url_encode(&next))).unwrap_or_default();
+    render(&LocksPage { layout, rows, next })
+}
+
+#[derive(Deserialize)]
+pub(super) struct BreakForm {
+    name: String,
+    #[serde(default)]
+    confirm: String,
+}
+
+#[derive(Template)]
+#[template(path = "confirm_lock.html")]
+struct ConfirmPage {
+    layout: Layout,
+    name: String,
+}
+
+/// `POST /locks/break`
+pub(super) async fn break_lock(
+    State(app): State<Arc<App>>,
+    identity: Identity,
+    layout: Layout,
+    Form(form): Form<BreakForm>,
+) -> PageResult {
+    identity.require(Role::Operator)?;
+    if form.confirm.is_empty() {
+        return render(&ConfirmPage { layout: layout.with_title("/locks", "Sure?"), name: form.name });
+    }
+    app.duly.break_lock(&form.name).await?;
+    redirect_with_flash(&layout, "/locks", "broken", None, "")
+}

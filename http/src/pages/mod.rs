@@ -1,0 +1,165 @@
+//! The dashboard: pages for people. Each handler asks the door, fills a view and renders it; none holds a rule.
+//!
+//! Plain HTML and forms that work without a script; `assets/duly.js` keeps a page fresh and adds keys.
+//! What changes something is a POST, checked for its role here and noted in the audit by the gate, and ends in a redirect
+//! to a page that says what was done.
+
+mod assets;
+mod audit;
+mod bulk_actions;
+mod calls;
+mod chart;
+mod cron;
+mod dead;
+mod display;
+mod error_page;
+mod flash;
+mod history_charts;
+mod job;
+mod jobs;
+mod json_format;
+mod kinds;
+mod layout;
+mod locks;
+mod nodes;
+mod overview;
+mod push;
+mod queues;
+mod scheduled;
+mod settings;
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::Router;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+
+pub(crate) use self::error_page::problem_page;
+use self::layout::Layout;
+use super::problem::Problem;
+use super::server::App;
+
+/// What a page answers.
+type PageResult = Result<Response, Problem>;
+
+/// All pages and their assets.
+pub(crate) fn router() -> Router<Arc<App>> {
+    Router::new()
+        .route("/", get(overview::show))
+        .route("/jobs", get(jobs::list))
+        .route("/jobs/act", post(bulk_actions::run))
+        .route("/jobs/{id}", get(job::show))
+        .route("/jobs/{id}/edit", get(job::edit).post(job::save))
+        .route("/jobs/{id}/{action}", post(job::run_action))
+        .route("/push", get(push::form).post(push::push))
+        .route("/queues", get(queues::list))
+        .route("/queues/{queue}", get(queues::show))
+        .route("/queues/{queue}/{action}", post(queues::run_action))
+        .route("/kinds", get(kinds::list))
+        .route("/scheduled", get(scheduled::show))
+        .route("/dead", get(dead::show))
+        .route("/cron", get(cron::list).post(cron::save))
+        .route("/cron/new", get(cron::form))
+        .route("/cron/rule/{name}", get(cron::show))
+        .route("/cron/{name}/{action}", post(cron::run_action))
+        .route("/nodes", get(nodes::list))
+        .route("/nodes/{id}", get(nodes::show))
+        .route("/nodes/{id}/{action}", post(nodes::run_action))
+        .route("/locks", get(locks::list))
+        .route("/locks/break", post(locks::break_lock))
+        .route("/calls", get(calls::list).post(calls::ping))
+        .route("/audit", get(audit::list))
+        .route("/settings", get(settings::show))
+        .route("/settings/look", get(settings::save_appearance))
+        .route("/login", get(error_page::login))
+        .route("/assets/{hash}/{name}", get(assets::get))
+}
+
+/// A view as a page.
+fn render(view: &impl Template) -> PageResult {
+    render_with_status(StatusCode::OK, view)
+}
+
+fn render_with_status(status: StatusCode, view: &impl Template) -> PageResult {
+    match view.render() {
+        Ok(text) => Ok((status, [(CONTENT_TYPE, "text/html; charset=utf-8")], text).into_response()),
+        Err(error) => {
+            tracing::error!(%error, "a layout could not be rendered");
+            Err(Problem::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "page",
+                "this layout could not be made; see the server's log",
+            ))
+        }
+    }
+}
+
+/// After a action: back to a page, which says what was done.
+fn redirect_with_flash(layout: &Layout, path: &str, action: &str, number: Option<u64>, name: &str) -> PageResult {
+    Ok(Redirect::to(&format!("{}{}", layout.root, flash::url(path, action, number, name))).into_response())
+}
+
+/// A path of ours that a form has named to come back to; the fallback if it is not one.
+///
+/// Browsers drop tabs and line ends out of an address and read `\` as `/`: what looks like a path may lead elsewhere.
+/// Other control characters cannot be message in a header.
+pub(super) fn local_path_or<'f>(next: &'f str, fallback: &'f str) -> &'f str {
+    let is_odd = |c: char| c == '\\' || c.is_control();
+    let is_local = next.starts_with('/') && !next.starts_with("//") && !next.contains(is_odd);
+    if is_local { next } else { fallback }
+}
+
+/// Refuses jobs that run any program, unless this server was told to take them.
+fn check_kind(app: &App, kind: &str) -> Result<(), Problem> {
+    if kind.trim() == "command" && !app.options.commands {
+        return Err(Problem::forbidden(
+            "this server takes no `command` jobs; push them with `duly push`, or start it with --allow-commands",
+        ));
+    }
+    Ok(())
+}
+
+/// There is no such action at this address.
+fn unknown_action(action: &str) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is nothing to do by the name of {action:?} here"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_stay_on_this_server() {
+        let elsewhere = ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"];
+        let odd = ["", "/a\r\nX: y", "/\t/evil.example/x", "/\0x", "/\u{1b}", "/\u{7f}", "/\u{85}/evil.example"];
+        for bad in elsewhere.into_iter().chain(odd) {
+            assert_eq!(local_path_or(bad, "/jobs"), "/jobs", "{bad}");
+        }
+        assert_eq!(local_path_or("/queues/mail?x=1", "/"), "/queues/mail?x=1");
+    }
+    #[tokio::test]
+    async fn links_follow_a_router_that_is_nested_somewhere() {
+        let duly = duly::Duly::open(":memory:").await.expect("opens");
+        let inner = crate::Server::new(duly).open_to_all().router();
+        let outer: Router = Router::new().nest("/deep/duly", inner);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let address = listener.local_addr().expect("has one");
+        tokio::spawn(async move { axum::serve(listener, outer).await });
+        let asked = tokio::task::spawn_blocking(move || {
+            use std::io::{Read as _, Write as _};
+            let mut stream = std::net::TcpStream::connect(address).expect("connects");
+            let request = format!("GET /deep/duly/queues HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).expect("sent");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("answered");
+            answer
+        });
+        let answer = asked.await.expect("no panic");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("href=\"/deep/duly/jobs\""), "{answer}");
+        assert!(!answer.contains("href=\"/jobs\""), "{answer}");
+    }
+}

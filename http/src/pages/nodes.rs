@@ -1,0 +1,199 @@
+//! Nodes: who is there, what they can take on, what they run; quiet, stop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use askama::Template;
+use axum::Form;
+use axum::extract::{Path, State};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::display::{self, Moment};
+use super::layout::Layout;
+use super::{PageResult, redirect_with_flash, render, unknown_action};
+use crate::identity::Identity;
+use crate::problem::Problem;
+use crate::server::App;
+use duly::Error;
+use duly::Role;
+use duly::Running;
+use duly::{NodeId, NodeRecord};
+
+/// A node that does not answer by then is shown without what it runs.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+/// Most nodes on the page: those that live first.
+const ROWS_MAX: usize = 500;
+/// Most names of queues in a row.
+const QUEUES_MAX: usize = 6;
+
+#[derive(Template)]
+#[template(path = "nodes.html")]
+struct NodesPage {
+    layout: Layout,
+    nodes: Vec<Row>,
+    left_out: usize,
+}
+
+/// A node in a list.
+pub(super) struct Row {
+    pub id: String,
+    pub short: String,
+    pub host: String,
+    pub pid: u32,
+    pub alive: bool,
+    pub quiet: bool,
+    pub queues: Vec<String>,
+    pub queues_left_out: usize,
+    pub held: u64,
+    pub slots: String,
+    pub joined: Moment,
+}
+
+impl Row {
+    pub(super) fn new(layout: &Layout, node: &NodeRecord) -> Row {
+        let id = node.id.to_string();
+        Row {
+            short: display::short_id(&id),
+            id,
+            host: node.host.clone(),
+            pid: node.pid,
+            alive: node.alive,
+            quiet: node.takes.quiet,
+            queues: node.queues.iter().take(QUEUES_MAX).cloned().collect(),
+            queues_left_out: node.queues.len().saturating_sub(QUEUES_MAX),
+            held: node.held,
+            slots: node.takes.slots.map(|slots| format!(" of {}", display::count(slots))).unwrap_or_default(),
+            joined: layout.moment(node.joined),
+        }
+    }
+}
+
+/// `GET /nodes`
+pub(super) async fn list(State(app): State<Arc<App>>, layout: Layout) -> PageResult {
+    let layout = layout.with_title("/nodes", "Nodes");
+    let mut nodes = app.duly.nodes().await?;
+    nodes.sort_by_key(|node| (!node.alive, node.joined, node.id));
+    let left_out = nodes.len().saturating_sub(ROWS_MAX);
+    let nodes = nodes.iter().take(ROWS_MAX).map(|node| Row::new(&layout, node)).collect();
+    render(&NodesPage { layout, nodes, left_out })
+}
+
+#[derive(Template)]
+#[template(path = "node.html")]
+struct NodePage {
+    layout: Layout,
+    row: Row,
+    all_queues: Vec<(String, String, String)>,
+    kinds: String,
+    methods: Vec<String>,
+    running: Vec<RunningJob>,
+    /// Why it has not message what it runs.
+    no_reply: String,
+    version: String,
+}
+
+struct RunningJob {
+    id: String,
+    short: String,
+    kind: String,
+    queue: String,
+    attempt: u32,
+    since: String,
+    percent: Option<u32>,
+}
+
+fn parse_id(id: &str) -> Result<NodeId, Problem> {
+    Ok(id.parse::<NodeId>()?)
+}
+
+/// `GET /nodes/{id}`
+pub(super) async fn show(State(app): State<Arc<App>>, Path(id): Path<String>, layout: Layout) -> PageResult {
+    let id = parse_id(&id)?;
+    let nodes = app.duly.nodes().await?;
+    let Some(node) = nodes.iter().find(|node| node.id == id) else {
+        return Err(Error::NotFound { what: "node", name: id.to_string() }.into());
+    };
+    let layout = layout.with_title("/nodes", format!("Node {}", display::short_id(&id.to_string())));
+    let (running, no_reply, version) =
+        if node.alive { query_node(&app, id).await } else { (Vec::new(), LEASE_OVER.to_owned(), String::new()) };
+    let slots = |queue: &String| node.takes.limits.get(queue).map(|limit| format!(" of {limit}")).unwrap_or_default();
+    let held = |queue: &String| node.holds.get(queue).copied().unwrap_or(0);
+    let all_queues = node
+        .queues
+        .iter()
+        .map(|queue| (queue.clone(), display::url_encode(queue), format!("{}{}", held(queue), slots(queue))));
+    let kinds = node.takes.kinds.as_ref().map_or("any, or not told".to_owned(), |kinds| kinds.join(", "));
+    let (row, all_queues, methods) = (Row::new(&layout, node), all_queues.collect(), node.methods.clone());
+    render(&NodePage { layout, row, all_queues, kinds, methods, running, no_reply, version })
+}
+
+const LEASE_OVER: &str = "The node gives no sign of life; what it held is taken back by others.";
+
+/// What a node says of itself: the jobs it runs, why it says nothing, its version.
+async fn query_node(app: &App, id: NodeId) -> (Vec<RunningJob>, String, String) {
+    let jobs = app.duly.call("duly.jobs", &()).node(id).timeout(REPLY_TIMEOUT).reply::<Vec<Running>>();
+    let ping = app.duly.call("duly.ping", &()).node(id).timeout(REPLY_TIMEOUT).reply::<serde_json::Value>();
+    let (jobs, ping) = tokio::join!(jobs, ping);
+    let version = ping.ok().and_then(|reply| reply["version"].as_str().map(str::to_owned)).unwrap_or_default();
+    match jobs {
+        Ok(jobs) => (jobs.into_iter().map(RunningJob::new).collect(), String::new(), version),
+        Err(error) => (Vec::new(), format!("The node has not message what it runs: {error}"), version),
+    }
+}
+
+impl RunningJob {
+    fn new(job: Running) -> RunningJob {
+        let id = job.id.to_string();
+        RunningJob {
+            short: display::short_id(&id),
+            id,
+            kind: job.kind,
+            queue: job.queue,
+            attempt: job.attempt,
+            since: display::duration(Duration::from_millis(job.running_ms)),
+            percent: job.progress.map(|done| (done.clamp(0.0, 1.0) * 100.0) as u32),
+        }
+    }
+}
+
+#[derive(Deserialize, Default)]
+pub(super) struct NodeActionForm {
+    #[serde(default)]
+    confirm: String,
+}
+
+#[derive(Template)]
+#[template(path = "confirm_node.html")]
+struct ConfirmPage {
+    layout: Layout,
+    id: String,
+    short: String,
+}
+
+/// `POST /nodes/{id}/quiet|loud|stop`
+pub(super) async fn run_action(
+    State(app): State<Arc<App>>,
+    Path((id, action)): Path<(String, String)>,
+    identity: Identity,
+    layout: Layout,
+    Form(form): Form<NodeActionForm>,
+) -> PageResult {
+    identity.require(Role::Operator)?;
+    let id = parse_id(&id)?;
+    let (method, args, flash_key) = match action.as_str() {
+        "quiet" => ("duly.quiet", json!({ "on": true }), "quiet"),
+        "loud" => ("duly.quiet", json!({ "on": false }), "loud"),
+        "stop" if form.confirm.is_empty() => {
+            let layout = layout.with_title("/nodes", "Sure?");
+            return render(&ConfirmPage { layout, short: display::short_id(&id.to_string()), id: id.to_string() });
+        }
+        "stop" => ("duly.stop", json!(null), "stopping"),
+        other => return Err(unknown_action(other)),
+    };
+    let workers: u64 = app.duly.call(method, &args).node(id).timeout(REPLY_TIMEOUT).reply().await?;
+    if workers == 0 {
+        return Err(Error::Conflict(format!("node {id} runs no worker")).into());
+    }
+    redirect_with_flash(&layout, &format!("/nodes/{id}"), flash_key, None, &id.to_string())
+}

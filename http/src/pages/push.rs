@@ -1,0 +1,141 @@
+//! A job pushed by hand.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::Form;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use serde::Deserialize;
+
+use super::job::parse_duration;
+use super::layout::Layout;
+use super::{PageResult, redirect_with_flash, render, render_with_status};
+use crate::identity::Identity;
+use crate::problem::Problem;
+use crate::server::App;
+use duly::Error;
+use duly::Role;
+use duly::{DEFAULT_QUEUE, MAX_ATTEMPTS, Push};
+use duly::{JobId, Priority};
+
+#[derive(Template)]
+#[template(path = "push.html")]
+struct PushPage {
+    layout: Layout,
+    form: PushForm,
+    queues: Vec<String>,
+    error: String,
+}
+
+/// What is in the form.
+#[derive(Deserialize, Clone)]
+pub(super) struct PushForm {
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    queue: String,
+    #[serde(default)]
+    args: String,
+    #[serde(default)]
+    after: String,
+    #[serde(default)]
+    priority: String,
+    #[serde(default)]
+    max_attempts: String,
+    #[serde(default)]
+    unique: String,
+    #[serde(default)]
+    tags: String,
+}
+
+#[derive(Deserialize, Default)]
+pub(super) struct PushParams {
+    #[serde(default)]
+    queue: String,
+    #[serde(default)]
+    kind: String,
+    /// A job to be pushed again, edited.
+    #[serde(default)]
+    like: String,
+}
+
+/// `GET /push`
+pub(super) async fn form(
+    State(app): State<Arc<App>>,
+    identity: Identity,
+    Query(params): Query<PushParams>,
+    layout: Layout,
+) -> PageResult {
+    identity.require(Role::Pusher)?;
+    let mut form = PushForm {
+        kind: params.kind,
+        queue: if params.queue.is_empty() { DEFAULT_QUEUE.to_owned() } else { params.queue },
+        args: "{}".to_owned(),
+        after: String::new(),
+        priority: Priority::default().as_str().to_owned(),
+        max_attempts: MAX_ATTEMPTS.to_string(),
+        unique: String::new(),
+        tags: String::new(),
+    };
+    if let Ok(id) = params.like.parse::<JobId>() {
+        let record = app.duly.get(id).await?.ok_or_else(|| Error::NotFound { what: "job", name: id.to_string() })?;
+        let job = record.job;
+        form.kind = job.kind;
+        form.queue = job.queue;
+        if layout.can_see_args() {
+            form.args = job.args;
+        }
+        form.priority = job.priority.as_str().to_owned();
+        form.max_attempts = job.max_attempts.to_string();
+        form.tags = job.tags.join(" ");
+    }
+    render(&form_page(layout, form, String::new()))
+}
+
+fn form_page(layout: Layout, form: PushForm, error: String) -> PushPage {
+    let layout = layout.with_title("/jobs", "Push a job");
+    let queues = layout.counts.iter().map(|counts| counts.queue.clone()).take(200).collect();
+    PushPage { layout, form, queues, error }
+}
+
+/// `POST /push`
+pub(super) async fn push(
+    State(app): State<Arc<App>>,
+    identity: Identity,
+    layout: Layout,
+    Form(form): Form<PushForm>,
+) -> PageResult {
+    identity.require(Role::Pusher)?;
+    super::check_kind(&app, &form.kind)?;
+    let pushed = match to_push(&form) {
+        Ok(push) => app.duly.push(push).await,
+        Err(error) => Err(error),
+    };
+    match pushed {
+        Ok(pushed) => {
+            let flash_key = if pushed.is_new() { "pushed" } else { "there" };
+            redirect_with_flash(&layout, &format!("/jobs/{}", pushed.id()), flash_key, None, "")
+        }
+        Err(error @ (Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. })) => Err(Problem::from(error)),
+        // What was written is still there, with what is error with it.
+        Err(error) => render_with_status(StatusCode::UNPROCESSABLE_ENTITY, &form_page(layout, form, error.to_string())),
+    }
+}
+
+fn to_push(form: &PushForm) -> Result<Push, Error> {
+    let mut push =
+        Push::new(form.kind.trim(), form.args.trim()).queue(form.queue.trim()).priority(form.priority.parse()?);
+    if !form.after.trim().is_empty() {
+        let error = || Error::invalid("after", "write how long from now, such as 30s, 10m, 2h30m or 3d");
+        push = push.after(parse_duration(&form.after).ok_or_else(error)?);
+    }
+    if !form.max_attempts.trim().is_empty() {
+        let error = |_| Error::invalid("max_attempts", "a whole number from 1");
+        push = push.max_attempts(form.max_attempts.trim().parse().map_err(error)?);
+    }
+    if !form.unique.trim().is_empty() {
+        push = push.unique(form.unique.trim());
+    }
+    Ok(push.tags(form.tags.split([',', ' ']).filter(|tag| !tag.is_empty())))
+}

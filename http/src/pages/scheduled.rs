@@ -1,0 +1,103 @@
+//! What is due later: the next hour as a strip, then the list.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use askama::Template;
+use axum::extract::{Query, State};
+use serde::Deserialize;
+
+use super::jobs::{Row, Table};
+use super::layout::Layout;
+use super::{PageResult, display, render};
+use crate::server::App;
+use crate::views::unix_micros;
+use duly::State as JobState;
+use duly::{Filter, When};
+
+/// Jobs on one page.
+const PAGE_SIZE: usize = 50;
+/// Most jobs that the strip looks at: when there are more, it says so.
+const STRIP_MAX: usize = 200;
+/// Bars of the strip: one for each minute of an hour.
+const BARS: usize = 60;
+/// The strip's height.
+const HEIGHT: usize = 64;
+
+#[derive(Template)]
+#[template(path = "scheduled.html")]
+struct ScheduledPage {
+    layout: Layout,
+    bars: Vec<Bar>,
+    in_hour: usize,
+    /// There are more than the strip has looked at.
+    more: bool,
+    q: &'static str,
+    rows: Vec<Row>,
+    next: String,
+    table: Table,
+}
+
+struct Bar {
+    x: usize,
+    y: usize,
+    height: usize,
+    label: String,
+}
+
+#[derive(Deserialize, Default)]
+pub(super) struct ScheduledParams {
+    #[serde(default)]
+    cursor: String,
+}
+
+/// `GET /scheduled`
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    Query(params): Query<ScheduledParams>,
+    layout: Layout,
+) -> PageResult {
+    let layout = layout.with_title("/scheduled", "Scheduled");
+    let all = Filter { state: Some(JobState::Scheduled), ..Filter::default() };
+    let hour = Filter { until: Some(When::In(Duration::from_secs(3_600))), limit: STRIP_MAX, ..all.clone() };
+    let soon = app.duly.list(hour).await?;
+    let cursor = Some(params.cursor).filter(|cursor| !cursor.is_empty());
+    let found = app.duly.list(Filter { limit: PAGE_SIZE, cursor, failures: true, ..all }).await?;
+    let dues: Vec<i64> = soon.jobs.iter().map(|record| unix_micros(record.due) - unix_micros(layout.now)).collect();
+    let rows = found.jobs.iter().map(|record| Row::new(&layout, record)).collect();
+    let next = found.next.map(|next| format!("/scheduled?cursor={}", display::url_encode(&next))).unwrap_or_default();
+    let table = Table { selectable: layout.can_operate(), time_header: "Due" };
+    let (in_hour, more) = (soon.jobs.len(), soon.next.is_some());
+    render(&ScheduledPage { bars: bars(&dues), in_hour, more, q: "state:scheduled", rows, next, table, layout })
+}
+
+/// One bar for each minute from now, as high as there are jobs due in it.
+fn bars(dues: &[i64]) -> Vec<Bar> {
+    let mut counts = [0usize; BARS];
+    for due in dues {
+        let minute = usize::try_from(due.max(&0) / 60_000_000).unwrap_or(usize::MAX);
+        if let Some(count) = counts.get_mut(minute) {
+            *count += 1;
+        }
+    }
+    let top = counts.iter().copied().max().unwrap_or(0).max(1);
+    let bar = |(at, count): (usize, &usize)| {
+        let height = if *count == 0 { 0 } else { (HEIGHT * count / top).max(4) };
+        let label = format!("in {at} min: {}", display::plural(*count as u64, "job"));
+        Bar { x: at * 10, y: HEIGHT - height, height, label }
+    };
+    counts.iter().enumerate().filter(|(_, count)| **count > 0).map(bar).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_at_their_minute() {
+        let bars = bars(&[0, 59_000_000, 61_000_000, -5, 3_599_000_000, 3_600_000_000]);
+        let shown: Vec<(usize, usize)> = bars.iter().map(|bar| (bar.x, bar.height)).collect();
+        assert_eq!(shown, [(0, 64), (10, 21), (590, 21)], "what is due in an hour is beyond the strip");
+        assert!(bars.iter().all(|bar| bar.y + bar.height == HEIGHT));
+    }
+}

@@ -1,0 +1,62 @@
+//! What this server and its store are, and how pages look in this browser.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::{Query, State};
+use axum::http::header::SET_COOKIE;
+use axum::response::{AppendHeaders, IntoResponse, Redirect};
+use serde::Deserialize;
+
+use super::layout::{self, Layout};
+use super::{PageResult, render};
+use crate::server::App;
+use duly::Health;
+
+/// How long a browser remembers how pages params.
+const REMEMBERED_SECS: u32 = 365 * 24 * 3600;
+
+#[derive(Template)]
+#[template(path = "settings.html")]
+struct SettingsPage {
+    layout: Layout,
+    health: Option<Health>,
+    zones: Vec<String>,
+    version: &'static str,
+    commands: bool,
+}
+
+/// `GET /settings`
+pub(super) async fn show(State(app): State<Arc<App>>, layout: Layout) -> PageResult {
+    let layout = layout.with_title("/settings", "Settings");
+    let health = app.duly.health().await.ok();
+    let mut zones: Vec<String> = jiff::tz::db().available().map(|zone| zone.as_str().to_owned()).collect();
+    zones.sort();
+    render(&SettingsPage { layout, health, zones, version: env!("CARGO_PKG_VERSION"), commands: app.options.commands })
+}
+
+#[derive(Deserialize, Default)]
+pub(super) struct AppearanceParams {
+    theme: Option<String>,
+    zone: Option<String>,
+    #[serde(default)]
+    next: String,
+}
+
+/// `GET /settings/look?theme=&zone=`: how pages look in this browser, for those who may change nothing else, too.
+pub(super) async fn save_appearance(layout: Layout, Query(params): Query<AppearanceParams>) -> PageResult {
+    let path = if layout.root.is_empty() { "/" } else { layout.root.as_str() };
+    let cookie = |name: &str, value: &str| {
+        (SET_COOKIE, format!("{name}={value}; Path={path}; Max-Age={REMEMBERED_SECS}; SameSite=Lax"))
+    };
+    let mut cookies = Vec::new();
+    if let Some(wanted) = &params.theme {
+        let theme = layout::theme(Some(wanted));
+        cookies.push(cookie("duly_theme", if theme.is_empty() { "auto" } else { theme }));
+    }
+    if let Some(wanted) = &params.zone {
+        cookies.push(cookie("duly_zone", &layout::zone(Some(wanted)).1));
+    }
+    let to = format!("{}{}", layout.root, super::local_path_or(&params.next, "/settings?did=look"));
+    Ok((AppendHeaders(cookies), Redirect::to(&to)).into_response())
+}

@@ -1,0 +1,79 @@
+//! A cache of the store's tokens, so that a request does not need to query the store.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use duly::{Clock, Duly, Result, Secret, Token};
+use subtle::ConstantTimeEq;
+
+/// A removed token stays valid for at most this long.
+const CACHE_TTL: Duration = Duration::from_secs(2);
+
+/// The tokens of a store at some moment.
+pub(crate) struct TokenList {
+    /// The tokens that have not expired.
+    pub(crate) valid: Vec<Token>,
+    /// The store has no token, not even an expired one: clients on this machine need none.
+    pub(crate) is_open: bool,
+}
+
+/// The cached tokens.
+#[derive(Default)]
+pub(crate) struct TokenCache {
+    /// The tokens, and when they were read.
+    cached: Mutex<Option<(Duration, Arc<TokenList>)>>,
+    /// Serialises reads: concurrent requests wait for one of them.
+    reading: tokio::sync::Mutex<()>,
+}
+
+impl TokenCache {
+    /// Returns the tokens of the store.
+    pub(crate) async fn get(&self, duly: &Duly) -> Result<Arc<TokenList>> {
+        self.get_within(duly, CACHE_TTL).await
+    }
+
+    /// Returns the tokens of the store, read at most `age_max` ago.
+    pub(crate) async fn get_within(&self, duly: &Duly, age_max: Duration) -> Result<Arc<TokenList>> {
+        if let Some(cached) = self.cached(age_max) {
+            return Ok(cached);
+        }
+        let _reading = self.reading.lock().await;
+        if let Some(cached) = self.cached(age_max) {
+            return Ok(cached);
+        }
+        let mut valid = duly.all_tokens().await?;
+        let (is_open, store_now) = (valid.is_empty(), duly.now());
+        valid.retain(|token| !token.is_expired(store_now));
+        let tokens = Arc::new(TokenList { valid, is_open });
+        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some((now(), tokens.clone()));
+        Ok(tokens)
+    }
+
+    /// Drops the cached tokens.
+    pub(crate) fn clear(&self) {
+        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn cached(&self, age_max: Duration) -> Option<Arc<TokenList>> {
+        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, tokens) = cached.as_ref()?;
+        (now().saturating_sub(*at) < age_max).then(|| tokens.clone())
+    }
+}
+
+impl TokenList {
+    /// Returns the token with this hash. The time does not depend on which token matches, or whether one does.
+    pub(crate) fn find_by_hash(&self, hash: [u8; 32]) -> Option<&Token> {
+        let is_equal = |token: &Token| bool::from(token.hash.ct_eq(&hash));
+        self.valid.iter().fold(None, |found, token| if is_equal(token) { Some(token) } else { found })
+    }
+
+    /// Returns the token that a client has sent.
+    pub(crate) fn find_by_secret(&self, secret: &Secret) -> Option<&Token> {
+        self.find_by_hash(secret.hash())
+    }
+}
+
+fn now() -> Duration {
+    Clock::system().monotonic()
+}

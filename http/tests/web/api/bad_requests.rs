@@ -1,0 +1,99 @@
+//! Requests that are wrong, large or slow: refused with a reason, and survived.
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::api::support::{Answer, LONG, Site};
+
+fn is_refused(answer: &Answer, status: u16, pointer: &str) {
+    assert_eq!((answer.status, answer.pointer().as_str()), (status, pointer), "{}", answer.text());
+}
+
+#[tokio::test]
+async fn the_field_at_fault_is_named() {
+    let site = Site::in_memory().await;
+    let push = async |body| site.post("/api/v1/jobs", body).await;
+    is_refused(&push(json!({"kind": "a", "colour": "red"})).await, 422, "/colour");
+    is_refused(&push(json!({"args": 1})).await, 422, "/kind");
+    is_refused(&push(json!({"kind": 7})).await, 422, "/kind");
+    is_refused(&push(json!({"kind": "a b"})).await, 422, "/kind");
+    is_refused(&push(json!({"kind": "a", "queue": "<script>"})).await, 422, "/queue");
+    is_refused(&push(json!({"kind": "a", "tags": ["x", 7]})).await, 422, "/tags/1");
+    is_refused(&push(json!({"kind": "a", "priority": "urgent"})).await, 422, "/priority");
+    is_refused(&push(json!({"kind": "a", "due": "tomorrow"})).await, 422, "/due");
+    is_refused(&push(json!({"kind": "a", "due_ms": 1, "after_ms": 1})).await, 422, "/due");
+    is_refused(&push(json!({"kind": "a", "max_attempts": -1})).await, 422, "/max_attempts");
+    is_refused(&push(json!({"kind": "duly:own"})).await, 422, "/kind");
+    is_refused(&site.post("/api/v1/nodes", json!({"queues": []})).await, 422, "/queues");
+    is_refused(&site.post("/api/v1/nodes", json!({"queues": ["a"], "lease_ms": 1})).await, 422, "/lease_ms");
+    is_refused(&site.post("/api/v1/jobs/actions", json!({"action": "remove"})).await, 422, "/filter");
+    let broken = site.send("POST", "/api/v1/jobs", &[("Content-Type", "application/json")], b"{").await;
+    assert_eq!((broken.status, broken.code().as_str()), (400, "not_json"));
+}
+
+#[tokio::test]
+async fn the_line_at_fault_is_named() {
+    let site = Site::in_memory().await;
+    let push = async |lines: &str| {
+        site.send("POST", "/api/v1/jobs/bulk", &[("Content-Type", "application/x-ndjson")], lines.as_bytes()).await
+    };
+    let said = |answer: &Answer| answer.json()["detail"].as_str().unwrap_or_default().to_owned();
+    let broken = push("{\"kind\":\"a\"}\n\n{\"kind\":\"a\"}\n{\"kind\":}\n").await;
+    assert_eq!((broken.status, broken.code().as_str()), (400, "not_json"), "{}", broken.text());
+    assert!(
+        said(&broken).starts_with("line 4: not JSON") && said(&broken).ends_with("at column 9"),
+        "{}",
+        said(&broken)
+    );
+    let wrong = push("{\"kind\":\"a\"}\n\n{\"kind\":7}\n").await;
+    is_refused(&wrong, 422, "/1/kind");
+    assert!(said(&wrong).starts_with("line 3: "), "{}", said(&wrong));
+}
+
+#[tokio::test]
+async fn a_content_type_may_be_written_in_any_case() {
+    let site = Site::in_memory().await;
+    for (path, kind, body) in [
+        ("/api/v1/jobs", "Application/JSON", r#"{"kind":"a"}"#),
+        ("/api/v1/jobs", "APPLICATION/JSON; Charset=UTF-8", r#"{"kind":"a"}"#),
+        ("/api/v1/queues/a/pause", "Application/Json", "{}"),
+        ("/api/v1/jobs/bulk", "Application/X-NDJSON", "{\"kind\":\"a\"}\n"),
+    ] {
+        let answer = site.send("POST", path, &[("Content-Type", kind)], body.as_bytes()).await;
+        assert!([200, 201, 204].contains(&answer.status), "{path} as {kind}: {}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_large_or_too_deep_is_refused() {
+    let site = Site::in_memory().await;
+    let json = [("Content-Type", "application/json")];
+    let long = format!(r#"{{"kind":"a","args":"{}"}}"#, "x".repeat(1024 * 1024));
+    is_refused(&site.send("POST", "/api/v1/jobs", &json, long.as_bytes()).await, 422, "/args");
+    let longer = format!(r#"{{"kind":"a","args":"{}"}}"#, "x".repeat(3 * 1024 * 1024));
+    assert_eq!(site.send("POST", "/api/v1/jobs", &json, longer.as_bytes()).await.status, 413);
+    let deep = format!(r#"{{"kind":"a","args":{}{}}}"#, "[".repeat(65), "]".repeat(65));
+    assert_eq!(site.send("POST", "/api/v1/jobs", &json, deep.as_bytes()).await.status, 400);
+    let header = "x".repeat(20 * 1024);
+    assert!([400, 431].contains(&site.send("GET", "/healthz", &[("X-Long", &header)], b"").await.status));
+    let page = site.get("/api/v1/jobs?limit=922337203685477").await;
+    assert_eq!(page.status, 200, "numbers are kept within bounds: {}", page.text());
+    assert_eq!(site.get("/api/v1/stats/history?minutes=4294967295").await.status, 200);
+    assert_eq!(site.get("/api/v1/jobs?limit=99999999999999999999999").await.status, 422);
+}
+
+#[tokio::test]
+async fn a_slow_sender_is_not_waited_for_for_ever_and_holds_nobody_up() {
+    let site = Site::with(|server| server.connections(8)).await;
+    let mut slow = Vec::new();
+    for _ in 0..7 {
+        let mut stream = TcpStream::connect(site.address).await.expect("connects");
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: local").await.expect("sends");
+        slow.push(stream);
+    }
+    assert_eq!(site.get("/healthz").await.status, 200, "there is room for one more");
+    let mut text = Vec::new();
+    let ended = tokio::time::timeout(LONG, slow[0].read_to_end(&mut text)).await;
+    assert!(ended.is_ok(), "its head did not come in time: cut off");
+}

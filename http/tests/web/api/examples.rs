@@ -1,0 +1,50 @@
+//! The example workers in other languages do what they say.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::api::support::{LONG, Site};
+
+/// Ends the worker also if the test fails.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn runs_jobs(program: &str, script: &str) {
+    let site = Site::in_memory().await;
+    let path = format!("{}/examples/{script}", env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(program);
+    command.arg(path).env("DULY_URL", format!("http://{}", site.address)).stdout(Stdio::null());
+    let _worker = Running(command.spawn().unwrap_or_else(|e| panic!("{program}: {e}; install it")));
+    let pushed = site.post("/api/v1/jobs", json!({"kind": "greet", "args": {"name": "ada"}})).await.json();
+    let broken = site.post("/api/v1/jobs", json!({"kind": "greet", "args": {}, "max_attempts": 1})).await.json();
+    let ended = async |id: &serde_json::Value| loop {
+        let job = site.get(&format!("/api/v1/jobs/{}", id.as_str().expect("an id"))).await.json();
+        if job["state"] == "done" || job["state"] == "dead" {
+            return job;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    let done = tokio::time::timeout(LONG, ended(&pushed["id"])).await.expect("in time");
+    assert_eq!(done["state"], "done", "{done}");
+    let dead = tokio::time::timeout(LONG, ended(&broken["id"])).await.expect("in time");
+    assert_eq!(dead["state"], "dead", "{dead}");
+    assert!(dead["failures"][0]["error"].as_str().is_some_and(|error| error.contains("name")), "{dead}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_in_python_runs_jobs() {
+    runs_jobs("python3", "worker.py").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_in_javascript_runs_jobs() {
+    runs_jobs("node", "worker.mjs").await;
+}

@@ -1,0 +1,223 @@
+//! Jobs, queues, events and numbers over HTTP.
+
+use duly::{Outcome, State};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+use crate::api::support::{LONG, Site};
+
+pub async fn a_job_is_pushed_read_moved_and_removed(site: Site) {
+    let answer = site
+        .post("/api/v1/jobs", json!({"kind": "mail", "args": {"to": "ada"}, "after_ms": 60_000, "tags": ["a"]}))
+        .await;
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    let id = answer.json()["id"].as_str().expect("an id").to_owned();
+    assert_eq!(answer.header("location"), Some(&*format!("/api/v1/jobs/{id}")));
+
+    let job = site.get(&format!("/api/v1/jobs/{id}")).await.json();
+    assert_eq!((&job["state"], &job["args"]["to"], &job["tags"][0]), (&json!("scheduled"), &json!("ada"), &json!("a")));
+    let due = job["due"].as_str().expect("a moment");
+    assert!(due.ends_with('Z') && job["due_ms"].as_i64().expect("a number") > 1_700_000_000_000, "{due}");
+
+    assert_eq!(site.post(&format!("/api/v1/jobs/{id}/retry"), json!({})).await.status, 204);
+    assert_eq!(site.get(&format!("/api/v1/jobs/{id}")).await.json()["state"], "ready");
+    let later = json!({"due": "2099-01-01T00:00:00Z"});
+    assert_eq!(site.post(&format!("/api/v1/jobs/{id}/reschedule"), later).await.status, 204);
+    assert_eq!(site.get(&format!("/api/v1/jobs/{id}")).await.json()["due"], "2099-01-01T00:00:00Z");
+    let why = site.get(&format!("/api/v1/jobs/{id}/why")).await.json();
+    assert!(why["text"].as_str().is_some_and(|text| text.contains("2099")), "{why}");
+
+    assert_eq!(site.post(&format!("/api/v1/jobs/{id}/cancel"), json!({})).await.code(), "conflict");
+    assert_eq!(site.send("DELETE", &format!("/api/v1/jobs/{id}"), &[], b"").await.status, 204);
+    let gone = site.get(&format!("/api/v1/jobs/{id}")).await;
+    assert_eq!((gone.status, gone.code().as_str()), (404, "not_found"));
+}
+
+pub async fn an_edit_that_is_refused_changes_nothing(site: Site) {
+    let id = site.push("default").await;
+    let path = format!("/api/v1/jobs/{id}");
+    let wrong = site.json("PATCH", &path, json!({"args": {"n": 2}, "priority": "high", "after_ms": u64::MAX})).await;
+    assert_eq!((wrong.status, wrong.pointer().as_str()), (422, "/due"), "{}", wrong.text());
+    let job = site.get(&path).await.json();
+    assert_eq!((&job["args"]["n"], &job["priority"]), (&json!(1), &json!("normal")), "{job}");
+    let right = site.json("PATCH", &path, json!({"args": {"n": 2}, "after_ms": 60_000})).await;
+    assert_eq!((&right.json()["args"]["n"], &right.json()["state"]), (&json!(2), &json!("scheduled")));
+}
+
+pub async fn big_numbers_in_args_survive_byte_for_byte(site: Site) {
+    let args = r#"{"z": 9007199254740993, "a": [18446744073709551616, 1.10, 1e400, {}], "empty": []}"#;
+    let body = format!(r#"{{"kind": "count", "args": {args}}}"#);
+    let answer = site.send("POST", "/api/v1/jobs", &[("Content-Type", "application/json")], body.as_bytes()).await;
+    let id = answer.json()["id"].as_str().expect("an id").to_owned();
+    let record = site.duly.get(id.parse().expect("an id")).await.expect("reads").expect("is there");
+    assert_eq!(record.job.args, args);
+    let shown = String::from_utf8(site.get(&format!("/api/v1/jobs/{id}")).await.body).expect("text");
+    assert!(shown.contains(args), "{shown}");
+}
+
+pub async fn many_jobs_go_in_one_request(site: Site) {
+    let list: Vec<Value> = (0..50).map(|n| json!({"kind": "n", "queue": "list", "args": n})).collect();
+    let answer = site.post("/api/v1/jobs/bulk", json!(list)).await.json();
+    assert_eq!((answer["new"].as_u64(), answer["jobs"].as_array().map(Vec::len)), (Some(50), Some(50)));
+
+    let lines: String = (0..50).map(|n| format!("{{\"kind\":\"n\",\"queue\":\"lines\",\"args\":{n}}}\n")).collect();
+    let headers = [("Content-Type", "application/x-ndjson"), ("Idempotency-Key", "lines")];
+    let answer = site.send("POST", "/api/v1/jobs/bulk", &headers, lines.as_bytes()).await;
+    assert_eq!(answer.json()["new"], 50, "{}", answer.text());
+    let again = site.send("POST", "/api/v1/jobs/bulk", &headers, lines.as_bytes()).await;
+    assert_eq!(again.json()["new"], 0, "the same key, the same jobs");
+
+    let bad = site.post("/api/v1/jobs/bulk", json!([{"kind": "n"}, {"kind": "n", "max_attempts": 0}])).await;
+    assert_eq!((bad.status, bad.pointer().as_str()), (422, "/1/max_attempts"), "{}", bad.text());
+    let counts = site.duly.counts().await.expect("counts");
+    assert_eq!(counts.iter().map(|queue| queue.ready).sum::<u64>(), 100, "all or none");
+}
+
+pub async fn a_repeated_key_pushes_once_and_another_body_is_refused(site: Site) {
+    let headers = [("Content-Type", "application/json"), ("Idempotency-Key", "order-7")];
+    let push = async |body: &[u8]| site.send("POST", "/api/v1/jobs", &headers, body).await;
+    let first = push(br#"{"kind":"mail"}"#).await;
+    let second = push(br#"{"kind":"mail"}"#).await;
+    assert_eq!((first.status, second.status), (201, 200));
+    assert_eq!(first.json()["id"], second.json()["id"]);
+    assert_eq!(second.json()["pushed"], "existing");
+    let other = push(br#"{"kind":"letter"}"#).await;
+    assert_eq!((other.status, other.pointer().as_str()), (422, "Idempotency-Key"));
+}
+
+pub async fn lists_go_on_where_a_page_ended(site: Site) {
+    for _ in 0..7 {
+        site.push("pages").await;
+    }
+    let (mut path, mut seen) = ("/api/v1/jobs?filter=queue:pages+state:ready&limit=3".to_owned(), Vec::new());
+    for _ in 0..10 {
+        let page = site.get(&path).await;
+        assert_eq!(page.status, 200, "{}", page.text());
+        seen.extend(page.json()["jobs"].as_array().expect("jobs").iter().map(|job| job["id"].to_string()));
+        match page.header("link") {
+            Some(link) => path = link.trim_start_matches('<').split('>').next().expect("a link").to_owned(),
+            None => break,
+        }
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 7);
+    let bad = site.get("/api/v1/jobs?filter=state:sleeping").await;
+    assert_eq!((bad.status, bad.pointer().as_str()), (422, "filter"));
+    assert_eq!(site.get("/api/v1/jobs?colour=red").await.pointer(), "colour");
+}
+
+pub async fn queues_are_paused_and_resumed(site: Site) {
+    site.push("mail").await;
+    assert_eq!(site.post("/api/v1/queues/mail/pause", json!({})).await.json()["changed"], true);
+    let queue = site.get("/api/v1/queues/mail").await.json();
+    assert_eq!((&queue["paused"], &queue["ready"]), (&json!(true), &json!(1)));
+    assert_eq!(
+        site.send("POST", "/api/v1/queues/mail/resume", &[], b"").await.json()["changed"],
+        true,
+        "no body is fine"
+    );
+    assert_eq!(site.get("/api/v1/queues/nothing").await.status, 404);
+    let stats = site.get("/api/v1/stats").await.json();
+    assert_eq!(stats["total"]["ready"], 1, "{stats}");
+    let unsure = site.send("DELETE", "/api/v1/queues/mail/jobs?confirm=male", &[], b"").await;
+    assert_eq!(unsure.status, 422, "{}", unsure.text());
+}
+
+pub async fn a_wait_ends_with_the_job(site: Site) {
+    let id = site.push("default").await;
+    let waiting = tokio::spawn({
+        let request = site.request("GET", &format!("/api/v1/jobs/{id}/wait"), &[], b"");
+        let address = site.address;
+        async move { exchange(address, &request).await }
+    });
+    let worker = site.duly.worker().on_any_kind(async |_| Outcome::Ack).drain();
+    tokio::time::timeout(LONG, worker).await.expect("in time").expect("works");
+    let answer = tokio::time::timeout(LONG, waiting).await.expect("in time").expect("no panic");
+    assert!(answer.contains("\"state\":\"done\""), "{answer}");
+}
+
+pub async fn a_wait_can_be_a_stream(site: Site) {
+    let id = site.push("default").await;
+    let stream = async |id: &str| {
+        let mut stream = TcpStream::connect(site.address).await.expect("connects");
+        let headers = [("Accept", "text/event-stream")];
+        let request = site.request("GET", &format!("/api/v1/jobs/{id}/wait"), &headers, b"");
+        stream.write_all(&request).await.expect("sends");
+        BufReader::new(stream).lines()
+    };
+    let mut events = stream(&id).await;
+    assert!(event(&mut events).await.1.contains("\"state\":\"ready\""), "as it is now");
+    let worker = site.duly.worker().on_any_kind(async |_| Outcome::Ack).drain();
+    tokio::time::timeout(LONG, worker).await.expect("in time").expect("works");
+    assert!(event(&mut events).await.1.contains("\"state\":\"done\""), "as it ended");
+    let mut events = stream(&id).await;
+    assert!(event(&mut events).await.1.contains("\"state\":\"done\""), "at once");
+    let later = site.post("/api/v1/jobs", json!({"kind": "work", "after_ms": 60_000})).await.json();
+    let later = later["id"].as_str().expect("an id").to_owned();
+    let mut events = stream(&later).await;
+    event(&mut events).await;
+    site.send("DELETE", &format!("/api/v1/jobs/{later}"), &[], b"").await;
+    let (_, gone) = event(&mut events).await;
+    assert_eq!(gone, format!("{{\"id\":\"{later}\"}}"));
+}
+
+async fn exchange(address: std::net::SocketAddr, request: &[u8]) -> String {
+    use tokio::io::AsyncReadExt;
+    let mut stream = TcpStream::connect(address).await.expect("connects");
+    stream.write_all(request).await.expect("sends");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.expect("reads");
+    text
+}
+
+/// The next event: its id and its data.
+async fn event(lines: &mut tokio::io::Lines<BufReader<TcpStream>>) -> (u64, String) {
+    let (mut id, mut data) = (0, String::new());
+    loop {
+        let line =
+            tokio::time::timeout(LONG, lines.next_line()).await.expect("in time").expect("reads").expect("goes on");
+        if let Some(text) = line.strip_prefix("id: ") {
+            id = text.parse().expect("a number");
+        } else if let Some(text) = line.strip_prefix("data: ") {
+            data = text.to_owned();
+        } else if line.is_empty() && !data.is_empty() {
+            return (id, data);
+        }
+    }
+}
+
+async fn listen(site: &Site, headers: &[(&str, &str)]) -> tokio::io::Lines<BufReader<TcpStream>> {
+    let mut stream = TcpStream::connect(site.address).await.expect("connects");
+    let request = site.request("GET", "/api/v1/events?queue=news", headers, b"");
+    stream.write_all(&request).await.expect("sends");
+    BufReader::new(stream).lines()
+}
+
+pub async fn events_tell_what_changes_and_go_on_after_the_last(site: Site) {
+    site.push("news").await;
+    site.push("other").await;
+    let mut events = listen(&site, &[]).await;
+    let (first, data) = event(&mut events).await;
+    let queue: Value = serde_json::from_str(&data).expect("JSON");
+    assert_eq!((&queue["queue"], &queue["ready"]), (&json!("news"), &json!(1)), "{data}");
+    site.push("news").await;
+    let (second, data) = event(&mut events).await;
+    assert!(second > first && data.contains("\"ready\":2"), "{data}");
+    let mut again = listen(&site, &[("Last-Event-ID", &first.to_string())]).await;
+    assert_eq!(event(&mut again).await.0, second, "what was missed comes first");
+}
+
+pub async fn decisions_are_noted_and_daily_work_is_not(site: Site) {
+    let id = site.push("mail").await;
+    site.post(&format!("/api/v1/jobs/{id}/retry"), json!({})).await;
+    site.post("/api/v1/queues/mail/pause", json!({})).await;
+    let entries = site.get("/api/v1/audit").await.json();
+    let what: Vec<&str> =
+        entries["entries"].as_array().expect("entries").iter().filter_map(|e| e["what"].as_str()).collect();
+    let retry = format!("POST /api/v1/jobs/{id}/retry");
+    assert_eq!(what, ["POST /api/v1/queues/mail/pause", &*retry], "newest first, and no push");
+    assert_eq!((&entries["entries"][0]["who"], &entries["entries"][0]["from"]), (&json!("local"), &json!("127.0.0.1")));
+    assert_eq!(site.duly.get(id.parse().expect("an id")).await.expect("reads").expect("there").state, State::Ready);
+}

@@ -1,0 +1,48 @@
+//! The description of the API is the one in the documents.
+
+/// Run with DULY_BLESS=1 to write it anew.
+#[test]
+fn the_committed_description_is_that_of_the_code() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/openapi.json");
+    let made = duly_http::openapi();
+    if std::env::var_os("DULY_BLESS").is_some() {
+        std::fs::write(path, &made).expect("writes");
+    }
+    let kept = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        made == kept,
+        "docs/reference/openapi.json is not that of the code: see what has changed, then run with DULY_BLESS=1"
+    );
+}
+
+#[test]
+fn every_answer_of_the_description_is_described() {
+    let api: serde_json::Value = serde_json::from_str(&duly_http::openapi()).expect("JSON");
+    let paths = api["paths"].as_object().expect("paths");
+    assert!(paths.len() > 30 && paths.keys().all(|path| path.starts_with("/api/v1/")));
+    let text = api.to_string();
+    for (at, start) in text.match_indices("#/components/") {
+        let place = text[at + start.len() - 1..].split('"').next().unwrap_or_default();
+        assert!(api["components"].pointer(place).is_some(), "{place} is named and not described");
+    }
+}
+
+/// The operations that say this of themselves, as `METHOD path`.
+fn who_says(api: &serde_json::Value, pointer: &str) -> Vec<String> {
+    let paths = api["paths"].as_object().expect("paths").iter();
+    let operations = paths.flat_map(|(path, all)| all.as_object().expect("methods").iter().map(move |one| (path, one)));
+    let says = operations.filter(|(_, (_, operation))| operation.pointer(pointer).is_some());
+    says.map(|(path, (method, _))| format!("{method} {}", path.trim_start_matches("/api/v1"))).collect()
+}
+
+#[test]
+fn states_and_streams_are_described_where_they_are() {
+    let api: serde_json::Value = serde_json::from_str(&duly_http::openapi()).expect("JSON");
+    let changes = ["put /cron/{name}", "patch /queues/{queue}"];
+    assert_eq!(who_says(&api, "/responses/412"), changes);
+    let mut tagged = who_says(&api, "/responses/200/headers/ETag");
+    tagged.sort();
+    assert_eq!(tagged, ["get /cron/{name}", "get /queues/{queue}", "patch /queues/{queue}", "put /cron/{name}"]);
+    let streams = who_says(&api, "/responses/200/content/text~1event-stream");
+    assert_eq!(streams, ["get /events", "get /jobs/{id}/wait"]);
+}

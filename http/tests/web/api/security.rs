@@ -1,0 +1,367 @@
+//! Safe by default: every promise about HTTP, as somebody who means no good would try it.
+
+use duly::{Duly, Role};
+use duly_http::Server;
+use serde_json::json;
+
+use crate::api::support::{Answer, LONG, Site};
+
+fn is_refused(answer: &Answer, status: u16, code: &str) {
+    assert_eq!((answer.status, answer.code().as_str()), (status, code), "{}", answer.text());
+}
+
+#[tokio::test]
+async fn an_address_that_others_can_reach_needs_a_token() {
+    let duly = Duly::open(":memory:").await.expect("opens");
+    let refused = Server::new(duly.clone()).listen(([0, 0, 0, 0], 0).into()).await.err().expect("refused");
+    assert!(refused.to_string().contains("duly token create"), "{refused}");
+    duly.create_token("ada", Role::Viewer, None).await.expect("made");
+    Server::new(duly).listen(([0, 0, 0, 0], 0).into()).await.expect("with one it listens");
+}
+
+#[tokio::test]
+async fn other_names_in_host_are_refused() {
+    let site = Site::with(|server| server.allow_hosts(["jobs.example.com"])).await;
+    let port = site.address.port();
+    for host in ["evil.example", "evil.example:7711", "127.0.0.1.evil.example", "localhost.evil.example", "", "[::2]"] {
+        is_refused(&site.send("GET", "/api/v1/stats", &[("Host", host)], b"").await, 421, "wrong_host");
+    }
+    for host in ["evil.example", "evil.example:7711", "1.2.3.4.evil.example", "1.2.3", "", "[::2", "::2"] {
+        assert_eq!(site.send("GET", "/healthz", &[("Host", host)], b"").await.status, 421, "{host}: nothing at all");
+    }
+    for (path, host) in [("/healthz", "10.1.2.3:7711"), ("/readyz", "10.1.2.3"), ("/metrics", "[fd00::2]:7711")] {
+        assert_eq!(site.send("GET", path, &[("Host", host)], b"").await.status, 200, "{path} of {host}");
+    }
+    for host in
+        ["localhost".to_owned(), format!("localhost:{port}"), format!("[::1]:{port}"), "jobs.example.com".into()]
+    {
+        assert_eq!(site.send("GET", "/api/v1/stats", &[("Host", &host)], b"").await.status, 200, "{host}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_but_health_and_the_way_in_is_had_without_a_token() {
+    let mut site = Site::in_memory().await;
+    site.be(Role::Admin).await;
+    site.be_nobody();
+    let api: serde_json::Value = serde_json::from_str(&duly_http::openapi()).expect("JSON");
+    for (path, verbs) in api["paths"].as_object().expect("paths") {
+        let path = path.replace("{id}", "01890000-0000-7000-8000-000000000000").replace(['{', '}'], "");
+        for verb in verbs.as_object().expect("verbs").keys() {
+            let answer = site.send(&verb.to_uppercase(), &path, &[("Content-Type", "application/json")], b"{}").await;
+            is_refused(&answer, 401, "unauthorized");
+            assert!(answer.header("www-authenticate").is_some());
+        }
+    }
+    for path in ["/metrics", "/openapi.json", "/", "/jobs", "/queues", "/audit", "/nothing"] {
+        let answer = site.get(path).await;
+        assert!([401, 303].contains(&answer.status), "{path}: {}", answer.text());
+    }
+    for path in ["/healthz", "/readyz"] {
+        let answer = site.get(path).await;
+        assert_eq!((answer.status, &*answer.body), (200, &b"ok\n"[..]), "{path} reveals nothing");
+    }
+}
+
+/// Whoever restarts processes that do not answer must not restart this one for a store that does not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_lives_although_its_store_does_not_answer() {
+    let server = {
+        use crate::servers::{Binary, Fsync, Options};
+        Options::new(Binary::Redis).aof(Fsync::Always).start()
+    };
+    let mut site = Site::on(server.url()).await;
+    site.be(Role::Viewer).await;
+    server.pause();
+    // A request at the door of a store is tried for 5 s.
+    let soon = std::time::Duration::from_secs(4);
+    let alive = tokio::time::timeout(soon, site.get("/healthz")).await.expect("soon");
+    let ready = tokio::time::timeout(soon, site.get("/readyz")).await.expect("soon");
+    server.resume();
+    assert_eq!((alive.status, ready.status), (200, 503));
+}
+
+#[tokio::test]
+async fn what_a_proxy_on_this_machine_passes_on_is_not_from_this_machine() {
+    let site = Site::in_memory().await;
+    assert_eq!(site.get("/api/v1/stats").await.status, 200);
+    for header in ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"] {
+        is_refused(&site.send("GET", "/api/v1/stats", &[(header, "127.0.0.1")], b"").await, 401, "unauthorized");
+    }
+    let public = Site::with(|server| server.public_url("https://jobs.example.com/duly")).await;
+    is_refused(&public.get("/api/v1/stats").await, 401, "unauthorized");
+}
+
+#[tokio::test]
+async fn a_wrong_token_is_refused_and_guessing_is_slowed_down() {
+    let mut site = Site::in_memory().await;
+    site.be(Role::Admin).await;
+    assert_eq!(site.get("/api/v1/stats").await.status, 200);
+    let good = site.token().to_owned();
+    site.be_nobody();
+    let wrong = [("Authorization", "Bearer duly_0000")];
+    for _ in 0..5 {
+        is_refused(&site.send("GET", "/api/v1/stats", &wrong, b"").await, 401, "unauthorized");
+    }
+    let slowed = site.send("GET", "/api/v1/stats", &wrong, b"").await;
+    is_refused(&slowed, 429, "too_many");
+    assert!(slowed.header("retry-after").is_some());
+    let right = format!("Bearer {good}");
+    assert_eq!(
+        site.send("GET", "/api/v1/stats", &[("Authorization", &right)], b"").await.status,
+        200,
+        "a right one is"
+    );
+    assert!(site.get(&format!("/api/v1/stats?token={good}")).await.status >= 400, "never in a query string");
+}
+
+pub async fn tokens_have_roles_and_end(mut site: Site) {
+    site.be(Role::Admin).await;
+    let made = site.post("/api/v1/tokens", json!({"name": "ci", "role": "viewer"})).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+    let listed = site.get("/api/v1/tokens").await;
+    assert!(!String::from_utf8_lossy(&listed.body).contains(made.json()["token"].as_str().expect("a token")));
+    let id = site.push("mail").await;
+    assert_eq!(site.json("PUT", "/api/v1/locks/deploy", json!({"ttl_ms": 600_000})).await.status, 200);
+    let changes = [
+        ("DELETE", format!("/api/v1/jobs/{id}"), Role::Operator),
+        ("POST", "/api/v1/queues/mail/pause".to_owned(), Role::Operator),
+        ("GET", "/api/v1/tokens".to_owned(), Role::Admin),
+        ("GET", "/api/v1/audit".to_owned(), Role::Operator),
+    ];
+    for role in Role::ALL {
+        site.be(role).await;
+        let job = site.get(&format!("/api/v1/jobs/{id}")).await;
+        assert_eq!(job.status, 200, "a token is good from the moment it is made");
+        let job = job.json();
+        assert_eq!(job.get("args").is_some(), role >= Role::Operator, "{role} sees what jobs carry only if they may");
+        for filter in ["args.n:1", "-args.n:1", "hidden", "-hidden"] {
+            let asked = site.get(&format!("/api/v1/jobs?filter={filter}")).await;
+            assert_eq!(asked.status == 200, role >= Role::Operator, "{role} asks for {filter}: {}", asked.text());
+        }
+        let locks = site.get("/api/v1/locks").await.json();
+        assert_eq!(locks["locks"][0].get("owner").is_some(), role >= Role::Operator, "{role} sees whose a lock is");
+        let push = site.post("/api/v1/jobs", json!({"kind": "a"})).await;
+        assert_eq!(push.status == 201, role >= Role::Pusher, "{role}: {}", push.text());
+        for (verb, path, needs) in changes.iter().filter(|(_, _, needs)| *needs > role) {
+            let answer = site.send(verb, path, &[], b"").await;
+            assert_eq!(
+                (answer.status, answer.code().as_str()),
+                (403, "forbidden"),
+                "{role} {verb} {path} needs {needs}"
+            );
+        }
+    }
+    assert_eq!(site.send("DELETE", "/api/v1/tokens/ci", &[], b"").await.status, 204);
+    site.be_nobody();
+    let ci = format!("Bearer {}", made.json()["token"].as_str().expect("a token"));
+    assert_eq!(site.send("GET", "/api/v1/stats", &[("Authorization", &ci)], b"").await.status, 401, "it is gone");
+}
+
+#[tokio::test]
+async fn the_end_of_the_last_token_opens_nothing() {
+    let site = Site::in_memory().await;
+    assert_eq!(site.get("/api/v1/stats").await.status, 200, "no token yet");
+    let lasts = std::time::Duration::from_secs(1);
+    let secret = site.duly.create_token("short", Role::Admin, Some(lasts)).await.expect("made");
+    let ended = async {
+        while !site.duly.tokens().await.expect("lists").is_empty() {
+            tokio::time::sleep(lasts / 10).await;
+        }
+    };
+    tokio::time::timeout(LONG, ended).await.expect("it ends");
+    let ended = [("Authorization", &*format!("Bearer {}", secret.as_str()))];
+    // The server may have known it a moment longer.
+    let refused = async {
+        while site.send("GET", "/api/v1/stats", &ended, b"").await.status == 200 {
+            tokio::time::sleep(lasts / 10).await;
+        }
+    };
+    tokio::time::timeout(LONG, refused).await.expect("it is refused");
+    is_refused(&site.get("/api/v1/stats").await, 401, "unauthorized");
+    is_refused(&site.post("/api/v1/tokens", json!({"name": "mine", "role": "admin"})).await, 401, "unauthorized");
+    site.duly.remove_token("short").await.expect("is there still");
+    let open = async {
+        while site.get("/api/v1/stats").await.status != 200 {
+            tokio::time::sleep(lasts / 10).await;
+        }
+    };
+    tokio::time::timeout(LONG, open).await.expect("without any, this machine gets in again");
+}
+
+#[tokio::test]
+async fn who_may_change_nothing_does_not_push_decisions_out_of_the_audit() {
+    const REFUSALS_MAX: usize = 20;
+    let mut site = Site::in_memory().await;
+    site.be(Role::Admin).await;
+    let admin = format!("Bearer {}", site.token());
+    assert_eq!(site.post("/api/v1/queues/mail/pause", json!({})).await.status, 200);
+    site.be(Role::Viewer).await;
+    for no in 0..3 * REFUSALS_MAX {
+        is_refused(&site.post(&format!("/nothing/{no}"), json!({})).await, 403, "forbidden");
+        is_refused(&site.post("/api/v1/queues/mail/resume", json!({})).await, 403, "forbidden");
+    }
+    site.be_nobody();
+    let entries = site.send("GET", "/api/v1/audit?limit=200", &[("Authorization", &admin)], b"").await.json();
+    let entries = entries["entries"].as_array().expect("entries");
+    let what = |entry: &serde_json::Value| entry["what"].as_str().unwrap_or_default().to_owned();
+    let refused = entries.iter().filter(|entry| entry["status"] == 403).map(what);
+    let refused: Vec<String> = refused.collect();
+    assert!(refused.iter().all(|what| what == "POST /api/v1/queues/mail/resume"), "only what there is: {refused:?}");
+    // One more may have become due while the requests ran.
+    assert!((REFUSALS_MAX..=REFUSALS_MAX + 1).contains(&refused.len()), "{}", refused.len());
+    assert!(entries.iter().any(|entry| what(entry) == "POST /api/v1/queues/mail/pause"), "and what was decided");
+}
+
+#[tokio::test]
+async fn another_site_cannot_change_anything_through_a_browser() {
+    let site = Site::in_memory().await;
+    let push = async |headers: &[(&str, &str)]| {
+        let json = [("Content-Type", "application/json")];
+        site.send("POST", "/api/v1/jobs", &[&json[..], headers].concat(), br#"{"kind":"a"}"#).await
+    };
+    for site in ["cross-site", "same-site"] {
+        is_refused(&push(&[("Sec-Fetch-Site", site)]).await, 403, "cross_site");
+    }
+    is_refused(&push(&[("Origin", "https://evil.example")]).await, 403, "cross_site");
+    is_refused(&push(&[("Origin", "null")]).await, 403, "cross_site");
+    let own = format!("http://{}", site.address);
+    for headers in [&[("Sec-Fetch-Site", "same-origin")][..], &[("Origin", &*own)], &[]] {
+        assert_eq!(push(headers).await.status, 201);
+    }
+    assert_eq!(site.send("GET", "/api/v1/stats", &[("Sec-Fetch-Site", "cross-site")], b"").await.status, 200);
+    let form = [("Content-Type", "text/plain")];
+    is_refused(&site.send("POST", "/api/v1/jobs", &form, br#"{"kind":"a"}"#).await, 415, "content_type");
+}
+
+#[tokio::test]
+async fn every_answer_carries_its_armour_and_no_cors() {
+    let site = Site::in_memory().await;
+    for path in ["/api/v1/stats", "/healthz", "/nothing", "/api/v1/jobs/none"] {
+        let answer = site.send("GET", path, &[("Origin", "https://evil.example")], b"").await;
+        let csp = answer.header("content-security-policy").expect("a policy");
+        assert!(
+            csp.starts_with("default-src 'none'; script-src 'self'") && csp.contains("frame-ancestors 'none'"),
+            "{csp}"
+        );
+        assert!(!csp.contains("unsafe"), "{csp}");
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+        assert_eq!(answer.header("referrer-policy"), Some("no-referrer"));
+        assert_eq!(answer.header("cross-origin-opener-policy"), Some("same-origin"));
+        assert_eq!(answer.header("cache-control"), Some("no-store"));
+        assert!(answer.header("x-request-id").is_some());
+        assert_eq!(answer.header("access-control-allow-origin"), None);
+    }
+}
+
+#[tokio::test]
+async fn a_read_only_server_changes_nothing() {
+    let site = Site::with(Server::read_only).await;
+    is_refused(&site.post("/api/v1/jobs", json!({"kind": "a"})).await, 403, "read_only");
+    is_refused(&site.post("/api/v1/queues/a/pause", json!({})).await, 403, "read_only");
+    is_refused(&site.json("PUT", "/api/v1/locks/a", json!({})).await, 403, "read_only");
+    assert_eq!(site.get("/api/v1/stats").await.status, 200);
+}
+
+#[tokio::test]
+async fn commands_are_not_pushed_unless_that_was_allowed_at_the_start() {
+    let body = json!({"kind": "command", "args": {"argv": ["true"], "dir": "/"}});
+    let site = Site::in_memory().await;
+    is_refused(&site.post("/api/v1/jobs", body.clone()).await, 403, "forbidden");
+    is_refused(&site.post("/api/v1/jobs/bulk", json!([body])).await, 403, "forbidden");
+    let rule = json!({"pattern": "0 3 * * *", "kind": "command", "args": {"argv": ["true"]}});
+    is_refused(&site.json("PUT", "/api/v1/cron/nightly", rule).await, 403, "forbidden");
+    let id = site.duly.push(duly::Push::new("command", "{}")).await.expect("pushes").id();
+    is_refused(&site.json("PATCH", &format!("/api/v1/jobs/{id}"), json!({"args": {}})).await, 403, "forbidden");
+    let open = Site::with(Server::allow_commands).await;
+    assert_eq!(open.post("/api/v1/jobs", body).await.status, 201);
+}
+
+#[tokio::test]
+async fn signing_in_gives_a_cookie_that_scripts_and_other_sites_never_see() {
+    let mut site = Site::in_memory().await;
+    site.be(Role::Operator).await;
+    let token = site.token().to_owned();
+    site.be_nobody();
+    let form = [("Content-Type", "application/x-www-form-urlencoded")];
+    let wrong = site.send("POST", "/login", &form, b"token=duly_1").await;
+    assert_eq!(wrong.status, 401, "{}", wrong.text());
+    let sign_in = async |next: &str| {
+        let body = format!("token={token}&next={next}");
+        site.send("POST", "/login", &form, body.as_bytes()).await
+    };
+    for next in ["//evil.example", "/%09/evil.example/x", "/%0A/evil.example", "/%5Cevil.example", "/%00x"] {
+        let signed_in = sign_in(next).await;
+        assert_eq!((signed_in.status, signed_in.header("location")), (303, Some("/")), "{next}: never to another site");
+    }
+    let signed_in = sign_in("/queues").await;
+    assert_eq!((signed_in.status, signed_in.header("location")), (303, Some("/queues")));
+    let cookie = signed_in.header("set-cookie").expect("a cookie").to_owned();
+    assert!(cookie.contains("; HttpOnly; SameSite=Strict"), "{cookie}");
+    let pair = cookie.split(';').next().expect("a pair").to_owned();
+    assert!(!pair.contains(&token), "the token itself stays here");
+    assert_eq!(site.send("GET", "/api/v1/stats", &[("Cookie", &pair)], b"").await.status, 200);
+    let out = site.send("POST", "/logout", &[("Cookie", &pair)], b"").await;
+    assert_eq!(out.status, 303, "{}", out.text());
+    assert_eq!(site.send("GET", "/api/v1/stats", &[("Cookie", &pair)], b"").await.status, 401, "signed out");
+}
+
+#[tokio::test]
+async fn behind_tls_only_the_cookie_that_is_bound_to_it_counts() {
+    let mut site = Site::with(|server| server.public_url("https://jobs.example.com")).await;
+    site.be(Role::Operator).await;
+    let body = format!("token={}", site.token());
+    site.be_nobody();
+    let form = [("Content-Type", "application/x-www-form-urlencoded")];
+    let sign_in = async || {
+        let signed_in = site.send("POST", "/login", &form, body.as_bytes()).await;
+        let cookie = signed_in.header("set-cookie").expect("a cookie").to_owned();
+        assert!(cookie.contains("; Secure"), "{cookie}");
+        let (name, id) = cookie.split(';').next().and_then(|pair| pair.split_once('=')).expect("a pair");
+        assert_eq!(name, "__Host-duly");
+        id.to_owned()
+    };
+    let (mine, other) = (sign_in().await, sign_in().await);
+    let ask = async |cookie: String| site.send("GET", "/api/v1/stats", &[("Cookie", &cookie)], b"").await.status;
+    assert_eq!(ask(format!("duly={mine}")).await, 401, "a neighbour could have set it");
+    assert_eq!(ask(format!("duly=none; __Host-duly={mine}")).await, 200, "and does not stand before the right one");
+    let both = format!("duly={other}; __Host-duly={mine}");
+    assert_eq!(site.send("POST", "/logout", &[("Cookie", &both)], b"").await.status, 303);
+    assert_eq!(ask(format!("__Host-duly={mine}")).await, 401, "signed out");
+    assert_eq!(ask(format!("__Host-duly={other}")).await, 200, "was never meant");
+}
+
+#[tokio::test]
+async fn a_mounted_router_asks_everybody_for_a_token() {
+    let duly = Duly::open(":memory:").await.expect("opens");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("bound");
+    let router = axum::Router::new().nest("/duly", duly_http::router(duly));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let request = format!("GET /duly/api/v1/stats HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    let site = Site::in_memory().await;
+    let mut elsewhere = site;
+    elsewhere.address = address;
+    is_refused(&elsewhere.raw(request.as_bytes()).await, 401, "unauthorized");
+}
+
+/// What attempts say may tell what jobs carry; how far they have come does not.
+#[tokio::test]
+async fn logs_are_for_those_who_see_what_jobs_carry() {
+    let mut site = Site::in_memory().await;
+    site.be(Role::Pusher).await;
+    let joined = site.post("/api/v1/nodes", json!({"queues": ["default"]})).await.json();
+    let node = format!("/api/v1/nodes/{}", joined["id"].as_str().expect("an id"));
+    let id = site.push("default").await;
+    let fence = site.post(&format!("{node}/claim"), json!({})).await.json()["jobs"][0]["fence"].clone();
+    let said = json!({"id": id, "fence": fence, "done": 0.5, "note": "half", "lines": ["a secret"]});
+    assert_eq!(site.post(&format!("{node}/progress"), said).await.json()["lost"], json!([]));
+    for role in Role::ALL {
+        site.be(role).await;
+        for path in [format!("/api/v1/jobs/{id}"), format!("/api/v1/jobs/{id}/wait?timeout_ms=0")] {
+            let job = site.get(&path).await.json();
+            assert_eq!(job["log"][0]["line"] == "a secret", role >= Role::Operator, "{role} {path}: {job}");
+            assert_eq!(job["progress"]["note"], "half", "{role} {path}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A server on a free port, and a client that sends exactly what it is told.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use duly::{CancellationToken, Duly, Role};
+use duly_http::Server;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Far longer than anything here takes; a test that waits this long has failed.
+pub const LONG: Duration = Duration::from_secs(30);
+
+/// A store with a server.
+pub struct Site {
+    pub duly: Duly,
+    pub address: SocketAddr,
+    stop: CancellationToken,
+    served: tokio::task::JoinHandle<duly::Result<()>>,
+    token: Option<String>,
+    _dir: Option<tempfile::TempDir>,
+}
+
+impl Site {
+    pub async fn in_memory() -> Self {
+        Site::start(Duly::open(":memory:").await.expect("opens"), |server| server, None).await
+    }
+
+    pub async fn in_file() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("duly.db").to_str().expect("a plain path").to_owned();
+        Site::start(Duly::open(path).await.expect("opens"), |server| server, Some(dir)).await
+    }
+
+    pub async fn on(server: String) -> Self {
+        let url = format!("{server}?prefix={}", duly::JobId::fresh());
+        Site::start(Duly::open(url).await.expect("opens"), |server| server, None).await
+    }
+
+    /// In memory, with options.
+    pub async fn with(options: impl FnOnce(Server) -> Server) -> Self {
+        Site::start(Duly::open(":memory:").await.expect("opens"), options, None).await
+    }
+
+    async fn start(duly: Duly, options: impl FnOnce(Server) -> Server, dir: Option<tempfile::TempDir>) -> Self {
+        let server = options(Server::new(duly.clone()));
+        let listening = server.listen(([127, 0, 0, 1], 0).into()).await.expect("listens");
+        let (address, stop) = (listening.address(), CancellationToken::new());
+        let served = tokio::spawn(listening.serve_until(stop.clone()));
+        Site { duly, address, stop, served, token: None, _dir: dir }
+    }
+
+    /// Lets the server stop, and waits until it has.
+    pub async fn stop(&mut self) {
+        self.stop.cancel();
+        let served = tokio::time::timeout(LONG, &mut self.served).await.expect("in time");
+        served.expect("no panic").expect("served");
+    }
+
+    /// From now on requests go with a fresh token of this role.
+    pub async fn be(&mut self, role: Role) {
+        let name = format!("{role}-{}", duly::JobId::fresh());
+        let secret = self.duly.create_token(&name, role, None).await.expect("made");
+        self.token = Some(secret.as_str().to_owned());
+    }
+
+    /// From now on requests go with a token that was there before.
+    pub fn be_again(&mut self, token: String) {
+        self.token = Some(token);
+    }
+
+    pub fn be_nobody(&mut self) {
+        self.token = None;
+    }
+
+    pub fn token(&self) -> &str {
+        self.token.as_deref().unwrap_or_default()
+    }
+
+    /// What a request of this kind looks like.
+    pub fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+        let mut text = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
+        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+            text.push_str(&format!("Host: {}\r\n", self.address));
+        }
+        if let Some(token) = &self.token {
+            text.push_str(&format!("Authorization: Bearer {token}\r\n"));
+        }
+        headers.iter().for_each(|(name, value)| text.push_str(&format!("{name}: {value}\r\n")));
+        text.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
+        [text.as_bytes(), body].concat()
+    }
+
+    /// Sends these bytes and reads what comes until the end.
+    pub async fn raw(&self, bytes: &[u8]) -> Answer {
+        let mut stream = TcpStream::connect(self.address).await.expect("connects");
+        // A server that refuses early does not read to the end.
+        let _ = stream.write_all(bytes).await;
+        let mut text = Vec::new();
+        let read = tokio::time::timeout(LONG, stream.read_to_end(&mut text)).await.expect("in time");
+        let _ = read;
+        Answer::parse(&text)
+    }
+
+    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        self.raw(&self.request(method, path, headers, body)).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, &[], b"").await
+    }
+
+    /// Sends JSON.
+    pub async fn json(&self, method: &str, path: &str, body: Value) -> Answer {
+        self.send(method, path, &[("Content-Type", "application/json")], body.to_string().as_bytes()).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        self.json("POST", path, body).await
+    }
+
+    /// Pushes a job of the kind `work` and answers its id.
+    pub async fn push(&self, queue: &str) -> String {
+        let answer = self.post("/api/v1/jobs", json!({"kind": "work", "queue": queue, "args": {"n": 1}})).await;
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        answer.json()["id"].as_str().expect("an id").to_owned()
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// What a server has answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    fn parse(bytes: &[u8]) -> Self {
+        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(bytes.len());
+        let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        let rest = bytes.get(end + 4..).unwrap_or_default();
+        let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+        let body = if chunked { unchunked(rest) } else { rest.to_vec() };
+        Answer { status, head, body }
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines.into_iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    pub fn text(&self) -> String {
+        format!("{} {}", self.status, String::from_utf8_lossy(&self.body))
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
+    }
+
+    /// The code of a problem.
+    pub fn code(&self) -> String {
+        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{}", self.text());
+        self.json()["code"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// The place that a problem names.
+    pub fn pointer(&self) -> String {
+        self.json()["errors"][0]["pointer"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
+    let mut whole = Vec::new();
+    while let Some(end) = bytes.windows(2).position(|two| two == b"\r\n") {
+        let len = usize::from_str_radix(String::from_utf8_lossy(&bytes[..end]).trim(), 16).unwrap_or(0);
+        if len == 0 || bytes.len() < end + 2 + len {
+            break;
+        }
+        whole.extend_from_slice(&bytes[end + 2..end + 2 + len]);
+        bytes = bytes.get(end + 4 + len..).unwrap_or_default();
+    }
+    whole
+}

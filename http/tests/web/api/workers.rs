@@ -1,0 +1,309 @@
+//! Workers in any language: leases, fences and failover as for workers in Rust.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+
+use duly::Role;
+use duly::store::SETTLE_MAX;
+
+use crate::api::support::{LONG, Site};
+
+struct Worker<'s> {
+    site: &'s Site,
+    id: String,
+}
+
+impl<'s> Worker<'s> {
+    async fn join(site: &'s Site, lease_ms: u64, kinds: &[&str]) -> Self {
+        let body = json!({"queues": ["default"], "kinds": kinds, "lease_ms": lease_ms});
+        let joined = site.post("/api/v1/nodes", body).await;
+        assert_eq!(joined.status, 201, "{}", joined.text());
+        Worker { site, id: joined.json()["id"].as_str().expect("an id").to_owned() }
+    }
+
+    fn path(&self, what: &str) -> String {
+        format!("/api/v1/nodes/{}/{what}", self.id)
+    }
+
+    async fn claim(&self, max: usize, wait_ms: u64) -> Vec<Value> {
+        let answer = self.site.post(&self.path("claim"), json!({"max": max, "wait_ms": wait_ms})).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["jobs"].as_array().expect("jobs").clone()
+    }
+
+    /// The one job that must come.
+    async fn one(&self) -> Value {
+        for _ in 0..10 {
+            if let Some(job) = self.claim(1, 5_000).await.pop() {
+                return job;
+            }
+        }
+        panic!("no job came");
+    }
+
+    async fn heartbeat(&self, held: &[&Value]) -> Value {
+        let held: Vec<&Value> = held.iter().map(|job| &job["id"]).collect();
+        let answer = self.site.post(&self.path("heartbeat"), json!({"held": held})).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
+    }
+
+    async fn settle(&self, job: &Value, outcome: Value) -> Value {
+        let mut end = json!({"id": job["id"], "fence": job["fence"]});
+        end.as_object_mut().expect("an object").extend(outcome.as_object().expect("an object").clone());
+        let answer = self.site.post(&self.path("settle"), json!({"ends": [end]})).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["lost"].clone()
+    }
+}
+
+async fn state(site: &Site, job: &Value) -> String {
+    let id = job["id"].as_str().expect("an id").parse().expect("an id");
+    site.duly.get(id).await.expect("reads").map_or("gone".to_owned(), |record| record.state.to_string())
+}
+
+pub async fn a_worker_claims_runs_and_settles(site: Site) {
+    let worker = Worker::join(&site, 30_000, &[]).await;
+    site.push("default").await;
+    let job = worker.one().await;
+    assert_eq!((&job["kind"], &job["args"]["n"], &job["attempt"]), (&json!("work"), &json!(1), &json!(1)));
+    assert_eq!(state(&site, &job).await, "running");
+    assert_eq!(worker.heartbeat(&[&job]).await["lost"], json!([]));
+    assert_eq!(worker.settle(&job, json!({"outcome": "retry", "error": "not yet", "after_ms": 0})).await, json!([]));
+    let again = worker.one().await;
+    assert_eq!(again["attempt"], 2);
+    assert!(again["fence"].as_u64() > job["fence"].as_u64());
+    assert_eq!(worker.settle(&again, json!({"outcome": "ack"})).await, json!([]));
+    assert_eq!(worker.settle(&again, json!({"outcome": "ack"})).await, json!([]), "said again: it is recorded");
+    let other = json!({"id": again["id"], "fence": again["fence"].as_u64().expect("a fence") + 1});
+    assert_eq!(worker.settle(&other, json!({"outcome": "ack"})).await, json!([again["id"]]), "another claim");
+    assert_eq!(worker.heartbeat(&[&again]).await["lost"], json!([]), "a heartbeat that was under way");
+    assert_eq!(state(&site, &job).await, "done");
+    assert_eq!(site.send("DELETE", &format!("/api/v1/nodes/{}", worker.id), &[], b"").await.status, 204);
+    assert_eq!(site.post(&worker.path("claim"), json!({})).await.status, 404, "join again");
+}
+
+pub async fn claimed_jobs_come_in_the_order_of_their_claim(site: Site) {
+    let worker = Worker::join(&site, 30_000, &[]).await;
+    site.duly.push_all((0..40).map(|n| duly::Push::new("work", format!("{n}")))).await.expect("pushes");
+    let mut came = Vec::new();
+    while came.len() < 40 {
+        came.extend(worker.claim(15, 1_000).await.iter().map(|job| job["args"].as_u64().expect("a number")));
+    }
+    assert_eq!(came, (0..40).collect::<Vec<_>>());
+}
+
+/// More than fit into one request to the store.
+pub async fn a_worker_that_never_got_its_jobs_gives_all_of_them_back(site: Site) {
+    const JOBS: usize = SETTLE_MAX + 200;
+    let worker = Worker::join(&site, 30_000, &[]).await;
+    site.duly.push_all((0..JOBS).map(|n| duly::Push::new("work", format!("{n}")))).await.expect("pushes");
+    let mut claimed = 0;
+    while claimed < JOBS {
+        claimed += worker.claim(1_000, 1_000).await.len();
+    }
+    worker.heartbeat(&[]).await;
+    worker.heartbeat(&[]).await;
+    let counts = site.duly.counts().await.expect("counts");
+    assert_eq!(counts.iter().map(|queue| (queue.ready, queue.running)).collect::<Vec<_>>(), [(JOBS as u64, 0)]);
+}
+
+pub async fn a_waiting_claim_is_woken_by_a_push(site: Site) {
+    let worker = Worker::join(&site, 60_000, &[]).await;
+    let began = std::time::Instant::now();
+    let (jobs, ()) = tokio::join!(worker.claim(1, 30_000), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        site.push("default").await;
+    });
+    assert_eq!(jobs.len(), 1);
+    assert!(began.elapsed() < Duration::from_secs(10), "woken, and not found at the end of its wait");
+    assert_eq!(worker.claim(1, 0).await.len(), 0, "nothing more, and nobody waits");
+}
+
+pub async fn what_a_silent_worker_held_goes_to_another_and_its_word_is_refused(site: Site) {
+    let (silent, other) = (Worker::join(&site, 1_000, &[]).await, Worker::join(&site, 5_000, &[]).await);
+    site.push("default").await;
+    let lost = silent.one().await;
+    let taken = async {
+        loop {
+            other.heartbeat(&[]).await;
+            if let Some(job) = other.claim(1, 500).await.pop() {
+                return job;
+            }
+        }
+    };
+    let job = tokio::time::timeout(LONG, taken).await.expect("in time");
+    assert_eq!((&job["id"], &job["crashes"]), (&lost["id"], &json!(1)), "a death is counted");
+    assert!(job["fence"].as_u64() > lost["fence"].as_u64());
+    let late = json!({"ends": [{"id": lost["id"], "fence": lost["fence"], "outcome": "ack"}]});
+    let refused = site.post(&silent.path("settle"), late).await;
+    assert!(refused.status == 404 || refused.json()["lost"] == json!([lost["id"]]), "{}", refused.text());
+    assert_eq!(other.settle(&job, json!({"outcome": "ack"})).await, json!([]));
+}
+
+pub async fn a_claim_that_was_cut_off_loses_nothing(site: Site) {
+    let worker = Worker::join(&site, 30_000, &[]).await;
+    let body = json!({"max": 1, "wait_ms": 20_000}).to_string();
+    let request = site.request("POST", &worker.path("claim"), &[("Content-Type", "application/json")], body.as_bytes());
+    let mut stream = tokio::net::TcpStream::connect(site.address).await.expect("connects");
+    stream.write_all(&request).await.expect("sends");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    drop(stream);
+    site.push("default").await;
+    assert_eq!(worker.one().await["attempt"], 1);
+}
+
+pub async fn what_an_answer_did_not_bring_is_given_back(site: Site) {
+    let worker = Worker::join(&site, 30_000, &[]).await;
+    site.push("default").await;
+    let unheard = worker.one().await;
+    // As if the answer had never arrived: the beats do not name it.
+    worker.heartbeat(&[]).await;
+    assert_eq!(state(&site, &unheard).await, "running", "it may be on its way");
+    worker.heartbeat(&[]).await;
+    let again = worker.one().await;
+    assert_eq!((&again["id"], &again["attempt"], &again["crashes"]), (&unheard["id"], &json!(1), &json!(0)));
+}
+
+pub async fn kinds_that_a_worker_does_not_know_are_given_back(site: Site) {
+    let worker = Worker::join(&site, 30_000, &["other"]).await;
+    let id = site.push("default").await;
+    site.post("/api/v1/jobs", json!({"kind": "other"})).await;
+    assert_eq!(worker.one().await["kind"], "other");
+    let job = site.get(&format!("/api/v1/jobs/{id}")).await.json();
+    assert!(job["state"] != "running" && job["attempts"] == 0, "{job}");
+}
+
+/// Both wait; whoever is given what the other one knows puts it off, and that one has it without waiting until it is due.
+pub async fn workers_that_know_different_kinds_share_a_queue(site: Site) {
+    const EACH: usize = 20;
+    let (one, other) =
+        (Worker::join(&site, 30_000, &["one"]).await, Worker::join(&site, 30_000, &["other", "other"]).await);
+    let work = async |worker: &Worker<'_>, kind: &str| {
+        for _ in 0..EACH {
+            let job = worker.one().await;
+            assert_eq!(job["kind"], kind);
+            assert_eq!(worker.settle(&job, json!({"outcome": "ack"})).await, json!([]));
+        }
+    };
+    let push = async {
+        for _ in 0..EACH {
+            for kind in ["one", "other"] {
+                site.post("/api/v1/jobs", json!({"kind": kind})).await;
+            }
+        }
+    };
+    let all = async { tokio::join!(work(&one, "one"), work(&other, "other"), push) };
+    tokio::time::timeout(LONG, all).await.expect("nobody starves");
+}
+
+pub async fn the_last_attempt_buries(site: Site) {
+    let worker = Worker::join(&site, 30_000, &[]).await;
+    site.post("/api/v1/jobs", json!({"kind": "work", "max_attempts": 1})).await;
+    let job = worker.one().await;
+    worker.settle(&job, json!({"outcome": "retry", "error": "it broke"})).await;
+    let shown = site.get(&format!("/api/v1/jobs/{}", job["id"].as_str().expect("an id"))).await.json();
+    assert_eq!((&shown["state"], &shown["failures"][0]["error"]), (&json!("dead"), &json!("it broke")));
+}
+
+pub async fn a_cancelled_job_ends_dead(site: Site) {
+    let worker = Worker::join(&site, 30_000, &[]).await;
+    site.push("default").await;
+    let job = worker.one().await;
+    let id = job["id"].as_str().expect("an id");
+    let told = async {
+        loop {
+            // The first order may come before the node can hear.
+            if site.post(&format!("/api/v1/jobs/{id}/cancel"), json!({})).await.status == 202 {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(LONG, told).await.expect("in time");
+    assert_eq!(worker.heartbeat(&[&job]).await["cancel"], json!([id]));
+    worker.settle(&job, json!({"outcome": "ack"})).await;
+    let shown = site.get(&format!("/api/v1/jobs/{id}")).await.json();
+    assert_eq!((&shown["state"], &shown["failures"][0]["error"]), (&json!("dead"), &json!("cancelled")));
+}
+
+pub async fn a_server_that_stops_tells_what_attempts_came_to(mut site: Site) {
+    site.push("default").await;
+    let worker = Worker::join(&site, 30_000, &["work"]).await;
+    let job = worker.one().await;
+    assert_eq!(worker.settle(&job, json!({"outcome": "ack"})).await, json!([]));
+    site.stop().await;
+    let kinds = site.duly.kinds(1).await.expect("are kept");
+    let told: Vec<_> = kinds.iter().map(|point| (point.kind.as_str(), point.tally.done)).collect();
+    assert_eq!(told, [("work", 1)]);
+}
+
+/// Its workers have not died: however often it is started anew, no crash of theirs is counted.
+pub async fn a_server_that_stops_gives_back_what_its_workers_hold(mut site: Site) {
+    let worker = Worker::join(&site, 60_000, &[]).await;
+    site.push("default").await;
+    let job = worker.one().await;
+    let node = worker.id;
+    site.stop().await;
+    let id = job["id"].as_str().expect("an id").parse().expect("an id");
+    let record = site.duly.get(id).await.expect("reads").expect("is there");
+    assert_eq!((record.state, record.crashes, record.attempts), (duly::State::Ready, 0, 0));
+    let nodes = site.duly.nodes().await.expect("looks");
+    assert!(!nodes.iter().any(|known| known.id.to_string() == node && known.alive), "it has left");
+}
+
+pub async fn a_result_or_a_delay_that_is_not_kept_is_refused(site: Site) {
+    let worker = Worker::join(&site, 30_000, &[]).await;
+    site.push("default").await;
+    let job = worker.one().await;
+    let settle = async |said: Value| {
+        let mut end = json!({"id": job["id"], "fence": job["fence"]});
+        end.as_object_mut().expect("an object").extend(said.as_object().expect("an object").clone());
+        let good = json!({"id": duly::JobId::fresh().to_string(), "fence": 1, "outcome": "ack"});
+        let answer = site.post(&worker.path("settle"), json!({"ends": [good, end]})).await;
+        (answer.status, answer.pointer())
+    };
+    let refused = |field: &str| (422, format!("/ends/1/{field}"));
+    let long = "x".repeat(64 * 1024);
+    assert_eq!(settle(json!({"outcome": "ack", "result": long})).await, refused("result"));
+    for outcome in ["retry", "release"] {
+        assert_eq!(settle(json!({"outcome": outcome, "after_ms": u64::MAX})).await, refused("after_ms"));
+    }
+    assert_eq!(state(&site, &job).await, "running", "nothing was recorded");
+    assert_eq!(settle(json!({"outcome": "ack", "result": &long[2..]})).await.0, 200, "just short enough");
+    assert_eq!(state(&site, &job).await, "done");
+}
+
+/// Everybody can read the ids of nodes.
+#[tokio::test]
+async fn only_who_has_joined_and_operators_speak_for_a_worker() {
+    let mut site = Site::in_memory().await;
+    site.be(Role::Pusher).await;
+    let own = site.token().to_owned();
+    let worker = Worker::join(&site, 60_000, &[]).await;
+    site.push("default").await;
+    let job = worker.one().await;
+    let (node, id, fence) = (worker.id, job["id"].clone(), job["fence"].clone());
+    let deeds = [
+        ("POST", "/claim", json!({})),
+        ("POST", "/heartbeat", json!({"held": []})),
+        ("POST", "/settle", json!({"ends": [{"id": id, "fence": fence, "outcome": "bury"}]})),
+        ("POST", "/progress", json!({"id": id, "fence": fence, "lines": ["mine"]})),
+        ("DELETE", "", json!({})),
+    ];
+    let deed = async |site: &Site, (verb, what, body): &(&str, &str, Value)| {
+        site.json(verb, &format!("/api/v1/nodes/{node}{what}"), body.clone()).await
+    };
+    site.be(Role::Pusher).await;
+    for other in &deeds {
+        let answer = deed(&site, other).await;
+        assert_eq!((answer.status, answer.code().as_str()), (404, "not_found"), "{other:?}");
+    }
+    assert_eq!(state(&site, &job).await, "running");
+    site.be_again(own);
+    assert_eq!(deed(&site, &deeds[3]).await.json()["lost"], json!([]), "it is its own still");
+    site.be(Role::Operator).await;
+    assert_eq!(deed(&site, &deeds[4]).await.status, 204, "operators look after nodes");
+    assert_eq!(state(&site, &job).await, "ready");
+}

@@ -1,0 +1,50 @@
+// Signing in and out, and what each role sees. Arguments: the address, a viewer's token, an admin's.
+import { accessible, clean, end, launch, must, open, same, test } from './support.mjs';
+
+const [url, viewer, admin] = process.argv.slice(2);
+const browser = await launch();
+
+const signIn = async (page, token) => {
+  await page.goto(`${url}/queues`);
+  await page.fill('#token', token);
+  await page.click('button.main');
+};
+
+await test('whoever is not known is asked for a token', async () => {
+  const page = await open(browser, url, { bypassCSP: true });
+  const answer = await page.goto(`${url}/queues`);
+  same(answer.status(), 401, 'status');
+  await accessible(page, 'sign in');
+  await page.fill('#token', 'duly_wrong');
+  await page.click('button.main');
+  must((await page.locator('.notice.error').innerText()).includes('token'), 'says what is wrong');
+  clean(page);
+  await page.context().close();
+});
+await test('a viewer sees queues, no args and no buttons', async () => {
+  const page = await open(browser, url, { javaScriptEnabled: false });
+  await signIn(page, viewer);
+  same(await page.locator('h1').innerText(), 'Queues', 'where they wanted to go');
+  same(await page.locator('main button, main .button').count(), 0, 'buttons');
+  await page.goto(`${url}/jobs?q=kind:report.build`);
+  must(!(await page.content()).includes('monthly&quot;'), 'no args in lists');
+  await page.click('td a.kind');
+  must((await page.locator('main').innerText()).includes('does not see what jobs carry'), 'no args');
+  clean(page);
+  await page.context().close();
+});
+await test('an admin sees and does everything, and signs out', async () => {
+  const page = await open(browser, url);
+  await signIn(page, admin);
+  await page.click('main button:has-text("Pause") >> nth=0');
+  must((await page.locator('.notice').innerText()).includes('is paused'), 'done');
+  await page.goto(`${url}/settings`);
+  await page.click('text=Sign out');
+  await page.goto(`${url}/queues`);
+  must(await page.locator('#token').isVisible(), 'has to sign in again');
+  clean(page);
+  await page.context().close();
+});
+
+await browser.close();
+end();

@@ -1,0 +1,255 @@
+//! A store as it looks after a busy day, made in seconds: its clock is moved by hand, its attempts took what they are said
+//! to have taken. What runs is run by real workers.
+
+use std::time::Duration;
+
+use duly::store::{Claim, End, Timing};
+use duly::{CancellationToken, Clock, Ctx, Duly, Guard, Histogram, HistoryTally, JobId, Node, Outcome, Priority, Push};
+use duly_http::Server;
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// How long done jobs stay, in a store that shows many.
+const KEEP: Duration = Duration::from_secs(2 * 3600);
+
+/// A served store.
+pub struct Fixture {
+    pub duly: Duly,
+    pub url: String,
+    pub clock: Clock,
+    stop: CancellationToken,
+    /// Locks that are held while the bed is there.
+    _guards: Vec<Guard>,
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// A store in which nothing has ever happened.
+pub async fn empty() -> Fixture {
+    empty_on(":memory:").await
+}
+
+/// The same on this store.
+pub async fn empty_on(store: &str) -> Fixture {
+    let clock = Clock::manual();
+    let duly = Duly::builder(store).clock(clock.clone()).open().await.expect("opens");
+    serve(duly, clock, Vec::new(), |server| server).await
+}
+
+/// An empty store in this file, by the machine's clock.
+pub async fn at(path: &str) -> Fixture {
+    let duly = Duly::open(path).await.expect("opens");
+    serve(duly, Clock::system(), Vec::new(), |server| server).await
+}
+
+/// A store after a busy day.
+pub async fn full() -> Fixture {
+    full_with(|server| server).await
+}
+
+/// The same, behind a server with these options.
+pub async fn full_with(options: impl FnOnce(Server) -> Server) -> Fixture {
+    full_on(":memory:", options).await
+}
+
+/// The same on this store.
+pub async fn full_on(store: &str, options: impl FnOnce(Server) -> Server) -> Fixture {
+    let clock = Clock::manual();
+    let duly = Duly::builder(store).clock(clock.clone()).keep(KEEP).open().await.expect("opens");
+    past(&duly, &clock).await;
+    present(&duly).await;
+    let guards = locks_and_methods(&duly).await;
+    serve(duly, clock, guards, options).await
+}
+
+async fn serve(duly: Duly, clock: Clock, guards: Vec<Guard>, options: impl FnOnce(Server) -> Server) -> Fixture {
+    let stop = CancellationToken::new();
+    let server = options(Server::new(duly.clone()));
+    let listening = server.listen("127.0.0.1:0".parse().expect("an address")).await.expect("listens");
+    let url = format!("http://{}", listening.address());
+    let until = stop.clone();
+    tokio::spawn(async move { listening.serve_until(until).await.expect("serves") });
+    Fixture { duly, url, clock, stop, _guards: guards }
+}
+
+/// A worker like that of a service, for as long as the bed is there.
+pub fn work(fixture: &Fixture) {
+    let worker = fixture
+        .duly
+        .worker()
+        .queue("default", 8)
+        .queue("mail", 6)
+        .queue("media", 4)
+        .on_kind("report.build", report)
+        .on_kind("video.encode", encode)
+        .on_kind("mail.welcome", |_: Ctx| async { Ok::<_, std::io::Error>(()) })
+        .run_until(fixture.stop.clone());
+    tokio::spawn(worker);
+}
+
+async fn report(ctx: Ctx) -> Result<(), std::io::Error> {
+    ctx.log("read 18,204 rows");
+    ctx.progress(0.4, "page 12 of 30");
+    ctx.log("rendered page 12");
+    ctx.cancelled().await;
+    Ok(())
+}
+
+async fn encode(ctx: Ctx) -> Result<(), std::io::Error> {
+    ctx.progress(0.72, "pass 2 of 2");
+    ctx.cancelled().await;
+    Ok(())
+}
+
+/// What one minute of a queue brings: its queue, its kind, how many at the least and beside that, how long one takes.
+const TRAFFIC: [(&str, &str, u64, u64, u64); 5] = [
+    ("default", "thumbnail.make", 9, 5, 180),
+    ("mail", "mail.welcome", 14, 8, 90),
+    ("mail", "mail.receipt", 5, 4, 120),
+    ("media", "video.encode", 1, 2, 5_200),
+    ("billing", "invoice.charge", 3, 2, 640),
+];
+const ERRORS: [(&str, &str); 4] = [
+    ("mail", "smtp: connection to mx1.example.com timed out after 30000 ms"),
+    ("billing", "card 4242 was declined: insufficient_funds"),
+    ("media", "ffmpeg: exit status 1\n  at encode (src/media/encode.rs:118)\n  moov atom not found"),
+    ("default", "image 81 is 0 bytes long: nothing to make a thumbnail of"),
+];
+/// What went wrong now and then, whatever it was.
+const OUTAGE: &str = "store.example.com: connection reset by peer";
+
+/// What a job of this queue may fail of.
+fn error(queue: &str, chance: &mut fastrand::Rng) -> &'static str {
+    let own = ERRORS.iter().find(|(of, _)| *of == queue).map_or(OUTAGE, |(_, error)| *error);
+    if chance.u32(0..4) == 0 { OUTAGE } else { own }
+}
+
+/// Twenty-three hours and a half, a little at a time, then half an hour minute by minute.
+async fn past(duly: &Duly, clock: &Clock) {
+    let store = duly.store();
+    let node = Node::fresh(TRAFFIC.iter().map(|traffic| traffic.0.to_owned()).collect());
+    store.beat(&node).await.expect("joins");
+    let chance = &mut fastrand::Rng::with_seed(7);
+    for minute in (0..1_440u64).filter(|minute| *minute >= 1_350 || minute % 5 == 0) {
+        let step = if minute >= 1_350 { 1 } else { 5 };
+        // Busier by day than by night, with a burst an hour ago.
+        let tide = 0.45 + 0.55 * ((minute as f64 / 1_440.0) * std::f64::consts::TAU - 2.0).sin().abs();
+        let burst = if (1_385..1_397).contains(&minute) { 2.4 } else { 1.0 };
+        for (queue, kind, least, beside, took) in TRAFFIC {
+            let most = least + chance.u64(0..=beside);
+            let jobs = ((most * step) as f64 * tide * burst) as u64;
+            minute_of(duly, chance, &node, (queue, kind, took), jobs, burst).await;
+        }
+        clock.advance(MINUTE * step as u32);
+        store.beat(&node).await.expect("beats");
+    }
+    store.leave(node.id).await.expect("leaves");
+}
+
+/// Pushes so many jobs and lets each of them run, as if it had taken about so long.
+async fn minute_of(
+    duly: &Duly,
+    chance: &mut fastrand::Rng,
+    node: &Node,
+    what: (&str, &str, u64),
+    jobs: u64,
+    burst: f64,
+) {
+    let (queue, kind, took) = what;
+    let store = duly.store();
+    let push = |no: u64| {
+        let args = format!(r#"{{"order":{},"to":"user{no}@example.com","locale":"en"}}"#, 9_007_199_254_740_993 + no);
+        Push::new(kind, args).queue(queue).max_attempts(3)
+    };
+    duly.push_all((0..jobs).map(push)).await.expect("pushed");
+    let claim = Claim { queue: queue.to_owned(), max: 1_000, redo: false, suspect: None, kinds: None };
+    let held = store.claim(node.id, claim).await.expect("claims").jobs;
+    let (mut ends, mut tally) = (Vec::new(), HistoryTally::default());
+    for held in held {
+        let wobble = 0.4 + 1.6 * chance.f64().powi(3);
+        let duration = Duration::from_micros((took as f64 * 1_000.0 * wobble) as u64);
+        let lateness = Duration::from_micros((1_500.0 + 9_000.0 * chance.f64().powi(4) * burst.powi(3)) as u64);
+        let outcome = match chance.u32(0..300) {
+            0 | 1 => Outcome::bury(error(queue, chance)),
+            2..8 => Outcome::retry(Duration::from_secs(chance.u64(30..7_200)), error(queue, chance)),
+            _ => Outcome::Ack,
+        };
+        match outcome {
+            Outcome::Ack => tally.done += 1,
+            Outcome::Retry { .. } => tally.retried += 1,
+            _ => tally.buried += 1,
+        }
+        tally.duration.buckets[Histogram::bucket(duration)] += 1;
+        tally.lateness.buckets[Histogram::bucket(lateness)] += 1;
+        let keep = if outcome == Outcome::Ack { KEEP } else { 90 * 24 * 60 * MINUTE };
+        let mut end = End::of(&held, outcome, keep);
+        end.timing = Some(Timing { lateness, duration });
+        ends.push(end);
+    }
+    store.settle(node.id, ends).await.expect("settles");
+    // As a worker would.
+    store.add_kinds(vec![(kind.to_owned(), tally)]).await.expect("adds");
+}
+
+/// What waits and what is to run now.
+async fn present(duly: &Duly) {
+    let later = |no: u64| {
+        Push::new("mail.digest", format!(r#"{{"team":{no}}}"#))
+            .queue("mail")
+            .after(Duration::from_secs(90 + no * no * 17))
+    };
+    duly.push_all((0..24).map(later)).await.expect("pushed");
+    let ready = |no: u64| {
+        let args = format!(r#"{{"file":"img_{no}.jpg","sizes":[320,640,1280],"api_token":"s3cr3t"}}"#);
+        Push::new("export.rows", args).queue("reports").priority(if no == 0 {
+            Priority::High
+        } else {
+            Priority::Normal
+        })
+    };
+    duly.push_all((0..12).map(ready)).await.expect("pushed");
+    let report = r#"{"report":"monthly","account":123456789012345678901234567890,"filters":{"country":["de","fr"],"paid":true,"password":"hunter2"},"to":"ada@example.com"}"#;
+    duly.push(Push::new("report.build", report).id(JobId::named("report")).tag("monthly").unique("report:monthly"))
+        .await
+        .expect("pushed");
+    duly.push(Push::new("video.encode", r#"{"video":"v_81","preset":"1080p"}"#).queue("media")).await.expect("pushed");
+    duly.push(Push::new("video.encode", r#"{"video":"v_82","preset":"720p"}"#).queue("media")).await.expect("pushed");
+    duly.pause("reports").await.expect("paused");
+    let rule =
+        |name, pattern, kind| duly.cron(name, pattern).tz("Europe/Berlin").push(Push::new(kind, "{}").queue("default"));
+    rule("nightly-backup", "0 3 * * *", "backup.run").await.expect("a rule");
+    rule("cache-warm", "*/15 * * * *", "cache.warm").await.expect("a rule");
+    rule("weekly-report", "30 8 * * MON", "report.weekly").await.expect("a rule");
+    duly.pause_cron("weekly-report").await.expect("paused");
+}
+
+/// Locks that are held, and methods that can be called.
+async fn locks_and_methods(duly: &Duly) -> Vec<Guard> {
+    let mut guards = Vec::new();
+    for name in ["deploy", "invoices:2030-01"] {
+        guards.push(
+            duly.lock(name)
+                .note("web-3, deploy of 4f1c2a")
+                .ttl(3_600 * Duration::from_secs(1))
+                .acquire()
+                .await
+                .expect("free"),
+        );
+    }
+    let clear = |_: serde_json::Value, _| async { Ok::<_, std::io::Error>(true) };
+    duly.answer("cache.clear", clear).await.expect("registered");
+    guards
+}
+
+/// Moves a bed's clock as the machine's goes.
+pub fn tick(fixture: &Fixture) {
+    let (clock, stop) = (fixture.clock.clone(), fixture.stop.clone());
+    tokio::spawn(async move {
+        while stop.run_until_cancelled(tokio::time::sleep(Duration::from_millis(100))).await.is_some() {
+            clock.advance(Duration::from_millis(100));
+        }
+    });
+}

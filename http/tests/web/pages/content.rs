@@ -1,0 +1,232 @@
+//! Each page's status and what is on it; deeds; where it is mounted.
+
+use std::time::Duration;
+
+use duly::{Filter, State};
+
+use crate::fixture;
+use crate::pages::client::{get, post};
+
+/// How a node that claims nothing is marked.
+const QUIET: &str = "<span class=\"state paused\">quiet</span>";
+/// Between two looks at what changes by itself, and longest wait for it.
+const LOOK: Duration = Duration::from_millis(20);
+const LONG: Duration = Duration::from_secs(30);
+
+/// Every page that needs no name, and a text that is on it when the store is full.
+const PAGES: [(&str, &str); 15] = [
+    ("/", "Throughput"),
+    ("/?range=24h", "jobs in 10 minutes"),
+    ("/jobs", "report.build"),
+    ("/jobs?q=state:dead", "given up"),
+    ("/queues", "billing"),
+    ("/queues/mail", "Nodes that work it"),
+    ("/scheduled", "The next hour"),
+    ("/kinds", "thumbnail.make"),
+    ("/dead", "declined"),
+    ("/cron", "nightly-backup"),
+    ("/nodes", "pid"),
+    ("/locks", "invoices:2030-01"),
+    ("/calls", "cache.clear"),
+    ("/settings", "Time zone"),
+    ("/push", "Args, as JSON"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_page_is_there_and_shows_what_is_in_the_store() {
+    let fixture = fixture::full().await;
+    for (path, text) in PAGES {
+        let answer = get(&fixture.url, path).await;
+        assert_eq!(answer.status, 200, "{path}");
+        assert_eq!(answer.header("content-type"), Some("text/html; charset=utf-8"), "{path}");
+        assert_eq!(answer.header("cache-control"), Some("no-store"), "{path}");
+        assert!(answer.header("content-security-policy").is_some_and(|policy| policy.contains("script-src 'self'")));
+        // A dead job's list shows its errors, not that it was given up: the word is on the job's page.
+        assert!(path.contains("state:dead") || answer.body.contains(text), "{path} shows {text}");
+        let inline = [" style=", "<style", " onclick=", " onload=", "javascript:", "<script>"];
+        assert!(!inline.iter().any(|bad| answer.body.contains(bad)), "{path} keeps to its own policy");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_store_is_told_what_to_do_next() {
+    let fixture = fixture::empty().await;
+    for (path, command) in [
+        ("/", "duly push -- echo hello"),
+        ("/jobs", "duly push -- echo hello"),
+        ("/queues", "duly push -- echo hello"),
+        ("/scheduled", "duly push --in 10m -- echo later"),
+        ("/kinds", "No attempt yet"),
+        ("/cron", "duly cron add backup"),
+        ("/nodes", "duly work"),
+        ("/locks", "duly lock deploy"),
+    ] {
+        let answer = get(&fixture.url, path).await;
+        assert!(answer.status == 200 && answer.body.contains(command), "{path} says {command}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_there_is_said_so_as_a_page() {
+    let fixture = fixture::empty().await;
+    for path in
+        ["/nothing", "/jobs/none", "/jobs/0192f7a1-0000-7000-8000-00000000c3d4", "/queues/none", "/cron/rule/none"]
+    {
+        let answer = get(&fixture.url, path).await;
+        assert_eq!(answer.status, 404, "{path}");
+        assert!(answer.body.contains("<h1>Not here</h1>"), "{path}: {}", answer.body);
+    }
+    let answer = get(&fixture.url, "/jobs?q=state:undead").await;
+    assert_eq!(answer.status, 422);
+    assert!(answer.body.contains("role=\"alert\""), "the filter's fault stands on the page");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deeds_end_where_they_are_told_of() {
+    let fixture = fixture::full().await;
+    let answer = post(&fixture.url, "/queues/mail/pause", "").await;
+    assert_eq!((answer.status, answer.header("location")), (303, Some("/queues/mail?did=paused&of=mail")));
+    assert!(get(&fixture.url, "/queues/mail?did=paused&of=mail").await.body.contains("Queue mail is paused"));
+    let dead = fixture.duly.list(Filter { state: Some(State::Dead), ..Filter::default() }).await.expect("listed");
+    let id = dead.jobs[0].job.id;
+    assert_eq!(post(&fixture.url, &format!("/jobs/{id}/retry"), "").await.status, 303);
+    let record = fixture.duly.get(id).await.expect("asked").expect("there");
+    assert_ne!(record.state, State::Dead);
+    // Nothing is removed without being asked.
+    let asked = post(&fixture.url, &format!("/jobs/{id}/remove"), "").await;
+    assert!(asked.status == 200 && asked.body.contains("Remove job"), "asks first");
+    assert!(fixture.duly.get(id).await.expect("asked").is_some());
+    assert_eq!(post(&fixture.url, &format!("/jobs/{id}/remove"), "confirm=yes").await.status, 303);
+    assert!(fixture.duly.get(id).await.expect("asked").is_none());
+    assert_eq!(post(&fixture.url, &format!("/jobs/{id}/frobnicate"), "").await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_told_to_be_quiet_is_shown_so() {
+    let fixture = fixture::empty().await;
+    fixture::work(&fixture);
+    let works = async || fixture.duly.nodes().await.expect("listed").into_iter().find(|node| !node.queues.is_empty());
+    until("a node works", async || works().await.is_some()).await;
+    let node = works().await.expect("works").id;
+    let is_quiet = async |path: &str| get(&fixture.url, path).await.body.contains(QUIET);
+    assert!(!is_quiet("/nodes").await);
+    assert_eq!(post(&fixture.url, &format!("/nodes/{node}/quiet"), "").await.status, 303);
+    until("it is quiet in the list", async || is_quiet("/nodes").await).await;
+    until("it is quiet on its page", async || is_quiet(&format!("/nodes/{node}")).await).await;
+    assert_eq!(post(&fixture.url, &format!("/nodes/{node}/loud"), "").await.status, 303);
+    until("it is quiet no more", async || !is_quiet("/nodes").await).await;
+}
+
+/// Waits for what changes by itself.
+async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !so().await {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    tokio::time::timeout(LONG, wait).await.unwrap_or_else(|_| panic!("in time: {what}"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_that_match_are_counted_first_and_never_more_than_that() {
+    let fixture = fixture::full().await;
+    let filter: Filter = "state:dead kind:invoice.charge".parse().expect("a filter");
+    let count = fixture.duly.count(&filter).await.expect("counted").matching;
+    assert!(count > 3);
+    let asked = post(&fixture.url, "/jobs/act", "do=remove-all&q=state:dead+kind:invoice.charge").await;
+    assert!(asked.status == 200 && asked.body.contains(&format!("Remove {count} jobs")), "counts");
+    let wrong = post(
+        &fixture.url,
+        "/jobs/act",
+        &format!("do=remove-all&q=state:dead+kind:invoice.charge&confirm={count}&typed=1"),
+    )
+    .await;
+    assert_eq!(wrong.status, 422, "a wrong number is refused");
+    let few = count - 1;
+    let fewer = post(
+        &fixture.url,
+        "/jobs/act",
+        &format!("do=remove-all&q=state:dead+kind:invoice.charge&confirm={few}&typed={few}"),
+    )
+    .await;
+    assert_eq!(fewer.status, 409, "there are more by now than were counted");
+    assert_eq!(fixture.duly.count(&filter).await.expect("counted").matching, count, "none is gone");
+    let done = post(
+        &fixture.url,
+        "/jobs/act",
+        &format!("do=remove-all&q=state:dead+kind:invoice.charge&confirm={count}&typed={count}"),
+    )
+    .await;
+    assert_eq!(done.header("location"), Some(format!("/jobs?did=removed&n={count}").as_str()));
+    assert_eq!(fixture.duly.count(&filter).await.expect("counted").matching, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn links_keep_to_where_the_pages_are_mounted() {
+    let fixture = fixture::full_with(|server| server.prefix("/duly")).await;
+    for path in ["/", "/jobs", "/queues/mail", "/dead", "/cron", "/settings"] {
+        let answer = get(&fixture.url, path).await;
+        for kind in ["href=\"/", "action=\"/", "src=\"/"] {
+            for (at, _) in answer.body.match_indices(kind) {
+                let link = &answer.body[at..answer.body.len().min(at + 60)];
+                assert!(link.contains("\"/duly/"), "{path}: {link}");
+            }
+        }
+    }
+    let deed = post(&fixture.url, "/queues/mail/pause", "").await;
+    assert_eq!(deed.header("location"), Some("/duly/queues/mail?did=paused&of=mail"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn assets_are_kept_for_good_under_the_name_of_what_they_hold() {
+    let fixture = fixture::empty().await;
+    let page = get(&fixture.url, "/").await.body;
+    let at = page.find("/assets/").expect("an asset");
+    let path = page[at..].split('"').next().expect("its address");
+    let asset = get(&fixture.url, path).await;
+    assert_eq!(asset.status, 200);
+    assert_eq!(asset.header("cache-control"), Some("public, max-age=31536000, immutable"));
+    let old = get(&fixture.url, "/assets/0123456789abcdef/duly.css").await;
+    assert_eq!((old.status, old.header("cache-control")), (200, Some("no-cache")));
+    assert_eq!(get(&fixture.url, "/assets/0123456789abcdef/..%2Fmod.rs").await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_is_sent_nowhere_else() {
+    let fixture = fixture::full().await;
+    let deed = post(&fixture.url, "/queues/mail/pause", "next=%2F%2Fevil.example").await;
+    assert_eq!(deed.header("location"), Some("/queues/mail?did=paused&of=mail"));
+    let look = get(&fixture.url, "/settings/look?theme=dark&zone=Asia/Tokyo&next=https://evil.example").await;
+    assert_eq!(look.header("location"), Some("/settings?did=look"));
+    for odd in ["/%09/evil.example/x", "/%00x", "/%0D%0A/evil.example"] {
+        let look = get(&fixture.url, &format!("/settings/look?next={odd}")).await;
+        assert_eq!((look.status, look.header("location")), (303, Some("/settings?did=look")), "{odd}");
+    }
+    assert!(look.head.contains("duly_theme=dark; Path=/;") && look.head.contains("duly_zone=Asia/Tokyo;"));
+}
+
+/// The first page asks for counters and history only: it takes as long with a million jobs as with none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "pushes a million jobs"]
+async fn the_first_page_does_not_count_a_million_jobs() {
+    const JOBS: u64 = 1_000_000;
+    let dir = tempfile::tempdir().expect("a directory");
+    let fixture = fixture::at(&dir.path().join("duly.db").display().to_string()).await;
+    for part in 0..JOBS / 10_000 {
+        let job = |no: u64| duly::Push::new("noop", "{}").queue(format!("q{}", no % 5));
+        fixture.duly.push_all((0..10_000).map(|no| job(part + no))).await.expect("pushed");
+    }
+    let mut times = Vec::new();
+    for _ in 0..20 {
+        let asked = std::time::Instant::now();
+        assert_eq!(get(&fixture.url, "/").await.status, 200);
+        times.push(asked.elapsed());
+    }
+    times.sort();
+    println!(
+        "the first page with {JOBS} jobs: median {:?} (the goal is 50 ms), worst of 20 {:?}",
+        times[10], times[19]
+    );
+    // Far beyond the goal: whether that is met is said by the figure, on a quiet machine.
+    assert!(times[10] < std::time::Duration::from_secs(2));
+}

@@ -1,0 +1,66 @@
+//! Rules changed from a page: what the form does not show stays, and nobody's change is saved over.
+
+use std::time::Duration;
+
+use duly::{CronRule, Priority, Push};
+
+use crate::fixture::{self, Fixture};
+use crate::pages::client::{Answer, get, post};
+
+/// The value of a field of the form, as it is sent.
+fn field(page: &str, name: &str) -> String {
+    let at = page.find(&format!("name=\"{name}\" value=\"")).unwrap_or_else(|| panic!("no field {name}: {page}"));
+    let value = page[at..].split('"').nth(3).expect("a value").replace("&quot;", "\"").replace("&#34;", "\"");
+    value.bytes().map(|byte| format!("%{byte:02x}")).collect()
+}
+
+/// Fills in the form of a change as it was opened, with another pattern and name.
+async fn save(fixture: &Fixture, opened: &str, name: &str, pattern: &str) -> Answer {
+    let (original, etag) = (field(opened, "original"), field(opened, "etag"));
+    let rest = "tz=UTC&kind=report&queue=default&args=%7B%7D&missed=once&overlap=allow";
+    post(&fixture.url, "/cron", &format!("name={name}&pattern={pattern}&original={original}&etag={etag}&{rest}")).await
+}
+
+/// A store with one rule that says more than the form shows.
+async fn with_a_rule() -> Fixture {
+    let fixture = fixture::empty().await;
+    let mut job = Push::new("report", "{}").priority(Priority::High).max_attempts(3).timeout(Duration::from_secs(5));
+    job = job.tags(["night"]).keep(Duration::from_secs(60));
+    fixture.duly.cron("report", "0 3 * * *").push(job).await.expect("kept");
+    fixture
+}
+
+async fn rule(fixture: &Fixture, name: &str) -> CronRule {
+    fixture.duly.cron_get(name).await.expect("asked").expect("is there").rule
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changing_a_rule_keeps_what_its_form_does_not_show() {
+    let fixture = with_a_rule().await;
+    let before = rule(&fixture, "report").await;
+    let opened = get(&fixture.url, "/cron/new?like=report").await.body;
+    assert_eq!(save(&fixture, &opened, "report", "0+4+*+*+*").await.status, 303);
+    let mut wanted = before.clone();
+    wanted.pattern = "0 4 * * *".to_owned();
+    assert_eq!(rule(&fixture, "report").await, wanted);
+    let opened = get(&fixture.url, "/cron/new?like=report").await.body;
+    assert_eq!(save(&fixture, &opened, "copy", "0+4+*+*+*").await.status, 303, "under another name it is a copy");
+    assert_eq!(rule(&fixture, "copy").await.tags, before.tags);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rule_that_was_changed_meanwhile_is_not_saved_over() {
+    let fixture = with_a_rule().await;
+    let opened = get(&fixture.url, "/cron/new?like=report").await.body;
+    let (original, etag) = (field(&opened, "original"), field(&opened, "etag"));
+    let runs = get(&fixture.url, &format!("/cron/new?name=report&pattern=0+5+*+*+*&original={original}&etag={etag}"))
+        .await
+        .body;
+    assert_eq!(field(&runs, "etag"), etag, "a look at the next runs is no new look at the rule");
+    assert_eq!(save(&fixture, &opened, "report", "0+4+*+*+*").await.status, 303);
+    let late = save(&fixture, &opened, "report", "0+5+*+*+*").await;
+    assert!(late.status == 409 && late.body.contains("nothing was saved"), "{}: {}", late.status, late.body);
+    assert_eq!(rule(&fixture, "report").await.pattern, "0 4 * * *");
+    fixture.duly.remove_cron("report").await.expect("removed");
+    assert_eq!(save(&fixture, &late.body, "report", "0+5+*+*+*").await.status, 409, "nor brought back");
+}

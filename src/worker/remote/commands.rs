@@ -1,0 +1,83 @@
+//! Messages that reach a remote node from elsewhere: wakes from the store, and commands from other nodes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::mpsc;
+
+use super::held_jobs::HeldJob;
+use super::node::RemoteNode;
+use crate::clock;
+use crate::peers::{Order, Running};
+use crate::store::{Claim, Wake};
+
+impl RemoteNode {
+    /// Carries out a command from another node.
+    fn run_command(&self, command: Order) {
+        let mut state = self.state();
+        match command {
+            // The caller may have gone away; its reply is dropped then.
+            Order::Jobs(reply) => drop(reply.send(state.jobs.values().map(running).collect())),
+            Order::Quiet(quiet, reply) => {
+                state.quiet = quiet;
+                let _ = reply.send(());
+            }
+            Order::Stop => (state.quiet, state.stop) = (true, true),
+            Order::Cancel(id, reply) => {
+                let found = state.jobs.get_mut(&id).map(|job| job.cancelled = true).is_some();
+                let _ = reply.send(found);
+            }
+        }
+        drop(state);
+        self.woken.notify_waiters();
+    }
+
+    /// Handles a wake for a queue. If the worker does not wait for a job, the wake goes to another node.
+    async fn handle_wake(self: &Arc<Self>, queue: String) {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            return self.check_queue(&queue);
+        }
+        let _one = self.claiming.lock().await;
+        let step_back = Claim { queue, max: 0, redo: false, suspect: None, kinds: None };
+        if let Err(error) = self.duly.store.claim(self.node.id, step_back).await {
+            tracing::debug!(%error, "a wake could not be passed on");
+        }
+    }
+}
+
+fn running(job: &HeldJob) -> Running {
+    let held = &job.held;
+    let running_ms = (clock::tick() - job.since).as_millis();
+    Running {
+        id: held.job.id,
+        queue: held.job.queue.clone(),
+        kind: held.job.kind.clone(),
+        attempt: held.attempt(),
+        fence: held.fence,
+        running_ms: u64::try_from(running_ms).unwrap_or(u64::MAX),
+        progress: None,
+    }
+}
+
+/// Passes wakes and commands to the node until it is dropped.
+pub(super) async fn listen(
+    node: std::sync::Weak<RemoteNode>,
+    mut wakes: mpsc::Receiver<Wake>,
+    mut commands: mpsc::Receiver<Order>,
+) {
+    loop {
+        tokio::select! {
+            wake = wakes.recv() => match (wake, node.upgrade()) {
+                (Some(Wake::Queue(queue)), Some(node)) => node.handle_wake(queue).await,
+                (Some(Wake::Beat), Some(node)) => node.woken.notify_one(),
+                // The store delivers jobs only to nodes that accept them this way; remote nodes do not.
+                (Some(Wake::Job(_) | Wake::Missed(_)), Some(_)) => {}
+                _ => return,
+            },
+            command = commands.recv() => match (command, node.upgrade()) {
+                (Some(command), Some(node)) => node.run_command(command),
+                _ => return,
+            },
+        }
+    }
+}

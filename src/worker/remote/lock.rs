@@ -1,0 +1,89 @@
+//! Locks for clients that cannot keep a guard: a hold expires after its time unless the client extends it.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::client::Duly;
+use crate::error::{Error, Result};
+use crate::job::Fence;
+use crate::lock::Lock;
+use crate::node::NodeId;
+use crate::store::{LockAsk, Owner};
+
+/// A held lock that this process does not extend.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LockHold {
+    /// The lock.
+    pub name: String,
+    /// The id of this acquisition: [`Duly::extend_hold`] and [`Duly::release_hold`] need it.
+    pub owner: Owner,
+    /// Grows with every acquisition of the lock.
+    pub fence: Fence,
+    /// The slot, from 1.
+    pub slot: u32,
+    /// The time after which the hold expires unless it is extended.
+    pub ttl: Duration,
+}
+
+impl FromStr for Owner {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let id = uuid::Uuid::parse_str(text).map_err(|_| Error::invalid("owner", format!("{text:?} is not a UUID")))?;
+        Ok(Owner::from_bytes(*id.as_bytes()))
+    }
+}
+
+impl Duly {
+    /// Acquires a lock for a client outside this process, which then extends and releases it.
+    ///
+    /// Returns `None` if the lock is not free within `wait`. The hold survives the end of this process: only its time,
+    /// a release or a break ends it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Conflict`] if the lock was broken before the hold was handed over.
+    pub async fn acquire_hold(&self, lock: Lock, ttl: Duration, wait: Duration) -> Result<Option<LockHold>> {
+        let lock = lock.ttl(ttl);
+        let guard = match wait.is_zero() {
+            true => lock.try_acquire().await?,
+            false => match lock.wait(wait).acquire().await {
+                Err(Error::Timeout { .. }) => None,
+                acquired => Some(acquired?),
+            },
+        };
+        let Some(guard) = guard else {
+            return Ok(None);
+        };
+        let (name, owner, fence, slot) = (guard.name().to_owned(), guard.owner(), guard.fence(), guard.slot());
+        let hold = LockHold { name, owner, fence, slot, ttl };
+        // From here on the hold lasts for its whole time. A caller that goes away before this releases it by the guard.
+        if !self.extend_hold(&hold.name, hold.owner, ttl).await? {
+            return Err(Error::Conflict(format!("lock {} was lost as soon as it was taken; ask again", hold.name)));
+        }
+        guard.detach();
+        Ok(Some(hold))
+    }
+
+    /// Makes a hold last for `ttl` from now. Returns `false` if `owner` no longer holds the lock.
+    pub async fn extend_hold(&self, name: &str, owner: Owner, ttl: Duration) -> Result<bool> {
+        let request = self.hold_request(name, owner, ttl)?;
+        Ok(self.store.extend_locks(&[request]).await?.first().copied().unwrap_or(false))
+    }
+
+    /// Releases a hold. Returns `false` if `owner` no longer holds the lock.
+    pub async fn release_hold(&self, name: &str, owner: Owner) -> Result<bool> {
+        let request = self.hold_request(name, owner, Duration::from_secs(1))?;
+        self.store.unlock(&request).await
+    }
+
+    fn hold_request(&self, name: &str, owner: Owner, ttl: Duration) -> Result<LockAsk> {
+        Lock::check_name(name)?;
+        Lock::check_ttl(ttl)?;
+        // A fresh node id: a hold that belongs to a node may end with that node's process.
+        let (node, lease) = (NodeId::fresh(), self.options.lease);
+        // The store looks for the owner in all slots, so one is enough here.
+        Ok(LockAsk { name: name.to_owned(), owner, node, lease, slots: 1, ttl, wait: false, note: String::new() })
+    }
+}
