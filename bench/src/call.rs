@@ -6,9 +6,9 @@ use anyhow::{Result, ensure};
 use duly::{Asked, Duly, NodeId};
 
 use crate::child::Playing;
-use crate::lone::micros;
+use crate::config::{DEFAULTS, Setting, noop_args, open, url};
 use crate::report::{Line, Unit};
-use crate::setting::{DEFAULTS, Setting, noop_args, open, url};
+use crate::single_job::micros;
 use crate::stats::Samples;
 
 const GROUP: &str = "call";

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use duly::{Args, Ctx, Duly, Event};
 use serde::{Deserialize, Serialize};
 
-use crate::setting::{Noop, fill, noop};
+use crate::config::{Noop, fill, noop};
 use crate::{call, lock, redis};
 
 /// First word of a child's command line.

@@ -7,8 +7,8 @@ use duly::{CronRule, Duly, Filter, Push};
 use tokio::task::JoinSet;
 
 use crate::child::{Playing, Told, wall_us};
+use crate::config::{DEFAULTS, Setting, open, url};
 use crate::report::{Line, Unit};
-use crate::setting::{DEFAULTS, Setting, open, url};
 use crate::stats::Samples;
 
 const GROUP: &str = "cron";

@@ -8,8 +8,8 @@ use duly::{Args, Ctx};
 use serde::{Deserialize, Serialize};
 
 use crate::child::monotonic_us;
+use crate::config::{KEEP_NONE, Noop, Setting, fill, noop, open};
 use crate::report::{Line, Unit};
-use crate::setting::{KEEP_NONE, Noop, Setting, fill, noop, open};
 use crate::stats::Samples;
 use crate::worker::Working;
 

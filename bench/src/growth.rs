@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use duly::{Args, Duly, Push};
 
+use crate::config::{KEEP_NONE, Noop, Setting, fill, noop, url};
 use crate::report::{Line, Unit};
-use crate::setting::{KEEP_NONE, Noop, Setting, fill, noop, url};
 use crate::stats::Pair;
 use crate::worker::Working;
 

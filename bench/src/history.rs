@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::life;
+use crate::config::Setting;
+use crate::lifecycle;
 use crate::report::{Line, Unit};
-use crate::setting::Setting;
 use crate::stats::Pair;
 
 const GROUP: &str = "history";
@@ -41,7 +41,7 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
                 sides.reverse();
             }
             for (at, (options, lives)) in sides.iter_mut().enumerate() {
-                *lives = life::lives(&dir.join(format!("{at}.db")), options, batch, time(setting)).await?;
+                *lives = lifecycle::lives(&dir.join(format!("{at}.db")), options, batch, time(setting)).await?;
             }
             sides.sort_by_key(|(options, _)| options.len());
             pair.record(sides[0].1, sides[1].1);

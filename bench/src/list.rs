@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use duly::{Ctx, Duly, Filter, Push};
 
+use crate::config::{DEFAULTS, Setting, fill, noop_args, open};
 use crate::growth::FEW;
 use crate::report::{Line, Unit};
-use crate::setting::{DEFAULTS, Setting, fill, noop_args, open};
 use crate::stats::{Pair, Samples};
 use crate::worker::Working;
 

@@ -7,9 +7,9 @@ use duly::{Duly, Guard};
 use tokio::task::JoinSet;
 
 use crate::child::{Playing, monotonic_us, tell};
-use crate::lone::micros;
+use crate::config::{DEFAULTS, Setting, open, url};
 use crate::report::{Line, Unit};
-use crate::setting::{DEFAULTS, Setting, open, url};
+use crate::single_job::micros;
 use crate::stats::Samples;
 
 const GROUP: &str = "lock";

@@ -3,18 +3,18 @@
 //! Each measurement is a file of its own and answers lines of one table.
 //! Rounds of both sides take turns, and a ratio is taken inside a round: a noisy neighbour hits both alike.
 
-mod bare;
+mod baseline;
 mod call;
 mod child;
+mod config;
 mod cron;
 mod flood;
 mod growth;
 mod history;
 mod http;
-mod life;
+mod lifecycle;
 mod list;
 mod lock;
-mod lone;
 mod machine;
 mod options;
 mod peers;
@@ -23,18 +23,18 @@ mod push;
 mod redis;
 mod reopen;
 mod report;
-mod setting;
 mod shrink;
+mod single_job;
 mod stats;
 mod wake;
 mod worker;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::config::Setting;
 use crate::machine::{Machine, Time};
 use crate::options::{Group, Options};
 use crate::report::Line;
-use crate::setting::Setting;
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> Result<()> {
@@ -89,9 +89,9 @@ async fn main() -> Result<()> {
 async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
     match group {
         Group::Push => push::run(setting).await,
-        Group::Life => life::against_the_limit(setting).await,
-        Group::Peers => life::against_peers(setting).await,
-        Group::Lone => lone::run(setting).await,
+        Group::Life => lifecycle::against_the_limit(setting).await,
+        Group::Peers => lifecycle::against_peers(setting).await,
+        Group::Lone => single_job::run(setting).await,
         Group::Growth => growth::run(setting).await,
         Group::Flood => flood::run(setting).await,
         Group::Reopen => reopen::run(setting).await,

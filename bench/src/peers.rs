@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-use crate::setting::{ARGS_BYTES, Setting};
+use crate::config::{ARGS_BYTES, Setting};
 
 /// Jobs of a peer's round.
 const JOBS: usize = 3_000;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use duly::Duly;
 
-use crate::bare::Bare;
+use crate::baseline::Bare;
+use crate::config::{BULK, KEEP_NONE, Noop, Setting, fill, open};
 use crate::report::{Line, Unit};
-use crate::setting::{BULK, KEEP_NONE, Noop, Setting, fill, open};
 use crate::stats::Pair;
 
 const GROUP: &str = "push";

@@ -10,9 +10,9 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::child::Playing;
-use crate::lone::millis;
+use crate::config::{KEEP_NONE, Setting, noop, open, url};
 use crate::report::{Line, Unit};
-use crate::setting::{KEEP_NONE, Setting, noop, open, url};
+use crate::single_job::millis;
 use crate::stats::{Pair, Samples};
 
 const GROUP: &str = "reopen";

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::config::{Noop, Setting, fill, noop, open};
 use crate::report::{Line, Unit};
-use crate::setting::{Noop, Setting, fill, noop, open};
 
 const GROUP: &str = "shrink";
 /// Ids of gone jobs are remembered only so long, so that nothing but the drain decides.

@@ -6,8 +6,8 @@ use anyhow::Result;
 use duly::{Args, Duly};
 
 use crate::child::{Playing, Told, monotonic_us, wall_us};
+use crate::config::{KEEP_NONE, Setting, open, url};
 use crate::report::{Line, Unit};
-use crate::setting::{KEEP_NONE, Setting, open, url};
 use crate::stats::Samples;
 
 const GROUP: &str = "wake";

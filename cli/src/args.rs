@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::output::Format;
-use crate::{call, child, cron, dead, demo, jobs, lock, moving, nodes, push, queues, stats, work};
+use crate::{call, child, cron, dead, demo, jobs, lock, nodes, push, queues, stats, transfer, work};
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 ok, 1 failure, 2 wrong usage or input, 3 not found, 4 conflict or lock busy, 5 store unreachable, 6 lock lost, 124 timed out.
@@ -123,7 +123,7 @@ pub(crate) enum Verb {
     Nodes(nodes::Nodes),
     Lock(lock::Lock),
     Call(call::Call),
-    Move(moving::Move),
+    Move(transfer::Move),
     Serve(crate::serve::Serve),
     Up(crate::serve::Up),
     #[command(subcommand)]

@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, getppid, kill_process_group};
 use tokio::process::Child;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::notify;
+use crate::systemd;
 
 /// Starts that may wait for the thread that carries them out.
 const STARTS_MAX: usize = 1_024;
@@ -149,7 +149,7 @@ pub(crate) fn spawn(start: Start, guard: &Arc<Guard>) -> std::io::Result<Running
         command.current_dir(dir);
     }
     if start.talk != Talk::Inherited {
-        for name in notify::ENV {
+        for name in systemd::ENV {
             command.env_remove(name);
         }
         command.stdin(if start.talk == Talk::Fed { Stdio::piped() } else { Stdio::null() });

@@ -2,8 +2,8 @@
 //!
 //! It holds no rules: each verb parses, calls the door ([`duly::Duly`]) and prints.
 
+mod api_client;
 mod args;
-mod asked;
 mod backup;
 mod bulk;
 mod call;
@@ -22,23 +22,23 @@ mod jobs;
 mod lock;
 mod logs;
 mod manual;
-mod moving;
 mod ndjson;
 mod nodes;
-mod notify;
 mod output;
 mod printer;
 mod push;
 mod queues;
+mod remote;
 mod serve;
-mod server;
 mod sql;
 mod stats;
 mod store;
+mod systemd;
 mod time;
 mod token;
 #[cfg(feature = "tui")]
 mod top;
+mod transfer;
 mod verify;
 mod wait;
 mod watch;
@@ -71,10 +71,10 @@ pub(crate) struct Setup {
 
 fn main() -> ExitCode {
     // Through a server there are fewer verbs, and no store.
-    if server::is_meant(std::env::args_os()) {
-        return match server::Remote::try_parse() {
-            Ok(remote) => server::run(remote).map_or_else(|error| exit::told(&error), |()| ExitCode::SUCCESS),
-            Err(error) => server::usage(&error),
+    if remote::is_meant(std::env::args_os()) {
+        return match remote::Remote::try_parse() {
+            Ok(remote) => remote::run(remote).map_or_else(|error| exit::told(&error), |()| ExitCode::SUCCESS),
+            Err(error) => remote::usage(&error),
         };
     }
     let cli = match Cli::try_parse() {
@@ -133,7 +133,7 @@ async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Nodes(verb) => nodes::run(verb, &setup).await,
         Verb::Lock(verb) => lock::run(verb, &setup).await,
         Verb::Call(verb) => call::run(verb, &setup).await,
-        Verb::Move(verb) => moving::run(verb, &setup).await,
+        Verb::Move(verb) => transfer::run(verb, &setup).await,
         Verb::Serve(verb) => serve::run(verb, &setup).await,
         Verb::Up(verb) => serve::up(verb, setup).await,
         Verb::Token(verb) => token::run(verb, &setup).await,

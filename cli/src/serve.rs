@@ -11,7 +11,7 @@ use duly_http::{BoundServer, Server};
 use crate::Setup;
 use crate::exit::{self, Fail};
 use crate::work::{self, Work};
-use crate::{notify, store};
+use crate::{store, systemd};
 
 /// Where to listen if nothing else is said.
 const LISTEN: &str = "127.0.0.1:7711";
@@ -73,7 +73,7 @@ pub(crate) async fn run(verb: Serve, setup: &Setup) -> anyhow::Result<()> {
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
     let _signals = Signals::listen(stop.clone(), at_once.clone())?;
     verb.say(setup, &listening, false)?;
-    notify::serving(&listening.address().to_string());
+    systemd::serving(&listening.address().to_string());
     tokio::select! {
         served = listening.serve_until(stop) => Ok(served?),
         // A second signal.

@@ -17,7 +17,7 @@ use crate::exec::{COMMAND, Runner, is_there};
 use crate::exit::{self, Fail};
 use crate::output::counted;
 use crate::printer::Printer;
-use crate::{notify, store};
+use crate::{store, systemd};
 
 /// Run jobs, and show what runs as it happens
 ///
@@ -151,7 +151,7 @@ fn worker(verb: &Work, plan: Plan, duly: &Duly, setup: &Setup, printer: &Printer
         worker = worker.max_crashes(crashes);
     }
     // Told by the worker's loop: a timer of ours would assure the watchdog that all is well while nothing is claimed.
-    if let Some(every) = notify::watchdog() {
+    if let Some(every) = systemd::watchdog() {
         worker = worker.alive_every(every);
     }
     let any = plan.program.is_some();
@@ -185,9 +185,9 @@ fn teller(
                 let kind = safe(&held.job.kind);
                 printer.err(format!("nothing here runs the kind {kind}: released until a worker does (see --exec)"));
             }
-            Event::Joined { .. } => notify::ready(&queues),
-            Event::Alive => notify::alive(),
-            Event::Stopping { running } => notify::stopping(*running),
+            Event::Joined { .. } => systemd::ready(&queues),
+            Event::Alive => systemd::alive(),
+            Event::Stopping { running } => systemd::stopping(*running),
             _ => {}
         }
         let Some(told) = Told::of(event) else {

@@ -13,8 +13,8 @@ use metrics::{
 
 use super::client::{Client, request};
 use super::{GROUP, Site};
+use crate::config::{KEEP_NONE, Setting, open};
 use crate::report::{Line, Unit};
-use crate::setting::{KEEP_NONE, Setting, open};
 
 /// Connections that only wait.
 const IDLE: usize = 10_000;

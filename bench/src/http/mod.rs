@@ -5,18 +5,18 @@
 
 mod client;
 mod idle;
-mod life;
+mod lifecycle;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use duly_http::Server;
 use duly::{CancellationToken, Duly};
+use duly_http::Server;
 
 use self::client::{flood, request};
+use crate::config::{BULK, KEEP_NONE, Noop, Setting, fill, noop_args, open};
 use crate::report::{Line, Unit};
-use crate::setting::{BULK, KEEP_NONE, Noop, Setting, fill, noop_args, open};
 use crate::stats::Pair;
 
 const GROUP: &str = "http";
@@ -41,7 +41,7 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
         let theirs = library(&duly, setting.time(), 1, BULK).await?;
         bulks.record(site.pushes(setting.time(), 1, BULK).await?, theirs);
         drop((site, duly));
-        life::round(&dir, setting.time(), &mut lives).await?;
+        lifecycle::round(&dir, setting.time(), &mut lives).await?;
         eprintln!("http: round {} of {}", round + 1, setting.rounds());
     }
     let single = Line::pair(GROUP, format!("push, {CLIENTS} clients"), Unit::PerSecond, "library", &singles);
@@ -50,7 +50,7 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let mut lines = vec![
         single.goal(format!(">= {SINGLES_SHARE}x or 30k/s"), met),
         bulk.ratio_at_least(BULK_SHARE),
-        life::line(&lives),
+        lifecycle::line(&lives),
     ];
     lines.extend(idle::run(setting).await?);
     Ok(lines)

@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 
-use super::ours::{self, DEFAULTS};
+use super::duly_side::{self, DEFAULTS};
+use super::round_trip::ThereAndBack;
 use super::server::Server;
-use super::trip::ThereAndBack;
 use crate::call::Other;
+use crate::config::Setting;
 use crate::report::{Line, Unit};
-use crate::setting::Setting;
 use crate::stats::{Pair, Samples};
 
 const GROUP: &str = "redis-call";
@@ -40,8 +40,8 @@ struct Round {
 }
 
 async fn round(server: &Server, calls: usize) -> Result<Round> {
-    let duly = ours::open(server, DEFAULTS).await?;
-    let other = Other::start(&duly, &ours::url(server, DEFAULTS)).await?;
+    let duly = duly_side::open(server, DEFAULTS).await?;
+    let other = Other::start(&duly, &duly_side::url(server, DEFAULTS)).await?;
     let mut bare = ThereAndBack::start(server).await?;
     let mut round = Round::default();
     for _ in 0..calls {

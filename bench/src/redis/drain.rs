@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 
-use super::ours::{self, KEEP_NONE};
+use super::duly_side::{self, KEEP_NONE};
 use super::peers::Peer;
 use super::server::Server;
 use super::{Goal, Lines, against, pairs, rounds, told};
+use crate::config::Setting;
 use crate::report::{Line, Unit};
-use crate::setting::Setting;
 
 const GROUP: &str = "redis-drain";
 const JOBS: usize = 100_000;
@@ -19,9 +19,9 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let jobs = if setting.quick { JOBS / 20 } else { JOBS };
     let mut drains = pairs(&peers);
     for round in 0..rounds(setting) {
-        let duly = ours::open(&server, KEEP_NONE).await?;
-        ours::push_bulk(&duly, jobs).await?;
-        let ours = ours::drain(&duly, jobs).await?;
+        let duly = duly_side::open(&server, KEEP_NONE).await?;
+        duly_side::push_bulk(&duly, jobs).await?;
+        let ours = duly_side::drain(&duly, jobs).await?;
         for (peer, pair) in peers.iter().zip(&mut drains) {
             server.flush().await?;
             peer.push(&server, peer.jobs)?;

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 
-use super::ours;
+use super::duly_side;
 use super::peers::Peer;
 use super::rounds;
 use super::server::Server;
 use crate::child::Playing;
+use crate::config::Setting;
 use crate::report::{Line, Unit};
-use crate::setting::Setting;
 use crate::stats::Samples;
 
 const GROUP: &str = "redis-failover";
@@ -50,11 +50,11 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
 }
 
 async fn our_seconds(server: &Server, options: &str) -> Result<f64> {
-    let duly = ours::open(server, options).await?;
-    let first = ours::work(server, options)?;
-    ours::hold(&duly, JOBS, HOLD).await?;
+    let duly = duly_side::open(server, options).await?;
+    let first = duly_side::work(server, options)?;
+    duly_side::hold(&duly, JOBS, HOLD).await?;
     all_start(&first)?;
-    let other = ours::work(server, options)?;
+    let other = duly_side::work(server, options)?;
     seconds_until_elsewhere(first, &other, PATIENCE)
 }
 

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result};
 use duly::Args;
 
-use super::ours::{self, KEEP_NONE};
+use super::duly_side::{self, KEEP_NONE};
 use super::server::Server;
+use crate::config::{Noop, Setting, fill, noop};
 use crate::growth::{BATCH, FEW, Waiting, steady};
 use crate::report::{Line, Unit};
-use crate::setting::{Noop, Setting, fill, noop};
 use crate::stats::Pair;
 use crate::worker::Working;
 
@@ -29,7 +29,7 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     for (waiting, name) in [(Waiting::Queued, "queued"), (Waiting::Scheduled, "scheduled")] {
         let (few, many) = (Server::start().await?, Server::start().await?);
         for (server, jobs) in [(&few, FEW), (&many, setting.many())] {
-            fill(&ours::open(server, KEEP_NONE).await?, jobs, || waiting.job()).await?;
+            fill(&duly_side::open(server, KEEP_NONE).await?, jobs, || waiting.job()).await?;
         }
         let (mut cpu, mut wall) = (Pair::default(), Pair::default());
         for round in 0..if setting.quick { 1 } else { ROUNDS } {
@@ -52,7 +52,7 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
 /// CPU time of Redis, and wall time.
 async fn micros_per_job(server: &Server, waiting: Waiting, setting: &Setting) -> Result<(f64, f64)> {
     let before = server.cpu().await?;
-    let steady = steady(&ours::url(server, KEEP_NONE), waiting, BATCH, setting.time()).await?;
+    let steady = steady(&duly_side::url(server, KEEP_NONE), waiting, BATCH, setting.time()).await?;
     let used = server.cpu().await? - before;
     Ok((used.as_secs_f64() * 1e6 / steady.jobs as f64, steady.micros_per_job()))
 }
@@ -60,7 +60,7 @@ async fn micros_per_job(server: &Server, waiting: Waiting, setting: &Setting) ->
 /// All of them due at one moment.
 async fn flood(setting: &Setting) -> Result<Vec<Line>> {
     let server = Server::start().await?;
-    let duly = ours::open(&server, KEEP_NONE).await?;
+    let duly = duly_side::open(&server, KEEP_NONE).await?;
     let jobs = setting.many();
     let due = SystemTime::now() + Duration::from_secs(5 + (jobs / FILL_PER_S) as u64);
     fill(&duly, jobs, || Noop::new().at(due)).await?;

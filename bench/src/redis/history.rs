@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::ours;
+use super::duly_side;
 use super::server::Server;
+use crate::config::Setting;
 use crate::history::{BATCHES, LEAST, rounds, time};
 use crate::report::{Line, Unit};
-use crate::setting::Setting;
 use crate::stats::Pair;
 
 const GROUP: &str = "redis-history";
@@ -46,9 +46,9 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
 /// Lives a second, and microseconds of the server's CPU for each.
 async fn live(server: &Server, setting: &Setting, options: &str, batch: usize) -> Result<(f64, f64)> {
     server.flush().await?;
-    let duly = ours::open(server, options).await?;
+    let duly = duly_side::open(server, options).await?;
     let (before, begin) = (server.cpu().await?, Instant::now());
-    let jobs = ours::lives(&duly, batch, time(setting)).await? as f64;
+    let jobs = duly_side::lives(&duly, batch, time(setting)).await? as f64;
     let took = begin.elapsed();
     Ok((jobs / took.as_secs_f64(), (server.cpu().await? - before).as_secs_f64() * 1e6 / jobs))
 }

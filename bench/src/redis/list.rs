@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 
-use super::ours::{self, DEFAULTS};
+use super::duly_side::{self, DEFAULTS};
 use super::server::Server;
+use crate::config::Setting;
 use crate::list::{furnish, measure, sizes};
 use crate::report::Line;
-use crate::setting::Setting;
 
 const GROUP: &str = "redis-list";
 
@@ -14,7 +14,7 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let servers = [Server::start().await?, Server::start().await?];
     let mut stores = Vec::new();
     for (server, size) in servers.iter().zip(sizes(setting)) {
-        let duly = ours::open(server, DEFAULTS).await?;
+        let duly = duly_side::open(server, DEFAULTS).await?;
         furnish(&duly, size).await?;
         stores.push(duly);
     }

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::crowd;
-use super::ours::{self, DEFAULTS};
+use super::duly_side::{self, DEFAULTS};
+use super::lock_contention;
 use super::peers::Peer;
+use super::round_trip::Round;
 use super::server::Server;
-use super::trip::Round;
 use super::wake::idle_requests;
 use super::{pairs, rounds, told};
+use crate::config::Setting;
 use crate::lock::{Handing, WARM, lock_and_unlock};
 use crate::report::{Line, Unit};
-use crate::setting::Setting;
 use crate::stats::{Pair, Samples};
 
 const GROUP: &str = "redis-lock";
@@ -35,7 +35,7 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let mut lines = lone(setting, &server, &peers).await?;
     lines.extend(handed(setting, &server, &peers).await?);
     lines.extend(waiting(setting, &server, &peers).await?);
-    lines.extend(crowd::lines(GROUP, setting, &server).await?);
+    lines.extend(lock_contention::lines(GROUP, setting, &server).await?);
     Ok(lines)
 }
 
@@ -60,7 +60,7 @@ async fn lone(setting: &Setting, server: &Server, peers: &[Peer]) -> Result<Vec<
 
 /// Microseconds of locks, and of two round trips each, in turn.
 async fn lone_round(server: &Server, locks: usize) -> Result<(Samples, Samples)> {
-    let duly = ours::open(server, DEFAULTS).await?;
+    let duly = duly_side::open(server, DEFAULTS).await?;
     let mut bare = Round::connect(server).await?;
     let (mut ours, mut trips) = (Samples::default(), Samples::default());
     for at in 0..WARM + locks {
@@ -102,9 +102,9 @@ async fn handed(setting: &Setting, server: &Server, peers: &[Peer]) -> Result<Ve
 
 /// Milliseconds of hand-overs, and of a round trip each, in turn.
 async fn handed_round(server: &Server, locks: usize) -> Result<(Samples, Samples)> {
-    let duly = ours::open(server, DEFAULTS).await?;
+    let duly = duly_side::open(server, DEFAULTS).await?;
     let mut bare = Round::connect(server).await?;
-    let mut handing = Handing::start(&duly, &ours::url(server, DEFAULTS)).await?;
+    let mut handing = Handing::start(&duly, &duly_side::url(server, DEFAULTS)).await?;
     let (mut ours, mut trips) = (Samples::default(), Samples::default());
     for _ in 0..locks {
         tokio::time::sleep(STEP).await;
@@ -116,8 +116,8 @@ async fn handed_round(server: &Server, locks: usize) -> Result<(Samples, Samples
 
 /// What it costs the server that somebody waits.
 async fn waiting(setting: &Setting, server: &Server, peers: &[Peer]) -> Result<Vec<Line>> {
-    let duly = ours::open(server, DEFAULTS).await?;
-    let (held, child) = Handing::start(&duly, &ours::url(server, DEFAULTS)).await?.rest();
+    let duly = duly_side::open(server, DEFAULTS).await?;
+    let (held, child) = Handing::start(&duly, &duly_side::url(server, DEFAULTS)).await?.rest();
     let ours = idle_requests(setting, server, child).await?;
     drop((held, duly));
     let line = || Line::alone(GROUP, "requests while one waits", ours, Unit::PerSecond);

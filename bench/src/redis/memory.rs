@@ -7,14 +7,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use duly::Duly;
 
-use super::ours::{self, KEEP_NONE};
+use super::duly_side::{self, KEEP_NONE};
 use super::peers::Peer;
 use super::server::Server;
 use super::{Goal, Lines, against, pairs};
 use crate::child::Playing;
+use crate::config::Setting;
 use crate::peers::cargo;
 use crate::report::{Line, Unit};
-use crate::setting::Setting;
 
 const GROUP: &str = "redis-memory";
 const JOBS: usize = 100_000;
@@ -29,9 +29,9 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let peers = Peer::all(setting)?;
     let server = Server::start().await?;
     let jobs = if setting.quick { JOBS / 10 } else { JOBS };
-    let duly = ours::open(&server, KEEP_NONE).await?;
+    let duly = duly_side::open(&server, KEEP_NONE).await?;
     let empty = server.memory_bytes().await?;
-    ours::push_bulk(&duly, jobs).await?;
+    duly_side::push_bulk(&duly, jobs).await?;
     let ours = (server.memory_bytes().await? - empty) / jobs as f64;
     let rss = worker_rss_mb(&server, &duly).await?;
     let (mut queued, mut workers) = (pairs(&peers), pairs(&peers));
@@ -62,7 +62,7 @@ pub(super) async fn bytes_per_job(server: &Server, peer: &Peer, jobs: usize) -> 
 
 /// The most memory of a worker in a process of its own that has run all that waits.
 async fn worker_rss_mb(server: &Server, duly: &Duly) -> Result<f64> {
-    let child = Playing::spawn(Command::new(worker_alone()?).arg(ours::url(server, KEEP_NONE)), "joined")?;
+    let child = Playing::spawn(Command::new(worker_alone()?).arg(duly_side::url(server, KEEP_NONE)), "joined")?;
     let drained = async {
         while duly.counts().await?.iter().any(|queue| queue.ready + queue.running > 0) {
             tokio::time::sleep(Duration::from_millis(50)).await;

@@ -1,47 +1,47 @@
 //! The same on Redis: duly beside its peers and beside bare commands, all on a server of our own.
 
-mod bare;
+mod baseline;
 mod call;
 mod cron;
-mod crowd;
 mod drain;
+mod duly_side;
 mod failover;
-mod field;
 mod growth;
 mod history;
-mod late;
-mod life;
+mod lateness;
+mod lifecycle;
 mod list;
 mod lock;
+mod lock_contention;
 mod memory;
-mod ours;
 mod peers;
+mod peers_table;
 mod push;
+mod round_trip;
 mod server;
 mod sidekiq;
-mod trip;
 mod wake;
 
 pub(crate) use call::run as call;
 pub(crate) use cron::run as cron;
 pub(crate) use drain::run as drain;
 pub(crate) use failover::run as failover;
-pub(crate) use field::run as peers;
 pub(crate) use growth::run as growth;
 pub(crate) use history::run as history;
-pub(crate) use late::run as late;
-pub(crate) use life::run as life;
+pub(crate) use lateness::run as late;
+pub(crate) use lifecycle::run as life;
 pub(crate) use list::run as list;
 pub(crate) use lock::run as lock;
 pub(crate) use memory::run as memory;
+pub(crate) use peers_table::run as peers;
 pub(crate) use push::run as push;
 pub(crate) use sidekiq::run as sidekiq_drain;
-pub(crate) use trip::{echo, pop};
+pub(crate) use round_trip::{echo, pop};
 pub(crate) use wake::run as wake;
 
+use crate::config::Setting;
 use crate::redis::peers::Peer;
 use crate::report::{Line, Unit};
-use crate::setting::Setting;
 use crate::stats::Pair;
 
 /// A peer's round takes many seconds: fewer of them.

@@ -10,8 +10,8 @@ use serde::Deserialize;
 
 use super::server::{INSTALL, Server};
 use crate::child::Playing;
+use crate::config::{ARGS_BYTES, Setting};
 use crate::peers::build;
-use crate::setting::{ARGS_BYTES, Setting};
 
 /// Jobs of a peer's drain.
 const JOBS: usize = 100_000;

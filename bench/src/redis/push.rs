@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 
-use super::bare::Bare;
-use super::ours::{self, KEEP_NONE};
+use super::baseline::Bare;
+use super::duly_side::{self, KEEP_NONE};
 use super::peers::Peer;
 use super::server::Server;
 use super::{Goal, Lines, against, pairs, rounds, told};
+use crate::config::Setting;
 use crate::report::{Line, Unit};
-use crate::setting::Setting;
 use crate::stats::Pair;
 
 const GROUP: &str = "redis-push";
@@ -27,12 +27,12 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let (mut one_peers, mut bulk_peers) = (pairs(&peers), pairs(&peers));
     for round in 0..rounds(setting) {
         let mut bare = Bare::connect(&server).await?;
-        let duly = ours::open(&server, KEEP_NONE).await?;
+        let duly = duly_side::open(&server, KEEP_NONE).await?;
         // A few beforehand: connections and scripts are there when the measuring begins.
-        ours::push_one(&duly, one_jobs / 10).await?;
-        let one = ours::push_one(&duly, one_jobs).await?;
+        duly_side::push_one(&duly, one_jobs / 10).await?;
+        let one = duly_side::push_one(&duly, one_jobs).await?;
         one_floor.record(one, bare.push_one(one_jobs).await?);
-        let bulk = ours::push_bulk(&duly, bulk_jobs).await?;
+        let bulk = duly_side::push_bulk(&duly, bulk_jobs).await?;
         bulk_floor.record(bulk, bare.push_bulk(bulk_jobs).await?);
         for (at, peer) in peers.iter().enumerate() {
             server.flush().await?;

@@ -4,12 +4,12 @@ use anyhow::{Context, Result};
 use duly::{Args, Ctx, Duly};
 use serde::{Deserialize, Serialize};
 
-use super::ours;
+use super::duly_side;
 use super::peers::Peer;
 use super::server::Server;
 use super::{Goal, Lines, against, pairs, rounds, told};
+use crate::config::{Noop, Setting};
 use crate::report::{Line, Unit};
-use crate::setting::{Noop, Setting};
 
 const GROUP: &str = "sidekiq-drain";
 const JOBS: usize = 100_000;
@@ -35,8 +35,8 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let mut drains = pairs(&peers);
     for round in 0..rounds(setting) {
         ruby.push(&server, jobs)?;
-        let duly = Duly::open(ours::sidekiq_url(&server)).await?;
-        let ours = ours::drain_by(&duly, jobs, |worker| worker.on(run_one)).await?;
+        let duly = Duly::open(duly_side::sidekiq_url(&server)).await?;
+        let ours = duly_side::drain_by(&duly, jobs, |worker| worker.on(run_one)).await?;
         for (peer, pair) in peers.iter().zip(&mut drains) {
             server.flush().await?;
             ruby.push(&server, jobs)?;

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::ours::{self, KEEP_NONE};
+use super::duly_side::{self, KEEP_NONE};
 use super::peers::Peer;
+use super::round_trip::Popped;
 use super::server::Server;
-use super::trip::Popped;
 use super::{Goal, Lines, against, pairs, rounds, told};
 use crate::child::Playing;
+use crate::config::Setting;
 use crate::report::{Line, Unit};
-use crate::setting::Setting;
 use crate::stats::{Pair, Samples};
 use crate::wake::wakes;
 
@@ -31,8 +31,8 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let jobs = if setting.quick { JOBS / 10 } else { JOBS };
     let (mut p50, mut p99, mut bare) = (pairs(&peers), pairs(&peers), Pair::default());
     for round in 0..rounds(setting) {
-        let duly = ours::open(&server, KEEP_NONE).await?;
-        let child = ours::work(&server, KEEP_NONE)?;
+        let duly = duly_side::open(&server, KEEP_NONE).await?;
+        let child = duly_side::work(&server, KEEP_NONE)?;
         wakes(&duly, &child, WARM, step).await?;
         let ours = wakes(&duly, &child, jobs, step).await?.from_call;
         child.kill()?;
@@ -78,7 +78,7 @@ fn step(no: usize) -> Duration {
 }
 
 async fn idle(setting: &Setting, server: &Server, peers: &[Peer]) -> Result<Vec<Line>> {
-    let ours = idle_requests(setting, server, ours::work(server, KEEP_NONE)?).await?;
+    let ours = idle_requests(setting, server, duly_side::work(server, KEEP_NONE)?).await?;
     let line = || Line::alone(GROUP, "requests of an idle worker", ours, Unit::PerSecond);
     let mut lines = vec![line().goal(format!("<= {GOAL_REQUESTS}/s"), ours <= GOAL_REQUESTS)];
     for peer in peers {

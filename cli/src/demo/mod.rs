@@ -1,11 +1,11 @@
 //! `duly demo`: real worker processes on a fresh file, one of them killed in mid-job, and what became of every job.
 
-mod crew;
-mod place;
 mod plan;
-mod story;
-mod sum;
+mod store_file;
+mod summary;
+mod timeline;
 pub(crate) mod worker;
+mod worker_processes;
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use anyhow::Context as _;
 use clap::Args;
 use duly::{CancellationToken, Duly, JobId, Signals, State};
 
-use self::crew::{Crew, name};
-use self::place::Place;
 use self::plan::Plan;
-use self::story::{Story, word};
+use self::store_file::Place;
+use self::timeline::{Story, word};
+use self::worker_processes::{Crew, name};
 use crate::Setup;
 use crate::events::What;
 use crate::exit::{self, Fail};
@@ -86,7 +86,7 @@ async fn play(verb: &Demo, place: &Place, out: Out) -> anyhow::Result<()> {
     watch(&mut crew, &mut story, &teller, &duly, &ids, &plan).await?;
     crew.leave().await;
 
-    let summary = sum::Summary::of(&duly, &ids, &mut story).await?;
+    let summary = summary::Summary::of(&duly, &ids, &mut story).await?;
     if out.is_json() {
         out.json(&summary)?
     } else {

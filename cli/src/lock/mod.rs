@@ -3,17 +3,17 @@
 //! `take` takes the lock, `command` runs the command, `signals` and `terminal` are what both need of the system,
 //! `held` shows and breaks locks that others hold.
 
+mod acquire;
+mod admin;
 mod command;
-mod held;
 mod signals;
-mod take;
 mod terminal;
 
 use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
-use self::take::Take;
+use self::acquire::Take;
 use crate::Setup;
 use crate::exit::{self, Fail};
 
@@ -75,7 +75,7 @@ struct Mistake {
 
 pub(crate) async fn run(lock: Lock, setup: &Setup) -> anyhow::Result<()> {
     let Some(verb) = lock.verb else {
-        return take::run(lock.take, setup).await;
+        return acquire::run(lock.take, setup).await;
     };
     let (Look::Ls { mistake } | Look::Get { mistake, .. } | Look::Break { mistake, .. }) = &verb;
     if lock.take.is_given() || !mistake.command.is_empty() {
@@ -83,8 +83,8 @@ pub(crate) async fn run(lock: Lock, setup: &Setup) -> anyhow::Result<()> {
         return Err(Fail::new(exit::USAGE, why));
     }
     match verb {
-        Look::Ls { .. } => held::list(setup).await,
-        Look::Get { name, .. } => held::get(&name, setup).await,
-        Look::Break { name, .. } => held::break_it(&name, setup).await,
+        Look::Ls { .. } => admin::list(setup).await,
+        Look::Get { name, .. } => admin::get(&name, setup).await,
+        Look::Break { name, .. } => admin::break_it(&name, setup).await,
     }
 }

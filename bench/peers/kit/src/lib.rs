@@ -4,7 +4,7 @@
 
 mod figures;
 mod locks;
-mod told;
+mod start_reports;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,7 +61,7 @@ impl Ran {
         match args.no {
             None => _ = self.0.fetch_add(1, Ordering::Relaxed),
             Some(no) => {
-                told::tell(no);
+                start_reports::tell(no);
                 tokio::time::sleep(Duration::from_millis(args.hold_ms.unwrap_or(0))).await;
             }
         }
@@ -107,8 +107,8 @@ pub async fn main<P: Peer>() -> Result<()> {
         ["push", jobs] => push::<P>(&url, jobs.parse()?).await?,
         ["push-one", jobs] => push_one::<P>(&url, jobs.parse()?).await?,
         ["drain", jobs, concurrency] => drain::<P>(&url, jobs.parse()?, concurrency.parse()?).await?,
-        ["idle-latency", jobs] => told::idle_latency::<P>(&url, jobs.parse()?).await?,
-        ["late", jobs, seconds] => told::late::<P>(&url, jobs.parse()?, seconds.parse()?).await?,
+        ["idle-latency", jobs] => start_reports::idle_latency::<P>(&url, jobs.parse()?).await?,
+        ["late", jobs, seconds] => start_reports::late::<P>(&url, jobs.parse()?, seconds.parse()?).await?,
         ["hold", jobs, seconds] => hold::<P>(&url, jobs.parse()?, seconds.parse()?).await?,
         ["work", concurrency] => return work::<P>(&url, concurrency.parse()?).await,
         _ => bail!(

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::Figures;
-use crate::told::{PATIENCE, Worker, monotonic_us, step, tell};
+use crate::start_reports::{PATIENCE, Worker, monotonic_us, step, tell};
 
 /// How long every lock lasts.
 pub const LOCK_TTL: Duration = Duration::from_secs(30);

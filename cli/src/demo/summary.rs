@@ -3,7 +3,7 @@
 use duly::{Duly, JobId, State};
 use serde::Serialize;
 
-use super::story::{Story, ms, share};
+use super::timeline::{Story, ms, share};
 use crate::output::{BOLD, GREEN, Out, RED, paint};
 
 /// The figures at the end.

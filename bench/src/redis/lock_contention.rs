@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::ours::{self, DEFAULTS};
+use super::duly_side::{self, DEFAULTS};
 use super::server::Server;
 use super::{rounds, told};
 use crate::child::Playing;
+use crate::config::Setting;
 use crate::lock::{CROWDED, until_waiting};
 use crate::report::{Line, Unit};
-use crate::setting::Setting;
 use crate::stats::Pair;
 
 /// How many wait; the first is what the others are held against.
@@ -59,8 +59,8 @@ pub(super) async fn lines(group: &'static str, setting: &Setting, server: &Serve
 /// From the first hand-over to the last, while so many wait.
 async fn cost(server: &Server, waiters: usize, handed: usize) -> Result<Cost> {
     server.flush().await?;
-    let url = ours::url(server, DEFAULTS);
-    let duly = ours::open(server, DEFAULTS).await?;
+    let url = duly_side::url(server, DEFAULTS);
+    let duly = duly_side::open(server, DEFAULTS).await?;
     let held = duly.lock(CROWDED).try_acquire().await?.context("the lock is not free")?;
     let crowd = (0..PROCESSES)
         .map(|_| Playing::crowd(&url, waiters / PROCESSES, handed / waiters))

@@ -12,8 +12,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use duly::{JobId, Priority, State};
 use serde_json::{Value, json};
 
+use crate::api_client::{Server, in_url};
 use crate::args::{Cli, Color};
-use crate::asked::{Server, in_url};
 use crate::bulk;
 use crate::escape::safe;
 use crate::exit::{self, Fail};

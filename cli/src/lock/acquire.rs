@@ -10,8 +10,8 @@ use clap::Args;
 use duly::{Duly, Error, Guard, LOCK_TTL, Lock};
 use rustix::process::Signal;
 
+use super::admin::who;
 use super::command::{self, Command, State};
-use super::held::who;
 use super::signals::Signals;
 use crate::child::{Start, Talk};
 use crate::escape::safe;

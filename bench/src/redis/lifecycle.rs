@@ -7,14 +7,14 @@
 use anyhow::Result;
 use futures_util::future::try_join_all;
 
-use super::bare::Bare;
-use super::ours::{self, DEFAULTS, KEEP_NONE};
+use super::baseline::Bare;
+use super::duly_side::{self, DEFAULTS, KEEP_NONE};
 use super::peers::Peer;
 use super::server::Server;
 use super::{pairs, rounds, told};
+use crate::config::{Setting, fill};
 use crate::growth::{FEW, Waiting, steady};
 use crate::report::{Line, Unit};
-use crate::setting::{Setting, fill};
 use crate::stats::Pair;
 
 const GROUP: &str = "redis-life";
@@ -95,10 +95,10 @@ impl Batch {
 
 async fn our_micros(server: &Server, setting: &Setting, options: &str, batch: usize) -> Result<f64> {
     server.flush().await?;
-    fill(&ours::open(server, options).await?, FEW, || Waiting::Queued.job()).await?;
+    fill(&duly_side::open(server, options).await?, FEW, || Waiting::Queued.job()).await?;
     let before = server.cpu().await?;
     let workers = (0..WORKERS).map(|_| {
-        let (url, time) = (ours::url(server, options), setting.time());
+        let (url, time) = (duly_side::url(server, options), setting.time());
         tokio::spawn(async move { steady(&url, Waiting::Queued, batch, time).await })
     });
     let mut jobs = 0;
@@ -111,9 +111,9 @@ async fn our_micros(server: &Server, setting: &Setting, options: &str, batch: us
 /// The lives of one worker, which one task pushes at most a few batches ahead of it: between two requests the server rests.
 async fn alone_micros(server: &Server, setting: &Setting, batch: usize) -> Result<f64> {
     server.flush().await?;
-    let duly = ours::open(server, KEEP_NONE).await?;
+    let duly = duly_side::open(server, KEEP_NONE).await?;
     let before = server.cpu().await?;
-    let jobs = ours::lives(&duly, batch, setting.time()).await?;
+    let jobs = duly_side::lives(&duly, batch, setting.time()).await?;
     Ok((server.cpu().await? - before).as_secs_f64() * 1e6 / jobs as f64)
 }
 

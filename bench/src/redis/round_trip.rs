@@ -10,8 +10,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::server::Server;
 use crate::child::{Playing, monotonic_us, tell};
-use crate::lone::micros;
-use crate::setting::noop_args;
+use crate::config::noop_args;
+use crate::single_job::micros;
 
 const THERE: &str = "there";
 const BACK: &str = "back";

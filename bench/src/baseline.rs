@@ -12,7 +12,7 @@ use duly::rusqlite::config::DbConfig;
 use duly::rusqlite::{Connection, params};
 use uuid::Uuid;
 
-use crate::setting::{BULK, noop_args};
+use crate::config::{BULK, noop_args};
 
 /// As much as duly grows its WAL when a worker joins.
 const WAL_BYTES: usize = 8 * 1024 * 1024;

@@ -2,16 +2,16 @@
 
 use anyhow::Result;
 
-use super::bare::Bare;
+use super::baseline::Bare;
 use super::failover;
-use super::late::{JOBS as LATE_JOBS, SECONDS as LATE_SECONDS};
-use super::life::peer_micros;
+use super::lateness::{JOBS as LATE_JOBS, SECONDS as LATE_SECONDS};
+use super::lifecycle::peer_micros;
 use super::memory::bytes_per_job;
 use super::peers::Peer;
 use super::server::Server;
 use super::wake::idle_requests;
+use crate::config::Setting;
 use crate::report::{Figure, Line, Unit};
-use crate::setting::Setting;
 
 const BULK_JOBS: usize = 100_000;
 const ONE_JOBS: usize = 10_000;

@@ -9,7 +9,7 @@ use ::redis::{AsyncConnectionConfig, Client, cmd};
 use anyhow::{Result, ensure};
 
 use super::server::Server;
-use crate::setting::{BULK, noop_args};
+use crate::config::{BULK, noop_args};
 
 const KEY: &str = "bare";
 

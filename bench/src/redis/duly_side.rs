@@ -7,7 +7,7 @@ use duly::{Duly, Worker};
 
 use super::server::Server;
 use crate::child::{Playing, Told};
-use crate::setting::{Noop, fill, noop};
+use crate::config::{Noop, fill, noop};
 use crate::worker::Working;
 
 /// Keys of ours begin with a word of their own, and the server may forget everything: it keeps nothing on disk.

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::bare::Bare;
+use crate::baseline::Bare;
+use crate::config::{DEFAULTS, KEEP_NONE, Noop, Setting, noop, open};
 use crate::peers::Peer;
 use crate::report::{Line, Unit};
-use crate::setting::{DEFAULTS, KEEP_NONE, Noop, Setting, noop, open};
 use crate::stats::Pair;
 use crate::worker::Working;
 

@@ -12,9 +12,9 @@ use tokio::sync::Semaphore;
 
 use super::client::{Client, request};
 use super::{GROUP, Site};
-use crate::life::{AHEAD, lives};
+use crate::config::{KEEP_NONE, open};
+use crate::lifecycle::{AHEAD, lives};
 use crate::report::{Line, Unit};
-use crate::setting::{KEEP_NONE, open};
 use crate::stats::Pair;
 
 /// Jobs in one push, one claim and one settle.

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::ours::{self, KEEP_NONE};
+use super::duly_side::{self, KEEP_NONE};
 use super::peers::Peer;
 use super::rounds;
 use super::server::Server;
+use crate::config::Setting;
 use crate::report::{Line, Unit};
-use crate::setting::Setting;
 use crate::stats::Samples;
 use crate::wake::lateness;
 
@@ -24,8 +24,8 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     let server = Server::start().await?;
     let (mut p50, mut p99, mut earliest) = (Samples::default(), Samples::default(), Samples::default());
     for _ in 0..rounds(setting) {
-        let duly = ours::open(&server, KEEP_NONE).await?;
-        let child = ours::work(&server, KEEP_NONE)?;
+        let duly = duly_side::open(&server, KEEP_NONE).await?;
+        let child = duly_side::work(&server, KEEP_NONE)?;
         let late = lateness(&duly, &child, JOBS, Duration::from_secs(SECONDS.into()) / JOBS as u32).await?;
         child.kill()?;
         server.flush().await?;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use duly::JobId;
 
-use super::crew::name;
 use super::plan::{FLAKY, REPORT};
+use super::worker_processes::name;
 use crate::escape::safe;
 use crate::events::{Told, What, short_id};
 use crate::output::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, paint};

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::bare::Bare;
+use crate::baseline::Bare;
+use crate::config::{DEFAULTS, KEEP_NONE, Noop, Setting, noop, open};
 use crate::report::{Line, Unit};
-use crate::setting::{DEFAULTS, KEEP_NONE, Noop, Setting, noop, open};
 use crate::stats::{Pair, Samples};
 use crate::worker::Working;
 
