@@ -1,4 +1,4 @@
-//! Requests that are wrong, large or slow: refused with a reason, and survived.
+//! Invalid, large and slow requests get an error, and do no harm.
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

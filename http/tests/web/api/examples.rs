@@ -1,4 +1,4 @@
-//! The example workers in other languages do what they say.
+//! The example workers in other languages run jobs.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::api::support::{LONG, Site};
 
-/// Ends the worker also if the test fails.
+/// Kills the worker even if the test fails.
 struct Running(Child);
 
 impl Drop for Running {

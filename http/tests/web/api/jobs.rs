@@ -1,4 +1,4 @@
-//! Jobs, queues, events and numbers over HTTP.
+//! Jobs, queues, events and the audit log over HTTP.
 
 use duly::{Outcome, State};
 use serde_json::{Value, json};
@@ -172,7 +172,7 @@ async fn exchange(address: std::net::SocketAddr, request: &[u8]) -> String {
     text
 }
 
-/// The next event: its id and its data.
+/// Returns the next event: its id and its data.
 async fn event(lines: &mut tokio::io::Lines<BufReader<TcpStream>>) -> (u64, String) {
     let (mut id, mut data) = (0, String::new());
     loop {

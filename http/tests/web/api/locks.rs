@@ -49,7 +49,7 @@ pub async fn who_waits_for_a_lock_gets_it_with_a_greater_fence(site: Site) {
     let owner = first["owner"].as_str().expect("an owner");
     let waiting = site.json("PUT", "/api/v1/locks/a%2Fb", json!({"ttl_ms": 60_000, "wait_ms": 20_000}));
     let releasing = async {
-        // Once somebody stands in line.
+        // Wait for the first waiter.
         while site.get("/api/v1/locks/a%2Fb").await.json()["locks"][0]["waiting"] != json!(1) {}
         site.send("DELETE", &format!("/api/v1/locks/a%2Fb?owner={owner}"), &[], b"").await.status
     };

@@ -1,4 +1,4 @@
-//! What `/metrics` says: every family that the reference names, in a form that parses, and it moves.
+//! `/metrics` has every family of the reference, in valid format, and the values change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use duly::Outcome;
 
 use crate::api::support::Site;
 
-/// One scrape: the kind of each family, and each series with its value.
+/// One scrape: the type of each family, and each series with its value.
 #[derive(Debug)]
 struct Scrape {
     kinds: BTreeMap<String, String>,
@@ -20,7 +20,7 @@ impl Scrape {
         Scrape::parse(&String::from_utf8(answer.body).expect("text"))
     }
 
-    /// Strict: a family has its HELP and its TYPE before its series, and no series comes twice.
+    /// Strict: a family has its HELP and its TYPE before its series, and no series repeats.
     fn parse(text: &str) -> Scrape {
         let (mut kinds, mut series, mut helped) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         assert!(text.ends_with('\n'), "the last line ends");
@@ -50,7 +50,7 @@ impl Scrape {
         *self.series.get(series).unwrap_or_else(|| panic!("no {series} in {:#?}", self.series.keys()))
     }
 
-    /// Series that only grow: those of counters and histograms.
+    /// Returns the series that only grow: those of counters and histograms.
     fn growing(&self) -> impl Iterator<Item = (&String, f64)> {
         let grows = |name: &str| {
             let family = name.split('{').next().unwrap_or_default();
@@ -62,7 +62,7 @@ impl Scrape {
     }
 }
 
-/// Name and kind of each family in the reference.
+/// Returns the name and the type of each family in the reference.
 fn documented() -> BTreeMap<String, String> {
     let text = include_str!("../../../../docs/reference/metrics.md");
     let (_, text) = text.split_once("## From `duly serve`").expect("a chapter");

@@ -1,4 +1,4 @@
-//! The server as others meet it: real requests over real sockets, on SQLite and on Redis.
+//! The API: requests over sockets, on SQLite and on Redis.
 mod bad_requests;
 mod examples;
 mod jobs;

@@ -1,6 +1,6 @@
-//! The description of the API is the one in the documents.
+//! The OpenAPI description of the code is the committed one.
 
-/// Run with DULY_BLESS=1 to write it anew.
+/// Run with DULY_BLESS=1 to update it.
 #[test]
 fn the_committed_description_is_that_of_the_code() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/openapi.json");
@@ -27,7 +27,7 @@ fn every_answer_of_the_description_is_described() {
     }
 }
 
-/// The operations that say this of themselves, as `METHOD path`.
+/// Returns the operations with this pointer in their description, as `METHOD path`.
 fn who_says(api: &serde_json::Value, pointer: &str) -> Vec<String> {
     let paths = api["paths"].as_object().expect("paths").iter();
     let operations = paths.flat_map(|(path, all)| all.as_object().expect("methods").iter().map(move |one| (path, one)));

@@ -1,4 +1,4 @@
-//! Safe by default: every promise about HTTP, as somebody who means no good would try it.
+//! Safe defaults: attacks on every security promise of the HTTP API.
 
 use duly::{Duly, Role};
 use duly_http::Server;
@@ -63,7 +63,7 @@ async fn nothing_but_health_and_the_way_in_is_had_without_a_token() {
     }
 }
 
-/// Whoever restarts processes that do not answer must not restart this one for a store that does not.
+/// A liveness probe must not restart the server because the store is unresponsive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_lives_although_its_store_does_not_answer() {
     let server = {
@@ -73,7 +73,7 @@ async fn a_process_lives_although_its_store_does_not_answer() {
     let mut site = Site::on(server.url()).await;
     site.be(Role::Viewer).await;
     server.pause();
-    // A request at the door of a store is tried for 5 s.
+    // The client retries a request to the store for 5 s.
     let soon = std::time::Duration::from_secs(4);
     let alive = tokio::time::timeout(soon, site.get("/healthz")).await.expect("soon");
     let ready = tokio::time::timeout(soon, site.get("/readyz")).await.expect("soon");
@@ -171,7 +171,7 @@ async fn the_end_of_the_last_token_opens_nothing() {
     };
     tokio::time::timeout(LONG, ended).await.expect("it ends");
     let ended = [("Authorization", &*format!("Bearer {}", secret.as_str()))];
-    // The server may have known it a moment longer.
+    // The server may cache the token for a moment.
     let refused = async {
         while site.send("GET", "/api/v1/stats", &ended, b"").await.status == 200 {
             tokio::time::sleep(lasts / 10).await;
@@ -208,7 +208,7 @@ async fn who_may_change_nothing_does_not_push_decisions_out_of_the_audit() {
     let refused = entries.iter().filter(|entry| entry["status"] == 403).map(what);
     let refused: Vec<String> = refused.collect();
     assert!(refused.iter().all(|what| what == "POST /api/v1/queues/mail/resume"), "only what there is: {refused:?}");
-    // One more may have become due while the requests ran.
+    // One more may have been allowed while the requests ran.
     assert!((REFUSALS_MAX..=REFUSALS_MAX + 1).contains(&refused.len()), "{}", refused.len());
     assert!(entries.iter().any(|entry| what(entry) == "POST /api/v1/queues/mail/pause"), "and what was decided");
 }
@@ -345,7 +345,7 @@ async fn a_mounted_router_asks_everybody_for_a_token() {
     is_refused(&elsewhere.raw(request.as_bytes()).await, 401, "unauthorized");
 }
 
-/// What attempts say may tell what jobs carry; how far they have come does not.
+/// Log lines may contain args, and progress does not.
 #[tokio::test]
 async fn logs_are_for_those_who_see_what_jobs_carry() {
     let mut site = Site::in_memory().await;

@@ -1,4 +1,4 @@
-//! Two people edit the same: the second is told, and nothing is lost.
+//! Concurrent edits: the second one gets an error, and no change is lost.
 
 use serde_json::json;
 
@@ -48,7 +48,7 @@ pub async fn settings_of_a_queue_are_changed_only_as_they_were_seen(site: Site) 
     assert!(oldest["oldest_ms"].as_i64().is_some_and(|ms| ms > 1_700_000_000_000), "{oldest}");
 }
 
-/// Whoever reads a rule and puts it back loses nothing.
+/// Reading a rule and saving it again loses nothing.
 pub async fn a_rule_is_told_with_all_that_was_said(site: Site) {
     let rule = json!({"pattern": "0 3 * * *", "kind": "report", "keep_ms": 86_400_000, "timeout_ms": 5_000,
         "max_attempts": 3, "priority": "high", "tags": ["night"], "jitter_ms": 1_000, "overlap": "skip"});

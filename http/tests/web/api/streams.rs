@@ -1,4 +1,4 @@
-//! Streams of events: nobody has all of them, they end with the right to them, and what was missed is made up for.
+//! Event streams: their number per client is limited, they end with the credential, and missed events are sent again.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::api::support::{LONG, Site};
 
 const EVENTS: &str = "/api/v1/events";
 
-/// A stream that has begun, or was refused: the status, and what comes after the head.
+/// Opens a stream. Returns the status, and a reader after the head.
 async fn open(site: &Site, path: &str, headers: &[(&str, &str)]) -> (u16, BufReader<TcpStream>) {
     let mut stream = TcpStream::connect(site.address).await.expect("connects");
     let headers = [&[("Accept", "text/event-stream")], headers].concat();
@@ -28,7 +28,7 @@ async fn open(site: &Site, path: &str, headers: &[(&str, &str)]) -> (u16, BufRea
     }
 }
 
-/// The next event: its id, if it has one, and its data. Lines that only keep the stream alive are not waited for for ever.
+/// Returns the next event: its id, if it has one, and its data. Keep-alive lines do not extend the timeout.
 async fn event(stream: &mut BufReader<TcpStream>) -> (Option<u64>, Value) {
     tokio::time::timeout(LONG, read_event(stream)).await.expect("in time")
 }
@@ -52,7 +52,7 @@ async fn read_event(stream: &mut BufReader<TcpStream>) -> (Option<u64>, Value) {
     }
 }
 
-/// What still comes until the stream ends.
+/// Returns the rest of the stream.
 async fn rest(stream: &mut BufReader<TcpStream>) -> String {
     let mut text = String::new();
     tokio::time::timeout(LONG, stream.read_to_string(&mut text)).await.expect("it ends").expect("reads");

@@ -1,4 +1,4 @@
-//! A server on a free port, and a client that sends exactly what it is told.
+//! A server on a free port, and a client that sends exact bytes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Far longer than anything here takes; a test that waits this long has failed.
+/// Far longer than any test needs.
 pub const LONG: Duration = Duration::from_secs(30);
 
 /// A store with a server.
@@ -51,21 +51,21 @@ impl Site {
         Site { duly, address, stop, served, token: None, _dir: dir }
     }
 
-    /// Lets the server stop, and waits until it has.
+    /// Stops the server, and waits for it.
     pub async fn stop(&mut self) {
         self.stop.cancel();
         let served = tokio::time::timeout(LONG, &mut self.served).await.expect("in time");
         served.expect("no panic").expect("served");
     }
 
-    /// From now on requests go with a fresh token of this role.
+    /// Sends all further requests with a new token of this role.
     pub async fn be(&mut self, role: Role) {
         let name = format!("{role}-{}", duly::JobId::fresh());
         let secret = self.duly.create_token(&name, role, None).await.expect("made");
         self.token = Some(secret.as_str().to_owned());
     }
 
-    /// From now on requests go with a token that was there before.
+    /// Sends all further requests with an existing token.
     pub fn be_again(&mut self, token: String) {
         self.token = Some(token);
     }
@@ -78,7 +78,7 @@ impl Site {
         self.token.as_deref().unwrap_or_default()
     }
 
-    /// What a request of this kind looks like.
+    /// Returns the bytes of a request.
     pub fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
         let mut text = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
@@ -92,7 +92,7 @@ impl Site {
         [text.as_bytes(), body].concat()
     }
 
-    /// Sends these bytes and reads what comes until the end.
+    /// Sends these bytes and reads until the end of the connection.
     pub async fn raw(&self, bytes: &[u8]) -> Answer {
         let mut stream = TcpStream::connect(self.address).await.expect("connects");
         // A server that refuses early does not read to the end.
@@ -120,7 +120,7 @@ impl Site {
         self.json("POST", path, body).await
     }
 
-    /// Pushes a job of the kind `work` and answers its id.
+    /// Pushes a job of the kind `work` and returns its id.
     pub async fn push(&self, queue: &str) -> String {
         let answer = self.post("/api/v1/jobs", json!({"kind": "work", "queue": queue, "args": {"n": 1}})).await;
         assert_eq!(answer.status, 201, "{}", answer.text());
@@ -134,7 +134,7 @@ impl Drop for Site {
     }
 }
 
-/// What a server has answered.
+/// A response of the server.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -166,13 +166,13 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
     }
 
-    /// The code of a problem.
+    /// Returns the code of a problem.
     pub fn code(&self) -> String {
         assert_eq!(self.header("content-type"), Some("application/problem+json"), "{}", self.text());
         self.json()["code"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// The place that a problem names.
+    /// Returns the pointer of a problem's first error.
     pub fn pointer(&self) -> String {
         self.json()["errors"][0]["pointer"].as_str().unwrap_or_default().to_owned()
     }

@@ -33,7 +33,7 @@ impl<'s> Worker<'s> {
         answer.json()["jobs"].as_array().expect("jobs").clone()
     }
 
-    /// The one job that must come.
+    /// Claims until a job arrives.
     async fn one(&self) -> Value {
         for _ in 0..10 {
             if let Some(job) = self.claim(1, 5_000).await.pop() {
@@ -95,7 +95,7 @@ pub async fn claimed_jobs_come_in_the_order_of_their_claim(site: Site) {
     assert_eq!(came, (0..40).collect::<Vec<_>>());
 }
 
-/// More than fit into one request to the store.
+/// More jobs than one settle can contain.
 pub async fn a_worker_that_never_got_its_jobs_gives_all_of_them_back(site: Site) {
     const JOBS: usize = SETTLE_MAX + 200;
     let worker = Worker::join(&site, 30_000, &[]).await;
@@ -159,7 +159,7 @@ pub async fn what_an_answer_did_not_bring_is_given_back(site: Site) {
     let worker = Worker::join(&site, 30_000, &[]).await;
     site.push("default").await;
     let unheard = worker.one().await;
-    // As if the answer had never arrived: the beats do not name it.
+    // As if the response had been lost: the heartbeats do not name the job.
     worker.heartbeat(&[]).await;
     assert_eq!(state(&site, &unheard).await, "running", "it may be on its way");
     worker.heartbeat(&[]).await;
@@ -176,7 +176,7 @@ pub async fn kinds_that_a_worker_does_not_know_are_given_back(site: Site) {
     assert!(job["state"] != "running" && job["attempts"] == 0, "{job}");
 }
 
-/// Both wait; whoever is given what the other one knows puts it off, and that one has it without waiting until it is due.
+/// Both workers wait. A worker without a handler defers a job, and the other one gets it before it is due.
 pub async fn workers_that_know_different_kinds_share_a_queue(site: Site) {
     const EACH: usize = 20;
     let (one, other) =
@@ -215,7 +215,7 @@ pub async fn a_cancelled_job_ends_dead(site: Site) {
     let id = job["id"].as_str().expect("an id");
     let told = async {
         loop {
-            // The first order may come before the node can hear.
+            // The first cancel may arrive before the node is subscribed.
             if site.post(&format!("/api/v1/jobs/{id}/cancel"), json!({})).await.status == 202 {
                 return;
             }
@@ -239,7 +239,7 @@ pub async fn a_server_that_stops_tells_what_attempts_came_to(mut site: Site) {
     assert_eq!(told, [("work", 1)]);
 }
 
-/// Its workers have not died: however often it is started anew, no crash of theirs is counted.
+/// The workers have not died: a restart of the server does not count as a crash of their jobs.
 pub async fn a_server_that_stops_gives_back_what_its_workers_hold(mut site: Site) {
     let worker = Worker::join(&site, 60_000, &[]).await;
     site.push("default").await;
@@ -275,7 +275,7 @@ pub async fn a_result_or_a_delay_that_is_not_kept_is_refused(site: Site) {
     assert_eq!(state(&site, &job).await, "done");
 }
 
-/// Everybody can read the ids of nodes.
+/// Node ids are public.
 #[tokio::test]
 async fn only_who_has_joined_and_operators_speak_for_a_worker() {
     let mut site = Site::in_memory().await;

@@ -1,9 +1,9 @@
-//! A browser as plain as can be: one request, one answer.
+//! A minimal browser: one request, one response.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// An answer.
+/// A response.
 pub struct Answer {
     pub status: u16,
     pub head: String,
@@ -25,7 +25,7 @@ pub async fn post(url: &str, path: &str, form: &str) -> Answer {
     send(url, &format!("POST {path} HTTP/1.1"), "Content-Type: application/x-www-form-urlencoded\r\n", form).await
 }
 
-/// With further headers.
+/// Sends a request with further headers.
 pub async fn send(url: &str, line: &str, headers: &str, body: &str) -> Answer {
     let host = url.strip_prefix("http://").expect("an address").to_owned();
     let head = format!("{line}\r\nHost: {host}\r\nAccept: text/html\r\nConnection: close\r\n{headers}");

@@ -1,4 +1,4 @@
-//! Each page's status and what is on it; deeds; where it is mounted.
+//! The status and the content of each page, the actions, and a prefix.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use duly::{Filter, State};
 use crate::fixture;
 use crate::pages::client::{get, post};
 
-/// How a node that claims nothing is marked.
+/// The marker of a node that claims nothing.
 const QUIET: &str = "<span class=\"state paused\">quiet</span>";
-/// Between two looks at what changes by itself, and longest wait for it.
+/// The interval and the timeout of [`until`].
 const LOOK: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_secs(30);
 
-/// Every page that needs no name, and a text that is on it when the store is full.
+/// Every page without a name in its path, and a text that it contains if the store is full.
 const PAGES: [(&str, &str); 15] = [
     ("/", "Throughput"),
     ("/?range=24h", "jobs in 10 minutes"),
@@ -41,7 +41,7 @@ async fn every_page_is_there_and_shows_what_is_in_the_store() {
         assert_eq!(answer.header("content-type"), Some("text/html; charset=utf-8"), "{path}");
         assert_eq!(answer.header("cache-control"), Some("no-store"), "{path}");
         assert!(answer.header("content-security-policy").is_some_and(|policy| policy.contains("script-src 'self'")));
-        // A dead job's list shows its errors, not that it was given up: the word is on the job's page.
+        // A list of dead jobs shows their errors; the word is on the page of the job.
         assert!(path.contains("state:dead") || answer.body.contains(text), "{path} shows {text}");
         let inline = [" style=", "<style", " onclick=", " onload=", "javascript:", "<script>"];
         assert!(!inline.iter().any(|bad| answer.body.contains(bad)), "{path} keeps to its own policy");
@@ -92,7 +92,7 @@ async fn deeds_end_where_they_are_told_of() {
     assert_eq!(post(&fixture.url, &format!("/jobs/{id}/retry"), "").await.status, 303);
     let record = fixture.duly.get(id).await.expect("asked").expect("there");
     assert_ne!(record.state, State::Dead);
-    // Nothing is removed without being asked.
+    // A removal needs a confirmation.
     let asked = post(&fixture.url, &format!("/jobs/{id}/remove"), "").await;
     assert!(asked.status == 200 && asked.body.contains("Remove job"), "asks first");
     assert!(fixture.duly.get(id).await.expect("asked").is_some());
@@ -117,7 +117,7 @@ async fn a_node_that_was_told_to_be_quiet_is_shown_so() {
     until("it is quiet no more", async || !is_quiet("/nodes").await).await;
 }
 
-/// Waits for what changes by itself.
+/// Waits until a condition holds.
 async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
     let wait = async {
         while !so().await {
@@ -205,7 +205,7 @@ async fn one_is_sent_nowhere_else() {
     assert!(look.head.contains("duly_theme=dark; Path=/;") && look.head.contains("duly_zone=Asia/Tokyo;"));
 }
 
-/// The first page asks for counters and history only: it takes as long with a million jobs as with none.
+/// The overview reads only counters and history, so its time does not depend on the number of jobs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "pushes a million jobs"]
 async fn the_first_page_does_not_count_a_million_jobs() {
@@ -227,6 +227,6 @@ async fn the_first_page_does_not_count_a_million_jobs() {
         "the first page with {JOBS} jobs: median {:?} (the goal is 50 ms), worst of 20 {:?}",
         times[10], times[19]
     );
-    // Far beyond the goal: whether that is met is said by the figure, on a quiet machine.
+    // Far beyond the goal of 50 ms, which the printed figure shows on a quiet machine.
     assert!(times[10] < std::time::Duration::from_secs(2));
 }

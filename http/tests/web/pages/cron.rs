@@ -1,4 +1,4 @@
-//! Rules changed from a page: what the form does not show stays, and nobody's change is saved over.
+//! Editing rules: settings that the form does not show stay, and concurrent changes are not overwritten.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use duly::{CronRule, Priority, Push};
 use crate::fixture::{self, Fixture};
 use crate::pages::client::{Answer, get, post};
 
-/// The value of a field of the form, as it is sent.
+/// Returns the value of a form field, URL-encoded.
 fn field(page: &str, name: &str) -> String {
     let at = page.find(&format!("name=\"{name}\" value=\"")).unwrap_or_else(|| panic!("no field {name}: {page}"));
     let value = page[at..].split('"').nth(3).expect("a value").replace("&quot;", "\"").replace("&#34;", "\"");
     value.bytes().map(|byte| format!("%{byte:02x}")).collect()
 }
 
-/// Fills in the form of a change as it was opened, with another pattern and name.
+/// Submits the form as it was opened, with another pattern and name.
 async fn save(fixture: &Fixture, opened: &str, name: &str, pattern: &str) -> Answer {
     let (original, etag) = (field(opened, "original"), field(opened, "etag"));
     let rest = "tz=UTC&kind=report&queue=default&args=%7B%7D&missed=once&overlap=allow";
     post(&fixture.url, "/cron", &format!("name={name}&pattern={pattern}&original={original}&etag={etag}&{rest}")).await
 }
 
-/// A store with one rule that says more than the form shows.
+/// Returns a store with one rule that has more settings than the form shows.
 async fn with_a_rule() -> Fixture {
     let fixture = fixture::empty().await;
     let mut job = Push::new("report", "{}").priority(Priority::High).max_attempts(3).timeout(Duration::from_secs(5));

@@ -1,4 +1,4 @@
-//! Nothing that anybody wrote becomes markup: a corpus of attacks as args, errors, tags, notes, filters, names.
+//! Text from users never becomes markup: a corpus of attacks as args, errors, tags, notes, filters, names.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const ATTACKS: [&str; 14] = [
     "\u{202e}<ScRiPt >alert(1)</sCrIpT>",
 ];
 
-/// No element or attribute on the page that is not ours.
+/// Asserts that a page has no foreign element or attribute.
 fn assert_inert(path: &str, body: &str) {
     let low = body.to_lowercase();
     let scripts: Vec<&str> = low.match_indices("<script").map(|(at, _)| &low[at..low.len().min(at + 60)]).collect();
@@ -35,7 +35,7 @@ fn assert_inert(path: &str, body: &str) {
             "{path}: {tag}"
         );
     }
-    // An attribute can only end at a quote that is not escaped: none of the corpus has got one out.
+    // Only an unescaped quote can end an attribute.
     for handler in ["\" onerror=", "' onerror=", "\" onload=", "\"><script"] {
         assert!(!low.contains(handler), "{path}: {handler}");
     }
@@ -91,7 +91,7 @@ async fn nothing_that_anybody_wrote_becomes_markup() {
         assert!(answer.status < 500, "{path}: {}", answer.status);
         assert_inert(&path, &answer.body);
     }
-    // It is there to be read, though.
+    // The text is still visible.
     let job = get(&fixture.url, &format!("/jobs/{}", JobId::named("0"))).await.body;
     assert!(job.matches("alert(1)").count() >= 2, "args and error are shown");
 }

@@ -1,4 +1,4 @@
-//! What each role sees and may do; read-only.
+//! The pages and actions of each role, and the read-only mode.
 
 use duly::{JobId, Role};
 
