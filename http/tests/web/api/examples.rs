@@ -40,11 +40,11 @@ async fn runs_jobs(program: &str, script: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_in_python_runs_jobs() {
+async fn python_worker_runs_jobs() {
     runs_jobs("python3", "worker.py").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_in_javascript_runs_jobs() {
+async fn javascript_worker_runs_jobs() {
     runs_jobs("node", "worker.mjs").await;
 }

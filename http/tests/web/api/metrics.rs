@@ -15,9 +15,9 @@ struct Scrape {
 
 impl Scrape {
     async fn of(site: &Site) -> Scrape {
-        let answer = site.get("/metrics").await;
-        assert!(answer.header("content-type").is_some_and(|kind| kind.starts_with("text/plain; version=0.0.4")));
-        Scrape::parse(&String::from_utf8(answer.body).expect("text"))
+        let response = site.get("/metrics").await;
+        assert!(response.header("content-type").is_some_and(|kind| kind.starts_with("text/plain; version=0.0.4")));
+        Scrape::parse(&String::from_utf8(response.body).expect("text"))
     }
 
     /// Strict: a family has its HELP and its TYPE before its series, and no series repeats.
@@ -71,7 +71,7 @@ fn documented() -> BTreeMap<String, String> {
     families.collect()
 }
 
-pub async fn every_family_of_the_reference_is_there_and_moves(site: Site) {
+pub async fn every_documented_metric_exists_and_changes(site: Site) {
     site.push("mail").await;
     let before = Scrape::of(&site).await;
     assert_eq!(before.kinds, documented(), "docs/reference/metrics.md says what there is");

@@ -93,38 +93,38 @@ impl Site {
     }
 
     /// Sends these bytes and reads until the end of the connection.
-    pub async fn raw(&self, bytes: &[u8]) -> Answer {
+    pub async fn raw(&self, bytes: &[u8]) -> Response {
         let mut stream = TcpStream::connect(self.address).await.expect("connects");
         // A server that refuses early does not read to the end.
         let _ = stream.write_all(bytes).await;
         let mut text = Vec::new();
         let read = tokio::time::timeout(LONG, stream.read_to_end(&mut text)).await.expect("in time");
         let _ = read;
-        Answer::parse(&text)
+        Response::parse(&text)
     }
 
-    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
         self.raw(&self.request(method, path, headers, body)).await
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> Response {
         self.send("GET", path, &[], b"").await
     }
 
     /// Sends JSON.
-    pub async fn json(&self, method: &str, path: &str, body: Value) -> Answer {
+    pub async fn json(&self, method: &str, path: &str, body: Value) -> Response {
         self.send(method, path, &[("Content-Type", "application/json")], body.to_string().as_bytes()).await
     }
 
-    pub async fn post(&self, path: &str, body: Value) -> Answer {
+    pub async fn post(&self, path: &str, body: Value) -> Response {
         self.json("POST", path, body).await
     }
 
     /// Pushes a job of the kind `work` and returns its id.
     pub async fn push(&self, queue: &str) -> String {
-        let answer = self.post("/api/v1/jobs", json!({"kind": "work", "queue": queue, "args": {"n": 1}})).await;
-        assert_eq!(answer.status, 201, "{}", answer.text());
-        answer.json()["id"].as_str().expect("an id").to_owned()
+        let response = self.post("/api/v1/jobs", json!({"kind": "work", "queue": queue, "args": {"n": 1}})).await;
+        assert_eq!(response.status, 201, "{}", response.text());
+        response.json()["id"].as_str().expect("an id").to_owned()
     }
 }
 
@@ -136,13 +136,13 @@ impl Drop for Site {
 
 /// A response of the server.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     pub head: String,
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl Response {
     fn parse(bytes: &[u8]) -> Self {
         let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(bytes.len());
         let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
@@ -150,7 +150,7 @@ impl Answer {
         let rest = bytes.get(end + 4..).unwrap_or_default();
         let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
         let body = if chunked { unchunked(rest) } else { rest.to_vec() };
-        Answer { status, head, body }
+        Response { status, head, body }
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {

@@ -48,7 +48,7 @@ async fn every_page_and_action_works_on_redis() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn people_sign_in_see_what_their_role_sees_and_sign_out() {
+async fn users_sign_in_see_their_role_and_sign_out() {
     let fixture = fixture::full_with(|server| server.require_token()).await;
     let token = async |name, role| fixture.duly.create_token(name, role, None).await.expect("made").as_str().to_owned();
     let (viewer, admin) = (token("eve", duly::Role::Viewer).await, token("ada", duly::Role::Admin).await);

@@ -215,7 +215,7 @@ await action('theme and time zone', async (page) => {
   await page.fill('#zone', 'Asia/Tokyo');
   await page.click('main button.main');
   same(await page.locator('html').getAttribute('data-theme'), 'dark', 'theme');
-  must((await page.locator('.foot').innerText()).includes('Asia/Tokyo'), 'zone');
+  must((await page.locator('.side-footer').innerText()).includes('Asia/Tokyo'), 'zone');
 });
 
 // The features of the script.

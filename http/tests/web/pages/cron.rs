@@ -5,7 +5,7 @@ use std::time::Duration;
 use duly::{CronRule, Priority, Push};
 
 use crate::fixture::{self, Fixture};
-use crate::pages::client::{Answer, get, post};
+use crate::pages::client::{Response, get, post};
 
 /// Returns the value of a form field, URL-encoded.
 fn field(page: &str, name: &str) -> String {
@@ -15,7 +15,7 @@ fn field(page: &str, name: &str) -> String {
 }
 
 /// Submits the form as it was opened, with another pattern and name.
-async fn save(fixture: &Fixture, opened: &str, name: &str, pattern: &str) -> Answer {
+async fn save(fixture: &Fixture, opened: &str, name: &str, pattern: &str) -> Response {
     let (original, etag) = (field(opened, "original"), field(opened, "etag"));
     let rest = "tz=UTC&kind=report&queue=default&args=%7B%7D&missed=once&overlap=allow";
     post(&fixture.url, "/cron", &format!("name={name}&pattern={pattern}&original={original}&etag={etag}&{rest}")).await
@@ -35,7 +35,7 @@ async fn rule(fixture: &Fixture, name: &str) -> CronRule {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changing_a_rule_keeps_what_its_form_does_not_show() {
+async fn rule_form_keeps_hidden_settings() {
     let fixture = with_a_rule().await;
     let before = rule(&fixture, "report").await;
     let opened = get(&fixture.url, "/cron/new?like=report").await.body;
@@ -49,7 +49,7 @@ async fn changing_a_rule_keeps_what_its_form_does_not_show() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rule_that_was_changed_meanwhile_is_not_saved_over() {
+async fn concurrent_rule_change_is_not_overwritten() {
     let fixture = with_a_rule().await;
     let opened = get(&fixture.url, "/cron/new?like=report").await.body;
     let (original, etag) = (field(&opened, "original"), field(&opened, "etag"));

@@ -42,7 +42,7 @@ fn assert_inert(path: &str, body: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_that_anybody_wrote_becomes_markup() {
+async fn user_text_never_becomes_markup() {
     let fixture = fixture::empty().await;
     let worker = fixture.duly.worker().queue("default", 4).on_kind("attack", |ctx: duly::Ctx| async move {
         let args: Vec<String> = serde_json::from_str(&ctx.job().args).expect("as pushed");
@@ -87,9 +87,9 @@ async fn nothing_that_anybody_wrote_becomes_markup() {
         }
     }
     for path in paths {
-        let answer = get(&fixture.url, &path).await;
-        assert!(answer.status < 500, "{path}: {}", answer.status);
-        assert_inert(&path, &answer.body);
+        let response = get(&fixture.url, &path).await;
+        assert!(response.status < 500, "{path}: {}", response.status);
+        assert_inert(&path, &response.body);
     }
     // The text is still visible.
     let job = get(&fixture.url, &format!("/jobs/{}", JobId::named("0"))).await.body;
@@ -97,7 +97,7 @@ async fn nothing_that_anybody_wrote_becomes_markup() {
 }
 
 #[test]
-fn templates_have_no_way_around_the_escaping() {
+fn templates_never_disable_escaping() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/templates");
     for file in std::fs::read_dir(root).expect("readable") {
         let path = file.expect("readable").path();

@@ -129,8 +129,8 @@ async fn visit_all(site: Arc<Site>, tally: Arc<Tally>, mut rng: Rng) {
             });
         }
         let manner = [Manner::Whole, Manner::Whole, Manner::Pieces, Manner::HalfClosed, Manner::Gone][rng.usize(..5)];
-        let answer = visit(&site, &mut rng, manner, &bytes, if endless { LISTEN } else { CUT_OFF }).await;
-        let statuses = statuses(&answer);
+        let response = visit(&site, &mut rng, manner, &bytes, if endless { LISTEN } else { CUT_OFF }).await;
+        let statuses = statuses(&response);
         let shown = || format!("{:?}: {statuses:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(2_000)]));
         assert!(!statuses.iter().any(|status| FAULTS.contains(status)), "a fault of ours: {}", shown());
         let whole = matches!(manner, Manner::Whole | Manner::Pieces);
@@ -171,15 +171,15 @@ async fn visit(site: &Site, rng: &mut Rng, manner: Manner, bytes: &[u8], at_most
             return Vec::new();
         }
     }
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     // The first bytes may take long. Without any, the connection was closed or reset.
-    let first = tokio::time::timeout(CUT_OFF, stream.read_buf(&mut answer)).await.expect("answered or cut off");
+    let first = tokio::time::timeout(CUT_OFF, stream.read_buf(&mut response)).await.expect("answered or cut off");
     if !first.is_ok_and(|bytes| bytes > 0) {
-        return answer;
+        return response;
     }
-    let rest = tokio::time::timeout(at_most, stream.read_to_end(&mut answer)).await;
+    let rest = tokio::time::timeout(at_most, stream.read_to_end(&mut response)).await;
     assert!(rest.is_ok() || at_most < CUT_OFF, "answered or cut off");
-    answer
+    response
 }
 
 /// Returns whether the server closes the connection. A reset counts too.
@@ -195,8 +195,8 @@ async fn is_cut_off(site: &Site, bytes: &[u8]) -> bool {
 }
 
 /// Returns the statuses of all responses on a connection.
-fn statuses(answer: &[u8]) -> Vec<u16> {
+fn statuses(response: &[u8]) -> Vec<u16> {
     const HEAD: &[u8] = b"HTTP/1.1 ";
-    let heads = answer.windows(HEAD.len() + 3).filter(|at| at.starts_with(HEAD));
+    let heads = response.windows(HEAD.len() + 3).filter(|at| at.starts_with(HEAD));
     heads.filter_map(|at| std::str::from_utf8(&at[HEAD.len()..]).ok()?.parse().ok()).collect()
 }
