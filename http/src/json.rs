@@ -71,7 +71,7 @@ pub(super) fn parse<'a, T: serde::Deserialize<'a>>(text: &'a [u8]) -> Result<T, 
     })
 }
 
-/// Reads one value out of a line among many; the first has the number 1. What is wrong is message with that number.
+/// Parses one line of NDJSON. Errors contain its number, from 1.
 pub(super) fn parse_line<'a, T: serde::Deserialize<'a>>(line: &'a [u8], number: usize) -> Result<T, Problem> {
     parse(line).map_err(|problem| {
         // The parser numbers every line 1.

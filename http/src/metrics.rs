@@ -74,7 +74,7 @@ fn write_job_counts(text: &mut String, counts: &[QueueCounts]) {
 /// Writes how long the first ready job of each queue has waited.
 fn write_oldest_ready(text: &mut String, now: SystemTime, counts: &[QueueCounts]) {
     write_header(text, "duly_oldest_ready_seconds", "gauge", "How long the first ready job of a queue has been due");
-    // Nothing is message where a job is ready and the store does not say since when.
+    // There is no sample if the store does not report the due time of the oldest ready job.
     for queue in counts.iter().filter(|queue| queue.ready == 0 || queue.oldest.is_some()) {
         let due = queue.oldest.filter(|_| queue.ready > 0);
         let waited = due.and_then(|due| now.duration_since(due).ok()).unwrap_or_default();

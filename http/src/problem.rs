@@ -123,7 +123,7 @@ impl From<Error> for Problem {
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         if status == StatusCode::SERVICE_UNAVAILABLE {
-            // What the store message may name hosts and paths: that is for the log, not for the caller.
+            // The store's message may contain hosts and paths: it goes to the log, not to the client.
             STORE_ERRORS.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%error, "the store failed a request");
             let detail = match &error {

@@ -32,12 +32,12 @@ pub const RATE: u32 = 1_000;
 #[must_use = "a server does nothing until `serve` is awaited or its `router` is mounted"]
 pub struct Server {
     pub(super) duly: Duly,
-    pub(super) options: Options,
+    pub(super) options: ServerOptions,
 }
 
 /// The options of a server.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct ServerOptions {
     /// The server refuses all changes.
     pub(crate) read_only: bool,
     /// Clients can push `command` jobs, and so run any program on the workers' machines.
@@ -59,7 +59,7 @@ pub(crate) struct Options {
 impl Server {
     /// Returns a server for this store. Clients on this machine need no token until the store has one.
     pub fn new(duly: Duly) -> Self {
-        let options = Options {
+        let options = ServerOptions {
             read_only: false,
             commands: false,
             hosts: Vec::new(),
@@ -165,19 +165,19 @@ impl Server {
 /// The state that all requests share.
 pub(crate) struct App {
     pub(crate) duly: Duly,
-    pub(crate) options: Options,
+    pub(crate) options: ServerOptions,
     /// The nodes of workers that use the API.
     pub(crate) remote_nodes: RemoteNodes,
     /// The tokens of the store.
     pub(crate) tokens: TokenCache,
-    /// Identity has signed in.
+    /// The browser sessions.
     pub(crate) sessions: Sessions,
     pub(crate) rate_limits: RateLimits,
     /// The recent idempotency keys.
     pub(crate) idempotency_keys: IdempotencyKeys,
     /// Changes, for the event streams.
     pub(crate) events: Arc<Events>,
-    /// Identity has how many streams open.
+    /// The number of open streams per client.
     pub(crate) streams: Streams,
     /// Bulk actions, running and finished.
     pub(crate) operations: Operations,

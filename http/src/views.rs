@@ -41,22 +41,22 @@ pub(crate) fn raw_json(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap_or_else(|_| quoted())
 }
 
-/// A job and what has become of it.
+/// A job with its history.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Job)]
 pub(crate) struct JobView {
     id: String,
     queue: String,
     kind: String,
-    /// scheduled, ready, running, done or dead.
+    /// `scheduled`, `ready`, `running`, `done` or `dead`.
     state: &'static str,
-    /// What the handler gets. Left out for roles below operator.
+    /// The args of the handler. Absent for roles below operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     args: Option<Box<RawValue>>,
-    /// low, normal, high or critical.
+    /// `low`, `normal`, `high` or `critical`.
     priority: &'static str,
-    /// From when it may (or could) be claimed.
+    /// The time from which it can be claimed.
     due: String,
     due_ms: i64,
     pushed: String,
@@ -66,7 +66,7 @@ pub(crate) struct JobView {
     ended: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_ms: Option<i64>,
-    /// Attempts that failed.
+    /// The number of failed attempts.
     attempts: u32,
     max_attempts: u32,
     /// How often a node died while it held this job.
@@ -78,30 +78,30 @@ pub(crate) struct JobView {
     tags: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     traceparent: Option<String>,
-    /// Identity holds it, while it is running.
+    /// The node that runs it.
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<String>,
-    /// The claim it runs under.
+    /// The fence of the current claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     fence: Option<u64>,
-    /// Its failed attempts, oldest first; not in lists.
+    /// Its failed attempts, oldest first; absent in lists.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     failures: Vec<FailureView>,
-    /// How far its last attempt has come, as far as it has message so, for every role; not in lists.
+    /// The progress of the last attempt, for every role; absent in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<ProgressView>,
-    /// What its handler has given. Left out for roles below operator, and in lists.
+    /// The result of the handler. Absent for roles below operator, and in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Box<RawValue>>,
-    /// What its attempts have message, oldest first. Left out for roles below operator, and in lists.
+    /// The log lines of its attempts, oldest first. Absent for roles below operator, and in lists.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     log: Vec<LineView>,
 }
 
-/// How far an attempt has come.
+/// The progress of an attempt.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Progress)]
 pub(crate) struct ProgressView {
@@ -112,7 +112,7 @@ pub(crate) struct ProgressView {
     at_ms: i64,
 }
 
-/// A line that an attempt has message.
+/// A log line of an attempt.
 #[derive(Serialize, ToSchema)]
 #[schema(as = LogLine)]
 pub(crate) struct LineView {
@@ -194,7 +194,7 @@ impl JobView {
     }
 }
 
-/// A job in a worker's hands.
+/// A claimed job.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ClaimedJob)]
 pub(crate) struct HeldView {
@@ -204,16 +204,16 @@ pub(crate) struct HeldView {
     #[schema(value_type = serde_json::Value)]
     args: Box<RawValue>,
     priority: &'static str,
-    /// Grows with every claim: pass it on to whatever the job writes to, and name it when settling.
+    /// Grows with every claim: pass it to the resources that the job changes, and send it with the settle.
     fence: u64,
-    /// Which attempt this is, from 1.
+    /// The number of this attempt, from 1.
     attempt: u32,
     max_attempts: u32,
     /// How often a node died while it held this job.
     crashes: u32,
     due: String,
     due_ms: i64,
-    /// How long the attempt may run; then the job is taken away.
+    /// The timeout of the attempt; after that the worker loses the job.
     timeout_ms: u64,
     tags: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -247,7 +247,7 @@ impl HeldView {
 #[schema(as = Queue)]
 pub(crate) struct QueueView {
     pub(crate) queue: String,
-    /// Nothing is claimed from it.
+    /// Its jobs are not claimed.
     pub(crate) paused: bool,
     /// It is moving to another store.
     pub(crate) moving: bool,
@@ -256,17 +256,17 @@ pub(crate) struct QueueView {
     pub(crate) running: u64,
     pub(crate) done: u64,
     pub(crate) dead: u64,
-    /// Bytes of args of what is unfinished.
+    /// The bytes of args of unfinished jobs.
     pub(crate) bytes: u64,
-    /// Since when its first ready job could have been claimed; absent if none is ready.
+    /// The due time of its first ready job; absent if none is ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) oldest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) oldest_ms: Option<i64>,
-    /// At most so many jobs may be unfinished in it.
+    /// The most unfinished jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) capacity_jobs: Option<u64>,
-    /// At most so many bytes of args.
+    /// The most bytes of args of unfinished jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) capacity_bytes: Option<u64>,
 }
@@ -291,25 +291,25 @@ impl QueueView {
     }
 }
 
-/// A lock that is held.
+/// A held lock.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Lock)]
 pub(crate) struct LockView {
     name: String,
     slot: u32,
-    /// With it the lock can be extended and released, so only those see it who may break it.
+    /// The owner id, with which a client can extend and release the lock; only for roles that can break it.
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<String>,
     node: String,
-    /// Identity that is, for people.
+    /// The description of the holder.
     note: String,
     fence: u64,
     since: String,
     since_ms: i64,
-    /// When the hold ends, unless it is extended.
+    /// When the hold ends unless it is extended.
     ends: String,
     ends_ms: i64,
-    /// How many wait for the lock.
+    /// The number of waiters.
     waiting: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Changes to all jobs that a filter means: counted first, then run in the background, watched under a name of their own.
+//! Bulk actions on the jobs that match a filter: counted first, then run in the background as an operation with an id.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,36 +25,37 @@ use duly::Filter;
 use duly::JobId;
 use duly::{Bulk, Done};
 
-/// How many changes are remembered: the newest.
+/// The most operations that are remembered, newest first.
 const OPERATIONS_MAX: usize = 100;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(start)).routes(routes!(get))
 }
 
-/// What to do with which jobs.
+/// An action, and the jobs it applies to.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ActionBody {
-    /// Which, in the language of the filter box: `state:dead kind:mail since:1h`. Empty only with `all`.
+    /// The jobs, as a filter: `state:dead kind:mail since:1h`. Empty only with `all`.
     #[serde(default)]
     filter: String,
-    /// Really all jobs.
+    /// Confirms that the action applies to all jobs.
     #[serde(default)]
     all: bool,
     action: Action,
-    /// Only count.
+    /// Only counts the jobs.
     #[serde(default)]
     dry_run: bool,
-    /// For reschedule: in RFC 3339.
+    /// The due time for `reschedule`, in RFC 3339.
     due: Option<String>,
-    /// For reschedule: in milliseconds since 1970.
+    /// The due time for `reschedule`, in milliseconds since 1970.
     due_ms: Option<i64>,
-    /// For reschedule: so long from now, in milliseconds.
+    /// The delay for `reschedule`, in milliseconds.
     after_ms: Option<u64>,
 }
 
-/// retry: due now. reschedule: due then. remove: those that do not run. cancel: those that run.
+/// `retry` makes jobs due now, `reschedule` due later; `remove` deletes jobs that are not running; `cancel` stops
+/// running ones.
 #[derive(Clone, Copy, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Action {
@@ -64,30 +65,30 @@ enum Action {
     Cancel,
 }
 
-/// How many jobs are meant.
+/// The number of jobs that match.
 #[derive(Serialize, ToSchema)]
-struct DryRunReply {
+struct DryRunResponse {
     matching: u64,
-    /// How many were looked at.
+    /// The number of examined jobs.
     looked: u64,
-    /// All were looked at that could match.
+    /// Every job that could match was examined.
     whole: bool,
 }
 
-/// A change to many jobs.
+/// A bulk action.
 #[derive(Clone, Serialize, ToSchema)]
 pub(crate) struct Operation {
     id: String,
     action: Action,
     filter: String,
-    /// running, done or failed.
+    /// `running`, `done` or `failed`.
     state: &'static str,
     matching: u64,
-    /// Jobs changed.
+    /// The number of changed jobs.
     done: u64,
-    /// Left alone: they were running, moving, gone, or another job has their unique key.
+    /// The number of skipped jobs: running, moving, gone, or with a unique key that another job has.
     left: u64,
-    /// There may be more: start it again.
+    /// More jobs may match: start the action again.
     more: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -102,7 +103,7 @@ impl Operation {
     }
 }
 
-/// The newest changes.
+/// The most recent operations.
 #[derive(Default)]
 pub(crate) struct Operations {
     all: Mutex<VecDeque<Operation>>,
@@ -129,11 +130,11 @@ fn new_bulk<'p>(duly: &Duly, action: Action, filter: Filter, due: duly::Due) -> 
     }
 }
 
-/// Change all jobs that a filter means
+/// Start a bulk action
 ///
-/// With `dry_run`, only counts them. Else starts, and answers where to see how far it has come.
+/// With `dry_run`, only counts the jobs. Otherwise returns the operation, and its URL in `Location`.
 #[utoipa::path(post, path = "/jobs/actions", tag = "jobs", request_body = ActionBody,
-    responses((status = 200, body = DryRunReply, description = "counted, nothing was changed"),
+    responses((status = 200, body = DryRunResponse, description = "counted, nothing was changed"),
               (status = 202, body = Operation, description = "it has begun"), Problems))]
 async fn start(State(app): State<Arc<App>>, _: Operator, Json(body): Json<ActionBody>) -> Result<Response, Problem> {
     let filter: Filter = body.filter.parse().map_err(|error| parameter_error("/filter", error))?;
@@ -144,7 +145,7 @@ async fn start(State(app): State<Arc<App>>, _: Operator, Json(body): Json<Action
     let bulk = new_bulk(&app.duly, body.action, filter, due);
     if body.dry_run {
         let counted = bulk.dry_run().await?;
-        let view = DryRunReply { matching: counted.matching, looked: counted.looked, whole: counted.whole };
+        let view = DryRunResponse { matching: counted.matching, looked: counted.looked, whole: counted.whole };
         return Ok(axum::Json(view).into_response());
     }
     let id = JobId::fresh().to_string();
@@ -187,7 +188,7 @@ async fn run(app: Arc<App>, id: String, bulk: Bulk<'static>) {
     });
 }
 
-/// How far a change to many jobs has come
+/// Get the progress of a bulk action
 #[utoipa::path(get, path = "/operations/{id}", tag = "jobs", params(("id" = String, Path, description = "what starting it has told")),
     responses((status = 200, body = Operation), Problems))]
 async fn get(

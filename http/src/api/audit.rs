@@ -1,4 +1,4 @@
-//! Identity has changed what.
+//! The audit log.
 
 use std::sync::Arc;
 
@@ -24,14 +24,14 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct ListParams {
-    /// At most so many (50, at most 200).
+struct AuditListParams {
+    /// The page size (50, at most 200).
     limit: Option<usize>,
-    /// Go on after this page.
+    /// The cursor of the page.
     cursor: Option<u64>,
 }
 
-/// Something that somebody has done, or was refused.
+/// An administrative request that was carried out or refused.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AuditEntry)]
 struct EntryView {
@@ -40,10 +40,10 @@ struct EntryView {
     at_ms: i64,
     who: String,
     what: String,
-    /// From which address.
+    /// The address of the client.
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<String>,
-    /// How it was answered.
+    /// The status of the response.
     status: u16,
 }
 
@@ -64,21 +64,21 @@ impl EntryView {
 
 /// A page of entries, newest first.
 #[derive(Serialize, ToSchema)]
-struct AuditPage {
+struct AuditEntries {
     entries: Vec<EntryView>,
     next: Option<String>,
 }
 
-/// Identity has changed what, newest first: the last 10,000 decisions
-#[utoipa::path(get, path = "/audit", tag = "audit", params(ListParams), responses((status = 200, body = AuditPage), Problems))]
+/// List administrative requests, newest first: the last 10,000
+#[utoipa::path(get, path = "/audit", tag = "audit", params(AuditListParams), responses((status = 200, body = AuditEntries), Problems))]
 async fn list(
     State(app): State<Arc<App>>,
     _: Operator,
-    QueryParams(params): QueryParams<ListParams>,
-) -> Result<(HeaderMap, axum::Json<AuditPage>), Problem> {
+    QueryParams(params): QueryParams<AuditListParams>,
+) -> Result<(HeaderMap, axum::Json<AuditEntries>), Problem> {
     let page_size = page_size(params.limit);
     let entries = app.duly.audits(params.cursor, page_size).await?;
     let next = entries.last().filter(|_| entries.len() == page_size).map(|last| last.no.to_string());
     let headers = next_link(&app, "/audit", &[("limit", Some(page_size.to_string()))], next.as_deref());
-    Ok((headers, axum::Json(AuditPage { entries: entries.into_iter().map(EntryView::new).collect(), next })))
+    Ok((headers, axum::Json(AuditEntries { entries: entries.into_iter().map(EntryView::new).collect(), next })))
 }

@@ -1,4 +1,4 @@
-//! Pushing many jobs in one request: a JSON list, or one JSON object per line.
+//! Pushes many jobs in one request: a JSON list, or one JSON object per line.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,21 +25,22 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(push_all))
 }
 
-/// What became of each job, in their order.
+/// The result for each job, in the order of the request.
 #[derive(Serialize, ToSchema)]
-struct BulkPushReply {
+struct BulkPushResponse {
     jobs: Vec<PushedView>,
-    /// How many are new.
+    /// The number of new jobs.
     new: usize,
 }
 
 /// Push many jobs
 ///
-/// A JSON list, or one JSON object per line as `application/x-ndjson`: at most 10,000 jobs and 64 MiB, all or none per queue.
+/// A JSON list, or one JSON object per line as `application/x-ndjson`: at most 10,000 jobs and 64 MiB, all or none per
+/// queue.
 #[utoipa::path(post, path = "/jobs/bulk", tag = "jobs",
     request_body(content((Vec<PushBody> = "application/json"), (String = "application/x-ndjson"))),
     params(("Idempotency-Key" = Option<String>, Header, description = "the same key pushes the same jobs once")),
-    responses((status = 200, body = BulkPushReply), Problems))]
+    responses((status = 200, body = BulkPushResponse), Problems))]
 async fn push_all(
     State(app): State<Arc<App>>,
     _: Pusher,
@@ -58,7 +59,7 @@ async fn push_all(
     let pushed = app.duly.push_all(jobs).await?;
     let new = pushed.iter().filter(|pushed| pushed.is_new()).count();
     let jobs = pushed.into_iter().map(PushedView::new).collect();
-    Ok(axum::Json(BulkPushReply { jobs, new }).into_response())
+    Ok(axum::Json(BulkPushResponse { jobs, new }).into_response())
 }
 
 fn jobs_from_list(app: &App, text: &[u8], key: Option<String>) -> Result<Vec<Push>, Problem> {
@@ -66,7 +67,7 @@ fn jobs_from_list(app: &App, text: &[u8], key: Option<String>) -> Result<Vec<Pus
     build_jobs(app, bodies.into_iter().map(Ok), key)
 }
 
-/// A list of jobs, of which no more are held than tell that there are too many: what comes then only has to be JSON.
+/// A list of jobs. After the first job over the limit, the rest is parsed but not kept.
 struct PushList(Vec<PushBody>);
 
 impl<'de> Deserialize<'de> for PushList {

@@ -1,4 +1,4 @@
-//! Calls: ask other nodes to run a method.
+//! Calls: run a method on other nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,63 +19,63 @@ use crate::server::App;
 use duly::NodeId;
 use duly::Role;
 
-/// Most replies that are passed on.
+/// The most replies in one response.
 const REPLIES_MAX: usize = 1_000;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(call))
 }
 
-/// Whom to call with what.
+/// The target and the args of a call.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct CallBody {
-    /// What the method gets: any JSON.
+    /// The args of the method: any JSON.
     #[schema(value_type = Option<serde_json::Value>)]
     args: Option<Box<RawValue>>,
-    /// This node; else any one that answers the method.
+    /// The node to call; any node with the method if absent.
     #[schema(value_type = Option<String>)]
     node: Option<NodeId>,
-    /// The node that holds this connection.
+    /// Calls the node that holds this connection.
     connection: Option<String>,
-    /// All nodes.
+    /// Calls all nodes.
     #[serde(default)]
     all: bool,
-    /// At most so long (5,000, at most 60,000).
+    /// The timeout in milliseconds (5,000, at most 60,000).
     timeout_ms: Option<u64>,
 }
 
-/// The answer of one node.
+/// The reply of one node.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Reply)]
 struct ReplyView {
-    /// Identity answers; left out if somebody has not.
+    /// The node that replied; absent if no node did.
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     value: Option<Box<RawValue>>,
-    /// Why there is no value.
+    /// The error, if there is no value.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-/// All answers, as they came.
+/// All replies, in the order of arrival.
 #[derive(Serialize, ToSchema)]
-struct Replies {
+struct CallReplies {
     replies: Vec<ReplyView>,
 }
 
 /// Call a method
 #[utoipa::path(post, path = "/calls/{method}", tag = "calls", request_body = Option<CallBody>,
-    params(("method" = String, Path, description = "what to run")), responses((status = 200, body = Replies), Problems))]
+    params(("method" = String, Path, description = "what to run")), responses((status = 200, body = CallReplies), Problems))]
 async fn call(
     State(app): State<Arc<App>>,
     identity: Identity,
     PathParam(Name(method)): PathParam<Name>,
     OptionalJson(body): OptionalJson<CallBody>,
-) -> Result<axum::Json<Replies>, Problem> {
-    // What every node answers by itself tells it what to do.
+) -> Result<axum::Json<CallReplies>, Problem> {
+    // The built-in methods control the node.
     identity.require(if method.starts_with("duly.") { Role::Operator } else { Role::Pusher })?;
     let args = body.args.unwrap_or_else(|| RawValue::NULL.to_owned());
     let mut call = app.duly.call(method, &args);
@@ -101,5 +101,5 @@ async fn call(
             break;
         }
     }
-    Ok(axum::Json(Replies { replies }))
+    Ok(axum::Json(CallReplies { replies }))
 }

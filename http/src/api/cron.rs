@@ -1,4 +1,4 @@
-//! Cron rules: put, look at, pause, trigger, remove, and what a pattern would do.
+//! Cron rules: save, list, pause, trigger and remove them, and preview a pattern.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use duly::Push;
 use duly::{CronRule, Missed, Overlap, Schedule};
 use duly::{JobId, Priority};
 
-/// Next times that are shown, unless a preview says otherwise, and at most.
+/// The number of next ticks in a response: the default, and the most.
 const TICKS: usize = 5;
 const TICKS_MAX: usize = 100;
 
@@ -41,14 +41,14 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(trigger))
 }
 
-/// A rule that pushes a job at each time of a pattern.
+/// A rule that pushes a job at each tick of a pattern.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CronRule)]
 struct RuleBody {
     /// Five fields as in crontab(5), such as `0 3 * * *`.
     pattern: String,
-    /// The time zone in which it is meant (UTC).
+    /// The time zone of the pattern (UTC).
     tz: Option<String>,
     kind: String,
     #[schema(value_type = Option<serde_json::Value>)]
@@ -61,21 +61,21 @@ struct RuleBody {
     keep_ms: Option<u64>,
     #[serde(default)]
     tags: Vec<String>,
-    /// What becomes of ticks at which nobody was there: skip, once (the default), or all.
+    /// The policy for ticks that no worker fired in time: `skip`, `once` (the default), or `all`.
     missed: Option<String>,
-    /// What a tick does while an earlier job has not ended: allow (the default), skip, queue, replace.
+    /// The policy for a tick while an earlier job is unfinished: `allow` (the default), `skip`, `queue` or `replace`.
     overlap: Option<String>,
-    /// Each job is due so much later than its tick at most.
+    /// The most milliseconds by which a job is due after its tick, at random.
     jitter_ms: Option<u64>,
 }
 
-/// A rule as it is kept.
+/// A stored rule.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Cron)]
 struct RuleView {
     name: String,
     pattern: String,
-    /// The pattern in words.
+    /// The pattern in plain English.
     words: String,
     tz: String,
     queue: String,
@@ -86,7 +86,7 @@ struct RuleView {
     priority: &'static str,
     max_attempts: u32,
     timeout_ms: u64,
-    /// How long one of its jobs stays once it is done; left out if the rule does not say.
+    /// How long a done job of the rule is kept; absent if the rule does not set it.
     #[serde(skip_serializing_if = "Option::is_none")]
     keep_ms: Option<u64>,
     tags: Vec<String>,
@@ -100,7 +100,7 @@ struct RuleView {
     last: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_ms: Option<i64>,
-    /// The next times at which it fires; none while it is paused.
+    /// The next ticks; empty while the rule is paused.
     next: Vec<String>,
     next_ms: Vec<i64>,
 }
@@ -146,14 +146,14 @@ struct Rules {
     rules: Vec<RuleView>,
 }
 
-/// All rules
+/// List rules
 #[utoipa::path(get, path = "/cron", tag = "cron", responses((status = 200, body = Rules), Problems))]
 async fn list(State(app): State<Arc<App>>, identity: Identity) -> Result<axum::Json<Rules>, Problem> {
     let rules = app.duly.crons().await?.iter().map(|record| RuleView::new(&app, record, &identity)).collect();
     Ok(axum::Json(Rules { rules }))
 }
 
-/// One rule
+/// Get a rule
 #[utoipa::path(get, path = "/cron/{name}", tag = "cron", params(("name" = String, Path, description = "its name")),
     responses((status = 200, body = RuleView, headers(("ETag" = String, description = "its state, for If-Match"))), Problems))]
 async fn get(
@@ -165,9 +165,10 @@ async fn get(
     Ok((etag::header(&etag::for_cron(&record)), axum::Json(RuleView::new(&app, &record, &identity))))
 }
 
-/// Keep a rule: the same again changes nothing, another takes the place of the old one
+/// Save a rule
 ///
-/// With `If-Match`, only if the rule is still as that `ETag` has seen it: else 412 with the code `changed`.
+/// Saving the same rule again is a no-op; a different rule with the same name replaces it. With `If-Match`, a rule
+/// that has changed since gives a 412 with the code `changed`.
 #[utoipa::path(put, path = "/cron/{name}", tag = "cron", request_body = RuleBody,
     params(("name" = String, Path, description = "its name"),
         ("If-Match" = Option<String>, Header, description = "the ETag of the rule that is to be changed")),
@@ -213,7 +214,7 @@ impl RuleBody {
     }
 }
 
-/// Delete a rule; jobs that it has pushed stay
+/// Delete a rule; its jobs stay
 #[utoipa::path(delete, path = "/cron/{name}", tag = "cron", params(("name" = String, Path, description = "its name")),
     responses((status = 204, description = "it is gone"), Problems))]
 async fn remove(
@@ -225,7 +226,7 @@ async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Let a rule fire no more until it is resumed
+/// Pause a rule
 #[utoipa::path(post, path = "/cron/{name}/pause", tag = "cron", params(("name" = String, Path, description = "its name")),
     responses((status = 200, body = RuleView), Problems))]
 async fn pause(
@@ -238,7 +239,7 @@ async fn pause(
     Ok(axum::Json(RuleView::new(&app, &record, &identity)))
 }
 
-/// Let a paused rule fire again
+/// Resume a paused rule
 #[utoipa::path(post, path = "/cron/{name}/resume", tag = "cron", params(("name" = String, Path, description = "its name")),
     responses((status = 200, body = RuleView), Problems))]
 async fn resume(
@@ -253,7 +254,7 @@ async fn resume(
 
 /// Push the job of a rule now
 ///
-/// With an `Idempotency-Key` it may be repeated safely.
+/// Safe to repeat with the same `Idempotency-Key`.
 #[utoipa::path(post, path = "/cron/{name}/trigger", tag = "cron",
     params(("name" = String, Path, description = "its name"),
         ("Idempotency-Key" = Option<String>, Header, description = "the same key pushes its job once")),
@@ -265,7 +266,7 @@ async fn trigger(
     IdempotencyKey(key): IdempotencyKey,
     _: NoBody,
 ) -> Result<axum::Json<PushedView>, Problem> {
-    // With the rule's name: a key that came with another rule long ago does not name that one's job.
+    // The id includes the rule's name, so that the same key with another rule pushes another job.
     let id = key.map(|key| JobId::named(&format!("{key}\ncron:{name}")));
     Ok(axum::Json(PushedView::new(app.duly.trigger_cron_with_id(&name, id).await?)))
 }
@@ -278,11 +279,11 @@ struct PreviewParams {
     pattern: String,
     /// The time zone (UTC).
     tz: Option<String>,
-    /// So many times (5, at most 100).
+    /// The number of ticks (5, at most 100).
     limit: Option<usize>,
 }
 
-/// What a pattern does.
+/// The meaning of a pattern.
 #[derive(Serialize, ToSchema)]
 struct Preview {
     words: String,
@@ -290,7 +291,7 @@ struct Preview {
     next_ms: Vec<i64>,
 }
 
-/// What a pattern would do
+/// Preview the next ticks of a pattern
 #[utoipa::path(get, path = "/cron/preview", tag = "cron", params(PreviewParams), responses((status = 200, body = Preview), Problems))]
 async fn preview(
     State(app): State<Arc<App>>,

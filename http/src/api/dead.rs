@@ -1,4 +1,4 @@
-//! Dead jobs, by what they died of.
+//! Dead jobs, grouped by error.
 
 use std::sync::Arc;
 
@@ -24,19 +24,19 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct GroupParams {
-    /// Only of this queue.
+    /// Only this queue.
     queue: Option<String>,
 }
 
-/// Dead jobs of one kind that died of the same.
+/// Dead jobs of one kind with the same error.
 #[derive(Serialize, ToSchema)]
 #[schema(as = DeadGroup)]
 struct GroupView {
-    /// `group:ID` in a filter means these jobs.
+    /// The id for `group:ID` in a filter.
     id: String,
     queue: String,
     kind: String,
-    /// What their last errors have in common.
+    /// The common part of their last errors.
     error: String,
     count: u64,
     oldest: String,
@@ -61,13 +61,13 @@ impl GroupView {
     }
 }
 
-/// All groups, the largest first.
+/// All groups, largest first.
 #[derive(Serialize, ToSchema)]
 struct Groups {
     groups: Vec<GroupView>,
 }
 
-/// Dead jobs by kind and error
+/// List dead jobs by kind and error
 #[utoipa::path(get, path = "/dead", tag = "jobs", params(GroupParams), responses((status = 200, body = Groups), Problems))]
 async fn groups(
     State(app): State<Arc<App>>,

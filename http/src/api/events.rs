@@ -1,6 +1,6 @@
-//! Events: what changes, as it changes, by SSE.
+//! Server-sent events about queues and nodes.
 //!
-//! One look at the store a second serves everybody who listens, and none is taken while nobody does.
+//! One task polls the store every second for all listeners, and stops with the last of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,38 +27,38 @@ use crate::streams::StreamSlot;
 use crate::views::{QueueView, unix_micros};
 use duly::{Clock, Duly};
 
-/// How often the store is looked at.
+/// The interval between two polls of the store.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How many events are kept for those who come back, and may wait for one who is slow.
+/// The most events that are kept for listeners that reconnect or are slow.
 const EVENTS_MAX: usize = 256;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(events))
 }
 
-/// Something that has changed.
+/// A change of a queue or of the number of nodes.
 #[derive(Clone)]
 struct Change {
-    /// Its number; none if it is a part of how everything is and not the last one.
+    /// The event number; only the last change of a snapshot has one.
     number: Option<u64>,
-    /// Its queue, if it is about one.
+    /// The changed queue; `None` for nodes.
     queue: Option<String>,
     name: &'static str,
     data: Arc<str>,
 }
 
-/// What has changed of late, and who wants to know.
+/// The recent changes, and the channel to the listeners.
 pub(crate) struct Events {
     log: Mutex<EventLog>,
     sender: broadcast::Sender<Change>,
 }
 
 struct EventLog {
-    /// Number of the newest change.
+    /// The number of the most recent change.
     last: u64,
-    /// The newest changes, numbered without a gap.
+    /// The most recent changes, numbered without gaps.
     changes: VecDeque<Change>,
-    /// What was message of each queue and of the nodes when last looked at.
+    /// The JSON of each queue and of the nodes at the last poll.
     queues: BTreeMap<String, Arc<str>>,
     nodes: Option<Arc<str>>,
     polling: bool,
@@ -66,7 +66,7 @@ struct EventLog {
 
 impl Default for Events {
     fn default() -> Self {
-        // From the time of the start on: a number that an earlier process gave is never taken for one of this.
+        // Numbers start at the current time, so that a number of an earlier process is never valid here.
         let last = u64::try_from(unix_micros(Clock::system().now())).unwrap_or(0);
         let (changes, queues) = (VecDeque::new(), BTreeMap::new());
         let log = EventLog { last, changes, queues, nodes: None, polling: false };
@@ -75,15 +75,15 @@ impl Default for Events {
 }
 
 impl EventLog {
-    /// What has changed after this number; `None` if that is not known: an earlier process gave it, or it is long ago.
+    /// Returns the changes after this number; `None` if it is from an earlier process, or too old.
     fn since(&self, after: u64) -> Option<VecDeque<Change>> {
         let oldest = self.last - self.changes.len() as u64;
         let is_known = (oldest..=self.last).contains(&after);
         is_known.then(|| self.changes.iter().filter(|change| change.number > Some(after)).cloned().collect())
     }
 
-    /// How everything is, as far as it is wanted. The last of it has the number of the newest change:
-    /// whoever was cut off before that asks for all of it again.
+    /// Returns the current state of all queues that match the filter. Only the last change has a number, that of the
+    /// most recent change: a listener that is disconnected before it requests the whole snapshot again.
     fn snapshot(&self, filter: &EventFilter) -> VecDeque<Change> {
         let queue = |(queue, data): (&String, &Arc<str>)| Change::new("queue", Some(queue.clone()), data.clone());
         let nodes = self.nodes.iter().map(|data| Change::new("nodes", None, data.clone()));
@@ -115,7 +115,8 @@ impl Events {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens from now on; with a number, after what has changed since that, or else after how everything is.
+    /// Subscribes a listener. With a number, it first receives the changes since then, or a snapshot if they are
+    /// unknown.
     fn listen(self: &Arc<Self>, duly: &Duly, filter: EventFilter, after: Option<u64>) -> Listener {
         let mut log = self.log();
         let receiver = self.sender.subscribe();
@@ -133,7 +134,7 @@ impl Events {
             log.changes.pop_front();
         }
         log.changes.push_back(change.clone());
-        // Nobody may be there.
+        // An error means that there is no listener.
         let _ = self.sender.send(change);
     }
 
@@ -156,7 +157,7 @@ impl Events {
     }
 }
 
-/// What one listener wants to know of: one queue, or everything.
+/// The changes that a listener receives: of one queue, or all.
 struct EventFilter(Option<String>);
 
 impl EventFilter {
@@ -165,11 +166,11 @@ impl EventFilter {
     }
 }
 
-/// Somebody who listens.
+/// A subscriber of the event stream.
 struct Listener {
     events: Arc<Events>,
     receiver: broadcast::Receiver<Change>,
-    /// What comes before all that is told.
+    /// Changes to deliver before those of the channel.
     backlog: VecDeque<Change>,
     filter: EventFilter,
 }
@@ -194,7 +195,7 @@ impl Listener {
         }
     }
 
-    /// More has happened than is kept for who is slow: on with how everything is, and what changes after that.
+    /// Replaces the backlog of a listener that was too slow by a snapshot.
     fn catch_up(&mut self) {
         let log = self.events.log();
         self.receiver = self.events.sender.subscribe();
@@ -202,7 +203,7 @@ impl Listener {
     }
 }
 
-/// Looks until nobody listens any more.
+/// Polls the store until the last listener is gone.
 async fn poll_store(events: Arc<Events>, duly: Duly) {
     loop {
         if let Err(error) = events.publish_changes(&duly).await {
@@ -221,16 +222,16 @@ async fn poll_store(events: Arc<Events>, duly: Duly) {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct EventParams {
-    /// Only about this queue.
+    /// Only this queue.
     queue: Option<String>,
 }
 
-/// What changes, as it changes
+/// Stream changes
 ///
-/// Server-sent events: `queue` with the counts of a queue that has changed, `nodes` with how many there are.
-/// With `Last-Event-ID`, those that came after it first; where they are not known any more, and for who is too slow,
-/// all queues as they are now. Ends after an hour: ask again. One name has at most an eighth of the server's connections
-/// for streams.
+/// Server-sent events: `queue` with the counts of a changed queue, `nodes` with the number of nodes. With
+/// `Last-Event-ID`, the stream starts with the changes since then, or with all queues if they are unknown. A slow
+/// client also receives all queues again. The stream ends after an hour: reconnect. One client may use at most an
+/// eighth of the server's connections for streams.
 #[utoipa::path(get, path = "/events", tag = "events",
     params(EventParams, ("Last-Event-ID" = Option<u64>, Header, description = "go on after this one")),
     responses((status = 200, content_type = "text/event-stream", body = String), Problems))]

@@ -1,4 +1,4 @@
-//! Jobs: look at them, move them.
+//! Jobs: list, read, edit, retry, reschedule, cancel and delete them.
 
 use std::sync::Arc;
 
@@ -35,31 +35,31 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct ListParams {
-    /// Which, in the language of the filter box: `state:dead kind:mail args.to:ada since:1h`. All if left out.
+struct JobListParams {
+    /// The jobs, as a filter: `state:dead kind:mail args.to:ada since:1h`. All if absent.
     filter: Option<String>,
-    /// At most so many (50, at most 200).
+    /// The page size (50, at most 200).
     limit: Option<usize>,
-    /// Go on after this page: what `next` of the page before message.
+    /// The cursor of the page: `next` of the previous one.
     cursor: Option<String>,
 }
 
 /// A page of jobs.
 #[derive(Serialize, ToSchema)]
-struct JobPage {
+struct JobList {
     jobs: Vec<JobView>,
     /// The cursor of the next page, if there may be one; also in the `Link` header.
     next: Option<String>,
 }
 
 /// List jobs
-#[utoipa::path(get, path = "/jobs", tag = "jobs", params(ListParams), responses((status = 200, body = JobPage), Problems))]
+#[utoipa::path(get, path = "/jobs", tag = "jobs", params(JobListParams), responses((status = 200, body = JobList), Problems))]
 async fn list(
     State(app): State<Arc<App>>,
     identity: Identity,
-    QueryParams(params): QueryParams<ListParams>,
-) -> Result<(HeaderMap, axum::Json<JobPage>), Problem> {
-    let ListParams { filter, limit, cursor } = params;
+    QueryParams(params): QueryParams<JobListParams>,
+) -> Result<(HeaderMap, axum::Json<JobList>), Problem> {
+    let JobListParams { filter, limit, cursor } = params;
     let query = [("filter", filter.clone()), ("limit", limit.map(|limit| limit.to_string()))];
     let mut filter: Filter = filter.unwrap_or_default().parse().map_err(|error| parameter_error("filter", error))?;
     identity.require_for_filter(&filter)?;
@@ -67,10 +67,10 @@ async fn list(
     let page = app.duly.list(filter).await?;
     let headers = next_link(&app, "/jobs", &query, page.next.as_deref());
     let jobs = page.jobs.iter().map(|record| JobView::new(record, &identity)).collect();
-    Ok((headers, axum::Json(JobPage { jobs, next: page.next })))
+    Ok((headers, axum::Json(JobList { jobs, next: page.next })))
 }
 
-/// An error about a parameter, not about a body.
+/// Returns the problem for an invalid parameter outside of the body.
 pub(super) fn parameter_error(name: &str, error: Error) -> Problem {
     match error {
         Error::Invalid { reason, .. } => Problem::invalid(name, reason),
@@ -83,7 +83,7 @@ pub(super) async fn find_job(app: &App, id: JobId) -> Result<Record, Problem> {
     Ok(record.ok_or_else(|| Error::NotFound { what: "job", name: id.to_string() })?)
 }
 
-/// One job with all that is known of it
+/// Get a job with its history
 #[utoipa::path(get, path = "/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
     responses((status = 200, body = JobView), Problems))]
 async fn get(
@@ -94,24 +94,24 @@ async fn get(
     Ok(axum::Json(JobView::new(&find_job(&app, id).await?, &identity)))
 }
 
-/// What to change about a job.
+/// The changes to a job.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct EditBody {
-    /// Other args.
+    /// The new args.
     #[schema(value_type = Option<serde_json::Value>)]
     args: Option<Box<RawValue>>,
     #[schema(value_type = Option<String>)]
     priority: Option<Priority>,
-    /// Another due moment, in RFC 3339.
+    /// The new due time, in RFC 3339.
     due: Option<String>,
-    /// The same in milliseconds since 1970.
+    /// The new due time, in milliseconds since 1970.
     due_ms: Option<i64>,
-    /// So long from now, in milliseconds.
+    /// The delay until the job is due, in milliseconds.
     after_ms: Option<u64>,
 }
 
-/// Change a job that is not running: its args, its priority, when it is due
+/// Edit a job that is not running: its args, its priority, its due time
 #[utoipa::path(patch, path = "/jobs/{id}", tag = "jobs", request_body = EditBody,
     params(("id" = String, Path, description = "the job's id")), responses((status = 200, body = JobView), Problems))]
 async fn edit(
@@ -121,7 +121,7 @@ async fn edit(
     Json(body): Json<EditBody>,
 ) -> Result<axum::Json<JobView>, Problem> {
     let at = due("", body.due.as_deref(), body.due_ms, body.after_ms)?;
-    // Before the first change: a request that is refused has changed nothing.
+    // Checked before the first change: a refused request changes nothing.
     at.check()?;
     let reschedules = body.due.is_some() || body.due_ms.is_some() || body.after_ms.is_some();
     if body.args.is_some() && find_job(&app, id).await?.job.kind == COMMAND && !app.options.commands {
@@ -139,17 +139,17 @@ async fn edit(
     Ok(axum::Json(JobView::new(&find_job(&app, id).await?, &identity)))
 }
 
-/// Why a job is not running.
+/// The reason why a job is not running.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Why)]
 struct WhyView {
-    /// One stable word.
+    /// A stable code.
     why: &'static str,
-    /// One sentence for people.
+    /// The reason as one sentence.
     text: String,
 }
 
-/// Why a job is not running
+/// Explain why a job is not running
 #[utoipa::path(get, path = "/jobs/{id}/why", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
     responses((status = 200, body = WhyView), Problems))]
 async fn why(
@@ -175,7 +175,7 @@ async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Run a job now: a dead one starts over, a scheduled one need not wait
+/// Run a job now; a dead job starts over
 #[utoipa::path(post, path = "/jobs/{id}/retry", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
     responses((status = 204, description = "it is due now"), Problems))]
 async fn retry(
@@ -188,7 +188,7 @@ async fn retry(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// When a job is due, message in one of three ways.
+/// The due time of a job, in one of three fields.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct RescheduleBody {
@@ -196,11 +196,11 @@ struct RescheduleBody {
     due: Option<String>,
     /// In milliseconds since 1970.
     due_ms: Option<i64>,
-    /// So long from now, in milliseconds.
+    /// The delay in milliseconds.
     after_ms: Option<u64>,
 }
 
-/// Give a job that is not running another due moment
+/// Reschedule a job that is not running
 #[utoipa::path(post, path = "/jobs/{id}/reschedule", tag = "jobs", request_body = RescheduleBody,
     params(("id" = String, Path, description = "the job's id")),
     responses((status = 204, description = "it is due then"), Problems))]
@@ -215,7 +215,7 @@ async fn reschedule(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Stop a running job: it ends dead with the error `cancelled`
+/// Cancel a running job: it ends dead with the error `cancelled`
 #[utoipa::path(post, path = "/jobs/{id}/cancel", tag = "jobs", params(("id" = String, Path, description = "the job's id")),
     responses((status = 202, description = "its handler has been told"), Problems))]
 async fn cancel(

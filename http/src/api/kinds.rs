@@ -1,4 +1,4 @@
-//! What attempts of each kind have come to.
+//! Statistics of attempts by kind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct KindParams {
-    /// The last so many hours (24, at most 24), the present one among them.
+    /// The number of hours (24, at most 24), including the current one.
     hours: Option<u32>,
 }
 
-/// One kind.
+/// The statistics of one kind.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Kind)]
 struct KindView {
@@ -49,7 +49,7 @@ struct KindsView {
     kinds: Vec<KindView>,
 }
 
-/// Adds up the hours of each kind.
+/// Returns the totals of each kind over all hours.
 pub(crate) fn totals_by_kind(points: Vec<KindPoint>) -> BTreeMap<String, HistoryTally> {
     let mut totals = BTreeMap::<String, HistoryTally>::new();
     for point in points {
@@ -58,9 +58,10 @@ pub(crate) fn totals_by_kind(points: Vec<KindPoint>) -> BTreeMap<String, History
     totals
 }
 
-/// What attempts of each kind have come to
+/// Get statistics of attempts by kind
 ///
-/// Told of a few seconds after they have ended. At most 200 kinds of an hour are told apart: the rest is `(other)`.
+/// Attempts appear a few seconds after they end. At most 200 kinds are counted separately in an hour; the rest is
+/// `(other)`.
 #[utoipa::path(get, path = "/stats/kinds", tag = "stats", params(KindParams), responses((status = 200, body = KindsView), Problems))]
 async fn kinds(
     State(app): State<Arc<App>>,

@@ -1,4 +1,4 @@
-//! Locks: acquire with a wait, extend, release, each by the owner that the first has told; break, by whoever may.
+//! Locks: acquire with a wait, extend and release with the owner id, break.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -43,78 +43,78 @@ impl FromStr for LockName {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct ListParams {
-    /// Go on after this page.
+struct LockListParams {
+    /// The cursor of the page.
     cursor: Option<String>,
 }
 
-/// A page of holds.
+/// A page of held locks.
 #[derive(Serialize, ToSchema)]
-struct LockPage {
+struct LockList {
     locks: Vec<LockView>,
     next: Option<String>,
 }
 
-/// All locks that are held
-#[utoipa::path(get, path = "/locks", tag = "locks", params(ListParams), responses((status = 200, body = LockPage), Problems))]
+/// List held locks
+#[utoipa::path(get, path = "/locks", tag = "locks", params(LockListParams), responses((status = 200, body = LockList), Problems))]
 async fn list(
     State(app): State<Arc<App>>,
     identity: Identity,
-    QueryParams(params): QueryParams<ListParams>,
-) -> Result<(HeaderMap, axum::Json<LockPage>), Problem> {
+    QueryParams(params): QueryParams<LockListParams>,
+) -> Result<(HeaderMap, axum::Json<LockList>), Problem> {
     let page = app.duly.locks(params.cursor.as_deref()).await?;
     let headers = next_link(&app, "/locks", &[], page.next.as_deref());
     Ok((
         headers,
-        axum::Json(LockPage {
+        axum::Json(LockList {
             locks: page.locks.iter().map(|lock| LockView::new(lock, &identity)).collect(),
             next: page.next,
         }),
     ))
 }
 
-/// Identity holds a lock
+/// List the holders of a lock
 #[utoipa::path(get, path = "/locks/{name}", tag = "locks", params(("name" = String, Path, description = "the lock")),
-    responses((status = 200, body = LockPage), Problems))]
+    responses((status = 200, body = LockList), Problems))]
 async fn get(
     State(app): State<Arc<App>>,
     identity: Identity,
     PathParam(LockName(name)): PathParam<LockName>,
-) -> Result<axum::Json<LockPage>, Problem> {
+) -> Result<axum::Json<LockList>, Problem> {
     let holders = app.duly.lock(name).holders().await?;
-    Ok(axum::Json(LockPage { locks: holders.iter().map(|lock| LockView::new(lock, &identity)).collect(), next: None }))
+    Ok(axum::Json(LockList { locks: holders.iter().map(|lock| LockView::new(lock, &identity)).collect(), next: None }))
 }
 
-/// How to take a lock.
+/// Options for acquiring a lock.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct AcquireBody {
-    /// How long the hold lasts unless it is extended (30,000).
+    /// The time after which the hold expires unless it is extended (30,000).
     ttl_ms: Option<u64>,
-    /// Wait so long for it, first come first served (0, at most 60,000).
+    /// The longest wait for the lock; waiters acquire it in order of arrival (0, at most 60,000).
     wait_ms: Option<u64>,
-    /// At most so many may hold it at a time (1).
+    /// The most concurrent holders (1).
     slots: Option<u32>,
-    /// Identity you are, for people.
+    /// A description of the holder, for people.
     note: Option<String>,
 }
 
-/// A lock that is yours.
+/// A held lock.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Hold)]
 struct HoldView {
     name: String,
-    /// Names this acquisition: extend and release with it.
+    /// The id of this acquisition, to extend and release it.
     owner: String,
-    /// Grows with every acquisition: hand it to whatever the lock protects, to refuse an older one.
+    /// Grows with every acquisition: the protected resource should refuse a smaller fence.
     fence: u64,
     slot: u32,
     ttl_ms: u64,
 }
 
-/// Take a lock
+/// Acquire a lock
 ///
-/// It lasts for its time: extend it with PATCH long before, release it with DELETE.
+/// The hold expires after its time: extend it with PATCH well before that, and release it with DELETE.
 #[utoipa::path(put, path = "/locks/{name}", tag = "locks", request_body = Option<AcquireBody>,
     params(("name" = String, Path, description = "the lock")),
     responses((status = 200, body = HoldView), Problems))]
@@ -143,14 +143,14 @@ async fn acquire(
     }
 }
 
-/// Whose hold is meant.
+/// Identifies a hold.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ExtendBody {
-    /// What acquiring it has told.
+    /// The owner id from the acquisition.
     #[schema(format = "uuid")]
     owner: String,
-    /// How long it lasts from now (30,000).
+    /// The time from now after which the hold expires (30,000).
     ttl_ms: Option<u64>,
 }
 
@@ -165,7 +165,7 @@ fn not_held(name: &str) -> Problem {
     .into()
 }
 
-/// Let a hold last longer
+/// Extend a hold
 #[utoipa::path(patch, path = "/locks/{name}", tag = "locks", request_body = ExtendBody,
     params(("name" = String, Path, description = "the lock")), responses((status = 204, description = "it lasts"), Problems))]
 async fn extend(
@@ -185,7 +185,7 @@ async fn extend(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ReleaseParams {
-    /// What acquiring it has told.
+    /// The owner id from the acquisition.
     owner: String,
 }
 
@@ -205,20 +205,20 @@ async fn release(
     }
 }
 
-/// How many holds have ended.
+/// The number of ended holds.
 #[derive(Serialize, ToSchema)]
-struct BreakReply {
+struct BreakResponse {
     broken: u64,
 }
 
-/// End all holds of a lock, whoever has them
+/// Break a lock: end all its holds
 #[utoipa::path(post, path = "/locks/{name}/break", tag = "locks", params(("name" = String, Path, description = "the lock")),
-    responses((status = 200, body = BreakReply), Problems))]
+    responses((status = 200, body = BreakResponse), Problems))]
 async fn break_lock(
     State(app): State<Arc<App>>,
     _: Operator,
     PathParam(LockName(name)): PathParam<LockName>,
     _: NoBody,
-) -> Result<axum::Json<BreakReply>, Problem> {
-    Ok(axum::Json(BreakReply { broken: app.duly.break_lock(&name).await? }))
+) -> Result<axum::Json<BreakResponse>, Problem> {
+    Ok(axum::Json(BreakResponse { broken: app.duly.break_lock(&name).await? }))
 }

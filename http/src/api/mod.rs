@@ -1,4 +1,4 @@
-//! The API below `/api/v1`: one file per resource. Each handler parses, asks the door, answers.
+//! The API below `/api/v1`, one file per resource.
 
 mod actions;
 mod audit;
@@ -30,13 +30,13 @@ pub(crate) use self::events::Events;
 pub(crate) use self::kinds::totals_by_kind;
 use super::server::App;
 
-/// Where the API is.
+/// The path of the API.
 pub(crate) const PREFIX: &str = "/api/v1";
-/// Jobs on one page, unless it says otherwise, and at most.
+/// The page size: the default, and the most.
 pub(super) const PAGE_SIZE: usize = 50;
 pub(super) const PAGE_SIZE_MAX: usize = 200;
 
-/// All of it.
+/// Returns the router of all resources.
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .merge(jobs::router())
@@ -58,7 +58,7 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .merge(tokens::router())
 }
 
-/// What every request may be answered instead: status and words.
+/// The error responses of every operation: status and description.
 const PROBLEMS: [(&str, &str); 15] = [
     ("400", "the body is not JSON"),
     ("401", "nobody known has sent it: send `Authorization: Bearer <token>`"),
@@ -77,13 +77,13 @@ const PROBLEMS: [(&str, &str); 15] = [
     ("504", "it took too long"),
 ];
 
-/// What only a request with `If-Match` may be answered.
+/// The error response of operations that support `If-Match`.
 const PRECONDITION_FAILED: (&str, &str) = ("412", "it is not as `If-Match` says any more");
 
-/// Names all of them in the answers of an operation.
+/// Adds the common error responses to the description of an operation.
 pub(super) struct Problems;
 
-/// Names this one in the answers of an operation that heeds `If-Match`.
+/// Adds the 412 response to the description of an operation that supports `If-Match`.
 pub(super) struct PreconditionFailed;
 
 impl utoipa::IntoResponses for Problems {
@@ -102,7 +102,7 @@ fn reference((status, _): &(&str, &str)) -> (String, RefOr<Response>) {
     ((*status).to_owned(), RefOr::Ref(Ref::from_response_name(format!("Problem{status}"))))
 }
 
-/// Describes them once.
+/// Returns the descriptions of all error responses.
 pub(super) fn problem_responses() -> BTreeMap<String, RefOr<Response>> {
     let content = || Content::new(Some(Ref::from_schema_name("Problem")));
     let response =
@@ -111,12 +111,12 @@ pub(super) fn problem_responses() -> BTreeMap<String, RefOr<Response>> {
     all.map(|(status, text)| (format!("Problem{status}"), RefOr::T(response(text)))).collect()
 }
 
-/// How many to list, within bounds.
+/// Returns the page size within bounds.
 pub(super) fn page_size(requested: Option<usize>) -> usize {
     requested.unwrap_or(PAGE_SIZE).clamp(1, PAGE_SIZE_MAX)
 }
 
-/// A `Link` header to the next page: the same address with another cursor.
+/// Returns a `Link` header to the next page.
 pub(super) fn next_link(app: &App, path: &str, query: &[(&str, Option<String>)], next: Option<&str>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let Some(next) = next else {

@@ -1,4 +1,4 @@
-//! Nodes: who is there, and telling one to claim no more or to stop.
+//! Nodes: list them, and make one quiet or stop it.
 
 use std::sync::Arc;
 
@@ -23,24 +23,24 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(quiet)).routes(routes!(stop))
 }
 
-/// A node that takes part.
+/// A node.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Node)]
 struct NodeView {
     id: String,
-    /// The machine it runs on; that of the server for a worker over HTTP.
+    /// The host of the node; for a worker over HTTP, the host of the server.
     host: String,
     pid: u32,
     queues: Vec<String>,
     joined: String,
     joined_ms: i64,
-    /// Whether its lease runs.
+    /// Whether the lease of the node is current.
     alive: bool,
-    /// Whether it claims nothing for now: it was told to be quiet, or it is stopping.
+    /// Whether the node claims no jobs: it is quiet or stopping.
     quiet: bool,
-    /// How many jobs it holds.
+    /// The number of jobs that the node holds.
     held: u64,
-    /// What it can be asked to do.
+    /// The methods that the node can run.
     methods: Vec<String>,
 }
 
@@ -67,18 +67,18 @@ struct NodeList {
     nodes: Vec<NodeView>,
 }
 
-/// All nodes that the store knows
+/// List nodes
 #[utoipa::path(get, path = "/nodes", tag = "nodes", responses((status = 200, body = NodeList), Problems))]
 async fn list(State(app): State<Arc<App>>, _: Identity) -> Result<axum::Json<NodeList>, Problem> {
     let nodes = app.duly.nodes().await?.into_iter().map(NodeView::new).collect();
     Ok(axum::Json(NodeList { nodes }))
 }
 
-/// Whether to be quiet.
+/// Whether the node should be quiet.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct QuietBody {
-    /// false lets it claim again.
+    /// `false` lets the node claim again.
     on: bool,
 }
 
@@ -88,7 +88,7 @@ impl Default for QuietBody {
     }
 }
 
-/// Tell a node to claim no more; what runs goes on
+/// Make a node quiet: it claims no more jobs, and running jobs continue
 #[utoipa::path(post, path = "/nodes/{id}/quiet", tag = "nodes", request_body = Option<QuietBody>,
     params(("id" = String, Path, description = "the node's id")),
     responses((status = 204, description = "it was told"), Problems))]
@@ -101,7 +101,7 @@ async fn quiet(
     send_command(&app, id, "duly.quiet", &json!({ "on": body.on })).await
 }
 
-/// Tell a node to stop, as a signal would
+/// Stop a node, as a signal would
 #[utoipa::path(post, path = "/nodes/{id}/stop", tag = "nodes", params(("id" = String, Path, description = "the node's id")),
     responses((status = 204, description = "it was told"), Problems))]
 async fn stop(

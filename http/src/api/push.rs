@@ -1,4 +1,4 @@
-//! Pushing one job: what a job to be looks like over HTTP.
+//! Pushes one job.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,44 +20,44 @@ use crate::server::App;
 use duly::{Conflict, Due, Push, Pushed};
 use duly::{JobId, Priority};
 
-/// The kind of jobs that run a program: pushed over HTTP only where the server was started for it.
+/// The kind of jobs that run a program; a server accepts them only if it is configured to.
 pub(super) const COMMAND: &str = "command";
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(push))
 }
 
-/// A job to be.
+/// A job to push.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Push)]
 pub(super) struct PushBody {
-    /// Names the handler that runs it.
+    /// Selects the handler.
     kind: String,
-    /// What the handler gets: any JSON; kept byte for byte.
+    /// The args of the handler: any JSON, stored byte for byte.
     #[serde(default)]
     #[schema(value_type = Option<serde_json::Value>)]
     args: Option<Box<RawValue>>,
-    /// Its queue; `default` if left out.
+    /// The queue; `default` if absent.
     queue: Option<String>,
-    /// From when it may run, in RFC 3339; at once if left out.
+    /// The due time in RFC 3339; now if absent.
     due: Option<String>,
-    /// The same in milliseconds since 1970.
+    /// The due time in milliseconds since 1970.
     due_ms: Option<i64>,
-    /// So long from now, by the store's clock, in milliseconds.
+    /// The delay by the store's clock, in milliseconds.
     after_ms: Option<u64>,
     #[schema(value_type = Option<String>)]
     priority: Option<Priority>,
-    /// Key of which at most one unfinished job exists in its queue.
+    /// At most one unfinished job of the queue has this key.
     unique: Option<String>,
-    /// What to do if one exists: `keep` it (the default), or `replace` it if it waits.
+    /// The policy for an existing job with the same key: `keep` it (the default), or `replace` it if it is waiting.
     on_conflict: Option<OnConflict>,
-    /// A UUID of your own: pushing it again changes nothing.
+    /// A UUID chosen by the client: pushing the same id again is a no-op.
     #[schema(value_type = Option<String>, format = "uuid")]
     id: Option<JobId>,
     max_attempts: Option<u32>,
     timeout_ms: Option<u64>,
-    /// How long it stays once it is done.
+    /// How long the job is kept after it is done.
     keep_ms: Option<u64>,
     #[serde(default)]
     tags: Vec<String>,
@@ -71,15 +71,15 @@ enum OnConflict {
     Replace,
 }
 
-/// What became of a pushed job.
+/// The result of a push.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Pushed)]
 pub(super) struct PushedView {
-    /// The job that is in the store now.
+    /// The job in the store.
     id: String,
-    /// new, existing or replaced.
+    /// `new`, `existing` or `replaced`.
     pushed: &'static str,
-    /// The waiting job that made room.
+    /// The replaced job.
     #[serde(skip_serializing_if = "Option::is_none")]
     old: Option<String>,
 }
@@ -96,7 +96,7 @@ impl PushedView {
 }
 
 impl PushBody {
-    /// The job that is meant; `key` gives it an id, if it has none of its own.
+    /// Builds the push; `key` determines the id if the request has none.
     pub(super) fn into_push(self, app: &App, key: Option<String>) -> Result<Push, Problem> {
         if self.kind == COMMAND && !app.options.commands {
             let detail = "jobs that run programs are not pushed over HTTP; start the server with --allow-commands if you want that";
@@ -164,7 +164,7 @@ fn parse_time(text: &str) -> Result<SystemTime, Problem> {
 
 /// Push a job
 ///
-/// Once this answers, the job is kept. With an `Idempotency-Key`, or an `id` of its own, it may be repeated safely.
+/// The response confirms that the job is stored. Safe to repeat with the same `Idempotency-Key` or `id`.
 #[utoipa::path(post, path = "/jobs", tag = "jobs", request_body = PushBody,
     params(("Idempotency-Key" = Option<String>, Header, description = "the same key pushes the same job once")),
     responses((status = 201, body = PushedView, description = "it is in the store now"),

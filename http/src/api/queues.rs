@@ -1,4 +1,4 @@
-//! Queues: how many jobs are where, pause and resume.
+//! Queues: counts, pause and resume, capacity, clear.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(resume))
 }
 
-/// The name of a queue, a rule or a method.
+/// The name of a queue, a cron rule, a method or a token.
 pub(super) struct Name(pub(super) String);
 
 impl FromStr for Name {
@@ -48,21 +48,21 @@ struct QueueList {
     queues: Vec<QueueView>,
 }
 
-/// What has changed.
+/// The result of a change.
 #[derive(Serialize, ToSchema)]
-struct ChangeReply {
-    /// Whether it was otherwise before.
+struct ChangeResponse {
+    /// Whether the request changed anything.
     changed: bool,
 }
 
-/// How many jobs are in which state, by queue
+/// List queues with their job counts
 #[utoipa::path(get, path = "/queues", tag = "queues", responses((status = 200, body = QueueList), Problems))]
 async fn list(State(app): State<Arc<App>>, _: Identity) -> Result<axum::Json<QueueList>, Problem> {
     let queues = app.duly.counts().await?.iter().map(QueueView::new).collect();
     Ok(axum::Json(QueueList { queues }))
 }
 
-/// One queue
+/// Get a queue
 #[utoipa::path(get, path = "/queues/{queue}", tag = "queues", params(("queue" = String, Path, description = "its name")),
     responses((status = 200, body = QueueView, headers(("ETag" = String, description = "the state of its settings, for If-Match"))), Problems))]
 async fn get(
@@ -75,97 +75,101 @@ async fn get(
     Ok((etag::header(&etag::for_queue(one.paused, one.capacity)), axum::Json(QueueView::new(one))))
 }
 
-/// Stop claiming from a queue; running jobs go on
+/// Pause a queue: its jobs are not claimed, and running jobs continue
 #[utoipa::path(post, path = "/queues/{queue}/pause", tag = "queues",
-    params(("queue" = String, Path, description = "its name")), responses((status = 200, body = ChangeReply), Problems))]
+    params(("queue" = String, Path, description = "its name")), responses((status = 200, body = ChangeResponse), Problems))]
 async fn pause(
     State(app): State<Arc<App>>,
     _: Operator,
     PathParam(Name(name)): PathParam<Name>,
     _: NoBody,
-) -> Result<axum::Json<ChangeReply>, Problem> {
-    Ok(axum::Json(ChangeReply { changed: app.duly.pause(&name).await? }))
+) -> Result<axum::Json<ChangeResponse>, Problem> {
+    Ok(axum::Json(ChangeResponse { changed: app.duly.pause(&name).await? }))
 }
 
-/// Start claiming from a queue again
+/// Resume a queue
 #[utoipa::path(post, path = "/queues/{queue}/resume", tag = "queues",
-    params(("queue" = String, Path, description = "its name")), responses((status = 200, body = ChangeReply), Problems))]
+    params(("queue" = String, Path, description = "its name")), responses((status = 200, body = ChangeResponse), Problems))]
 async fn resume(
     State(app): State<Arc<App>>,
     _: Operator,
     PathParam(Name(name)): PathParam<Name>,
     _: NoBody,
-) -> Result<axum::Json<ChangeReply>, Problem> {
-    Ok(axum::Json(ChangeReply { changed: app.duly.resume(&name).await? }))
+) -> Result<axum::Json<ChangeResponse>, Problem> {
+    Ok(axum::Json(ChangeResponse { changed: app.duly.resume(&name).await? }))
 }
 
-/// How much may be unfinished in a queue; what is left out or null is not limited.
+/// The capacity of a queue; an absent or null value means no limit.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct CapacityBody {
-    /// At most so many jobs.
+    /// The most unfinished jobs.
     capacity_jobs: Option<u64>,
-    /// At most so many bytes of args.
+    /// The most bytes of args of unfinished jobs.
     capacity_bytes: Option<u64>,
 }
 
-/// Limit how much may be unfinished in a queue: a push beyond that is refused
+/// Set the capacity of a queue: a push beyond it is refused
 ///
-/// With `If-Match`, only if its settings are still as that `ETag` has seen them: else 412 with the code `changed`.
-/// That is looked at just before they are set, not in the same step: of two who send within the same moment both may be let through.
+/// With `If-Match`, settings that have changed since give a 412 with the code `changed`. The check precedes the change
+/// and is not atomic with it: of two requests at the same moment, both may succeed.
 #[utoipa::path(patch, path = "/queues/{queue}", tag = "queues", request_body = CapacityBody,
     params(("queue" = String, Path, description = "its name"),
         ("If-Match" = Option<String>, Header, description = "the ETag of the queue whose settings are to be changed")),
-    responses((status = 200, body = ChangeReply, headers(("ETag" = String, description = "the new state of its settings, for If-Match"))), Problems, PreconditionFailed))]
+    responses((status = 200, body = ChangeResponse, headers(("ETag" = String, description = "the new state of its settings, for If-Match"))), Problems, PreconditionFailed))]
 async fn set_capacity(
     State(app): State<Arc<App>>,
     _: Operator,
     headers: HeaderMap,
     PathParam(Name(name)): PathParam<Name>,
     Json(body): Json<CapacityBody>,
-) -> Result<(HeaderMap, axum::Json<ChangeReply>), Problem> {
+) -> Result<(HeaderMap, axum::Json<ChangeResponse>), Problem> {
     let counts = app.duly.counts().await?;
     let current = counts.iter().find(|counts| counts.queue == name);
     IfMatch::from_headers(&headers)?
         .check(current.map(|queue| etag::for_queue(queue.paused, queue.capacity)).as_deref())?;
     let capacity = Capacity { jobs: body.capacity_jobs, bytes: body.capacity_bytes };
     let changed = app.duly.set_capacity(&name, capacity).await? != capacity;
-    // If somebody has paused it meanwhile, this tag is no longer that of the queue: whoever changes by it is told.
+    // If a client pauses the queue at the same time, this tag is outdated, and a change with it fails.
     let tag = etag::for_queue(current.is_some_and(|queue| queue.paused), capacity);
-    Ok((etag::header(&tag), axum::Json(ChangeReply { changed })))
+    Ok((etag::header(&tag), axum::Json(ChangeResponse { changed })))
 }
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ClearParams {
-    /// The queue's name once more, so that nobody clears one by accident.
+    /// The queue's name again, to prevent accidents.
     confirm: String,
 }
 
-/// How many jobs are gone.
+/// The number of removed jobs.
 #[derive(Serialize, ToSchema)]
-struct ClearReply {
+struct ClearResponse {
     removed: u64,
-    /// Left alone: they were running, or have just moved on.
+    /// The number of skipped jobs: running, or changed by another request.
     left: u64,
-    /// There may be more: clear it again.
+    /// More jobs may be left: clear the queue again.
     more: bool,
 }
 
 /// Delete all jobs of a queue that are not running
 #[utoipa::path(delete, path = "/queues/{queue}/jobs", tag = "queues",
     params(("queue" = String, Path, description = "its name"), ClearParams),
-    responses((status = 200, body = ClearReply), Problems))]
+    responses((status = 200, body = ClearResponse), Problems))]
 async fn clear(
     State(app): State<Arc<App>>,
     _: Operator,
     PathParam(Name(name)): PathParam<Name>,
     QueryParams(params): QueryParams<ClearParams>,
-) -> Result<axum::Json<ClearReply>, Problem> {
+) -> Result<axum::Json<ClearResponse>, Problem> {
     if params.confirm != name {
         return Err(Problem::invalid("confirm", "is not the name of the queue; repeat it to clear it"));
     }
     let done = app.duly.clear(name).run().await?;
-    Ok(axum::Json(ClearReply { removed: done.done, left: done.running + done.moving + done.changed, more: done.more }))
+    Ok(axum::Json(ClearResponse {
+        removed: done.done,
+        left: done.running + done.moving + done.changed,
+        more: done.more,
+    }))
 }

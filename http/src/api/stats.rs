@@ -1,4 +1,4 @@
-//! How much there is of everything.
+//! Totals and history of a store.
 
 use std::sync::Arc;
 
@@ -20,20 +20,20 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(stats)).routes(routes!(history))
 }
 
-/// How much there is of everything.
+/// The totals of a store.
 #[derive(Serialize, ToSchema)]
 struct Stats {
-    /// All queues together; its name is empty.
+    /// All queues together; the name is empty.
     total: QueueView,
     queues: Vec<QueueView>,
-    /// Nodes whose lease runs.
+    /// The number of nodes with a current lease.
     nodes: usize,
-    /// What this store survives, in one sentence.
+    /// The durability of the store, in one sentence.
     durability: String,
     version: &'static str,
 }
 
-/// How much there is of everything
+/// Get the totals of the store
 #[utoipa::path(get, path = "/stats", tag = "stats", responses((status = 200, body = Stats), Problems))]
 async fn stats(State(app): State<Arc<App>>, _: Identity) -> Result<axum::Json<Stats>, Problem> {
     let counts = app.duly.counts().await?;
@@ -64,9 +64,9 @@ async fn stats(State(app): State<Arc<App>>, _: Identity) -> Result<axum::Json<St
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct HistoryParams {
-    /// Only of this queue.
+    /// Only this queue.
     queue: Option<String>,
-    /// The last so many minutes (60, at most 1,440).
+    /// The number of minutes (60, at most 1,440).
     minutes: Option<u32>,
 }
 
@@ -88,7 +88,7 @@ struct PointView {
     duration: Quantiles,
 }
 
-/// Milliseconds that so large a share of all does not exceed.
+/// Quantiles in milliseconds.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Quantiles {
     p50_ms: Option<f64>,
@@ -103,14 +103,14 @@ impl Quantiles {
     }
 }
 
-/// What has happened, oldest first; minutes in which nothing did are left out.
+/// The history, oldest first, without empty minutes.
 #[derive(Serialize, ToSchema)]
 #[schema(as = History)]
 struct HistoryView {
     points: Vec<PointView>,
 }
 
-/// What has happened, minute by minute
+/// Get the history by minute
 #[utoipa::path(get, path = "/stats/history", tag = "stats", params(HistoryParams), responses((status = 200, body = HistoryView), Problems))]
 async fn history(
     State(app): State<Arc<App>>,

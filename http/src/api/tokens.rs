@@ -1,4 +1,4 @@
-//! Tokens: make one, list them, take one away.
+//! Tokens: create, list and remove them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,17 +28,17 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 #[schema(as = Role, rename_all = "lowercase")]
 #[allow(dead_code, reason = "only its schema is used")]
 enum RoleSchema {
-    /// Looks; does not see what jobs carry.
+    /// Reads, without the args of jobs.
     Viewer,
-    /// Pushes jobs and works on them, takes locks, calls methods.
+    /// Pushes jobs and works on them, acquires locks, calls methods.
     Pusher,
-    /// Looks after jobs, queues, rules and nodes.
+    /// Manages jobs, queues, cron rules and nodes.
     Operator,
-    /// Makes and removes tokens, and reads who did what.
+    /// Manages tokens, and reads the audit log.
     Admin,
 }
 
-/// What is known of a token.
+/// A token, without its secret.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Token)]
 struct TokenView {
@@ -68,29 +68,29 @@ impl TokenView {
 
 /// All tokens.
 #[derive(Serialize, ToSchema)]
-struct TokenPage {
+struct Tokens {
     tokens: Vec<TokenView>,
 }
 
-/// All tokens that have not ended, without what would let anybody in
-#[utoipa::path(get, path = "/tokens", tag = "tokens", responses((status = 200, body = TokenPage), Problems))]
-async fn list(State(app): State<Arc<App>>, _: Admin) -> Result<axum::Json<TokenPage>, Problem> {
-    Ok(axum::Json(TokenPage { tokens: app.duly.tokens().await?.iter().map(TokenView::new).collect() }))
+/// List tokens that have not expired, without their secrets
+#[utoipa::path(get, path = "/tokens", tag = "tokens", responses((status = 200, body = Tokens), Problems))]
+async fn list(State(app): State<Arc<App>>, _: Admin) -> Result<axum::Json<Tokens>, Problem> {
+    Ok(axum::Json(Tokens { tokens: app.duly.tokens().await?.iter().map(TokenView::new).collect() }))
 }
 
-/// A token to be.
+/// A token to create.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct CreateTokenBody {
-    /// For people: one token has it.
+    /// A unique name for people.
     name: String,
     #[schema(value_type = RoleSchema)]
     role: Role,
-    /// How long it lasts; for ever if left out.
+    /// The lifetime in milliseconds; unlimited if absent.
     lasts_ms: Option<u64>,
 }
 
-/// A new token: this is the only time it is shown.
+/// A new token: only this response contains it.
 #[derive(Serialize, ToSchema)]
 struct CreatedToken {
     name: String,
@@ -99,7 +99,7 @@ struct CreatedToken {
     token: String,
 }
 
-/// Make a token
+/// Create a token
 #[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = CreateTokenBody, responses((status = 201, body = CreatedToken), Problems))]
 async fn create(
     State(app): State<Arc<App>>,
@@ -113,7 +113,7 @@ async fn create(
     Ok((StatusCode::CREATED, axum::Json(created)))
 }
 
-/// Take a token away: it is refused from now on
+/// Remove a token: it is refused from now on
 #[utoipa::path(delete, path = "/tokens/{name}", tag = "tokens", params(("name" = String, Path, description = "its name")),
     responses((status = 204, description = "it is gone"), Problems))]
 async fn remove(

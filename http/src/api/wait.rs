@@ -1,4 +1,4 @@
-//! Waiting for a job to end: by long poll, or as server-sent events. Nobody asks the store for it again and again.
+//! Waits for a job to end, as a long poll or a stream of server-sent events, without polling the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::views::JobView;
 use duly::Error;
 use duly::JobId;
 
-/// How long a request waits that does not say.
+/// The default wait of a long poll.
 const WAIT: Duration = Duration::from_secs(30);
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
@@ -36,16 +36,15 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct WaitParams {
-    /// At most so long, in milliseconds (30,000, at most 60,000); a stream up to an hour.
+    /// The timeout in milliseconds (30,000, at most 60,000); up to an hour for a stream.
     timeout_ms: Option<u64>,
 }
 
 /// Wait until a job is done or dead
 ///
-/// Answers the job as it is by then: look at its state. A job that is done and not kept is answered with 404.
-/// To whom accepts `text/event-stream`, as server-sent events instead: `job` at once as it is now, and `job` once it has
-/// ended, or `gone` if it is in the store no more; then the stream is over. One name has at most an eighth of the
-/// server's connections for streams.
+/// Returns the job in its state at that time; 404 for a done job that is not kept. With `Accept: text/event-stream`,
+/// returns server-sent events: `job` with the current state, then `job` when it has ended, or `gone` if it is no
+/// longer stored. One client may use at most an eighth of the server's connections for streams.
 #[utoipa::path(get, path = "/jobs/{id}/wait", tag = "jobs",
     params(("id" = String, Path, description = "the job's id"), WaitParams),
     responses((status = 200, content((JobView = "application/json"), (String = "text/event-stream"))), Problems))]
@@ -70,7 +69,7 @@ async fn wait(
     Ok(axum::Json(JobView::new(&record, &identity)).into_response())
 }
 
-/// Where a stream stands.
+/// The state of a stream.
 enum StreamState {
     /// Send the job as it is.
     First(Box<JobView>),
@@ -98,7 +97,7 @@ async fn stream_job(
                 Ok(Ok(None)) => {
                     (Event::default().event("gone").data(format!("{{\"id\":\"{id}\"}}")), StreamState::Finished)
                 }
-                // Whoever listens asks again.
+                // The client reconnects.
                 Ok(Err(_)) | Err(_) => return None,
             },
             StreamState::Finished => return None,

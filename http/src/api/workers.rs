@@ -1,4 +1,4 @@
-//! Workers in any language: join, claim, beat, settle, leave, with leases and fences as for workers in Rust.
+//! Workers in any language: join, claim, heartbeat, settle, leave, with the leases and fences of workers in Rust.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,45 +32,45 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(progress))
 }
 
-/// A worker that wants to take part.
+/// A worker that joins.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct JoinBody {
-    /// The queues it works.
+    /// The queues of the worker.
     queues: Vec<String>,
-    /// The kinds it knows; others are put off, for those who know them. Left out or empty: all.
+    /// The kinds with a handler; jobs of other kinds are deferred for other workers. All kinds if absent or empty.
     #[serde(default)]
     kinds: Vec<String>,
-    /// How long what it holds stays its own without a beat (30,000; from 1,000 to 3,600,000).
+    /// The time for which the worker keeps its jobs without a heartbeat (30,000; from 1,000 to 3,600,000).
     lease_ms: Option<u64>,
 }
 
-/// Its identity.
+/// The id of the worker.
 #[derive(Serialize, ToSchema)]
-struct JoinReply {
-    /// The node's id: fresh at each start.
+struct JoinResponse {
+    /// The node id, new for each join.
     id: String,
     lease_ms: u64,
-    /// How often to beat: three times a lease.
+    /// The interval of heartbeats: a third of the lease.
     heartbeat_ms: u64,
 }
 
 /// Join as a worker
 ///
-/// Only whoever has joined, and operators, can speak for the node: to others it is not there (404), also if they know its id.
-#[utoipa::path(post, path = "/nodes", tag = "workers", request_body = JoinBody, responses((status = 201, body = JoinReply), Problems))]
+/// Only the client that has joined and operators can use the node; other clients get a 404.
+#[utoipa::path(post, path = "/nodes", tag = "workers", request_body = JoinBody, responses((status = 201, body = JoinResponse), Problems))]
 async fn join(
     State(app): State<Arc<App>>,
     Pusher(identity): Pusher,
     Json(body): Json<JoinBody>,
-) -> Result<(StatusCode, axum::Json<JoinReply>), Problem> {
+) -> Result<(StatusCode, axum::Json<JoinResponse>), Problem> {
     let lease = body.lease_ms.map_or(LEASE, Duration::from_millis);
     let node = app.remote_nodes.join(&identity.name, body.queues, body.kinds, lease).await?;
-    let joined = JoinReply { id: node.id().to_string(), lease_ms: millis(lease), heartbeat_ms: millis(lease / 3) };
+    let joined = JoinResponse { id: node.id().to_string(), lease_ms: millis(lease), heartbeat_ms: millis(lease / 3) };
     Ok((StatusCode::CREATED, axum::Json(joined)))
 }
 
-/// Leave: what is still held goes to others at once
+/// Leave: other workers get the held jobs at once
 #[utoipa::path(delete, path = "/nodes/{id}", tag = "workers", params(("id" = String, Path, description = "the node's id")),
     responses((status = 204, description = "it has left"), Problems))]
 async fn leave(
@@ -82,76 +82,77 @@ async fn leave(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What to claim.
+/// Options for a claim.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ClaimBody {
-    /// At most so many (1, at most 1,000).
+    /// The most jobs (1, at most 1,000).
     max: Option<usize>,
-    /// Wait so long for the first (0; at most two thirds of the lease).
+    /// The longest wait for the first job (0; at most two thirds of the lease).
     wait_ms: Option<u64>,
 }
 
-/// Jobs to run, in the order in which they should start.
+/// Jobs to run, in the order in which to start them.
 #[derive(Serialize, ToSchema)]
-struct ClaimReply {
+struct ClaimResponse {
     jobs: Vec<HeldView>,
 }
 
 /// Claim jobs
 ///
-/// Waits until there is one, or until the time is over: an empty list. A claim is a sign of life.
+/// Waits for a job, and returns an empty list after the timeout. A claim counts as a heartbeat.
 #[utoipa::path(post, path = "/nodes/{id}/claim", tag = "workers", request_body = Option<ClaimBody>,
-    params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = ClaimReply), Problems))]
+    params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = ClaimResponse), Problems))]
 async fn claim(
     State(app): State<Arc<App>>,
     Pusher(identity): Pusher,
     PathParam(id): PathParam<NodeId>,
     OptionalJson(body): OptionalJson<ClaimBody>,
-) -> Result<axum::Json<ClaimReply>, Problem> {
+) -> Result<axum::Json<ClaimResponse>, Problem> {
     let wait = Duration::from_millis(body.wait_ms.unwrap_or(0)).min(WAIT_MAX);
     let held = app.remote_nodes.get(id, identity.node_scope())?.claim(body.max.unwrap_or(1), wait).await?;
-    Ok(axum::Json(ClaimReply { jobs: held.iter().map(|held| HeldView::new(held)).collect() }))
+    Ok(axum::Json(ClaimResponse { jobs: held.iter().map(|held| HeldView::new(held)).collect() }))
 }
 
-/// A sign of life.
+/// A heartbeat.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct HeartbeatBody {
-    /// The jobs in hand. What was claimed and is not named in two beats is taken for lost on its way, and given to others.
+    /// The ids of the running jobs. A claimed job missing from two consecutive heartbeats is treated as lost and
+    /// released.
     #[schema(value_type = Option<Vec<String>>)]
     held: Option<Vec<JobId>>,
 }
 
-/// What a beat answers.
+/// The reply to a heartbeat.
 #[derive(Serialize, ToSchema)]
-struct HeartbeatReply {
-    /// Of the jobs named: others have these now. Stop; what you say of them is refused.
+struct HeartbeatResponse {
+    /// The named jobs that other workers have now: stop them; a settle is refused.
     lost: Vec<String>,
-    /// Somebody has cancelled these: stop, and settle them.
+    /// The cancelled jobs: stop and settle them.
     cancel: Vec<String>,
-    /// Claims give nothing until somebody says otherwise.
+    /// Claims return nothing until the node is resumed.
     quiet: bool,
-    /// Somebody wants this worker to end: finish what runs, and leave.
+    /// Finish the running jobs, and leave.
     stop: bool,
 }
 
-/// A sign of life: what the worker holds stays its own for another lease
+/// Send a heartbeat: the worker keeps its jobs for another lease
 #[utoipa::path(post, path = "/nodes/{id}/heartbeat", tag = "workers", request_body = Option<HeartbeatBody>,
-    params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = HeartbeatReply), Problems))]
+    params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = HeartbeatResponse), Problems))]
 async fn heartbeat(
     State(app): State<Arc<App>>,
     Pusher(identity): Pusher,
     PathParam(id): PathParam<NodeId>,
     OptionalJson(body): OptionalJson<HeartbeatBody>,
-) -> Result<axum::Json<HeartbeatReply>, Problem> {
+) -> Result<axum::Json<HeartbeatResponse>, Problem> {
     let reply = app.remote_nodes.get(id, identity.node_scope())?.heartbeat(body.held.as_deref()).await?;
     let text = |ids: Vec<JobId>| ids.iter().map(JobId::to_string).collect();
     let (lost, cancel) = (text(reply.lost), text(reply.cancel));
-    Ok(axum::Json(HeartbeatReply { lost, cancel, quiet: reply.quiet, stop: reply.stop }))
+    Ok(axum::Json(HeartbeatResponse { lost, cancel, quiet: reply.quiet, stop: reply.stop }))
 }
 
-/// How attempts ended.
+/// A list of ended attempts.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct SettleBody {
@@ -159,26 +160,27 @@ struct SettleBody {
     ends: Vec<EndBody>,
 }
 
-/// How one attempt ended.
+/// The end of one attempt.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct EndBody {
     #[schema(value_type = String)]
     id: JobId,
-    /// As the claim message it.
+    /// The fence from the claim.
     fence: u64,
     outcome: EndOutcome,
-    /// Why, for retry and bury.
+    /// The error, for `retry` and `bury`.
     error: Option<String>,
-    /// So long until it may run again, for retry (by the number of its attempts if left out) and release (at once);
-    /// at most 46,296 days.
+    /// The delay before the next attempt, for `retry` (the job's backoff if absent) and `release` (none if absent); at
+    /// most 46,296 days.
     after_ms: Option<u64>,
-    /// What an ack gives, kept with the job: any JSON, of at most 64 KiB.
+    /// The result of an `ack`, stored with the job: any JSON of at most 64 KiB.
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Box<RawValue>>,
 }
 
-/// ack: done. retry: again later, counted. bury: given up. release: again, not counted.
+/// `ack`: done. `retry`: again later, and the attempt counts. `bury`: failed for good. `release`: again, and the
+/// attempt does not count.
 #[derive(Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum EndOutcome {
@@ -203,24 +205,24 @@ impl From<EndBody> for Settlement {
     }
 }
 
-/// What was not recorded.
+/// The jobs for which nothing was recorded.
 #[derive(Serialize, ToSchema)]
-struct SettleReply {
-    /// Jobs that the worker no longer held: nothing of theirs was recorded.
+struct SettleResponse {
+    /// Jobs that the worker no longer held: nothing was recorded for them.
     lost: Vec<String>,
 }
 
 /// Record how attempts ended
 ///
-/// May be repeated if the answer has not come: what was recorded is not lost.
+/// Safe to repeat if no response arrived: recorded jobs are not reported as lost.
 #[utoipa::path(post, path = "/nodes/{id}/settle", tag = "workers", request_body = SettleBody,
-    params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = SettleReply), Problems))]
+    params(("id" = String, Path, description = "the node's id")), responses((status = 200, body = SettleResponse), Problems))]
 async fn settle(
     State(app): State<Arc<App>>,
     Pusher(identity): Pusher,
     PathParam(id): PathParam<NodeId>,
     Json(body): Json<SettleBody>,
-) -> Result<axum::Json<SettleReply>, Problem> {
+) -> Result<axum::Json<SettleResponse>, Problem> {
     let check = |(at, end)| {
         let settlement = Settlement::from(end);
         settlement.check().map_err(|error| Problem::from(error).prefix_pointers(&format!("/ends/{at}")))?;
@@ -228,37 +230,37 @@ async fn settle(
     };
     let ends = body.ends.into_iter().enumerate().map(check).collect::<Result<_, Problem>>()?;
     let lost = app.remote_nodes.get(id, identity.node_scope())?.settle(ends).await?;
-    Ok(axum::Json(SettleReply { lost: lost.iter().map(JobId::to_string).collect() }))
+    Ok(axum::Json(SettleResponse { lost: lost.iter().map(JobId::to_string).collect() }))
 }
 
-/// What an attempt under way says of itself.
+/// The progress of a running job.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ProgressBody {
     #[schema(value_type = String)]
     id: JobId,
-    /// As the claim message it.
+    /// The fence from the claim.
     fence: u64,
-    /// How far it has come, from 0 to 1.
+    /// The progress from 0 to 1.
     done: Option<f64>,
-    /// The same in words.
+    /// A note for people.
     #[serde(default)]
     note: String,
-    /// New lines of its log.
+    /// New log lines.
     #[serde(default)]
     lines: Vec<String>,
 }
 
-/// Say how far a job has come
+/// Report the progress of a job
 #[utoipa::path(post, path = "/nodes/{id}/progress", tag = "workers", request_body = ProgressBody,
     params(("id" = String, Path, description = "the node's id")),
-    responses((status = 200, body = SettleReply, description = "`lost` names the job if it is another node's by now"), Problems))]
+    responses((status = 200, body = SettleResponse, description = "`lost` names the job if it is another node's by now"), Problems))]
 async fn progress(
     State(app): State<Arc<App>>,
     Pusher(identity): Pusher,
     PathParam(id): PathParam<NodeId>,
     Json(body): Json<ProgressBody>,
-) -> Result<axum::Json<SettleReply>, Problem> {
+) -> Result<axum::Json<SettleResponse>, Problem> {
     if body.lines.len() > LOG_LINES_MAX {
         return Err(Problem::invalid("/lines", format!("at most {LOG_LINES_MAX} at once")));
     }
@@ -268,5 +270,5 @@ async fn progress(
         .get(id, identity.node_scope())?
         .record_progress(body.id, Fence(body.fence), done, body.lines)
         .await?;
-    Ok(axum::Json(SettleReply { lost: if is_held { Vec::new() } else { vec![body.id.to_string()] } }))
+    Ok(axum::Json(SettleResponse { lost: if is_held { Vec::new() } else { vec![body.id.to_string()] } }))
 }

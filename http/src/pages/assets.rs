@@ -1,4 +1,4 @@
-//! Style, script and pictures of the pages: inside the binary, under addresses that change with what they hold.
+//! The stylesheet, the script and the images, embedded in the binary. Their URLs contain a hash of the content.
 
 use std::fmt::Write as _;
 
@@ -11,10 +11,10 @@ use rust_embed::RustEmbed;
 #[folder = "assets/"]
 struct Assets;
 
-/// How much of the hash stands in the address.
+/// The number of bytes of the hash in a URL.
 const HASH_BYTES: usize = 8;
 
-/// The address of an asset below the root of the pages.
+/// Returns the path of an asset below the root.
 pub(super) fn path(name: &str) -> String {
     match Assets::get(name) {
         Some(file) => format!("/assets/{}/{name}", short(&file.metadata.sha256_hash())),
@@ -29,7 +29,7 @@ fn short(hash: &[u8]) -> String {
     })
 }
 
-/// `GET /assets/{hash}/{name}`: kept for good by whoever has it, as what it holds never changes under this address.
+/// `GET /assets/{hash}/{name}`: cached for a year, because the content of a URL never changes.
 pub(super) async fn get(Path((hash, name)): Path<(String, String)>) -> Response {
     let Some(file) = Assets::get(&name) else {
         return (StatusCode::NOT_FOUND, "no such asset").into_response();
@@ -40,7 +40,7 @@ pub(super) async fn get(Path((hash, name)): Path<(String, String)>) -> Response 
         Some("svg") => "image/svg+xml",
         _ => "text/plain; charset=utf-8",
     };
-    // An address from before an update gets what is there now, once.
+    // A URL from before an update gets the current content, uncached.
     let fresh = hash == short(&file.metadata.sha256_hash());
     let keep = if fresh { "public, max-age=31536000, immutable" } else { "no-cache" };
     ([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, keep)], file.data).into_response()
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_name_what_they_hold() {
+    fn urls_contain_the_hash_of_the_content() {
         for name in ["duly.css", "duly.js", "uplot.js", "mark.svg", "uplot.LICENSE"] {
             assert!(!path(name).contains("/none/"), "{name} is there");
         }

@@ -1,4 +1,4 @@
-//! Identity has done what through this server.
+//! The audit log.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use crate::identity::Identity;
 use crate::server::App;
 use duly::Role;
 
-/// Entries on one page.
-const PAGE: usize = 100;
+/// The page size.
+const PAGE_SIZE: usize = 100;
 
 #[derive(Template)]
 #[template(path = "audit.html")]
 struct AuditPage {
     layout: Layout,
-    rows: Vec<Row>,
+    rows: Vec<AuditRow>,
     next: String,
 }
 
-struct Row {
+struct AuditRow {
     at: Moment,
     who: String,
     what: String,
@@ -47,10 +47,12 @@ pub(super) async fn list(
 ) -> PageResult {
     identity.require(Role::Operator)?;
     let layout = layout.with_title("/audit", "Audit");
-    let found = app.duly.audits(params.before.parse().ok(), PAGE).await?;
-    let next =
-        found.last().filter(|last| found.len() == PAGE && last.no > 0).map(|last| format!("/audit?before={}", last.no));
-    let rows = found.into_iter().map(|record| Row {
+    let found = app.duly.audits(params.before.parse().ok(), PAGE_SIZE).await?;
+    let next = found
+        .last()
+        .filter(|last| found.len() == PAGE_SIZE && last.no > 0)
+        .map(|last| format!("/audit?before={}", last.no));
+    let rows = found.into_iter().map(|record| AuditRow {
         at: layout.moment(record.at),
         who: record.entry.who,
         what: record.entry.what,

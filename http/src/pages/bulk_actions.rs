@@ -1,4 +1,5 @@
-//! Deeds on many jobs: the selected ones, or all that a filter means. Counted and asked first, and never more than was counted.
+//! Actions on many jobs: the selected ones, or all that match a filter. A confirmation shows their number, and the
+//! action never changes more.
 
 use std::sync::Arc;
 
@@ -19,12 +20,12 @@ use duly::Filter;
 use duly::Role;
 use duly::{JobId, State as JobState};
 
-/// Most jobs that can be selected: more than a page shows.
+/// The most selected jobs: more than a page shows.
 const SELECTED_MAX: usize = 500;
-/// Longest form, in fields.
+/// The most fields of a form.
 const FIELDS_MAX: usize = SELECTED_MAX + 20;
 
-/// What can be done.
+/// An action on many jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BulkAction {
     Retry,
@@ -50,7 +51,7 @@ impl BulkAction {
         }
     }
 
-    /// What a page says afterwards.
+    /// Returns the key of the flash message.
     fn flash_key(self) -> &'static str {
         match self {
             BulkAction::Retry => "retried",
@@ -67,7 +68,7 @@ impl BulkAction {
         }
     }
 
-    /// What it means, for whoever is asked.
+    /// Returns the explanation for the confirmation page.
     fn explanation(self) -> &'static str {
         match self {
             BulkAction::Retry => {
@@ -84,30 +85,30 @@ impl BulkAction {
 
 #[derive(Template)]
 #[template(path = "confirm_bulk.html")]
-struct ConfirmPage {
+struct ConfirmBulkPage {
     layout: Layout,
     action: BulkAction,
-    /// All that match, or the selected.
+    /// The action applies to all jobs that match, not to the selected ones.
     all: bool,
     q: String,
     ids: Vec<String>,
     next: String,
     count: u64,
-    /// Not all were looked at: there may be more.
+    /// Not all jobs were examined: more may match.
     more: bool,
     error: String,
 }
 
-/// What was sent: fields that may come many times.
+/// The submitted form. Fields may repeat.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct BulkForm {
     action: String,
     q: String,
     next: String,
     ids: Vec<String>,
-    /// How many were counted when it was asked.
+    /// The number of jobs that the confirmation page showed.
     confirm: String,
-    /// The same, typed by hand.
+    /// The same number, typed by the user.
     typed: String,
 }
 
@@ -135,7 +136,7 @@ fn parse_form(body: &[u8]) -> Result<BulkForm, Problem> {
     Ok(form)
 }
 
-/// A form's fields, in their order.
+/// Returns the fields of a form in their order.
 fn form_fields(body: &[u8]) -> impl Iterator<Item = (String, String)> + '_ {
     let decode = |part: &[u8]| {
         let unescaped: Vec<u8> = part.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
@@ -172,11 +173,11 @@ async fn run_for_selected(duly: &Duly, layout: Layout, action: BulkAction, form:
     if ids.is_empty() {
         return Err(Problem::invalid("id", "select at least one job first"));
     }
-    // What can be taken back, or does no harm twice, needs no question.
+    // A retry is harmless, and needs no confirmation.
     if action != BulkAction::Retry && form.confirm.is_empty() {
         let count = ids.len() as u64;
         let (q, ids) = (form.q, form.ids);
-        return render(&ConfirmPage {
+        return render(&ConfirmBulkPage {
             layout,
             action,
             all: false,
@@ -221,7 +222,7 @@ async fn run_for_all(duly: &Duly, layout: Layout, action: BulkAction, form: Bulk
     let counted = bulk.dry_run().await?;
     let count = counted.matching;
     let confirmed = form.confirm.parse::<u64>().ok();
-    let mut view = ConfirmPage {
+    let mut view = ConfirmBulkPage {
         layout,
         action,
         all: true,
@@ -235,7 +236,7 @@ async fn run_for_all(duly: &Duly, layout: Layout, action: BulkAction, form: Bulk
     let Some(confirmed) = confirmed else {
         return render(&view);
     };
-    // Gone for good needs a hand that typed how many, and never takes more than that.
+    // A removal is final: the user must type the number of jobs, and the action never removes more.
     if action == BulkAction::Remove && parse_count(&form.typed) != Some(confirmed) {
         view.error = format!("type {} to say that you mean it", display::count(count));
         return render_with_status(StatusCode::UNPROCESSABLE_ENTITY, &view);

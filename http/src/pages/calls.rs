@@ -1,4 +1,4 @@
-//! Identity can be asked what, and whether they answer.
+//! The methods of all nodes, and a ping.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::server::App;
 use duly::Role;
 use duly::{Clock, NodeId};
 
-/// How long an answer is waited for.
+/// The timeout of a ping.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Most nodes and methods on the page.
+/// The most nodes and the most methods on the page.
 const ROWS_MAX: usize = 500;
 
 #[derive(Template)]
@@ -27,16 +27,16 @@ const ROWS_MAX: usize = 500;
 struct CallsPage {
     layout: Layout,
     methods: Vec<(String, Vec<(String, String)>)>,
-    nodes: Vec<Row>,
+    nodes: Vec<CalledNodeRow>,
 }
 
-struct Row {
+struct CalledNodeRow {
     id: String,
     short: String,
     host: String,
     pid: u32,
     methods: usize,
-    /// What became of a ping, in words.
+    /// The result of a ping.
     ping: String,
     has_replied: bool,
 }
@@ -51,7 +51,7 @@ pub(super) struct PingForm {
     node: String,
 }
 
-/// `POST /calls`: asks a node whether it is there.
+/// `POST /calls`: pings a node.
 pub(super) async fn ping(
     State(app): State<Arc<App>>,
     identity: Identity,
@@ -84,7 +84,7 @@ async fn render_calls(app: &App, layout: Layout, pinged: Option<(NodeId, (String
             _ => (String::new(), false),
         };
         let (short, methods) = (display::short_id(&id), node.methods.len());
-        rows.push(Row { id, short, host: node.host, pid: node.pid, methods, ping, has_replied });
+        rows.push(CalledNodeRow { id, short, host: node.host, pid: node.pid, methods, ping, has_replied });
     }
     let methods = methods.into_iter().take(ROWS_MAX).collect();
     render(&CallsPage { layout, methods, nodes: rows })

@@ -1,19 +1,19 @@
-//! Lines over time: drawn here as plain SVG, so that a page without scripts shows them too; the script draws them again
-//! with axes and a cursor from the same numbers. Pure.
+//! Charts of time series as plain SVG, visible without scripts. The script replaces them by charts with axes and a
+//! cursor. Pure.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::display;
 
-/// The box that lines are drawn in.
+/// The size of a chart.
 const WIDTH: f64 = 600.0;
 const HEIGHT: f64 = 180.0;
-/// Sparklines have one of their own.
+/// The size of a sparkline.
 const SPARK_WIDTH: f64 = 100.0;
 const SPARK_HEIGHT: f64 = 20.0;
 
-/// What the numbers of a chart are.
+/// The unit of a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     /// Jobs.
@@ -30,7 +30,7 @@ impl Unit {
         }
     }
 
-    /// A value in words.
+    /// Formats a value with its unit.
     pub(super) fn format(self, value: f64) -> String {
         match self {
             Unit::Jobs => display::count(value.max(0.0).round() as u64),
@@ -45,17 +45,17 @@ impl std::fmt::Display for Unit {
     }
 }
 
-/// One line of a chart.
+/// One series of a chart.
 #[derive(Clone, Debug)]
 pub(super) struct Series {
     pub name: &'static str,
-    /// Which colour, by the name of a class.
+    /// The CSS class, for the colour.
     pub class: &'static str,
-    /// A value for each moment; `None` where nothing was measured.
+    /// A value for each time; `None` if nothing was measured.
     pub values: Vec<Option<f64>>,
 }
 
-/// Lines that share their moments and their unit.
+/// Series with the same times and the same unit.
 #[derive(Clone, Debug)]
 pub(super) struct Chart {
     pub id: &'static str,
@@ -68,29 +68,29 @@ pub(super) struct Chart {
 }
 
 impl Chart {
-    /// The greatest value of all lines.
+    /// Returns the greatest value of all series.
     fn max_value(&self) -> f64 {
         self.series.iter().flat_map(|series| series.values.iter().flatten()).fold(0.0, |top, value| top.max(*value))
     }
 
-    /// A line as the points of an SVG polyline.
+    /// Returns a series as the points of an SVG polyline.
     pub(super) fn points(&self, series: &Series) -> String {
         points(&series.values, self.max_value(), WIDTH, HEIGHT)
     }
 
-    /// The newest value of a line, in words.
+    /// Formats the most recent value of a series.
     pub(super) fn last(&self, series: &Series) -> String {
         series.values.iter().rev().flatten().next().map_or_else(|| "–".to_owned(), |value| self.unit.format(*value))
     }
 
-    /// The chart for those who hear it.
+    /// Returns a description for screen readers.
     pub(super) fn description(&self) -> String {
         let series: Vec<String> =
             self.series.iter().map(|series| format!("{} {}", series.name, self.last(series))).collect();
         format!("{}: {}", self.title, series.join(", "))
     }
 
-    /// The same numbers for the script: moments, then each line, with its name and its colour.
+    /// Returns the times and the series as JSON, for the script.
     pub(super) fn data(&self) -> String {
         let series: Vec<_> = self
             .series
@@ -105,7 +105,7 @@ impl Chart {
     }
 }
 
-/// A line so small that it has no axes.
+/// A small chart without axes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sparkline {
     pub class: &'static str,
@@ -115,7 +115,7 @@ pub(super) struct Sparkline {
 }
 
 impl Sparkline {
-    /// Of these values, the newest last.
+    /// Returns a sparkline of these values, newest last.
     pub(super) fn new(class: &'static str, name: &str, values: &[u64]) -> Sparkline {
         let drawn: Vec<Option<f64>> = values.iter().map(|value| Some(*value as f64)).collect();
         let top = drawn.iter().flatten().fold(1.0f64, |top, value| top.max(*value));
@@ -129,7 +129,7 @@ impl Sparkline {
     }
 }
 
-/// Values as points from left to right, the greatest at the upper edge.
+/// Returns the values as points from left to right, with the greatest at the top.
 fn points(values: &[Option<f64>], top: f64, width: f64, height: f64) -> String {
     let mut text = String::new();
     let step = width / (values.len().max(2) - 1) as f64;
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_said_so() {
+    fn a_series_without_values_shows_a_dash() {
         let chart = chart(vec![None, None]);
         assert_eq!((chart.points(&chart.series[0]).as_str(), chart.last(&chart.series[0]).as_str()), ("", "–"));
     }

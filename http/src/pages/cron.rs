@@ -1,4 +1,4 @@
-//! Cron: rules that push a job at each time of a pattern. Their next runs, and a form to make and change them.
+//! Cron rules: their next runs, and a form to create and edit them.
 
 use std::sync::Arc;
 
@@ -23,20 +23,20 @@ use duly::Role;
 use duly::{CronRule, Missed, Overlap, Schedule};
 use duly::{DEFAULT_QUEUE, Push};
 
-/// Next runs that are shown.
+/// The number of next runs on a page.
 const RUNS: usize = 5;
-/// Most rules on the page.
+/// The most rules on the page.
 const ROWS_MAX: usize = 1_000;
 
 #[derive(Template)]
 #[template(path = "crons.html")]
 struct RulesPage {
     layout: Layout,
-    rows: Vec<Row>,
+    rows: Vec<RuleRow>,
     left_out: usize,
 }
 
-struct Row {
+struct RuleRow {
     name: String,
     path: String,
     pattern: String,
@@ -51,10 +51,10 @@ struct Row {
     last_job: String,
 }
 
-impl Row {
-    fn new(layout: &Layout, record: &CronRecord) -> Row {
+impl RuleRow {
+    fn new(layout: &Layout, record: &CronRecord) -> RuleRow {
         let rule = &record.rule;
-        Row {
+        RuleRow {
             path: display::url_encode(&rule.name),
             name: rule.name.clone(),
             words: rule.schedule().map(|schedule| schedule.in_words()).unwrap_or_default(),
@@ -71,11 +71,11 @@ impl Row {
     }
 }
 
-/// A run to come.
+/// A future tick.
 struct NextRun {
     shown: String,
     at: Moment,
-    /// What changing clocks do to it.
+    /// The effect of a daylight saving change on the tick.
     dst_note: &'static str,
 }
 
@@ -94,7 +94,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, layout: Layout) -> PageRes
     let layout = layout.with_title("/cron", "Cron");
     let rules = app.duly.crons().await?;
     let left_out = rules.len().saturating_sub(ROWS_MAX);
-    let rows = rules.iter().take(ROWS_MAX).map(|record| Row::new(&layout, record)).collect();
+    let rows = rules.iter().take(ROWS_MAX).map(|record| RuleRow::new(&layout, record)).collect();
     render(&RulesPage { layout, rows, left_out })
 }
 
@@ -102,7 +102,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, layout: Layout) -> PageRes
 #[template(path = "cron.html")]
 struct RulePage {
     layout: Layout,
-    row: Row,
+    row: RuleRow,
     runs: Vec<NextRun>,
     args: Option<FormattedJson>,
     missed: String,
@@ -125,7 +125,7 @@ pub(super) async fn show(State(app): State<Arc<App>>, Path(name): Path<String>, 
     let filter =
         duly::Filter { kind: Some(rule.kind.clone()), queue: Some(rule.queue.clone()), ..duly::Filter::default() };
     let view = RulePage {
-        row: Row::new(&layout, &record),
+        row: RuleRow::new(&layout, &record),
         runs: next,
         args: layout.can_see_args().then(|| json_format::format_json(&rule.args, json_format::SHOWN_BYTES)),
         missed: rule.missed.to_string(),
@@ -148,7 +148,7 @@ struct RuleFormPage {
     error: String,
 }
 
-/// What is in the form.
+/// The fields of the form.
 #[derive(Deserialize, Clone, Default)]
 #[serde(default)]
 pub(super) struct RuleForm {
@@ -161,9 +161,9 @@ pub(super) struct RuleForm {
     missed: String,
     overlap: String,
     jitter: String,
-    /// A rule to begin from.
+    /// The rule to copy the fields from.
     like: String,
-    /// The rule that it changes, and the state in which it was seen; empty for a new one.
+    /// The edited rule, and its ETag when the form was opened; empty for a new rule.
     original: String,
     etag: String,
 }
@@ -187,7 +187,7 @@ impl RuleForm {
         }
     }
 
-    /// It changes a rule that is there.
+    /// Returns whether the form edits an existing rule.
     fn is_edit(&self) -> bool {
         !self.original.is_empty()
     }
@@ -206,7 +206,7 @@ impl RuleForm {
         self
     }
 
-    /// The rule that is meant. What the form does not show stays as it is in the rule that it begins from.
+    /// Returns the rule of the form. Settings that the form does not show come from `base`.
     fn to_rule(&self, base: Option<&CronRule>) -> Result<CronRule, Error> {
         let job = Push::new(self.kind.trim(), self.args.trim()).queue(self.queue.trim());
         let mut rule = CronRule::new(self.name.trim(), self.pattern.trim(), job)?;
@@ -224,7 +224,7 @@ impl RuleForm {
     }
 }
 
-/// `GET /cron/new`: the form, with the next runs of what is in it.
+/// `GET /cron/new`: the form, with a preview of its next runs.
 pub(super) async fn form(
     State(app): State<Arc<App>>,
     identity: Identity,
@@ -282,11 +282,11 @@ pub(super) async fn save(
     }
 }
 
-/// Keeps the rule of a form, if the one in its place is still as it was when it was looked at.
+/// Saves the rule of a form if the stored rule has not changed since the form was opened.
 async fn save_rule(app: &App, form: &RuleForm) -> Result<CronRecord, Error> {
     let name = form.name.trim();
     let existing = app.duly.cron_get(name).await?;
-    // Under another name it makes a copy.
+    // A new name creates a copy of the edited rule.
     let base = match &existing {
         None if form.is_edit() => app.duly.cron_get(&form.original).await?,
         _ => existing.clone(),
@@ -316,7 +316,7 @@ pub(super) struct RuleActionForm {
 
 #[derive(Template)]
 #[template(path = "confirm_cron.html")]
-struct ConfirmPage {
+struct ConfirmRulePage {
     layout: Layout,
     name: String,
     path: String,
@@ -347,9 +347,11 @@ pub(super) async fn run_action(
             let action = if pushed.is_new() { "triggered" } else { "there" };
             redirect_with_flash(&layout, &format!("/jobs/{}", pushed.id()), action, None, &name)
         }
-        "remove" if form.confirm.is_empty() => {
-            render(&ConfirmPage { layout: layout.with_title("/cron", "Sure?"), path: display::url_encode(&name), name })
-        }
+        "remove" if form.confirm.is_empty() => render(&ConfirmRulePage {
+            layout: layout.with_title("/cron", "Sure?"),
+            path: display::url_encode(&name),
+            name,
+        }),
         "remove" => {
             app.duly.remove_cron(&name).await?;
             redirect_with_flash(&layout, "/cron", "rule-removed", None, &name)

@@ -1,4 +1,4 @@
-//! Dead jobs, grouped by what they died of: retry or remove a whole group, or look at it.
+//! Dead jobs, grouped by error: retry or remove a whole group.
 
 use std::sync::Arc;
 
@@ -12,39 +12,39 @@ use crate::server::App;
 use duly::DeadGroup;
 use duly::State as JobState;
 
-/// Most groups on the page, the largest first.
+/// The most groups on the page, largest first.
 const GROUPS_MAX: usize = 200;
-/// As much of an error as a row shows.
+/// The most characters of an error in a row.
 const ERROR_CHARS_MAX: usize = 300;
 
 #[derive(Template)]
 #[template(path = "dead.html")]
 struct DeadPage {
     layout: Layout,
-    groups: Vec<Group>,
+    groups: Vec<GroupRow>,
     left_out: usize,
 }
 
-/// Dead jobs that died of the same.
-pub(super) struct Group {
+/// Dead jobs of one kind with the same error.
+pub(super) struct GroupRow {
     pub queue: String,
     pub kind: String,
     pub error: String,
     pub count: u64,
     pub oldest: Moment,
     pub newest: Moment,
-    /// The filter that means them, and the same as a part of an address.
+    /// The filter for these jobs, plain and URL-encoded.
     pub filter: String,
     pub query: String,
 }
 
-impl Group {
-    /// The largest of these groups.
-    pub(super) fn list(layout: &Layout, groups: Vec<DeadGroup>, max: usize) -> Vec<Group> {
-        groups.into_iter().take(max).map(|group| Group::new(layout, group)).collect()
+impl GroupRow {
+    /// Returns the largest of these groups.
+    pub(super) fn list(layout: &Layout, groups: Vec<DeadGroup>, max: usize) -> Vec<GroupRow> {
+        groups.into_iter().take(max).map(|group| GroupRow::new(layout, group)).collect()
     }
 
-    fn new(layout: &Layout, group: DeadGroup) -> Group {
+    fn new(layout: &Layout, group: DeadGroup) -> GroupRow {
         let filter = duly::Filter {
             state: Some(JobState::Dead),
             queue: Some(group.queue.clone()),
@@ -52,7 +52,7 @@ impl Group {
             ..duly::Filter::default()
         };
         let filter = filter.to_string();
-        Group {
+        GroupRow {
             query: display::url_encode(&filter),
             filter,
             error: display::truncate(&group.error, ERROR_CHARS_MAX),
@@ -70,6 +70,6 @@ pub(super) async fn show(State(app): State<Arc<App>>, layout: Layout) -> PageRes
     let layout = layout.with_title("/dead", "Dead jobs");
     let groups = app.duly.dead_groups(None).await?;
     let left_out = groups.len().saturating_sub(GROUPS_MAX);
-    let groups = Group::list(&layout, groups, GROUPS_MAX);
+    let groups = GroupRow::list(&layout, groups, GROUPS_MAX);
     render(&DeadPage { layout, groups, left_out })
 }

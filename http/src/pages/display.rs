@@ -1,4 +1,4 @@
-//! Numbers, times and names as people read them. Pure.
+//! Formats numbers, times and names for people. Pure.
 
 use std::borrow::Borrow;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-/// A number with its thousands apart: `1,234,567`.
+/// Formats a number with separators: `1,234,567`.
 pub(super) fn count(number: impl Borrow<u64>) -> String {
     let digits = number.borrow().to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -20,13 +20,13 @@ pub(super) fn count(number: impl Borrow<u64>) -> String {
     text
 }
 
-/// A number with its noun: `1 job`, `2 jobs`.
+/// Formats a number with its noun: `1 job`, `2 jobs`.
 pub(super) fn plural(number: impl Borrow<u64>, noun: &str) -> String {
     let number = *number.borrow();
     format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
-/// A length of time in at most two units: `350 ms`, `4.2 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
+/// Formats a duration in at most two units: `350 ms`, `4.2 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
 pub(super) fn duration(time: Duration) -> String {
     let millis = time.as_millis();
     let secs = time.as_secs();
@@ -49,7 +49,7 @@ fn two_units(large: u64, unit: &str, small: u64, smaller: &str) -> String {
     }
 }
 
-/// A number of bytes: `512 B`, `1.5 kB`, `3.2 MB`.
+/// Formats a number of bytes: `512 B`, `1.5 kB`, `3.2 MB`.
 pub(super) fn bytes(number: u64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
     if number < 1_000 {
@@ -64,18 +64,18 @@ pub(super) fn bytes(number: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A moment in the three ways in which pages show it.
+/// A time in three formats.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
-    /// For machines.
+    /// RFC 3339, for scripts.
     pub iso: String,
     /// In the reader's time zone: `2026-11-16 05:20:31.123 CET`.
     pub local: String,
-    /// From now: `3 min ago`, `in 2 h`.
+    /// Relative to now: `3 min ago`, `in 2 h`.
     pub relative: String,
 }
 
-/// The moment `at` as seen at `now`, in this time zone.
+/// Formats the time `at`, relative to `now` and in this time zone.
 pub(super) fn moment(at: SystemTime, now: SystemTime, zone: &TimeZone) -> Moment {
     let Ok(stamp) = Timestamp::try_from(at) else {
         let far = "beyond the calendar".to_owned();
@@ -89,7 +89,7 @@ pub(super) fn moment(at: SystemTime, now: SystemTime, zone: &TimeZone) -> Moment
     }
 }
 
-/// `just now`, `12 s ago`, `in 3 min 5 s`.
+/// Formats a time relative to now: `just now`, `12 s ago`, `in 3 min 5 s`.
 fn relative(at: SystemTime, now: SystemTime) -> String {
     match (now.duration_since(at), at.duration_since(now)) {
         (Ok(ago), _) if ago < Duration::from_secs(1) => "just now".to_owned(),
@@ -100,12 +100,12 @@ fn relative(at: SystemTime, now: SystemTime) -> String {
     }
 }
 
-/// As [`duration`], but whole seconds: nobody reads tenths of what changes each second.
+/// As [`duration`], but in whole seconds: tenths are unreadable in a text that changes every second.
 fn coarse_duration(time: Duration) -> String {
     duration(Duration::from_secs(time.as_secs().max(1))).replace(".0 s", " s")
 }
 
-/// The first and last characters of an id, enough to tell it from its neighbours.
+/// Returns the first and last characters of an id.
 pub(super) fn short_id(id: &str) -> String {
     let chars: Vec<char> = id.chars().collect();
     if chars.len() <= 16 {
@@ -117,7 +117,7 @@ pub(super) fn short_id(id: &str) -> String {
     text
 }
 
-/// As much of a text as fits a line, cut between characters.
+/// Returns the first line of a text, shortened to `chars_max` characters.
 pub(super) fn truncate(text: &str, chars_max: usize) -> String {
     let line = text.lines().next().unwrap_or_default();
     let mut shown: String = line.chars().take(chars_max).collect();
@@ -127,7 +127,7 @@ pub(super) fn truncate(text: &str, chars_max: usize) -> String {
     shown
 }
 
-/// A text as a part of a path or a query.
+/// Encodes a text for use in a path or a query.
 pub(super) fn url_encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_told_from_now_and_in_the_zone() {
+    fn times_are_relative_and_local() {
         let at = UNIX_EPOCH + Duration::from_millis(1_763_270_431_123);
         let shown = moment(at, at + Duration::from_secs(200), &TimeZone::UTC);
         assert_eq!(shown.iso, "2025-11-16T05:20:31.123Z");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_ids_are_short_id() {
+    fn bytes_and_ids_are_short() {
         assert_eq!(bytes(999), "999 B");
         assert_eq!(bytes(1_500), "1.5 kB");
         assert_eq!(bytes(3_200_000), "3.2 MB");

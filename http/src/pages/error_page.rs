@@ -1,4 +1,4 @@
-//! What went error, as a page; and the way to sign in, where nobody is known.
+//! Error pages, and the login page for unknown clients.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ struct LoginPage<'p> {
     mark: String,
 }
 
-/// The same problem as a page; `None` leaves it as JSON. Without anybody known, that is the place for a way to sign in.
+/// Returns the page for a problem; `None` leaves it as JSON. An unknown client gets the login page.
 pub(crate) fn problem_page(app: &App, identity: Option<&Identity>, path: &str, problem: &Problem) -> Option<Response> {
     let root = app.options.prefix.as_str();
     let asset = |name: &str| app.link(&assets::path(name));
@@ -60,15 +60,15 @@ fn title_and_hint(problem: &Problem) -> (&'static str, &'static str) {
     match problem.code {
         "not_found" => ("Not here", "It may have been there a moment ago."),
         "conflict" => ("That is not so any more", "Go back and look again."),
-        "invalid" => ("Something is error with what was sent", "Go back, mend it, and send it again."),
+        "invalid" => ("Something is wrong with what was sent", "Go back, mend it, and send it again."),
         "forbidden" => ("You may not do that", "Somebody with another token may."),
         "read_only" => ("Nothing can be changed here", ""),
         "cross_site" => {
-            ("Another site has sent this", "Nothing was changed. If it was you, do it again from the layout itself.")
+            ("Another site has sent this", "Nothing was changed. If it was you, do it again from the page itself.")
         }
         "too_many" => ("Too much at once", ""),
         "store" | "unknown" | "timeout" => {
-            ("The store does not answer", "Try again; `duly doctor` says what is error with it.")
+            ("The store does not answer", "Try again; `duly doctor` says what is wrong with it.")
         }
         "unsupported" => ("This store cannot do that", ""),
         "remote" => ("The node could not do it", ""),

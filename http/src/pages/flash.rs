@@ -1,9 +1,9 @@
-//! What a page says after something was done: one sentence for each action, and what takes it back. Pure.
+//! Flash messages: one sentence per action, with an undo if there is one. Pure.
 
 use super::display;
 use duly::NAME_BYTES_MAX;
 
-/// A sentence above a page.
+/// A message at the top of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Flash {
     pub text: String,
@@ -11,15 +11,15 @@ pub(super) struct Flash {
     pub undo: Option<Undo>,
 }
 
-/// The way back.
+/// A button that undoes the action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Undo {
-    /// Where to post to, below the root.
+    /// The path to post to, below the root.
     pub action: String,
     pub label: &'static str,
 }
 
-/// A place to go to after a action, with the sentence to say there.
+/// Returns the URL of a redirect with a flash message.
 pub(super) fn url(path: &str, action: &str, number: Option<u64>, name: &str) -> String {
     let separator = if path.contains('?') { '&' } else { '?' };
     let mut to = format!("{path}{separator}did={action}");
@@ -32,7 +32,7 @@ pub(super) fn url(path: &str, action: &str, number: Option<u64>, name: &str) -> 
     to
 }
 
-/// What the query of a page says was done. Only sentences of ours, only numbers and names in them.
+/// Returns the flash message of a query. Only numbers and names come from the query, never other text.
 pub(super) fn from_query(query: &str) -> Option<Flash> {
     let value = |key: &str| {
         query.split('&').filter_map(|pair| pair.split_once('=')).find(|pair| pair.0 == key).map(|pair| pair.1)

@@ -1,4 +1,4 @@
-//! The store's history as charts: throughput, lateness, duration, depth. Pure but for the asking.
+//! Charts of the store's history: throughput, lateness, duration, depth.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -9,10 +9,10 @@ use duly::Duly;
 use duly::{Error, Result};
 use duly::{Histogram, HistoryAsk, HistoryTally};
 
-/// Minutes that a sparkline shows: those before the present one, which has only begun.
+/// The minutes of a sparkline, without the current one.
 const SPARK_MINUTES: u32 = 60;
 
-/// How far back a page looks.
+/// The time range of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Range {
     /// The last five minutes.
@@ -27,7 +27,7 @@ pub(super) enum Range {
 impl Range {
     pub(super) const ALL: [Range; 3] = [Range::Minutes, Range::Hour, Range::Day];
 
-    /// The range of this name; an hour if there is none.
+    /// Returns the range with this name, or an hour.
     pub(super) fn parse(name: &str) -> Range {
         Range::ALL.into_iter().find(|range| range.as_str() == name).unwrap_or_default()
     }
@@ -56,7 +56,7 @@ impl Range {
         }
     }
 
-    /// How many minutes one point of a chart stands for.
+    /// Returns the number of minutes per point of a chart.
     fn interval_minutes(self) -> i64 {
         match self {
             Range::Day => 10,
@@ -72,9 +72,9 @@ impl Range {
     }
 }
 
-/// What happened in one interval of a chart.
+/// The counts of one interval.
 struct Interval {
-    /// Seconds since 1970 at which it began.
+    /// The start in seconds since 1970.
     at: i64,
     tally: HistoryTally,
 }
@@ -82,13 +82,13 @@ struct Interval {
 /// The start of a minute, and the counts in it.
 type Minute = (SystemTime, HistoryTally);
 
-/// The charts of all queues, or of one.
+/// Returns the charts of all queues, or of one.
 pub(super) async fn charts(duly: &Duly, queue: Option<&str>, range: Range, unfinished: u64) -> Result<Vec<Chart>> {
-    // One more than shown: the present minute has only begun.
+    // One interval more than shown, because the current one is incomplete.
     let minutes =
         u32::try_from(range.minutes() + range.interval_minutes()).unwrap_or(u32::MAX).min(duly::HISTORY_MINUTES_MAX);
     let history = match duly.history(HistoryAsk { queue: queue.map(str::to_owned), minutes }).await {
-        // On keys of others there is nothing to draw; the rest of the page is there all the same.
+        // A store of another system keeps no history; the rest of the page works.
         Err(Error::Unsupported { .. }) => return Ok(Vec::new()),
         history => history?,
     };
@@ -97,7 +97,7 @@ pub(super) async fn charts(duly: &Duly, queue: Option<&str>, range: Range, unfin
     Ok(build_charts(&intervals(&minutes, now, range), range, unfinished))
 }
 
-/// Every interval from the first to the last, also those in which nothing happened.
+/// Returns every interval of the range, including empty ones.
 fn intervals(minutes: &[Minute], now: SystemTime, range: Range) -> Vec<Interval> {
     let width = range.interval_minutes() * 60;
     let present = unix_micros(now).div_euclid(1_000_000).div_euclid(width) * width;
@@ -111,7 +111,7 @@ fn intervals(minutes: &[Minute], now: SystemTime, range: Range) -> Vec<Interval>
             interval.tally.add(tally);
         }
     }
-    // The present minute looks like a fall where it has only begun: shown only where there is nothing else.
+    // The current interval is incomplete and would look like a drop: it is shown only if all others are empty.
     let has_others = intervals.iter().rev().skip(1).any(|interval| interval.tally != HistoryTally::default());
     if range != Range::Minutes && has_others {
         intervals.pop();
@@ -151,7 +151,7 @@ fn build_charts(intervals: &[Interval], range: Range, unfinished: u64) -> Vec<Ch
     ]
 }
 
-/// How many jobs were unfinished at the end of each interval: what there is now, less what came, plus what went.
+/// Returns the number of unfinished jobs at the end of each interval, computed backwards from the current number.
 fn depths(intervals: &[Interval], unfinished: u64) -> Vec<Option<f64>> {
     let mut depth = unfinished as f64;
     let mut depths = Vec::with_capacity(intervals.len());
@@ -168,7 +168,7 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1_000.0
 }
 
-/// What was done in the last hour, by queue, as sparklines.
+/// Returns the jobs done in the last hour, by queue, as sparklines.
 pub(super) async fn sparklines(duly: &Duly) -> HashMap<String, Sparkline> {
     let Ok(history) = duly.history(HistoryAsk { queue: None, minutes: SPARK_MINUTES + 1 }).await else {
         return HashMap::new();

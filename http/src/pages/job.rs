@@ -1,4 +1,4 @@
-//! One job: what it carries, what has become of it, why it is not running, and what can be done about that.
+//! One job: its args and history, why it is not running, and its actions.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -36,9 +36,9 @@ struct JobPage {
     whole: bool,
     result: Option<FormattedJson>,
     timeline: Vec<TimelineEntry>,
-    progress: Option<Progress>,
+    progress: Option<ProgressBar>,
     log: Vec<(Moment, u32, String)>,
-    holder: Option<Holder>,
+    holder: Option<HolderRow>,
     due: Moment,
     pushed: Moment,
     ended: Option<Moment>,
@@ -46,9 +46,9 @@ struct JobPage {
     keep: String,
 }
 
-/// One moment of a job's life.
+/// An event in the history of a job.
 struct TimelineEntry {
-    /// A state, for its colour.
+    /// The CSS class of a state, for the colour.
     class: &'static str,
     title: String,
     at: Option<Moment>,
@@ -57,13 +57,13 @@ struct TimelineEntry {
     text: String,
 }
 
-struct Progress {
+struct ProgressBar {
     percent: u32,
     note: String,
     at: Moment,
 }
 
-struct Holder {
+struct HolderRow {
     id: String,
     short: String,
     host: String,
@@ -73,7 +73,7 @@ struct Holder {
 
 #[derive(Deserialize, Default)]
 pub(super) struct JobParams {
-    /// `all` shows long args whole.
+    /// `all` shows long args in full.
     #[serde(default)]
     args: String,
 }
@@ -105,11 +105,11 @@ pub(super) async fn show(
     let holder = match record.node {
         Some(node) => {
             let nodes = app.duly.nodes().await.unwrap_or_default();
-            nodes.iter().find(|record| record.id == node).map(Holder::new)
+            nodes.iter().find(|record| record.id == node).map(HolderRow::new)
         }
         None => None,
     };
-    let progress = record.progress.as_ref().map(|progress| Progress {
+    let progress = record.progress.as_ref().map(|progress| ProgressBar {
         percent: (progress.done * 100.0) as u32,
         note: progress.note.clone(),
         at: layout.moment(progress.at),
@@ -146,14 +146,14 @@ pub(super) async fn show(
     render(&view)
 }
 
-impl Holder {
-    fn new(node: &NodeRecord) -> Holder {
+impl HolderRow {
+    fn new(node: &NodeRecord) -> HolderRow {
         let id = node.id.to_string();
-        Holder { short: display::short_id(&id), id, host: node.host.clone(), pid: node.pid, alive: node.alive }
+        HolderRow { short: display::short_id(&id), id, host: node.host.clone(), pid: node.pid, alive: node.alive }
     }
 }
 
-/// A job's life so far, and the next moment of it that is known.
+/// Returns the history of a job, and its next known event.
 fn build_timeline(layout: &Layout, record: &Record) -> Vec<TimelineEntry> {
     let plain = |class, title: String, at: Option<SystemTime>| TimelineEntry {
         class,
@@ -190,14 +190,14 @@ fn build_timeline(layout: &Layout, record: &Record) -> Vec<TimelineEntry> {
 pub(super) struct JobActionForm {
     #[serde(default)]
     confirm: String,
-    /// When it is due: `10m`, `tomorrow`, as the command line has it.
+    /// The delay until the job is due, such as `10m`; now if empty.
     #[serde(default)]
     due: String,
 }
 
 #[derive(Template)]
 #[template(path = "confirm_job.html")]
-struct ConfirmPage {
+struct ConfirmJobPage {
     layout: Layout,
     id: String,
     action: &'static str,
@@ -219,7 +219,7 @@ pub(super) async fn run_action(
     let short = display::short_id(&id);
     let layout = layout.with_title("/jobs", "Sure?");
     let confirm = |layout: Layout, action, title: String, explanation| {
-        render(&ConfirmPage { layout, id: job.to_string(), action, title, explanation })
+        render(&ConfirmJobPage { layout, id: job.to_string(), action, title, explanation })
     };
     match action.as_str() {
         "retry" => {
@@ -244,11 +244,11 @@ pub(super) async fn run_action(
     }
 }
 
-/// What is message before a job is cancelled or removed; the script says the same.
+/// The explanations before a job is cancelled or removed; the dialog shows the same.
 const CANCEL: &str = "It is told to stop, and ends dead with the error \"cancelled\"; it is not retried.";
 const REMOVE: &str = "It is gone for good, with its history.";
 
-/// A due moment as people write it: a length of time from now.
+/// Parses a delay.
 fn parse_due(text: &str) -> Result<Due, Problem> {
     let text = text.trim();
     if text.is_empty() || text == "now" {
@@ -259,7 +259,7 @@ fn parse_due(text: &str) -> Result<Due, Problem> {
         .ok_or_else(|| Problem::invalid("due", "write how long from now, such as 30s, 10m, 2h30m or 3d"))
 }
 
-/// `90s`, `10m`, `2h30m`, `3d`.
+/// Parses a duration: `90s`, `10m`, `2h30m`, `3d`.
 pub(super) fn parse_duration(text: &str) -> Option<Duration> {
     let span: jiff::Span = text.trim().parse().ok()?;
     let relative = jiff::SpanRelativeTo::days_are_24_hours();
@@ -292,7 +292,7 @@ pub(super) async fn edit(
     render(&EditPage { layout, short: display::short_id(&id), id, kind: record.job.kind, args, error: String::new() })
 }
 
-/// JSON to be edited: laid out, whole and with its secrets, as it is sent back.
+/// Returns the args for the editor: in full, and with their secrets, as they are sent back.
 fn editable_args(args: &str) -> String {
     let value: Result<&serde_json::value::RawValue, _> = serde_json::from_str(args);
     value.map_or_else(|_| args.to_owned(), |raw| raw.get().to_owned())

@@ -1,4 +1,4 @@
-//! Jobs, by a filter that is the page's address.
+//! The list of jobs that match a filter.
 
 use std::sync::Arc;
 
@@ -14,33 +14,33 @@ use crate::server::App;
 use duly::Filter;
 use duly::{Record, State as JobState};
 
-/// Jobs on one page.
+/// The page size.
 const PAGE_SIZE: usize = 50;
-/// As much of its args as a row shows.
+/// The most characters of the args in a row.
 const ARGS_CHARS_MAX: usize = 120;
 
 #[derive(Template)]
 #[template(path = "jobs.html")]
 struct JobsPage {
     layout: Layout,
-    /// The filter as it was written.
+    /// The filter as entered.
     q: String,
     error: String,
     chips: Vec<Chip>,
-    rows: Vec<Row>,
+    rows: Vec<JobRow>,
     looked: u64,
     next: String,
     first: String,
-    /// Nothing was params for and nothing is there.
+    /// The store has no queue.
     is_empty: bool,
-    table: Table,
+    table: JobTable,
 }
 
-/// How a table of jobs is shown.
-pub(super) struct Table {
-    /// Rows can be selected.
+/// The options of a table of jobs.
+pub(super) struct JobTable {
+    /// Rows have a checkbox.
     pub selectable: bool,
-    /// What the moment of a row is.
+    /// The header of the time column.
     pub time_header: &'static str,
 }
 
@@ -53,7 +53,7 @@ struct Chip {
 }
 
 /// A job in a list.
-pub(super) struct Row {
+pub(super) struct JobRow {
     pub id: String,
     pub short: String,
     pub kind: String,
@@ -69,8 +69,8 @@ pub(super) struct Row {
     pub time_label: &'static str,
 }
 
-impl Row {
-    pub(super) fn new(layout: &Layout, record: &Record) -> Row {
+impl JobRow {
+    pub(super) fn new(layout: &Layout, record: &Record) -> JobRow {
         let job = &record.job;
         let (when, time_label) = match record.state {
             JobState::Scheduled => (record.due, "due"),
@@ -79,7 +79,7 @@ impl Row {
             _ => (record.ended.unwrap_or(record.due), "ended"),
         };
         let id = job.id.to_string();
-        Row {
+        JobRow {
             short: display::short_id(&id),
             id,
             kind: job.kind.clone(),
@@ -101,7 +101,7 @@ impl Row {
     }
 }
 
-/// Args in a row, with secrets hidden.
+/// Formats args in one line, with secrets masked.
 fn one_line(args: &str) -> String {
     let formatted = super::json_format::format_json(args, 4 * ARGS_CHARS_MAX);
     let text: String = formatted.spans.iter().map(|span| span.text.as_str()).collect();
@@ -111,7 +111,7 @@ fn one_line(args: &str) -> String {
 }
 
 #[derive(Deserialize, Default)]
-pub(super) struct ListParams {
+pub(super) struct JobsParams {
     #[serde(default)]
     q: String,
     #[serde(default)]
@@ -119,7 +119,7 @@ pub(super) struct ListParams {
 }
 
 /// `GET /jobs?q=FILTER`
-pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<ListParams>, layout: Layout) -> PageResult {
+pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<JobsParams>, layout: Layout) -> PageResult {
     let mut layout = layout.with_title("/jobs", "Jobs");
     layout.query.clone_from(&params.q);
     let (filter, error) = match params.q.parse::<Filter>() {
@@ -139,7 +139,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<ListP
         next: String::new(),
         first,
         is_empty: layout.counts.is_empty(),
-        table: Table { selectable: layout.can_operate(), time_header: "When" },
+        table: JobTable { selectable: layout.can_operate(), time_header: "When" },
         error,
         layout,
     };
@@ -149,21 +149,21 @@ pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<ListP
     let cursor = Some(params.cursor).filter(|cursor| !cursor.is_empty());
     let found = match app.duly.list(Filter { limit: PAGE_SIZE, cursor, failures: true, ..filter }).await {
         Ok(found) => found,
-        // A cursor from elsewhere, a queue that cannot be: told where it was written.
+        // An invalid cursor or queue name: shown next to the filter.
         Err(error @ duly::Error::Invalid { .. }) => {
             view.error = error.to_string();
             return render_with_status(StatusCode::UNPROCESSABLE_ENTITY, &view);
         }
         Err(error) => return Err(error.into()),
     };
-    view.rows = found.jobs.iter().map(|record| Row::new(&view.layout, record)).collect();
+    view.rows = found.jobs.iter().map(|record| JobRow::new(&view.layout, record)).collect();
     view.looked = found.looked;
     view.next =
         found.next.map(|next| format!("{}&cursor={}", view.first, display::url_encode(&next))).unwrap_or_default();
     render(&view)
 }
 
-/// The states as links: each keeps the rest of the filter.
+/// Returns a link per state, which keeps the rest of the filter.
 fn chips(layout: &Layout, filter: &Filter, is_valid: bool) -> Vec<Chip> {
     let all = std::iter::once(None).chain(JobState::ALL.into_iter().map(Some));
     all.map(|state| {

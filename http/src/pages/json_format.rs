@@ -1,35 +1,35 @@
-//! JSON laid out for reading, token by token from its own text: a number of thirty digits stays that number. Pure.
+//! Formats JSON for reading, token by token: a number of thirty digits stays exact. Pure.
 
-/// As much of a value as a page shows before it is asked for more.
+/// The most bytes of a value on a page.
 pub(super) const SHOWN_BYTES: usize = 4_000;
-/// As much as it shows when asked; the rest is at the raw JSON.
+/// The most bytes of a value that is shown in full; the raw JSON has the rest.
 pub(super) const SHOWN_BYTES_MAX: usize = 256 * 1024;
-/// Deeper levels are not indented further: a megabyte of brackets would be a terabyte of blanks.
+/// The deepest indented level: a megabyte of brackets would give a terabyte of blanks.
 const INDENT_MAX: usize = 24;
-/// Values of keys that have one of these words in them are not shown.
+/// The values of keys that contain one of these words are masked.
 const SECRET_WORDS: [&str; 9] =
     ["password", "passwd", "secret", "token", "authorization", "api_key", "apikey", "private_key", "credential"];
 
-/// A piece of the text, and what it is (the name of a class in the page's style).
+/// A part of the text, with its CSS class.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Span {
+pub(super) struct JsonSpan {
     pub class: &'static str,
     pub text: String,
 }
 
-/// A value laid out for reading.
+/// A formatted value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FormattedJson {
-    pub spans: Vec<Span>,
-    /// There is more.
+    pub spans: Vec<JsonSpan>,
+    /// The value is longer than the limit.
     pub cut: bool,
-    /// Something was not shown because its key sounds like a secret.
+    /// A value was masked because of its key.
     pub masked: bool,
 }
 
-/// Lays out JSON text, or any other text as it is, up to so many bytes.
+/// Formats JSON text, or returns other text as it is, up to `bytes_max` bytes.
 pub(super) fn format_json(text: &str, bytes_max: usize) -> FormattedJson {
-    let mut formatter = Formatter { bytes_max, ..Formatter::default() };
+    let mut formatter = JsonFormatter { bytes_max, ..JsonFormatter::default() };
     let mut rest = text.trim();
     while !rest.is_empty() && !formatter.is_full() {
         let (token, after) = rest.split_at(token_len(rest));
@@ -40,7 +40,7 @@ pub(super) fn format_json(text: &str, bytes_max: usize) -> FormattedJson {
     formatter.output
 }
 
-/// The length of the token that the text begins with: a bracket, a sign, a whole string, or a bare word.
+/// Returns the length of the first token: a bracket, a sign, a string, or a bare word.
 fn token_len(text: &str) -> usize {
     let mut chars = text.char_indices();
     match chars.next() {
@@ -66,18 +66,18 @@ fn token_len(text: &str) -> usize {
 }
 
 #[derive(Default)]
-struct Formatter {
+struct JsonFormatter {
     output: FormattedJson,
     bytes: usize,
     bytes_max: usize,
     depth: usize,
-    /// The value that comes next is a secret.
+    /// The next value is a secret.
     hide_next: bool,
-    /// The depth at which a hidden object or list began.
+    /// The depth at which a masked object or list began.
     hidden_from: Option<usize>,
 }
 
-impl Formatter {
+impl JsonFormatter {
     fn is_full(&self) -> bool {
         self.bytes >= self.bytes_max
     }
@@ -150,11 +150,11 @@ impl Formatter {
             end -= 1;
         }
         self.output.cut |= end < text.len();
-        // A character that does not fit any more ends the text, too.
+        // A character that does not fit ends the text.
         self.bytes = if end < text.len() { self.bytes_max } else { self.bytes + end };
         match self.output.spans.last_mut() {
             Some(last) if last.class == class => last.text.push_str(&text[..end]),
-            _ => self.output.spans.push(Span { class, text: text[..end].to_owned() }),
+            _ => self.output.spans.push(JsonSpan { class, text: text[..end].to_owned() }),
         }
     }
 }

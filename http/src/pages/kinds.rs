@@ -1,4 +1,4 @@
-//! Kinds: how often attempts of each fail, and how long they take.
+//! Statistics of attempts by kind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,33 +15,33 @@ use crate::server::App;
 use duly::Error;
 use duly::{HistoryTally, KIND_HOURS_MAX, OTHER_KINDS};
 
-/// How many hours can be looked at, and what that is called.
+/// The selectable ranges: key, hours, label.
 const RANGES: [(&str, u32, &str); 3] = [("1h", 1, "this hour"), ("6h", 6, "6 h"), ("24h", KIND_HOURS_MAX, "24 h")];
 
 #[derive(Template)]
 #[template(path = "kinds.html")]
 struct KindsPage {
     layout: Layout,
-    rows: Vec<Row>,
-    ranges: Vec<Range>,
+    rows: Vec<KindRow>,
+    ranges: Vec<RangeLink>,
     /// The store keeps no history.
     unsupported: bool,
 }
 
-struct Range {
+struct RangeLink {
     key: &'static str,
     name: &'static str,
     chosen: bool,
 }
 
 /// One kind.
-struct Row {
+struct KindRow {
     kind: String,
-    /// Its jobs; none for those that are too many to be told apart.
+    /// The link to its jobs; `None` for the sum of all further kinds.
     path: Option<String>,
     attempts: u64,
     failed: u64,
-    /// In percent.
+    /// The failed attempts in percent.
     ratio: String,
     p50: String,
     p95: String,
@@ -49,13 +49,13 @@ struct Row {
 }
 
 #[derive(Deserialize, Default)]
-pub(super) struct KindParams {
+pub(super) struct KindsParams {
     #[serde(default)]
     range: String,
 }
 
 /// `GET /kinds`
-pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<KindParams>, layout: Layout) -> PageResult {
+pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<KindsParams>, layout: Layout) -> PageResult {
     let layout = layout.with_title("/kinds", "Kinds");
     let chosen = RANGES.iter().find(|(key, ..)| *key == params.range).unwrap_or(&RANGES[2]);
     let (kinds, unsupported) = match app.duly.kinds(chosen.1).await.map(totals_by_kind) {
@@ -63,19 +63,19 @@ pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<KindP
         Err(Error::Unsupported { .. }) => (BTreeMap::new(), true),
         Err(error) => return Err(error.into()),
     };
-    let mut rows: Vec<Row> = kinds.iter().map(|(kind, tally)| Row::new(kind, tally)).collect();
+    let mut rows: Vec<KindRow> = kinds.iter().map(|(kind, tally)| KindRow::new(kind, tally)).collect();
     rows.sort_by(|a, b| b.attempts.cmp(&a.attempts).then_with(|| a.kind.cmp(&b.kind)));
-    let ranges = RANGES.map(|(key, _, name)| Range { key, name, chosen: key == chosen.0 }).into();
+    let ranges = RANGES.map(|(key, _, name)| RangeLink { key, name, chosen: key == chosen.0 }).into();
     render(&KindsPage { layout, rows, ranges, unsupported })
 }
 
-impl Row {
-    fn new(kind: &str, tally: &HistoryTally) -> Row {
+impl KindRow {
+    fn new(kind: &str, tally: &HistoryTally) -> KindRow {
         let (attempts, failed) = (tally.ended(), tally.retried + tally.buried);
         let took =
             |q: f64| tally.duration.quantile(q).map_or("–".to_owned(), |time: Duration| display::duration(time));
         let share = if attempts == 0 { 0.0 } else { failed as f64 * 100.0 / attempts as f64 };
-        Row {
+        KindRow {
             kind: kind.to_owned(),
             path: (kind != OTHER_KINDS).then(|| display::url_encode(kind)),
             attempts,

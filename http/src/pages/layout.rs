@@ -1,4 +1,4 @@
-//! What every page has around it: where it is mounted, who looks, in which theme and time zone, what was just done.
+//! The layout of every page: navigation, identity, theme, time zone, flash message.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use duly::QueueCounts;
 use duly::Role;
 use duly::State;
 
-/// Longest name of a time zone that is looked up.
+/// The longest name of a time zone.
 const ZONE_BYTES_MAX: usize = 64;
-/// Most queues whose names the filter box offers.
+/// The most queues in the suggestions of the filter box.
 const SUGGESTED_QUEUES_MAX: usize = 200;
 
-/// A link of the menu: group, path, name.
+/// The links of the navigation: group, path, label.
 const LINKS: [(usize, &str, &str); 12] = [
     (0, "/", "Overview"),
     (0, "/jobs", "Jobs"),
@@ -40,33 +40,33 @@ const LINKS: [(usize, &str, &str); 12] = [
     (2, "/settings", "Settings"),
 ];
 
-/// What every page has around it.
+/// The layout of a page.
 pub(super) struct Layout {
-    /// Where the pages are mounted: "" or "/duly".
+    /// The path under which the pages are mounted: "" or "/duly".
     pub root: String,
-    /// This page's own path and query, below the root.
+    /// The path and query of this page, below the root.
     pub current_url: String,
-    /// Which link of the menu it belongs to.
+    /// The path of the current link in the navigation.
     pub nav_path: &'static str,
     pub title: String,
-    /// "light", "dark", or nothing: as the system says.
+    /// "light", "dark", or empty for the setting of the system.
     pub theme: &'static str,
     pub zone: TimeZone,
     pub zone_name: String,
-    /// The store's time when the page was made.
+    /// The store's time when the page was rendered.
     pub now: SystemTime,
     pub store: String,
     pub identity: String,
     pub role: Role,
-    /// Nothing can be changed here.
+    /// The server refuses all changes.
     pub read_only: bool,
     pub flash: Option<Flash>,
-    /// What is in the filter box.
+    /// The text of the filter box.
     pub query: String,
     pub counts: Vec<QueueCounts>,
 }
 
-/// A link of the menu as the page shows it.
+/// A link of the navigation.
 pub(super) struct Link {
     pub path: &'static str,
     pub name: &'static str,
@@ -76,7 +76,7 @@ pub(super) struct Link {
 }
 
 impl Layout {
-    /// The frame of a page that somebody known has asked for.
+    /// Builds the layout for a request.
     pub(super) async fn new(app: &App, identity: Option<&Identity>, parts: &Parts) -> Layout {
         let prefix = &app.options.prefix;
         let nested = parts.extensions.get::<NestedPath>().map(NestedPath::as_str);
@@ -97,59 +97,59 @@ impl Layout {
             read_only: app.options.read_only,
             flash: flash::from_query(parts.uri.query().unwrap_or_default()),
             query: String::new(),
-            // A page without its badges is better than none.
+            // A page without badges is better than an error.
             counts: if identity.is_some() { app.duly.counts().await.unwrap_or_default() } else { Vec::new() },
         }
     }
 
-    /// This page's title, and where it is in the menu.
+    /// Sets the title, and the current link of the navigation.
     pub(super) fn with_title(mut self, nav_path: &'static str, title: impl Into<String>) -> Layout {
         self.nav_path = nav_path;
         self.title = title.into();
         self
     }
 
-    /// The address of an asset.
+    /// Returns the URL of an asset.
     pub(super) fn asset(&self, name: &str) -> String {
         format!("{}{}", self.root, assets::path(name))
     }
 
-    /// Whether buttons are shown that need this role.
+    /// Returns whether to show controls that need this role.
     pub(super) fn can(&self, role: Role) -> bool {
         !self.read_only && self.role >= role
     }
 
-    /// Whether whoever looks may look after jobs, queues, rules and nodes.
+    /// Returns whether the client can manage jobs, queues, rules and nodes.
     pub(super) fn can_operate(&self) -> bool {
         self.can(Role::Operator)
     }
 
-    /// Whether whoever looks may push.
+    /// Returns whether the client can push jobs.
     pub(super) fn can_push(&self) -> bool {
         self.can(Role::Pusher)
     }
 
-    /// Whether whoever looks sees what jobs carry.
+    /// Returns whether the client can see the args of jobs.
     pub(super) fn can_see_args(&self) -> bool {
         self.role >= Role::Operator
     }
 
-    /// A moment as this reader sees it.
+    /// Formats a time in the reader's time zone.
     pub(super) fn moment(&self, at: SystemTime) -> Moment {
         display::moment(at, self.now, &self.zone)
     }
 
-    /// When the page was made.
+    /// Returns when the page was rendered.
     pub(super) fn rendered_at(&self) -> Moment {
         self.moment(self.now)
     }
 
-    /// How many jobs of all queues are in this state.
+    /// Returns the number of jobs in this state in all queues.
     pub(super) fn total(&self, state: State) -> u64 {
         self.counts.iter().map(|queue| queue.of(state)).sum()
     }
 
-    /// The links of a group of the menu.
+    /// Returns the links of a group of the navigation.
     pub(super) fn links(&self, group: usize) -> Vec<Link> {
         let shown = LINKS.into_iter().filter(|link| link.0 == group);
         shown
@@ -169,7 +169,7 @@ impl Layout {
         }
     }
 
-    /// Words that the filter box offers, as JSON.
+    /// Returns the suggestions of the filter box as JSON.
     pub(super) fn filter_suggestions(&self) -> String {
         let mut all: Vec<String> = State::ALL.iter().map(|state| format!("state:{state}")).collect();
         all.extend(
@@ -181,7 +181,7 @@ impl Layout {
         serde_json::to_string(&all).unwrap_or_else(|_| "[]".to_owned())
     }
 
-    /// The theme that the button goes to.
+    /// Returns the next theme of the theme button.
     pub(super) fn next_theme(&self) -> &'static str {
         match self.theme {
             "" => "light",
@@ -195,7 +195,7 @@ impl Layout {
     }
 }
 
-/// Of whoever has passed the gate.
+/// Requires [`crate::auth::handle_request`], which identifies the client.
 impl FromRequestParts<Arc<App>> for Layout {
     type Rejection = Infallible;
 
@@ -219,14 +219,14 @@ pub(super) fn theme(name: Option<&str>) -> &'static str {
     }
 }
 
-/// The zone of this name, or the server's own.
+/// Returns the time zone with this name, or that of the server.
 pub(super) fn zone(wanted: Option<&str>) -> (TimeZone, String) {
     let wanted = wanted.map(|name| name.replace("%2F", "/")).filter(|name| name.len() <= ZONE_BYTES_MAX);
     let named = wanted.and_then(|name| TimeZone::get(&name).ok());
     let zone = named.unwrap_or_else(TimeZone::system);
     match zone.iana_name().map(str::to_owned) {
         Some(name) if name != "Etc/UTC" => (zone, name),
-        // Also a zone without a name, from a file or a rule: times are told in one that every browser knows.
+        // A zone without a name, from a file or a rule, is unknown to browsers.
         _ => (TimeZone::UTC, "UTC".to_owned()),
     }
 }

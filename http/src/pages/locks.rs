@@ -1,4 +1,4 @@
-//! Locks that are held: by whom, since when, who waits; breaking one.
+//! The held locks, and breaking one.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use duly::Role;
 #[template(path = "locks.html")]
 struct LocksPage {
     layout: Layout,
-    rows: Vec<Row>,
+    rows: Vec<LockRow>,
     next: String,
 }
 
-struct Row {
+struct LockRow {
     name: String,
     slot: u32,
     node: String,
@@ -35,10 +35,10 @@ struct Row {
     waiting: u64,
 }
 
-impl Row {
-    fn new(layout: &Layout, lock: &LockRecord) -> Row {
+impl LockRow {
+    fn new(layout: &Layout, lock: &LockRecord) -> LockRow {
         let node = lock.node.to_string();
-        Row {
+        LockRow {
             name: lock.name.clone(),
             slot: lock.slot,
             node_short: display::short_id(&node),
@@ -53,16 +53,16 @@ impl Row {
 }
 
 #[derive(Deserialize, Default)]
-pub(super) struct LockParams {
+pub(super) struct LocksParams {
     #[serde(default)]
     cursor: String,
 }
 
 /// `GET /locks`
-pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<LockParams>, layout: Layout) -> PageResult {
+pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<LocksParams>, layout: Layout) -> PageResult {
     let layout = layout.with_title("/locks", "Locks");
     let found = app.duly.locks(Some(params.cursor.as_str()).filter(|cursor| !cursor.is_empty())).await?;
-    let rows = found.locks.iter().map(|lock| Row::new(&layout, lock)).collect();
+    let rows = found.locks.iter().map(|lock| LockRow::new(&layout, lock)).collect();
     let next = found.next.map(|next| format!("/locks?cursor={}", display::url_encode(&next))).unwrap_or_default();
     render(&LocksPage { layout, rows, next })
 }
@@ -76,7 +76,7 @@ pub(super) struct BreakForm {
 
 #[derive(Template)]
 #[template(path = "confirm_lock.html")]
-struct ConfirmPage {
+struct ConfirmLockPage {
     layout: Layout,
     name: String,
 }
@@ -90,7 +90,7 @@ pub(super) async fn break_lock(
 ) -> PageResult {
     identity.require(Role::Operator)?;
     if form.confirm.is_empty() {
-        return render(&ConfirmPage { layout: layout.with_title("/locks", "Sure?"), name: form.name });
+        return render(&ConfirmLockPage { layout: layout.with_title("/locks", "Sure?"), name: form.name });
     }
     app.duly.break_lock(&form.name).await?;
     redirect_with_flash(&layout, "/locks", "broken", None, "")

@@ -1,8 +1,8 @@
-//! The dashboard: pages for people. Each handler asks the door, fills a view and renders it; none holds a rule.
+//! The dashboard. A handler calls the client API, builds a view and renders it; it has no rules of its own.
 //!
-//! Plain HTML and forms that work without a script; `assets/duly.js` keeps a page fresh and adds keys.
-//! What changes something is a POST, checked for its role here and noted in the audit by the gate, and ends in a redirect
-//! to a page that says what was done.
+//! All pages are plain HTML and forms, and work without scripts; `assets/duly.js` adds live updates and shortcuts.
+//! Every change is a POST: the handler requires a role, `auth` audits the request, and the response redirects to a
+//! page with a flash message.
 
 mod assets;
 mod audit;
@@ -42,10 +42,10 @@ use self::layout::Layout;
 use super::problem::Problem;
 use super::server::App;
 
-/// What a page answers.
+/// The result of a page handler.
 type PageResult = Result<Response, Problem>;
 
-/// All pages and their assets.
+/// Returns the routes of all pages and assets.
 pub(crate) fn router() -> Router<Arc<App>> {
     Router::new()
         .route("/", get(overview::show))
@@ -78,7 +78,7 @@ pub(crate) fn router() -> Router<Arc<App>> {
         .route("/assets/{hash}/{name}", get(assets::get))
 }
 
-/// A view as a page.
+/// Renders a view.
 fn render(view: &impl Template) -> PageResult {
     render_with_status(StatusCode::OK, view)
 }
@@ -87,32 +87,32 @@ fn render_with_status(status: StatusCode, view: &impl Template) -> PageResult {
     match view.render() {
         Ok(text) => Ok((status, [(CONTENT_TYPE, "text/html; charset=utf-8")], text).into_response()),
         Err(error) => {
-            tracing::error!(%error, "a layout could not be rendered");
+            tracing::error!(%error, "a page could not be rendered");
             Err(Problem::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "page",
-                "this layout could not be made; see the server's log",
+                "this page could not be made; see the server's log",
             ))
         }
     }
 }
 
-/// After a action: back to a page, which says what was done.
+/// Redirects to a page with a flash message.
 fn redirect_with_flash(layout: &Layout, path: &str, action: &str, number: Option<u64>, name: &str) -> PageResult {
     Ok(Redirect::to(&format!("{}{}", layout.root, flash::url(path, action, number, name))).into_response())
 }
 
-/// A path of ours that a form has named to come back to; the fallback if it is not one.
+/// Returns `next` if it is a path of this server, or `fallback`.
 ///
-/// Browsers drop tabs and line ends out of an address and read `\` as `/`: what looks like a path may lead elsewhere.
-/// Other control characters cannot be message in a header.
+/// Browsers drop tabs and line ends from a URL and read `\` as `/`, so a text that looks like a path may lead to
+/// another site. Other control characters are not allowed in a header.
 pub(super) fn local_path_or<'f>(next: &'f str, fallback: &'f str) -> &'f str {
     let is_odd = |c: char| c == '\\' || c.is_control();
     let is_local = next.starts_with('/') && !next.starts_with("//") && !next.contains(is_odd);
     if is_local { next } else { fallback }
 }
 
-/// Refuses jobs that run any program, unless this server was told to take them.
+/// Returns a 403 for jobs that run programs, unless the server accepts them.
 fn check_kind(app: &App, kind: &str) -> Result<(), Problem> {
     if kind.trim() == "command" && !app.options.commands {
         return Err(Problem::forbidden(
@@ -122,7 +122,7 @@ fn check_kind(app: &App, kind: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// There is no such action at this address.
+/// Returns the 404 for an unknown action.
 fn unknown_action(action: &str) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is nothing to do by the name of {action:?} here"))
 }

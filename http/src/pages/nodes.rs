@@ -1,4 +1,4 @@
-//! Nodes: who is there, what they can take on, what they run; quiet, stop.
+//! Nodes: their queues, their running jobs, quiet and stop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,23 +20,23 @@ use duly::Role;
 use duly::Running;
 use duly::{NodeId, NodeRecord};
 
-/// A node that does not answer by then is shown without what it runs.
+/// The timeout for a reply; without one the page shows no running jobs.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Most nodes on the page: those that live first.
+/// The most nodes on the page, those with a current lease first.
 const ROWS_MAX: usize = 500;
-/// Most names of queues in a row.
+/// The most queue names in a row.
 const QUEUES_MAX: usize = 6;
 
 #[derive(Template)]
 #[template(path = "nodes.html")]
 struct NodesPage {
     layout: Layout,
-    nodes: Vec<Row>,
+    nodes: Vec<NodeRow>,
     left_out: usize,
 }
 
 /// A node in a list.
-pub(super) struct Row {
+pub(super) struct NodeRow {
     pub id: String,
     pub short: String,
     pub host: String,
@@ -50,10 +50,10 @@ pub(super) struct Row {
     pub joined: Moment,
 }
 
-impl Row {
-    pub(super) fn new(layout: &Layout, node: &NodeRecord) -> Row {
+impl NodeRow {
+    pub(super) fn new(layout: &Layout, node: &NodeRecord) -> NodeRow {
         let id = node.id.to_string();
-        Row {
+        NodeRow {
             short: display::short_id(&id),
             id,
             host: node.host.clone(),
@@ -75,7 +75,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, layout: Layout) -> PageRes
     let mut nodes = app.duly.nodes().await?;
     nodes.sort_by_key(|node| (!node.alive, node.joined, node.id));
     let left_out = nodes.len().saturating_sub(ROWS_MAX);
-    let nodes = nodes.iter().take(ROWS_MAX).map(|node| Row::new(&layout, node)).collect();
+    let nodes = nodes.iter().take(ROWS_MAX).map(|node| NodeRow::new(&layout, node)).collect();
     render(&NodesPage { layout, nodes, left_out })
 }
 
@@ -83,12 +83,12 @@ pub(super) async fn list(State(app): State<Arc<App>>, layout: Layout) -> PageRes
 #[template(path = "node.html")]
 struct NodePage {
     layout: Layout,
-    row: Row,
+    row: NodeRow,
     all_queues: Vec<(String, String, String)>,
     kinds: String,
     methods: Vec<String>,
     running: Vec<RunningJob>,
-    /// Why it has not message what it runs.
+    /// The reason why the running jobs are unknown.
     no_reply: String,
     version: String,
 }
@@ -124,13 +124,13 @@ pub(super) async fn show(State(app): State<Arc<App>>, Path(id): Path<String>, la
         .iter()
         .map(|queue| (queue.clone(), display::url_encode(queue), format!("{}{}", held(queue), slots(queue))));
     let kinds = node.takes.kinds.as_ref().map_or("any, or not told".to_owned(), |kinds| kinds.join(", "));
-    let (row, all_queues, methods) = (Row::new(&layout, node), all_queues.collect(), node.methods.clone());
+    let (row, all_queues, methods) = (NodeRow::new(&layout, node), all_queues.collect(), node.methods.clone());
     render(&NodePage { layout, row, all_queues, kinds, methods, running, no_reply, version })
 }
 
 const LEASE_OVER: &str = "The node gives no sign of life; what it held is taken back by others.";
 
-/// What a node says of itself: the jobs it runs, why it says nothing, its version.
+/// Asks a node for its running jobs and its version. The text is the reason if the jobs are unknown.
 async fn query_node(app: &App, id: NodeId) -> (Vec<RunningJob>, String, String) {
     let jobs = app.duly.call("duly.jobs", &()).node(id).timeout(REPLY_TIMEOUT).reply::<Vec<Running>>();
     let ping = app.duly.call("duly.ping", &()).node(id).timeout(REPLY_TIMEOUT).reply::<serde_json::Value>();
@@ -138,7 +138,7 @@ async fn query_node(app: &App, id: NodeId) -> (Vec<RunningJob>, String, String) 
     let version = ping.ok().and_then(|reply| reply["version"].as_str().map(str::to_owned)).unwrap_or_default();
     match jobs {
         Ok(jobs) => (jobs.into_iter().map(RunningJob::new).collect(), String::new(), version),
-        Err(error) => (Vec::new(), format!("The node has not message what it runs: {error}"), version),
+        Err(error) => (Vec::new(), format!("The node has not said what it runs: {error}"), version),
     }
 }
 
@@ -165,7 +165,7 @@ pub(super) struct NodeActionForm {
 
 #[derive(Template)]
 #[template(path = "confirm_node.html")]
-struct ConfirmPage {
+struct ConfirmNodePage {
     layout: Layout,
     id: String,
     short: String,
@@ -186,7 +186,7 @@ pub(super) async fn run_action(
         "loud" => ("duly.quiet", json!({ "on": false }), "loud"),
         "stop" if form.confirm.is_empty() => {
             let layout = layout.with_title("/nodes", "Sure?");
-            return render(&ConfirmPage { layout, short: display::short_id(&id.to_string()), id: id.to_string() });
+            return render(&ConfirmNodePage { layout, short: display::short_id(&id.to_string()), id: id.to_string() });
         }
         "stop" => ("duly.stop", json!(null), "stopping"),
         other => return Err(unknown_action(other)),

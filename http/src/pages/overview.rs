@@ -1,4 +1,4 @@
-//! The first page: how much is where, how fast and how late it goes, and what needs somebody.
+//! The overview: counts, throughput, lateness, and warnings.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::server::App;
 use duly::QueueCounts;
 use duly::State as JobState;
 
-/// Most queues on this page, those with most to do.
+/// The most queues on this page, those with the most jobs.
 const QUEUES_MAX: usize = 8;
-/// Most groups of dead jobs on this page.
+/// The most groups of dead jobs on this page.
 const GROUPS_MAX: usize = 5;
 
 #[derive(Template)]
@@ -26,13 +26,13 @@ struct OverviewPage {
     tiles: Vec<Tile>,
     range: Range,
     charts: Vec<Chart>,
-    queues: Vec<queues::Row>,
+    queues: Vec<queues::QueueRow>,
     queues_left_out: usize,
-    groups: Vec<dead::Group>,
+    groups: Vec<dead::GroupRow>,
     alive: usize,
     slots: u64,
     warnings: Vec<String>,
-    /// Nothing has ever happened here.
+    /// The store has no queue.
     is_empty: bool,
 }
 
@@ -69,14 +69,14 @@ pub(super) async fn show(
     let nodes = nodes?;
     let alive = nodes.iter().filter(|node| node.alive && !node.queues.is_empty()).count();
     let slots = nodes.iter().filter(|node| node.alive).filter_map(|node| node.takes.slots).sum();
-    let groups = dead::Group::list(&layout, groups.unwrap_or_default(), GROUPS_MAX);
+    let groups = dead::GroupRow::list(&layout, groups.unwrap_or_default(), GROUPS_MAX);
     let mut counts = layout.counts.clone();
     counts.sort_by(|a, b| total_jobs(b).cmp(&total_jobs(a)).then_with(|| a.queue.cmp(&b.queue)));
     let queues_left_out = counts.len().saturating_sub(QUEUES_MAX);
     counts.truncate(QUEUES_MAX);
     counts.sort_by(|a, b| a.queue.cmp(&b.queue));
     let mut sparklines = sparklines;
-    let row = |counts: QueueCounts| queues::Row::new(sparklines.remove(&counts.queue), counts, duly.now());
+    let row = |counts: QueueCounts| queues::QueueRow::new(sparklines.remove(&counts.queue), counts, duly.now());
     let queues = counts.into_iter().map(row).collect();
     let tiles =
         JobState::ALL.map(|state| Tile { state, count: layout.total(state), caption: caption(&layout, state, slots) });
@@ -102,7 +102,7 @@ fn total_jobs(counts: &QueueCounts) -> u64 {
     counts.ready + counts.running + counts.dead + counts.scheduled
 }
 
-/// A word below a number.
+/// Returns the caption below a count.
 fn caption(layout: &Layout, state: JobState, slots: u64) -> String {
     match state {
         JobState::Scheduled => "for later".to_owned(),
@@ -116,7 +116,7 @@ fn caption(layout: &Layout, state: JobState, slots: u64) -> String {
     }
 }
 
-/// What needs somebody now.
+/// Returns the conditions that need attention.
 fn warnings(layout: &Layout, alive: usize) -> Vec<String> {
     let mut warnings = Vec::new();
     let ready = layout.total(JobState::Ready);

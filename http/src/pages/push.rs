@@ -1,4 +1,4 @@
-//! A job pushed by hand.
+//! A form to push a job.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ struct PushPage {
     error: String,
 }
 
-/// What is in the form.
+/// The fields of the form.
 #[derive(Deserialize, Clone)]
 pub(super) struct PushForm {
     #[serde(default)]
@@ -55,7 +55,7 @@ pub(super) struct PushParams {
     queue: String,
     #[serde(default)]
     kind: String,
-    /// A job to be pushed again, edited.
+    /// The job to copy the fields from.
     #[serde(default)]
     like: String,
 }
@@ -118,7 +118,7 @@ pub(super) async fn push(
             redirect_with_flash(&layout, &format!("/jobs/{}", pushed.id()), flash_key, None, "")
         }
         Err(error @ (Error::Store { .. } | Error::Unknown { .. } | Error::Timeout { .. })) => Err(Problem::from(error)),
-        // What was written is still there, with what is error with it.
+        // The form keeps the input, and shows the error.
         Err(error) => render_with_status(StatusCode::UNPROCESSABLE_ENTITY, &form_page(layout, form, error.to_string())),
     }
 }

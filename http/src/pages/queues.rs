@@ -1,4 +1,4 @@
-//! Queues: how deep, how fast, paused or not; pause, resume, limits, clear.
+//! Queues: counts, throughput, pause, resume, capacity, clear.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -19,24 +19,24 @@ use duly::Role;
 use duly::State as JobState;
 use duly::{Capacity, QueueCounts};
 
-/// Most queues on the page, the deepest first; the rest is told of.
+/// The most queues on the page, those with the most jobs; the page shows the number of the rest.
 const ROWS_MAX: usize = 500;
 
 #[derive(Template)]
 #[template(path = "queues.html")]
 struct QueuesPage {
     layout: Layout,
-    rows: Vec<Row>,
+    rows: Vec<QueueRow>,
     left_out: usize,
 }
 
-pub(super) struct Row {
+pub(super) struct QueueRow {
     pub queue: String,
     pub path: String,
     pub paused: bool,
     pub moving: bool,
     pub counts: QueueCounts,
-    /// How long its first ready job has waited.
+    /// How long the first ready job has waited.
     pub oldest: String,
     pub sparkline: Option<Sparkline>,
 }
@@ -52,14 +52,14 @@ pub(super) async fn list(State(app): State<Arc<App>>, layout: Layout) -> PageRes
     }
     counts.sort_by(|a, b| a.queue.cmp(&b.queue));
     let (mut sparklines, now) = (history_charts::sparklines(&app.duly).await, app.duly.now());
-    let rows = counts.into_iter().map(|counts| Row::new(sparklines.remove(&counts.queue), counts, now)).collect();
+    let rows = counts.into_iter().map(|counts| QueueRow::new(sparklines.remove(&counts.queue), counts, now)).collect();
     render(&QueuesPage { layout, rows, left_out })
 }
 
-impl Row {
-    pub(super) fn new(sparkline: Option<Sparkline>, counts: QueueCounts, now: SystemTime) -> Row {
+impl QueueRow {
+    pub(super) fn new(sparkline: Option<Sparkline>, counts: QueueCounts, now: SystemTime) -> QueueRow {
         let waited = |due| display::duration(now.duration_since(due).unwrap_or_default());
-        Row {
+        QueueRow {
             oldest: counts.oldest.map_or("–".to_owned(), waited),
             path: display::url_encode(&counts.queue),
             queue: counts.queue.clone(),
@@ -73,7 +73,7 @@ impl Row {
 
 #[derive(Template)]
 #[template(path = "queue.html")]
-struct Queue {
+struct QueuePage {
     layout: Layout,
     queue: String,
     path: String,
@@ -81,10 +81,10 @@ struct Queue {
     range: Range,
     charts: Vec<Chart>,
     capacity: CapacityForm,
-    nodes: Vec<super::nodes::Row>,
+    nodes: Vec<super::nodes::NodeRow>,
 }
 
-/// What is in the form of a queue's limits.
+/// The fields of the capacity form.
 struct CapacityForm {
     jobs: String,
     bytes: String,
@@ -114,9 +114,9 @@ pub(super) async fn show(
     let capacity = CapacityForm { jobs: to_text(counts.capacity.jobs), bytes: to_text(counts.capacity.bytes) };
     let nodes = app.duly.nodes().await?;
     let nodes =
-        nodes.iter().filter(|node| node.queues.contains(&queue)).map(|node| super::nodes::Row::new(&layout, node));
+        nodes.iter().filter(|node| node.queues.contains(&queue)).map(|node| super::nodes::NodeRow::new(&layout, node));
     let nodes = nodes.collect();
-    render(&Queue { path: display::url_encode(&queue), layout, queue, counts, range, charts, capacity, nodes })
+    render(&QueuePage { path: display::url_encode(&queue), layout, queue, counts, range, charts, capacity, nodes })
 }
 
 fn to_text(number: Option<u64>) -> String {
@@ -129,7 +129,7 @@ pub(super) struct QueueActionForm {
     jobs: String,
     #[serde(default)]
     bytes: String,
-    /// The queue's name, typed by hand.
+    /// The queue's name, typed by the user.
     #[serde(default)]
     name: String,
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! What is due later: the next hour as a strip, then the list.
+//! Scheduled jobs: a histogram of the next hour, and the list.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use askama::Template;
 use axum::extract::{Query, State};
 use serde::Deserialize;
 
-use super::jobs::{Row, Table};
+use super::jobs::{JobRow, JobTable};
 use super::layout::Layout;
 use super::{PageResult, display, render};
 use crate::server::App;
@@ -15,13 +15,13 @@ use crate::views::unix_micros;
 use duly::State as JobState;
 use duly::{Filter, When};
 
-/// Jobs on one page.
+/// The page size.
 const PAGE_SIZE: usize = 50;
-/// Most jobs that the strip looks at: when there are more, it says so.
-const STRIP_MAX: usize = 200;
-/// Bars of the strip: one for each minute of an hour.
+/// The most jobs in the histogram; the page shows if there are more.
+const HISTOGRAM_JOBS_MAX: usize = 200;
+/// The bars of the histogram, one per minute.
 const BARS: usize = 60;
-/// The strip's height.
+/// The height of the histogram.
 const HEIGHT: usize = 64;
 
 #[derive(Template)]
@@ -30,12 +30,12 @@ struct ScheduledPage {
     layout: Layout,
     bars: Vec<Bar>,
     in_hour: usize,
-    /// There are more than the strip has looked at.
+    /// There are more jobs than the histogram counts.
     more: bool,
     q: &'static str,
-    rows: Vec<Row>,
+    rows: Vec<JobRow>,
     next: String,
-    table: Table,
+    table: JobTable,
 }
 
 struct Bar {
@@ -59,19 +59,19 @@ pub(super) async fn show(
 ) -> PageResult {
     let layout = layout.with_title("/scheduled", "Scheduled");
     let all = Filter { state: Some(JobState::Scheduled), ..Filter::default() };
-    let hour = Filter { until: Some(When::In(Duration::from_secs(3_600))), limit: STRIP_MAX, ..all.clone() };
+    let hour = Filter { until: Some(When::In(Duration::from_secs(3_600))), limit: HISTOGRAM_JOBS_MAX, ..all.clone() };
     let soon = app.duly.list(hour).await?;
     let cursor = Some(params.cursor).filter(|cursor| !cursor.is_empty());
     let found = app.duly.list(Filter { limit: PAGE_SIZE, cursor, failures: true, ..all }).await?;
     let dues: Vec<i64> = soon.jobs.iter().map(|record| unix_micros(record.due) - unix_micros(layout.now)).collect();
-    let rows = found.jobs.iter().map(|record| Row::new(&layout, record)).collect();
+    let rows = found.jobs.iter().map(|record| JobRow::new(&layout, record)).collect();
     let next = found.next.map(|next| format!("/scheduled?cursor={}", display::url_encode(&next))).unwrap_or_default();
-    let table = Table { selectable: layout.can_operate(), time_header: "Due" };
+    let table = JobTable { selectable: layout.can_operate(), time_header: "Due" };
     let (in_hour, more) = (soon.jobs.len(), soon.next.is_some());
     render(&ScheduledPage { bars: bars(&dues), in_hour, more, q: "state:scheduled", rows, next, table, layout })
 }
 
-/// One bar for each minute from now, as high as there are jobs due in it.
+/// Returns a bar for each minute from now with due jobs.
 fn bars(dues: &[i64]) -> Vec<Bar> {
     let mut counts = [0usize; BARS];
     for due in dues {

@@ -1,4 +1,4 @@
-//! What this server and its store are, and how pages look in this browser.
+//! The server, its store, and the appearance of the pages in this browser.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{PageResult, render};
 use crate::server::App;
 use duly::Health;
 
-/// How long a browser remembers how pages params.
+/// How long a browser keeps the appearance.
 const REMEMBERED_SECS: u32 = 365 * 24 * 3600;
 
 #[derive(Template)]
@@ -43,7 +43,7 @@ pub(super) struct AppearanceParams {
     next: String,
 }
 
-/// `GET /settings/look?theme=&zone=`: how pages look in this browser, for those who may change nothing else, too.
+/// `GET /settings/look?theme=&zone=`: saves the appearance in this browser, for every role.
 pub(super) async fn save_appearance(layout: Layout, Query(params): Query<AppearanceParams>) -> PageResult {
     let path = if layout.root.is_empty() { "/" } else { layout.root.as_str() };
     let cookie = |name: &str, value: &str| {

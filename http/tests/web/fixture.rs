@@ -1,5 +1,5 @@
-//! A store as it looks after a busy day, made in seconds: its clock is moved by hand, its attempts took what they are said
-//! to have taken. What runs is run by real workers.
+//! A store after a busy day, made in seconds: tests move its clock, and set how long attempts took. Real workers run
+//! the running jobs.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use duly::{CancellationToken, Clock, Ctx, Duly, Guard, Histogram, HistoryTally, 
 use duly_http::Server;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// How long done jobs stay, in a store that shows many.
+/// How long done jobs are kept.
 const KEEP: Duration = Duration::from_secs(2 * 3600);
 
-/// A served store.
+/// A store with a server.
 pub struct Fixture {
     pub duly: Duly,
     pub url: String,
     pub clock: Clock,
     stop: CancellationToken,
-    /// Locks that are held while the bed is there.
+    /// The locks that are held as long as the fixture exists.
     _guards: Vec<Guard>,
 }
 
@@ -27,35 +27,35 @@ impl Drop for Fixture {
     }
 }
 
-/// A store in which nothing has ever happened.
+/// Returns a new store without jobs.
 pub async fn empty() -> Fixture {
     empty_on(":memory:").await
 }
 
-/// The same on this store.
+/// As [`empty`], on this store.
 pub async fn empty_on(store: &str) -> Fixture {
     let clock = Clock::manual();
     let duly = Duly::builder(store).clock(clock.clone()).open().await.expect("opens");
     serve(duly, clock, Vec::new(), |server| server).await
 }
 
-/// An empty store in this file, by the machine's clock.
+/// Returns an empty store in this file, with the clock of the machine.
 pub async fn at(path: &str) -> Fixture {
     let duly = Duly::open(path).await.expect("opens");
     serve(duly, Clock::system(), Vec::new(), |server| server).await
 }
 
-/// A store after a busy day.
+/// Returns a store after a busy day.
 pub async fn full() -> Fixture {
     full_with(|server| server).await
 }
 
-/// The same, behind a server with these options.
+/// As [`full`], with these options of the server.
 pub async fn full_with(options: impl FnOnce(Server) -> Server) -> Fixture {
     full_on(":memory:", options).await
 }
 
-/// The same on this store.
+/// As [`full_with`], on this store.
 pub async fn full_on(store: &str, options: impl FnOnce(Server) -> Server) -> Fixture {
     let clock = Clock::manual();
     let duly = Duly::builder(store).clock(clock.clone()).keep(KEEP).open().await.expect("opens");
@@ -75,7 +75,7 @@ async fn serve(duly: Duly, clock: Clock, guards: Vec<Guard>, options: impl FnOnc
     Fixture { duly, url, clock, stop, _guards: guards }
 }
 
-/// A worker like that of a service, for as long as the bed is there.
+/// Starts a worker like that of a service, as long as the fixture exists.
 pub fn work(fixture: &Fixture) {
     let worker = fixture
         .duly
@@ -104,7 +104,7 @@ async fn encode(ctx: Ctx) -> Result<(), std::io::Error> {
     Ok(())
 }
 
-/// What one minute of a queue brings: its queue, its kind, how many at the least and beside that, how long one takes.
+/// The traffic of one minute: queue, kind, the fewest jobs, the most further ones, the duration in milliseconds.
 const TRAFFIC: [(&str, &str, u64, u64, u64); 5] = [
     ("default", "thumbnail.make", 9, 5, 180),
     ("mail", "mail.welcome", 14, 8, 90),
@@ -118,16 +118,16 @@ const ERRORS: [(&str, &str); 4] = [
     ("media", "ffmpeg: exit status 1\n  at encode (src/media/encode.rs:118)\n  moov atom not found"),
     ("default", "image 81 is 0 bytes long: nothing to make a thumbnail of"),
 ];
-/// What went wrong now and then, whatever it was.
+/// An error that every queue has now and then.
 const OUTAGE: &str = "store.example.com: connection reset by peer";
 
-/// What a job of this queue may fail of.
+/// Returns a random error of this queue.
 fn error(queue: &str, chance: &mut fastrand::Rng) -> &'static str {
     let own = ERRORS.iter().find(|(of, _)| *of == queue).map_or(OUTAGE, |(_, error)| *error);
     if chance.u32(0..4) == 0 { OUTAGE } else { own }
 }
 
-/// Twenty-three hours and a half, a little at a time, then half an hour minute by minute.
+/// Simulates twenty-three and a half hours in large steps, then half an hour minute by minute.
 async fn past(duly: &Duly, clock: &Clock) {
     let store = duly.store();
     let node = Node::fresh(TRAFFIC.iter().map(|traffic| traffic.0.to_owned()).collect());
@@ -135,7 +135,7 @@ async fn past(duly: &Duly, clock: &Clock) {
     let chance = &mut fastrand::Rng::with_seed(7);
     for minute in (0..1_440u64).filter(|minute| *minute >= 1_350 || minute % 5 == 0) {
         let step = if minute >= 1_350 { 1 } else { 5 };
-        // Busier by day than by night, with a burst an hour ago.
+        // More traffic by day than by night, with a burst an hour ago.
         let tide = 0.45 + 0.55 * ((minute as f64 / 1_440.0) * std::f64::consts::TAU - 2.0).sin().abs();
         let burst = if (1_385..1_397).contains(&minute) { 2.4 } else { 1.0 };
         for (queue, kind, least, beside, took) in TRAFFIC {
@@ -149,7 +149,7 @@ async fn past(duly: &Duly, clock: &Clock) {
     store.leave(node.id).await.expect("leaves");
 }
 
-/// Pushes so many jobs and lets each of them run, as if it had taken about so long.
+/// Pushes jobs and settles them as if each had taken about the given time.
 async fn minute_of(
     duly: &Duly,
     chance: &mut fastrand::Rng,
@@ -190,11 +190,11 @@ async fn minute_of(
         ends.push(end);
     }
     store.settle(node.id, ends).await.expect("settles");
-    // As a worker would.
+    // A worker does the same.
     store.add_kinds(vec![(kind.to_owned(), tally)]).await.expect("adds");
 }
 
-/// What waits and what is to run now.
+/// Pushes the waiting and the ready jobs.
 async fn present(duly: &Duly) {
     let later = |no: u64| {
         Push::new("mail.digest", format!(r#"{{"team":{no}}}"#))
@@ -226,7 +226,7 @@ async fn present(duly: &Duly) {
     duly.pause_cron("weekly-report").await.expect("paused");
 }
 
-/// Locks that are held, and methods that can be called.
+/// Acquires locks and registers methods.
 async fn locks_and_methods(duly: &Duly) -> Vec<Guard> {
     let mut guards = Vec::new();
     for name in ["deploy", "invoices:2030-01"] {
@@ -244,7 +244,7 @@ async fn locks_and_methods(duly: &Duly) -> Vec<Guard> {
     guards
 }
 
-/// Moves a bed's clock as the machine's goes.
+/// Advances the clock of a fixture in real time.
 pub fn tick(fixture: &Fixture) {
     let (clock, stop) = (fixture.clock.clone(), fixture.stop.clone());
     tokio::spawn(async move {

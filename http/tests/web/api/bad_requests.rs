@@ -1,17 +1,17 @@
-//! Requests that are wrong, large or slow: refused with a reason, and survived.
+//! Invalid, large and slow requests get an error, and do no harm.
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::api::support::{Answer, LONG, Site};
+use crate::api::support::{LONG, Response, Site};
 
-fn is_refused(answer: &Answer, status: u16, pointer: &str) {
-    assert_eq!((answer.status, answer.pointer().as_str()), (status, pointer), "{}", answer.text());
+fn is_refused(response: &Response, status: u16, pointer: &str) {
+    assert_eq!((response.status, response.pointer().as_str()), (status, pointer), "{}", response.text());
 }
 
 #[tokio::test]
-async fn the_field_at_fault_is_named() {
+async fn error_points_at_the_wrong_field() {
     let site = Site::in_memory().await;
     let push = async |body| site.post("/api/v1/jobs", body).await;
     is_refused(&push(json!({"kind": "a", "colour": "red"})).await, 422, "/colour");
@@ -33,12 +33,12 @@ async fn the_field_at_fault_is_named() {
 }
 
 #[tokio::test]
-async fn the_line_at_fault_is_named() {
+async fn error_contains_the_wrong_line() {
     let site = Site::in_memory().await;
     let push = async |lines: &str| {
         site.send("POST", "/api/v1/jobs/bulk", &[("Content-Type", "application/x-ndjson")], lines.as_bytes()).await
     };
-    let said = |answer: &Answer| answer.json()["detail"].as_str().unwrap_or_default().to_owned();
+    let said = |response: &Response| response.json()["detail"].as_str().unwrap_or_default().to_owned();
     let broken = push("{\"kind\":\"a\"}\n\n{\"kind\":\"a\"}\n{\"kind\":}\n").await;
     assert_eq!((broken.status, broken.code().as_str()), (400, "not_json"), "{}", broken.text());
     assert!(
@@ -52,7 +52,7 @@ async fn the_line_at_fault_is_named() {
 }
 
 #[tokio::test]
-async fn a_content_type_may_be_written_in_any_case() {
+async fn content_type_is_case_insensitive() {
     let site = Site::in_memory().await;
     for (path, kind, body) in [
         ("/api/v1/jobs", "Application/JSON", r#"{"kind":"a"}"#),
@@ -60,13 +60,13 @@ async fn a_content_type_may_be_written_in_any_case() {
         ("/api/v1/queues/a/pause", "Application/Json", "{}"),
         ("/api/v1/jobs/bulk", "Application/X-NDJSON", "{\"kind\":\"a\"}\n"),
     ] {
-        let answer = site.send("POST", path, &[("Content-Type", kind)], body.as_bytes()).await;
-        assert!([200, 201, 204].contains(&answer.status), "{path} as {kind}: {}", answer.text());
+        let response = site.send("POST", path, &[("Content-Type", kind)], body.as_bytes()).await;
+        assert!([200, 201, 204].contains(&response.status), "{path} as {kind}: {}", response.text());
     }
 }
 
 #[tokio::test]
-async fn what_is_too_large_or_too_deep_is_refused() {
+async fn oversized_or_deeply_nested_body_is_rejected() {
     let site = Site::in_memory().await;
     let json = [("Content-Type", "application/json")];
     let long = format!(r#"{{"kind":"a","args":"{}"}}"#, "x".repeat(1024 * 1024));
@@ -84,7 +84,7 @@ async fn what_is_too_large_or_too_deep_is_refused() {
 }
 
 #[tokio::test]
-async fn a_slow_sender_is_not_waited_for_for_ever_and_holds_nobody_up() {
+async fn slow_client_times_out_and_blocks_no_other() {
     let site = Site::with(|server| server.connections(8)).await;
     let mut slow = Vec::new();
     for _ in 0..7 {

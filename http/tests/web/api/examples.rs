@@ -1,4 +1,4 @@
-//! The example workers in other languages do what they say.
+//! The example workers in other languages run jobs.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::api::support::{LONG, Site};
 
-/// Ends the worker also if the test fails.
+/// Kills the worker even if the test fails.
 struct Running(Child);
 
 impl Drop for Running {
@@ -40,11 +40,11 @@ async fn runs_jobs(program: &str, script: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_in_python_runs_jobs() {
+async fn python_worker_runs_jobs() {
     runs_jobs("python3", "worker.py").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_in_javascript_runs_jobs() {
+async fn javascript_worker_runs_jobs() {
     runs_jobs("node", "worker.mjs").await;
 }

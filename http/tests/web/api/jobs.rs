@@ -1,4 +1,4 @@
-//! Jobs, queues, events and numbers over HTTP.
+//! Jobs, queues, events and the audit log over HTTP.
 
 use duly::{Outcome, State};
 use serde_json::{Value, json};
@@ -7,13 +7,13 @@ use tokio::net::TcpStream;
 
 use crate::api::support::{LONG, Site};
 
-pub async fn a_job_is_pushed_read_moved_and_removed(site: Site) {
-    let answer = site
+pub async fn job_is_pushed_read_rescheduled_and_removed(site: Site) {
+    let response = site
         .post("/api/v1/jobs", json!({"kind": "mail", "args": {"to": "ada"}, "after_ms": 60_000, "tags": ["a"]}))
         .await;
-    assert_eq!(answer.status, 201, "{}", answer.text());
-    let id = answer.json()["id"].as_str().expect("an id").to_owned();
-    assert_eq!(answer.header("location"), Some(&*format!("/api/v1/jobs/{id}")));
+    assert_eq!(response.status, 201, "{}", response.text());
+    let id = response.json()["id"].as_str().expect("an id").to_owned();
+    assert_eq!(response.header("location"), Some(&*format!("/api/v1/jobs/{id}")));
 
     let job = site.get(&format!("/api/v1/jobs/{id}")).await.json();
     assert_eq!((&job["state"], &job["args"]["to"], &job["tags"][0]), (&json!("scheduled"), &json!("ada"), &json!("a")));
@@ -34,7 +34,7 @@ pub async fn a_job_is_pushed_read_moved_and_removed(site: Site) {
     assert_eq!((gone.status, gone.code().as_str()), (404, "not_found"));
 }
 
-pub async fn an_edit_that_is_refused_changes_nothing(site: Site) {
+pub async fn rejected_edit_changes_nothing(site: Site) {
     let id = site.push("default").await;
     let path = format!("/api/v1/jobs/{id}");
     let wrong = site.json("PATCH", &path, json!({"args": {"n": 2}, "priority": "high", "after_ms": u64::MAX})).await;
@@ -48,23 +48,23 @@ pub async fn an_edit_that_is_refused_changes_nothing(site: Site) {
 pub async fn big_numbers_in_args_survive_byte_for_byte(site: Site) {
     let args = r#"{"z": 9007199254740993, "a": [18446744073709551616, 1.10, 1e400, {}], "empty": []}"#;
     let body = format!(r#"{{"kind": "count", "args": {args}}}"#);
-    let answer = site.send("POST", "/api/v1/jobs", &[("Content-Type", "application/json")], body.as_bytes()).await;
-    let id = answer.json()["id"].as_str().expect("an id").to_owned();
+    let response = site.send("POST", "/api/v1/jobs", &[("Content-Type", "application/json")], body.as_bytes()).await;
+    let id = response.json()["id"].as_str().expect("an id").to_owned();
     let record = site.duly.get(id.parse().expect("an id")).await.expect("reads").expect("is there");
     assert_eq!(record.job.args, args);
     let shown = String::from_utf8(site.get(&format!("/api/v1/jobs/{id}")).await.body).expect("text");
     assert!(shown.contains(args), "{shown}");
 }
 
-pub async fn many_jobs_go_in_one_request(site: Site) {
+pub async fn bulk_push_accepts_lists_and_lines(site: Site) {
     let list: Vec<Value> = (0..50).map(|n| json!({"kind": "n", "queue": "list", "args": n})).collect();
-    let answer = site.post("/api/v1/jobs/bulk", json!(list)).await.json();
-    assert_eq!((answer["new"].as_u64(), answer["jobs"].as_array().map(Vec::len)), (Some(50), Some(50)));
+    let response = site.post("/api/v1/jobs/bulk", json!(list)).await.json();
+    assert_eq!((response["new"].as_u64(), response["jobs"].as_array().map(Vec::len)), (Some(50), Some(50)));
 
     let lines: String = (0..50).map(|n| format!("{{\"kind\":\"n\",\"queue\":\"lines\",\"args\":{n}}}\n")).collect();
     let headers = [("Content-Type", "application/x-ndjson"), ("Idempotency-Key", "lines")];
-    let answer = site.send("POST", "/api/v1/jobs/bulk", &headers, lines.as_bytes()).await;
-    assert_eq!(answer.json()["new"], 50, "{}", answer.text());
+    let response = site.send("POST", "/api/v1/jobs/bulk", &headers, lines.as_bytes()).await;
+    assert_eq!(response.json()["new"], 50, "{}", response.text());
     let again = site.send("POST", "/api/v1/jobs/bulk", &headers, lines.as_bytes()).await;
     assert_eq!(again.json()["new"], 0, "the same key, the same jobs");
 
@@ -74,7 +74,7 @@ pub async fn many_jobs_go_in_one_request(site: Site) {
     assert_eq!(counts.iter().map(|queue| queue.ready).sum::<u64>(), 100, "all or none");
 }
 
-pub async fn a_repeated_key_pushes_once_and_another_body_is_refused(site: Site) {
+pub async fn repeated_idempotency_key_pushes_once_and_rejects_another_body(site: Site) {
     let headers = [("Content-Type", "application/json"), ("Idempotency-Key", "order-7")];
     let push = async |body: &[u8]| site.send("POST", "/api/v1/jobs", &headers, body).await;
     let first = push(br#"{"kind":"mail"}"#).await;
@@ -86,7 +86,7 @@ pub async fn a_repeated_key_pushes_once_and_another_body_is_refused(site: Site) 
     assert_eq!((other.status, other.pointer().as_str()), (422, "Idempotency-Key"));
 }
 
-pub async fn lists_go_on_where_a_page_ended(site: Site) {
+pub async fn list_pages_continue_at_the_cursor(site: Site) {
     for _ in 0..7 {
         site.push("pages").await;
     }
@@ -125,7 +125,7 @@ pub async fn queues_are_paused_and_resumed(site: Site) {
     assert_eq!(unsure.status, 422, "{}", unsure.text());
 }
 
-pub async fn a_wait_ends_with_the_job(site: Site) {
+pub async fn wait_ends_with_the_job(site: Site) {
     let id = site.push("default").await;
     let waiting = tokio::spawn({
         let request = site.request("GET", &format!("/api/v1/jobs/{id}/wait"), &[], b"");
@@ -134,11 +134,11 @@ pub async fn a_wait_ends_with_the_job(site: Site) {
     });
     let worker = site.duly.worker().on_any_kind(async |_| Outcome::Ack).drain();
     tokio::time::timeout(LONG, worker).await.expect("in time").expect("works");
-    let answer = tokio::time::timeout(LONG, waiting).await.expect("in time").expect("no panic");
-    assert!(answer.contains("\"state\":\"done\""), "{answer}");
+    let response = tokio::time::timeout(LONG, waiting).await.expect("in time").expect("no panic");
+    assert!(response.contains("\"state\":\"done\""), "{response}");
 }
 
-pub async fn a_wait_can_be_a_stream(site: Site) {
+pub async fn wait_streams_events(site: Site) {
     let id = site.push("default").await;
     let stream = async |id: &str| {
         let mut stream = TcpStream::connect(site.address).await.expect("connects");
@@ -172,7 +172,7 @@ async fn exchange(address: std::net::SocketAddr, request: &[u8]) -> String {
     text
 }
 
-/// The next event: its id and its data.
+/// Returns the next event: its id and its data.
 async fn event(lines: &mut tokio::io::Lines<BufReader<TcpStream>>) -> (u64, String) {
     let (mut id, mut data) = (0, String::new());
     loop {
@@ -195,7 +195,7 @@ async fn listen(site: &Site, headers: &[(&str, &str)]) -> tokio::io::Lines<BufRe
     BufReader::new(stream).lines()
 }
 
-pub async fn events_tell_what_changes_and_go_on_after_the_last(site: Site) {
+pub async fn events_resume_after_the_last_event_id(site: Site) {
     site.push("news").await;
     site.push("other").await;
     let mut events = listen(&site, &[]).await;
@@ -209,7 +209,7 @@ pub async fn events_tell_what_changes_and_go_on_after_the_last(site: Site) {
     assert_eq!(event(&mut again).await.0, second, "what was missed comes first");
 }
 
-pub async fn decisions_are_noted_and_daily_work_is_not(site: Site) {
+pub async fn administrative_requests_are_audited_and_routine_ones_are_not(site: Site) {
     let id = site.push("mail").await;
     site.post(&format!("/api/v1/jobs/{id}/retry"), json!({})).await;
     site.post("/api/v1/queues/mail/pause", json!({})).await;

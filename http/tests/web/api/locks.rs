@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::api::support::Site;
 
-pub async fn a_lock_is_taken_extended_and_released_by_its_owner_only(site: Site) {
+pub async fn lock_is_extended_and_released_only_by_its_owner(site: Site) {
     let hold = site.json("PUT", "/api/v1/locks/deploy", json!({"ttl_ms": 60_000, "note": "ada"})).await;
     assert_eq!(hold.status, 200, "{}", hold.text());
     let (owner, fence) = (hold.json()["owner"].as_str().expect("an owner").to_owned(), hold.json()["fence"].clone());
@@ -44,12 +44,12 @@ pub async fn every_slot_of_a_lock_is_extended_and_released(site: Site) {
     assert_eq!(site.get("/api/v1/locks").await.json()["locks"], json!([]));
 }
 
-pub async fn who_waits_for_a_lock_gets_it_with_a_greater_fence(site: Site) {
+pub async fn lock_waiter_gets_a_greater_fence(site: Site) {
     let first = site.json("PUT", "/api/v1/locks/a%2Fb", json!({"ttl_ms": 60_000})).await.json();
     let owner = first["owner"].as_str().expect("an owner");
     let waiting = site.json("PUT", "/api/v1/locks/a%2Fb", json!({"ttl_ms": 60_000, "wait_ms": 20_000}));
     let releasing = async {
-        // Once somebody stands in line.
+        // Wait for the first waiter.
         while site.get("/api/v1/locks/a%2Fb").await.json()["locks"][0]["waiting"] != json!(1) {}
         site.send("DELETE", &format!("/api/v1/locks/a%2Fb?owner={owner}"), &[], b"").await.status
     };
@@ -60,11 +60,11 @@ pub async fn who_waits_for_a_lock_gets_it_with_a_greater_fence(site: Site) {
     assert_eq!(broken.json()["broken"], 1);
 }
 
-pub async fn a_method_is_called(site: Site) {
+pub async fn method_is_called(site: Site) {
     let double = async |n: u64, _| Ok::<_, std::io::Error>(n * 2);
     site.duly.answer("double", double).await.expect("registers");
-    let answer = site.post("/api/v1/calls/double", json!({"args": 21})).await;
-    assert_eq!(answer.json()["replies"][0]["value"], 42, "{}", answer.text());
+    let response = site.post("/api/v1/calls/double", json!({"args": 21})).await;
+    assert_eq!(response.json()["replies"][0]["value"], 42, "{}", response.text());
     let nobody = site.post("/api/v1/calls/triple", json!({"args": 21})).await;
     assert_eq!((nobody.status, nobody.code().as_str()), (404, "not_found"));
 }

@@ -1,4 +1,4 @@
-//! What `/metrics` says: every family that the reference names, in a form that parses, and it moves.
+//! `/metrics` has every family of the reference, in valid format, and the values change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use duly::Outcome;
 
 use crate::api::support::Site;
 
-/// One scrape: the kind of each family, and each series with its value.
+/// One scrape: the type of each family, and each series with its value.
 #[derive(Debug)]
 struct Scrape {
     kinds: BTreeMap<String, String>,
@@ -15,12 +15,12 @@ struct Scrape {
 
 impl Scrape {
     async fn of(site: &Site) -> Scrape {
-        let answer = site.get("/metrics").await;
-        assert!(answer.header("content-type").is_some_and(|kind| kind.starts_with("text/plain; version=0.0.4")));
-        Scrape::parse(&String::from_utf8(answer.body).expect("text"))
+        let response = site.get("/metrics").await;
+        assert!(response.header("content-type").is_some_and(|kind| kind.starts_with("text/plain; version=0.0.4")));
+        Scrape::parse(&String::from_utf8(response.body).expect("text"))
     }
 
-    /// Strict: a family has its HELP and its TYPE before its series, and no series comes twice.
+    /// Strict: a family has its HELP and its TYPE before its series, and no series repeats.
     fn parse(text: &str) -> Scrape {
         let (mut kinds, mut series, mut helped) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         assert!(text.ends_with('\n'), "the last line ends");
@@ -50,7 +50,7 @@ impl Scrape {
         *self.series.get(series).unwrap_or_else(|| panic!("no {series} in {:#?}", self.series.keys()))
     }
 
-    /// Series that only grow: those of counters and histograms.
+    /// Returns the series that only grow: those of counters and histograms.
     fn growing(&self) -> impl Iterator<Item = (&String, f64)> {
         let grows = |name: &str| {
             let family = name.split('{').next().unwrap_or_default();
@@ -62,7 +62,7 @@ impl Scrape {
     }
 }
 
-/// Name and kind of each family in the reference.
+/// Returns the name and the type of each family in the reference.
 fn documented() -> BTreeMap<String, String> {
     let text = include_str!("../../../../docs/reference/metrics.md");
     let (_, text) = text.split_once("## From `duly serve`").expect("a chapter");
@@ -71,7 +71,7 @@ fn documented() -> BTreeMap<String, String> {
     families.collect()
 }
 
-pub async fn every_family_of_the_reference_is_there_and_moves(site: Site) {
+pub async fn every_documented_metric_exists_and_changes(site: Site) {
     site.push("mail").await;
     let before = Scrape::of(&site).await;
     assert_eq!(before.kinds, documented(), "docs/reference/metrics.md says what there is");

@@ -1,8 +1,8 @@
-//! The description of the API is the one in the documents.
+//! The OpenAPI description of the code is the committed one.
 
-/// Run with DULY_BLESS=1 to write it anew.
+/// Run with DULY_BLESS=1 to update it.
 #[test]
-fn the_committed_description_is_that_of_the_code() {
+fn committed_description_matches_the_code() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/openapi.json");
     let made = duly_http::openapi();
     if std::env::var_os("DULY_BLESS").is_some() {
@@ -16,7 +16,7 @@ fn the_committed_description_is_that_of_the_code() {
 }
 
 #[test]
-fn every_answer_of_the_description_is_described() {
+fn every_reference_in_the_description_resolves() {
     let api: serde_json::Value = serde_json::from_str(&duly_http::openapi()).expect("JSON");
     let paths = api["paths"].as_object().expect("paths");
     assert!(paths.len() > 30 && paths.keys().all(|path| path.starts_with("/api/v1/")));
@@ -27,8 +27,8 @@ fn every_answer_of_the_description_is_described() {
     }
 }
 
-/// The operations that say this of themselves, as `METHOD path`.
-fn who_says(api: &serde_json::Value, pointer: &str) -> Vec<String> {
+/// Returns the operations with this pointer in their description, as `METHOD path`.
+fn operations_with(api: &serde_json::Value, pointer: &str) -> Vec<String> {
     let paths = api["paths"].as_object().expect("paths").iter();
     let operations = paths.flat_map(|(path, all)| all.as_object().expect("methods").iter().map(move |one| (path, one)));
     let says = operations.filter(|(_, (_, operation))| operation.pointer(pointer).is_some());
@@ -36,13 +36,13 @@ fn who_says(api: &serde_json::Value, pointer: &str) -> Vec<String> {
 }
 
 #[test]
-fn states_and_streams_are_described_where_they_are() {
+fn etags_and_streams_are_described() {
     let api: serde_json::Value = serde_json::from_str(&duly_http::openapi()).expect("JSON");
     let changes = ["put /cron/{name}", "patch /queues/{queue}"];
-    assert_eq!(who_says(&api, "/responses/412"), changes);
-    let mut tagged = who_says(&api, "/responses/200/headers/ETag");
+    assert_eq!(operations_with(&api, "/responses/412"), changes);
+    let mut tagged = operations_with(&api, "/responses/200/headers/ETag");
     tagged.sort();
     assert_eq!(tagged, ["get /cron/{name}", "get /queues/{queue}", "patch /queues/{queue}", "put /cron/{name}"]);
-    let streams = who_says(&api, "/responses/200/content/text~1event-stream");
+    let streams = operations_with(&api, "/responses/200/content/text~1event-stream");
     assert_eq!(streams, ["get /events", "get /jobs/{id}/wait"]);
 }

@@ -1,17 +1,17 @@
-//! Safe by default: every promise about HTTP, as somebody who means no good would try it.
+//! Safe defaults: attacks on every security promise of the HTTP API.
 
 use duly::{Duly, Role};
 use duly_http::Server;
 use serde_json::json;
 
-use crate::api::support::{Answer, LONG, Site};
+use crate::api::support::{LONG, Response, Site};
 
-fn is_refused(answer: &Answer, status: u16, code: &str) {
-    assert_eq!((answer.status, answer.code().as_str()), (status, code), "{}", answer.text());
+fn is_refused(response: &Response, status: u16, code: &str) {
+    assert_eq!((response.status, response.code().as_str()), (status, code), "{}", response.text());
 }
 
 #[tokio::test]
-async fn an_address_that_others_can_reach_needs_a_token() {
+async fn public_address_requires_a_token() {
     let duly = Duly::open(":memory:").await.expect("opens");
     let refused = Server::new(duly.clone()).listen(([0, 0, 0, 0], 0).into()).await.err().expect("refused");
     assert!(refused.to_string().contains("duly token create"), "{refused}");
@@ -20,7 +20,7 @@ async fn an_address_that_others_can_reach_needs_a_token() {
 }
 
 #[tokio::test]
-async fn other_names_in_host_are_refused() {
+async fn unknown_host_is_rejected() {
     let site = Site::with(|server| server.allow_hosts(["jobs.example.com"])).await;
     let port = site.address.port();
     for host in ["evil.example", "evil.example:7711", "127.0.0.1.evil.example", "localhost.evil.example", "", "[::2]"] {
@@ -40,7 +40,7 @@ async fn other_names_in_host_are_refused() {
 }
 
 #[tokio::test]
-async fn nothing_but_health_and_the_way_in_is_had_without_a_token() {
+async fn only_health_and_login_are_public() {
     let mut site = Site::in_memory().await;
     site.be(Role::Admin).await;
     site.be_nobody();
@@ -48,24 +48,24 @@ async fn nothing_but_health_and_the_way_in_is_had_without_a_token() {
     for (path, verbs) in api["paths"].as_object().expect("paths") {
         let path = path.replace("{id}", "01890000-0000-7000-8000-000000000000").replace(['{', '}'], "");
         for verb in verbs.as_object().expect("verbs").keys() {
-            let answer = site.send(&verb.to_uppercase(), &path, &[("Content-Type", "application/json")], b"{}").await;
-            is_refused(&answer, 401, "unauthorized");
-            assert!(answer.header("www-authenticate").is_some());
+            let response = site.send(&verb.to_uppercase(), &path, &[("Content-Type", "application/json")], b"{}").await;
+            is_refused(&response, 401, "unauthorized");
+            assert!(response.header("www-authenticate").is_some());
         }
     }
     for path in ["/metrics", "/openapi.json", "/", "/jobs", "/queues", "/audit", "/nothing"] {
-        let answer = site.get(path).await;
-        assert!([401, 303].contains(&answer.status), "{path}: {}", answer.text());
+        let response = site.get(path).await;
+        assert!([401, 303].contains(&response.status), "{path}: {}", response.text());
     }
     for path in ["/healthz", "/readyz"] {
-        let answer = site.get(path).await;
-        assert_eq!((answer.status, &*answer.body), (200, &b"ok\n"[..]), "{path} reveals nothing");
+        let response = site.get(path).await;
+        assert_eq!((response.status, &*response.body), (200, &b"ok\n"[..]), "{path} reveals nothing");
     }
 }
 
-/// Whoever restarts processes that do not answer must not restart this one for a store that does not.
+/// A liveness probe must not restart the server because the store is unresponsive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_lives_although_its_store_does_not_answer() {
+async fn liveness_probe_succeeds_without_a_store() {
     let server = {
         use crate::servers::{Binary, Fsync, Options};
         Options::new(Binary::Redis).aof(Fsync::Always).start()
@@ -73,7 +73,7 @@ async fn a_process_lives_although_its_store_does_not_answer() {
     let mut site = Site::on(server.url()).await;
     site.be(Role::Viewer).await;
     server.pause();
-    // A request at the door of a store is tried for 5 s.
+    // The client retries a request to the store for 5 s.
     let soon = std::time::Duration::from_secs(4);
     let alive = tokio::time::timeout(soon, site.get("/healthz")).await.expect("soon");
     let ready = tokio::time::timeout(soon, site.get("/readyz")).await.expect("soon");
@@ -82,7 +82,7 @@ async fn a_process_lives_although_its_store_does_not_answer() {
 }
 
 #[tokio::test]
-async fn what_a_proxy_on_this_machine_passes_on_is_not_from_this_machine() {
+async fn proxied_request_is_not_local() {
     let site = Site::in_memory().await;
     assert_eq!(site.get("/api/v1/stats").await.status, 200);
     for header in ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"] {
@@ -93,7 +93,7 @@ async fn what_a_proxy_on_this_machine_passes_on_is_not_from_this_machine() {
 }
 
 #[tokio::test]
-async fn a_wrong_token_is_refused_and_guessing_is_slowed_down() {
+async fn wrong_tokens_are_rejected_and_rate_limited() {
     let mut site = Site::in_memory().await;
     site.be(Role::Admin).await;
     assert_eq!(site.get("/api/v1/stats").await.status, 200);
@@ -115,7 +115,7 @@ async fn a_wrong_token_is_refused_and_guessing_is_slowed_down() {
     assert!(site.get(&format!("/api/v1/stats?token={good}")).await.status >= 400, "never in a query string");
 }
 
-pub async fn tokens_have_roles_and_end(mut site: Site) {
+pub async fn tokens_have_roles_and_expire(mut site: Site) {
     site.be(Role::Admin).await;
     let made = site.post("/api/v1/tokens", json!({"name": "ci", "role": "viewer"})).await;
     assert_eq!(made.status, 201, "{}", made.text());
@@ -144,9 +144,9 @@ pub async fn tokens_have_roles_and_end(mut site: Site) {
         let push = site.post("/api/v1/jobs", json!({"kind": "a"})).await;
         assert_eq!(push.status == 201, role >= Role::Pusher, "{role}: {}", push.text());
         for (verb, path, needs) in changes.iter().filter(|(_, _, needs)| *needs > role) {
-            let answer = site.send(verb, path, &[], b"").await;
+            let response = site.send(verb, path, &[], b"").await;
             assert_eq!(
-                (answer.status, answer.code().as_str()),
+                (response.status, response.code().as_str()),
                 (403, "forbidden"),
                 "{role} {verb} {path} needs {needs}"
             );
@@ -159,7 +159,7 @@ pub async fn tokens_have_roles_and_end(mut site: Site) {
 }
 
 #[tokio::test]
-async fn the_end_of_the_last_token_opens_nothing() {
+async fn expiry_of_the_last_token_does_not_open_the_server() {
     let site = Site::in_memory().await;
     assert_eq!(site.get("/api/v1/stats").await.status, 200, "no token yet");
     let lasts = std::time::Duration::from_secs(1);
@@ -171,7 +171,7 @@ async fn the_end_of_the_last_token_opens_nothing() {
     };
     tokio::time::timeout(LONG, ended).await.expect("it ends");
     let ended = [("Authorization", &*format!("Bearer {}", secret.as_str()))];
-    // The server may have known it a moment longer.
+    // The server may cache the token for a moment.
     let refused = async {
         while site.send("GET", "/api/v1/stats", &ended, b"").await.status == 200 {
             tokio::time::sleep(lasts / 10).await;
@@ -190,7 +190,7 @@ async fn the_end_of_the_last_token_opens_nothing() {
 }
 
 #[tokio::test]
-async fn who_may_change_nothing_does_not_push_decisions_out_of_the_audit() {
+async fn refusals_do_not_displace_audit_entries() {
     const REFUSALS_MAX: usize = 20;
     let mut site = Site::in_memory().await;
     site.be(Role::Admin).await;
@@ -208,13 +208,13 @@ async fn who_may_change_nothing_does_not_push_decisions_out_of_the_audit() {
     let refused = entries.iter().filter(|entry| entry["status"] == 403).map(what);
     let refused: Vec<String> = refused.collect();
     assert!(refused.iter().all(|what| what == "POST /api/v1/queues/mail/resume"), "only what there is: {refused:?}");
-    // One more may have become due while the requests ran.
+    // One more may have been allowed while the requests ran.
     assert!((REFUSALS_MAX..=REFUSALS_MAX + 1).contains(&refused.len()), "{}", refused.len());
     assert!(entries.iter().any(|entry| what(entry) == "POST /api/v1/queues/mail/pause"), "and what was decided");
 }
 
 #[tokio::test]
-async fn another_site_cannot_change_anything_through_a_browser() {
+async fn cross_site_changes_are_rejected() {
     let site = Site::in_memory().await;
     let push = async |headers: &[(&str, &str)]| {
         let json = [("Content-Type", "application/json")];
@@ -235,27 +235,27 @@ async fn another_site_cannot_change_anything_through_a_browser() {
 }
 
 #[tokio::test]
-async fn every_answer_carries_its_armour_and_no_cors() {
+async fn every_response_has_security_headers_and_no_cors() {
     let site = Site::in_memory().await;
     for path in ["/api/v1/stats", "/healthz", "/nothing", "/api/v1/jobs/none"] {
-        let answer = site.send("GET", path, &[("Origin", "https://evil.example")], b"").await;
-        let csp = answer.header("content-security-policy").expect("a policy");
+        let response = site.send("GET", path, &[("Origin", "https://evil.example")], b"").await;
+        let csp = response.header("content-security-policy").expect("a policy");
         assert!(
             csp.starts_with("default-src 'none'; script-src 'self'") && csp.contains("frame-ancestors 'none'"),
             "{csp}"
         );
         assert!(!csp.contains("unsafe"), "{csp}");
-        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
-        assert_eq!(answer.header("referrer-policy"), Some("no-referrer"));
-        assert_eq!(answer.header("cross-origin-opener-policy"), Some("same-origin"));
-        assert_eq!(answer.header("cache-control"), Some("no-store"));
-        assert!(answer.header("x-request-id").is_some());
-        assert_eq!(answer.header("access-control-allow-origin"), None);
+        assert_eq!(response.header("x-content-type-options"), Some("nosniff"));
+        assert_eq!(response.header("referrer-policy"), Some("no-referrer"));
+        assert_eq!(response.header("cross-origin-opener-policy"), Some("same-origin"));
+        assert_eq!(response.header("cache-control"), Some("no-store"));
+        assert!(response.header("x-request-id").is_some());
+        assert_eq!(response.header("access-control-allow-origin"), None);
     }
 }
 
 #[tokio::test]
-async fn a_read_only_server_changes_nothing() {
+async fn read_only_server_rejects_changes() {
     let site = Site::with(Server::read_only).await;
     is_refused(&site.post("/api/v1/jobs", json!({"kind": "a"})).await, 403, "read_only");
     is_refused(&site.post("/api/v1/queues/a/pause", json!({})).await, 403, "read_only");
@@ -264,7 +264,7 @@ async fn a_read_only_server_changes_nothing() {
 }
 
 #[tokio::test]
-async fn commands_are_not_pushed_unless_that_was_allowed_at_the_start() {
+async fn command_jobs_are_rejected_unless_allowed() {
     let body = json!({"kind": "command", "args": {"argv": ["true"], "dir": "/"}});
     let site = Site::in_memory().await;
     is_refused(&site.post("/api/v1/jobs", body.clone()).await, 403, "forbidden");
@@ -278,7 +278,7 @@ async fn commands_are_not_pushed_unless_that_was_allowed_at_the_start() {
 }
 
 #[tokio::test]
-async fn signing_in_gives_a_cookie_that_scripts_and_other_sites_never_see() {
+async fn session_cookie_is_http_only_and_same_site() {
     let mut site = Site::in_memory().await;
     site.be(Role::Operator).await;
     let token = site.token().to_owned();
@@ -307,7 +307,7 @@ async fn signing_in_gives_a_cookie_that_scripts_and_other_sites_never_see() {
 }
 
 #[tokio::test]
-async fn behind_tls_only_the_cookie_that_is_bound_to_it_counts() {
+async fn only_the_host_cookie_is_accepted_behind_tls() {
     let mut site = Site::with(|server| server.public_url("https://jobs.example.com")).await;
     site.be(Role::Operator).await;
     let body = format!("token={}", site.token());
@@ -332,7 +332,7 @@ async fn behind_tls_only_the_cookie_that_is_bound_to_it_counts() {
 }
 
 #[tokio::test]
-async fn a_mounted_router_asks_everybody_for_a_token() {
+async fn mounted_router_requires_a_token() {
     let duly = Duly::open(":memory:").await.expect("opens");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
@@ -345,9 +345,9 @@ async fn a_mounted_router_asks_everybody_for_a_token() {
     is_refused(&elsewhere.raw(request.as_bytes()).await, 401, "unauthorized");
 }
 
-/// What attempts say may tell what jobs carry; how far they have come does not.
+/// Log lines may contain args, and progress does not.
 #[tokio::test]
-async fn logs_are_for_those_who_see_what_jobs_carry() {
+async fn logs_are_hidden_from_roles_that_cannot_see_args() {
     let mut site = Site::in_memory().await;
     site.be(Role::Pusher).await;
     let joined = site.post("/api/v1/nodes", json!({"queues": ["default"]})).await.json();

@@ -1,30 +1,30 @@
-//! Two people edit the same: the second is told, and nothing is lost.
+//! Concurrent edits: the second one gets an error, and no change is lost.
 
 use serde_json::json;
 
-use crate::api::support::{Answer, Site};
+use crate::api::support::{Response, Site};
 
-fn etag(answer: &Answer) -> String {
-    answer.header("etag").unwrap_or_else(|| panic!("no ETag: {}", answer.head)).to_owned()
+fn etag(response: &Response) -> String {
+    response.header("etag").unwrap_or_else(|| panic!("no ETag: {}", response.head)).to_owned()
 }
 
-async fn change(site: &Site, method: &str, path: &str, seen: &str, body: serde_json::Value) -> Answer {
-    let headers = [("Content-Type", "application/json"), ("If-Match", seen)];
+async fn change(site: &Site, method: &str, path: &str, tag: &str, body: serde_json::Value) -> Response {
+    let headers = [("Content-Type", "application/json"), ("If-Match", tag)];
     site.send(method, path, &headers, body.to_string().as_bytes()).await
 }
 
-pub async fn a_rule_is_changed_only_as_it_was_seen(site: Site) {
+pub async fn rule_change_with_outdated_etag_is_rejected(site: Site) {
     let (path, rule) = ("/api/v1/cron/report", |pattern: &str| json!({"pattern": pattern, "kind": "report"}));
     assert_eq!(change(&site, "PUT", path, "*", rule("0 3 * * *")).await.status, 412, "there is none to change");
     let made = site.json("PUT", path, rule("0 3 * * *")).await;
     assert_eq!(made.status, 200, "{}", made.text());
-    let seen = etag(&site.get(path).await);
-    assert_eq!(etag(&made), seen);
+    let tag = etag(&site.get(path).await);
+    assert_eq!(etag(&made), tag);
 
-    let changed = change(&site, "PUT", path, &seen, rule("0 4 * * *")).await;
+    let changed = change(&site, "PUT", path, &tag, rule("0 4 * * *")).await;
     assert_eq!(changed.status, 200, "{}", changed.text());
-    assert_ne!(etag(&changed), seen);
-    let late = change(&site, "PUT", path, &seen, rule("0 5 * * *")).await;
+    assert_ne!(etag(&changed), tag);
+    let late = change(&site, "PUT", path, &tag, rule("0 5 * * *")).await;
     assert_eq!((late.status, late.code().as_str()), (412, "changed"));
     assert_eq!(site.get(path).await.json()["pattern"], "0 4 * * *");
     site.post("/api/v1/cron/report/pause", json!({})).await;
@@ -32,44 +32,44 @@ pub async fn a_rule_is_changed_only_as_it_was_seen(site: Site) {
     assert_eq!(site.json("PUT", path, rule("0 6 * * *")).await.status, 200, "who does not ask is not held up");
 }
 
-pub async fn settings_of_a_queue_are_changed_only_as_they_were_seen(site: Site) {
+pub async fn queue_change_with_outdated_etag_is_rejected(site: Site) {
     site.push("mail").await;
     let path = "/api/v1/queues/mail";
-    let seen = etag(&site.get(path).await);
+    let tag = etag(&site.get(path).await);
     site.push("mail").await;
-    assert_eq!(etag(&site.get(path).await), seen, "how much is in it is no setting");
-    let changed = change(&site, "PATCH", path, &seen, json!({"capacity_jobs": 10})).await;
+    assert_eq!(etag(&site.get(path).await), tag, "how much is in it is no setting");
+    let changed = change(&site, "PATCH", path, &tag, json!({"capacity_jobs": 10})).await;
     assert_eq!(changed.status, 200, "{}", changed.text());
     assert_eq!(etag(&changed), etag(&site.get(path).await), "whoever goes on changing needs no look in between");
-    let late = change(&site, "PATCH", path, &seen, json!({"capacity_jobs": 99})).await;
+    let late = change(&site, "PATCH", path, &tag, json!({"capacity_jobs": 99})).await;
     assert_eq!((late.status, late.code().as_str()), (412, "changed"));
     assert_eq!(site.get(path).await.json()["capacity_jobs"], 10);
     let oldest = site.get(path).await.json();
     assert!(oldest["oldest_ms"].as_i64().is_some_and(|ms| ms > 1_700_000_000_000), "{oldest}");
 }
 
-/// Whoever reads a rule and puts it back loses nothing.
-pub async fn a_rule_is_told_with_all_that_was_said(site: Site) {
+/// Reading a rule and saving it again loses nothing.
+pub async fn saved_rule_is_returned_with_all_settings(site: Site) {
     let rule = json!({"pattern": "0 3 * * *", "kind": "report", "keep_ms": 86_400_000, "timeout_ms": 5_000,
         "max_attempts": 3, "priority": "high", "tags": ["night"], "jitter_ms": 1_000, "overlap": "skip"});
     assert_eq!(site.json("PUT", "/api/v1/cron/report", rule.clone()).await.status, 200);
-    let told = site.get("/api/v1/cron/report").await.json();
+    let stored = site.get("/api/v1/cron/report").await.json();
     for (field, said) in rule.as_object().expect("an object") {
-        assert_eq!(&told[field], said, "{field}");
+        assert_eq!(&stored[field], said, "{field}");
     }
     site.json("PUT", "/api/v1/cron/plain", json!({"pattern": "0 3 * * *", "kind": "report"})).await;
     assert!(site.get("/api/v1/cron/plain").await.json().get("keep_ms").is_none(), "as the store says");
 }
 
-pub async fn a_rule_triggered_again_with_the_same_key_pushes_once(site: Site) {
+pub async fn rule_triggered_twice_with_the_same_key_pushes_once(site: Site) {
     for name in ["report", "other"] {
         let rule = json!({"pattern": "0 3 1 1 *", "kind": "report"});
         assert_eq!(site.json("PUT", &format!("/api/v1/cron/{name}"), rule).await.status, 200);
     }
     let trigger = async |headers: &[(&str, &str)]| {
-        let answer = site.send("POST", "/api/v1/cron/report/trigger", headers, b"").await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        answer.json()
+        let response = site.send("POST", "/api/v1/cron/report/trigger", headers, b"").await;
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.json()
     };
     let key = [("Idempotency-Key", "deploy-7")];
     let (first, second) = (trigger(&key).await, trigger(&key).await);

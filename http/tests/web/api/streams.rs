@@ -1,4 +1,4 @@
-//! Streams of events: nobody has all of them, they end with the right to them, and what was missed is made up for.
+//! Event streams: their number per client is limited, they end with the credential, and missed events are sent again.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::api::support::{LONG, Site};
 
 const EVENTS: &str = "/api/v1/events";
 
-/// A stream that has begun, or was refused: the status, and what comes after the head.
+/// Opens a stream. Returns the status, and a reader after the head.
 async fn open(site: &Site, path: &str, headers: &[(&str, &str)]) -> (u16, BufReader<TcpStream>) {
     let mut stream = TcpStream::connect(site.address).await.expect("connects");
     let headers = [&[("Accept", "text/event-stream")], headers].concat();
@@ -28,7 +28,7 @@ async fn open(site: &Site, path: &str, headers: &[(&str, &str)]) -> (u16, BufRea
     }
 }
 
-/// The next event: its id, if it has one, and its data. Lines that only keep the stream alive are not waited for for ever.
+/// Returns the next event: its id, if it has one, and its data. Keep-alive lines do not extend the timeout.
 async fn event(stream: &mut BufReader<TcpStream>) -> (Option<u64>, Value) {
     tokio::time::timeout(LONG, read_event(stream)).await.expect("in time")
 }
@@ -52,7 +52,7 @@ async fn read_event(stream: &mut BufReader<TcpStream>) -> (Option<u64>, Value) {
     }
 }
 
-/// What still comes until the stream ends.
+/// Returns the rest of the stream.
 async fn rest(stream: &mut BufReader<TcpStream>) -> String {
     let mut text = String::new();
     tokio::time::timeout(LONG, stream.read_to_string(&mut text)).await.expect("it ends").expect("reads");
@@ -60,7 +60,7 @@ async fn rest(stream: &mut BufReader<TcpStream>) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_name_does_not_have_all_connections() {
+async fn streams_per_client_are_limited() {
     let mut site = Site::with(|server| server.connections(64)).await;
     site.be(Role::Operator).await;
     let other = site.token().to_owned();
@@ -92,7 +92,7 @@ async fn one_name_does_not_have_all_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_ends_with_the_right_to_it() {
+async fn stream_ends_with_its_credential() {
     let site = Site::in_memory().await;
     let (status, mut local) = open(&site, EVENTS, &[]).await;
     assert_eq!(status, 200, "without any token this machine gets in");
@@ -127,7 +127,7 @@ async fn a_stream_ends_with_the_right_to_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_more_queues_than_are_kept_none_is_missed() {
+async fn changes_of_many_queues_are_all_delivered() {
     const QUEUES: usize = 600;
     let site = Site::in_memory().await;
     let name = |no: usize| format!("q{no}");
@@ -141,7 +141,7 @@ async fn of_more_queues_than_are_kept_none_is_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_comes_back_after_a_restart_is_told_how_everything_is() {
+async fn reconnect_after_restart_gets_a_snapshot() {
     let site = Site::in_memory().await;
     site.push("mail").await;
     site.push("news").await;
@@ -155,11 +155,11 @@ async fn who_comes_back_after_a_restart_is_told_how_everything_is() {
     }
     for elsewhere in [7, newest + 1_000] {
         let (_, mut again) = open(&site, EVENTS, &[("Last-Event-ID", &elsewhere.to_string())]).await;
-        let mut told = BTreeSet::new();
-        while told.len() < 2 {
+        let mut received = BTreeSet::new();
+        while received.len() < 2 {
             let (_, data) = event(&mut again).await;
-            data["queue"].as_str().map(|queue| told.insert(queue.to_owned()));
+            data["queue"].as_str().map(|queue| received.insert(queue.to_owned()));
         }
-        assert_eq!(told, heard, "after {elsewhere}");
+        assert_eq!(received, heard, "after {elsewhere}");
     }
 }

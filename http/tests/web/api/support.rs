@@ -1,4 +1,4 @@
-//! A server on a free port, and a client that sends exactly what it is told.
+//! A server on a free port, and a client that sends exact bytes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Far longer than anything here takes; a test that waits this long has failed.
+/// Far longer than any test needs.
 pub const LONG: Duration = Duration::from_secs(30);
 
 /// A store with a server.
@@ -51,21 +51,21 @@ impl Site {
         Site { duly, address, stop, served, token: None, _dir: dir }
     }
 
-    /// Lets the server stop, and waits until it has.
+    /// Stops the server, and waits for it.
     pub async fn stop(&mut self) {
         self.stop.cancel();
         let served = tokio::time::timeout(LONG, &mut self.served).await.expect("in time");
         served.expect("no panic").expect("served");
     }
 
-    /// From now on requests go with a fresh token of this role.
+    /// Sends all further requests with a new token of this role.
     pub async fn be(&mut self, role: Role) {
         let name = format!("{role}-{}", duly::JobId::fresh());
         let secret = self.duly.create_token(&name, role, None).await.expect("made");
         self.token = Some(secret.as_str().to_owned());
     }
 
-    /// From now on requests go with a token that was there before.
+    /// Sends all further requests with an existing token.
     pub fn be_again(&mut self, token: String) {
         self.token = Some(token);
     }
@@ -78,7 +78,7 @@ impl Site {
         self.token.as_deref().unwrap_or_default()
     }
 
-    /// What a request of this kind looks like.
+    /// Returns the bytes of a request.
     pub fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
         let mut text = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
@@ -92,39 +92,39 @@ impl Site {
         [text.as_bytes(), body].concat()
     }
 
-    /// Sends these bytes and reads what comes until the end.
-    pub async fn raw(&self, bytes: &[u8]) -> Answer {
+    /// Sends these bytes and reads until the end of the connection.
+    pub async fn raw(&self, bytes: &[u8]) -> Response {
         let mut stream = TcpStream::connect(self.address).await.expect("connects");
         // A server that refuses early does not read to the end.
         let _ = stream.write_all(bytes).await;
         let mut text = Vec::new();
         let read = tokio::time::timeout(LONG, stream.read_to_end(&mut text)).await.expect("in time");
         let _ = read;
-        Answer::parse(&text)
+        Response::parse(&text)
     }
 
-    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
         self.raw(&self.request(method, path, headers, body)).await
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> Response {
         self.send("GET", path, &[], b"").await
     }
 
     /// Sends JSON.
-    pub async fn json(&self, method: &str, path: &str, body: Value) -> Answer {
+    pub async fn json(&self, method: &str, path: &str, body: Value) -> Response {
         self.send(method, path, &[("Content-Type", "application/json")], body.to_string().as_bytes()).await
     }
 
-    pub async fn post(&self, path: &str, body: Value) -> Answer {
+    pub async fn post(&self, path: &str, body: Value) -> Response {
         self.json("POST", path, body).await
     }
 
-    /// Pushes a job of the kind `work` and answers its id.
+    /// Pushes a job of the kind `work` and returns its id.
     pub async fn push(&self, queue: &str) -> String {
-        let answer = self.post("/api/v1/jobs", json!({"kind": "work", "queue": queue, "args": {"n": 1}})).await;
-        assert_eq!(answer.status, 201, "{}", answer.text());
-        answer.json()["id"].as_str().expect("an id").to_owned()
+        let response = self.post("/api/v1/jobs", json!({"kind": "work", "queue": queue, "args": {"n": 1}})).await;
+        assert_eq!(response.status, 201, "{}", response.text());
+        response.json()["id"].as_str().expect("an id").to_owned()
     }
 }
 
@@ -134,15 +134,15 @@ impl Drop for Site {
     }
 }
 
-/// What a server has answered.
+/// A response of the server.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     pub head: String,
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl Response {
     fn parse(bytes: &[u8]) -> Self {
         let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(bytes.len());
         let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
@@ -150,7 +150,7 @@ impl Answer {
         let rest = bytes.get(end + 4..).unwrap_or_default();
         let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
         let body = if chunked { unchunked(rest) } else { rest.to_vec() };
-        Answer { status, head, body }
+        Response { status, head, body }
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -166,13 +166,13 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
     }
 
-    /// The code of a problem.
+    /// Returns the code of a problem.
     pub fn code(&self) -> String {
         assert_eq!(self.header("content-type"), Some("application/problem+json"), "{}", self.text());
         self.json()["code"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// The place that a problem names.
+    /// Returns the pointer of a problem's first error.
     pub fn pointer(&self) -> String {
         self.json()["errors"][0]["pointer"].as_str().unwrap_or_default().to_owned()
     }

@@ -28,12 +28,12 @@ impl<'s> Worker<'s> {
     }
 
     async fn claim(&self, max: usize, wait_ms: u64) -> Vec<Value> {
-        let answer = self.site.post(&self.path("claim"), json!({"max": max, "wait_ms": wait_ms})).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        answer.json()["jobs"].as_array().expect("jobs").clone()
+        let response = self.site.post(&self.path("claim"), json!({"max": max, "wait_ms": wait_ms})).await;
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.json()["jobs"].as_array().expect("jobs").clone()
     }
 
-    /// The one job that must come.
+    /// Claims until a job arrives.
     async fn one(&self) -> Value {
         for _ in 0..10 {
             if let Some(job) = self.claim(1, 5_000).await.pop() {
@@ -45,17 +45,17 @@ impl<'s> Worker<'s> {
 
     async fn heartbeat(&self, held: &[&Value]) -> Value {
         let held: Vec<&Value> = held.iter().map(|job| &job["id"]).collect();
-        let answer = self.site.post(&self.path("heartbeat"), json!({"held": held})).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        answer.json()
+        let response = self.site.post(&self.path("heartbeat"), json!({"held": held})).await;
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.json()
     }
 
     async fn settle(&self, job: &Value, outcome: Value) -> Value {
         let mut end = json!({"id": job["id"], "fence": job["fence"]});
         end.as_object_mut().expect("an object").extend(outcome.as_object().expect("an object").clone());
-        let answer = self.site.post(&self.path("settle"), json!({"ends": [end]})).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        answer.json()["lost"].clone()
+        let response = self.site.post(&self.path("settle"), json!({"ends": [end]})).await;
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.json()["lost"].clone()
     }
 }
 
@@ -64,7 +64,7 @@ async fn state(site: &Site, job: &Value) -> String {
     site.duly.get(id).await.expect("reads").map_or("gone".to_owned(), |record| record.state.to_string())
 }
 
-pub async fn a_worker_claims_runs_and_settles(site: Site) {
+pub async fn worker_claims_runs_and_settles(site: Site) {
     let worker = Worker::join(&site, 30_000, &[]).await;
     site.push("default").await;
     let job = worker.one().await;
@@ -85,7 +85,7 @@ pub async fn a_worker_claims_runs_and_settles(site: Site) {
     assert_eq!(site.post(&worker.path("claim"), json!({})).await.status, 404, "join again");
 }
 
-pub async fn claimed_jobs_come_in_the_order_of_their_claim(site: Site) {
+pub async fn claimed_jobs_are_in_claim_order(site: Site) {
     let worker = Worker::join(&site, 30_000, &[]).await;
     site.duly.push_all((0..40).map(|n| duly::Push::new("work", format!("{n}")))).await.expect("pushes");
     let mut came = Vec::new();
@@ -95,8 +95,8 @@ pub async fn claimed_jobs_come_in_the_order_of_their_claim(site: Site) {
     assert_eq!(came, (0..40).collect::<Vec<_>>());
 }
 
-/// More than fit into one request to the store.
-pub async fn a_worker_that_never_got_its_jobs_gives_all_of_them_back(site: Site) {
+/// More jobs than one settle can contain.
+pub async fn jobs_missing_from_heartbeats_are_all_released(site: Site) {
     const JOBS: usize = SETTLE_MAX + 200;
     let worker = Worker::join(&site, 30_000, &[]).await;
     site.duly.push_all((0..JOBS).map(|n| duly::Push::new("work", format!("{n}")))).await.expect("pushes");
@@ -110,7 +110,7 @@ pub async fn a_worker_that_never_got_its_jobs_gives_all_of_them_back(site: Site)
     assert_eq!(counts.iter().map(|queue| (queue.ready, queue.running)).collect::<Vec<_>>(), [(JOBS as u64, 0)]);
 }
 
-pub async fn a_waiting_claim_is_woken_by_a_push(site: Site) {
+pub async fn waiting_claim_is_woken_by_a_push(site: Site) {
     let worker = Worker::join(&site, 60_000, &[]).await;
     let began = std::time::Instant::now();
     let (jobs, ()) = tokio::join!(worker.claim(1, 30_000), async {
@@ -122,7 +122,7 @@ pub async fn a_waiting_claim_is_woken_by_a_push(site: Site) {
     assert_eq!(worker.claim(1, 0).await.len(), 0, "nothing more, and nobody waits");
 }
 
-pub async fn what_a_silent_worker_held_goes_to_another_and_its_word_is_refused(site: Site) {
+pub async fn jobs_of_a_silent_worker_move_on_and_its_settle_is_rejected(site: Site) {
     let (silent, other) = (Worker::join(&site, 1_000, &[]).await, Worker::join(&site, 5_000, &[]).await);
     site.push("default").await;
     let lost = silent.one().await;
@@ -143,7 +143,7 @@ pub async fn what_a_silent_worker_held_goes_to_another_and_its_word_is_refused(s
     assert_eq!(other.settle(&job, json!({"outcome": "ack"})).await, json!([]));
 }
 
-pub async fn a_claim_that_was_cut_off_loses_nothing(site: Site) {
+pub async fn interrupted_claim_loses_no_job(site: Site) {
     let worker = Worker::join(&site, 30_000, &[]).await;
     let body = json!({"max": 1, "wait_ms": 20_000}).to_string();
     let request = site.request("POST", &worker.path("claim"), &[("Content-Type", "application/json")], body.as_bytes());
@@ -155,11 +155,11 @@ pub async fn a_claim_that_was_cut_off_loses_nothing(site: Site) {
     assert_eq!(worker.one().await["attempt"], 1);
 }
 
-pub async fn what_an_answer_did_not_bring_is_given_back(site: Site) {
+pub async fn undelivered_job_is_released(site: Site) {
     let worker = Worker::join(&site, 30_000, &[]).await;
     site.push("default").await;
     let unheard = worker.one().await;
-    // As if the answer had never arrived: the beats do not name it.
+    // As if the response had been lost: the heartbeats do not name the job.
     worker.heartbeat(&[]).await;
     assert_eq!(state(&site, &unheard).await, "running", "it may be on its way");
     worker.heartbeat(&[]).await;
@@ -167,7 +167,7 @@ pub async fn what_an_answer_did_not_bring_is_given_back(site: Site) {
     assert_eq!((&again["id"], &again["attempt"], &again["crashes"]), (&unheard["id"], &json!(1), &json!(0)));
 }
 
-pub async fn kinds_that_a_worker_does_not_know_are_given_back(site: Site) {
+pub async fn jobs_without_a_handler_are_deferred(site: Site) {
     let worker = Worker::join(&site, 30_000, &["other"]).await;
     let id = site.push("default").await;
     site.post("/api/v1/jobs", json!({"kind": "other"})).await;
@@ -176,8 +176,8 @@ pub async fn kinds_that_a_worker_does_not_know_are_given_back(site: Site) {
     assert!(job["state"] != "running" && job["attempts"] == 0, "{job}");
 }
 
-/// Both wait; whoever is given what the other one knows puts it off, and that one has it without waiting until it is due.
-pub async fn workers_that_know_different_kinds_share_a_queue(site: Site) {
+/// Both workers wait. A worker without a handler defers a job, and the other one gets it before it is due.
+pub async fn workers_with_different_kinds_share_a_queue(site: Site) {
     const EACH: usize = 20;
     let (one, other) =
         (Worker::join(&site, 30_000, &["one"]).await, Worker::join(&site, 30_000, &["other", "other"]).await);
@@ -199,7 +199,7 @@ pub async fn workers_that_know_different_kinds_share_a_queue(site: Site) {
     tokio::time::timeout(LONG, all).await.expect("nobody starves");
 }
 
-pub async fn the_last_attempt_buries(site: Site) {
+pub async fn last_failed_attempt_buries(site: Site) {
     let worker = Worker::join(&site, 30_000, &[]).await;
     site.post("/api/v1/jobs", json!({"kind": "work", "max_attempts": 1})).await;
     let job = worker.one().await;
@@ -208,39 +208,39 @@ pub async fn the_last_attempt_buries(site: Site) {
     assert_eq!((&shown["state"], &shown["failures"][0]["error"]), (&json!("dead"), &json!("it broke")));
 }
 
-pub async fn a_cancelled_job_ends_dead(site: Site) {
+pub async fn cancelled_job_ends_dead(site: Site) {
     let worker = Worker::join(&site, 30_000, &[]).await;
     site.push("default").await;
     let job = worker.one().await;
     let id = job["id"].as_str().expect("an id");
-    let told = async {
+    let cancelled = async {
         loop {
-            // The first order may come before the node can hear.
+            // The first cancel may arrive before the node is subscribed.
             if site.post(&format!("/api/v1/jobs/{id}/cancel"), json!({})).await.status == 202 {
                 return;
             }
         }
     };
-    tokio::time::timeout(LONG, told).await.expect("in time");
+    tokio::time::timeout(LONG, cancelled).await.expect("in time");
     assert_eq!(worker.heartbeat(&[&job]).await["cancel"], json!([id]));
     worker.settle(&job, json!({"outcome": "ack"})).await;
     let shown = site.get(&format!("/api/v1/jobs/{id}")).await.json();
     assert_eq!((&shown["state"], &shown["failures"][0]["error"]), (&json!("dead"), &json!("cancelled")));
 }
 
-pub async fn a_server_that_stops_tells_what_attempts_came_to(mut site: Site) {
+pub async fn stopping_server_flushes_kind_statistics(mut site: Site) {
     site.push("default").await;
     let worker = Worker::join(&site, 30_000, &["work"]).await;
     let job = worker.one().await;
     assert_eq!(worker.settle(&job, json!({"outcome": "ack"})).await, json!([]));
     site.stop().await;
     let kinds = site.duly.kinds(1).await.expect("are kept");
-    let told: Vec<_> = kinds.iter().map(|point| (point.kind.as_str(), point.tally.done)).collect();
-    assert_eq!(told, [("work", 1)]);
+    let counted: Vec<_> = kinds.iter().map(|point| (point.kind.as_str(), point.tally.done)).collect();
+    assert_eq!(counted, [("work", 1)]);
 }
 
-/// Its workers have not died: however often it is started anew, no crash of theirs is counted.
-pub async fn a_server_that_stops_gives_back_what_its_workers_hold(mut site: Site) {
+/// The workers have not died: a restart of the server does not count as a crash of their jobs.
+pub async fn stopping_server_releases_jobs_of_its_workers(mut site: Site) {
     let worker = Worker::join(&site, 60_000, &[]).await;
     site.push("default").await;
     let job = worker.one().await;
@@ -253,7 +253,7 @@ pub async fn a_server_that_stops_gives_back_what_its_workers_hold(mut site: Site
     assert!(!nodes.iter().any(|known| known.id.to_string() == node && known.alive), "it has left");
 }
 
-pub async fn a_result_or_a_delay_that_is_not_kept_is_refused(site: Site) {
+pub async fn settle_with_oversized_result_or_delay_is_rejected(site: Site) {
     let worker = Worker::join(&site, 30_000, &[]).await;
     site.push("default").await;
     let job = worker.one().await;
@@ -261,8 +261,8 @@ pub async fn a_result_or_a_delay_that_is_not_kept_is_refused(site: Site) {
         let mut end = json!({"id": job["id"], "fence": job["fence"]});
         end.as_object_mut().expect("an object").extend(said.as_object().expect("an object").clone());
         let good = json!({"id": duly::JobId::fresh().to_string(), "fence": 1, "outcome": "ack"});
-        let answer = site.post(&worker.path("settle"), json!({"ends": [good, end]})).await;
-        (answer.status, answer.pointer())
+        let response = site.post(&worker.path("settle"), json!({"ends": [good, end]})).await;
+        (response.status, response.pointer())
     };
     let refused = |field: &str| (422, format!("/ends/1/{field}"));
     let long = "x".repeat(64 * 1024);
@@ -275,9 +275,9 @@ pub async fn a_result_or_a_delay_that_is_not_kept_is_refused(site: Site) {
     assert_eq!(state(&site, &job).await, "done");
 }
 
-/// Everybody can read the ids of nodes.
+/// Node ids are public.
 #[tokio::test]
-async fn only_who_has_joined_and_operators_speak_for_a_worker() {
+async fn only_its_client_and_operators_can_use_a_node() {
     let mut site = Site::in_memory().await;
     site.be(Role::Pusher).await;
     let own = site.token().to_owned();
@@ -285,25 +285,25 @@ async fn only_who_has_joined_and_operators_speak_for_a_worker() {
     site.push("default").await;
     let job = worker.one().await;
     let (node, id, fence) = (worker.id, job["id"].clone(), job["fence"].clone());
-    let deeds = [
+    let requests = [
         ("POST", "/claim", json!({})),
         ("POST", "/heartbeat", json!({"held": []})),
         ("POST", "/settle", json!({"ends": [{"id": id, "fence": fence, "outcome": "bury"}]})),
         ("POST", "/progress", json!({"id": id, "fence": fence, "lines": ["mine"]})),
         ("DELETE", "", json!({})),
     ];
-    let deed = async |site: &Site, (verb, what, body): &(&str, &str, Value)| {
+    let request = async |site: &Site, (verb, what, body): &(&str, &str, Value)| {
         site.json(verb, &format!("/api/v1/nodes/{node}{what}"), body.clone()).await
     };
     site.be(Role::Pusher).await;
-    for other in &deeds {
-        let answer = deed(&site, other).await;
-        assert_eq!((answer.status, answer.code().as_str()), (404, "not_found"), "{other:?}");
+    for other in &requests {
+        let response = request(&site, other).await;
+        assert_eq!((response.status, response.code().as_str()), (404, "not_found"), "{other:?}");
     }
     assert_eq!(state(&site, &job).await, "running");
     site.be_again(own);
-    assert_eq!(deed(&site, &deeds[3]).await.json()["lost"], json!([]), "it is its own still");
+    assert_eq!(request(&site, &requests[3]).await.json()["lost"], json!([]), "it is its own still");
     site.be(Role::Operator).await;
-    assert_eq!(deed(&site, &deeds[4]).await.status, 204, "operators look after nodes");
+    assert_eq!(request(&site, &requests[4]).await.status, 204, "operators look after nodes");
     assert_eq!(state(&site, &job).await, "ready");
 }

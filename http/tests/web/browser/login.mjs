@@ -1,4 +1,4 @@
-// Signing in and out, and what each role sees. Arguments: the address, a viewer's token, an admin's.
+// Signing in and out, and the pages of each role. Arguments: the URL, a viewer's token, an admin's token.
 import { accessible, clean, end, launch, must, open, same, test } from './support.mjs';
 
 const [url, viewer, admin] = process.argv.slice(2);

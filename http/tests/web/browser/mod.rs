@@ -1,4 +1,4 @@
-//! The dashboard in a real browser: each page, each action, keys, dark, narrow, without scripts, for screen readers.
+//! The dashboard in a real browser: pages, actions, keys, dark, narrow, without scripts, for screen readers.
 //!
 //! Needs Debian's chromium and, in `target/browser`, playwright-core and axe-core: `./check web` installs them.
 
@@ -36,7 +36,7 @@ async fn every_page_and_action_works_in_a_browser() {
     run("pages.mjs", &[&full.url, &empty.url]).await;
 }
 
-/// What is shown, and what is done, is asked of the contract: the same pages on the other store.
+/// The pages use only the store contract: the same pages on the other store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_page_and_action_works_on_redis() {
     let store = || format!("{}?prefix={}", servers::redis().url(), duly::JobId::fresh());
@@ -48,7 +48,7 @@ async fn every_page_and_action_works_on_redis() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn people_sign_in_see_what_their_role_sees_and_sign_out() {
+async fn users_sign_in_see_their_role_and_sign_out() {
     let fixture = fixture::full_with(|server| server.require_token()).await;
     let token = async |name, role| fixture.duly.create_token(name, role, None).await.expect("made").as_str().to_owned();
     let (viewer, admin) = (token("eve", duly::Role::Viewer).await, token("ada", duly::Role::Admin).await);

@@ -1,5 +1,5 @@
-// Each page and each action, on a full store and on an empty one. Arguments: their addresses, and `short` for a second run on
-// another store: how a page looks does not depend on it, so that is not looked at again.
+// Each page and each action, on a full store and on an empty one. Arguments: their URLs, and `short` for a second run on
+// another store, which skips the checks of the appearance.
 import { accessible, clean, end, fits, launch, must, open, same, test } from './support.mjs';
 
 const [full, empty, how] = process.argv.slice(2);
@@ -63,7 +63,7 @@ for (const path of EMPTY) {
   });
 }
 
-// Deeds, each as plain forms without scripts.
+// Actions, each as a plain form without scripts.
 const plain = () => open(browser, full, { javaScriptEnabled: false });
 const action = (name, run) => test(`without scripts: ${name}`, async () => {
   const page = await plain();
@@ -215,10 +215,10 @@ await action('theme and time zone', async (page) => {
   await page.fill('#zone', 'Asia/Tokyo');
   await page.click('main button.main');
   same(await page.locator('html').getAttribute('data-theme'), 'dark', 'theme');
-  must((await page.locator('.foot').innerText()).includes('Asia/Tokyo'), 'zone');
+  must((await page.locator('.side-footer').innerText()).includes('Asia/Tokyo'), 'zone');
 });
 
-// What the script adds.
+// The features of the script.
 const scripted = (name, run) => test(`with scripts: ${name}`, async () => {
   const page = await open(browser, full);
   await run(page);

@@ -1,4 +1,4 @@
-// Pictures for the documents. Arguments: a full store, an empty one, where to put them.
+// Pictures for the documents. Arguments: a full store, an empty one, the output directory.
 import { mkdirSync } from 'node:fs';
 import { launch, open } from './support.mjs';
 
@@ -9,7 +9,7 @@ const browser = await launch();
 async function picture(name, url, { path = '/', width = 1280, height = 860, dark = false, ...more } = {}) {
   const page = await open(browser, url, { viewport: { width, height }, colorScheme: dark ? 'dark' : 'light', reducedMotion: 'reduce', ...more });
   await page.goto(url + path, { waitUntil: 'load' });
-  // The pictures show a moment: nothing should say that it is only just loading.
+  // Wait until nothing on the page shows that it is loading.
   await page.waitForFunction(() => document.querySelector('#live')?.dataset.is !== 'lost');
   await page.screenshot({ path: `${to}/${name}.png` });
   console.log(`${to}/${name}.png`);

@@ -1,4 +1,4 @@
-// What the browser tests share: a browser, a page that counts what must not happen, small words to check with.
+// Shared by the browser tests: a browser, a page that collects faults, and assertions.
 import { createRequire } from 'node:module';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -12,7 +12,7 @@ export const launch = () => chromium.launch({ executablePath: process.env.CHROMI
 
 let done = 0;
 const bad = [];
-// ONLY=words runs those tests whose names have these words in them.
+// ONLY=text runs only the tests whose names contain the text.
 export async function test(name, run) {
   if (process.env.ONLY && !name.includes(process.env.ONLY)) return;
   try {
@@ -36,8 +36,8 @@ export function same(is, wanted, what) {
   if (is !== wanted) throw new Error(`${what}: ${JSON.stringify(is)}, not ${JSON.stringify(wanted)}`);
 }
 
-// A page in a context of its own. What must never happen on any page is collected in `page.faults`:
-// an error or a warning on the console, a script that throws, a request to another host, an answer of 500 and above.
+// Opens a page in its own context. `page.faults` collects faults: errors and warnings on the console, exceptions,
+// requests to another host, and responses with a status of 500 or more.
 export async function open(browser, url, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
   const page = await context.newPage();
@@ -57,7 +57,7 @@ export function clean(page) {
   same(page.faults.join('; '), '', 'faults');
 }
 
-// Everything that axe finds against WCAG 2 A and AA. The tests' own context lets it in past the page's policy.
+// Asserts that axe finds no violation of WCAG 2 A and AA. The context must bypass the CSP of the page.
 export async function accessible(page, what) {
   await page.evaluate(axe);
   const found = await page.evaluate(() => window.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'] }));
@@ -65,7 +65,7 @@ export async function accessible(page, what) {
   same(violations.join('\n'), '', `${what} has faults`);
 }
 
-// Nothing may stick out of the screen.
+// Asserts that the page is not wider than the screen.
 export async function fits(page, what) {
   const out = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
   must(out <= 0, `${what} is ${out} px wider than the screen`);

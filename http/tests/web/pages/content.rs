@@ -1,4 +1,4 @@
-//! Each page's status and what is on it; deeds; where it is mounted.
+//! The status and the content of each page, the actions, and a prefix.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use duly::{Filter, State};
 use crate::fixture;
 use crate::pages::client::{get, post};
 
-/// How a node that claims nothing is marked.
+/// The marker of a node that claims nothing.
 const QUIET: &str = "<span class=\"state paused\">quiet</span>";
-/// Between two looks at what changes by itself, and longest wait for it.
+/// The interval and the timeout of [`until`].
 const LOOK: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_secs(30);
 
-/// Every page that needs no name, and a text that is on it when the store is full.
+/// Every page without a name in its path, and a text that it contains if the store is full.
 const PAGES: [(&str, &str); 15] = [
     ("/", "Throughput"),
     ("/?range=24h", "jobs in 10 minutes"),
@@ -33,23 +33,23 @@ const PAGES: [(&str, &str); 15] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_page_is_there_and_shows_what_is_in_the_store() {
+async fn every_page_shows_the_content_of_the_store() {
     let fixture = fixture::full().await;
     for (path, text) in PAGES {
-        let answer = get(&fixture.url, path).await;
-        assert_eq!(answer.status, 200, "{path}");
-        assert_eq!(answer.header("content-type"), Some("text/html; charset=utf-8"), "{path}");
-        assert_eq!(answer.header("cache-control"), Some("no-store"), "{path}");
-        assert!(answer.header("content-security-policy").is_some_and(|policy| policy.contains("script-src 'self'")));
-        // A dead job's list shows its errors, not that it was given up: the word is on the job's page.
-        assert!(path.contains("state:dead") || answer.body.contains(text), "{path} shows {text}");
+        let response = get(&fixture.url, path).await;
+        assert_eq!(response.status, 200, "{path}");
+        assert_eq!(response.header("content-type"), Some("text/html; charset=utf-8"), "{path}");
+        assert_eq!(response.header("cache-control"), Some("no-store"), "{path}");
+        assert!(response.header("content-security-policy").is_some_and(|policy| policy.contains("script-src 'self'")));
+        // A list of dead jobs shows their errors; the word is on the page of the job.
+        assert!(path.contains("state:dead") || response.body.contains(text), "{path} shows {text}");
         let inline = [" style=", "<style", " onclick=", " onload=", "javascript:", "<script>"];
-        assert!(!inline.iter().any(|bad| answer.body.contains(bad)), "{path} keeps to its own policy");
+        assert!(!inline.iter().any(|bad| response.body.contains(bad)), "{path} keeps to its own policy");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_empty_store_is_told_what_to_do_next() {
+async fn empty_store_pages_show_the_next_step() {
     let fixture = fixture::empty().await;
     for (path, command) in [
         ("/", "duly push -- echo hello"),
@@ -61,38 +61,38 @@ async fn an_empty_store_is_told_what_to_do_next() {
         ("/nodes", "duly work"),
         ("/locks", "duly lock deploy"),
     ] {
-        let answer = get(&fixture.url, path).await;
-        assert!(answer.status == 200 && answer.body.contains(command), "{path} says {command}");
+        let response = get(&fixture.url, path).await;
+        assert!(response.status == 200 && response.body.contains(command), "{path} says {command}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_there_is_said_so_as_a_page() {
+async fn missing_objects_give_an_error_page() {
     let fixture = fixture::empty().await;
     for path in
         ["/nothing", "/jobs/none", "/jobs/0192f7a1-0000-7000-8000-00000000c3d4", "/queues/none", "/cron/rule/none"]
     {
-        let answer = get(&fixture.url, path).await;
-        assert_eq!(answer.status, 404, "{path}");
-        assert!(answer.body.contains("<h1>Not here</h1>"), "{path}: {}", answer.body);
+        let response = get(&fixture.url, path).await;
+        assert_eq!(response.status, 404, "{path}");
+        assert!(response.body.contains("<h1>Not here</h1>"), "{path}: {}", response.body);
     }
-    let answer = get(&fixture.url, "/jobs?q=state:undead").await;
-    assert_eq!(answer.status, 422);
-    assert!(answer.body.contains("role=\"alert\""), "the filter's fault stands on the page");
+    let response = get(&fixture.url, "/jobs?q=state:undead").await;
+    assert_eq!(response.status, 422);
+    assert!(response.body.contains("role=\"alert\""), "the filter's fault stands on the page");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deeds_end_where_they_are_told_of() {
+async fn actions_redirect_to_a_flash_message() {
     let fixture = fixture::full().await;
-    let answer = post(&fixture.url, "/queues/mail/pause", "").await;
-    assert_eq!((answer.status, answer.header("location")), (303, Some("/queues/mail?did=paused&of=mail")));
+    let response = post(&fixture.url, "/queues/mail/pause", "").await;
+    assert_eq!((response.status, response.header("location")), (303, Some("/queues/mail?did=paused&of=mail")));
     assert!(get(&fixture.url, "/queues/mail?did=paused&of=mail").await.body.contains("Queue mail is paused"));
     let dead = fixture.duly.list(Filter { state: Some(State::Dead), ..Filter::default() }).await.expect("listed");
     let id = dead.jobs[0].job.id;
     assert_eq!(post(&fixture.url, &format!("/jobs/{id}/retry"), "").await.status, 303);
     let record = fixture.duly.get(id).await.expect("asked").expect("there");
     assert_ne!(record.state, State::Dead);
-    // Nothing is removed without being asked.
+    // A removal needs a confirmation.
     let asked = post(&fixture.url, &format!("/jobs/{id}/remove"), "").await;
     assert!(asked.status == 200 && asked.body.contains("Remove job"), "asks first");
     assert!(fixture.duly.get(id).await.expect("asked").is_some());
@@ -102,7 +102,7 @@ async fn deeds_end_where_they_are_told_of() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_was_told_to_be_quiet_is_shown_so() {
+async fn quiet_node_is_marked() {
     let fixture = fixture::empty().await;
     fixture::work(&fixture);
     let works = async || fixture.duly.nodes().await.expect("listed").into_iter().find(|node| !node.queues.is_empty());
@@ -117,7 +117,7 @@ async fn a_node_that_was_told_to_be_quiet_is_shown_so() {
     until("it is quiet no more", async || !is_quiet("/nodes").await).await;
 }
 
-/// Waits for what changes by itself.
+/// Waits until a condition holds.
 async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
     let wait = async {
         while !so().await {
@@ -128,7 +128,7 @@ async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_that_match_are_counted_first_and_never_more_than_that() {
+async fn bulk_action_never_changes_more_than_confirmed() {
     let fixture = fixture::full().await;
     let filter: Filter = "state:dead kind:invoice.charge".parse().expect("a filter");
     let count = fixture.duly.count(&filter).await.expect("counted").matching;
@@ -162,23 +162,23 @@ async fn all_that_match_are_counted_first_and_never_more_than_that() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn links_keep_to_where_the_pages_are_mounted() {
+async fn links_start_with_the_prefix() {
     let fixture = fixture::full_with(|server| server.prefix("/duly")).await;
     for path in ["/", "/jobs", "/queues/mail", "/dead", "/cron", "/settings"] {
-        let answer = get(&fixture.url, path).await;
+        let response = get(&fixture.url, path).await;
         for kind in ["href=\"/", "action=\"/", "src=\"/"] {
-            for (at, _) in answer.body.match_indices(kind) {
-                let link = &answer.body[at..answer.body.len().min(at + 60)];
+            for (at, _) in response.body.match_indices(kind) {
+                let link = &response.body[at..response.body.len().min(at + 60)];
                 assert!(link.contains("\"/duly/"), "{path}: {link}");
             }
         }
     }
-    let deed = post(&fixture.url, "/queues/mail/pause", "").await;
-    assert_eq!(deed.header("location"), Some("/duly/queues/mail?did=paused&of=mail"));
+    let response = post(&fixture.url, "/queues/mail/pause", "").await;
+    assert_eq!(response.header("location"), Some("/duly/queues/mail?did=paused&of=mail"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn assets_are_kept_for_good_under_the_name_of_what_they_hold() {
+async fn assets_are_cached_under_their_hash() {
     let fixture = fixture::empty().await;
     let page = get(&fixture.url, "/").await.body;
     let at = page.find("/assets/").expect("an asset");
@@ -192,10 +192,10 @@ async fn assets_are_kept_for_good_under_the_name_of_what_they_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_is_sent_nowhere_else() {
+async fn redirects_stay_on_this_server() {
     let fixture = fixture::full().await;
-    let deed = post(&fixture.url, "/queues/mail/pause", "next=%2F%2Fevil.example").await;
-    assert_eq!(deed.header("location"), Some("/queues/mail?did=paused&of=mail"));
+    let response = post(&fixture.url, "/queues/mail/pause", "next=%2F%2Fevil.example").await;
+    assert_eq!(response.header("location"), Some("/queues/mail?did=paused&of=mail"));
     let look = get(&fixture.url, "/settings/look?theme=dark&zone=Asia/Tokyo&next=https://evil.example").await;
     assert_eq!(look.header("location"), Some("/settings?did=look"));
     for odd in ["/%09/evil.example/x", "/%00x", "/%0D%0A/evil.example"] {
@@ -205,7 +205,7 @@ async fn one_is_sent_nowhere_else() {
     assert!(look.head.contains("duly_theme=dark; Path=/;") && look.head.contains("duly_zone=Asia/Tokyo;"));
 }
 
-/// The first page asks for counters and history only: it takes as long with a million jobs as with none.
+/// The overview reads only counters and history, so its time does not depend on the number of jobs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "pushes a million jobs"]
 async fn the_first_page_does_not_count_a_million_jobs() {
@@ -227,6 +227,6 @@ async fn the_first_page_does_not_count_a_million_jobs() {
         "the first page with {JOBS} jobs: median {:?} (the goal is 50 ms), worst of 20 {:?}",
         times[10], times[19]
     );
-    // Far beyond the goal: whether that is met is said by the figure, on a quiet machine.
+    // Far beyond the goal of 50 ms, which the printed figure shows on a quiet machine.
     assert!(times[10] < std::time::Duration::from_secs(2));
 }

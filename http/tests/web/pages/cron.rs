@@ -1,27 +1,27 @@
-//! Rules changed from a page: what the form does not show stays, and nobody's change is saved over.
+//! Editing rules: settings that the form does not show stay, and concurrent changes are not overwritten.
 
 use std::time::Duration;
 
 use duly::{CronRule, Priority, Push};
 
 use crate::fixture::{self, Fixture};
-use crate::pages::client::{Answer, get, post};
+use crate::pages::client::{Response, get, post};
 
-/// The value of a field of the form, as it is sent.
+/// Returns the value of a form field, URL-encoded.
 fn field(page: &str, name: &str) -> String {
     let at = page.find(&format!("name=\"{name}\" value=\"")).unwrap_or_else(|| panic!("no field {name}: {page}"));
     let value = page[at..].split('"').nth(3).expect("a value").replace("&quot;", "\"").replace("&#34;", "\"");
     value.bytes().map(|byte| format!("%{byte:02x}")).collect()
 }
 
-/// Fills in the form of a change as it was opened, with another pattern and name.
-async fn save(fixture: &Fixture, opened: &str, name: &str, pattern: &str) -> Answer {
+/// Submits the form as it was opened, with another pattern and name.
+async fn save(fixture: &Fixture, opened: &str, name: &str, pattern: &str) -> Response {
     let (original, etag) = (field(opened, "original"), field(opened, "etag"));
     let rest = "tz=UTC&kind=report&queue=default&args=%7B%7D&missed=once&overlap=allow";
     post(&fixture.url, "/cron", &format!("name={name}&pattern={pattern}&original={original}&etag={etag}&{rest}")).await
 }
 
-/// A store with one rule that says more than the form shows.
+/// Returns a store with one rule that has more settings than the form shows.
 async fn with_a_rule() -> Fixture {
     let fixture = fixture::empty().await;
     let mut job = Push::new("report", "{}").priority(Priority::High).max_attempts(3).timeout(Duration::from_secs(5));
@@ -35,7 +35,7 @@ async fn rule(fixture: &Fixture, name: &str) -> CronRule {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changing_a_rule_keeps_what_its_form_does_not_show() {
+async fn rule_form_keeps_hidden_settings() {
     let fixture = with_a_rule().await;
     let before = rule(&fixture, "report").await;
     let opened = get(&fixture.url, "/cron/new?like=report").await.body;
@@ -49,7 +49,7 @@ async fn changing_a_rule_keeps_what_its_form_does_not_show() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rule_that_was_changed_meanwhile_is_not_saved_over() {
+async fn concurrent_rule_change_is_not_overwritten() {
     let fixture = with_a_rule().await;
     let opened = get(&fixture.url, "/cron/new?like=report").await.body;
     let (original, etag) = (field(&opened, "original"), field(&opened, "etag"));

@@ -1,4 +1,4 @@
-//! Nothing that anybody wrote becomes markup: a corpus of attacks as args, errors, tags, notes, filters, names.
+//! Text from users never becomes markup: a corpus of attacks as args, errors, tags, notes, filters, names.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const ATTACKS: [&str; 14] = [
     "\u{202e}<ScRiPt >alert(1)</sCrIpT>",
 ];
 
-/// No element or attribute on the page that is not ours.
+/// Asserts that a page has no foreign element or attribute.
 fn assert_inert(path: &str, body: &str) {
     let low = body.to_lowercase();
     let scripts: Vec<&str> = low.match_indices("<script").map(|(at, _)| &low[at..low.len().min(at + 60)]).collect();
@@ -35,14 +35,14 @@ fn assert_inert(path: &str, body: &str) {
             "{path}: {tag}"
         );
     }
-    // An attribute can only end at a quote that is not escaped: none of the corpus has got one out.
+    // Only an unescaped quote can end an attribute.
     for handler in ["\" onerror=", "' onerror=", "\" onload=", "\"><script"] {
         assert!(!low.contains(handler), "{path}: {handler}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_that_anybody_wrote_becomes_markup() {
+async fn user_text_never_becomes_markup() {
     let fixture = fixture::empty().await;
     let worker = fixture.duly.worker().queue("default", 4).on_kind("attack", |ctx: duly::Ctx| async move {
         let args: Vec<String> = serde_json::from_str(&ctx.job().args).expect("as pushed");
@@ -87,17 +87,17 @@ async fn nothing_that_anybody_wrote_becomes_markup() {
         }
     }
     for path in paths {
-        let answer = get(&fixture.url, &path).await;
-        assert!(answer.status < 500, "{path}: {}", answer.status);
-        assert_inert(&path, &answer.body);
+        let response = get(&fixture.url, &path).await;
+        assert!(response.status < 500, "{path}: {}", response.status);
+        assert_inert(&path, &response.body);
     }
-    // It is there to be read, though.
+    // The text is still visible.
     let job = get(&fixture.url, &format!("/jobs/{}", JobId::named("0"))).await.body;
     assert!(job.matches("alert(1)").count() >= 2, "args and error are shown");
 }
 
 #[test]
-fn templates_have_no_way_around_the_escaping() {
+fn templates_never_disable_escaping() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/templates");
     for file in std::fs::read_dir(root).expect("readable") {
         let path = file.expect("readable").path();

@@ -1,4 +1,4 @@
-//! The dashboard as HTML: each page's status and what is on it, roles, and that nothing anybody wrote becomes markup.
+//! The dashboard as HTML: the status and the content of each page, roles, and escaping.
 
 mod client;
 mod content;

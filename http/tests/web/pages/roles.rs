@@ -1,17 +1,17 @@
-//! What each role sees and may do; read-only.
+//! The pages and actions of each role, and the read-only mode.
 
 use duly::{JobId, Role};
 
 use crate::fixture;
-use crate::pages::client::{Answer, get, send};
+use crate::pages::client::{Response, get, send};
 
-async fn with(url: &str, line: &str, token: &str) -> Answer {
+async fn with(url: &str, line: &str, token: &str) -> Response {
     let form = "Content-Type: application/x-www-form-urlencoded\r\n";
     send(url, &format!("{line} HTTP/1.1"), &format!("{form}Authorization: Bearer {token}\r\n"), "").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_role_sees_and_does_what_it_may() {
+async fn each_role_has_its_pages_and_actions() {
     let fixture = fixture::full().await;
     let token = async |name, role| fixture.duly.create_token(name, role, None).await.expect("made").as_str().to_owned();
     let (viewer, pusher) = (token("v", Role::Viewer).await, token("p", Role::Pusher).await);
@@ -37,7 +37,7 @@ async fn each_role_sees_and_does_what_it_may() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_read_only_server_has_no_buttons() {
+async fn read_only_pages_have_no_buttons() {
     let fixture = fixture::full_with(|server| server.read_only()).await;
     for path in ["/jobs", "/queues/mail", "/dead", "/cron", "/locks", "/scheduled"] {
         let page = get(&fixture.url, path).await;
@@ -51,8 +51,8 @@ async fn a_read_only_server_has_no_buttons() {
 async fn command_jobs_are_not_pushed_from_a_page() {
     let fixture = fixture::empty().await;
     let form = "kind=command&queue=default&args=%7B%7D&priority=normal";
-    let answer = crate::pages::client::post(&fixture.url, "/push", form).await;
-    assert_eq!(answer.status, 403, "{}", answer.body);
+    let response = crate::pages::client::post(&fixture.url, "/push", form).await;
+    assert_eq!(response.status, 403, "{}", response.body);
     let rule = "name=x&pattern=*+*+*+*+*&tz=UTC&kind=command&queue=default&args=%7B%7D&missed=once&overlap=allow";
     assert_eq!(crate::pages::client::post(&fixture.url, "/cron", rule).await.status, 403);
 }

@@ -1,6 +1,7 @@
-//! Very many requests of those who mean no good, or know no better: survived, with flat memory, and no fault of ours.
+//! Many random and hostile requests: none causes a server error, and memory stays flat.
 //!
-//! Short by default; `./torture http` runs a million. `DULY_BAD_REQUESTS=n` says how many, `DULY_SEED=n` repeats a run's choices.
+//! Short by default; `./torture http` runs a million. `DULY_BAD_REQUESTS=n` sets the number, `DULY_SEED=n` repeats a
+//! run.
 
 mod request;
 
@@ -17,39 +18,39 @@ use tokio::sync::Semaphore;
 
 use crate::api::support::Site;
 
-/// How many, unless it is said.
+/// The default number of requests.
 const REQUESTS: usize = 20_000;
-/// Visitors at the same time.
+/// The number of concurrent clients.
 const VISITORS: usize = 32;
-/// Most requests in one visit.
+/// The most requests on one connection.
 const PIPELINED_MAX: usize = 8;
-/// Of so many visits one is by somebody who stops in the middle and waits, of whom there are at most so many at a time.
+/// One connection in this many stops in the middle and waits; the most of them at a time.
 const SLOW_EVERY: u32 = 500;
 const SLOW_MAX: usize = 64;
-/// Longer than the server waits for anybody.
+/// Longer than every timeout of the server.
 const CUT_OFF: Duration = Duration::from_secs(75);
-/// How long to listen to a stream that has no end.
+/// How long to read a stream that does not end.
 const LISTEN: Duration = Duration::from_millis(200);
-/// What no request may bring about: others that begin with 5 are about other nodes.
+/// No request may cause these. Other statuses from 500 are about other nodes.
 const FAULTS: [u16; 3] = [500, 501, 503];
-/// Memory may differ by so much from what it was after the first tenth: what it holds is bounded, not measured to the byte.
+/// The accepted growth of memory since the first tenth: caches are bounded, but not constant.
 const GROWN_MAX: f64 = 1.3;
 const GROWN_MB: f64 = 24.0;
 
-/// How somebody behaves.
+/// The behaviour of a client.
 #[derive(Clone, Copy)]
 enum Manner {
-    /// Sends all of it and reads the answers.
+    /// Sends everything and reads the responses.
     Whole,
-    /// The same, in pieces.
+    /// As `Whole`, in pieces.
     Pieces,
-    /// Sends a part, says that nothing more comes, and reads.
+    /// Sends a part, closes the sending side, and reads.
     HalfClosed,
-    /// Sends a part and is gone.
+    /// Sends a part and disconnects.
     Gone,
 }
 
-/// What has come of it so far.
+/// The progress of the run.
 struct Tally {
     left: AtomicUsize,
     statuses: std::sync::Mutex<BTreeMap<u16, u64>>,
@@ -81,7 +82,7 @@ async fn mad_requests_are_survived_and_no_fault_of_ours() {
         resident.push(resident_mb());
         println!("{:3} %: {:.0} MB", (tenth + 1) * 10, resident_mb());
     }
-    // All who are slow have been cut off, and none has panicked.
+    // All slow clients were disconnected, and none has panicked.
     let all = u32::try_from(SLOW_MAX).expect("is small");
     drop(tokio::time::timeout(CUT_OFF, tally.slow.acquire_many(all)).await.expect("nobody is waited for for ever"));
     println!("{:?}", tally.statuses.lock().expect("no panic"));
@@ -103,7 +104,7 @@ fn resident_mb() -> f64 {
     line.trim().trim_end_matches(" kB").parse::<f64>().expect("a number") / 1_024.0
 }
 
-/// One visit after the other, until there have been enough requests.
+/// Opens one connection after the other, until there have been enough requests.
 async fn visit_all(site: Arc<Site>, tally: Arc<Tally>, mut rng: Rng) {
     loop {
         let many = rng.usize(1..=PIPELINED_MAX);
@@ -118,7 +119,7 @@ async fn visit_all(site: Arc<Site>, tally: Arc<Tally>, mut rng: Rng) {
             && !endless
             && let Ok(place) = tally.slow.try_acquire()
         {
-            // Who is never cut off, or panics, never gives its place back.
+            // A client that is never disconnected, or panics, never returns its permit.
             place.forget();
             let (site, bytes, slow) = (site.clone(), cut(&mut rng, &bytes).to_vec(), tally.slow.clone());
             tokio::spawn(async move {
@@ -128,8 +129,8 @@ async fn visit_all(site: Arc<Site>, tally: Arc<Tally>, mut rng: Rng) {
             });
         }
         let manner = [Manner::Whole, Manner::Whole, Manner::Pieces, Manner::HalfClosed, Manner::Gone][rng.usize(..5)];
-        let answer = visit(&site, &mut rng, manner, &bytes, if endless { LISTEN } else { CUT_OFF }).await;
-        let statuses = statuses(&answer);
+        let response = visit(&site, &mut rng, manner, &bytes, if endless { LISTEN } else { CUT_OFF }).await;
+        let statuses = statuses(&response);
         let shown = || format!("{:?}: {statuses:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(2_000)]));
         assert!(!statuses.iter().any(|status| FAULTS.contains(status)), "a fault of ours: {}", shown());
         let whole = matches!(manner, Manner::Whole | Manner::Pieces);
@@ -143,10 +144,10 @@ fn cut<'a>(rng: &mut Rng, bytes: &'a [u8]) -> &'a [u8] {
     &bytes[..rng.usize(..bytes.len())]
 }
 
-/// What the server answers until it hangs up, at most for so long after its first word.
+/// Returns all bytes that the server sends, for at most `at_most` after the first ones.
 async fn visit(site: &Site, rng: &mut Rng, manner: Manner, bytes: &[u8], at_most: Duration) -> Vec<u8> {
     let mut stream = TcpStream::connect(site.address).await.expect("still accepts");
-    // A server that refuses early does not read to the end, and may have hung up by then.
+    // A server that refuses early does not read the rest, and may have closed the connection.
     match manner {
         Manner::Whole => drop(stream.write_all(bytes).await),
         Manner::Pieces => {
@@ -170,32 +171,32 @@ async fn visit(site: &Site, rng: &mut Rng, manner: Manner, bytes: &[u8], at_most
             return Vec::new();
         }
     }
-    let mut answer = Vec::new();
-    // The first word may take its time. Without one the connection has ended, or was reset.
-    let first = tokio::time::timeout(CUT_OFF, stream.read_buf(&mut answer)).await.expect("answered or cut off");
+    let mut response = Vec::new();
+    // The first bytes may take long. Without any, the connection was closed or reset.
+    let first = tokio::time::timeout(CUT_OFF, stream.read_buf(&mut response)).await.expect("answered or cut off");
     if !first.is_ok_and(|bytes| bytes > 0) {
-        return answer;
+        return response;
     }
-    let rest = tokio::time::timeout(at_most, stream.read_to_end(&mut answer)).await;
+    let rest = tokio::time::timeout(at_most, stream.read_to_end(&mut response)).await;
     assert!(rest.is_ok() || at_most < CUT_OFF, "answered or cut off");
-    answer
+    response
 }
 
-/// Whether the server hangs up in the end. A connection that was reset has ended too.
+/// Returns whether the server closes the connection. A reset counts too.
 async fn ends(mut stream: TcpStream) -> bool {
     tokio::time::timeout(CUT_OFF, stream.read_to_end(&mut Vec::new())).await.is_ok()
 }
 
-/// Sends a part and waits. Answers whether the server has had enough of it in the end.
+/// Sends a part and waits. Returns whether the server closes the connection.
 async fn is_cut_off(site: &Site, bytes: &[u8]) -> bool {
     let mut stream = TcpStream::connect(site.address).await.expect("still accepts");
     let _ = stream.write_all(bytes).await;
     ends(stream).await
 }
 
-/// The statuses of all answers in what a connection has brought.
-fn statuses(answer: &[u8]) -> Vec<u16> {
+/// Returns the statuses of all responses on a connection.
+fn statuses(response: &[u8]) -> Vec<u16> {
     const HEAD: &[u8] = b"HTTP/1.1 ";
-    let heads = answer.windows(HEAD.len() + 3).filter(|at| at.starts_with(HEAD));
+    let heads = response.windows(HEAD.len() + 3).filter(|at| at.starts_with(HEAD));
     heads.filter_map(|at| std::str::from_utf8(&at[HEAD.len()..]).ok()?.parse().ok()).collect()
 }

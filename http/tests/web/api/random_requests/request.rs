@@ -1,10 +1,10 @@
-//! Requests that are almost right, and bytes that are no requests at all.
+//! Requests that are almost valid, and bytes that are no requests at all.
 
 use std::sync::LazyLock;
 
 use fastrand::Rng;
 
-/// Ways into the server that the description of the API does not name, names left open; pages have forms of their own.
+/// Paths that are not in the OpenAPI description, with open names; pages have forms of their own.
 const PAGES: [&str; 34] = [
     "/",
     "/jobs",
@@ -41,12 +41,12 @@ const PAGES: [&str; 34] = [
     "/openapi.json",
     "/{}",
 ];
-/// The stream that has no end.
+/// The stream that does not end.
 const EVENTS: &str = "/api/v1/events";
-/// How long a wait for a job waits: nobody is to be held up by it.
+/// The timeout of waits for a job, so that the run does not block.
 const WAIT: &str = "timeout_ms=20";
 
-/// Every way into the server: the API's as it describes itself, and the rest.
+/// All paths of the server: those of the OpenAPI description, and the rest.
 static ROUTES: LazyLock<Vec<String>> = LazyLock::new(|| {
     let api: serde_json::Value =
         serde_json::from_str(include_str!("../../../../../docs/reference/openapi.json")).expect("is JSON");
@@ -57,7 +57,7 @@ static ROUTES: LazyLock<Vec<String>> = LazyLock::new(|| {
     paths.chain(PAGES.map(str::to_owned)).collect()
 });
 
-/// Few, so that what some of them make is bounded.
+/// Few words, so that the number of created objects is bounded.
 const WORDS: [&str; 24] = [
     "a",
     "default",
@@ -90,7 +90,7 @@ const PARAMS: [&str; 12] =
 
 const METHODS: [&str; 8] = ["GET", "GET", "POST", "POST", "PUT", "PATCH", "DELETE", "HEAD"];
 
-/// Bodies that are right before they are spoiled. None makes a token: then nobody would get any further.
+/// Valid bodies before they are changed. None creates a token, which would lock the test out.
 const BODIES: [&str; 9] = [
     r#"{"kind":"a","args":{"a":[1,2,{"b":null}]},"queue":"a","priority":"high","tags":["x"]}"#,
     r#"[{"kind":"a"},{"kind":"b","args":"\u0000","due":"2030-01-01T00:00:00Z"}]"#,
@@ -124,16 +124,16 @@ const HEADERS: [&str; 18] = [
     "If-Match: *",
 ];
 
-/// What is sent, and what may be expected of it.
+/// The bytes of a request, and the expected response.
 pub struct Request {
     pub bytes: Vec<u8>,
-    /// It is HTTP as far as it goes: it is answered.
+    /// The request is valid HTTP and gets a response.
     pub sound: bool,
-    /// Its answer may have no end.
+    /// The response may not end.
     pub endless: bool,
 }
 
-/// One request. `last` asks the server to hang up after it.
+/// Returns a request. `last` asks the server to close the connection after it.
 pub fn any(rng: &mut Rng, last: bool) -> Request {
     match rng.u32(..100) {
         0..4 => garbage(rng),
@@ -146,7 +146,7 @@ fn of<'a>(rng: &mut Rng, all: &[&'a str]) -> &'a str {
     all[rng.usize(..all.len())]
 }
 
-/// No request at all.
+/// Returns bytes that are no request.
 fn garbage(rng: &mut Rng) -> Request {
     let mut bytes: Vec<u8> = (0..rng.usize(1..200)).map(|_| rng.u8(..)).collect();
     if rng.bool() {
@@ -156,7 +156,7 @@ fn garbage(rng: &mut Rng) -> Request {
     Request { bytes, sound: false, endless: false }
 }
 
-/// A head, a field or a body longer than any may be.
+/// Returns a request whose head, field or body is too long.
 fn oversized(rng: &mut Rng) -> Request {
     let long = "x".repeat(rng.usize(17_000..40_000));
     let text = match rng.u32(..4) {
@@ -171,7 +171,7 @@ fn oversized(rng: &mut Rng) -> Request {
     Request { bytes: text.into_bytes(), sound: false, endless: false }
 }
 
-/// Right but for something.
+/// Returns a request with one defect.
 fn almost(rng: &mut Rng, last: bool) -> Request {
     let method = match rng.u32(..40) {
         0 => "BREW",
@@ -199,7 +199,7 @@ fn almost(rng: &mut Rng, last: bool) -> Request {
     if rng.u32(..10) == 0 {
         text.extend(b"Transfer-Encoding: chunked\r\n\r\n");
         text.extend(format!("{:x}\r\n", body.len()).bytes().chain(body.iter().copied()).chain(*b"\r\n"));
-        // Now and then the end is none.
+        // Sometimes the line ends are wrong.
         let broken = rng.u32(..5) == 0;
         text.extend_from_slice(if broken { b"zz\r\n\r\n" } else { b"0\r\n\r\n" });
         return Request { bytes: text, sound: !broken && !body.is_empty(), endless };
@@ -209,7 +209,7 @@ fn almost(rng: &mut Rng, last: bool) -> Request {
     Request { bytes: text, sound: true, endless }
 }
 
-/// Each character as one byte: those beyond ASCII are then no UTF-8.
+/// Each character as one byte: characters beyond ASCII give invalid UTF-8.
 fn latin(text: &mut Vec<u8>, line: &str) {
     text.extend(line.chars().map(|letter| u8::try_from(u32::from(letter)).unwrap_or(b'?')));
 }
