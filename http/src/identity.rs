@@ -71,7 +71,7 @@ macro_rules! role_extractors {
 
 role_extractors! { Pusher Operator Admin }
 
-/// [`super::auth::handle_request`] puts the identity into the request: no other handler runs for an unknown client.
+/// The `auth` middleware puts the identity into the request: no handler runs for an unknown client.
 impl<S: Send + Sync> FromRequestParts<S> for Identity {
     type Rejection = Response;
 
