@@ -1,36 +1,42 @@
-//! The scripts on keys of others, put together from their parts as duly's own are.
+//! The scripts on keys of other systems, assembled like those of the Redis store.
 
 use std::sync::LazyLock;
 
-use crate::store::redis::{Script, scripts};
+use crate::compat::actionhero::LockKeys;
+use crate::compat::redis_in_action::{DelayedKeys, ItemKeys};
+use crate::compat::schedule::Keys as ScheduleKeys;
+use crate::store::redis::{Script, parts, scripts};
 
-/// Parts beside those of duly's own scripts.
-const PARTS: &[(&str, &str)] = &[
-    ("standing", include_str!("lua/part/standing.lua")),
-    ("watched", include_str!("lua/part/watched.lua")),
-    ("schedule", include_str!("lua/part/schedule.lua")),
-    ("mixed", include_str!("lua/part/mixed.lua")),
-];
+/// Parts in addition to those of the Redis store.
+const PARTS: &[(&str, &str)] = parts!["check_list", "lease_items", "pad_ttl", "read_foreign_lock"];
 
 scripts! { PARTS;
-    ACTIONHERO_LOCK "actionhero_lock"
-    ACTIONHERO_CONFIRM "actionhero_confirm"
-    ACTIONHERO_EXTEND "actionhero_extend"
-    ACTIONHERO_UNLOCK "actionhero_unlock"
-    ACTIONHERO_BREAK "actionhero_break"
-    ACTIONHERO_TURNS "actionhero_turns"
-    ACTIONHERO_LOCKS "actionhero_locks"
-    RIA_PUSH "redis_in_action_push"
-    RIA_LOOK "redis_in_action_look"
-    RIA_MOVE "redis_in_action_move"
-    RIA_TAKE "redis_in_action_take"
-    RIA_BURY "redis_in_action_bury"
-    RIA_RESCHEDULE "redis_in_action_reschedule"
-    RIA_ANY "redis_in_action_any"
-    SCHEDULE_PUT "schedule_put"
-    SCHEDULE_REMOVE "schedule_remove"
-    SCHEDULE_TAKE "schedule_take"
-    SCHEDULE_SETTLE "schedule_settle"
+    LockKeys<'static> {
+        ACTIONHERO_LOCK "actionhero/lock"
+        ACTIONHERO_CONFIRM_LOCK "actionhero/confirm_lock"
+        ACTIONHERO_EXTEND_LOCKS "actionhero/extend_locks"
+        ACTIONHERO_UNLOCK "actionhero/unlock"
+        ACTIONHERO_BREAK_LOCK "actionhero/break_lock"
+        ACTIONHERO_ANNOUNCE "actionhero/announce"
+        ACTIONHERO_LOCKS "actionhero/locks"
+    }
+    ItemKeys<'static> {
+        RIA_PUSH "redis_in_action/push"
+        RIA_PEEK_ITEMS "redis_in_action/peek_items"
+        RIA_TAKE_ITEMS "redis_in_action/take_items"
+        RIA_BURY_MALFORMED "redis_in_action/bury_malformed"
+        RIA_RESCHEDULE "redis_in_action/reschedule"
+    }
+    DelayedKeys<'static> {
+        RIA_MOVE_DUE "redis_in_action/move_due"
+        RIA_HAS_WORK "redis_in_action/has_work"
+    }
+    ScheduleKeys {
+        SCHEDULE_PUT "schedule/put"
+        SCHEDULE_REMOVE "schedule/remove"
+        SCHEDULE_TAKE "schedule/take"
+        SCHEDULE_SETTLE "schedule/settle"
+    }
 }
 
 #[cfg(test)]

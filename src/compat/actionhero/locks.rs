@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::job::{Fence, JobId};
 use crate::node::NodeId;
 use crate::store::redis as server;
-use crate::store::redis::{Script, Way, call, count, named, number, read_cursor, span};
+use crate::store::redis::{PeerKeys, Script, Way, count, key_set, named, number, read_cursor, span};
 use crate::store::{Attended, Guest, LOCKS_PAGE, LockAsk, LockPage, LockRecord, LockTaken, Owner, Turn, WAITS_MAX};
 
 /// How often a step is repeated that was held up by dead nodes at the head of a line, or by a node that did not look.
@@ -26,6 +26,31 @@ const SCAN_STEP: usize = 500;
 const SCANS_MAX: usize = 100_000;
 /// How long a lock lasts that has no end, as far as anybody can tell.
 const NO_END: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// The keys that scripts name: duly's own, and ActionHero's key of one lock.
+pub(in crate::compat) struct LockKeys<'k> {
+    own: &'k PeerKeys,
+    lock: String,
+}
+
+impl<'k> LockKeys<'k> {
+    fn of(store: &'k ActionHero, name: &str) -> Result<Self> {
+        Ok(LockKeys { own: store.hall.peer_keys(), lock: store.key(name)? })
+    }
+
+    /// Without one lock: for scripts on several.
+    fn of_all(store: &'k ActionHero) -> Self {
+        LockKeys { own: store.hall.peer_keys(), lock: String::new() }
+    }
+}
+
+key_set! { LockKeys<'_>, keys:
+    "locks" => &keys.own.locks,
+    "lock_waiters" => &keys.own.lock_waiters,
+    "waiter_index" => &keys.own.waiter_index,
+    "presence" => &keys.own.presence,
+    "lock_key" => &keys.lock,
+}
 
 /// `lock` of the contract.
 pub(super) async fn lock(store: &ActionHero, ask: &LockAsk) -> Result<LockTaken> {
@@ -59,17 +84,17 @@ pub(super) async fn lock(store: &ActionHero, ask: &LockAsk) -> Result<LockTaken>
 
 /// Whether a lock that was just taken counts: in the time in which an old node may take it for its own, none has.
 async fn confirm(store: &ActionHero, ask: &LockAsk, mut ends: i64) -> Result<bool> {
-    let key = store.key(&ask.name)?;
+    let keys = LockKeys::of(store, &ask.name)?;
     let mut left = store.wary;
     while !left.is_zero() {
         let step = left.min(WATCH_STEP);
         tokio::time::sleep(step).await;
         left -= step;
-        let mut cmd = call(&script::ACTIONHERO_CONFIRM, &[&store.hall.hall_keys().locks, &key]);
+        let mut cmd = script::ACTIONHERO_CONFIRM_LOCK.call(&keys);
         cmd.arg(store.hall.manual_now()).arg(&ask.name).arg(span(ask.ttl)).arg(ask.owner.to_string()).arg(ends);
         cmd.arg(u8::from(!left.is_zero()));
         // Not repeated: the first one gives it another end itself. If its answer is lost, the ask is.
-        let mut reply = store.hall.run("lock", Way::Door, 0, &script::ACTIONHERO_CONFIRM, &cmd).await?;
+        let mut reply = store.hall.run("lock", Way::Door, 0, &script::ACTIONHERO_CONFIRM_LOCK, &cmd).await?;
         if reply.int()? == 0 {
             return Ok(false);
         }
@@ -83,14 +108,13 @@ pub(super) async fn extend(store: &ActionHero, asks: &[LockAsk]) -> Result<Vec<b
     let mut extended = Vec::with_capacity(asks.len());
     for some in asks.chunks(EXTEND_STEP) {
         let keys: Vec<String> = some.iter().map(|ask| store.key(&ask.name)).collect::<Result<_>>()?;
-        let all: Vec<&String> = [&store.hall.hall_keys().locks].into_iter().chain(&keys).collect();
-        let mut cmd = call(&script::ACTIONHERO_EXTEND, &all);
+        let mut cmd = script::ACTIONHERO_EXTEND_LOCKS.call_with(&LockKeys::of_all(store), &keys);
         cmd.arg(store.hall.manual_now());
         for ask in some {
             cmd.arg(&ask.name).arg(ask.owner.to_string()).arg(span(ask.ttl));
         }
         let answers =
-            store.hall.repeat("extend_locks", Way::Beat, 0, &script::ACTIONHERO_EXTEND, &cmd).await?.list()?;
+            store.hall.repeat("extend_locks", Way::Beat, 0, &script::ACTIONHERO_EXTEND_LOCKS, &cmd).await?.list()?;
         extended.extend(answers.iter().map(|answer| answer.as_deref() == Some(b"1")));
     }
     Ok(extended)
@@ -112,8 +136,8 @@ pub(super) async fn leave_line(store: &ActionHero, ask: &LockAsk) -> Result<()> 
 
 /// `break_lock` of the contract.
 pub(super) async fn break_lock(store: &ActionHero, name: &str) -> Result<u64> {
-    let cmd = begin(store, &script::ACTIONHERO_BREAK, name)?;
-    hand_on(store, "break_lock", &script::ACTIONHERO_BREAK, &cmd).await
+    let cmd = begin(store, &script::ACTIONHERO_BREAK_LOCK, name)?;
+    hand_on(store, "break_lock", &script::ACTIONHERO_BREAK_LOCK, &cmd).await
 }
 
 /// A step that ends a hold and tells who is next, again while only dead nodes are found in line.
@@ -143,12 +167,9 @@ pub(super) async fn turns(store: &ActionHero, guest: &Guest) -> Result<Attended>
         return Ok(Attended::default());
     }
     let locks: Vec<String> = names.iter().map(|name| store.key(name)).collect::<Result<_>>()?;
-    let hall = store.hall.hall_keys();
-    let keys: Vec<&String> =
-        [&hall.locks, &hall.line, &hall.places, &hall.presence].into_iter().chain(&locks).collect();
-    let mut cmd = call(&script::ACTIONHERO_TURNS, &keys);
+    let mut cmd = script::ACTIONHERO_ANNOUNCE.call_with(&LockKeys::of_all(store), &locks);
     cmd.arg(store.hall.manual_now()).arg(guest.node.to_string()).arg(names);
-    let mut reply = store.hall.repeat("attend", Way::Beat, 0, &script::ACTIONHERO_TURNS, &cmd).await?;
+    let mut reply = store.hall.repeat("attend", Way::Beat, 0, &script::ACTIONHERO_ANNOUNCE, &cmd).await?;
     let mut turns = Vec::new();
     for mut row in reply.rows()? {
         let (name, first, left) = (row.text()?, row.text()?, row.int()?);
@@ -193,8 +214,7 @@ async fn look(store: &ActionHero, names: Vec<String>, found: &mut BTreeMap<Strin
         return Ok(());
     }
     let keys: Vec<String> = names.iter().map(|name| store.key(name)).collect::<Result<_>>()?;
-    let all: Vec<&String> = [&store.hall.hall_keys().locks].into_iter().chain(&keys).collect();
-    let mut cmd = call(&script::ACTIONHERO_LOCKS, &all);
+    let mut cmd = script::ACTIONHERO_LOCKS.call_with(&LockKeys::of_all(store), &keys);
     cmd.arg(store.hall.manual_now()).arg(&names);
     let mut reply = store.hall.repeat("locks", Way::Door, 0, &script::ACTIONHERO_LOCKS, &cmd).await?;
     let (names, holders, lefts, holds) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
@@ -249,8 +269,7 @@ async fn page(store: &ActionHero, mut found: BTreeMap<String, LockRecord>) -> Re
 
 /// A script of the lock of this name; its own arguments follow.
 fn begin(store: &ActionHero, script: &Script, name: &str) -> Result<Cmd> {
-    let (hall, key) = (store.hall.hall_keys(), store.key(name)?);
-    let mut cmd = call(script, &[&hall.locks, &hall.line, &hall.places, &hall.presence, &key]);
+    let mut cmd = script.call(&LockKeys::of(store, name)?);
     cmd.arg(store.hall.manual_now()).arg(name);
     Ok(cmd)
 }

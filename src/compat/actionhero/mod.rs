@@ -8,6 +8,8 @@ mod bridge;
 mod locks;
 mod message;
 
+pub(in crate::compat) use self::locks::LockKeys;
+
 pub use self::bridge::{Bridge, BridgeBuilder, BridgeCall, BridgeReply, TOKEN_VARIABLE};
 
 use std::time::{Duration, SystemTime};

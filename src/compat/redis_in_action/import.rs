@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use crate::clock::{Micros, from_micros};
 use crate::compat::redis_in_action::item::Item;
-use crate::compat::redis_in_action::{DELAYED, LOCK, RedisInAction, SIDEKIQ_QUEUES, list_of, mixed};
+use crate::compat::redis_in_action::{DELAYED, DelayedKeys, ItemKeys, LOCK, RedisInAction, list_of, mixed};
 use crate::compat::script;
 use crate::error::Result;
 use crate::job::push::{MAX_ATTEMPTS, TIMEOUT};
 use crate::job::{Job, JobId, Priority};
 use crate::node::NodeId;
-use crate::store::redis::{QueueKeys, Way, call, group_of, span, write_failure, write_record};
+use crate::store::redis::{QueueKeys, Way, group_of, span, write_failure, write_record};
 
 /// Most delayed items moved in one step.
 const MOVE_MAX: usize = 200;
@@ -63,11 +63,9 @@ pub(super) async fn bring(store: &RedisInAction, queue: &str, most: usize) -> Re
 }
 
 async fn look(store: &RedisInAction, keys: &QueueKeys, most: usize, behind: i64) -> Result<Found> {
-    let QueueKeys { conf, ready: [r0, r1, r2, r3], .. } = keys;
-    let (delayed, list, theirs) = (DELAYED.to_owned(), list_of(&keys.queue), SIDEKIQ_QUEUES.to_owned());
-    let mut cmd = call(&script::RIA_LOOK, &[&delayed, &list, &theirs, conf, r0, r1, r2, r3]);
+    let mut cmd = script::RIA_PEEK_ITEMS.call(&ItemKeys::new(keys));
     cmd.arg(store.own.manual_now()).arg(&*keys.queue).arg(MOVE_MAX).arg(most).arg(behind);
-    let mut reply = store.own.repeat("claim", Way::Door, keys.slot, &script::RIA_LOOK, &cmd).await?;
+    let mut reply = store.own.repeat("claim", Way::Door, keys.slot, &script::RIA_PEEK_ITEMS, &cmd).await?;
     let why = reply.text()?;
     if !why.is_empty() {
         return Err(mixed(&keys.queue, &why));
@@ -92,16 +90,16 @@ async fn move_due(store: &RedisInAction, keys: &QueueKeys, found: &Found) -> Res
     if good.is_empty() {
         return Ok(0);
     }
-    let mut all = vec![DELAYED.to_owned(), store.seen.clone(), SIDEKIQ_QUEUES.to_owned()];
+    let mut others = Vec::with_capacity(2 * good.len());
     for (_, item) in &good {
-        all.extend([format!("{LOCK}{}", item.identifier), list_of(&item.queue)]);
+        others.extend([format!("{LOCK}{}", item.identifier), list_of(&item.queue)]);
     }
-    let mut cmd = call(&script::RIA_MOVE, &all.iter().collect::<Vec<_>>());
+    let mut cmd = script::RIA_MOVE_DUE.call_with(&DelayedKeys { seen_locks: &store.seen }, &others);
     cmd.arg(store.own.manual_now()).arg(span(store.lock_limit));
     for (bytes, item) in &good {
         cmd.arg(bytes).arg(&item.queue);
     }
-    let mut reply = store.own.repeat("claim", Way::Door, keys.slot, &script::RIA_MOVE, &cmd).await?;
+    let mut reply = store.own.repeat("claim", Way::Door, keys.slot, &script::RIA_MOVE_DUE, &cmd).await?;
     let (_moved, left) = (reply.int()?, reply.int()?);
     Ok(left)
 }
@@ -109,8 +107,7 @@ async fn move_due(store: &RedisInAction, keys: &QueueKeys, found: &Found) -> Res
 /// Takes items from the head of a list.
 async fn take(store: &RedisInAction, keys: &QueueKeys, found: &Found) -> Result<()> {
     let list = list_of(&keys.queue);
-    let [_, _, normal, _] = &keys.ready;
-    let mut cmd = call(&script::RIA_TAKE, &[&list, &keys.job, normal, &keys.conf]);
+    let mut cmd = script::RIA_TAKE_ITEMS.call(&ItemKeys::new(keys));
     cmd.arg(store.own.manual_now());
     let (mut bad, mut any) = (Vec::new(), false);
     for bytes in &found.items {
@@ -132,7 +129,7 @@ async fn take(store: &RedisInAction, keys: &QueueKeys, found: &Found) -> Result<
     if any {
         store.own.register("claim", &keys.queue).await?;
         // Sent again after a lost answer it finds the items gone: those it took are ready.
-        store.own.repeat("claim", Way::Door, keys.slot, &script::RIA_TAKE, &cmd).await?;
+        store.own.repeat("claim", Way::Door, keys.slot, &script::RIA_TAKE_ITEMS, &cmd).await?;
     }
     Ok(())
 }
@@ -150,9 +147,8 @@ async fn bury(
         return Ok(());
     }
     store.own.register("claim", &keys.queue).await?;
-    let (key, node) = (key.to_owned(), NodeId::from_bytes([0; 16]));
-    let QueueKeys { job: jobs, meta, errors, dead, groups, find, .. } = keys;
-    let mut cmd = call(&script::RIA_BURY, &[&key, jobs, meta, errors, dead, groups, find]);
+    let node = NodeId::from_bytes([0; 16]);
+    let mut cmd = script::RIA_BURY_MALFORMED.call(&ItemKeys { source: key, ..ItemKeys::new(keys) });
     cmd.arg(store.own.manual_now()).arg(from).arg(span(store.options.keep_dead)).arg(write_failure(node, "").0);
     for (bytes, why) in bad {
         tracing::warn!(queue = %keys.queue, why, "what is in {key} is no item of Redis in Action; it is kept as a dead job");
@@ -163,7 +159,7 @@ async fn bury(
         let (group, what) = group_of(MALFORMED, &error);
         cmd.arg(group).arg(what);
     }
-    store.own.repeat("claim", Way::Door, keys.slot, &script::RIA_BURY, &cmd).await.map(drop)
+    store.own.repeat("claim", Way::Door, keys.slot, &script::RIA_BURY_MALFORMED, &cmd).await.map(drop)
 }
 
 pub(super) fn job(store: &RedisInAction, queue: &str, id: JobId, kind: String, args: String, pushed: Micros) -> Job {
@@ -185,12 +181,10 @@ pub(super) fn job(store: &RedisInAction, queue: &str, id: JobId, kind: String, a
 
 /// Of these queues, those in which a look may find something.
 pub(super) async fn any(store: &RedisInAction, queues: &[String]) -> Result<Vec<String>> {
-    let delayed = DELAYED.to_owned();
     let lists: Vec<String> = queues.iter().map(|queue| list_of(queue)).collect();
-    let keys: Vec<&String> = [&delayed].into_iter().chain(&lists).collect();
-    let mut cmd = call(&script::RIA_ANY, &keys);
+    let mut cmd = script::RIA_HAS_WORK.call_with(&DelayedKeys { seen_locks: &store.seen }, &lists);
     cmd.arg(store.own.manual_now());
-    let mut reply = store.own.repeat("beat", Way::Beat, 0, &script::RIA_ANY, &cmd).await?;
+    let mut reply = store.own.repeat("beat", Way::Beat, 0, &script::RIA_HAS_WORK, &cmd).await?;
     let due = reply.int()? == 1;
     let has = reply.list()?;
     let look = |has: &Option<Vec<u8>>| due || has.as_deref() == Some(b"1");

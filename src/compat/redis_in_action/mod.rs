@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::job::push::{Due, MAX_ATTEMPTS, Push, Pushed, TIMEOUT};
 use crate::job::{JobId, Priority, Record};
 use crate::node::{Node, NodeId, NodeRecord};
-use crate::store::redis::{Place, QueueKeys, Redis, call, half_way, span};
+use crate::store::redis::{Place, QueueKeys, Redis, half_way, key_set, span};
 use crate::store::{
     Attended, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage, LockTaken, Marked, MoveIn,
     Moved, MovedIn, Options, Page, QueueCounts, Store, To, Wake,
@@ -129,12 +129,52 @@ fn admit(job: &Push) -> Result<()> {
     Ok(())
 }
 
+/// The keys of one queue that scripts name: those of Redis in Action, and duly's own.
+pub(super) struct ItemKeys<'k> {
+    own: &'k QueueKeys,
+    list: String,
+    /// Where items are taken from.
+    source: &'k str,
+}
+
+impl<'k> ItemKeys<'k> {
+    fn new(own: &'k QueueKeys) -> Self {
+        ItemKeys { own, list: list_of(&own.queue), source: "" }
+    }
+}
+
+key_set! { ItemKeys<'_>, keys:
+    "delayed" => DELAYED,
+    "list" => &keys.list,
+    "sidekiq_queues" => SIDEKIQ_QUEUES,
+    "source" => keys.source,
+    "conf" => &keys.own.conf,
+    "job" => &keys.own.job,
+    "meta" => &keys.own.meta,
+    "errors" => &keys.own.errors,
+    "dead" => &keys.own.dead,
+    "groups" => &keys.own.groups,
+    "job_index" => &keys.own.job_index,
+    "idle" => &keys.own.idle,
+    "gone[1]" => &keys.own.gone[0],
+    "gone[2]" => &keys.own.gone[1],
+    "ready[1]" => &keys.own.ready[0],
+    "ready[2]" => &keys.own.ready[1],
+    "ready[3]" => &keys.own.ready[2],
+    "ready[4]" => &keys.own.ready[3],
+}
+
+/// The keys of delayed items of all queues.
+pub(super) struct DelayedKeys<'k> {
+    seen_locks: &'k str,
+}
+
+key_set! { DelayedKeys<'_>, keys: "delayed" => DELAYED, "seen_locks" => keys.seen_locks, "sidekiq_queues" => SIDEKIQ_QUEUES }
+
 impl RedisInAction {
     async fn push_queue(&self, queue: &str, jobs: &[&Push]) -> Result<Vec<bool>> {
         let keys = self.own.register("push", queue).await?;
-        let QueueKeys { idle, conf, gone: [g1, g2], job, .. } = &*keys;
-        let (delayed, list, theirs) = (DELAYED.to_owned(), list_of(queue), SIDEKIQ_QUEUES.to_owned());
-        let mut cmd = call(&script::RIA_PUSH, &[&delayed, &list, &theirs, idle, conf, g1, g2, job]);
+        let mut cmd = script::RIA_PUSH.call(&ItemKeys::new(&keys));
         cmd.arg(self.own.manual_now()).arg(&keys.channel).arg(queue).arg(span(self.options.remember));
         for push in jobs {
             let args = push.args.clone().unwrap_or_default();

@@ -6,15 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use redis::Value;
 
 use super::item::Item;
-use super::{DELAYED, QUEUE, RedisInAction, SIDEKIQ_QUEUES, list_of, mixed};
+use super::{DELAYED, QUEUE, RedisInAction, list_of, mixed};
 use crate::clock::{Micros, from_micros};
-use crate::compat::redis_in_action::import;
+use crate::compat::redis_in_action::{ItemKeys, import};
 use crate::compat::script;
 use crate::error::Result;
 use crate::job::filter::Matcher;
 use crate::job::push::Due;
 use crate::job::{JobId, Record, State};
-use crate::store::redis::{Way, call};
+use crate::store::redis::Way;
 use crate::store::{Filter, Moved, PAGE, PAGE_MAX, Page, QueueCounts, Store};
 
 /// Most items that are looked at in the delayed, and in each list: what is behind them is not found by its id.
@@ -163,8 +163,8 @@ pub(super) async fn reschedule(store: &RedisInAction, id: JobId, due: Due) -> Re
         now if now.is_empty() => "+0".to_owned(),
         due => due,
     };
-    let (delayed, list, theirs) = (DELAYED.to_owned(), list_of(&waiting.queue), SIDEKIQ_QUEUES.to_owned());
-    let mut cmd = call(&script::RIA_RESCHEDULE, &[&delayed, &list, &theirs]);
+    let keys = store.own.keys(&waiting.queue);
+    let mut cmd = script::RIA_RESCHEDULE.call(&ItemKeys::new(&keys));
     cmd.arg(store.own.manual_now()).arg(&waiting.queue).arg(&waiting.bytes).arg(due);
     let mut reply = store.own.run("reschedule", Way::Door, 0, &script::RIA_RESCHEDULE, &cmd).await?;
     match (reply.text()?.as_str(), reply.int()?) {

@@ -16,7 +16,7 @@ use crate::compat::{no_replicas, script};
 use crate::error::{Error, Result};
 use crate::job::Fence;
 use crate::job::push::Due;
-use crate::store::redis::{Redis, Reply, Script, Way, call, number, slot_of, span, tag_of};
+use crate::store::redis::{Redis, Reply, Script, Way, key_set, number, slot_of, span, tag_of};
 use crate::store::{Address, Options, parse};
 
 /// Most ids taken in one step.
@@ -155,7 +155,7 @@ impl ScheduleBuilder {
 
 /// The keys of one schedule.
 #[derive(Debug)]
-struct Keys {
+pub(super) struct Keys {
     slot: u16,
     set: String,
     leases: String,
@@ -165,6 +165,16 @@ struct Keys {
     dead: String,
     conf: String,
     channel: String,
+}
+
+key_set! { Keys, keys:
+    "set" => &keys.set,
+    "leases" => &keys.leases,
+    "ends" => &keys.ends,
+    "next" => &keys.next,
+    "tries" => &keys.tries,
+    "dead" => &keys.dead,
+    "conf" => &keys.conf,
 }
 
 impl Keys {
@@ -397,9 +407,8 @@ impl Schedule {
 
     /// A script of this schedule; its own arguments follow.
     fn begin(&self, script: &Script) -> Cmd {
-        let Keys { set, leases, ends, next, tries, dead, conf, channel, .. } = &self.keys;
-        let mut cmd = call(script, &[set, leases, ends, next, tries, dead, conf]);
-        cmd.arg(self.store.manual_now()).arg(self.scores.micros()).arg(channel);
+        let mut cmd = script.call(&self.keys);
+        cmd.arg(self.store.manual_now()).arg(self.scores.micros()).arg(&self.keys.channel);
         cmd
     }
 }

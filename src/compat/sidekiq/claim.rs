@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use super::entry::{Crash, Entry};
-use super::scripts::{CLAIM, STEP_BACK, TAKE_BACK};
-use super::{Hold, Kept, Sidekiq, entry, keys, mixed, promote, settle};
+use super::keys::EntryKeys;
+use super::scripts::{CLAIM, LEAVE_IDLE, TAKE_BACK};
+use super::{Hold, Kept, Sidekiq, entry, mixed, promote, settle};
 use crate::clock::{Micros, from_micros, micros};
 use crate::compat::sidekiq::find_job;
 use crate::error::Result;
 use crate::job::{Fence, Held};
 use crate::node::NodeId;
-use crate::store::redis::{QueueKeys, Reply, Way, call};
+use crate::store::redis::{QueueKeys, Reply, Way};
 use crate::store::{CLAIM_MAX, Claim, Claimed, PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX};
 
 /// A push by Ruby wakes nobody: a node with nothing to do looks again so soon, and less and less often.
@@ -98,10 +99,7 @@ async fn ask(
     kinds: Option<&[String]>,
     whatever_is_due: bool,
 ) -> Result<Reply> {
-    let (list, held) = (store.keys.queue(&keys.queue), keys::held(keys, node));
-    let (schedule, retry) = (&store.keys.schedule, &store.keys.retry);
-    let all = [&keys.conf, &keys.lease, &keys.since, &held, &list, schedule, retry, keys::crashes(keys), &keys.idle];
-    let mut cmd = call(&CLAIM, &all);
+    let mut cmd = CLAIM.call(&EntryKeys::new(&store.keys, keys).held_by(node));
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(max);
     cmd.arg(micros(store.redis.options().lease)).arg(u8::from(store.redis.swap_idle(node, &keys.queue, true)));
     cmd.arg(u8::from(whatever_is_due)).arg(u8::from(kinds.is_none()));
@@ -145,10 +143,9 @@ fn next_look(
 }
 
 async fn step_back(store: &Sidekiq, node: NodeId, keys: &QueueKeys) -> Result<Claimed> {
-    let list = store.keys.queue(&keys.queue);
-    let mut cmd = call(&STEP_BACK, &[&keys.conf, &keys.idle, &list, &store.keys.schedule, &store.keys.retry]);
+    let mut cmd = LEAVE_IDLE.call(&EntryKeys::new(&store.keys, keys));
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string());
-    let mut reply = store.run("claim", Way::Work, &STEP_BACK, &cmd).await?;
+    let mut reply = store.run("claim", Way::Work, &LEAVE_IDLE, &cmd).await?;
     let more = reply.int()? == 1;
     Ok(Claimed { more, ..nothing(reply.now) })
 }
@@ -193,9 +190,7 @@ async fn redo(store: &Sidekiq, node: NodeId, keys: &QueueKeys) -> Result<Claimed
 
 /// Takes back a bounded number of entries from a node that may be dead. Tells how many, and whether there are more.
 async fn take_back(store: &Sidekiq, node: NodeId, suspect: NodeId, keys: &QueueKeys) -> Result<(usize, bool)> {
-    let (list, held) = (store.keys.queue(&keys.queue), keys::held(keys, suspect));
-    let all = [&keys.conf, &keys.lease, &keys.since, &keys.idle, &keys.nodes, &held, &list, keys::crashes(keys)];
-    let mut cmd = call(&TAKE_BACK, &all);
+    let mut cmd = TAKE_BACK.call(&EntryKeys::new(&store.keys, keys).held_by(suspect));
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(suspect.to_string());
     cmd.arg(micros(store.redis.options().lease)).arg(TAKE_BACK_MAX);
     let mut reply = store.run("claim", Way::Work, &TAKE_BACK, &cmd).await?;

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 
 use super::Sidekiq;
 use super::entry;
+use super::keys::EntryKeys;
 use super::scripts::COUNTS;
 use crate::clock::from_micros;
 use crate::compat::sidekiq::find_job;
 use crate::compat::sidekiq::find_job::Set;
 use crate::error::Result;
-use crate::store::redis::{Way, call};
+use crate::store::redis::Way;
 use crate::store::{Moving, QueueCounts};
 
 /// Entries of a set read at a time.
@@ -48,7 +49,7 @@ pub(super) async fn counts(store: &Sidekiq) -> Result<Vec<QueueCounts>> {
 
 async fn counts_of(store: &Sidekiq, queue: &str) -> Result<QueueCounts> {
     let keys = store.redis.keys(queue);
-    let mut cmd = call(&COUNTS, &[&keys.conf, &store.keys.queue(queue), &keys.done]);
+    let mut cmd = COUNTS.call(&EntryKeys::new(&store.keys, &keys));
     cmd.arg(store.manual_now());
     let mut reply = store.run("counts", Way::Door, &COUNTS, &cmd).await?;
     let paused = reply.int()? == 1;

@@ -3,8 +3,9 @@
 use redis::Cmd;
 
 use super::entry::Crash;
-use super::scripts::SHIFT;
-use super::{Sidekiq, entry, keys, mixed, push};
+use super::keys::EntryKeys;
+use super::scripts::MOVE_ENTRIES;
+use super::{Sidekiq, entry, mixed, push};
 use crate::clock::micros;
 use crate::compat::sidekiq::find_job::{At, Found, Set, crash, find};
 use crate::error::Result;
@@ -12,7 +13,7 @@ use crate::job::JobId;
 use crate::job::push::Due;
 use crate::node::NodeId;
 use crate::store::Moved;
-use crate::store::redis::{Way, call};
+use crate::store::redis::Way;
 
 /// How often a job is looked for again that was gone when it should be moved.
 const TRIES_MAX: usize = 3;
@@ -70,7 +71,7 @@ async fn edit(
         let to = goal.as_ref().map(|goal| (goal.set, goal.due.as_str()));
         let mut cmd = begin(store, &found.queue, found.at, None, to);
         cmd.arg(id.as_bytes()).arg(&found.bytes[..]).arg(goal.map(|goal| goal.new).unwrap_or_default());
-        let mut reply = store.run(op, Way::Door, &SHIFT, &cmd).await?;
+        let mut reply = store.run(op, Way::Door, &MOVE_ENTRIES, &cmd).await?;
         match (reply.text()?.as_str(), reply.int()?) {
             ("moving", _) => return Ok(Moved::Moving),
             (_, 1..) => return Ok(Moved::Yes),
@@ -103,11 +104,7 @@ pub(super) fn begin(
         Some((None, _)) => (&list, "list", ""),
         Some((Some(set), due)) => (set.key(store), "set", due),
     };
-    let [g1, g2] = &keys.gone;
-    let mut cmd = call(
-        &SHIFT,
-        &[&keys.conf, source, target, g1, g2, &keys.idle, &store.keys.queues, &keys.job, keys::crashes(&keys)],
-    );
+    let mut cmd = MOVE_ENTRIES.call(&EntryKeys::new(&store.keys, &keys).between(source, target));
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(store.redis.options().remember));
     cmd.arg(mover.map(|mover| mover.to_string()).unwrap_or_default()).arg(kind).arg(goal).arg(due).arg(queue);
     cmd

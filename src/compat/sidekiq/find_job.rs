@@ -6,12 +6,13 @@ use std::time::SystemTime;
 
 use crate::clock::{Micros, from_micros, micros};
 use crate::compat::sidekiq::entry::Crash;
+use crate::compat::sidekiq::keys::EntryKeys;
 use crate::compat::sidekiq::scripts::COUNTS;
 use crate::compat::sidekiq::{Sidekiq, entry, id, keys, told};
 use crate::error::{Error, Result};
 use crate::job::{Fence, JobId, Record, State};
 use crate::node::NodeId;
-use crate::store::redis::{QueueKeys, Way, call, sha1};
+use crate::store::redis::{QueueKeys, Way, sha1};
 
 /// Entries read at a time.
 const STEP: usize = 500;
@@ -370,7 +371,7 @@ pub(super) async fn done_since(
 
 /// The nodes that hold something of a queue.
 pub(super) async fn holders(store: &Sidekiq, op: &'static str, keys: &QueueKeys) -> Result<Vec<String>> {
-    let mut cmd = call(&COUNTS, &[&keys.conf, &store.keys.queue(&keys.queue), &keys.done]);
+    let mut cmd = COUNTS.call(&EntryKeys::new(&store.keys, keys));
     cmd.arg(store.manual_now());
     let mut reply = store.run(op, Way::Door, &COUNTS, &cmd).await?;
     let _paused = reply.int()?;

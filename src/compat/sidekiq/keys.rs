@@ -2,7 +2,7 @@
 
 use crate::clock::{Micros, from_micros};
 use crate::node::{self, NodeId};
-use crate::store::redis::QueueKeys;
+use crate::store::redis::{QueueKeys, key_set};
 
 /// Sidekiq's keys. With a namespace, as the gem `redis-namespace` gave to Sidekiq 6 and older, each begins with it.
 pub(super) struct Keys {
@@ -62,6 +62,86 @@ impl Keys {
     pub(super) fn process(&self, identity: &str) -> [String; 4] {
         ["", ":work", ":workers", "-signals"].map(|what| format!("{}{identity}{what}", self.before))
     }
+}
+
+/// The keys of one queue that scripts name: Sidekiq's, and duly's next to them.
+pub(super) struct EntryKeys<'k> {
+    own: &'k QueueKeys,
+    sidekiq: &'k Keys,
+    list: String,
+    /// The hash of the node that the script is about.
+    held: String,
+    /// See [`Keys::counters`].
+    counters: [String; 4],
+    /// Where entries are taken from, and where they go.
+    source: &'k str,
+    target: &'k str,
+}
+
+impl<'k> EntryKeys<'k> {
+    pub(super) fn new(sidekiq: &'k Keys, own: &'k QueueKeys) -> Self {
+        let list = sidekiq.queue(&own.queue);
+        EntryKeys { own, sidekiq, list, held: String::new(), counters: Default::default(), source: "", target: "" }
+    }
+
+    pub(super) fn held_by(self, node: NodeId) -> Self {
+        EntryKeys { held: held(self.own, node), ..self }
+    }
+
+    pub(super) fn counted_at(self, now: Micros) -> Self {
+        EntryKeys { counters: self.sidekiq.counters(now), ..self }
+    }
+
+    pub(super) fn between(self, source: &'k str, target: &'k str) -> Self {
+        EntryKeys { source, target, ..self }
+    }
+}
+
+key_set! { EntryKeys<'_>, keys:
+    "conf" => &keys.own.conf,
+    "lease" => &keys.own.lease,
+    "since" => &keys.own.since,
+    "nodes" => &keys.own.nodes,
+    "idle" => &keys.own.idle,
+    "gone[1]" => &keys.own.gone[0],
+    "gone[2]" => &keys.own.gone[1],
+    "job" => &keys.own.job,
+    "done" => &keys.own.done,
+    "crashes" => crashes(keys.own),
+    "held" => &keys.held,
+    "queues" => &keys.sidekiq.queues,
+    "list" => &keys.list,
+    "schedule" => &keys.sidekiq.schedule,
+    "retry" => &keys.sidekiq.retry,
+    "dead" => &keys.sidekiq.dead,
+    "processed" => &keys.counters[0],
+    "processed_today" => &keys.counters[1],
+    "failed" => &keys.counters[2],
+    "failed_today" => &keys.counters[3],
+    "source" => keys.source,
+    "target" => keys.target,
+}
+
+/// A sorted set of Sidekiq's from which entries go to the dead.
+pub(super) struct SetKeys<'k> {
+    pub(super) source: &'k str,
+    pub(super) dead: &'k str,
+}
+
+key_set! { SetKeys<'_>, keys: "source" => keys.source, "dead" => keys.dead }
+
+/// The keys of one process in Sidekiq's list of them; the last four are those of [`Keys::process`].
+pub(super) struct ProcessKeys<'k> {
+    pub(super) processes: &'k str,
+    pub(super) process: [String; 4],
+}
+
+key_set! { ProcessKeys<'_>, keys:
+    "processes" => keys.processes,
+    "record" => &keys.process[0],
+    "work" => &keys.process[1],
+    "workers" => &keys.process[2],
+    "signals" => &keys.process[3],
 }
 
 /// Ours. Hash: fence and number to the entry as it was in its queue, for all that a node holds.

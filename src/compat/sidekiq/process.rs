@@ -2,11 +2,12 @@
 
 use super::Sidekiq;
 use super::entry::{self, Process};
-use super::scripts::PROCESS;
+use super::keys::ProcessKeys;
+use super::scripts::ANNOUNCE_PROCESS;
 use crate::clock::{self, Micros};
 use crate::error::Result;
 use crate::node::{self, Node, NodeId};
-use crate::store::redis::{Way, call};
+use crate::store::redis::Way;
 use crate::store::{Beaten, Store};
 
 /// How often it is written what a node runs, if that is more than a few; else with every beat.
@@ -59,8 +60,8 @@ async fn show(store: &Sidekiq, node: &Node, slots: u64) -> Result<()> {
         }
         shown.clone()
     };
-    let [record, work, workers, signals] = store.keys.process(&identity);
-    let mut cmd = call(&PROCESS, &[&store.keys.processes, &record, &work, &workers, &signals]);
+    let keys = ProcessKeys { processes: &store.keys.processes, process: store.keys.process(&identity) };
+    let mut cmd = ANNOUNCE_PROCESS.call(&keys);
     let about = Process {
         identity: &identity,
         host: &node::host(),
@@ -77,7 +78,7 @@ async fn show(store: &Sidekiq, node: &Node, slots: u64) -> Result<()> {
         cmd.arg(format!("{no:x}")).arg(text);
     }
     let asked = clock::tick();
-    let mut reply = store.run("beat", Way::Beat, &PROCESS, &cmd).await?;
+    let mut reply = store.run("beat", Way::Beat, &ANNOUNCE_PROCESS, &cmd).await?;
     let mut known = store.known();
     let shown = known.shown.entry(node.id).or_default();
     shown.rtt = asked.elapsed().as_micros();

@@ -5,11 +5,12 @@
 
 use std::collections::HashMap;
 
-use super::scripts::{DISCARD, PROMOTE};
+use super::keys::{EntryKeys, SetKeys};
+use super::scripts::{BURY_UNREADABLE, PROMOTE};
 use super::{Sidekiq, entry, mixed, told};
 use crate::clock::Micros;
 use crate::error::{Error, Result};
-use crate::store::redis::{Way, call};
+use crate::store::redis::Way;
 
 /// An entry as it is in its set, and as it will be elsewhere.
 type Change = (Vec<u8>, String);
@@ -108,8 +109,8 @@ async fn sort(store: &Sidekiq, set: &String, due: Vec<Vec<u8>>, now: Micros) -> 
 }
 
 async fn into_queue(store: &Sidekiq, set: &String, queue: &str, entries: &[Change]) -> Result<()> {
-    let (keys, list) = (store.redis.keys(queue), store.keys.queue(queue));
-    let mut cmd = call(&PROMOTE, &[set, &store.keys.queues, &list, &keys.idle]);
+    let keys = store.redis.keys(queue);
+    let mut cmd = PROMOTE.call(&EntryKeys::new(&store.keys, &keys).between(set, ""));
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(queue);
     for (old, new) in entries {
         cmd.arg(&old[..]).arg(new);
@@ -125,12 +126,12 @@ async fn discard(store: &Sidekiq, set: &String, entries: &[Change]) -> Result<()
         return Ok(());
     }
     tracing::warn!(entries = entries.len(), set, "entries that are no jobs: they are among the dead now");
-    let mut cmd = call(&DISCARD, &[set, &store.keys.dead]);
+    let mut cmd = BURY_UNREADABLE.call(&SetKeys { source: set, dead: &store.keys.dead });
     cmd.arg(store.manual_now());
     for (old, new) in entries {
         cmd.arg(&old[..]).arg(new);
     }
-    store.run("claim", Way::Work, &DISCARD, &cmd).await.map(drop)
+    store.run("claim", Way::Work, &BURY_UNREADABLE, &cmd).await.map(drop)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::keys::EntryKeys;
 use super::scripts::PUSH;
 use super::{Sidekiq, entry, mixed};
 use crate::clock::{Micros, micros, to_micros};
@@ -9,7 +10,7 @@ use crate::compat::sidekiq::find_job;
 use crate::error::{Error, Result};
 use crate::job::push::{Due, Push, Pushed};
 use crate::job::{JobId, Priority};
-use crate::store::redis::{Reply, call, half_way};
+use crate::store::redis::{Reply, half_way};
 
 /// How often a push is sent again whose answer was lost.
 const RESENDS_MAX: usize = 3;
@@ -113,9 +114,7 @@ async fn send(store: &Sidekiq, queue: &str, ready: &[Ready], chosen: bool) -> Re
 
 async fn send_once(store: &Sidekiq, queue: &str, ready: &[Ready], look: bool) -> Result<Reply> {
     let keys = store.redis.register("push", queue).await?;
-    let (list, [g1, g2]) = (store.keys.queue(queue), &keys.gone);
-    let all = [&keys.conf, &store.keys.queues, &list, &store.keys.schedule, g1, g2, &keys.idle];
-    let mut cmd = call(&PUSH, &all);
+    let mut cmd = PUSH.call(&EntryKeys::new(&store.keys, &keys));
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(store.redis.options().remember)).arg(queue);
     cmd.arg(u8::from(look)).arg(ready.iter().filter(|one| one.due.is_none()).count());
     for one in ready.iter().filter(|one| one.due.is_none()) {

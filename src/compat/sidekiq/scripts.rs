@@ -1,33 +1,41 @@
-//! The scripts on Sidekiq's keys, put together from the parts of the Redis store and a few of their own.
+//! The scripts on Sidekiq's keys, assembled like those of the Redis store.
 
 use std::sync::LazyLock;
 
-use crate::store::redis::{Script, scripts};
+use super::keys::{EntryKeys, ProcessKeys, SetKeys};
+use crate::store::redis::{Script, parts, scripts};
 
-const PARTS: &[(&str, &str)] = &[
-    ("score", include_str!("lua/part/score.lua")),
-    ("mixed", include_str!("lua/part/mixed.lua")),
-    ("sound", include_str!("lua/part/sound.lua")),
-    ("bury", include_str!("lua/part/bury.lua")),
-    ("chunks", include_str!("lua/part/chunks.lua")),
-    ("pick", include_str!("lua/part/pick.lua")),
-    ("count", include_str!("lua/part/count.lua")),
-    ("outcomes", include_str!("lua/part/outcomes.lua")),
+/// Parts in addition to those of the Redis store.
+const PARTS: &[(&str, &str)] = parts![
+    "apply_outcome",
+    "bury_entry",
+    "call_in_chunks",
+    "check_list",
+    "count_processed",
+    "pick_score",
+    "require_sorted_set",
+    "take_entries",
 ];
 
 scripts! { PARTS;
-    PUSH "push"
-    CLAIM "claim"
-    STEP_BACK "step_back"
-    TAKE_BACK "take_back"
-    PROMOTE "promote"
-    DISCARD "discard"
-    SETTLE "settle"
-    SHIFT "shift"
-    MOVE_IN "move_in"
-    COUNTS "counts"
-    PRUNE "prune"
-    PROCESS "process"
+    EntryKeys<'static> {
+        PUSH "push"
+        CLAIM "claim"
+        LEAVE_IDLE "leave_idle"
+        TAKE_BACK "take_back"
+        PROMOTE "promote"
+        SETTLE "settle"
+        MOVE_ENTRIES "move_entries"
+        TRANSFER_IN "transfer_in"
+        COUNTS "counts"
+        PRUNE "prune"
+    }
+    SetKeys<'static> {
+        BURY_UNREADABLE "bury_unreadable"
+    }
+    ProcessKeys<'static> {
+        ANNOUNCE_PROCESS "announce_process"
+    }
 }
 
 #[cfg(test)]

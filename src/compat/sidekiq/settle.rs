@@ -5,13 +5,14 @@ use std::collections::HashSet;
 use redis::Cmd;
 
 use super::entry::Failed;
+use super::keys::EntryKeys;
 use super::scripts::{PRUNE, SETTLE};
 use super::{Sidekiq, entry, id, keys, told};
 use crate::clock::micros;
 use crate::error::Result;
 use crate::job::{Fence, JobId, Outcome};
 use crate::node::NodeId;
-use crate::store::redis::{QueueKeys, Way, call};
+use crate::store::redis::{QueueKeys, Way};
 use crate::store::{End, PRUNE_MAX};
 
 /// `settle` of the contract: one step per queue.
@@ -60,28 +61,8 @@ async fn settle_queue(store: &Sidekiq, node: NodeId, queue: &str, ends: &[&End])
 }
 
 fn begin(store: &Sidekiq, keys: &QueueKeys, node: NodeId, plain: usize, ids: usize) -> Cmd {
-    let (held, list) = (keys::held(keys, node), store.keys.queue(&keys.queue));
-    let [processed, processed_day, failed, failed_day] = store.keys.counters(store.now());
-    let (sets, [g1, g2]) = (&store.keys, &keys.gone);
-    let all = [
-        &keys.conf,
-        &held,
-        &list,
-        &sets.retry,
-        &sets.schedule,
-        &sets.dead,
-        keys::crashes(keys),
-        &keys.job,
-        &keys.done,
-        g1,
-        g2,
-        &keys.idle,
-        &processed,
-        &processed_day,
-        &failed,
-        &failed_day,
-    ];
-    let mut cmd = call(&SETTLE, &all);
+    let names = EntryKeys::new(&store.keys, keys).held_by(node).counted_at(store.now());
+    let mut cmd = SETTLE.call(&names);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.redis.options().remember));
     cmd.arg(plain).arg(ids);
     cmd
@@ -147,8 +128,7 @@ pub(super) async fn discard(store: &Sidekiq, node: NodeId, keys: &QueueKeys, fen
 /// `prune` of the contract.
 pub(super) async fn prune(store: &Sidekiq, queue: &str, done_max: usize) -> Result<usize> {
     let keys = store.redis.keys(queue);
-    let [g1, g2] = &keys.gone;
-    let mut cmd = call(&PRUNE, &[&keys.job, &keys.done, &keys.conf, g1, g2]);
+    let mut cmd = PRUNE.call(&EntryKeys::new(&store.keys, &keys));
     cmd.arg(store.manual_now()).arg(done_max).arg(PRUNE_MAX).arg(micros(store.redis.options().remember));
     let mut reply = store.run("prune", Way::Work, &PRUNE, &cmd).await?;
     Ok(usize::try_from(reply.int()?).unwrap_or(0))

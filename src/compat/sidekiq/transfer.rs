@@ -6,12 +6,13 @@ use std::time::SystemTime;
 
 use crate::clock::{micros, to_micros};
 use crate::compat::sidekiq::find_job::{At, Found, gather};
-use crate::compat::sidekiq::scripts::{MOVE_IN, SHIFT};
+use crate::compat::sidekiq::keys::EntryKeys;
+use crate::compat::sidekiq::scripts::{MOVE_ENTRIES, TRANSFER_IN};
 use crate::compat::sidekiq::{Sidekiq, edit, entry, mixed};
 use crate::error::{Error, Result};
 use crate::job::{JobId, Priority, Record, State};
 use crate::node::NodeId;
-use crate::store::redis::{Way, call};
+use crate::store::redis::Way;
 use crate::store::{MoveIn, MovedIn};
 
 /// `move_in` of the contract.
@@ -21,24 +22,9 @@ pub(super) async fn move_in(store: &Sidekiq, batch: &MoveIn) -> Result<MovedIn> 
         true => store.redis.keys(&batch.queue),
         false => store.redis.register("move_in", &batch.queue).await?,
     };
-    let (sets, [g1, g2]) = (&store.keys, &keys.gone);
-    let list = sets.queue(&batch.queue);
-    let all = [
-        &keys.conf,
-        &sets.queues,
-        &list,
-        &sets.schedule,
-        &sets.retry,
-        &sets.dead,
-        &keys.job,
-        &keys.done,
-        g1,
-        g2,
-        &keys.idle,
-    ];
-    let mut cmd = call(&MOVE_IN, &all);
+    let mut cmd = TRANSFER_IN.call(&EntryKeys::new(&store.keys, &keys));
     let note = |note: &Option<String>| note.clone().unwrap_or_default();
-    cmd.arg(store.manual_now()).arg(&keys.channel).arg(format!("note:{}", batch.marker.begun_by));
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(format!("transfer:{}", batch.marker.begun_by));
     cmd.arg(note(&batch.marker.was)).arg(note(&batch.marker.is)).arg(format!("{:016}", batch.fence.0));
     cmd.arg(&batch.queue).arg(micros(store.redis.options().remember));
     for record in &*batch.jobs {
@@ -47,7 +33,7 @@ pub(super) async fn move_in(store: &Sidekiq, batch: &MoveIn) -> Result<MovedIn> 
         let entry = entry::write_record(record).map_err(|why| Error::invalid("args", why))?;
         cmd.arg(record.job.id.as_bytes()).arg(place).arg(moment).arg(entry);
     }
-    let value = store.redis.deliver("move_in", &keys, Some(&MOVE_IN), &[cmd]).await?;
+    let value = store.redis.deliver("move_in", &keys, Some(&TRANSFER_IN), &[cmd]).await?;
     let mut reply = store.redis.reply("move_in", value)?;
     let (answer, ids, note) = (reply.text()?, reply.ids()?, reply.text()?);
     match answer.as_str() {
@@ -69,15 +55,15 @@ fn check(record: &Record) -> Result<()> {
     }
 }
 
-/// The key that a job goes to, by its number in the script, and the moment that counts there.
-fn arrival(record: &Record) -> (u8, i64) {
+/// The place that a job goes to, as the script names it, and its time there.
+fn arrival(record: &Record) -> (&'static str, i64) {
     let ended = to_micros(record.ended.unwrap_or(record.due));
     match record.state {
-        State::Ready | State::Running => (3, 0),
-        State::Scheduled if record.attempts > 0 => (5, to_micros(record.due)),
-        State::Scheduled => (4, to_micros(record.due)),
-        State::Dead => (6, ended),
-        State::Done => (8, ended + micros(record.job.keep)),
+        State::Ready | State::Running => ("list", 0),
+        State::Scheduled if record.attempts > 0 => ("retry", to_micros(record.due)),
+        State::Scheduled => ("schedule", to_micros(record.due)),
+        State::Dead => ("dead", ended),
+        State::Done => ("done", ended + micros(record.job.keep)),
     }
 }
 
@@ -113,7 +99,7 @@ pub(super) async fn move_out(
         for (id, found) in &entries {
             cmd.arg(id.as_bytes()).arg(&found.bytes[..]).arg("");
         }
-        let mut reply = store.run("move_out", Way::Door, &SHIFT, &cmd).await?;
+        let mut reply = store.run("move_out", Way::Door, &MOVE_ENTRIES, &cmd).await?;
         reply.text()?;
         match usize::try_from(reply.int()?) {
             Ok(some) => gone += some,

@@ -1,7 +1,7 @@
 //! Tokens and the audit, in the hall's slot.
 
+use super::Redis;
 use super::script::{self, Script};
-use super::{Redis, call};
 use crate::admin::token::{TOKENS_MAX, Token, hex};
 use crate::clock::{from_micros, micros};
 use crate::error::Result;
@@ -14,7 +14,7 @@ const DIGITS: usize = 16;
 /// `put_token` of the contract.
 pub(super) async fn put_token(store: &Redis, token: &NewToken) -> Result<bool> {
     let lasts = token.lasts.map_or(String::new(), |lasts| micros(lasts).to_string());
-    let mut cmd = call(&script::PUT_TOKEN, &[&store.hall.tokens]);
+    let mut cmd = script::PUT_TOKEN.call(&store.hall);
     cmd.arg(store.manual_now()).arg(&token.name).arg(lasts).arg(TOKENS_MAX);
     cmd.arg(format!("{} {}", hex(&token.hash), token.role));
     Ok(run(store, "put_token", &script::PUT_TOKEN, &cmd).await?.int()? == 1)
@@ -22,14 +22,14 @@ pub(super) async fn put_token(store: &Redis, token: &NewToken) -> Result<bool> {
 
 /// `remove_token` of the contract.
 pub(super) async fn remove_token(store: &Redis, name: &str) -> Result<bool> {
-    let mut cmd = call(&script::REMOVE_TOKEN, &[&store.hall.tokens]);
+    let mut cmd = script::REMOVE_TOKEN.call(&store.hall);
     cmd.arg(store.manual_now()).arg(name);
     Ok(run(store, "remove_token", &script::REMOVE_TOKEN, &cmd).await?.int()? == 1)
 }
 
 /// `tokens` of the contract.
 pub(super) async fn tokens(store: &Redis) -> Result<Vec<Token>> {
-    let mut cmd = call(&script::TOKENS, &[&store.hall.tokens]);
+    let mut cmd = script::TOKENS.call(&store.hall);
     cmd.arg(store.manual_now());
     let flat = run(store, "tokens", &script::TOKENS, &cmd).await?.list()?;
     let text = |bytes: &Option<Vec<u8>>| String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).into_owned();
@@ -64,16 +64,16 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
 
 /// `put_audit` of the contract.
 pub(super) async fn put_audit(store: &Redis, entry: &Audit) -> Result<()> {
-    let mut cmd = call(&script::PUT_AUDIT, &[&store.hall.audit]);
+    let mut cmd = script::ADD_AUDIT_ENTRY.call(&store.hall);
     cmd.arg(store.manual_now()).arg(AUDIT_MAX).arg(serde_json::to_string(entry).unwrap_or_default());
-    run(store, "put_audit", &script::PUT_AUDIT, &cmd).await.map(drop)
+    run(store, "put_audit", &script::ADD_AUDIT_ENTRY, &cmd).await.map(drop)
 }
 
 /// `audits` of the contract.
 pub(super) async fn audits(store: &Redis, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
-    let mut cmd = call(&script::AUDITS, &[&store.hall.audit]);
+    let mut cmd = script::AUDIT_ENTRIES.call(&store.hall);
     cmd.arg(store.manual_now()).arg(before.map_or(String::new(), |no| no.to_string())).arg(limit);
-    let entries = run(store, "audits", &script::AUDITS, &cmd).await?.list()?;
+    let entries = run(store, "audits", &script::AUDIT_ENTRIES, &cmd).await?.list()?;
     Ok(entries.into_iter().flatten().filter_map(|bytes| record(&bytes)).collect())
 }
 

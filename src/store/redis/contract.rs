@@ -100,7 +100,7 @@ impl Store for Redis {
 
     async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
         let keys = self.register("pause", queue).await?;
-        let mut cmd = call(&script::PAUSE, &[&keys.conf, &keys.idle]);
+        let mut cmd = script::PAUSE.call(&*keys);
         cmd.arg(self.manual_now()).arg(&keys.channel).arg(u8::from(paused));
         let value = self.link.run("pause", Way::Door, keys.slot, &script::PAUSE, &cmd).await?;
         Ok(self.reply("pause", value)?.int()? == 1)

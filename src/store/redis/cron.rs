@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::keys::QueueKeys;
 use super::reply::Reply;
-use super::{Redis, call, record, script};
+use super::{Redis, record, script};
 use crate::clock::{Micros, from_micros, micros, to_micros};
 use crate::cron::CronRule;
 use crate::error::{Error, Result};
@@ -117,7 +117,7 @@ async fn put_in(
     text: &str,
     look: Option<Micros>,
 ) -> Result<CronPut> {
-    let mut cmd = call(&script::PUT_CRON, &[&keys.conf, &keys.idle, &keys.cron, &keys.ticks]);
+    let mut cmd = script::PUT_CRON.call(keys);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(name);
     cmd.arg(was.map_or(String::new(), |was| format!("{was:016}"))).arg(text);
     cmd.arg(look.map_or(String::new(), |look| look.to_string()));
@@ -202,7 +202,7 @@ async fn arrive_all(store: &Redis, old: &Arc<QueueKeys>, going: &[(u64, CronReco
 }
 
 async fn remove_in(store: &Redis, keys: &QueueKeys, name: &str, revision: Option<u64>) -> Result<bool> {
-    let mut cmd = call(&script::REMOVE_CRON, &[&keys.conf, &keys.cron, &keys.ticks]);
+    let mut cmd = script::REMOVE_CRON.call(keys);
     cmd.arg(store.manual_now()).arg(name).arg(revision.map_or(String::new(), |revision| format!("{revision:016}")));
     let value = store.deliver("remove_cron", keys, Some(&script::REMOVE_CRON), &[cmd]).await?;
     Ok(store.reply("remove_cron", value)?.int()? == 1)
@@ -284,7 +284,7 @@ async fn step(
     name: &str,
     cursor: &str,
 ) -> Result<(String, Vec<Kept>)> {
-    let mut cmd = call(&script::CRONS, &[&keys.cron]);
+    let mut cmd = script::CRONS.call(keys);
     cmd.arg(store.manual_now()).arg(name).arg(cursor);
     let mut reply = store.reply(op, store.link.run(op, Way::Door, keys.slot, &script::CRONS, &cmd).await?)?;
     let cursor = reply.text()?;
@@ -327,7 +327,7 @@ const ARRIVE_MAX: Duration = Duration::from_millis(500);
 /// `due_crons` of the contract.
 pub(super) async fn due(store: &Redis, queue: &str, freed: &[String]) -> Result<DueCrons> {
     let keys = store.keys(queue);
-    let mut cmd = call(&script::DUE_CRONS, &[&keys.conf, &keys.cron, &keys.ticks]);
+    let mut cmd = script::DUE_CRONS.call(&*keys);
     cmd.arg(store.manual_now()).arg(CRON_FIRE_MAX).arg(freed);
     let value = store.link.run("due_crons", Way::Bodies, keys.slot, &script::DUE_CRONS, &cmd).await?;
     let mut reply = store.reply("due_crons", value)?;
@@ -351,25 +351,7 @@ pub(super) async fn fire(store: &Redis, queue: &str, fires: &[CronFire]) -> Resu
         return Err(Error::invalid("fires", format!("more than {CRON_FIRE_MAX} rules in one step")));
     }
     let keys = store.keys(queue);
-    let QueueKeys {
-        job,
-        due,
-        idle,
-        ready: [r0, r1, r2, r3],
-        conf,
-        cron,
-        ticks,
-        held,
-        unique,
-        gone,
-        stale,
-        counted,
-        find,
-        ..
-    } = &*keys;
-    let [g1, g2] = gone;
-    let all = [job, due, idle, r0, r1, r2, r3, conf, cron, ticks, held, unique, g1, g2, stale, counted, find];
-    let mut cmd = call(&script::FIRE_CRONS, &all);
+    let mut cmd = script::FIRE_CRONS.call(&*keys);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(micros(HELD_LOOK));
     let now = Redis::now(store);
     for fire in fires {
@@ -413,7 +395,7 @@ fn answer(fire: &CronFire, mut row: Reply) -> Result<CronFired> {
             CronFired::Yes(fire.jobs.iter().enumerate().map(pushed).collect())
         }
         ("full", _) => CronFired::Full,
-        ("held", Some(holder)) => CronFired::Held(holder),
+        ("waiting", Some(holder)) => CronFired::Held(holder),
         _ => CronFired::Stale,
     })
 }

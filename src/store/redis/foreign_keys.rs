@@ -12,7 +12,7 @@ use crate::job::Job;
 use crate::node::NodeId;
 use crate::store::redis::jobs::push;
 use crate::store::redis::nodes::wakes;
-use crate::store::redis::{HallKeys, QueueKeys, Redis, Reply, Script, Way, locks, record};
+use crate::store::redis::{PeerKeys, QueueKeys, Redis, Reply, Script, Way, locks, record};
 use crate::store::{LockRecord, Options, Owner};
 
 /// Most messages of a channel that may wait to be taken.
@@ -60,7 +60,7 @@ impl std::fmt::Debug for Redis {
 }
 
 impl Redis {
-    pub(crate) fn hall_keys(&self) -> &HallKeys {
+    pub(crate) fn peer_keys(&self) -> &PeerKeys {
         &self.hall
     }
 

@@ -1,83 +1,110 @@
-//! Every key, and who it belongs to.
+//! Every key of the Redis store. No other file spells a key.
 //!
-//! All keys of a queue carry its name as their hash tag: on a Cluster they live together, and a script can reach them all.
-//! Nothing but this file spells a key.
+//! All keys of a queue have its name as their hash tag. So a Cluster keeps them on one server, and one script reaches all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64};
 
+use super::script::key_set;
 use crate::node::NodeId;
 
 /// How many slots a Cluster has.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The keys of one queue.
+/// The keys of one queue. `docs/inside/redis-keys.md` describes what is in them.
 #[derive(Debug)]
 pub(crate) struct QueueKeys {
     pub(crate) queue: Arc<str>,
-    /// Where a Cluster keeps them.
+    /// The hash slot of a Cluster that has them.
     pub(crate) slot: u16,
-    /// Hash: `paused`; `moving` (who moves it, who began, where to); the `note:` of each move into it; the last `fence`;
-    /// which `half` of the gone ids is younger, and `since` when; whether any ticket is `stale`; the next `tick` of a cron rule; `sealed`, which a
-    /// push writes that waits for replicas; how long done jobs are `kept`, at least and at most; how many `bytes` of args are
-    /// unfinished, `limit_jobs` and `limit_bytes`; up to which minute the history is `rolled` into its totals, and `swept`;
-    /// until when ends are `waited` for; a mark that grows when anything is put off (`put_offs`); and how many jobs each node holds.
+    /// Hash: settings and counters of the queue, and how many jobs each node holds.
     pub(crate) conf: String,
-    /// Hash: id to record, written once.
+    /// Hash: id to record. Only an edit writes a record again.
     pub(crate) job: String,
-    /// Hash: id to what has changed, for jobs in trouble only.
+    /// Hash: id to changed state, for jobs that failed, crashed or were moved.
     pub(crate) meta: String,
     /// Hash: id and number to one failure.
     pub(crate) errors: String,
-    /// Sorted set: tickets of scheduled jobs by due moment.
+    /// Sorted set: tickets of scheduled jobs by due time.
     pub(crate) due: String,
     /// Lists: tickets of ready jobs, most urgent priority first.
     pub(crate) ready: [String; 4],
-    /// Set: tickets in the ready lists whose job has gone elsewhere.
+    /// Set: tickets in the ready lists whose job is elsewhere now.
     pub(crate) stale: String,
     /// Hash: id to node and fence, for running jobs.
     pub(crate) held: String,
-    /// Sorted sets: ids of ended jobs by the moment until which they are kept.
+    /// Sorted sets: ids of done and dead jobs by the time until which they are kept.
     pub(crate) done: String,
     pub(crate) dead: String,
     /// Hash: unique key to the id of the unfinished job that has it.
     pub(crate) unique: String,
-    /// Sets: ids of jobs that are gone; the two take turns.
+    /// Sets: ids of jobs that are gone. One set is filled while the other expires.
     pub(crate) gone: [String; 2],
     /// Hash: name of a cron rule to the rule, with its ticks.
     pub(crate) cron: String,
-    /// Sorted set: names of cron rules by the moment at which to look at them. The first of these is also in `conf`, as `tick`.
+    /// Sorted set: names of cron rules by the time at which to look at them. The first of these is also in `conf`.
     pub(crate) ticks: String,
-    /// Sorted set: nodes by the moment at which their lease ends.
+    /// Sorted set: nodes by the time at which their lease ends.
     pub(crate) lease: String,
-    /// Sorted set: nodes by the moment since which they have been in unbroken contact.
+    /// Sorted set: nodes by the time since which they have been in unbroken contact.
     pub(crate) since: String,
-    /// Hash: node to what it says about itself.
+    /// Hash: node to its info.
     pub(crate) nodes: String,
-    /// Sorted set: nodes with nothing to do, by their last look.
+    /// Sorted set: idle nodes by their last claim.
     pub(crate) idle: String,
-    /// Hash: minute, or `total`, and place in a tally to how often.
+    /// Hash: minute, or `total`, and counter to how often.
     pub(crate) history: String,
-    /// Where this process counts what happens: there, or at a key that ends in `-`, at which scripts write nothing.
-    pub(crate) counted: String,
-    /// Hash: id and a letter to what its attempts have said, and what it gave.
-    pub(crate) notes: String,
-    /// Hash: group to how many dead jobs are in it, since when, and what it is.
+    /// Where this process counts events: `history`, or a key that ends in `-`, at which scripts write nothing.
+    pub(crate) counted_history: String,
+    /// Hash: id and a letter to progress, log lines and result of a job.
+    pub(crate) progress: String,
+    /// Hash: group to the number of its dead jobs, when the first and the last died, kind and error.
     pub(crate) groups: String,
-    /// Sorted set, all scores 0: words by which scheduled and dead jobs are found, each with a moment and an id.
-    pub(crate) find: String,
-    /// Sorted set, all scores 0: hints at scheduled jobs that a node has put off because it does not know their kind.
-    pub(crate) put_off: String,
-    /// Channels: wakes, one per node, and `ended`.
+    /// Sorted set, all scores 0: terms by which scheduled and dead jobs are found, each with a time and an id.
+    pub(crate) job_index: String,
+    /// Sorted set, all scores 0: hints at scheduled jobs that a node deferred because it has no handler for their kind.
+    pub(crate) deferred: String,
+    /// Channels: wakes, one per node, and `completed`.
     pub(crate) channel: String,
-    /// Channels, one per node and kind that it accepts: jobs that a push puts into its hands.
+    /// Channels, one per node and kind that it accepts: jobs that a push delivers.
     pub(crate) jobs: String,
-    /// When a script last said that the queue has no limit, on the clock that never steps. Not a key either.
-    pub(crate) unlimited: AtomicI64,
-    /// The mark of the last put-off, as a script last said. Not a key either.
-    pub(crate) put_offs: AtomicI64,
-    /// Whether the last push of this process has found an idle node. Not a key, but known by queue as they are.
-    pub(crate) idlers: AtomicBool,
+    /// When a script last replied that the queue has no capacity set, on the monotonic clock. Not a key.
+    pub(crate) uncapped_at: AtomicI64,
+    /// `deferred_mark` of `conf`, as a script last replied. Not a key.
+    pub(crate) deferred_mark: AtomicI64,
+    /// Whether the last push of this process found an idle node. Not a key.
+    pub(crate) has_idle: AtomicBool,
+}
+
+key_set! { QueueKeys, keys:
+    "conf" => &keys.conf,
+    "job" => &keys.job,
+    "meta" => &keys.meta,
+    "errors" => &keys.errors,
+    "due" => &keys.due,
+    "ready[1]" => &keys.ready[0],
+    "ready[2]" => &keys.ready[1],
+    "ready[3]" => &keys.ready[2],
+    "ready[4]" => &keys.ready[3],
+    "stale" => &keys.stale,
+    "held" => &keys.held,
+    "done" => &keys.done,
+    "dead" => &keys.dead,
+    "unique" => &keys.unique,
+    "gone[1]" => &keys.gone[0],
+    "gone[2]" => &keys.gone[1],
+    "cron" => &keys.cron,
+    "ticks" => &keys.ticks,
+    "lease" => &keys.lease,
+    "since" => &keys.since,
+    "nodes" => &keys.nodes,
+    "idle" => &keys.idle,
+    "history" => &keys.history,
+    "counted_history" => &keys.counted_history,
+    "progress" => &keys.progress,
+    "groups" => &keys.groups,
+    "job_index" => &keys.job_index,
+    "deferred" => &keys.deferred,
 }
 
 impl QueueKeys {
@@ -105,22 +132,22 @@ impl QueueKeys {
             nodes: key("nodes"),
             idle: key("idle"),
             history: key("history"),
-            counted: key(if history { "history" } else { "history-" }),
-            notes: key("notes"),
+            counted_history: key(if history { "history" } else { "history-" }),
+            progress: key("progress"),
             groups: key("groups"),
-            find: key("find"),
-            put_off: key("put_off"),
+            job_index: key("job_index"),
+            deferred: key("deferred"),
             channel: key("wake:"),
             jobs: key("job:"),
-            unlimited: AtomicI64::new(i64::MIN),
-            put_offs: AtomicI64::new(0),
-            idlers: AtomicBool::new(false),
+            uncapped_at: AtomicI64::new(i64::MIN),
+            deferred_mark: AtomicI64::new(0),
+            has_idle: AtomicBool::new(false),
         }
     }
 
-    /// The channel on which jobs that have ended are told of, while somebody waits for any.
+    /// The channel on which completed jobs are published while a caller waits for any.
     pub(crate) fn ended(&self) -> String {
-        format!("{}ended", self.channel)
+        format!("{}completed", self.channel)
     }
 
     /// The channel on which a node is woken.
@@ -128,15 +155,15 @@ impl QueueKeys {
         format!("{}{node}", self.channel)
     }
 
-    /// The channel on which a node is given jobs of any kind; with a kind behind it, that of this kind alone.
+    /// The channel on which jobs of any kind are delivered to a node; with a kind behind it, jobs of this kind alone.
     pub(crate) fn jobs_of(&self, node: NodeId) -> String {
         format!("{}{node}:", self.jobs)
     }
 }
 
 /// The keys that belong to no queue.
-#[derive(Debug)]
-pub(crate) struct HallKeys {
+#[derive(Clone, Debug)]
+pub(crate) struct PeerKeys {
     pub(crate) slot: u16,
     /// Set: the names of all queues.
     pub(crate) queues: String,
@@ -144,41 +171,54 @@ pub(crate) struct HallKeys {
     pub(crate) format: String,
     /// Hash: the last fence; how many slots a lock has; each hold.
     pub(crate) locks: String,
-    /// Sorted set: the places in the lines before all locks, in their order.
-    pub(crate) line: String,
-    /// Hash: owner and lock to its place in the line.
-    pub(crate) places: String,
-    /// Sorted set: nodes by the moment until which they count as there.
+    /// Sorted set, all scores 0: those that wait for locks, in their order.
+    pub(crate) lock_waiters: String,
+    /// Hash: owner and lock to its member of `lock_waiters`.
+    pub(crate) waiter_index: String,
+    /// Sorted set: nodes by the time at which their lease as a peer ends.
     pub(crate) presence: String,
-    /// Hash: node to what it says about itself.
-    pub(crate) guests: String,
+    /// Hash: node to its info and its methods.
+    pub(crate) peers: String,
     /// Hash: connection to the node that holds it.
     pub(crate) connections: String,
-    /// Channels, one per node, named after the key of presences: turns and messages.
+    /// Channels, one per node, named after the key of presences: turns of locks and messages.
     pub(crate) channel: String,
     /// The channel of all nodes.
     pub(crate) all: String,
-    /// Hash: name of a token to what is known of it.
+    /// Hash: name of a token to the token.
     pub(crate) tokens: String,
-    /// List: who has changed what, the newest first.
+    /// List: entries of the audit log, newest first.
     pub(crate) audit: String,
-    /// Hash: hour and kind to what attempts came to; hour to how many kinds it has.
+    /// Hash: hour and kind to outcomes of attempts; hour to how many kinds it has.
     pub(crate) kinds: String,
 }
 
-impl HallKeys {
+key_set! { PeerKeys, keys:
+    "queues" => &keys.queues,
+    "locks" => &keys.locks,
+    "lock_waiters" => &keys.lock_waiters,
+    "waiter_index" => &keys.waiter_index,
+    "presence" => &keys.presence,
+    "peers" => &keys.peers,
+    "connections" => &keys.connections,
+    "tokens" => &keys.tokens,
+    "audit" => &keys.audit,
+    "kinds" => &keys.kinds,
+}
+
+impl PeerKeys {
     pub(crate) fn new(prefix: &str) -> Self {
         const TAG: &str = "duly";
-        let key = |what: &str| format!("{prefix}:hall:{{{TAG}}}:{what}");
-        HallKeys {
+        let key = |what: &str| format!("{prefix}:peers:{{{TAG}}}:{what}");
+        PeerKeys {
             slot: slot(TAG.as_bytes()),
             queues: key("queues"),
             format: key("format"),
             locks: key("locks"),
-            line: key("line"),
-            places: key("places"),
+            lock_waiters: key("lock_waiters"),
+            waiter_index: key("waiter_index"),
             presence: key("presence"),
-            guests: key("guests"),
+            peers: key("peers"),
             connections: key("connections"),
             channel: key("presence:"),
             all: key("all"),
@@ -188,7 +228,7 @@ impl HallKeys {
         }
     }
 
-    /// The channel on which a node hears what is said to it alone.
+    /// The channel of messages to one node.
     pub(crate) fn channel_of(&self, node: NodeId) -> String {
         format!("{}{node}", self.channel)
     }
@@ -199,7 +239,7 @@ pub(crate) fn slot_of(key: &str) -> u16 {
     slot(tag_of(key).as_bytes())
 }
 
-/// What of a key says where a Cluster keeps it: what stands between its first brace and the next, if anything does.
+/// The hash tag of a key: the text between its first brace and the next. Without one, the whole key.
 pub(crate) fn tag_of(key: &str) -> &str {
     let inner = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     inner.filter(|tag| !tag.is_empty()).unwrap_or(key)

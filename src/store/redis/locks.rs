@@ -6,10 +6,10 @@ use std::time::Duration;
 use redis::Cmd;
 use uuid::Uuid;
 
+use super::Redis;
 use super::record::DELAY_MAX;
 use super::reply::number;
 use super::script::{self, Script};
-use super::{Redis, call};
 use crate::clock::{Micros, from_micros, micros};
 use crate::error::{Error, Result};
 use crate::job::Fence;
@@ -90,7 +90,7 @@ async fn extend_among(store: &Redis, looks: &[(&LockAsk, u32)]) -> Result<Vec<u3
 }
 
 async fn extend_some(store: &Redis, looks: &[(&LockAsk, u32)]) -> Result<Vec<u32>> {
-    let mut cmd = call(&script::EXTEND_LOCKS, &[&store.hall.locks]);
+    let mut cmd = script::EXTEND_LOCKS.call(&store.hall);
     cmd.arg(store.manual_now());
     for (ask, slots) in looks {
         cmd.arg(named(&ask.name)?).arg(ask.owner.to_string()).arg(slots).arg(span(ask.ttl));
@@ -156,7 +156,7 @@ pub(super) async fn locks(store: &Redis, name: Option<&str>, cursor: Option<&str
         None => ("all", "0".to_owned()),
     };
     for _ in 0..SCANS_MAX {
-        let mut cmd = call(&script::LOCKS, &[&store.hall.locks]);
+        let mut cmd = script::LOCKS.call(&store.hall);
         cmd.arg(store.manual_now()).arg(how).arg(&at);
         let value = store.link.run("locks", Way::Door, store.hall.slot, &script::LOCKS, &cmd).await?;
         let mut reply = store.reply("locks", value)?;
@@ -204,9 +204,9 @@ pub(super) async fn waiting(store: &Redis, names: &[&str]) -> Result<BTreeMap<St
         return Ok(BTreeMap::new());
     }
     let hall = &store.hall;
-    let mut cmd = call(&script::WAITING, &[&hall.locks, &hall.line, &hall.places, &hall.presence]);
+    let mut cmd = script::COUNT_WAITERS.call(&store.hall);
     cmd.arg(store.manual_now()).arg(names);
-    let value = store.link.run("locks", Way::Door, hall.slot, &script::WAITING, &cmd).await?;
+    let value = store.link.run("locks", Way::Door, hall.slot, &script::COUNT_WAITERS, &cmd).await?;
     let counts = store.reply("locks", value)?.list()?;
     let counts = counts.into_iter().map(|count| number(&count.unwrap_or_default()).unsigned_abs());
     Ok(names.iter().map(|name| (*name).to_owned()).zip(counts).collect())
@@ -243,7 +243,7 @@ pub(crate) fn read_cursor(cursor: &str) -> Result<(String, u32)> {
 /// A script of the lock of this name; its own arguments follow.
 fn begin(store: &Redis, script: &Script, name: &str) -> Result<Cmd> {
     let hall = &store.hall;
-    let mut cmd = call(script, &[&hall.locks, &hall.line, &hall.places, &hall.presence]);
+    let mut cmd = script.call(hall);
     cmd.arg(store.manual_now()).arg(named(name)?);
     Ok(cmd)
 }

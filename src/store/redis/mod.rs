@@ -1,9 +1,11 @@
 //! The store on Redis or Valkey: one server, Sentinel, or Cluster.
 //!
-//! Every step of the contract is one script on the keys of one queue; `keys.rs` says what they hold.
+//! Every operation of the contract is one script on the keys of one queue; `keys.rs` lists the keys, `lua/README.md` describes
+//! the scripts.
 //! ARGV[1] of every script is empty, or the time that a test has set; nothing else passes "now".
 
 mod access;
+mod assemble;
 mod clock_offset;
 mod conn;
 mod contract;
@@ -43,7 +45,7 @@ pub(crate) use self::foreign_keys::{group_of, read_hold, read_owner, write_failu
 #[cfg(feature = "compat")]
 pub(crate) use self::jobs::push::half_way;
 use self::key_cache::Keyring;
-pub(crate) use self::keys::{HallKeys, QueueKeys};
+pub(crate) use self::keys::{PeerKeys, QueueKeys};
 #[cfg(feature = "compat")]
 pub(crate) use self::keys::{slot_of, tag_of};
 #[cfg(feature = "compat")]
@@ -58,9 +60,9 @@ use self::queue_registry::Names;
 pub(crate) use self::reply::Reply;
 #[cfg(feature = "compat")]
 pub(crate) use self::reply::number;
-pub(crate) use self::script::Script;
+pub(crate) use self::script::{KeySet, Script};
 #[cfg(feature = "compat")]
-pub(crate) use self::script::{scripts, sha1};
+pub(crate) use self::script::{key_set, parts, scripts, sha1};
 pub(crate) use self::url::Place;
 use super::{
     Attended, Audit, AuditRecord, Beaten, Capacity, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord,
@@ -85,7 +87,7 @@ pub(crate) struct Redis {
     link: Arc<Link>,
     options: Options,
     prefix: String,
-    hall: HallKeys,
+    hall: PeerKeys,
     names: Arc<Names>,
     ears: Ears,
     voices: Voices,
@@ -117,16 +119,6 @@ struct Known {
     clearing: peers::Clearing,
 }
 
-/// A script with its keys; arguments follow.
-pub(crate) fn call(script: &Script, keys: &[&String]) -> Cmd {
-    let mut cmd = redis::cmd("EVALSHA");
-    cmd.arg(&script.sha).arg(keys.len());
-    for key in keys {
-        cmd.arg(key.as_str());
-    }
-    cmd
-}
-
 impl Redis {
     /// Connects, and checks that the server can keep what it is given.
     pub(crate) async fn open(place: Place, options: &Options) -> Result<Self> {
@@ -134,7 +126,7 @@ impl Redis {
         // A store that does not come to be leaves no thread behind.
         let ends_it = stop.clone().drop_guard();
         let home = home(stop.clone())?;
-        let hall = HallKeys::new(&options.prefix);
+        let hall = PeerKeys::new(&options.prefix);
         let (ears, voices, strangers) = (Ears::default(), Voices::new(&hall), Strangers::default());
         let watches = Watches::new(voices.clone());
         let hearing = (ears.clone(), voices.clone(), strangers.clone(), watches.clone());
@@ -146,7 +138,7 @@ impl Redis {
         });
         let link = Link::new(place, options, home.clone(), listener)?;
         home.spawn(look_after_masters(link.clone(), stop.clone()));
-        let hall = HallKeys::new(&options.prefix);
+        let hall = PeerKeys::new(&options.prefix);
         let store = Redis {
             names: Names::new(link.clone(), home.clone(), &hall),
             link,
@@ -231,15 +223,15 @@ impl Redis {
 
     /// Whether anything was put off in a queue since this node looked for what it knows.
     fn has_to_look(&self, node: NodeId, keys: &QueueKeys) -> bool {
-        let put_offs = keys.put_offs.load(Ordering::Relaxed);
-        put_offs != 0 && self.known().looked.get(&(node, keys.queue.clone())) != Some(&put_offs)
+        let mark = keys.deferred_mark.load(Ordering::Relaxed);
+        mark != 0 && self.known().looked.get(&(node, keys.queue.clone())) != Some(&mark)
     }
 
     /// A script has told the mark of the last put-off, and whether the node has been given all up to it that it knows.
-    fn looked(&self, node: NodeId, keys: &QueueKeys, put_offs: i64, through: bool) {
-        keys.put_offs.store(put_offs, Ordering::Relaxed);
+    fn looked(&self, node: NodeId, keys: &QueueKeys, mark: i64, through: bool) {
+        keys.deferred_mark.store(mark, Ordering::Relaxed);
         if through {
-            self.known().looked.insert((node, keys.queue.clone()), put_offs);
+            self.known().looked.insert((node, keys.queue.clone()), mark);
         }
     }
 
@@ -271,7 +263,7 @@ impl Redis {
         script: Option<&Script>,
         cmds: &[Cmd],
     ) -> Result<Value> {
-        let mut seal = call(&script::SEAL, &[&keys.conf]);
+        let mut seal = script::MARK_WRITE.call(keys);
         seal.arg(self.manual_now());
         let confirm = Confirm { replicas: self.options.replicas, seal: Some(&seal) };
         self.link.deliver(op, keys.slot, script, cmds, Some(confirm).filter(|confirm| confirm.replicas > 0)).await

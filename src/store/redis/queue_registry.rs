@@ -17,9 +17,9 @@ use tokio::task::JoinHandle;
 
 use crate::error::Result;
 use crate::store::redis::conn::{Link, Way};
-use crate::store::redis::keys::HallKeys;
+use crate::store::redis::keys::PeerKeys;
+use crate::store::redis::script;
 use crate::store::redis::url::Shape;
-use crate::store::redis::{call, script};
 
 /// How long the first beat in a queue waits for its name: whoever looks after it should find the node.
 const FIRST_BEAT: Duration = Duration::from_millis(500);
@@ -40,8 +40,7 @@ pub(super) struct Names {
     link: Arc<Link>,
     /// Where names are put there that nobody waits for.
     home: Handle,
-    key: String,
-    slot: u16,
+    keys: PeerKeys,
     known: Mutex<HashMap<String, Name>>,
     /// Those that were pushed to are about to be put there again.
     again: AtomicBool,
@@ -62,12 +61,11 @@ struct Name {
 }
 
 impl Names {
-    pub(super) fn new(link: Arc<Link>, home: Handle, hall: &HallKeys) -> Arc<Self> {
+    pub(super) fn new(link: Arc<Link>, home: Handle, hall: &PeerKeys) -> Arc<Self> {
         Arc::new(Names {
             link,
             home,
-            key: hall.queues.clone(),
-            slot: hall.slot,
+            keys: hall.clone(),
             known: Mutex::default(),
             again: AtomicBool::new(false),
             news: Notify::new(),
@@ -164,7 +162,7 @@ impl Names {
     /// Puts a name there again if it may be missing, and lets nobody wait for it.
     fn put_aside(self: &Arc<Self>, queue: &str, now: String) -> Option<JoinHandle<()>> {
         // A server that came back, or another in its place, may have forgotten it.
-        let by = self.link.generation(Way::Door, self.slot);
+        let by = self.link.generation(Way::Door, self.keys.slot);
         let is_there = |name: &Name| name.under_way || (by != 0 && name.by == Some(by));
         if self.known().get(queue).is_some_and(is_there) {
             return None;
@@ -204,10 +202,10 @@ impl Names {
     }
 
     async fn send(&self, op: &'static str, queues: &[String], now: String) -> Result<()> {
-        let mut cmd = call(&script::REGISTER, &[&self.key]);
+        let mut cmd = script::REGISTER_QUEUES.call(&self.keys);
         cmd.arg(now).arg(queues);
-        self.link.repeat(op, Way::Door, self.slot, &script::REGISTER, &cmd).await?;
-        let by = self.link.generation(Way::Door, self.slot);
+        self.link.repeat(op, Way::Door, self.keys.slot, &script::REGISTER_QUEUES, &cmd).await?;
+        let by = self.link.generation(Way::Door, self.keys.slot);
         let mut known = self.known();
         for queue in queues {
             let name = known.entry(queue.clone()).or_default();

@@ -1,6 +1,35 @@
-//! The scripts: one per step of the contract, put together from their parts, known to the server by their digest.
+//! The scripts of the store: one or a few per method of the contract. A server knows a script by its digest.
 
 use std::sync::LazyLock;
+
+use redis::Cmd;
+
+use super::assemble::assemble;
+use super::keys::{PeerKeys, QueueKeys};
+
+/// Keys that scripts can name. [`key_set`] implements it.
+pub(crate) trait KeySet {
+    /// The names as headers spell them; of a list one for each key, from `ready[1]` on.
+    const NAMES: &'static [&'static str];
+
+    /// Calls this with all keys, in the order of their names.
+    fn with_keys<R>(&self, call: impl FnOnce(&[&str]) -> R) -> R;
+}
+
+/// The names of the keys of a type, and which key each name is.
+macro_rules! key_set {
+    ($set:ty, $keys:ident: $($name:literal => $key:expr),* $(,)?) => {
+        impl $crate::store::redis::KeySet for $set {
+            const NAMES: &'static [&'static str] = &[$($name),*];
+
+            fn with_keys<R>(&self, call: impl FnOnce(&[&str]) -> R) -> R {
+                let $keys = self;
+                call(&[$($key),*])
+            }
+        }
+    };
+}
+pub(crate) use key_set;
 
 /// A script and the digest under which a server keeps it.
 #[derive(Debug)]
@@ -9,147 +38,180 @@ pub(crate) struct Script {
     name: &'static str,
     pub(super) code: String,
     pub(super) sha: String,
+    /// Its keys in their order, each as its position among the names of its set.
+    keys: Vec<usize>,
+    /// The names of its set.
+    set: &'static [&'static str],
+    #[cfg(test)]
+    problem: Option<String>,
 }
 
-/// A part that several scripts include.
-const PARTS: &[(&str, &str)] = &[
-    ("now", include_str!("lua/part/now.lua")),
-    ("text", include_str!("lua/part/text.lua")),
-    ("wake", include_str!("lua/part/wake.lua")),
-    ("closed", include_str!("lua/part/closed.lua")),
-    ("gone", include_str!("lua/part/gone.lua")),
-    ("read", include_str!("lua/part/read.lua")),
-    ("ticket", include_str!("lua/part/ticket.lua")),
-    ("history", include_str!("lua/part/history.lua")),
-    ("erase", include_str!("lua/part/erase.lua")),
-    ("words", include_str!("lua/part/words.lua")),
-    ("find", include_str!("lua/part/find.lua")),
-    ("unseat", include_str!("lua/part/unseat.lua")),
-    ("unbury", include_str!("lua/part/unbury.lua")),
-    ("put_off", include_str!("lua/part/put_off.lua")),
-    ("hints", include_str!("lua/part/hints.lua")),
-    ("pick_up", include_str!("lua/part/pick_up.lua")),
-    ("promote", include_str!("lua/part/promote.lua")),
-    ("kept", include_str!("lua/part/kept.lua")),
-    ("mark", include_str!("lua/part/mark.lua")),
-    ("filled", include_str!("lua/part/filled.lua")),
-    ("spread", include_str!("lua/part/spread.lua")),
-    ("batch", include_str!("lua/part/batch.lua")),
-    ("known", include_str!("lua/part/known.lua")),
-    ("put", include_str!("lua/part/put.lua")),
-    ("put_later", include_str!("lua/part/put_later.lua")),
-    ("take", include_str!("lua/part/take.lua")),
-    ("taker", include_str!("lua/part/taker.lua")),
-    ("bodies", include_str!("lua/part/bodies.lua")),
-    ("held_so", include_str!("lua/part/held_so.lua")),
-    ("hold", include_str!("lua/part/hold.lua")),
-    ("ended", include_str!("lua/part/ended.lua")),
-    ("whole", include_str!("lua/part/whole.lua")),
-    ("holds", include_str!("lua/part/holds.lua")),
-    ("add", include_str!("lua/part/add.lua")),
-    ("tally", include_str!("lua/part/tally.lua")),
-    ("counted", include_str!("lua/part/counted.lua")),
-    ("notes", include_str!("lua/part/notes.lua")),
-    ("group", include_str!("lua/part/group.lua")),
-    ("keep_meta", include_str!("lua/part/keep_meta.lua")),
-    ("limit", include_str!("lua/part/limit.lua")),
-    ("roll", include_str!("lua/part/roll.lua")),
-    ("oldest", include_str!("lua/part/oldest.lua")),
-    ("past", include_str!("lua/part/past.lua")),
-    ("replace", include_str!("lua/part/replace.lua")),
-    ("other", include_str!("lua/part/other.lua")),
-    ("crash", include_str!("lua/part/crash.lua")),
-    ("dismiss", include_str!("lua/part/dismiss.lua")),
-    ("arrive", include_str!("lua/part/arrive.lua")),
-    ("sweep", include_str!("lua/part/sweep.lua")),
-    ("alive", include_str!("lua/part/alive.lua")),
-    ("line", include_str!("lua/part/line.lua")),
-    ("stand", include_str!("lua/part/stand.lua")),
-    ("tell", include_str!("lua/part/tell.lua")),
-    ("tick", include_str!("lua/part/tick.lua")),
-    ("tick_job", include_str!("lua/part/tick_job.lua")),
-    ("contend", include_str!("lua/part/contend.lua")),
+/// Parts by name, from the directory `lua/lib` next to the file that lists them.
+macro_rules! parts {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("lua/lib/", $name, ".lua")))),*]
+    };
+}
+#[cfg(feature = "compat")]
+pub(crate) use parts;
+
+const PARTS: &[(&str, &str)] = parts![
+    "acquire_contended",
+    "add_failure",
+    "add_waiter",
+    "adopt_deferred",
+    "check_capacity",
+    "check_format",
+    "choose_gone",
+    "complete_ticket",
+    "count_crash",
+    "count_event",
+    "count_held",
+    "count_outcomes",
+    "defer_jobs",
+    "drop_failures",
+    "drop_progress",
+    "drop_replaced",
+    "ensure_lease",
+    "erase_job",
+    "failure_limits",
+    "find_alive",
+    "find_deferred",
+    "find_idle_node",
+    "find_known",
+    "find_oldest_ready",
+    "fingerprint_queue",
+    "forget_node",
+    "group_dead",
+    "increment_field",
+    "index_jobs",
+    "insert_dead",
+    "insert_job",
+    "insert_later",
+    "insert_ready",
+    "insert_scheduled",
+    "is_closed",
+    "list_terms",
+    "list_waiters",
+    "log_limits",
+    "make_tickets",
+    "notify_waiter",
+    "parse_int",
+    "promote_due",
+    "prune_history",
+    "publish_completed",
+    "push_tick_job",
+    "push_tickets",
+    "read_lock",
+    "read_record",
+    "read_records",
+    "read_state",
+    "read_time",
+    "release_jobs",
+    "remove_dead",
+    "remove_waiting",
+    "repair_meta",
+    "rotate_gone",
+    "set_next_tick",
+    "settle_one",
+    "split_by_holder",
+    "store_result",
+    "subtract_held",
+    "subtract_lost",
+    "sum_history",
+    "sweep_stale",
+    "take_tickets",
+    "to_digits",
+    "wake_node",
+    "widen_retention",
 ];
 
-/// Scripts of the directory `lua` beside whoever names them, put together from parts of theirs and from ours.
+/// Scripts of the directory `lua` next to the file that lists them, by the keys that they name. They include these parts, and
+/// those of the Redis store.
 macro_rules! scripts {
-    ($parts:expr; $($constant:ident $name:literal)*) => {
-        $(pub(super) static $constant: LazyLock<Script> =
-            LazyLock::new(|| Script::assemble($name, include_str!(concat!("lua/", $name, ".lua")), $parts));)*
+    ($parts:expr; $($set:ty { $($constant:ident $name:literal)* })*) => {
+        $($(pub(super) static $constant: LazyLock<Script> = LazyLock::new(|| {
+            let names = <$set as $crate::store::redis::KeySet>::NAMES;
+            Script::assemble($name, include_str!(concat!("lua/", $name, ".lua")), $parts, names)
+        });)*)*
 
         /// All of them.
         #[cfg(test)]
-        pub(super) static ALL: &[&LazyLock<Script>] = &[$(&$constant),*];
+        pub(super) static ALL: &[&LazyLock<Script>] = &[$($(&$constant),*),*];
     };
 }
 #[cfg(feature = "compat")]
 pub(crate) use scripts;
 
 scripts! { &[];
-    REGISTER "register"
-    SEAL "seal"
-    NOTE "note"
-    EDIT "edit"
-    LIMIT "limit"
-    HISTORY "history"
-    TOTALS "totals"
-    ADD_KINDS "add_kinds"
-    KINDS "kinds"
-    GROUPS "groups"
-    PUSH "push"
-    PUSH_CHECKED "push_checked"
-    HAND "hand"
-    CLAIM "claim"
-    STEP_BACK "step_back"
-    TAKE_BACK "take_back"
-    HOLDING "holding"
-    SETTLE "settle"
-    SETTLE_OTHERS "settle_others"
-    WATCH_ENDS "watch_ends"
-    ENDED "ended"
-    GET "get"
-    PAGE "page"
-    FIND "find"
-    COUNTS "counts"
-    REMOVE "remove"
-    RESCHEDULE "reschedule"
-    PAUSE "pause"
-    PRUNE "prune"
-    SET_MOVING "set_moving"
-    MOVE_IN "move_in"
-    MOVE_OUT "move_out"
-    PUT_CRON "put_cron"
-    REMOVE_CRON "remove_cron"
-    CRONS "crons"
-    DUE_CRONS "due_crons"
-    FIRE_CRONS "fire_crons"
-    BEAT "beat"
-    LEAVE "leave"
-    NODES "nodes"
-    LOCK "lock"
-    EXTEND_LOCKS "extend_locks"
-    UNLOCK "unlock"
-    LOCKS "locks"
-    WAITING "waiting"
-    BREAK_LOCK "break_lock"
-    ATTEND "attend"
-    DEPART "depart"
-    CLEAR "clear"
-    GUESTS "guests"
-    SET_CONNECTIONS "set_connections"
-    KEEP_CONNECTIONS "keep_connections"
-    CONNECTION "connection"
-    PUT_TOKEN "put_token"
-    REMOVE_TOKEN "remove_token"
-    TOKENS "tokens"
-    PUT_AUDIT "put_audit"
-    AUDITS "audits"
-    INSPECT "inspect"
-    MEND "mend"
-    TALLY "tally"
-    MEASURE "measure"
-    RECOUNT "recount"
-    RETICK "retick"
+    QueueKeys {
+        CLAIM "jobs/claim"
+        COUNTS "jobs/counts"
+        DELIVER_TO_IDLE "jobs/deliver_to_idle"
+        EDIT "jobs/edit"
+        GET "jobs/get"
+        LEAVE_IDLE "jobs/leave_idle"
+        LIST "jobs/list"
+        LIST_BY_INDEX "jobs/list_by_index"
+        LIST_HELD "jobs/list_held"
+        MARK_WRITE "jobs/mark_write"
+        PAUSE "jobs/pause"
+        PRUNE "jobs/prune"
+        PUSH "jobs/push"
+        PUSH_CHECKED "jobs/push_checked"
+        RECORD_PROGRESS "jobs/record_progress"
+        REMOVE "jobs/remove"
+        RESCHEDULE "jobs/reschedule"
+        SET_CAPACITY "jobs/set_capacity"
+        SETTLE "jobs/settle"
+        SETTLE_OTHERS "jobs/settle_others"
+        TAKE_BACK "jobs/take_back"
+        HEARTBEAT "nodes/heartbeat"
+        LEAVE "nodes/leave"
+        NODES "nodes/nodes"
+        CRONS "cron/crons"
+        DUE_CRONS "cron/due_crons"
+        FIRE_CRONS "cron/fire_crons"
+        PUT_CRON "cron/put_cron"
+        REMOVE_CRON "cron/remove_cron"
+        REPAIR_TICK "cron/repair_tick"
+        SET_TRANSFER_MARK "transfer/set_transfer_mark"
+        TRANSFER_IN "transfer/transfer_in"
+        TRANSFER_OUT "transfer/transfer_out"
+        DEAD_GROUPS "stats/dead_groups"
+        HISTORY "stats/history"
+        TOTALS "stats/totals"
+        INSPECT_JOB "maintenance/inspect_job"
+        MEASURE_COUNTS "maintenance/measure_counts"
+        REPAIR_COUNTS "maintenance/repair_counts"
+        REPAIR_JOB "maintenance/repair_job"
+        VERIFY_HELD "maintenance/verify_held"
+        COMPLETED_AMONG "peers/completed_among"
+        WATCH_COMPLETIONS "peers/watch_completions"
+    }
+    PeerKeys {
+        REGISTER_QUEUES "jobs/register_queues"
+        ADD_KINDS "stats/add_kinds"
+        KINDS "stats/kinds"
+        ANNOUNCE "peers/announce"
+        CLEAR_DEAD "peers/clear_dead"
+        CONNECTION "peers/connection"
+        KEEP_CONNECTIONS "peers/keep_connections"
+        PEERS "peers/peers"
+        SET_CONNECTIONS "peers/set_connections"
+        WITHDRAW "peers/withdraw"
+        BREAK_LOCK "locks/break_lock"
+        COUNT_WAITERS "locks/count_waiters"
+        EXTEND_LOCKS "locks/extend_locks"
+        LOCK "locks/lock"
+        LOCKS "locks/locks"
+        UNLOCK "locks/unlock"
+        ADD_AUDIT_ENTRY "access/add_audit_entry"
+        AUDIT_ENTRIES "access/audit_entries"
+        PUT_TOKEN "access/put_token"
+        REMOVE_TOKEN "access/remove_token"
+        TOKENS "access/tokens"
+    }
 }
 
 impl Script {
@@ -158,34 +220,59 @@ impl Script {
         self.code.starts_with("#!lua flags=no-writes")
     }
 
-    /// Puts each part in the place of the line that names it: one of these, or one that the scripts here share.
-    pub(crate) fn assemble(_name: &'static str, body: &str, parts: &[(&str, &'static str)]) -> Self {
-        let mut code = String::new();
-        for line in body.lines() {
-            match line.strip_prefix("-- include ") {
-                Some(names) => names.split(", ").for_each(|name| code.push_str(part(name, parts))),
-                None => {
-                    code.push_str(line);
-                    code.push('\n');
-                }
-            }
-        }
+    /// Assembles a script of these parts and of those that all scripts share; it finds its keys among these names.
+    pub(crate) fn assemble(
+        _name: &'static str,
+        body: &str,
+        parts: &[(&str, &'static str)],
+        set: &'static [&'static str],
+    ) -> Self {
+        let part = |name: &str| parts.iter().chain(PARTS).find(|(known, _)| *known == name).map(|(_, text)| *text);
+        let assembled = assemble(body, part).and_then(|script| {
+            let position = |key: &String| {
+                set.iter().position(|name| name == key).ok_or_else(|| format!("its key set has no key {key}"))
+            };
+            Ok((script.keys.iter().map(position).collect::<Result<Vec<_>, _>>()?, script.code))
+        });
+        // A test finds these; a server would answer with the problem.
+        let refuse = |why: &String| (Vec::new(), format!("#!lua\nreturn redis.error_reply([[ERR {why}]])\n"));
+        let (keys, code) = assembled.as_ref().map_or_else(refuse, Clone::clone);
         let sha = sha1(&code);
         Script {
             #[cfg(test)]
             name: _name,
             code,
             sha,
+            keys,
+            set,
+            #[cfg(test)]
+            problem: assembled.err(),
         }
+    }
+
+    /// The command that runs it on these keys; arguments follow.
+    pub(crate) fn call<K: KeySet>(&self, keys: &K) -> Cmd {
+        self.call_with(keys, &[])
+    }
+
+    /// The same for a script whose last name stands for all other keys.
+    pub(crate) fn call_with<K: KeySet>(&self, keys: &K, others: &[String]) -> Cmd {
+        debug_assert_eq!(self.set, K::NAMES, "the script names keys of another set");
+        let mut cmd = redis::cmd("EVALSHA");
+        cmd.arg(&self.sha).arg(self.keys.len() + others.len());
+        keys.with_keys(|all| self.keys.iter().for_each(|at| _ = cmd.arg(all[*at])));
+        cmd.arg(others);
+        cmd
     }
 }
 
 #[cfg(test)]
 impl Script {
     pub(crate) fn check_whole(&self) {
-        assert!(self.code.starts_with("#!lua"), "{} says how it is to be run", self.name);
-        assert!(!self.code.contains("no such part"), "{} finds its parts", self.name);
-        assert!(!self.code.contains("-- include"), "{} includes nothing in a part", self.name);
+        assert_eq!(self.problem, None, "{}", self.name);
+        assert!(self.code.starts_with("#!lua"), "{} has no flags", self.name);
+        let is_of_queue = self.keys.iter().any(|at| self.set[*at] == "conf") && self.set.contains(&"gone[1]");
+        assert!(!is_of_queue || self.code.contains("'FORMAT '"), "{} accepts a queue of any format", self.name);
     }
 
     /// The commands that it names where it calls one.
@@ -203,13 +290,9 @@ impl Script {
     }
 }
 
-/// The digest that servers know a script by, and that scripts can make of any text.
+/// The digest by which servers know a script, and that scripts can make of any text.
 pub(crate) fn sha1(text: &str) -> String {
     redis::Script::new(text).get_hash().to_owned()
-}
-
-fn part(name: &str, own: &[(&str, &'static str)]) -> &'static str {
-    own.iter().chain(PARTS).find(|(known, _)| *known == name).map_or("error('no such part')\n", |(_, code)| code)
 }
 
 #[cfg(test)]
@@ -222,16 +305,27 @@ mod tests {
     }
 
     #[test]
+    fn every_script_of_a_queue_checks_its_format() {
+        let of_queues = ALL.iter().filter(|script| script.set == QueueKeys::NAMES);
+        let unchecked: Vec<_> = of_queues.filter(|script| !script.code.contains("'FORMAT '")).map(|s| s.name).collect();
+        assert!(unchecked.is_empty(), "{unchecked:?}");
+    }
+
+    #[test]
     fn scripts_look_as_far_as_the_contract_says() {
         use crate::store::{GROUPS_MAX, HISTORY_MINUTES_MAX, LOG_LINES_MAX, TALLY};
         use crate::store::{HINTS_LOOK_MAX, HINTS_MAX, LINE_LOOK_MAX, LOCK_SLOTS_MAX};
-        assert!(part("notes", &[]).contains(&format!("local LINES = {LOG_LINES_MAX}\n")));
-        assert!(part("group", &[]).contains(&format!("local GROUPS = {GROUPS_MAX}\n")));
-        assert!(part("past", &[]).contains(&format!("local DAY, PLACES, STEP = {HISTORY_MINUTES_MAX}, {TALLY}, 10\n")));
-        assert!(part("roll", &[]).contains(&format!("local AFTER, MINUTES, NUMBERS = 2, 60, {TALLY}\n")));
-        assert!(part("put_off", &[]).contains(&format!("local HINTS, WAKES = {HINTS_MAX}, 16\n")));
-        assert!(part("hints", &[]).contains(&format!("local LOOK = {HINTS_LOOK_MAX}\n")));
-        assert!(part("line", &[]).contains(&format!("local LOOK = {LINE_LOOK_MAX}\n")));
-        assert!(part("stand", &[]).contains(&format!("local SLOTS = {LOCK_SLOTS_MAX}\n")));
+        let has = |name: &str, line: String| {
+            let part = PARTS.iter().find(|(known, _)| *known == name).map_or("", |(_, text)| text);
+            assert!(part.contains(&line), "{name} has no line {line:?}");
+        };
+        has("log_limits", format!("local LOG_LINES_MAX = {LOG_LINES_MAX}\n"));
+        has("group_dead", format!("local GROUPS_MAX = {GROUPS_MAX}\n"));
+        has("prune_history", format!("local DAY, COUNTERS, STEP = {HISTORY_MINUTES_MAX}, {TALLY}, 10\n"));
+        has("sum_history", format!("local AFTER, MINUTES, COUNTERS = 2, 60, {TALLY}\n"));
+        has("defer_jobs", format!("local HINTS_MAX, WAKES_MAX = {HINTS_MAX}, 16\n"));
+        has("find_deferred", format!("local LOOK_MAX = {HINTS_LOOK_MAX}\n"));
+        has("list_waiters", format!("local WAITERS_LOOK_MAX = {LINE_LOOK_MAX}\n"));
+        has("read_lock", format!("local SLOTS_MAX = {LOCK_SLOTS_MAX}\n"));
     }
 }

@@ -12,15 +12,15 @@ use crate::store::redis::jobs::settle;
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::record;
 use crate::store::redis::record::{DELAY_MAX, Meta};
-use crate::store::redis::{Redis, call, script};
+use crate::store::redis::{Redis, script};
 use crate::store::{Marked, MoveIn, MovedIn, Moving};
 
 /// `set_moving` of the contract.
 pub(super) async fn set_moving(store: &Redis, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked> {
     let keys = store.register("set_moving", queue).await?;
-    let mut cmd = call(&script::SET_MOVING, &[&keys.conf, &keys.idle]);
+    let mut cmd = script::SET_TRANSFER_MARK.call(&*keys);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(mover.to_string()).arg(to.unwrap_or(""));
-    let value = store.deliver("set_moving", &keys, Some(&script::SET_MOVING), &[cmd]).await?;
+    let value = store.deliver("set_moving", &keys, Some(&script::SET_TRANSFER_MARK), &[cmd]).await?;
     let mut reply = store.reply("set_moving", value)?;
     let moving = Moving::parse(&reply.text()?);
     let fence = reply.maybe_int()?.unwrap_or(0);
@@ -35,7 +35,7 @@ pub(super) async fn move_in(store: &Redis, batch: &MoveIn) -> Result<MovedIn> {
         false => store.register("move_in", &batch.queue).await?,
     };
     let cmd = arrivals(store, &keys, batch);
-    let value = store.deliver("move_in", &keys, Some(&script::MOVE_IN), &[cmd]).await?;
+    let value = store.deliver("move_in", &keys, Some(&script::TRANSFER_IN), &[cmd]).await?;
     let mut reply = store.reply("move_in", value)?;
     let (answer, ids, note) = (reply.text()?, reply.ids()?, reply.text()?);
     Ok(match answer.as_str() {
@@ -46,30 +46,9 @@ pub(super) async fn move_in(store: &Redis, batch: &MoveIn) -> Result<MovedIn> {
 }
 
 fn arrivals(store: &Redis, keys: &QueueKeys, batch: &MoveIn) -> Cmd {
-    let QueueKeys {
-        job,
-        due,
-        idle,
-        ready,
-        meta,
-        errors,
-        done,
-        dead,
-        unique,
-        gone,
-        conf,
-        stale,
-        notes,
-        groups,
-        find,
-        ..
-    } = keys;
-    let ([r0, r1, r2, r3], [g1, g2]) = (ready, gone);
-    let all =
-        [job, due, idle, r0, r1, r2, r3, meta, errors, done, dead, unique, g1, g2, conf, stale, notes, groups, find];
-    let mut cmd = call(&script::MOVE_IN, &all);
+    let mut cmd = script::TRANSFER_IN.call(keys);
     let note = |note: &Option<String>| note.clone().unwrap_or_default();
-    cmd.arg(store.manual_now()).arg(&keys.channel).arg(format!("note:{}", batch.marker.begun_by));
+    cmd.arg(store.manual_now()).arg(&keys.channel).arg(format!("transfer:{}", batch.marker.begun_by));
     cmd.arg(note(&batch.marker.was)).arg(note(&batch.marker.is)).arg(format!("{:016}", batch.fence.0));
     for record in &*batch.jobs {
         arrival(&mut cmd, record, micros(batch.keep_dead).min(DELAY_MAX));
@@ -145,15 +124,11 @@ pub(super) async fn move_out(
     jobs: &[(JobId, SystemTime)],
 ) -> Result<Option<usize>> {
     let keys = store.keys(queue);
-    let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, stale, ready: [r0, r1, r2, r3], .. } =
-        &*keys;
-    let QueueKeys { notes, groups, find, .. } = &*keys;
-    let all = [conf, held, job, meta, errors, due, done, dead, unique, stale, r0, r1, r2, r3, notes, groups, find];
-    let mut cmd = call(&script::MOVE_OUT, &all);
+    let mut cmd = script::TRANSFER_OUT.call(&*keys);
     cmd.arg(store.manual_now()).arg(mover.to_string());
     for (id, pushed) in jobs {
         cmd.arg(id.as_bytes()).arg(to_micros(*pushed));
     }
-    let value = store.deliver("move_out", &keys, Some(&script::MOVE_OUT), &[cmd]).await?;
+    let value = store.deliver("move_out", &keys, Some(&script::TRANSFER_OUT), &[cmd]).await?;
     Ok(usize::try_from(store.reply("move_out", value)?.int()?).ok())
 }

@@ -1,51 +1,56 @@
 #!lua flags=allow-oom
--- claim: takes the oldest entries of a queue whose kind the node knows; all others stay where they are, for others.
--- KEYS 1 conf 2 lease 3 since 4 held 5 queue 6 schedule 7 retry 8 crashes 9 idle
--- ARGV 1 now|'' 2 channel 3 node 4 most to take 5 lease 6 1: the node may be on the idle list 7 1: take, whatever is due
---      8 1: it knows every kind 9... the kinds it knows
--- Returns { now, 'took' | 'due' | why not, fence, more, next due|'', rank, { entry }, { crashes of each, if any } }
--- include now, text, wake, mixed, pick, whole, hold
-local node, most = ARGV[3], tonumber(ARGV[4])
-local conf = redis.call('HMGET', KEYS[1], 'paused', 'moving', 'fence', node)
-local closed, last, holds = conf[1] or conf[2], whole(conf[3], 16), whole(conf[4], 15)
-local fence, next_due = text(math.max(last + 1, now)), math.huge
-for set = 6, 7 do
-  local first = tonumber(redis.call('ZRANGE', KEYS[set], 0, 0, 'WITHSCORES')[2])
+-- claim: takes the oldest entries of a queue with a kind that the node handles. All others stay where they are.
+-- keys: conf lease since held list schedule retry crashes idle
+-- args: now channel node max_jobs lease was_idle ignores_due any_kind kinds...
+--   ignores_due: 1 if entries are taken although others are due; any_kind: 1 if the node handles every kind
+-- Returns { now, 'took' | 'due' | why not, fence, 1 if there may be more, next due|'', rank, { entry }, { crashes of each, if any } }
+-- include read_time, to_digits, wake_node, check_list, take_entries, parse_int, ensure_lease
+local node, max = $node, tonumber($max_jobs)
+local conf = redis.call('HMGET', @conf, 'format', 'paused', 'moving', 'fence', node)
+if conf[1] and conf[1] ~= '1' then
+  return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
+end
+local is_closed, last, held_before = conf[2] or conf[3], parse_int(conf[4], 16), parse_int(conf[5], 15)
+local fence, next_due = to_digits(math.max(last + 1, now)), math.huge
+for _, set in ipairs({ @schedule, @retry }) do
+  local first = tonumber(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2])
   next_due = math.min(next_due, first and math.floor(first * 1000000 + 0.5) or math.huge)
 end
-if not closed and next_due <= now and ARGV[7] ~= '1' then
+if not is_closed and next_due <= now and $ignores_due ~= '1' then
   return { now, 'due' }
 end
 local taken, crashes, held, rank, more, too_long = {}, {}, {}, 0, 0, false
-if not closed then
-  local why = mixed(KEYS[5])
+if not is_closed then
+  local why = check_list(@list)
   if why then
     return { now, why }
   end
-  taken, too_long = pick(KEYS[5], most)
+  taken, too_long = take_entries(max)
 end
 if #taken > 0 then
-  local crashed, sums = redis.call('EXISTS', KEYS[8]) == 1, {}
+  local crashed, sums = redis.call('EXISTS', @crashes) == 1, {}
   for i, entry in ipairs(taken) do
     held[2 * i - 1], held[2 * i] = fence .. string.format(':%04d', i), entry
     sums[i] = crashed and redis.sha1hex(entry)
   end
-  crashes = crashed and redis.call('HMGET', KEYS[8], unpack(sums)) or {}
-  redis.call('HSET', KEYS[4], unpack(held))
-  redis.call('HSET', KEYS[1], 'fence', fence, node, holds + #taken)
-  hold(node, holds, tonumber(ARGV[5]))
+  crashes = crashed and redis.call('HMGET', @crashes, unpack(sums)) or {}
+  redis.call('HSET', @held, unpack(held))
+  redis.call('HSET', @conf, 'fence', fence, node, held_before + #taken)
+  if held_before <= 0 then
+    ensure_lease(node, tonumber($lease))
+  end
 end
-if #taken < most and not too_long then
-  redis.call('ZADD', KEYS[9], now, node)
-  rank = redis.call('ZRANK', KEYS[9], node)
+if #taken < max and not too_long then
+  redis.call('ZADD', @idle, now, node)
+  rank = redis.call('ZRANK', @idle, node)
 else
-  if ARGV[6] == '1' then
-    redis.call('ZREM', KEYS[9], node)
+  if $was_idle == '1' then
+    redis.call('ZREM', @idle, node)
   end
   more = 1
-  if redis.call('EXISTS', KEYS[9]) == 1 and redis.call('EXISTS', KEYS[5]) == 1 then
-    wake(KEYS[9], ARGV[2])
+  if redis.call('EXISTS', @idle) == 1 and redis.call('EXISTS', @list) == 1 then
+    wake_node(@idle, $channel)
   end
 end
-local soon = not closed and next_due < math.huge and text(next_due) or ''
+local soon = not is_closed and next_due < math.huge and to_digits(next_due) or ''
 return { now, 'took', fence, more, soon, rank, taken, crashes }

@@ -1,11 +1,10 @@
 #!lua flags=no-writes
--- counts: what one queue holds, but for what waits and what is dead: those are in sets that all queues share.
--- KEYS 1 conf 2 queue 3 done
--- ARGV 1 now|''
--- Returns { now, paused(1|0), the mark of a move|'', ready, running, done, { node that holds something },
---   the entry that waits longest|'' }
--- include now, whole
-local all = redis.call('HGETALL', KEYS[1])
+-- counts: returns what one queue has. Waiting and dead entries are in sets that all queues share.
+-- keys: conf list done
+-- args: now
+-- Returns { now, paused(1|0), transfer mark|'', ready, running, done, { node that holds entries }, the entry that waits longest|'' }
+-- include read_time, check_format, parse_int
+local all = redis.call('HGETALL', @conf)
 local paused, moving, running, nodes = 0, '', 0, {}
 for i = 1, #all, 2 do
   local field, value = all[i], all[i + 1]
@@ -13,10 +12,10 @@ for i = 1, #all, 2 do
     paused = 1
   elseif field == 'moving' then
     moving = value
-  elseif #field == 36 and whole(value, 15) > 0 then
-    running = running + whole(value, 15)
+  elseif #field == 36 and parse_int(value, 15) > 0 then
+    running = running + parse_int(value, 15)
     nodes[#nodes + 1] = field
   end
 end
-local first = redis.call('LINDEX', KEYS[2], -1) or ''
-return { now, paused, moving, redis.call('LLEN', KEYS[2]), running, redis.call('ZCARD', KEYS[3]), nodes, first }
+local first = redis.call('LINDEX', @list, -1) or ''
+return { now, paused, moving, redis.call('LLEN', @list), running, redis.call('ZCARD', @done), nodes, first }

@@ -1,17 +1,17 @@
 #!lua flags=allow-oom
--- prune: deletes done jobs past their time or beyond a number. The dead are not ours to trim: how many of them are kept Ruby's
--- settings say, and each burial trims them.
--- KEYS 1 job 2 done 3 conf 4,5 gone
--- ARGV 1 now|'' 2 most done jobs 3 most to delete 4 age of remembered ids
--- Returns { now, how many }
--- include now, gone, chunks
-local most = tonumber(ARGV[3])
-gone(KEYS[3], { KEYS[4], KEYS[5] }, tonumber(ARGV[4]))
-local over = redis.call('ZRANGE', KEYS[2], '-inf', now, 'BYSCORE', 'LIMIT', 0, most)
+-- prune: deletes done jobs past their retention or beyond a number. The dead set is not trimmed here: Ruby's settings say how many
+-- dead entries are kept, and each burial trims them.
+-- keys: conf job done gone[2]
+-- args: now max_done max_deleted remember
+-- Returns { now, how many were deleted }
+-- include read_time, check_format, rotate_gone, choose_gone, call_in_chunks
+local max = tonumber($max_deleted)
+choose_gone(tonumber($remember))
+local over = redis.call('ZRANGE', @done, '-inf', now, 'BYSCORE', 'LIMIT', 0, max)
 if #over == 0 then
-  local too_many = redis.call('ZCARD', KEYS[2]) - tonumber(ARGV[2])
-  over = too_many > 0 and redis.call('ZRANGE', KEYS[2], 0, math.min(too_many, most) - 1) or {}
+  local too_many = redis.call('ZCARD', @done) - tonumber($max_done)
+  over = too_many > 0 and redis.call('ZRANGE', @done, 0, math.min(too_many, max) - 1) or {}
 end
-chunks('ZREM', KEYS[2], over)
-chunks('HDEL', KEYS[1], over)
+call_in_chunks('ZREM', @done, over)
+call_in_chunks('HDEL', @job, over)
 return { now, #over }

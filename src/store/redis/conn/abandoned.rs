@@ -78,10 +78,10 @@ mod tests {
 
     #[test]
     fn a_connection_is_known_by_its_name() {
-        let listed = Value::BulkString(b"id=7 addr=127.0.0.1:5 name=duly-door:a:12 age=3\n".to_vec());
-        assert!(is_named(&listed, "duly-door:a:12"));
-        assert!(!is_named(&listed, "duly-door:a:1"));
-        assert!(!is_named(&Value::BulkString(Vec::new()), "duly-door:a:12"), "it is gone");
+        let listed = Value::BulkString(b"id=7 addr=127.0.0.1:5 name=duly-client:a:12 age=3\n".to_vec());
+        assert!(is_named(&listed, "duly-client:a:12"));
+        assert!(!is_named(&listed, "duly-client:a:1"));
+        assert!(!is_named(&Value::BulkString(Vec::new()), "duly-client:a:12"), "it is gone");
         assert!(!is_named(&Value::Nil, ""));
     }
 }

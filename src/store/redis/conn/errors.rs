@@ -5,6 +5,9 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use crate::error::Error;
 use crate::store::redis::url::Address;
 
+/// The format of queues that the scripts read and write.
+const QUEUE_FORMAT: u32 = 1;
+
 /// Sorted by what to do next.
 #[derive(Debug)]
 pub(crate) enum Fault {
@@ -82,6 +85,9 @@ fn is_distrusted(error: &RedisError) -> bool {
 
 /// A request that was not carried out, with what to do about it where that is known.
 pub(crate) fn refused(op: &'static str, error: RedisError) -> Error {
+    if let Some(reason) = newer_format(&error) {
+        return Error::Store { op, reason, source: Some(Box::new(error)) };
+    }
     let said = error.to_string();
     let advice = match error.code() {
         Some("OOM") => {
@@ -105,6 +111,12 @@ pub(crate) fn refused(op: &'static str, error: RedisError) -> Error {
         _ => "",
     };
     Error::Store { op, reason: format!("{said}{advice}"), source: Some(Box::new(error)) }
+}
+
+/// What a script replies if a newer duly has changed the format of a queue: `FORMAT`, the format, the key that has it.
+fn newer_format(error: &RedisError) -> Option<String> {
+    let (format, key) = error.detail().filter(|_| error.code() == Some("FORMAT"))?.split_once(' ')?;
+    Some(format!("{key} has format {format}, this build of duly knows up to {QUEUE_FORMAT}; use a newer duly"))
 }
 
 /// Whether a script was denied something, as Redis and Valkey say it: neither gives it a code of its own.

@@ -94,12 +94,12 @@ impl Way {
     /// What `CLIENT LIST` of the server calls such a connection: what it is for, and whose it is.
     fn name(self) -> String {
         let way = match self {
-            Way::Door => "door",
-            Way::Work => "work",
-            Way::Bodies => "bodies",
-            Way::Beat => "beat",
-            Way::Confirm(_) => "confirm",
-            Way::Keep => "keep",
+            Way::Door => "client",
+            Way::Work => "worker",
+            Way::Bodies => "records",
+            Way::Beat => "heartbeat",
+            Way::Confirm(_) => "replicated",
+            Way::Keep => "locks",
             Way::Watch(_) => "watch",
         };
         let mut host = crate::node::host();

@@ -71,7 +71,7 @@ impl<'r> Request<'r> {
         }
         if let Some(seal) = seal {
             // Of a script that is not known it would be told too late.
-            pipe.cmd("SCRIPT").arg("LOAD").arg(&script::SEAL.code);
+            pipe.cmd("SCRIPT").arg("LOAD").arg(&script::MARK_WRITE.code);
             // It counts for one command only.
             if asking {
                 pipe.cmd("ASKING");

@@ -14,7 +14,7 @@ use crate::store::redis::record;
 use crate::store::redis::record::{COUNT_MAX, Meta};
 use crate::store::redis::reply;
 use crate::store::redis::reply::Reply;
-use crate::store::redis::{Redis, call, cron, script};
+use crate::store::redis::{Redis, cron, script};
 use crate::store::{CLAIM_MAX, Claim, Claimed, TAKE_BACK_MAX};
 
 /// What the history says of an attempt whose node died.
@@ -75,10 +75,7 @@ async fn take(store: &Redis, node: NodeId, keys: &QueueKeys, claim: &Claim, max:
 
 /// One step; with a look through what others have put off, if it is said for whom.
 async fn step(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize, look: Option<&Claim>) -> Result<Claimed> {
-    let QueueKeys { conf, lease, since, held, due, job, meta, idle, stale, ready, put_off, find, .. } = keys;
-    let [r0, r1, r2, r3] = ready;
-    let all = [conf, lease, since, held, due, job, meta, idle, stale, r0, r1, r2, r3, put_off, find];
-    let mut cmd = call(&script::CLAIM, &all);
+    let mut cmd = script::CLAIM.call(keys);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(max);
     cmd.arg(max.clamp(MOVED_MIN, MOVED_MAX)).arg(micros(store.options.lease));
     cmd.arg(u8::from(store.swap_idle(node, &keys.queue, true)));
@@ -93,12 +90,12 @@ async fn step(store: &Redis, node: NodeId, keys: &QueueKeys, max: usize, look: O
     let next_due = reply.maybe_int()?;
     let rank = u32::try_from(reply.int()?).unwrap_or(0);
     let tick = reply.maybe_int()?;
-    let (put_offs, through) = (reply.int()?, reply.int()? == 1);
+    let (mark, through) = (reply.int()?, reply.int()? == 1);
     let tickets = reply.list()?;
     let mut records = reply.list()?;
     let metas = if reply.is_empty() { Vec::new() } else { reply.list()? };
     let mut metas = metas.into_iter();
-    store.looked(node, keys, put_offs, through);
+    store.looked(node, keys, mark, through);
     let mut at_once = how_many(&records, records.len());
     while let Some(rest) = tickets.get(records.len()..).filter(|rest| !rest.is_empty()) {
         let found = bodies(store, keys, &rest[..rest.len().min(at_once)]).await?;
@@ -185,10 +182,9 @@ impl Place {
 }
 
 async fn step_back(store: &Redis, node: NodeId, keys: &QueueKeys) -> Result<Claimed> {
-    let QueueKeys { conf, due, idle, ready: [r0, r1, r2, r3], .. } = keys;
-    let mut cmd = call(&script::STEP_BACK, &[conf, due, idle, r0, r1, r2, r3]);
+    let mut cmd = script::LEAVE_IDLE.call(keys);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string());
-    let value = store.link.run("claim", Way::Work, keys.slot, &script::STEP_BACK, &cmd).await?;
+    let value = store.link.run("claim", Way::Work, keys.slot, &script::LEAVE_IDLE, &cmd).await?;
     let mut reply = store.reply("claim", value)?;
     let more = reply.int()? == 1;
     Ok(Claimed { more, ..nothing(&reply) })
@@ -234,9 +230,9 @@ pub(crate) async fn holding(
     node: &str,
     cursor: &str,
 ) -> Result<Reply> {
-    let mut cmd = call(&script::HOLDING, &[&keys.held, &keys.job, &keys.meta]);
+    let mut cmd = script::LIST_HELD.call(keys);
     cmd.arg(store.manual_now()).arg(node).arg(cursor);
-    store.reply(op, store.link.run(op, way, keys.slot, &script::HOLDING, &cmd).await?)
+    store.reply(op, store.link.run(op, way, keys.slot, &script::LIST_HELD, &cmd).await?)
 }
 
 /// The held jobs of such a step, with who holds each; `None` in the place of one that cannot be read.
@@ -258,9 +254,7 @@ pub(crate) fn held_of(reply: &mut Reply, keys: &QueueKeys) -> Result<Vec<Option<
 
 /// Takes back a bounded number of jobs from a node that may be dead. Tells how many, and whether there may be more.
 async fn take_back(store: &Redis, node: NodeId, suspect: NodeId, keys: &QueueKeys) -> Result<(usize, bool)> {
-    let QueueKeys { conf, lease, since, idle, nodes, held, meta, errors, ready: [r0, r1, r2, r3], counted, .. } = keys;
-    let all = [conf, lease, since, idle, nodes, held, meta, errors, r0, r1, r2, r3, counted];
-    let mut cmd = call(&script::TAKE_BACK, &all);
+    let mut cmd = script::TAKE_BACK.call(keys);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(suspect.to_string());
     cmd.arg(micros(store.options.lease)).arg(store.scan_of(suspect, &keys.queue)).arg(TAKE_BACK_MAX).arg(DIED);
     let value = store.link.run("claim", Way::Work, keys.slot, &script::TAKE_BACK, &cmd).await?;

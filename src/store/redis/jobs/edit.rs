@@ -9,8 +9,7 @@ use crate::node::NodeId;
 use crate::store::redis::conn::Way;
 use crate::store::redis::jobs::claim::Place;
 use crate::store::redis::jobs::query::{find, moved, remove_in, reschedule_in};
-use crate::store::redis::keys::QueueKeys;
-use crate::store::redis::{Redis, call, record, script};
+use crate::store::redis::{Redis, record, script};
 use crate::store::{CHANGE_MAX, Capacity, Edit, Moved, Note, Target};
 
 /// How often an edit looks again because the record has changed meanwhile.
@@ -36,9 +35,7 @@ pub(crate) async fn edit(store: &Redis, id: JobId, edit: &Edit) -> Result<Moved>
         }
         job.args = edit.args.clone().unwrap_or(job.args);
         job.priority = edit.priority.unwrap_or(job.priority);
-        let QueueKeys { held, job: jobs, meta, due, done, dead, stale, ready: [r0, r1, r2, r3], conf, find, .. } =
-            &*keys;
-        let mut cmd = call(&script::EDIT, &[held, jobs, meta, due, done, dead, stale, r0, r1, r2, r3, conf, find]);
+        let mut cmd = script::EDIT.call(&*keys);
         cmd.arg(store.manual_now()).arg(found.job.id.as_bytes()).arg(&seen).arg(record::write_again(&job, first_due));
         let value = store.link.run("edit", Way::Door, keys.slot, &script::EDIT, &cmd).await?;
         match moved(&mut store.reply("edit", value)?)? {
@@ -91,11 +88,11 @@ async fn change(store: &Redis, op: &'static str, target: &Target, due: Option<Du
 /// `set_capacity` of the contract.
 pub(crate) async fn set_capacity(store: &Redis, queue: &str, limit: Capacity) -> Result<Capacity> {
     let keys = store.register("limit", queue).await?;
-    let mut cmd = call(&script::LIMIT, &[&keys.conf]);
+    let mut cmd = script::SET_CAPACITY.call(&*keys);
     let text = |most: Option<u64>| most.map(|most| most.min(NUMBER_MAX).to_string()).unwrap_or_default();
     cmd.arg(store.manual_now()).arg(text(limit.jobs)).arg(text(limit.bytes));
-    let value = store.deliver("limit", &keys, Some(&script::LIMIT), &[cmd]).await?;
-    keys.unlimited.store(i64::MIN, Ordering::Relaxed);
+    let value = store.deliver("limit", &keys, Some(&script::SET_CAPACITY), &[cmd]).await?;
+    keys.uncapped_at.store(i64::MIN, Ordering::Relaxed);
     store.reply("limit", value)?.capacity()
 }
 
@@ -109,7 +106,7 @@ pub(crate) async fn note(store: &Redis, node: NodeId, notes: &[Note]) -> Result<
     queues.dedup();
     let steps = queues.into_iter().map(async |queue| {
         let keys = store.keys(queue);
-        let mut cmd = call(&script::NOTE, &[&keys.held, &keys.notes]);
+        let mut cmd = script::RECORD_PROGRESS.call(&*keys);
         cmd.arg(store.manual_now());
         for note in notes.iter().filter(|note| note.queue == queue) {
             let flag = record::flag(note.priority, Place::unpack(note.place).is_some());
@@ -119,7 +116,7 @@ pub(crate) async fn note(store: &Redis, node: NodeId, notes: &[Note]) -> Result<
                 cmd.arg(record::line(*at, note.attempt, line));
             }
         }
-        let value = store.link.run("note", Way::Work, keys.slot, &script::NOTE, &cmd).await?;
+        let value = store.link.run("note", Way::Work, keys.slot, &script::RECORD_PROGRESS, &cmd).await?;
         store.reply("note", value)?.ids()
     });
     // What one server does not take is no reason not to tell the others.

@@ -9,7 +9,7 @@ use crate::clock::Micros;
 use crate::job::State;
 use crate::job::filter::{Filter, Matcher};
 use crate::store::redis::keys::QueueKeys;
-use crate::store::redis::{Redis, call, script};
+use crate::store::redis::{Redis, script};
 
 /// The last moment that has 16 digits.
 const MOMENT_MAX: Micros = 9_999_999_999_999_999;
@@ -60,7 +60,7 @@ impl Words {
         most: usize,
     ) -> Cmd {
         let (letter, is_dead) = if state == State::Dead { ('b', 1) } else { ('s', 0) };
-        let mut cmd = call(&script::FIND, &[&keys.job, &keys.meta, &keys.find]);
+        let mut cmd = script::LIST_BY_INDEX.call(keys);
         let digits = |moment: Micros| format!("{:016}", moment.clamp(0, MOMENT_MAX));
         cmd.arg(store.manual_now()).arg(is_dead).arg(last).arg(digits(moment));
         cmd.arg(digits(since.unwrap_or(0))).arg(digits(until.unwrap_or(MOMENT_MAX))).arg(most);

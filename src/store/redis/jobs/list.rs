@@ -15,7 +15,7 @@ use crate::store::redis::peers::completions::ID_BYTES;
 use crate::store::redis::record;
 use crate::store::redis::record::Meta;
 use crate::store::redis::reply::Reply;
-use crate::store::redis::{Redis, call, reply, script};
+use crate::store::redis::{Redis, reply, script};
 use crate::store::{Filter, LOOKED_MAX, PAGE, PAGE_MAX, Page};
 
 /// Jobs looked through in one step: their args come along, and may be large.
@@ -213,13 +213,14 @@ impl<'l> Look<'l> {
         let (store, range) = (self.store, self.matcher.range());
         if self.words.know(state, range) {
             let cmd = self.words.page(store, keys, state, (&at.last, at.number), range, most);
-            return store.reply("list", store.link.run("list", Way::Door, keys.slot, &script::FIND, &cmd).await?);
+            return store
+                .reply("list", store.link.run("list", Way::Door, keys.slot, &script::LIST_BY_INDEX, &cmd).await?);
         }
-        let (kind, set) = match state {
-            State::Ready | State::Running => ("ready", &keys.ready[at.lane]),
-            State::Scheduled => ("scheduled", &keys.due),
-            State::Done => ("ended", &keys.done),
-            State::Dead => ("ended", &keys.dead),
+        let name = match state {
+            State::Ready | State::Running => "ready",
+            State::Scheduled => "scheduled",
+            State::Done => "done",
+            State::Dead => "dead",
         };
         let begins = at.last.is_empty() && at.number == 0;
         let number = match (state, range.0, kept) {
@@ -227,9 +228,9 @@ impl<'l> Look<'l> {
             (State::Done, _, Some((_, last))) if begins => last,
             _ => at.number,
         };
-        let mut cmd = call(&script::PAGE, &[&keys.job, &keys.meta, set, &keys.stale]);
-        cmd.arg(store.manual_now()).arg(kind).arg(&at.last[..]).arg(number).arg(most);
-        store.reply("list", store.link.run("list", Way::Door, keys.slot, &script::PAGE, &cmd).await?)
+        let mut cmd = script::LIST.call(keys);
+        cmd.arg(store.manual_now()).arg(name).arg(at.lane).arg(&at.last[..]).arg(number).arg(most);
+        store.reply("list", store.link.run("list", Way::Door, keys.slot, &script::LIST, &cmd).await?)
     }
 
     /// Until when done jobs are kept that ended in the time that is asked for: from, and up to. `None` if all may be meant.
@@ -239,7 +240,7 @@ impl<'l> Look<'l> {
             return Ok(None);
         }
         let mut cmd = redis::cmd("HGET");
-        cmd.arg(&keys.conf).arg("kept");
+        cmd.arg(&keys.conf).arg("done_retention");
         let Value::BulkString(told) = self.store.link.ask("list", Way::Door, keys.slot, &cmd).await? else {
             return Ok(None);
         };
@@ -284,7 +285,7 @@ async fn add_last_errors(
 /// Adds all that is known of the jobs that were found: those that have failed, and if any has said anything, all.
 async fn add_all(store: &Redis, keys: &QueueKeys, found: &mut Found, failed: &[usize]) -> Result<()> {
     let mut cmd = redis::cmd("HLEN");
-    cmd.arg(&keys.notes);
+    cmd.arg(&keys.progress);
     let noted = store.link.ask("list", Way::Door, keys.slot, &cmd).await? != Value::Int(0);
     let all: Vec<usize> = if noted { (0..found.len()).collect() } else { failed.to_vec() };
     for some in all.chunks(FAILED_AT_ONCE) {

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::job::push::{Conflict, Due, Push, Pushed};
 use crate::store::PUSHED;
+use crate::store::redis::Redis;
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::nodes::wakes;
 use crate::store::redis::record;
@@ -18,7 +19,6 @@ use crate::store::redis::reply;
 use crate::store::redis::reply::Reply;
 use crate::store::redis::script;
 use crate::store::redis::script::Script;
-use crate::store::redis::{Redis, call};
 
 /// How long it counts that a queue has no limit: one that is set elsewhere is kept to from then on.
 const LIMIT_KNOWN: Micros = 1_000_000;
@@ -185,7 +185,7 @@ impl Batch<'_> {
         let checked = look || self.of.iter().any(|at| self.jobs[*at].unique.is_some());
         let all_now = self.of.iter().all(|at| due(self.jobs[*at].due, 0).is_none());
         // Where nodes are idle there is time for a script, and it wakes one of them on the same way.
-        let busy = !self.keys.idlers.load(Ordering::Relaxed);
+        let busy = !self.keys.has_idle.load(Ordering::Relaxed);
         if !checked
             && all_now
             && busy
@@ -257,7 +257,7 @@ impl Batch<'_> {
             return Ok(None);
         };
         if let Some(node) = answers.pop().and_then(first_of) {
-            self.keys.idlers.store(true, Ordering::Relaxed);
+            self.keys.has_idle.store(true, Ordering::Relaxed);
             wakes::wake(store, self.keys, node).await;
         }
         Ok(Some(Reply::nothing_in_the_way("push", now)))
@@ -265,12 +265,11 @@ impl Batch<'_> {
 
     /// One job goes to a node that waits on the shortest way: into its hands, if it accepts it.
     async fn hand(&self, store: &Redis, push: &Push) -> Result<Reply> {
-        let QueueKeys { conf, lease, held, job, idle, ready: [r0, r1, r2, r3], due, stale, counted, .. } = self.keys;
-        let mut cmd = call(&script::HAND, &[conf, lease, held, job, idle, r0, r1, r2, r3, due, stale, counted]);
+        let mut cmd = script::DELIVER_TO_IDLE.call(self.keys);
         let (now, lane) = (store.now(), record::digit(push.priority) - b'0');
         cmd.arg(store.manual_now()).arg(&self.keys.channel).arg(&self.keys.jobs);
         cmd.arg(lane).arg(push.id.as_bytes()).arg(record::write(push, now, now)).arg(self.bytes()).arg(&push.kind);
-        let value = store.deliver("push", self.keys, Some(&script::HAND), &[cmd]).await?;
+        let value = store.deliver("push", self.keys, Some(&script::DELIVER_TO_IDLE), &[cmd]).await?;
         let mut reply = store.reply("push", value)?;
         if reply.is_full() {
             return Ok(reply);
@@ -284,14 +283,14 @@ impl Batch<'_> {
         if reply.is_full() {
             return;
         }
-        self.keys.idlers.store(reply.last_int() == Some(1), Ordering::Relaxed);
+        self.keys.has_idle.store(reply.last_int() == Some(1), Ordering::Relaxed);
         let unlimited = if reply.last_int() == Some(0) { Clock::system().since_boot() } else { i64::MIN };
-        self.keys.unlimited.store(unlimited, Ordering::Relaxed);
+        self.keys.uncapped_at.store(unlimited, Ordering::Relaxed);
     }
 
     /// A script has said not long ago that the queue has no limit.
     fn is_unlimited(&self) -> bool {
-        let said = self.keys.unlimited.load(Ordering::Relaxed);
+        let said = self.keys.uncapped_at.load(Ordering::Relaxed);
         Clock::system().since_boot().saturating_sub(said) < LIMIT_KNOWN
     }
 
@@ -309,17 +308,8 @@ impl Batch<'_> {
     }
 
     fn begin(&self, store: &Redis, checked: bool) -> (&'static Script, Cmd) {
-        let QueueKeys { job, due, idle, ready: [r0, r1, r2, r3], .. } = self.keys;
-        let QueueKeys { conf, held, stale, counted, notes, find, .. } = self.keys;
-        let mut keys = vec![job, due, idle, r0, r1, r2, r3, conf];
         let script: &'static Script = if checked { &script::PUSH_CHECKED } else { &script::PUSH };
-        if checked {
-            let QueueKeys { meta, errors, unique, gone: [gone_1, gone_2], .. } = self.keys;
-            keys.extend([meta, errors, held, unique, gone_1, gone_2, stale, counted, notes, find]);
-        } else {
-            keys.extend([counted, held, stale, find]);
-        }
-        let mut cmd = call(script, &keys);
+        let mut cmd = script.call(self.keys);
         cmd.arg(store.manual_now()).arg(&self.keys.channel);
         (script, cmd)
     }

@@ -11,7 +11,7 @@ use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::record;
 use crate::store::redis::record::Meta;
 use crate::store::redis::reply::Reply;
-use crate::store::redis::{Redis, call, script};
+use crate::store::redis::{Redis, script};
 use crate::store::{Moved, Moving, QueueCounts};
 
 /// `get` of the contract. An id without a queue is asked of all of them; of several, the oldest.
@@ -40,8 +40,7 @@ pub(crate) async fn find(
 
 pub(crate) async fn get_in(store: &Redis, op: &'static str, queue: &str, id: JobId) -> Result<Option<Record>> {
     let keys = store.keys(queue);
-    let QueueKeys { held, job, meta, errors, due, done, dead, notes, .. } = &*keys;
-    let mut cmd = call(&script::GET, &[held, job, meta, errors, due, done, dead, notes]);
+    let mut cmd = script::GET.call(&*keys);
     cmd.arg(store.manual_now()).arg(id.as_bytes());
     let mut reply = store.reply(op, store.link.run(op, Way::Door, keys.slot, &script::GET, &cmd).await?)?;
     if reply.is_empty() {
@@ -120,11 +119,7 @@ pub(crate) async fn remove_in(
     key: Option<&str>,
     state: &str,
 ) -> Result<Moved> {
-    let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, gone: [g1, g2], stale, ready, .. } = keys;
-    let ([r0, r1, r2, r3], QueueKeys { notes, groups, find, .. }) = (ready, keys);
-    let all =
-        [conf, held, job, meta, errors, due, done, dead, unique, g1, g2, stale, r0, r1, r2, r3, notes, groups, find];
-    let mut cmd = call(&script::REMOVE, &all);
+    let mut cmd = script::REMOVE.call(keys);
     cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(micros(store.options.remember));
     cmd.arg(key.unwrap_or("")).arg(state).arg(&keys.channel);
     let value = store.link.run("remove", Way::Door, keys.slot, &script::REMOVE, &cmd).await?;
@@ -148,10 +143,7 @@ pub(crate) async fn reschedule_in(
     state: &str,
     to: Due,
 ) -> Result<Moved> {
-    let QueueKeys { conf, held, job, meta, due, done, dead, unique, stale, idle, ready, groups, find, .. } = keys;
-    let [r0, r1, r2, r3] = ready;
-    let all = [held, job, meta, due, done, dead, unique, stale, idle, r0, r1, r2, r3, conf, groups, find];
-    let mut cmd = call(&script::RESCHEDULE, &all);
+    let mut cmd = script::RESCHEDULE.call(keys);
     let to = match to {
         Due::Now => "+0".to_owned(),
         Due::After(delay) => record::delay(delay),
@@ -166,7 +158,7 @@ pub(crate) async fn reschedule_in(
 pub(crate) fn moved(reply: &mut Reply) -> Result<Moved> {
     let answer = reply.bytes()?;
     Ok(match &answer[..] {
-        b"none" => Moved::NotFound,
+        b"not_found" => Moved::NotFound,
         b"running" => Moved::Running,
         b"moving" => Moved::Moving,
         b"changed" => Moved::Changed,
@@ -194,8 +186,7 @@ pub(crate) async fn counts(store: &Redis) -> Result<Vec<QueueCounts>> {
 
 pub(crate) async fn counts_of(store: &Redis, queue: &str) -> Result<QueueCounts> {
     let keys = store.keys(queue);
-    let QueueKeys { conf, held, due, done, dead, stale, ready: [r0, r1, r2, r3], job, meta, .. } = &*keys;
-    let mut cmd = call(&script::COUNTS, &[conf, held, due, done, dead, stale, r0, r1, r2, r3, job, meta]);
+    let mut cmd = script::COUNTS.call(&*keys);
     cmd.arg(store.manual_now());
     let value = store.link.run("counts", Way::Door, keys.slot, &script::COUNTS, &cmd).await?;
     let mut reply = store.reply("counts", value)?;

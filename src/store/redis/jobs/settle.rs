@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::job::fingerprint;
 use crate::job::{Failure, Fence, JobId, Outcome, UNREADABLE};
 use crate::node::NodeId;
+use crate::store::redis::Redis;
 use crate::store::redis::conn::Way;
 use crate::store::redis::jobs::claim::Place;
 use crate::store::redis::keys::QueueKeys;
@@ -18,7 +19,6 @@ use crate::store::redis::record;
 use crate::store::redis::record::{COUNT_MAX, DELAY_MAX, Meta};
 use crate::store::redis::script;
 use crate::store::redis::script::Script;
-use crate::store::redis::{Redis, call};
 use crate::store::{End, PRUNE_MAX, TALLY, counter_of, places_of};
 
 /// `settle` of the contract: a step or two for each queue.
@@ -91,15 +91,7 @@ async fn settle_acks(
 }
 
 async fn settle_others(store: &Redis, node: NodeId, keys: &QueueKeys, others: &[&End]) -> Result<Vec<JobId>> {
-    let QueueKeys { conf, held, job, meta, errors, due, done, dead, unique, gone, idle, ready, .. } = keys;
-    let QueueKeys { counted, notes, groups, put_off, find, .. } = keys;
-    let ([g1, g2], [r0, r1, r2, r3]) = (gone, ready);
-    let all = [
-        conf, held, job, meta, errors, due, done, dead, unique, g1, g2, idle, r0, r1, r2, r3, counted, notes, groups,
-        put_off, find,
-    ];
-    let mut cmd = begin(store, keys, node, &script::SETTLE_OTHERS, &all);
-    cmd.arg("").arg("");
+    let mut cmd = begin(store, keys, node, &script::SETTLE_OTHERS);
     count(&mut cmd, others.iter().copied(), store.options.history);
     for end in others {
         other(&mut cmd, node, end);
@@ -113,15 +105,14 @@ async fn refused(store: &Redis, keys: &QueueKeys, script: &Script, cmd: &Cmd) ->
     store.reply("settle", value)?.rest_as_ids()
 }
 
-fn begin(store: &Redis, keys: &QueueKeys, node: NodeId, script: &Script, all: &[&String]) -> Cmd {
-    let mut cmd = call(script, all);
+fn begin(store: &Redis, keys: &QueueKeys, node: NodeId, script: &Script) -> Cmd {
+    let mut cmd = script.call(keys);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.options.remember));
     cmd
 }
 
 fn begin_acks(store: &Redis, keys: &QueueKeys, node: NodeId, plain: usize, kept: usize) -> Cmd {
-    let QueueKeys { conf, held, job, done, gone: [g1, g2], counted, notes, .. } = keys;
-    let mut cmd = begin(store, keys, node, &script::SETTLE, &[conf, held, job, done, g1, g2, counted, notes]);
+    let mut cmd = begin(store, keys, node, &script::SETTLE);
     cmd.arg(plain).arg(kept);
     cmd
 }
@@ -244,9 +235,7 @@ pub(crate) async fn let_go(store: &Redis, node: NodeId, keys: &QueueKeys, fence:
 /// `prune` of the contract.
 pub(crate) async fn prune(store: &Redis, queue: &str, done_max: usize) -> Result<usize> {
     let keys = store.keys(queue);
-    let QueueKeys { conf, job, meta, errors, done, dead, gone: [g1, g2], history, notes, groups, find, .. } = &*keys;
-    let all = [conf, job, meta, errors, done, dead, g1, g2, history, notes, groups, find];
-    let mut cmd = call(&script::PRUNE, &all);
+    let mut cmd = script::PRUNE.call(&*keys);
     cmd.arg(store.manual_now()).arg(micros(store.options.remember)).arg(done_max).arg(PRUNE_MAX);
     let value = store.link.run("prune", Way::Work, keys.slot, &script::PRUNE, &cmd).await?;
     Ok(usize::try_from(store.reply("prune", value)?.int()?).unwrap_or(0))

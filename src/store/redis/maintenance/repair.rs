@@ -7,7 +7,7 @@ use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::maintenance::job_invariants::Seen;
 use crate::store::redis::maintenance::verify::{inspect, look, tally};
 use crate::store::redis::maintenance::{verify_counts, verify_cron};
-use crate::store::redis::{Redis, call, script};
+use crate::store::redis::{Redis, script};
 
 /// How often a job that changes under our eyes is looked at again.
 const TRIES_MAX: usize = 10;
@@ -41,28 +41,7 @@ async fn mend(store: &Redis, keys: &QueueKeys, id: JobId, mut seen: Seen) -> Res
 
 /// Answers whether it was still as it was seen.
 async fn mend_once(store: &Redis, keys: &QueueKeys, id: JobId, seen: &Seen) -> Result<bool> {
-    let QueueKeys {
-        conf,
-        job,
-        meta,
-        held,
-        due,
-        done,
-        dead,
-        unique,
-        stale,
-        ready,
-        errors,
-        gone: [g1, g2],
-        notes,
-        groups,
-        find,
-        ..
-    } = keys;
-    let [r0, r1, r2, r3] = ready;
-    let all =
-        [conf, job, meta, held, due, done, dead, unique, stale, r0, r1, r2, r3, errors, g1, g2, notes, groups, find];
-    let mut cmd = call(&script::MEND, &all);
+    let mut cmd = script::REPAIR_JOB.call(keys);
     let (to, moment) = seen.home();
     let key = seen.head.as_ref().map_or("", |head| head.key.as_str());
     cmd.arg(store.manual_now()).arg(id.as_bytes());
@@ -83,6 +62,6 @@ async fn mend_once(store: &Redis, keys: &QueueKeys, id: JobId, seen: &Seen) -> R
             cmd.arg(format!("#{number}"));
         }
     }
-    let value = store.link.run("repair", Way::Door, keys.slot, &script::MEND, &cmd).await?;
-    Ok(store.reply("repair", value)?.text()? == "mended")
+    let value = store.link.run("repair", Way::Door, keys.slot, &script::REPAIR_JOB, &cmd).await?;
+    Ok(store.reply("repair", value)?.text()? == "repaired")
 }

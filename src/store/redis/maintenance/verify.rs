@@ -13,7 +13,7 @@ use crate::store::redis::maintenance::job_invariants::{Head, LANES, Seen, Ticket
 use crate::store::redis::maintenance::verify_counts;
 use crate::store::redis::maintenance::verify_counts::{Counted, Judged};
 use crate::store::redis::maintenance::verify_cron;
-use crate::store::redis::{Redis, call, script};
+use crate::store::redis::{Redis, script};
 use crate::store::{Rule, Verified};
 
 /// Entries asked for in one step.
@@ -155,7 +155,7 @@ async fn look_at_ended(store: &Redis, keys: &QueueKeys, all: &mut All) -> Result
         }
     })
     .await?;
-    each_pair(store, keys, "HSCAN", &keys.notes, STEP, |field, _| {
+    each_pair(store, keys, "HSCAN", &keys.progress, STEP, |field, _| {
         // Whoever has any has this one.
         if field.get(16..) == Some(b"n")
             && let Some(seen) = entry(all, &field)
@@ -173,7 +173,7 @@ async fn look_at_ended(store: &Redis, keys: &QueueKeys, all: &mut All) -> Result
         }
     })
     .await?;
-    each_pair(store, keys, "ZSCAN", &keys.find, STEP, |member, _| {
+    each_pair(store, keys, "ZSCAN", &keys.job_index, STEP, |member, _| {
         if let Some(id) = member.last_chunk::<16>().copied() {
             all.entry(id).or_default().member(JobId::from_bytes(id), member);
         }
@@ -223,11 +223,7 @@ async fn leases(store: &Redis, keys: &QueueKeys) -> Result<std::collections::Has
 
 /// One job at one moment, with whatever was seen of it before to look for.
 pub(crate) async fn inspect(store: &Redis, keys: &QueueKeys, id: JobId, before: &Seen) -> Result<Seen> {
-    let QueueKeys { conf, job, meta, held, due, done, dead, unique, stale, ready, lease, gone: [g1, g2], find, .. } =
-        keys;
-    let [r0, r1, r2, r3] = ready;
-    let all = [conf, job, meta, held, due, done, dead, unique, stale, r0, r1, r2, r3, lease, g1, g2, find];
-    let mut cmd = call(&script::INSPECT, &all);
+    let mut cmd = script::INSPECT_JOB.call(keys);
     let mut asked = before.keys.clone();
     asked.extend(before.head.as_ref().map(|head| head.key.clone()).filter(|key| !key.is_empty()));
     asked.dedup();
@@ -241,7 +237,7 @@ pub(crate) async fn inspect(store: &Redis, keys: &QueueKeys, id: JobId, before: 
     for member in &before.strange {
         cmd.arg(&member[..]);
     }
-    let value = store.link.run("verify", Way::Door, keys.slot, &script::INSPECT, &cmd).await?;
+    let value = store.link.run("verify", Way::Door, keys.slot, &script::INSPECT_JOB, &cmd).await?;
     let mut reply = store.reply("verify", value)?;
     let some = |bytes: Vec<u8>| Some(bytes).filter(|bytes| !bytes.is_empty());
     let head = some(reply.bytes()?).map(|line| Head {
@@ -272,7 +268,7 @@ pub(crate) async fn inspect(store: &Redis, keys: &QueueKeys, id: JobId, before: 
     seen.failures = failures(store, keys, id, &before.failures).await?;
     if before.noted {
         let mut cmd = redis::cmd("HEXISTS");
-        cmd.arg(&keys.notes).arg([id.as_bytes(), &b"n"[..]].concat());
+        cmd.arg(&keys.progress).arg([id.as_bytes(), &b"n"[..]].concat());
         seen.noted = store.link.ask("verify", Way::Door, keys.slot, &cmd).await? == Value::Int(1);
     }
     Ok(seen)
@@ -293,9 +289,9 @@ async fn failures(store: &Redis, keys: &QueueKeys, id: JobId, numbers: &[u32]) -
 
 /// What is wrong with what is counted in a queue; with `mend` it is put right.
 pub(crate) async fn tally(store: &Redis, keys: &QueueKeys, mend: bool) -> Result<Vec<(Rule, String)>> {
-    let mut cmd = call(&script::TALLY, &[&keys.conf, &keys.held, &keys.stale]);
+    let mut cmd = script::VERIFY_HELD.call(keys);
     cmd.arg(store.manual_now()).arg(u8::from(mend));
-    let value = store.link.repeat("verify", Way::Door, keys.slot, &script::TALLY, &cmd).await?;
+    let value = store.link.repeat("verify", Way::Door, keys.slot, &script::VERIFY_HELD, &cmd).await?;
     let mut reply = store.reply("verify", value)?;
     let mut broken = Vec::new();
     for mut row in reply.rows()? {

@@ -13,7 +13,7 @@ use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::maintenance::verify::{All, look};
 use crate::store::redis::record;
 use crate::store::redis::record::Meta;
-use crate::store::redis::{Redis, call, script};
+use crate::store::redis::{Redis, script};
 
 /// How often a queue that does not keep still is counted again.
 const TRIES_MAX: usize = 3;
@@ -29,20 +29,15 @@ pub(crate) struct Told {
 
 /// Asks a queue what it says of itself.
 pub(crate) async fn told(store: &Redis, keys: &QueueKeys) -> Result<Told> {
-    let mut cmd = call(&script::MEASURE, &keys_of(keys));
+    let mut cmd = script::MEASURE_COUNTS.call(keys);
     cmd.arg(store.manual_now());
-    let value = store.link.run("verify", Way::Door, keys.slot, &script::MEASURE, &cmd).await?;
+    let value = store.link.run("verify", Way::Door, keys.slot, &script::MEASURE_COUNTS, &cmd).await?;
     let mut reply = store.reply("verify", value)?;
     let (mark, bytes, kept) = (reply.text()?, reply.int()?, record::read_kept(&reply.bytes()?));
     let groups = reply.list()?;
     let text = |bytes: &Option<Vec<u8>>| String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).into_owned();
     let groups = groups.chunks(2).filter_map(|pair| Some((text(pair.first()?), text(pair.get(1)?)))).collect();
     Ok(Told { mark, bytes, kept, groups })
-}
-
-fn keys_of(keys: &QueueKeys) -> [&String; 9] {
-    let QueueKeys { conf, job, held, due, done, dead, gone: [g1, g2], groups, .. } = keys;
-    [conf, job, held, due, done, dead, g1, g2, groups]
 }
 
 /// Dead jobs of one group.
@@ -144,13 +139,13 @@ pub(crate) async fn recount(store: &Redis, keys: &QueueKeys) -> Result<()> {
 
 /// Answers whether the queue was still as it was counted.
 async fn write(store: &Redis, keys: &QueueKeys, counted: &Counted, told: &Told) -> Result<bool> {
-    let mut cmd = call(&script::RECOUNT, &keys_of(keys));
+    let mut cmd = script::REPAIR_COUNTS.call(keys);
     let kept = counted.kept.map_or(String::new(), |(least, longest)| format!("{least:016}{longest:016}"));
     cmd.arg(store.manual_now()).arg(&told.mark).arg(counted.bytes).arg(kept);
     for (name, _) in counted.wrong_groups(told) {
         cmd.arg(name).arg(counted.groups.get(name).map_or(String::new(), |group| group.text(told.groups.get(name))));
     }
-    let value = store.link.run("repair", Way::Door, keys.slot, &script::RECOUNT, &cmd).await?;
+    let value = store.link.run("repair", Way::Door, keys.slot, &script::REPAIR_COUNTS, &cmd).await?;
     Ok(store.reply("repair", value)?.text()? == "yes")
 }
 

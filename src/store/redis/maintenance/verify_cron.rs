@@ -10,7 +10,7 @@ use crate::store::Rule;
 use crate::store::redis::conn::Way;
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::maintenance::verify::{STEP, each_pair};
-use crate::store::redis::{Redis, call, cron, reply, script};
+use crate::store::redis::{Redis, cron, reply, script};
 
 /// What is wrong with a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,11 +45,11 @@ pub(crate) async fn wrong(store: &Redis, keys: &QueueKeys) -> Result<Vec<Wrong>>
 /// Puts right what is wrong and can be: a rule that cannot be read is left to who can.
 pub(crate) async fn repair(store: &Redis, keys: &QueueKeys) -> Result<()> {
     for wrong in wrong(store, keys).await?.iter().filter(|wrong| wrong.rule == Rule::Ticks) {
-        let mut cmd = call(&script::RETICK, &[&keys.conf, &keys.cron, &keys.ticks]);
+        let mut cmd = script::REPAIR_TICK.call(keys);
         cmd.arg(store.manual_now()).arg(&wrong.name[..]).arg(&wrong.text[..]);
         cmd.arg(wrong.look.map_or(String::new(), |look| look.to_string()));
         // One that has changed meanwhile was written whole.
-        store.link.run("repair", Way::Door, keys.slot, &script::RETICK, &cmd).await?;
+        store.link.run("repair", Way::Door, keys.slot, &script::REPAIR_TICK, &cmd).await?;
     }
     Ok(())
 }
@@ -62,7 +62,7 @@ async fn look(store: &Redis, keys: &QueueKeys) -> Result<Seen> {
     })
     .await?;
     let mut cmd = redis::cmd("HGET");
-    cmd.arg(&keys.conf).arg("tick");
+    cmd.arg(&keys.conf).arg("next_tick");
     if let Value::BulkString(tick) = store.link.ask("verify", Way::Door, keys.slot, &cmd).await? {
         seen.told = Some(reply::number(&tick));
     }

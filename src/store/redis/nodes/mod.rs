@@ -15,8 +15,7 @@ use crate::error::Result;
 use crate::node::{Node, NodeId, NodeRecord, Takes};
 use crate::store::Beaten;
 use crate::store::redis::conn::Way;
-use crate::store::redis::keys::QueueKeys;
-use crate::store::redis::{Redis, call, peers, script};
+use crate::store::redis::{Redis, peers, script};
 
 /// Once one queue has been heard of, the others are waited for during this part of a beat.
 const IN_TIME: f64 = 0.8;
@@ -69,14 +68,13 @@ pub(super) async fn beat(store: &Redis, node: &Node) -> Result<Beaten> {
 
 async fn beat_in(store: &Redis, node: &Node, queue: &str) -> Result<Beaten> {
     let keys = store.keys(queue);
-    let QueueKeys { conf, lease, since, idle, nodes, due, ready: [r0, r1, r2, r3], .. } = &*keys;
-    let all = [conf, lease, since, idle, nodes, due, r0, r1, r2, r3];
-    let mut cmd = call(&script::BEAT, &all);
+    let mut cmd = script::HEARTBEAT.call(&*keys);
     let (queues, takes) = (node.queues.clone(), node.takes.clone());
     let about = About { host: crate::node::host(), pid: std::process::id(), queues, takes };
     let about = serde_json::to_string(&about).unwrap_or_default();
     cmd.arg(store.manual_now()).arg(node.id.to_string()).arg(micros(node.lease)).arg(about).arg(micros(node.beat()));
-    let mut reply = store.reply("beat", store.link.run("beat", Way::Beat, keys.slot, &script::BEAT, &cmd).await?)?;
+    let mut reply =
+        store.reply("beat", store.link.run("beat", Way::Beat, keys.slot, &script::HEARTBEAT, &cmd).await?)?;
     let mut beaten = Beaten::default();
     let holds = u64::try_from(reply.int()?).unwrap_or(0);
     if holds > 0 {
@@ -93,9 +91,9 @@ async fn beat_in(store: &Redis, node: &Node, queue: &str) -> Result<Beaten> {
             (Err(_), _) => {}
         }
     }
-    let put_offs = reply.int()?;
-    if put_offs > 0 {
-        keys.put_offs.store(put_offs, Ordering::Relaxed);
+    let mark = reply.int()?;
+    if mark > 0 {
+        keys.deferred_mark.store(mark, Ordering::Relaxed);
         beaten.look.extend(Some(queue.to_owned()).filter(|_| store.has_to_look(node.id, &keys)));
     }
     // Nobody forgets a node that beats: the server has lost what it had, and perhaps the queue's name too.
@@ -118,8 +116,7 @@ pub(super) async fn leave(store: &Redis, node: NodeId) -> Result<()> {
 
 async fn leave_in(store: &Redis, node: NodeId, queue: &str) -> Result<()> {
     let keys = store.keys(queue);
-    let QueueKeys { conf, lease, since, idle, nodes, .. } = &*keys;
-    let mut cmd = call(&script::LEAVE, &[conf, lease, since, idle, nodes]);
+    let mut cmd = script::LEAVE.call(&*keys);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string());
     let left = store.link.run("leave", Way::Beat, keys.slot, &script::LEAVE, &cmd).await;
     // Only now: as long as it was on the list of those who wait, somebody could speak to it.
@@ -155,7 +152,7 @@ pub(super) async fn nodes(store: &Redis) -> Result<Vec<NodeRecord>> {
 
 async fn nodes_of(store: &Redis, queue: &str) -> Result<Vec<NodeRecord>> {
     let keys = store.keys(queue);
-    let mut cmd = call(&script::NODES, &[&keys.conf, &keys.lease, &keys.nodes]);
+    let mut cmd = script::NODES.call(&*keys);
     cmd.arg(store.manual_now());
     let mut reply = store.reply("nodes", store.link.run("nodes", Way::Door, keys.slot, &script::NODES, &cmd).await?)?;
     let mut nodes = Vec::new();

@@ -66,7 +66,7 @@ impl Ear {
             word if self.jobs => {
                 claim::handed(&self.queue, word).map_or_else(|| self.missed(), |held| Wake::Job(Box::new(held)))
             }
-            b"beat" => Wake::Beat,
+            b"heartbeat" => Wake::Beat,
             _ => Wake::Queue(self.queue.clone()),
         }
     }

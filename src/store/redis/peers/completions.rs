@@ -15,7 +15,7 @@ use crate::node::NodeId;
 use crate::store::redis::conn::Way;
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::peers::messages::Voices;
-use crate::store::redis::{Redis, call, reply, script};
+use crate::store::redis::{Redis, reply, script};
 use crate::store::{ENDED_MAX, ENDS_LAST, ENDS_QUEUES_MAX, Heard};
 
 /// Queues asked at a time.
@@ -125,20 +125,20 @@ async fn watch_one(store: &Redis, keys: &QueueKeys) -> Result<()> {
             watch.heard_by = by;
         }
     }
-    let mut cmd = call(&script::WATCH_ENDS, &[&keys.conf]);
+    let mut cmd = script::WATCH_COMPLETIONS.call(&*keys);
     cmd.arg(store.manual_now()).arg(micros(ENDS_LAST));
-    let value = store.link.repeat("watch_ends", Way::Beat, keys.slot, &script::WATCH_ENDS, &cmd).await?;
+    let value = store.link.repeat("watch_ends", Way::Beat, keys.slot, &script::WATCH_COMPLETIONS, &cmd).await?;
     store.reply("watch_ends", value).map(drop)
 }
 
 /// `ended` of the contract.
 pub(crate) async fn ended(store: &Redis, queue: &str, ids: &[JobId]) -> Result<Vec<JobId>> {
     let keys = store.keys(queue);
-    let mut cmd = call(&script::ENDED, &[&keys.job, &keys.done, &keys.dead]);
+    let mut cmd = script::COMPLETED_AMONG.call(&*keys);
     cmd.arg(store.manual_now());
     for id in ids.iter().take(ENDED_MAX) {
         cmd.arg(id.as_bytes());
     }
-    let value = store.link.run("ended", Way::Door, keys.slot, &script::ENDED, &cmd).await?;
+    let value = store.link.run("ended", Way::Door, keys.slot, &script::COMPLETED_AMONG, &cmd).await?;
     store.reply("ended", value)?.ids()
 }

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::node::NodeId;
 use crate::store::redis::Redis;
 use crate::store::redis::conn::Way;
-use crate::store::redis::keys::HallKeys;
+use crate::store::redis::keys::PeerKeys;
 use crate::store::redis::locks;
 use crate::store::{Heard, To};
 
@@ -67,7 +67,7 @@ impl Listener {
 }
 
 impl Voices {
-    pub(crate) fn new(hall: &HallKeys) -> Self {
+    pub(crate) fn new(hall: &PeerKeys) -> Self {
         Voices { all: hall.all.as_str().into(), listeners: Arc::default() }
     }
 

@@ -14,7 +14,7 @@ use crate::node::{NodeId, NodeRecord};
 use crate::store::redis::conn::Way;
 use crate::store::redis::script;
 use crate::store::redis::script::Script;
-use crate::store::redis::{Redis, call, locks};
+use crate::store::redis::{Redis, locks};
 use crate::store::{Attended, CONNECTIONS_MAX, Guest, Turn, WAITS_MAX};
 
 /// How often a process lets go of what the dead have left.
@@ -50,7 +50,7 @@ pub(super) async fn attend(store: &Redis, guest: &Guest) -> Result<Attended> {
         // a connection: so its presence is left to end by itself.
         if store.known().guests.remove(&guest.node) {
             let mut cmd = redis::cmd("HDEL");
-            cmd.arg(&store.hall.guests).arg(guest.node.to_string());
+            cmd.arg(&store.hall.peers).arg(guest.node.to_string());
             store.link.ask("attend", Way::Beat, store.hall.slot, &cmd).await?;
         }
         messages::listen_closely(store, guest.node).await?;
@@ -61,7 +61,7 @@ pub(super) async fn attend(store: &Redis, guest: &Guest) -> Result<Attended> {
     messages::listen(store, guest.node).await?;
     store.known().guests.insert(guest.node);
     let hall = &store.hall;
-    let mut cmd = call(&script::ATTEND, &[&hall.locks, &hall.line, &hall.places, &hall.presence, &hall.guests]);
+    let mut cmd = script::ANNOUNCE.call(&store.hall);
     cmd.arg(store.manual_now()).arg(guest.node.to_string()).arg(micros(guest.lease));
     cmd.arg(about(guest));
     let waits = &guest.waits[..guest.waits.len().min(WAITS_MAX)];
@@ -70,7 +70,7 @@ pub(super) async fn attend(store: &Redis, guest: &Guest) -> Result<Attended> {
     for (name, owner) in places {
         cmd.arg(format!("{owner}{name}"));
     }
-    let value = store.link.repeat("attend", Way::Beat, hall.slot, &script::ATTEND, &cmd).await?;
+    let value = store.link.repeat("attend", Way::Beat, hall.slot, &script::ANNOUNCE, &cmd).await?;
     let mut reply = store.reply("attend", value)?;
     let mut turns = Vec::new();
     for mut row in reply.rows()? {
@@ -126,9 +126,9 @@ async fn clear_seldom(store: &Redis) {
 }
 
 async fn clear_step(store: &Redis, cursors: &[String; 3]) -> Result<()> {
-    let mut cmd = of_everything(store, &script::CLEAR);
+    let mut cmd = of_everything(store, &script::CLEAR_DEAD);
     cmd.arg(cursors);
-    let value = store.link.repeat("attend", Way::Beat, store.hall.slot, &script::CLEAR, &cmd).await?;
+    let value = store.link.repeat("attend", Way::Beat, store.hall.slot, &script::CLEAR_DEAD, &cmd).await?;
     let mut reply = store.reply("attend", value)?;
     store.known().clearing.cursors = [reply.text()?, reply.text()?, reply.text()?];
     Ok(())
@@ -136,9 +136,7 @@ async fn clear_step(store: &Redis, cursors: &[String; 3]) -> Result<()> {
 
 /// A script on all keys of the hall; its own arguments follow.
 fn of_everything(store: &Redis, script: &Script) -> Cmd {
-    let hall = &store.hall;
-    let keys = [&hall.locks, &hall.line, &hall.places, &hall.presence, &hall.guests, &hall.connections];
-    let mut cmd = call(script, &keys);
+    let mut cmd = script.call(&store.hall);
     cmd.arg(store.manual_now());
     cmd
 }
@@ -158,9 +156,9 @@ pub(super) async fn depart(store: &Redis, node: NodeId) -> Result<()> {
 
 /// A step through the places and the connections of all nodes; answers where to go on.
 async fn depart_step(store: &Redis, node: NodeId, cursors: &[String; 2]) -> Result<[String; 2]> {
-    let mut cmd = of_everything(store, &script::DEPART);
+    let mut cmd = of_everything(store, &script::WITHDRAW);
     cmd.arg(node.to_string()).arg(cursors);
-    let value = store.link.repeat("depart", Way::Beat, store.hall.slot, &script::DEPART, &cmd).await?;
+    let value = store.link.repeat("depart", Way::Beat, store.hall.slot, &script::WITHDRAW, &cmd).await?;
     let mut reply = store.reply("depart", value)?;
     Ok([reply.text()?, reply.text()?])
 }
@@ -201,9 +199,9 @@ pub(super) async fn answering(store: &Redis, method: &str) -> Result<Vec<NodeId>
 
 /// Node, end of its lease, and what it says about itself; and the store's time.
 async fn find(store: &Redis, op: &'static str, method: &str) -> Result<(Vec<(NodeId, Micros, String)>, Micros)> {
-    let mut cmd = call(&script::GUESTS, &[&store.hall.presence, &store.hall.guests]);
+    let mut cmd = script::PEERS.call(&store.hall);
     cmd.arg(store.manual_now()).arg(method);
-    let mut reply = store.reply(op, store.link.run(op, Way::Door, store.hall.slot, &script::GUESTS, &cmd).await?)?;
+    let mut reply = store.reply(op, store.link.run(op, Way::Door, store.hall.slot, &script::PEERS, &cmd).await?)?;
     let mut found = Vec::new();
     for mut row in reply.rows()? {
         let (id, ends, about) = (row.text()?, row.int()?, row.text()?);
@@ -224,7 +222,7 @@ pub(super) async fn set_connections(store: &Redis, node: NodeId, held: &[String]
 }
 
 async fn note(store: &Redis, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
-    let mut cmd = call(&script::SET_CONNECTIONS, &[&store.hall.presence, &store.hall.connections]);
+    let mut cmd = script::SET_CONNECTIONS.call(&store.hall);
     cmd.arg(store.manual_now()).arg(node.to_string()).arg(micros(store.options.lease)).arg(held.len());
     cmd.arg(held).arg(gone);
     let (script, slot): (&Script, u16) = (&script::SET_CONNECTIONS, store.hall.slot);
@@ -236,7 +234,7 @@ async fn note(store: &Redis, node: NodeId, held: &[String], gone: &[String]) -> 
 pub(super) async fn keep_connections(store: &Redis, node: NodeId, held: &[String]) -> Result<()> {
     let (script, slot): (&Script, u16) = (&script::KEEP_CONNECTIONS, store.hall.slot);
     for some in held.chunks(CONNECTIONS_MAX) {
-        let mut cmd = call(script, &[&store.hall.presence, &store.hall.connections]);
+        let mut cmd = script.call(&store.hall);
         cmd.arg(store.manual_now()).arg(node.to_string()).arg(micros(store.options.lease)).arg(some);
         store.reply("keep_connections", store.link.repeat("keep_connections", Way::Beat, slot, script, &cmd).await?)?;
     }
@@ -245,7 +243,7 @@ pub(super) async fn keep_connections(store: &Redis, node: NodeId, held: &[String
 
 /// `connection` of the contract.
 pub(super) async fn connection(store: &Redis, connection: &str) -> Result<Option<NodeId>> {
-    let mut cmd = call(&script::CONNECTION, &[&store.hall.presence, &store.hall.connections]);
+    let mut cmd = script::CONNECTION.call(&store.hall);
     cmd.arg(store.manual_now()).arg(connection);
     let (script, slot): (&Script, u16) = (&script::CONNECTION, store.hall.slot);
     let value = store.link.run("connection", Way::Door, slot, script, &cmd).await?;

@@ -3,7 +3,7 @@
 use crate::clock::{Micros, from_micros};
 use crate::error::Result;
 use crate::store::redis::conn::Way;
-use crate::store::redis::{Redis, call, script};
+use crate::store::redis::{Redis, script};
 use crate::store::{HistoryTally, KIND_HOURS_MAX, KINDS_COUNTED_MAX, KindPoint, OTHER_KINDS, TALLY};
 
 /// An hour, in microseconds.
@@ -11,7 +11,7 @@ const HOUR: Micros = 3_600_000_000;
 
 /// `add_kinds` of the contract.
 pub(crate) async fn add(store: &Redis, kinds: &[(String, HistoryTally)]) -> Result<()> {
-    let mut cmd = call(&script::ADD_KINDS, &[&store.hall.kinds]);
+    let mut cmd = script::ADD_KINDS.call(&store.hall);
     cmd.arg(store.manual_now()).arg(KIND_HOURS_MAX).arg(KINDS_COUNTED_MAX).arg(OTHER_KINDS);
     for (kind, tally) in kinds {
         cmd.arg(kind).arg(write(tally));
@@ -22,7 +22,7 @@ pub(crate) async fn add(store: &Redis, kinds: &[(String, HistoryTally)]) -> Resu
 
 /// `kinds` of the contract.
 pub(crate) async fn asked(store: &Redis, hours: u32) -> Result<Vec<KindPoint>> {
-    let mut cmd = call(&script::KINDS, &[&store.hall.kinds]);
+    let mut cmd = script::KINDS.call(&store.hall);
     cmd.arg(store.manual_now());
     let value = store.link.run("kinds", Way::Door, store.hall.slot, &script::KINDS, &cmd).await?;
     let mut reply = store.reply("kinds", value)?;

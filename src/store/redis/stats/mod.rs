@@ -6,7 +6,7 @@ use crate::clock::from_micros;
 use crate::error::Result;
 use crate::store::redis::conn::Way;
 use crate::store::redis::jobs::push::MINUTE;
-use crate::store::redis::{Redis, call, reply, script};
+use crate::store::redis::{Redis, reply, script};
 use crate::store::{DeadGroup, HISTORY_MINUTES_MAX, History, HistoryAsk, HistoryTally, Point, TALLY};
 
 /// Minutes read in one step.
@@ -38,7 +38,7 @@ async fn of_queue(store: &Redis, queue: &str, minutes: u32) -> Result<Vec<Point>
     let mut ago = minutes;
     while ago > 0 {
         let count = ago.min(STEP);
-        let mut cmd = call(&script::HISTORY, &[&keys.history]);
+        let mut cmd = script::HISTORY.call(&*keys);
         cmd.arg(store.manual_now()).arg(ago - 1).arg(count);
         let value = store.link.run("history", Way::Door, keys.slot, &script::HISTORY, &cmd).await?;
         let mut reply = store.reply("history", value)?;
@@ -73,7 +73,7 @@ pub(super) async fn totals(store: &Redis) -> Result<Vec<(String, HistoryTally)>>
 
 async fn totals_of(store: &Redis, queue: &str) -> Result<HistoryTally> {
     let keys = store.keys(queue);
-    let mut cmd = call(&script::TOTALS, &[&keys.conf, &keys.history]);
+    let mut cmd = script::TOTALS.call(&*keys);
     cmd.arg(store.manual_now());
     let mut tally = [0u64; TALLY];
     for _ in 0..ROLLS_MAX {
@@ -107,9 +107,9 @@ pub(super) async fn groups(store: &Redis, queue: Option<&str>) -> Result<Vec<Dea
 
 async fn groups_of(store: &Redis, queue: &str) -> Result<Vec<DeadGroup>> {
     let keys = store.keys(queue);
-    let mut cmd = call(&script::GROUPS, &[&keys.groups]);
+    let mut cmd = script::DEAD_GROUPS.call(&*keys);
     cmd.arg(store.manual_now());
-    let value = store.link.run("dead", Way::Door, keys.slot, &script::GROUPS, &cmd).await?;
+    let value = store.link.run("dead", Way::Door, keys.slot, &script::DEAD_GROUPS, &cmd).await?;
     let pairs = store.reply("dead", value)?.list()?;
     let group = |pair: &[Option<Vec<u8>>]| match pair {
         [Some(id), Some(text)] => read_group(queue, id, text),

@@ -1,0 +1,47 @@
+-- lease_items: functions of all scripts on a sorted set of due times.
+-- A lease is fence, end (16 digits each), the score that the set has, a space, the score that it had before.
+local scale = tonumber($scale)
+
+local function to_score(time)
+  return string.format(scale == 1000 and '%.3f' or '%.6f', time / scale)
+end
+
+local function read_lease(id)
+  local lease = redis.call('HGET', @leases, id)
+  if not lease then
+    return nil
+  end
+  local score, first = lease:match('^(%S+) (%S+)$', 33)
+  return { fence = lease:sub(1, 16), ends = tonumber(lease:sub(17, 32)) or 0, score = score, first = first }
+end
+
+-- Returns whether the score of an id is the one of its lease, and the score. If not, a client without leases has changed it.
+local function is_untouched(id, lease)
+  local score = redis.call('ZSCORE', @set, id)
+  return score and tonumber(score) == tonumber(lease.score), score
+end
+
+local function end_lease(id)
+  redis.call('HDEL', @leases, id)
+  redis.call('ZREM', @ends, id)
+end
+
+-- Adds an id. If it is the first now, clients that wait are woken.
+local function insert_item(id, score)
+  redis.call('ZADD', @set, score, id)
+  if redis.call('ZRANGE', @set, 0, 0)[1] == id then
+    -- pcall: all writes are done. A user without the right to publish must not make the script fail.
+    redis.pcall('PUBLISH', $channel, '')
+  end
+end
+
+-- Adds the next occurrence of an id, if one was requested while it ran. Returns whether there was one.
+local function insert_next(id)
+  local score = redis.call('HGET', @next, id)
+  redis.call('HDEL', @next, id)
+  redis.call('HDEL', @tries, id)
+  if score then
+    insert_item(id, score)
+  end
+  return score
+end

@@ -1,0 +1,56 @@
+#!lua flags=allow-oom
+-- move_entries: moves entries of one queue from one place to another, each only if it is still there.
+-- keys: conf source target gone[2] idle queues job crashes
+-- args: now channel remember mover from to due queue entries...
+--   mover: '' if none; from: list, set or done; to: list, set or '' to delete; due: microseconds, or + and how long|''
+--   entries: id, entry and new entry of each
+-- Returns { now, 'moving' | 'open' | why not, how many were moved }: a moving queue is changed only by its mover, which changes no other
+-- include read_time, check_format, wake_node, rotate_gone, choose_gone, pick_score, check_list, require_sorted_set
+local mark, moved, to = redis.call('HGET', @conf, 'moving'), 0, $to
+if (mark and mark:sub(1, 36) or '') ~= $mover then
+  return { now, mark and 'moving' or 'open', -1 }
+end
+local why = to == 'list' and check_list(@target)
+if why then
+  return { now, why, 0 }
+elseif to ~= '' then
+  redis.call('SCARD', @queues)
+  if to == 'set' then
+    require_sorted_set(@target)
+  end
+end
+local crashed = $from == 'list' and redis.call('HLEN', @crashes) > 0
+local function remove_entry(id, entry)
+  if $from == 'list' then
+    local removed = redis.call('LREM', @source, -1, entry)
+    if crashed and removed > 0 then
+      redis.call('HDEL', @crashes, redis.sha1hex(entry))
+    end
+    return removed
+  elseif $from == 'set' then
+    return redis.call('ZREM', @source, entry)
+  end
+  redis.call('HDEL', @job, id)
+  return redis.call('ZREM', @source, id)
+end
+local time = $due:sub(1, 1) == '+' and now + tonumber($due:sub(2)) or tonumber($due)
+for i = &entries, #ARGV, 3 do
+  if remove_entry(ARGV[i], ARGV[i + 1]) > 0 then
+    moved = moved + 1
+    if $mover ~= '' then
+      redis.call('SREM', @gone[1], ARGV[i])
+      redis.call('SREM', @gone[2], ARGV[i])
+    elseif to == '' then
+      redis.call('SADD', choose_gone(tonumber($remember)), ARGV[i])
+    elseif to == 'list' then
+      redis.call('LPUSH', @target, ARGV[i + 2])
+    else
+      redis.call('ZADD', @target, pick_score(@target, time), ARGV[i + 2])
+    end
+  end
+end
+if moved > 0 and to ~= '' then
+  redis.call('SADD', @queues, $queue)
+  wake_node(@idle, $channel)
+end
+return { now, 'open', moved }

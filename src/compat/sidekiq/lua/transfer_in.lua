@@ -1,0 +1,55 @@
+#!lua
+-- transfer_in: inserts jobs of another store into one queue, and changes the checkpoint of the transfer in the same call, all or
+-- nothing.
+-- keys: conf queues list schedule retry dead job done gone[2] idle
+-- args: now channel field checkpoint_before checkpoint fence queue remember jobs...
+--   field: that of the checkpoint in conf; checkpoints: '' is none; jobs: of each: id, list|schedule|retry|dead|done, time, entry
+-- Returns { now, 'yes' | 'lost' | why not, { id of each that is known }, the checkpoint as found|'' }
+-- include read_time, check_format, wake_node, rotate_gone, choose_gone, pick_score, check_list, require_sorted_set
+local conf = redis.call('HMGET', @conf, $field, 'fence')
+local found, fence = conf[1] or '', tonumber(conf[2]) or 0
+local function set_checkpoint()
+  if $checkpoint == '' then
+    redis.call('HDEL', @conf, $field)
+  else
+    redis.call('HSET', @conf, $field, $checkpoint)
+  end
+end
+if found == $checkpoint then
+  set_checkpoint()
+  return { now, 'yes', {}, found }
+elseif found ~= $checkpoint_before then
+  return { now, 'lost', {}, found }
+end
+local why = check_list(@list)
+if why then
+  return { now, why, {}, found }
+end
+require_sorted_set(@schedule, @retry, @dead)
+redis.call('SCARD', @queues)
+local sets, known, gone = { schedule = @schedule, retry = @retry, dead = @dead }, {}, choose_gone(tonumber($remember))
+for at = &jobs, #ARGV, 4 do
+  local id, place, time, entry = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3]
+  if redis.call('SISMEMBER', @gone[1], id) + redis.call('SISMEMBER', @gone[2], id) > 0 then
+    known[#known + 1] = id
+  else
+    redis.call('SADD', gone, id)
+    if place == 'list' then
+      redis.call('LPUSH', @list, entry)
+    elseif place == 'done' then
+      redis.call('HSET', @job, id, entry)
+      redis.call('ZADD', @done, time, id)
+    else
+      redis.call('ZADD', sets[place], pick_score(sets[place], time), entry)
+    end
+  end
+end
+set_checkpoint()
+if fence < tonumber($fence) then
+  redis.call('HSET', @conf, 'fence', $fence)
+end
+if #ARGV >= &jobs then
+  redis.call('SADD', @queues, $queue)
+  wake_node(@idle, $channel)
+end
+return { now, 'yes', known, found }

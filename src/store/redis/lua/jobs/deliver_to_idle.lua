@@ -1,0 +1,39 @@
+#!lua
+-- deliver_to_idle: inserts one new job into a queue. If no other job is ready before it, and an idle node accepts jobs of its
+-- kind, the job is delivered to that node: the node holds it from now on, under a fence as if the node had claimed it.
+-- keys: conf lease held job idle ready[4] due stale counted_history
+-- args: now channel job_channel priority id record args_bytes kind
+-- Returns { now, 1 if the queue has a capacity, 1 if a node got it or was woken }, or { now, 'full', jobs|'', bytes|'' }
+-- include read_time, increment_field, count_event
+-- The three nodes that claimed last are tried.
+local nodes = redis.call('ZRANGE', @idle, '0', '2', 'REV')
+local conf = redis.call('HMGET', @conf, 'format', 'paused', 'moving', 'capacity_jobs', 'capacity_bytes', 'fence', unpack(nodes))
+if conf[1] and conf[1] ~= '1' then
+  return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
+end
+local has_capacity, woken, node, fence, held = 0, 1, nil, nil, nil
+if conf[4] or conf[5] then
+-- include check_capacity
+  local full = check_capacity(conf[4], conf[5], redis.call('HGET', @conf, 'bytes'), 1, tonumber($args_bytes))
+  if full then
+    return full
+  end
+  has_capacity = 1
+end
+if #nodes > 0 and not conf[2] and not conf[3] then
+-- include parse_int, find_idle_node
+  node, fence, held = find_idle_node(nodes, conf[6], conf, 6)
+end
+redis.call('HSET', @job, $id, $record)
+if node then
+  redis.call('ZREM', @idle, node)
+  redis.call('HSET', @held, $id, string.format('%-64s%s', node .. ' ' .. fence, $priority))
+  redis.call('HSET', @conf, 'fence', fence, node, held + 1)
+else
+  redis.call('RPUSH', @ready[$priority + 1], $id)
+-- include wake_node
+  woken = wake_node(@idle, $channel)
+end
+increment_field(@conf, 'bytes', $args_bytes)
+count_event(@counted_history, '00', '1')
+return { now, has_capacity, woken }

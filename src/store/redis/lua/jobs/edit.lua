@@ -1,0 +1,49 @@
+#!lua
+-- edit: replaces the record of a job that is not running. With another priority the job goes to the tail of that list.
+-- keys: conf held job meta due done dead stale ready[4] job_index
+-- args: now id record_before record
+-- Returns { now, 'applied' | 'running' | 'moving' | 'changed' | 'not_found' }
+-- include read_time, check_format, increment_field, to_digits, read_record, make_tickets, read_state, list_terms, index_jobs
+-- include insert_scheduled, remove_waiting
+local id = $id
+local record = redis.call('HGET', @job, id)
+if not record then
+  return { now, 'not_found' }
+end
+if redis.call('HEXISTS', @held, id) == 1 then
+  return { now, 'running' }
+end
+if redis.call('HEXISTS', @conf, 'moving') == 1 then
+  return { now, 'moving' }
+end
+if record ~= $record_before then
+  return { now, 'changed' }
+end
+local meta, priority = redis.call('HGET', @meta, id), read_priority($record)
+local state = read_state(id, record, meta)
+local is_waiting = state == 's' or state == 'r'
+if is_waiting and priority ~= read_priority(record) then
+  local _, due_ticket = make_tickets(id, record, meta)
+  local due = redis.call('ZSCORE', @due, due_ticket)
+  remove_waiting(id, record, meta)
+  local attempts, crashes, failures, turn, first = 0, 0, 0, 0, to_digits(0)
+  if meta then
+    attempts, crashes = read_count(meta, 33), read_count(meta, 43)
+    failures, turn = read_count(meta, 53), read_count(meta, 63)
+    first = meta:match('^' .. ('%d'):rep(16)) or first
+  end
+  turn = add_one(turn)
+  local counts = string.format('%010d%010d%010d%010d', attempts, crashes, failures, turn)
+  redis.call('HSET', @meta, id, first .. to_digits(now) .. counts)
+  local ticket = id .. string.char(priority + 97) .. turn
+  if due then
+    insert_scheduled(due, ticket .. ' ' .. read_terms($record))
+  else
+    redis.call('RPUSH', @ready[priority + 1], ticket)
+  end
+end
+redis.call('HSET', @job, id, $record)
+if is_waiting then
+  increment_field(@conf, 'bytes', args_bytes($record) - args_bytes(record))
+end
+return { now, 'applied' }

@@ -1,0 +1,39 @@
+#!lua flags=no-writes
+-- get: returns one job with all that is kept of it.
+-- keys: conf held job meta errors due done dead progress
+-- args: now id
+-- Returns { now } if there is none, else { now, record, meta|'', held value|'', due|'', done until|'', dead until|'', { failure },
+--   progress|'', result|'', { log line } }
+-- include read_time, check_format, read_record, make_tickets, failure_limits, log_limits
+local id = $id
+local record = redis.call('HGET', @job, id)
+if not record then
+  return { now }
+end
+local meta = redis.call('HGET', @meta, id)
+local failures = {}
+if meta then
+  local last = read_count(meta, 53)
+  for n = math.max(1, last - FAILURES_MAX + 1), last do
+    failures[#failures + 1] = redis.call('HGET', @errors, id .. n) or nil
+  end
+end
+local progress, lines = redis.call('HMGET', @progress, id .. 'n', id .. 'p', id .. 'r'), {}
+local last = tonumber(progress[1]) or 0
+for n = math.max(1, last - LOG_LINES_MAX + 1), last do
+  lines[#lines + 1] = redis.call('HGET', @progress, id .. 'l' .. n) or nil
+end
+local _, due_ticket = make_tickets(id, record, meta)
+return {
+  now,
+  record,
+  meta or '',
+  redis.call('HGET', @held, id) or '',
+  redis.call('ZSCORE', @due, due_ticket) or '',
+  redis.call('ZSCORE', @done, id) or '',
+  redis.call('ZSCORE', @dead, id) or '',
+  failures,
+  progress[2] or '',
+  progress[3] or '',
+  lines,
+}

@@ -1,0 +1,52 @@
+#!lua flags=allow-oom
+-- prune: deletes done and dead jobs past their retention, then done ones beyond the newest. One call deletes a bounded number.
+-- keys: conf job meta errors done dead gone[2] history progress groups job_index
+-- args: now remember max_done max_deleted
+-- Returns { now, how many were deleted }
+-- include read_time, check_format, parse_int, increment_field, to_digits, rotate_gone, choose_gone, read_record, failure_limits
+-- include drop_failures, log_limits, drop_progress, group_dead, sum_history, prune_history, list_terms, index_jobs
+prune_history((sum_history()))
+local max = tonumber($max_deleted)
+local done = redis.call('ZRANGE', @done, '-inf', now, 'BYSCORE', 'LIMIT', 0, max)
+local dead = redis.call('ZRANGE', @dead, '-inf', now, 'BYSCORE', 'LIMIT', 0, max - #done)
+local beyond = redis.call('ZCARD', @done) - #done - tonumber($max_done)
+beyond = math.min(beyond, max - #done - #dead)
+if beyond > 0 then
+  for _, id in ipairs(redis.call('ZRANGE', @done, #done, #done + beyond - 1)) do
+    done[#done + 1] = id
+  end
+end
+if #done > 0 then
+  redis.call('ZREM', @done, unpack(done))
+end
+if #dead > 0 then
+  redis.call('ZREM', @dead, unpack(dead))
+end
+if redis.call('EXISTS', @done) == 0 then
+  redis.call('HDEL', @conf, 'done_retention')
+end
+-- Also if there is nothing to delete: remembered ids must be forgotten in time.
+local gone = choose_gone(tonumber($remember))
+local ids, first_dead, members = done, #done + 1, {}
+for _, id in ipairs(dead) do
+  ids[#ids + 1] = id
+end
+if #ids == 0 then
+  return { now, 0 }
+end
+local metas = redis.call('HMGET', @meta, unpack(ids))
+for i, id in ipairs(ids) do
+  if metas[i] then
+    if i >= first_dead then
+      add_dead_terms(members, id, metas[i])
+    end
+    leave_group(metas[i])
+    drop_failures(id, metas[i])
+    redis.call('HDEL', @meta, id)
+  end
+end
+drop_from_index(members)
+redis.call('HDEL', @job, unpack(ids))
+drop_progress(ids)
+redis.call('SADD', gone, unpack(ids))
+return { now, #ids }

@@ -1,0 +1,36 @@
+#!lua
+-- push: inserts jobs into one queue that have new ids and no unique key.
+-- keys: conf job due idle ready[4] held stale counted_history job_index
+-- args: now channel ready_counts[4] scheduled_count args_bytes jobs...
+--   jobs: id and record of each, ready ones first, by priority; the ids of the ready ones; due and ticket of each scheduled one
+-- Returns { now, {}, {}, 1 if the queue has a capacity, 1 if an idle node was woken }, or { now, 'full', jobs|'', bytes|'' }
+-- include read_time, increment_field, count_event
+local conf = redis.call('HMGET', @conf, 'format', 'capacity_jobs', 'capacity_bytes', 'bytes')
+if conf[1] and conf[1] ~= '1' then
+  return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
+end
+local ready, scheduled = $ready_counts[1] + $ready_counts[2] + $ready_counts[3] + $ready_counts[4], tonumber($scheduled_count)
+local jobs, tickets_at, has_capacity, woken = ready + scheduled, &jobs + 2 * (ready + scheduled), 0, 0
+if conf[2] or conf[3] then
+-- include check_capacity
+  local full = check_capacity(conf[2], conf[3], conf[4], jobs, tonumber($args_bytes))
+  if full then
+    return full
+  end
+  has_capacity = 1
+end
+-- include insert_ready
+insert_ready(tickets_at)
+local wakes = ready > 0
+if scheduled > 0 then
+  -- Only this branch needs these parts, so only this branch creates their functions.
+-- include to_digits, list_terms, index_jobs, insert_later
+  wakes = insert_later(tickets_at + ready, #ARGV) or wakes
+end
+increment_field(@conf, 'bytes', $args_bytes)
+count_event(@counted_history, '00', jobs)
+if wakes then
+-- include wake_node
+  woken = wake_node(@idle, $channel)
+end
+return { now, {}, {}, has_capacity, woken }

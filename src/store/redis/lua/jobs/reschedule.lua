@@ -1,0 +1,58 @@
+#!lua flags=allow-oom
+-- reschedule: gives a job that is not running a new due time. A job that has ended starts over.
+-- keys: conf held job meta due done dead unique stale idle ready[4] groups job_index
+-- args: now channel id due unique_key state
+--   due: microseconds, or + and microseconds from now; state: the one that the job must be in: s, r, d, b, or '' for any
+-- Returns { now, 'applied' | 'running' | 'moving' | 'changed' | 'not_found' | id of the other job that has the unique key }
+-- include read_time, check_format, increment_field, to_digits, wake_node, read_record, make_tickets, read_state, list_terms
+-- include index_jobs, insert_scheduled, remove_waiting, group_dead, remove_dead
+local id, unique_key = $id, $unique_key
+local record = redis.call('HGET', @job, id)
+if not record then
+  return { now, 'not_found' }
+end
+if redis.call('HEXISTS', @held, id) == 1 then
+  return { now, 'running' }
+end
+if redis.call('HEXISTS', @conf, 'moving') == 1 then
+  return { now, 'moving' }
+end
+local meta = redis.call('HGET', @meta, id)
+local state = read_state(id, record, meta)
+if $state ~= '' and $state ~= state then
+  return { now, 'changed' }
+end
+local has_ended = state == 'd' or state == 'b'
+local holder = has_ended and unique_key ~= '' and redis.call('HGET', @unique, unique_key)
+if holder and redis.call('HEXISTS', @job, holder) == 1 then
+  return { now, holder }
+end
+local attempts, crashes, failures, turn = 0, 0, 0, 0
+if meta then
+  failures, turn = read_count(meta, 53), read_count(meta, 63)
+end
+if meta and not has_ended then
+  attempts, crashes = read_count(meta, 33), read_count(meta, 43)
+end
+if has_ended then
+  redis.call('ZREM', @done, id)
+  remove_dead(id, meta)
+  increment_field(@conf, 'bytes', args_bytes(record))
+  if unique_key ~= '' then
+    redis.call('HSET', @unique, unique_key, id)
+  end
+else
+  remove_waiting(id, record, meta)
+end
+local due, priority = tonumber($due) + ($due:byte(1) == 43 and now or 0), read_priority(record)
+turn = add_one(turn)
+local counts = string.format('%010d%010d%010d%010d', attempts, crashes, failures, turn)
+redis.call('HSET', @meta, id, to_digits(math.max(due, now)) .. to_digits(now) .. counts)
+local ticket = id .. string.char(priority + 97) .. turn
+if due > now then
+  insert_scheduled(due, ticket .. ' ' .. read_terms(record))
+else
+  redis.call('RPUSH', @ready[priority + 1], ticket)
+end
+wake_node(@idle, $channel)
+return { now, 'applied' }

@@ -1,0 +1,43 @@
+#!lua flags=allow-oom
+-- settle: records acks of jobs without a meta, a unique key or a result, each only if the node still holds the job under its
+-- fence. All other outcomes: settle_others.
+-- keys: conf held job done gone[2] counted_history progress
+-- args: now channel node remember plain_count kept_count ending_bytes outcome_codes counter_count counters...
+--   remember: the age of remembered ids; ending_bytes: bytes of args of all these jobs; outcome_codes: see subtract_lost
+--   counters: counter and how often; then the ids of plain acks; those of kept acks; how long each of these is kept; then
+--   runs: how many of all these jobs are held under one value, and the value, until all are named
+-- Returns { now, id of each job that was not held }
+-- include read_time, to_digits, parse_int, increment_field, split_by_holder
+local plain, first = tonumber($plain_count), &counters + 2 * $counter_count
+local conf = redis.call('HMGET', @conf, 'format', $node, 'done_retention', 'watched_until', 'bytes', 'gone_half', 'gone_since')
+if conf[1] and conf[1] ~= '1' then
+  return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
+end
+local acked, finished, done, times, lost, lost_at = split_by_holder(first, plain, tonumber($kept_count))
+local freed = 0
+if #acked > 0 then
+-- include rotate_gone, log_limits, drop_progress
+  freed = redis.call('HDEL', @held, unpack(acked))
+  redis.call('HDEL', @job, unpack(acked))
+  redis.call('SADD', rotate_gone(tonumber($remember), conf[6], conf[7]), unpack(acked))
+  drop_progress(acked)
+end
+if #finished > 0 then
+  freed = freed + redis.call('HDEL', @held, unpack(finished))
+  redis.call('ZADD', @done, unpack(done))
+end
+if freed > 0 then
+  local less, ending = nil, tonumber($ending_bytes)
+  if #lost > 0 then
+-- include subtract_lost
+    less, ending = subtract_lost(lost_at)
+  end
+-- include widen_retention, release_jobs, count_outcomes
+  release_jobs(freed, conf[2], conf[5], ending, conf[3], times)
+  count_outcomes(first, less)
+  if conf[4] then
+-- include publish_completed
+    publish_completed($channel, conf[4], acked, finished)
+  end
+end
+return { now, unpack(lost) }

@@ -1,0 +1,40 @@
+#!lua flags=allow-oom
+-- settle_others: records outcomes that settle does not, each only if the node still holds the job under its fence.
+-- keys: conf held job meta errors due done dead unique gone[2] idle ready[4] counted_history progress groups deferred job_index
+-- args: now channel node remember ending_bytes outcome_codes counter_count counters...
+--   remember, ending_bytes, outcome_codes: as for settle
+--   counters: counter and how often; then 12 of each outcome: id, held value, outcome, time, ticket of the schedule|'', due|'',
+--   counts, failure|'', its number, unique key|'', then group, result or deferred kind|'', then kind and error of the group, or
+--   when a deferred job was due before|''
+-- An outcome is a (ack), k (ack, kept), b (bury), r (retry) or l (release). Its time is how long the job is kept or waits.
+-- Returns { now, id of each job that was not held }
+-- include read_time, to_digits, parse_int, increment_field, read_record, complete_ticket, list_terms, index_jobs
+-- include failure_limits, add_failure, drop_failures, group_dead, log_limits, drop_progress, store_result, rotate_gone, choose_gone
+-- include insert_dead, insert_scheduled, defer_jobs, settle_one, push_tickets, wake_node
+local first, lost, lost_at, freed, ended, released, times, goes_on = &counters + 2 * $counter_count, {}, {}, 0, {}, {}, {}, false
+local conf = redis.call('HMGET', @conf, 'format', $node, 'done_retention', 'watched_until', 'bytes')
+if conf[1] and conf[1] ~= '1' then
+  return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
+end
+for at = first, #ARGV, 12 do
+  if redis.call('HGET', @held, ARGV[at]) ~= ARGV[at + 1] then
+    lost[#lost + 1], lost_at[#lost_at + 1] = ARGV[at], (at - first) / 12 + 1
+  else
+    freed = freed + redis.call('HDEL', @held, ARGV[at])
+    local again = settle_one(at, released, times)
+    goes_on, ended[#ended + 1] = goes_on or again, not again and ARGV[at] or nil
+  end
+end
+push_tickets('LPUSH', released)
+write_deferred_hints($channel, $node)
+if goes_on then
+  wake_node(@idle, $channel)
+end
+if freed > 0 then
+-- include subtract_lost, widen_retention, release_jobs, count_outcomes, publish_completed
+  local less, ending = subtract_lost(lost_at)
+  release_jobs(freed, conf[2], conf[5], ending, conf[3], times)
+  count_outcomes(first, less)
+  publish_completed($channel, conf[4], ended)
+end
+return { now, unpack(lost) }

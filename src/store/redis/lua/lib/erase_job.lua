@@ -1,0 +1,12 @@
+-- erase_job: deletes the record, meta and failures of a job that has left its place, and its unique key if the job has it.
+-- needs: drop_failures
+local function erase_job(id, meta, unique_key)
+  redis.call('HDEL', @job, id)
+  if meta then
+    drop_failures(id, meta)
+    redis.call('HDEL', @meta, id)
+  end
+  if unique_key ~= '' and redis.call('HGET', @unique, unique_key) == id then
+    redis.call('HDEL', @unique, unique_key)
+  end
+end

@@ -1,0 +1,8 @@
+-- insert_scheduled: adds a job to the schedule and to the index.
+-- needs: list_terms, index_jobs
+local function insert_scheduled(due, ticket)
+  local members = {}
+  add_due_terms(members, ticket, due)
+  redis.call('ZADD', @due, due, ticket)
+  add_to_index(members)
+end

@@ -1,0 +1,5 @@
+-- is_closed: returns whether claims from a queue are stopped because it is paused or moving to another store.
+local function is_closed(conf)
+  local state = redis.call('HMGET', conf, 'paused', 'moving')
+  return state[1] or state[2]
+end

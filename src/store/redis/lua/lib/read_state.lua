@@ -1,0 +1,7 @@
+-- read_state: returns the state of a job that is not running: s (scheduled), r (ready), d (done) or b (dead).
+-- needs: make_tickets
+local function read_state(id, record, meta)
+  local _, due_ticket = make_tickets(id, record, meta)
+  return redis.call('ZSCORE', @due, due_ticket) and 's' or redis.call('ZSCORE', @done, id) and 'd'
+    or redis.call('ZSCORE', @dead, id) and 'b' or 'r'
+end

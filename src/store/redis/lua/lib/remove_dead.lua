@@ -1,0 +1,14 @@
+-- remove_dead: removes a job from the dead jobs, its group and the index. Returns whether it was dead.
+-- needs: list_terms, index_jobs, group_dead
+local function remove_dead(id, meta)
+  if redis.call('ZREM', @dead, id) == 0 then
+    return false
+  end
+  if meta then
+    local members = {}
+    add_dead_terms(members, id, meta)
+    drop_from_index(members)
+    leave_group(meta)
+  end
+  return true
+end

@@ -1,0 +1,45 @@
+#!lua flags=allow-oom
+-- heartbeat: renews the lease of a node in one queue. Returns what it holds, which other nodes may be dead, and whether to claim.
+-- keys: conf lease since idle nodes due ready[4]
+-- args: now node lease info expiring_within
+--   expiring_within: leases of other nodes that end within this time are returned
+-- Returns { now, how many jobs it holds, 1 if it should claim, { node, microseconds until its lease ends } of others that hold jobs,
+--   deferred_mark, 0 if the queue is closed, 1 if the node was not known }
+-- include read_time, to_digits, parse_int
+local SUSPECTS_MAX = 20
+local node, lease = $node, tonumber($lease)
+local conf = redis.call('HMGET', @conf, 'format', 'paused', 'moving', 'next_tick', 'deferred_mark', node)
+if conf[1] and conf[1] ~= '1' then
+  return redis.error_reply('FORMAT ' .. conf[1] .. ' ' .. @conf)
+end
+local own = tonumber(redis.call('ZSCORE', @lease, node))
+local lapsed = not own or own < now
+if lapsed then
+  redis.call('ZADD', @since, now, node)
+end
+-- A node that was forgotten and has claimed since has a lease, but no info. With new info it keeps the time it joined.
+local known = redis.call('HGET', @nodes, node)
+if lapsed or not known or known:sub(17) ~= $info then
+  redis.call('HSET', @nodes, node, (not lapsed and known and known:sub(1, 16) or to_digits(now)) .. $info)
+end
+redis.call('ZADD', @lease, now + lease, node)
+redis.call('ZADD', @idle, 'XX', now, node)
+local others = {}
+local expiring = redis.call('ZRANGE', @lease, '-inf', now + $expiring_within, 'BYSCORE', 'LIMIT', 0, SUSPECTS_MAX, 'WITHSCORES')
+if #expiring > 0 then
+-- include count_held, forget_node
+  for i = 1, #expiring, 2 do
+    local other, ends = expiring[i], tonumber(expiring[i + 1])
+    if other ~= node and count_held(@conf, other) > 0 then
+      others[#others + 1] = { other, math.max(0, ends - now + 1) }
+    elseif other ~= node and ends < now then
+      forget_node(other)
+    end
+  end
+end
+local next_due = tonumber(redis.call('ZRANGE', @due, 0, 0, 'WITHSCORES')[2])
+local has_work = (next_due and next_due <= now) or redis.call('EXISTS', @ready) > 0
+local is_closed, tick = conf[2] or conf[3], tonumber(conf[4])
+local claims = (tick and tick <= now) or (has_work and not is_closed)
+local mark = is_closed and 0 or parse_int(conf[5], 16)
+return { now, parse_int(conf[6], 15), claims and 1 or 0, others, mark, known and 0 or 1 }
