@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use duly::{Asked, Duly};
+use duly::{CallContext, Duly};
 
-async fn node(store: &str, name: &'static str) -> duly::Result<Duly> {
+async fn open_node(store: &str, name: &'static str) -> duly::Result<Duly> {
     let duly = Duly::open(store).await?;
-    let greet = move |whom: String, _: Asked| async move { Ok::<_, duly::Error>(format!("{name} greets {whom}")) };
-    duly.answer("greet", greet).await?;
+    let greet =
+        move |whom: String, _: CallContext| async move { Ok::<_, duly::Error>(format!("{name} greets {whom}")) };
+    duly.on_call("greet", greet).await?;
     Ok(duly)
 }
 
@@ -16,7 +17,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("duly-call-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     let store = dir.join("duly.db").display().to_string();
-    let (_one, _two) = (node(&store, "one").await?, node(&store, "two").await?);
+    let (_one, _two) = (open_node(&store, "one").await?, open_node(&store, "two").await?);
     let caller = Duly::open(&store).await?;
 
     let said: String = caller.call("greet", &"ada").reply().await?;

@@ -23,9 +23,9 @@ async fn report(job: Report, ctx: Ctx) {
 async fn main() -> duly::Result<()> {
     // Without a store: when would it fire?
     let nightly = Schedule::parse("30 2 * * *", "Europe/Berlin")?;
-    println!("{}", nightly.in_words());
-    for tick in nightly.after(Clock::system().now()).take(3) {
-        println!("  {} {}", nightly.shown(tick), nightly.oddity(tick).unwrap_or_default());
+    println!("{}", nightly.describe());
+    for tick in nightly.ticks_after(Clock::system().now()).take(3) {
+        println!("  {} {}", nightly.format_in_zone(tick), nightly.dst_note(tick).unwrap_or_default());
     }
 
     // In a store: the same rule again changes nothing, so this may stand where a program starts.

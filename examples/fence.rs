@@ -23,7 +23,7 @@ struct Price {
 }
 
 impl Price {
-    fn set(&mut self, cents: u64, fence: Fence) -> Result<(), String> {
+    fn set_cents(&mut self, cents: u64, fence: Fence) -> Result<(), String> {
         if fence < self.fence {
             return Err(format!("fence {fence} is older than {}", self.fence));
         }
@@ -40,16 +40,16 @@ async fn main() -> duly::Result<()> {
 
     let handler = |job: SetPrice, ctx: Ctx| async move {
         let price = ctx.state::<Arc<Mutex<Price>>>().ok_or("no price")?;
-        price.lock().map_err(|_| "poisoned")?.set(job.cents, ctx.fence())?;
+        price.lock().map_err(|_| "poisoned")?.set_cents(job.cents, ctx.fence())?;
         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(match ctx.attempt() {
             1 => Outcome::retry(Duration::ZERO, "once more, under a greater fence"),
             _ => Outcome::Ack,
         })
     };
-    let tally = duly.worker().with(price.clone()).on(handler).drain().await?;
+    let tally = duly.worker().with_state(price.clone()).on(handler).drain().await?;
     assert_eq!((tally.retried, tally.acked), (1, 1));
 
-    let late = price.lock().expect("not poisoned").set(1, Fence(1));
+    let late = price.lock().expect("not poisoned").set_cents(1, Fence(1));
     println!("a late writer: {}", late.expect_err("is refused"));
     Ok(())
 }

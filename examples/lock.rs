@@ -8,7 +8,7 @@ use std::time::Duration;
 use duly::{Duly, Fence};
 
 /// The resource: a number, and the greatest fence that it has seen.
-fn look(file: &mut File) -> io::Result<(u64, Fence)> {
+fn read_number(file: &mut File) -> io::Result<(u64, Fence)> {
     let mut text = String::new();
     file.rewind()?;
     file.read_to_string(&mut text)?;
@@ -18,10 +18,10 @@ fn look(file: &mut File) -> io::Result<(u64, Fence)> {
 
 /// Looks and writes in one step, which the file's own lock makes of the two: who was paused between them could overwrite
 /// what another has written. To look is to have the fence seen: from then on an older holder can write no more.
-fn change(path: &Path, fence: Fence, next: Option<u64>) -> io::Result<u64> {
+fn update_number(path: &Path, fence: Fence, next: Option<u64>) -> io::Result<u64> {
     let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)?;
     file.lock()?;
-    let (number, seen) = look(&mut file)?;
+    let (number, seen) = read_number(&mut file)?;
     if seen > fence {
         return Err(io::Error::other(format!("fence {fence} is too old: somebody else has the lock")));
     }
@@ -31,12 +31,12 @@ fn change(path: &Path, fence: Fence, next: Option<u64>) -> io::Result<u64> {
     Ok(number)
 }
 
-async fn add(duly: Duly, path: &Path, times: u32) -> Result<(), Box<dyn std::error::Error>> {
+async fn add_repeatedly(duly: Duly, path: &Path, times: u32) -> Result<(), Box<dyn std::error::Error>> {
     for _ in 0..times {
         let guard = duly.lock("number").ttl(Duration::from_secs(5)).acquire().await?;
-        let number = change(path, guard.fence(), None)?;
+        let number = update_number(path, guard.fence(), None)?;
         tokio::task::yield_now().await;
-        change(path, guard.fence(), Some(number + 1))?;
+        update_number(path, guard.fence(), Some(number + 1))?;
         guard.release().await?;
     }
     Ok(())
@@ -49,9 +49,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (store, path) = (dir.join("duly.db"), dir.join("number"));
     let one = Duly::open(store.display().to_string()).await?;
     let two = Duly::open(store.display().to_string()).await?;
-    let (a, b) = tokio::join!(add(one, &path, 50), add(two, &path, 50));
+    let (a, b) = tokio::join!(add_repeatedly(one, &path, 50), add_repeatedly(two, &path, 50));
     a.and(b)?;
-    let (number, fence) = look(&mut File::open(&path)?)?;
+    let (number, fence) = read_number(&mut File::open(&path)?)?;
     println!("{number} after 100 additions; the last fence was {fence}");
     assert_eq!(number, 100);
     std::fs::remove_dir_all(dir)?;

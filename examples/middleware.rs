@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use duly::{Args, Attempted, Ctx, Duly, Middleware, Next, Push};
+use duly::{Args, AttemptFuture, Ctx, Duly, Middleware, Next, Push};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]
@@ -19,19 +19,19 @@ async fn greet(job: Greet, _: Ctx) {
 }
 
 /// Every job is tagged with the tenant for whom it was pushed.
-struct Tenant(&'static str);
+struct TenantTag(&'static str);
 
-impl Middleware for Tenant {
-    fn push(&self, job: Push) -> duly::Result<Push> {
+impl Middleware for TenantTag {
+    fn before_push(&self, job: Push) -> duly::Result<Push> {
         Ok(job.tag(self.0))
     }
 }
 
 /// Every attempt is timed.
-struct Timed;
+struct AttemptTimer;
 
-impl Middleware for Timed {
-    fn attempt<'a>(&'a self, ctx: &'a Ctx, next: Next<'a>) -> Attempted<'a> {
+impl Middleware for AttemptTimer {
+    fn around_attempt<'a>(&'a self, ctx: &'a Ctx, next: Next<'a>) -> AttemptFuture<'a> {
         Box::pin(async move {
             let began = Instant::now();
             let ended = next.run(ctx).await;
@@ -43,7 +43,7 @@ impl Middleware for Timed {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> duly::Result<()> {
-    let duly = Duly::builder(":memory:").middleware(Tenant("acme")).middleware(Timed).open().await?;
+    let duly = Duly::builder(":memory:").middleware(TenantTag("acme")).middleware(AttemptTimer).open().await?;
     duly.push(Greet { name: "Ada".into() }).await?;
     let tally = duly.worker().on(greet).drain().await?;
     assert_eq!(tally.acked, 1);

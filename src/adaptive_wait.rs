@@ -4,30 +4,30 @@
 //! So it is tried, and after it brought nobody it is tried again only now and then.
 
 /// Most chances that are passed over before the next try.
-const PAUSE_MAX: u32 = 31;
+const SKIPS_MAX: u32 = 31;
 
 /// Learns whether waiting for company is worth it.
 #[derive(Debug, Default)]
-pub(crate) struct Patience {
+pub(crate) struct AdaptiveWait {
     /// How many chances to pass over; doubles while tries bring nobody.
-    pause: u32,
-    left: u32,
+    skips: u32,
+    skips_left: u32,
 }
 
-impl Patience {
+impl AdaptiveWait {
     /// Whether to wait this time.
-    pub(crate) fn is_worth_it(&mut self) -> bool {
-        if self.left == 0 {
+    pub(crate) fn should_wait(&mut self) -> bool {
+        if self.skips_left == 0 {
             return true;
         }
-        self.left -= 1;
+        self.skips_left -= 1;
         false
     }
 
     /// How many came while it was waited for them.
-    pub(crate) fn learn(&mut self, came: usize) {
-        self.pause = if came == 0 { (self.pause * 2 + 1).min(PAUSE_MAX) } else { 0 };
-        self.left = self.pause;
+    pub(crate) fn record_arrivals(&mut self, came: usize) {
+        self.skips = if came == 0 { (self.skips * 2 + 1).min(SKIPS_MAX) } else { 0 };
+        self.skips_left = self.skips;
     }
 }
 
@@ -36,12 +36,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_lost_by_and_by_and_found_at_once() {
-        let mut patience = Patience::default();
-        let tries = (0..1_000).filter(|_| patience.is_worth_it().then(|| patience.learn(0)).is_some()).count();
+    fn wait_backs_off_after_misses_and_resumes_after_arrivals() {
+        let mut patience = AdaptiveWait::default();
+        let tries =
+            (0..1_000).filter(|_| patience.should_wait().then(|| patience.record_arrivals(0)).is_some()).count();
         assert!((30..=40).contains(&tries), "{tries}");
-        while !patience.is_worth_it() {}
-        patience.learn(3);
-        assert!(patience.is_worth_it() && patience.is_worth_it());
+        while !patience.should_wait() {}
+        patience.record_arrivals(3);
+        assert!(patience.should_wait() && patience.should_wait());
     }
 }

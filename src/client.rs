@@ -7,33 +7,33 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::clock::Clock;
-use crate::error::{Error, Result, Source};
-use crate::job::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed, check_args, check_name, check_text};
-use crate::job::{JobId, Record, State};
+use crate::error::{BoxError, Error, Result};
+use crate::job::push::{Due, PUSH_BYTES_MAX, PUSH_MAX, Push, PushResult, check_args, check_name, check_text};
+use crate::job::{JobId, JobRecord, State};
 use crate::lock::{LOCK_NAME_BYTES_MAX, Lock};
-use crate::metrics::Pushing;
+use crate::metrics::PushMetrics;
 use crate::node::{NodeId, NodeRecord};
-use crate::peers::call::{Answer, Asked, CONNECTION_BYTES_MAX, Call, Keys, Method};
-use crate::peers::{Connection, Hall};
+use crate::peers::call::{CONNECTION_BYTES_MAX, Call, CallContext, ClusterKeys, Method, MethodRegistration};
+use crate::peers::{HeldConnection, Peers};
 use crate::store::{
-    self, Capacity, DeadGroup, Durability, Edit, Filter, Health, History, HistoryAsk, HistoryTally, LockPage, Moved,
-    Options, Page, QueueCounts, Store,
+    self, Capacity, ChangeResult, DeadGroup, Durability, Filter, Health, History, HistoryQuery, JobEdit, JobPage,
+    LockPage, QueueCounts, StatCounters, Store, StoreOptions,
 };
 use crate::worker::Worker;
-use crate::worker::kind_stats::Kinds;
+use crate::worker::kind_stats::KindStatsBuffer;
 use crate::worker::middleware::{Layers, Middleware};
 
 /// A handle to a store. Cheap to clone; clones share the store.
 #[derive(Clone)]
 pub struct Duly {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) options: Arc<Options>,
+    pub(crate) options: Arc<StoreOptions>,
     pub(crate) url: Arc<str>,
     /// This process in the hall, once it takes part there.
-    pub(crate) hall: Arc<OnceLock<Arc<Hall>>>,
-    pub(crate) layers: Arc<Layers>,
+    pub(crate) peers: Arc<OnceLock<Arc<Peers>>>,
+    pub(crate) middleware: Arc<Layers>,
     /// What attempts of this process came to, until the store is told.
-    pub(crate) kinds: Arc<Kinds>,
+    pub(crate) kind_stats: Arc<KindStatsBuffer>,
 }
 
 /// Options for [`Duly::open`] that are easier written in code than in a URL.
@@ -41,8 +41,8 @@ pub struct Duly {
 #[derive(Clone)]
 pub struct Builder {
     url: String,
-    options: Options,
-    layers: Layers,
+    options: StoreOptions,
+    middleware: Layers,
 }
 
 impl Builder {
@@ -71,7 +71,7 @@ impl Builder {
     }
 
     /// How long ids of gone jobs are remembered, at least (default 10 minutes).
-    pub fn remember(mut self, remember: Duration) -> Self {
+    pub fn remember_ids(mut self, remember: Duration) -> Self {
         self.options.remember = remember;
         self
     }
@@ -100,19 +100,19 @@ impl Builder {
     /// Something to be done before and after every push, and around every attempt of this program.
     /// The first that is given is the outermost.
     pub fn middleware(mut self, middleware: impl Middleware) -> Self {
-        self.layers.push(Arc::new(middleware));
+        self.middleware.push(Arc::new(middleware));
         self
     }
 
     /// Opens the store.
     pub async fn open(self) -> Result<Duly> {
         // Before anything is opened: a wrong key is a mistake of the caller.
-        Keys::new(&self.options.cluster_keys)?;
+        ClusterKeys::new(&self.options.cluster_keys)?;
         crate::metrics::describe_metrics();
         let (store, options) = store::open(&self.url, self.options).await?;
-        let (store, layers) = (store::Traced::around(store), Arc::new(self.layers));
+        let (store, layers) = (store::TracedStore::wrap(store), Arc::new(self.middleware));
         let (options, url, kinds) = (Arc::new(options), self.url.into(), Arc::default());
-        Ok(Duly { store, options, url, hall: Arc::default(), layers, kinds })
+        Ok(Duly { store, options, url, peers: Arc::default(), middleware: layers, kind_stats: kinds })
     }
 }
 
@@ -127,11 +127,11 @@ impl Duly {
 
     /// Options for opening a store, in code.
     pub fn builder(url: impl Into<String>) -> Builder {
-        Builder { url: url.into(), options: Options::default(), layers: Vec::new() }
+        Builder { url: url.into(), options: StoreOptions::default(), middleware: Vec::new() }
     }
 
     /// Pushes one job. Once this answers, the job is kept.
-    pub async fn push(&self, job: impl Into<Push>) -> Result<Pushed> {
+    pub async fn push(&self, job: impl Into<Push>) -> Result<PushResult> {
         let mut pushed = self.push_all([job]).await?;
         pushed.pop().ok_or_else(|| Error::store("push", "the store gave no answer"))
     }
@@ -142,15 +142,15 @@ impl Duly {
     ///
     /// With several queues on a server some may have got theirs when another fails: the error is then
     /// [`Unknown`](Error::Unknown), and pushing all again with the same ids pushes what is missing.
-    pub async fn push_all<P: Into<Push>>(&self, jobs: impl IntoIterator<Item = P>) -> Result<Vec<Pushed>> {
-        let jobs = self.admit(jobs)?;
+    pub async fn push_all<P: Into<Push>>(&self, jobs: impl IntoIterator<Item = P>) -> Result<Vec<PushResult>> {
+        let jobs = self.prepare_jobs(jobs)?;
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        let pushing = Pushing::of(&jobs);
+        let pushing = PushMetrics::for_jobs(&jobs);
         let pushed = self.store.push(jobs).await?;
-        pushing.pushed(&pushed);
-        self.layers.iter().for_each(|layer| layer.pushed(&pushed));
+        pushing.record(&pushed);
+        self.middleware.iter().for_each(|layer| layer.after_push(&pushed));
         Ok(pushed)
     }
 
@@ -165,7 +165,7 @@ impl Duly {
         tx: &rusqlite::Transaction<'_>,
         jobs: impl IntoIterator<Item = P>,
     ) -> Result<store::sqlite::AfterCommit> {
-        let jobs = self.admit(jobs)?;
+        let jobs = self.prepare_jobs(jobs)?;
         match store::StoreUrl::parse(&self.url)?.file() {
             Some(path) => store::sqlite::push_in(tx, path, &self.options.clock, self.options.history, &jobs),
             None => Err(Error::invalid("store", "is not a file; push_in needs one that both connections open")),
@@ -211,49 +211,53 @@ impl Duly {
     ///
     /// Only methods that are registered so can be called, beside duly's own (`duly.ping` and others).
     /// It runs on the runtime from which it was registered; a panic of it is an error of its caller.
-    pub fn answer<A, F, Fut, R, E>(&self, method: impl Into<String>, handler: F) -> Answer
+    pub fn on_call<A, F, Fut, R, E>(&self, method: impl Into<String>, handler: F) -> MethodRegistration
     where
         A: DeserializeOwned + Send + 'static,
-        F: Fn(A, Asked) -> Fut + Send + Sync + 'static,
+        F: Fn(A, CallContext) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R, E>> + Send + 'static,
         R: Serialize,
-        E: Into<Source>,
+        E: Into<BoxError>,
     {
-        Answer::new(self.clone(), method.into(), Box::new(|limits, runtime| Method::new(handler, limits, runtime)))
+        MethodRegistration::new(
+            self.clone(),
+            method.into(),
+            Box::new(|limits, runtime| Method::new(handler, limits, runtime)),
+        )
     }
 
     /// Answers calls of this method no longer. Answers whether it was answered before.
-    pub async fn stop_answering(&self, method: &str) -> Result<bool> {
-        let hall = self.hall()?;
+    pub async fn remove_call(&self, method: &str) -> Result<bool> {
+        let hall = self.peers()?;
         let removed = hall.remove_method(method);
         if removed {
-            hall.show().await?;
+            hall.announce().await?;
         }
         Ok(removed)
     }
 
     /// Holds a connection (of a browser, a device) under this name: calls for it come here until it is dropped.
-    pub async fn hold_connection(&self, connection: impl Into<String>) -> Result<Connection> {
+    pub async fn hold_connection(&self, connection: impl Into<String>) -> Result<HeldConnection> {
         let connection = connection.into();
         check_text("connection", &connection, CONNECTION_BYTES_MAX)?;
-        self.hall()?.hold_connection(connection).await
+        self.peers()?.hold_connection(connection).await
     }
 
     /// Who this process is to other nodes; its first worker goes by the same identity.
-    pub fn node(&self) -> Result<NodeId> {
-        Ok(self.hall()?.node())
+    pub fn node_id(&self) -> Result<NodeId> {
+        Ok(self.peers()?.node_id())
     }
 
     /// This process in the hall; its thread is started when it is first needed.
-    pub(crate) fn hall(&self) -> Result<Arc<Hall>> {
-        if let Some(hall) = self.hall.get() {
+    pub(crate) fn peers(&self) -> Result<Arc<Peers>> {
+        if let Some(hall) = self.peers.get() {
             return Ok(hall.clone());
         }
         let (options, store) = (&self.options, self.store.clone());
-        let keys = Keys::new(&options.cluster_keys)?;
-        let hall = Hall::start(store, options.lease, options.clock.clone(), keys)?;
+        let keys = ClusterKeys::new(&options.cluster_keys)?;
+        let hall = Peers::start(store, options.lease, options.clock.clone(), keys)?;
         // Of two that start one at the same time the first wins; the other's thread ends.
-        Ok(self.hall.get_or_init(|| hall).clone())
+        Ok(self.peers.get_or_init(|| hall).clone())
     }
 
     /// Tells a running job to stop, wherever it runs: it ends dead with the error `cancelled`, and is not retried.
@@ -276,7 +280,7 @@ impl Duly {
     }
 
     /// One job with all that is known of it.
-    pub async fn get(&self, id: JobId) -> Result<Option<Record>> {
+    pub async fn get(&self, id: JobId) -> Result<Option<JobRecord>> {
         self.store.get(id).await
     }
 
@@ -287,29 +291,29 @@ impl Duly {
     /// format belongs to others (Sidekiq's keys, Redis in Action's) is every job that is waited for looked at, every 250 ms
     /// or less often.
     /// To wait for a limited time, put a `tokio::time::timeout` around it.
-    pub async fn wait(&self, id: JobId) -> Result<Option<Record>> {
-        self.hall()?.ended(id).await
+    pub async fn wait(&self, id: JobId) -> Result<Option<JobRecord>> {
+        self.peers()?.wait_for_completion(id).await
     }
 
     /// A page of jobs.
-    pub async fn list(&self, filter: Filter) -> Result<Page> {
-        self.store.list(self.resolved(&filter)?).await
+    pub async fn list(&self, filter: Filter) -> Result<JobPage> {
+        self.store.list(self.resolve_filter(&filter)?).await
     }
 
     /// A filter, checked, with its moments fixed.
-    pub(crate) fn resolved(&self, filter: &Filter) -> Result<Filter> {
+    pub(crate) fn resolve_filter(&self, filter: &Filter) -> Result<Filter> {
         if let Some(queue) = &filter.queue {
             check_name("queue", queue)?;
         }
-        Ok(filter.clone().resolved(self.store.now()))
+        Ok(filter.clone().resolve_times(self.store.now()))
     }
 
     /// Changes args or priority of a job that is not running.
-    pub async fn edit(&self, id: JobId, edit: Edit) -> Result<()> {
+    pub async fn edit(&self, id: JobId, edit: JobEdit) -> Result<()> {
         if let Some(args) = &edit.args {
             check_args(args)?;
         }
-        moved(id, self.store.edit(id, edit).await?)
+        check_change(id, self.store.edit(id, edit).await?)
     }
 
     /// Sets how much may be unfinished in a queue, and returns the previous capacity. The queue need not exist yet.
@@ -321,7 +325,7 @@ impl Duly {
     }
 
     /// What has happened in the last minutes, minute by minute and queue by queue.
-    pub async fn history(&self, ask: HistoryAsk) -> Result<History> {
+    pub async fn history(&self, ask: HistoryQuery) -> Result<History> {
         if let Some(queue) = &ask.queue {
             check_name("queue", queue)?;
         }
@@ -329,8 +333,8 @@ impl Duly {
     }
 
     /// What has ever happened in each queue, by name: only grows. Rates are differences of it.
-    pub async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
-        self.store.totals().await
+    pub async fn totals(&self) -> Result<Vec<(String, StatCounters)>> {
+        self.store.queue_totals().await
     }
 
     /// The dead jobs of a queue, or of all, by kind and error, the largest groups first.
@@ -343,13 +347,13 @@ impl Duly {
 
     /// Deletes a job that is not running.
     pub async fn remove(&self, id: JobId) -> Result<()> {
-        moved(id, self.store.remove(id).await?)
+        check_change(id, self.store.remove(id).await?)
     }
 
     /// Gives a job that is not running a new due moment. A dead one starts over, with its history kept.
     pub async fn reschedule(&self, id: JobId, due: Due) -> Result<()> {
         due.check()?;
-        moved(id, self.store.reschedule(id, due).await?)
+        check_change(id, self.store.reschedule(id, due).await?)
     }
 
     /// How many jobs are in which state, by queue.
@@ -358,15 +362,15 @@ impl Duly {
     }
 
     /// Stops claiming from a queue; running jobs go on. Answers whether it was running before.
-    pub async fn pause(&self, queue: &str) -> Result<bool> {
+    pub async fn pause_queue(&self, queue: &str) -> Result<bool> {
         check_name("queue", queue)?;
-        self.store.pause(queue, true).await
+        self.store.set_paused(queue, true).await
     }
 
     /// Starts claiming from a queue again. Answers whether it was paused before.
-    pub async fn resume(&self, queue: &str) -> Result<bool> {
+    pub async fn resume_queue(&self, queue: &str) -> Result<bool> {
         check_name("queue", queue)?;
-        self.store.pause(queue, false).await
+        self.store.set_paused(queue, false).await
     }
 
     /// All nodes the store knows.
@@ -387,12 +391,12 @@ impl Duly {
 
     /// Where the store is, for people: without passwords.
     #[must_use]
-    pub fn place(&self) -> String {
-        store::place_of(&self.url, &self.options)
+    pub fn display_url(&self) -> String {
+        store::display_url(&self.url, &self.options)
     }
 
     /// Checks jobs and fills in what they leave open.
-    fn admit<P: Into<Push>>(&self, jobs: impl IntoIterator<Item = P>) -> Result<Vec<Push>> {
+    fn prepare_jobs<P: Into<Push>>(&self, jobs: impl IntoIterator<Item = P>) -> Result<Vec<Push>> {
         let mut admitted = Vec::new();
         let mut bytes = 0;
         for job in jobs {
@@ -402,10 +406,10 @@ impl Duly {
             let mut job: Push = job.into();
             #[cfg(feature = "otel")]
             if job.traceparent.is_none() {
-                job.traceparent = crate::otel::traceparent();
+                job.traceparent = crate::otel::current_traceparent();
             }
-            for layer in self.layers.iter() {
-                job = layer.push(job)?;
+            for layer in self.middleware.iter() {
+                job = layer.before_push(job)?;
             }
             job.check()?;
             bytes += job.args.as_ref().map_or(0, String::len);
@@ -429,19 +433,19 @@ impl std::fmt::Debug for Duly {
     }
 }
 
-fn moved(id: JobId, moved: Moved) -> Result<()> {
+fn check_change(id: JobId, moved: ChangeResult) -> Result<()> {
     match moved {
-        Moved::Yes => Ok(()),
-        Moved::NotFound => Err(Error::NotFound { what: "job", name: id.to_string() }),
-        Moved::Running => Err(Error::Conflict(format!("job {id} is running: wait until its attempt has ended"))),
-        Moved::Moving => Err(Error::Conflict(format!(
+        ChangeResult::Applied => Ok(()),
+        ChangeResult::NotFound => Err(Error::NotFound { what: "job", name: id.to_string() }),
+        ChangeResult::Running => Err(Error::Conflict(format!("job {id} is running: wait until its attempt has ended"))),
+        ChangeResult::Moving => Err(Error::Conflict(format!(
             "the queue of job {id} is moving to another store: let that end, then look for the job there"
         ))),
-        Moved::Changed => Err(Error::Conflict(format!("job {id} has just moved on: look again"))),
-        Moved::Unreadable => Err(Error::Conflict(format!(
+        ChangeResult::Changed => Err(Error::Conflict(format!("job {id} has just moved on: look again"))),
+        ChangeResult::Unreadable => Err(Error::Conflict(format!(
             "job {id} is not as it was written: what it was meant to be nobody knows; push it anew, and remove this one"
         ))),
-        Moved::Existing(other) => {
+        ChangeResult::Existing(other) => {
             Err(Error::Conflict(format!("the unique key of job {id} belongs to job {other} now")))
         }
     }
@@ -450,18 +454,18 @@ fn moved(id: JobId, moved: Moved) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::faulty::{Fault, Faulty};
+    use crate::store::faulty::{FaultyStore, InjectedFault};
 
     #[tokio::test]
-    async fn a_push_whose_answer_was_lost_changes_nothing_when_repeated() {
+    async fn repeated_push_after_lost_reply_changes_nothing() {
         let mut duly = Duly::open(":memory:").await.expect("opens");
-        let faulty = Faulty::new(duly.store());
+        let faulty = FaultyStore::new(duly.store());
         duly.store = faulty.clone();
-        let id = JobId::named("invoice:7");
+        let id = JobId::from_name("invoice:7");
         let push = async || duly.push(Push::new("mail", "{}").id(id)).await;
-        faulty.next("push", Fault::LoseAnswer, 1);
+        faulty.inject("push", InjectedFault::LoseReply, 1);
         assert_eq!(push().await.expect_err("the answer is lost").code(), "unknown");
-        assert_eq!(push().await.expect("answers"), Pushed::Existing(id));
+        assert_eq!(push().await.expect("answers"), PushResult::Existing(id));
         let counts = duly.counts().await.expect("counts");
         assert_eq!(counts.iter().map(|queue| queue.ready).sum::<u64>(), 1);
     }

@@ -40,7 +40,7 @@ impl Clock {
     /// The present moment.
     #[must_use]
     pub fn now(&self) -> SystemTime {
-        from_micros(self.wall())
+        from_micros(self.now_micros())
     }
 
     /// Whether a test moves this clock.
@@ -56,7 +56,7 @@ impl Clock {
     }
 
     /// Microseconds since 1970.
-    pub(crate) fn wall(&self) -> Micros {
+    pub(crate) fn now_micros(&self) -> Micros {
         match &self.manual {
             Some(now) => now.load(Ordering::SeqCst),
             None => to_micros(SystemTime::now()),
@@ -89,7 +89,7 @@ fn boot_micros() -> Micros {
 }
 
 /// The present moment for timers: never steps, cannot be moved by a test.
-pub(crate) fn tick() -> tokio::time::Instant {
+pub(crate) fn monotonic_now() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
 
@@ -127,7 +127,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_manual_clock_moves_only_by_hand() {
+    fn manual_clock_moves_only_when_advanced() {
         let clock = Clock::manual();
         let before = clock.clone().now();
         clock.advance(Duration::from_secs(5));

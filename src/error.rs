@@ -1,13 +1,13 @@
 //! What can go wrong, sorted by what the caller can do about it.
 
 /// The one thing asked of a store that has an id to be repeated with.
-const PUSH: &str = "push";
+const PUSH_OP: &str = "push";
 
 /// The result of everything that can fail in duly.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of another crate, kept only as a cause: its type is not part of duly's interface.
-pub type Source = Box<dyn std::error::Error + Send + Sync>;
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What can go wrong, sorted by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]
@@ -22,18 +22,18 @@ pub enum Error {
         reason: String,
         /// The store's own error.
         #[source]
-        source: Option<Source>,
+        source: Option<BoxError>,
     },
 
     /// The request was sent and its answer lost: it may or may not have been carried out.
     /// Safe to repeat with the same job id.
-    #[error("{op}: sent, but nobody knows whether it was carried out{}; {}", because(source), then(op))]
+    #[error("{op}: sent, but nobody knows whether it was carried out{}; {}", cause_suffix(source), repeat_advice(op))]
     Unknown {
         /// What was asked of the store.
         op: &'static str,
         /// Why the answer is missing.
         #[source]
-        source: Option<Source>,
+        source: Option<BoxError>,
     },
 
     /// The job is no longer held by this node: another one has it, and nothing was recorded.
@@ -100,13 +100,13 @@ pub enum Error {
 }
 
 /// The cause as a part of a sentence, where there is one.
-fn because(source: &Option<Source>) -> String {
+fn cause_suffix(source: &Option<BoxError>) -> String {
     source.as_ref().map_or(String::new(), |source| format!(": {source}"))
 }
 
 /// What to do about an outcome that nobody knows.
-fn then(op: &str) -> &'static str {
-    if op == PUSH { "repeat it with the same id" } else { "look before you repeat it" }
+fn repeat_advice(op: &str) -> &'static str {
+    if op == PUSH_OP { "repeat it with the same id" } else { "look before you repeat it" }
 }
 
 impl Error {
@@ -135,7 +135,7 @@ impl Error {
 
     /// The same of something of which a part may have been carried out before.
     #[cfg(feature = "redis")]
-    pub(crate) fn in_doubt(self) -> Self {
+    pub(crate) fn into_unknown(self) -> Self {
         match self {
             Error::Store { op, reason, .. } => Error::Unknown { op, source: Some(reason.into()) },
             other => other,
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_outcome_names_its_cause_and_what_to_do() {
+    fn unknown_error_names_cause_and_advice() {
         let told = |op, source: Option<&str>| Error::Unknown { op, source: source.map(Into::into) }.to_string();
         assert_eq!(
             told("push", Some("0 of 1 replicas")),

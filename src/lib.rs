@@ -53,46 +53,46 @@ pub mod testing;
 mod transfer;
 mod worker;
 
-pub use admin::backup::Repaired;
-pub use admin::bulk::{BULK_MAX, Bulk, COUNT_LOOKED_MAX, Counted, Done};
-pub use admin::token::{Role, Secret, TOKEN_PREFIX, TOKENS_MAX, Token};
+pub use admin::backup::RepairReport;
+pub use admin::bulk::{BULK_MAX, BulkCount, BulkOperation, BulkReport, COUNT_SCANNED_MAX};
+pub use admin::token::{Role, TOKEN_PREFIX, TOKENS_MAX, Token, TokenSecret};
 pub use admin::why::Why;
 pub use client::{Builder, Duly};
 pub use clock::Clock;
 pub use cron::api::{CRONS_MAX, Cron, CronChange, CronChanges};
-pub use cron::{CRON_ARGS_BYTES_MAX, CronRule, JITTER_MAX, MISSED_AFTER, MISSED_MAX, Missed, Overlap, Schedule};
-pub use error::{Error, Result, Source};
-pub use job::filter::{FILTER_BYTES_MAX, FILTER_TERMS_MAX, Filter, Term, When};
+pub use cron::{CRON_ARGS_BYTES_MAX, CronRule, JITTER_MAX, MISSED_AFTER, MISSED_TICKS_MAX, Missed, Overlap, Schedule};
+pub use error::{BoxError, Error, Result};
+pub use job::filter::{FILTER_BYTES_MAX, FILTER_TERMS_MAX, Filter, FilterTerm, FilterTime};
 pub use job::push::{
-    ARGS_BYTES_MAX, Conflict, DEFAULT_QUEUE, Due, MAX_ATTEMPTS, NAME_BYTES_MAX, PUSH_BYTES_MAX, PUSH_MAX, Push, Pushed,
-    TAGS_MAX, TIMEOUT, UNIQUE_BYTES_MAX, check_name,
+    ARGS_BYTES_MAX, DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, DEFAULT_TIMEOUT, Due, NAME_BYTES_MAX, PUSH_BYTES_MAX,
+    PUSH_MAX, Push, PushResult, TAGS_MAX, UNIQUE_BYTES_MAX, UniqueConflict, check_name,
 };
 pub use job::retry::Retry;
-pub use job::{Failure, Fence, Held, Job, JobId, JobProgress, LogLine, Outcome, Priority, Record, State};
-pub use lock::{Guard, LOCK_NAME_BYTES_MAX, LOCK_TTL, Lock};
+pub use job::{Failure, Fence, HeldJob, Job, JobId, JobProgress, JobRecord, LogLine, Outcome, Priority, State};
+pub use lock::{DEFAULT_LOCK_TTL, Guard, LOCK_NAME_BYTES_MAX, Lock};
 pub use metrics::{METRICS, Metric, MetricKind, describe_metrics};
-pub use node::{BEAT, KINDS_MAX, LEASE, Node, NodeId, NodeRecord, Takes};
+pub use node::{HEARTBEAT_INTERVAL, LEASE, NODE_KINDS_MAX, Node, NodeId, NodeProfile, NodeRecord};
 pub use peers::call::{
-    Answer, Asked, CALL_TIMEOUT, CALL_TIMEOUT_MAX, CLUSTER_KEY_BYTES_MIN, Call, MESSAGE_BYTES_MAX, METHOD_CONCURRENCY,
-    Replies, Reply,
+    CALL_TIMEOUT_MAX, CLUSTER_KEY_BYTES_MIN, Call, CallContext, DEFAULT_CALL_TIMEOUT, DEFAULT_METHOD_CONCURRENCY,
+    MESSAGE_BYTES_MAX, MethodRegistration, Replies, Reply,
 };
-pub use peers::{Connection, Running, WAITED_MAX};
+pub use peers::{HeldConnection, RunningJob, WAITED_JOBS_MAX};
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
 #[cfg(feature = "sqlite")]
-pub use store::sqlite::{AfterCommit, SQL_ROWS_MAX, Sql, SqlTable};
+pub use store::sqlite::{AfterCommit, ReadOnlySql, SQL_ROWS_MAX, SqlTable};
 pub use store::{
-    Audit, AuditRecord, Breach, Capacity, CronRecord, DeadGroup, Durability, Edit, HISTORY_MINUTES_MAX, Health,
-    Histogram, History, HistoryAsk, HistoryTally, KIND_HOURS_MAX, KindPoint, LOG_LINES_MAX, LockRecord, OTHER_KINDS,
-    Owner, Page, Point, QueueCounts, Rule, Verified,
+    AuditEntry, AuditRecord, Capacity, CronRecord, DeadGroup, Durability, HISTORY_MINUTES_MAX, Health, Histogram,
+    History, HistoryPoint, HistoryQuery, Invariant, JobEdit, JobPage, KIND_HOURS_MAX, KindStats, LOG_LINES_MAX,
+    LockOwner, LockRecord, OTHER_KINDS, QueueCounts, StatCounters, VerifyReport, Violation,
 };
 /// The token that stops a worker: from here, so that a program needs no crate of the same version beside this one.
 pub use tokio_util::sync::CancellationToken;
-pub use transfer::{Move, Progress, QueueMoved};
-pub use worker::event::{Event, Tally};
-pub use worker::handler::{Args, Ctx, IntoAnswer};
-pub use worker::middleware::{Attempted, Middleware, Next};
-pub use worker::{CONCURRENCY, GRACE, Signals, Worker, remote};
+pub use transfer::{QueueTransferReport, Transfer, TransferProgress};
+pub use worker::event::{Event, RunSummary};
+pub use worker::handler::{Args, Ctx, IntoOutcome};
+pub use worker::middleware::{AttemptFuture, Middleware, Next};
+pub use worker::{CONCURRENCY, GRACE_PERIOD, ShutdownSignals, Worker, remote};
 
 /// The Rust in the documents is compiled and run as tests.
 #[cfg(doctest)]

@@ -13,7 +13,7 @@ use crate::error::Error;
 /// A node's hold on what it claimed lasts so long without a beat.
 pub const LEASE: Duration = Duration::from_secs(3);
 /// How often a node gives a sign of life, if its lease is the default.
-pub const BEAT: Duration = Duration::from_secs(1);
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The identity of one start of one process.
 ///
@@ -73,17 +73,17 @@ pub struct Node {
     /// The queues it works.
     pub queues: Vec<String>,
     /// What of them it can take on.
-    pub takes: Takes,
+    pub profile: NodeProfile,
 }
 
 /// Most kinds that a node tells of: one that knows more does not say which.
-pub const KINDS_MAX: usize = 1_000;
+pub const NODE_KINDS_MAX: usize = 1_000;
 
 /// What a node can take on, as far as it says: for whoever asks why a job waits. The store decides nothing by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
-pub struct Takes {
+pub struct NodeProfile {
     /// The kinds that its handlers know; `None` if it runs any kind, or does not say.
     pub kinds: Option<Vec<String>>,
     /// How many jobs it runs at once; `None` if it does not say.
@@ -94,10 +94,10 @@ pub struct Takes {
     pub quiet: bool,
 }
 
-impl Takes {
+impl NodeProfile {
     /// Whether a job of this kind would find a handler, as far as is known.
     #[must_use]
-    pub fn knows(&self, kind: &str) -> bool {
+    pub fn has_handler(&self, kind: &str) -> bool {
         self.kinds.as_ref().is_none_or(|kinds| kinds.iter().any(|known| known == kind))
     }
 }
@@ -106,18 +106,18 @@ impl Node {
     /// A node with a fresh identity and the default lease.
     #[must_use]
     pub fn fresh(queues: Vec<String>) -> Self {
-        Node { id: NodeId::fresh(), lease: LEASE, queues, takes: Takes::default() }
+        Node { id: NodeId::fresh(), lease: LEASE, queues, profile: NodeProfile::default() }
     }
 
     /// How often it beats: three times a lease.
     #[must_use]
-    pub fn beat(&self) -> Duration {
+    pub fn heartbeat_interval(&self) -> Duration {
         self.lease / 3
     }
 }
 
 /// The machine that this process runs on.
-pub(crate) fn host() -> String {
+pub(crate) fn host_name() -> String {
     #[cfg(any(feature = "sqlite", feature = "redis"))]
     return rustix::system::uname().nodename().to_string_lossy().into_owned();
     #[cfg(not(any(feature = "sqlite", feature = "redis")))]
@@ -144,9 +144,9 @@ pub struct NodeRecord {
     /// How many jobs it holds.
     pub held: u64,
     /// How many jobs it holds of each queue; queues of which it holds none are absent.
-    pub holds: BTreeMap<String, u64>,
+    pub held_by_queue: BTreeMap<String, u64>,
     /// What it can take on.
-    pub takes: Takes,
+    pub profile: NodeProfile,
     /// What it can be asked to do, beside what every node can.
     pub methods: Vec<String>,
 }
@@ -156,7 +156,7 @@ impl NodeRecord {
     #[must_use]
     pub fn state(&self) -> &'static str {
         match self.alive {
-            true if self.takes.quiet => "quiet",
+            true if self.profile.quiet => "quiet",
             true => "alive",
             false => "dead",
         }

@@ -4,7 +4,7 @@ use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, Tra
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 /// The context of the present span as a `traceparent`; nothing if there is none.
-pub(crate) fn traceparent() -> Option<String> {
+pub(crate) fn current_traceparent() -> Option<String> {
     let context = tracing::Span::current().context();
     let span = context.span();
     let at = span.span_context();
@@ -12,15 +12,15 @@ pub(crate) fn traceparent() -> Option<String> {
 }
 
 /// Lets a span go on from what a `traceparent` says; what is none is passed over.
-pub(crate) fn go_on(span: &tracing::Span, traceparent: Option<&str>) {
-    if let Some(remote) = traceparent.and_then(parse) {
+pub(crate) fn set_remote_parent(span: &tracing::Span, traceparent: Option<&str>) {
+    if let Some(remote) = traceparent.and_then(parse_traceparent) {
         let parent = opentelemetry::Context::new().with_remote_span_context(remote);
         // Fails where no layer of OpenTelemetry listens: then there is nothing to go on.
         let _ = span.set_parent(parent);
     }
 }
 
-fn parse(traceparent: &str) -> Option<SpanContext> {
+fn parse_traceparent(traceparent: &str) -> Option<SpanContext> {
     let [_, trace, span, flags] = traceparent.split('-').collect::<Vec<_>>()[..] else {
         return None;
     };
@@ -35,18 +35,18 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_traceparent_is_read_whole() {
+    fn traceparent_is_parsed() {
         let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-        let at = parse(text).expect("is one");
+        let at = parse_traceparent(text).expect("is one");
         assert!(at.is_remote() && at.is_sampled());
         assert_eq!(format!("00-{}-{}-01", at.trace_id(), at.span_id()), text);
-        assert!(parse("00-00000000000000000000000000000000-00f067aa0ba902b7-01").is_none());
+        assert!(parse_traceparent("00-00000000000000000000000000000000-00f067aa0ba902b7-01").is_none());
     }
 
     proptest! {
         #[test]
         fn any_text_is_one_or_none(text in ".*") {
-            let _ = parse(&text);
+            let _ = parse_traceparent(&text);
         }
     }
 }

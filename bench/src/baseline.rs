@@ -12,26 +12,26 @@ use duly::rusqlite::config::DbConfig;
 use duly::rusqlite::{Connection, params};
 use uuid::Uuid;
 
-use crate::config::{BULK, noop_args};
+use crate::config::{BULK_JOBS, noop_args};
 
 /// As much as duly grows its WAL when a worker joins.
-const WAL_BYTES: usize = 8 * 1024 * 1024;
+const WAL_GROWN_BYTES: usize = 8 * 1024 * 1024;
 /// Statements kept prepared.
 const STATEMENTS_MAX: usize = 96;
 /// The queue and the node of every job here.
-const ONE: i64 = 1;
+const QUEUE_AND_NODE_NO: i64 = 1;
 /// `duly_job.priority` of normal.
-const NORMAL: i64 = 2;
+const NORMAL_PRIORITY: i64 = 2;
 
 /// One connection on a file that duly has made.
-pub(crate) struct Bare {
+pub(crate) struct SqliteBaseline {
     conn: Connection,
     args: String,
 }
 
-impl Bare {
+impl SqliteBaseline {
     /// Makes the file with duly, then opens it alone.
-    pub(crate) async fn make(path: &Path) -> Result<Self> {
+    pub(crate) async fn create(path: &Path) -> Result<Self> {
         let url = path.to_str().context("the path is not UTF-8")?;
         drop(Duly::open(url).await?);
         let conn = Connection::open(path)?;
@@ -51,11 +51,11 @@ impl Bare {
         let mode: String = conn.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
         ensure!(mode == "wal", "the journal mode is {mode}, not wal");
         grow_wal(&conn)?;
-        Ok(Bare { conn, args: noop_args() })
+        Ok(SqliteBaseline { conn, args: noop_args() })
     }
 
     /// Jobs a second, pushed `batch` at a time for so long.
-    pub(crate) fn pushes(&self, batch: usize, time: Duration) -> Result<f64> {
+    pub(crate) fn measure_pushes(&self, batch: usize, time: Duration) -> Result<f64> {
         let begin = Instant::now();
         let mut jobs = 0;
         while begin.elapsed() < time {
@@ -66,23 +66,23 @@ impl Bare {
     }
 
     /// Pushes in bulk until the file has so many jobs.
-    pub(crate) fn warm(&self, jobs: usize) -> Result<()> {
-        (0..jobs.div_ceil(BULK)).try_for_each(|_| self.push(BULK.min(jobs)))
+    pub(crate) fn fill(&self, jobs: usize) -> Result<()> {
+        (0..jobs.div_ceil(BULK_JOBS)).try_for_each(|_| self.push(BULK_JOBS.min(jobs)))
     }
 
     /// Whole lives a second, `batch` at a time for so long: a commit each for push, claim and settle.
-    pub(crate) fn lives(&self, batch: usize, time: Duration) -> Result<f64> {
+    pub(crate) fn measure_lifecycles(&self, batch: usize, time: Duration) -> Result<f64> {
         let begin = Instant::now();
         let mut jobs = 0;
         while begin.elapsed() < time {
-            self.live(batch)?;
+            self.run_lifecycle(batch)?;
             jobs += batch;
         }
         Ok(jobs as f64 / begin.elapsed().as_secs_f64())
     }
 
     /// The whole life of so many jobs.
-    pub(crate) fn live(&self, batch: usize) -> Result<()> {
+    pub(crate) fn run_lifecycle(&self, batch: usize) -> Result<()> {
         self.push(batch)?;
         let held = self.claim(batch)?;
         ensure!(held.len() == batch, "{} of {batch} jobs claimed", held.len());
@@ -91,8 +91,8 @@ impl Bare {
 
     fn push(&self, jobs: usize) -> Result<()> {
         self.begin()?;
-        let now = now();
-        let first: i64 = self.number("SELECT value FROM duly_sequence WHERE name = 'next_number'")?;
+        let now = now_micros();
+        let first: i64 = self.query_number("SELECT value FROM duly_sequence WHERE name = 'next_number'")?;
         let mut body = self.conn.prepare_cached(
             "INSERT INTO duly_job (job_no, id, queue_no, kind, args, priority, pushed_at, max_attempts, timeout_ms,
                                    keep_ms, unique_key, tags, traceparent)
@@ -103,8 +103,8 @@ impl Bare {
              VALUES (?1, ?2, ?3, ?3, ?4, 0, 0)",
         )?;
         for no in first..first + jobs as i64 {
-            body.execute(params![no, Uuid::now_v7().as_bytes(), ONE, self.args, NORMAL, now])?;
-            ready.execute(params![ONE, NORMAL, no, now])?;
+            body.execute(params![no, Uuid::now_v7().as_bytes(), QUEUE_AND_NODE_NO, self.args, NORMAL_PRIORITY, now])?;
+            ready.execute(params![QUEUE_AND_NODE_NO, NORMAL_PRIORITY, no, now])?;
         }
         self.conn
             .prepare_cached("UPDATE duly_sequence SET value = ?1 WHERE name = 'next_number'")?
@@ -112,19 +112,19 @@ impl Bare {
         self.commit()
     }
 
-    fn claim(&self, max: usize) -> Result<Vec<Held>> {
+    fn claim(&self, max: usize) -> Result<Vec<ClaimedRow>> {
         self.begin()?;
-        let mut held: Vec<Held> = self
+        let mut held: Vec<ClaimedRow> = self
             .conn
             .prepare_cached(
                 "SELECT j.id, j.kind, j.args, r.job_no, r.priority, r.seq FROM duly_ready r
                    JOIN duly_job j ON j.job_no = r.job_no
                   WHERE r.queue_no = ?1 ORDER BY r.priority, r.seq LIMIT ?2",
             )?
-            .query_map(params![ONE, max], |row| {
+            .query_map(params![QUEUE_AND_NODE_NO, max], |row| {
                 // Args and kind are read as a worker has to; what it does with them is not part of the limit.
                 let (_kind, _args): (String, String) = (row.get(1)?, row.get(2)?);
-                Ok(Held { id: row.get(0)?, no: row.get(3)?, last: (row.get(4)?, row.get(5)?), fence: 0 })
+                Ok(ClaimedRow { id: row.get(0)?, row_id: row.get(3)?, position: (row.get(4)?, row.get(5)?), fence: 0 })
             })?
             .collect::<duly::rusqlite::Result<_>>()?;
         let fence: i64 = self
@@ -132,34 +132,34 @@ impl Bare {
             .prepare_cached(
                 "UPDATE duly_sequence SET value = max(value + 1, ?1) WHERE name = 'last_fence' RETURNING value",
             )?
-            .query_row([now()], |row| row.get(0))?;
+            .query_row([now_micros()], |row| row.get(0))?;
         held.iter_mut().for_each(|held| held.fence = fence);
-        let (priority, seq) = held.last().map(|held| held.last).context("nothing to claim")?;
+        let (priority, seq) = held.last().map(|held| held.position).context("nothing to claim")?;
         self.conn
             .prepare_cached(
                 "INSERT INTO duly_running (job_no, node_no, queue_no, fence, priority, seq, due_at, attempts, crashes)
                  SELECT job_no, ?4, queue_no, ?5, priority, seq, due_at, attempts, crashes FROM duly_ready
                   WHERE queue_no = ?1 AND (priority, seq) <= (?2, ?3)",
             )?
-            .execute(params![ONE, priority, seq, ONE, fence])?;
+            .execute(params![QUEUE_AND_NODE_NO, priority, seq, QUEUE_AND_NODE_NO, fence])?;
         self.conn
             .prepare_cached("DELETE FROM duly_ready WHERE queue_no = ?1 AND (priority, seq) <= (?2, ?3)")?
-            .execute(params![ONE, priority, seq])?;
+            .execute(params![QUEUE_AND_NODE_NO, priority, seq])?;
         self.commit()?;
         Ok(held)
     }
 
-    fn settle(&self, held: &[Held]) -> Result<()> {
+    fn settle(&self, held: &[ClaimedRow]) -> Result<()> {
         self.begin()?;
         let free = "DELETE FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3";
         let mut free = self.conn.prepare_cached(free)?;
         let mut delete = self.conn.prepare_cached("DELETE FROM duly_job WHERE job_no = ?1")?;
         let mut gone =
             self.conn.prepare_cached("INSERT OR IGNORE INTO duly_removed_id_0 (queue_no, job_id) VALUES (?1, ?2)")?;
-        for Held { id, no, fence, .. } in held {
-            ensure!(free.execute(params![no, ONE, fence])? == 1, "job {no} is not held");
+        for ClaimedRow { id, row_id: no, fence, .. } in held {
+            ensure!(free.execute(params![no, QUEUE_AND_NODE_NO, fence])? == 1, "job {no} is not held");
             delete.execute([no])?;
-            gone.execute(params![ONE, id])?;
+            gone.execute(params![QUEUE_AND_NODE_NO, id])?;
         }
         self.commit()
     }
@@ -174,28 +174,31 @@ impl Bare {
         Ok(())
     }
 
-    fn number(&self, sql: &str) -> Result<i64> {
+    fn query_number(&self, sql: &str) -> Result<i64> {
         Ok(self.conn.prepare_cached(sql)?.query_row([], |row| row.get(0))?)
     }
 }
 
 /// A claimed job.
-struct Held {
+struct ClaimedRow {
     id: [u8; 16],
-    no: i64,
-    last: (i64, i64),
+    row_id: i64,
+    position: (i64, i64),
     fence: i64,
 }
 
 /// A transaction larger than the cache spills into the WAL, then is rolled back: the WAL has its size.
 fn grow_wal(conn: &Connection) -> Result<()> {
     conn.execute_batch("PRAGMA cache_size = 16; BEGIN IMMEDIATE;")?;
-    conn.execute("INSERT INTO duly_meta (name, value) VALUES ('growing', CAST(zeroblob(?1) AS TEXT))", [WAL_BYTES])?;
+    conn.execute(
+        "INSERT INTO duly_meta (name, value) VALUES ('growing', CAST(zeroblob(?1) AS TEXT))",
+        [WAL_GROWN_BYTES],
+    )?;
     conn.execute_batch("ROLLBACK; PRAGMA cache_size = -16384;")?;
     Ok(())
 }
 
-fn now() -> i64 {
+fn now_micros() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }

@@ -9,115 +9,119 @@ use anyhow::{Context, Result, bail};
 use duly::{Args, Ctx, Duly, Event};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Noop, fill, noop};
+use crate::config::{Noop, noop, push_jobs};
 use crate::{call, lock, redis};
 
 /// First word of a child's command line.
-const MARK: &str = "--child";
+const CHILD_FLAG: &str = "--child";
 
 /// What a child does.
-pub(crate) enum Role {
+pub(crate) enum ChildRole {
     /// Pushes so many jobs in bulk, says `full`, then pushes one at a time until it is killed.
     Fill(String, usize),
     /// Works the store of this URL, says `joined`, and a [`Start`] for each job that is told.
     Work(String),
     /// Says `ready`, then takes the locks that the parent hands on, and says a [`Start`] for each.
-    Take(String),
+    TakeLocks(String),
     /// So many at once take one lock, so often each; says `ready`, and a [`Start`] when all are done.
-    Crowd(String, usize, usize),
+    ContendForLock(String, usize, usize),
     /// Answers calls; says `ready`, and as which node.
-    Answer(String),
+    AnswerCalls(String),
     /// Publishes back what is published to it; says `ready`.
-    Echo(String),
+    EchoMessages(String),
     /// Blocks in a bare pop; says `ready`, and a [`Start`] for each number that it gets.
-    Pop(String),
+    PopList(String),
 }
 
 /// A job that a child tells the start of.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct TimedJob {
     no: usize,
     /// How long it runs.
     hold_ms: u64,
 }
 
-impl Args for Told {
+impl Args for TimedJob {
     const KIND: &'static str = "told";
 }
 
-impl Told {
+impl TimedJob {
     /// One that ends at once.
     pub(crate) fn new(no: usize) -> Self {
-        Told { no, hold_ms: 0 }
+        TimedJob { no, hold_ms: 0 }
     }
 
     /// One that runs for so long.
-    pub(crate) fn holding(no: usize, time: Duration) -> Self {
-        Told { no, hold_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX) }
+    pub(crate) fn running_for(no: usize, time: Duration) -> Self {
+        TimedJob { no, hold_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX) }
     }
 }
 
 /// When a child's handler began.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Start {
+pub(crate) struct StartReport {
     pub(crate) no: usize,
     pub(crate) monotonic_us: u64,
     pub(crate) wall_us: u64,
 }
 
 /// The role that a command line gives, if it gives one.
-pub(crate) fn role(given: &[String]) -> Result<Option<Role>> {
+pub(crate) fn parse_role(given: &[String]) -> Result<Option<ChildRole>> {
     let words: Vec<&str> = given.iter().map(String::as_str).collect();
     match words[..] {
-        [MARK, "fill", url, jobs] => Ok(Some(Role::Fill(url.to_owned(), jobs.parse()?))),
-        [MARK, "work", url] => Ok(Some(Role::Work(url.to_owned()))),
-        [MARK, "take", url] => Ok(Some(Role::Take(url.to_owned()))),
-        [MARK, "crowd", url, waiters, times] => Ok(Some(Role::Crowd(url.to_owned(), waiters.parse()?, times.parse()?))),
-        [MARK, "answer", url] => Ok(Some(Role::Answer(url.to_owned()))),
-        [MARK, "echo", url] => Ok(Some(Role::Echo(url.to_owned()))),
-        [MARK, "pop", url] => Ok(Some(Role::Pop(url.to_owned()))),
-        [MARK, ..] => bail!("no such role of a child: {words:?}"),
+        [CHILD_FLAG, "fill", url, jobs] => Ok(Some(ChildRole::Fill(url.to_owned(), jobs.parse()?))),
+        [CHILD_FLAG, "work", url] => Ok(Some(ChildRole::Work(url.to_owned()))),
+        [CHILD_FLAG, "take", url] => Ok(Some(ChildRole::TakeLocks(url.to_owned()))),
+        [CHILD_FLAG, "crowd", url, waiters, times] => {
+            Ok(Some(ChildRole::ContendForLock(url.to_owned(), waiters.parse()?, times.parse()?)))
+        }
+        [CHILD_FLAG, "answer", url] => Ok(Some(ChildRole::AnswerCalls(url.to_owned()))),
+        [CHILD_FLAG, "echo", url] => Ok(Some(ChildRole::EchoMessages(url.to_owned()))),
+        [CHILD_FLAG, "pop", url] => Ok(Some(ChildRole::PopList(url.to_owned()))),
+        [CHILD_FLAG, ..] => bail!("no such role of a child: {words:?}"),
         _ => Ok(None),
     }
 }
 
-pub(crate) async fn play(role: Role) -> Result<()> {
+pub(crate) async fn run_role(role: ChildRole) -> Result<()> {
     match role {
-        Role::Fill(url, jobs) => {
+        ChildRole::Fill(url, jobs) => {
             let duly = Duly::open(url).await?;
-            fill(&duly, jobs, || Noop::new().into()).await?;
+            push_jobs(&duly, jobs, || Noop::new().into()).await?;
             println!("full");
             loop {
                 duly.push(Noop::new()).await?;
             }
         }
-        Role::Work(url) => {
+        ChildRole::Work(url) => {
             let duly = Duly::open(url).await?;
             let tell = |event: &Event<'_>| {
                 if let Event::Joined { .. } = event {
                     println!("joined");
                 }
             };
-            duly.worker().queue("default", 10).on(told).on(noop).on_event(tell).run().await?;
+            duly.worker().queue("default", 10).on(run_timed_job).on(noop).on_event(tell).run().await?;
             Ok(())
         }
-        Role::Take(url) => lock::take(&Duly::open(url).await?).await,
-        Role::Crowd(url, waiters, times) => lock::crowd(&Duly::open(url).await?, waiters, times).await,
-        Role::Answer(url) => call::answer(&Duly::open(url).await?).await,
-        Role::Echo(url) => redis::echo(&url).await,
-        Role::Pop(url) => redis::pop(&url).await,
+        ChildRole::TakeLocks(url) => lock::run_lock_taker(&Duly::open(url).await?).await,
+        ChildRole::ContendForLock(url, waiters, times) => {
+            lock::run_lock_contenders(&Duly::open(url).await?, waiters, times).await
+        }
+        ChildRole::AnswerCalls(url) => call::run_callee(&Duly::open(url).await?).await,
+        ChildRole::EchoMessages(url) => redis::run_echo(&url).await,
+        ChildRole::PopList(url) => redis::run_popper(&url).await,
     }
 }
 
 /// Tells the parent that something begins now.
-pub(crate) fn tell(no: usize) -> Result<(), serde_json::Error> {
-    let start = Start { no, monotonic_us: monotonic_us(), wall_us: wall_us(SystemTime::now()) };
+pub(crate) fn report_start(no: usize) -> Result<(), serde_json::Error> {
+    let start = StartReport { no, monotonic_us: monotonic_us(), wall_us: wall_us(SystemTime::now()) };
     println!("{}", serde_json::to_string(&start)?);
     Ok(())
 }
 
-async fn told(job: Told, _ctx: Ctx) -> Result<(), serde_json::Error> {
-    tell(job.no)?;
+async fn run_timed_job(job: TimedJob, _ctx: Ctx) -> Result<(), serde_json::Error> {
+    report_start(job.no)?;
     if job.hold_ms > 0 {
         tokio::time::sleep(Duration::from_millis(job.hold_ms)).await;
     }
@@ -125,43 +129,43 @@ async fn told(job: Told, _ctx: Ctx) -> Result<(), serde_json::Error> {
 }
 
 /// A child under way, of this program or of a peer's. Killed when it goes out of scope.
-pub(crate) struct Playing {
+pub(crate) struct BenchProcess {
     child: Child,
-    said: Receiver<std::io::Result<String>>,
+    output_lines: Receiver<std::io::Result<String>>,
 }
 
-impl Playing {
-    pub(crate) fn fill(url: &str, jobs: usize) -> Result<Self> {
-        Playing::start(&["fill", url, &jobs.to_string()], "full")
+impl BenchProcess {
+    pub(crate) fn start_filler(url: &str, jobs: usize) -> Result<Self> {
+        BenchProcess::start_role(&["fill", url, &jobs.to_string()], "full")
     }
 
-    pub(crate) fn work(url: &str) -> Result<Self> {
-        Playing::start(&["work", url], "joined")
+    pub(crate) fn start_worker(url: &str) -> Result<Self> {
+        BenchProcess::start_role(&["work", url], "joined")
     }
 
-    pub(crate) fn take(url: &str) -> Result<Self> {
-        Playing::start(&["take", url], "ready")
+    pub(crate) fn start_lock_taker(url: &str) -> Result<Self> {
+        BenchProcess::start_role(&["take", url], "ready")
     }
 
-    pub(crate) fn crowd(url: &str, waiters: usize, times: usize) -> Result<Self> {
-        Playing::start(&["crowd", url, &waiters.to_string(), &times.to_string()], "ready")
+    pub(crate) fn start_lock_contenders(url: &str, waiters: usize, times: usize) -> Result<Self> {
+        BenchProcess::start_role(&["crowd", url, &waiters.to_string(), &times.to_string()], "ready")
     }
 
-    pub(crate) fn answer(url: &str) -> Result<Self> {
-        Playing::start(&["answer", url], "ready")
+    pub(crate) fn start_callee(url: &str) -> Result<Self> {
+        BenchProcess::start_role(&["answer", url], "ready")
     }
 
-    pub(crate) fn echo(url: &str) -> Result<Self> {
-        Playing::start(&["echo", url], "ready")
+    pub(crate) fn start_echo(url: &str) -> Result<Self> {
+        BenchProcess::start_role(&["echo", url], "ready")
     }
 
-    pub(crate) fn pop(url: &str) -> Result<Self> {
-        Playing::start(&["pop", url], "ready")
+    pub(crate) fn start_popper(url: &str) -> Result<Self> {
+        BenchProcess::start_role(&["pop", url], "ready")
     }
 
     /// Starts this program in a role and waits for its first word.
-    fn start(words: &[&str], first: &str) -> Result<Self> {
-        Playing::spawn(Command::new(std::env::current_exe()?).arg(MARK).args(words), first)
+    fn start_role(words: &[&str], first: &str) -> Result<Self> {
+        BenchProcess::spawn(Command::new(std::env::current_exe()?).arg(CHILD_FLAG).args(words), first)
     }
 
     /// Starts a program and waits for its first word.
@@ -177,7 +181,7 @@ impl Playing {
                 }
             }
         });
-        let playing = Playing { child, said };
+        let playing = BenchProcess { child, output_lines: said };
         let line = playing.next_line()?;
         anyhow::ensure!(line == first, "the child said {line:?} instead of {first:?}");
         Ok(playing)
@@ -185,17 +189,17 @@ impl Playing {
 
     /// The next line that the child says. Blocks until then.
     pub(crate) fn next_line(&self) -> Result<String> {
-        Ok(self.said.recv().context("the child has ended")??)
+        Ok(self.output_lines.recv().context("the child has ended")??)
     }
 
     /// The next start that the child tells. Blocks until then.
-    pub(crate) fn next_start(&self) -> Result<Start> {
+    pub(crate) fn next_start(&self) -> Result<StartReport> {
         Ok(serde_json::from_str(&self.next_line()?)?)
     }
 
     /// The next start that the child tells, if there is one within this time.
-    pub(crate) fn next_start_within(&self, time: Duration) -> Result<Option<Start>> {
-        match self.said.recv_timeout(time) {
+    pub(crate) fn next_start_within(&self, time: Duration) -> Result<Option<StartReport>> {
+        match self.output_lines.recv_timeout(time) {
             Ok(line) => Ok(Some(serde_json::from_str(&line?)?)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => bail!("the child has ended"),
@@ -203,14 +207,14 @@ impl Playing {
     }
 
     /// The most memory that it has had.
-    pub(crate) fn rss_mb(&self) -> Result<f64> {
+    pub(crate) fn peak_rss_mb(&self) -> Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM in its status")?;
         Ok(peak.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
     }
 
     /// CPU time of all threads so far. Finer than the ticks of `/proc/PID/stat`: an idle process uses less than one.
-    pub(crate) fn cpu(&self) -> Result<Duration> {
+    pub(crate) fn cpu_time(&self) -> Result<Duration> {
         let mut nanos = 0;
         for thread in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let told = std::fs::read_to_string(thread?.path().join("schedstat"))?;
@@ -227,7 +231,7 @@ impl Playing {
     }
 }
 
-impl Drop for Playing {
+impl Drop for BenchProcess {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();

@@ -6,66 +6,76 @@ use anyhow::{Result, ensure};
 use duly::{CronRule, Duly, Filter, Push};
 use tokio::task::JoinSet;
 
-use crate::child::{Playing, Told, wall_us};
-use crate::config::{DEFAULTS, Setting, open, url};
-use crate::report::{Line, Unit};
+use crate::child::{BenchProcess, TimedJob, wall_us};
+use crate::config::{BenchConfig, DEFAULTS, open_store, store_url};
+use crate::report::{ReportLine, Unit};
 use crate::stats::Samples;
 
 const GROUP: &str = "cron";
 /// Rules that fire each second.
-const RULES: usize = 100;
-const SECONDS: usize = 20;
+const RULES_PER_SECOND: usize = 100;
+const MEASURED_SECONDS: usize = 20;
 const GOAL_LATE_MS: f64 = 20.0;
 /// Rules that share a moment, and that are idle.
-const MANY: usize = 10_000;
+const MANY_RULES: usize = 10_000;
 const GOAL_FIRED_S: f64 = 1.0;
 /// What counts as nothing measurable: as much as an idle worker may use without any rule.
 const GOAL_CPU_PERCENT: f64 = 0.5;
 /// Rules that are put at once.
-const PUTS: usize = 500;
+const RULES_PER_BATCH: usize = 500;
 /// Time between the end of putting rules and the moment that they share, at least.
-const LEAD: Duration = Duration::from_secs(3);
+const LEAD_TIME: Duration = Duration::from_secs(3);
 
-pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let file = setting.fresh("cron")?.join("duly.db");
-    let duly = open(&file, DEFAULTS).await?;
-    let child = Playing::work(&url(&file, DEFAULTS))?;
+pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let file = setting.fresh_dir("cron")?.join("duly.db");
+    let duly = open_store(&file, DEFAULTS).await?;
+    let child = BenchProcess::start_worker(&store_url(&file, DEFAULTS))?;
     let lines = measure(GROUP, setting, &duly, &child).await?;
     child.kill()?;
     Ok(lines)
 }
 
 /// The same for any store and a worker on it.
-pub(crate) async fn measure(group: &'static str, setting: &Setting, duly: &Duly, child: &Playing) -> Result<Vec<Line>> {
-    let many = if setting.quick { 1_000 } else { MANY };
-    let alone = idle(setting, child).await?;
-    put(duly, many, "0 0 1 1 *").await?;
-    let among_many = idle(setting, child).await?;
-    remove(duly, many).await?;
-    let late = lateness(setting, duly, child).await?;
-    let fired = at_one_moment(duly, child, many).await?;
-    let line = |what: String, value, unit| Line::alone(group, what, value, unit);
+pub(crate) async fn measure(
+    group: &'static str,
+    setting: &BenchConfig,
+    duly: &Duly,
+    child: &BenchProcess,
+) -> Result<Vec<ReportLine>> {
+    let many = if setting.is_quick { 1_000 } else { MANY_RULES };
+    let alone = measure_idle_cpu(setting, child).await?;
+    put_rules(duly, many, "0 0 1 1 *").await?;
+    let among_many = measure_idle_cpu(setting, child).await?;
+    remove_rules(duly, many).await?;
+    let late = measure_lateness(setting, duly, child).await?;
+    let fired = measure_simultaneous_rules(duly, child, many).await?;
+    let line = |what: String, value, unit| ReportLine::single(group, what, value, unit);
     Ok(vec![
-        line(format!("{RULES} rules each second, start after the tick, p50"), late.median(), Unit::Millis)
-            .goal("never early", late.min() >= 0.0),
-        line(format!("{RULES} rules each second, start after the tick, p99"), late.percentile(99.0), Unit::Millis)
-            .below(GOAL_LATE_MS),
+        line(format!("{RULES_PER_SECOND} rules each second, start after the tick, p50"), late.median(), Unit::Millis)
+            .with_goal("never early", late.min() >= 0.0),
+        line(
+            format!("{RULES_PER_SECOND} rules each second, start after the tick, p99"),
+            late.percentile(99.0),
+            Unit::Millis,
+        )
+        .value_below(GOAL_LATE_MS),
         line(format!("{many} rules at one moment, until the last has fired"), fired.as_secs_f64(), Unit::Seconds)
-            .below(GOAL_FIRED_S),
+            .value_below(GOAL_FIRED_S),
         line("CPU of an idle worker without rules".into(), alone, Unit::Percent),
-        line(format!("CPU of an idle worker with {many} rules"), among_many, Unit::Percent).below(GOAL_CPU_PERCENT),
+        line(format!("CPU of an idle worker with {many} rules"), among_many, Unit::Percent)
+            .value_below(GOAL_CPU_PERCENT),
     ])
 }
 
-fn rule(no: usize, pattern: &str) -> Result<CronRule> {
-    Ok(CronRule::new(format!("rule-{no}"), pattern, Push::from(Told::new(no)))?)
+fn build_rule(no: usize, pattern: &str) -> Result<CronRule> {
+    Ok(CronRule::new(format!("rule-{no}"), pattern, Push::from(TimedJob::new(no)))?)
 }
 
-async fn put(duly: &Duly, rules: usize, pattern: &str) -> Result<()> {
-    for from in (0..rules).step_by(PUTS) {
+async fn put_rules(duly: &Duly, rules: usize, pattern: &str) -> Result<()> {
+    for from in (0..rules).step_by(RULES_PER_BATCH) {
         let mut puts = JoinSet::new();
-        for no in from..rules.min(from + PUTS) {
-            let (duly, rule) = (duly.clone(), rule(no, pattern)?);
+        for no in from..rules.min(from + RULES_PER_BATCH) {
+            let (duly, rule) = (duly.clone(), build_rule(no, pattern)?);
             puts.spawn(async move { duly.put_cron(rule).await });
         }
         while let Some(put) = puts.join_next().await {
@@ -75,10 +85,10 @@ async fn put(duly: &Duly, rules: usize, pattern: &str) -> Result<()> {
     Ok(())
 }
 
-async fn remove(duly: &Duly, rules: usize) -> Result<()> {
-    for from in (0..rules).step_by(PUTS) {
+async fn remove_rules(duly: &Duly, rules: usize) -> Result<()> {
+    for from in (0..rules).step_by(RULES_PER_BATCH) {
         let mut removes = JoinSet::new();
-        for no in from..rules.min(from + PUTS) {
+        for no in from..rules.min(from + RULES_PER_BATCH) {
             let duly = duly.clone();
             removes.spawn(async move { duly.remove_cron(&format!("rule-{no}")).await });
         }
@@ -89,19 +99,19 @@ async fn remove(duly: &Duly, rules: usize) -> Result<()> {
     Ok(())
 }
 
-async fn idle(setting: &Setting, child: &Playing) -> Result<f64> {
-    let time = Duration::from_secs(if setting.quick { 2 } else { 10 });
+async fn measure_idle_cpu(setting: &BenchConfig, child: &BenchProcess) -> Result<f64> {
+    let time = Duration::from_secs(if setting.is_quick { 2 } else { 10 });
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let (begin, before) = (Instant::now(), child.cpu()?);
+    let (begin, before) = (Instant::now(), child.cpu_time()?);
     tokio::time::sleep(time).await;
-    let used = child.cpu()? - before;
+    let used = child.cpu_time()? - before;
     Ok(used.as_secs_f64() / begin.elapsed().as_secs_f64() * 100.0)
 }
 
 /// Milliseconds from the tick, which is a full second, to the start of its job.
-async fn lateness(setting: &Setting, duly: &Duly, child: &Playing) -> Result<Samples> {
-    let seconds = if setting.quick { 3 } else { SECONDS };
-    put(duly, RULES, "* * * * * *").await?;
+async fn measure_lateness(setting: &BenchConfig, duly: &Duly, child: &BenchProcess) -> Result<Samples> {
+    let seconds = if setting.is_quick { 3 } else { MEASURED_SECONDS };
+    put_rules(duly, RULES_PER_SECOND, "* * * * * *").await?;
     // Those that fired while others were still being put are not counted.
     let from = wall_us(SystemTime::now()).div_ceil(1_000_000) * 1_000_000;
     let until = from + seconds as u64 * 1_000_000;
@@ -115,21 +125,21 @@ async fn lateness(setting: &Setting, duly: &Duly, child: &Playing) -> Result<Sam
             late.record((start.wall_us % 1_000_000) as f64 / 1_000.0);
         }
     }
-    remove(duly, RULES).await?;
+    remove_rules(duly, RULES_PER_SECOND).await?;
     while child.next_start_within(Duration::from_secs(1))?.is_some() {}
-    let expected = seconds * RULES;
+    let expected = seconds * RULES_PER_SECOND;
     ensure!(late.len() == expected, "{} starts in {seconds} s instead of {expected}", late.len());
     Ok(late)
 }
 
 /// From the moment that all rules share until the last of their jobs was pushed.
-async fn at_one_moment(duly: &Duly, child: &Playing, rules: usize) -> Result<Duration> {
+async fn measure_simultaneous_rules(duly: &Duly, child: &BenchProcess, rules: usize) -> Result<Duration> {
     // How long it takes to put them is known once they are put: first for a time that does not come.
     let begin = Instant::now();
-    put(duly, rules, "0 0 1 1 *").await?;
-    let moment = wall_us(SystemTime::now() + LEAD + 2 * begin.elapsed()) / 1_000_000;
+    put_rules(duly, rules, "0 0 1 1 *").await?;
+    let moment = wall_us(SystemTime::now() + LEAD_TIME + 2 * begin.elapsed()) / 1_000_000;
     let (second, minute, hour) = (moment % 60, moment / 60 % 60, moment / 3600 % 24);
-    put(duly, rules, &format!("{second} {minute} {hour} * * *")).await?;
+    put_rules(duly, rules, &format!("{second} {minute} {hour} * * *")).await?;
     ensure!(wall_us(SystemTime::now()) / 1_000_000 < moment, "the rules were put too late");
     for _ in 0..rules {
         child.next_start()?;

@@ -8,18 +8,18 @@ use duly::{Args, Ctx};
 use serde::{Deserialize, Serialize};
 
 use crate::child::monotonic_us;
-use crate::config::{KEEP_NONE, Noop, Setting, fill, noop, open};
-use crate::report::{Line, Unit};
+use crate::config::{BenchConfig, KEEP_NONE, Noop, noop, open_store, push_jobs};
+use crate::report::{ReportLine, Unit};
 use crate::stats::Samples;
-use crate::worker::Working;
+use crate::worker::MeasuredWorker;
 
 const GROUP: &str = "flood";
 /// Jobs a second that a slow disk takes in bulk: until then the flood must not begin.
-const FILL_PER_S: usize = 30_000;
+const FILL_JOBS_PER_SECOND: usize = 30_000;
 /// Time between two jobs of the other queue.
-const STEP: Duration = Duration::from_millis(10);
+const PROBE_INTERVAL: Duration = Duration::from_millis(10);
 /// Longest wait for the flood to be over.
-const DRAIN_MAX: Duration = Duration::from_secs(300);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(300);
 const GOAL_MS: f64 = 50.0;
 
 /// A job of the other queue: when it was pushed, by the machine's monotonic clock.
@@ -32,26 +32,26 @@ impl Args for Probe {
     const KIND: &'static str = "probe";
 }
 
-pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let jobs = setting.many();
-    let duly = open(&setting.fresh("flood")?.join("duly.db"), KEEP_NONE).await?;
-    let due = SystemTime::now() + Duration::from_secs(5 + (jobs / FILL_PER_S) as u64);
-    fill(&duly, jobs, || Noop::new().at(due).queue("flood")).await?;
+pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let jobs = setting.many_jobs();
+    let duly = open_store(&setting.fresh_dir("flood")?.join("duly.db"), KEEP_NONE).await?;
+    let due = SystemTime::now() + Duration::from_secs(5 + (jobs / FILL_JOBS_PER_SECOND) as u64);
+    push_jobs(&duly, jobs, || Noop::new().at(due).queue("flood")).await?;
     let starts = Arc::new(Mutex::new(Samples::default()));
-    let worker = duly.worker().queue("flood", 100).queue("other", 10).with(starts.clone()).on(noop).on(probe);
-    let working = Working::start(worker).await?;
+    let worker = duly.worker().queue("flood", 100).queue("other", 10).with(starts.clone()).on(noop).on(run_probe);
+    let working = MeasuredWorker::start(worker).await?;
     let wait = due.duration_since(SystemTime::now()).unwrap_or_default();
     eprintln!("flood: begins in {:.1} s", wait.as_secs_f64());
     tokio::time::sleep(wait).await;
 
     let begin = Instant::now();
-    let probes = if setting.quick { 50 } else { 500 };
+    let probes = if setting.is_quick { 50 } else { 500 };
     for _ in 0..probes {
         duly.push(Probe { pushed_us: monotonic_us() }.queue("other")).await?;
-        tokio::time::sleep(STEP).await;
+        tokio::time::sleep(PROBE_INTERVAL).await;
     }
-    let meanwhile = working.count();
-    tokio::time::timeout(DRAIN_MAX, working.settled(jobs + probes)).await.context("the flood does not end")?;
+    let meanwhile = working.settled_count();
+    tokio::time::timeout(DRAIN_TIMEOUT, working.wait_settled(jobs + probes)).await.context("the flood does not end")?;
     let took = begin.elapsed();
     working.stop().await?;
     let starts = starts.lock().map_err(|_| anyhow::anyhow!("a handler has panicked"))?.clone();
@@ -59,14 +59,14 @@ pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
     eprintln!("flood: {meanwhile} jobs were settled while the other queue was measured");
     let name = |what: &str| format!("{jobs} due at once: another queue's job starts, {what}");
     Ok(vec![
-        Line::alone(GROUP, name("p50"), starts.median(), Unit::Millis),
-        Line::alone(GROUP, name("p99"), starts.percentile(99.0), Unit::Millis).below(GOAL_MS),
-        Line::alone(GROUP, name("worst"), starts.max(), Unit::Millis),
-        Line::alone(GROUP, "the flood itself", jobs as f64 / took.as_secs_f64(), Unit::PerSecond),
+        ReportLine::single(GROUP, name("p50"), starts.median(), Unit::Millis),
+        ReportLine::single(GROUP, name("p99"), starts.percentile(99.0), Unit::Millis).value_below(GOAL_MS),
+        ReportLine::single(GROUP, name("worst"), starts.max(), Unit::Millis),
+        ReportLine::single(GROUP, "the flood itself", jobs as f64 / took.as_secs_f64(), Unit::PerSecond),
     ])
 }
 
-async fn probe(job: Probe, ctx: Ctx) {
+async fn run_probe(job: Probe, ctx: Ctx) {
     let late = monotonic_us().saturating_sub(job.pushed_us) as f64 / 1_000.0;
     if let Some(Ok(mut starts)) = ctx.state::<Arc<Mutex<Samples>>>().map(|starts| starts.lock()) {
         starts.record(late);

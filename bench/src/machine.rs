@@ -21,7 +21,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn look(dir: &Path) -> Self {
+    pub(crate) fn detect(dir: &Path) -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let cpu = read("/proc/cpuinfo");
         let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -29,11 +29,11 @@ impl Machine {
             date: jiff::Zoned::now().strftime("%Y-%m-%d %H:%M").to_string(),
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             cpu: cpu.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.to_owned()),
-            kernel: format!("{} {}", std::env::consts::OS, release(&read("/proc/sys/kernel/osrelease"))),
-            disk: disk(dir, &read("/proc/mounts")),
+            kernel: format!("{} {}", std::env::consts::OS, kernel_release(&read("/proc/sys/kernel/osrelease"))),
+            disk: describe_disk(dir, &read("/proc/mounts")),
             load: read("/proc/loadavg").split(' ').next().unwrap_or("?").to_owned(),
             sqlite: duly::rusqlite::version().to_owned(),
-            redis: redis(),
+            redis: redis_version(),
         }
     }
 
@@ -53,44 +53,44 @@ impl std::fmt::Display for Machine {
 
 /// The processors' time so far, as the kernel counts it, and what of it the host has given to other machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Time {
-    all: u64,
+pub(crate) struct CpuTime {
+    total: u64,
     stolen: u64,
 }
 
-impl Time {
-    pub(crate) fn look() -> Option<Self> {
-        Time::read(&std::fs::read_to_string("/proc/stat").ok()?)
+impl CpuTime {
+    pub(crate) fn read() -> Option<Self> {
+        CpuTime::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
 
     /// `cpu  user nice system idle iowait irq softirq steal ..`; what follows is in user and nice already.
-    fn read(stat: &str) -> Option<Self> {
+    fn parse(stat: &str) -> Option<Self> {
         let ticks = stat.lines().find_map(|line| line.strip_prefix("cpu "))?.split_whitespace().take(8);
         let ticks: Vec<u64> = ticks.map(|tick| tick.parse().ok()).collect::<Option<_>>()?;
-        Some(Time { all: ticks.iter().sum(), stolen: *ticks.get(7)? })
+        Some(CpuTime { total: ticks.iter().sum(), stolen: *ticks.get(7)? })
     }
 
     /// How much the host has given to others since, in percent: with a few, a slow round says little.
     pub(crate) fn stolen_since(self, before: Self) -> f64 {
-        let (all, stolen) = (self.all.saturating_sub(before.all), self.stolen.saturating_sub(before.stolen));
+        let (all, stolen) = (self.total.saturating_sub(before.total), self.stolen.saturating_sub(before.stolen));
         100.0 * stolen as f64 / all.max(1) as f64
     }
 }
 
 /// The kernel's version without what its builder has added.
-fn release(text: &str) -> &str {
+fn kernel_release(text: &str) -> &str {
     text.trim().split('-').next().unwrap_or_default()
 }
 
 /// `Redis server v=7.0.15 sha=..` says which.
-pub(crate) fn redis() -> Option<String> {
+pub(crate) fn redis_version() -> Option<String> {
     let told = Command::new("redis-server").arg("--version").output().ok()?;
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     told.split(' ').find_map(|word| word.strip_prefix("v=")).map(str::to_owned)
 }
 
 /// The file system of the mount point that is nearest above the directory.
-fn disk(dir: &Path, mounts: &str) -> String {
+fn describe_disk(dir: &Path, mounts: &str) -> String {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let nearest = mounts
         .lines()
@@ -111,18 +111,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_host_gave_to_others() {
-        let at = |idle, stolen| Time::read(&format!("cpu  10 0 10 {idle} 5 0 5 {stolen} 0 0\ncpu0 1 2\n"));
+    fn stolen_time_is_a_share_of_total() {
+        let at = |idle, stolen| CpuTime::parse(&format!("cpu  10 0 10 {idle} 5 0 5 {stolen} 0 0\ncpu0 1 2\n"));
         let (before, after) = (at(100, 0).expect("ticks"), at(170, 30).expect("ticks"));
         assert_eq!(after.stolen_since(before), 30.0);
-        assert_eq!(Time::read("cpu  1 2 3\n"), None);
+        assert_eq!(CpuTime::parse("cpu  1 2 3\n"), None);
     }
 
     #[test]
-    fn the_nearest_mount_counts() {
+    fn nearest_mount_is_described() {
         let mounts = "/dev/vda / ext4 rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n";
-        assert_eq!(disk(Path::new("/tmp"), mounts), "tmpfs on tmpfs");
-        assert_eq!(disk(Path::new("/usr"), mounts), "ext4 on /dev/vda");
-        assert_eq!(disk(Path::new("/usr"), ""), "unknown file system");
+        assert_eq!(describe_disk(Path::new("/tmp"), mounts), "tmpfs on tmpfs");
+        assert_eq!(describe_disk(Path::new("/usr"), mounts), "ext4 on /dev/vda");
+        assert_eq!(describe_disk(Path::new("/usr"), ""), "unknown file system");
     }
 }

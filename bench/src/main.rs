@@ -31,16 +31,16 @@ mod worker;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::config::Setting;
-use crate::machine::{Machine, Time};
+use crate::config::BenchConfig;
+use crate::machine::{CpuTime, Machine};
 use crate::options::{Group, Options};
-use crate::report::Line;
+use crate::report::ReportLine;
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> Result<()> {
     let given: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(role) = child::role(&given)? {
-        return child::play(role).await;
+    if let Some(role) = child::parse_role(&given)? {
+        return child::run_role(role).await;
     }
     let options = match Options::parse(&given) {
         Ok(options) => options,
@@ -50,19 +50,19 @@ async fn main() -> Result<()> {
         }
     };
     std::fs::create_dir_all(&options.dir).with_context(|| format!("cannot make {}", options.dir.display()))?;
-    let machine = Machine::look(&options.dir);
+    let machine = Machine::detect(&options.dir);
     println!("{machine}");
     if machine.is_in_memory() {
         println!("The files are in memory, where a sync costs nothing: name a directory on a disk with --dir.");
     }
-    let before = Time::look();
-    let setting = Setting { dir: options.dir.join("duly-bench"), quick: options.quick };
+    let before = CpuTime::read();
+    let setting = BenchConfig { dir: options.dir.join("duly-bench"), is_quick: options.quick };
     let mut lines = Vec::new();
     let mut failed = Vec::new();
     for group in &options.groups {
         eprintln!("{}", group.name());
         // One that fails does not take the others' figures with it.
-        match measure(*group, &setting).await {
+        match run_group(*group, &setting).await {
             Ok(measured) => lines.extend(measured),
             Err(error) => failed.push(format!("{}: {error:#}", group.name())),
         }
@@ -70,28 +70,28 @@ async fn main() -> Result<()> {
     let _ = std::fs::remove_dir_all(&setting.dir);
     // The peers alone have printed a table of their own.
     if !lines.is_empty() {
-        println!("\n{}", report::table(&lines));
+        println!("\n{}", report::format_table(&lines));
     }
-    if let (Some(before), Some(after)) = (before, Time::look()) {
+    if let (Some(before), Some(after)) = (before, CpuTime::read()) {
         println!("Of the processors' time meanwhile the host gave {:.1}% to others.", after.stolen_since(before));
     }
     if options.json {
         println!("{}", serde_json::json!({ "machine": machine, "lines": lines }));
     }
     if let Some(file) = &options.plot {
-        std::fs::write(file, plot::svg(&machine, &lines))
+        std::fs::write(file, plot::render_svg(&machine, &lines))
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
     ensure!(failed.is_empty(), "not measured\n{}", failed.join("\n"));
     Ok(())
 }
 
-async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
+async fn run_group(group: Group, setting: &BenchConfig) -> Result<Vec<ReportLine>> {
     match group {
         Group::Push => push::run(setting).await,
-        Group::Life => lifecycle::against_the_limit(setting).await,
-        Group::Peers => lifecycle::against_peers(setting).await,
-        Group::Lone => single_job::run(setting).await,
+        Group::Lifecycle => lifecycle::compare_with_baseline(setting).await,
+        Group::Peers => lifecycle::compare_with_peers(setting).await,
+        Group::SingleJob => single_job::run(setting).await,
         Group::Growth => growth::run(setting).await,
         Group::Flood => flood::run(setting).await,
         Group::Reopen => reopen::run(setting).await,
@@ -105,9 +105,9 @@ async fn measure(group: Group, setting: &Setting) -> Result<Vec<Line>> {
         Group::History => history::run(setting).await,
         Group::RedisPush => redis::push(setting).await,
         Group::RedisDrain => redis::drain(setting).await,
-        Group::RedisLife => redis::life(setting).await,
+        Group::RedisLifecycle => redis::life(setting).await,
         Group::RedisWake => redis::wake(setting).await,
-        Group::RedisLate => redis::late(setting).await,
+        Group::RedisLateness => redis::late(setting).await,
         Group::RedisMemory => redis::memory(setting).await,
         Group::RedisGrowth => redis::growth(setting).await,
         Group::RedisFailover => redis::failover(setting).await,

@@ -20,9 +20,9 @@ NAMES    push life peers lone growth flood reopen wake shrink lock call cron lis
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
     Push,
-    Life,
+    Lifecycle,
     Peers,
-    Lone,
+    SingleJob,
     Growth,
     Flood,
     Reopen,
@@ -36,9 +36,9 @@ pub(crate) enum Group {
     History,
     RedisPush,
     RedisDrain,
-    RedisLife,
+    RedisLifecycle,
     RedisWake,
-    RedisLate,
+    RedisLateness,
     RedisMemory,
     RedisGrowth,
     RedisFailover,
@@ -52,11 +52,11 @@ pub(crate) enum Group {
 }
 
 /// In a file, what is measured unless something is named.
-const EMBEDDED: [Group; 15] = [
+const EMBEDDED_GROUPS: [Group; 15] = [
     Group::Push,
-    Group::Life,
+    Group::Lifecycle,
     Group::Peers,
-    Group::Lone,
+    Group::SingleJob,
     Group::Growth,
     Group::Flood,
     Group::Reopen,
@@ -71,12 +71,12 @@ const EMBEDDED: [Group; 15] = [
 ];
 
 /// What `redis` means.
-const REDIS: [Group; 14] = [
+const REDIS_GROUPS: [Group; 14] = [
     Group::RedisPush,
     Group::RedisDrain,
-    Group::RedisLife,
+    Group::RedisLifecycle,
     Group::RedisWake,
-    Group::RedisLate,
+    Group::RedisLateness,
     Group::RedisMemory,
     Group::RedisGrowth,
     Group::RedisFailover,
@@ -92,9 +92,9 @@ impl Group {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Group::Push => "push",
-            Group::Life => "life",
+            Group::Lifecycle => "life",
             Group::Peers => "peers",
-            Group::Lone => "lone",
+            Group::SingleJob => "lone",
             Group::Growth => "growth",
             Group::Flood => "flood",
             Group::Reopen => "reopen",
@@ -108,9 +108,9 @@ impl Group {
             Group::History => "history",
             Group::RedisPush => "redis-push",
             Group::RedisDrain => "redis-drain",
-            Group::RedisLife => "redis-life",
+            Group::RedisLifecycle => "redis-life",
             Group::RedisWake => "redis-wake",
-            Group::RedisLate => "redis-late",
+            Group::RedisLateness => "redis-late",
             Group::RedisMemory => "redis-memory",
             Group::RedisGrowth => "redis-growth",
             Group::RedisFailover => "redis-failover",
@@ -125,11 +125,11 @@ impl Group {
     }
 
     /// What a name on the command line stands for.
-    fn named(name: &str) -> Result<Vec<Group>> {
+    fn parse_name(name: &str) -> Result<Vec<Group>> {
         if name == "redis" {
-            return Ok(REDIS.into());
+            return Ok(REDIS_GROUPS.into());
         }
-        let mut all = EMBEDDED.into_iter().chain(REDIS).chain([Group::RedisPeers]);
+        let mut all = EMBEDDED_GROUPS.into_iter().chain(REDIS_GROUPS).chain([Group::RedisPeers]);
         let found = all.find(|group| group.name() == name);
         Ok(vec![found.with_context(|| format!("there is no measurement or option {name:?}"))?])
     }
@@ -155,12 +155,13 @@ impl Options {
                 "--json" => options.json = true,
                 "--plot" => options.plot = Some(words.next().context("--plot needs a file")?.into()),
                 "--dir" => options.dir = words.next().context("--dir needs a directory")?.into(),
-                name => options.groups.extend(Group::named(name)?),
+                name => options.groups.extend(Group::parse_name(name)?),
             }
         }
         if options.groups.is_empty() {
             // A smoke run must work where there is nothing but a Rust toolchain.
-            options.groups = EMBEDDED.into_iter().filter(|group| !options.quick || *group != Group::Peers).collect();
+            options.groups =
+                EMBEDDED_GROUPS.into_iter().filter(|group| !options.quick || *group != Group::Peers).collect();
         }
         Ok(options)
     }
@@ -175,10 +176,10 @@ mod tests {
     }
 
     #[test]
-    fn names_choose_and_none_means_all() {
-        assert_eq!(parse("").expect("good").groups, EMBEDDED);
-        assert_eq!(parse("redis").expect("good").groups, REDIS);
-        assert_eq!(parse("redis-peers redis-late").expect("good").groups, [Group::RedisPeers, Group::RedisLate]);
+    fn names_select_groups_and_none_selects_all() {
+        assert_eq!(parse("").expect("good").groups, EMBEDDED_GROUPS);
+        assert_eq!(parse("redis").expect("good").groups, REDIS_GROUPS);
+        assert_eq!(parse("redis-peers redis-late").expect("good").groups, [Group::RedisPeers, Group::RedisLateness]);
         assert_eq!(parse("wake push").expect("good").groups, [Group::Wake, Group::Push]);
         let quick = parse("--quick --plot a.svg").expect("good");
         assert!(quick.quick && quick.plot.is_some() && !quick.groups.contains(&Group::Peers));

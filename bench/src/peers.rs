@@ -6,27 +6,27 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-use crate::config::{ARGS_BYTES, Setting};
+use crate::config::{ARGS_BYTES, BenchConfig};
 
 /// Jobs of a peer's round.
-const JOBS: usize = 3_000;
+const ROUND_JOBS: usize = 3_000;
 /// Jobs of apalis' rounds: its cost per job grows with the jobs that are done, so it is shown in two sizes.
 /// With each the goal, if it has one.
 const APALIS_JOBS: [(usize, Option<f64>); 2] = [(1_000, None), (10_000, Some(20.0))];
 /// The peers in Python, each by the name of its package.
-const PYTHON: [&str; 2] = ["huey", "litequeue"];
+const PYTHON_PEERS: [&str; 2] = ["huey", "litequeue"];
 /// A smoke run takes so many times fewer.
-const QUICK: usize = 10;
+const QUICK_DIVISOR: usize = 10;
 
 /// What a peer prints.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Figures {
+pub(crate) struct SqlitePeerFigures {
     pub(crate) single_push_per_s: f64,
     pub(crate) life_per_s: f64,
 }
 
 /// A peer that is ready to run.
-pub(crate) struct Peer {
+pub(crate) struct SqlitePeer {
     pub(crate) name: String,
     /// How many times as many lives a second as the peer duly should have.
     pub(crate) goal: Option<f64>,
@@ -35,28 +35,28 @@ pub(crate) struct Peer {
     jobs: usize,
 }
 
-impl Peer {
+impl SqlitePeer {
     /// Builds what is to be built and installs what is to be installed, once.
-    pub(crate) fn all(setting: &Setting) -> Result<Vec<Peer>> {
+    pub(crate) fn prepare_all(setting: &BenchConfig) -> Result<Vec<SqlitePeer>> {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let apalis = build(&here.join("peers/apalis"))?;
-        let python = venv(&here.join("target/venv"), &PYTHON)?;
-        let fewer = if setting.quick { QUICK } else { 1 };
+        let apalis = build_peer(&here.join("peers/apalis"))?;
+        let python = prepare_venv(&here.join("target/venv"), &PYTHON_PEERS)?;
+        let fewer = if setting.is_quick { QUICK_DIVISOR } else { 1 };
         let mut peers = Vec::new();
         for (jobs, goal) in APALIS_JOBS {
             let (name, jobs) = (format!("apalis, {} jobs", jobs / fewer), jobs / fewer);
-            peers.push(Peer { name, goal, program: apalis.clone(), script: None, jobs });
+            peers.push(SqlitePeer { name, goal, program: apalis.clone(), script: None, jobs });
         }
-        for name in PYTHON {
+        for name in PYTHON_PEERS {
             let script = Some(here.join("peers").join(name).join("peer.py"));
-            let (name, program, jobs) = (name.to_owned(), python.clone(), JOBS / fewer);
-            peers.push(Peer { name, goal: Some(10.0), program, script, jobs });
+            let (name, program, jobs) = (name.to_owned(), python.clone(), ROUND_JOBS / fewer);
+            peers.push(SqlitePeer { name, goal: Some(10.0), program, script, jobs });
         }
         Ok(peers)
     }
 
     /// One round in this directory.
-    pub(crate) fn run(&self, dir: &Path) -> Result<Figures> {
+    pub(crate) fn run(&self, dir: &Path) -> Result<SqlitePeerFigures> {
         let output = Command::new(&self.program)
             .args(&self.script)
             .args([self.jobs.to_string(), ARGS_BYTES.to_string()])
@@ -70,9 +70,9 @@ impl Peer {
 }
 
 /// Builds a peer in Rust and answers its program.
-pub(crate) fn build(dir: &Path) -> Result<PathBuf> {
+pub(crate) fn build_peer(dir: &Path) -> Result<PathBuf> {
     eprintln!("building {}", dir.display());
-    let built = cargo()
+    let built = cargo_command()
         .args(["build", "--release", "--locked", "-j2"])
         // Cargo has set it for our own build; the peer's directory has a setting of its own.
         .env_remove("LIBSQLITE3_FLAGS")
@@ -85,12 +85,12 @@ pub(crate) fn build(dir: &Path) -> Result<PathBuf> {
 }
 
 /// The one that was used to start us, else the one in the path: it finds the right compiler for either.
-pub(crate) fn cargo() -> Command {
+pub(crate) fn cargo_command() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
 /// Makes a virtual environment with these packages and answers its Python.
-fn venv(dir: &Path, packages: &[&str]) -> Result<PathBuf> {
+fn prepare_venv(dir: &Path, packages: &[&str]) -> Result<PathBuf> {
     let python = dir.join("bin/python");
     let imports = packages.iter().map(|package| format!("import {package}")).collect::<Vec<_>>().join("; ");
     let works = |python: &Path| Command::new(python).args(["-c", &imports]).output().is_ok_and(|o| o.status.success());

@@ -3,39 +3,39 @@
 use std::fmt::Write;
 
 use crate::machine::Machine;
-use crate::report::{Figure, Line, times};
+use crate::report::{Figure, ReportLine, format_ratio};
 
 const WIDTH: f64 = 1060.0;
 const MARGIN: f64 = 24.0;
 /// Where bars begin, and how long the longest of a line is.
 const BAR_X: f64 = 380.0;
-const BAR_LEN: f64 = 280.0;
+const BAR_LENGTH_MAX: f64 = 280.0;
 /// Where the ratio and the goal stand.
 const GOAL_X: f64 = 830.0;
-const BAR: f64 = 14.0;
+const BAR_HEIGHT: f64 = 14.0;
 /// Height of a line with its two bars.
-const LINE: f64 = 42.0;
-const HEAD: f64 = 84.0;
-const OURS: &str = "#2563a8";
-const OTHER: &str = "#b9bec6";
+const LINE_HEIGHT: f64 = 42.0;
+const HEAD_HEIGHT: f64 = 84.0;
+const OURS_COLOR: &str = "#2563a8";
+const OTHER_COLOR: &str = "#b9bec6";
 
 /// Each line has its own scale: its longer bar is full, so what shows is the ratio.
-pub(crate) fn svg(machine: &Machine, lines: &[Line]) -> String {
+pub(crate) fn render_svg(machine: &Machine, lines: &[ReportLine]) -> String {
     let mut body = String::new();
-    let mut y = HEAD;
+    let mut y = HEAD_HEIGHT;
     let mut group = "";
     // A bar without another beside it shows nothing.
     for line in lines.iter().filter(|line| line.other.is_some()) {
         if line.group != group {
             group = line.group;
             y += 8.0;
-            rule(&mut body, y);
+            draw_rule(&mut body, y);
             y += 14.0;
         }
-        y = draw(&mut body, line, y);
+        y = draw_line(&mut body, line, y);
     }
     let height = y + MARGIN;
-    let (date, title) = (escape(&machine.to_string()), "duly beside the limit of its store and its peers");
+    let (date, title) = (escape_xml(&machine.to_string()), "duly beside the limit of its store and its peers");
     format!(
         r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" font-family="system-ui, sans-serif" font-size="12" fill="#1c2430">
 <rect width="{WIDTH}" height="{height}" fill="#ffffff"/>
@@ -48,44 +48,51 @@ pub(crate) fn svg(machine: &Machine, lines: &[Line]) -> String {
 }
 
 /// Draws a line at this height and answers the next one's.
-fn draw(body: &mut String, line: &Line, y: f64) -> f64 {
+fn draw_line(body: &mut String, line: &ReportLine, y: f64) -> f64 {
     let most = line.other.as_ref().map_or(line.ours.value, |other| other.value.max(line.ours.value));
-    text(body, MARGIN, y + 11.0, &line.name);
-    bar(body, &line.ours, most, y, OURS);
+    draw_text(body, MARGIN, y + 11.0, &line.name);
+    draw_bar(body, &line.ours, most, y, OURS_COLOR);
     if let Some(goal) = &line.goal {
-        let met = if goal.met { "met" } else { "missed" };
-        text(body, GOAL_X, y + BAR + 13.0, &format!("goal {}: {met}", goal.text));
+        let met = if goal.is_met { "met" } else { "missed" };
+        draw_text(body, GOAL_X, y + BAR_HEIGHT + 13.0, &format!("goal {}: {met}", goal.text));
     }
     if let Some(ratio) = line.ratio {
-        text(body, GOAL_X, y + 11.0, &times(ratio));
+        draw_text(body, GOAL_X, y + 11.0, &format_ratio(ratio));
     }
     if let Some(other) = &line.other {
-        bar(body, other, most, y + BAR + 2.0, OTHER);
+        draw_bar(body, other, most, y + BAR_HEIGHT + 2.0, OTHER_COLOR);
     }
-    y + LINE
+    y + LINE_HEIGHT
 }
 
-fn bar(body: &mut String, figure: &Figure, most: f64, y: f64, colour: &str) {
+fn draw_bar(body: &mut String, figure: &Figure, most: f64, y: f64, colour: &str) {
     let share = if most > 0.0 { (figure.value / most).clamp(0.0, 1.0) } else { 0.0 };
-    let len = (share * BAR_LEN).max(1.0);
-    let shown = if figure.who == "duly" { figure.shown() } else { format!("{} {}", figure.who, figure.shown()) };
-    put(body, &format!(r#"<rect x="{BAR_X}" y="{y:.1}" width="{len:.1}" height="{BAR}" rx="2" fill="{colour}"/>"#));
-    text(body, BAR_X + len + 6.0, y + 11.0, &shown);
+    let len = (share * BAR_LENGTH_MAX).max(1.0);
+    let shown = if figure.subject == "duly" {
+        figure.format_value()
+    } else {
+        format!("{} {}", figure.subject, figure.format_value())
+    };
+    write_element(
+        body,
+        &format!(r#"<rect x="{BAR_X}" y="{y:.1}" width="{len:.1}" height="{BAR_HEIGHT}" rx="2" fill="{colour}"/>"#),
+    );
+    draw_text(body, BAR_X + len + 6.0, y + 11.0, &shown);
 }
 
-fn text(body: &mut String, x: f64, y: f64, words: &str) {
-    put(body, &format!(r#"<text x="{x:.1}" y="{y:.1}">{}</text>"#, escape(words)));
+fn draw_text(body: &mut String, x: f64, y: f64, words: &str) {
+    write_element(body, &format!(r#"<text x="{x:.1}" y="{y:.1}">{}</text>"#, escape_xml(words)));
 }
 
-fn rule(body: &mut String, y: f64) {
+fn draw_rule(body: &mut String, y: f64) {
     let end = WIDTH - MARGIN;
-    put(body, &format!(r##"<line x1="{MARGIN}" y1="{y:.1}" x2="{end}" y2="{y:.1}" stroke="#e3e6ea"/>"##));
+    write_element(body, &format!(r##"<line x1="{MARGIN}" y1="{y:.1}" x2="{end}" y2="{y:.1}" stroke="#e3e6ea"/>"##));
 }
 
-fn put(body: &mut String, element: &str) {
+fn write_element(body: &mut String, element: &str) {
     writeln!(body, "{element}").expect("writing to a string does not fail");
 }
 
-fn escape(words: &str) -> String {
+fn escape_xml(words: &str) -> String {
     words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -6,45 +6,48 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use duly::Duly;
 
-use crate::baseline::Bare;
-use crate::config::{BULK, KEEP_NONE, Noop, Setting, fill, open};
-use crate::report::{Line, Unit};
-use crate::stats::Pair;
+use crate::baseline::SqliteBaseline;
+use crate::config::{BULK_JOBS, BenchConfig, KEEP_NONE, Noop, open_store, push_jobs};
+use crate::report::{ReportLine, Unit};
+use crate::stats::Comparison;
 
 const GROUP: &str = "push";
 /// Tasks that push at the same time.
-const TASKS: usize = 64;
+const PUSHING_TASKS: usize = 64;
 /// Jobs pushed before the measuring begins: by then the WAL has its size and is overwritten, not grown.
-const WARM: usize = 20_000;
+const WARMUP_JOBS: usize = 20_000;
 
-pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let (mut one, mut many, mut bulk) = (Pair::default(), Pair::default(), Pair::default());
-    for round in 0..setting.rounds() {
-        let dir = setting.fresh("push")?;
-        let duly = warm(&dir.join("duly.db")).await?;
-        let bare = Bare::make(&dir.join("bare.db")).await?;
-        bare.warm(WARM)?;
-        let alone = from_tasks(&duly, 1, setting.time()).await?;
-        one.record(alone, bare.pushes(1, setting.time())?);
-        many.record(from_tasks(&duly, TASKS, setting.time()).await?, alone);
-        bulk.record(in_bulk(&duly, setting.time()).await?, bare.pushes(BULK, setting.time())?);
-        eprintln!("push: round {} of {}", round + 1, setting.rounds());
+pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let (mut one, mut many, mut bulk) = (Comparison::default(), Comparison::default(), Comparison::default());
+    for round in 0..setting.round_count() {
+        let dir = setting.fresh_dir("push")?;
+        let duly = open_warm(&dir.join("duly.db")).await?;
+        let bare = SqliteBaseline::create(&dir.join("bare.db")).await?;
+        bare.fill(WARMUP_JOBS)?;
+        let alone = measure_from_tasks(&duly, 1, setting.round_duration()).await?;
+        one.record(alone, bare.measure_pushes(1, setting.round_duration())?);
+        many.record(measure_from_tasks(&duly, PUSHING_TASKS, setting.round_duration()).await?, alone);
+        bulk.record(
+            measure_in_bulk(&duly, setting.round_duration()).await?,
+            bare.measure_pushes(BULK_JOBS, setting.round_duration())?,
+        );
+        eprintln!("push: round {} of {}", round + 1, setting.round_count());
     }
     Ok(vec![
-        Line::pair(GROUP, "push, 1 task", Unit::PerSecond, "bare loop", &one),
-        Line::pair(GROUP, format!("push, {TASKS} tasks"), Unit::PerSecond, "duly, 1 task", &many),
-        Line::pair(GROUP, format!("push, {BULK} at a time"), Unit::PerSecond, "bare loop", &bulk),
+        ReportLine::comparison(GROUP, "push, 1 task", Unit::PerSecond, "bare loop", &one),
+        ReportLine::comparison(GROUP, format!("push, {PUSHING_TASKS} tasks"), Unit::PerSecond, "duly, 1 task", &many),
+        ReportLine::comparison(GROUP, format!("push, {BULK_JOBS} at a time"), Unit::PerSecond, "bare loop", &bulk),
     ])
 }
 
-async fn warm(file: &Path) -> Result<Duly> {
-    let duly = open(file, KEEP_NONE).await?;
-    fill(&duly, WARM, || Noop::new().into()).await?;
+async fn open_warm(file: &Path) -> Result<Duly> {
+    let duly = open_store(file, KEEP_NONE).await?;
+    push_jobs(&duly, WARMUP_JOBS, || Noop::new().into()).await?;
     Ok(duly)
 }
 
 /// Jobs a second from so many tasks, each of which waits for its job to be kept before it pushes the next.
-async fn from_tasks(duly: &Duly, tasks: usize, time: Duration) -> Result<f64> {
+async fn measure_from_tasks(duly: &Duly, tasks: usize, time: Duration) -> Result<f64> {
     let begin = Instant::now();
     let pushers: Vec<_> = (0..tasks)
         .map(|_| {
@@ -66,12 +69,12 @@ async fn from_tasks(duly: &Duly, tasks: usize, time: Duration) -> Result<f64> {
     Ok(jobs as f64 / begin.elapsed().as_secs_f64())
 }
 
-async fn in_bulk(duly: &Duly, time: Duration) -> Result<f64> {
+async fn measure_in_bulk(duly: &Duly, time: Duration) -> Result<f64> {
     let begin = Instant::now();
     let mut jobs = 0;
     while begin.elapsed() < time {
-        duly.push_all((0..BULK).map(|_| Noop::new())).await?;
-        jobs += BULK;
+        duly.push_all((0..BULK_JOBS).map(|_| Noop::new())).await?;
+        jobs += BULK_JOBS;
     }
     Ok(jobs as f64 / begin.elapsed().as_secs_f64())
 }

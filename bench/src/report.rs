@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::stats::Pair;
+use crate::stats::Comparison;
 
 /// What a number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -22,17 +22,17 @@ pub(crate) enum Unit {
 /// One side's figure.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figure {
-    pub(crate) who: String,
+    pub(crate) subject: String,
     pub(crate) value: f64,
     pub(crate) unit: Unit,
 }
 
 impl Figure {
     pub(crate) fn new(who: impl Into<String>, value: f64, unit: Unit) -> Self {
-        Figure { who: who.into(), value, unit }
+        Figure { subject: who.into(), value, unit }
     }
 
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn format_value(&self) -> String {
         let value = self.value;
         if value.is_infinite() {
             return "never".to_owned();
@@ -53,41 +53,47 @@ impl Figure {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Goal {
+pub(crate) struct ReportGoal {
     pub(crate) text: String,
-    pub(crate) met: bool,
+    pub(crate) is_met: bool,
 }
 
 /// One line of the table.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Line {
+pub(crate) struct ReportLine {
     pub(crate) group: &'static str,
     pub(crate) name: String,
     pub(crate) ours: Figure,
     pub(crate) other: Option<Figure>,
     pub(crate) ratio: Option<f64>,
     pub(crate) spread: Option<(f64, f64)>,
-    pub(crate) goal: Option<Goal>,
+    pub(crate) goal: Option<ReportGoal>,
 }
 
-impl Line {
+impl ReportLine {
     /// A figure of duly's alone.
-    pub(crate) fn alone(group: &'static str, name: impl Into<String>, value: f64, unit: Unit) -> Self {
+    pub(crate) fn single(group: &'static str, name: impl Into<String>, value: f64, unit: Unit) -> Self {
         let ours = Figure::new("duly", value, unit);
-        Line { group, name: name.into(), ours, other: None, ratio: None, spread: None, goal: None }
+        ReportLine { group, name: name.into(), ours, other: None, ratio: None, spread: None, goal: None }
     }
 
     /// Medians of both sides and the median of the rounds' ratios.
-    pub(crate) fn pair(group: &'static str, name: impl Into<String>, unit: Unit, who: &str, pair: &Pair) -> Self {
-        Line {
+    pub(crate) fn comparison(
+        group: &'static str,
+        name: impl Into<String>,
+        unit: Unit,
+        who: &str,
+        pair: &Comparison,
+    ) -> Self {
+        ReportLine {
             other: Some(Figure::new(who, pair.theirs.median(), unit)),
             ratio: Some(pair.ratio()),
             spread: Some(pair.spread()),
-            ..Line::alone(group, name, pair.ours.median(), unit)
+            ..ReportLine::single(group, name, pair.ours.median(), unit)
         }
     }
 
-    pub(crate) fn against(mut self, who: &str, value: f64) -> Self {
+    pub(crate) fn compared_to(mut self, who: &str, value: f64) -> Self {
         self.ratio = Some(self.ours.value / value);
         self.other = Some(Figure::new(who, value, self.ours.unit));
         self
@@ -95,50 +101,52 @@ impl Line {
 
     pub(crate) fn ratio_at_least(self, least: f64) -> Self {
         let met = self.ratio.is_some_and(|ratio| ratio >= least);
-        self.goal(format!(">= {least}x"), met)
+        self.with_goal(format!(">= {least}x"), met)
     }
 
     pub(crate) fn ratio_at_most(self, most: f64) -> Self {
         let met = self.ratio.is_some_and(|ratio| ratio <= most);
-        self.goal(format!("<= {most}x"), met)
+        self.with_goal(format!("<= {most}x"), met)
     }
 
-    pub(crate) fn below(self, most: f64) -> Self {
+    pub(crate) fn value_below(self, most: f64) -> Self {
         let limit = Figure { value: most, ..self.ours.clone() };
         let met = self.ours.value < most;
-        self.goal(format!("< {}", limit.shown()), met)
+        self.with_goal(format!("< {}", limit.format_value()), met)
     }
 
     /// A goal, or one more condition of the goal: it is met if all are.
-    pub(crate) fn goal(mut self, text: impl Into<String>, met: bool) -> Self {
+    pub(crate) fn with_goal(mut self, text: impl Into<String>, met: bool) -> Self {
         let text = text.into();
         self.goal = Some(match self.goal.take() {
-            None => Goal { text, met },
-            Some(goal) => Goal { text: format!("{}, {text}", goal.text), met: goal.met && met },
+            None => ReportGoal { text, is_met: met },
+            Some(goal) => ReportGoal { text: format!("{}, {text}", goal.text), is_met: goal.is_met && met },
         });
         self
     }
 
-    fn cells(&self) -> [String; 6] {
+    fn table_cells(&self) -> [String; 6] {
         let ratio = match (self.ratio, self.spread) {
-            (Some(ratio), Some((min, max))) => format!("{} ({}-{})", times(ratio), digits(min), digits(max)),
-            (Some(ratio), None) => times(ratio),
+            (Some(ratio), Some((min, max))) => {
+                format!("{} ({}-{})", format_ratio(ratio), format_digits(min), format_digits(max))
+            }
+            (Some(ratio), None) => format_ratio(ratio),
             (None, _) => "-".to_owned(),
         };
-        let other = self.other.as_ref().map(|other| format!("{} {}", other.who, other.shown()));
+        let other = self.other.as_ref().map(|other| format!("{} {}", other.subject, other.format_value()));
         let goal = self.goal.as_ref();
         [
             self.name.clone(),
-            self.ours.shown(),
+            self.ours.format_value(),
             other.unwrap_or_else(|| "-".to_owned()),
             ratio,
             goal.map_or("-", |goal| &goal.text).to_owned(),
-            goal.map_or("-", |goal| if goal.met { "met" } else { "MISSED" }).to_owned(),
+            goal.map_or("-", |goal| if goal.is_met { "met" } else { "MISSED" }).to_owned(),
         ]
     }
 }
 
-fn digits(ratio: f64) -> String {
+fn format_digits(ratio: f64) -> String {
     match ratio.abs() {
         large if large >= 10.0 => format!("{ratio:.0}"),
         small if small < 0.02 => format!("{ratio:.4}"),
@@ -146,18 +154,18 @@ fn digits(ratio: f64) -> String {
     }
 }
 
-pub(crate) fn times(ratio: f64) -> String {
-    format!("{}x", digits(ratio))
+pub(crate) fn format_ratio(ratio: f64) -> String {
+    format!("{}x", format_digits(ratio))
 }
 
-const HEAD: [&str; 6] = ["what", "duly", "the other side", "ratio (rounds)", "goal", ""];
+const TABLE_HEAD: [&str; 6] = ["what", "duly", "the other side", "ratio (rounds)", "goal", ""];
 
 /// The table as Markdown, so that it can be put into a document as it is.
-pub(crate) fn table(lines: &[Line]) -> String {
-    let mut rows = vec![HEAD.map(str::to_owned)];
-    rows.extend(lines.iter().map(Line::cells));
+pub(crate) fn format_table(lines: &[ReportLine]) -> String {
+    let mut rows = vec![TABLE_HEAD.map(str::to_owned)];
+    rows.extend(lines.iter().map(ReportLine::table_cells));
     let widths: Vec<usize> =
-        (0..HEAD.len()).map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0)).collect();
+        (0..TABLE_HEAD.len()).map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0)).collect();
     let line = |row: &[String; 6]| {
         let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         format!("| {} |\n", cells.join(" | "))
@@ -172,31 +180,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_whether_its_goal_is_met() {
-        let mut pair = Pair::default();
+    fn line_shows_whether_goal_is_met() {
+        let mut pair = Comparison::default();
         pair.record(20_000.0, 40_000.0);
-        let line = Line::pair("life", "batch 10", Unit::PerSecond, "bare loop", &pair);
-        let shown = table(&[line.clone().ratio_at_least(0.35), line.ratio_at_least(0.6)]);
+        let line = ReportLine::comparison("life", "batch 10", Unit::PerSecond, "bare loop", &pair);
+        let shown = format_table(&[line.clone().ratio_at_least(0.35), line.ratio_at_least(0.6)]);
         assert!(shown.contains("| batch 10 | 20.0k/s | bare loop 40.0k/s | 0.50x (0.50-0.50) | >= 0.35x | met    |"));
         assert!(shown.contains("| >= 0.6x  | MISSED |"), "{shown}");
     }
 
     #[test]
-    fn a_goal_of_two_conditions_is_met_if_both_are() {
+    fn goal_with_two_conditions_needs_both() {
         let goal = |ours: f64| {
-            let mut pair = Pair::default();
+            let mut pair = Comparison::default();
             pair.record(ours, 10.0);
-            Line::pair("list", "a page", Unit::Micros, "few", &pair)
+            ReportLine::comparison("list", "a page", Unit::Micros, "few", &pair)
                 .ratio_at_most(1.5)
-                .below(100.0)
+                .value_below(100.0)
                 .goal
                 .expect("a goal")
         };
         assert_eq!(goal(12.0).text, "<= 1.5x, < 100.0 us");
-        assert_eq!([12.0, 16.0, 200.0].map(|ours| goal(ours).met), [true, false, false]);
-        let mut slow = Pair::default();
+        assert_eq!([12.0, 16.0, 200.0].map(|ours| goal(ours).is_met), [true, false, false]);
+        let mut slow = Comparison::default();
         slow.record(120.0, 100.0);
-        let line = Line::pair("list", "a page", Unit::Micros, "few", &slow).ratio_at_most(1.5).below(100.0);
-        assert!(!line.goal.expect("a goal").met, "the second counts too");
+        let line =
+            ReportLine::comparison("list", "a page", Unit::Micros, "few", &slow).ratio_at_most(1.5).value_below(100.0);
+        assert!(!line.goal.expect("a goal").is_met, "the second counts too");
     }
 }

@@ -5,35 +5,35 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::config::{Noop, Setting, fill, noop, open};
-use crate::report::{Line, Unit};
+use crate::config::{BenchConfig, Noop, noop, open_store, push_jobs};
+use crate::report::{ReportLine, Unit};
 
 const GROUP: &str = "shrink";
 /// Ids of gone jobs are remembered only so long, so that nothing but the drain decides.
-const OPTIONS: &str = "?keep=0&remember=1s";
+const STORE_OPTIONS: &str = "?keep=0&remember=1s";
 /// More often than a worker that has nothing else to do.
-const PRUNE: Duration = Duration::from_millis(1_100);
+const PRUNE_INTERVAL: Duration = Duration::from_millis(1_100);
 /// Both halves of the remembered ids must go, then the file shrinks.
-const PRUNES: usize = 3;
+const PRUNE_COUNT: usize = 3;
 /// Most of the full file that may be left.
-const LEFT_MAX: f64 = 0.1;
+const GOAL_REMAINING_RATIO: f64 = 0.1;
 
-pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let file = setting.fresh("shrink")?.join("duly.db");
-    let duly = open(&file, OPTIONS).await?;
-    fill(&duly, (setting.many() / 5).max(100_000), || Noop::new().into()).await?;
-    let full = megabytes(&file)?;
+pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let file = setting.fresh_dir("shrink")?.join("duly.db");
+    let duly = open_store(&file, STORE_OPTIONS).await?;
+    push_jobs(&duly, (setting.many_jobs() / 5).max(100_000), || Noop::new().into()).await?;
+    let full = file_megabytes(&file)?;
     duly.worker().queue("default", 1_000).on(noop).drain().await?;
-    let drained = megabytes(&file)?;
-    for _ in 0..PRUNES {
-        tokio::time::sleep(PRUNE).await;
+    let drained = file_megabytes(&file)?;
+    for _ in 0..PRUNE_COUNT {
+        tokio::time::sleep(PRUNE_INTERVAL).await;
         duly.store().prune("default", 10_000).await?;
     }
-    let left = megabytes(&file)?;
-    let line = |name: &str, value| Line::alone(GROUP, name, value, Unit::Megabytes).against("full", full);
-    Ok(vec![line("file, drained", drained), line("file, drained and pruned", left).ratio_at_most(LEFT_MAX)])
+    let left = file_megabytes(&file)?;
+    let line = |name: &str, value| ReportLine::single(GROUP, name, value, Unit::Megabytes).compared_to("full", full);
+    Ok(vec![line("file, drained", drained), line("file, drained and pruned", left).ratio_at_most(GOAL_REMAINING_RATIO)])
 }
 
-fn megabytes(file: &Path) -> Result<f64> {
+fn file_megabytes(file: &Path) -> Result<f64> {
     Ok(std::fs::metadata(file)?.len() as f64 / 1e6)
 }

@@ -36,13 +36,13 @@ impl Samples {
 
 /// Two sides measured in turn. The ratio is taken inside each round, so that a noisy neighbour hits both alike.
 #[derive(Debug, Default)]
-pub(crate) struct Pair {
+pub(crate) struct Comparison {
     pub(crate) ours: Samples,
     pub(crate) theirs: Samples,
     ratios: Samples,
 }
 
-impl Pair {
+impl Comparison {
     pub(crate) fn record(&mut self, ours: f64, theirs: f64) {
         self.ours.record(ours);
         self.theirs.record(theirs);
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_samples() {
+    fn percentile_returns_a_sample() {
         let mut samples = Samples::default();
         assert!(samples.median().is_nan());
         (1..=100).rev().for_each(|n| samples.record(f64::from(n)));
@@ -74,8 +74,8 @@ mod tests {
     }
 
     #[test]
-    fn the_ratio_is_taken_inside_each_round() {
-        let mut pair = Pair::default();
+    fn ratio_is_median_of_round_ratios() {
+        let mut pair = Comparison::default();
         for (ours, theirs) in [(1.0, 2.0), (100.0, 200.0), (3.0, 4.0)] {
             pair.record(ours, theirs);
         }

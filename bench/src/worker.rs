@@ -10,75 +10,75 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// A worker at work on a task of its own.
-pub(crate) struct Working {
+pub(crate) struct MeasuredWorker {
     stop: CancellationToken,
-    ended: JoinHandle<duly::Result<Tally>>,
-    count: Arc<Count>,
+    task: JoinHandle<duly::Result<Tally>>,
+    counter: Arc<SettleCounter>,
 }
 
 /// What a worker has done so far.
-struct Count {
+struct SettleCounter {
     settled: AtomicUsize,
     /// One permit for each settled job.
     permits: Semaphore,
     /// Somebody waits for this many to be settled.
-    wanted: AtomicUsize,
-    reached: Notify,
+    target: AtomicUsize,
+    target_reached: Notify,
 }
 
-impl Working {
+impl MeasuredWorker {
     /// Starts it, and waits until it has joined: what it costs to begin is not what is measured.
     pub(crate) async fn start(worker: Worker) -> Result<Self> {
         let joined = Arc::new(Notify::new());
-        let count = Arc::new(Count {
+        let count = Arc::new(SettleCounter {
             settled: AtomicUsize::new(0),
             permits: Semaphore::new(0),
-            wanted: AtomicUsize::new(usize::MAX),
-            reached: Notify::new(),
+            target: AtomicUsize::new(usize::MAX),
+            target_reached: Notify::new(),
         });
         let (tell, counted) = (joined.clone(), count.clone());
         let worker = worker.on_event(move |event| match event {
             Event::Joined { .. } => tell.notify_one(),
-            Event::Settled { .. } => counted.one(),
+            Event::Settled { .. } => counted.record_settled(),
             _ => {}
         });
         let stop = CancellationToken::new();
         let ended = tokio::spawn(worker.run_until(stop.clone()));
         joined.notified().await;
-        Ok(Working { stop, ended, count })
+        Ok(MeasuredWorker { stop, task: ended, counter: count })
     }
 
     /// Waits until so many jobs are settled, counted from the start.
-    pub(crate) async fn settled(&self, jobs: usize) {
-        self.count.wanted.store(jobs, Ordering::SeqCst);
-        while self.count.settled.load(Ordering::SeqCst) < jobs {
-            self.count.reached.notified().await;
+    pub(crate) async fn wait_settled(&self, jobs: usize) {
+        self.counter.target.store(jobs, Ordering::SeqCst);
+        while self.counter.settled.load(Ordering::SeqCst) < jobs {
+            self.counter.target_reached.notified().await;
         }
     }
 
-    pub(crate) fn count(&self) -> usize {
-        self.count.settled.load(Ordering::SeqCst)
+    pub(crate) fn settled_count(&self) -> usize {
+        self.counter.settled.load(Ordering::SeqCst)
     }
 
     /// Waits until so many more jobs are settled than were waited for by earlier calls.
-    pub(crate) async fn settled_more(&self, jobs: u32) -> Result<()> {
-        self.count.permits.acquire_many(jobs).await.context("the semaphore is never closed")?.forget();
+    pub(crate) async fn wait_settled_more(&self, jobs: u32) -> Result<()> {
+        self.counter.permits.acquire_many(jobs).await.context("the semaphore is never closed")?.forget();
         Ok(())
     }
 
     pub(crate) async fn stop(self) -> Result<Tally> {
         self.stop.cancel();
-        Ok(self.ended.await??)
+        Ok(self.task.await??)
     }
 }
 
-impl Count {
-    fn one(&self) {
+impl SettleCounter {
+    fn record_settled(&self) {
         self.permits.add_permits(1);
         let settled = self.settled.fetch_add(1, Ordering::SeqCst) + 1;
         // The worker's loop should not pay for waking somebody at each job.
-        if settled >= self.wanted.load(Ordering::SeqCst) {
-            self.reached.notify_one();
+        if settled >= self.target.load(Ordering::SeqCst) {
+            self.target_reached.notify_one();
         }
     }
 }

@@ -108,44 +108,44 @@ impl Color {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    Push(push::Push),
-    Work(work::Work),
+    Push(push::PushArgs),
+    Work(work::WorkArgs),
     #[command(subcommand)]
-    Jobs(jobs::Jobs),
+    Jobs(jobs::JobsVerb),
     #[command(subcommand)]
-    Queues(queues::Queues),
+    Queues(queues::QueuesVerb),
     #[command(subcommand)]
-    Cron(cron::Cron),
+    Cron(cron::CronVerb),
     #[command(subcommand)]
-    Dead(dead::Dead),
-    Stats(stats::Stats),
+    Dead(dead::DeadVerb),
+    Stats(stats::StatsArgs),
     #[command(subcommand)]
-    Nodes(nodes::Nodes),
-    Lock(lock::Lock),
-    Call(call::Call),
-    Move(transfer::Move),
-    Serve(crate::serve::Serve),
-    Up(crate::serve::Up),
+    Nodes(nodes::NodesVerb),
+    Lock(lock::LockArgs),
+    Call(call::CallArgs),
+    Move(transfer::MoveArgs),
+    Serve(crate::serve::ServeArgs),
+    Up(crate::serve::UpArgs),
     #[command(subcommand)]
-    Token(crate::token::Token),
+    Token(crate::token::TokenVerb),
     /// Print the description of the HTTP API (OpenAPI)
     Openapi,
     #[cfg(feature = "tui")]
     Top(crate::top::TopArgs),
-    Verify(crate::verify::Verify),
-    Backup(crate::backup::Backup),
-    Sql(crate::sql::Query),
-    Completions(crate::manual::Completions),
-    Man(crate::manual::Man),
-    Doctor(crate::doctor::Doctor),
-    Demo(demo::Demo),
+    Verify(crate::verify::VerifyArgs),
+    Backup(crate::backup::BackupArgs),
+    Sql(crate::sql::SqlArgs),
+    Completions(crate::manual::CompletionsArgs),
+    Man(crate::manual::ManArgs),
+    Doctor(crate::doctor::DoctorArgs),
+    Demo(demo::DemoArgs),
     /// Say which version this is
     Version,
     #[command(hide = true)]
-    RunChild(child::RunChild),
+    RunChild(child::RunChildArgs),
     /// Kills the children of a worker that has died
     #[command(hide = true)]
     GuardChildren,
     #[command(hide = true)]
-    DemoWorker(demo::worker::DemoWorker),
+    DemoWorker(demo::worker::DemoWorkerArgs),
 }

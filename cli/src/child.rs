@@ -22,18 +22,18 @@ use tokio::sync::{mpsc, oneshot};
 use crate::systemd;
 
 /// Starts that may wait for the thread that carries them out.
-const STARTS_MAX: usize = 1_024;
+const SPAWN_REQUESTS_MAX: usize = 1_024;
 /// Groups that the guard keeps in mind: as many as a worker may run jobs.
 const GROUPS_MAX: usize = 100_000;
 /// The longest line that the guard is sent: a sign and a number.
 const LINE_BYTES_MAX: u64 = 32;
 /// The exit codes of a program that is not there or cannot be started, as shells have them.
-const NOT_THERE: i32 = 127;
-const CANNOT_START: i32 = 126;
+const EXIT_NOT_FOUND: i32 = 127;
+const EXIT_CANNOT_RUN: i32 = 126;
 
 /// Becomes a program that the kernel kills once its parent is dead
 #[derive(Debug, Args)]
-pub(crate) struct RunChild {
+pub(crate) struct RunChildArgs {
     /// The process that starts it
     #[arg(long)]
     parent: i32,
@@ -42,13 +42,13 @@ pub(crate) struct RunChild {
 }
 
 /// Asks the kernel to kill us with our parent, then turns into the program.
-pub(crate) fn become_it(child: &RunChild) -> anyhow::Result<()> {
+pub(crate) fn exec_program(child: &RunChildArgs) -> anyhow::Result<()> {
     die_with_parent(child.parent)?;
     let (program, args) = child.argv.split_first().context("no program is named")?;
     let error = Command::new(program).args(args).exec();
     // On stderr, which a worker keeps as the job's error.
-    crate::exit::say(&format!("cannot run {}: {error}", program.display()));
-    std::process::exit(if error.kind() == ErrorKind::NotFound { NOT_THERE } else { CANNOT_START })
+    crate::exit::print_error(&format!("cannot run {}: {error}", program.display()));
+    std::process::exit(if error.kind() == ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_CANNOT_RUN })
 }
 
 /// From here on this process does not outlive the one that started it.
@@ -62,7 +62,7 @@ pub(crate) fn die_with_parent(parent: i32) -> anyhow::Result<()> {
 }
 
 /// Reads `+GROUP` and `-GROUP` lines; at the end of its input, kills the groups that are left.
-pub(crate) fn guard() -> anyhow::Result<()> {
+pub(crate) fn guard_children() -> anyhow::Result<()> {
     let mut groups = HashSet::new();
     let mut input = std::io::stdin().lock();
     let mut line = String::new();
@@ -89,80 +89,80 @@ pub(crate) fn guard() -> anyhow::Result<()> {
 }
 
 /// What to start.
-pub(crate) struct Start {
+pub(crate) struct ChildSpec {
     pub(crate) argv: Vec<OsString>,
     pub(crate) dir: Option<PathBuf>,
     pub(crate) env: Vec<(&'static str, String)>,
-    pub(crate) talk: Talk,
+    pub(crate) stdio: ChildStdio,
 }
 
 /// Whom a process talks to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Talk {
+pub(crate) enum ChildStdio {
     /// We read what it writes.
-    Heard,
+    Captured,
     /// The same, and something will be written to its stdin.
-    Fed,
+    CapturedWithInput,
     /// Whoever we talk to, and also to systemd: it stands in our place.
     Inherited,
 }
 
-type Answer = oneshot::Sender<std::io::Result<Running>>;
+type SpawnReply = oneshot::Sender<std::io::Result<ChildProcess>>;
 
 /// Starts processes, all from one thread that lives as long as the worker:
 /// the kernel takes the end of the thread that started a process for the death of its parent.
 #[derive(Clone)]
 pub(crate) struct Spawner {
-    starts: mpsc::Sender<(Start, Answer)>,
+    requests: mpsc::Sender<(ChildSpec, SpawnReply)>,
 }
 
 impl Spawner {
     pub(crate) fn start() -> anyhow::Result<Spawner> {
-        let (starts, mut waiting) = mpsc::channel::<(Start, Answer)>(STARTS_MAX);
+        let (starts, mut waiting) = mpsc::channel::<(ChildSpec, SpawnReply)>(SPAWN_REQUESTS_MAX);
         let runtime = tokio::runtime::Handle::current();
-        let guard = Arc::new(Guard::start());
+        let guard = Arc::new(ProcessGuard::start());
         let work = move || {
             let _runtime = runtime.enter();
             while let Some((start, answer)) = waiting.blocking_recv() {
                 // If nobody waits for it any more it is killed here.
-                let _ = answer.send(spawn(start, &guard));
+                let _ = answer.send(spawn_child(start, &guard));
             }
         };
         std::thread::Builder::new().name("spawner".to_owned()).spawn(work).context("cannot start a thread")?;
-        Ok(Spawner { starts })
+        Ok(Spawner { requests: starts })
     }
 
-    pub(crate) async fn spawn(&self, start: Start) -> std::io::Result<Running> {
+    pub(crate) async fn spawn(&self, start: ChildSpec) -> std::io::Result<ChildProcess> {
         let gone = || std::io::Error::other("the worker is ending");
         let (answer, started) = oneshot::channel();
-        self.starts.send((start, answer)).await.map_err(|_| gone())?;
+        self.requests.send((start, answer)).await.map_err(|_| gone())?;
         started.await.map_err(|_| gone())?
     }
 }
 
 /// Starts a process. The thread that does so must not end before the process.
-pub(crate) fn spawn(start: Start, guard: &Arc<Guard>) -> std::io::Result<Running> {
-    let mut command = tokio::process::Command::from(ourselves()?);
+pub(crate) fn spawn_child(start: ChildSpec, guard: &Arc<ProcessGuard>) -> std::io::Result<ChildProcess> {
+    let mut command = tokio::process::Command::from(own_program_command()?);
     command.arg("run-child").arg("--parent").arg(std::process::id().to_string()).arg("--").args(&start.argv);
     command.envs(start.env).process_group(0);
     if let Some(dir) = &start.dir {
         command.current_dir(dir);
     }
-    if start.talk != Talk::Inherited {
-        for name in systemd::ENV {
+    if start.stdio != ChildStdio::Inherited {
+        for name in systemd::SYSTEMD_ENV {
             command.env_remove(name);
         }
-        command.stdin(if start.talk == Talk::Fed { Stdio::piped() } else { Stdio::null() });
+        command.stdin(if start.stdio == ChildStdio::CapturedWithInput { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
     let child = command.spawn()?;
     let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-    guard.tell('+', group);
-    Ok(Running { child, group, guard: guard.clone() })
+    guard.send_group('+', group);
+    Ok(ChildProcess { child, group, guard: guard.clone() })
 }
 
 /// This very program, also if its file has been replaced since it started.
-pub(crate) fn ourselves() -> std::io::Result<Command> {
+pub(crate) fn own_program_command() -> std::io::Result<Command> {
     let named = std::env::current_exe()?;
     let mut command = Command::new(if named.exists() { named } else { PathBuf::from("/proc/self/exe") });
     command.arg0("duly");
@@ -170,20 +170,20 @@ pub(crate) fn ourselves() -> std::io::Result<Command> {
 }
 
 /// A process with its group. Dropped before its end is known, the whole group is killed.
-pub(crate) struct Running {
+pub(crate) struct ChildProcess {
     pub(crate) child: Child,
     /// Its own process, too: the first of the group.
     pub(crate) group: Option<Pid>,
-    guard: Arc<Guard>,
+    guard: Arc<ProcessGuard>,
 }
 
-impl Running {
+impl ChildProcess {
     pub(crate) async fn wait(&mut self) -> std::io::Result<ExitStatus> {
         self.child.wait().await
     }
 
     /// Sends a signal to the whole group.
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub(crate) fn send_signal(&self, signal: Signal) {
         // Once the child is waited for, its number may be somebody else's.
         if let (Some(group), Some(_)) = (self.group, self.child.id()) {
             let _ = kill_process_group(group, signal);
@@ -191,21 +191,21 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
-        self.signal(Signal::KILL);
-        self.guard.tell('-', self.group);
+        self.send_signal(Signal::KILL);
+        self.guard.send_group('-', self.group);
     }
 }
 
 /// Our end of the guard's pipe. The guard is a help, not a need: without it things go on.
-pub(crate) struct Guard {
+pub(crate) struct ProcessGuard {
     pipe: Mutex<Option<std::process::ChildStdin>>,
 }
 
-impl Guard {
-    pub(crate) fn start() -> Guard {
-        let started = ourselves().and_then(|mut command| {
+impl ProcessGuard {
+    pub(crate) fn start() -> ProcessGuard {
+        let started = own_program_command().and_then(|mut command| {
             command.arg("guard-children").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
             // In a group of its own: a Ctrl-C at the terminal is not meant for it.
             command.process_group(0).spawn()
@@ -213,10 +213,10 @@ impl Guard {
         if let Err(error) = &started {
             tracing::warn!(%error, "no guard: if this process is killed, what its commands have started may live on");
         }
-        Guard { pipe: Mutex::new(started.ok().and_then(|mut child| child.stdin.take())) }
+        ProcessGuard { pipe: Mutex::new(started.ok().and_then(|mut child| child.stdin.take())) }
     }
 
-    fn tell(&self, sign: char, group: Option<Pid>) {
+    fn send_group(&self, sign: char, group: Option<Pid>) {
         let (Ok(mut pipe), Some(group)) = (self.pipe.lock(), group) else {
             return;
         };

@@ -6,10 +6,10 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::args::LogFormat;
-use crate::exit::{self, Fail};
+use crate::exit::{self, CliError};
 
 /// The file that is read if none is named.
-const FILE: &str = "duly.toml";
+const DEFAULT_FILE: &str = "duly.toml";
 /// A larger settings file is not a settings file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
@@ -19,7 +19,7 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 pub(crate) struct Config {
     pub(crate) store: Option<String>,
     pub(crate) log_format: Option<LogFormat>,
-    pub(crate) cluster_key: Option<ClusterKey>,
+    pub(crate) cluster_key: Option<ClusterKeySetting>,
     #[serde(default)]
     pub(crate) work: WorkConfig,
     #[serde(default)]
@@ -41,28 +41,28 @@ pub(crate) struct WorkConfig {
     #[serde(default)]
     pub(crate) queues: Vec<String>,
     pub(crate) concurrency: Option<usize>,
-    pub(crate) exec: Option<Program>,
+    pub(crate) exec: Option<ProgramSetting>,
     pub(crate) grace: Option<String>,
 }
 
 /// What nodes sign their messages with: one key, or several of which the first signs.
 #[derive(Clone, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum ClusterKey {
+pub(crate) enum ClusterKeySetting {
     One(String),
     Several(Vec<String>),
 }
 
-impl ClusterKey {
+impl ClusterKeySetting {
     pub(crate) fn into_keys(self) -> Vec<String> {
         match self {
-            ClusterKey::One(key) => vec![key],
-            ClusterKey::Several(keys) => keys,
+            ClusterKeySetting::One(key) => vec![key],
+            ClusterKeySetting::Several(keys) => keys,
         }
     }
 }
 
-impl std::fmt::Debug for ClusterKey {
+impl std::fmt::Debug for ClusterKeySetting {
     /// A secret is not shown.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("ClusterKey(..)")
@@ -72,16 +72,16 @@ impl std::fmt::Debug for ClusterKey {
 /// A program, alone or with arguments.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum Program {
-    Alone(String),
+pub(crate) enum ProgramSetting {
+    WithoutArgs(String),
     WithArgs(Vec<String>),
 }
 
-impl Program {
+impl ProgramSetting {
     pub(crate) fn into_argv(self) -> Vec<String> {
         match self {
-            Program::Alone(program) => vec![program],
-            Program::WithArgs(argv) => argv,
+            ProgramSetting::WithoutArgs(program) => vec![program],
+            ProgramSetting::WithArgs(argv) => argv,
         }
     }
 }
@@ -89,8 +89,8 @@ impl Program {
 impl Config {
     /// Reads the named file, or `./duly.toml` if there is one.
     pub(crate) fn load(named: Option<&Path>) -> anyhow::Result<Config> {
-        let path = named.unwrap_or(Path::new(FILE));
-        let wrong = |why: String| Fail::new(exit::USAGE, format!("{}: {why}", path.display()));
+        let path = named.unwrap_or(Path::new(DEFAULT_FILE));
+        let wrong = |why: String| CliError::new(exit::USAGE, format!("{}: {why}", path.display()));
         match std::fs::metadata(path) {
             Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => return Ok(Config::default()),
             Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_may_be_set() {
+    fn every_setting_is_parsed() {
         let config = Config::parse(
             "store = 'a.db'\nlog_format = 'json'\n[work]\nqueues = ['a', 'b=3']\nconcurrency = 4\nexec = ['sh', 'x']\ngrace = '5s'",
         )
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn one_cluster_key_or_several() {
+    fn one_or_several_cluster_keys_are_parsed() {
         let keys = |text| Config::parse(text).expect("good").cluster_key.expect("given");
         assert_eq!(keys("cluster_key = 'a'").into_keys(), ["a"]);
         let two = keys("cluster_key = ['new', 'old']");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_told_with_its_line() {
+    fn unknown_name_error_names_its_line() {
         let error = Config::parse("store = 'a.db'\nstroe = 1").expect_err("bad");
         assert!(error.contains("line 2") && error.contains("stroe"), "{error}");
         let error = Config::parse("[work]\nthreads = 1").expect_err("bad");

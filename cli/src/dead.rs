@@ -3,14 +3,14 @@
 use clap::Subcommand;
 use duly::{Duly, Filter, State};
 
-use crate::bulk::{self, Many, Meant};
-use crate::exit::{self, Fail};
+use crate::bulk::{self, JobSelection, JobSelector};
+use crate::exit::{self, CliError};
 use crate::output::Format;
 use crate::{Setup, store, time};
 
 /// Look at dead jobs by kind and error, retry them, remove them
 #[derive(Debug, Subcommand)]
-pub(crate) enum Dead {
+pub(crate) enum DeadVerb {
     /// List groups of dead jobs: those of one kind that died of the same
     Ls {
         /// Only of this queue
@@ -20,28 +20,29 @@ pub(crate) enum Dead {
     /// Let dead jobs start over: those of these groups, ids, or a filter
     Retry {
         #[command(flatten)]
-        many: Many,
+        selector: JobSelector,
     },
     /// Delete dead jobs: those of these groups, ids, or a filter
     Rm {
         #[command(flatten)]
-        many: Many,
+        selector: JobSelector,
     },
 }
 
-pub(crate) async fn run(verb: Dead, setup: &Setup) -> anyhow::Result<()> {
-    let duly = store::open(setup).await?;
+pub(crate) async fn run(verb: DeadVerb, setup: &Setup) -> anyhow::Result<()> {
+    let duly = store::open_existing(setup).await?;
     match verb {
-        Dead::Ls { queue } => list(&duly, queue.as_deref(), setup).await,
-        Dead::Retry { many } => {
-            for filter in filters(&duly, &many).await? {
-                bulk::change(setup, bulk::retry(&duly, filter), "Retry", "retried", many.dry_run()).await?;
+        DeadVerb::Ls { queue } => list(&duly, queue.as_deref(), setup).await,
+        DeadVerb::Retry { selector: many } => {
+            for filter in select_filters(&duly, &many).await? {
+                bulk::confirm_and_run(setup, bulk::retry_all(&duly, filter), "Retry", "retried", many.is_dry_run())
+                    .await?;
             }
             Ok(())
         }
-        Dead::Rm { many } => {
-            for filter in filters(&duly, &many).await? {
-                bulk::change(setup, duly.remove_all(filter), "Remove", "removed", many.dry_run()).await?;
+        DeadVerb::Rm { selector: many } => {
+            for filter in select_filters(&duly, &many).await? {
+                bulk::confirm_and_run(setup, duly.remove_all(filter), "Remove", "removed", many.is_dry_run()).await?;
             }
             Ok(())
         }
@@ -49,39 +50,41 @@ pub(crate) async fn run(verb: Dead, setup: &Setup) -> anyhow::Result<()> {
 }
 
 /// The dead jobs that are meant: one filter per group, of which each must be there.
-async fn filters(duly: &Duly, many: &Many) -> anyhow::Result<Vec<Filter>> {
+async fn select_filters(duly: &Duly, many: &JobSelector) -> anyhow::Result<Vec<Filter>> {
     let is_group = |word: &String| word.len() == 16 && word.chars().all(|c| c.is_ascii_hexdigit());
     let dead = |filter: Filter| Filter { state: Some(State::Dead), ..filter };
     if !many.is_empty() && !many.words().is_empty() && many.words().iter().all(is_group) {
         let of_group = |group: &String| dead(Filter { group: Some(group.clone()), ..Filter::all() });
         let filters: Vec<Filter> = many.words().iter().map(of_group).collect();
         for (group, filter) in many.words().iter().zip(&filters) {
-            if bulk::retry(duly, filter.clone()).dry_run().await?.matching == 0 {
-                return Err(Fail::new(exit::NOT_FOUND, format!("no such group: {group}; see `duly dead ls`")));
+            if bulk::retry_all(duly, filter.clone()).dry_run().await?.matching == 0 {
+                return Err(CliError::new(exit::NOT_FOUND, format!("no such group: {group}; see `duly dead ls`")));
             }
         }
         return Ok(filters);
     }
-    match many.meant()? {
-        Meant::Ids(_) => Err(Fail::new(exit::USAGE, "these are ids of jobs: use duly jobs retry, or duly jobs rm")),
-        Meant::Filter(filter) if filter.state.is_some_and(|state| state != State::Dead) => {
-            Err(Fail::new(exit::USAGE, "this is about dead jobs: leave out the state, or use duly jobs"))
+    match many.parse()? {
+        JobSelection::Ids(_) => {
+            Err(CliError::new(exit::USAGE, "these are ids of jobs: use duly jobs retry, or duly jobs rm"))
         }
-        Meant::Filter(filter) => Ok(vec![dead(*filter)]),
+        JobSelection::Filter(filter) if filter.state.is_some_and(|state| state != State::Dead) => {
+            Err(CliError::new(exit::USAGE, "this is about dead jobs: leave out the state, or use duly jobs"))
+        }
+        JobSelection::Filter(filter) => Ok(vec![dead(*filter)]),
     }
 }
 
 async fn list(duly: &Duly, queue: Option<&str>, setup: &Setup) -> anyhow::Result<()> {
     let groups = duly.dead_groups(queue).await?;
     match setup.out.format {
-        Format::Json => setup.out.json(&groups),
-        Format::Ndjson => groups.iter().try_for_each(|group| setup.out.json(group)),
+        Format::Json => setup.out.print_json(&groups),
+        Format::Ndjson => groups.iter().try_for_each(|group| setup.out.print_json(group)),
         Format::Table | Format::Wide => {
             let rows = groups.into_iter().map(|group| {
-                let (count, newest) = (group.count.to_string(), time::distance(group.newest));
-                [group.id, group.queue, group.kind, count, time::distance(group.oldest), newest, group.error]
+                let (count, newest) = (group.count.to_string(), time::format_relative(group.newest));
+                [group.id, group.queue, group.kind, count, time::format_relative(group.oldest), newest, group.error]
             });
-            setup.out.table(["GROUP", "QUEUE", "KIND", "JOBS", "OLDEST", "NEWEST", "ERROR"], rows.collect())
+            setup.out.print_table(["GROUP", "QUEUE", "KIND", "JOBS", "OLDEST", "NEWEST", "ERROR"], rows.collect())
         }
     }
 }

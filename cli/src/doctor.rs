@@ -4,31 +4,31 @@ use duly::Health;
 use duly::store::StoreUrl;
 use serde_json::{Map, Value, json};
 
-use crate::escape::safe;
-use crate::exit::{self, Fail};
+use crate::escape::escape_text;
+use crate::exit::{self, CliError};
 use crate::output::{BOLD, YELLOW, paint};
 use crate::{Setup, store, time};
 
 /// The store's clock in microseconds: shown as a date instead.
-const CLOCK_FACT: &str = "clock_us";
+const CLOCK_FACT_NAME: &str = "clock_us";
 
 /// Say what the store can lose, and what should be mended
 #[derive(Debug, clap::Args)]
-pub(crate) struct Doctor {
+pub(crate) struct DoctorArgs {
     /// Print the ACL line for a user of the Redis server that may do what duly does and nothing else
     #[arg(long)]
     acl: bool,
 }
 
-pub(crate) async fn run(setup: &Setup, doctor: &Doctor) -> anyhow::Result<()> {
-    let url = StoreUrl::parse(&store::url(setup)?)?;
+pub(crate) async fn run(setup: &Setup, doctor: &DoctorArgs) -> anyhow::Result<()> {
+    let url = StoreUrl::parse(&store::resolve_url(setup)?)?;
     if doctor.acl {
         // Without opening it: who needs the line has no rights yet.
         let nobody = "rules are known for redis:// and sidekiq:// only, in all their forms; name such a server, as in: duly --store redis://HOST doctor --acl";
-        let rules = url.acl().ok_or_else(|| Fail::new(exit::USAGE, nobody))?;
-        return setup.out.line(&format!("ACL SETUSER duly on >PASSWORD {rules}"));
+        let rules = url.acl().ok_or_else(|| CliError::new(exit::USAGE, nobody))?;
+        return setup.out.print_line(&format!("ACL SETUSER duly on >PASSWORD {rules}"));
     }
-    let duly = store::open(setup).await?;
+    let duly = store::open_existing(setup).await?;
     let mut health = duly.health().await?;
     let nodes = duly.nodes().await;
     // A part of the store that is away is worth a warning, and no reason to say nothing of the rest.
@@ -39,33 +39,33 @@ pub(crate) async fn run(setup: &Setup, doctor: &Doctor) -> anyhow::Result<()> {
             "unknown".to_owned()
         }
     };
-    let facts = facts(&url.to_string(), &health, alive);
+    let facts = collect_facts(&url.to_string(), &health, alive);
     if setup.out.is_json() {
         let facts: Map<String, Value> = facts.into_iter().map(|(name, value)| (name, json!(value))).collect();
         let all = json!({"durability": health.durability, "facts": facts, "warnings": health.warnings});
-        return setup.out.json(&all);
+        return setup.out.print_json(&all);
     }
     let out = &setup.out;
-    out.line(&paint(BOLD, safe(&health.durability)))?;
+    out.print_line(&paint(BOLD, escape_text(&health.durability)))?;
     for (name, value) in facts {
-        out.line(&format!("{name:<14}  {}", safe(&value)))?;
+        out.print_line(&format!("{name:<14}  {}", escape_text(&value)))?;
     }
     for warning in &health.warnings {
-        out.line(&format!("{}  {}", paint(YELLOW, "warning       "), safe(warning)))?;
+        out.print_line(&format!("{}  {}", paint(YELLOW, "warning       "), escape_text(warning)))?;
     }
     if health.warnings.is_empty() {
-        out.line("nothing to mend")?;
+        out.print_line("nothing to mend")?;
     }
     Ok(())
 }
 
-fn facts(url: &str, health: &Health, alive: String) -> Vec<(String, String)> {
+fn collect_facts(url: &str, health: &Health, alive: String) -> Vec<(String, String)> {
     let now = time::now();
     let mut facts =
         vec![("store".to_owned(), url.to_owned()), ("duly".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
-    facts.extend(health.facts.iter().filter(|(name, _)| name != CLOCK_FACT).cloned());
-    facts.push(("clock".to_owned(), time::rfc3339(now)));
-    facts.push(("zone".to_owned(), time::zone()));
+    facts.extend(health.facts.iter().filter(|(name, _)| name != CLOCK_FACT_NAME).cloned());
+    facts.push(("clock".to_owned(), time::format_rfc3339(now)));
+    facts.push(("zone".to_owned(), time::local_zone_name()));
     facts.push(("nodes_alive".to_owned(), alive));
     facts
 }

@@ -9,7 +9,7 @@ fn is_unsafe(c: char) -> bool {
 }
 
 /// Text with everything visible that could move the cursor, set colours or hide other text.
-pub(crate) fn safe(text: &str) -> Cow<'_, str> {
+pub(crate) fn escape_text(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
         return Cow::Borrowed(text);
     }
@@ -31,7 +31,7 @@ pub(crate) fn safe(text: &str) -> Cow<'_, str> {
 /// The same for JSON text, which stays JSON with the same meaning.
 ///
 /// Inside strings such characters get an escape; raw line ends can only stand between tokens, where a space will do.
-pub(crate) fn safe_json(json: &str, one_line: bool) -> String {
+pub(crate) fn escape_json(json: &str, one_line: bool) -> String {
     let mut shown = String::with_capacity(json.len());
     for c in json.chars() {
         match c {
@@ -47,7 +47,7 @@ pub(crate) fn safe_json(json: &str, one_line: bool) -> String {
 }
 
 /// The first `max` characters, with a sign that there was more.
-pub(crate) fn cut(text: &str, max: usize) -> String {
+pub(crate) fn truncate(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
         None => text.to_owned(),
         Some((at, _)) => format!("{}…", &text[..at]),
@@ -62,29 +62,29 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_made_safe(text in any::<String>()) {
-            prop_assert!(!safe(&text).contains(is_unsafe));
+            prop_assert!(!escape_text(&text).contains(is_unsafe));
         }
 
         #[test]
         fn any_json_text_keeps_its_meaning(text in any::<String>()) {
             let json = serde_json::to_string(&text).expect("json");
-            let shown = safe_json(&json, true);
+            let shown = escape_json(&json, true);
             prop_assert!(!shown.contains(is_unsafe));
             prop_assert_eq!(serde_json::from_str::<String>(&shown).expect("json"), text);
         }
     }
 
     #[test]
-    fn nothing_reaches_the_terminal_that_could_drive_it() {
-        let shown = safe("a\u{1b}[31mred\u{7}\n\u{9b}2J\u{202e}z");
+    fn control_characters_are_escaped() {
+        let shown = escape_text("a\u{1b}[31mred\u{7}\n\u{9b}2J\u{202e}z");
         assert_eq!(shown, "a\\u{1b}[31mred\\u{7}\\n\\u{9b}2J\\u{202e}z");
-        assert!(matches!(safe("plain äöü"), Cow::Borrowed(_)));
+        assert!(matches!(escape_text("plain äöü"), Cow::Borrowed(_)));
     }
 
     #[test]
-    fn json_keeps_its_meaning() {
+    fn escaped_json_has_the_same_value() {
         let json = "{\"a\":\n\t\"x\u{7f}\u{9b}y\"}";
-        let shown = safe_json(json, true);
+        let shown = escape_json(json, true);
         assert_eq!(shown, "{\"a\":  \"x\\u007f\\u009by\"}");
         let (before, after): (serde_json::Value, serde_json::Value) =
             (serde_json::from_str(json).expect("json"), serde_json::from_str(&shown).expect("json"));
@@ -92,8 +92,8 @@ mod tests {
     }
 
     #[test]
-    fn cutting_keeps_characters_whole() {
-        assert_eq!(cut("äöü", 2), "äö…");
-        assert_eq!(cut("äöü", 3), "äöü");
+    fn truncate_cuts_at_char_boundary() {
+        assert_eq!(truncate("äöü", 2), "äö…");
+        assert_eq!(truncate("äöü", 3), "äöü");
     }
 }

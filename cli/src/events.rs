@@ -1,10 +1,10 @@
 //! What a worker tells, as a line for people or as JSON for scripts. The demo reads the JSON back.
 
-use duly::{Event, Held, JobId, NodeId, Outcome};
+use duly::{Event, HeldJob, JobId, NodeId, Outcome};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-use crate::escape::safe;
+use crate::escape::escape_text;
 use crate::output::{CYAN, DIM, GREEN, RED, YELLOW, paint};
 use crate::time;
 
@@ -15,16 +15,16 @@ const ERROR_CHARS_MAX: usize = 200;
 
 /// One event with its moment.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct EventRecord {
     /// Microseconds since 1970.
     pub(crate) at_us: i64,
     #[serde(flatten)]
-    pub(crate) what: What,
+    pub(crate) event: EventData,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub(crate) enum What {
+pub(crate) enum EventData {
     Joined {
         node: NodeId,
     },
@@ -36,33 +36,33 @@ pub(crate) enum What {
         max_attempts: u32,
         fence: u64,
         due_us: i64,
-        late_us: u64,
+        lateness_us: u64,
     },
     Done {
         id: JobId,
         kind: String,
-        took_us: u64,
+        duration_us: u64,
     },
-    Retry {
+    Retried {
         id: JobId,
         kind: String,
-        took_us: u64,
+        duration_us: u64,
         after_us: u64,
         error: String,
     },
     Buried {
         id: JobId,
         kind: String,
-        took_us: u64,
+        duration_us: u64,
         error: String,
     },
     Released {
         id: JobId,
         kind: String,
-        took_us: u64,
+        duration_us: u64,
         after_us: u64,
         #[serde(skip_serializing_if = "Option::is_none")]
-        why: Option<String>,
+        reason: Option<String>,
     },
     Lost {
         id: JobId,
@@ -73,70 +73,79 @@ pub(crate) enum What {
     },
     StoreFailed {
         error: String,
-        again_in_us: u64,
+        retry_in_us: u64,
     },
     Stopping {
         running: usize,
     },
 }
 
-impl Told {
+impl EventRecord {
     /// What an event says, now; `None` for events that this version does not know.
-    pub(crate) fn of(event: &Event<'_>) -> Option<Told> {
+    pub(crate) fn from_event(event: &Event<'_>) -> Option<EventRecord> {
         let what = match event {
-            Event::Joined { node } => What::Joined { node: *node },
-            Event::Started { held, late } => started(held, *late),
-            Event::Settled { held, outcome, why, took } => settled(held, outcome, *why, *took),
-            Event::Lost { id } => What::Lost { id: *id },
-            Event::TakenBack { node, jobs } => What::TakenBack { node: *node, jobs: *jobs },
-            Event::StoreFailed { error, again_in } => {
-                What::StoreFailed { error: error.to_string(), again_in_us: micros(*again_in) }
+            Event::Joined { node } => EventData::Joined { node: *node },
+            Event::Started { held, lateness: late } => started_data(held, *late),
+            Event::Settled { held, outcome, reason: why, duration: took } => settled_data(held, outcome, *why, *took),
+            Event::Lost { id } => EventData::Lost { id: *id },
+            Event::TakenBack { node, jobs } => EventData::TakenBack { node: *node, jobs: *jobs },
+            Event::StoreFailed { error, retry_in: again_in } => {
+                EventData::StoreFailed { error: error.to_string(), retry_in_us: duration_micros(*again_in) }
             }
-            Event::Stopping { running } => What::Stopping { running: *running },
+            Event::Stopping { running } => EventData::Stopping { running: *running },
             _ => return None,
         };
-        Some(Told { at_us: time::micros(time::now()), what })
+        Some(EventRecord { at_us: time::to_micros(time::now()), event: what })
     }
 
     /// One line for people.
-    pub(crate) fn line(&self) -> String {
-        let clock = paint(DIM, time::clock_of(time::from_micros(self.at_us)));
+    pub(crate) fn format_line(&self) -> String {
+        let clock = paint(DIM, time::format_clock_time(time::from_micros(self.at_us)));
         let line = |id: &str, word: String, rest: String| format!("{clock}  {id:<8}  {word} {rest}");
         let word = |style, word: &str| paint(style, format!("{word:<9}"));
-        match &self.what {
-            What::Joined { node } => line("", word(CYAN, "joined"), format!("as node {node}")),
-            What::Started { id, kind, attempt, max_attempts, late_us, .. } => {
-                let late = time::short(Duration::from_micros(*late_us));
+        match &self.event {
+            EventData::Joined { node } => line("", word(CYAN, "joined"), format!("as node {node}")),
+            EventData::Started { id, kind, attempt, max_attempts, lateness_us: late_us, .. } => {
+                let late = time::format_duration(Duration::from_micros(*late_us));
                 line(
                     &short_id(*id),
                     word(CYAN, "started"),
-                    format!("{}  attempt {attempt}/{max_attempts}  late {late}", safe(kind)),
+                    format!("{}  attempt {attempt}/{max_attempts}  late {late}", escape_text(kind)),
                 )
             }
-            What::Done { id, kind, took_us } => {
-                line(&short_id(*id), word(GREEN, "done"), format!("{}  {}", safe(kind), took(*took_us)))
+            EventData::Done { id, kind, duration_us: took_us } => {
+                line(&short_id(*id), word(GREEN, "done"), format!("{}  {}", escape_text(kind), format_micros(*took_us)))
             }
-            What::Retry { id, kind, after_us, error, .. } => line(
+            EventData::Retried { id, kind, after_us, error, .. } => line(
                 &short_id(*id),
                 word(YELLOW, "retry"),
-                format!("{}  in {}: {}", safe(kind), took(*after_us), brief(error)),
+                format!("{}  in {}: {}", escape_text(kind), format_micros(*after_us), shorten_error(error)),
             ),
-            What::Buried { id, kind, error, .. } => {
-                line(&short_id(*id), word(RED, "buried"), format!("{}  {}", safe(kind), brief(error)))
+            EventData::Buried { id, kind, error, .. } => {
+                line(&short_id(*id), word(RED, "buried"), format!("{}  {}", escape_text(kind), shorten_error(error)))
             }
-            What::Released { id, kind, took_us, after_us, why } => {
+            EventData::Released { id, kind, duration_us: took_us, after_us, reason: why } => {
                 let why = why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
-                let rest = format!("{}  after {}, again in {}{why}", safe(kind), took(*took_us), took(*after_us));
+                let rest = format!(
+                    "{}  after {}, again in {}{why}",
+                    escape_text(kind),
+                    format_micros(*took_us),
+                    format_micros(*after_us)
+                );
                 line(&short_id(*id), word(YELLOW, "released"), rest)
             }
-            What::Lost { id } => line(&short_id(*id), word(RED, "lost"), "another node has the job now".to_owned()),
-            What::TakenBack { node, jobs } => {
-                line("", word(YELLOW, "took back"), format!("{jobs} {} of dead node {node}", plural(*jobs)))
+            EventData::Lost { id } => {
+                line(&short_id(*id), word(RED, "lost"), "another node has the job now".to_owned())
             }
-            What::StoreFailed { error, again_in_us } => {
-                line("", word(RED, "store"), format!("{}; again in {}", brief(error), took(*again_in_us)))
+            EventData::TakenBack { node, jobs } => {
+                line("", word(YELLOW, "took back"), format!("{jobs} {} of dead node {node}", job_noun(*jobs)))
             }
-            What::Stopping { running } => {
+            EventData::StoreFailed { error, retry_in_us: again_in_us } => line(
+                "",
+                word(RED, "store"),
+                format!("{}; again in {}", shorten_error(error), format_micros(*again_in_us)),
+            ),
+            EventData::Stopping { running } => {
                 let rest = if *running == 0 {
                     String::new()
                 } else {
@@ -148,31 +157,39 @@ impl Told {
     }
 }
 
-fn started(held: &Held, late: Duration) -> What {
+fn started_data(held: &HeldJob, late: Duration) -> EventData {
     let job = &held.job;
-    What::Started {
+    EventData::Started {
         id: job.id,
         kind: job.kind.clone(),
         queue: job.queue.clone(),
         attempt: held.attempt(),
         max_attempts: job.max_attempts,
         fence: held.fence.0,
-        due_us: time::micros(held.due),
-        late_us: micros(late),
+        due_us: time::to_micros(held.due),
+        lateness_us: duration_micros(late),
     }
 }
 
-fn settled(held: &Held, outcome: &Outcome, why: Option<&str>, took: Duration) -> What {
-    let (id, kind, took_us) = (held.job.id, held.job.kind.clone(), micros(took));
+fn settled_data(held: &HeldJob, outcome: &Outcome, why: Option<&str>, took: Duration) -> EventData {
+    let (id, kind, took_us) = (held.job.id, held.job.kind.clone(), duration_micros(took));
     match outcome {
-        Outcome::Ack => What::Done { id, kind, took_us },
-        Outcome::Retry { after, error } => {
-            What::Retry { id, kind, took_us, after_us: micros(*after), error: error.clone() }
-        }
-        Outcome::Bury { error } => What::Buried { id, kind, took_us, error: error.clone() },
-        Outcome::Release { after } => {
-            What::Released { id, kind, took_us, after_us: micros(*after), why: why.map(str::to_owned) }
-        }
+        Outcome::Ack => EventData::Done { id, kind, duration_us: took_us },
+        Outcome::Retry { after, error } => EventData::Retried {
+            id,
+            kind,
+            duration_us: took_us,
+            after_us: duration_micros(*after),
+            error: error.clone(),
+        },
+        Outcome::Bury { error } => EventData::Buried { id, kind, duration_us: took_us, error: error.clone() },
+        Outcome::Release { after } => EventData::Released {
+            id,
+            kind,
+            duration_us: took_us,
+            after_us: duration_micros(*after),
+            reason: why.map(str::to_owned),
+        },
     }
 }
 
@@ -182,18 +199,18 @@ pub(crate) fn short_id(id: JobId) -> String {
     text[text.len() - SHORT_ID_CHARS..].to_owned()
 }
 
-fn micros(time: Duration) -> u64 {
+fn duration_micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn took(us: u64) -> String {
-    time::short(Duration::from_micros(us))
+fn format_micros(us: u64) -> String {
+    time::format_duration(Duration::from_micros(us))
 }
 
-fn plural(jobs: usize) -> &'static str {
+fn job_noun(jobs: usize) -> &'static str {
     if jobs == 1 { "job" } else { "jobs" }
 }
 
-fn brief(error: &str) -> String {
-    crate::escape::cut(&safe(error.trim_end()), ERROR_CHARS_MAX)
+fn shorten_error(error: &str) -> String {
+    crate::escape::truncate(&escape_text(error.trim_end()), ERROR_CHARS_MAX)
 }

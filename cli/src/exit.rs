@@ -5,87 +5,87 @@ use std::fmt;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-use crate::escape::safe;
+use crate::escape::escape_text;
 
 pub(crate) const FAILURE: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 pub(crate) const NOT_FOUND: u8 = 3;
 pub(crate) const CONFLICT: u8 = 4;
-pub(crate) const STORE: u8 = 5;
+pub(crate) const STORE_FAILED: u8 = 5;
 /// The lock was lost while its command ran.
-pub(crate) const LOST: u8 = 6;
+pub(crate) const LOCK_LOST: u8 = 6;
 pub(crate) const TIMED_OUT: u8 = 124;
 
 /// A failure with an exit code of its own.
 #[derive(Debug)]
-pub(crate) struct Fail {
+pub(crate) struct CliError {
     code: u8,
     message: String,
 }
 
-impl Fail {
+impl CliError {
     /// For `return Err(Fail::new(..))` where an `anyhow::Error` is expected.
     #[expect(clippy::new_ret_no_self, reason = "it is only ever wanted as an error")]
     pub(crate) fn new(code: u8, message: impl Into<String>) -> anyhow::Error {
-        Fail { code, message: message.into() }.into()
+        CliError { code, message: message.into() }.into()
     }
 }
 
-impl fmt::Display for Fail {
+impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Fail {}
+impl std::error::Error for CliError {}
 
 /// The exit code of a command that we have run: it has said itself what there was to say.
 #[derive(Debug)]
-pub(crate) struct PassedOn(pub(crate) u8);
+pub(crate) struct SilentExit(pub(crate) u8);
 
-impl fmt::Display for PassedOn {
+impl fmt::Display for SilentExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the command ended with exit code {}", self.0)
     }
 }
 
-impl std::error::Error for PassedOn {}
+impl std::error::Error for SilentExit {}
 
 /// The exit code of an error.
-pub(crate) fn code(error: &anyhow::Error) -> u8 {
-    if let Some(fail) = error.downcast_ref::<Fail>() {
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
+    if let Some(fail) = error.downcast_ref::<CliError>() {
         return fail.code;
     }
     match error.downcast_ref::<duly::Error>() {
         Some(duly::Error::Invalid { .. } | duly::Error::Unsupported { .. }) => USAGE,
         Some(duly::Error::NotFound { .. }) => NOT_FOUND,
         Some(duly::Error::Conflict(_) | duly::Error::LeaseLost(_) | duly::Error::Full { .. }) => CONFLICT,
-        Some(duly::Error::Store { .. } | duly::Error::Unknown { .. }) => STORE,
+        Some(duly::Error::Store { .. } | duly::Error::Unknown { .. }) => STORE_FAILED,
         Some(duly::Error::Timeout { .. }) => TIMED_OUT,
         _ => FAILURE,
     }
 }
 
 /// Says what went wrong, and gives the exit code.
-pub(crate) fn told(error: &anyhow::Error) -> ExitCode {
+pub(crate) fn report_error(error: &anyhow::Error) -> ExitCode {
     // Whoever read our output has had enough: that is no failure.
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    if let Some(PassedOn(code)) = error.downcast_ref() {
+    if let Some(SilentExit(code)) = error.downcast_ref() {
         return ExitCode::from(*code);
     }
-    let line = line(error);
-    let (line, place) = place(&line);
-    say(line);
+    let line = format_error(error);
+    let (line, place) = split_marked_line(&line);
+    print_error(line);
     for shown in place {
-        let _ = writeln!(anstream::stderr().lock(), "{}", safe(shown));
+        let _ = writeln!(anstream::stderr().lock(), "{}", escape_text(shown));
     }
-    ExitCode::from(code(error))
+    ExitCode::from(exit_code(error))
 }
 
 /// An error may end with a line of what was given and a line of marks below its wrong place: these stay as they are.
-fn place(text: &str) -> (&str, Vec<&str>) {
+fn split_marked_line(text: &str) -> (&str, Vec<&str>) {
     let lines: Vec<&str> = text.lines().collect();
     match lines[..] {
         [first, given, marks] if marks.ends_with('^') && marks.chars().all(|c| c == ' ' || c == '^') => {
@@ -96,7 +96,7 @@ fn place(text: &str) -> (&str, Vec<&str>) {
 }
 
 /// An error and its causes, each told once: many repeat their cause in their own text.
-pub(crate) fn line(error: &anyhow::Error) -> String {
+pub(crate) fn format_error(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !text.contains(&cause) && !cause.contains("Error code ") {
@@ -111,14 +111,14 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// One line on stderr.
-pub(crate) fn say(message: &str) {
+pub(crate) fn print_error(message: &str) {
     let line = message.split('\n').map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
     // If even stderr is gone there is nobody left to tell.
-    let _ = writeln!(anstream::stderr().lock(), "duly: {}", safe(&line));
+    let _ = writeln!(anstream::stderr().lock(), "duly: {}", escape_text(&line));
 }
 
 /// The first word of a filter that begins with a minus, before any `--`: an option has no colon in its name.
-fn negated(args: impl Iterator<Item = OsString>) -> Option<String> {
+fn find_negated_word(args: impl Iterator<Item = OsString>) -> Option<String> {
     let words = args.take_while(|arg| arg != "--").filter_map(|arg| arg.into_string().ok());
     let mut names = words.filter(|word| {
         let name = word.strip_prefix('-').and_then(|rest| rest.split_once([':', '<', '>'])).map(|(name, _)| name);
@@ -128,7 +128,7 @@ fn negated(args: impl Iterator<Item = OsString>) -> Option<String> {
 }
 
 /// What clap says, in our one line; help and version go to stdout as they are.
-pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+pub(crate) fn report_usage_error(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     match error.kind() {
         DisplayHelp | DisplayVersion => {
@@ -149,9 +149,11 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         .filter(|line| !line.is_empty())
         .collect();
     let mut said = said.join("; ").replace(":; ", ": ");
-    if let (clap::error::ErrorKind::UnknownArgument, Some(word)) = (error.kind(), negated(std::env::args_os())) {
+    if let (clap::error::ErrorKind::UnknownArgument, Some(word)) =
+        (error.kind(), find_negated_word(std::env::args_os()))
+    {
         said = format!("{word:?} begins with a minus: a filter that does so goes behind --, and options before it");
     }
-    say(&format!("{} (see --help)", said.strip_prefix("error: ").unwrap_or(&said)));
+    print_error(&format!("{} (see --help)", said.strip_prefix("error: ").unwrap_or(&said)));
     ExitCode::from(USAGE)
 }

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
-use duly::{Due, Duly, Filter, JobId, Priority, Record, State};
+use duly::{Due, Duly, Filter, JobId, JobRecord, Priority, State};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::Setup;
-use crate::bulk::{self, Many, Meant};
-use crate::escape::{cut, safe};
-use crate::exit::{self, Fail};
-use crate::output::{Format, Out, counted};
+use crate::bulk::{self, JobSelection, JobSelector};
+use crate::escape::{escape_text, truncate};
+use crate::exit::{self, CliError};
+use crate::output::{Format, Output, pluralize};
 use crate::{input, store, time, wait};
 
 /// Args and errors in a table are cut to this many characters.
@@ -19,8 +19,8 @@ const CELL_CHARS_MAX: usize = 60;
 
 /// Look at jobs, retry, edit, cancel and remove them
 #[derive(Debug, Subcommand)]
-pub(crate) enum Jobs {
-    Ls(Ls),
+pub(crate) enum JobsVerb {
+    Ls(JobsListArgs),
     /// Show everything that is known of a job
     Get {
         /// The job's id, as push printed it
@@ -29,7 +29,7 @@ pub(crate) enum Jobs {
     /// Let jobs that are not running start now, dead ones from the first attempt
     Retry {
         #[command(flatten)]
-        many: Many,
+        selector: JobSelector,
     },
     /// Change args or priority of a job that is not running
     #[command(group(ArgGroup::new("what").args(["args", "priority"]).required(true).multiple(true)))]
@@ -49,32 +49,32 @@ pub(crate) enum Jobs {
     /// a handler in a program is told, and has 5 s to end by itself.
     Cancel {
         #[command(flatten)]
-        many: Many,
+        selector: JobSelector,
     },
     /// Delete jobs that are not running
     Rm {
         #[command(flatten)]
-        many: Many,
+        selector: JobSelector,
     },
     /// Say in one sentence why a job is not running
     Why {
         /// The job's id, as push printed it
         id: JobId,
     },
-    Watch(crate::watch::Watch),
+    Watch(crate::watch::WatchArgs),
     /// Wait until a job is done (exit code 0) or dead (exit code 1)
     Wait {
         /// The job's id, as push printed it
         id: JobId,
         /// Wait at most so long (then exit code 124)
-        #[arg(long, value_name = "DURATION", value_parser = duly::store::duration)]
+        #[arg(long, value_name = "DURATION", value_parser = duly::store::parse_duration)]
         timeout: Option<Duration>,
     },
 }
 
 /// List jobs
 #[derive(Debug, Args)]
-pub(crate) struct Ls {
+pub(crate) struct JobsListArgs {
     /// A filter, such as `state:dead kind:mail args.to:ada error:timeout since:1h`
     #[arg(value_name = "FILTER")]
     filter: Vec<String>,
@@ -88,7 +88,7 @@ pub(crate) struct Ls {
     #[arg(long)]
     kind: Option<String>,
     /// At most so many
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=duly::store::PAGE_MAX as u64))]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=duly::store::PAGE_SIZE_MAX as u64))]
     limit: usize,
     /// Go on after an earlier list, which said where
     #[arg(long)]
@@ -97,77 +97,84 @@ pub(crate) struct Ls {
 
 /// A page for scripts.
 #[derive(Serialize)]
-struct Listed<'a> {
-    jobs: &'a [Record],
+struct JobsPageOutput<'a> {
+    jobs: &'a [JobRecord],
     /// What to give as `--cursor` to go on.
     next: Option<&'a str>,
     /// How many jobs were looked at to find these.
-    looked: u64,
+    scanned: u64,
 }
 
-pub(crate) async fn run(verb: Jobs, setup: &Setup) -> anyhow::Result<()> {
-    let duly = store::open(setup).await?;
+pub(crate) async fn run(verb: JobsVerb, setup: &Setup) -> anyhow::Result<()> {
+    let duly = store::open_existing(setup).await?;
     match verb {
-        Jobs::Ls(ls) => list(&duly, ls, &setup.out).await,
-        Jobs::Get { id } => get(&duly, id, &setup.out).await,
-        Jobs::Retry { many } => match one_by_one(&many)? {
-            Meant::Ids(ids) => retry(&duly, &ids, &setup.out).await,
-            Meant::Filter(filter) => {
-                bulk::change(setup, bulk::retry(&duly, *filter), "Retry", "retried", many.dry_run()).await
+        JobsVerb::Ls(ls) => list(&duly, ls, &setup.out).await,
+        JobsVerb::Get { id } => get(&duly, id, &setup.out).await,
+        JobsVerb::Retry { selector: many } => match select_jobs(&many)? {
+            JobSelection::Ids(ids) => retry(&duly, &ids, &setup.out).await,
+            JobSelection::Filter(filter) => {
+                bulk::confirm_and_run(setup, bulk::retry_all(&duly, *filter), "Retry", "retried", many.is_dry_run())
+                    .await
             }
         },
-        Jobs::Watch(watch) => crate::watch::run(&duly, watch, &setup.out).await,
-        Jobs::Why { id } => crate::why::run(&duly, id, &setup.out).await,
-        Jobs::Edit { id, args, priority } => edit(&duly, id, args, priority, &setup.out).await,
-        Jobs::Cancel { many } => match one_by_one(&many)? {
-            Meant::Ids(ids) => cancel(&duly, &ids, &setup.out).await,
-            Meant::Filter(filter) => {
-                bulk::change(setup, duly.cancel_all(*filter), "Cancel", "cancelled", many.dry_run()).await
+        JobsVerb::Watch(watch) => crate::watch::run(&duly, watch, &setup.out).await,
+        JobsVerb::Why { id } => crate::why::run(&duly, id, &setup.out).await,
+        JobsVerb::Edit { id, args, priority } => edit(&duly, id, args, priority, &setup.out).await,
+        JobsVerb::Cancel { selector: many } => match select_jobs(&many)? {
+            JobSelection::Ids(ids) => cancel(&duly, &ids, &setup.out).await,
+            JobSelection::Filter(filter) => {
+                bulk::confirm_and_run(setup, duly.cancel_all(*filter), "Cancel", "cancelled", many.is_dry_run()).await
             }
         },
-        Jobs::Rm { many } => match one_by_one(&many)? {
-            Meant::Ids(ids) => remove(&duly, &ids, setup).await,
-            Meant::Filter(filter) => {
-                bulk::change(setup, duly.remove_all(*filter), "Remove", "removed", many.dry_run()).await
+        JobsVerb::Rm { selector: many } => match select_jobs(&many)? {
+            JobSelection::Ids(ids) => remove(&duly, &ids, setup).await,
+            JobSelection::Filter(filter) => {
+                bulk::confirm_and_run(setup, duly.remove_all(*filter), "Remove", "removed", many.is_dry_run()).await
             }
         },
-        Jobs::Wait { id, timeout } => {
-            let record = wait::until_final(&duly, id, timeout, wait::Known::Named).await?;
+        JobsVerb::Wait { id, timeout } => {
+            let record = wait::wait_until_final(&duly, id, timeout, wait::JobOrigin::GivenById).await?;
             if let (true, Some(record)) = (setup.out.is_json(), &record) {
-                setup.out.json(record)?;
+                setup.out.print_json(record)?;
             }
-            wait::tell(setup, record)
+            wait::print_result(setup, record)
         }
     }
 }
 
-async fn list(duly: &Duly, ls: Ls, out: &Out) -> anyhow::Result<()> {
-    let said = bulk::filter_of(&ls.filter)?;
+async fn list(duly: &Duly, ls: JobsListArgs, out: &Output) -> anyhow::Result<()> {
+    let said = bulk::parse_filter(&ls.filter)?;
     let filter = Filter {
-        queue: one("queue", ls.queue, said.queue)?,
-        state: one("state", ls.state, said.state)?,
-        kind: one("kind", ls.kind, said.kind)?,
+        queue: merge_condition("queue", ls.queue, said.queue)?,
+        state: merge_condition("state", ls.state, said.state)?,
+        kind: merge_condition("kind", ls.kind, said.kind)?,
         limit: ls.limit,
         cursor: ls.cursor,
         ..said
     };
     let page = duly.list(filter).await?;
     match out.format {
-        Format::Json => return out.json(&Listed { jobs: &page.jobs, next: page.next.as_deref(), looked: page.looked }),
-        Format::Ndjson => page.jobs.iter().try_for_each(|record| out.json(record))?,
+        Format::Json => {
+            return out.print_json(&JobsPageOutput {
+                jobs: &page.jobs,
+                next: page.next_cursor.as_deref(),
+                scanned: page.scanned,
+            });
+        }
+        Format::Ndjson => page.jobs.iter().try_for_each(|record| out.print_json(record))?,
         Format::Table => {
             let rows = page.jobs.iter().map(|r| {
-                let [id, state, kind, queue] = first(r);
-                [id, state, kind, queue, time::distance(r.due), tries(r)]
+                let [id, state, kind, queue] = leading_cells(r);
+                [id, state, kind, queue, time::format_relative(r.due), format_attempts(r)]
             });
-            out.table(["ID", "STATE", "KIND", "QUEUE", "DUE", "ATTEMPTS"], rows.collect())?;
+            out.print_table(["ID", "STATE", "KIND", "QUEUE", "DUE", "ATTEMPTS"], rows.collect())?;
         }
         Format::Wide => {
             let rows = page.jobs.iter().map(|r| {
-                let [id, state, kind, queue] = first(r);
-                let ended = r.ended.map(time::date_of).unwrap_or_default();
+                let [id, state, kind, queue] = leading_cells(r);
+                let ended = r.ended.map(time::format_date_time).unwrap_or_default();
                 let node = r.node.map(|node| node.to_string()).unwrap_or_default();
-                let args = cut(&r.job.args, CELL_CHARS_MAX);
+                let args = truncate(&r.job.args, CELL_CHARS_MAX);
                 let priority = r.job.priority.to_string();
                 [
                     id,
@@ -175,8 +182,8 @@ async fn list(duly: &Duly, ls: Ls, out: &Out) -> anyhow::Result<()> {
                     kind,
                     queue,
                     priority,
-                    time::date_of(r.due),
-                    tries(r),
+                    time::format_date_time(r.due),
+                    format_attempts(r),
                     r.crashes.to_string(),
                     ended,
                     node,
@@ -185,19 +192,22 @@ async fn list(duly: &Duly, ls: Ls, out: &Out) -> anyhow::Result<()> {
             });
             let head =
                 ["ID", "STATE", "KIND", "QUEUE", "PRIORITY", "DUE", "ATTEMPTS", "CRASHES", "ENDED", "NODE", "ARGS"];
-            out.table(head, rows.collect())?;
+            out.print_table(head, rows.collect())?;
         }
     }
-    if let Some(next) = page.next {
-        out.say(&format!("looked at {}; there may be more: --cursor {next}", counted(page.looked, "job", "jobs")));
+    if let Some(next) = page.next_cursor {
+        out.print_message(&format!(
+            "looked at {}; there may be more: --cursor {next}",
+            pluralize(page.scanned, "job", "jobs")
+        ));
     }
     Ok(())
 }
 
 /// What an option says, or else the filter: a job can have only one.
-fn one<T: PartialEq>(name: &str, option: Option<T>, filter: Option<T>) -> anyhow::Result<Option<T>> {
+fn merge_condition<T: PartialEq>(name: &str, option: Option<T>, filter: Option<T>) -> anyhow::Result<Option<T>> {
     match (option, filter) {
-        (Some(option), Some(filter)) if option != filter => Err(Fail::new(
+        (Some(option), Some(filter)) if option != filter => Err(CliError::new(
             exit::USAGE,
             format!("{name} is said twice, by --{name} and in the filter, and a job can have only one; leave one out"),
         )),
@@ -205,22 +215,22 @@ fn one<T: PartialEq>(name: &str, option: Option<T>, filter: Option<T>) -> anyhow
     }
 }
 
-fn first(record: &Record) -> [String; 4] {
+fn leading_cells(record: &JobRecord) -> [String; 4] {
     let job = &record.job;
     [job.id.to_string(), record.state.to_string(), job.kind.clone(), job.queue.clone()]
 }
 
-fn tries(record: &Record) -> String {
+fn format_attempts(record: &JobRecord) -> String {
     format!("{}/{}", record.attempts, record.job.max_attempts)
 }
 
-async fn get(duly: &Duly, id: JobId, out: &Out) -> anyhow::Result<()> {
+async fn get(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
     let record = duly.get(id).await?.ok_or(duly::Error::NotFound { what: "job", name: id.to_string() })?;
     if out.is_json() {
-        return out.json(&record);
+        return out.print_json(&record);
     }
     let job = &record.job;
-    let moment = |at| format!("{} ({})", time::date_of(at), time::distance(at));
+    let moment = |at| format!("{} ({})", time::format_date_time(at), time::format_relative(at));
     let mut lines = vec![
         ("id", job.id.to_string()),
         ("state", record.state.to_string()),
@@ -232,8 +242,8 @@ async fn get(duly: &Duly, id: JobId, out: &Out) -> anyhow::Result<()> {
         ("due", moment(record.due)),
         ("attempts", format!("{} failed of at most {}", record.attempts, job.max_attempts)),
         ("crashes", record.crashes.to_string()),
-        ("timeout", time::short(job.timeout)),
-        ("keep", time::short(job.keep)),
+        ("timeout", time::format_duration(job.timeout)),
+        ("keep", time::format_duration(job.keep)),
     ];
     let rest = [
         ("unique", job.unique.clone()),
@@ -244,31 +254,39 @@ async fn get(duly: &Duly, id: JobId, out: &Out) -> anyhow::Result<()> {
         ("ended", record.ended.map(moment)),
         (
             "progress",
-            record.progress.as_ref().map(|p| format!("{:.0} % {} ({})", 100.0 * p.done, p.note, time::distance(p.at))),
+            record
+                .progress
+                .as_ref()
+                .map(|p| format!("{:.0} % {} ({})", 100.0 * p.done, p.note, time::format_relative(p.at))),
         ),
         ("result", record.result.clone()),
     ];
     lines.extend(rest.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))));
     for (name, value) in lines {
-        out.line(&format!("{name:<12} {}", safe(&value)))?;
+        out.print_line(&format!("{name:<12} {}", escape_text(&value)))?;
     }
     for failure in &record.failures {
         let error = failure.error.trim_end();
-        let at = time::date_of(failure.at);
-        out.line(&format!("failure      attempt {}  {at}  node {}  {}", failure.attempt, failure.node, safe(error)))?;
+        let at = time::format_date_time(failure.at);
+        out.print_line(&format!(
+            "failure      attempt {}  {at}  node {}  {}",
+            failure.attempt,
+            failure.node,
+            escape_text(error)
+        ))?;
     }
     for said in &record.log {
-        let at = time::date_of(said.at);
-        out.line(&format!("log          attempt {}  {at}  {}", said.attempt, safe(&said.line)))?;
+        let at = time::format_date_time(said.at);
+        out.print_line(&format!("log          attempt {}  {at}  {}", said.attempt, escape_text(&said.line)))?;
     }
     Ok(())
 }
 
 /// Ids or a filter; a dry run of ids would say nothing that is not known.
-fn one_by_one(many: &Many) -> anyhow::Result<Meant> {
-    match many.meant()? {
-        Meant::Ids(_) if many.dry_run() => {
-            Err(Fail::new(exit::USAGE, "--dry-run counts what a filter means; these are ids"))
+fn select_jobs(many: &JobSelector) -> anyhow::Result<JobSelection> {
+    match many.parse()? {
+        JobSelection::Ids(_) if many.is_dry_run() => {
+            Err(CliError::new(exit::USAGE, "--dry-run counts what a filter means; these are ids"))
         }
         meant => Ok(meant),
     }
@@ -279,66 +297,66 @@ async fn edit(
     id: JobId,
     args: Option<String>,
     priority: Option<Priority>,
-    out: &Out,
+    out: &Output,
 ) -> anyhow::Result<()> {
     let args = match args.as_deref() {
-        Some("-") => Some(input::args_from_stdin(duly::ARGS_BYTES_MAX)?),
+        Some("-") => Some(input::read_args_from_stdin(duly::ARGS_BYTES_MAX)?),
         _ => args,
     };
-    let done = duly.edit(id, duly::Edit { args, priority }).await;
+    let done = duly.edit(id, duly::JobEdit { args, priority }).await;
     let mut failed = None;
-    note(out, id, "edited", done.map_err(Into::into), &mut failed)?;
+    report_change(out, id, "edited", done.map_err(Into::into), &mut failed)?;
     failed.map_or(Ok(()), Err)
 }
 
-async fn retry(duly: &Duly, ids: &[JobId], out: &Out) -> anyhow::Result<()> {
+async fn retry(duly: &Duly, ids: &[JobId], out: &Output) -> anyhow::Result<()> {
     let mut failed = None;
     for id in ids {
         let done = duly.reschedule(*id, Due::Now).await;
-        note(out, *id, "due now", done.map_err(Into::into), &mut failed)?;
+        report_change(out, *id, "due now", done.map_err(Into::into), &mut failed)?;
     }
     failed.map_or(Ok(()), Err)
 }
 
-async fn cancel(duly: &Duly, ids: &[JobId], out: &Out) -> anyhow::Result<()> {
+async fn cancel(duly: &Duly, ids: &[JobId], out: &Output) -> anyhow::Result<()> {
     let mut failed = None;
     for id in ids {
         let done = duly.cancel(*id).await;
-        note(out, *id, "cancelled", done.map_err(Into::into), &mut failed)?;
+        report_change(out, *id, "cancelled", done.map_err(Into::into), &mut failed)?;
     }
     failed.map_or(Ok(()), Err)
 }
 
 async fn remove(duly: &Duly, ids: &[JobId], setup: &Setup) -> anyhow::Result<()> {
-    if ids.len() > 1 && !setup.yes && !input::confirmed(&format!("Remove {} jobs for good?", ids.len()))? {
-        return Err(Fail::new(exit::FAILURE, "nothing was removed"));
+    if ids.len() > 1 && !setup.yes && !input::confirm(&format!("Remove {} jobs for good?", ids.len()))? {
+        return Err(CliError::new(exit::FAILURE, "nothing was removed"));
     }
     let mut failed = None;
     for id in ids {
         let done = duly.remove(*id).await;
-        note(&setup.out, *id, "removed", done.map_err(Into::into), &mut failed)?;
+        report_change(&setup.out, *id, "removed", done.map_err(Into::into), &mut failed)?;
     }
     failed.map_or(Ok(()), Err)
 }
 
 /// Says what became of one of several jobs; one that fails does not keep the others from their turn.
-pub(crate) fn note(
-    out: &Out,
+pub(crate) fn report_change(
+    out: &Output,
     id: JobId,
     word: &str,
     done: anyhow::Result<()>,
     failed: &mut Option<anyhow::Error>,
 ) -> anyhow::Result<()> {
     match done {
-        Ok(()) if out.is_json() => out.json(&json!({"id": id, "did": word})),
+        Ok(()) if out.is_json() => out.print_json(&json!({"id": id, "did": word})),
         Ok(()) => {
-            out.say(&format!("job {id}: {word}"));
+            out.print_message(&format!("job {id}: {word}"));
             Ok(())
         }
         Err(error) => {
             // The last one is told at the exit; the code is that of the first.
             if let Some(first) = failed.take() {
-                exit::say(&exit::line(&error));
+                exit::print_error(&exit::format_error(&error));
                 *failed = Some(first);
             } else {
                 *failed = Some(error);

@@ -54,13 +54,13 @@ use tokio::runtime::Builder;
 
 use crate::args::{Cli, Verb};
 use crate::config::Config;
-use crate::exit::PassedOn;
-use crate::output::Out;
+use crate::exit::SilentExit;
+use crate::output::Output;
 
 /// What every verb may need to know.
 pub(crate) struct Setup {
     /// Where data goes, and in which shape.
-    pub(crate) out: Out,
+    pub(crate) out: Output,
     /// What `duly.toml` says.
     pub(crate) config: Config,
     /// The store that `--store` names, and nothing else.
@@ -71,19 +71,19 @@ pub(crate) struct Setup {
 
 fn main() -> ExitCode {
     // Through a server there are fewer verbs, and no store.
-    if remote::is_meant(std::env::args_os()) {
-        return match remote::Remote::try_parse() {
-            Ok(remote) => remote::run(remote).map_or_else(|error| exit::told(&error), |()| ExitCode::SUCCESS),
-            Err(error) => remote::usage(&error),
+    if remote::has_server_flag(std::env::args_os()) {
+        return match remote::RemoteCli::try_parse() {
+            Ok(remote) => remote::run(remote).map_or_else(|error| exit::report_error(&error), |()| ExitCode::SUCCESS),
+            Err(error) => remote::report_usage_error(&error),
         };
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return exit::usage(&error),
+        Err(error) => return exit::report_usage_error(&error),
     };
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => exit::told(&error),
+        Err(error) => exit::report_error(&error),
     }
 }
 
@@ -93,35 +93,35 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     // A child is started through us: it must neither read settings nor cost a runtime.
     let verb = match cli.verb {
         // Alone at a terminal it is the whole of duly; in a script nothing was asked for.
-        None if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => Verb::Up(serve::Up::default()),
+        None if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => Verb::Up(serve::UpArgs::default()),
         None => {
             Cli::command().print_help()?;
-            return Err(PassedOn(exit::USAGE).into());
+            return Err(SilentExit(exit::USAGE).into());
         }
         Some(verb) => verb,
     };
     let verb = match verb {
-        Verb::RunChild(child) => return child::become_it(&child),
-        Verb::GuardChildren => return child::guard(),
-        Verb::Completions(completions) => return manual::completions(&completions),
-        Verb::Man(man) => return manual::man(&man),
+        Verb::RunChild(child) => return child::exec_program(&child),
+        Verb::GuardChildren => return child::guard_children(),
+        Verb::Completions(completions) => return manual::print_completions(&completions),
+        Verb::Man(man) => return manual::print_man_page(&man),
         verb => verb,
     };
     let config = Config::load(global.config.as_deref())?;
-    logs::start(&global, &config)?;
+    logs::init_logging(&global, &config)?;
     let setup =
-        Setup { out: Out::new(global.format(), global.quiet), config, store_flag: global.store, yes: global.yes };
+        Setup { out: Output::new(global.format(), global.quiet), config, store_flag: global.store, yes: global.yes };
     // Only what runs jobs has work for several threads.
     let many = matches!(verb, Verb::Work(_) | Verb::Serve(_) | Verb::Up(_) | Verb::Demo(_) | Verb::DemoWorker(_));
     let mut builder = if many { Builder::new_multi_thread() } else { Builder::new_current_thread() };
     let runtime = builder.enable_all().build().context("cannot start threads")?;
-    let done = runtime.block_on(verb_of(verb, setup));
+    let done = runtime.block_on(run_verb(verb, setup));
     // A read of the terminal that nobody waits for must not hold up the exit.
     runtime.shutdown_background();
     done
 }
 
-async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
+async fn run_verb(verb: Verb, setup: Setup) -> anyhow::Result<()> {
     match verb {
         Verb::Push(verb) => push::run(verb, &setup).await,
         Verb::Work(verb) => work::run(verb, setup).await,
@@ -135,9 +135,9 @@ async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Call(verb) => call::run(verb, &setup).await,
         Verb::Move(verb) => transfer::run(verb, &setup).await,
         Verb::Serve(verb) => serve::run(verb, &setup).await,
-        Verb::Up(verb) => serve::up(verb, setup).await,
+        Verb::Up(verb) => serve::run_up(verb, setup).await,
         Verb::Token(verb) => token::run(verb, &setup).await,
-        Verb::Openapi => setup.out.line(duly_http::openapi().trim_end()),
+        Verb::Openapi => setup.out.print_line(duly_http::openapi().trim_end()),
         #[cfg(feature = "tui")]
         Verb::Top(verb) => top::run(verb, &setup).await,
         Verb::Verify(verb) => verify::run(verb, &setup).await,
@@ -146,7 +146,7 @@ async fn verb_of(verb: Verb, setup: Setup) -> anyhow::Result<()> {
         Verb::Doctor(doctor) => doctor::run(&setup, &doctor).await,
         Verb::Demo(verb) => demo::run(verb, &setup).await,
         Verb::DemoWorker(verb) => demo::worker::run(verb, &setup).await,
-        Verb::Version => setup.out.line(&format!("duly {}", env!("CARGO_PKG_VERSION"))),
+        Verb::Version => setup.out.print_line(&format!("duly {}", env!("CARGO_PKG_VERSION"))),
         // Handled before there was a runtime.
         Verb::RunChild(_) | Verb::GuardChildren | Verb::Completions(_) | Verb::Man(_) => Ok(()),
     }

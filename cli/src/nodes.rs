@@ -1,20 +1,20 @@
 //! `duly nodes`: who takes part, what they are doing, and telling them to stop.
 
 use clap::{Args, Subcommand};
-use duly::{Duly, NodeId, NodeRecord, Running};
+use duly::{Duly, NodeId, NodeRecord, RunningJob};
 use serde_json::{Value, json};
 
-use crate::exit::{self, Fail};
-use crate::output::{Format, Out};
+use crate::exit::{self, CliError};
+use crate::output::{Format, Output};
 use crate::{Setup, call, input, store, time};
 
 /// A shorter part of an id is more likely a typing mistake than a node.
-const PART_CHARS_MIN: usize = 4;
-const JOBS: &str = "duly.jobs";
+const ID_PART_CHARS_MIN: usize = 4;
+const JOBS_METHOD: &str = "duly.jobs";
 
 /// See which nodes take part and what they do, and tell them to stop
 #[derive(Debug, Subcommand)]
-pub(crate) enum Nodes {
+pub(crate) enum NodesVerb {
     /// List nodes, how many jobs each holds, and what each answers beside duly's own methods
     Ls,
     /// Show the jobs that a node runs: since when, and how far they are
@@ -25,7 +25,7 @@ pub(crate) enum Nodes {
     /// Let the workers of a node claim no more; what runs goes on
     Quiet {
         #[command(flatten)]
-        whom: Whom,
+        target: NodeTarget,
         /// Claim again
         #[arg(long)]
         off: bool,
@@ -33,13 +33,13 @@ pub(crate) enum Nodes {
     /// Stop the workers of a node as SIGTERM would: they claim no more, and what runs may end within their grace time
     Stop {
         #[command(flatten)]
-        whom: Whom,
+        target: NodeTarget,
     },
 }
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-pub(crate) struct Whom {
+pub(crate) struct NodeTarget {
     /// Its id, or at least 4 characters that it begins or ends with
     node: Option<String>,
     /// All nodes
@@ -47,42 +47,42 @@ pub(crate) struct Whom {
     all: bool,
 }
 
-pub(crate) async fn run(verb: Nodes, setup: &Setup) -> anyhow::Result<()> {
-    let duly = store::open(setup).await?;
+pub(crate) async fn run(verb: NodesVerb, setup: &Setup) -> anyhow::Result<()> {
+    let duly = store::open_existing(setup).await?;
     match verb {
-        Nodes::Ls => list(duly.nodes().await?, &setup.out),
-        Nodes::Jobs { node } => jobs(&duly, &node, &setup.out).await,
-        Nodes::Quiet { whom, off } => {
-            let order = Order {
+        NodesVerb::Ls => list_nodes(duly.nodes().await?, &setup.out),
+        NodesVerb::Jobs { node } => list_jobs(&duly, &node, &setup.out).await,
+        NodesVerb::Quiet { target: whom, off } => {
+            let order = WorkerRequest {
                 method: "duly.quiet",
                 args: json!({"on": !off}),
-                word: if off { "claims again" } else { "quiet" },
+                effect: if off { "claims again" } else { "quiet" },
             };
-            order.give(&duly, &whom, setup).await
+            order.send(&duly, &whom, setup).await
         }
-        Nodes::Stop { whom } => {
+        NodesVerb::Stop { target: whom } => {
             let question = "Stop the workers of all nodes?";
-            if whom.all && !setup.yes && !input::confirmed(question)? {
-                return Err(Fail::new(exit::FAILURE, "nothing was stopped"));
+            if whom.all && !setup.yes && !input::confirm(question)? {
+                return Err(CliError::new(exit::FAILURE, "nothing was stopped"));
             }
-            Order { method: "duly.stop", args: Value::Null, word: "stopping" }.give(&duly, &whom, setup).await
+            WorkerRequest { method: "duly.stop", args: Value::Null, effect: "stopping" }.send(&duly, &whom, setup).await
         }
     }
 }
 
-fn list(nodes: Vec<NodeRecord>, out: &Out) -> anyhow::Result<()> {
+fn list_nodes(nodes: Vec<NodeRecord>, out: &Output) -> anyhow::Result<()> {
     match out.format {
-        Format::Json => out.json(&nodes),
-        Format::Ndjson => nodes.iter().try_for_each(|node| out.json(node)),
+        Format::Json => out.print_json(&nodes),
+        Format::Ndjson => nodes.iter().try_for_each(|node| out.print_json(node)),
         Format::Table | Format::Wide => {
             let rows = nodes.into_iter().map(|node| {
                 let state = node.state();
                 let (id, pid, held) = (node.id.to_string(), node.pid.to_string(), node.held.to_string());
                 let (joined, queues, methods) =
-                    (time::distance(node.joined), node.queues.join(" "), node.methods.join(" "));
+                    (time::format_relative(node.joined), node.queues.join(" "), node.methods.join(" "));
                 [id, state.to_owned(), node.host, pid, held, joined, queues, methods]
             });
-            out.table(["NODE", "STATE", "HOST", "PID", "HOLDS", "JOINED", "QUEUES", "METHODS"], rows.collect())
+            out.print_table(["NODE", "STATE", "HOST", "PID", "HOLDS", "JOINED", "QUEUES", "METHODS"], rows.collect())
         }
     }
 }
@@ -90,14 +90,14 @@ fn list(nodes: Vec<NodeRecord>, out: &Out) -> anyhow::Result<()> {
 /// The node with this id, or the one living node whose id begins or ends so.
 ///
 /// Ids begin with the time at which they were made: of nodes that were started together the ends tell more.
-pub(crate) async fn find(duly: &Duly, text: &str) -> anyhow::Result<NodeId> {
+pub(crate) async fn find_node(duly: &Duly, text: &str) -> anyhow::Result<NodeId> {
     if let Ok(id) = text.parse() {
         return Ok(id);
     }
     let part = text.to_ascii_lowercase();
-    if part.len() < PART_CHARS_MIN || !part.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') {
-        let why = format!("{text:?} is not an id of a node, nor {PART_CHARS_MIN} or more characters of one");
-        return Err(Fail::new(exit::USAGE, format!("node: {why}; see `duly nodes ls`")));
+    if part.len() < ID_PART_CHARS_MIN || !part.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') {
+        let why = format!("{text:?} is not an id of a node, nor {ID_PART_CHARS_MIN} or more characters of one");
+        return Err(CliError::new(exit::USAGE, format!("node: {why}; see `duly nodes ls`")));
     }
     let ids = duly.nodes().await?.into_iter().filter(|node| node.alive).map(|node| node.id);
     let is_meant = |id: &NodeId| {
@@ -109,54 +109,56 @@ pub(crate) async fn find(duly: &Duly, text: &str) -> anyhow::Result<NodeId> {
         [id] => Ok(id),
         [] => {
             let why = format!("no node that lives has an id with {part} at its beginning or end");
-            Err(Fail::new(exit::NOT_FOUND, format!("{why}; see `duly nodes ls`")))
+            Err(CliError::new(exit::NOT_FOUND, format!("{why}; see `duly nodes ls`")))
         }
-        [..] => Err(Fail::new(exit::USAGE, format!("node: {part} fits {} nodes; give more characters", meant.len()))),
+        [..] => {
+            Err(CliError::new(exit::USAGE, format!("node: {part} fits {} nodes; give more characters", meant.len())))
+        }
     }
 }
 
-async fn jobs(duly: &Duly, node: &str, out: &Out) -> anyhow::Result<()> {
-    let node = find(duly, node).await?;
-    let answer = duly.call(JOBS, &()).node(node).reply().await;
-    let jobs: Vec<Running> = answer.map_err(|error| call::hinted(error, JOBS))?;
+async fn list_jobs(duly: &Duly, node: &str, out: &Output) -> anyhow::Result<()> {
+    let node = find_node(duly, node).await?;
+    let answer = duly.call(JOBS_METHOD, &()).node(node).reply().await;
+    let jobs: Vec<RunningJob> = answer.map_err(|error| call::with_hint(error, JOBS_METHOD))?;
     match out.format {
-        Format::Json => out.json(&jobs),
-        Format::Ndjson => jobs.iter().try_for_each(|job| out.json(job)),
+        Format::Json => out.print_json(&jobs),
+        Format::Ndjson => jobs.iter().try_for_each(|job| out.print_json(job)),
         Format::Table | Format::Wide => {
             let rows = jobs.into_iter().map(|job| {
-                let running = time::short(std::time::Duration::from_millis(job.running_ms));
+                let running = time::format_duration(std::time::Duration::from_millis(job.running_ms));
                 let progress = job.progress.map(|done| format!("{:.0}%", done * 100.0)).unwrap_or_default();
                 let (attempt, fence) = (job.attempt.to_string(), job.fence.to_string());
                 [job.id.to_string(), job.queue, job.kind, attempt, fence, running, progress]
             });
-            out.table(["ID", "QUEUE", "KIND", "ATTEMPT", "FENCE", "RUNNING", "PROGRESS"], rows.collect())
+            out.print_table(["ID", "QUEUE", "KIND", "ATTEMPT", "FENCE", "RUNNING", "PROGRESS"], rows.collect())
         }
     }
 }
 
 /// What workers are told.
-struct Order {
+struct WorkerRequest {
     method: &'static str,
     args: Value,
     /// What becomes of a worker that was told.
-    word: &'static str,
+    effect: &'static str,
 }
 
-impl Order {
-    async fn give(&self, duly: &Duly, whom: &Whom, setup: &Setup) -> anyhow::Result<()> {
+impl WorkerRequest {
+    async fn send(&self, duly: &Duly, whom: &NodeTarget, setup: &Setup) -> anyhow::Result<()> {
         let call = duly.call(self.method, &self.args);
         let Some(node) = &whom.node else {
-            return self.give_to_all(call.all(), setup).await;
+            return self.send_to_all(call.all(), setup).await;
         };
-        let node = find(duly, node).await?;
-        let workers: u64 = call.node(node).reply().await.map_err(|error| call::hinted(error, self.method))?;
+        let node = find_node(duly, node).await?;
+        let workers: u64 = call.node(node).reply().await.map_err(|error| call::with_hint(error, self.method))?;
         if workers == 0 {
-            return Err(Fail::new(exit::CONFLICT, format!("node {node} runs no worker")));
+            return Err(CliError::new(exit::CONFLICT, format!("node {node} runs no worker")));
         }
-        self.tell(node, workers, &setup.out)
+        self.print_effect(node, workers, &setup.out)
     }
 
-    async fn give_to_all(&self, call: duly::Call, setup: &Setup) -> anyhow::Result<()> {
+    async fn send_to_all(&self, call: duly::Call, setup: &Setup) -> anyhow::Result<()> {
         let mut replies = call.replies::<u64>().await?;
         let (mut told, mut failed) = (0, None);
         while let Some(reply) = replies.next().await {
@@ -165,28 +167,28 @@ impl Order {
                 (_, Ok(0)) => {}
                 (Some(node), Ok(workers)) => {
                     told += 1;
-                    self.tell(node, workers, &setup.out)?;
+                    self.print_effect(node, workers, &setup.out)?;
                 }
                 (None, Ok(_)) => told += 1,
                 (node, Err(error)) => {
                     let node = node.map_or("a node".to_owned(), |node| format!("node {node}"));
-                    exit::say(&format!("{node}: {error}"));
+                    exit::print_error(&format!("{node}: {error}"));
                     failed = Some(error);
                 }
             }
         }
         match failed {
             Some(error) => Err(error.into()),
-            None if told == 0 => Err(Fail::new(exit::NOT_FOUND, "no node runs a worker")),
+            None if told == 0 => Err(CliError::new(exit::NOT_FOUND, "no node runs a worker")),
             None => Ok(()),
         }
     }
 
-    fn tell(&self, node: NodeId, workers: u64, out: &Out) -> anyhow::Result<()> {
+    fn print_effect(&self, node: NodeId, workers: u64, out: &Output) -> anyhow::Result<()> {
         if out.is_json() {
-            return out.json(&json!({"node": node, "workers": workers, "did": self.word}));
+            return out.print_json(&json!({"node": node, "workers": workers, "did": self.effect}));
         }
-        out.say(&format!("node {node}: {}", self.word));
+        out.print_message(&format!("node {node}: {}", self.effect));
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use clap::builder::styling::{AnsiColor, Style};
 use comfy_table::{ContentArrangement, Table};
 use serde::Serialize;
 
-use crate::escape::{safe, safe_json};
+use crate::escape::{escape_json, escape_text};
 
 pub(crate) const DIM: Style = Style::new().dimmed();
 pub(crate) const BOLD: Style = Style::new().bold();
@@ -22,7 +22,7 @@ pub(crate) fn paint(style: Style, text: impl std::fmt::Display) -> String {
 }
 
 /// `1 job`, `2 jobs`.
-pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
+pub(crate) fn pluralize(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
@@ -41,14 +41,14 @@ pub(crate) enum Format {
 
 /// Where a verb writes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Out {
+pub(crate) struct Output {
     pub(crate) format: Format,
     quiet: bool,
 }
 
-impl Out {
+impl Output {
     pub(crate) fn new(format: Format, quiet: bool) -> Self {
-        Out { format, quiet }
+        Output { format, quiet }
     }
 
     pub(crate) fn is_json(&self) -> bool {
@@ -60,39 +60,39 @@ impl Out {
     }
 
     /// A line of data.
-    pub(crate) fn line(&self, line: &str) -> anyhow::Result<()> {
+    pub(crate) fn print_line(&self, line: &str) -> anyhow::Result<()> {
         let mut stdout = anstream::stdout().lock();
         writeln!(stdout, "{line}")?;
         Ok(stdout.flush()?)
     }
 
     /// One value as JSON: over several lines in `json`, on one in `ndjson`.
-    pub(crate) fn json(&self, value: &impl Serialize) -> anyhow::Result<()> {
+    pub(crate) fn print_json(&self, value: &impl Serialize) -> anyhow::Result<()> {
         if self.format == Format::Ndjson {
-            return self.line(&safe_json(&serde_json::to_string(value)?, true));
+            return self.print_line(&escape_json(&serde_json::to_string(value)?, true));
         }
-        self.line(&safe_json(&serde_json::to_string_pretty(value)?, false))
+        self.print_line(&escape_json(&serde_json::to_string_pretty(value)?, false))
     }
 
     /// Columns for people. The cells are data of others and are made safe here.
-    pub(crate) fn table<const N: usize>(&self, head: [&str; N], rows: Vec<[String; N]>) -> anyhow::Result<()> {
+    pub(crate) fn print_table<const N: usize>(&self, head: [&str; N], rows: Vec<[String; N]>) -> anyhow::Result<()> {
         let mut table = Table::new();
         table.load_style(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
         table.set_header(head);
         for row in &rows {
-            table.add_row(row.iter().map(|cell| safe(cell).into_owned()));
+            table.add_row(row.iter().map(|cell| escape_text(cell).into_owned()));
         }
         for column in table.column_iter_mut() {
             column.set_padding((0, 2));
         }
         let text = table.trim_fmt();
         let (head, body) = text.split_once('\n').unwrap_or((text.as_str(), ""));
-        self.line(&paint(BOLD, head))?;
-        if body.is_empty() { Ok(()) } else { self.line(body) }
+        self.print_line(&paint(BOLD, head))?;
+        if body.is_empty() { Ok(()) } else { self.print_line(body) }
     }
 
     /// Words for people, on stderr, unless they asked for quiet.
-    pub(crate) fn say(&self, words: &str) {
+    pub(crate) fn print_message(&self, words: &str) {
         if !self.quiet {
             // Nobody there to be told is no failure.
             let _ = writeln!(anstream::stderr().lock(), "{words}");
@@ -100,9 +100,9 @@ impl Out {
     }
 
     /// Words that only somebody at a terminal wants.
-    pub(crate) fn say_to_people(&self, words: &str) {
+    pub(crate) fn print_hint(&self, words: &str) {
         if std::io::stderr().is_terminal() {
-            self.say(words);
+            self.print_message(words);
         }
     }
 }

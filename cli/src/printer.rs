@@ -10,67 +10,67 @@ use anyhow::Context as _;
 use duly::CancellationToken;
 
 /// Lines that may wait to be written; beyond that they are left out, and counted.
-const LINES_MAX: usize = 10_000;
+const QUEUED_LINES_MAX: usize = 10_000;
 /// How long the end of the program waits for a reader that has stopped reading.
-const LAST_LINES: Duration = Duration::from_secs(1);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often it looks, in that time, whether there is room again.
-const LAST_LOOKS: u32 = 100;
+const FINISH_TRIES_MAX: u32 = 100;
 
-enum Line {
+enum PrintRequest {
     /// Data.
-    Out(String),
+    Stdout(String),
     /// Words, and what jobs write.
-    Err(String),
+    Stderr(String),
     /// Everything before this is written.
-    End(SyncSender<()>),
+    Flush(SyncSender<()>),
 }
 
 /// Takes lines and never waits.
 #[derive(Clone)]
 pub(crate) struct Printer {
-    lines: SyncSender<Line>,
-    left_out: Arc<AtomicU64>,
+    lines: SyncSender<PrintRequest>,
+    dropped_lines: Arc<AtomicU64>,
 }
 
 impl Printer {
     /// Starts writing; cancels `closed` once nobody reads stdout any more.
     pub(crate) fn start(closed: CancellationToken) -> anyhow::Result<Printer> {
-        let (lines, waiting) = sync_channel(LINES_MAX);
+        let (lines, waiting) = sync_channel(QUEUED_LINES_MAX);
         let left_out = Arc::new(AtomicU64::new(0));
         let counted = left_out.clone();
-        let write = move || write_all(&waiting, &counted, &closed);
+        let write = move || write_lines(&waiting, &counted, &closed);
         std::thread::Builder::new().name("printer".to_owned()).spawn(write).context("cannot start a thread")?;
-        Ok(Printer { lines, left_out })
+        Ok(Printer { lines, dropped_lines: left_out })
     }
 
-    pub(crate) fn out(&self, line: String) {
-        self.put(Line::Out(line));
+    pub(crate) fn print_stdout(&self, line: String) {
+        self.enqueue(PrintRequest::Stdout(line));
     }
 
-    pub(crate) fn err(&self, line: String) {
-        self.put(Line::Err(line));
+    pub(crate) fn print_stderr(&self, line: String) {
+        self.enqueue(PrintRequest::Stderr(line));
     }
 
-    fn put(&self, line: Line) {
+    fn enqueue(&self, line: PrintRequest) {
         if self.lines.try_send(line).is_err() {
-            self.left_out.fetch_add(1, Ordering::Relaxed);
+            self.dropped_lines.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Waits until all is written, within bounds.
     pub(crate) fn finish(&self) {
-        for _ in 0..LAST_LOOKS {
+        for _ in 0..FINISH_TRIES_MAX {
             let (done, wait) = sync_channel(1);
-            if self.lines.try_send(Line::End(done)).is_ok() {
-                let _ = wait.recv_timeout(LAST_LINES);
+            if self.lines.try_send(PrintRequest::Flush(done)).is_ok() {
+                let _ = wait.recv_timeout(FINISH_TIMEOUT);
                 return;
             }
-            std::thread::sleep(LAST_LINES / LAST_LOOKS);
+            std::thread::sleep(FINISH_TIMEOUT / FINISH_TRIES_MAX);
         }
     }
 }
 
-fn write_all(waiting: &Receiver<Line>, left_out: &AtomicU64, closed: &CancellationToken) {
+fn write_lines(waiting: &Receiver<PrintRequest>, left_out: &AtomicU64, closed: &CancellationToken) {
     while let Ok(line) = waiting.recv() {
         let missing = left_out.swap(0, Ordering::Relaxed);
         if missing > 0 {
@@ -78,16 +78,16 @@ fn write_all(waiting: &Receiver<Line>, left_out: &AtomicU64, closed: &Cancellati
                 writeln!(anstream::stderr(), "duly: {missing} lines left out: the reader of this output is too slow");
         }
         let written = match line {
-            Line::Out(line) => {
+            PrintRequest::Stdout(line) => {
                 let mut stdout = anstream::stdout().lock();
                 writeln!(stdout, "{line}").and_then(|()| stdout.flush())
             }
-            Line::Err(line) => {
+            PrintRequest::Stderr(line) => {
                 // Nobody on stderr is no reason to stop.
                 let _ = writeln!(anstream::stderr(), "{line}");
                 Ok(())
             }
-            Line::End(done) => {
+            PrintRequest::Flush(done) => {
                 let _ = done.try_send(());
                 Ok(())
             }

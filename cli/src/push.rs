@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use clap::{ArgGroup, Args};
 use duly::store::StoreUrl;
-use duly::{ARGS_BYTES_MAX, Conflict, JobId, Priority, Pushed};
+use duly::{ARGS_BYTES_MAX, JobId, Priority, PushResult, UniqueConflict};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::Setup;
-use crate::exec::COMMAND;
-use crate::exit::{self, Fail};
+use crate::exec::COMMAND_KIND;
+use crate::exit::{self, CliError};
 use crate::{input, store, time, wait};
 
 /// Push a job: a kind with its args, or a command to run
@@ -23,7 +23,7 @@ use crate::{input, store, time, wait};
 /// Prints the id of the job.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("when").args(["after", "at"])))]
-pub(crate) struct Push {
+pub(crate) struct PushArgs {
     /// Names the handler that runs the job
     #[arg(required_unless_present_any = ["command", "bulk"], conflicts_with = "command")]
     kind: Option<String>,
@@ -37,11 +37,11 @@ pub(crate) struct Push {
     command: Vec<OsString>,
 
     /// So long from now: 10m, 1h30m, 7d
-    #[arg(long = "in", id = "after", value_name = "DURATION", allow_hyphen_values = true, value_parser = duly::store::duration)]
+    #[arg(long = "in", id = "after", value_name = "DURATION", allow_hyphen_values = true, value_parser = duly::store::parse_duration)]
     after: Option<Duration>,
 
     /// At this moment, local time: '2026-12-01 09:00', 14:30, 'tomorrow 9:00', or RFC 3339
-    #[arg(long, value_name = "MOMENT", value_parser = time::parse_moment)]
+    #[arg(long, value_name = "MOMENT", value_parser = time::parse_time)]
     at: Option<SystemTime>,
 
     /// Into this queue
@@ -65,15 +65,15 @@ pub(crate) struct Push {
     id: Option<JobId>,
 
     /// How many attempts may fail before the job is dead
-    #[arg(long, value_name = "N", default_value_t = duly::MAX_ATTEMPTS)]
+    #[arg(long, value_name = "N", default_value_t = duly::DEFAULT_MAX_ATTEMPTS)]
     max_attempts: u32,
 
     /// How long one attempt may run
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duly::store::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duly::store::parse_duration)]
     timeout: Duration,
 
     /// How long the job stays in the store once it is done [default: the store's, 1d]
-    #[arg(long, value_name = "DURATION", value_parser = duly::store::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duly::store::parse_duration)]
     keep: Option<Duration>,
 
     /// A word to find the job by; may be given several times
@@ -91,13 +91,13 @@ pub(crate) struct Push {
     wait: bool,
 
     /// Wait at most so long (then exit code 124)
-    #[arg(long, value_name = "DURATION", requires = "wait", value_parser = duly::store::duration)]
+    #[arg(long, value_name = "DURATION", requires = "wait", value_parser = duly::store::parse_duration)]
     wait_timeout: Option<Duration>,
 }
 
 /// What a push says to scripts.
 #[derive(Serialize)]
-struct Told {
+struct PushOutput {
     id: JobId,
     /// `new`, `existing` or `replaced`.
     pushed: &'static str,
@@ -108,63 +108,64 @@ struct Told {
     kind: String,
 }
 
-pub(crate) async fn run(verb: Push, setup: &Setup) -> anyhow::Result<()> {
+pub(crate) async fn run(verb: PushArgs, setup: &Setup) -> anyhow::Result<()> {
     if verb.bulk && verb.kind.as_deref() == Some("-") {
         let why = "--bulk reads stdin in any case: leave out the -, or name the kind that all lines are args of";
-        return Err(Fail::new(exit::USAGE, why));
+        return Err(CliError::new(exit::USAGE, why));
     }
     if verb.bulk {
         let kind = verb.kind.clone().unwrap_or_default();
         let id = verb.id.unwrap_or_else(JobId::fresh);
         let of_one_kind = verb.kind.is_some();
-        return crate::ndjson::run(|| verb.job(kind.clone(), "null".to_owned()), of_one_kind, id, setup).await;
+        return crate::ndjson::run(|| verb.build_push(kind.clone(), "null".to_owned()), of_one_kind, id, setup).await;
     }
-    let (kind, args) = what(verb.kind.clone(), verb.args.clone(), &verb.command)?;
-    let duly = store::open_or_make(setup).await?;
-    let job = verb.job(kind.clone(), args);
+    let (kind, args) = resolve_kind_and_args(verb.kind.clone(), verb.args.clone(), &verb.command)?;
+    let duly = store::open_or_create(setup).await?;
+    let job = verb.build_push(kind.clone(), args);
     let id = job.job_id();
-    let pushed = duly.push(job).await.map_err(|error| hinted(error, id))?;
-    let existing = matches!(pushed, Pushed::Existing(_));
+    let pushed = duly.push(job).await.map_err(|error| with_hint(error, id))?;
+    let existing = matches!(pushed, PushResult::Existing(_));
     // Whether it is there still is asked for a better word only: nothing has gone wrong if nobody knows.
     let gone = existing && verb.id.is_some() && matches!(duly.get(pushed.id()).await, Ok(None));
-    let told = verb.tell(setup, kind, pushed, gone);
+    let told = verb.print_result(setup, kind, pushed, gone);
     told.with_context(|| format!("the job is in as {}, but that could not be printed", pushed.id()))?;
     if verb.wait {
         // One that was there before may be gone, and nobody knows how it ended.
-        let known = if existing { wait::Known::Named } else { wait::Known::Pushed };
-        let record = wait::until_final(&duly, pushed.id(), verb.wait_timeout, known).await?;
-        wait::tell(setup, record)?;
+        let known = if existing { wait::JobOrigin::GivenById } else { wait::JobOrigin::JustPushed };
+        let record = wait::wait_until_final(&duly, pushed.id(), verb.wait_timeout, known).await?;
+        wait::print_result(setup, record)?;
     }
     Ok(())
 }
 
 /// The commonest mistake of a newcomer: text without quotes of its own.
-fn hinted(error: duly::Error, id: JobId) -> anyhow::Error {
+fn with_hint(error: duly::Error, id: JobId) -> anyhow::Error {
     match &error {
         duly::Error::Unknown { .. } => {
             let told = error.to_string().replace("with the same id", &format!("with --id {id}: it will be there once"));
-            Fail::new(exit::STORE, told)
+            CliError::new(exit::STORE_FAILED, told)
         }
-        duly::Error::Invalid { field: "args", reason } if reason.starts_with("not JSON") => {
-            Fail::new(exit::USAGE, format!("{error}; write a JSON value such as '{{\"to\":\"ada\"}}' or '\"text\"'"))
-        }
+        duly::Error::Invalid { field: "args", reason } if reason.starts_with("not JSON") => CliError::new(
+            exit::USAGE,
+            format!("{error}; write a JSON value such as '{{\"to\":\"ada\"}}' or '\"text\"'"),
+        ),
         _ => error.into(),
     }
 }
 
 /// The args of a job that runs a command: in this directory, or in the one in which it was written.
-pub(crate) fn command_args(argv: &[&str], dir: Option<&str>) -> anyhow::Result<String> {
+pub(crate) fn command_job_args(argv: &[&str], dir: Option<&str>) -> anyhow::Result<String> {
     if let Some(dir) = dir {
         return Ok(json!({"argv": argv, "dir": dir}).to_string());
     }
     // A relative path means something only where it was written.
     let dir = std::env::current_dir().context("cannot tell the current directory")?;
-    let dir = dir.to_str().ok_or_else(|| Fail::new(exit::USAGE, "the current directory is not UTF-8 text"))?;
+    let dir = dir.to_str().ok_or_else(|| CliError::new(exit::USAGE, "the current directory is not UTF-8 text"))?;
     Ok(json!({"argv": argv, "dir": dir}).to_string())
 }
 
 /// Kind and args of what was said: a kind with its args, or a command.
-pub(crate) fn what(
+pub(crate) fn resolve_kind_and_args(
     kind: Option<String>,
     args: Option<String>,
     command: &[OsString],
@@ -172,25 +173,25 @@ pub(crate) fn what(
     if let Some(kind) = kind {
         let args = match args.as_deref() {
             None => "null".to_owned(),
-            Some("-") => input::args_from_stdin(ARGS_BYTES_MAX)?,
+            Some("-") => input::read_args_from_stdin(ARGS_BYTES_MAX)?,
             Some(json) => json.to_owned(),
         };
         return Ok((kind, args));
     }
     let argv: Option<Vec<&str>> = command.iter().map(|part| part.to_str()).collect();
-    let argv = argv.ok_or_else(|| Fail::new(exit::USAGE, "command: must be UTF-8 text"))?;
-    Ok((COMMAND.to_owned(), command_args(&argv, None)?))
+    let argv = argv.ok_or_else(|| CliError::new(exit::USAGE, "command: must be UTF-8 text"))?;
+    Ok((COMMAND_KIND.to_owned(), command_job_args(&argv, None)?))
 }
 
-impl Push {
-    fn job(&self, kind: String, args: String) -> duly::Push {
+impl PushArgs {
+    fn build_push(&self, kind: String, args: String) -> duly::Push {
         let mut job = duly::Push::new(kind, args)
             .queue(&self.queue)
             .priority(self.priority)
             .max_attempts(self.max_attempts)
             .timeout(self.timeout)
             .tags(self.tags.iter().cloned())
-            .on_conflict(if self.replace { Conflict::Replace } else { Conflict::Keep });
+            .on_conflict(if self.replace { UniqueConflict::Replace } else { UniqueConflict::Keep });
         if let Some(after) = self.after {
             job = job.after(after);
         }
@@ -209,30 +210,30 @@ impl Push {
         job
     }
 
-    fn tell(&self, setup: &Setup, kind: String, pushed: Pushed, gone: bool) -> anyhow::Result<()> {
+    fn print_result(&self, setup: &Setup, kind: String, pushed: PushResult, gone: bool) -> anyhow::Result<()> {
         let out = &setup.out;
         let (word, old) = match pushed {
-            Pushed::Existing(_) => ("existing", None),
-            Pushed::Replaced { old, .. } => ("replaced", Some(old)),
+            PushResult::Existing(_) => ("existing", None),
+            PushResult::Replaced { old, .. } => ("replaced", Some(old)),
             _ => ("new", None),
         };
         let id = pushed.id();
         if out.is_json() {
-            out.json(&Told { id, pushed: word, old, queue: self.queue.clone(), kind })?;
+            out.print_json(&PushOutput { id, pushed: word, old, queue: self.queue.clone(), kind })?;
         } else {
-            out.line(&id.to_string())?;
+            out.print_line(&id.to_string())?;
         }
         match old {
-            _ if gone => out.say(&format!(
+            _ if gone => out.print_message(&format!(
                 "job {id} was pushed before, and is gone (done and not kept, or removed): nothing was pushed; to run it again, push it without --id"
             )),
-            _ if word == "existing" => out.say(&format!("job {id} is there already: nothing was pushed")),
-            Some(old) => out.say(&format!("job {id} took the place of job {old}")),
+            _ if word == "existing" => out.print_message(&format!("job {id} is there already: nothing was pushed")),
+            Some(old) => out.print_message(&format!("job {id} took the place of job {old}")),
             None => {
                 let due = self.at.or_else(|| time::now().checked_add(self.after?));
-                let due = due.map_or("now".to_owned(), |at| format!("{} ({})", time::distance(at), time::date_of(at)));
-                let store = StoreUrl::parse(&store::url(setup)?)?;
-                out.say_to_people(&format!("job {id}  queue={}  due {due}  store={store}", self.queue));
+                let due = due.map_or("now".to_owned(), |at| format!("{} ({})", time::format_relative(at), time::format_date_time(at)));
+                let store = StoreUrl::parse(&store::resolve_url(setup)?)?;
+                out.print_hint(&format!("job {id}  queue={}  due {due}  store={store}", self.queue));
             }
         }
         Ok(())

@@ -4,13 +4,13 @@ use clap::{ArgGroup, Subcommand};
 use duly::{Capacity, Duly};
 use serde_json::json;
 
-use crate::escape::safe;
+use crate::escape::escape_text;
 use crate::output::Format;
 use crate::{Setup, bulk, store, time};
 
 /// Look at queues, pause and resume them
 #[derive(Debug, Subcommand)]
-pub(crate) enum Queues {
+pub(crate) enum QueuesVerb {
     /// List queues with the number of jobs in each state
     Ls,
     /// Set how much may be unfinished in a queue: a push beyond its capacity is refused
@@ -45,42 +45,44 @@ pub(crate) enum Queues {
     },
 }
 
-pub(crate) async fn run(verb: Queues, setup: &Setup) -> anyhow::Result<()> {
+pub(crate) async fn run(verb: QueuesVerb, setup: &Setup) -> anyhow::Result<()> {
     match verb {
-        Queues::Ls => list(setup).await,
-        Queues::Pause { queue } => {
-            let duly = store::open_or_make(setup).await?;
-            let empty = empty(&duly, &queue).await;
-            let changed = duly.pause(&queue).await?;
-            tell(setup, &queue, true, changed, empty)
+        QueuesVerb::Ls => list_queues(setup).await,
+        QueuesVerb::Pause { queue } => {
+            let duly = store::open_or_create(setup).await?;
+            let empty = empty_queue_note(&duly, &queue).await;
+            let changed = duly.pause_queue(&queue).await?;
+            print_state(setup, &queue, true, changed, empty)
         }
-        Queues::Capacity { queue, jobs, bytes, none: _ } => set_capacity(setup, &queue, Capacity { jobs, bytes }).await,
-        Queues::Clear { queue, dry_run } => {
-            let duly = store::open(setup).await?;
-            let note = empty(&duly, &queue).await;
+        QueuesVerb::Capacity { queue, jobs, bytes, none: _ } => {
+            set_capacity(setup, &queue, Capacity { jobs, bytes }).await
+        }
+        QueuesVerb::Clear { queue, dry_run } => {
+            let duly = store::open_existing(setup).await?;
+            let note = empty_queue_note(&duly, &queue).await;
             if !note.is_empty() {
-                setup.out.say(&format!("queue {queue} is empty{note}"));
+                setup.out.print_message(&format!("queue {queue} is empty{note}"));
             }
-            bulk::change(setup, duly.clear(queue), "Remove", "removed", dry_run).await
+            bulk::confirm_and_run(setup, duly.clear_queue(queue), "Remove", "removed", dry_run).await
         }
-        Queues::Resume { queue, abandon_move } => resume(setup, &queue, abandon_move).await,
+        QueuesVerb::Resume { queue, abandon_move } => resume_queue(setup, &queue, abandon_move).await,
     }
 }
 
 async fn set_capacity(setup: &Setup, queue: &str, capacity: Capacity) -> anyhow::Result<()> {
-    let duly = store::open_or_make(setup).await?;
-    let empty = empty(&duly, queue).await;
+    let duly = store::open_or_create(setup).await?;
+    let empty = empty_queue_note(&duly, queue).await;
     let was = duly.set_capacity(queue, capacity).await?;
     if setup.out.is_json() {
-        return setup.out.json(&json!({"queue": queue, "capacity": capacity, "was": was}));
+        return setup.out.print_json(&json!({"queue": queue, "capacity": capacity, "was": was}));
     }
-    setup.out.say(&format!("queue {queue}: {capacity}; before: {was}{empty}"));
+    setup.out.print_message(&format!("queue {queue}: {capacity}; before: {was}{empty}"));
     Ok(())
 }
 
 /// A note for who may have mistyped the name of a queue: whether anything is known of it. None where that cannot be told:
 /// what was asked for does not fail because another queue is out of reach.
-async fn empty(duly: &Duly, queue: &str) -> &'static str {
+async fn empty_queue_note(duly: &Duly, queue: &str) -> &'static str {
     let Ok(counts) = duly.counts().await else {
         return "";
     };
@@ -91,29 +93,29 @@ async fn empty(duly: &Duly, queue: &str) -> &'static str {
     if jobs == 0 { " (there is no job in it)" } else { "" }
 }
 
-async fn resume(setup: &Setup, queue: &str, abandon_move: bool) -> anyhow::Result<()> {
-    let duly = store::open(setup).await?;
-    let empty = empty(&duly, queue).await;
-    let abandoned = abandon_move && duly.abandon_move(queue).await?;
-    let changed = duly.resume(queue).await?;
-    tell(setup, queue, false, changed || abandoned, empty)?;
+async fn resume_queue(setup: &Setup, queue: &str, abandon_move: bool) -> anyhow::Result<()> {
+    let duly = store::open_existing(setup).await?;
+    let empty = empty_queue_note(&duly, queue).await;
+    let abandoned = abandon_move && duly.abandon_transfer(queue).await?;
+    let changed = duly.resume_queue(queue).await?;
+    print_state(setup, queue, false, changed || abandoned, empty)?;
     let counts = duly.counts().await?;
     if let Some(moving) = counts.into_iter().find(|count| count.queue == queue).and_then(|count| count.moving) {
-        let to = safe(&moving.to);
-        setup.out.say(&format!(
+        let to = escape_text(&moving.to);
+        setup.out.print_message(&format!(
             "but it is moving to {to}, and nothing is claimed from it until that has ended: run that `duly move` again if it was interrupted"
         ));
     }
     Ok(())
 }
 
-async fn list(setup: &Setup) -> anyhow::Result<()> {
-    let duly = store::open(setup).await?;
+async fn list_queues(setup: &Setup) -> anyhow::Result<()> {
+    let duly = store::open_existing(setup).await?;
     let (counts, now) = (duly.counts().await?, duly.now());
     let out = &setup.out;
     match out.format {
-        Format::Json => out.json(&counts),
-        Format::Ndjson => counts.iter().try_for_each(|count| out.json(count)),
+        Format::Json => out.print_json(&counts),
+        Format::Ndjson => counts.iter().try_for_each(|count| out.print_json(count)),
         Format::Table | Format::Wide => {
             let rows = counts.into_iter().map(|c| {
                 let numbers = [c.scheduled, c.ready, c.running, c.done, c.dead].map(|n| n.to_string());
@@ -123,23 +125,24 @@ async fn list(setup: &Setup) -> anyhow::Result<()> {
                     (None, true) => "paused".to_owned(),
                     (None, false) => String::new(),
                 };
-                let oldest = c.oldest.map(|due| time::short(now.duration_since(due).unwrap_or_default()));
+                let oldest =
+                    c.oldest_ready.map(|due| time::format_duration(now.duration_since(due).unwrap_or_default()));
                 let oldest = oldest.unwrap_or_default();
-                let capacity = if c.capacity.is_none() { String::new() } else { c.capacity.to_string() };
+                let capacity = if c.capacity.is_unlimited() { String::new() } else { c.capacity.to_string() };
                 [c.queue, state, scheduled, ready, oldest, running, done, dead, capacity]
             });
             let head = ["QUEUE", "PAUSED", "SCHEDULED", "READY", "OLDEST", "RUNNING", "DONE", "DEAD", "CAPACITY"];
-            out.table(head, rows.collect())
+            out.print_table(head, rows.collect())
         }
     }
 }
 
-fn tell(setup: &Setup, queue: &str, paused: bool, changed: bool, empty: &str) -> anyhow::Result<()> {
+fn print_state(setup: &Setup, queue: &str, paused: bool, changed: bool, empty: &str) -> anyhow::Result<()> {
     if setup.out.is_json() {
-        return setup.out.json(&json!({"queue": queue, "paused": paused, "changed": changed}));
+        return setup.out.print_json(&json!({"queue": queue, "paused": paused, "changed": changed}));
     }
     let word = if paused { "paused" } else { "open" };
     let already = if changed { "" } else { " already" };
-    setup.out.say(&format!("queue {queue} is {word}{already}{empty}"));
+    setup.out.print_message(&format!("queue {queue} is {word}{already}{empty}"));
     Ok(())
 }

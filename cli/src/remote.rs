@@ -12,23 +12,23 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use duly::{JobId, Priority, State};
 use serde_json::{Value, json};
 
-use crate::api_client::{Server, in_url};
+use crate::api_client::{ApiClient, url_encode};
 use crate::args::{Cli, Color};
 use crate::bulk;
-use crate::escape::safe;
-use crate::exit::{self, Fail};
-use crate::output::{Format, Out};
+use crate::escape::escape_text;
+use crate::exit::{self, CliError};
+use crate::output::{Format, Output};
 use crate::{jobs, push};
 
 /// How long one question of a wait waits.
-const WAIT_MS: u64 = 30_000;
+const WAIT_REQUEST_MS: u64 = 30_000;
 
 /// Jobs through a server: push them, look at them, retry, cancel and remove them, pause queues
 ///
 /// With --server only these verbs are there. A token is taken from DULY_TOKEN: others can see command lines.
 #[derive(Debug, Parser)]
 #[command(name = "duly", version, subcommand_required = true, arg_required_else_help = true)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteCli {
     /// The server, such as http://127.0.0.1:7711
     #[arg(long, global = true, value_name = "URL", default_value = "http://127.0.0.1:7711")]
     server: String,
@@ -45,22 +45,22 @@ pub(crate) struct Remote {
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
     color: Color,
     #[command(subcommand)]
-    verb: Verb,
+    verb: RemoteVerb,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
-    Push(Push),
+enum RemoteVerb {
+    Push(RemotePushArgs),
     #[command(subcommand)]
-    Jobs(Jobs),
+    Jobs(RemoteJobsVerb),
     #[command(subcommand)]
-    Queues(Queues),
-    Stats(Stats),
+    Queues(RemoteQueuesVerb),
+    Stats(RemoteStatsArgs),
 }
 
 /// Show what has happened in the last minutes, and how fast
 #[derive(Debug, Args)]
-struct Stats {
+struct RemoteStatsArgs {
     /// Only of this queue
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
@@ -74,7 +74,7 @@ struct Stats {
 /// A command is run in a directory of the same name as this one, wherever the worker runs;
 /// the server takes it only if it was started with --allow-commands.
 #[derive(Debug, Args)]
-struct Push {
+struct RemotePushArgs {
     /// Names the handler that runs the job
     #[arg(required_unless_present = "command", conflicts_with = "command")]
     kind: Option<String>,
@@ -85,7 +85,7 @@ struct Push {
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
     /// So long from now: 10m, 1h30m, 7d
-    #[arg(long = "in", value_name = "DURATION", allow_hyphen_values = true, value_parser = duly::store::duration)]
+    #[arg(long = "in", value_name = "DURATION", allow_hyphen_values = true, value_parser = duly::store::parse_duration)]
     after: Option<Duration>,
     /// Into this queue
     #[arg(long, value_name = "NAME", default_value = duly::DEFAULT_QUEUE)]
@@ -106,7 +106,7 @@ struct Push {
 
 /// Look at jobs, retry them, cancel them, remove them
 #[derive(Debug, Subcommand)]
-enum Jobs {
+enum RemoteJobsVerb {
     /// List jobs: `state:dead kind:mail since:1h`
     Ls {
         /// Which; all if left out
@@ -143,7 +143,7 @@ enum Jobs {
 
 /// Look at queues, pause and resume them
 #[derive(Debug, Subcommand)]
-enum Queues {
+enum RemoteQueuesVerb {
     /// List queues with the number of jobs in each state
     Ls,
     /// Claim nothing more from a queue; what runs goes on
@@ -153,44 +153,46 @@ enum Queues {
 }
 
 /// Whether this command line is for a server: it says so before anything that belongs to a command.
-pub(crate) fn is_meant(args: impl Iterator<Item = OsString>) -> bool {
+pub(crate) fn has_server_flag(args: impl Iterator<Item = OsString>) -> bool {
     let names_one =
         |arg: OsString| arg.as_encoded_bytes() == b"--server" || arg.as_encoded_bytes().starts_with(b"--server=");
     args.take_while(|arg| arg != "--").any(names_one)
 }
 
-pub(crate) fn run(remote: Remote) -> anyhow::Result<()> {
+pub(crate) fn run(remote: RemoteCli) -> anyhow::Result<()> {
     remote.color.write_global();
-    let out = Out::new(if remote.json { Format::Json } else { remote.output }, remote.quiet);
-    let server = Server::new(&remote.server)?;
+    let out = Output::new(if remote.json { Format::Json } else { remote.output }, remote.quiet);
+    let server = ApiClient::new(&remote.server)?;
     match remote.verb {
-        Verb::Push(push) => push.run(&server, out),
-        Verb::Jobs(jobs) => jobs.run(&server, out),
-        Verb::Queues(Queues::Ls) => queues(out, &server.list("/queues", "queues")?),
-        Verb::Queues(Queues::Pause { queue }) => paused(&server, out, &queue, "pause"),
-        Verb::Queues(Queues::Resume { queue }) => paused(&server, out, &queue, "resume"),
-        Verb::Stats(stats) => stats.run(&server, out),
+        RemoteVerb::Push(push) => push.run(&server, out),
+        RemoteVerb::Jobs(jobs) => jobs.run(&server, out),
+        RemoteVerb::Queues(RemoteQueuesVerb::Ls) => print_queues(out, &server.get_list("/queues", "queues")?),
+        RemoteVerb::Queues(RemoteQueuesVerb::Pause { queue }) => set_paused(&server, out, &queue, "pause"),
+        RemoteVerb::Queues(RemoteQueuesVerb::Resume { queue }) => set_paused(&server, out, &queue, "resume"),
+        RemoteVerb::Stats(stats) => stats.run(&server, out),
     }
 }
 
 /// Says what is wrong with a command line; of a verb that only a store can do, that it needs one.
-pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+pub(crate) fn report_usage_error(error: &clap::Error) -> ExitCode {
     let word = match error.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(word)) => word.as_str(),
-        _ => return exit::usage(error),
+        _ => return exit::report_usage_error(error),
     };
     let whole = Cli::command();
     let is_known = |command: &clap::Command| command.find_subcommand(word).is_some_and(|verb| !verb.is_hide_set());
     if !is_known(&whole) && !whole.get_subcommands().any(is_known) {
-        return exit::usage(error);
+        return exit::report_usage_error(error);
     }
-    exit::say(&format!("{word}: not through a server; it needs the store itself: --store URL instead of --server"));
+    exit::print_error(&format!(
+        "{word}: not through a server; it needs the store itself: --store URL instead of --server"
+    ));
     ExitCode::from(exit::USAGE)
 }
 
-impl Push {
-    fn run(self, server: &Server, out: Out) -> anyhow::Result<()> {
-        let (kind, args) = push::what(self.kind, self.args, &self.command)?;
+impl RemotePushArgs {
+    fn run(self, server: &ApiClient, out: Output) -> anyhow::Result<()> {
+        let (kind, args) = push::resolve_kind_and_args(self.kind, self.args, &self.command)?;
         // Under an id of its own, so that it can be repeated if its answer is lost.
         let id = self.id.unwrap_or_else(JobId::fresh);
         let mut body =
@@ -202,60 +204,64 @@ impl Push {
             body["unique"] = json!(unique);
         }
         serde_json::from_str::<serde::de::IgnoredAny>(&args)
-            .map_err(|why| Fail::new(exit::USAGE, format!("args: not JSON: {why}")))?;
+            .map_err(|why| CliError::new(exit::USAGE, format!("args: not JSON: {why}")))?;
         // As they stand: a number beyond 2^53 is not ours to round.
         let body = body.to_string();
         let body = format!("{},\"args\":{args}}}", body.trim_end_matches('}'));
-        let pushed = server.ask("POST", "/jobs", Some(&body)).map_err(|error| match exit::code(&error) {
-            exit::STORE => Fail::new(
-                exit::STORE,
+        let pushed = server.request("POST", "/jobs", Some(&body)).map_err(|error| match exit::exit_code(&error) {
+            exit::STORE_FAILED => CliError::new(
+                exit::STORE_FAILED,
                 format!("{error}; if it may have been sent, repeat it with --id {id}: it will be there once"),
             ),
             _ => error,
         })?;
         // Without it nobody knows that anything was pushed, or what to look for.
         let Some(id) = pushed["id"].as_str().and_then(|id| id.parse::<JobId>().ok()) else {
-            return Err(server.is_strange(&format!("its answer to the push of {id} names no job")));
+            return Err(server.unexpected_response_error(&format!("its answer to the push of {id} names no job")));
         };
-        if out.is_json() { out.json(&pushed) } else { out.line(&id.to_string()) }
+        if out.is_json() { out.print_json(&pushed) } else { out.print_line(&id.to_string()) }
     }
 }
 
-impl Jobs {
-    fn run(self, server: &Server, out: Out) -> anyhow::Result<()> {
+impl RemoteJobsVerb {
+    fn run(self, server: &ApiClient, out: Output) -> anyhow::Result<()> {
         let each = |ids: Vec<JobId>, method: &str, end: &str, word: &str| -> anyhow::Result<()> {
             let mut failed = None;
             for id in ids {
-                let done = server.ask(method, &format!("/jobs/{id}{end}"), None).map(drop);
-                jobs::note(&out, id, word, done, &mut failed)?;
+                let done = server.request(method, &format!("/jobs/{id}{end}"), None).map(drop);
+                jobs::report_change(&out, id, word, done, &mut failed)?;
             }
             failed.map_or(Ok(()), Err)
         };
         match self {
-            Jobs::Ls { filter, limit, cursor } => {
-                let filter = in_url(&bulk::text_of(&filter));
-                let cursor = cursor.map(|cursor| format!("&cursor={}", in_url(&cursor))).unwrap_or_default();
-                list(out, &server.list(&format!("/jobs?filter={filter}&limit={limit}{cursor}"), "jobs")?)
+            RemoteJobsVerb::Ls { filter, limit, cursor } => {
+                let filter = url_encode(&bulk::join_filter_words(&filter));
+                let cursor = cursor.map(|cursor| format!("&cursor={}", url_encode(&cursor))).unwrap_or_default();
+                print_jobs(out, &server.get_list(&format!("/jobs?filter={filter}&limit={limit}{cursor}"), "jobs")?)
             }
-            Jobs::Get { id } => out.json(&server.get(&format!("/jobs/{id}"))?),
-            Jobs::Why { id } => {
+            RemoteJobsVerb::Get { id } => out.print_json(&server.get(&format!("/jobs/{id}"))?),
+            RemoteJobsVerb::Why { id } => {
                 let why = server.get(&format!("/jobs/{id}/why"))?;
-                if out.is_json() { out.json(&why) } else { out.line(&safe(why["text"].as_str().unwrap_or_default())) }
+                if out.is_json() {
+                    out.print_json(&why)
+                } else {
+                    out.print_line(&escape_text(why["text"].as_str().unwrap_or_default()))
+                }
             }
-            Jobs::Wait { id } => wait(server, out, id),
-            Jobs::Retry { ids } => each(ids, "POST", "/retry", "due now"),
-            Jobs::Cancel { ids } => each(ids, "POST", "/cancel", "cancelled"),
-            Jobs::Rm { ids } => each(ids, "DELETE", "", "removed"),
+            RemoteJobsVerb::Wait { id } => wait_for_job(server, out, id),
+            RemoteJobsVerb::Retry { ids } => each(ids, "POST", "/retry", "due now"),
+            RemoteJobsVerb::Cancel { ids } => each(ids, "POST", "/cancel", "cancelled"),
+            RemoteJobsVerb::Rm { ids } => each(ids, "DELETE", "", "removed"),
         }
     }
 }
 
-impl Stats {
+impl RemoteStatsArgs {
     /// The sums of the minutes, by queue. How late and how long cannot be summed up: the server tells it by the minute.
-    fn run(self, server: &Server, out: Out) -> anyhow::Result<()> {
+    fn run(self, server: &ApiClient, out: Output) -> anyhow::Result<()> {
         const COUNTS: [&str; 6] = ["pushed", "done", "retried", "buried", "released", "taken_back"];
-        let queue = self.queue.map(|queue| format!("&queue={}", in_url(&queue))).unwrap_or_default();
-        let history = server.list(&format!("/stats/history?minutes={}{queue}", self.minutes), "points")?;
+        let queue = self.queue.map(|queue| format!("&queue={}", url_encode(&queue))).unwrap_or_default();
+        let history = server.get_list(&format!("/stats/history?minutes={}{queue}", self.minutes), "points")?;
         let mut sums: BTreeMap<String, [u64; 6]> = BTreeMap::new();
         for point in history["points"].as_array().into_iter().flatten() {
             let sum = sums.entry(point["queue"].as_str().unwrap_or_default().to_owned()).or_default();
@@ -268,8 +274,8 @@ impl Stats {
                 told
             });
             return match out.format {
-                Format::Json => out.json(&told.collect::<Vec<_>>()),
-                _ => told.into_iter().try_for_each(|line| out.json(&line)),
+                Format::Json => out.print_json(&told.collect::<Vec<_>>()),
+                _ => told.into_iter().try_for_each(|line| out.print_json(&line)),
             };
         }
         let rows = sums.into_iter().map(|(queue, sum)| {
@@ -278,32 +284,32 @@ impl Stats {
             [queue, pushed, done, rate, retried, buried, released, taken_back]
         });
         let head = ["QUEUE", "PUSHED", "DONE", "RATE", "RETRIED", "BURIED", "RELEASED", "TAKEN BACK"];
-        out.table(head, rows.collect())
+        out.print_table(head, rows.collect())
     }
 }
 
-fn wait(server: &Server, out: Out, id: JobId) -> anyhow::Result<()> {
+fn wait_for_job(server: &ApiClient, out: Output, id: JobId) -> anyhow::Result<()> {
     loop {
-        let job = server.get(&format!("/jobs/{id}/wait?timeout_ms={WAIT_MS}"))?;
+        let job = server.get(&format!("/jobs/{id}/wait?timeout_ms={WAIT_REQUEST_MS}"))?;
         match job["state"].as_str().and_then(|state| state.parse::<State>().ok()) {
             Some(State::Done) => {
-                out.say_to_people("done");
+                out.print_hint("done");
                 return Ok(());
             }
             Some(State::Dead) => {
                 let error =
                     job["failures"].as_array().and_then(|all| all.last()).and_then(|last| last["error"].as_str());
                 let error = error.unwrap_or("no error was recorded");
-                return Err(Fail::new(exit::FAILURE, format!("job {id} is dead: {}", safe(error))));
+                return Err(CliError::new(exit::FAILURE, format!("job {id} is dead: {}", escape_text(error))));
             }
             Some(_) => {}
             // Nobody may have waited for anything: to ask again might go round without a pause.
-            None => return Err(server.is_strange(&format!("its answer names no state of job {id}"))),
+            None => return Err(server.unexpected_response_error(&format!("its answer names no state of job {id}"))),
         }
     }
 }
 
-fn rows<const N: usize>(list: &Value, columns: [&str; N]) -> Vec<[String; N]> {
+fn table_rows<const N: usize>(list: &Value, columns: [&str; N]) -> Vec<[String; N]> {
     let cell = |row: &Value, name: &str| match &row[name] {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
@@ -313,40 +319,41 @@ fn rows<const N: usize>(list: &Value, columns: [&str; N]) -> Vec<[String; N]> {
     rows.iter().map(|row| columns.map(|name| cell(row, name))).collect()
 }
 
-fn list(out: Out, page: &Value) -> anyhow::Result<()> {
+fn print_jobs(out: Output, page: &Value) -> anyhow::Result<()> {
     match out.format {
-        Format::Json => out.json(page),
-        Format::Ndjson => page["jobs"].as_array().into_iter().flatten().try_for_each(|job| out.json(job)),
+        Format::Json => out.print_json(page),
+        Format::Ndjson => page["jobs"].as_array().into_iter().flatten().try_for_each(|job| out.print_json(job)),
         Format::Table | Format::Wide => {
-            let rows = rows(&page["jobs"], ["id", "state", "queue", "kind", "attempts", "due"]);
-            out.table(["ID", "STATE", "QUEUE", "KIND", "FAILED", "DUE"], rows)
+            let rows = table_rows(&page["jobs"], ["id", "state", "queue", "kind", "attempts", "due"]);
+            out.print_table(["ID", "STATE", "QUEUE", "KIND", "FAILED", "DUE"], rows)
         }
     }?;
     if let (Some(next), true) = (page["next"].as_str(), out.format != Format::Json) {
-        out.say(&format!("there may be more: --cursor {}", safe(next)));
+        out.print_message(&format!("there may be more: --cursor {}", escape_text(next)));
     }
     Ok(())
 }
 
-fn queues(out: Out, page: &Value) -> anyhow::Result<()> {
+fn print_queues(out: Output, page: &Value) -> anyhow::Result<()> {
     match out.format {
-        Format::Json => out.json(&page["queues"]),
-        Format::Ndjson => page["queues"].as_array().into_iter().flatten().try_for_each(|queue| out.json(queue)),
+        Format::Json => out.print_json(&page["queues"]),
+        Format::Ndjson => page["queues"].as_array().into_iter().flatten().try_for_each(|queue| out.print_json(queue)),
         Format::Table | Format::Wide => {
-            let rows = rows(&page["queues"], ["queue", "paused", "scheduled", "ready", "running", "done", "dead"]);
-            out.table(["QUEUE", "PAUSED", "SCHEDULED", "READY", "RUNNING", "DONE", "DEAD"], rows)
+            let rows =
+                table_rows(&page["queues"], ["queue", "paused", "scheduled", "ready", "running", "done", "dead"]);
+            out.print_table(["QUEUE", "PAUSED", "SCHEDULED", "READY", "RUNNING", "DONE", "DEAD"], rows)
         }
     }
 }
 
-fn paused(server: &Server, out: Out, queue: &str, verb: &str) -> anyhow::Result<()> {
-    let answer = server.ask("POST", &format!("/queues/{}/{verb}", in_url(queue)), None)?;
+fn set_paused(server: &ApiClient, out: Output, queue: &str, verb: &str) -> anyhow::Result<()> {
+    let answer = server.request("POST", &format!("/queues/{}/{verb}", url_encode(queue)), None)?;
     if out.is_json() {
-        return out.json(&answer);
+        return out.print_json(&answer);
     }
     let already = if answer["changed"] == json!(true) { "" } else { " already" };
     let word = if verb == "pause" { "paused" } else { "open" };
-    out.say(&format!("queue {} is {word}{already}", safe(queue)));
+    out.print_message(&format!("queue {} is {word}{already}", escape_text(queue)));
     Ok(())
 }
 
@@ -355,8 +362,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_of_a_job_does_not_choose_the_server() {
-        let meant = |line: &str| is_meant(line.split(' ').map(OsString::from));
+    fn server_flag_after_double_dash_is_ignored() {
+        let meant = |line: &str| has_server_flag(line.split(' ').map(OsString::from));
         assert!(meant("duly --server http://a jobs ls") && meant("duly jobs ls --server=http://a"));
         assert!(!meant("duly push -- curl --server x"));
     }

@@ -5,23 +5,23 @@ use std::net::SocketAddr;
 use anyhow::Context as _;
 use clap::Args;
 use duly::store::StoreUrl;
-use duly::{CancellationToken, Duly, Signals};
+use duly::{CancellationToken, Duly, ShutdownSignals};
 use duly_http::{BoundServer, Server};
 
 use crate::Setup;
-use crate::exit::{self, Fail};
-use crate::work::{self, Work};
+use crate::exit::{self, CliError};
+use crate::work::{self, WorkArgs};
 use crate::{store, systemd};
 
 /// Where to listen if nothing else is said.
-const LISTEN: &str = "127.0.0.1:7711";
+const DEFAULT_ADDRESS: &str = "127.0.0.1:7711";
 
 /// Serve the HTTP API and the dashboard
 ///
 /// On 127.0.0.1 whoever is on this machine may do everything, until the store has a token (`duly token create`).
 /// An address that other machines can reach is refused as long as there is none.
 #[derive(Debug, Default, Args)]
-pub(crate) struct Serve {
+pub(crate) struct ServeArgs {
     /// The address to listen on; a port alone means 127.0.0.1 [env: DULY_LISTEN] [default: 127.0.0.1:7711]
     #[arg(long, value_name = "ADDRESS", env = "DULY_LISTEN", hide_env = true)]
     listen: Option<String>,
@@ -56,9 +56,9 @@ pub(crate) struct Serve {
 ///
 /// The options of `duly serve`, with a worker of `command` jobs beside it.
 #[derive(Debug, Default, Args)]
-pub(crate) struct Up {
+pub(crate) struct UpArgs {
     #[command(flatten)]
-    serve: Serve,
+    serve: ServeArgs,
     /// A queue to work; may be given several times [default: default]
     #[arg(long = "queue", value_name = "NAME[=WEIGHT]")]
     queues: Vec<String>,
@@ -67,13 +67,13 @@ pub(crate) struct Up {
     concurrency: Option<usize>,
 }
 
-pub(crate) async fn run(verb: Serve, setup: &Setup) -> anyhow::Result<()> {
-    let duly = store::open_to_stay(setup).await?;
-    let listening = verb.listen(setup, duly).await?;
+pub(crate) async fn run(verb: ServeArgs, setup: &Setup) -> anyhow::Result<()> {
+    let duly = store::open_long_lived(setup).await?;
+    let listening = verb.start_listening(setup, duly).await?;
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
-    let _signals = Signals::listen(stop.clone(), at_once.clone())?;
-    verb.say(setup, &listening, false)?;
-    systemd::serving(&listening.address().to_string());
+    let _signals = ShutdownSignals::listen(stop.clone(), at_once.clone())?;
+    verb.print_address(setup, &listening, false)?;
+    systemd::notify_serving(&listening.address().to_string());
     tokio::select! {
         served = listening.serve_until(stop) => Ok(served?),
         // A second signal.
@@ -81,15 +81,16 @@ pub(crate) async fn run(verb: Serve, setup: &Setup) -> anyhow::Result<()> {
     }
 }
 
-pub(crate) async fn up(verb: Up, setup: Setup) -> anyhow::Result<()> {
-    let Up { serve, queues, concurrency } = verb;
-    let duly = store::open_to_stay(&setup).await?;
-    let listening = serve.listen(&setup, duly.clone()).await?;
+pub(crate) async fn run_up(verb: UpArgs, setup: Setup) -> anyhow::Result<()> {
+    let UpArgs { serve, queues, concurrency } = verb;
+    let duly = store::open_long_lived(&setup).await?;
+    let listening = serve.start_listening(&setup, duly.clone()).await?;
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
-    let _signals = Signals::listen(stop.clone(), at_once.clone())?;
-    serve.say(&setup, &listening, true)?;
+    let _signals = ShutdownSignals::listen(stop.clone(), at_once.clone())?;
+    serve.print_address(&setup, &listening, true)?;
     let serving = tokio::spawn(listening.serve_until(stop.clone()));
-    let worked = work::until(Work::of(queues, concurrency), setup, &duly, stop.clone(), at_once.clone()).await;
+    let worked =
+        work::run_until(WorkArgs::for_queues(queues, concurrency), setup, &duly, stop.clone(), at_once.clone()).await;
     // A worker that was told to stop from elsewhere takes the server along: they are one process.
     stop.cancel();
     tokio::select! {
@@ -99,8 +100,8 @@ pub(crate) async fn up(verb: Up, setup: Setup) -> anyhow::Result<()> {
     worked
 }
 
-impl Serve {
-    async fn listen(&self, setup: &Setup, duly: Duly) -> anyhow::Result<BoundServer> {
+impl ServeArgs {
+    async fn start_listening(&self, setup: &Setup, duly: Duly) -> anyhow::Result<BoundServer> {
         let mut server = Server::new(duly).allow_hosts(self.allow_hosts.iter().cloned());
         if self.read_only {
             server = server.read_only();
@@ -117,45 +118,46 @@ impl Serve {
         if let Some(connections) = self.connections {
             server = server.connections(connections);
         }
-        let listen = self.listen.as_deref().or(setup.config.serve.listen.as_deref()).unwrap_or(LISTEN);
-        server.listen(address(listen)?).await.map_err(|error| match &error {
+        let listen = self.listen.as_deref().or(setup.config.serve.listen.as_deref()).unwrap_or(DEFAULT_ADDRESS);
+        server.listen(parse_address(listen)?).await.map_err(|error| match &error {
             // What was asked for is right, and would do another time.
-            duly::Error::Invalid { field: "listen", reason } if reason.starts_with("cannot listen") => {
-                Fail::new(exit::FAILURE, format!("{reason}; end who listens there, or choose another with --listen"))
-            }
+            duly::Error::Invalid { field: "listen", reason } if reason.starts_with("cannot listen") => CliError::new(
+                exit::FAILURE,
+                format!("{reason}; end who listens there, or choose another with --listen"),
+            ),
             _ => error.into(),
         })
     }
 
     /// Where it is, and what to do next.
-    fn say(&self, setup: &Setup, listening: &BoundServer, works: bool) -> anyhow::Result<()> {
-        let (url, store) = (format!("http://{}", listening.address()), StoreUrl::parse(&store::url(setup)?)?);
+    fn print_address(&self, setup: &Setup, listening: &BoundServer, works: bool) -> anyhow::Result<()> {
+        let (url, store) = (format!("http://{}", listening.address()), StoreUrl::parse(&store::resolve_url(setup)?)?);
         if setup.out.is_json() {
-            return setup.out.json(&serde_json::json!({ "url": url, "store": store.to_string() }));
+            return setup.out.print_json(&serde_json::json!({ "url": url, "store": store.to_string() }));
         }
-        setup.out.line(&url)?;
-        setup
-            .out
-            .say_to_people(&format!("the store {store}: open {url} in a browser, or push a job from anywhere here:"));
-        setup.out.say_to_people(&format!(
+        setup.out.print_line(&url)?;
+        setup.out.print_hint(&format!("the store {store}: open {url} in a browser, or push a job from anywhere here:"));
+        setup.out.print_hint(&format!(
             "  curl -H 'Content-Type: application/json' -d '{{\"kind\":\"hello\",\"args\":{{}}}}' {url}/api/v1/jobs"
         ));
         if works {
-            setup.out.say_to_people("  duly push -- echo hello        # in another terminal: it runs right here");
+            setup.out.print_hint("  duly push -- echo hello        # in another terminal: it runs right here");
         }
-        setup.out.say_to_people("Ctrl-C ends it.");
+        setup.out.print_hint("Ctrl-C ends it.");
         Ok(())
     }
 }
 
 /// An address and a port, or a port of this machine.
-fn address(text: &str) -> anyhow::Result<SocketAddr> {
+fn parse_address(text: &str) -> anyhow::Result<SocketAddr> {
     let whole = match (text.parse::<u16>(), text.strip_prefix("localhost:")) {
         (Ok(port), _) => format!("127.0.0.1:{port}"),
         (_, Some(port)) => format!("127.0.0.1:{port}"),
         _ => text.to_owned(),
     };
-    whole.parse().map_err(|_| Fail::new(exit::USAGE, format!("listen: {text:?} is no address; write 127.0.0.1:7711")))
+    whole
+        .parse()
+        .map_err(|_| CliError::new(exit::USAGE, format!("listen: {text:?} is no address; write 127.0.0.1:7711")))
 }
 
 #[cfg(test)]
@@ -164,17 +166,17 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn addresses() {
-        assert_eq!(address("7711").expect("good").to_string(), "127.0.0.1:7711");
-        assert_eq!(address("localhost:80").expect("good").to_string(), "127.0.0.1:80");
-        assert_eq!(address("[::1]:80").expect("good").to_string(), "[::1]:80");
-        assert!(address("example.com:80").is_err());
+    fn addresses_are_parsed() {
+        assert_eq!(parse_address("7711").expect("good").to_string(), "127.0.0.1:7711");
+        assert_eq!(parse_address("localhost:80").expect("good").to_string(), "127.0.0.1:80");
+        assert_eq!(parse_address("[::1]:80").expect("good").to_string(), "[::1]:80");
+        assert!(parse_address("example.com:80").is_err());
     }
 
     proptest! {
         #[test]
         fn any_text_is_an_address_or_is_refused(text in ".*") {
-            let _ = address(&text);
+            let _ = parse_address(&text);
         }
     }
 }

@@ -3,52 +3,52 @@
 use std::io::{BufRead, IsTerminal, Read, Write};
 
 use clap::Args;
-use duly::{Sql, SqlTable};
+use duly::{ReadOnlySql, SqlTable};
 use serde_json::{Map, Value};
 
-use crate::escape::safe;
-use crate::exit::{self, Fail};
-use crate::output::{Format, Out};
+use crate::escape::escape_text;
+use crate::exit::{self, CliError};
+use crate::output::{Format, Output};
 use crate::{Setup, store};
 
 /// The longest text that is read as one query.
 const QUERY_BYTES_MAX: u64 = 1024 * 1024;
-const HELP: &str = "End a query with ;  Also: .tables  .schema  .quit";
-const TABLES: &str = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'duly%' ORDER BY name";
-const SCHEMA: &str = "SELECT sql FROM sqlite_schema WHERE name LIKE 'duly%' AND sql IS NOT NULL ORDER BY name";
+const PROMPT_HELP: &str = "End a query with ;  Also: .tables  .schema  .quit";
+const TABLES_QUERY: &str = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'duly%' ORDER BY name";
+const SCHEMA_QUERY: &str = "SELECT sql FROM sqlite_schema WHERE name LIKE 'duly%' AND sql IS NOT NULL ORDER BY name";
 
 /// Look into a SQLite store with SQL; nothing can be written
 ///
 /// The query comes as an argument or from stdin; at a terminal without one, queries are asked for.
 #[derive(Debug, Args)]
-pub(crate) struct Query {
+pub(crate) struct SqlArgs {
     /// One SQL statement
     query: Option<String>,
 }
 
-pub(crate) fn run(verb: Query, setup: &Setup) -> anyhow::Result<()> {
-    let url = store::url(setup)?;
-    store::must_be_there(&url, store::NOT_THERE)?;
-    let sql = Sql::open(&url)?;
+pub(crate) fn run(verb: SqlArgs, setup: &Setup) -> anyhow::Result<()> {
+    let url = store::resolve_url(setup)?;
+    store::check_exists(&url, store::MISSING_STORE_HINT)?;
+    let sql = ReadOnlySql::open(&url)?;
     match verb.query {
-        Some(query) => show(&sql.query(&query)?, &setup.out),
-        None if std::io::stdin().is_terminal() => prompt(&sql, &setup.out),
-        None => show(&sql.query(&from_stdin()?)?, &setup.out),
+        Some(query) => print_result(&sql.query(&query)?, &setup.out),
+        None if std::io::stdin().is_terminal() => run_prompt(&sql, &setup.out),
+        None => print_result(&sql.query(&read_query_from_stdin()?)?, &setup.out),
     }
 }
 
-fn from_stdin() -> anyhow::Result<String> {
+fn read_query_from_stdin() -> anyhow::Result<String> {
     let mut query = Vec::new();
     std::io::stdin().lock().take(QUERY_BYTES_MAX + 1).read_to_end(&mut query)?;
     if query.len() as u64 > QUERY_BYTES_MAX {
-        return Err(Fail::new(exit::USAGE, format!("query: more than {QUERY_BYTES_MAX} bytes")));
+        return Err(CliError::new(exit::USAGE, format!("query: more than {QUERY_BYTES_MAX} bytes")));
     }
-    String::from_utf8(query).map_err(|_| Fail::new(exit::USAGE, "query: what came on stdin is not UTF-8 text"))
+    String::from_utf8(query).map_err(|_| CliError::new(exit::USAGE, "query: what came on stdin is not UTF-8 text"))
 }
 
 /// Query after query, until the input ends. A mistake is told, and ends nothing.
-fn prompt(sql: &Sql, out: &Out) -> anyhow::Result<()> {
-    out.say(HELP);
+fn run_prompt(sql: &ReadOnlySql, out: &Output) -> anyhow::Result<()> {
+    out.print_message(PROMPT_HELP);
     let mut query = String::new();
     loop {
         write!(anstream::stderr(), "{}", if query.is_empty() { "duly> " } else { "  ... " })?;
@@ -60,10 +60,10 @@ fn prompt(sql: &Sql, out: &Out) -> anyhow::Result<()> {
                 continue;
             }
             ".quit" | ".exit" => return Ok(()),
-            ".tables" => TABLES,
-            ".schema" => SCHEMA,
+            ".tables" => TABLES_QUERY,
+            ".schema" => SCHEMA_QUERY,
             ".help" => {
-                out.say(HELP);
+                out.print_message(PROMPT_HELP);
                 query.clear();
                 continue;
             }
@@ -71,43 +71,43 @@ fn prompt(sql: &Sql, out: &Out) -> anyhow::Result<()> {
             _ => continue,
         };
         match sql.query(text) {
-            Ok(table) => show(&table, out)?,
-            Err(error) => exit::say(&error.to_string()),
+            Ok(table) => print_result(&table, out)?,
+            Err(error) => exit::print_error(&error.to_string()),
         }
         query.clear();
     }
 }
 
-fn show(table: &SqlTable, out: &Out) -> anyhow::Result<()> {
+fn print_result(table: &SqlTable, out: &Output) -> anyhow::Result<()> {
     match out.format {
-        Format::Json => out.json(&table.rows.iter().map(|row| object(table, row)).collect::<Vec<_>>())?,
-        Format::Ndjson => table.rows.iter().try_for_each(|row| out.json(&object(table, row)))?,
+        Format::Json => out.print_json(&table.rows.iter().map(|row| row_to_json(table, row)).collect::<Vec<_>>())?,
+        Format::Ndjson => table.rows.iter().try_for_each(|row| out.print_json(&row_to_json(table, row)))?,
         Format::Table | Format::Wide => {
             let mut lines = vec![table.columns.clone()];
-            lines.extend(table.rows.iter().map(|row| row.iter().map(cell).collect()));
-            columns(&lines).iter().try_for_each(|line| out.line(line))?;
+            lines.extend(table.rows.iter().map(|row| row.iter().map(format_cell).collect()));
+            align_columns(&lines).iter().try_for_each(|line| out.print_line(line))?;
         }
     }
-    if table.more {
-        out.say(&format!("there are more than {} rows: say LIMIT", table.rows.len()));
+    if table.truncated {
+        out.print_message(&format!("there are more than {} rows: say LIMIT", table.rows.len()));
     }
     Ok(())
 }
 
-fn object(table: &SqlTable, row: &[Value]) -> Value {
+fn row_to_json(table: &SqlTable, row: &[Value]) -> Value {
     Value::Object(table.columns.iter().cloned().zip(row.iter().cloned()).collect::<Map<_, _>>())
 }
 
-fn cell(value: &Value) -> String {
+fn format_cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::String(text) => safe(text).into_owned(),
+        Value::String(text) => escape_text(text).into_owned(),
         other => other.to_string(),
     }
 }
 
 /// Lines whose columns are as wide as their widest cell.
-fn columns(lines: &[Vec<String>]) -> Vec<String> {
+fn align_columns(lines: &[Vec<String>]) -> Vec<String> {
     let width =
         |at: usize| lines.iter().filter_map(|line| line.get(at)).map(|cell| cell.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..lines.first().map_or(0, Vec::len)).map(width).collect();
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_their_cells() {
         let lines = [vec!["a".to_owned(), "long name".to_owned()], vec!["wide cell".to_owned(), "x".to_owned()]];
-        assert_eq!(columns(&lines), ["a          long name", "wide cell  x"]);
-        assert_eq!(columns(&[]), Vec::<String>::new());
+        assert_eq!(align_columns(&lines), ["a          long name", "wide cell  x"]);
+        assert_eq!(align_columns(&[]), Vec::<String>::new());
     }
 }

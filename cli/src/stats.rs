@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use clap::Args;
-use duly::{Duly, HistoryAsk, HistoryTally};
+use duly::{Duly, HistoryQuery, StatCounters};
 use serde_json::json;
 
 use crate::output::Format;
 use crate::{Setup, store, time};
 
 /// How often a watched table is shown anew.
-const EVERY: Duration = Duration::from_secs(2);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Show rates, lateness and duration of the last minutes
 #[derive(Debug, Args)]
-pub(crate) struct Stats {
+pub(crate) struct StatsArgs {
     /// Only of this queue
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
@@ -26,24 +26,24 @@ pub(crate) struct Stats {
     watch: bool,
 }
 
-pub(crate) async fn run(verb: Stats, setup: &Setup) -> anyhow::Result<()> {
-    let duly = store::open(setup).await?;
+pub(crate) async fn run(verb: StatsArgs, setup: &Setup) -> anyhow::Result<()> {
+    let duly = store::open_existing(setup).await?;
     loop {
-        show(&duly, &verb, setup).await?;
+        print_stats(&duly, &verb, setup).await?;
         if !verb.watch {
             return Ok(());
         }
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(REFRESH_INTERVAL).await;
     }
 }
 
-async fn show(duly: &Duly, verb: &Stats, setup: &Setup) -> anyhow::Result<()> {
-    let history = duly.history(HistoryAsk { queue: verb.queue.clone(), minutes: verb.minutes }).await?;
+async fn print_stats(duly: &Duly, verb: &StatsArgs, setup: &Setup) -> anyhow::Result<()> {
+    let history = duly.history(HistoryQuery { queue: verb.queue.clone(), minutes: verb.minutes }).await?;
     let queues = history.by_queue();
-    let row = |queue: &str, tally: &HistoryTally| {
+    let row = |queue: &str, tally: &StatCounters| {
         let percentile = |q: f64| [&tally.lateness, &tally.duration].map(|histogram| histogram.quantile(q));
         let ([late, took], [late_99, took_99]) = (percentile(0.5), percentile(0.99));
-        let shown = |time: Option<Duration>| time.map(time::short).unwrap_or_default();
+        let shown = |time: Option<Duration>| time.map(time::format_duration).unwrap_or_default();
         let counts = [tally.pushed, tally.done, tally.retried, tally.buried, tally.released, tally.taken_back];
         let [pushed, done, retried, buried, released, taken_back] = counts.map(|count| count.to_string());
         let rate = format!("{:.1}/s", tally.done as f64 / (f64::from(verb.minutes) * 60.0));
@@ -64,8 +64,8 @@ async fn show(duly: &Duly, verb: &Stats, setup: &Setup) -> anyhow::Result<()> {
                 })
             });
             match setup.out.format {
-                Format::Json => setup.out.json(&told.collect::<Vec<_>>()),
-                _ => told.into_iter().try_for_each(|line| setup.out.json(&line)),
+                Format::Json => setup.out.print_json(&told.collect::<Vec<_>>()),
+                _ => told.into_iter().try_for_each(|line| setup.out.print_json(&line)),
             }
         }
         Format::Table | Format::Wide => {
@@ -83,7 +83,7 @@ async fn show(duly: &Duly, verb: &Stats, setup: &Setup) -> anyhow::Result<()> {
                 "TOOK P50",
                 "TOOK P99",
             ];
-            setup.out.table(head, queues.iter().map(|(queue, tally)| row(queue, tally)).collect())
+            setup.out.print_table(head, queues.iter().map(|(queue, tally)| row(queue, tally)).collect())
         }
     }
 }

@@ -12,13 +12,13 @@ pub(crate) fn now() -> SystemTime {
 }
 
 /// The present moment on a clock that never steps, for measuring.
-pub(crate) fn tick() -> Instant {
+pub(crate) fn monotonic_now() -> Instant {
     Instant::now()
 }
 
 /// Microseconds since 1970, as in the library's JSON.
-pub(crate) fn micros(moment: SystemTime) -> i64 {
-    timestamp(moment).as_microsecond()
+pub(crate) fn to_micros(moment: SystemTime) -> i64 {
+    to_timestamp(moment).as_microsecond()
 }
 
 /// The moment so many microseconds after 1970.
@@ -26,22 +26,22 @@ pub(crate) fn from_micros(us: i64) -> SystemTime {
     SystemTime::from(Timestamp::from_microsecond(us).unwrap_or(Timestamp::MAX))
 }
 
-fn timestamp(moment: SystemTime) -> Timestamp {
+fn to_timestamp(moment: SystemTime) -> Timestamp {
     Timestamp::try_from(moment).unwrap_or(Timestamp::MAX)
 }
 
-fn zoned(moment: SystemTime) -> Zoned {
-    timestamp(moment).to_zoned(TimeZone::system())
+fn to_local(moment: SystemTime) -> Zoned {
+    to_timestamp(moment).to_zoned(TimeZone::system())
 }
 
 /// A moment, in local time unless it names a zone: for clap.
-pub(crate) fn parse_moment(text: &str) -> Result<SystemTime, String> {
-    moment_from(text, &zoned(now())).map(|zoned| SystemTime::from(zoned.timestamp())).ok_or_else(|| {
+pub(crate) fn parse_time(text: &str) -> Result<SystemTime, String> {
+    parse_time_relative_to(text, &to_local(now())).map(|zoned| SystemTime::from(zoned.timestamp())).ok_or_else(|| {
         "not a moment; write '2026-12-01 09:00', 14:30, 'tomorrow 9:00' or 2026-12-01T09:00:00+01:00".to_owned()
     })
 }
 
-fn moment_from(text: &str, now: &Zoned) -> Option<Zoned> {
+fn parse_time_relative_to(text: &str, now: &Zoned) -> Option<Zoned> {
     let text = text.trim();
     if let Ok(timestamp) = text.parse::<Timestamp>() {
         return Some(timestamp.to_zoned(now.time_zone().clone()));
@@ -49,7 +49,9 @@ fn moment_from(text: &str, now: &Zoned) -> Option<Zoned> {
     if let Ok(zoned) = text.parse::<Zoned>() {
         return Some(zoned);
     }
-    let on = |day: &Zoned, time: &str| day.date().to_datetime(clock_time(time)?).to_zoned(now.time_zone().clone()).ok();
+    let on = |day: &Zoned, time: &str| {
+        day.date().to_datetime(parse_clock_time(time)?).to_zoned(now.time_zone().clone()).ok()
+    };
     let tomorrow = now.checked_add(1.day()).ok()?;
     if let Some(time) = text.strip_prefix("tomorrow") {
         return on(&tomorrow, time);
@@ -57,7 +59,7 @@ fn moment_from(text: &str, now: &Zoned) -> Option<Zoned> {
     if let Some(time) = text.strip_prefix("today") {
         return on(now, time);
     }
-    if clock_time(text).is_some() {
+    if parse_clock_time(text).is_some() {
         // The next time the clock shows it.
         return on(now, text).filter(|at| at > now).or_else(|| on(&tomorrow, text));
     }
@@ -65,7 +67,7 @@ fn moment_from(text: &str, now: &Zoned) -> Option<Zoned> {
 }
 
 /// `9:00`, `09:00`, `09:00:30`.
-fn clock_time(text: &str) -> Option<Time> {
+fn parse_clock_time(text: &str) -> Option<Time> {
     let text = text.trim();
     if !text.contains(':') || text.contains('-') {
         return None;
@@ -75,39 +77,39 @@ fn clock_time(text: &str) -> Option<Time> {
 }
 
 /// `14:32:07.004`, local.
-pub(crate) fn clock_of(moment: SystemTime) -> String {
-    zoned(moment).strftime("%H:%M:%S%.3f").to_string()
+pub(crate) fn format_clock_time(moment: SystemTime) -> String {
+    to_local(moment).strftime("%H:%M:%S%.3f").to_string()
 }
 
 /// `2026-12-01 14:32:07`, local.
-pub(crate) fn date_of(moment: SystemTime) -> String {
-    zoned(moment).strftime("%Y-%m-%d %H:%M:%S").to_string()
+pub(crate) fn format_date_time(moment: SystemTime) -> String {
+    to_local(moment).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
 /// RFC 3339 with the local zone's offset.
-pub(crate) fn rfc3339(moment: SystemTime) -> String {
-    zoned(moment).strftime("%Y-%m-%dT%H:%M:%S%.6f%:z").to_string()
+pub(crate) fn format_rfc3339(moment: SystemTime) -> String {
+    to_local(moment).strftime("%Y-%m-%dT%H:%M:%S%.6f%:z").to_string()
 }
 
 /// The name of the local zone.
-pub(crate) fn zone() -> String {
+pub(crate) fn local_zone_name() -> String {
     let zone = TimeZone::system();
-    zone.iana_name().map_or_else(|| zoned(now()).strftime("%Z").to_string(), str::to_owned)
+    zone.iana_name().map_or_else(|| to_local(now()).strftime("%Z").to_string(), str::to_owned)
 }
 
 /// `in 10m`, `2h ago`, `now`.
-pub(crate) fn distance(moment: SystemTime) -> String {
+pub(crate) fn format_relative(moment: SystemTime) -> String {
     let now = now();
     match moment.duration_since(now) {
-        Ok(ahead) if ahead >= Duration::from_millis(500) => format!("in {}", short(ahead)),
+        Ok(ahead) if ahead >= Duration::from_millis(500) => format!("in {}", format_duration(ahead)),
         Ok(_) => "now".to_owned(),
         Err(past) if past.duration() < Duration::from_secs(1) => "now".to_owned(),
-        Err(past) => format!("{} ago", short(past.duration())),
+        Err(past) => format!("{} ago", format_duration(past.duration())),
     }
 }
 
 /// A duration in two units at most: `387 ms`, `2.1 s`, `4m10s`, `3d4h`.
-pub(crate) fn short(time: Duration) -> String {
+pub(crate) fn format_duration(time: Duration) -> String {
     let nearest = time.checked_add(Duration::from_millis(500)).unwrap_or(time).as_secs();
     let secs = if nearest < 60 { time.as_secs() } else { nearest };
     let two = |large: u64, l: &str, small: u64, s: &str| {
@@ -124,7 +126,7 @@ pub(crate) fn short(time: Duration) -> String {
 }
 
 /// A duration as it was given: `30s`, `1m30s`, `500ms`.
-pub(crate) fn exact(time: Duration) -> String {
+pub(crate) fn format_duration_exact(time: Duration) -> String {
     let (secs, millis) = (time.as_secs(), time.subsec_millis());
     let units = [(secs / 3_600, "h"), (secs % 3_600 / 60, "m"), (secs % 60, "s"), (u64::from(millis), "ms")];
     units.into_iter().filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count}{unit}")).collect()
@@ -139,24 +141,25 @@ mod tests {
         #[test]
         fn any_text_parses_or_is_refused(text in ".*", digits in "[0-9: T+Zdhms.-]{0,20}") {
             for text in [&text, &digits, &format!("tomorrow {text}"), &format!("tomorrow {digits}")] {
-                let _ = parse_moment(text);
+                let _ = parse_time(text);
             }
         }
 
         #[test]
         fn any_duration_and_moment_can_be_shown(secs in any::<u64>(), nanos in 0u32..1_000_000_000, us in any::<i64>()) {
-            prop_assert!(!short(Duration::new(secs, nanos)).is_empty());
-            prop_assert!(!date_of(from_micros(us)).is_empty());
+            prop_assert!(!format_duration(Duration::new(secs, nanos)).is_empty());
+            prop_assert!(!format_date_time(from_micros(us)).is_empty());
         }
     }
 
-    fn at(text: &str) -> Option<String> {
+    fn parse_at_noon(text: &str) -> Option<String> {
         let now: Zoned = "2026-03-10T12:00:00[Europe/Berlin]".parse().expect("a moment");
-        moment_from(text, &now).map(|zoned| zoned.with_time_zone(now.time_zone().clone()).datetime().to_string())
+        parse_time_relative_to(text, &now)
+            .map(|zoned| zoned.with_time_zone(now.time_zone().clone()).datetime().to_string())
     }
 
     #[test]
-    fn moments_as_people_write_them() {
+    fn common_time_formats_are_parsed() {
         let given = [
             ("2026-12-01 09:00", "2026-12-01T09:00:00"),
             ("2026-12-01T09:00:00Z", "2026-12-01T10:00:00"),
@@ -169,22 +172,22 @@ mod tests {
             ("2026-12-01", "2026-12-01T00:00:00"),
         ];
         for (text, moment) in given {
-            assert_eq!(at(text).as_deref(), Some(moment), "{text}");
+            assert_eq!(parse_at_noon(text).as_deref(), Some(moment), "{text}");
         }
         for text in ["", "soon", "25:00", "tomorrow", "2026-13-01", "9", "-1:00"] {
-            assert_eq!(at(text), None, "{text}");
+            assert_eq!(parse_at_noon(text), None, "{text}");
         }
     }
 
     #[test]
-    fn durations_as_people_read_them() {
+    fn durations_are_formatted() {
         let shown = [(387, "387 ms"), (2_100, "2.1 s"), (250_000, "4m10s"), (3_600_000, "1h"), (273_600_000, "3d4h")];
         for (millis, text) in shown {
-            assert_eq!(short(Duration::from_millis(millis)), text);
+            assert_eq!(format_duration(Duration::from_millis(millis)), text);
         }
-        assert_eq!(short(Duration::from_micros(1_240)), "1.2 ms");
+        assert_eq!(format_duration(Duration::from_micros(1_240)), "1.2 ms");
         for (millis, text) in [(30_000, "30s"), (90_000, "1m30s"), (500, "500ms"), (7_200_250, "2h250ms")] {
-            assert_eq!(exact(Duration::from_millis(millis)), text);
+            assert_eq!(format_duration_exact(Duration::from_millis(millis)), text);
         }
     }
 }

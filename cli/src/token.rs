@@ -11,7 +11,7 @@ use crate::{Setup, store, time};
 
 /// Make, list and remove tokens, by which people and programs are known over HTTP
 #[derive(Debug, Subcommand)]
-pub(crate) enum Token {
+pub(crate) enum TokenVerb {
     /// Make a token, and print it: it is shown this once, the store keeps only its SHA-256
     Create {
         /// Its name, for people
@@ -20,7 +20,7 @@ pub(crate) enum Token {
         #[arg(long, value_name = "ROLE", default_value_t = Role::Viewer)]
         role: Role,
         /// How long it lasts, such as 90d [default: for ever]
-        #[arg(long, value_name = "DURATION", value_parser = duly::store::duration)]
+        #[arg(long, value_name = "DURATION", value_parser = duly::store::parse_duration)]
         expires: Option<Duration>,
     },
     /// List tokens
@@ -29,42 +29,42 @@ pub(crate) enum Token {
     Rm { name: String },
 }
 
-pub(crate) async fn run(verb: Token, setup: &Setup) -> anyhow::Result<()> {
+pub(crate) async fn run(verb: TokenVerb, setup: &Setup) -> anyhow::Result<()> {
     match verb {
-        Token::Create { name, role, expires } => create(setup, &name, role, expires).await,
-        Token::Ls => list(setup).await,
-        Token::Rm { name } => {
-            store::open(setup).await?.remove_token(&name).await?;
-            setup.out.say(&format!("token {name} is gone"));
+        TokenVerb::Create { name, role, expires } => create_token(setup, &name, role, expires).await,
+        TokenVerb::Ls => list_tokens(setup).await,
+        TokenVerb::Rm { name } => {
+            store::open_existing(setup).await?.remove_token(&name).await?;
+            setup.out.print_message(&format!("token {name} is gone"));
             Ok(())
         }
     }
 }
 
-async fn create(setup: &Setup, name: &str, role: Role, expires: Option<Duration>) -> anyhow::Result<()> {
-    let secret = store::open_or_make(setup).await?.create_token(name, role, expires).await?;
+async fn create_token(setup: &Setup, name: &str, role: Role, expires: Option<Duration>) -> anyhow::Result<()> {
+    let secret = store::open_or_create(setup).await?.create_token(name, role, expires).await?;
     if setup.out.is_json() {
-        return setup.out.json(&json!({ "name": name, "role": role, "token": secret.as_str() }));
+        return setup.out.print_json(&json!({ "name": name, "role": role, "token": secret.as_str() }));
     }
-    setup.out.line(secret.as_str())?;
-    setup.out.say_to_people(&format!(
-        "token {name} ({role}): it is not shown again. Send it as `Authorization: Bearer ...`"
-    ));
+    setup.out.print_line(secret.as_str())?;
+    setup
+        .out
+        .print_hint(&format!("token {name} ({role}): it is not shown again. Send it as `Authorization: Bearer ...`"));
     Ok(())
 }
 
-async fn list(setup: &Setup) -> anyhow::Result<()> {
-    let tokens = store::open(setup).await?.tokens().await?;
+async fn list_tokens(setup: &Setup) -> anyhow::Result<()> {
+    let tokens = store::open_existing(setup).await?.tokens().await?;
     let out = &setup.out;
     match out.format {
-        Format::Json => out.json(&tokens),
-        Format::Ndjson => tokens.iter().try_for_each(|token| out.json(token)),
+        Format::Json => out.print_json(&tokens),
+        Format::Ndjson => tokens.iter().try_for_each(|token| out.print_json(token)),
         Format::Table | Format::Wide => {
             let rows = tokens.into_iter().map(|token| {
-                let expires = token.expires.map_or("never".to_owned(), time::date_of);
-                [token.name, token.role.to_string(), time::date_of(token.created), expires]
+                let expires = token.expires.map_or("never".to_owned(), time::format_date_time);
+                [token.name, token.role.to_string(), time::format_date_time(token.created), expires]
             });
-            out.table(["NAME", "ROLE", "CREATED", "EXPIRES"], rows.collect())
+            out.print_table(["NAME", "ROLE", "CREATED", "EXPIRES"], rows.collect())
         }
     }
 }

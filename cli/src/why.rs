@@ -3,26 +3,26 @@
 use duly::{Duly, JobId, Why};
 use serde::Serialize;
 
-use crate::escape::safe;
-use crate::exit::{self, Fail};
-use crate::output::Out;
+use crate::escape::escape_text;
+use crate::exit::{self, CliError};
+use crate::output::Output;
 
 /// The cause for scripts, with the sentence for people.
 #[derive(Serialize)]
-struct Told<'w> {
+struct WhyOutput<'w> {
     id: JobId,
     #[serde(flatten)]
     why: &'w Why,
     sentence: String,
 }
 
-pub(crate) async fn run(duly: &Duly, id: JobId, out: &Out) -> anyhow::Result<()> {
+pub(crate) async fn run(duly: &Duly, id: JobId, out: &Output) -> anyhow::Result<()> {
     let why = duly.why(id).await?;
     if why == Why::NotFound {
-        return Err(Fail::new(exit::NOT_FOUND, format!("job {id}: {why}")));
+        return Err(CliError::new(exit::NOT_FOUND, format!("job {id}: {why}")));
     }
     if out.is_json() {
-        return out.json(&Told { id, sentence: why.to_string(), why: &why });
+        return out.print_json(&WhyOutput { id, sentence: why.to_string(), why: &why });
     }
-    out.line(&safe(&why.to_string()))
+    out.print_line(&escape_text(&why.to_string()))
 }

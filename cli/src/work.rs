@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use clap::Args;
 use duly::store::QueueCounts;
-use duly::{CancellationToken, Duly, Event, Signals, Tally, Worker};
+use duly::{CancellationToken, Duly, Event, RunSummary, ShutdownSignals, Worker};
 
 use crate::Setup;
 use crate::child::Spawner;
-use crate::config::{Program, WorkConfig};
-use crate::escape::{safe, safe_json};
-use crate::events::Told;
-use crate::exec::{COMMAND, Runner, is_there};
-use crate::exit::{self, Fail};
-use crate::output::counted;
+use crate::config::{ProgramSetting, WorkConfig};
+use crate::escape::{escape_json, escape_text};
+use crate::events::EventRecord;
+use crate::exec::{COMMAND_KIND, JobProcessRunner, is_executable};
+use crate::exit::{self, CliError};
+use crate::output::pluralize;
 use crate::printer::Printer;
 use crate::{store, systemd};
 
@@ -31,7 +31,7 @@ use crate::{store, systemd};
 /// SIGTERM or Ctrl-C: claims no more, waits for what runs for the grace time (children get SIGTERM in its last fifth,
 /// at most 5 s before its end), then releases the rest. A second one: at once.
 #[derive(Debug, Args)]
-pub(crate) struct Work {
+pub(crate) struct WorkArgs {
     /// A queue to work, with a weight if it is to share with others rather than come before those named later;
     /// may be given several times [default: default]
     #[arg(long = "queue", value_name = "NAME[=WEIGHT]")]
@@ -55,7 +55,7 @@ pub(crate) struct Work {
     until_empty: bool,
 
     /// How long running jobs may go on once the worker stops [default: 25s]
-    #[arg(long, value_name = "DURATION", value_parser = duly::store::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duly::store::parse_duration)]
     grace: Option<Duration>,
 
     /// How often a job may take its worker down before it is dead [default: 3]
@@ -64,63 +64,66 @@ pub(crate) struct Work {
 }
 
 /// What to do, once flags and settings are put together.
-struct Plan {
+struct WorkSettings {
     queues: Vec<(String, Option<u32>)>,
     concurrency: usize,
     program: Option<Vec<String>>,
     grace: Duration,
 }
 
-pub(crate) async fn run(verb: Work, setup: Setup) -> anyhow::Result<()> {
-    let duly = store::open_to_stay(&setup).await?;
+pub(crate) async fn run(verb: WorkArgs, setup: Setup) -> anyhow::Result<()> {
+    let duly = store::open_long_lived(&setup).await?;
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
-    let _signals = Signals::listen(stop.clone(), at_once.clone())?;
-    until(verb, setup, &duly, stop, at_once).await
+    let _signals = ShutdownSignals::listen(stop.clone(), at_once.clone())?;
+    run_until(verb, setup, &duly, stop, at_once).await
 }
 
 /// Works on a store that is open until one of the tokens is cancelled; the second ends the grace time at once.
-pub(crate) async fn until(
-    verb: Work,
+pub(crate) async fn run_until(
+    verb: WorkArgs,
     mut setup: Setup,
     duly: &Duly,
     stop: CancellationToken,
     at_once: CancellationToken,
 ) -> anyhow::Result<()> {
-    let plan = verb.plan(std::mem::take(&mut setup.config.work))?;
+    let plan = verb.resolve_settings(std::mem::take(&mut setup.config.work))?;
     let printer = Printer::start(stop.clone())?;
     let queues: Vec<String> = plan.queues.iter().map(|(name, _)| name.clone()).collect();
-    let worker = worker(&verb, plan, duly, &setup, &printer)?;
+    let worker = build_worker(&verb, plan, duly, &setup, &printer)?;
     let health = duly.health().await?;
     if health.acl.is_some() {
         // What a server keeps depends on its settings, which are not ours.
-        setup.out.say_to_people(&health.durability);
+        setup.out.print_hint(&health.durability);
     }
     let tally = if verb.until_empty {
-        worker.drain_until_either(stop, at_once).await?
+        worker.drain_with_shutdown(stop, at_once).await?
     } else {
-        worker.run_until_either(stop, at_once).await?
+        worker.run_with_shutdown(stop, at_once).await?
     };
     printer.finish();
-    let Tally { acked, retried, buried, released, lost, .. } = tally;
-    setup.out.say(&format!("{acked} done, {retried} to retry, {buried} dead, {released} released, {lost} lost"));
+    let RunSummary { acked, retried, buried, released, lost, .. } = tally;
+    setup
+        .out
+        .print_message(&format!("{acked} done, {retried} to retry, {buried} dead, {released} released, {lost} lost"));
     if let (true, Ok(counts)) = (verb.until_empty, duly.counts().await) {
-        let left: Vec<String> = counts.iter().filter(|count| queues.contains(&count.queue)).flat_map(left_in).collect();
+        let left: Vec<String> =
+            counts.iter().filter(|count| queues.contains(&count.queue)).flat_map(describe_remaining).collect();
         if !left.is_empty() {
-            setup.out.say(&format!("left: {}", left.join(", ")));
+            setup.out.print_message(&format!("left: {}", left.join(", ")));
         }
     }
     match tally.unrecorded {
         0 => Ok(()),
         outcomes => {
-            let outcomes = counted(outcomes, "outcome", "outcomes");
+            let outcomes = pluralize(outcomes, "outcome", "outcomes");
             let why = "the store did not answer in time; what is not recorded there runs again";
-            Err(Fail::new(exit::STORE, format!("{outcomes} could not be recorded: {why}")))
+            Err(CliError::new(exit::STORE_FAILED, format!("{outcomes} could not be recorded: {why}")))
         }
     }
 }
 
 /// What a worker that could run nothing more has left in a queue, and why.
-fn left_in(count: &QueueCounts) -> Vec<String> {
+fn describe_remaining(count: &QueueCounts) -> Vec<String> {
     let queue = &count.queue;
     let mut left = Vec::new();
     if count.running > 0 {
@@ -128,7 +131,7 @@ fn left_in(count: &QueueCounts) -> Vec<String> {
     }
     if count.ready > 0 {
         let place = match &count.moving {
-            Some(moving) => format!("queue {queue}, which is moving to {}", safe(&moving.to)),
+            Some(moving) => format!("queue {queue}, which is moving to {}", escape_text(&moving.to)),
             None if count.paused => format!("queue {queue}, which is paused"),
             None => format!("queue {queue}"),
         };
@@ -137,9 +140,15 @@ fn left_in(count: &QueueCounts) -> Vec<String> {
     left
 }
 
-fn worker(verb: &Work, plan: Plan, duly: &Duly, setup: &Setup, printer: &Printer) -> anyhow::Result<Worker> {
+fn build_worker(
+    verb: &WorkArgs,
+    plan: WorkSettings,
+    duly: &Duly,
+    setup: &Setup,
+    printer: &Printer,
+) -> anyhow::Result<Worker> {
     let names: Vec<&str> = plan.queues.iter().map(|(name, _)| name.as_str()).collect();
-    let on_event = teller(setup, printer.clone(), names.join(" "), plan.program.is_some());
+    let on_event = event_printer(setup, printer.clone(), names.join(" "), plan.program.is_some());
     let mut worker = duly.worker().concurrency(plan.concurrency).grace(plan.grace).on_event(on_event);
     for (name, weight) in &plan.queues {
         worker = worker.queue(name, plan.concurrency);
@@ -151,11 +160,11 @@ fn worker(verb: &Work, plan: Plan, duly: &Duly, setup: &Setup, printer: &Printer
         worker = worker.max_crashes(crashes);
     }
     // Told by the worker's loop: a timer of ours would assure the watchdog that all is well while nothing is claimed.
-    if let Some(every) = systemd::watchdog() {
-        worker = worker.alive_every(every);
+    if let Some(every) = systemd::watchdog_interval() {
+        worker = worker.alive_interval(every);
     }
     let any = plan.program.is_some();
-    let runner = Arc::new(Runner {
+    let runner = Arc::new(JobProcessRunner {
         spawner: Spawner::start()?,
         printer: printer.clone(),
         quiet: setup.out.is_quiet(),
@@ -163,15 +172,15 @@ fn worker(verb: &Work, plan: Plan, duly: &Duly, setup: &Setup, printer: &Printer
         program: plan.program.unwrap_or_default(),
     });
     let commands = runner.clone();
-    worker = worker.on_kind(COMMAND, move |ctx| commands.clone().command(ctx));
+    worker = worker.on_kind(COMMAND_KIND, move |ctx| commands.clone().run_command(ctx));
     if any {
-        worker = worker.on_any_kind(move |ctx| runner.clone().program(ctx));
+        worker = worker.on_any_kind(move |ctx| runner.clone().run_program(ctx));
     }
     Ok(worker)
 }
 
 /// Shows events, and passes on to systemd what it wants to know.
-fn teller(
+fn event_printer(
     setup: &Setup,
     printer: Printer,
     queues: String,
@@ -181,57 +190,59 @@ fn teller(
     let hinted = AtomicBool::new(any_kind || quiet);
     move |event| {
         match event {
-            Event::Started { held, .. } if held.job.kind != COMMAND && !hinted.swap(true, Ordering::Relaxed) => {
-                let kind = safe(&held.job.kind);
-                printer.err(format!("nothing here runs the kind {kind}: released until a worker does (see --exec)"));
+            Event::Started { held, .. } if held.job.kind != COMMAND_KIND && !hinted.swap(true, Ordering::Relaxed) => {
+                let kind = escape_text(&held.job.kind);
+                printer.print_stderr(format!(
+                    "nothing here runs the kind {kind}: released until a worker does (see --exec)"
+                ));
             }
-            Event::Joined { .. } => systemd::ready(&queues),
-            Event::Alive => systemd::alive(),
-            Event::Stopping { running } => systemd::stopping(*running),
+            Event::Joined { .. } => systemd::notify_ready(&queues),
+            Event::Alive => systemd::notify_alive(),
+            Event::Stopping { running } => systemd::notify_stopping(*running),
             _ => {}
         }
-        let Some(told) = Told::of(event) else {
+        let Some(told) = EventRecord::from_event(event) else {
             return;
         };
         match json {
             // Made of our own fields: it cannot fail to be JSON.
-            true => printer.out(safe_json(&serde_json::to_string(&told).unwrap_or_default(), true)),
-            false if !quiet => printer.out(told.line()),
+            true => printer.print_stdout(escape_json(&serde_json::to_string(&told).unwrap_or_default(), true)),
+            false if !quiet => printer.print_stdout(told.format_line()),
             false => {}
         }
     }
 }
 
-impl Work {
+impl WorkArgs {
     /// A worker of these queues, all else as it is by default.
-    pub(crate) fn of(queues: Vec<String>, concurrency: Option<usize>) -> Self {
+    pub(crate) fn for_queues(queues: Vec<String>, concurrency: Option<usize>) -> Self {
         let (exec, exec_args, until_empty, grace, max_crashes) = (None, Vec::new(), false, None, None);
-        Work { queues, concurrency, exec, exec_args, until_empty, grace, max_crashes }
+        WorkArgs { queues, concurrency, exec, exec_args, until_empty, grace, max_crashes }
     }
 
-    fn plan(&self, config: WorkConfig) -> anyhow::Result<Plan> {
-        let wrong = |field: &str, why: &str| Fail::new(exit::USAGE, format!("{field}: {why}"));
+    fn resolve_settings(&self, config: WorkConfig) -> anyhow::Result<WorkSettings> {
+        let wrong = |field: &str, why: &str| CliError::new(exit::USAGE, format!("{field}: {why}"));
         let mut queues = if self.queues.is_empty() { config.queues } else { self.queues.clone() };
         if queues.is_empty() {
             queues.push(duly::DEFAULT_QUEUE.to_owned());
         }
         let program = match &self.exec {
             Some(program) => Some([std::slice::from_ref(program), &self.exec_args[..]].concat()),
-            None => config.exec.map(Program::into_argv),
+            None => config.exec.map(ProgramSetting::into_argv),
         };
         match program.as_ref().map(|argv| argv.first().map_or("", String::as_str)) {
             Some("") => return Err(wrong("exec", "names no program")),
             // Else every job would lose an attempt to it.
-            Some(name) if !is_there(name) => {
+            Some(name) if !is_executable(name) => {
                 let hint = if name.contains(' ') { "; arguments follow after `--`" } else { "" };
                 return Err(wrong("exec", &format!("there is no program {name:?}, or it may not be run here{hint}")));
             }
             _ => {}
         }
-        let configured = config.grace.map(|text| duly::store::duration(&text)).transpose();
-        let grace = self.grace.or(configured.map_err(|why| wrong("work.grace", &why))?).unwrap_or(duly::GRACE);
-        Ok(Plan {
-            queues: queues.iter().map(|text| queue(text)).collect::<Result<_, _>>()?,
+        let configured = config.grace.map(|text| duly::store::parse_duration(&text)).transpose();
+        let grace = self.grace.or(configured.map_err(|why| wrong("work.grace", &why))?).unwrap_or(duly::GRACE_PERIOD);
+        Ok(WorkSettings {
+            queues: queues.iter().map(|text| parse_queue(text)).collect::<Result<_, _>>()?,
             concurrency: self.concurrency.or(config.concurrency).unwrap_or(duly::CONCURRENCY),
             program,
             grace,
@@ -240,13 +251,13 @@ impl Work {
 }
 
 /// `NAME` or `NAME=WEIGHT`.
-fn queue(text: &str) -> anyhow::Result<(String, Option<u32>)> {
+fn parse_queue(text: &str) -> anyhow::Result<(String, Option<u32>)> {
     let Some((name, weight)) = text.split_once('=') else {
         return Ok((text.to_owned(), None));
     };
     match weight.parse() {
         Ok(weight) if weight > 0 => Ok((name.to_owned(), Some(weight))),
-        _ => Err(Fail::new(exit::USAGE, format!("queue: {text:?} has no weight behind the =; write {name}=3"))),
+        _ => Err(CliError::new(exit::USAGE, format!("queue: {text:?} has no weight behind the =; write {name}=3"))),
     }
 }
 
@@ -256,18 +267,18 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn names_and_weights() {
-        assert_eq!(queue("mail").expect("good"), ("mail".to_owned(), None));
-        assert_eq!(queue("mail=3").expect("good"), ("mail".to_owned(), Some(3)));
+    fn queue_names_and_weights_are_parsed() {
+        assert_eq!(parse_queue("mail").expect("good"), ("mail".to_owned(), None));
+        assert_eq!(parse_queue("mail=3").expect("good"), ("mail".to_owned(), Some(3)));
         for text in ["mail=", "mail=0", "mail=x", "mail=-1", "a=b=1"] {
-            assert!(queue(text).is_err(), "{text}");
+            assert!(parse_queue(text).is_err(), "{text}");
         }
     }
 
     proptest! {
         #[test]
         fn any_text_is_a_queue_or_is_refused(text in ".*") {
-            let _ = queue(&text);
+            let _ = parse_queue(&text);
         }
     }
 }

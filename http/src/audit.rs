@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use axum::http::{Method, StatusCode};
-use duly::Audit;
+use duly::AuditEntry;
 
 use super::identity::Identity;
 use super::server::App;
@@ -33,9 +33,9 @@ pub(super) async fn record(
         return;
     }
     let from = from.map(|from| from.to_string());
-    let entry = Audit::new(&identity.name, format!("{method} {path}"), from, status.as_u16());
+    let entry = AuditEntry::new(&identity.name, format!("{method} {path}"), from, status.as_u16());
     // The change is already made: a store that cannot record it does not undo it.
-    if let Err(error) = app.duly.put_audit(entry).await {
+    if let Err(error) = app.duly.add_audit_entry(entry).await {
         tracing::error!(%error, who = identity.name, %method, path, "a change could not be noted in the audit");
     }
 }

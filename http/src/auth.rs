@@ -13,7 +13,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use duly::{JobId, Role, Secret};
+use duly::{JobId, Role, TokenSecret};
 
 use super::credential::Credential;
 use super::identity::Identity;
@@ -180,7 +180,11 @@ fn is_proxied(headers: &HeaderMap) -> bool {
 
 /// Identifies the client by its token. After too many wrong tokens from an address, only a valid token is accepted from it:
 /// other clients may share the address.
-pub(super) async fn identify_by_token(app: &App, secret: &Secret, from: Option<IpAddr>) -> Result<Identity, Problem> {
+pub(super) async fn identify_by_token(
+    app: &App,
+    secret: &TokenSecret,
+    from: Option<IpAddr>,
+) -> Result<Identity, Problem> {
     let address = from.map_or("unknown".to_owned(), |from| from.to_string());
     let find = async || -> Result<Option<Identity>, Problem> {
         let tokens = app.tokens.get(&app.duly).await?;
@@ -199,10 +203,10 @@ pub(super) async fn identify_by_token(app: &App, secret: &Secret, from: Option<I
     Err(Problem::unauthorized("this token is not known here, or has ended; `duly token ls` lists them"))
 }
 
-fn bearer_token(headers: &HeaderMap) -> Option<Secret> {
+fn bearer_token(headers: &HeaderMap) -> Option<TokenSecret> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, secret) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| Secret::new(secret.trim()))
+    scheme.eq_ignore_ascii_case("bearer").then(|| TokenSecret::new(secret.trim()))
 }
 
 /// Returns a 421 for a `Host` that is not allowed, which stops DNS rebinding. Probes may also use an IP address: rebinding

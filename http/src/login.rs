@@ -7,7 +7,7 @@ use axum::Form;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Redirect, Response};
-use duly::Secret;
+use duly::TokenSecret;
 use serde::Deserialize;
 
 use super::auth;
@@ -31,7 +31,7 @@ pub(super) async fn sign_in(
     Form(form): Form<LoginForm>,
 ) -> Result<Response, Problem> {
     let from = info.map(|info| info.0.0.ip().to_canonical());
-    let secret = Secret::new(form.token.trim());
+    let secret = TokenSecret::new(form.token.trim());
     auth::identify_by_token(&app, &secret, from).await?;
     let cookie = app.sessions.create(secret.hash(), app.options.secure);
     // Only a path of this server: another site must not receive a visitor who has just signed in.

@@ -14,7 +14,7 @@ use super::problem::Problem;
 use super::server::App;
 use duly::Error;
 use duly::State as JobState;
-use duly::{Histogram, HistoryTally, QueueCounts};
+use duly::{Histogram, QueueCounts, StatCounters};
 
 const TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -62,7 +62,12 @@ fn write_job_counts(text: &mut String, counts: &[QueueCounts]) {
     write_header(text, "duly_jobs", "gauge", "Jobs by queue and state");
     for queue in counts {
         for state in JobState::ALL {
-            write_sample(text, "duly_jobs", &[("queue", &queue.queue), ("state", state.as_str())], queue.of(state));
+            write_sample(
+                text,
+                "duly_jobs",
+                &[("queue", &queue.queue), ("state", state.as_str())],
+                queue.count_in(state),
+            );
         }
     }
     write_header(text, "duly_queue_paused", "gauge", "Whether a queue is paused");
@@ -75,15 +80,15 @@ fn write_job_counts(text: &mut String, counts: &[QueueCounts]) {
 fn write_oldest_ready(text: &mut String, now: SystemTime, counts: &[QueueCounts]) {
     write_header(text, "duly_oldest_ready_seconds", "gauge", "How long the first ready job of a queue has been due");
     // There is no sample if the store does not report the due time of the oldest ready job.
-    for queue in counts.iter().filter(|queue| queue.ready == 0 || queue.oldest.is_some()) {
-        let due = queue.oldest.filter(|_| queue.ready > 0);
+    for queue in counts.iter().filter(|queue| queue.ready == 0 || queue.oldest_ready.is_some()) {
+        let due = queue.oldest_ready.filter(|_| queue.ready > 0);
         let waited = due.and_then(|due| now.duration_since(due).ok()).unwrap_or_default();
         write_sample(text, "duly_oldest_ready_seconds", &[("queue", &queue.queue)], waited.as_secs_f64());
     }
 }
 
 /// Writes the counters of the store.
-fn write_totals(text: &mut String, queues: &[(String, HistoryTally)]) {
+fn write_totals(text: &mut String, queues: &[(String, StatCounters)]) {
     write_header(text, "duly_pushed_total", "counter", "Jobs pushed, by anybody, since the store began");
     for (queue, tally) in queues {
         write_sample(text, "duly_pushed_total", &[("queue", queue)], tally.pushed);
@@ -118,10 +123,10 @@ fn write_totals(text: &mut String, queues: &[(String, HistoryTally)]) {
 /// Writes a histogram per queue. The store counts only buckets, so the sum is an estimate.
 fn write_histograms(
     text: &mut String,
-    queues: &[(String, HistoryTally)],
+    queues: &[(String, StatCounters)],
     name: &str,
     help: &str,
-    of: fn(&HistoryTally) -> &Histogram,
+    of: fn(&StatCounters) -> &Histogram,
 ) {
     write_header(text, name, "histogram", &format!("{help}, since the store began; its sum is an estimate"));
     for (queue, tally) in queues {
@@ -131,7 +136,7 @@ fn write_histograms(
             below += count;
             sum += *count as f64 * bucket_midpoint(at).as_secs_f64();
             let is_last = at + 1 == histogram.buckets.len();
-            let bound = if is_last { "+Inf".to_owned() } else { Histogram::bound(at).as_secs_f64().to_string() };
+            let bound = if is_last { "+Inf".to_owned() } else { Histogram::upper_bound(at).as_secs_f64().to_string() };
             write_sample(text, &format!("{name}_bucket"), &[("queue", queue), ("le", &bound)], below);
         }
         write_sample(text, &format!("{name}_sum"), &[("queue", queue)], sum);
@@ -141,7 +146,7 @@ fn write_histograms(
 
 /// Returns the estimate for a value in a bucket.
 fn bucket_midpoint(bucket: usize) -> Duration {
-    Histogram::bound(bucket).mul_f64(0.75)
+    Histogram::upper_bound(bucket).mul_f64(0.75)
 }
 
 #[cfg(test)]
@@ -150,7 +155,7 @@ mod tests {
 
     #[test]
     fn labels_are_escaped_and_buckets_add_up() {
-        let mut tally = HistoryTally::default();
+        let mut tally = StatCounters::default();
         tally.done = 2;
         tally.duration.buckets[0] = 1;
         tally.duration.buckets[3] = 1;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use axum::http::header::COOKIE;
-use duly::{Clock, Secret};
+use duly::{Clock, TokenSecret};
 
 /// A session expires after this time without a request.
 const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
@@ -36,7 +36,7 @@ pub(crate) struct Sessions {
 impl Sessions {
     /// Creates a session for a valid token, and returns the value of the `Set-Cookie` header.
     pub(crate) fn create(&self, token: [u8; 32], secure: bool) -> String {
-        let (id, now) = (Secret::generate().as_str().to_owned(), now());
+        let (id, now) = (TokenSecret::generate().as_str().to_owned(), now());
         let mut sessions = self.by_id.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.retain(|_, session| !session.has_expired(now));
         if sessions.len() >= SESSIONS_MAX {

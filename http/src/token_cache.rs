@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use duly::{Clock, Duly, Result, Secret, Token};
+use duly::{Clock, Duly, Result, Token, TokenSecret};
 use subtle::ConstantTimeEq;
 
 /// A removed token stays valid for at most this long.
@@ -69,7 +69,7 @@ impl TokenList {
     }
 
     /// Returns the token that a client has sent.
-    pub(crate) fn find_by_secret(&self, secret: &Secret) -> Option<&Token> {
+    pub(crate) fn find_by_secret(&self, secret: &TokenSecret) -> Option<&Token> {
         self.find_by_hash(secret.hash())
     }
 }

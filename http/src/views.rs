@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::identity::Identity;
 use duly::Role;
-use duly::{Failure, Held, Job, JobProgress, LogLine, Record};
+use duly::{Failure, HeldJob, Job, JobProgress, JobRecord, LogLine};
 use duly::{LockRecord, QueueCounts};
 
 /// Formats a time as RFC 3339 in UTC, to the microsecond.
@@ -159,7 +159,7 @@ impl FailureView {
 }
 
 impl JobView {
-    pub(crate) fn new(record: &Record, identity: &Identity) -> Self {
+    pub(crate) fn new(record: &JobRecord, identity: &Identity) -> Self {
         let Job {
             id, queue, kind, args, priority, pushed, max_attempts, timeout, keep, unique, tags, traceparent, ..
         } = &record.job;
@@ -221,7 +221,7 @@ pub(crate) struct HeldView {
 }
 
 impl HeldView {
-    pub(crate) fn new(held: &Held) -> Self {
+    pub(crate) fn new(held: &HeldJob) -> Self {
         let job = &held.job;
         HeldView {
             id: job.id.to_string(),
@@ -283,8 +283,8 @@ impl QueueView {
             done: counts.done,
             dead: counts.dead,
             bytes: counts.bytes,
-            oldest: counts.oldest.map(rfc3339),
-            oldest_ms: counts.oldest.map(unix_ms),
+            oldest: counts.oldest_ready.map(rfc3339),
+            oldest_ms: counts.oldest_ready.map(unix_ms),
             capacity_jobs: counts.capacity.jobs,
             capacity_bytes: counts.capacity.bytes,
         }
@@ -324,9 +324,9 @@ impl LockView {
             fence: lock.fence.0,
             since: rfc3339(lock.since),
             since_ms: unix_ms(lock.since),
-            ends: rfc3339(lock.ends),
-            ends_ms: unix_ms(lock.ends),
-            waiting: lock.waiting,
+            ends: rfc3339(lock.expires),
+            ends_ms: unix_ms(lock.expires),
+            waiting: lock.waiters,
         }
     }
 }

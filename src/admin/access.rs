@@ -2,28 +2,28 @@
 
 use std::time::Duration;
 
-use crate::admin::token::{Role, Secret, TOKENS_MAX, Token};
+use crate::admin::token::{Role, TOKENS_MAX, Token, TokenSecret};
 use crate::client::Duly;
 use crate::error::{Error, Result};
 use crate::job::push::check_name;
-use crate::store::{AUDIT_PAGE_MAX, Audit, AuditRecord, NewToken};
+use crate::store::{AUDIT_PAGE_MAX, AuditEntry, AuditRecord, NewToken};
 
 /// Shortest and longest time that a token can be asked to last.
-const LASTS_MIN: Duration = Duration::from_secs(1);
-const LASTS_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+const TOKEN_LIFETIME_MIN: Duration = Duration::from_secs(1);
+const TOKEN_LIFETIME_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
 impl Duly {
     /// Makes a token with which somebody may do over HTTP what this role may, for so long or for ever.
     ///
     /// The answer is the only place where it can be read: the store keeps its SHA-256.
-    pub async fn create_token(&self, name: &str, role: Role, lasts: Option<Duration>) -> Result<Secret> {
+    pub async fn create_token(&self, name: &str, role: Role, lasts: Option<Duration>) -> Result<TokenSecret> {
         check_name("name", name)?;
-        if lasts.is_some_and(|lasts| !(LASTS_MIN..=LASTS_MAX).contains(&lasts)) {
+        if lasts.is_some_and(|lasts| !(TOKEN_LIFETIME_MIN..=TOKEN_LIFETIME_MAX).contains(&lasts)) {
             return Err(Error::invalid("expires", "a token lasts from a second to ten years, or for ever"));
         }
-        let secret = Secret::generate();
-        let token = NewToken { name: name.to_owned(), role, hash: secret.hash(), lasts };
-        if self.store.put_token(&token).await? {
+        let secret = TokenSecret::generate();
+        let token = NewToken { name: name.to_owned(), role, hash: secret.hash(), ttl: lasts };
+        if self.store.add_token(&token).await? {
             return Ok(secret);
         }
         Err(Error::Conflict(format!(
@@ -55,12 +55,12 @@ impl Duly {
     }
 
     /// Notes that somebody has done something.
-    pub async fn put_audit(&self, entry: Audit) -> Result<()> {
-        self.store.put_audit(&entry).await
+    pub async fn add_audit_entry(&self, entry: AuditEntry) -> Result<()> {
+        self.store.add_audit_entry(&entry).await
     }
 
     /// Who has done what, newest first: the newest entries, or those before this number; at most 200.
-    pub async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
-        self.store.audits(before, limit.clamp(1, AUDIT_PAGE_MAX)).await
+    pub async fn audit_entries(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        self.store.audit_entries(before, limit.clamp(1, AUDIT_PAGE_MAX)).await
     }
 }

@@ -93,13 +93,13 @@ impl Token {
 
 /// A token as whoever uses it has it. Not shown by `Debug`.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct TokenSecret(String);
 
-impl Secret {
+impl TokenSecret {
     /// Wraps the text of a token that a client has sent.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
-        Secret(text.into())
+        TokenSecret(text.into())
     }
 
     /// Generates a random secret, with 256 bits of entropy.
@@ -107,7 +107,7 @@ impl Secret {
     pub fn generate() -> Self {
         // Each has 122 bits of chance: three of them make more than the 256 of the token.
         let chance: Vec<u8> = (0..3).flat_map(|_| *uuid::Uuid::new_v4().as_bytes()).collect();
-        Secret(format!("{TOKEN_PREFIX}{}", hex(&Sha256::digest(&chance))))
+        TokenSecret(format!("{TOKEN_PREFIX}{}", to_hex(&Sha256::digest(&chance))))
     }
 
     /// The text that is sent with each request.
@@ -123,13 +123,13 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for TokenSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         for half in [byte >> 4, byte & 15] {
             text.push(char::from_digit(u32::from(half), 16).unwrap_or('0'));
@@ -143,14 +143,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_role_may_more_than_the_one_before() {
+    fn roles_are_ordered_and_parse() {
         assert!(Role::ALL.is_sorted());
         assert!(Role::ALL.iter().all(|role| role.as_str().parse::<Role>().is_ok_and(|same| same == *role)));
     }
 
     #[test]
-    fn no_token_is_like_another_and_none_is_shown() {
-        let (one, other) = (Secret::generate(), Secret::generate());
+    fn token_secrets_differ_and_are_redacted() {
+        let (one, other) = (TokenSecret::generate(), TokenSecret::generate());
         assert_ne!(one, other);
         assert_eq!(one.as_str().len(), TOKEN_PREFIX.len() + 64);
         assert_eq!(format!("{one:?}"), "Secret(..)");

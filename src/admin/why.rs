@@ -8,10 +8,10 @@ use serde::Serialize;
 use crate::client::Duly;
 use crate::clock::{from_micros, to_micros};
 use crate::error::{Error, Result};
-use crate::job::{JobId, Record, State};
+use crate::job::{JobId, JobRecord, State};
 use crate::node::{NodeId, NodeRecord};
-use crate::store::{Moving, QueueCounts};
-use crate::worker::attempt::{QUARANTINE_MAX, SUSPECT_CRASHES, UNKNOWN_MAX};
+use crate::store::{QueueCounts, TransferMark};
+use crate::worker::attempt::{CRASH_SUSPECT_MIN, QUARANTINE_DELAY_MAX, UNKNOWN_KIND_DELAY_MAX};
 
 /// As much of an error as goes into a sentence, in characters.
 const ERROR_CHARS_MAX: usize = 200;
@@ -89,7 +89,7 @@ pub enum Why {
         /// The queue.
         queue: String,
         /// How it is marked.
-        moving: Moving,
+        moving: TransferMark,
     },
     /// Its queue is paused.
     Paused {
@@ -169,31 +169,33 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Why::NotFound => f.write_str("there is no such job here: it was never pushed, or it is gone by now"),
-            Why::Done { ended } => write!(f, "it is done{}", since(*ended)),
-            Why::Dead { ended, error } => write!(f, "it is dead{}{}; retry it to start over", since(*ended), of(error)),
+            Why::Done { ended } => write!(f, "it is done{}", since_clause(*ended)),
+            Why::Dead { ended, error } => {
+                write!(f, "it is dead{}{}; retry it to start over", since_clause(*ended), error_clause(error))
+            }
             Why::UniqueHolder { key, holder, error } => write!(
                 f,
                 "it is dead{}, and its unique key {key:?} belongs to job {holder}: it can be retried once that one has ended",
-                of(error)
+                error_clause(error)
             ),
             Why::Held { node, host, since, alive } => {
                 let host = host.as_deref().map_or(String::new(), |host| format!(" on {host}"));
-                write!(f, "it is running: node {node}{host} holds it since {}", shown(*since))?;
+                write!(f, "it is running: node {node}{host} holds it since {}", format_time(*since))?;
                 let silent = ", and has fallen silent: others take it back when the node's lease is over";
                 f.write_str(if *alive { "" } else { silent })
             }
             Why::BackingOff { due, attempts, max_attempts, error } => write!(
                 f,
                 "attempt {attempts} of at most {max_attempts} has failed{}; the next one is due at {}",
-                of(error),
-                shown(*due)
+                error_clause(error),
+                format_time(*due)
             ),
             Why::Suspect { due, crashes } => write!(
                 f,
                 "{crashes} nodes have died while they held it: such jobs run one by one, and its turn comes at {} at the earliest",
-                shown(*due)
+                format_time(*due)
             ),
-            Why::DueLater { due } => write!(f, "it is due later, at {}", shown(*due)),
+            Why::DueLater { due } => write!(f, "it is due later, at {}", format_time(*due)),
             Why::Moving { queue, moving } => write!(
                 f,
                 "its queue {queue} is moving to {}: it runs there, or here once that move has been given up",
@@ -202,7 +204,11 @@ impl fmt::Display for Why {
             Why::Paused { queue } => write!(f, "its queue {queue} is paused: it runs once that is resumed"),
             Why::NoNode { queue, due: None } => write!(f, "no node works its queue {queue}: start a worker for it"),
             Why::NoNode { queue, due: Some(due) } => {
-                write!(f, "no node works its queue {queue}: start a worker for it; it is put off until {}", shown(*due))
+                write!(
+                    f,
+                    "no node works its queue {queue}: start a worker for it; it is put off until {}",
+                    format_time(*due)
+                )
             }
             Why::Quiet { queue, nodes: 1 } => write!(
                 f,
@@ -223,9 +229,9 @@ impl fmt::Display for Why {
             Why::SlotsBusy { queue, nodes, running, ready } => write!(
                 f,
                 "all slots are busy: {} {} of queue {queue}, and {} ready",
-                counted(*nodes as u64, "node runs", "nodes run"),
-                counted(*running, "job", "jobs"),
-                counted(*ready, "is", "are"),
+                pluralize(*nodes as u64, "node runs", "nodes run"),
+                pluralize(*running, "job", "jobs"),
+                pluralize(*ready, "is", "are"),
             ),
             Why::Next { queue, ready: 1 } => {
                 write!(f, "nothing is in its way: it is the one job of queue {queue} that is ready")
@@ -238,16 +244,16 @@ impl fmt::Display for Why {
     }
 }
 
-fn counted(count: u64, one: &str, many: &str) -> String {
+fn pluralize(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-fn since(ended: Option<SystemTime>) -> String {
-    ended.map_or(String::new(), |ended| format!(" since {}", shown(ended)))
+fn since_clause(ended: Option<SystemTime>) -> String {
+    ended.map_or(String::new(), |ended| format!(" since {}", format_time(ended)))
 }
 
 /// An error as a part of a sentence: one line, cut.
-fn of(error: &Option<String>) -> String {
+fn error_clause(error: &Option<String>) -> String {
     let Some(error) = error else {
         return String::new();
     };
@@ -258,7 +264,7 @@ fn of(error: &Option<String>) -> String {
 }
 
 /// A moment for people, to the second.
-fn shown(at: SystemTime) -> String {
+fn format_time(at: SystemTime) -> String {
     let seconds = to_micros(at).div_euclid(1_000_000);
     jiff::Timestamp::from_second(seconds).map_or_else(|_| "a time beyond all calendars".to_owned(), |at| at.to_string())
 }
@@ -275,20 +281,20 @@ impl Duly {
             State::Dead => self.why_dead(record, error).await,
             State::Running => {
                 let nodes = self.store.nodes().await?;
-                Ok(held(&record, &nodes, self.store.now()))
+                Ok(explain_running(&record, &nodes, self.store.now()))
             }
             State::Scheduled | State::Ready => {
                 let nodes = self.store.nodes().await?;
                 let counts = self.store.counts().await?;
                 let counts = counts.into_iter().find(|counts| counts.queue == record.job.queue).unwrap_or_default();
-                Ok(waits(&record, error, &nodes, counts, self.store.now()))
+                Ok(explain_waiting(&record, error, &nodes, counts, self.store.now()))
             }
         }
     }
 
-    async fn why_dead(&self, record: Record, error: Option<String>) -> Result<Why> {
+    async fn why_dead(&self, record: JobRecord, error: Option<String>) -> Result<Why> {
         if let Some(key) = record.job.unique {
-            let holder = match self.store.holder(&record.job.queue, &key).await {
+            let holder = match self.store.unique_holder(&record.job.queue, &key).await {
                 Ok(holder) => holder.filter(|holder| *holder != record.job.id),
                 Err(Error::Unsupported { .. }) => None,
                 Err(error) => return Err(error),
@@ -302,7 +308,7 @@ impl Duly {
 }
 
 /// A fence is the moment of its claim, unless the clock has gone back since.
-fn held(record: &Record, nodes: &[NodeRecord], now: SystemTime) -> Why {
+fn explain_running(record: &JobRecord, nodes: &[NodeRecord], now: SystemTime) -> Why {
     let since = record.fence.and_then(|fence| i64::try_from(fence.0).ok()).map_or(now, from_micros).min(now);
     let Some(node) = record.node else {
         return Why::DueLater { due: record.due };
@@ -317,19 +323,25 @@ fn held(record: &Record, nodes: &[NodeRecord], now: SystemTime) -> Why {
 }
 
 /// Why a job that waits does so: the first cause that would hold it up even if there were no other.
-fn waits(record: &Record, error: Option<String>, nodes: &[NodeRecord], counts: QueueCounts, now: SystemTime) -> Why {
+fn explain_waiting(
+    record: &JobRecord,
+    error: Option<String>,
+    nodes: &[NodeRecord],
+    counts: QueueCounts,
+    now: SystemTime,
+) -> Why {
     let job = &record.job;
     let queue = job.queue.clone();
     let serving: Vec<&NodeRecord> =
         nodes.iter().filter(|node| node.alive && node.queues.contains(&job.queue)).collect();
-    let unknown = !serving.is_empty() && !serving.iter().any(|node| node.takes.knows(&job.kind));
+    let unknown = !serving.is_empty() && !serving.iter().any(|node| node.profile.has_handler(&job.kind));
     let unknown_kind = || Why::UnknownKind { queue: queue.clone(), kind: job.kind.clone(), nodes: serving.len() };
     let left = record.due.duration_since(now).unwrap_or_default();
     if record.state == State::Scheduled && !left.is_zero() {
         return match record.attempts {
-            0 if unknown && left <= UNKNOWN_MAX => unknown_kind(),
-            0 if serving.is_empty() && left <= UNKNOWN_MAX => Why::NoNode { queue, due: Some(record.due) },
-            0 if record.crashes >= SUSPECT_CRASHES && left <= QUARANTINE_MAX => {
+            0 if unknown && left <= UNKNOWN_KIND_DELAY_MAX => unknown_kind(),
+            0 if serving.is_empty() && left <= UNKNOWN_KIND_DELAY_MAX => Why::NoNode { queue, due: Some(record.due) },
+            0 if record.crashes >= CRASH_SUSPECT_MIN && left <= QUARANTINE_DELAY_MAX => {
                 Why::Suspect { due: record.due, crashes: record.crashes }
             }
             0 => Why::DueLater { due: record.due },
@@ -348,14 +360,14 @@ fn waits(record: &Record, error: Option<String>, nodes: &[NodeRecord], counts: Q
     if unknown {
         return unknown_kind();
     }
-    let able: Vec<_> = serving.iter().filter(|node| node.takes.knows(&job.kind)).collect();
-    if able.iter().all(|node| node.takes.quiet) {
+    let able: Vec<_> = serving.iter().filter(|node| node.profile.has_handler(&job.kind)).collect();
+    if able.iter().all(|node| node.profile.quiet) {
         return Why::Quiet { queue, nodes: able.len() };
     }
-    let able: Vec<_> = able.into_iter().filter(|node| !node.takes.quiet).collect();
+    let able: Vec<_> = able.into_iter().filter(|node| !node.profile.quiet).collect();
     let ready = counts.ready.max(1);
     if able.iter().all(|node| is_full(node, &queue)) {
-        let running = able.iter().filter_map(|node| node.holds.get(&queue)).sum();
+        let running = able.iter().filter_map(|node| node.held_by_queue.get(&queue)).sum();
         return Why::SlotsBusy { queue, nodes: able.len(), running, ready };
     }
     Why::Next { queue, ready }
@@ -363,7 +375,7 @@ fn waits(record: &Record, error: Option<String>, nodes: &[NodeRecord], counts: Q
 
 /// Whether a node runs as many jobs as it may, of this queue or of all.
 fn is_full(node: &NodeRecord, queue: &str) -> bool {
-    let here = node.holds.get(queue).copied().unwrap_or(0);
-    let limit = node.takes.limits.get(queue).is_some_and(|limit| here >= *limit);
-    limit || node.takes.slots.is_some_and(|slots| node.held >= slots)
+    let here = node.held_by_queue.get(queue).copied().unwrap_or(0);
+    let limit = node.profile.limits.get(queue).is_some_and(|limit| here >= *limit);
+    limit || node.profile.slots.is_some_and(|slots| node.held >= slots)
 }

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use crate::compat::actionhero::LockKeys;
 use crate::compat::redis_in_action::{DelayedKeys, ItemKeys};
-use crate::compat::schedule::Keys as ScheduleKeys;
+use crate::compat::schedule::ScheduleKeys;
 use crate::store::redis::{Script, parts, scripts};
 
 /// Parts in addition to those of the Redis store.

@@ -12,13 +12,13 @@ use crate::clock::to_micros;
 use crate::cron::{CronRule, Missed, Overlap, first_tick, next_tick};
 use crate::error::{Error, Result};
 use crate::job::JobId;
-use crate::job::push::{Push, Pushed, check_name};
-use crate::store::{CronPut, CronRecord, PutCron};
+use crate::job::push::{Push, PushResult, check_name};
+use crate::store::{CronRecord, PutCron, PutCronResult};
 
 /// Most rules of a store that can be listed or applied at once.
 pub const CRONS_MAX: usize = 100_000;
 /// How often a change is tried again because somebody else has changed the rule meanwhile.
-const TRIES_MAX: u32 = 20;
+const UPDATE_TRIES_MAX: u32 = 20;
 
 /// A rule to be; made by [`Duly::cron`].
 #[must_use = "call `push`"]
@@ -80,11 +80,11 @@ pub enum CronChange {
     /// It is new.
     Add,
     /// It was another one.
-    Change,
+    Update,
     /// It goes.
     Remove,
     /// Nothing: it is there already.
-    Same,
+    Unchanged,
 }
 
 /// What has been, or would be, done to make the rules of a store those that were given; by name.
@@ -135,15 +135,15 @@ impl Duly {
                 let next = next_tick(&schedule, &found, now).filter(|_| !found.paused);
                 // A tick that waits for another job goes on waiting only if the rule still says so.
                 let waits = matches!(rule.overlap, Overlap::Queue | Overlap::Replace) && found.rule.queue == rule.queue;
-                let held = found.held && waits;
-                Ok(Some(CronRecord { rule: rule.clone(), next, held, ..found }))
+                let held = found.waiting && waits;
+                Ok(Some(CronRecord { rule: rule.clone(), next, waiting: held, ..found }))
             }
             None => {
                 let next = first_tick(&schedule, None, now);
                 Ok(Some(CronRecord::new(rule.clone(), 0, next)))
             }
         };
-        self.change(&rule.name, |found, now| condition(found.as_ref()).and_then(|()| put(found, now))).await
+        self.update_cron(&rule.name, |found, now| condition(found.as_ref()).and_then(|()| put(found, now))).await
     }
 
     /// All rules, by name; at most [`CRONS_MAX`].
@@ -156,7 +156,7 @@ impl Duly {
             if found.len() > CRONS_MAX {
                 return Err(Error::invalid("crons", format!("there are more than {CRONS_MAX} rules")));
             }
-            match page.next {
+            match page.next_cursor {
                 Some(next) => cursor = Some(next),
                 None => return Ok(found.into_values().collect()),
             }
@@ -164,7 +164,7 @@ impl Duly {
     }
 
     /// One rule.
-    pub async fn cron_get(&self, name: &str) -> Result<Option<CronRecord>> {
+    pub async fn get_cron(&self, name: &str) -> Result<Option<CronRecord>> {
         check_name("cron", name)?;
         self.store.cron(name).await
     }
@@ -174,23 +174,23 @@ impl Duly {
         check_name("cron", name)?;
         match self.store.remove_cron(name).await? {
             true => Ok(()),
-            false => Err(none(name)),
+            false => Err(cron_not_found(name)),
         }
     }
 
     /// Lets a rule fire no more until it is resumed. Ticks of that time are not made up for.
     pub async fn pause_cron(&self, name: &str) -> Result<CronRecord> {
-        self.change(name, |found, _| {
-            let found = found.ok_or_else(|| none(name))?;
-            Ok((!found.paused).then_some(CronRecord { paused: true, next: None, held: false, ..found }))
+        self.update_cron(name, |found, _| {
+            let found = found.ok_or_else(|| cron_not_found(name))?;
+            Ok((!found.paused).then_some(CronRecord { paused: true, next: None, waiting: false, ..found }))
         })
         .await
     }
 
     /// Lets a paused rule fire again, from its next time on.
     pub async fn resume_cron(&self, name: &str) -> Result<CronRecord> {
-        self.change(name, |found, now| {
-            let found = found.ok_or_else(|| none(name))?;
+        self.update_cron(name, |found, now| {
+            let found = found.ok_or_else(|| cron_not_found(name))?;
             if !found.paused {
                 return Ok(None);
             }
@@ -203,14 +203,14 @@ impl Duly {
     /// Pushes the job of a rule now, also of a paused one; its ticks stay as they are.
     ///
     /// If the rule lets no two of its jobs overlap and one has not ended, nothing is pushed, and that one is named.
-    pub async fn trigger_cron(&self, name: &str) -> Result<Pushed> {
+    pub async fn trigger_cron(&self, name: &str) -> Result<PushResult> {
         self.trigger_cron_with_id(name, None).await
     }
 
     /// As [`Duly::trigger_cron`], with an id for the job: a second call with the same id pushes nothing.
-    pub async fn trigger_cron_with_id(&self, name: &str, id: Option<JobId>) -> Result<Pushed> {
-        let record = self.cron_get(name).await?.ok_or_else(|| none(name))?;
-        let job = record.rule.push();
+    pub async fn trigger_cron_with_id(&self, name: &str, id: Option<JobId>) -> Result<PushResult> {
+        let record = self.get_cron(name).await?.ok_or_else(|| cron_not_found(name))?;
+        let job = record.rule.to_push();
         self.push(match id {
             Some(id) => job.id(id),
             None => job,
@@ -219,7 +219,7 @@ impl Duly {
     }
 
     /// What would be done to make the rules of the store these: add, change, and remove what is not among them if `prune` says so.
-    pub async fn compare_crons(&self, rules: &[CronRule], prune: bool) -> Result<CronChanges> {
+    pub async fn diff_crons(&self, rules: &[CronRule], prune: bool) -> Result<CronChanges> {
         let found: BTreeMap<String, CronRecord> =
             self.crons().await?.into_iter().map(|record| (record.rule.name.clone(), record)).collect();
         let mut changes = CronChanges::new();
@@ -227,8 +227,8 @@ impl Duly {
             rule.check()?;
             let change = match found.get(&rule.name) {
                 None => CronChange::Add,
-                Some(record) if record.rule == *rule => CronChange::Same,
-                Some(_) => CronChange::Change,
+                Some(record) if record.rule == *rule => CronChange::Unchanged,
+                Some(_) => CronChange::Update,
             };
             if changes.insert(rule.name.clone(), change).is_some() {
                 return Err(Error::invalid("crons", format!("{} is named twice", rule.name)));
@@ -244,8 +244,8 @@ impl Duly {
     ///
     /// Not one step for all: broken off half-way, it is done by doing it again.
     pub async fn apply_crons(&self, rules: &[CronRule], prune: bool) -> Result<CronChanges> {
-        let changes = self.compare_crons(rules, prune).await?;
-        for rule in rules.iter().filter(|rule| changes.get(&rule.name) != Some(&CronChange::Same)) {
+        let changes = self.diff_crons(rules, prune).await?;
+        for rule in rules.iter().filter(|rule| changes.get(&rule.name) != Some(&CronChange::Unchanged)) {
             self.put_cron(rule.clone()).await?;
         }
         for (name, _) in changes.iter().filter(|(_, change)| **change == CronChange::Remove) {
@@ -256,24 +256,24 @@ impl Duly {
     }
 
     /// Reads a rule, decides, and puts it back unless it has changed meanwhile. `None` of the decision leaves it as it is.
-    async fn change<E: From<Error>>(
+    async fn update_cron<E: From<Error>>(
         &self,
         name: &str,
         decide: impl Fn(Option<CronRecord>, SystemTime) -> Result<Option<CronRecord>, E>,
     ) -> Result<CronRecord, E> {
         check_name("cron", name)?;
-        for _ in 0..TRIES_MAX {
+        for _ in 0..UPDATE_TRIES_MAX {
             let found = self.store.cron(name).await?;
             let (was, now) = (found.as_ref().map(|found| found.revision), self.store.now());
             let Some(mut record) = decide(found.clone(), now)? else {
-                return found.ok_or_else(|| none(name).into());
+                return found.ok_or_else(|| cron_not_found(name).into());
             };
             // Grows also over a rule that was deleted, as long as the clock does.
             record.revision = to_micros(now).unsigned_abs().max(was.map_or(0, |was| was + 1));
-            match self.store.put_cron(PutCron { record: record.clone(), was }).await? {
-                CronPut::Yes => return Ok(record),
-                CronPut::Stale => {}
-                CronPut::Moving => {
+            match self.store.put_cron(PutCron { record: record.clone(), expected_revision: was }).await? {
+                PutCronResult::Applied => return Ok(record),
+                PutCronResult::Stale => {}
+                PutCronResult::Moving => {
                     let said = "is moving to another store: let that end, then change it there";
                     return Err(Error::Conflict(format!("the queue of cron rule {name} {said}")).into());
                 }
@@ -283,6 +283,6 @@ impl Duly {
     }
 }
 
-fn none(name: &str) -> Error {
+fn cron_not_found(name: &str) -> Error {
     Error::NotFound { what: "cron rule", name: name.to_owned() }
 }

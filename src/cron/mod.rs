@@ -9,10 +9,10 @@ mod plan;
 mod rule;
 mod schedule;
 
-pub(crate) use self::plan::{FIRE_BYTES_MAX, FIRE_JOBS_MAX, fire, first_tick, next_tick};
-pub use self::plan::{MISSED_AFTER, MISSED_MAX};
+pub(crate) use self::plan::{FIRE_BYTES_MAX, FIRE_JOBS_MAX, first_tick, next_tick, plan_firing};
+pub use self::plan::{MISSED_AFTER, MISSED_TICKS_MAX};
 pub use self::rule::{CRON_ARGS_BYTES_MAX, CronRule, JITTER_MAX, Missed, Overlap};
-pub(crate) use self::rule::{key_of, rule_of_key, tick_id};
+pub(crate) use self::rule::{cron_unique_key, rule_name_from_key, tick_job_id};
 pub use self::schedule::Schedule;
 pub(crate) use self::schedule::UTC;
 

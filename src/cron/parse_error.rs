@@ -15,15 +15,15 @@ const FIELDS: [(&str, &str); 6] = [
     ("day of the week", "0-7 or SUN-SAT"),
 ];
 /// Most zones that are suggested.
-const SUGGESTED_MAX: usize = 3;
+const SUGGESTIONS_MAX: usize = 3;
 /// Two names that differ in more letters are not alike.
-const DISTANCE_MAX: usize = 3;
+const EDIT_DISTANCE_MAX: usize = 3;
 /// Longer names are not compared.
 const ZONE_BYTES_MAX: usize = 64;
 
 /// The error of a pattern, with a mark under the field that is wrong, if it is one.
-pub(super) fn in_pattern(pattern: &str, error: &CronError) -> Error {
-    let fields: Vec<(usize, &str)> = fields(pattern);
+pub(super) fn invalid_pattern(pattern: &str, error: &CronError) -> Error {
+    let fields: Vec<(usize, &str)> = split_fields(pattern);
     let shown = |reason: String| Error::invalid("pattern", reason);
     if fields.is_empty() {
         return shown("is empty; write five fields, such as '0 3 * * *' for every day at 03:00".to_owned());
@@ -35,7 +35,7 @@ pub(super) fn in_pattern(pattern: &str, error: &CronError) -> Error {
         ));
     }
     let first = 6 - fields.len();
-    let wrong = fields.iter().enumerate().find(|(at, (_, field))| !is_right(first + at, field));
+    let wrong = fields.iter().enumerate().find(|(at, (_, field))| !is_valid_field(first + at, field));
     let Some((at, (from, field))) = wrong else {
         return shown(format!("{pattern:?}: {error}"));
     };
@@ -50,17 +50,17 @@ pub(super) fn in_pattern(pattern: &str, error: &CronError) -> Error {
 }
 
 /// A pattern that is well written and never matches.
-pub(super) fn never(pattern: &str) -> Error {
+pub(super) fn pattern_never_matches(pattern: &str) -> Error {
     Error::invalid("pattern", format!("{pattern:?} never matches: no such day exists (as 31 February does not)"))
 }
 
-fn fields(pattern: &str) -> Vec<(usize, &str)> {
+fn split_fields(pattern: &str) -> Vec<(usize, &str)> {
     let start = pattern.as_ptr() as usize;
     pattern.split_whitespace().map(|field| (field.as_ptr() as usize - start, field)).collect()
 }
 
 /// Whether this is a field that can stand at this place.
-fn is_right(at: usize, field: &str) -> bool {
+fn is_valid_field(at: usize, field: &str) -> bool {
     let all: Vec<&str> = (0..6).map(|other| if other == at { field } else { "*" }).collect();
     parser().parse(&all.join(" ")).is_ok()
 }
@@ -72,7 +72,7 @@ pub(super) fn unknown_zone(name: &str) -> Error {
         let reason = format!("{name:?}: this machine has no time zones; install the package tzdata, or write UTC");
         return Error::invalid("tz", reason);
     }
-    let alike = alike(name, &known);
+    let alike = similar_zones(name, &known);
     let shown: String = name.chars().take(ZONE_BYTES_MAX).collect();
     let hint = match alike.is_empty() {
         true => "write one as Europe/Berlin, America/New_York or UTC".to_owned(),
@@ -81,7 +81,7 @@ pub(super) fn unknown_zone(name: &str) -> Error {
     Error::invalid("tz", format!("{shown:?} is no time zone; {hint}"))
 }
 
-fn alike(name: &str, known: &[String]) -> Vec<String> {
+fn similar_zones(name: &str, known: &[String]) -> Vec<String> {
     if name.is_empty() || name.len() > ZONE_BYTES_MAX {
         return Vec::new();
     }
@@ -90,18 +90,19 @@ fn alike(name: &str, known: &[String]) -> Vec<String> {
     let mut near: Vec<(usize, &String)> = Vec::new();
     for zone in known {
         let whole = zone.to_lowercase();
-        let far =
-            distance(&name, &whole).min(distance(&name, &city(&whole))).min(distance(&city(&name), &city(&whole)));
-        if far <= DISTANCE_MAX.min(city(&name).len() / 4) {
+        let far = edit_distance(&name, &whole)
+            .min(edit_distance(&name, &city(&whole)))
+            .min(edit_distance(&city(&name), &city(&whole)));
+        if far <= EDIT_DISTANCE_MAX.min(city(&name).len() / 4) {
             near.push((far, zone));
         }
     }
     near.sort();
-    near.into_iter().take(SUGGESTED_MAX).map(|(_, zone)| zone.clone()).collect()
+    near.into_iter().take(SUGGESTIONS_MAX).map(|(_, zone)| zone.clone()).collect()
 }
 
 /// How many letters must be put in, taken out or changed to make one text the other.
-fn distance(a: &str, b: &str) -> usize {
+fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, from) in a.chars().enumerate() {
@@ -120,35 +121,35 @@ fn distance(a: &str, b: &str) -> usize {
 mod tests {
     use crate::cron::Schedule;
 
-    fn told(pattern: &str) -> String {
+    fn error_message(pattern: &str) -> String {
         Schedule::parse(pattern, "UTC").expect_err("is wrong").to_string()
     }
 
     #[test]
-    fn the_wrong_field_is_marked() {
-        assert!(told("0 25 * * *").contains("the hour \"25\" is wrong"), "{}", told("0 25 * * *"));
-        assert!(told("0 25 * * *").ends_with("\n  0 25 * * *\n    ^^"), "{}", told("0 25 * * *"));
-        assert!(told("61 0 25 * * *").contains("second"), "{}", told("61 0 25 * * *"));
-        assert!(told("0 0 * * FOO").contains("day of the week"), "{}", told("0 0 * * FOO"));
+    fn invalid_field_is_marked() {
+        assert!(error_message("0 25 * * *").contains("the hour \"25\" is wrong"), "{}", error_message("0 25 * * *"));
+        assert!(error_message("0 25 * * *").ends_with("\n  0 25 * * *\n    ^^"), "{}", error_message("0 25 * * *"));
+        assert!(error_message("61 0 25 * * *").contains("second"), "{}", error_message("61 0 25 * * *"));
+        assert!(error_message("0 0 * * FOO").contains("day of the week"), "{}", error_message("0 0 * * FOO"));
     }
 
     #[test]
-    fn the_number_of_fields_is_told() {
-        assert!(told("0 3 *").contains("has 3 fields"), "{}", told("0 3 *"));
-        assert!(told("0 0 3 * * * 2030").contains("has 7 fields"), "{}", told("0 0 3 * * * 2030"));
-        assert!(told("").contains("is empty"), "{}", told(""));
+    fn wrong_field_count_is_reported() {
+        assert!(error_message("0 3 *").contains("has 3 fields"), "{}", error_message("0 3 *"));
+        assert!(error_message("0 0 3 * * * 2030").contains("has 7 fields"), "{}", error_message("0 0 3 * * * 2030"));
+        assert!(error_message("").contains("is empty"), "{}", error_message(""));
     }
 
     #[test]
-    fn what_never_happens_is_refused() {
+    fn pattern_that_never_matches_is_rejected() {
         for pattern in ["0 0 31 2 *", "0 0 30 FEB *", "0 0 31 4,6,9,11 *"] {
-            assert!(told(pattern).contains("never matches"), "{}", told(pattern));
+            assert!(error_message(pattern).contains("never matches"), "{}", error_message(pattern));
         }
         Schedule::parse("0 0 29 2 *", "UTC").expect("a leap day comes");
     }
 
     #[test]
-    fn zones_that_are_nearly_right_are_suggested() {
+    fn misspelled_zone_gets_suggestions() {
         let told = |zone| Schedule::parse("0 3 * * *", zone).expect_err("no such zone").to_string();
         assert!(told("Europe/Berlni").contains("Europe/Berlin"), "{}", told("Europe/Berlni"));
         assert!(told("Berlin").contains("Europe/Berlin"), "{}", told("Berlin"));

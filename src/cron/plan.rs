@@ -2,21 +2,21 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::rule::{CronRule, Missed, Overlap, tick_id};
-use super::{Schedule, key_of};
+use super::rule::{CronRule, Missed, Overlap, tick_job_id};
+use super::{Schedule, cron_unique_key};
 use crate::clock::{Micros, from_micros, micros, to_micros};
 use crate::job::push::Push;
-use crate::store::{CronFire, CronRecord, Hold};
+use crate::store::{CronFiring, CronRecord, OverlapWait};
 
 /// A tick that is fired later than this counts as missed: nobody was there at its time.
 /// Long enough for a failover or a restart, in which no tick should go by [`Missed`].
 pub const MISSED_AFTER: Duration = Duration::from_secs(10);
 /// Most missed ticks of a rule that are made up for.
-pub const MISSED_MAX: u32 = 1_000;
+pub const MISSED_TICKS_MAX: u32 = 1_000;
 /// Most ticks that are looked at: a window that reaches back twice as far as is needed, each second.
-const TICKS_MAX: usize = 4 * MISSED_MAX as usize;
+const TICKS_SCANNED_MAX: usize = 4 * MISSED_TICKS_MAX as usize;
 /// No rule has two ticks within less.
-const TICK_MIN: Micros = 1_000_000;
+const TICK_INTERVAL_MIN: Micros = 1_000_000;
 
 /// Most jobs, and most bytes of their args, that are fired in one step of the store: what is left comes with the next, and
 /// others have their turn between.
@@ -24,44 +24,44 @@ pub(crate) const FIRE_JOBS_MAX: usize = 300;
 pub(crate) const FIRE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// What to ask of the store for a rule that has a tick due.
-pub(crate) fn fire(schedule: &Schedule, record: &CronRecord, now: SystemTime) -> Option<CronFire> {
+pub(crate) fn plan_firing(schedule: &Schedule, record: &CronRecord, now: SystemTime) -> Option<CronFiring> {
     let (tick, now) = (to_micros(record.next?), to_micros(now));
-    let mut ticks = ticks(schedule, record, tick, now);
+    let mut ticks = ticks_to_fire(schedule, record, tick, now);
     let most = (FIRE_BYTES_MAX / record.rule.args.len().max(1)).clamp(1, FIRE_JOBS_MAX);
     let left = ticks.get(most).copied();
     ticks.truncate(most);
-    let jobs: Vec<Push> = ticks.iter().map(|tick| job(&record.rule, *tick)).collect();
-    Some(CronFire {
+    let jobs: Vec<Push> = ticks.iter().map(|tick| job_for_tick(&record.rule, *tick)).collect();
+    Some(CronFiring {
         name: record.rule.name.clone(),
         revision: record.revision,
         tick: from_micros(tick),
         next: left.or_else(|| schedule.next_after(now.max(tick))).map(from_micros),
         last: ticks.last().map(|tick| from_micros(*tick)),
         jobs,
-        hold: match record.rule.overlap {
-            Overlap::Allow | Overlap::Skip => Hold::No,
-            Overlap::Queue => Hold::WhileRunning,
-            Overlap::Replace => Hold::WhileThere,
+        overlap_wait: match record.rule.overlap {
+            Overlap::Allow | Overlap::Skip => OverlapWait::Never,
+            Overlap::Queue => OverlapWait::WhileRunning,
+            Overlap::Replace => OverlapWait::WhileUnfinished,
         },
     })
 }
 
 /// The ticks to fire, oldest first: all that are on time, and of those that were missed as many as the rule wants.
-fn ticks(schedule: &Schedule, record: &CronRecord, first: Micros, now: Micros) -> Vec<Micros> {
+fn ticks_to_fire(schedule: &Schedule, record: &CronRecord, first: Micros, now: Micros) -> Vec<Micros> {
     let wanted = match record.rule.missed {
         Missed::Skip => 0,
         Missed::Once => 1,
-        Missed::All(most) => most.min(MISSED_MAX) as usize,
+        Missed::All(most) => most.min(MISSED_TICKS_MAX) as usize,
     };
     // A tick that was held back has waited on purpose.
-    let on_time = |tick: Micros| tick >= now - micros(MISSED_AFTER) || (record.held && tick == first);
+    let on_time = |tick: Micros| tick >= now - micros(MISSED_AFTER) || (record.waiting && tick == first);
     let missed_of = |all: &[Micros]| all.iter().filter(|tick| !on_time(**tick)).count();
     // Looks back twice as far each time, so that a rule that fires each second is not gone through for a whole month; and if
     // that meets more at once than are looked at, half-way: it is the newest that count.
     let (mut window, mut few, mut many) = (micros(MISSED_AFTER), 0, None);
     let all = loop {
-        let all = since(schedule, first, first.max(now.saturating_sub(window)), now);
-        let too_many = all.len() == TICKS_MAX && window - few > TICK_MIN;
+        let all = ticks_between(schedule, first, first.max(now.saturating_sub(window)), now);
+        let too_many = all.len() == TICKS_SCANNED_MAX && window - few > TICK_INTERVAL_MIN;
         if !too_many && (missed_of(&all) >= wanted || now.saturating_sub(window) <= first) {
             break all;
         }
@@ -74,7 +74,7 @@ fn ticks(schedule: &Schedule, record: &CronRecord, first: Micros, now: Micros) -
     };
     let missed: Vec<Micros> = all.iter().copied().filter(|tick| !on_time(*tick)).collect();
     let mut ticks: Vec<Micros> = missed[missed.len().saturating_sub(wanted)..].to_vec();
-    if record.held && !all.contains(&first) {
+    if record.waiting && !all.contains(&first) {
         ticks.push(first);
     }
     ticks.extend(all.into_iter().filter(|tick| on_time(*tick)));
@@ -86,15 +86,15 @@ fn ticks(schedule: &Schedule, record: &CronRecord, first: Micros, now: Micros) -
 }
 
 /// The ticks from `from` to now. The first one is one by itself: the pattern may have changed since it was chosen.
-fn since(schedule: &Schedule, first: Micros, from: Micros, now: Micros) -> Vec<Micros> {
+fn ticks_between(schedule: &Schedule, first: Micros, from: Micros, now: Micros) -> Vec<Micros> {
     let begin = if from <= first { Some(first) } else { schedule.next_after(from - 1) };
     let ticks = std::iter::successors(begin, |tick| schedule.next_after(*tick));
-    ticks.take_while(|tick| *tick <= now).take(TICKS_MAX).collect()
+    ticks.take_while(|tick| *tick <= now).take(TICKS_SCANNED_MAX).collect()
 }
 
-fn job(rule: &CronRule, tick: Micros) -> Push {
-    let id = tick_id(&rule.name, tick);
-    let push = rule.push().id(id);
+fn job_for_tick(rule: &CronRule, tick: Micros) -> Push {
+    let id = tick_job_id(&rule.name, tick);
+    let push = rule.to_push().id(id);
     let jitter = micros(rule.jitter).unsigned_abs();
     if jitter == 0 {
         return push;
@@ -114,7 +114,7 @@ pub(crate) fn first_tick(schedule: &Schedule, last: Option<SystemTime>, now: Sys
 
 /// The next tick of a rule that has been changed: one that is due already stays, so that it is not lost.
 pub(crate) fn next_tick(schedule: &Schedule, record: &CronRecord, now: SystemTime) -> Option<SystemTime> {
-    match record.next.filter(|next| !record.paused && (*next <= now || record.held)) {
+    match record.next.filter(|next| !record.paused && (*next <= now || record.waiting)) {
         Some(due) => Some(due),
         None => first_tick(schedule, record.last, now),
     }
@@ -123,7 +123,7 @@ pub(crate) fn next_tick(schedule: &Schedule, record: &CronRecord, now: SystemTim
 impl CronRecord {
     /// The unique key of its jobs, if no two of them may run at once.
     #[must_use]
-    pub fn unique(&self) -> Option<String> {
-        (self.rule.overlap != Overlap::Allow).then(|| key_of(&self.rule.name))
+    pub fn unique_key(&self) -> Option<String> {
+        (self.rule.overlap != Overlap::Allow).then(|| cron_unique_key(&self.rule.name))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::plan::MISSED_MAX;
+use super::plan::MISSED_TICKS_MAX;
 use super::{Schedule, UTC};
 use crate::clock::Micros;
 use crate::error::{Error, Result};
@@ -21,7 +21,7 @@ pub const JITTER_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The format of the text in which stores keep a rule.
 const FORMAT: u32 = 1;
 /// How unique keys of jobs of rules begin.
-const KEY: &str = "cron:";
+const UNIQUE_KEY_PREFIX: &str = "cron:";
 
 /// What becomes of ticks at which nobody was there to fire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,15 +96,18 @@ impl FromStr for Missed {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let all = |most: &str| most.parse().ok().filter(|most| (1..=MISSED_MAX).contains(most)).map(Missed::All);
+        let all = |most: &str| most.parse().ok().filter(|most| (1..=MISSED_TICKS_MAX).contains(most)).map(Missed::All);
         match text {
             "skip" => Some(Missed::Skip),
             "once" => Some(Missed::Once),
-            "all" => Some(Missed::All(MISSED_MAX)),
+            "all" => Some(Missed::All(MISSED_TICKS_MAX)),
             other => other.strip_prefix("all:").and_then(all),
         }
         .ok_or_else(|| {
-            Error::invalid("missed", format!("{text:?} is none of skip, once, all:N with N from 1 to {MISSED_MAX}"))
+            Error::invalid(
+                "missed",
+                format!("{text:?} is none of skip, once, all:N with N from 1 to {MISSED_TICKS_MAX}"),
+            )
         })
     }
 }
@@ -158,7 +161,7 @@ impl CronRule {
         let own = |what: &str| {
             Err(Error::invalid("job", format!("of a rule has no {what} of its own: each tick gives it one")))
         };
-        if !job.fresh {
+        if !job.has_fresh_id {
             return own("id");
         }
         if job.due != Due::Now {
@@ -233,16 +236,16 @@ impl CronRule {
             return Err(Error::invalid("jitter", "must be at most 24 h"));
         }
         if let Missed::All(most) = self.missed
-            && !(1..=MISSED_MAX).contains(&most)
+            && !(1..=MISSED_TICKS_MAX).contains(&most)
         {
-            return Err(Error::invalid("missed", format!("all: from 1 to {MISSED_MAX} runs can be made up for")));
+            return Err(Error::invalid("missed", format!("all: from 1 to {MISSED_TICKS_MAX} runs can be made up for")));
         }
-        self.push().check()?;
+        self.to_push().check()?;
         self.schedule()
     }
 
     /// A job of this rule, without what its tick gives it.
-    pub(crate) fn push(&self) -> Push {
+    pub(crate) fn to_push(&self) -> Push {
         let mut push = Push::new(&self.kind, &self.args)
             .queue(&self.queue)
             .priority(self.priority)
@@ -250,14 +253,14 @@ impl CronRule {
             .timeout(self.timeout)
             .tags(self.tags.iter().cloned());
         push.keep = self.keep;
-        push.unique = (self.overlap != Overlap::Allow).then(|| key_of(&self.name));
+        push.unique = (self.overlap != Overlap::Allow).then(|| cron_unique_key(&self.name));
         push
     }
 
     /// As stores keep it.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn to_json(&self) -> String {
         let args = RawValue::from_string(self.args.clone()).or_else(|_| RawValue::from_string("null".to_owned()));
-        let kept = args.map(|args| Kept {
+        let kept = args.map(|args| StoredCronRule {
             format: FORMAT,
             name: self.name.clone(),
             pattern: self.pattern.clone(),
@@ -278,8 +281,8 @@ impl CronRule {
     }
 
     /// From what a store has kept; `None` if a newer version has written it, or it is damaged.
-    pub(crate) fn read(text: &str) -> Option<Self> {
-        let kept: Kept = serde_json::from_str(text).ok()?;
+    pub(crate) fn from_json(text: &str) -> Option<Self> {
+        let kept: StoredCronRule = serde_json::from_str(text).ok()?;
         (kept.format == FORMAT).then_some(())?;
         Some(CronRule {
             name: kept.name,
@@ -302,7 +305,7 @@ impl CronRule {
 
 /// A rule as it is kept: JSON, so that a person can read it.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StoredCronRule {
     format: u32,
     name: String,
     pattern: String,
@@ -321,18 +324,18 @@ struct Kept {
 }
 
 /// The unique key of the jobs of a rule that lets no two run at once.
-pub(crate) fn key_of(name: &str) -> String {
-    format!("{KEY}{name}")
+pub(crate) fn cron_unique_key(name: &str) -> String {
+    format!("{UNIQUE_KEY_PREFIX}{name}")
 }
 
 /// The rule to whose jobs this unique key belongs.
-pub(crate) fn rule_of_key(key: &str) -> Option<&str> {
-    key.strip_prefix(KEY)
+pub(crate) fn rule_name_from_key(key: &str) -> Option<&str> {
+    key.strip_prefix(UNIQUE_KEY_PREFIX)
 }
 
 /// The id of the job of a tick: whoever fires it, it is the same job.
-pub(crate) fn tick_id(name: &str, tick: Micros) -> JobId {
-    JobId::named(&format!("{KEY}{name}:{tick}"))
+pub(crate) fn tick_job_id(name: &str, tick: Micros) -> JobId {
+    JobId::from_name(&format!("{UNIQUE_KEY_PREFIX}{name}:{tick}"))
 }
 
 fn millis(time: Duration) -> u64 {
@@ -353,16 +356,16 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_tick_gives_its_job_what_is_its_own() {
+    fn job_of_rule_with_id_due_or_unique_key_is_rejected() {
         let refused = |push: Push| CronRule::new("r", "* * * * *", push).expect_err("is refused").to_string();
-        assert!(refused(Push::new("mail", "{}").id(JobId::named("x"))).contains("id"));
+        assert!(refused(Push::new("mail", "{}").id(JobId::from_name("x"))).contains("id"));
         assert!(refused(Push::new("mail", "{}").after(Duration::from_secs(1))).contains("due"));
         assert!(refused(Push::new("mail", "{}").unique("x")).contains("unique"));
         assert!(refused(Push::new("mail", "{")).contains("args"));
     }
 
     #[test]
-    fn every_rule_of_a_rule_names_its_field() {
+    fn invalid_rule_error_names_its_field() {
         let field = |change: fn(&mut CronRule)| {
             let mut rule = CronRule::new("r", "* * * * *", Push::new("mail", "{}")).expect("a rule");
             change(&mut rule);
@@ -385,24 +388,24 @@ mod tests {
     proptest! {
         #[test]
         fn a_rule_survives_its_text(args in "[0-9]{1,30}|\"\\PC{0,9}\"|\\[ 1,  2\\]", tags in proptest::collection::vec("[a-z]{1,4}", 0..3),
-                                    keep in proptest::option::of(0u64..9_999_999), all in 1..=MISSED_MAX) {
+                                    keep in proptest::option::of(0u64..9_999_999), all in 1..=MISSED_TICKS_MAX) {
             prop_assume!(serde_json::from_str::<serde::de::IgnoredAny>(&args).is_ok());
             let mut push = Push::new("mail", args).tags(tags);
             push.keep = keep.map(Duration::from_millis);
             let rule = CronRule::new("r", "* * * * *", push).expect("a rule").missed(Missed::All(all)).overlap(Overlap::Queue);
-            prop_assert_eq!(CronRule::read(&rule.text()), Some(rule));
+            prop_assert_eq!(CronRule::from_json(&rule.to_json()), Some(rule));
         }
 
         #[test]
         fn any_text_reads_or_is_left_alone(text in ".*") {
-            let _ = (CronRule::read(&text), text.parse::<Missed>(), text.parse::<Overlap>());
+            let _ = (CronRule::from_json(&text), text.parse::<Missed>(), text.parse::<Overlap>());
         }
     }
 
     #[test]
-    fn a_newer_format_is_not_misread() {
-        let text = CronRule::new("r", "* * * * *", Push::new("mail", "{}")).expect("a rule").text();
-        assert!(CronRule::read(&text).is_some());
-        assert_eq!(CronRule::read(&text.replace("\"format\":1", "\"format\":2")), None);
+    fn newer_format_is_not_parsed() {
+        let text = CronRule::new("r", "* * * * *", Push::new("mail", "{}")).expect("a rule").to_json();
+        assert!(CronRule::from_json(&text).is_some());
+        assert_eq!(CronRule::from_json(&text.replace("\"format\":1", "\"format\":2")), None);
     }
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::schedule::times_of;
+use super::schedule::split_fixed_times;
 use super::*;
 use crate::clock::to_micros;
 use crate::job::JobId;
@@ -15,103 +15,112 @@ use crate::job::push::Push;
 use crate::store::CronRecord;
 
 /// A moment from its text, such as `2026-03-29T02:30:00+01:00`.
-fn at(text: &str) -> SystemTime {
+fn parse_time(text: &str) -> SystemTime {
     SystemTime::from(text.parse::<Timestamp>().expect("a moment"))
 }
 
-fn ticks(pattern: &str, zone: &str, from: &str, count: usize) -> Vec<String> {
+fn next_ticks(pattern: &str, zone: &str, from: &str, count: usize) -> Vec<String> {
     let schedule = Schedule::parse(pattern, zone).expect("is right");
-    schedule.after(at(from)).take(count).map(|tick| schedule.shown(tick)).collect()
+    schedule.ticks_after(parse_time(from)).take(count).map(|tick| schedule.format_in_zone(tick)).collect()
 }
 
 #[test]
-fn in_a_gap_a_fixed_time_fires_at_its_end_and_a_repeating_one_not_at_all() {
+fn fixed_time_in_dst_gap_fires_after_gap_and_repeating_pattern_skips_it() {
     // Clocks go from 02:00 to 03:00.
-    let daily = ticks("30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", 2);
+    let daily = next_ticks("30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", 2);
     assert_eq!(daily, ["Sun 2026-03-29 03:00 CEST", "Mon 2026-03-30 02:30 CEST"]);
-    let often = ticks("*/30 * * * *", "Europe/Berlin", "2026-03-29T01:00:00+01:00", 3);
+    let often = next_ticks("*/30 * * * *", "Europe/Berlin", "2026-03-29T01:00:00+01:00", 3);
     assert_eq!(often, ["Sun 2026-03-29 01:30 CET", "Sun 2026-03-29 03:00 CEST", "Sun 2026-03-29 03:30 CEST"]);
-    let new_york = ticks("30 2 * * *", "America/New_York", "2026-03-07T12:00:00Z", 2);
+    let new_york = next_ticks("30 2 * * *", "America/New_York", "2026-03-07T12:00:00Z", 2);
     assert_eq!(new_york, ["Sun 2026-03-08 03:00 EDT", "Mon 2026-03-09 02:30 EDT"]);
     // Half an hour only: from 02:00 to 02:30.
-    let lord_howe = ticks("15 2 * * *", "Australia/Lord_Howe", "2026-10-02T20:00:00Z", 2);
+    let lord_howe = next_ticks("15 2 * * *", "Australia/Lord_Howe", "2026-10-02T20:00:00Z", 2);
     assert_eq!(lord_howe, ["Sun 2026-10-04 02:30 +11", "Mon 2026-10-05 02:15 +11"]);
 }
 
 #[test]
-fn in_a_fold_a_fixed_time_fires_once_and_a_repeating_one_twice() {
+fn fixed_time_in_dst_fold_fires_once_and_repeating_pattern_twice() {
     // Clocks go from 03:00 back to 02:00.
-    let daily = ticks("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", 2);
+    let daily = next_ticks("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", 2);
     assert_eq!(daily, ["Sun 2026-10-25 02:30 CEST", "Mon 2026-10-26 02:30 CET"]);
-    let often = ticks("*/30 * * * *", "Europe/Berlin", "2026-10-25T01:45:00+02:00", 5);
+    let often = next_ticks("*/30 * * * *", "Europe/Berlin", "2026-10-25T01:45:00+02:00", 5);
     let both = ["02:00 CEST", "02:30 CEST", "02:00 CET", "02:30 CET", "03:00 CET"];
     assert_eq!(often, both.map(|time| format!("Sun 2026-10-25 {time}")));
-    let new_york = ticks("30 1 * * *", "America/New_York", "2026-10-31T12:00:00Z", 2);
+    let new_york = next_ticks("30 1 * * *", "America/New_York", "2026-10-31T12:00:00Z", 2);
     assert_eq!(new_york, ["Sun 2026-11-01 01:30 EDT", "Mon 2026-11-02 01:30 EST"]);
     // From 02:00 back to 01:30.
-    let lord_howe = ticks("45 1 * * *", "Australia/Lord_Howe", "2026-04-04T00:00:00Z", 2);
+    let lord_howe = next_ticks("45 1 * * *", "Australia/Lord_Howe", "2026-04-04T00:00:00Z", 2);
     assert_eq!(lord_howe, ["Sun 2026-04-05 01:45 +11", "Mon 2026-04-06 01:45 +1030"]);
 }
 
 #[test]
-fn each_time_of_a_list_is_a_fixed_one() {
+fn listed_times_are_fixed_times() {
     let gap = "2027-03-28T00:00:00+01:00";
     let fold = "2026-10-25T00:00:00+02:00";
     assert_eq!(
-        ticks("15 2,14 * * *", "Europe/Berlin", gap, 3),
+        next_ticks("15 2,14 * * *", "Europe/Berlin", gap, 3),
         ["Sun 2027-03-28 03:00 CEST", "Sun 2027-03-28 14:15 CEST", "Mon 2027-03-29 02:15 CEST"]
     );
     assert_eq!(
-        ticks("15 2,14 * * *", "Europe/Berlin", fold, 3),
+        next_ticks("15 2,14 * * *", "Europe/Berlin", fold, 3),
         ["Sun 2026-10-25 02:15 CEST", "Sun 2026-10-25 14:15 CET", "Mon 2026-10-26 02:15 CET"]
     );
     assert_eq!(
-        ticks("0,30 2 * * *", "Europe/Berlin", gap, 2),
+        next_ticks("0,30 2 * * *", "Europe/Berlin", gap, 2),
         ["Sun 2027-03-28 03:00 CEST", "Mon 2027-03-29 02:00 CEST"],
         "two that were skipped are one"
     );
     assert_eq!(
-        ticks("0,30 30 2 * * *", "Europe/Berlin", fold, 3),
+        next_ticks("0,30 30 2 * * *", "Europe/Berlin", fold, 3),
         ["Sun 2026-10-25 02:30 CEST", "Sun 2026-10-25 02:30:30 CEST", "Mon 2026-10-26 02:30 CET"]
     );
-    assert!(times_of("*/10 2,14 * * *").is_empty() && times_of("0-5 2 * * *").is_empty(), "these repeat");
-    assert!(times_of("30 2 * * *").is_empty() && times_of("@daily").is_empty());
+    assert!(
+        split_fixed_times("*/10 2,14 * * *").is_empty() && split_fixed_times("0-5 2 * * *").is_empty(),
+        "these repeat"
+    );
+    assert!(split_fixed_times("30 2 * * *").is_empty() && split_fixed_times("@daily").is_empty());
 }
 
 #[test]
-fn what_clocks_do_is_said_in_words() {
+fn dst_note_describes_gap_and_fold() {
     let daily = Schedule::parse("30 2 * * *", "Europe/Berlin").expect("is right");
-    assert!(daily.oddity(at("2026-03-29T03:00:00+02:00")).is_some_and(|said| said.contains("skipped")));
-    assert!(daily.oddity(at("2026-10-25T02:30:00+02:00")).is_some_and(|said| said.contains("first time only")));
-    assert_eq!(daily.oddity(at("2026-10-26T02:30:00+01:00")), None);
+    assert!(daily.dst_note(parse_time("2026-03-29T03:00:00+02:00")).is_some_and(|said| said.contains("skipped")));
+    assert!(
+        daily.dst_note(parse_time("2026-10-25T02:30:00+02:00")).is_some_and(|said| said.contains("first time only"))
+    );
+    assert_eq!(daily.dst_note(parse_time("2026-10-26T02:30:00+01:00")), None);
     let listed = Schedule::parse("0,30 2 * * *", "Europe/Berlin").expect("is right");
-    assert!(listed.oddity(at("2026-10-25T02:00:00+02:00")).is_some_and(|said| said.contains("the first time only")));
+    assert!(
+        listed
+            .dst_note(parse_time("2026-10-25T02:00:00+02:00"))
+            .is_some_and(|said| said.contains("the first time only"))
+    );
     let often = Schedule::parse("*/30 * * * *", "Europe/Berlin").expect("is right");
-    assert!(often.oddity(at("2026-10-25T02:30:00+02:00")).is_some_and(|said| said.contains("is the first")));
-    assert!(often.oddity(at("2026-10-25T02:30:00+01:00")).is_some_and(|said| said.contains("is the second")));
+    assert!(often.dst_note(parse_time("2026-10-25T02:30:00+02:00")).is_some_and(|said| said.contains("is the first")));
+    assert!(often.dst_note(parse_time("2026-10-25T02:30:00+01:00")).is_some_and(|said| said.contains("is the second")));
 }
 
-fn record(pattern: &str, next: SystemTime, change: impl FnOnce(CronRule) -> CronRule) -> CronRecord {
+fn cron_record(pattern: &str, next: SystemTime, change: impl FnOnce(CronRule) -> CronRule) -> CronRecord {
     let rule = change(CronRule::new("r", pattern, Push::new("mail", "{}")).expect("a rule"));
-    CronRecord { rule, revision: 1, paused: false, next: Some(next), held: false, last: None }
+    CronRecord { rule, revision: 1, paused: false, next: Some(next), waiting: false, last: None }
 }
 
 /// How long ago the ticks were that are fired, in seconds.
-fn fired(record: &CronRecord, now: SystemTime) -> Vec<u64> {
+fn fired_seconds_ago(record: &CronRecord, now: SystemTime) -> Vec<u64> {
     let schedule = record.rule.schedule().expect("is right");
-    let fire = fire(&schedule, record, now).expect("has a tick");
+    let fire = plan_firing(&schedule, record, now).expect("has a tick");
     assert!(fire.next.is_some_and(|next| next > now), "what comes next is yet to come");
     let ids: Vec<_> = fire.jobs.iter().map(|job| job.id).collect();
-    let ago = |id: &_| (0..100_000).find(|s| tick_id("r", to_micros(now - Duration::from_secs(*s))) == *id);
+    let ago = |id: &_| (0..100_000).find(|s| tick_job_id("r", to_micros(now - Duration::from_secs(*s))) == *id);
     ids.iter().map(|id| ago(id).expect("a tick")).collect()
 }
 
 /// The jobs that are fired where that takes several steps.
-fn fired_in_steps(record: &mut CronRecord, now: SystemTime) -> Vec<JobId> {
+fn fire_all_batches(record: &mut CronRecord, now: SystemTime) -> Vec<JobId> {
     let schedule = record.rule.schedule().expect("is right");
     let mut ids = Vec::new();
     while record.next.is_some_and(|next| next <= now) {
-        let fire = fire(&schedule, record, now).expect("has a tick");
+        let fire = plan_firing(&schedule, record, now).expect("has a tick");
         assert!(fire.jobs.len() <= FIRE_JOBS_MAX);
         ids.extend(fire.jobs.iter().map(|job| job.id));
         record.next = fire.next;
@@ -120,108 +129,111 @@ fn fired_in_steps(record: &mut CronRecord, now: SystemTime) -> Vec<JobId> {
 }
 
 /// The jobs of ticks that were so many seconds ago.
-fn ids(now: SystemTime, ago: impl IntoIterator<Item = u64>) -> Vec<JobId> {
-    ago.into_iter().map(|seconds| tick_id("r", to_micros(now - Duration::from_secs(seconds)))).collect()
+fn tick_job_ids(now: SystemTime, ago: impl IntoIterator<Item = u64>) -> Vec<JobId> {
+    ago.into_iter().map(|seconds| tick_job_id("r", to_micros(now - Duration::from_secs(seconds)))).collect()
 }
 
 #[test]
-fn missed_ticks_go_by_their_rule() {
-    let now = at("2030-01-01T12:00:00Z");
+fn missed_ticks_follow_the_missed_policy() {
+    let now = parse_time("2030-01-01T12:00:00Z");
     let ago = |s| now - Duration::from_secs(s);
-    let minutely = |missed| record("* * * * *", ago(3600), |rule| rule.missed(missed));
-    assert_eq!(fired(&minutely(Missed::Skip), now), [0]);
-    assert_eq!(fired(&minutely(Missed::Once), now), [60, 0]);
-    assert_eq!(fired(&minutely(Missed::All(3)), now), [180, 120, 60, 0]);
-    assert_eq!(fired(&minutely(Missed::All(1000)), now).len(), 61);
+    let minutely = |missed| cron_record("* * * * *", ago(3600), |rule| rule.missed(missed));
+    assert_eq!(fired_seconds_ago(&minutely(Missed::Skip), now), [0]);
+    assert_eq!(fired_seconds_ago(&minutely(Missed::Once), now), [60, 0]);
+    assert_eq!(fired_seconds_ago(&minutely(Missed::All(3)), now), [180, 120, 60, 0]);
+    assert_eq!(fired_seconds_ago(&minutely(Missed::All(1000)), now).len(), 61);
     assert_eq!(
-        fired(&record("0 0 * * *", ago(43_200), |rule| rule), now),
+        fired_seconds_ago(&cron_record("0 0 * * *", ago(43_200), |rule| rule), now),
         [43_200],
         "midnight was missed, and is made up for"
     );
     let none: [u64; 0] = [];
-    assert_eq!(fired(&record("0 0 * * *", ago(43_200), |rule| rule.missed(Missed::Skip)), now), none);
+    assert_eq!(fired_seconds_ago(&cron_record("0 0 * * *", ago(43_200), |rule| rule.missed(Missed::Skip)), now), none);
 }
 
 #[test]
-fn what_is_too_much_for_one_step_comes_with_the_next() {
-    let now = at("2030-01-01T12:00:00Z");
+fn ticks_beyond_one_batch_fire_in_the_next() {
+    let now = parse_time("2030-01-01T12:00:00Z");
     let long = format!("\"{}\"", "x".repeat(CRON_ARGS_BYTES_MAX - 2));
-    let mut rule = record("* * * * * *", now - Duration::from_secs(400), |rule| rule.missed(Missed::All(1000)));
+    let mut rule = cron_record("* * * * * *", now - Duration::from_secs(400), |rule| rule.missed(Missed::All(1000)));
     rule.rule.args = long;
     let schedule = rule.rule.schedule().expect("is right");
     let (mut ids, mut steps) = (Vec::new(), 0);
     while rule.next.is_some_and(|next| next <= now) {
-        let fire = fire(&schedule, &rule, now).expect("has a tick");
+        let fire = plan_firing(&schedule, &rule, now).expect("has a tick");
         assert!(!fire.jobs.is_empty() && fire.jobs.len() * rule.rule.args.len() <= FIRE_BYTES_MAX);
         ids.extend(fire.jobs.iter().map(|job| job.id));
         rule.next = fire.next;
         steps += 1;
     }
-    let expected = (0..=400).rev().map(|ago| tick_id("r", to_micros(now - Duration::from_secs(ago))));
+    let expected = (0..=400).rev().map(|ago| tick_job_id("r", to_micros(now - Duration::from_secs(ago))));
     assert_eq!((ids, steps), (expected.collect::<Vec<_>>(), 7), "each once, oldest first");
 }
 
 #[test]
-fn a_short_absence_misses_nothing() {
-    let now = at("2030-01-01T12:00:00Z");
-    let each_second = record("* * * * * *", now - Duration::from_secs(4), |rule| rule.missed(Missed::Skip));
-    assert_eq!(fired(&each_second, now), [4, 3, 2, 1, 0]);
+fn short_outage_misses_no_tick() {
+    let now = parse_time("2030-01-01T12:00:00Z");
+    let each_second = cron_record("* * * * * *", now - Duration::from_secs(4), |rule| rule.missed(Missed::Skip));
+    assert_eq!(fired_seconds_ago(&each_second, now), [4, 3, 2, 1, 0]);
 }
 
 #[test]
-fn a_rule_that_was_away_for_years_costs_little() {
-    let now = at("2030-01-01T12:00:00Z");
-    let mut each_second =
-        record("* * * * * *", at("2000-01-01T00:00:00Z"), |rule| rule.missed(Missed::All(MISSED_MAX)));
-    assert_eq!(fired_in_steps(&mut each_second, now).len(), MISSED_MAX as usize + 11);
+fn rule_idle_for_years_fires_at_most_missed_max() {
+    let now = parse_time("2030-01-01T12:00:00Z");
+    let mut each_second = cron_record("* * * * * *", parse_time("2000-01-01T00:00:00Z"), |rule| {
+        rule.missed(Missed::All(MISSED_TICKS_MAX))
+    });
+    assert_eq!(fire_all_batches(&mut each_second, now).len(), MISSED_TICKS_MAX as usize + 11);
 }
 
 /// A window that reaches back a little farther may hold far more than is looked at: the newest count all the same.
 #[test]
-fn of_ticks_that_came_thick_and_fast_long_ago_the_newest_are_made_up_for() {
-    let now = at("2030-01-26T05:00:00Z");
-    let away = |pattern, missed| record(pattern, at("2029-12-27T00:00:00Z"), |rule: CronRule| rule.missed(missed));
-    let last = now.duration_since(at("2030-01-10T23:59:00Z")).expect("is past").as_secs();
-    assert_eq!(fired_in_steps(&mut away("* * 1-10 * *", Missed::Once), now), ids(now, [last]));
-    let thousand = fired_in_steps(&mut away("* * 1-10,26 * *", Missed::All(MISSED_MAX)), now);
-    assert_eq!(thousand.len(), MISSED_MAX as usize + 1);
-    assert!(thousand.ends_with(&ids(now, (0..=300).rev().map(|minutes| minutes * 60))), "and what is on time");
+fn newest_missed_ticks_fire_after_dense_old_ones() {
+    let now = parse_time("2030-01-26T05:00:00Z");
+    let away = |pattern, missed| {
+        cron_record(pattern, parse_time("2029-12-27T00:00:00Z"), |rule: CronRule| rule.missed(missed))
+    };
+    let last = now.duration_since(parse_time("2030-01-10T23:59:00Z")).expect("is past").as_secs();
+    assert_eq!(fire_all_batches(&mut away("* * 1-10 * *", Missed::Once), now), tick_job_ids(now, [last]));
+    let thousand = fire_all_batches(&mut away("* * 1-10,26 * *", Missed::All(MISSED_TICKS_MAX)), now);
+    assert_eq!(thousand.len(), MISSED_TICKS_MAX as usize + 1);
+    assert!(thousand.ends_with(&tick_job_ids(now, (0..=300).rev().map(|minutes| minutes * 60))), "and what is on time");
 }
 
 #[test]
-fn where_jobs_must_not_overlap_the_newest_tick_stands_for_all() {
-    let now = at("2030-01-01T12:00:00Z");
+fn without_overlap_only_newest_tick_fires() {
+    let now = parse_time("2030-01-01T12:00:00Z");
     let held = |held| CronRecord {
-        held,
-        ..record("0 0 * * *", now - Duration::from_secs(43_200), |rule| {
+        waiting: held,
+        ..cron_record("0 0 * * *", now - Duration::from_secs(43_200), |rule| {
             rule.overlap(Overlap::Queue).missed(Missed::Skip)
         })
     };
-    assert_eq!(fired(&held(true), now), [43_200], "it has waited on purpose");
-    assert!(fired(&held(false), now).is_empty());
-    let each_second = record("* * * * * *", now - Duration::from_secs(4), |rule| rule.overlap(Overlap::Skip));
-    assert_eq!(fired(&each_second, now), [0]);
+    assert_eq!(fired_seconds_ago(&held(true), now), [43_200], "it has waited on purpose");
+    assert!(fired_seconds_ago(&held(false), now).is_empty());
+    let each_second = cron_record("* * * * * *", now - Duration::from_secs(4), |rule| rule.overlap(Overlap::Skip));
+    assert_eq!(fired_seconds_ago(&each_second, now), [0]);
 }
 
 #[test]
-fn a_change_loses_no_tick_that_is_due_and_doubles_none() {
-    let now = at("2030-01-01T12:00:00Z");
+fn changed_rule_keeps_due_tick_and_fires_none_twice() {
+    let now = parse_time("2030-01-01T12:00:00Z");
     let schedule = Schedule::parse("0 * * * *", "UTC").expect("is right");
-    let due = record("* * * * *", now - Duration::from_secs(1), |rule| rule);
+    let due = cron_record("* * * * *", now - Duration::from_secs(1), |rule| rule);
     assert_eq!(next_tick(&schedule, &due, now), due.next);
-    let later = record("* * * * *", now + Duration::from_secs(7), |rule| rule);
-    assert_eq!(next_tick(&schedule, &later, now), Some(at("2030-01-01T13:00:00Z")));
+    let later = cron_record("* * * * *", now + Duration::from_secs(7), |rule| rule);
+    assert_eq!(next_tick(&schedule, &later, now), Some(parse_time("2030-01-01T13:00:00Z")));
     // The clock went back by an hour after the last tick.
-    let ahead = CronRecord { last: Some(at("2030-01-01T13:00:00Z")), ..later };
-    assert_eq!(next_tick(&schedule, &ahead, now), Some(at("2030-01-01T14:00:00Z")));
+    let ahead = CronRecord { last: Some(parse_time("2030-01-01T13:00:00Z")), ..later };
+    assert_eq!(next_tick(&schedule, &ahead, now), Some(parse_time("2030-01-01T14:00:00Z")));
 }
 
 #[test]
-fn jitter_is_the_same_for_whoever_fires_and_stays_within_bounds() {
-    let now = at("2030-01-01T12:00:00Z");
-    let rule = record("* * * * *", now, |rule| rule.jitter(Duration::from_secs(30)));
+fn jitter_is_deterministic_and_bounded() {
+    let now = parse_time("2030-01-01T12:00:00Z");
+    let rule = cron_record("* * * * *", now, |rule| rule.jitter(Duration::from_secs(30)));
     let due = |record: &CronRecord| {
-        let fire = fire(&rule.rule.schedule().expect("is right"), record, now).expect("has a tick");
+        let fire = plan_firing(&rule.rule.schedule().expect("is right"), record, now).expect("has a tick");
         match fire.jobs[0].due {
             crate::job::push::Due::At(due) => due,
             other => panic!("{other:?}"),
@@ -259,7 +271,7 @@ proptest! {
 
 /// A machine may have no zones of its own: a small container has none. Those of this build are then looked at.
 #[test]
-fn zones_are_a_part_of_the_build() {
+fn time_zones_are_bundled() {
     let bundled = jiff::tz::TimeZoneDatabase::bundled();
     for name in ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"] {
         let zone = bundled.get(name).expect("is in the build");

@@ -3,10 +3,10 @@
 /// Longest fingerprint, in bytes: what an error says first tells it best.
 pub(crate) const FINGERPRINT_BYTES_MAX: usize = 200;
 /// A run of so many hex digits is no word.
-const HEX_MIN: usize = 8;
+const ID_HEX_DIGITS_MIN: usize = 8;
 
 /// The first line of an error with numbers, ids and quoted parts replaced: `user # has no 'mailbox'` becomes `user # has no '?'`.
-pub(crate) fn of(error: &str) -> String {
+pub(crate) fn compute(error: &str) -> String {
     let line = error.lines().find(|line| !line.trim().is_empty()).unwrap_or("").trim();
     let mut out = String::new();
     let mut rest = line;
@@ -15,10 +15,10 @@ pub(crate) fn of(error: &str) -> String {
             break;
         }
         let taken = match c {
-            '"' | '\'' | '`' => quoted(rest, c, &out).inspect(|_| out.extend([c, '?', c])),
+            '"' | '\'' | '`' => quoted_len(rest, c, &out).inspect(|_| out.extend([c, '?', c])),
             c if c.is_alphanumeric() => {
-                let word = word_of(rest);
-                out.push_str(&replaced(word));
+                let word = leading_word(rest);
+                out.push_str(&mask_digits(word));
                 Some(word.len())
             }
             c if c.is_whitespace() => {
@@ -42,7 +42,7 @@ pub(crate) fn of(error: &str) -> String {
 }
 
 /// The name of a group: the same for the same kind and fingerprint, in 16 hex digits.
-pub(crate) fn group(kind: &str, fingerprint: &str) -> String {
+pub(crate) fn group_id(kind: &str, fingerprint: &str) -> String {
     let name = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, format!("{kind}\n{fingerprint}").as_bytes());
     let mut text = name.simple().to_string();
     text.truncate(16);
@@ -50,7 +50,7 @@ pub(crate) fn group(kind: &str, fingerprint: &str) -> String {
 }
 
 /// How long a quoted part is, with its quotes; `None` for an apostrophe, and for quotes that nobody closes.
-fn quoted(rest: &str, quote: char, before: &str) -> Option<usize> {
+fn quoted_len(rest: &str, quote: char, before: &str) -> Option<usize> {
     if quote == '\'' && before.chars().next_back().is_some_and(char::is_alphanumeric) {
         return None;
     }
@@ -58,15 +58,16 @@ fn quoted(rest: &str, quote: char, before: &str) -> Option<usize> {
 }
 
 /// Letters, digits, and what joins them into an id, a number, a version or an address.
-fn word_of(rest: &str) -> &str {
+fn leading_word(rest: &str) -> &str {
     let joins = |c: char| matches!(c, '_' | '-' | '.' | ':');
     let end = rest.find(|c: char| !c.is_alphanumeric() && !joins(c)).unwrap_or(rest.len());
     rest[..end].trim_end_matches(joins)
 }
 
 /// A word with its digits replaced: one that is an id is nothing but a `#`.
-fn replaced(word: &str) -> String {
-    let is_id = |part: &str| part.len() >= HEX_MIN && part.chars().all(|c| c.is_ascii_hexdigit()) && has_digit(part);
+fn mask_digits(word: &str) -> String {
+    let is_id =
+        |part: &str| part.len() >= ID_HEX_DIGITS_MIN && part.chars().all(|c| c.is_ascii_hexdigit()) && has_digit(part);
     if word.starts_with("0x") || word.split(['-', ':', '.', '_']).any(is_id) {
         return "#".to_owned();
     }
@@ -94,7 +95,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_differs_is_left_out() {
+    fn variable_parts_are_masked() {
         let same = [
             ("timed out after 30s", "timed out after #s"),
             ("user 17 has no 'mailbox'", "user # has no '?'"),
@@ -106,25 +107,25 @@ mod tests {
             ("don't \"stop", "don't \"stop"),
         ];
         for (error, told) in same {
-            assert_eq!(of(error), told, "{error}");
+            assert_eq!(compute(error), told, "{error}");
         }
-        assert_eq!(of("commit 8f14e45fceea167a failed"), of("commit c9f0f895fb98ab91 failed"));
-        assert_ne!(group("a", "b"), group("b", "a"));
-        assert_eq!(group("mail", "x").len(), 16);
+        assert_eq!(compute("commit 8f14e45fceea167a failed"), compute("commit c9f0f895fb98ab91 failed"));
+        assert_ne!(group_id("a", "b"), group_id("b", "a"));
+        assert_eq!(group_id("mail", "x").len(), 16);
     }
 
     proptest! {
         #[test]
         fn any_error_has_one(error in "\\PC{0,400}", odd in "[a-f0-9'\"`:. -]{0,300}") {
             for error in [error, odd] {
-                let told = of(&error);
+                let told = compute(&error);
                 prop_assert!(told.len() <= FINGERPRINT_BYTES_MAX && !told.contains('\n'));
             }
         }
 
         #[test]
         fn numbers_make_no_difference(a in 0u32..1_000_000, b in 0u32..1_000_000) {
-            prop_assert_eq!(of(&format!("row {a} of {b}")), of(&format!("row {b} of {a}")));
+            prop_assert_eq!(compute(&format!("row {a} of {b}")), compute(&format!("row {b} of {a}")));
         }
     }
 }

@@ -31,7 +31,7 @@ impl JobId {
     ///
     /// Pushing with it makes the push idempotent without keeping the id anywhere.
     #[must_use]
-    pub fn named(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         const NAMES: Uuid = Uuid::from_u128(0x6475_6c79_0000_5000_8000_6a6f_6220_6964);
         JobId(Uuid::new_v5(&NAMES, name.as_bytes()))
     }
@@ -283,12 +283,12 @@ pub struct Job {
 }
 
 /// The kind under which a job goes that this version cannot read: no handler has it, so it is given back.
-pub(crate) const UNREADABLE: &str = "duly:unreadable";
+pub(crate) const UNREADABLE_KIND: &str = "duly:unreadable";
 
 /// A job in a node's hands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Held {
+pub struct HeldJob {
     /// The job itself.
     pub job: Job,
     /// Which claim this is: a settle with an older one is refused.
@@ -300,10 +300,10 @@ pub struct Held {
     /// How often a node died while it held this job.
     pub crashes: u32,
     /// The store's own number for the job: saves it a look-up at the settle.
-    pub(crate) place: i64,
+    pub(crate) locator: i64,
 }
 
-impl Held {
+impl HeldJob {
     /// Which attempt this is, from 1. Never overflows: a file that somebody has written to may say any number.
     #[must_use]
     pub fn attempt(&self) -> u32 {
@@ -328,7 +328,7 @@ pub struct Failure {
 
 impl Failure {
     /// As much of an error as the history keeps, cut between characters.
-    pub(crate) fn cut(error: &str) -> &str {
+    pub(crate) fn truncate_error(error: &str) -> &str {
         let mut end = error.len().min(crate::store::ERROR_BYTES_MAX);
         while !error.is_char_boundary(end) {
             end -= 1;
@@ -340,7 +340,7 @@ impl Failure {
 /// A job and what has become of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Record {
+pub struct JobRecord {
     /// The job itself.
     #[serde(flatten)]
     pub job: Job,
@@ -397,7 +397,11 @@ impl JobProgress {
     #[must_use]
     pub fn new(done: f64, note: &str, at: SystemTime) -> Self {
         let done = if done.is_nan() { 0.0 } else { done.clamp(0.0, 1.0) };
-        JobProgress { done, note: crate::store::cut(note, crate::store::PROGRESS_BYTES_MAX).to_owned(), at }
+        JobProgress {
+            done,
+            note: crate::store::truncate_text(note, crate::store::PROGRESS_NOTE_BYTES_MAX).to_owned(),
+            at,
+        }
     }
 }
 
@@ -439,7 +443,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     /// A job of this kind in a node's hands, for the first time.
-    pub(crate) fn held(kind: &str) -> Held {
+    pub(crate) fn held_job(kind: &str) -> HeldJob {
         let at = SystemTime::UNIX_EPOCH;
         let job = Job {
             id: JobId::fresh(),
@@ -455,17 +459,17 @@ pub(crate) mod tests {
             tags: Vec::new(),
             traceparent: None,
         };
-        Held { job, fence: Fence(1), due: at, attempts: 0, crashes: 0, place: 1 }
+        HeldJob { job, fence: Fence(1), due: at, attempts: 0, crashes: 0, locator: 1 }
     }
 
     #[test]
-    fn the_same_name_gives_the_same_id() {
-        assert_eq!(JobId::named("invoice:7"), JobId::named("invoice:7"));
-        assert_ne!(JobId::named("invoice:7"), JobId::named("invoice:8"));
+    fn same_name_gives_same_id() {
+        assert_eq!(JobId::from_name("invoice:7"), JobId::from_name("invoice:7"));
+        assert_ne!(JobId::from_name("invoice:7"), JobId::from_name("invoice:8"));
     }
 
     #[test]
-    fn more_urgent_is_greater() {
+    fn higher_priority_compares_greater() {
         assert!(Priority::Critical > Priority::High && Priority::Normal > Priority::Low);
     }
 
@@ -479,7 +483,7 @@ pub(crate) mod tests {
 
         #[test]
         fn errors_are_cut_between_characters(text in "\\PC{0,3000}") {
-            let cut = Failure::cut(&text);
+            let cut = Failure::truncate_error(&text);
             prop_assert!(cut.len() <= crate::store::ERROR_BYTES_MAX && text.starts_with(cut));
         }
 

@@ -21,18 +21,18 @@ pub const PUSH_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The last moment at which a job can be due, in microseconds since 1970: 2223-07-06. Beyond it a server could not tell
 /// microseconds apart any more.
-const DUE_MAX: Micros = 8_000_000_000_000_000;
+const DUE_MICROS_MAX: Micros = 8_000_000_000_000_000;
 /// The longest time from now after which a job can be due: 46,296 days.
-const AFTER_MAX: Micros = DUE_MAX / 2;
+const DELAY_MICROS_MAX: Micros = DUE_MICROS_MAX / 2;
 
 /// Attempts that may fail before a job is buried, unless the push says otherwise.
-pub const MAX_ATTEMPTS: u32 = 25;
+pub const DEFAULT_MAX_ATTEMPTS: u32 = 25;
 /// How long one attempt may run, unless the push says otherwise.
-pub const TIMEOUT: Duration = Duration::from_secs(3600);
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3600);
 /// The queue of a job that names none.
 pub const DEFAULT_QUEUE: &str = "default";
 /// How kinds begin that duly has made for itself: nobody pushes them, no handler gets them.
-pub(crate) const OWN_KINDS: &str = "duly:";
+pub(crate) const RESERVED_KIND_PREFIX: &str = "duly:";
 
 /// From when a job may be claimed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub enum Due {
 /// What to do if an unfinished job with the same unique key exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Conflict {
+pub enum UniqueConflict {
     /// Keep the old job, push nothing.
     #[default]
     Keep,
@@ -86,7 +86,7 @@ pub enum Conflict {
 pub struct Push {
     pub(crate) id: JobId,
     /// The library made this id just now: no store has seen it, no look-up is needed.
-    pub(crate) fresh: bool,
+    pub(crate) has_fresh_id: bool,
     pub(crate) queue: String,
     pub(crate) kind: String,
     /// JSON text, or why the value could not be written as JSON: told at the push.
@@ -94,7 +94,7 @@ pub struct Push {
     pub(crate) priority: Priority,
     pub(crate) due: Due,
     pub(crate) unique: Option<String>,
-    pub(crate) conflict: Conflict,
+    pub(crate) conflict: UniqueConflict,
     pub(crate) max_attempts: u32,
     pub(crate) timeout: Duration,
     pub(crate) keep: Option<Duration>,
@@ -105,7 +105,7 @@ pub struct Push {
 /// What became of a pushed job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Pushed {
+pub enum PushResult {
     /// It is in the store now.
     New(JobId),
     /// Nothing changed: this job is there already, by the same id or the same unique key,
@@ -120,19 +120,19 @@ pub enum Pushed {
     },
 }
 
-impl Pushed {
+impl PushResult {
     /// The job that is in the store now.
     #[must_use]
     pub fn id(&self) -> JobId {
         match *self {
-            Pushed::New(id) | Pushed::Existing(id) | Pushed::Replaced { id, .. } => id,
+            PushResult::New(id) | PushResult::Existing(id) | PushResult::Replaced { id, .. } => id,
         }
     }
 
     /// Whether the push changed the store.
     #[must_use]
     pub fn is_new(&self) -> bool {
-        !matches!(self, Pushed::Existing(_))
+        !matches!(self, PushResult::Existing(_))
     }
 }
 
@@ -140,23 +140,23 @@ impl Push {
     /// A job of this kind with args as JSON text. Text that is not JSON is refused at the push.
     #[must_use]
     pub fn new(kind: impl Into<String>, args: impl Into<String>) -> Self {
-        Push::with_args(kind.into(), as_json(args.into()))
+        Push::with_args(kind.into(), validate_json(args.into()))
     }
 
     /// A job of this kind with args that are known to be JSON, or the reason why there are none.
     pub(crate) fn with_args(kind: String, args: Result<String, String>) -> Self {
         Push {
             id: JobId::fresh(),
-            fresh: true,
+            has_fresh_id: true,
             queue: DEFAULT_QUEUE.to_owned(),
             kind,
             args,
             priority: Priority::Normal,
             due: Due::Now,
             unique: None,
-            conflict: Conflict::Keep,
-            max_attempts: MAX_ATTEMPTS,
-            timeout: TIMEOUT,
+            conflict: UniqueConflict::Keep,
+            max_attempts: DEFAULT_MAX_ATTEMPTS,
+            timeout: DEFAULT_TIMEOUT,
             keep: None,
             tags: Vec::new(),
             traceparent: None,
@@ -173,7 +173,7 @@ impl Push {
     /// With these args instead, as JSON text. Text that is not JSON is refused at the push.
     #[must_use]
     pub fn args(mut self, args: impl Into<String>) -> Self {
-        self.args = as_json(args.into());
+        self.args = validate_json(args.into());
         self
     }
 
@@ -214,7 +214,7 @@ impl Push {
 
     /// What to do if an unfinished job with the same unique key exists.
     #[must_use]
-    pub fn on_conflict(mut self, conflict: Conflict) -> Self {
+    pub fn on_conflict(mut self, conflict: UniqueConflict) -> Self {
         self.conflict = conflict;
         self
     }
@@ -223,7 +223,7 @@ impl Push {
     #[must_use]
     pub fn id(mut self, id: JobId) -> Self {
         self.id = id;
-        self.fresh = false;
+        self.has_fresh_id = false;
         self
     }
 
@@ -280,10 +280,10 @@ impl Push {
     pub fn check(&self) -> Result<()> {
         check_name("queue", &self.queue)?;
         check_name("kind", &self.kind)?;
-        if self.kind.starts_with(OWN_KINDS) {
+        if self.kind.starts_with(RESERVED_KIND_PREFIX) {
             return Err(Error::invalid(
                 "kind",
-                format!("{:?} begins with {OWN_KINDS}, which is duly's own", self.kind),
+                format!("{:?} begins with {RESERVED_KIND_PREFIX}, which is duly's own", self.kind),
             ));
         }
         if self.tags.len() > TAGS_MAX {
@@ -313,7 +313,7 @@ impl Push {
             Ok(args) => args,
             Err(why) => return Err(Error::invalid("args", why.clone())),
         };
-        args_fit(args)
+        check_args_len(args)
     }
 }
 
@@ -321,8 +321,10 @@ impl Due {
     /// Returns an error if the due time is too late for a store to keep.
     pub fn check(self) -> Result<()> {
         let why = match self {
-            Due::At(moment) if to_micros(moment) > DUE_MAX => "too late; a job can be due until 2223-07-06",
-            Due::After(delay) if micros(delay) > AFTER_MAX => "too late; a job can be due 46296 days from now at most",
+            Due::At(moment) if to_micros(moment) > DUE_MICROS_MAX => "too late; a job can be due until 2223-07-06",
+            Due::After(delay) if micros(delay) > DELAY_MICROS_MAX => {
+                "too late; a job can be due 46296 days from now at most"
+            }
             Due::Now | Due::After(_) | Due::At(_) => return Ok(()),
         };
         Err(Error::invalid("due", why))
@@ -333,10 +335,10 @@ impl Due {
 pub(crate) fn check_args(args: &str) -> Result<()> {
     serde_json::from_str::<serde::de::IgnoredAny>(args)
         .map_err(|why| Error::invalid("args", format!("are not JSON: {why}")))?;
-    args_fit(args)
+    check_args_len(args)
 }
 
-fn args_fit(args: &str) -> Result<()> {
+fn check_args_len(args: &str) -> Result<()> {
     if args.len() > ARGS_BYTES_MAX {
         return Err(Error::invalid(
             "args",
@@ -350,7 +352,7 @@ fn args_fit(args: &str) -> Result<()> {
 }
 
 /// Args as they are, if they are JSON; else why they are not.
-fn as_json(args: String) -> Result<String, String> {
+fn validate_json(args: String) -> Result<String, String> {
     match serde_json::from_str::<serde::de::IgnoredAny>(&args) {
         Ok(_) => Ok(args),
         Err(why) => Err(format!("not JSON: {why}")),
@@ -407,7 +409,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn field(push: Push) -> &'static str {
+    fn invalid_field(push: Push) -> &'static str {
         match push.check() {
             Ok(()) => "",
             Err(Error::Invalid { field, .. }) => field,
@@ -416,28 +418,28 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_names_its_field() {
+    fn invalid_push_error_names_its_field() {
         let ok = || Push::new("mail", "{}");
-        assert_eq!(field(ok()), "");
-        assert_eq!(field(Push::new("", "{}")), "kind");
-        assert_eq!(field(Push::new("a b", "{}")), "kind");
-        assert_eq!(field(Push::new("mail", "{")), "args");
-        assert_eq!(field(Push::new("mail", format!("\"{}\"", "x".repeat(ARGS_BYTES_MAX)))), "args");
-        assert_eq!(field(ok().queue("a\nb")), "queue");
-        assert_eq!(field(ok().queue("x".repeat(129))), "queue");
-        assert_eq!(field(ok().queue("a{b}")), "queue");
-        assert_eq!(field(ok().unique("")), "unique");
-        assert_eq!(field(ok().unique("a\u{7}")), "unique");
-        assert_eq!(field(ok().max_attempts(0)), "max_attempts");
-        assert_eq!(field(ok().timeout(Duration::ZERO)), "timeout");
-        assert_eq!(field(ok().tags(vec!["t"; 17])), "tags");
-        assert_eq!(field(ok().tag("with space")), "tags");
-        assert_eq!(field(ok().at(crate::clock::from_micros(DUE_MAX))), "");
-        assert_eq!(field(ok().at(crate::clock::from_micros(DUE_MAX + 1))), "due");
-        assert_eq!(field(ok().after(Duration::from_micros(AFTER_MAX as u64))), "");
-        assert_eq!(field(ok().after(Duration::MAX)), "due");
-        assert_eq!(field(ok().traceparent("nonsense")), "traceparent");
-        assert_eq!(field(ok().traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")), "");
+        assert_eq!(invalid_field(ok()), "");
+        assert_eq!(invalid_field(Push::new("", "{}")), "kind");
+        assert_eq!(invalid_field(Push::new("a b", "{}")), "kind");
+        assert_eq!(invalid_field(Push::new("mail", "{")), "args");
+        assert_eq!(invalid_field(Push::new("mail", format!("\"{}\"", "x".repeat(ARGS_BYTES_MAX)))), "args");
+        assert_eq!(invalid_field(ok().queue("a\nb")), "queue");
+        assert_eq!(invalid_field(ok().queue("x".repeat(129))), "queue");
+        assert_eq!(invalid_field(ok().queue("a{b}")), "queue");
+        assert_eq!(invalid_field(ok().unique("")), "unique");
+        assert_eq!(invalid_field(ok().unique("a\u{7}")), "unique");
+        assert_eq!(invalid_field(ok().max_attempts(0)), "max_attempts");
+        assert_eq!(invalid_field(ok().timeout(Duration::ZERO)), "timeout");
+        assert_eq!(invalid_field(ok().tags(vec!["t"; 17])), "tags");
+        assert_eq!(invalid_field(ok().tag("with space")), "tags");
+        assert_eq!(invalid_field(ok().at(crate::clock::from_micros(DUE_MICROS_MAX))), "");
+        assert_eq!(invalid_field(ok().at(crate::clock::from_micros(DUE_MICROS_MAX + 1))), "due");
+        assert_eq!(invalid_field(ok().after(Duration::from_micros(DELAY_MICROS_MAX as u64))), "");
+        assert_eq!(invalid_field(ok().after(Duration::MAX)), "due");
+        assert_eq!(invalid_field(ok().traceparent("nonsense")), "traceparent");
+        assert_eq!(invalid_field(ok().traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")), "");
     }
 
     proptest! {

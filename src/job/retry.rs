@@ -37,7 +37,7 @@ impl Retry {
 
     /// Waits the same time after every failure.
     #[must_use]
-    pub fn every(delay: Duration) -> Self {
+    pub fn fixed(delay: Duration) -> Self {
         Retry { base: delay, factor: 1.0, max: delay, jitter: 0.0, fourth_power: false }
     }
 
@@ -91,14 +91,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn doubles_up_to_the_ceiling() {
+    fn delay_doubles_up_to_max() {
         let retry = Retry::exponential(Duration::from_secs(1)).jitter(0.0);
         let secs: Vec<u64> = [1, 2, 3, 14, 15, 16, 25].map(|n| retry.delay(n, 0.5).as_secs()).to_vec();
         assert_eq!(secs, [1, 2, 4, 8192, 16384, 21600, 21600]);
     }
 
     #[test]
-    fn the_fourth_power_is_as_measured() {
+    fn fourth_power_delays_match_sidekiq() {
         let range = |failed| [0.0, 1.0].map(|random| Retry::fourth_power().delay(failed, random).as_secs());
         assert_eq!([1, 2, 5, 25].map(range), [[15, 24], [16, 34], [271, 316], [331_791, 332_016]]);
     }

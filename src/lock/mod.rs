@@ -16,11 +16,11 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::job::Fence;
 use crate::job::push::check_text;
-use crate::peers::{Hall, HeldLock};
-use crate::store::{LOCK_SLOTS_MAX, LockAsk, LockRecord, Owner};
+use crate::peers::{HeldLock, Peers};
+use crate::store::{LOCK_SLOTS_MAX, LockOwner, LockRecord, LockRequest};
 
 /// How long a hold lasts without being extended, unless [`Lock::ttl`] says otherwise.
-pub const LOCK_TTL: Duration = Duration::from_secs(30);
+pub const DEFAULT_LOCK_TTL: Duration = Duration::from_secs(30);
 /// Longest name of a lock, in bytes.
 pub const LOCK_NAME_BYTES_MAX: usize = 256;
 /// Shortest and longest time that a hold can be asked to last.
@@ -44,7 +44,7 @@ pub struct Lock {
 
 impl Lock {
     pub(crate) fn new(duly: Duly, name: String) -> Self {
-        Lock { duly, name, ttl: LOCK_TTL, wait: None, slots: 1, note: None }
+        Lock { duly, name, ttl: DEFAULT_LOCK_TTL, wait: None, slots: 1, note: None }
     }
 
     /// How long a hold outlives its holder (default 30 s): while the guard lives it is extended long before.
@@ -81,36 +81,36 @@ impl Lock {
     /// [`Error::Timeout`] if the time to wait was over first. Dropping the future gives up the place in the line.
     pub async fn acquire(self) -> Result<Guard> {
         if self.wait.is_some_and(|wait| wait.is_zero()) {
-            return self.clone().try_acquire().await?.ok_or_else(|| self.timed_out(None));
+            return self.clone().try_acquire().await?.ok_or_else(|| self.timeout_error(None));
         }
-        let until = self.wait.and_then(|wait| clock::tick().checked_add(wait));
-        let (hall, ask) = self.ask(true)?;
-        let waiter = hall.wait_for(ask);
+        let until = self.wait.and_then(|wait| clock::monotonic_now().checked_add(wait));
+        let (hall, ask) = self.build_request(true)?;
+        let waiter = hall.start_lock_wait(ask);
         let take = async {
-            enter(&hall).await?;
-            match waiter.first().await? {
+            announce_with_retries(&hall).await?;
+            match waiter.request_first().await? {
                 Some(held) => Ok(held),
-                None => waiter.turn().await,
+                None => waiter.wait_for_turn().await,
             }
         };
-        match within(until, take).await {
+        match with_deadline(until, take).await {
             Some(held) => Ok(Guard::new(hall.clone(), held?)),
             // What was asked for is given up in the background, and nobody waits for that here.
-            None => Err(self.timed_out(waiter.trouble())),
+            None => Err(self.timeout_error(waiter.last_error())),
         }
     }
 
     /// Takes the lock if it is free and nobody stands in line for it.
     pub async fn try_acquire(self) -> Result<Option<Guard>> {
-        let (hall, ask) = self.ask(false)?;
-        hall.attended().await?;
-        let waiter = hall.wait_for(ask);
-        let held = waiter.first().await?;
+        let (hall, ask) = self.build_request(false)?;
+        hall.ensure_announced().await?;
+        let waiter = hall.start_lock_wait(ask);
+        let held = waiter.request_first().await?;
         Ok(held.map(|held| Guard::new(hall, held)))
     }
 
     /// Who holds it, and until when; `None` if nobody does. Of a lock with several slots the first hold.
-    pub async fn checked(&self) -> Result<Option<LockRecord>> {
+    pub async fn holder(&self) -> Result<Option<LockRecord>> {
         Ok(self.holders().await?.into_iter().next())
     }
 
@@ -121,14 +121,14 @@ impl Lock {
         loop {
             let page = self.duly.store.locks(Some(&self.name), cursor.as_deref()).await?;
             all.extend(page.locks);
-            cursor = page.next;
+            cursor = page.next_cursor;
             if cursor.is_none() || all.len() >= LOCK_SLOTS_MAX as usize {
                 return Ok(all);
             }
         }
     }
 
-    fn ask(&self, wait: bool) -> Result<(Arc<Hall>, LockAsk)> {
+    fn build_request(&self, wait: bool) -> Result<(Arc<Peers>, LockRequest)> {
         Lock::check_name(&self.name)?;
         Lock::check_ttl(self.ttl)?;
         if !(1..=LOCK_SLOTS_MAX).contains(&self.slots) {
@@ -137,11 +137,11 @@ impl Lock {
         if let Some(note) = &self.note {
             check_text("note", note, LOCK_NAME_BYTES_MAX)?;
         }
-        let hall = self.duly.hall()?;
-        let ask = LockAsk {
+        let hall = self.duly.peers()?;
+        let ask = LockRequest {
             name: self.name.clone(),
-            owner: Owner::fresh(),
-            node: hall.node(),
+            owner: LockOwner::fresh(),
+            node: hall.node_id(),
             lease: self.duly.options.lease,
             slots: self.slots,
             ttl: self.ttl,
@@ -165,7 +165,7 @@ impl Lock {
     }
 
     /// It was not free in time; or nobody knows, if the store had trouble.
-    fn timed_out(&self, trouble: Option<String>) -> Error {
+    fn timeout_error(&self, trouble: Option<String>) -> Error {
         let (name, wait) = (&self.name, self.wait.unwrap_or_default());
         let reason = match trouble {
             None => format!("{name} was not free within {wait:?}"),
@@ -176,14 +176,14 @@ impl Lock {
 }
 
 /// Enters the hall, however long the store takes to answer.
-async fn enter(hall: &Hall) -> Result<()> {
+async fn announce_with_retries(hall: &Peers) -> Result<()> {
     let mut failures = 0;
     loop {
-        match hall.attended().await {
+        match hall.ensure_announced().await {
             Err(error) if error.is_retryable() => {
                 tracing::warn!(%error, "the store does not answer; asked again");
                 failures += 1;
-                tokio::time::sleep(backoff(failures)).await;
+                tokio::time::sleep(backoff_delay(failures)).await;
             }
             entered => return entered,
         }
@@ -191,7 +191,7 @@ async fn enter(hall: &Hall) -> Result<()> {
 }
 
 /// The output, unless that takes too long.
-async fn within<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
+async fn with_deadline<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
     match until {
         None => Some(work.await),
         Some(until) => tokio::time::timeout_at(until, work).await.ok(),
@@ -199,7 +199,7 @@ async fn within<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Opt
 }
 
 /// How long to wait after so many failures of the store in a row.
-pub(crate) fn backoff(failures: u32) -> Duration {
+pub(crate) fn backoff_delay(failures: u32) -> Duration {
     let ceiling = BACKOFF_MIN.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
     ceiling.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
@@ -209,21 +209,21 @@ pub(crate) fn backoff(failures: u32) -> Duration {
 /// A program that ends right after dropping it may end before the lock is released: await [`Guard::release`] there.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
-    hall: Arc<Hall>,
+    peers: Arc<Peers>,
     held: Arc<HeldLock>,
 }
 
 impl Guard {
     /// Of a hold that the hall extends already.
-    fn new(hall: Arc<Hall>, held: Arc<HeldLock>) -> Self {
-        crate::metrics::lock_taken();
-        Guard { hall, held }
+    fn new(hall: Arc<Peers>, held: Arc<HeldLock>) -> Self {
+        crate::metrics::record_lock_acquired();
+        Guard { peers: hall, held }
     }
 
     /// The name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.held.ask.name
+        &self.held.request.name
     }
 
     /// Grows with every acquisition of the lock, over crashes and failovers.
@@ -241,8 +241,8 @@ impl Guard {
 
     /// Whoever it is that holds the lock: unique to this acquisition.
     #[must_use]
-    pub fn owner(&self) -> Owner {
-        self.held.ask.owner
+    pub fn owner(&self) -> LockOwner {
+        self.held.request.owner
     }
 
     /// Resolves when the lock is lost: it was taken over or broken, or could not be extended in time.
@@ -258,30 +258,30 @@ impl Guard {
 
     /// How long it lasts at least, if it is never extended again.
     #[must_use]
-    pub fn left(&self) -> Duration {
-        self.held.left()
+    pub fn remaining(&self) -> Duration {
+        self.held.remaining()
     }
 
     /// Until when it lasts at least, if it is never extended again, by our own clock.
     #[must_use]
     pub fn deadline(&self) -> SystemTime {
-        self.hall.now() + self.held.left()
+        self.peers.now() + self.held.remaining()
     }
 
     /// Drops the guard without a release, and stops extending the hold: a client that knows its owner does both from now on.
     pub(crate) fn detach(self) {
         // Dropped like one that was released: nothing is given up.
-        self.held.stop();
-        self.held.released();
+        self.held.stop_renewal();
+        self.held.mark_released();
     }
 
     /// Extends it now, by its whole time.
     ///
     /// [`Error::Conflict`] if it is not held any more.
     pub async fn extend(&self) -> Result<()> {
-        match self.hall.extend_now(&self.held).await? {
+        match self.peers.extend_lock_now(&self.held).await? {
             true => Ok(()),
-            false => Err(not_held(self.name())),
+            false => Err(not_held_error(self.name())),
         }
     }
 
@@ -290,43 +290,43 @@ impl Guard {
     /// [`Error::Conflict`] if it was not held any more: then something may have been done by two at a time.
     pub async fn release(&self) -> Result<()> {
         // It stays among the guarded until the store has answered: a turn that comes late must not be taken for nobody's.
-        self.held.stop();
+        self.held.stop_renewal();
         if self.held.is_released() {
-            return Err(not_held(self.name()));
+            return Err(not_held_error(self.name()));
         }
         let (was_lost, mut failures, mut in_doubt) = (self.held.is_lost(), 0, false);
         loop {
-            match self.hall.store().unlock(&self.held.ask).await {
+            match self.peers.store().unlock(&self.held.request).await {
                 Ok(held) => {
-                    self.held.released();
-                    self.hall.unguard(&self.held);
+                    self.held.mark_released();
+                    self.peers.remove_held_lock(&self.held);
                     // If an answer was lost, that may well have been the one that counted; but not if the lock was lost before.
                     let released = held || (in_doubt && !was_lost);
-                    return if released { Ok(()) } else { Err(not_held(self.name())) };
+                    return if released { Ok(()) } else { Err(not_held_error(self.name())) };
                 }
-                Err(error) if !error.is_retryable() || self.held.is_over() => return Err(error),
+                Err(error) if !error.is_retryable() || self.held.is_expired() => return Err(error),
                 Err(error) => {
                     in_doubt |= matches!(error, Error::Unknown { .. });
                     failures += 1;
-                    tokio::time::sleep(backoff(failures)).await;
+                    tokio::time::sleep(backoff_delay(failures)).await;
                 }
             }
         }
     }
 }
 
-fn not_held(name: &str) -> Error {
+fn not_held_error(name: &str) -> Error {
     Error::Conflict(format!("lock {name} is not held: it was released, taken over or broken, or its time was over"))
 }
 
 impl Drop for Guard {
     /// Stops extending first: an extension that came after the release could hold up the next owner.
     fn drop(&mut self) {
-        self.held.stop();
-        self.hall.unguard(&self.held);
+        self.held.stop_renewal();
+        self.peers.remove_held_lock(&self.held);
         // Also a release that was dropped half-way.
         if !self.held.is_released() {
-            self.hall.give_up(self.held.ask.clone());
+            self.peers.abandon_lock(self.held.request.clone());
         }
     }
 }
@@ -335,7 +335,7 @@ impl std::fmt::Debug for Guard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let held = &self.held;
         f.debug_struct("Guard")
-            .field("name", &held.ask.name)
+            .field("name", &held.request.name)
             .field("fence", &held.fence)
             .field("slot", &held.slot)
             .finish()

@@ -11,25 +11,25 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, Micros, micros};
 use crate::error::Result;
 use crate::job::Fence;
-use crate::peers::{Hall, Inner};
-use crate::store::{EXTEND_MAX, LockAsk, Owner};
+use crate::peers::{Peers, PeersInner};
+use crate::store::{LOCK_EXTENDS_MAX, LockOwner, LockRequest};
 
 /// A hold is extended when so much of its time is over.
-const EXTEND_AFTER: f64 = 1.0 / 3.0;
+const EXTEND_AFTER_FRACTION: f64 = 1.0 / 3.0;
 /// After a failed extension the next one is tried after this part of the time.
-const AGAIN_AFTER: f64 = 1.0 / 10.0;
+const RETRY_AFTER_FRACTION: f64 = 1.0 / 10.0;
 /// The same where it may be lost already, at most.
-const DOUBTED_AGAIN: Duration = Duration::from_secs(1);
+const CHECK_RETRY_MAX: Duration = Duration::from_secs(1);
 /// Holds that are due so soon are extended together.
-const TOGETHER: f64 = 1.0 / 20.0;
+const BATCH_WINDOW_FRACTION: f64 = 1.0 / 20.0;
 /// Our clock may run a little slower than the store's: by our own count a hold ends so much sooner.
-const DRIFT: f64 = 0.01;
+const CLOCK_DRIFT_FRACTION: f64 = 0.01;
 /// How long the thread sleeps at most, so that a clock that a test moves is seen.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// A hold of a lock, shared by its guard and the thread that extends it.
 pub(crate) struct HeldLock {
-    pub(crate) ask: LockAsk,
+    pub(crate) request: LockRequest,
     pub(crate) fence: Fence,
     pub(crate) slot: u32,
     clock: Clock,
@@ -37,7 +37,7 @@ pub(crate) struct HeldLock {
     deadline: AtomicI64,
     extend_at: AtomicI64,
     /// Something may have happened to it since it was last asked for.
-    doubted: AtomicBool,
+    needs_check: AtomicBool,
     /// Released, or about to be: nobody extends it any more.
     stopped: AtomicBool,
     released: AtomicBool,
@@ -46,68 +46,69 @@ pub(crate) struct HeldLock {
 
 impl HeldLock {
     /// A hold that was asked for at this moment.
-    pub(crate) fn new(ask: LockAsk, (fence, slot): (Fence, u32), clock: Clock, asked: Micros) -> Arc<Self> {
+    pub(crate) fn new(ask: LockRequest, (fence, slot): (Fence, u32), clock: Clock, asked: Micros) -> Arc<Self> {
         let held = HeldLock {
-            ask,
+            request: ask,
             fence,
             slot,
             clock,
             deadline: AtomicI64::new(0),
             extend_at: AtomicI64::new(0),
-            doubted: AtomicBool::new(false),
+            needs_check: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             released: AtomicBool::new(false),
             lost: CancellationToken::new(),
         };
-        held.lasts_from(asked);
+        held.set_deadline_from(asked);
         Arc::new(held)
     }
 
     /// The store has let it last for its time from some moment after this one.
-    fn lasts_from(&self, asked: Micros) {
-        let ttl = micros(self.ask.ttl);
-        self.deadline.store(asked + ttl - part(ttl, DRIFT), Ordering::SeqCst);
+    fn set_deadline_from(&self, asked: Micros) {
+        let ttl = micros(self.request.ttl);
+        self.deadline.store(asked + ttl - fraction_of(ttl, CLOCK_DRIFT_FRACTION), Ordering::SeqCst);
         // What was doubted since that was asked is asked again.
-        let again = if self.doubted.load(Ordering::SeqCst) { 0 } else { asked + part(ttl, EXTEND_AFTER) };
+        let again =
+            if self.needs_check.load(Ordering::SeqCst) { 0 } else { asked + fraction_of(ttl, EXTEND_AFTER_FRACTION) };
         self.extend_at.store(again, Ordering::SeqCst);
     }
 
-    fn doubt(&self) {
-        self.doubted.store(true, Ordering::SeqCst);
+    fn mark_for_check(&self) {
+        self.needs_check.store(true, Ordering::SeqCst);
         self.extend_at.store(0, Ordering::SeqCst);
     }
 
     /// When to try again, if an extension that is tried now fails.
-    fn again_at(&self, now: Micros) -> Micros {
-        let after = part(micros(self.ask.ttl), AGAIN_AFTER);
-        now + if self.doubted.load(Ordering::SeqCst) { after.min(micros(DOUBTED_AGAIN)) } else { after }
+    fn retry_at(&self, now: Micros) -> Micros {
+        let after = fraction_of(micros(self.request.ttl), RETRY_AFTER_FRACTION);
+        now + if self.needs_check.load(Ordering::SeqCst) { after.min(micros(CHECK_RETRY_MAX)) } else { after }
     }
 
     /// By our own clock its time is over.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn is_expired(&self) -> bool {
         self.clock.since_boot() >= self.deadline.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_lost(&self) -> bool {
-        self.lost.is_cancelled() || self.is_over()
+        self.lost.is_cancelled() || self.is_expired()
     }
 
     pub(crate) async fn lost(&self) {
         self.lost.cancelled().await;
     }
 
-    pub(crate) fn left(&self) -> Duration {
+    pub(crate) fn remaining(&self) -> Duration {
         let left = self.deadline.load(Ordering::SeqCst) - self.clock.since_boot();
         if self.lost.is_cancelled() { Duration::ZERO } else { Duration::from_micros(u64::try_from(left).unwrap_or(0)) }
     }
 
     /// From now on nobody extends it.
-    pub(crate) fn stop(&self) {
+    pub(crate) fn stop_renewal(&self) {
         self.stopped.store(true, Ordering::SeqCst);
     }
 
     /// The store knows that it is not held any more.
-    pub(crate) fn released(&self) {
+    pub(crate) fn mark_released(&self) {
         self.released.store(true, Ordering::SeqCst);
     }
 
@@ -121,21 +122,21 @@ impl HeldLock {
 }
 
 /// All locks that are held here.
-pub(crate) struct Guards {
-    held: Mutex<HashMap<Owner, Arc<HeldLock>>>,
+pub(crate) struct HeldLocks {
+    held: Mutex<HashMap<LockOwner, Arc<HeldLock>>>,
     clock: Clock,
     /// Until when the thread sleeps; written under the mutex of `held`.
     asleep_until: AtomicI64,
     /// There is one that is due sooner.
-    stir: Notify,
+    wake: Notify,
 }
 
-impl Guards {
+impl HeldLocks {
     pub(crate) fn new(clock: Clock) -> Self {
-        Guards { held: Mutex::default(), clock, asleep_until: AtomicI64::new(Micros::MAX), stir: Notify::new() }
+        HeldLocks { held: Mutex::default(), clock, asleep_until: AtomicI64::new(Micros::MAX), wake: Notify::new() }
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<Owner, Arc<HeldLock>>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<LockOwner, Arc<HeldLock>>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -145,26 +146,26 @@ impl Guards {
 
     /// Something may have happened to the lock of this owner: it is extended at once, or found lost.
     /// Answers whether there is such a lock here.
-    pub(crate) fn doubt(&self, owner: Owner) -> bool {
+    pub(crate) fn check_soon(&self, owner: LockOwner) -> bool {
         let held = self.held().get(&owner).cloned();
         if let Some(held) = &held {
-            held.doubt();
-            self.stir.notify_one();
+            held.mark_for_check();
+            self.wake.notify_one();
         }
         held.is_some()
     }
 
     /// Something may have happened to any of them, and nobody was told.
-    pub(crate) fn doubt_all(&self) {
+    pub(crate) fn check_all_soon(&self) {
         let held = self.held();
-        held.values().for_each(|held| held.doubt());
+        held.values().for_each(|held| held.mark_for_check());
         if !held.is_empty() {
-            self.stir.notify_one();
+            self.wake.notify_one();
         }
     }
 
     /// How long until something is to be done.
-    fn next(&self) -> Duration {
+    fn next_delay(&self) -> Duration {
         let now = self.clock.since_boot();
         let held = self.held();
         let at = |held: &Arc<HeldLock>| held.extend_at.load(Ordering::SeqCst).min(held.deadline.load(Ordering::SeqCst));
@@ -174,51 +175,51 @@ impl Guards {
     }
 
     /// Lets go of what is over, and takes out what is to be extended now, its next turn put off.
-    fn due(&self) -> Vec<Arc<HeldLock>> {
+    fn take_due(&self) -> Vec<Arc<HeldLock>> {
         let now = self.clock.since_boot();
         let mut all = self.held();
         all.retain(|_, held| {
-            let over = held.is_over();
+            let over = held.is_expired();
             if over {
                 held.lost.cancel();
-                crate::metrics::lock_lost();
+                crate::metrics::record_lock_lost();
             }
             !over
         });
         let soon = |held: &&Arc<HeldLock>| {
-            let ttl = micros(held.ask.ttl);
-            held.extend_at.load(Ordering::SeqCst) <= now + part(ttl, TOGETHER)
+            let ttl = micros(held.request.ttl);
+            held.extend_at.load(Ordering::SeqCst) <= now + fraction_of(ttl, BATCH_WINDOW_FRACTION)
         };
         let none_due = !all.values().any(|held| held.extend_at.load(Ordering::SeqCst) <= now);
         if none_due {
             return Vec::new();
         }
-        let due: Vec<_> = all.values().filter(soon).take(EXTEND_MAX).cloned().collect();
+        let due: Vec<_> = all.values().filter(soon).take(LOCK_EXTENDS_MAX).cloned().collect();
         for held in &due {
-            held.extend_at.store(held.again_at(now), Ordering::SeqCst);
+            held.extend_at.store(held.retry_at(now), Ordering::SeqCst);
         }
         due
     }
 }
 
-fn part(time: Micros, part: f64) -> Micros {
+fn fraction_of(time: Micros, part: f64) -> Micros {
     (time as f64 * part) as Micros
 }
 
 /// Extends locks until the process goes.
-pub(crate) async fn extend(inner: &Arc<Inner>) {
+pub(crate) async fn run_renewal(inner: &Arc<PeersInner>) {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(inner.guards.next()) => {}
-            () = inner.guards.stir.notified() => {}
+            () = tokio::time::sleep(inner.held_locks.next_delay()) => {}
+            () = inner.held_locks.wake.notified() => {}
             () = inner.stop.cancelled() => return,
         }
-        let due = inner.guards.due();
+        let due = inner.held_locks.take_due();
         if !due.is_empty() {
             // Beside the loop: an answer that is late must not keep another lock from being given up for lost in time.
             let task = inner.clone();
             inner.spawn(async move {
-                if let Err(error) = task.extend(&due).await {
+                if let Err(error) = task.extend_locks(&due).await {
                     tracing::warn!(locks = due.len(), %error, "locks could not be extended; tried again while they last");
                 }
             });
@@ -226,31 +227,32 @@ pub(crate) async fn extend(inner: &Arc<Inner>) {
     }
 }
 
-impl Inner {
+impl PeersInner {
     /// Extends holds together. Those that are not ours any more are lost.
-    async fn extend(&self, due: &[Arc<HeldLock>]) -> Result<Vec<bool>> {
+    async fn extend_locks(&self, due: &[Arc<HeldLock>]) -> Result<Vec<bool>> {
         let asked = self.clock.since_boot();
-        let asks: Vec<LockAsk> = due.iter().filter(|held| !held.is_stopped()).map(|held| held.ask.clone()).collect();
+        let asks: Vec<LockRequest> =
+            due.iter().filter(|held| !held.is_stopped()).map(|held| held.request.clone()).collect();
         if asks.is_empty() {
             return Ok(vec![false; due.len()]);
         }
-        let doubted: Vec<_> = due.iter().filter(|held| held.doubted.swap(false, Ordering::SeqCst)).collect();
+        let doubted: Vec<_> = due.iter().filter(|held| held.needs_check.swap(false, Ordering::SeqCst)).collect();
         let answers = self.store.extend_locks(&asks).await.inspect_err(|_| {
-            doubted.iter().for_each(|held| held.doubted.store(true, Ordering::SeqCst));
+            doubted.iter().for_each(|held| held.needs_check.store(true, Ordering::SeqCst));
         })?;
-        let ours: HashMap<Owner, bool> = asks.iter().map(|ask| ask.owner).zip(answers).collect();
+        let ours: HashMap<LockOwner, bool> = asks.iter().map(|ask| ask.owner).zip(answers).collect();
         let mut extended = Vec::with_capacity(due.len());
         for held in due {
-            let ours = ours.get(&held.ask.owner).copied().unwrap_or(false);
+            let ours = ours.get(&held.request.owner).copied().unwrap_or(false);
             extended.push(ours);
-            if ours && !held.is_over() {
-                held.lasts_from(asked);
+            if ours && !held.is_expired() {
+                held.set_deadline_from(asked);
             } else if !held.is_stopped() {
-                tracing::info!(lock = held.ask.name, fence = held.fence.0, "the lock is lost");
+                tracing::info!(lock = held.request.name, fence = held.fence.0, "the lock is lost");
                 held.lost.cancel();
                 // One that is not there any more was counted when its time was over.
-                if self.guards.held().remove(&held.ask.owner).is_some() {
-                    crate::metrics::lock_lost();
+                if self.held_locks.held().remove(&held.request.owner).is_some() {
+                    crate::metrics::record_lock_lost();
                 }
             }
         }
@@ -258,28 +260,28 @@ impl Inner {
     }
 }
 
-impl Hall {
+impl Peers {
     /// Extends this hold from now on, until it is stopped.
-    pub(crate) fn guard(&self, held: Arc<HeldLock>) {
-        let guards = &self.inner.guards;
+    pub(crate) fn add_held_lock(&self, held: Arc<HeldLock>) {
+        let guards = &self.inner.held_locks;
         let mut all = guards.held();
         let at = held.extend_at.load(Ordering::SeqCst);
-        all.insert(held.ask.owner, held);
+        all.insert(held.request.owner, held);
         // Most are due long after the thread wakes up anyway: to wake it for each would cost more than the lock.
         if at < guards.asleep_until.load(Ordering::SeqCst) {
-            guards.stir.notify_one();
+            guards.wake.notify_one();
         }
     }
 
-    pub(crate) fn unguard(&self, held: &HeldLock) {
-        self.inner.guards.held().remove(&held.ask.owner);
+    pub(crate) fn remove_held_lock(&self, held: &HeldLock) {
+        self.inner.held_locks.held().remove(&held.request.owner);
     }
 
-    pub(crate) async fn extend_now(&self, held: &Arc<HeldLock>) -> Result<bool> {
+    pub(crate) async fn extend_lock_now(&self, held: &Arc<HeldLock>) -> Result<bool> {
         if held.is_lost() || held.is_stopped() {
             return Ok(false);
         }
-        let extended = self.inner.extend(std::slice::from_ref(held)).await?;
+        let extended = self.inner.extend_locks(std::slice::from_ref(held)).await?;
         Ok(extended.first().copied().unwrap_or(false))
     }
 }

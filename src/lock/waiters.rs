@@ -13,193 +13,196 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Result};
-use crate::lock::backoff;
+use crate::lock::backoff_delay;
 use crate::lock::renewal::HeldLock;
-use crate::peers::{Hall, Inner};
-use crate::store::{LockAsk, LockTaken, Owner, WAITS_MAX};
+use crate::peers::{Peers, PeersInner};
+use crate::store::{LOCK_WAITS_MAX, LockOwner, LockReply, LockRequest};
 
 /// A hold that ends at a moment has ended a little later.
-const AFTER_END: Duration = Duration::from_millis(1);
+const EXPIRY_MARGIN: Duration = Duration::from_millis(1);
 /// How long at most until the first in line looks, however long the hold may last.
-const LOOK_MAX: Duration = Duration::from_secs(30);
+const RECHECK_DELAY_MAX: Duration = Duration::from_secs(30);
 /// How long the answer to an ask may be under way: whoever gives up before it has come must say so once more after it.
-const UNDER_WAY_MAX: Duration = Duration::from_secs(10);
+const LATE_REPLY_MAX: Duration = Duration::from_secs(10);
 
 /// Somebody here who wants a lock.
-struct Waiting {
-    ask: LockAsk,
+struct LockWait {
+    request: LockRequest,
     /// What was got for it, until it is picked up.
-    got: Mutex<Option<Result<Arc<HeldLock>>>>,
-    got_it: Notify,
+    result: Mutex<Option<Result<Arc<HeldLock>>>>,
+    result_ready: Notify,
     /// It may be its turn.
-    nudge: Notify,
+    recheck: Notify,
     /// The first in line will look by itself when the hold ends.
-    armed: AtomicBool,
+    has_timer: AtomicBool,
     /// The store has answered that it stands in line.
-    stands: AtomicBool,
+    is_queued: AtomicBool,
     /// The hall's thread asks for it from now on, or nobody needs to any more.
-    handed_over: AtomicBool,
+    is_handed_over: AtomicBool,
     /// It is in the hands of who wanted it.
-    picked_up: AtomicBool,
+    is_taken: AtomicBool,
     /// Why the store has not answered, if it did not the last time.
-    trouble: Mutex<Option<String>>,
+    last_error: Mutex<Option<String>>,
     /// Nobody waits any more.
-    over: CancellationToken,
+    ended: CancellationToken,
 }
 
-impl Waiting {
-    fn got(&self) -> MutexGuard<'_, Option<Result<Arc<HeldLock>>>> {
-        self.got.lock().unwrap_or_else(PoisonError::into_inner)
+impl LockWait {
+    fn result(&self) -> MutexGuard<'_, Option<Result<Arc<HeldLock>>>> {
+        self.result.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn trouble(&self) -> MutexGuard<'_, Option<String>> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_error(&self) -> MutexGuard<'_, Option<String>> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// When to look although nobody says so: only the first in line does, when the hold ends.
-    fn look_after(&self, taken: &LockTaken) -> Option<Duration> {
-        let after = taken.ends.map(|ends| ends + AFTER_END).filter(|_| taken.ahead == 0);
-        self.armed.store(after.is_some(), Ordering::SeqCst);
-        self.stands.store(true, Ordering::SeqCst);
+    fn schedule_recheck(&self, taken: &LockReply) -> Option<Duration> {
+        let after = taken.expires_in.map(|ends| ends + EXPIRY_MARGIN).filter(|_| taken.waiters_ahead == 0);
+        self.has_timer.store(after.is_some(), Ordering::SeqCst);
+        self.is_queued.store(true, Ordering::SeqCst);
         after
     }
 }
 
 /// All who wait here.
 #[derive(Default)]
-pub(crate) struct Line {
-    waiting: Mutex<HashMap<Owner, Arc<Waiting>>>,
+pub(crate) struct LockWaiters {
+    waits: Mutex<HashMap<LockOwner, Arc<LockWait>>>,
 }
 
-impl Line {
-    fn waiting(&self) -> MutexGuard<'_, HashMap<Owner, Arc<Waiting>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+impl LockWaiters {
+    fn waits(&self) -> MutexGuard<'_, HashMap<LockOwner, Arc<LockWait>>> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The locks that are waited for; if they are too many to ask after at once, some of them.
-    pub(crate) fn names(&self) -> Vec<String> {
-        let waiting = self.waiting();
-        let names: BTreeSet<&str> = waiting.values().map(|waiting| waiting.ask.name.as_str()).collect();
-        let skip = if names.len() > WAITS_MAX { fastrand::usize(..names.len()) } else { 0 };
-        names.iter().cycle().skip(skip).take(names.len().min(WAITS_MAX)).map(|name| (*name).to_owned()).collect()
+    pub(crate) fn lock_names(&self) -> Vec<String> {
+        let waiting = self.waits();
+        let names: BTreeSet<&str> = waiting.values().map(|waiting| waiting.request.name.as_str()).collect();
+        let skip = if names.len() > LOCK_WAITS_MAX { fastrand::usize(..names.len()) } else { 0 };
+        names.iter().cycle().skip(skip).take(names.len().min(LOCK_WAITS_MAX)).map(|name| (*name).to_owned()).collect()
     }
 
     /// Who should have a place in which line; if they are too many to ask after at once, some of them.
-    pub(crate) fn places(&self) -> Vec<(String, Owner)> {
-        let waiting = self.waiting();
-        let skip = if waiting.len() > WAITS_MAX { fastrand::usize(..waiting.len()) } else { 0 };
+    pub(crate) fn queued_waits(&self) -> Vec<(String, LockOwner)> {
+        let waiting = self.waits();
+        let skip = if waiting.len() > LOCK_WAITS_MAX { fastrand::usize(..waiting.len()) } else { 0 };
         // In one order, so that each has its turn.
-        let all: BTreeMap<Owner, &Arc<Waiting>> = waiting
+        let all: BTreeMap<LockOwner, &Arc<LockWait>> = waiting
             .iter()
-            .filter(|(_, one)| one.stands.load(Ordering::SeqCst))
+            .filter(|(_, one)| one.is_queued.load(Ordering::SeqCst))
             .map(|(owner, one)| (*owner, one))
             .collect();
-        let some = all.iter().cycle().skip(skip).take(all.len().min(WAITS_MAX));
-        some.map(|(owner, one)| (one.ask.name.clone(), *owner)).collect()
+        let some = all.iter().cycle().skip(skip).take(all.len().min(LOCK_WAITS_MAX));
+        some.map(|(owner, one)| (one.request.name.clone(), *owner)).collect()
     }
 
     /// Something may have been missed: all look.
-    pub(crate) fn nudge_all(&self) {
-        self.waiting().values().for_each(|waiting| waiting.nudge.notify_one());
+    pub(crate) fn recheck_all(&self) {
+        self.waits().values().for_each(|waiting| waiting.recheck.notify_one());
     }
 
     /// All who wait for this lock look.
-    pub(crate) fn nudge_all_of(&self, name: &str) {
-        let waiting = self.waiting();
-        waiting.values().filter(|waiting| waiting.ask.name == name).for_each(|waiting| waiting.nudge.notify_one());
+    pub(crate) fn recheck_lock(&self, name: &str) {
+        let waiting = self.waits();
+        waiting
+            .values()
+            .filter(|waiting| waiting.request.name == name)
+            .for_each(|waiting| waiting.recheck.notify_one());
     }
 
     /// It may be this owner's turn, or will be in so long. Answers who waits here, if it is one of ours.
-    fn nudge(&self, owner: Owner, ends: Duration) -> Option<Arc<Waiting>> {
-        let waiting = self.waiting().get(&owner).cloned()?;
-        if ends.is_zero() || !waiting.armed.load(Ordering::SeqCst) {
-            waiting.nudge.notify_one();
+    fn recheck_owner(&self, owner: LockOwner, ends: Duration) -> Option<Arc<LockWait>> {
+        let waiting = self.waits().get(&owner).cloned()?;
+        if ends.is_zero() || !waiting.has_timer.load(Ordering::SeqCst) {
+            waiting.recheck.notify_one();
         }
         Some(waiting)
     }
 }
 
 /// The wish for a lock; dropped, whatever it has got so far is given up.
-pub(crate) struct Waiter {
-    hall: Arc<Hall>,
-    waiting: Arc<Waiting>,
+pub(crate) struct LockWaitHandle {
+    peers: Arc<Peers>,
+    wait: Arc<LockWait>,
     /// The store has answered what was asked here: nothing of it is under way.
-    answered: AtomicBool,
+    is_answered: AtomicBool,
 }
 
-impl Hall {
-    pub(crate) fn wait_for(self: &Arc<Self>, ask: LockAsk) -> Waiter {
-        let waiting = Arc::new(Waiting {
-            ask,
-            got: Mutex::default(),
-            got_it: Notify::new(),
-            nudge: Notify::new(),
-            armed: AtomicBool::new(false),
-            stands: AtomicBool::new(false),
-            handed_over: AtomicBool::new(false),
-            picked_up: AtomicBool::new(false),
-            trouble: Mutex::default(),
-            over: CancellationToken::new(),
+impl Peers {
+    pub(crate) fn start_lock_wait(self: &Arc<Self>, ask: LockRequest) -> LockWaitHandle {
+        let waiting = Arc::new(LockWait {
+            request: ask,
+            result: Mutex::default(),
+            result_ready: Notify::new(),
+            recheck: Notify::new(),
+            has_timer: AtomicBool::new(false),
+            is_queued: AtomicBool::new(false),
+            is_handed_over: AtomicBool::new(false),
+            is_taken: AtomicBool::new(false),
+            last_error: Mutex::default(),
+            ended: CancellationToken::new(),
         });
-        if waiting.ask.wait {
+        if waiting.request.wait {
             // Before it is asked for, so that a turn that comes at once is not missed.
-            self.inner.line.waiting().insert(waiting.ask.owner, waiting.clone());
+            self.inner.lock_waiters.waits().insert(waiting.request.owner, waiting.clone());
         }
-        Waiter { hall: self.clone(), waiting, answered: AtomicBool::new(false) }
+        LockWaitHandle { peers: self.clone(), wait: waiting, is_answered: AtomicBool::new(false) }
     }
 }
 
-impl Waiter {
+impl LockWaitHandle {
     /// Asks for the first time, and again if the answer was lost or the store did not answer.
-    pub(crate) async fn first(&self) -> Result<Option<Arc<HeldLock>>> {
-        let (inner, waiting) = (&self.hall.inner, &self.waiting);
+    pub(crate) async fn request_first(&self) -> Result<Option<Arc<HeldLock>>> {
+        let (inner, waiting) = (&self.peers.inner, &self.wait);
         let mut failures = 0;
         loop {
             let asked = inner.clock.since_boot();
-            match inner.store.lock(&waiting.ask).await {
+            match inner.store.lock(&waiting.request).await {
                 Ok(taken) => {
                     let held =
-                        taken.hold.map(|hold| HeldLock::new(waiting.ask.clone(), hold, inner.clock.clone(), asked));
+                        taken.hold.map(|hold| HeldLock::new(waiting.request.clone(), hold, inner.clock.clone(), asked));
                     // The answer took longer than the hold lasts: somebody else may have it by now.
-                    if held.as_ref().is_some_and(|held| held.is_over()) {
-                        if !waiting.ask.wait {
-                            return Err(too_late(&waiting.ask));
+                    if held.as_ref().is_some_and(|held| held.is_expired()) {
+                        if !waiting.request.wait {
+                            return Err(late_reply_error(&waiting.request));
                         }
                         failures += 1;
-                        tokio::time::sleep(backoff(failures)).await;
+                        tokio::time::sleep(backoff_delay(failures)).await;
                         continue;
                     }
-                    self.answered.store(true, Ordering::SeqCst);
-                    *waiting.trouble() = None;
-                    return Ok(self.settle(held, &taken));
+                    self.is_answered.store(true, Ordering::SeqCst);
+                    *waiting.last_error() = None;
+                    return Ok(self.handle_first_reply(held, &taken));
                 }
                 // Who does not want to wait for the lock does not wait for the store either.
-                Err(error) if !error.is_retryable() || !waiting.ask.wait => return Err(error),
+                Err(error) if !error.is_retryable() || !waiting.request.wait => return Err(error),
                 Err(error) => {
-                    tracing::warn!(lock = waiting.ask.name, %error, "not answered; asked again");
-                    *waiting.trouble() = Some(error.to_string());
+                    tracing::warn!(lock = waiting.request.name, %error, "not answered; asked again");
+                    *waiting.last_error() = Some(error.to_string());
                     failures += 1;
-                    tokio::time::sleep(backoff(failures)).await;
+                    tokio::time::sleep(backoff_delay(failures)).await;
                 }
             }
         }
     }
 
     /// Why nobody knows how the lock stands, if the store did not answer when it was last asked.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        let asked_once = self.answered.load(Ordering::SeqCst) || self.waiting.handed_over.load(Ordering::SeqCst);
+    pub(crate) fn last_error(&self) -> Option<String> {
+        let asked_once = self.is_answered.load(Ordering::SeqCst) || self.wait.is_handed_over.load(Ordering::SeqCst);
         let never = (!asked_once).then(|| "it has not said anything yet".to_owned());
-        self.waiting.trouble().clone().or(never)
+        self.wait.last_error().clone().or(never)
     }
 
     /// Resolves when it is held, or will never be.
-    pub(crate) async fn turn(&self) -> Result<Arc<HeldLock>> {
+    pub(crate) async fn wait_for_turn(&self) -> Result<Arc<HeldLock>> {
         loop {
-            let got_it = self.waiting.got_it.notified();
+            let got_it = self.wait.result_ready.notified();
             // One that nobody picked up in time stays: it is given up and asked for anew by who got it.
-            let got = self.waiting.got().take_if(|got| !got.as_ref().is_ok_and(|held| held.is_over()));
+            let got = self.wait.result().take_if(|got| !got.as_ref().is_ok_and(|held| held.is_expired()));
             match got {
-                Some(Ok(held)) => return Ok(self.held(held)),
+                Some(Ok(held)) => return Ok(self.take_hold(held)),
                 Some(Err(error)) => return Err(error),
                 None => {}
             }
@@ -208,147 +211,147 @@ impl Waiter {
     }
 
     /// What follows from the first answer. From here on one asks: who wanted it has it, or the hall's thread asks for it.
-    fn settle(&self, held: Option<Arc<HeldLock>>, taken: &LockTaken) -> Option<Arc<HeldLock>> {
-        let waiting = &self.waiting;
-        if waiting.handed_over.swap(true, Ordering::SeqCst) {
+    fn handle_first_reply(&self, held: Option<Arc<HeldLock>>, taken: &LockReply) -> Option<Arc<HeldLock>> {
+        let waiting = &self.wait;
+        if waiting.is_handed_over.swap(true, Ordering::SeqCst) {
             // A turn came before the answer, and the hall's thread asks: it finds the same hold if it looks once more.
             if held.is_some() {
-                waiting.nudge.notify_one();
+                waiting.recheck.notify_one();
             }
             return None;
         }
         match held {
-            Some(held) => return Some(self.held(held)),
-            None if waiting.ask.wait => self.hall.inner.take_over(waiting, waiting.look_after(taken)),
-            None => self.done(),
+            Some(held) => return Some(self.take_hold(held)),
+            None if waiting.request.wait => self.peers.inner.spawn_lock_wait(waiting, waiting.schedule_recheck(taken)),
+            None => self.finish(),
         }
         None
     }
 
     /// It is held. It is guarded before it leaves the line: a turn that comes late must find somebody who wants it,
     /// or it would be given up as nobody's.
-    fn held(&self, held: Arc<HeldLock>) -> Arc<HeldLock> {
-        self.hall.guard(held.clone());
-        self.done();
+    fn take_hold(&self, held: Arc<HeldLock>) -> Arc<HeldLock> {
+        self.peers.add_held_lock(held.clone());
+        self.finish();
         held
     }
 
     /// It is held, or was only asked for once.
-    fn done(&self) {
-        self.waiting.picked_up.store(true, Ordering::SeqCst);
-        self.hall.inner.line.waiting().remove(&self.waiting.ask.owner);
-        self.waiting.over.cancel();
+    fn finish(&self) {
+        self.wait.is_taken.store(true, Ordering::SeqCst);
+        self.peers.inner.lock_waiters.waits().remove(&self.wait.request.owner);
+        self.wait.ended.cancel();
     }
 }
 
-impl Drop for Waiter {
+impl Drop for LockWaitHandle {
     fn drop(&mut self) {
-        if self.waiting.picked_up.load(Ordering::SeqCst) {
+        if self.wait.is_taken.load(Ordering::SeqCst) {
             return;
         }
-        self.hall.inner.line.waiting().remove(&self.waiting.ask.owner);
+        self.peers.inner.lock_waiters.waits().remove(&self.wait.request.owner);
         // If the hall's thread asks for it, it gives it up: an ask of its own must not be overtaken.
-        self.waiting.over.cancel();
-        if self.answered.load(Ordering::SeqCst) {
+        self.wait.ended.cancel();
+        if self.is_answered.load(Ordering::SeqCst) {
             return;
         }
-        let (inner, ask) = (self.hall.inner.clone(), self.waiting.ask.clone());
-        self.hall.spawn(async move {
-            inner.give_up(&ask).await;
-            if inner.stop.run_until_cancelled(tokio::time::sleep(UNDER_WAY_MAX)).await.is_some() {
-                inner.give_up(&ask).await;
+        let (inner, ask) = (self.peers.inner.clone(), self.wait.request.clone());
+        self.peers.spawn(async move {
+            inner.abandon_lock(&ask).await;
+            if inner.stop.run_until_cancelled(tokio::time::sleep(LATE_REPLY_MAX)).await.is_some() {
+                inner.abandon_lock(&ask).await;
             }
         });
     }
 }
 
-impl Inner {
+impl PeersInner {
     /// It may be this owner's turn, or will be in so long. Answers whether it waits here.
-    pub(crate) fn nudge(self: &Arc<Self>, owner: Owner, ends: Duration) -> bool {
-        let Some(waiting) = self.line.nudge(owner, ends) else {
+    pub(crate) fn recheck_waiter(self: &Arc<Self>, owner: LockOwner, ends: Duration) -> bool {
+        let Some(waiting) = self.lock_waiters.recheck_owner(owner, ends) else {
             return false;
         };
         // Who wants it has asked, and may not be polled for long: those behind it do not wait for that.
-        if !waiting.handed_over.swap(true, Ordering::SeqCst) {
-            self.take_over(&waiting, Some(Duration::ZERO));
+        if !waiting.is_handed_over.swap(true, Ordering::SeqCst) {
+            self.spawn_lock_wait(&waiting, Some(Duration::ZERO));
         }
         true
     }
 
     /// From now on the hall's thread asks.
-    fn take_over(self: &Arc<Self>, waiting: &Arc<Waiting>, look_after: Option<Duration>) {
+    fn spawn_lock_wait(self: &Arc<Self>, waiting: &Arc<LockWait>, look_after: Option<Duration>) {
         let (inner, waiting) = (self.clone(), waiting.clone());
-        self.spawn(async move { inner.wait(&waiting, look_after).await });
+        self.spawn(async move { inner.run_lock_wait(&waiting, look_after).await });
     }
 
     /// Asks for a lock whenever it may be its turn, until nobody waits for it any more.
-    async fn wait(&self, waiting: &Waiting, mut look_after: Option<Duration>) {
+    async fn run_lock_wait(&self, waiting: &LockWait, mut look_after: Option<Duration>) {
         let mut failures = 0;
         loop {
             tokio::select! {
-                () = waiting.nudge.notified() => {}
-                () = sleep(look_after) => {}
-                () = waiting.over.cancelled() => return self.not_wanted(waiting).await,
+                () = waiting.recheck.notified() => {}
+                () = sleep_or_pend(look_after) => {}
+                () = waiting.ended.cancelled() => return self.abandon_unless_taken(waiting).await,
             }
             let asked = self.clock.since_boot();
-            match self.store.lock(&waiting.ask).await {
-                Ok(LockTaken { hold: Some(hold), .. }) => {
-                    let held = HeldLock::new(waiting.ask.clone(), hold, self.clock.clone(), asked);
-                    let left = held.left();
-                    waiting.stands.store(false, Ordering::SeqCst);
-                    *waiting.got() = Some(Ok(held));
-                    waiting.got_it.notify_one();
+            match self.store.lock(&waiting.request).await {
+                Ok(LockReply { hold: Some(hold), .. }) => {
+                    let held = HeldLock::new(waiting.request.clone(), hold, self.clock.clone(), asked);
+                    let left = held.remaining();
+                    waiting.is_queued.store(false, Ordering::SeqCst);
+                    *waiting.result() = Some(Ok(held));
+                    waiting.result_ready.notify_one();
                     tokio::select! {
-                        () = waiting.over.cancelled() => return self.not_wanted(waiting).await,
+                        () = waiting.ended.cancelled() => return self.abandon_unless_taken(waiting).await,
                         () = tokio::time::sleep(left) => {}
                     }
                     // Picked up in the last moment, and a guard's by now.
-                    if waiting.got().take().is_none() {
+                    if waiting.result().take().is_none() {
                         return;
                     }
                     // Nobody has picked it up: the next in line gets it, and this one goes to the end.
-                    self.give_up(&waiting.ask).await;
+                    self.abandon_lock(&waiting.request).await;
                     look_after = Some(Duration::ZERO);
                 }
                 Ok(taken) => {
                     failures = 0;
-                    *waiting.trouble() = None;
-                    look_after = waiting.look_after(&taken);
+                    *waiting.last_error() = None;
+                    look_after = waiting.schedule_recheck(&taken);
                 }
                 Err(error) if !error.is_retryable() => {
-                    *waiting.got() = Some(Err(error));
-                    waiting.got_it.notify_one();
-                    waiting.over.cancelled().await;
-                    return self.not_wanted(waiting).await;
+                    *waiting.result() = Some(Err(error));
+                    waiting.result_ready.notify_one();
+                    waiting.ended.cancelled().await;
+                    return self.abandon_unless_taken(waiting).await;
                 }
                 Err(error) => {
-                    tracing::debug!(lock = waiting.ask.name, %error, "not answered; asked again");
-                    *waiting.trouble() = Some(error.to_string());
+                    tracing::debug!(lock = waiting.request.name, %error, "not answered; asked again");
+                    *waiting.last_error() = Some(error.to_string());
                     failures += 1;
-                    look_after = Some(backoff(failures));
+                    look_after = Some(backoff_delay(failures));
                 }
             }
         }
     }
 
     /// Nobody waits any more: because it was picked up, or because it was given up.
-    async fn not_wanted(&self, waiting: &Waiting) {
-        if !waiting.picked_up.load(Ordering::SeqCst) {
-            self.give_up(&waiting.ask).await;
+    async fn abandon_unless_taken(&self, waiting: &LockWait) {
+        if !waiting.is_taken.load(Ordering::SeqCst) {
+            self.abandon_lock(&waiting.request).await;
         }
     }
 }
 
-fn too_late(ask: &LockAsk) -> Error {
+fn late_reply_error(ask: &LockRequest) -> Error {
     let reason = format!("the store took longer to answer than {} lasts ({:?})", ask.name, ask.ttl);
     Error::Timeout { op: "lock", reason }
 }
 
 /// Until it is time to look; for ever if nobody knows when: then it is told, and signs of life find a place that is gone.
 /// So most of those who wait hold no timer.
-async fn sleep(time: Option<Duration>) {
+async fn sleep_or_pend(time: Option<Duration>) {
     match time {
-        Some(time) => tokio::time::sleep(time.min(LOOK_MAX)).await,
+        Some(time) => tokio::time::sleep(time.min(RECHECK_DELAY_MAX)).await,
         None => std::future::pending().await,
     }
 }

@@ -20,26 +20,26 @@ use crate::job::push::{check_name, check_text};
 use crate::node::NodeId;
 use crate::peers::envelope;
 pub use crate::peers::envelope::{CLUSTER_KEY_BYTES_MIN, MESSAGE_BYTES_MAX};
-pub(crate) use crate::peers::envelope::{Keys, Message, Refused, Says, moment};
-pub use crate::peers::methods::METHOD_CONCURRENCY;
+pub(crate) use crate::peers::envelope::{ClusterKeys, MessageBody, PeerMessage, RejectReason, deadline_time};
+pub use crate::peers::methods::DEFAULT_METHOD_CONCURRENCY;
 use crate::peers::methods::METHODS_MAX;
-pub(crate) use crate::peers::methods::{Limits, Method, Methods};
+pub(crate) use crate::peers::methods::{Method, MethodLimits, MethodRegistry};
 pub use crate::peers::replies::{Replies, Reply};
-use crate::peers::{Hall, PREFIX, Pending};
-use crate::store::To;
+use crate::peers::{BUILTIN_METHOD_PREFIX, Peers, PendingCall};
+use crate::store::Recipient;
 
 /// How long a call waits for its replies, unless [`Call::timeout`] says otherwise.
-pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+pub const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest that a call can wait.
 pub const CALL_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// Longest name of a connection, in bytes.
 pub(crate) const CONNECTION_BYTES_MAX: usize = 256;
 /// How long a call that is over may take to find out who has not answered.
-pub(super) const NAMING: Duration = Duration::from_millis(20);
+pub(super) const MISSING_NODES_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Whom a call is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Target {
+enum CallTarget {
     Any,
     All,
     Node(NodeId),
@@ -53,7 +53,7 @@ pub struct Call {
     duly: Duly,
     method: String,
     args: Result<Box<RawValue>>,
-    target: Target,
+    target: CallTarget,
     timeout: Duration,
 }
 
@@ -61,30 +61,30 @@ impl Call {
     pub(crate) fn new(duly: Duly, method: String, args: &impl Serialize) -> Self {
         let args =
             to_raw_value(args).map_err(|why| Error::invalid("args", format!("cannot be written as JSON: {why}")));
-        Call { duly, method, args, target: Target::Any, timeout: CALL_TIMEOUT }
+        Call { duly, method, args, target: CallTarget::Any, timeout: DEFAULT_CALL_TIMEOUT }
     }
 
     /// Any one node that answers this method: the default.
     pub fn any(mut self) -> Self {
-        self.target = Target::Any;
+        self.target = CallTarget::Any;
         self
     }
 
     /// All nodes, this one too.
     pub fn all(mut self) -> Self {
-        self.target = Target::All;
+        self.target = CallTarget::All;
         self
     }
 
     /// This node.
     pub fn node(mut self, node: NodeId) -> Self {
-        self.target = Target::Node(node);
+        self.target = CallTarget::Node(node);
         self
     }
 
     /// The node that holds this connection.
     pub fn connection(mut self, connection: impl Into<String>) -> Self {
-        self.target = Target::Connection(connection.into());
+        self.target = CallTarget::Connection(connection.into());
         self
     }
 
@@ -99,7 +99,7 @@ impl Call {
     /// [`Error::NotFound`] at once if nobody answers this method, no such node is there, or nobody holds the connection;
     /// [`Error::Remote`] if the method has failed there; [`Error::Timeout`] if no answer came in time.
     pub async fn reply<T: DeserializeOwned>(self) -> Result<T> {
-        if self.target == Target::All {
+        if self.target == CallTarget::All {
             return Err(Error::invalid("call", "is for all nodes, who all answer; take their `replies`"));
         }
         let mut replies = self.replies().await?;
@@ -113,80 +113,86 @@ impl Call {
     pub async fn replies<T: DeserializeOwned>(self) -> Result<Replies<T>> {
         // The clock runs from here, and replies are heard from here: nothing is sent before.
         let (hall, args) = self.check()?;
-        let until = clock::tick() + self.timeout;
+        let until = clock::monotonic_now() + self.timeout;
         let pending = hall.open_call()?;
-        let sent = tokio::time::timeout_at(until, self.send(&hall, &pending, args, false));
+        let sent = tokio::time::timeout_at(until, self.dispatch(&hall, &pending, args, false));
         match sent.await {
             Ok(sent) => Ok(Replies::new(self.method.clone(), pending, sent?, until)),
-            Err(_) => Err(self.not_sent()),
+            Err(_) => Err(self.send_timeout_error()),
         }
     }
 
     /// Calls and does not wait for an answer: nobody learns whether it was carried out.
     /// Answers how many nodes it was sent to.
-    pub async fn forget(self) -> Result<u64> {
+    pub async fn send(self) -> Result<u64> {
         let (hall, args) = self.check()?;
         let pending = hall.open_call()?;
-        let sent = tokio::time::timeout(self.timeout, self.send(&hall, &pending, args, true)).await;
+        let sent = tokio::time::timeout(self.timeout, self.dispatch(&hall, &pending, args, true)).await;
         match sent {
-            Ok(sent) => Ok(sent?.len()),
-            Err(_) => Err(self.not_sent()),
+            Ok(sent) => Ok(sent?.count()),
+            Err(_) => Err(self.send_timeout_error()),
         }
     }
 
-    fn not_sent(&self) -> Error {
+    fn send_timeout_error(&self) -> Error {
         Error::Timeout { op: "call", reason: format!("{} could not be sent in time", self.method) }
     }
 
-    fn check(&self) -> Result<(Arc<Hall>, &RawValue)> {
+    fn check(&self) -> Result<(Arc<Peers>, &RawValue)> {
         check_name("method", &self.method)?;
         if self.timeout.is_zero() || self.timeout > CALL_TIMEOUT_MAX {
             return Err(Error::invalid("timeout", format!("must be more than 0 and at most {CALL_TIMEOUT_MAX:?}")));
         }
-        if let Target::Connection(connection) = &self.target {
+        if let CallTarget::Connection(connection) = &self.target {
             check_text("connection", connection, CONNECTION_BYTES_MAX)?;
         }
         let args = self.args.as_ref().map_err(|error| Error::invalid("args", error.to_string()))?;
-        Ok((self.duly.hall()?, args))
+        Ok((self.duly.peers()?, args))
     }
 
     /// Sends it to whom it is for.
-    async fn send(&self, hall: &Hall, pending: &Pending, args: &RawValue, forget: bool) -> Result<Sent> {
-        hall.attended().await?;
-        let says = || Says::Call {
+    async fn dispatch(
+        &self,
+        hall: &Peers,
+        pending: &PendingCall,
+        args: &RawValue,
+        forget: bool,
+    ) -> Result<CallRecipients> {
+        hall.ensure_announced().await?;
+        let says = || MessageBody::Call {
             sent: to_micros(hall.store().now()),
             method: self.method.clone(),
             args: args.to_owned(),
-            deadline: envelope::deadline(hall.store().now(), self.timeout),
+            deadline: envelope::deadline_micros(hall.store().now(), self.timeout),
             connection: match &self.target {
-                Target::Connection(connection) => Some(connection.clone()),
+                CallTarget::Connection(connection) => Some(connection.clone()),
                 _ => None,
             },
-            forget,
+            no_reply: forget,
         };
         let not_found = |what, name: String| Err(Error::NotFound { what, name });
         match &self.target {
-            Target::All => Ok(Sent::All(hall.send_call(pending.id(), To::All, says()).await?)),
-            Target::Node(node) => match hall.send_call(pending.id(), To::Node(*node), says()).await? {
+            CallTarget::All => Ok(CallRecipients::All(hall.send_call(pending.id(), Recipient::All, says()).await?)),
+            CallTarget::Node(node) => match hall.send_call(pending.id(), Recipient::Node(*node), says()).await? {
                 0 => not_found("node", node.to_string()),
-                _ => Ok(Sent::One(*node)),
+                _ => Ok(CallRecipients::One(*node)),
             },
-            Target::Connection(connection) => {
-                let Some(node) = hall.store().connection(connection).await? else {
+            CallTarget::Connection(connection) => {
+                let Some(node) = hall.store().connection_holder(connection).await? else {
                     return not_found("connection", connection.clone());
                 };
-                match hall.send_call(pending.id(), To::Node(node), says()).await? {
+                match hall.send_call(pending.id(), Recipient::Node(node), says()).await? {
                     0 => not_found("connection", connection.clone()),
-                    _ => Ok(Sent::One(node)),
+                    _ => Ok(CallRecipients::One(node)),
                 }
             }
-            Target::Any => {
+            CallTarget::Any => {
                 let mut nodes = self.candidates(hall).await?;
                 fastrand::shuffle(&mut nodes);
                 // However many of them have just died: one that lives may be the last. The time of the call bounds it.
                 for node in nodes {
-                    if hall.send_call(pending.id(), To::Node(node), says()).await? > 0 {
-                        return Ok(Sent::One(node));
+                    if hall.send_call(pending.id(), Recipient::Node(node), says()).await? > 0 {
+                        return Ok(CallRecipients::One(node));
                     }
                 }
                 not_found("node that answers", self.method.clone())
@@ -194,9 +200,9 @@ impl Call {
         }
     }
 
-    async fn candidates(&self, hall: &Hall) -> Result<Vec<NodeId>> {
-        if !self.method.starts_with(PREFIX) {
-            return hall.store().answering(&self.method).await;
+    async fn candidates(&self, hall: &Peers) -> Result<Vec<NodeId>> {
+        if !self.method.starts_with(BUILTIN_METHOD_PREFIX) {
+            return hall.store().peers_with_method(&self.method).await;
         }
         let nodes = hall.store().nodes().await?;
         Ok(nodes.into_iter().filter(|node| node.alive).map(|node| node.id).collect())
@@ -204,17 +210,17 @@ impl Call {
 }
 
 /// Who a call was sent to.
-pub(crate) enum Sent {
+pub(crate) enum CallRecipients {
     One(NodeId),
     /// So many, whoever they are.
     All(u64),
 }
 
-impl Sent {
-    pub(super) fn len(&self) -> u64 {
+impl CallRecipients {
+    pub(super) fn count(&self) -> u64 {
         match self {
-            Sent::One(_) => 1,
-            Sent::All(nodes) => *nodes,
+            CallRecipients::One(_) => 1,
+            CallRecipients::All(nodes) => *nodes,
         }
     }
 }
@@ -222,32 +228,33 @@ impl Sent {
 /// What a method gets beside its args.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Asked {
+pub struct CallContext {
     /// The method that is called.
     pub method: String,
     /// Who calls.
-    pub from: NodeId,
+    pub caller: NodeId,
     /// The connection for whose sake this node is called.
     pub connection: Option<String>,
     /// When nobody waits for the answer any more, by the store's clock: then it is ended.
     pub deadline: SystemTime,
 }
 
-type Erase = Box<dyn FnOnce(Limits, Handle) -> Method + Send>;
+type MethodBuilder = Box<dyn FnOnce(MethodLimits, Handle) -> Method + Send>;
 
 /// A method to be registered. Made by [`Duly::answer`]; awaited, it is.
 #[must_use = "a method is not registered until this is awaited"]
-pub struct Answer {
+pub struct MethodRegistration {
     duly: Duly,
     method: String,
-    erase: Erase,
-    limits: Limits,
+    build: MethodBuilder,
+    limits: MethodLimits,
 }
 
-impl Answer {
-    pub(crate) fn new(duly: Duly, method: String, erase: Erase) -> Self {
-        let limits = Limits { concurrency: METHOD_CONCURRENCY, rate: None, bytes_max: MESSAGE_BYTES_MAX };
-        Answer { duly, method, erase, limits }
+impl MethodRegistration {
+    pub(crate) fn new(duly: Duly, method: String, erase: MethodBuilder) -> Self {
+        let limits =
+            MethodLimits { concurrency: DEFAULT_METHOD_CONCURRENCY, rate: None, args_bytes_max: MESSAGE_BYTES_MAX };
+        MethodRegistration { duly, method, build: erase, limits }
     }
 
     /// At most so many calls of it run at once (default 64); others are told that it is busy.
@@ -265,31 +272,34 @@ impl Answer {
 
     /// Args of at most so many bytes (default: as many as fit into a message).
     pub fn args_bytes_max(mut self, bytes: usize) -> Self {
-        self.limits.bytes_max = bytes;
+        self.limits.args_bytes_max = bytes;
         self
     }
 
     async fn register(self) -> Result<()> {
         check_name("method", &self.method)?;
-        if self.method.starts_with(PREFIX) {
-            return Err(Error::invalid("method", format!("{} begins with {PREFIX}, which is duly's own", self.method)));
+        if self.method.starts_with(BUILTIN_METHOD_PREFIX) {
+            return Err(Error::invalid(
+                "method",
+                format!("{} begins with {BUILTIN_METHOD_PREFIX}, which is duly's own", self.method),
+            ));
         }
         if self.limits.concurrency == 0 || self.limits.rate.is_some_and(|(calls, per)| calls == 0 || per.is_zero()) {
             return Err(Error::invalid("method", format!("{}: a limit of 0 lets nobody call it", self.method)));
         }
         let runtime =
             Handle::try_current().map_err(|_| Error::invalid("method", "must be registered in a tokio runtime"))?;
-        let hall = self.duly.hall()?;
-        hall.attended().await?;
-        let method = (self.erase)(self.limits, runtime);
+        let hall = self.duly.peers()?;
+        hall.ensure_announced().await?;
+        let method = (self.build)(self.limits, runtime);
         if !hall.add_method(self.method, method) {
             return Err(Error::invalid("method", format!("at most {METHODS_MAX} methods per process")));
         }
-        hall.show().await
+        hall.announce().await
     }
 }
 
-impl IntoFuture for Answer {
+impl IntoFuture for MethodRegistration {
     type Output = Result<()>;
     type IntoFuture = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
@@ -298,11 +308,11 @@ impl IntoFuture for Answer {
     }
 }
 
-impl std::fmt::Debug for Answer {
+impl std::fmt::Debug for MethodRegistration {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Answer").field("method", &self.method).field("limits", &self.limits).finish_non_exhaustive()
     }
 }
 
 /// When a call is over.
-pub(super) type Until = Instant;
+pub(super) type CallDeadline = Instant;

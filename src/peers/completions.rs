@@ -9,141 +9,142 @@ use tokio::sync::Notify;
 
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::job::{JobId, Record};
-use crate::peers::{Hall, Inner};
-use crate::store::{ENDED_MAX, ENDS_LAST, ENDS_QUEUES_MAX};
+use crate::job::{JobId, JobRecord};
+use crate::peers::{Peers, PeersInner};
+use crate::store::{COMPLETION_CHECK_MAX, COMPLETION_QUEUES_MAX, COMPLETION_WATCH_DURATION};
 
 /// Most jobs of this process that are waited for at a time.
-pub const WAITED_MAX: usize = 100_000;
+pub const WAITED_JOBS_MAX: usize = 100_000;
 /// How often the store is asked to go on telling, and looked at for what was lost.
-const LOOK: Duration = Duration::from_secs(ENDS_LAST.as_secs() / 3);
+const CHECK_INTERVAL: Duration = Duration::from_secs(COMPLETION_WATCH_DURATION.as_secs() / 3);
 /// The same after a failure.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const CHECK_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// The same on a store that tells nothing, or not of all queues.
-const LOOK_UNTOLD: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Between two looks lies at least so many times what the first has taken.
-const REST: u32 = 4;
+const CHECK_REST_FACTOR: u32 = 4;
 /// Between two looks because something may have been missed.
-const LOOK_MISSED: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Jobs that somebody here waits for.
 #[derive(Default)]
-pub(crate) struct Ends {
-    waited: Mutex<Waited>,
+pub(crate) struct Completions {
+    waits: Mutex<CompletionWaits>,
     /// Look now: a queue is new, or something may have been missed.
-    look: Notify,
+    check_now: Notify,
     /// One at a time asks the store to tell: those who come meanwhile need not.
-    asking: tokio::sync::Mutex<()>,
+    subscribing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct Waited {
-    jobs: HashMap<JobId, Awaited>,
+struct CompletionWaits {
+    jobs: HashMap<JobId, WaitedJob>,
     /// Which of them are in each queue, and whether the store tells of it.
-    queues: BTreeMap<String, Watched>,
+    queues: BTreeMap<String, WatchedQueue>,
     /// Somebody looks after them.
-    kept: bool,
+    is_checker_running: bool,
 }
 
 /// A job, and those who wait for it.
-struct Awaited {
+struct WaitedJob {
     queue: String,
     waiters: usize,
-    told: Arc<Notify>,
+    completed: Arc<Notify>,
 }
 
 #[derive(Default)]
-struct Watched {
+struct WatchedQueue {
     jobs: HashSet<JobId>,
-    watched: bool,
+    is_watched: bool,
 }
 
-impl Ends {
-    fn waited(&self) -> MutexGuard<'_, Waited> {
-        self.waited.lock().unwrap_or_else(PoisonError::into_inner)
+impl Completions {
+    fn waits(&self) -> MutexGuard<'_, CompletionWaits> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The store says that these have ended; if it names none, it does not know which.
-    pub(crate) fn tell(&self, ids: &[JobId]) {
+    pub(crate) fn notify_completed(&self, ids: &[JobId]) {
         if ids.is_empty() {
-            return self.missed();
+            return self.handle_gap();
         }
-        let waited = self.waited();
-        ids.iter().filter_map(|id| waited.jobs.get(id)).for_each(|job| job.told.notify_waiters());
+        let waited = self.waits();
+        ids.iter().filter_map(|id| waited.jobs.get(id)).for_each(|job| job.completed.notify_waiters());
     }
 
     /// Something may have been missed.
-    pub(crate) fn missed(&self) {
-        let mut waited = self.waited();
-        waited.queues.values_mut().for_each(|queue| queue.watched = false);
-        if waited.kept {
-            self.look.notify_one();
+    pub(crate) fn handle_gap(&self) {
+        let mut waited = self.waits();
+        waited.queues.values_mut().for_each(|queue| queue.is_watched = false);
+        if waited.is_checker_running {
+            self.check_now.notify_one();
         }
     }
 
     /// The queues in which somebody waits.
-    fn queues(&self) -> Vec<String> {
-        self.waited().queues.keys().cloned().collect()
+    fn waited_queues(&self) -> Vec<String> {
+        self.waits().queues.keys().cloned().collect()
     }
 
     /// Those of which the store should tell: as many as it can, first those of which it does.
-    fn to_watch(&self) -> Vec<String> {
-        let waited = self.waited();
-        let of = |watched: bool| waited.queues.iter().filter(move |(_, queue)| queue.watched == watched);
-        of(true).chain(of(false)).take(ENDS_QUEUES_MAX).map(|(name, _)| name.clone()).collect()
+    fn queues_to_watch(&self) -> Vec<String> {
+        let waited = self.waits();
+        let of = |watched: bool| waited.queues.iter().filter(move |(_, queue)| queue.is_watched == watched);
+        of(true).chain(of(false)).take(COMPLETION_QUEUES_MAX).map(|(name, _)| name.clone()).collect()
     }
 
     /// Whether the store tells of this queue.
     fn is_watched(&self, queue: &str) -> bool {
-        self.waited().queues.get(queue).is_some_and(|queue| queue.watched)
+        self.waits().queues.get(queue).is_some_and(|queue| queue.is_watched)
     }
 
     fn are_all_watched(&self) -> bool {
-        self.waited().queues.values().all(|queue| queue.watched)
+        self.waits().queues.values().all(|queue| queue.is_watched)
     }
 
-    fn now_watched(&self, queues: &[String]) {
-        let mut waited = self.waited();
+    fn mark_watched(&self, queues: &[String]) {
+        let mut waited = self.waits();
         for queue in queues {
             if let Some(queue) = waited.queues.get_mut(queue) {
-                queue.watched = true;
+                queue.is_watched = true;
             }
         }
     }
 
     /// The jobs of a queue that are waited for.
-    fn jobs_of(&self, queue: &str) -> Vec<JobId> {
-        self.waited().queues.get(queue).map_or_else(Vec::new, |queue| queue.jobs.iter().copied().collect())
+    fn waited_jobs_in(&self, queue: &str) -> Vec<JobId> {
+        self.waits().queues.get(queue).map_or_else(Vec::new, |queue| queue.jobs.iter().copied().collect())
     }
 }
 
 /// One who waits; ends when dropped.
-struct Waiter {
-    inner: Arc<Inner>,
+struct CompletionWaiter {
+    inner: Arc<PeersInner>,
     id: JobId,
-    told: Arc<Notify>,
+    completed: Arc<Notify>,
 }
 
-impl Waiter {
-    fn new(inner: &Arc<Inner>, id: JobId, queue: &str) -> Result<Self> {
-        let mut waited = inner.ends.waited();
+impl CompletionWaiter {
+    fn new(inner: &Arc<PeersInner>, id: JobId, queue: &str) -> Result<Self> {
+        let mut waited = inner.completions.waits();
         if !waited.jobs.contains_key(&id) {
-            if waited.jobs.len() >= WAITED_MAX {
-                let why = format!("{WAITED_MAX} jobs are waited for in this process already; wait for some of them");
+            if waited.jobs.len() >= WAITED_JOBS_MAX {
+                let why =
+                    format!("{WAITED_JOBS_MAX} jobs are waited for in this process already; wait for some of them");
                 return Err(Error::store("wait", why));
             }
             waited.queues.entry(queue.to_owned()).or_default().jobs.insert(id);
         }
-        let new = || Awaited { queue: queue.to_owned(), waiters: 0, told: Arc::default() };
+        let new = || WaitedJob { queue: queue.to_owned(), waiters: 0, completed: Arc::default() };
         let job = waited.jobs.entry(id).or_insert_with(new);
         job.waiters += 1;
-        Ok(Waiter { inner: inner.clone(), id, told: job.told.clone() })
+        Ok(CompletionWaiter { inner: inner.clone(), id, completed: job.completed.clone() })
     }
 }
 
-impl Drop for Waiter {
+impl Drop for CompletionWaiter {
     fn drop(&mut self) {
-        let mut waited = self.inner.ends.waited();
+        let mut waited = self.inner.completions.waits();
         let Some(job) = waited.jobs.get_mut(&self.id) else {
             return;
         };
@@ -163,9 +164,9 @@ impl Drop for Waiter {
     }
 }
 
-impl Hall {
+impl Peers {
     /// The job once it is done or dead; `None` if it is not in the store, or not any more.
-    pub(crate) async fn ended(&self, id: JobId) -> Result<Option<Record>> {
+    pub(crate) async fn wait_for_completion(&self, id: JobId) -> Result<Option<JobRecord>> {
         let store = &self.inner.store;
         let Some(record) = store.get(id).await? else {
             return Ok(None);
@@ -173,12 +174,12 @@ impl Hall {
         if record.state.is_final() {
             return Ok(Some(record));
         }
-        self.attended().await?;
-        let waiter = Waiter::new(&self.inner, id, &record.job.queue)?;
-        let mut told = std::pin::pin!(waiter.told.notified());
+        self.ensure_announced().await?;
+        let waiter = CompletionWaiter::new(&self.inner, id, &record.job.queue)?;
+        let mut told = std::pin::pin!(waiter.completed.notified());
         told.as_mut().enable();
-        self.keep_ends();
-        self.watched(&record.job.queue).await;
+        self.start_completion_checks();
+        self.watch_queue(&record.job.queue).await;
         loop {
             // After the store has begun to tell: what ended before is seen here, what ends after is told.
             match store.get(id).await? {
@@ -186,53 +187,54 @@ impl Hall {
                 ended => return Ok(ended),
             }
             told.as_mut().await;
-            told.set(waiter.told.notified());
+            told.set(waiter.completed.notified());
             told.as_mut().enable();
         }
     }
 
     /// Asks the store to tell of this queue, unless it does. If it cannot, the looks must do.
-    async fn watched(&self, queue: &str) {
+    async fn watch_queue(&self, queue: &str) {
         let (inner, about) = (self.inner.clone(), queue.to_owned());
         // There: one who waits may not be polled for long, and others would wait for the same.
-        let watched = self.inner.there("watch_ends", async move { inner.watch_ends(Some(&about)).await }).await;
+        let watched =
+            self.inner.run_on_thread("watch_ends", async move { inner.watch_completions(Some(&about)).await }).await;
         if let Err(error) = watched {
             tracing::debug!(%error, "the store tells nothing of ends; looking instead");
         }
-        if !self.inner.ends.is_watched(queue) {
-            self.inner.ends.look.notify_one();
+        if !self.inner.completions.is_watched(queue) {
+            self.inner.completions.check_now.notify_one();
         }
     }
 
     /// Somebody waits: from now on somebody looks after that.
-    fn keep_ends(&self) {
-        if !std::mem::replace(&mut self.inner.ends.waited().kept, true) {
-            self.spawn(keep(self.inner.clone()));
+    fn start_completion_checks(&self) {
+        if !std::mem::replace(&mut self.inner.completions.waits().is_checker_running, true) {
+            self.spawn(run_completion_checks(self.inner.clone()));
         }
     }
 }
 
-impl Inner {
+impl PeersInner {
     /// Asks the store to tell of what is waited for, unless this is about a queue of which it does.
-    async fn watch_ends(&self, about: Option<&str>) -> Result<()> {
+    async fn watch_completions(&self, about: Option<&str>) -> Result<()> {
         // What is waited for is read under it: an older list must not come after a newer one.
-        let _asking = self.ends.asking.lock().await;
-        if about.is_some_and(|queue| self.ends.is_watched(queue)) {
+        let _asking = self.completions.subscribing.lock().await;
+        if about.is_some_and(|queue| self.completions.is_watched(queue)) {
             return Ok(());
         }
-        let queues = self.ends.to_watch();
-        self.store.watch_ends(self.node, &queues).await?;
-        self.ends.now_watched(&queues);
+        let queues = self.completions.queues_to_watch();
+        self.store.watch_completions(self.node, &queues).await?;
+        self.completions.mark_watched(&queues);
         Ok(())
     }
 
     /// Looks once through everything that is waited for here, in bounded steps.
-    async fn look_for_ends(&self) -> Result<()> {
-        for queue in self.ends.queues() {
-            for some in self.ends.jobs_of(&queue).chunks(ENDED_MAX) {
-                let ended = self.store.ended(&queue, some.to_vec()).await?;
+    async fn check_completions(&self) -> Result<()> {
+        for queue in self.completions.waited_queues() {
+            for some in self.completions.waited_jobs_in(&queue).chunks(COMPLETION_CHECK_MAX) {
+                let ended = self.store.completed_among(&queue, some.to_vec()).await?;
                 if !ended.is_empty() {
-                    self.ends.tell(&ended);
+                    self.completions.notify_completed(&ended);
                 }
             }
         }
@@ -240,46 +242,46 @@ impl Inner {
     }
 
     /// Asks the store to go on telling, and looks for what was lost; answers when to do it again.
-    async fn mind_ends(&self) -> Duration {
-        let watched = self.watch_ends(None).await;
-        let looked = self.look_for_ends().await;
+    async fn refresh_completions(&self) -> Duration {
+        let watched = self.watch_completions(None).await;
+        let looked = self.check_completions().await;
         match (watched, looked) {
-            (Ok(()), Ok(())) if self.ends.are_all_watched() => LOOK,
-            (Ok(()) | Err(Error::Unsupported { .. }), Ok(())) => LOOK_UNTOLD,
+            (Ok(()), Ok(())) if self.completions.are_all_watched() => CHECK_INTERVAL,
+            (Ok(()) | Err(Error::Unsupported { .. }), Ok(())) => POLL_INTERVAL,
             (_, Err(error)) | (Err(error), _) => {
                 tracing::debug!(%error, "the store does not say which jobs have ended");
-                LOOK_AGAIN
+                CHECK_RETRY_INTERVAL
             }
         }
     }
 }
 
 /// Looks after those who wait, until nobody does.
-async fn keep(inner: Arc<Inner>) {
-    let mut next = LOOK;
+async fn run_completion_checks(inner: Arc<PeersInner>) {
+    let mut next = CHECK_INTERVAL;
     loop {
         tokio::select! {
             () = tokio::time::sleep(next) => {}
-            () = inner.ends.look.notified() => {}
+            () = inner.completions.check_now.notified() => {}
             () = inner.stop.cancelled() => return,
         }
         {
-            let mut waited = inner.ends.waited();
+            let mut waited = inner.completions.waits();
             if waited.jobs.is_empty() {
-                waited.kept = false;
+                waited.is_checker_running = false;
                 break;
             }
         }
-        let began = clock::tick();
-        next = inner.mind_ends().await;
+        let began = clock::monotonic_now();
+        next = inner.refresh_completions().await;
         // Not more often than this, however often something is missed, and however many wait.
-        let rest = tokio::time::sleep(LOOK_MISSED.max((clock::tick() - began) * REST));
+        let rest = tokio::time::sleep(CHECK_INTERVAL_MIN.max((clock::monotonic_now() - began) * CHECK_REST_FACTOR));
         if inner.stop.run_until_cancelled(rest).await.is_none() {
             return;
         }
     }
     // Nobody need tell us any more; who waits anew says so anew.
-    if let Err(error) = inner.watch_ends(None).await {
+    if let Err(error) = inner.watch_completions(None).await {
         tracing::debug!(%error, "the store tells of ends a little longer");
     }
 }

@@ -21,53 +21,53 @@ pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 /// Shortest cluster key, in bytes: a shorter one can be guessed.
 pub const CLUSTER_KEY_BYTES_MIN: usize = 32;
 /// Most cluster keys: the present one, and those that are on their way out.
-const KEYS_MAX: usize = 8;
+const CLUSTER_KEYS_MAX: usize = 8;
 
 const FORMAT: u8 = b'1';
-const NAME_BYTES: usize = 8;
+const KEY_NAME_BYTES: usize = 8;
 const MAC_BYTES: usize = 32;
-const HEAD_BYTES: usize = 1 + NAME_BYTES + MAC_BYTES;
+const HEADER_BYTES: usize = 1 + KEY_NAME_BYTES + MAC_BYTES;
 /// Signed with every message, so that nothing that was signed for another purpose passes for one.
-const PURPOSE: &[u8] = b"duly message 1\0";
+const SIGNATURE_CONTEXT: &[u8] = b"duly message 1\0";
 
 /// The keys that nodes sign and check messages with: the first signs, all of them check.
 #[derive(Clone, Default)]
-pub(crate) struct Keys(Vec<Key>);
+pub(crate) struct ClusterKeys(Vec<ClusterKey>);
 
 #[derive(Clone)]
-struct Key {
+struct ClusterKey {
     /// Tells which key a message is signed with, and nothing about it.
-    name: [u8; NAME_BYTES],
+    name: [u8; KEY_NAME_BYTES],
     mac: Hmac<Sha256>,
 }
 
-impl Keys {
+impl ClusterKeys {
     pub(crate) fn new(keys: &[String]) -> Result<Self> {
-        if keys.len() > KEYS_MAX {
-            return Err(Error::invalid("cluster_key", format!("at most {KEYS_MAX} keys")));
+        if keys.len() > CLUSTER_KEYS_MAX {
+            return Err(Error::invalid("cluster_key", format!("at most {CLUSTER_KEYS_MAX} keys")));
         }
-        keys.iter().map(|key| Key::new(key.as_bytes())).collect::<Result<_>>().map(Keys)
+        keys.iter().map(|key| ClusterKey::new(key.as_bytes())).collect::<Result<_>>().map(ClusterKeys)
     }
 
-    fn sign(&self, body: &[u8]) -> ([u8; NAME_BYTES], [u8; MAC_BYTES]) {
+    fn sign(&self, body: &[u8]) -> ([u8; KEY_NAME_BYTES], [u8; MAC_BYTES]) {
         match self.0.first() {
-            None => ([0; NAME_BYTES], [0; MAC_BYTES]),
-            Some(key) => (key.name, key.mac_of(body).finalize().into_bytes().into()),
+            None => ([0; KEY_NAME_BYTES], [0; MAC_BYTES]),
+            Some(key) => (key.name, key.compute_mac(body).finalize().into_bytes().into()),
         }
     }
 
     /// Whether a message is signed with one of the keys; without any key every message will do.
-    fn check(&self, name: &[u8], mac: &[u8], body: &[u8]) -> bool {
+    fn verify(&self, name: &[u8], mac: &[u8], body: &[u8]) -> bool {
         if self.0.is_empty() {
             return true;
         }
         let mut named = self.0.iter().filter(|key| key.name == name);
         // Compared in constant time.
-        named.any(|key| key.mac_of(body).verify_slice(mac).is_ok())
+        named.any(|key| key.compute_mac(body).verify_slice(mac).is_ok())
     }
 }
 
-impl Key {
+impl ClusterKey {
     fn new(key: &[u8]) -> Result<Self> {
         if key.len() < CLUSTER_KEY_BYTES_MIN {
             let reason = format!("has {} bytes; at least {CLUSTER_KEY_BYTES_MIN} random ones are needed", key.len());
@@ -75,18 +75,18 @@ impl Key {
         }
         let mac = Hmac::<Sha256>::new_from_slice(key)
             .map_err(|_| Error::invalid("cluster_key", "cannot be used as a key"))?;
-        let mut name = [0; NAME_BYTES];
+        let mut name = [0; KEY_NAME_BYTES];
         let hash = Sha256::new().chain_update(b"duly key name\0").chain_update(key).finalize();
-        name.copy_from_slice(&hash[..NAME_BYTES]);
-        Ok(Key { name, mac })
+        name.copy_from_slice(&hash[..KEY_NAME_BYTES]);
+        Ok(ClusterKey { name, mac })
     }
 
-    fn mac_of(&self, body: &[u8]) -> Hmac<Sha256> {
-        self.mac.clone().chain_update(PURPOSE).chain_update(body)
+    fn compute_mac(&self, body: &[u8]) -> Hmac<Sha256> {
+        self.mac.clone().chain_update(SIGNATURE_CONTEXT).chain_update(body)
     }
 }
 
-impl std::fmt::Debug for Keys {
+impl std::fmt::Debug for ClusterKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} keys", self.0.len())
     }
@@ -95,19 +95,19 @@ impl std::fmt::Debug for Keys {
 /// A message between nodes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Message {
+pub(crate) struct PeerMessage {
     /// Names the call, and its replies.
     pub(crate) id: Uuid,
     pub(crate) from: NodeId,
     /// Whom it is for; `None` is everyone.
     pub(crate) to: Option<NodeId>,
-    pub(crate) says: Says,
+    pub(crate) body: MessageBody,
 }
 
 /// What a message says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Says {
+pub(crate) enum MessageBody {
     Call {
         method: String,
         args: Box<RawValue>,
@@ -120,7 +120,7 @@ pub(crate) enum Says {
         connection: Option<String>,
         /// Nobody waits for a reply at all.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        forget: bool,
+        no_reply: bool,
     },
     Value(Box<RawValue>),
     /// The method has failed.
@@ -132,15 +132,15 @@ pub(crate) enum Says {
     Busy(String),
 }
 
-impl Message {
-    pub(crate) fn seal(&self, keys: &Keys) -> Result<Vec<u8>> {
+impl PeerMessage {
+    pub(crate) fn seal(&self, keys: &ClusterKeys) -> Result<Vec<u8>> {
         let body = serde_json::to_vec(self).map_err(|e| Error::invalid("message", e.to_string()))?;
-        if HEAD_BYTES + body.len() > MESSAGE_BYTES_MAX {
+        if HEADER_BYTES + body.len() > MESSAGE_BYTES_MAX {
             let reason = format!("{} bytes long; at most {MESSAGE_BYTES_MAX} fit into a message", body.len());
             return Err(Error::invalid("message", reason));
         }
         let (name, mac) = keys.sign(&body);
-        let mut frame = Vec::with_capacity(HEAD_BYTES + body.len());
+        let mut frame = Vec::with_capacity(HEADER_BYTES + body.len());
         frame.push(FORMAT);
         frame.extend(name);
         frame.extend(mac);
@@ -149,51 +149,55 @@ impl Message {
     }
 
     /// Reads a frame that was sent to one of `ours`.
-    pub(crate) fn open(frame: &[u8], keys: &Keys, ours: impl Fn(NodeId) -> bool) -> Result<Message, Refused> {
+    pub(crate) fn open(
+        frame: &[u8],
+        keys: &ClusterKeys,
+        ours: impl Fn(NodeId) -> bool,
+    ) -> Result<PeerMessage, RejectReason> {
         if frame.len() > MESSAGE_BYTES_MAX {
-            return Err(Refused::TooLong);
+            return Err(RejectReason::TooLong);
         }
-        let (&[format, ..], Some((head, body))) = (frame, frame.split_at_checked(HEAD_BYTES)) else {
-            return Err(Refused::Malformed);
+        let (&[format, ..], Some((head, body))) = (frame, frame.split_at_checked(HEADER_BYTES)) else {
+            return Err(RejectReason::Malformed);
         };
         if format != FORMAT {
-            return Err(Refused::Malformed);
+            return Err(RejectReason::Malformed);
         }
-        if !keys.check(&head[1..=NAME_BYTES], &head[1 + NAME_BYTES..], body) {
-            return Err(Refused::Forged);
+        if !keys.verify(&head[1..=KEY_NAME_BYTES], &head[1 + KEY_NAME_BYTES..], body) {
+            return Err(RejectReason::Forged);
         }
-        let message: Message = serde_json::from_slice(body).map_err(|_| Refused::Malformed)?;
+        let message: PeerMessage = serde_json::from_slice(body).map_err(|_| RejectReason::Malformed)?;
         // Only a call can be for everyone.
-        let is_call = matches!(message.says, Says::Call { .. });
+        let is_call = matches!(message.body, MessageBody::Call { .. });
         match message.to {
             Some(node) if ours(node) => Ok(message),
             None if is_call => Ok(message),
-            _ => Err(Refused::NotForUs),
+            _ => Err(RejectReason::NotForUs),
         }
     }
 }
 
 /// Why a message is not listened to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum RejectReason {
     Malformed,
     TooLong,
     Forged,
     /// Meant for another node, or sent the wrong way round.
     NotForUs,
-    Late,
+    Expired,
     /// Heard before.
     Replayed,
     /// Too many to remember.
-    Flood,
+    TooMany,
 }
 
 /// When a call is over, as it travels.
-pub(crate) fn deadline(now: SystemTime, timeout: std::time::Duration) -> Micros {
+pub(crate) fn deadline_micros(now: SystemTime, timeout: std::time::Duration) -> Micros {
     to_micros(now).saturating_add(crate::clock::micros(timeout))
 }
 
-pub(crate) fn moment(deadline: Micros) -> SystemTime {
+pub(crate) fn deadline_time(deadline: Micros) -> SystemTime {
     from_micros(deadline)
 }
 
@@ -202,97 +206,108 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const OLD: &str = "an old key of more than thirty-two bytes";
-    const NEW: &str = "a new key, which is just as long as the old";
+    const OLD_KEY: &str = "an old key of more than thirty-two bytes";
+    const NEW_KEY: &str = "a new key, which is just as long as the old";
 
-    fn keys(of: &[&str]) -> Keys {
-        Keys::new(&of.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>()).expect("good keys")
+    fn cluster_keys(of: &[&str]) -> ClusterKeys {
+        ClusterKeys::new(&of.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>()).expect("good keys")
     }
 
-    fn call(to: Option<NodeId>) -> Message {
+    fn call_message(to: Option<NodeId>) -> PeerMessage {
         let args = RawValue::from_string("[123456789012345678901234567890,-0,null]".into()).expect("JSON");
-        let says = Says::Call { method: "m".into(), args, sent: 6, deadline: 7, connection: None, forget: false };
-        Message { id: Uuid::now_v7(), from: NodeId::fresh(), to, says }
+        let says =
+            MessageBody::Call { method: "m".into(), args, sent: 6, deadline: 7, connection: None, no_reply: false };
+        PeerMessage { id: Uuid::now_v7(), from: NodeId::fresh(), to, body: says }
     }
 
-    fn open(frame: &[u8], keys: &Keys) -> Result<Message, Refused> {
-        Message::open(frame, keys, |_| true)
+    fn open_message(frame: &[u8], keys: &ClusterKeys) -> Result<PeerMessage, RejectReason> {
+        PeerMessage::open(frame, keys, |_| true)
     }
 
     #[test]
-    fn args_travel_byte_for_byte() {
-        let frame = call(None).seal(&keys(&[NEW])).expect("seals");
-        let Ok(Message { says: Says::Call { args, .. }, .. }) = open(&frame, &keys(&[NEW])) else { panic!("a call") };
+    fn args_are_transferred_byte_for_byte() {
+        let frame = call_message(None).seal(&cluster_keys(&[NEW_KEY])).expect("seals");
+        let Ok(PeerMessage { body: MessageBody::Call { args, .. }, .. }) =
+            open_message(&frame, &cluster_keys(&[NEW_KEY]))
+        else {
+            panic!("a call")
+        };
         assert_eq!(args.get(), "[123456789012345678901234567890,-0,null]");
     }
 
     #[test]
     fn keys_can_be_rotated() {
-        let old = call(None).seal(&keys(&[OLD])).expect("seals");
-        let new = call(None).seal(&keys(&[NEW, OLD])).expect("seals");
-        assert!(open(&old, &keys(&[OLD, NEW])).is_ok(), "first everyone learns the new key");
-        assert!(open(&old, &keys(&[NEW, OLD])).is_ok(), "then everyone signs with it");
-        assert!(open(&new, &keys(&[OLD, NEW])).is_ok());
-        assert_eq!(open(&old, &keys(&[NEW])).expect_err("then the old one goes"), Refused::Forged);
+        let old = call_message(None).seal(&cluster_keys(&[OLD_KEY])).expect("seals");
+        let new = call_message(None).seal(&cluster_keys(&[NEW_KEY, OLD_KEY])).expect("seals");
+        assert!(open_message(&old, &cluster_keys(&[OLD_KEY, NEW_KEY])).is_ok(), "first everyone learns the new key");
+        assert!(open_message(&old, &cluster_keys(&[NEW_KEY, OLD_KEY])).is_ok(), "then everyone signs with it");
+        assert!(open_message(&new, &cluster_keys(&[OLD_KEY, NEW_KEY])).is_ok());
+        assert_eq!(
+            open_message(&old, &cluster_keys(&[NEW_KEY])).expect_err("then the old one goes"),
+            RejectReason::Forged
+        );
     }
 
     #[test]
-    fn an_unsigned_message_is_refused_where_there_is_a_key() {
-        let unsigned = call(None).seal(&Keys::default()).expect("seals");
-        assert_eq!(open(&unsigned, &keys(&[NEW])).expect_err("unsigned"), Refused::Forged);
-        assert!(open(&unsigned, &Keys::default()).is_ok());
+    fn unsigned_message_is_rejected_with_cluster_key() {
+        let unsigned = call_message(None).seal(&ClusterKeys::default()).expect("seals");
+        assert_eq!(open_message(&unsigned, &cluster_keys(&[NEW_KEY])).expect_err("unsigned"), RejectReason::Forged);
+        assert!(open_message(&unsigned, &ClusterKeys::default()).is_ok());
     }
 
     #[test]
-    fn a_message_for_another_node_is_refused() {
+    fn message_for_another_node_is_rejected() {
         let (us, them) = (NodeId::fresh(), NodeId::fresh());
-        let frame = call(Some(them)).seal(&keys(&[NEW])).expect("seals");
-        let opened = Message::open(&frame, &keys(&[NEW]), |node| node == us);
-        assert_eq!(opened.expect_err("not for us"), Refused::NotForUs);
+        let frame = call_message(Some(them)).seal(&cluster_keys(&[NEW_KEY])).expect("seals");
+        let opened = PeerMessage::open(&frame, &cluster_keys(&[NEW_KEY]), |node| node == us);
+        assert_eq!(opened.expect_err("not for us"), RejectReason::NotForUs);
     }
 
     #[test]
-    fn a_reply_to_everyone_is_refused() {
-        let message = Message { says: Says::NoMethod, ..call(None) };
-        let frame = message.seal(&Keys::default()).expect("seals");
-        assert_eq!(open(&frame, &Keys::default()).expect_err("the wrong way round"), Refused::NotForUs);
+    fn broadcast_reply_is_rejected() {
+        let message = PeerMessage { body: MessageBody::NoMethod, ..call_message(None) };
+        let frame = message.seal(&ClusterKeys::default()).expect("seals");
+        assert_eq!(
+            open_message(&frame, &ClusterKeys::default()).expect_err("the wrong way round"),
+            RejectReason::NotForUs
+        );
     }
 
     #[test]
-    fn a_short_key_is_refused() {
-        assert_eq!(Keys::new(&["short".into()]).expect_err("too short").code(), "invalid");
+    fn short_key_is_rejected() {
+        assert_eq!(ClusterKeys::new(&["short".into()]).expect_err("too short").code(), "invalid");
     }
 
     #[test]
-    fn a_key_is_never_shown() {
-        assert!(!format!("{:?}", keys(&[NEW])).contains("new"));
+    fn debug_output_hides_keys() {
+        assert!(!format!("{:?}", cluster_keys(&[NEW_KEY])).contains("new"));
     }
 
     proptest! {
         #[test]
         fn one_changed_byte_is_noticed(at in 0usize..400, to in any::<u8>()) {
-            let mut frame = call(None).seal(&keys(&[NEW])).expect("seals");
+            let mut frame = call_message(None).seal(&cluster_keys(&[NEW_KEY])).expect("seals");
             let at = at % frame.len();
             prop_assume!(frame[at] != to);
             frame[at] = to;
-            prop_assert!(open(&frame, &keys(&[NEW])).is_err());
+            prop_assert!(open_message(&frame, &cluster_keys(&[NEW_KEY])).is_err());
         }
 
         #[test]
         fn no_bytes_make_it_panic(frame in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = open(&frame, &keys(&[NEW]));
-            let _ = open(&frame, &Keys::default());
+            let _ = open_message(&frame, &cluster_keys(&[NEW_KEY]));
+            let _ = open_message(&frame, &ClusterKeys::default());
             let mut unsigned = vec![FORMAT];
-            unsigned.extend([0; HEAD_BYTES - 1]);
+            unsigned.extend([0; HEADER_BYTES - 1]);
             unsigned.extend(frame);
-            let _ = open(&unsigned, &Keys::default());
+            let _ = open_message(&unsigned, &ClusterKeys::default());
         }
 
         #[test]
         fn a_shortened_message_is_refused(cut in 1usize..300) {
-            let frame = call(None).seal(&keys(&[NEW])).expect("seals");
+            let frame = call_message(None).seal(&cluster_keys(&[NEW_KEY])).expect("seals");
             let cut = cut.min(frame.len());
-            prop_assert!(open(&frame[..frame.len() - cut], &keys(&[NEW])).is_err());
+            prop_assert!(open_message(&frame[..frame.len() - cut], &cluster_keys(&[NEW_KEY])).is_err());
         }
     }
 }

@@ -23,44 +23,44 @@ use tokio::sync::{Notify, OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub(crate) use self::builtin_methods::AtWork;
-pub use self::builtin_methods::Running;
-use self::builtin_methods::Working;
-pub(crate) use self::builtin_methods::{Order, PREFIX};
-use self::calls::Calls;
-pub(crate) use self::calls::Pending;
-use self::completions::Ends;
-pub use self::completions::WAITED_MAX;
-pub use self::connections::Connection;
-use self::connections::Connections;
+use self::builtin_methods::LocalWorker;
+pub use self::builtin_methods::RunningJob;
+pub(crate) use self::builtin_methods::WorkerRegistration;
+pub(crate) use self::builtin_methods::{BUILTIN_METHOD_PREFIX, NodeCommand};
+use self::calls::CallRegistry;
+pub(crate) use self::calls::PendingCall;
+use self::completions::Completions;
+pub use self::completions::WAITED_JOBS_MAX;
+pub use self::connections::HeldConnection;
+use self::connections::HeldConnections;
 use crate::clock::{self, Clock, micros, to_micros};
 use crate::error::{Error, Result};
-use crate::lock::backoff;
+use crate::lock::backoff_delay;
 use crate::lock::renewal;
-use crate::lock::renewal::Guards;
 pub(crate) use crate::lock::renewal::HeldLock;
-use crate::lock::waiters::Line;
+use crate::lock::renewal::HeldLocks;
+use crate::lock::waiters::LockWaiters;
 use crate::node::NodeId;
-use crate::peers::call::{Keys, Method, Methods};
-use crate::store::{Attended, Guest, Heard, LockAsk, Owner, Store};
+use crate::peers::call::{ClusterKeys, Method, MethodRegistry};
+use crate::store::{AnnounceReply, LockOwner, LockRequest, Notification, PeerInfo, Store};
 
 /// How long a process that goes waits for what it still has to say.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Most places at a time that are given up because nobody here knows of them.
-const LEAVING_MAX: usize = 64;
+const WAIT_CANCELS_IN_FLIGHT_MAX: usize = 64;
 
 /// How long whoever drops the last handle waits for that.
-const CLOSE_MAX: Duration = Duration::from_millis(250);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// This process in the hall. Ends when the last one who uses it is gone.
-pub(crate) struct Hall {
-    pub(crate) inner: Arc<Inner>,
+pub(crate) struct Peers {
+    pub(crate) inner: Arc<PeersInner>,
     /// Closed when the thread has ended, and with it its hold on the store.
-    ended: Mutex<std::sync::mpsc::Receiver<()>>,
+    thread_ended: Mutex<std::sync::mpsc::Receiver<()>>,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct PeersInner {
     pub(crate) node: NodeId,
     /// The hall's own thread: everything of ours runs there.
     pub(crate) handle: Handle,
@@ -70,33 +70,33 @@ pub(crate) struct Inner {
     pub(crate) lease: Duration,
     pub(crate) clock: Clock,
     /// The first sign of life, and with it the first sound that is heard.
-    pub(crate) attended: OnceCell<()>,
+    pub(crate) announced: OnceCell<()>,
     /// The first worker of this process goes by the same identity.
-    pub(crate) given: AtomicBool,
-    pub(crate) guards: Guards,
-    pub(crate) line: Line,
+    pub(crate) is_node_id_taken: AtomicBool,
+    pub(crate) held_locks: HeldLocks,
+    pub(crate) lock_waiters: LockWaiters,
     /// Places that are being given up.
-    pub(crate) leaving: Arc<Semaphore>,
-    pub(crate) methods: Methods,
-    pub(crate) calls: Calls,
-    pub(crate) connections: Connections,
+    pub(crate) wait_cancel_permits: Arc<Semaphore>,
+    pub(crate) methods: MethodRegistry,
+    pub(crate) calls: CallRegistry,
+    pub(crate) connections: HeldConnections,
     /// Jobs that somebody here waits for.
-    pub(crate) ends: Ends,
+    pub(crate) completions: Completions,
     /// Workers of this process: by them duly's own methods look and act.
-    pub(crate) workers: Mutex<Vec<Working>>,
+    pub(crate) workers: Mutex<Vec<LocalWorker>>,
     /// Gives the next sign of life at once.
-    pub(crate) soon: Notify,
+    pub(crate) announce_now: Notify,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
 }
 
-impl Hall {
+impl Peers {
     /// Starts the thread. Nothing is asked of the store yet.
-    pub(crate) fn start(store: Arc<dyn Store>, lease: Duration, clock: Clock, keys: Keys) -> Result<Arc<Self>> {
+    pub(crate) fn start(store: Arc<dyn Store>, lease: Duration, clock: Clock, keys: ClusterKeys) -> Result<Arc<Self>> {
         let failed = |e: std::io::Error| Error::store("attend", format!("cannot start a thread: {e}"));
         let node = NodeId::fresh();
         // What is heard there is acted on there, without a change of threads.
-        let home = store.home();
+        let home = store.runtime();
         let runtime = match home {
             Some(_) => None,
             None => Some(tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?),
@@ -104,24 +104,24 @@ impl Hall {
         let Some(handle) = home.or_else(|| runtime.as_ref().map(|runtime| runtime.handle().clone())) else {
             return Err(Error::store("attend", "there is no thread to run on"));
         };
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(PeersInner {
             node,
             handle: handle.clone(),
-            note: format!("{}:{}", crate::node::host(), std::process::id()),
+            note: format!("{}:{}", crate::node::host_name(), std::process::id()),
             store,
             lease,
-            guards: Guards::new(clock.clone()),
+            held_locks: HeldLocks::new(clock.clone()),
             clock,
-            attended: OnceCell::new(),
-            given: AtomicBool::new(false),
-            line: Line::default(),
-            leaving: Arc::new(Semaphore::new(LEAVING_MAX)),
-            methods: Methods::default(),
-            calls: Calls::new(node, keys),
-            connections: Connections::default(),
-            ends: Ends::default(),
+            announced: OnceCell::new(),
+            is_node_id_taken: AtomicBool::new(false),
+            lock_waiters: LockWaiters::default(),
+            wait_cancel_permits: Arc::new(Semaphore::new(WAIT_CANCELS_IN_FLIGHT_MAX)),
+            methods: MethodRegistry::default(),
+            calls: CallRegistry::new(node, keys),
+            connections: HeldConnections::default(),
+            completions: Completions::default(),
             workers: Mutex::default(),
-            soon: Notify::new(),
+            announce_now: Notify::new(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
         });
@@ -129,24 +129,24 @@ impl Hall {
         match runtime {
             None => {
                 handle.spawn(async move {
-                    serve(serving).await;
+                    run_thread(serving).await;
                     drop(alive);
                 });
             }
             Some(runtime) => {
                 let run = move || {
-                    runtime.block_on(serve(serving));
+                    runtime.block_on(run_thread(serving));
                     drop(runtime);
                     drop(alive);
                 };
                 std::thread::Builder::new().name("duly-hall".into()).spawn(run).map_err(failed)?;
             }
         }
-        Ok(Arc::new(Hall { inner, ended: Mutex::new(ended) }))
+        Ok(Arc::new(Peers { inner, thread_ended: Mutex::new(ended) }))
     }
 
     /// Who this process is.
-    pub(crate) fn node(&self) -> NodeId {
+    pub(crate) fn node_id(&self) -> NodeId {
         self.inner.node
     }
 
@@ -165,13 +165,13 @@ impl Hall {
     }
 
     /// Makes sure that this process is in the hall and hears what is said to it.
-    pub(crate) async fn attended(&self) -> Result<()> {
-        self.inner.attended().await
+    pub(crate) async fn ensure_announced(&self) -> Result<()> {
+        self.inner.ensure_announced().await
     }
 
     /// The identity for a worker of this process: the first one is the node itself, any other a node of its own.
-    pub(crate) fn identity(&self) -> NodeId {
-        if self.inner.given.swap(true, Ordering::Relaxed) { NodeId::fresh() } else { self.inner.node }
+    pub(crate) fn worker_node_id(&self) -> NodeId {
+        if self.inner.is_node_id_taken.swap(true, Ordering::Relaxed) { NodeId::fresh() } else { self.inner.node }
     }
 
     /// Answers this method from now on. Answers false if there are too many.
@@ -184,15 +184,15 @@ impl Hall {
     }
 
     /// Lets others see what has changed here.
-    pub(crate) async fn show(&self) -> Result<()> {
+    pub(crate) async fn announce(&self) -> Result<()> {
         let inner = self.inner.clone();
-        self.inner.there("attend", async move { inner.attend().await }).await
+        self.inner.run_on_thread("attend", async move { inner.announce().await }).await
     }
 
     /// Gives up whatever an owner has of a lock, in the background.
-    pub(crate) fn give_up(&self, ask: LockAsk) {
+    pub(crate) fn abandon_lock(&self, ask: LockRequest) {
         let inner = self.inner.clone();
-        self.spawn(async move { inner.give_up(&ask).await });
+        self.spawn(async move { inner.abandon_lock(&ask).await });
     }
 
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
@@ -200,30 +200,34 @@ impl Hall {
     }
 }
 
-impl Drop for Hall {
+impl Drop for Peers {
     /// Waits a moment for the thread: whoever closes the last handle of a file expects the file to be closed.
     fn drop(&mut self) {
         self.inner.stop.cancel();
         let on_it = Handle::try_current().is_ok_and(|here| here.id() == self.inner.handle.id());
         if !on_it {
-            let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = ended.recv_timeout(CLOSE_MAX);
+            let ended = self.thread_ended.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = ended.recv_timeout(CLOSE_TIMEOUT);
         }
     }
 }
 
-impl Inner {
-    fn workers(&self) -> MutexGuard<'_, Vec<Working>> {
+impl PeersInner {
+    fn workers(&self) -> MutexGuard<'_, Vec<LocalWorker>> {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) async fn attended(self: &Arc<Self>) -> Result<()> {
-        if self.attended.initialized() {
+    pub(crate) async fn ensure_announced(self: &Arc<Self>) -> Result<()> {
+        if self.announced.initialized() {
             return Ok(());
         }
         // Not on the task of who came first: kept unpolled, it would hold up all others.
         let inner = self.clone();
-        self.there("attend", async move { inner.attended.get_or_try_init(|| join(&inner)).await.map(drop) }).await
+        self.run_on_thread(
+            "attend",
+            async move { inner.announced.get_or_try_init(|| join_peers(&inner)).await.map(drop) },
+        )
+        .await
     }
 
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
@@ -231,7 +235,7 @@ impl Inner {
     }
 
     /// Does something on the hall's own thread, where it goes on whether or not somebody waits for it here.
-    pub(crate) async fn there<T: Send + 'static>(
+    pub(crate) async fn run_on_thread<T: Send + 'static>(
         &self,
         op: &'static str,
         work: impl Future<Output = Result<T>> + Send + 'static,
@@ -241,18 +245,18 @@ impl Inner {
     }
 
     /// Gives up whatever an owner has of a lock.
-    pub(crate) async fn give_up(&self, ask: &LockAsk) {
-        self.give_up_some(ask, false).await;
+    pub(crate) async fn abandon_lock(&self, ask: &LockRequest) {
+        self.abandon_lock_or_wait(ask, false).await;
     }
 
     /// Gives up what an owner has of a lock, or only its place in the line.
     /// Tried until it works, or until the hold has ended by itself.
-    pub(crate) async fn give_up_some(&self, ask: &LockAsk, only_place: bool) {
+    pub(crate) async fn abandon_lock_or_wait(&self, ask: &LockRequest, only_place: bool) {
         let until = self.clock.since_boot() + micros(ask.ttl.max(self.lease));
         let mut failures = 0;
         loop {
             let given_up = match only_place {
-                true => self.store.leave_line(ask).await,
+                true => self.store.cancel_wait(ask).await,
                 false => self.store.unlock(ask).await.map(drop),
             };
             let Err(error) = given_up else {
@@ -263,86 +267,94 @@ impl Inner {
                 return;
             }
             failures += 1;
-            tokio::time::sleep(backoff(failures)).await;
+            tokio::time::sleep(backoff_delay(failures)).await;
         }
     }
 
-    fn guest(&self) -> Guest {
-        let (methods, waits, places) = (self.methods.names(), self.line.names(), self.line.places());
+    fn peer_info(&self) -> PeerInfo {
+        let (methods, waits, places) =
+            (self.methods.names(), self.lock_waiters.lock_names(), self.lock_waiters.queued_waits());
         let quiet = methods.is_empty() && waits.is_empty() && self.connections.is_empty();
-        Guest { node: self.node, lease: self.lease, methods, waits, places, quiet }
+        PeerInfo {
+            node: self.node,
+            lease: self.lease,
+            methods,
+            waited_locks: waits,
+            waiters: places,
+            listen_only: quiet,
+        }
     }
 
     /// A sign of life, and what follows from its answer.
-    async fn attend(self: &Arc<Self>) -> Result<()> {
-        let guest = self.guest();
-        let Attended { turns, lost } = self.store.attend(&guest).await?;
+    async fn announce(self: &Arc<Self>) -> Result<()> {
+        let guest = self.peer_info();
+        let AnnounceReply { turns, lost_waits: lost } = self.store.announce(&guest).await?;
         // Whoever has lost its place goes to the end of the line, rather than wait for a turn that will never come.
         for owner in lost {
-            self.nudge(owner, Duration::ZERO);
+            self.recheck_waiter(owner, Duration::ZERO);
         }
         // Somebody waits here, and the store knows of no line: it has lost the place.
-        for name in guest.waits.iter().filter(|name| turns.iter().all(|turn| turn.name != **name)) {
-            self.line.nudge_all_of(name);
+        for name in guest.waited_locks.iter().filter(|name| turns.iter().all(|turn| turn.name != **name)) {
+            self.lock_waiters.recheck_lock(name);
         }
         for turn in turns {
-            if let Some(owner) = turn.first {
-                self.turn(&turn.name, owner, turn.ends);
+            if let Some(owner) = turn.first_waiter {
+                self.handle_lock_turn(&turn.name, owner, turn.expires_in);
             }
         }
-        for (worker, lease) in self.others_due() {
-            self.attend_for(worker, lease).await?;
+        for (worker, lease) in self.workers_to_announce() {
+            self.announce_worker(worker, lease).await?;
         }
         Ok(())
     }
 
     /// A sign of life for a worker of this process that is a node of its own.
-    async fn attend_for(&self, node: NodeId, lease: Duration) -> Result<()> {
+    async fn announce_worker(&self, node: NodeId, lease: Duration) -> Result<()> {
         let (methods, waits, places) = (Vec::new(), Vec::new(), Vec::new());
-        let guest = Guest { node, lease, methods, waits, places, quiet: true };
-        self.store.attend(&guest).await?;
+        let guest = PeerInfo { node, lease, methods, waited_locks: waits, waiters: places, listen_only: true };
+        self.store.announce(&guest).await?;
         let known = self.workers().iter_mut().find(|worker| worker.node == node).map(|worker| {
-            worker.attended = Some(clock::tick());
+            worker.announced_at = Some(clock::monotonic_now());
         });
         // It may have gone meanwhile, and would stand there for ever.
         if known.is_none() {
-            self.store.depart(node).await?;
+            self.store.withdraw(node).await?;
         }
         Ok(())
     }
 
     /// Workers of this process that are nodes of their own, and whose sign of life is due.
-    fn others_due(&self) -> Vec<(NodeId, Duration)> {
-        let (now, workers) = (clock::tick(), self.workers());
-        let due = workers.iter().filter(|worker| worker.node != self.node && worker.is_due(now));
+    fn workers_to_announce(&self) -> Vec<(NodeId, Duration)> {
+        let (now, workers) = (clock::monotonic_now(), self.workers());
+        let due = workers.iter().filter(|worker| worker.node != self.node && worker.is_announce_due(now));
         due.map(|worker| (worker.node, worker.lease)).collect()
     }
 
-    fn heard(self: &Arc<Self>, heard: Heard) {
+    fn handle_notification(self: &Arc<Self>, heard: Notification) {
         match heard {
-            Heard::Turn { name, owner } => self.turn(&name, owner, Duration::ZERO),
-            Heard::Message(frame) => self.message(&frame),
-            Heard::Ended(ids) => self.ends.tell(&ids),
-            Heard::Look => self.soon.notify_one(),
-            Heard::Gap => {
-                self.connections.doubt();
-                self.guards.doubt_all();
-                self.line.nudge_all();
-                self.ends.missed();
-                self.soon.notify_one();
+            Notification::LockTurn { name, owner } => self.handle_lock_turn(&name, owner, Duration::ZERO),
+            Notification::Message(frame) => self.handle_message(&frame),
+            Notification::Completed(ids) => self.completions.notify_completed(&ids),
+            Notification::CheckTurns => self.announce_now.notify_one(),
+            Notification::Gap => {
+                self.connections.mark_gap();
+                self.held_locks.check_all_soon();
+                self.lock_waiters.recheck_all();
+                self.completions.handle_gap();
+                self.announce_now.notify_one();
             }
         }
     }
 
     /// Something is up with what an owner has of a lock: its turn has come or will in so long, or its lock was broken.
-    fn turn(self: &Arc<Self>, name: &str, owner: Owner, ends: Duration) {
+    fn handle_lock_turn(self: &Arc<Self>, name: &str, owner: LockOwner, ends: Duration) {
         // In this order: who leaves the line is guarded by then.
-        if self.nudge(owner, ends) || self.guards.doubt(owner) {
+        if self.recheck_waiter(owner, ends) || self.held_locks.check_soon(owner) {
             return;
         }
         // Nobody here wants it: a place that was left behind would hold up those behind it. Only that is given up:
         // it may hold the lock by now, for somebody elsewhere who keeps no guard.
-        let ask = LockAsk {
+        let ask = LockRequest {
             name: name.to_owned(),
             owner,
             node: self.node,
@@ -353,56 +365,60 @@ impl Inner {
             note: String::new(),
         };
         // Those beyond are told of again, by the next who stands in line or asks.
-        let Ok(room) = self.leaving.clone().try_acquire_owned() else {
+        let Ok(room) = self.wait_cancel_permits.clone().try_acquire_owned() else {
             return;
         };
         let inner = self.clone();
         self.spawn(async move {
-            inner.give_up_some(&ask, true).await;
+            inner.abandon_lock_or_wait(&ask, true).await;
             drop(room);
         });
     }
 
     /// Hears what is said to a node of this process until the way ends or the node is gone.
-    async fn listen(self: Arc<Self>, mut sounds: tokio::sync::mpsc::Receiver<Heard>, gone: CancellationToken) {
+    async fn read_notifications(
+        self: Arc<Self>,
+        mut sounds: tokio::sync::mpsc::Receiver<Notification>,
+        gone: CancellationToken,
+    ) {
         while let Some(Some(heard)) = gone.run_until_cancelled(sounds.recv()).await {
-            self.heard(heard);
+            self.handle_notification(heard);
         }
     }
 }
 
 /// Enters the hall.
-async fn join(inner: &Arc<Inner>) -> Result<()> {
-    let sounds = inner.store.hear(inner.node, true).await?;
-    inner.spawn(inner.clone().listen(sounds, inner.stop.clone()));
-    inner.attend().await?;
-    inner.calls.joined(to_micros(inner.store.now()));
-    inner.spawn(beat(inner.clone()));
+async fn join_peers(inner: &Arc<PeersInner>) -> Result<()> {
+    let sounds = inner.store.subscribe_messages(inner.node, true).await?;
+    inner.spawn(inner.clone().read_notifications(sounds, inner.stop.clone()));
+    inner.announce().await?;
+    inner.calls.set_joined(to_micros(inner.store.now()));
+    inner.spawn(announce_periodically(inner.clone()));
     Ok(())
 }
 
 /// Signs of life, three times a lease.
-async fn beat(inner: Arc<Inner>) {
+async fn announce_periodically(inner: Arc<PeersInner>) {
     let every = inner.lease / 3;
     // Also the time that the machine has slept counts: for others it did.
     let mut last = inner.clock.since_boot();
     loop {
         tokio::select! {
             () = tokio::time::sleep(every) => {}
-            () = inner.soon.notified() => {}
+            () = inner.announce_now.notified() => {}
             () = inner.stop.cancelled() => return,
         }
-        match tokio::time::timeout(every.max(Duration::from_secs(1)), inner.attend()).await {
+        match tokio::time::timeout(every.max(Duration::from_secs(1)), inner.announce()).await {
             Ok(Ok(())) => {
                 // For longer than a lease we may have counted as dead: places in lines are gone, and connections.
                 if inner.clock.since_boot() - last > micros(inner.lease) {
-                    inner.heard(Heard::Gap);
+                    inner.handle_notification(Notification::Gap);
                 }
                 last = inner.clock.since_boot();
                 // Beside the signs of life: there may be many to tell of.
                 let inner = inner.clone();
                 inner.clone().spawn(async move {
-                    if let Err(error) = inner.mend_connections().await {
+                    if let Err(error) = inner.resync_connections().await {
                         tracing::warn!(node = %inner.node, %error, "connections may be unknown; told again soon");
                     }
                 });
@@ -414,13 +430,13 @@ async fn beat(inner: Arc<Inner>) {
 }
 
 /// The thread: extends locks until the process goes, then says good-bye.
-async fn serve(inner: Arc<Inner>) {
-    renewal::extend(&inner).await;
+async fn run_thread(inner: Arc<PeersInner>) {
+    renewal::run_renewal(&inner).await;
     inner.tasks.close();
     // What is not said in time ends with the lease.
-    let _ = tokio::time::timeout(LAST_WORDS, inner.tasks.wait()).await;
-    if inner.attended.initialized() {
-        let _ = tokio::time::timeout(LAST_WORDS, inner.store.depart(inner.node)).await;
+    let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, inner.tasks.wait()).await;
+    if inner.announced.initialized() {
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, inner.store.withdraw(inner.node)).await;
     }
 }
 

@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::node::NodeId;
-use crate::peers::Pending;
-use crate::peers::call::{Says, Sent, Until};
+use crate::peers::PendingCall;
+use crate::peers::call::{CallDeadline, CallRecipients, MessageBody};
 
 /// What one node has answered.
 #[derive(Debug)]
@@ -27,26 +27,35 @@ pub struct Reply<T> {
 #[must_use = "take the replies with `next` or `collect`"]
 pub struct Replies<T> {
     method: String,
-    pending: Pending,
+    pending: PendingCall,
     expected: u64,
     /// The one node that was called, if it was one.
-    one: Option<NodeId>,
+    single_node: Option<NodeId>,
     answered: Vec<NodeId>,
     /// Those who have not answered in time, once it is over.
     missing: Option<VecDeque<Option<NodeId>>>,
-    until: Until,
-    of: PhantomData<fn() -> T>,
+    deadline: CallDeadline,
+    marker: PhantomData<fn() -> T>,
 }
 
 impl<T: DeserializeOwned> Replies<T> {
-    pub(crate) fn new(method: String, pending: Pending, sent: Sent, until: Until) -> Self {
+    pub(crate) fn new(method: String, pending: PendingCall, sent: CallRecipients, until: CallDeadline) -> Self {
         let one = match sent {
-            Sent::One(node) => Some(node),
-            Sent::All(_) => None,
+            CallRecipients::One(node) => Some(node),
+            CallRecipients::All(_) => None,
         };
-        let expected = sent.len();
-        crate::metrics::called(&method, expected);
-        Replies { method, pending, expected, one, answered: Vec::new(), missing: None, until, of: PhantomData }
+        let expected = sent.count();
+        crate::metrics::record_call(&method, expected);
+        Replies {
+            method,
+            pending,
+            expected,
+            single_node: one,
+            answered: Vec::new(),
+            missing: None,
+            deadline: until,
+            marker: PhantomData,
+        }
     }
 
     /// How many nodes were called.
@@ -57,28 +66,28 @@ impl<T: DeserializeOwned> Replies<T> {
 
     /// The next reply; `None` once every node has had its turn.
     pub async fn next(&mut self) -> Option<Reply<T>> {
-        let reply = self.take_next().await?;
-        crate::metrics::replied(reply.result.as_ref().map_or_else(Error::code, |_| "ok"));
+        let reply = self.next_reply().await?;
+        crate::metrics::record_reply(reply.result.as_ref().map_or_else(Error::code, |_| "ok"));
         Some(reply)
     }
 
-    async fn take_next(&mut self) -> Option<Reply<T>> {
+    async fn next_reply(&mut self) -> Option<Reply<T>> {
         if let Some(missing) = &mut self.missing {
             let node = missing.pop_front()?;
-            return Some(Reply { node, result: Err(self.timeout()) });
+            return Some(Reply { node, result: Err(self.timeout_error()) });
         }
         if self.answered.len() as u64 >= self.expected {
             return None;
         }
-        match tokio::time::timeout_at(self.until, self.pending.next()).await {
+        match tokio::time::timeout_at(self.deadline, self.pending.next_reply()).await {
             Ok(Some((node, says))) => {
                 self.answered.push(node);
-                Some(Reply { node: Some(node), result: self.result(node, says) })
+                Some(Reply { node: Some(node), result: self.decode_result(node, says) })
             }
             Ok(None) | Err(_) => {
-                self.missing = Some(self.who_is_missing().await);
+                self.missing = Some(self.find_missing_nodes().await);
                 let node = self.missing.as_mut()?.pop_front()?;
-                Some(Reply { node, result: Err(self.timeout()) })
+                Some(Reply { node, result: Err(self.timeout_error()) })
             }
         }
     }
@@ -92,33 +101,35 @@ impl<T: DeserializeOwned> Replies<T> {
         all
     }
 
-    fn timeout(&self) -> Error {
+    fn timeout_error(&self) -> Error {
         Error::Timeout { op: "call", reason: format!("no answer to {}; it may have been carried out", self.method) }
     }
 
-    fn result(&self, node: NodeId, says: Says) -> Result<T> {
+    fn decode_result(&self, node: NodeId, says: MessageBody) -> Result<T> {
         let remote = |reason| Err(Error::Remote { method: self.method.clone(), node, reason });
         match says {
-            Says::Value(value) => match serde_json::from_str(value.get()) {
+            MessageBody::Value(value) => match serde_json::from_str(value.get()) {
                 Ok(value) => Ok(value),
                 Err(why) => remote(format!("the answer does not decode as {}: {why}", std::any::type_name::<T>())),
             },
-            Says::Failed(reason) => remote(reason),
-            Says::Busy(reason) => remote(format!("busy: {reason}")),
-            Says::NoMethod => Err(Error::NotFound { what: "method", name: self.method.clone() }),
-            Says::NoConnection(name) => Err(Error::NotFound { what: "connection", name }),
-            Says::Call { .. } => remote("answered with a call".to_owned()),
+            MessageBody::Failed(reason) => remote(reason),
+            MessageBody::Busy(reason) => remote(format!("busy: {reason}")),
+            MessageBody::NoMethod => Err(Error::NotFound { what: "method", name: self.method.clone() }),
+            MessageBody::NoConnection(name) => Err(Error::NotFound { what: "connection", name }),
+            MessageBody::Call { .. } => remote("answered with a call".to_owned()),
         }
     }
 
     /// One entry for each node that has not answered, by name as far as the store knows them.
-    async fn who_is_missing(&self) -> VecDeque<Option<NodeId>> {
+    async fn find_missing_nodes(&self) -> VecDeque<Option<NodeId>> {
         let count = usize::try_from(self.expected).unwrap_or(usize::MAX).saturating_sub(self.answered.len());
-        if let Some(one) = self.one {
+        if let Some(one) = self.single_node {
             return VecDeque::from(vec![Some(one); count]);
         }
-        let store = self.pending.hall().store();
-        let known = tokio::time::timeout_at(clock::tick() + crate::peers::call::NAMING, store.nodes()).await;
+        let store = self.pending.peers().store();
+        let known =
+            tokio::time::timeout_at(clock::monotonic_now() + crate::peers::call::MISSING_NODES_TIMEOUT, store.nodes())
+                .await;
         let known = known.ok().and_then(Result::ok).unwrap_or_default();
         let silent = known.into_iter().filter(|node| node.alive && !self.answered.contains(&node.id));
         let silent: VecDeque<_> = silent.map(|node| Some(node.id)).collect();

@@ -3,23 +3,23 @@
 use std::time::Duration;
 
 /// A duration as people write it: `500ms`, `90s`, `1h30m`, `7d`, `0`. If it is none, what is wrong with it.
-pub fn duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    let signed = span(text).ok_or_else(|| {
+    let signed = parse_span(text).ok_or_else(|| {
         // One that would do with smaller numbers.
         let mut small = text.replace(|c: char| c.is_ascii_digit(), "1");
         while small.contains("11") {
             small = small.replace("11", "1");
         }
-        let wrong = if span(&small).is_some() { "too long" } else { "not a duration" };
+        let wrong = if parse_span(&small).is_some() { "too long" } else { "not a duration" };
         format!("{wrong}; write 500ms, 90s, 1h30m or 7d")
     })?;
     Duration::try_from(signed).map_err(|_| "negative; write it without the minus".to_owned())
 }
 
-fn span(text: &str) -> Option<jiff::SignedDuration> {
+fn parse_span(text: &str) -> Option<jiff::SignedDuration> {
     let span: jiff::Span = text.parse().ok()?;
     span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).ok()
 }
@@ -30,24 +30,28 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_wrong_with_a_duration() {
+    fn invalid_duration_says_what_is_wrong() {
         for (text, why) in [("99999999d", "too long"), ("1h 99999999999999999999s", "too long"), ("-5m", "negative")] {
-            assert!(duration(text).is_err_and(|told| told.starts_with(why)), "{text}: {:?}", duration(text));
+            assert!(
+                parse_duration(text).is_err_and(|told| told.starts_with(why)),
+                "{text}: {:?}",
+                parse_duration(text)
+            );
         }
         for text in ["", "10", "111111111111", "soon", "5 bananas"] {
-            assert!(duration(text).is_err_and(|told| told.starts_with("not a duration")), "{text}");
+            assert!(parse_duration(text).is_err_and(|told| told.starts_with("not a duration")), "{text}");
         }
     }
 
     proptest! {
         #[test]
         fn any_duration_parses_or_is_refused(text in ".*") {
-            let _ = duration(&text);
+            let _ = parse_duration(&text);
         }
 
         #[test]
         fn whole_seconds_survive(secs in 0u64..100_000_000) {
-            prop_assert_eq!(duration(&format!("{secs}s")).expect("good"), Duration::from_secs(secs));
+            prop_assert_eq!(parse_duration(&format!("{secs}s")).expect("good"), Duration::from_secs(secs));
         }
     }
 }

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Store;
-use super::duration::duration;
+use super::duration::parse_duration;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::job::push::check_name;
 use crate::node::LEASE;
 
 /// How long done jobs stay, unless the URL or the push says otherwise.
-pub(crate) const KEEP: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const DEFAULT_KEEP: Duration = Duration::from_secs(24 * 3600);
 /// How long dead jobs stay.
-pub(crate) const KEEP_DEAD: Duration = Duration::from_secs(90 * 24 * 3600);
+pub(crate) const DEFAULT_KEEP_DEAD: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How long ids of gone jobs are remembered.
-pub(crate) const REMEMBER: Duration = Duration::from_secs(600);
+pub(crate) const DEFAULT_REMEMBER: Duration = Duration::from_secs(600);
 /// What keys on a server begin with, unless the URL says otherwise.
-const PREFIX: &str = "duly";
+const DEFAULT_PREFIX: &str = "duly";
 /// Shortest and longest lease: beats must fit in, and a crash must be noticed some day.
 const LEASE_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_millis(300)..=Duration::from_secs(3600);
 
@@ -35,7 +35,7 @@ pub enum Durability {
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct StoreOptions {
     pub(crate) durability: Durability,
     pub(crate) lease: Duration,
     pub(crate) keep: Duration,
@@ -61,21 +61,21 @@ pub(crate) struct Options {
     pub(crate) cluster_keys: Vec<String>,
     pub(crate) clock: Clock,
     /// Options of a URL that only one system of others has, by name.
-    pub(crate) foreign: Vec<(String, String)>,
+    pub(crate) system_options: Vec<(String, String)>,
     /// Retries wait as long as such a system lets them.
-    pub(crate) fourth_power: bool,
+    pub(crate) fourth_power_backoff: bool,
 }
 
-impl Default for Options {
+impl Default for StoreOptions {
     fn default() -> Self {
-        Options {
+        StoreOptions {
             durability: Durability::Fsync,
             lease: LEASE,
-            keep: KEEP,
-            keep_dead: KEEP_DEAD,
-            remember: REMEMBER,
+            keep: DEFAULT_KEEP,
+            keep_dead: DEFAULT_KEEP_DEAD,
+            remember: DEFAULT_REMEMBER,
             history: true,
-            prefix: PREFIX.to_owned(),
+            prefix: DEFAULT_PREFIX.to_owned(),
             replicas: 0,
             allow_data_loss: false,
             ca: None,
@@ -85,51 +85,51 @@ impl Default for Options {
             sentinel_password: None,
             cluster_keys: Vec::new(),
             clock: Clock::system(),
-            foreign: Vec::new(),
-            fourth_power: false,
+            system_options: Vec::new(),
+            fourth_power_backoff: false,
         }
     }
 }
 
 /// Where a store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Address {
+pub(crate) enum StoreAddress {
     Memory,
     File(PathBuf),
     #[cfg(feature = "redis")]
-    Redis(super::redis::Place),
+    Redis(super::redis::RedisUrl),
     /// On the keys of another system.
     #[cfg(feature = "compat")]
-    Foreign(crate::compat::System, super::redis::Place),
+    Foreign(crate::compat::ForeignSystem, super::redis::RedisUrl),
 }
 
 /// Opens the store that a URL names; its options stand over those given.
-pub(crate) async fn open(url: &str, options: Options) -> Result<(Arc<dyn Store>, Options)> {
-    let (target, options) = parse(url, options)?;
-    let store = open_target(target, &options).await?;
+pub(crate) async fn open(url: &str, options: StoreOptions) -> Result<(Arc<dyn Store>, StoreOptions)> {
+    let (target, options) = parse_url(url, options)?;
+    let store = open_address(target, &options).await?;
     Ok((store, options))
 }
 
-async fn open_target(target: Address, options: &Options) -> Result<Arc<dyn Store>> {
+async fn open_address(target: StoreAddress, options: &StoreOptions) -> Result<Arc<dyn Store>> {
     match target {
         #[cfg(feature = "redis")]
         // Boxed: its type is too deep to become a part of every caller's.
-        Address::Redis(place) => Ok(Arc::new(Box::pin(super::redis::Redis::open(place, options)).await?)),
+        StoreAddress::Redis(place) => Ok(Arc::new(Box::pin(super::redis::Redis::open(place, options)).await?)),
         #[cfg(feature = "compat")]
-        Address::Foreign(system, place) => system.open(place, options).await,
+        StoreAddress::Foreign(system, place) => system.open(place, options).await,
         local => open_local(local, options.clone()).await,
     }
 }
 
 /// A store in this new file, for a copy of another.
-pub(crate) async fn new_file(path: &std::path::Path) -> Result<Arc<dyn Store>> {
-    open_local(Address::File(path.to_owned()), Options::default()).await
+pub(crate) async fn create_file_store(path: &std::path::Path) -> Result<Arc<dyn Store>> {
+    open_local(StoreAddress::File(path.to_owned()), StoreOptions::default()).await
 }
 
 #[cfg(feature = "sqlite")]
-async fn open_local(target: Address, options: Options) -> Result<Arc<dyn Store>> {
+async fn open_local(target: StoreAddress, options: StoreOptions) -> Result<Arc<dyn Store>> {
     let open = move || match target {
-        Address::File(path) => super::sqlite::Sqlite::open(&path, &options),
+        StoreAddress::File(path) => super::sqlite::Sqlite::open(&path, &options),
         _ => super::sqlite::Sqlite::in_memory(&options),
     };
     // Opening touches the disk, and may wait for other processes.
@@ -138,26 +138,28 @@ async fn open_local(target: Address, options: Options) -> Result<Arc<dyn Store>>
 }
 
 #[cfg(not(feature = "sqlite"))]
-async fn open_local(_target: Address, _options: Options) -> Result<Arc<dyn Store>> {
+async fn open_local(_target: StoreAddress, _options: StoreOptions) -> Result<Arc<dyn Store>> {
     Err(Error::invalid("store", "names a file, and this build has no SQLite; turn on the feature `sqlite`"))
 }
 
 /// Where a store is, and nothing else of its URL: a file by its whole path, a server with the prefix of the keys.
-pub(crate) fn place_of(url: &str, options: &Options) -> String {
+pub(crate) fn display_url(url: &str, options: &StoreOptions) -> String {
     let place = url.split_once('?').map_or(url, |(place, _)| place);
-    let own = options.foreign.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let prefix = (options.prefix != PREFIX).then_some(("prefix", options.prefix.as_str()));
+    let own = options.system_options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let prefix = (options.prefix != DEFAULT_PREFIX).then_some(("prefix", options.prefix.as_str()));
     let said: Vec<String> = prefix.into_iter().chain(own).map(|(name, value)| format!("{name}={value}")).collect();
-    match parse_target(place) {
-        Ok(Address::File(path)) => path.canonicalize().unwrap_or(path).display().to_string(),
-        Ok(target) if target.is_server() && !said.is_empty() => format!("{}?{}", target.shown(), said.join("&")),
-        Ok(target) => target.shown(),
+    match parse_address(place) {
+        Ok(StoreAddress::File(path)) => path.canonicalize().unwrap_or(path).display().to_string(),
+        Ok(target) if target.is_server() && !said.is_empty() => {
+            format!("{}?{}", target.to_display_string(), said.join("&"))
+        }
+        Ok(target) => target.to_display_string(),
         Err(_) => String::new(),
     }
 }
 
 /// A path, `sqlite:PATH`, `:memory:` or the URL of a server, each with `?name=value&...` behind it.
-pub(crate) fn parse(url: &str, options: Options) -> Result<(Address, Options)> {
+pub(crate) fn parse_url(url: &str, options: StoreOptions) -> Result<(StoreAddress, StoreOptions)> {
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
     parse_parts(place, query, options).map_err(|error| match query.contains('@') {
         // What stands around the ? may be the halves of a password: neither is repeated.
@@ -166,9 +168,9 @@ pub(crate) fn parse(url: &str, options: Options) -> Result<(Address, Options)> {
     })
 }
 
-fn parse_parts(place: &str, query: &str, mut options: Options) -> Result<(Address, Options)> {
-    let target = parse_target(place)?;
-    target.adapt(&mut options);
+fn parse_parts(place: &str, query: &str, mut options: StoreOptions) -> Result<(StoreAddress, StoreOptions)> {
+    let target = parse_address(place)?;
+    target.apply_system_defaults(&mut options);
     let mut names = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -176,82 +178,84 @@ fn parse_parts(place: &str, query: &str, mut options: Options) -> Result<(Addres
             return Err(Error::invalid("store", format!("has the option {name:?} twice")));
         }
         names.push(name);
-        if target.own_options().contains(&name) {
-            options.foreign.push((name.to_owned(), value.to_owned()));
+        if target.system_option_names().contains(&name) {
+            options.system_options.push((name.to_owned(), value.to_owned()));
             continue;
         }
-        match set(&mut options, name, value)? {
-            Known::Nowhere => {
-                let own: String = target.own_options().iter().map(|name| format!("; here {name}")).collect();
-                return Err(Error::invalid("store", format!("has no option {name:?}; it has {OPTIONS}{own}")));
+        match set_option(&mut options, name, value)? {
+            OptionScope::Unknown => {
+                let own: String = target.system_option_names().iter().map(|name| format!("; here {name}")).collect();
+                return Err(Error::invalid("store", format!("has no option {name:?}; it has {OPTION_NAMES}{own}")));
             }
-            Known::Everywhere => {}
-            Known::OnServers if target.is_server() => {}
-            Known::InFiles if !target.is_server() => {}
-            Known::OnServers => return Err(Error::invalid("store", format!("is a file, and has no option {name:?}"))),
-            Known::InFiles => {
+            OptionScope::AllStores => {}
+            OptionScope::ServersOnly if target.is_server() => {}
+            OptionScope::FilesOnly if !target.is_server() => {}
+            OptionScope::ServersOnly => {
+                return Err(Error::invalid("store", format!("is a file, and has no option {name:?}")));
+            }
+            OptionScope::FilesOnly => {
                 let reason = format!("is a server, and has no option {name:?}: there it is a setting of the server");
                 return Err(Error::invalid("store", reason));
             }
         }
     }
-    check(&options)?;
+    check_options(&options)?;
     Ok((target, options))
 }
 
-impl Address {
+impl StoreAddress {
     /// For people: without what is secret, and without options.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn to_display_string(&self) -> String {
         match self {
-            Address::Memory => ":memory:".to_owned(),
-            Address::File(path) => path.display().to_string(),
+            StoreAddress::Memory => ":memory:".to_owned(),
+            StoreAddress::File(path) => path.display().to_string(),
             #[cfg(feature = "redis")]
-            Address::Redis(place) => format!("{place:?}"),
+            StoreAddress::Redis(place) => format!("{place:?}"),
             #[cfg(feature = "compat")]
-            Address::Foreign(system, place) => system.shown(place),
+            StoreAddress::Foreign(system, place) => system.display_url(place),
         }
     }
 
-    pub(super) fn acl(&self, _options: &Options) -> Result<Option<String>> {
+    pub(super) fn acl(&self, _options: &StoreOptions) -> Result<Option<String>> {
         match self {
             #[cfg(feature = "redis")]
-            Address::Redis(_) => Ok(Some(super::redis::acl_rules(&_options.prefix))),
+            StoreAddress::Redis(_) => Ok(Some(super::redis::acl_rules(&_options.prefix))),
             #[cfg(feature = "compat")]
-            Address::Foreign(system, _) => system.acl(_options),
+            StoreAddress::Foreign(system, _) => system.acl_rules(_options),
             _ => Ok(None),
         }
     }
 
     /// Where others keep jobs too, their habits are the default.
-    fn adapt(&self, _options: &mut Options) {
+    fn apply_system_defaults(&self, _options: &mut StoreOptions) {
         #[cfg(feature = "compat")]
-        if let Address::Foreign(system, _) = self {
-            system.adapt(_options);
+        if let StoreAddress::Foreign(system, _) = self {
+            system.apply_defaults(_options);
         }
     }
 
     /// Options that only the system has whose keys are named.
-    fn own_options(&self) -> &'static [&'static str] {
+    fn system_option_names(&self) -> &'static [&'static str] {
         match self {
             #[cfg(feature = "compat")]
-            Address::Foreign(system, _) => system.options(),
+            StoreAddress::Foreign(system, _) => system.url_options(),
             _ => &[],
         }
     }
 
     fn is_server(&self) -> bool {
-        !matches!(self, Address::Memory | Address::File(_))
+        !matches!(self, StoreAddress::Memory | StoreAddress::File(_))
     }
 }
 
-fn parse_target(place: &str) -> Result<Address> {
+fn parse_address(place: &str) -> Result<StoreAddress> {
     #[cfg(feature = "redis")]
-    if let Some(place) = super::redis::Place::parse(place)? {
-        return Ok(Address::Redis(place));
+    if let Some(place) = super::redis::RedisUrl::parse(place)? {
+        return Ok(StoreAddress::Redis(place));
     }
     #[cfg(feature = "compat")]
-    if let Some((system, place)) = crate::compat::System::parse(place)? {
-        return Ok(Address::Foreign(system, place));
+    if let Some((system, place)) = crate::compat::ForeignSystem::parse(place)? {
+        return Ok(StoreAddress::Foreign(system, place));
     }
     let path = match place.split_once(':') {
         // As SQLite itself writes it.
@@ -268,7 +272,7 @@ fn parse_target(place: &str) -> Result<Address> {
         Some((scheme @ ("redis" | "rediss" | "valkey" | "valkeys" | "sidekiq"), _)) => {
             return Err(Error::invalid("store", format!("names no file; if it is a server, write {scheme}://HOST")));
         }
-        _ if is_a_server(place) => {
+        _ if is_host_and_port(place) => {
             // What stands before an @ may be a password, and is not repeated.
             let host = place.rsplit('@').next().unwrap_or_default();
             let reason = format!("looks like a server: write redis://{host}, or ./{host} for a file of that name");
@@ -278,36 +282,36 @@ fn parse_target(place: &str) -> Result<Address> {
     };
     match path {
         "" => Err(Error::invalid("store", "names no file; give a path such as duly.db, or :memory:")),
-        ":memory:" => Ok(Address::Memory),
+        ":memory:" => Ok(StoreAddress::Memory),
         path if path.contains('\0') => Err(Error::invalid("store", "has a NUL character in it")),
-        path => Ok(Address::File(PathBuf::from(path))),
+        path => Ok(StoreAddress::File(PathBuf::from(path))),
     }
 }
 
 /// Whether somebody has left out what goes before a host and its port: a push must not end up in a file of that name.
-fn is_a_server(place: &str) -> bool {
+fn is_host_and_port(place: &str) -> bool {
     let (host, number) = place.split_once('/').unwrap_or((place, ""));
     let plain = number.bytes().all(|byte| byte.is_ascii_digit());
     plain && host.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
 /// All that [`set`] knows.
-const OPTIONS: &str = "durability, lease, keep, keep_dead, remember, history; on servers prefix, replicas, allow_data_loss, ca, cert, key, sentinel_user, sentinel_password";
+const OPTION_NAMES: &str = "durability, lease, keep, keep_dead, remember, history; on servers prefix, replicas, allow_data_loss, ca, cert, key, sentinel_user, sentinel_password";
 
 /// Which stores an option is for.
-enum Known {
-    Nowhere,
-    Everywhere,
-    InFiles,
-    OnServers,
+enum OptionScope {
+    Unknown,
+    AllStores,
+    FilesOnly,
+    ServersOnly,
 }
 
-fn set(options: &mut Options, name: &str, value: &str) -> Result<Known> {
+fn set_option(options: &mut StoreOptions, name: &str, value: &str) -> Result<OptionScope> {
     match name {
-        "lease" => options.lease = parse_duration("lease", value)?,
-        "keep" => options.keep = parse_duration("keep", value)?,
-        "keep_dead" => options.keep_dead = parse_duration("keep_dead", value)?,
-        "remember" => options.remember = parse_duration("remember", value)?,
+        "lease" => options.lease = parse_duration_option("lease", value)?,
+        "keep" => options.keep = parse_duration_option("keep", value)?,
+        "keep_dead" => options.keep_dead = parse_duration_option("keep_dead", value)?,
+        "remember" => options.remember = parse_duration_option("remember", value)?,
         "history" => {
             options.history = match value {
                 "on" => true,
@@ -321,18 +325,18 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<Known> {
                 "second" => Durability::Second,
                 _ => return Err(Error::invalid("durability", format!("{value:?} is neither fsync nor second"))),
             };
-            return Ok(Known::InFiles);
+            return Ok(OptionScope::FilesOnly);
         }
         "prefix" | "replicas" | "allow_data_loss" | "ca" | "cert" | "key" | "sentinel_user" | "sentinel_password" => {
-            set_server(options, name, value)?;
-            return Ok(Known::OnServers);
+            set_server_option(options, name, value)?;
+            return Ok(OptionScope::ServersOnly);
         }
-        _ => return Ok(Known::Nowhere),
+        _ => return Ok(OptionScope::Unknown),
     }
-    Ok(Known::Everywhere)
+    Ok(OptionScope::AllStores)
 }
 
-fn set_server(options: &mut Options, name: &str, value: &str) -> Result<()> {
+fn set_server_option(options: &mut StoreOptions, name: &str, value: &str) -> Result<()> {
     match name {
         "prefix" => options.prefix = value.to_owned(),
         "replicas" => {
@@ -356,7 +360,7 @@ fn set_server(options: &mut Options, name: &str, value: &str) -> Result<()> {
 }
 
 /// Rules that hold however the options came.
-pub(crate) fn check(options: &Options) -> Result<()> {
+pub(crate) fn check_options(options: &StoreOptions) -> Result<()> {
     if !LEASE_RANGE.contains(&options.lease) {
         return Err(Error::invalid("lease", "must be from 300ms to 1h"));
     }
@@ -373,8 +377,8 @@ pub(crate) fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn parse_duration(field: &'static str, text: &str) -> Result<Duration> {
-    duration(text).map_err(|reason| Error::invalid(field, format!("{text:?} is {reason}")))
+fn parse_duration_option(field: &'static str, text: &str) -> Result<Duration> {
+    parse_duration(text).map_err(|reason| Error::invalid(field, format!("{text:?} is {reason}")))
 }
 
 #[cfg(test)]
@@ -382,17 +386,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn target(url: &str) -> Address {
-        parse(url, Options::default()).expect("a good URL").0
+    fn parse_ok(url: &str) -> StoreAddress {
+        parse_url(url, StoreOptions::default()).expect("a good URL").0
     }
 
-    fn refused(url: &str) -> String {
-        parse(url, Options::default()).expect_err("a bad URL").to_string()
+    fn parse_error(url: &str) -> String {
+        parse_url(url, StoreOptions::default()).expect_err("a bad URL").to_string()
     }
 
     #[test]
-    fn a_server_is_not_taken_for_a_file() {
-        let refused = |url: &str| parse(url, Options::default()).expect_err("is refused").to_string();
+    fn server_without_scheme_is_not_opened_as_file() {
+        let refused = |url: &str| parse_url(url, StoreOptions::default()).expect_err("is refused").to_string();
         assert!(refused("redis:localhost").contains("redis://HOST"));
         assert!(!refused("redis:me:secret@h").contains("secret"));
         assert!(refused("localhost:6379").contains("redis://localhost:6379"));
@@ -401,50 +405,50 @@ mod tests {
         assert!(refused("[::1]:6379/0").contains("redis://[::1]:6379/0"));
         assert!(refused("a.db?keep=1h&keep=2h").contains("twice"));
         for file in ["./localhost:6379", "C:/a.db", "a:b.db", "redis.db", "x:99999"] {
-            assert!(parse(file, Options::default()).is_ok(), "{file}");
+            assert!(parse_url(file, StoreOptions::default()).is_ok(), "{file}");
         }
     }
 
     #[test]
-    fn paths_and_schemes() {
-        assert_eq!(target("duly.db"), Address::File("duly.db".into()));
-        assert_eq!(target("sqlite:duly.db"), Address::File("duly.db".into()));
-        assert_eq!(target("sqlite:///var/lib/duly.db"), Address::File("/var/lib/duly.db".into()));
-        assert_eq!(target("file:duly.db"), Address::File("duly.db".into()));
-        assert_eq!(target("file:///var/lib/duly.db"), Address::File("/var/lib/duly.db".into()));
-        assert_eq!(target("/tmp/a:b.db"), Address::File("/tmp/a:b.db".into()));
-        assert_eq!(target(":memory:"), Address::Memory);
-        assert!(refused("mysql://host/0").contains("mysql:// is not a store"));
-        assert!(refused("").contains("names no file"));
+    fn paths_and_schemes_are_parsed() {
+        assert_eq!(parse_ok("duly.db"), StoreAddress::File("duly.db".into()));
+        assert_eq!(parse_ok("sqlite:duly.db"), StoreAddress::File("duly.db".into()));
+        assert_eq!(parse_ok("sqlite:///var/lib/duly.db"), StoreAddress::File("/var/lib/duly.db".into()));
+        assert_eq!(parse_ok("file:duly.db"), StoreAddress::File("duly.db".into()));
+        assert_eq!(parse_ok("file:///var/lib/duly.db"), StoreAddress::File("/var/lib/duly.db".into()));
+        assert_eq!(parse_ok("/tmp/a:b.db"), StoreAddress::File("/tmp/a:b.db".into()));
+        assert_eq!(parse_ok(":memory:"), StoreAddress::Memory);
+        assert!(parse_error("mysql://host/0").contains("mysql:// is not a store"));
+        assert!(parse_error("").contains("names no file"));
     }
 
     #[test]
-    fn options_in_the_url() {
+    fn url_options_are_parsed_and_checked() {
         let (_, options) =
-            parse("duly.db?durability=second&lease=5s&keep=0&keep_dead=7d", Options::default()).expect("good");
+            parse_url("duly.db?durability=second&lease=5s&keep=0&keep_dead=7d", StoreOptions::default()).expect("good");
         assert_eq!(options.durability, Durability::Second);
         assert_eq!(options.lease, Duration::from_secs(5));
         assert_eq!(options.keep, Duration::ZERO);
         assert_eq!(options.keep_dead, Duration::from_secs(7 * 86_400));
-        assert!(refused("duly.db?speed=9").contains("has no option"));
-        assert!(refused("duly.db?lease=1ms").contains("300ms"));
-        assert!(refused("duly.db?lease=-5s").contains("negative"));
-        assert!(refused("duly.db?durability=maybe").contains("neither"));
+        assert!(parse_error("duly.db?speed=9").contains("has no option"));
+        assert!(parse_error("duly.db?lease=1ms").contains("300ms"));
+        assert!(parse_error("duly.db?lease=-5s").contains("negative"));
+        assert!(parse_error("duly.db?durability=maybe").contains("neither"));
     }
 
     #[test]
     #[cfg(feature = "redis")]
-    fn what_goes_together_is_asked_for() {
-        assert!(refused("rediss://h?cert=a").contains("add key=FILE"));
-        assert!(refused("rediss://h?key=a").contains("add cert=FILE"));
-        assert!(refused("redis+sentinel://h/m?sentinel_user=me").contains("add sentinel_password="));
-        assert!(refused("duly.db?cert=a&key=b").contains("is a file"));
-        target("rediss+sentinel://h/m?cert=a&key=b&sentinel_user=me&sentinel_password=secret");
+    fn missing_companion_option_is_rejected() {
+        assert!(parse_error("rediss://h?cert=a").contains("add key=FILE"));
+        assert!(parse_error("rediss://h?key=a").contains("add cert=FILE"));
+        assert!(parse_error("redis+sentinel://h/m?sentinel_user=me").contains("add sentinel_password="));
+        assert!(parse_error("duly.db?cert=a&key=b").contains("is a file"));
+        parse_ok("rediss+sentinel://h/m?cert=a&key=b&sentinel_user=me&sentinel_password=secret");
     }
 
     #[test]
-    fn a_place_is_the_same_whatever_the_options() {
-        let place = |url: &str| place_of(url, &parse(url, Options::default()).expect("a good URL").1);
+    fn display_url_does_not_depend_on_options() {
+        let place = |url: &str| display_url(url, &parse_url(url, StoreOptions::default()).expect("a good URL").1);
         assert_eq!(place("/none/a.db?keep=1h"), place("sqlite:///none/a.db"));
         let here = std::env::current_dir().expect("somewhere").canonicalize().expect("there");
         assert_eq!(place("Cargo.toml"), here.join("Cargo.toml").display().to_string());
@@ -458,7 +462,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_url_parses_or_is_refused(url in ".*") {
-            let _ = parse(&url, Options::default());
+            let _ = parse_url(&url, StoreOptions::default());
         }
     }
 }

@@ -4,12 +4,12 @@ use std::fmt;
 use std::path::Path;
 
 use crate::error::Result;
-use crate::store::open::{Address, Options, parse};
+use crate::store::open::{StoreAddress, StoreOptions, parse_url};
 
 /// Where a store is, as its URL says. Shown without what is secret in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreUrl {
-    target: Address,
+    address: StoreAddress,
     options: String,
     acl: Option<String>,
 }
@@ -17,11 +17,11 @@ pub struct StoreUrl {
 impl StoreUrl {
     /// Reads a URL as [`Duly::open`](crate::Duly::open) would, without opening anything.
     pub fn parse(url: &str) -> Result<Self> {
-        let (target, read) = parse(url, Options::default())?;
+        let (target, read) = parse_url(url, StoreOptions::default())?;
         let acl = target.acl(&read)?;
         let options = url.split_once('?').map_or("", |(_, options)| options);
         let shown = options.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("sentinel_password="));
-        Ok(StoreUrl { target, options: shown.collect::<Vec<_>>().join("&"), acl })
+        Ok(StoreUrl { address: target, options: shown.collect::<Vec<_>>().join("&"), acl })
     }
 
     /// What a user of the server must be allowed, as words for `ACL SETUSER`; `None` where the store has no users.
@@ -33,8 +33,8 @@ impl StoreUrl {
     /// The file, if it is one.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
-        match &self.target {
-            Address::File(path) => Some(path),
+        match &self.address {
+            StoreAddress::File(path) => Some(path),
             _ => None,
         }
     }
@@ -42,13 +42,13 @@ impl StoreUrl {
     /// Whether it is gone with the process that has opened it.
     #[must_use]
     pub fn is_in_memory(&self) -> bool {
-        self.target == Address::Memory
+        self.address == StoreAddress::Memory
     }
 }
 
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.target.shown())?;
+        f.write_str(&self.address.to_display_string())?;
         if !self.options.is_empty() {
             write!(f, "?{}", self.options)?;
         }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_shown_without_its_secrets() {
+    fn display_hides_secrets() {
         let shown = |url: &str| StoreUrl::parse(url).expect("a good URL").to_string();
         assert_eq!(shown("sqlite:a.db?keep=1h"), "a.db?keep=1h");
         #[cfg(feature = "redis")]
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "redis")]
-    fn the_rights_that_are_needed_are_known_without_a_server() {
+    fn acl_rules_are_known_without_a_server() {
         let acl = |url: &str| StoreUrl::parse(url).expect("a good URL").acl().map(str::to_owned);
         assert!(acl("redis+cluster://h?prefix=app").expect("users").starts_with("resetkeys ~app:* "));
         assert!(acl("sidekiq://h?namespace=app").expect("users").contains(" ~app:queue:* "));

@@ -16,7 +16,7 @@ pub enum CrashAt {
     /// The handler waits for the nth time, from 1: at its nth `.await` that does not go on at once.
     Await(u32),
     /// The handler comes to [`Ctx::step`](crate::Ctx::step) of this name.
-    Step(String),
+    Point(String),
     /// The handler has ended, and nothing of that is recorded.
     BeforeSettle,
     /// The outcome is recorded, and the process dies before it learns of it.
@@ -25,8 +25,8 @@ pub enum CrashAt {
 
 impl CrashAt {
     /// At the step of this name.
-    pub fn step(name: impl Into<String>) -> Self {
-        CrashAt::Step(name.into())
+    pub fn point(name: impl Into<String>) -> Self {
+        CrashAt::Point(name.into())
     }
 }
 
@@ -34,13 +34,13 @@ impl CrashAt {
 pub(crate) struct Crash {
     at: CrashAt,
     /// Waits so far.
-    waits: Mutex<u32>,
+    awaits: Mutex<u32>,
     pub(crate) crashed: CancellationToken,
 }
 
 impl Crash {
     pub(crate) fn new(at: CrashAt) -> Self {
-        Crash { at, waits: Mutex::default(), crashed: CancellationToken::new() }
+        Crash { at, awaits: Mutex::default(), crashed: CancellationToken::new() }
     }
 
     pub(crate) fn is_at(&self, point: &CrashAt) -> bool {
@@ -48,7 +48,7 @@ impl Crash {
     }
 
     /// Never comes back if this is the place.
-    pub(crate) async fn pass(&self, point: CrashAt) {
+    pub(crate) async fn crash_if_at(&self, point: CrashAt) {
         if self.at == point {
             self.crashed.cancel();
             std::future::pending().await
@@ -56,31 +56,31 @@ impl Crash {
     }
 
     /// Runs a handler up to the place at which it ends.
-    pub(crate) async fn through<T>(&self, handler: impl Future<Output = T>) -> T {
-        self.pass(CrashAt::BeforeHandler).await;
-        let ended = Counted { handler: pin!(handler), crash: self }.await;
-        self.pass(CrashAt::BeforeSettle).await;
+    pub(crate) async fn run_handler<T>(&self, handler: impl Future<Output = T>) -> T {
+        self.crash_if_at(CrashAt::BeforeHandler).await;
+        let ended = AwaitCounter { handler: pin!(handler), crash: self }.await;
+        self.crash_if_at(CrashAt::BeforeSettle).await;
         ended
     }
 
     /// The handler waits once more; answers whether that is the place.
-    fn waits(&self) -> bool {
+    fn count_await(&self) -> bool {
         let CrashAt::Await(nth) = self.at else {
             return false;
         };
-        let mut waits = self.waits.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut waits = self.awaits.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *waits += 1;
         *waits == nth
     }
 }
 
 /// A handler whose waits are counted.
-struct Counted<'c, F> {
+struct AwaitCounter<'c, F> {
     handler: Pin<&'c mut F>,
     crash: &'c Crash,
 }
 
-impl<F: Future> Future for Counted<'_, F> {
+impl<F: Future> Future for AwaitCounter<'_, F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -88,7 +88,7 @@ impl<F: Future> Future for Counted<'_, F> {
             return Poll::Pending;
         }
         let polled = self.handler.as_mut().poll(cx);
-        if polled.is_pending() && self.crash.waits() {
+        if polled.is_pending() && self.crash.count_await() {
             self.crash.crashed.cancel();
         }
         polled

@@ -12,24 +12,24 @@ pub use crash::CrashAt;
 
 use crate::client::Duly;
 use crate::error::{Error, Result};
-use crate::job::Record;
-use crate::store::{Filter, PAGE_MAX};
+use crate::job::JobRecord;
+use crate::store::{Filter, PAGE_SIZE_MAX};
 use crate::worker::handler::Args;
 
 /// Most jobs that are looked through for what was pushed: a test that pushes more should count.
-const LOOKED_MAX: usize = 100_000;
+const PUSHED_JOBS_MAX: usize = 100_000;
 
 /// A job of one kind in the store, with its args as they are typed.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Found<A> {
+pub struct PushedJob<A> {
     /// What its handler gets.
     pub args: A,
     /// All else that is known of it.
-    pub record: Record,
+    pub record: JobRecord,
 }
 
-impl<A> Deref for Found<A> {
+impl<A> Deref for PushedJob<A> {
     type Target = A;
 
     fn deref(&self) -> &A {
@@ -40,22 +40,22 @@ impl<A> Deref for Found<A> {
 impl Duly {
     /// All jobs of the kind `A::KIND` that are in the store, in whatever state, the first pushed first. For tests: it looks
     /// through everything. Done jobs are there as long as they are kept.
-    pub async fn pushed<A: Args>(&self) -> Result<Vec<Found<A>>> {
+    pub async fn pushed_jobs<A: Args>(&self) -> Result<Vec<PushedJob<A>>> {
         let mut found = Vec::new();
-        let mut filter = Filter { kind: Some(A::KIND.to_owned()), limit: PAGE_MAX, ..Filter::default() };
+        let mut filter = Filter { kind: Some(A::KIND.to_owned()), limit: PAGE_SIZE_MAX, ..Filter::default() };
         loop {
             let page = self.list(filter.clone()).await?;
             for record in page.jobs {
                 let args = serde_json::from_str(&record.job.args)
                     .map_err(|why| Error::invalid("args", format!("of job {} do not decode: {why}", record.job.id)))?;
-                found.push(Found { args, record });
+                found.push(PushedJob { args, record });
             }
-            match page.next {
-                Some(next) if found.len() < LOOKED_MAX => filter.cursor = Some(next),
+            match page.next_cursor {
+                Some(next) if found.len() < PUSHED_JOBS_MAX => filter.cursor = Some(next),
                 _ => break,
             }
         }
-        found.sort_by_key(|found: &Found<A>| (found.record.job.pushed, found.record.job.id));
+        found.sort_by_key(|found: &PushedJob<A>| (found.record.job.pushed, found.record.job.id));
         Ok(found)
     }
 }
@@ -65,11 +65,11 @@ impl Duly {
 /// # Panics
 /// If there is none.
 #[track_caller]
-pub fn assert_pushed<'j, A: Args>(jobs: &'j [Found<A>], args: &A) -> &'j Found<A> {
-    let wanted = shown(args);
-    match jobs.iter().find(|job| shown(&job.args) == wanted) {
+pub fn assert_pushed<'j, A: Args>(jobs: &'j [PushedJob<A>], args: &A) -> &'j PushedJob<A> {
+    let wanted = args_json(args);
+    match jobs.iter().find(|job| args_json(&job.args) == wanted) {
         Some(job) => job,
-        None => panic!("no job {} {wanted} was pushed, but {}", A::KIND, told(jobs)),
+        None => panic!("no job {} {wanted} was pushed, but {}", A::KIND, describe_jobs(jobs)),
     }
 }
 
@@ -78,17 +78,17 @@ pub fn assert_pushed<'j, A: Args>(jobs: &'j [Found<A>], args: &A) -> &'j Found<A
 /// # Panics
 /// If there is one.
 #[track_caller]
-pub fn assert_not_pushed<A: Args>(jobs: &[Found<A>], args: &A) {
-    let wanted = shown(args);
-    let none = !jobs.iter().any(|job| shown(&job.args) == wanted);
-    assert!(none, "a job {} {wanted} was pushed: {}", A::KIND, told(jobs));
+pub fn assert_not_pushed<A: Args>(jobs: &[PushedJob<A>], args: &A) {
+    let wanted = args_json(args);
+    let none = !jobs.iter().any(|job| args_json(&job.args) == wanted);
+    assert!(none, "a job {} {wanted} was pushed: {}", A::KIND, describe_jobs(jobs));
 }
 
-fn shown<A: Args>(args: &A) -> String {
+fn args_json<A: Args>(args: &A) -> String {
     serde_json::to_string(args).unwrap_or_else(|why| format!("(cannot be written: {why})"))
 }
 
-fn told<A: Args>(jobs: &[Found<A>]) -> String {
+fn describe_jobs<A: Args>(jobs: &[PushedJob<A>]) -> String {
     if jobs.is_empty() {
         return "none of this kind".to_owned();
     }

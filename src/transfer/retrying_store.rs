@@ -9,24 +9,24 @@ use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::store::{
-    Beaten, Capacity, Claim, Claimed, CronPage, CronPut, CronRecord, Filter, Marked, MoveIn, MovedIn, Page, PutCron,
-    QueueCounts, Store,
+    Capacity, Claim, ClaimReply, CronPage, CronRecord, Filter, HeartbeatReply, JobPage, PutCron, PutCronResult,
+    QueueCounts, Store, TransferBatch, TransferBatchResult, TransferMarkReply,
 };
 
 /// How often a store that fails is asked.
 const TRIES_MAX: u32 = 6;
 /// The first wait before it is asked again; doubles.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
 
 /// A store at one end of a move.
 #[derive(Clone)]
-pub(crate) struct Side {
+pub(crate) struct RetryingStore {
     store: Arc<dyn Store>,
     /// How many more questions a test allows, to both sides together.
     calls_left: Option<Arc<AtomicU64>>,
 }
 
-macro_rules! patiently {
+macro_rules! with_retries {
     ($side:ident, $ask:expr) => {{
         $side.count()?;
         let (mut tries, mut pause) = (1, PAUSE_MIN);
@@ -43,12 +43,12 @@ macro_rules! patiently {
     }};
 }
 
-impl Side {
+impl RetryingStore {
     pub(crate) fn new(store: Arc<dyn Store>, calls_left: Option<Arc<AtomicU64>>) -> Self {
-        Side { store, calls_left }
+        RetryingStore { store, calls_left }
     }
 
-    fn count(&self) -> Result<()> {
+    fn count_call(&self) -> Result<()> {
         let Some(left) = &self.calls_left else {
             return Ok(());
         };
@@ -57,71 +57,76 @@ impl Side {
     }
 
     pub(crate) async fn counts(&self) -> Result<Vec<QueueCounts>> {
-        patiently!(self, self.store.counts())
+        with_retries!(self, self.store.counts())
     }
 
-    pub(crate) async fn list(&self, filter: Filter) -> Result<Page> {
-        patiently!(self, self.store.list(filter.clone()))
+    pub(crate) async fn list(&self, filter: Filter) -> Result<JobPage> {
+        with_retries!(self, self.store.list(filter.clone()))
     }
 
-    pub(crate) async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed> {
-        patiently!(self, self.store.claim(node, claim.clone()))
+    pub(crate) async fn claim(&self, node: NodeId, claim: Claim) -> Result<ClaimReply> {
+        with_retries!(self, self.store.claim(node, claim.clone()))
     }
 
-    pub(crate) async fn beat(&self, node: &Node) -> Result<Beaten> {
-        patiently!(self, self.store.beat(node))
+    pub(crate) async fn heartbeat(&self, node: &Node) -> Result<HeartbeatReply> {
+        with_retries!(self, self.store.heartbeat(node))
     }
 
     pub(crate) async fn nodes(&self) -> Result<Vec<NodeRecord>> {
-        patiently!(self, self.store.nodes())
+        with_retries!(self, self.store.nodes())
     }
 
-    pub(crate) async fn realm(&self) -> Result<Option<String>> {
-        patiently!(self, self.store.realm())
+    pub(crate) async fn shared_keyspace(&self) -> Result<Option<String>> {
+        with_retries!(self, self.store.shared_keyspace())
     }
 
     pub(crate) async fn set_capacity(&self, queue: &str, limit: Capacity) -> Result<Capacity> {
-        patiently!(self, self.store.set_capacity(queue, limit))
+        with_retries!(self, self.store.set_capacity(queue, limit))
     }
 
     pub(crate) async fn pause(&self, queue: &str) -> Result<bool> {
-        patiently!(self, self.store.pause(queue, true))
+        with_retries!(self, self.store.set_paused(queue, true))
     }
 
-    pub(crate) async fn set_moving(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked> {
-        patiently!(self, self.store.set_moving(queue, mover, to))
+    pub(crate) async fn set_transfer_mark(
+        &self,
+        queue: &str,
+        mover: NodeId,
+        to: Option<&str>,
+    ) -> Result<TransferMarkReply> {
+        with_retries!(self, self.store.set_transfer_mark(queue, mover, to))
     }
 
-    pub(crate) async fn move_in(&self, batch: &MoveIn) -> Result<MovedIn> {
-        patiently!(self, self.store.move_in(batch.clone()))
+    pub(crate) async fn transfer_in(&self, batch: &TransferBatch) -> Result<TransferBatchResult> {
+        with_retries!(self, self.store.transfer_in(batch.clone()))
     }
 
-    pub(crate) async fn move_out(
+    pub(crate) async fn transfer_out(
         &self,
         queue: &str,
         mover: NodeId,
         jobs: &[(JobId, SystemTime)],
     ) -> Result<Option<usize>> {
-        patiently!(self, self.store.move_out(queue, mover, jobs.to_vec()))
+        with_retries!(self, self.store.transfer_out(queue, mover, jobs.to_vec()))
     }
 
     /// A store that keeps no rules has none to move.
     pub(crate) async fn crons(&self, queue: &str, cursor: Option<&str>) -> Result<CronPage> {
-        match patiently!(self, self.store.crons(Some(queue), cursor)) {
+        match with_retries!(self, self.store.crons(Some(queue), cursor)) {
             Err(Error::Unsupported { .. }) => Ok(CronPage::default()),
             answer => answer,
         }
     }
 
     pub(crate) async fn cron(&self, name: &str) -> Result<Option<CronRecord>> {
-        patiently!(self, self.store.cron(name))
+        with_retries!(self, self.store.cron(name))
     }
 
-    pub(crate) async fn put_cron(&self, put: PutCron) -> Result<CronPut> {
-        patiently!(self, self.store.put_cron(put.clone()))
+    pub(crate) async fn put_cron(&self, put: PutCron) -> Result<PutCronResult> {
+        with_retries!(self, self.store.put_cron(put.clone()))
     }
 
     pub(crate) async fn remove_cron(&self, name: &str) -> Result<bool> {
-        patiently!(self, self.store.remove_cron(name))
+        with_retries!(self, self.store.remove_cron(name))
     }
 }

@@ -6,60 +6,60 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use tokio::sync::Notify;
 
 /// How far it goes: the one for good stands above the other, and none is taken back.
-const NOW: u8 = 1;
-const FOR_GOOD: u8 = 2;
+const ATTEMPT_CANCELLED: u8 = 1;
+const JOB_CANCELLED: u8 = 2;
 
 /// Tells an attempt that it should end.
 #[derive(Default)]
-pub(crate) struct Cancel {
-    said: AtomicU8,
-    news: Notify,
+pub(crate) struct Cancellation {
+    level: AtomicU8,
+    changed: Notify,
 }
 
-impl Cancel {
+impl Cancellation {
     /// The attempt should end: another node has the job, or it was cancelled. Answers whether that is news.
-    pub(crate) fn say(&self) -> bool {
-        self.raise(NOW) == 0
+    pub(crate) fn cancel_attempt(&self) -> bool {
+        self.raise_level(ATTEMPT_CANCELLED) == 0
     }
 
     /// Nobody wants the job any more.
-    pub(crate) fn say_for_good(&self) {
-        self.raise(FOR_GOOD);
+    pub(crate) fn cancel_job(&self) {
+        self.raise_level(JOB_CANCELLED);
     }
 
-    pub(crate) fn is_said(&self) -> bool {
-        self.said.load(Ordering::SeqCst) >= NOW
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.level.load(Ordering::SeqCst) >= ATTEMPT_CANCELLED
     }
 
-    pub(crate) fn is_for_good(&self) -> bool {
-        self.said.load(Ordering::SeqCst) >= FOR_GOOD
+    pub(crate) fn is_job_cancelled(&self) -> bool {
+        self.level.load(Ordering::SeqCst) >= JOB_CANCELLED
     }
 
-    pub(crate) async fn said(&self) {
-        self.heard(NOW).await;
+    pub(crate) async fn cancelled(&self) {
+        self.wait_for_level(ATTEMPT_CANCELLED).await;
     }
 
-    pub(crate) async fn said_for_good(&self) {
-        self.heard(FOR_GOOD).await;
+    pub(crate) async fn job_cancelled(&self) {
+        self.wait_for_level(JOB_CANCELLED).await;
     }
 
     /// What was said before.
-    fn raise(&self, to: u8) -> u8 {
-        let before = self.said.fetch_max(to, Ordering::SeqCst);
-        self.news.notify_waiters();
+    fn raise_level(&self, to: u8) -> u8 {
+        let before = self.level.fetch_max(to, Ordering::SeqCst);
+        self.changed.notify_waiters();
         before
     }
 
-    async fn heard(&self, least: u8) {
-        let mut news = pin!(self.news.notified());
+    async fn wait_for_level(&self, least: u8) {
+        let mut news = pin!(self.changed.notified());
         loop {
             // First in line, then a look: what is said in between is not missed.
             news.as_mut().enable();
-            if self.said.load(Ordering::SeqCst) >= least {
+            if self.level.load(Ordering::SeqCst) >= least {
                 return;
             }
             news.as_mut().await;
-            news.set(self.news.notified());
+            news.set(self.changed.notified());
         }
     }
 }
@@ -71,20 +71,20 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn is_heard_by_all_who_wait_and_by_those_who_come_later() {
-        let cancel = Arc::new(Cancel::default());
+    async fn cancellation_reaches_current_and_later_waiters() {
+        let cancel = Arc::new(Cancellation::default());
         let waiting = [(); 3].map(|()| {
             let cancel = cancel.clone();
-            tokio::spawn(async move { cancel.said_for_good().await })
+            tokio::spawn(async move { cancel.job_cancelled().await })
         });
         tokio::task::yield_now().await;
-        assert!(cancel.say() && !cancel.say(), "news once");
-        assert!(cancel.is_said() && !cancel.is_for_good());
-        cancel.say_for_good();
+        assert!(cancel.cancel_attempt() && !cancel.cancel_attempt(), "news once");
+        assert!(cancel.is_cancelled() && !cancel.is_job_cancelled());
+        cancel.cancel_job();
         for waiter in waiting {
             waiter.await.expect("heard");
         }
-        cancel.said().await;
-        cancel.said_for_good().await;
+        cancel.cancelled().await;
+        cancel.job_cancelled().await;
     }
 }

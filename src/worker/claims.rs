@@ -9,360 +9,367 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::job::{Fence, Held, JobId, Outcome};
+use crate::job::{Fence, HeldJob, JobId, Outcome};
 use crate::metrics;
 use crate::node::NodeId;
-use crate::store::{CLAIM_MAX, Claim, Claimed, PRUNE_MAX, SETTLE_MAX};
-use crate::worker::attempt::{QUARANTINE_MAX, QUARANTINE_MIN, SUSPECT_CRASHES};
-use crate::worker::cron_ticks::Ticked;
+use crate::store::{CLAIM_MAX, Claim, ClaimReply, PRUNE_MAX, SETTLE_MAX};
+use crate::worker::attempt::{CRASH_SUSPECT_MIN, QUARANTINE_DELAY_MAX, QUARANTINE_DELAY_MIN};
+use crate::worker::cron_ticks::TickReport;
 use crate::worker::event::Event;
-use crate::worker::in_flight::Finished;
-use crate::worker::queue_state::{AHEAD_MIN, choose};
-use crate::worker::run_loop::Shift;
+use crate::worker::in_flight::FinishedAttempt;
+use crate::worker::queue_state::{CLAIM_AHEAD_MIN, divide_slots};
+use crate::worker::run_loop::WorkerLoop;
 
 /// How often ended jobs are looked through for those past their time.
-const PRUNE: Duration = Duration::from_secs(60);
+const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
 /// Of idle nodes that wait for the same moment, each looks so much later than the one before.
-const RANK_STEP: Duration = Duration::from_millis(2);
+const IDLE_RANK_STAGGER: Duration = Duration::from_millis(2);
 /// The first wait after the store has failed; doubles up to a third of the lease.
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// Outcomes that may wait for the store; beyond that no job is claimed.
 const UNSETTLED_MAX: usize = 10 * SETTLE_MAX;
 
 /// An answer of the store.
-pub(super) enum Answered {
-    Claimed(usize, Ask, Instant, Result<Claimed>),
-    Settled(usize, Vec<Finished>, Instant, Result<Vec<JobId>>),
+pub(super) enum StoreReply {
+    Claimed(usize, ClaimPurpose, Instant, Result<ClaimReply>),
+    Settled(usize, Vec<FinishedAttempt>, Instant, Result<Vec<JobId>>),
     Pruned(usize, Result<usize>),
-    Ticked(usize, Result<Ticked>),
+    TicksFired(usize, Result<TickReport>),
 }
 
 /// What a claim is for.
 #[derive(Clone, Copy)]
-pub(super) enum Ask {
+pub(super) enum ClaimPurpose {
     /// So many jobs, also those of a node that may be dead.
-    Take(usize, Option<NodeId>),
+    TakeJobs(usize, Option<NodeId>),
     /// Everything we hold: the answer to a claim was lost, or the counts differ.
-    Redo,
+    Resync,
     /// No job: we have no room, and a push should wake somebody else.
-    StepBack,
+    LeaveIdleList,
 }
 
-impl Ask {
+impl ClaimPurpose {
     /// Slots that its answer may fill.
-    fn slots(self) -> usize {
-        if let Ask::Take(max, _) = self { max } else { 0 }
+    fn reserved_slots(self) -> usize {
+        if let ClaimPurpose::TakeJobs(max, _) = self { max } else { 0 }
     }
 }
 
-impl Shift {
+impl WorkerLoop {
     /// Sends whatever can be sent now.
-    pub(super) fn ask(&mut self) {
-        let now = clock::tick();
-        self.look_at_the_time(now);
+    pub(super) fn send_requests(&mut self) {
+        let now = clock::monotonic_now();
+        self.handle_deadlines(now);
         let stopping = self.grace_until.is_some();
-        for at in 0..self.lanes.len() {
-            let lane = &self.lanes[at];
-            match lane.redo && lane.may_ask(now) && !stopping {
+        for at in 0..self.queues.len() {
+            let lane = &self.queues[at];
+            match lane.needs_resync && lane.can_claim(now) && !stopping {
                 // What we hold can be told exactly only while no outcome is under way.
-                true if !lane.outbox.is_sent() => self.claim(at, Ask::Redo),
-                false if !lane.redoing => self.settle(at, now),
+                true if !lane.outcomes.has_in_flight() => self.send_claim(at, ClaimPurpose::Resync),
+                false if !lane.resync_in_flight => self.flush_outcomes(at, now),
                 _ => {}
             }
         }
         if !stopping {
-            self.prune(now);
-            self.fire(now);
-            self.take(now);
+            self.prune_queues(now);
+            self.fire_ticks(now);
+            self.claim_jobs(now);
         }
-        self.step_back(now);
+        self.leave_idle_lists(now);
     }
 
     /// Where there is room for many, they are asked for before those run that have just been claimed: the store answers
     /// while they do.
-    pub(super) fn ask_ahead(&mut self) {
-        let now = clock::tick();
-        let many = self.crew.fresh() > 0 && self.lanes.iter().any(|lane| lane.room(now) >= AHEAD_MIN);
+    pub(super) fn claim_ahead(&mut self) {
+        let now = clock::monotonic_now();
+        let many = self.in_flight.unpolled_count() > 0
+            && self.queues.iter().any(|lane| lane.jobs_to_claim(now) >= CLAIM_AHEAD_MIN);
         if many && self.grace_until.is_none() {
-            self.take(now);
-            self.take_answers();
+            self.claim_jobs(now);
+            self.handle_ready_replies();
         }
     }
 
     /// Sends what was asked for, and takes what is answered already: what one commit of the store has answered is taken together.
-    pub(super) fn take_answers(&mut self) {
-        while let Some(Some(answered)) = self.asks.next().now_or_never() {
-            self.answered(answered);
+    pub(super) fn handle_ready_replies(&mut self) {
+        while let Some(Some(answered)) = self.requests.next().now_or_never() {
+            self.handle_store_reply(answered);
         }
     }
 
-    pub(super) fn free(&self) -> usize {
-        let busy: usize = self.lanes.iter().map(|lane| lane.running + lane.asked).sum();
+    pub(super) fn free_slots(&self) -> usize {
+        let busy: usize = self.queues.iter().map(|lane| lane.running + lane.reserved_slots).sum();
         self.settings.concurrency.saturating_sub(busy)
     }
 
-    fn take(&mut self, now: Instant) {
-        if self.unsettled() >= UNSETTLED_MAX || self.quiet {
+    fn claim_jobs(&mut self, now: Instant) {
+        if self.pending_outcomes() >= UNSETTLED_MAX || self.quiet {
             return;
         }
-        let rooms: Vec<_> = self.lanes.iter().map(|lane| (lane.room(now), lane.weight)).collect();
-        let handed: usize = self.lanes.iter().map(|lane| lane.handed.len()).sum();
-        for (at, max) in choose(&rooms, self.free().saturating_sub(handed), fastrand::f64()) {
-            let suspect = self.lanes[at].suspects.pop();
-            self.claim(at, Ask::Take(max.min(CLAIM_MAX).min(self.lanes[at].most()), suspect));
+        let rooms: Vec<_> = self.queues.iter().map(|lane| (lane.jobs_to_claim(now), lane.weight)).collect();
+        let handed: usize = self.queues.iter().map(|lane| lane.delivered.len()).sum();
+        for (at, max) in divide_slots(&rooms, self.free_slots().saturating_sub(handed), fastrand::f64()) {
+            let suspect = self.queues[at].suspects.pop();
+            self.send_claim(
+                at,
+                ClaimPurpose::TakeJobs(max.min(CLAIM_MAX).min(self.queues[at].claim_size_max()), suspect),
+            );
         }
     }
 
     /// A node that cannot take a job must not stand in the way of those that can.
-    fn step_back(&mut self, now: Instant) {
+    fn leave_idle_lists(&mut self, now: Instant) {
         // By what runs, not by what is asked for: an empty answer gives its slots back at once.
-        let running: usize = self.lanes.iter().map(|lane| lane.running).sum();
+        let running: usize = self.queues.iter().map(|lane| lane.running).sum();
         let none_free = self.grace_until.is_some() || self.quiet || running >= self.settings.concurrency;
-        for at in 0..self.lanes.len() {
-            let lane = &self.lanes[at];
-            if lane.idle && lane.may_ask(now) && (none_free || lane.running >= lane.limit) {
-                self.claim(at, Ask::StepBack);
+        for at in 0..self.queues.len() {
+            let lane = &self.queues[at];
+            if lane.on_idle_list && lane.can_claim(now) && (none_free || lane.running >= lane.limit) {
+                self.send_claim(at, ClaimPurpose::LeaveIdleList);
             }
         }
     }
 
-    fn claim(&mut self, at: usize, ask: Ask) {
-        let lane = &mut self.lanes[at];
-        let max = ask.slots();
-        let suspect = if let Ask::Take(_, suspect) = ask { suspect } else { None };
-        let redo = matches!(ask, Ask::Redo);
+    fn send_claim(&mut self, at: usize, ask: ClaimPurpose) {
+        let lane = &mut self.queues[at];
+        let max = ask.reserved_slots();
+        let suspect = if let ClaimPurpose::TakeJobs(_, suspect) = ask { suspect } else { None };
+        let redo = matches!(ask, ClaimPurpose::Resync);
         // A wake that comes while the claim is under way must not be taken for one that it has answered.
         lane.maybe_ready = false;
         // Whoever asks what it holds stays on the list of those who wait.
-        lane.idle &= redo;
-        lane.redoing |= redo;
-        lane.look_at = None;
-        lane.asking += 1;
-        lane.asked += max;
-        let claim = Claim { queue: lane.queue.clone(), max, redo, suspect, kinds: self.kinds.clone() };
+        lane.on_idle_list &= redo;
+        lane.resync_in_flight |= redo;
+        lane.check_at = None;
+        lane.claims_in_flight += 1;
+        lane.reserved_slots += max;
+        let claim = Claim { queue: lane.name.clone(), max, resync: redo, suspect, kinds: self.kinds.clone() };
         let (store, node) = (self.store.clone(), self.node.id);
-        let sent = clock::tick();
+        let sent = clock::monotonic_now();
         let claimed = async move { store.claim(node, claim).await };
         // An answer with many is read beside this loop, not in it.
-        let ahead = max >= AHEAD_MIN;
-        self.asks.push(Box::pin(async move {
-            let claimed = if ahead { apart(claimed).await } else { claimed.await };
-            Answered::Claimed(at, ask, sent, claimed)
+        let ahead = max >= CLAIM_AHEAD_MIN;
+        self.requests.push(Box::pin(async move {
+            let claimed = if ahead { spawn_claim(claimed).await } else { claimed.await };
+            StoreReply::Claimed(at, ask, sent, claimed)
         }));
     }
 
-    fn prune(&mut self, now: Instant) {
-        for (at, lane) in self.lanes.iter_mut().enumerate() {
-            let due = *lane.prune_at.get_or_insert(now + PRUNE) <= now;
-            if !due && lane.unpruned < PRUNE_MAX {
+    fn prune_queues(&mut self, now: Instant) {
+        for (at, lane) in self.queues.iter_mut().enumerate() {
+            let due = *lane.prune_at.get_or_insert(now + PRUNE_INTERVAL) <= now;
+            if !due && lane.done_since_prune < PRUNE_MAX {
                 continue;
             }
-            lane.unpruned = 0;
-            lane.prune_at = Some(now + PRUNE);
-            let (store, queue, done_max) = (self.store.clone(), lane.queue.clone(), self.settings.keep_done_max);
-            self.asks.push(Box::pin(async move { Answered::Pruned(at, store.prune(&queue, done_max).await) }));
+            lane.done_since_prune = 0;
+            lane.prune_at = Some(now + PRUNE_INTERVAL);
+            let (store, queue, done_max) = (self.store.clone(), lane.name.clone(), self.settings.keep_done_max);
+            self.requests.push(Box::pin(async move { StoreReply::Pruned(at, store.prune(&queue, done_max).await) }));
         }
     }
 
-    pub(super) fn answered(&mut self, answered: Answered) {
-        self.notice_stop();
+    pub(super) fn handle_store_reply(&mut self, answered: StoreReply) {
+        self.begin_stop_if_requested();
         match answered {
-            Answered::Claimed(at, ask, sent, claimed) => {
-                let lane = &mut self.lanes[at];
-                lane.asking -= 1;
-                lane.asked -= ask.slots();
-                lane.redoing &= !matches!(ask, Ask::Redo);
+            StoreReply::Claimed(at, ask, sent, claimed) => {
+                let lane = &mut self.queues[at];
+                lane.claims_in_flight -= 1;
+                lane.reserved_slots -= ask.reserved_slots();
+                lane.resync_in_flight &= !matches!(ask, ClaimPurpose::Resync);
                 match claimed {
-                    Ok(claimed) => self.claimed(at, ask, sent, claimed),
-                    Err(error) => self.claim_failed(at, ask, &error),
+                    Ok(claimed) => self.handle_claim_reply(at, ask, sent, claimed),
+                    Err(error) => self.handle_claim_error(at, ask, &error),
                 }
             }
-            Answered::Settled(at, batch, since, Ok(lost)) => {
-                self.commit = (self.commit * 7 + (clock::tick() - since)) / 8;
-                self.settled(at, batch, &lost);
+            StoreReply::Settled(at, batch, since, Ok(lost)) => {
+                self.settle_duration_avg = (self.settle_duration_avg * 7 + (clock::monotonic_now() - since)) / 8;
+                self.handle_settle_reply(at, batch, &lost);
             }
-            Answered::Settled(at, batch, _, Err(error)) => self.settle_failed(at, batch, &error),
+            StoreReply::Settled(at, batch, _, Err(error)) => self.handle_settle_error(at, batch, &error),
             // More to prune: at the next turn.
-            Answered::Pruned(at, Ok(PRUNE_MAX)) => self.lanes[at].unpruned = PRUNE_MAX,
-            Answered::Pruned(_, Ok(_)) => {}
-            Answered::Ticked(at, ticked) => self.ticked(at, ticked),
-            Answered::Pruned(_, Err(error)) => tracing::warn!(%error, "prune failed"),
+            StoreReply::Pruned(at, Ok(PRUNE_MAX)) => self.queues[at].done_since_prune = PRUNE_MAX,
+            StoreReply::Pruned(_, Ok(_)) => {}
+            StoreReply::TicksFired(at, ticked) => self.handle_tick_report(at, ticked),
+            StoreReply::Pruned(_, Err(error)) => tracing::warn!(%error, "prune failed"),
         }
     }
 
-    fn claimed(&mut self, at: usize, ask: Ask, sent: Instant, claimed: Claimed) {
-        let lane = &mut self.lanes[at];
-        lane.failures = 0;
-        lane.not_before = None;
+    fn handle_claim_reply(&mut self, at: usize, ask: ClaimPurpose, sent: Instant, claimed: ClaimReply) {
+        let lane = &mut self.queues[at];
+        lane.claim_failures = 0;
+        lane.claim_not_before = None;
         match ask {
-            Ask::Take(max, suspect) => {
-                self.schedule_look(at, sent, &claimed);
-                self.took(at, max, suspect, claimed);
+            ClaimPurpose::TakeJobs(max, suspect) => {
+                self.schedule_next_check(at, sent, &claimed);
+                self.start_claimed(at, max, suspect, claimed);
             }
-            Ask::StepBack => lane.maybe_ready = true,
-            Ask::Redo => {
-                lane.redo = false;
+            ClaimPurpose::LeaveIdleList => lane.maybe_ready = true,
+            ClaimPurpose::Resync => {
+                lane.needs_resync = false;
                 lane.maybe_ready = true;
-                self.reconcile(at, claimed);
+                self.reconcile_held(at, claimed);
             }
         }
     }
 
     /// When to look again. The answer counts from the store's moment, which lies between the question and now.
-    fn schedule_look(&mut self, at: usize, sent: Instant, claimed: &Claimed) {
-        let now = clock::tick();
+    fn schedule_next_check(&mut self, at: usize, sent: Instant, claimed: &ClaimReply) {
+        let now = clock::monotonic_now();
         let ago = self.settings.duly.options.clock.now().duration_since(claimed.now).unwrap_or_default();
         let moment = now - ago.min(now - sent);
-        let later = RANK_STEP * claimed.rank;
-        self.lanes[at].look_at = claimed.next_due.map(|due| moment + due + later);
-        self.lanes[at].tick_at = claimed.next_tick.map(|tick| moment + tick + later);
-        self.lanes[at].tick_due = claimed.next_tick.is_some_and(|tick| tick.is_zero());
+        let later = IDLE_RANK_STAGGER * claimed.idle_rank;
+        self.queues[at].check_at = claimed.next_due.map(|due| moment + due + later);
+        self.queues[at].tick_at = claimed.next_tick.map(|tick| moment + tick + later);
+        self.queues[at].tick_due = claimed.next_tick.is_some_and(|tick| tick.is_zero());
     }
 
-    fn took(&mut self, at: usize, max: usize, suspect: Option<NodeId>, claimed: Claimed) {
-        let lane = &mut self.lanes[at];
-        lane.agreement.moved(claimed.jobs.len() as u64);
-        metrics::claimed(&lane.queue, claimed.jobs.len());
-        metrics::taken_back(&lane.queue, claimed.taken_back);
+    fn start_claimed(&mut self, at: usize, max: usize, suspect: Option<NodeId>, claimed: ClaimReply) {
+        let lane = &mut self.queues[at];
+        lane.count_check.record_changes(claimed.jobs.len() as u64);
+        metrics::record_claimed(&lane.name, claimed.jobs.len());
+        metrics::record_taken_back(&lane.name, claimed.taken_back);
         if !claimed.jobs.is_empty() {
-            let lateness = metrics::lateness(&lane.queue);
+            let lateness = metrics::lateness_histogram(&lane.name);
             for held in &claimed.jobs {
                 lateness.record(claimed.now.duration_since(held.due).unwrap_or_default().as_secs_f64());
             }
         }
         if let Some(suspect) = suspect {
-            if claimed.left {
+            if claimed.suspect_has_more {
                 lane.suspects.push(suspect);
             }
             if claimed.taken_back > 0 {
-                self.suspicion &= claimed.left;
-                self.settings.tell(&Event::TakenBack { node: suspect, jobs: claimed.taken_back });
+                self.has_suspects &= claimed.suspect_has_more;
+                self.settings.emit(&Event::TakenBack { node: suspect, jobs: claimed.taken_back });
             }
         }
         // A full answer takes the node off the idle list: nobody wakes it, it looks again when it has room.
-        lane.flows = claimed.jobs.len() == max;
-        lane.idle = !lane.flows && !claimed.more;
-        lane.maybe_ready |= !lane.idle || !lane.suspects.is_empty();
+        lane.last_claim_was_full = claimed.jobs.len() == max;
+        lane.on_idle_list = !lane.last_claim_was_full && !claimed.has_more;
+        lane.maybe_ready |= !lane.on_idle_list || !lane.suspects.is_empty();
         for held in claimed.jobs {
-            self.begin(at, held, claimed.now);
+            self.start_or_release(at, held, claimed.now);
         }
     }
 
     /// A push has put this job into our hands.
-    pub(super) fn handed(&mut self, held: Held) {
-        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.queue == held.job.queue) {
-            lane.agreement.moved(1);
+    pub(super) fn add_delivered(&mut self, held: HeldJob) {
+        if let Some(lane) = self.queues.iter_mut().find(|lane| lane.name == held.job.queue) {
+            lane.count_check.record_changes(1);
             // That took us off the list of those who wait.
-            lane.idle = false;
+            lane.on_idle_list = false;
             lane.maybe_ready = true;
-            metrics::claimed(&lane.queue, 1);
+            metrics::record_claimed(&lane.name, 1);
             let late = self.store.now().duration_since(held.due).unwrap_or_default();
-            metrics::lateness(&lane.queue).record(late.as_secs_f64());
-            lane.handed.push(held);
+            metrics::lateness_histogram(&lane.name).record(late.as_secs_f64());
+            lane.delivered.push(held);
         }
     }
 
     /// Starts what was put into our hands.
-    pub(super) fn take_in_hand(&mut self) {
-        for at in 0..self.lanes.len() {
-            for held in std::mem::take(&mut self.lanes[at].handed) {
-                self.take_one(at, held);
+    pub(super) fn start_delivered(&mut self) {
+        for at in 0..self.queues.len() {
+            for held in std::mem::take(&mut self.queues[at].delivered) {
+                self.start_delivered_job(at, held);
             }
         }
     }
 
-    fn take_one(&mut self, at: usize, held: Held) {
-        let lane = &self.lanes[at];
-        if held.fence <= lane.named && self.knows(at, (held.job.id, held.fence)) {
+    fn start_delivered_job(&mut self, at: usize, held: HeldJob) {
+        let lane = &self.queues[at];
+        if held.fence <= lane.highest_reported_fence && self.is_known_claim(at, (held.job.id, held.fence)) {
             return;
         }
-        let room = self.free() > 0 && lane.running + lane.asked < lane.limit && !self.quiet;
+        let room = self.free_slots() > 0 && lane.running + lane.reserved_slots < lane.limit && !self.quiet;
         // A list of what we hold may have been made before. And slots that a claim was promised are free if it finds nothing.
-        let wait = lane.asking > 0 && (lane.redoing || !room);
+        let wait = lane.claims_in_flight > 0 && (lane.resync_in_flight || !room);
         if wait {
-            return self.lanes[at].handed.push(held);
+            return self.queues[at].delivered.push(held);
         }
         // A connection that is given up and its successor may both have listened: of two words of one job one counts.
-        self.lanes[at].named = held.fence.max(self.lanes[at].named);
+        self.queues[at].highest_reported_fence = held.fence.max(self.queues[at].highest_reported_fence);
         match room {
-            true => self.begin(at, held, self.store.now()),
-            false => self.release(at, held, Duration::ZERO, "given to this node when it had no room"),
+            true => self.start_or_release(at, held, self.store.now()),
+            false => self.release_unstarted(at, held, Duration::ZERO, "given to this node when it had no room"),
         }
     }
 
     /// Whether the store has told us of this job before, when we asked what we hold.
-    fn knows(&self, at: usize, name: (JobId, Fence)) -> bool {
-        self.lanes[at].outbox.has(name) || self.crew.holds(at).contains(&name) || self.recent.end_of(name).is_some()
+    fn is_known_claim(&self, at: usize, name: (JobId, Fence)) -> bool {
+        self.queues[at].outcomes.contains(name)
+            || self.in_flight.claim_keys(at).contains(&name)
+            || self.recent_outcomes.find(name).is_some()
     }
 
     /// Starts what was claimed, unless it must wait.
-    fn begin(&mut self, at: usize, held: Held, now: std::time::SystemTime) {
-        let suspected = (SUSPECT_CRASHES..=self.settings.max_crashes).contains(&held.crashes);
-        let under_suspicion = if suspected { self.crew.under_suspicion() } else { None };
+    fn start_or_release(&mut self, at: usize, held: HeldJob, now: std::time::SystemTime) {
+        let suspected = (CRASH_SUSPECT_MIN..=self.settings.max_crashes).contains(&held.crashes);
+        let under_suspicion = if suspected { self.in_flight.crash_suspect_elapsed() } else { None };
         let (after, why) = match (self.grace_until, under_suspicion) {
             // Claimed too late: for others to run.
             (Some(_), _) => (Duration::ZERO, "claimed while the worker was stopping"),
             (None, _) if self.quiet => (Duration::ZERO, "claimed while the worker was told to claim no more"),
             // One of several that were there each time a process died: run one by one, the guilty one betrays itself.
             (None, Some(ran)) => {
-                (ran.clamp(QUARANTINE_MIN, QUARANTINE_MAX), "waits for another that may crash its process")
+                (ran.clamp(QUARANTINE_DELAY_MIN, QUARANTINE_DELAY_MAX), "waits for another that may crash its process")
             }
-            (None, None) => return self.start(at, held, now),
+            (None, None) => return self.start_attempt(at, held, now),
         };
-        self.release(at, held, after, why);
+        self.release_unstarted(at, held, after, why);
     }
 
-    fn release(&mut self, at: usize, held: Held, after: Duration, why: &'static str) {
-        let released = Finished::without_a_run(at, held, Outcome::release(after));
-        self.lanes[at].outbox.put(Finished { why: Some(why), ..released });
+    fn release_unstarted(&mut self, at: usize, held: HeldJob, after: Duration, why: &'static str) {
+        let released = FinishedAttempt::without_run(at, held, Outcome::release(after));
+        self.queues[at].outcomes.add(FinishedAttempt { reason: Some(why), ..released });
     }
 
     /// The store has said what we hold in a queue: run what we do not know, let go of what is not ours.
-    fn reconcile(&mut self, at: usize, claimed: Claimed) {
-        let name = |held: &Held| (held.job.id, held.fence);
+    fn reconcile_held(&mut self, at: usize, claimed: ClaimReply) {
+        let name = |held: &HeldJob| (held.job.id, held.fence);
         let theirs: HashSet<_> = claimed.jobs.iter().map(name).collect();
-        self.lanes[at].named = theirs.iter().map(|(_, fence)| *fence).fold(self.lanes[at].named, Fence::max);
-        let ours: HashSet<_> = self.crew.holds(at).into_iter().collect();
+        self.queues[at].highest_reported_fence =
+            theirs.iter().map(|(_, fence)| *fence).fold(self.queues[at].highest_reported_fence, Fence::max);
+        let ours: HashSet<_> = self.in_flight.claim_keys(at).into_iter().collect();
         for job in ours.iter().filter(|job| !theirs.contains(job)) {
-            if self.crew.cancel(*job) {
-                self.robbed.insert(*job);
-                self.settings.tell(&Event::Lost { id: job.0 });
+            if self.in_flight.cancel_lost_job(*job) {
+                self.lost_reported.insert(*job);
+                self.settings.emit(&Event::Lost { id: job.0 });
             }
         }
-        let waiting: HashSet<_> = self.lanes[at].handed.iter().map(name).collect();
+        let waiting: HashSet<_> = self.queues[at].delivered.iter().map(name).collect();
         for held in claimed.jobs {
-            let known = self.lanes[at].outbox.has(name(&held)) || waiting.contains(&name(&held));
+            let known = self.queues[at].outcomes.contains(name(&held)) || waiting.contains(&name(&held));
             if known || ours.contains(&name(&held)) {
                 continue;
             }
-            match self.recent.end_of(name(&held)) {
+            match self.recent_outcomes.find(name(&held)) {
                 Some((outcome, result)) => {
-                    let ended = Finished::without_a_run(at, held, outcome);
-                    self.lanes[at].outbox.put(Finished { result, again: true, ..ended });
+                    let ended = FinishedAttempt::without_run(at, held, outcome);
+                    self.queues[at].outcomes.add(FinishedAttempt { result, is_resend: true, ..ended });
                 }
-                None => self.begin(at, held, claimed.now),
+                None => self.start_or_release(at, held, claimed.now),
             }
         }
     }
 
-    fn claim_failed(&mut self, at: usize, ask: Ask, error: &Error) {
-        let again_in = self.backoff(self.lanes[at].failures);
-        let lane = &mut self.lanes[at];
-        lane.failures = lane.failures.saturating_add(1);
+    fn handle_claim_error(&mut self, at: usize, ask: ClaimPurpose, error: &Error) {
+        let again_in = self.backoff_delay(self.queues[at].claim_failures);
+        let lane = &mut self.queues[at];
+        lane.claim_failures = lane.claim_failures.saturating_add(1);
         lane.maybe_ready = true;
-        lane.not_before = Some(clock::tick() + again_in);
+        lane.claim_not_before = Some(clock::monotonic_now() + again_in);
         // Whatever was sent may have been carried out.
-        lane.redo |= matches!(ask, Ask::Redo) || matches!(error, Error::Unknown { .. });
-        self.failed("claim", error, again_in);
+        lane.needs_resync |= matches!(ask, ClaimPurpose::Resync) || matches!(error, Error::Unknown { .. });
+        self.report_store_failure("claim", error, again_in);
     }
 
-    pub(super) fn failed(&self, op: &str, error: &Error, again_in: Duration) {
+    pub(super) fn report_store_failure(&self, op: &str, error: &Error, again_in: Duration) {
         tracing::warn!(op, %error, ?again_in, "the store failed");
-        self.settings.tell(&Event::StoreFailed { error, again_in });
+        self.settings.emit(&Event::StoreFailed { error, retry_in: again_in });
     }
 
     /// Doubles, with full jitter, and stays below a third of the lease: a short outage must not cost it.
-    pub(super) fn backoff(&self, failures: u32) -> Duration {
+    pub(super) fn backoff_delay(&self, failures: u32) -> Duration {
         let max = (self.node.lease / 3).max(BACKOFF_MIN);
         let ceiling = BACKOFF_MIN.saturating_mul(1 << failures.min(16)).min(max);
         BACKOFF_MIN / 2 + ceiling.mul_f64(fastrand::f64())
@@ -370,7 +377,7 @@ impl Shift {
 }
 
 /// Carries out a claim as a task of its own, for as long as anybody waits for it.
-async fn apart(claim: impl Future<Output = Result<Claimed>> + Send + 'static) -> Result<Claimed> {
+async fn spawn_claim(claim: impl Future<Output = Result<ClaimReply>> + Send + 'static) -> Result<ClaimReply> {
     let task = AbortOnDropHandle::new(tokio::spawn(claim));
     task.await.unwrap_or_else(|gone| Err(Error::Unknown { op: "claim", source: Some(gone.into()) }))
 }

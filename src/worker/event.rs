@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::job::{Held, JobId, Outcome};
+use crate::job::{HeldJob, JobId, Outcome};
 use crate::node::NodeId;
 
 /// Something that happened in a worker, for whoever wants to show it.
@@ -18,20 +18,20 @@ pub enum Event<'a> {
     /// An attempt begins.
     Started {
         /// The job and its claim.
-        held: &'a Held,
+        held: &'a HeldJob,
         /// How long after its due moment it was claimed, by the store's clock.
-        late: Duration,
+        lateness: Duration,
     },
     /// An outcome is recorded: it will not be lost any more.
     Settled {
         /// The job and its claim.
-        held: &'a Held,
+        held: &'a HeldJob,
         /// How it ended.
         outcome: &'a Outcome,
         /// Why it was released, where that was not its handler's own wish.
-        why: Option<&'a str>,
+        reason: Option<&'a str>,
         /// How long the attempt ran.
-        took: Duration,
+        duration: Duration,
     },
     /// An outcome was refused: the job is another node's by now.
     Lost {
@@ -50,7 +50,7 @@ pub enum Event<'a> {
         /// What it said.
         error: &'a Error,
         /// When the worker tries again.
-        again_in: Duration,
+        retry_in: Duration,
     },
     /// The worker's loop turns. Told as often as [`Worker::alive_every`](crate::Worker::alive_every) says.
     Alive,
@@ -64,7 +64,7 @@ pub enum Event<'a> {
 /// How many attempts of a worker ended in which way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Tally {
+pub struct RunSummary {
     /// Done.
     pub acked: u64,
     /// To be tried again.
@@ -81,14 +81,14 @@ pub struct Tally {
     pub crashed: bool,
 }
 
-impl Tally {
+impl RunSummary {
     /// All attempts whose outcome was recorded.
     #[must_use]
     pub fn settled(&self) -> u64 {
         self.acked + self.retried + self.buried + self.released
     }
 
-    pub(crate) fn count(&mut self, outcome: &Outcome) {
+    pub(crate) fn record(&mut self, outcome: &Outcome) {
         let field = match outcome {
             Outcome::Ack => &mut self.acked,
             Outcome::Retry { .. } => &mut self.retried,

@@ -13,14 +13,14 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::Duly;
-use crate::error::{Error, Result, Source};
-use crate::job::push::{Conflict, OWN_KINDS, Push, Pushed};
-use crate::job::{Fence, Held, Job, JobId, JobProgress, Outcome, Priority};
+use crate::error::{BoxError, Error, Result};
+use crate::job::push::{Push, PushResult, RESERVED_KIND_PREFIX, UniqueConflict};
+use crate::job::{Fence, HeldJob, Job, JobId, JobProgress, Outcome, Priority};
 use crate::store::RESULT_BYTES_MAX;
 use crate::testing::{Crash, CrashAt};
-use crate::worker::cancel::Cancel;
+use crate::worker::cancel::Cancellation;
 use crate::worker::middleware::Layers;
-use crate::worker::progress::Notes;
+use crate::worker::progress::ProgressBuffer;
 
 /// The args of one kind of job: any type that serde can write and read, and the kind's name.
 ///
@@ -51,7 +51,7 @@ pub trait Args: Serialize + DeserializeOwned + Send + 'static {
     }
     /// In place of a waiting job with the same unique key.
     fn replace(self, key: impl Into<String>) -> Push {
-        Push::from(self).unique(key).on_conflict(Conflict::Replace)
+        Push::from(self).unique(key).on_conflict(UniqueConflict::Replace)
     }
     /// Under this id.
     fn id(self, id: JobId) -> Push {
@@ -87,154 +87,160 @@ impl<A: Args> From<A> for Push {
 /// It is cloned for every attempt: two counts, whatever there is in it.
 #[derive(Clone)]
 pub struct Ctx {
-    pub(crate) own: Arc<Own>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) attempt_state: Arc<AttemptState>,
+    pub(crate) worker: Arc<WorkerContext>,
 }
 
 /// What belongs to one attempt.
-pub(crate) struct Own {
-    pub(crate) held: Arc<Held>,
+pub(crate) struct AttemptState {
+    pub(crate) held: Arc<HeldJob>,
     pub(crate) deadline: SystemTime,
     /// That it should end.
-    pub(crate) cancel: Cancel,
+    pub(crate) cancellation: Cancellation,
     /// How far it has come, as bits; not a number if it has not said.
     pub(crate) progress: AtomicU64,
     /// Its outcome is known: whatever a part of it that was left behind says from now on, nobody asks for any more.
-    pub(crate) ended: AtomicBool,
+    pub(crate) finished: AtomicBool,
 }
 
-impl Own {
-    pub(crate) fn new(held: Held, deadline: SystemTime) -> Self {
+impl AttemptState {
+    pub(crate) fn new(held: HeldJob, deadline: SystemTime) -> Self {
         let progress = AtomicU64::new(f64::NAN.to_bits());
-        Own { held: Arc::new(held), deadline, cancel: Cancel::default(), progress, ended: AtomicBool::new(false) }
+        AttemptState {
+            held: Arc::new(held),
+            deadline,
+            cancellation: Cancellation::default(),
+            progress,
+            finished: AtomicBool::new(false),
+        }
     }
 }
 
 /// What all attempts of a worker share.
-pub(crate) struct Shared {
+pub(crate) struct WorkerContext {
     /// What attempts say, until the worker sends it.
-    pub(crate) notes: Arc<Notes>,
+    pub(crate) progress: Arc<ProgressBuffer>,
     pub(crate) stopping: CancellationToken,
     pub(crate) duly: Duly,
-    pub(crate) state: Arc<States>,
+    pub(crate) state: Arc<StateMap>,
     /// A test wants this worker to die at some step.
     pub(crate) crash: Option<Arc<Crash>>,
 }
 
-pub(crate) type States = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
+pub(crate) type StateMap = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
 
 impl Ctx {
     /// The job that runs.
     #[must_use]
     pub fn job(&self) -> &Job {
-        &self.own.held.job
+        &self.attempt_state.held.job
     }
 
     /// Which attempt this is, from 1.
     #[must_use]
     pub fn attempt(&self) -> u32 {
-        self.own.held.attempt()
+        self.attempt_state.held.attempt()
     }
 
     /// Pass it on to whatever the handler writes to: an older attempt has a smaller one.
     #[must_use]
     pub fn fence(&self) -> Fence {
-        self.own.held.fence
+        self.attempt_state.held.fence
     }
 
     /// When the job fell due; by how much the attempt is late, once you compare it with the present.
     #[must_use]
     pub fn due(&self) -> SystemTime {
-        self.own.held.due
+        self.attempt_state.held.due
     }
 
     /// When this attempt will be timed out.
     #[must_use]
     pub fn deadline(&self) -> SystemTime {
-        self.own.deadline
+        self.attempt_state.deadline
     }
 
     /// Resolves when this attempt should end: somebody has cancelled the job, or another node has it and whatever is done
     /// now is done twice.
     pub async fn cancelled(&self) {
-        self.own.cancel.said().await;
+        self.attempt_state.cancellation.cancelled().await;
     }
 
     /// Whether this attempt should end: see [`Ctx::cancelled`].
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.own.cancel.is_said()
+        self.attempt_state.cancellation.is_cancelled()
     }
 
     /// Whether somebody has cancelled the job: it ends dead whatever the handler returns, and a few seconds are left to end well.
     /// If it is cancelled and this is not so, another node has the job.
     #[must_use]
-    pub fn is_unwanted(&self) -> bool {
-        self.own.cancel.is_for_good()
+    pub fn is_job_cancelled(&self) -> bool {
+        self.attempt_state.cancellation.is_job_cancelled()
     }
 
     /// Resolves when the worker begins to stop: a long handler may save its place and return [`Outcome::release`].
     pub async fn stopping(&self) {
-        self.shared.stopping.cancelled().await;
+        self.worker.stopping.cancelled().await;
     }
 
     /// Whether the worker is stopping.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
-        self.shared.stopping.is_cancelled()
+        self.worker.stopping.is_cancelled()
     }
 
     /// Keeps with the job how far the attempt has come, from 0 to 1, and a word on it. Sent a few times a second: the last counts.
-    pub fn progress(&self, done: f64, note: &str) {
-        self.own.progress.store(done.clamp(0.0, 1.0).to_bits(), Ordering::Relaxed);
-        self.shared.notes.progress(&self.own, JobProgress::new(done, note, self.now()));
+    pub fn set_progress(&self, done: f64, note: &str) {
+        self.attempt_state.progress.store(done.clamp(0.0, 1.0).to_bits(), Ordering::Relaxed);
+        self.worker.progress.set_progress(&self.attempt_state, JobProgress::new(done, note, self.now()));
     }
 
     /// Adds a line to the job's log, of which the newest lines are kept. Sent a few times a second.
     pub fn log(&self, line: impl AsRef<str>) {
-        self.shared.notes.line(&self.own, self.now(), line.as_ref());
+        self.worker.progress.add_line(&self.attempt_state, self.now(), line.as_ref());
     }
 
     /// What the job gives: kept with it when this attempt ends in an ack, as long as the job is kept.
-    pub fn result(&self, value: &impl Serialize) -> Result<()> {
+    pub fn set_result(&self, value: &impl Serialize) -> Result<()> {
         let json = serde_json::to_string(value)
             .map_err(|why| Error::invalid("result", format!("cannot be written as JSON: {why}")))?;
         check_result(&json)?;
-        self.shared.notes.result(&self.own, json);
+        self.worker.progress.set_result(&self.attempt_state, json);
         Ok(())
     }
 
     fn now(&self) -> SystemTime {
-        self.shared.duly.options.clock.now()
+        self.worker.duly.options.clock.now()
     }
 
     /// What was given to the worker with [`Worker::with`](crate::Worker::with).
     #[must_use]
     pub fn state<T: Send + Sync + 'static>(&self) -> Option<&T> {
-        self.shared.state.get(&TypeId::of::<T>())?.downcast_ref()
+        self.worker.state.get(&TypeId::of::<T>())?.downcast_ref()
     }
 
     /// A step of the handler by its name, for tests that end it there: see [`CrashAt::Step`](crate::testing::CrashAt).
     /// Does nothing otherwise.
-    pub async fn step(&self, name: &str) {
-        if let Some(crash) = &self.shared.crash {
-            crash.pass(CrashAt::step(name)).await;
+    pub async fn crash_point(&self, name: &str) {
+        if let Some(crash) = &self.worker.crash {
+            crash.crash_if_at(CrashAt::point(name)).await;
         }
     }
 
     /// The door, for everything else.
     #[must_use]
     pub fn duly(&self) -> &Duly {
-        &self.shared.duly
+        &self.worker.duly
     }
 
     /// Pushes another job, which carries this one's trace context unless it has its own.
-    pub async fn push(&self, job: impl Into<Push>) -> Result<Pushed> {
+    pub async fn push(&self, job: impl Into<Push>) -> Result<PushResult> {
         let mut push: Push = job.into();
         if push.traceparent.is_none() {
-            push.traceparent.clone_from(&self.own.held.job.traceparent);
+            push.traceparent.clone_from(&self.attempt_state.held.job.traceparent);
         }
-        self.shared.duly.push(push).await
+        self.worker.duly.push(push).await
     }
 }
 
@@ -249,42 +255,42 @@ pub(crate) fn check_result(json: &str) -> Result<()> {
 
 impl std::fmt::Debug for Ctx {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ctx").field("held", &self.own.held).finish_non_exhaustive()
+        f.debug_struct("Ctx").field("held", &self.attempt_state.held).finish_non_exhaustive()
     }
 }
 
 /// How a handler's function ended: with an outcome of its own choice, or with an error.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum HandlerResult {
     Outcome(Outcome),
     Failed(String),
 }
 
 /// What a handler may return: nothing, an [`Outcome`], or a `Result` of either with any error.
-pub trait IntoAnswer: sealed::Sealed {}
+pub trait IntoOutcome: sealed::Sealed {}
 
 mod sealed {
-    use super::{Answer, Outcome, Source, told};
+    use super::{BoxError, HandlerResult, Outcome, format_error_chain};
 
     pub trait Sealed {
         #[doc(hidden)]
-        fn into_answer(self) -> super::AnswerBox;
+        fn into_handler_result(self) -> super::HandlerResultBox;
     }
     impl Sealed for () {
-        fn into_answer(self) -> super::AnswerBox {
-            super::AnswerBox(Answer::Outcome(Outcome::Ack))
+        fn into_handler_result(self) -> super::HandlerResultBox {
+            super::HandlerResultBox(HandlerResult::Outcome(Outcome::Ack))
         }
     }
     impl Sealed for Outcome {
-        fn into_answer(self) -> super::AnswerBox {
-            super::AnswerBox(Answer::Outcome(self))
+        fn into_handler_result(self) -> super::HandlerResultBox {
+            super::HandlerResultBox(HandlerResult::Outcome(self))
         }
     }
-    impl<T: Sealed, E: Into<Source>> Sealed for Result<T, E> {
-        fn into_answer(self) -> super::AnswerBox {
+    impl<T: Sealed, E: Into<BoxError>> Sealed for Result<T, E> {
+        fn into_handler_result(self) -> super::HandlerResultBox {
             match self {
-                Ok(value) => value.into_answer(),
-                Err(error) => super::AnswerBox(Answer::Failed(told(&error.into()))),
+                Ok(value) => value.into_handler_result(),
+                Err(error) => super::HandlerResultBox(HandlerResult::Failed(format_error_chain(&error.into()))),
             }
         }
     }
@@ -292,14 +298,14 @@ mod sealed {
 
 /// Keeps [`Answer`] out of the public interface.
 #[doc(hidden)]
-pub struct AnswerBox(Answer);
+pub struct HandlerResultBox(HandlerResult);
 
-impl IntoAnswer for () {}
-impl IntoAnswer for Outcome {}
-impl<T: IntoAnswer, E: Into<Source>> IntoAnswer for Result<T, E> {}
+impl IntoOutcome for () {}
+impl IntoOutcome for Outcome {}
+impl<T: IntoOutcome, E: Into<BoxError>> IntoOutcome for Result<T, E> {}
 
 /// An error and its causes in one line.
-pub(crate) fn told(error: &Source) -> String {
+pub(crate) fn format_error_chain(error: &BoxError) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {
@@ -314,35 +320,35 @@ pub(crate) fn told(error: &Source) -> String {
     text
 }
 
-type Ending = Pin<Box<dyn Future<Output = Answer> + Send>>;
-pub(crate) type Erased = Arc<dyn Fn(Ctx) -> Ending + Send + Sync>;
+type HandlerFuture = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
+pub(crate) type JobHandler = Arc<dyn Fn(Ctx) -> HandlerFuture + Send + Sync>;
 
 /// Which function runs which kind.
 #[derive(Clone, Default)]
 pub(crate) struct Handlers {
-    by_kind: HashMap<String, Erased>,
+    by_kind: HashMap<String, JobHandler>,
     /// Runs every kind that has no handler of its own.
-    any: Option<Erased>,
+    fallback: Option<JobHandler>,
     /// What stands around every handler, outermost first.
     pub(crate) layers: Layers,
 }
 
 impl Handlers {
-    pub(crate) fn on<A, F, Fut, R>(&mut self, handler: F)
+    pub(crate) fn insert_typed<A, F, Fut, R>(&mut self, handler: F)
     where
         A: Args,
         F: Fn(A, Ctx) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = R> + Send + 'static,
-        R: IntoAnswer,
+        R: IntoOutcome,
     {
         let handler = Arc::new(handler);
-        let erased = move |ctx: Ctx| -> Ending {
-            let args = serde_json::from_str::<A>(&ctx.own.held.job.args);
+        let erased = move |ctx: Ctx| -> HandlerFuture {
+            let args = serde_json::from_str::<A>(&ctx.attempt_state.held.job.args);
             let handler = handler.clone();
             Box::pin(async move {
                 match args {
-                    Ok(args) => handler(args, ctx).await.into_answer().0,
-                    Err(why) => Answer::Failed(format!(
+                    Ok(args) => handler(args, ctx).await.into_handler_result().0,
+                    Err(why) => HandlerResult::Failed(format!(
                         "the args do not decode as {}: {why}; fix the pusher or the type, then reschedule the job",
                         std::any::type_name::<A>()
                     )),
@@ -352,26 +358,26 @@ impl Handlers {
         self.by_kind.insert(A::KIND.to_owned(), Arc::new(erased));
     }
 
-    pub(crate) fn on_any<F, Fut, R>(&mut self, kind: Option<String>, handler: F)
+    pub(crate) fn insert_untyped<F, Fut, R>(&mut self, kind: Option<String>, handler: F)
     where
         F: Fn(Ctx) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = R> + Send + 'static,
-        R: IntoAnswer,
+        R: IntoOutcome,
     {
         let handler = Arc::new(handler);
-        let erased = move |ctx: Ctx| -> Ending {
+        let erased = move |ctx: Ctx| -> HandlerFuture {
             let handler = handler.clone();
-            Box::pin(async move { handler(ctx).await.into_answer().0 })
+            Box::pin(async move { handler(ctx).await.into_handler_result().0 })
         };
         match kind {
             Some(kind) => drop(self.by_kind.insert(kind, Arc::new(erased))),
-            None => self.any = Some(Arc::new(erased)),
+            None => self.fallback = Some(Arc::new(erased)),
         }
     }
 
-    pub(crate) fn get(&self, kind: &str) -> Option<&Erased> {
+    pub(crate) fn get(&self, kind: &str) -> Option<&JobHandler> {
         // What duly has made for itself is nobody's, however little a handler asks of a kind.
-        let any = self.any.as_ref().filter(|_| !kind.starts_with(OWN_KINDS));
+        let any = self.fallback.as_ref().filter(|_| !kind.starts_with(RESERVED_KIND_PREFIX));
         self.by_kind.get(kind).or(any)
     }
 
@@ -379,10 +385,10 @@ impl Handlers {
     pub(crate) fn kinds(&self) -> Option<Arc<[String]>> {
         let mut kinds: Vec<String> = self.by_kind.keys().cloned().collect();
         kinds.sort();
-        self.any.is_none().then(|| kinds.into())
+        self.fallback.is_none().then(|| kinds.into())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_kind.is_empty() && self.any.is_none()
+        self.by_kind.is_empty() && self.fallback.is_none()
     }
 }

@@ -34,18 +34,18 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use self::cron_ticks::fire_ticks;
-use self::queue_state::Lane;
-use self::reconcile::Agreement;
-use self::run_loop::{Mode, Shift};
-pub use self::shutdown::Signals;
+use self::cron_ticks::fire_all_due_ticks;
+use self::queue_state::QueueState;
+use self::reconcile::HeldCountCheck;
+use self::run_loop::{RunMode, WorkerLoop};
+pub use self::shutdown::ShutdownSignals;
 use crate::client::Duly;
 use crate::error::{Error, Result};
 use crate::job::push::{DEFAULT_QUEUE, check_name};
 use crate::job::retry::Retry;
 use crate::testing::{Crash, CrashAt};
-use crate::worker::event::{Event, Tally};
-use crate::worker::handler::{Args, Ctx, Handlers, IntoAnswer, States};
+use crate::worker::event::{Event, RunSummary};
+use crate::worker::handler::{Args, Ctx, Handlers, IntoOutcome, StateMap};
 use crate::worker::middleware::Middleware;
 
 /// How many jobs run at once, unless queues or [`Worker::concurrency`] say otherwise.
@@ -55,54 +55,54 @@ const CONCURRENCY_MAX: usize = 100_000;
 /// Most queues of one worker.
 const QUEUES_MAX: usize = 1_024;
 /// How long running jobs may go on once the worker stops, unless [`Worker::grace`] says otherwise.
-pub const GRACE: Duration = Duration::from_secs(25);
+pub const GRACE_PERIOD: Duration = Duration::from_secs(25);
 /// How often a job may take its process down before it is buried.
 pub(crate) const MAX_CRASHES: u32 = 3;
 /// Shortest and longest time between two signs that the loop turns.
-const ALIVE_MIN: Duration = Duration::from_millis(1);
-const ALIVE_MAX: Duration = Duration::from_secs(3600);
+const ALIVE_INTERVAL_MIN: Duration = Duration::from_millis(1);
+const ALIVE_INTERVAL_MAX: Duration = Duration::from_secs(3600);
 /// How many done jobs of a queue are kept at most.
 pub(crate) const KEEP_DONE_MAX: usize = 10_000;
 
-type OnEvent = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
+type EventCallback = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 
 /// Claims and runs jobs in one process. Made by [`Duly::worker`].
 #[must_use = "a worker does nothing until `run`, `run_until` or `drain` is awaited"]
 pub struct Worker {
     duly: Duly,
-    lanes: Vec<Lane>,
+    queues: Vec<QueueState>,
     weights: Vec<(String, u32)>,
     concurrency: Option<usize>,
     handlers: Handlers,
     retries: HashMap<String, Retry>,
-    retry: Retry,
-    state: States,
+    default_retry: Retry,
+    state: StateMap,
     grace: Duration,
     max_crashes: u32,
     keep_done_max: usize,
-    alive_every: Option<Duration>,
-    on_event: Option<OnEvent>,
-    crash: Option<CrashAt>,
+    alive_interval: Option<Duration>,
+    on_event: Option<EventCallback>,
+    crash_at: Option<CrashAt>,
 }
 
 /// What a shift needs to know of its worker.
-pub(crate) struct Settings {
+pub(crate) struct WorkerSettings {
     duly: Duly,
     concurrency: usize,
     handlers: Arc<Handlers>,
     retries: HashMap<String, Retry>,
-    retry: Retry,
-    state: Arc<States>,
+    default_retry: Retry,
+    state: Arc<StateMap>,
     grace: Duration,
     max_crashes: u32,
     keep_done_max: usize,
-    alive_every: Option<Duration>,
-    on_event: Option<OnEvent>,
+    alive_interval: Option<Duration>,
+    on_event: Option<EventCallback>,
     crash: Option<Arc<Crash>>,
 }
 
-impl Settings {
-    fn tell(&self, event: &Event<'_>) {
+impl WorkerSettings {
+    fn emit(&self, event: &Event<'_>) {
         if let Some(on_event) = &self.on_event {
             on_event(event);
         }
@@ -111,22 +111,22 @@ impl Settings {
 
 impl Worker {
     pub(crate) fn new(duly: Duly) -> Self {
-        let fourth_power = duly.options.fourth_power;
+        let fourth_power = duly.options.fourth_power_backoff;
         Worker {
             duly,
-            lanes: Vec::new(),
+            queues: Vec::new(),
             weights: Vec::new(),
             concurrency: None,
             handlers: Handlers::default(),
             retries: HashMap::new(),
-            retry: if fourth_power { Retry::fourth_power() } else { Retry::default() },
-            state: States::new(),
-            grace: GRACE,
+            default_retry: if fourth_power { Retry::fourth_power() } else { Retry::default() },
+            state: StateMap::new(),
+            grace: GRACE_PERIOD,
             max_crashes: MAX_CRASHES,
             keep_done_max: KEEP_DONE_MAX,
-            alive_every: None,
+            alive_interval: None,
             on_event: None,
-            crash: None,
+            crash_at: None,
         }
     }
 
@@ -135,7 +135,7 @@ impl Worker {
     /// Where queues compete (see [`Worker::concurrency`]), those named first come first, unless [`Worker::weight`] is used.
     /// A worker without any works the queue `default`.
     pub fn queue(mut self, queue: impl Into<String>, limit: usize) -> Self {
-        self.lanes.push(Lane::new(queue.into(), limit));
+        self.queues.push(QueueState::new(queue.into(), limit));
         self
     }
 
@@ -160,9 +160,9 @@ impl Worker {
         A: Args,
         F: Fn(A, Ctx) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = R> + Send + 'static,
-        R: IntoAnswer,
+        R: IntoOutcome,
     {
-        self.handlers.on(handler);
+        self.handlers.insert_typed(handler);
         self
     }
 
@@ -171,9 +171,9 @@ impl Worker {
     where
         F: Fn(Ctx) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = R> + Send + 'static,
-        R: IntoAnswer,
+        R: IntoOutcome,
     {
-        self.handlers.on_any(Some(kind.into()), handler);
+        self.handlers.insert_untyped(Some(kind.into()), handler);
         self
     }
 
@@ -182,14 +182,14 @@ impl Worker {
     where
         F: Fn(Ctx) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = R> + Send + 'static,
-        R: IntoAnswer,
+        R: IntoOutcome,
     {
-        self.handlers.on_any(None, handler);
+        self.handlers.insert_untyped(None, handler);
         self
     }
 
     /// Something for handlers to share, found again by its type with [`Ctx::state`].
-    pub fn with<T: Send + Sync + 'static>(mut self, state: T) -> Self {
+    pub fn with_state<T: Send + Sync + 'static>(mut self, state: T) -> Self {
         self.state.insert(TypeId::of::<T>(), Arc::new(state));
         self
     }
@@ -201,8 +201,8 @@ impl Worker {
     }
 
     /// How failed attempts of all other kinds are retried.
-    pub fn retry_all(mut self, retry: Retry) -> Self {
-        self.retry = retry;
+    pub fn default_retry(mut self, retry: Retry) -> Self {
+        self.default_retry = retry;
         self
     }
 
@@ -233,7 +233,7 @@ impl Worker {
     /// For tests: the worker ends at this step as if its process had been killed, and says so in its tally.
     /// Nothing more is recorded; what it held is taken back by the next worker, at once, and counts as a crash.
     pub fn crash_at(mut self, at: CrashAt) -> Self {
-        self.crash = Some(at);
+        self.crash_at = Some(at);
         self
     }
 
@@ -245,93 +245,93 @@ impl Worker {
 
     /// Tells [`Event::Alive`] so often (1 ms to 1 h), from the loop itself and also while there is nothing to do.
     /// For watchdogs: silence means that the loop is stuck.
-    pub fn alive_every(mut self, every: Duration) -> Self {
-        self.alive_every = Some(every.clamp(ALIVE_MIN, ALIVE_MAX));
+    pub fn alive_interval(mut self, every: Duration) -> Self {
+        self.alive_interval = Some(every.clamp(ALIVE_INTERVAL_MIN, ALIVE_INTERVAL_MAX));
         self
     }
 
     /// Works until SIGTERM or SIGINT: then claims no more, lets running jobs go on for the grace time, releases the rest.
     /// A second signal ends the grace time at once.
-    pub async fn run(self) -> Result<Tally> {
+    pub async fn run(self) -> Result<RunSummary> {
         let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
-        let _signals = Signals::listen(stop.clone(), at_once.clone())?;
-        self.run_until_either(stop, at_once).await
+        let _signals = ShutdownSignals::listen(stop.clone(), at_once.clone())?;
+        self.run_with_shutdown(stop, at_once).await
     }
 
     /// Works until the token is cancelled, then stops as [`Worker::run`] does.
-    pub async fn run_until(self, stop: CancellationToken) -> Result<Tally> {
-        self.run_until_either(stop, CancellationToken::new()).await
+    pub async fn run_until(self, stop: CancellationToken) -> Result<RunSummary> {
+        self.run_with_shutdown(stop, CancellationToken::new()).await
     }
 
     /// Works until the first token is cancelled; the second ends the grace time at once.
-    pub async fn run_until_either(self, stop: CancellationToken, at_once: CancellationToken) -> Result<Tally> {
-        at_work(self.shift(Mode::Serve, stop, at_once)?).await
+    pub async fn run_with_shutdown(self, stop: CancellationToken, at_once: CancellationToken) -> Result<RunSummary> {
+        run_as_task(self.into_loop(RunMode::Serve, stop, at_once)?).await
     }
 
     /// Works until it finds nothing ready in its queues and runs nothing itself. Jobs that are due later stay where they
     /// are, and so do those that another node runs.
-    pub async fn drain(self) -> Result<Tally> {
-        self.drain_until_either(CancellationToken::new(), CancellationToken::new()).await
+    pub async fn drain(self) -> Result<RunSummary> {
+        self.drain_with_shutdown(CancellationToken::new(), CancellationToken::new()).await
     }
 
     /// Works until nothing is ready or running, or the first token is cancelled; the second ends the grace time at once.
-    pub async fn drain_until_either(self, stop: CancellationToken, at_once: CancellationToken) -> Result<Tally> {
-        at_work(self.shift(Mode::Drain, stop, at_once)?).await
+    pub async fn drain_with_shutdown(self, stop: CancellationToken, at_once: CancellationToken) -> Result<RunSummary> {
+        run_as_task(self.into_loop(RunMode::Drain, stop, at_once)?).await
     }
 
-    fn shift(mut self, mode: Mode, stop: CancellationToken, at_once: CancellationToken) -> Result<Shift> {
-        if self.lanes.is_empty() {
+    fn into_loop(mut self, mode: RunMode, stop: CancellationToken, at_once: CancellationToken) -> Result<WorkerLoop> {
+        if self.queues.is_empty() {
             let limit = self.concurrency.unwrap_or(CONCURRENCY);
-            self.lanes.push(Lane::new(DEFAULT_QUEUE.to_owned(), limit));
+            self.queues.push(QueueState::new(DEFAULT_QUEUE.to_owned(), limit));
         }
-        self.check()?;
+        self.validate()?;
         for (queue, weight) in std::mem::take(&mut self.weights) {
-            let lane = self.lanes.iter_mut().find(|lane| lane.queue == queue);
+            let lane = self.queues.iter_mut().find(|lane| lane.name == queue);
             let unknown = || Error::invalid("weight", format!("{queue} is not a queue of this worker; name it first"));
             lane.ok_or_else(unknown)?.weight = Some(weight.max(1));
         }
-        let layers = self.duly.layers.iter().cloned().chain(std::mem::take(&mut self.handlers.layers));
+        let layers = self.duly.middleware.iter().cloned().chain(std::mem::take(&mut self.handlers.layers));
         self.handlers.layers = layers.collect();
-        let sum: usize = self.lanes.iter().map(|lane| lane.limit).sum();
-        let settings = Settings {
+        let sum: usize = self.queues.iter().map(|lane| lane.limit).sum();
+        let settings = WorkerSettings {
             duly: self.duly,
             concurrency: self.concurrency.unwrap_or(sum).min(CONCURRENCY_MAX),
             handlers: Arc::new(self.handlers),
             retries: self.retries,
-            retry: self.retry,
+            default_retry: self.default_retry,
             state: Arc::new(self.state),
             grace: self.grace,
             max_crashes: self.max_crashes,
             keep_done_max: self.keep_done_max,
-            alive_every: self.alive_every,
+            alive_interval: self.alive_interval,
             on_event: self.on_event,
-            crash: self.crash.map(|at| Arc::new(Crash::new(at))),
+            crash: self.crash_at.map(|at| Arc::new(Crash::new(at))),
         };
-        let hall = settings.duly.hall()?;
+        let hall = settings.duly.peers()?;
         // Another node may stop this worker, but nothing else that goes by the same token.
-        Ok(Shift::new(settings, self.lanes, mode, stop.child_token(), at_once, hall))
+        Ok(WorkerLoop::new(settings, self.queues, mode, stop.child_token(), at_once, hall))
     }
 
-    fn check(&self) -> Result<()> {
+    fn validate(&self) -> Result<()> {
         if self.handlers.is_empty() {
             return Err(Error::invalid("worker", "has no handler; give it one with `on`"));
         }
         if self.concurrency == Some(0) {
             return Err(Error::invalid("concurrency", "must be at least 1"));
         }
-        if self.lanes.len() > QUEUES_MAX {
+        if self.queues.len() > QUEUES_MAX {
             return Err(Error::invalid("queue", format!("at most {QUEUES_MAX} queues per worker")));
         }
-        for (at, lane) in self.lanes.iter().enumerate() {
-            check_name("queue", &lane.queue)?;
+        for (at, lane) in self.queues.iter().enumerate() {
+            check_name("queue", &lane.name)?;
             if !(1..=CONCURRENCY_MAX).contains(&lane.limit) {
                 return Err(Error::invalid(
                     "queue",
-                    format!("{}: its limit must be from 1 to {CONCURRENCY_MAX}", lane.queue),
+                    format!("{}: its limit must be from 1 to {CONCURRENCY_MAX}", lane.name),
                 ));
             }
-            if self.lanes[..at].iter().any(|other| other.queue == lane.queue) {
-                return Err(Error::invalid("queue", format!("{} is named twice", lane.queue)));
+            if self.queues[..at].iter().any(|other| other.name == lane.name) {
+                return Err(Error::invalid("queue", format!("{} is named twice", lane.name)));
             }
         }
         Ok(())
@@ -340,9 +340,9 @@ impl Worker {
 
 /// Runs the loop as a task, beside the attempts that it starts: awaited from `main` it would have a thread of its own,
 /// and every attempt would cross from one to the other. Dropping this ends it.
-async fn at_work(shift: Shift) -> Result<Tally> {
+async fn run_as_task(shift: WorkerLoop) -> Result<RunSummary> {
     let mut task = JoinSet::new();
-    task.spawn(shift.work());
+    task.spawn(shift.run());
     match task.join_next().await {
         Some(Ok(tally)) => tally,
         Some(Err(error)) => Err(Error::store("run", format!("the worker's loop has ended: {error}"))),

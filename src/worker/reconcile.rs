@@ -1,37 +1,37 @@
 //! Whether a node and the store agree on how much the node holds of a queue. Pure.
 
 /// So many beats in a row whose count differs from ours while jobs come and go: then the store is asked all the same.
-const DIFFERING_MAX: u32 = 10;
+const MISMATCHES_MAX: u32 = 10;
 
 /// What was counted of one queue so far.
 #[derive(Debug, Default)]
-pub(crate) struct Agreement {
+pub(crate) struct HeldCountCheck {
     /// Grows with every job that comes, ends or is recorded: counts are compared only if nothing moved meanwhile.
-    moves: u64,
+    changes: u64,
     /// How many beats in a row have had another count than ours, and `moves` at the last of them.
-    differing: u32,
-    differed_at: u64,
+    mismatches: u32,
+    changes_at_mismatch: u64,
 }
 
-impl Agreement {
+impl HeldCountCheck {
     /// So many jobs have come, or gone.
-    pub(crate) fn moved(&mut self, jobs: u64) {
-        self.moves += jobs;
+    pub(crate) fn record_changes(&mut self, jobs: u64) {
+        self.changes += jobs;
     }
 
     /// Compares the store's count with ours. Answers whether one of us has forgotten something: they differ twice with nothing
     /// moved between, and nothing under way (`at_rest`), or many times.
-    pub(crate) fn is_broken(&mut self, theirs: u64, ours: u64, at_rest: bool) -> bool {
+    pub(crate) fn is_out_of_sync(&mut self, theirs: u64, ours: u64, at_rest: bool) -> bool {
         if theirs == ours {
-            self.differing = 0;
+            self.mismatches = 0;
             return false;
         }
-        let still = self.differing > 0 && self.differed_at == self.moves && at_rest;
-        self.differing += 1;
-        self.differed_at = self.moves;
-        let broken = still || self.differing >= DIFFERING_MAX;
+        let still = self.mismatches > 0 && self.changes_at_mismatch == self.changes && at_rest;
+        self.mismatches += 1;
+        self.changes_at_mismatch = self.changes;
+        let broken = still || self.mismatches >= MISMATCHES_MAX;
         if broken {
-            self.differing = 0;
+            self.mismatches = 0;
         }
         broken
     }
@@ -42,21 +42,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_that_differ_once_may_have_crossed() {
-        let mut agreement = Agreement::default();
-        assert!(!agreement.is_broken(3, 2, true));
-        assert!(!agreement.is_broken(2, 2, true));
-        assert!(!agreement.is_broken(3, 2, true), "it has begun anew");
-        assert!(agreement.is_broken(3, 2, true));
+    fn single_mismatch_is_tolerated() {
+        let mut agreement = HeldCountCheck::default();
+        assert!(!agreement.is_out_of_sync(3, 2, true));
+        assert!(!agreement.is_out_of_sync(2, 2, true));
+        assert!(!agreement.is_out_of_sync(3, 2, true), "it has begun anew");
+        assert!(agreement.is_out_of_sync(3, 2, true));
     }
 
     #[test]
-    fn what_moves_or_is_under_way_explains_a_difference_for_a_while() {
-        let mut agreement = Agreement::default();
-        for beat in 1..DIFFERING_MAX {
-            agreement.moved(u64::from(beat % 2));
-            assert!(!agreement.is_broken(3, 2, beat % 2 == 1), "at beat {beat}");
+    fn mismatch_during_changes_is_tolerated_up_to_the_maximum() {
+        let mut agreement = HeldCountCheck::default();
+        for beat in 1..MISMATCHES_MAX {
+            agreement.record_changes(u64::from(beat % 2));
+            assert!(!agreement.is_out_of_sync(3, 2, beat % 2 == 1), "at beat {beat}");
         }
-        assert!(agreement.is_broken(3, 2, false), "but not for ever");
+        assert!(agreement.is_out_of_sync(3, 2, false), "but not for ever");
     }
 }

@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 /// [`Worker::run`](crate::Worker::run) does so by itself; this is for programs that have more to stop than one worker.
 #[must_use = "listens until it is dropped"]
 #[derive(Debug)]
-pub struct Signals(AbortHandle);
+pub struct ShutdownSignals(AbortHandle);
 
-impl Signals {
+impl ShutdownSignals {
     /// The first signal cancels `stop`, the second `at_once`: made for
     /// [`Worker::run_until_either`](crate::Worker::run_until_either).
     pub fn listen(stop: CancellationToken, at_once: CancellationToken) -> Result<Self> {
@@ -28,11 +28,11 @@ impl Signals {
                 token.cancel();
             }
         });
-        Ok(Signals(listening.abort_handle()))
+        Ok(ShutdownSignals(listening.abort_handle()))
     }
 }
 
-impl Drop for Signals {
+impl Drop for ShutdownSignals {
     fn drop(&mut self) {
         self.0.abort();
     }

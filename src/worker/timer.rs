@@ -10,41 +10,41 @@ use crate::clock;
 use crate::error::{Error, Result};
 
 /// One alarm clock with a thread of its own; ends when dropped.
-pub(super) struct Alarm(Arc<Shared>);
+pub(super) struct Timer(Arc<TimerShared>);
 
-struct Shared {
-    state: Mutex<State>,
+struct TimerShared {
+    state: Mutex<TimerState>,
     /// The alarm was set to an earlier moment, or is not needed any more.
     changed: Condvar,
-    rung: Notify,
+    expired: Notify,
 }
 
 #[derive(Default)]
-struct State {
-    at: Option<Instant>,
-    over: bool,
+struct TimerState {
+    deadline: Option<Instant>,
+    stopped: bool,
 }
 
-impl Alarm {
+impl Timer {
     pub(super) fn start() -> Result<Self> {
-        let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), rung: Notify::new() });
+        let shared = Arc::new(TimerShared { state: Mutex::default(), changed: Condvar::new(), expired: Notify::new() });
         let thread = shared.clone();
         std::thread::Builder::new()
             .name("duly-alarm".into())
-            .spawn(move || thread.keep())
+            .spawn(move || thread.run())
             .map_err(|e| Error::store("run", format!("cannot start a thread: {e}")))?;
-        Ok(Alarm(shared))
+        Ok(Timer(shared))
     }
 
     /// Sets it to this moment, or off.
     pub(super) fn set(&self, at: Option<Instant>) {
         let mut state = self.0.lock();
-        let earlier = match (at, state.at) {
+        let earlier = match (at, state.deadline) {
             (Some(new), Some(old)) => new < old,
             (new, None) => new.is_some(),
             (None, Some(_)) => false,
         };
-        state.at = at;
+        state.deadline = at;
         drop(state);
         if earlier {
             self.0.changed.notify_one();
@@ -52,29 +52,29 @@ impl Alarm {
     }
 
     /// Resolves when it rings.
-    pub(super) async fn rings(&self) {
-        self.0.rung.notified().await;
+    pub(super) async fn expired(&self) {
+        self.0.expired.notified().await;
     }
 }
 
-impl Drop for Alarm {
+impl Drop for Timer {
     fn drop(&mut self) {
-        self.0.lock().over = true;
+        self.0.lock().stopped = true;
         self.0.changed.notify_one();
     }
 }
 
-impl Shared {
-    fn keep(&self) {
+impl TimerShared {
+    fn run(&self) {
         let mut state = self.lock();
-        while !state.over {
-            state = match state.at {
+        while !state.stopped {
+            state = match state.deadline {
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(at) => match at.checked_duration_since(clock::tick()).filter(|left| !left.is_zero()) {
+                Some(at) => match at.checked_duration_since(clock::monotonic_now()).filter(|left| !left.is_zero()) {
                     Some(left) => self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
                     None => {
-                        state.at = None;
-                        self.rung.notify_one();
+                        state.deadline = None;
+                        self.expired.notify_one();
                         state
                     }
                 },
@@ -82,7 +82,7 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TimerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -93,20 +93,20 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test]
-    async fn rings_at_its_moment_and_not_before() {
-        let alarm = Alarm::start().expect("starts");
-        let at = clock::tick() + Duration::from_millis(20);
-        alarm.set(Some(clock::tick() + Duration::from_secs(3600)));
+    async fn timer_expires_at_its_deadline_and_not_before() {
+        let alarm = Timer::start().expect("starts");
+        let at = clock::monotonic_now() + Duration::from_millis(20);
+        alarm.set(Some(clock::monotonic_now() + Duration::from_secs(3600)));
         alarm.set(Some(at));
-        tokio::time::timeout(Duration::from_secs(10), alarm.rings()).await.expect("in time");
-        assert!(clock::tick() >= at);
+        tokio::time::timeout(Duration::from_secs(10), alarm.expired()).await.expect("in time");
+        assert!(clock::monotonic_now() >= at);
     }
 
     #[tokio::test]
-    async fn set_off_it_is_silent() {
-        let alarm = Alarm::start().expect("starts");
-        alarm.set(Some(clock::tick() + Duration::from_millis(20)));
+    async fn cleared_timer_does_not_expire() {
+        let alarm = Timer::start().expect("starts");
+        alarm.set(Some(clock::monotonic_now() + Duration::from_millis(20)));
         alarm.set(None);
-        assert!(tokio::time::timeout(Duration::from_millis(60), alarm.rings()).await.is_err());
+        assert!(tokio::time::timeout(Duration::from_millis(60), alarm.expired()).await.is_err());
     }
 }

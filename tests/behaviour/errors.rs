@@ -66,11 +66,11 @@ async fn far_future_and_distant_past_due_times_are_accepted() {
 #[tokio::test]
 async fn missing_jobs_are_not_found() {
     let duly = memory().await;
-    let id = JobId::named("never");
+    let id = JobId::from_name("never");
     assert_eq!(duly.get(id).await.expect("looks"), None);
     assert_eq!(duly.remove(id).await.expect_err("refused").code(), "not_found");
     assert_eq!(duly.reschedule(id, duly::Due::Now).await.expect_err("refused").code(), "not_found");
-    assert_eq!(duly.pause("a b").await.expect_err("refused").code(), "invalid");
+    assert_eq!(duly.pause_queue("a b").await.expect_err("refused").code(), "invalid");
 }
 
 #[tokio::test]

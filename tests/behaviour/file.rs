@@ -39,7 +39,7 @@ async fn every_table_and_column_is_documented() {
     let page = include_str!("../../docs/inside/sqlite-tables.md");
     let query = "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_info(m.name) c
                   WHERE m.type = 'table' AND m.name LIKE 'duly%'";
-    let columns = duly::Sql::open(url).and_then(|sql| sql.query(query)).expect("reads").rows;
+    let columns = duly::ReadOnlySql::open(url).and_then(|sql| sql.query(query)).expect("reads").rows;
     assert!(columns.len() > 100, "{columns:?}");
     for row in columns {
         let [table, column] = [0, 1].map(|at| format!("`{}`", row[at].as_str().expect("a name")));
@@ -141,10 +141,10 @@ async fn node_joins_after_a_failed_first_heartbeat() {
     let duly = Duly::open(file.to_str().expect("plain")).await.expect("opens");
     let node = duly::Node::fresh(vec!["default".into()]);
     let locked = lock(&file);
-    duly.store().beat(&node).await.expect_err("cannot be registered");
+    duly.store().heartbeat(&node).await.expect_err("cannot be registered");
     locked.execute_batch("ROLLBACK").expect("lets go");
 
-    duly.store().beat(&node).await.expect("joins");
+    duly.store().heartbeat(&node).await.expect("joins");
     let nodes = duly.nodes().await.expect("lists");
     assert_eq!(nodes.iter().map(|n| (n.id, n.alive)).collect::<Vec<_>>(), [(node.id, true)]);
 }
@@ -193,8 +193,8 @@ async fn counts_saturate_at_their_maximum() {
 
     // One more crash, then one more failure.
     let node = duly::Node::fresh(Vec::new());
-    let claim = duly::store::Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
-    duly.store().beat(&node).await.expect("beats");
+    let claim = duly::store::Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
+    duly.store().heartbeat(&node).await.expect("beats");
     assert_eq!(duly.store().claim(node.id, claim).await.expect("claims").jobs.len(), 1);
     duly.store().leave(node.id).await.expect("leaves");
     let worker = duly.worker().max_crashes(u32::MAX).on_kind("kind", |_| async { Err::<(), _>("oh") });
@@ -226,8 +226,8 @@ async fn file_without_transfer_tables_is_upgraded() {
         .expect("as it was");
     drop(conn);
     let (old, new) = (Duly::open(url).await.expect("opens"), Duly::open(":memory:").await.expect("opens"));
-    assert_eq!(old.move_to(&new).run().await.expect("moves")[0].ready, 1);
-    new.move_to(&old).run().await.expect("moves back");
+    assert_eq!(old.transfer_to(&new).run().await.expect("moves")[0].ready, 1);
+    new.transfer_to(&old).run().await.expect("moves back");
     assert_eq!(old.counts().await.expect("counts")[0].ready, 1);
 }
 
@@ -262,22 +262,23 @@ async fn unused_deferred_hint_is_pruned() {
     let clock = duly::Clock::manual();
     let duly = Duly::builder(file.to_str().expect("plain")).clock(clock.clone()).open().await.expect("opens");
     let (store, node) = (duly.store(), duly::Node::fresh(vec!["default".into()]));
-    store.beat(&node).await.expect("beats");
+    store.heartbeat(&node).await.expect("beats");
     duly.push(Push::new("resize", "{}")).await.expect("pushes");
     let claim = || duly::store::Claim {
         queue: "default".into(),
         max: 1,
-        redo: false,
+        resync: false,
         suspect: None,
         kinds: Some(["mail".to_owned()].into()),
     };
     let held = store.claim(node.id, claim()).await.expect("claims").jobs;
-    let mut end = duly::store::End::of(&held[0], duly::Outcome::release(Duration::from_secs(2)), Duration::ZERO);
-    end.put_off = true;
+    let mut end =
+        duly::store::AttemptEnd::from_held(&held[0], duly::Outcome::release(Duration::from_secs(2)), Duration::ZERO);
+    end.deferred = true;
     store.settle(node.id, vec![end]).await.expect("settles");
     clock.advance(Duration::from_secs(2));
     let held = store.claim(node.id, claim()).await.expect("claims").jobs;
-    let end = duly::store::End::of(&held[0], duly::Outcome::Ack, Duration::ZERO);
+    let end = duly::store::AttemptEnd::from_held(&held[0], duly::Outcome::Ack, Duration::ZERO);
     store.settle(node.id, vec![end]).await.expect("settles");
 
     let conn = duly::rusqlite::Connection::open(&file).expect("opens");
@@ -304,9 +305,9 @@ async fn page_of_large_jobs_is_short_and_has_a_cursor() {
         loop {
             let page = duly.list(filter.clone()).await.expect("lists");
             let bytes: usize = page.jobs.iter().map(|record| record.job.args.len()).sum();
-            assert!(bytes < duly::store::PAGE_BYTES_MAX + duly::store::LOOK_BYTES_MAX + args.len(), "{bytes}");
+            assert!(bytes < duly::store::PAGE_BYTES_MAX + duly::store::LIST_BATCH_BYTES_MAX + args.len(), "{bytes}");
             found += page.jobs.len();
-            filter.cursor = page.next;
+            filter.cursor = page.next_cursor;
             if filter.cursor.is_none() {
                 break;
             }
@@ -316,5 +317,5 @@ async fn page_of_large_jobs_is_short_and_has_a_cursor() {
     // Who goes through all of them goes on over short pages.
     let meant = duly::Filter { tags: vec!["a".into()], ..duly::Filter::default() };
     assert_eq!(duly.count(&meant).await.expect("counts").matching, JOBS as u64);
-    assert_eq!(duly.remove_all(meant).run().await.expect("removes").done, JOBS as u64);
+    assert_eq!(duly.remove_all(meant).run().await.expect("removes").applied, JOBS as u64);
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duly::testing::{CrashAt, assert_not_pushed, assert_pushed};
-use duly::{Args, Attempted, Ctx, Duly, Error, METRICS, Middleware, Next, Outcome, Push, Pushed, Retry, State};
+use duly::{Args, AttemptFuture, Ctx, Duly, Error, METRICS, Middleware, Next, Outcome, Push, PushResult, Retry, State};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -34,16 +34,16 @@ impl Noted {
 }
 
 impl Middleware for Noted {
-    fn push(&self, job: Push) -> duly::Result<Push> {
+    fn before_push(&self, job: Push) -> duly::Result<Push> {
         self.note("push");
         Ok(job.tag(self.0))
     }
 
-    fn pushed(&self, jobs: &[Pushed]) {
+    fn after_push(&self, jobs: &[PushResult]) {
         self.note(&format!("pushed {}", jobs.len()));
     }
 
-    fn attempt<'a>(&'a self, ctx: &'a Ctx, next: Next<'a>) -> Attempted<'a> {
+    fn around_attempt<'a>(&'a self, ctx: &'a Ctx, next: Next<'a>) -> AttemptFuture<'a> {
         Box::pin(async move {
             self.note(&format!("before {}", ctx.job().kind));
             let ended = next.run(ctx).await;
@@ -86,14 +86,14 @@ async fn middleware_runs_in_the_order_given() {
 struct Strict;
 
 impl Middleware for Strict {
-    fn push(&self, job: Push) -> duly::Result<Push> {
+    fn before_push(&self, job: Push) -> duly::Result<Push> {
         match job.job_id() {
-            id if id == duly::JobId::named("refused") => Err(Error::Conflict("not today".into())),
+            id if id == duly::JobId::from_name("refused") => Err(Error::Conflict("not today".into())),
             _ => Ok(job),
         }
     }
 
-    fn attempt<'a>(&'a self, ctx: &'a Ctx, next: Next<'a>) -> Attempted<'a> {
+    fn around_attempt<'a>(&'a self, ctx: &'a Ctx, next: Next<'a>) -> AttemptFuture<'a> {
         match ctx.job().args.as_str() {
             "\"panic\"" => panic!("in the middleware"),
             "\"bury\"" => Box::pin(async { Ok(Outcome::bury("not for us")) }),
@@ -105,14 +105,14 @@ impl Middleware for Strict {
 #[tokio::test]
 async fn middleware_can_fail_answer_and_panic_like_a_handler() {
     let duly = Duly::builder(":memory:").middleware(Strict).open().await.expect("opens");
-    let batch = [Push::new("one", "1"), Push::new("one", "1").id(duly::JobId::named("refused"))];
+    let batch = [Push::new("one", "1"), Push::new("one", "1").id(duly::JobId::from_name("refused"))];
     assert_eq!(duly.push_all(batch).await.expect_err("is refused").code(), "conflict");
     assert!(duly.counts().await.expect("counts").is_empty(), "and nothing of it was pushed");
     let pushes = ["\"panic\"", "\"bury\"", "1"].map(|args| Push::new("one", args).max_attempts(1));
-    let ids: Vec<_> = duly.push_all(pushes).await.expect("pushes").iter().map(Pushed::id).collect();
+    let ids: Vec<_> = duly.push_all(pushes).await.expect("pushes").iter().map(PushResult::id).collect();
     let tally = duly.worker().on_kind("one", async |_: Ctx| ()).drain().await.expect("drains");
     assert_eq!((tally.acked, tally.buried), (1, 2));
-    let error = |record: duly::Record| record.failures.last().map(|failure| failure.error.clone());
+    let error = |record: duly::JobRecord| record.failures.last().map(|failure| failure.error.clone());
     let errors = [
         error(duly.get(ids[0]).await.expect("looks").expect("is there")),
         error(duly.get(ids[1]).await.expect("looks").expect("is there")),
@@ -126,7 +126,7 @@ async fn pushed_jobs_are_found_by_type() {
     duly.push(email("ada")).await.expect("pushes");
     duly.push(email("eve").queue("slow").after(Duration::from_secs(60))).await.expect("pushes");
     duly.push(Push::new("other", "1")).await.expect("pushes");
-    let emails = duly.pushed::<Email>().await.expect("looks");
+    let emails = duly.pushed_jobs::<Email>().await.expect("looks");
     assert_eq!(emails.iter().map(|job| job.to.as_str()).collect::<Vec<_>>(), ["ada", "eve"]);
     assert_eq!(assert_pushed(&emails, &email("eve")).record.state, State::Scheduled);
     assert_not_pushed(&emails, &email("bob"));
@@ -139,11 +139,11 @@ async fn pushed_jobs_are_found_by_type() {
 /// A handler that charges once, whatever happens, because it asks first; `charges` is the world outside.
 async fn charge(ctx: Ctx, charges: Arc<AtomicU32>, careful: bool) {
     tokio::task::yield_now().await;
-    ctx.step("before the charge").await;
+    ctx.crash_point("before the charge").await;
     if !careful || charges.load(Ordering::Relaxed) == 0 {
         charges.fetch_add(1, Ordering::Relaxed);
     }
-    ctx.step("charged").await;
+    ctx.crash_point("charged").await;
     tokio::task::yield_now().await;
 }
 
@@ -154,7 +154,7 @@ async fn survives(at: CrashAt, careful: bool) -> (bool, u32) {
     let charges = Arc::new(AtomicU32::new(0));
     let worker = || {
         let charges = charges.clone();
-        let worker = duly.worker().retry_all(Retry::every(Duration::ZERO));
+        let worker = duly.worker().default_retry(Retry::fixed(Duration::ZERO));
         worker.on_kind("charge", move |ctx: Ctx| charge(ctx, charges.clone(), careful))
     };
     let crashed = worker().crash_at(at.clone()).drain().await.expect("ends").crashed;
@@ -169,7 +169,7 @@ async fn survives(at: CrashAt, careful: bool) -> (bool, u32) {
 
 #[tokio::test]
 async fn crash_test_ends_an_attempt_at_every_step() {
-    let named = ["before the charge", "charged"].map(CrashAt::step);
+    let named = ["before the charge", "charged"].map(CrashAt::point);
     let points = [CrashAt::BeforeHandler, CrashAt::BeforeSettle, CrashAt::AfterSettle].into_iter().chain(named);
     let waits = (1..=3).map(CrashAt::Await);
     let mut ended = Vec::new();
@@ -180,12 +180,12 @@ async fn crash_test_ends_an_attempt_at_every_step() {
     }
     let passed: Vec<_> = ended.iter().filter(|(_, crashed)| !crashed).map(|(at, _)| at.clone()).collect();
     assert_eq!(passed, [CrashAt::Await(3)], "it waits twice, and never a third time");
-    assert_eq!(survives(CrashAt::step("nowhere"), true).await, (false, 1));
+    assert_eq!(survives(CrashAt::point("nowhere"), true).await, (false, 1));
 }
 
 #[tokio::test]
 async fn crash_test_catches_a_handler_that_is_not_idempotent() {
-    assert_eq!(survives(CrashAt::step("charged"), false).await, (true, 2));
+    assert_eq!(survives(CrashAt::point("charged"), false).await, (true, 2));
     assert_eq!(survives(CrashAt::BeforeSettle, false).await, (true, 2));
     assert_eq!(survives(CrashAt::AfterSettle, false).await, (true, 1));
 }
@@ -265,7 +265,7 @@ fn every_metric_counts_what_its_description_says() {
 async fn everything() {
     let duly = Duly::open(":memory:").await.expect("opens");
     let job = |args: &str| Push::new("one", args).queue("q").max_attempts(1);
-    let first = duly::JobId::named("first");
+    let first = duly::JobId::from_name("first");
     duly.push_all([job("1").id(first), job("2"), job("3")]).await.expect("pushes");
     duly.push(job("1").id(first)).await.expect("is there already");
     let handler = async |ctx: Ctx| if ctx.job().args == "3" { Err("no") } else { Ok(()) };
@@ -274,7 +274,7 @@ async fn everything() {
     duly.list(wrong).await.expect_err("a wrong cursor");
     let guard = duly.lock("l").acquire().await.expect("takes");
     guard.release().await.expect("releases");
-    let node = duly.node().expect("is one");
+    let node = duly.node_id().expect("is one");
     let _: serde_json::Value = duly.call("duly.ping", &()).node(node).reply().await.expect("answers");
 }
 

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use duly::store::{Guest, Heard, LockAsk, Owner, Store, To};
+use duly::store::{LockOwner, LockRequest, Notification, PeerInfo, Recipient, Store};
 use duly::{Duly, LEASE, Node, NodeId};
 use tokio::sync::mpsc::Receiver;
 
@@ -36,34 +36,41 @@ impl File {
     }
 }
 
-fn guest(node: NodeId) -> Guest {
-    Guest { node, lease: LEASE, methods: vec!["m".into()], waits: Vec::new(), places: Vec::new(), quiet: false }
+fn guest(node: NodeId) -> PeerInfo {
+    PeerInfo {
+        node,
+        lease: LEASE,
+        methods: vec!["m".into()],
+        waited_locks: Vec::new(),
+        waiters: Vec::new(),
+        listen_only: false,
+    }
 }
 
 /// A node in the hall of this store that listens.
-async fn listen(store: &Arc<dyn Store>) -> (NodeId, Receiver<Heard>) {
+async fn listen(store: &Arc<dyn Store>) -> (NodeId, Receiver<Notification>) {
     let node = NodeId::fresh();
-    let heard = store.hear(node, true).await.expect("hears");
-    store.attend(&guest(node)).await.expect("attends");
+    let heard = store.subscribe_messages(node, true).await.expect("hears");
+    store.announce(&guest(node)).await.expect("attends");
     (node, heard)
 }
 
-async fn next(heard: &mut Receiver<Heard>) -> Heard {
+async fn next(heard: &mut Receiver<Notification>) -> Notification {
     loop {
         match tokio::time::timeout(LONG, heard.recv()).await.expect("in time").expect("open") {
-            Heard::Gap | Heard::Look => {}
+            Notification::Gap | Notification::CheckTurns => {}
             heard => return heard,
         }
     }
 }
 
-fn ask(node: NodeId, wait: bool) -> LockAsk {
-    let (name, owner, note) = ("l".into(), Owner::fresh(), String::new());
-    LockAsk { name, owner, node, lease: LEASE, slots: 1, ttl: TTL, wait, note }
+fn ask(node: NodeId, wait: bool) -> LockRequest {
+    let (name, owner, note) = ("l".into(), LockOwner::fresh(), String::new());
+    LockRequest { name, owner, node, lease: LEASE, slots: 1, ttl: TTL, wait, note }
 }
 
-fn said(message: &[u8]) -> Heard {
-    Heard::Message(message.into())
+fn said(message: &[u8]) -> Notification {
+    Notification::Message(message.into())
 }
 
 #[tokio::test]
@@ -73,7 +80,7 @@ async fn messages_pass_between_stores_in_order() {
     let (a, mut a_hears) = listen(&here).await;
     let (b, mut b_hears) = listen(&there).await;
     for i in 0..200u8 {
-        let to = if i % 2 == 0 { To::Node(b) } else { To::All };
+        let to = if i % 2 == 0 { Recipient::Node(b) } else { Recipient::All };
         assert_eq!(here.send(to, &[i]).await.expect("sends"), if i % 2 == 0 { 1 } else { 2 });
     }
     for i in 0..200u8 {
@@ -82,12 +89,12 @@ async fn messages_pass_between_stores_in_order() {
     for i in (1..200u8).step_by(2) {
         assert_eq!(next(&mut a_hears).await, said(&[i]), "what it says to all it hears itself, once");
     }
-    assert_eq!(there.send(To::Node(a), b"back").await.expect("sends"), 1);
+    assert_eq!(there.send(Recipient::Node(a), b"back").await.expect("sends"), 1);
     assert_eq!(next(&mut a_hears).await, said(b"back"));
 
     drop((there, b_hears));
     let deadline = Instant::now() + LONG;
-    while here.send(To::Node(b), b"gone").await.expect("sends") == 1 {
+    while here.send(Recipient::Node(b), b"gone").await.expect("sends") == 1 {
         assert!(Instant::now() < deadline, "a store that is closed listens no more");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -100,14 +107,14 @@ async fn call_and_reply_take_less_than_a_millisecond() {
     let (a, mut a_hears) = listen(&here).await;
     let (b, mut b_hears) = listen(&there).await;
     tokio::spawn(async move {
-        while let Some(Heard::Message(message)) = b_hears.recv().await {
-            there.send(To::Node(a), &message).await.expect("replies");
+        while let Some(Notification::Message(message)) = b_hears.recv().await {
+            there.send(Recipient::Node(a), &message).await.expect("replies");
         }
     });
     let mut took: Vec<Duration> = Vec::new();
     for i in 0..500u16 {
         let start = Instant::now();
-        here.send(To::Node(b), &i.to_le_bytes()).await.expect("calls");
+        here.send(Recipient::Node(b), &i.to_le_bytes()).await.expect("calls");
         assert_eq!(next(&mut a_hears).await, said(&i.to_le_bytes()));
         took.push(start.elapsed());
     }
@@ -122,12 +129,12 @@ async fn peers_of_one_store_are_visible_to_others() {
     let (here, there) = (file.open().await, file.open().await);
     let (a, _hears) = listen(&here).await;
     here.set_connections(a, &["c".into()], &[]).await.expect("notes");
-    assert_eq!(there.connection("c").await.expect("looks"), Some(a));
-    assert_eq!(there.answering("m").await.expect("looks"), [a]);
+    assert_eq!(there.connection_holder("c").await.expect("looks"), Some(a));
+    assert_eq!(there.peers_with_method("m").await.expect("looks"), [a]);
     assert_eq!(there.nodes().await.expect("lists").iter().map(|node| node.id).collect::<Vec<_>>(), [a]);
-    here.depart(a).await.expect("departs");
-    assert_eq!(there.connection("c").await.expect("looks"), None);
-    assert!(there.answering("m").await.expect("looks").is_empty());
+    here.withdraw(a).await.expect("departs");
+    assert_eq!(there.connection_holder("c").await.expect("looks"), None);
+    assert!(there.peers_with_method("m").await.expect("looks").is_empty());
 }
 
 #[tokio::test]
@@ -140,7 +147,7 @@ async fn lock_is_handed_to_another_store_at_once() {
     let (fence, _) = here.lock(&holder).await.expect("asks").hold.expect("is free");
     assert_eq!(there.lock(&waiter).await.expect("asks").hold, None);
     assert!(here.unlock(&holder).await.expect("gives it up"));
-    let turn = Heard::Turn { name: "l".into(), owner: waiter.owner };
+    let turn = Notification::LockTurn { name: "l".into(), owner: waiter.owner };
     assert_eq!(next(&mut b_hears).await, turn);
     assert!(there.lock(&waiter).await.expect("asks").hold.expect("its turn").0 > fence);
 }
@@ -150,21 +157,21 @@ async fn worker_and_peer_share_one_subscription() {
     let file = file();
     let (here, there) = (file.open().await, file.open().await);
     let node = Node::fresh(vec!["default".into()]);
-    here.beat(&node).await.expect("beats");
-    let mut wakes = here.subscribe(node.id).await.expect("subscribes");
-    let mut hears = here.hear(node.id, true).await.expect("hears");
-    here.attend(&guest(node.id)).await.expect("attends");
-    let claim = duly::store::Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
+    here.heartbeat(&node).await.expect("beats");
+    let mut wakes = here.subscribe_wakes(node.id).await.expect("subscribes");
+    let mut hears = here.subscribe_messages(node.id, true).await.expect("hears");
+    here.announce(&guest(node.id)).await.expect("attends");
+    let claim = duly::store::Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
     assert!(here.claim(node.id, claim).await.expect("claims").jobs.is_empty());
 
-    assert_eq!(there.send(To::All, b"hello").await.expect("sends"), 1);
+    assert_eq!(there.send(Recipient::All, b"hello").await.expect("sends"), 1);
     assert_eq!(next(&mut hears).await, said(b"hello"));
     there.push(vec![duly::Push::new("kind", "{}")]).await.expect("pushes");
     let wake = tokio::time::timeout(LONG, wakes.recv()).await.expect("in time");
     assert_eq!(wake, Some(duly::store::Wake::Queue("default".into())));
 
     here.leave(node.id).await.expect("leaves");
-    assert_eq!(there.send(To::Node(node.id), b"still there").await.expect("sends"), 1);
+    assert_eq!(there.send(Recipient::Node(node.id), b"still there").await.expect("sends"), 1);
     assert_eq!(next(&mut hears).await, said(b"still there"));
     assert!(there.nodes().await.expect("lists").iter().all(|node| node.alive), "as a guest");
 }
@@ -184,17 +191,17 @@ async fn lost_or_damaged_bus_file_does_no_harm() {
             _ => {}
         }
         // What is on its way when it happens may be lost; what is said after the next sign of life is not.
-        let _ = (here.send(To::Node(b), b"lost").await, there.send(To::Node(a), b"lost").await);
+        let _ = (here.send(Recipient::Node(b), b"lost").await, there.send(Recipient::Node(a), b"lost").await);
         for (store, node) in [(&here, a), (&there, b)] {
-            let _ = store.attend(&guest(node)).await;
-            store.attend(&guest(node)).await.expect("attends");
+            let _ = store.announce(&guest(node)).await;
+            store.announce(&guest(node)).await.expect("attends");
         }
-        assert_eq!(here.send(To::Node(b), &[round]).await.expect("sends"), 1);
-        assert_eq!(there.send(To::Node(a), &[round]).await.expect("sends"), 1);
+        assert_eq!(here.send(Recipient::Node(b), &[round]).await.expect("sends"), 1);
+        assert_eq!(there.send(Recipient::Node(a), &[round]).await.expect("sends"), 1);
         for heard in [&mut a_hears, &mut b_hears] {
             while next(heard).await != said(&[round]) {}
         }
-        assert_eq!(here.answering("m").await.expect("looks").len(), 2, "round {round}");
+        assert_eq!(here.peers_with_method("m").await.expect("looks").len(), 2, "round {round}");
         here.counts().await.expect("the jobs have nothing to do with it");
     }
 }
@@ -239,10 +246,10 @@ async fn killed_process_holds_no_lock_and_no_wait() {
     assert!(lines.map_while(Result::ok).any(|line| line == "holding"));
     let waiter = ask(node, true);
     let taken = store.lock(&waiter).await.expect("asks");
-    assert_eq!((taken.hold, taken.ahead), (None, 1));
+    assert_eq!((taken.hold, taken.waiters_ahead), (None, 1));
     // Peers are looked for once a second.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
-    store.attend(&guest(node)).await.expect("attends");
+    store.announce(&guest(node)).await.expect("attends");
     while hears.try_recv().is_ok() {}
 
     let killed = Instant::now();
@@ -250,9 +257,10 @@ async fn killed_process_holds_no_lock_and_no_wait() {
     child.wait().expect("ends");
     let heard = tokio::time::timeout(LONG, hears.recv()).await.expect("in time");
     println!("told {:?} after the kill", killed.elapsed());
-    assert_eq!(heard, Some(Heard::Look), "something has happened: look");
-    let turns = store.attend(&Guest { waits: vec!["l".into()], ..guest(node) }).await.expect("attends").turns;
-    assert_eq!((turns[0].first, turns[0].ends), (Some(waiter.owner), Duration::ZERO));
+    assert_eq!(heard, Some(Notification::CheckTurns), "something has happened: look");
+    let turns =
+        store.announce(&PeerInfo { waited_locks: vec!["l".into()], ..guest(node) }).await.expect("attends").turns;
+    assert_eq!((turns[0].first_waiter, turns[0].expires_in), (Some(waiter.owner), Duration::ZERO));
     assert!(store.lock(&waiter).await.expect("asks").hold.is_some());
 }
 
@@ -264,7 +272,7 @@ async fn waiter_with_lost_entry_waits_again() {
     let (holder, other) = (Duly::open(&url).await.expect("opens"), Duly::open(&url).await.expect("opens"));
     let guard = holder.lock("a").acquire().await.expect("is free");
     let waiting = async |n: u64| {
-        while holder.lock("a").checked().await.expect("looks").is_none_or(|held| held.waiting < n) {
+        while holder.lock("a").holder().await.expect("looks").is_none_or(|held| held.waiters < n) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
@@ -348,7 +356,7 @@ async fn child_of_another_user() {
         return;
     };
     let store = Duly::open(url).await.expect("opens").store();
-    store.beat(&Node::fresh(vec!["default".into()])).await.expect("takes a slot");
+    store.heartbeat(&Node::fresh(vec!["default".into()])).await.expect("takes a slot");
     listen(&store).await;
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use duly::rusqlite::{Connection, params};
-use duly::{Args, CancellationToken, Ctx, Duly, Error, Pushed};
+use duly::{Args, CancellationToken, Ctx, Duly, Error, PushResult};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -47,7 +47,7 @@ async fn job_appears_with_the_commit_and_wakes_a_worker() {
         let tx = shop.conn.transaction().expect("begins");
         tx.execute("INSERT INTO orders VALUES (?1)", params![order]).expect("writes");
         let after = shop.duly.push_in(&tx, [Invoice { order }]).expect("pushes");
-        assert!(matches!(after.pushed[..], [Pushed::New(_)]));
+        assert!(matches!(after.pushed[..], [PushResult::New(_)]));
         tx.commit().expect("commits");
         after.wake();
         assert_eq!(tokio::time::timeout(LONG, got.recv()).await.expect("in time"), Some(order));
@@ -74,7 +74,7 @@ async fn ids_and_unique_keys_apply_in_a_transaction() {
     let old = shop.duly.push(Invoice { order: 1 }.unique("order:1")).await.expect("pushes").id();
     let tx = shop.conn.transaction().expect("begins");
     let after = shop.duly.push_in(&tx, [Invoice { order: 1 }.unique("order:1")]).expect("pushes");
-    assert_eq!(after.pushed, [Pushed::Existing(old)]);
+    assert_eq!(after.pushed, [PushResult::Existing(old)]);
     tx.commit().expect("commits");
     after.wake();
 }

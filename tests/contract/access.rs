@@ -1,6 +1,6 @@
 //! Tokens and the audit.
 
-use duly::store::{AUDIT_MAX, Audit};
+use duly::store::{AUDIT_ENTRIES_MAX, AuditEntry};
 use duly::{Error, Role};
 
 use crate::test_store::{SECOND, TestStore};
@@ -29,19 +29,19 @@ pub async fn token_expires_after_its_lifetime(store: TestStore) {
 }
 
 pub async fn audit_keeps_the_newest_entries_in_order(store: TestStore) {
-    assert!(store.duly.audits(None, 10).await.expect("reads").is_empty());
+    assert!(store.duly.audit_entries(None, 10).await.expect("reads").is_empty());
     for no in 1..=25 {
-        let entry = Audit::new("ada", format!("POST /jobs/{no}"), Some("127.0.0.1".into()), 204);
-        store.duly.put_audit(entry).await.expect("noted");
+        let entry = AuditEntry::new("ada", format!("POST /jobs/{no}"), Some("127.0.0.1".into()), 204);
+        store.duly.add_audit_entry(entry).await.expect("noted");
     }
-    let first = store.duly.audits(None, 10).await.expect("reads");
-    assert_eq!((first.len(), first[0].entry.what.as_str()), (10, "POST /jobs/25"));
+    let first = store.duly.audit_entries(None, 10).await.expect("reads");
+    assert_eq!((first.len(), first[0].entry.action.as_str()), (10, "POST /jobs/25"));
     assert_eq!(
-        (first[0].entry.who.as_str(), first[0].entry.from.as_deref(), first[0].at),
+        (first[0].entry.actor.as_str(), first[0].entry.origin.as_deref(), first[0].at),
         ("ada", Some("127.0.0.1"), store.now())
     );
-    let next = store.duly.audits(Some(first[9].no), 200).await.expect("reads");
-    let what: Vec<_> = next.iter().map(|record| record.entry.what.as_str()).collect();
+    let next = store.duly.audit_entries(Some(first[9].number), 200).await.expect("reads");
+    let what: Vec<_> = next.iter().map(|record| record.entry.action.as_str()).collect();
     assert_eq!((what.len(), what[0], what[14]), (15, "POST /jobs/15", "POST /jobs/1"));
-    const { assert!(AUDIT_MAX >= 1_000) };
+    const { assert!(AUDIT_ENTRIES_MAX >= 1_000) };
 }

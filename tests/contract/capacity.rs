@@ -1,6 +1,6 @@
 //! Queues with a limit.
 
-use duly::{Capacity, Error, Outcome, Push, Pushed};
+use duly::{Capacity, Error, Outcome, Push, PushResult};
 
 use crate::test_store::{SECOND, TestStore, job};
 
@@ -12,7 +12,7 @@ async fn is_full(store: &TestStore, pushes: Vec<Push>) -> bool {
     match store.store.push(pushes).await {
         Ok(_) => false,
         Err(Error::Full { queue, capacity }) => {
-            assert!(queue == "default" && !capacity.is_none());
+            assert!(queue == "default" && !capacity.is_unlimited());
             true
         }
         Err(other) => panic!("{other}"),
@@ -66,10 +66,10 @@ pub async fn repeated_push_into_full_queue_is_accepted(store: TestStore) {
     let id = first.job_id();
     store.push(first).await;
     limit(&store, Some(1), None).await;
-    assert_eq!(store.push(job("b").unique("key")).await, Pushed::Existing(id));
-    assert_eq!(store.push(job("a").id(id)).await, Pushed::Existing(id));
-    let replaced = store.push(job("c").unique("key").on_conflict(duly::Conflict::Replace)).await;
-    assert!(matches!(replaced, Pushed::Replaced { .. }), "one for one");
+    assert_eq!(store.push(job("b").unique("key")).await, PushResult::Existing(id));
+    assert_eq!(store.push(job("a").id(id)).await, PushResult::Existing(id));
+    let replaced = store.push(job("c").unique("key").on_conflict(duly::UniqueConflict::Replace)).await;
+    assert!(matches!(replaced, PushResult::Replaced { .. }), "one for one");
 }
 
 pub async fn capacity_can_be_set_before_the_first_job_and_removed(store: TestStore) {

@@ -1,7 +1,7 @@
 //! Claim: which jobs, in which order, and never before their time.
 
-use duly::store::{Claim, End, Moved, PROMOTE_MAX};
-use duly::{ARGS_BYTES_MAX, Due, Fence, JobId, Outcome, Priority, Push, Pushed, State};
+use duly::store::{AttemptEnd, ChangeResult, Claim, PROMOTE_MAX};
+use duly::{ARGS_BYTES_MAX, Due, Fence, JobId, Outcome, Priority, Push, PushResult, State};
 
 use crate::test_store::*;
 
@@ -39,7 +39,7 @@ pub async fn one_claim_takes_retried_and_new_jobs(store: TestStore) {
     let of = |priority| [(priority, "tried", 1), (priority, "new", 0)];
     let critical = [(Priority::Critical, "new", 0)];
     assert_eq!(found, [&critical[..], &of(Priority::Normal), &of(Priority::Low)].concat());
-    let ends = held.iter().map(|held| End::of(held, Outcome::Ack, KEEP)).collect();
+    let ends = held.iter().map(|held| AttemptEnd::from_held(held, Outcome::Ack, KEEP)).collect();
     let node = store.node("a").await;
     assert_eq!(store.store.settle(node, ends).await.expect("settles"), nothing_lost());
 }
@@ -67,9 +67,9 @@ pub async fn due_job_goes_behind_ready_jobs(store: TestStore) {
 pub async fn claim_takes_at_most_max_jobs(store: TestStore) {
     store.push_all((0..5).map(|_| job("one")).collect()).await;
     let first = store.ask("a", claim(2)).await;
-    assert_eq!((first.jobs.len(), first.more), (2, true));
+    assert_eq!((first.jobs.len(), first.has_more), (2, true));
     let rest = store.ask("a", claim(4)).await;
-    assert_eq!((rest.jobs.len(), rest.more), (3, false));
+    assert_eq!((rest.jobs.len(), rest.has_more), (3, false));
 }
 
 pub async fn claim_takes_only_from_its_queue(store: TestStore) {
@@ -81,16 +81,16 @@ pub async fn claim_takes_only_from_its_queue(store: TestStore) {
 
 pub async fn paused_queue_yields_no_jobs(store: TestStore) {
     let id = store.push(job("one")).await.id();
-    assert!(store.store.pause("default", true).await.expect("pauses"));
-    assert!(!store.store.pause("default", true).await.expect("pauses"), "was paused already");
+    assert!(store.store.set_paused("default", true).await.expect("pauses"));
+    assert!(!store.store.set_paused("default", true).await.expect("pauses"), "was paused already");
     assert!(store.claim("a", 9).await.is_empty());
     assert_eq!(store.state(id).await, Some(State::Ready));
-    assert!(store.store.pause("default", false).await.expect("resumes"));
+    assert!(store.store.set_paused("default", false).await.expect("resumes"));
     assert_eq!(store.claim("a", 9).await.len(), 1);
 }
 
 pub async fn queue_can_be_paused_before_its_first_job(store: TestStore) {
-    assert!(store.store.pause("default", true).await.expect("pauses"));
+    assert!(store.store.set_paused("default", true).await.expect("pauses"));
     store.push(job("one")).await;
     assert!(store.claim("a", 9).await.is_empty());
 }
@@ -109,7 +109,7 @@ pub async fn fences_grow_with_every_claim(store: TestStore) {
 pub async fn claim_with_lost_reply_is_returned_again(store: TestStore) {
     store.push_all(vec![job("one"), job("two"), job("three")]).await;
     let lost = store.claim("a", 2).await;
-    let again = store.ask("a", Claim { redo: true, ..claim(9) }).await.jobs;
+    let again = store.ask("a", Claim { resync: true, ..claim(9) }).await.jobs;
     assert_eq!(kinds(&again), ["one", "two"], "all that it holds, and nothing new");
     assert_eq!(again[0].fence, lost[0].fence);
     for held in &again {
@@ -124,7 +124,7 @@ pub async fn largest_jobs_are_claimed_in_any_number(store: TestStore) {
         let args = format!("\"{}\"", "x".repeat(ARGS_BYTES_MAX - 2));
         Push::new(kind, args).priority(priority)
     };
-    let _listens = store.store.subscribe(store.node("a").await).await.expect("listens");
+    let _listens = store.store.subscribe_wakes(store.node("a").await).await.expect("listens");
     for at in 0..30 {
         store.push(large(&format!("normal {at:02}"), Priority::Normal)).await;
     }
@@ -141,16 +141,16 @@ pub async fn largest_jobs_are_claimed_in_any_number(store: TestStore) {
     while held.len() < expected.len() {
         let answer = store.ask("a", claim(100)).await;
         assert!(!answer.jobs.is_empty(), "each answer has some");
-        assert!(answer.more || held.len() + answer.jobs.len() == expected.len(), "and says that there are more");
+        assert!(answer.has_more || held.len() + answer.jobs.len() == expected.len(), "and says that there are more");
         held.extend(answer.jobs);
     }
     assert_eq!(kinds(&held), expected, "in their order, whatever went back");
     let tried = |kind: &str| kind.starts_with("normal 0");
     assert!(held.iter().all(|held| held.attempts == u32::from(tried(&held.job.kind))), "with what is known of each");
-    let mut again = store.ask("a", Claim { redo: true, ..claim(0) }).await.jobs;
+    let mut again = store.ask("a", Claim { resync: true, ..claim(0) }).await.jobs;
     again.sort_by_key(|one| held.iter().position(|held| held.job.id == one.job.id));
     assert_eq!(kinds(&again), expected, "and so has what is asked for again");
-    let ends = again.iter().map(|held| End::of(held, Outcome::Ack, KEEP)).collect();
+    let ends = again.iter().map(|held| AttemptEnd::from_held(held, Outcome::Ack, KEEP)).collect();
     let node = store.node("a").await;
     assert_eq!(store.store.settle(node, ends).await.expect("settles"), nothing_lost());
 }
@@ -167,7 +167,7 @@ pub async fn many_due_jobs_are_promoted_in_bounded_steps(store: TestStore) {
         assert!(!answer.jobs.is_empty(), "each step gives some");
         claimed += answer.jobs.len();
         asked += 1;
-        assert_eq!(answer.more, claimed < flood);
+        assert_eq!(answer.has_more, claimed < flood);
     }
     assert!(asked <= flood / 100 + 1);
     assert!(store.claim("a", 1).await.is_empty());
@@ -192,24 +192,24 @@ pub async fn claim_finds_jobs_behind_many_removed_ones(store: TestStore) {
             assert_eq!(kinds(&answer.jobs), ["live"]);
             break;
         }
-        assert!(answer.more && asked < 9, "who finds nothing is told to go on");
+        assert!(answer.has_more && asked < 9, "who finds nothing is told to go on");
     }
 }
 
 /// A queue is paused for long: a job is moved and removed, its id is forgotten, and comes again the same way.
 pub async fn rescheduled_job_is_distinguished_from_its_stale_entry(store: TestStore) {
     let id = JobId::fresh();
-    store.store.pause("default", true).await.expect("pauses");
+    store.store.set_paused("default", true).await.expect("pauses");
     // Each time as what it is left: for good, for later, or where it is.
     for last in ["removed", "removed", "moved", "ready"] {
         let pushed = store.push(job(last).id(id).after(SECOND)).await;
-        assert_eq!(pushed, Pushed::New(id), "its id is forgotten");
-        assert_eq!(store.store.reschedule(id, Due::Now).await.expect("moves"), Moved::Yes);
+        assert_eq!(pushed, PushResult::New(id), "its id is forgotten");
+        assert_eq!(store.store.reschedule(id, Due::Now).await.expect("moves"), ChangeResult::Applied);
         if last == "ready" {
             break;
         }
         if last == "moved" {
-            assert_eq!(store.store.reschedule(id, Due::After(SECOND)).await.expect("moves"), Moved::Yes);
+            assert_eq!(store.store.reschedule(id, Due::After(SECOND)).await.expect("moves"), ChangeResult::Applied);
         }
         store.remove(id).await;
         for _ in 0..2 {
@@ -219,7 +219,7 @@ pub async fn rescheduled_job_is_distinguished_from_its_stale_entry(store: TestSt
     }
     let counts = store.store.counts().await.expect("counts");
     assert_eq!((counts[0].ready, counts[0].scheduled), (1, 0));
-    store.store.pause("default", false).await.expect("resumes");
+    store.store.set_paused("default", false).await.expect("resumes");
     let held = store.claim("a", 9).await;
     assert_eq!(kinds(&held), ["ready"], "once, and as it came last");
     assert_eq!(store.settle("a", &held[0], Outcome::Ack).await, nothing_lost());

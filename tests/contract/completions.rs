@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use duly::store::Heard;
-use duly::{JobId, Outcome, Record, State};
+use duly::store::Notification;
+use duly::{JobId, JobRecord, Outcome, State};
 use tokio::task::JoinHandle;
 
 use crate::test_store::*;
@@ -13,7 +13,7 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 
 async fn watch(store: &TestStore, guest: &'static str, queues: &[&str]) {
     let queues: Vec<String> = queues.iter().map(|queue| (*queue).into()).collect();
-    store.store.watch_ends(store.guest(guest).await, &queues).await.expect("watches");
+    store.store.watch_completions(store.guest(guest).await, &queues).await.expect("watches");
 }
 
 /// All that was told of, until so many jobs were.
@@ -21,7 +21,7 @@ async fn ended(ear: &mut Ear, jobs: usize) -> Vec<JobId> {
     let mut all = Vec::new();
     while all.len() < jobs {
         match ear.next().await {
-            Heard::Ended(ids) => all.extend(ids),
+            Notification::Completed(ids) => all.extend(ids),
             other => panic!("heard {other:?}"),
         }
     }
@@ -46,7 +46,7 @@ pub async fn subscriber_is_notified_of_every_kind_of_completion(store: TestStore
     store.settle("a", &held, Outcome::Ack).await;
     assert_eq!(ended(&mut ear, 1).await, [again]);
     let replaced = store.push(job("replaced").unique("u").after(SECOND)).await.id();
-    store.push(job("another").unique("u").on_conflict(duly::Conflict::Replace).after(SECOND)).await;
+    store.push(job("another").unique("u").on_conflict(duly::UniqueConflict::Replace).after(SECOND)).await;
     assert_eq!(ended(&mut ear, 1).await, [replaced]);
 }
 
@@ -56,7 +56,12 @@ pub async fn jobs_completed_in_one_settle_are_all_notified(store: TestStore) {
     let node = store.node("a").await;
     let mut pushed: Vec<JobId> =
         store.push_all((0..600).map(|_| job("k")).collect()).await.iter().map(|p| p.id()).collect();
-    let ends = store.claim("a", 600).await.iter().map(|held| duly::store::End::of(held, Outcome::Ack, KEEP)).collect();
+    let ends = store
+        .claim("a", 600)
+        .await
+        .iter()
+        .map(|held| duly::store::AttemptEnd::from_held(held, Outcome::Ack, KEEP))
+        .collect();
     assert_eq!(store.store.settle(node, ends).await.expect("settles"), nothing_lost());
     let mut told = ended(&mut ear, 600).await;
     told.sort();
@@ -98,17 +103,17 @@ pub async fn ended_returns_the_jobs_that_are_not_unfinished(store: TestStore) {
     store.remove(ids[2]).await;
     let never = JobId::fresh();
     let asked = [&ids[..], &[later, never]].concat();
-    let ended = store.store.ended("default", asked).await.expect("looks");
+    let ended = store.store.completed_among("default", asked).await.expect("looks");
     assert_eq!(ended, [ids[0], ids[1], ids[2], never]);
-    assert_eq!(store.store.ended("default", Vec::new()).await.expect("looks"), []);
+    assert_eq!(store.store.completed_among("default", Vec::new()).await.expect("looks"), []);
 }
 
-fn wait(store: &TestStore, id: JobId) -> JoinHandle<Option<Record>> {
+fn wait(store: &TestStore, id: JobId) -> JoinHandle<Option<JobRecord>> {
     let duly = store.duly.clone();
     tokio::spawn(async move { duly.wait(id).await.expect("waits") })
 }
 
-async fn at_once(waiting: JoinHandle<Option<Record>>) -> Option<Record> {
+async fn at_once(waiting: JoinHandle<Option<JobRecord>>) -> Option<JobRecord> {
     tokio::time::timeout(AT_ONCE, waiting).await.expect("told at once").expect("no panic")
 }
 

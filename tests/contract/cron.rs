@@ -3,10 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use duly::store::{
-    CRON_FIRE_MAX, Claim, CronFire, CronFired, CronPut, CronRecord, CronsFired, DueCrons, HELD_LOOK, Hold, PutCron,
-    Wake,
+    CRON_FIRINGS_MAX, Claim, CronFiring, CronFiringResult, CronRecord, DueCrons, FireCronsReply, OverlapWait, PutCron,
+    PutCronResult, WAITING_TICK_RECHECK_INTERVAL, Wake,
 };
-use duly::{CronRule, Held, JobId, NodeId, Outcome, Overlap, Push, Pushed, State};
+use duly::{CronRule, HeldJob, JobId, NodeId, Outcome, Overlap, Push, PushResult, State};
 
 use crate::test_store::*;
 
@@ -23,39 +23,39 @@ fn tick_job(record: &CronRecord, tick: SystemTime) -> Push {
 
 fn id_of(name: &str, tick: SystemTime) -> JobId {
     let micros = tick.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_micros();
-    JobId::named(&format!("cron:{name}:{micros}"))
+    JobId::from_name(&format!("cron:{name}:{micros}"))
 }
 
 /// What a worker would ask for a rule that it has read, if it fires each minute.
-fn fire_of(record: &CronRecord) -> CronFire {
+fn fire_of(record: &CronRecord) -> CronFiring {
     let tick = record.next.expect("has a tick");
-    CronFire {
+    CronFiring {
         name: record.rule.name.clone(),
         revision: record.revision,
         tick,
         next: Some(tick + MINUTE),
         last: Some(tick),
         jobs: vec![tick_job(record, tick)],
-        hold: Hold::No,
+        overlap_wait: OverlapWait::Never,
     }
 }
 
 /// The same for a rule whose jobs must not overlap.
-fn holding(record: &CronRecord, hold: Hold) -> CronFire {
+fn holding(record: &CronRecord, hold: OverlapWait) -> CronFiring {
     let tick = record.next.expect("has a tick");
     let jobs = vec![tick_job(record, tick).unique(format!("cron:{}", record.rule.name))];
-    CronFire { jobs, hold, ..fire_of(record) }
+    CronFiring { jobs, overlap_wait: hold, ..fire_of(record) }
 }
 
 impl TestStore {
-    async fn put(&self, record: CronRecord, was: Option<u64>) -> CronPut {
-        self.store.put_cron(PutCron { record, was }).await.expect("puts")
+    async fn put(&self, record: CronRecord, was: Option<u64>) -> PutCronResult {
+        self.store.put_cron(PutCron { record, expected_revision: was }).await.expect("puts")
     }
 
     /// A rule whose next tick is a minute from now.
     async fn put_rule(&self, rule: CronRule) -> CronRecord {
         let record = CronRecord::new(rule, 1, Some(self.now() + MINUTE));
-        assert_eq!(self.put(record.clone(), None).await, CronPut::Yes);
+        assert_eq!(self.put(record.clone(), None).await, PutCronResult::Applied);
         record
     }
 
@@ -68,12 +68,12 @@ impl TestStore {
         self.store.due_crons(queue, &freed).await.expect("looks")
     }
 
-    async fn fire(&self, fires: Vec<CronFire>) -> CronsFired {
+    async fn fire(&self, fires: Vec<CronFiring>) -> FireCronsReply {
         self.store.fire_crons("default", fires).await.expect("fires")
     }
 
-    async fn fire_one(&self, fire: CronFire) -> CronFired {
-        self.fire(vec![fire]).await.fired.pop().expect("is answered")
+    async fn fire_one(&self, fire: CronFiring) -> CronFiringResult {
+        self.fire(vec![fire]).await.results.pop().expect("is answered")
     }
 }
 
@@ -93,7 +93,7 @@ pub async fn rule_is_stored_unchanged(store: TestStore) {
     let rule = rule("r").tz("Europe/Berlin").overlap(Overlap::Queue).jitter(SECOND);
     let mut record = CronRecord::new(rule, 7, Some(store.now() + MINUTE));
     record.last = Some(store.now());
-    assert_eq!(store.put(record.clone(), None).await, CronPut::Yes);
+    assert_eq!(store.put(record.clone(), None).await, PutCronResult::Applied);
     assert_eq!(store.cron("r").await, Some(record));
     assert_eq!(store.cron("other").await, None);
 }
@@ -102,12 +102,12 @@ pub async fn rule_update_requires_the_version_read(store: TestStore) {
     let first = store.put_rule(rule("r")).await;
     let second = CronRecord::new(rule("r").tz("Europe/Berlin"), 2, None);
     for was in [None, Some(9)] {
-        assert_eq!(store.put(second.clone(), was).await, CronPut::Stale);
+        assert_eq!(store.put(second.clone(), was).await, PutCronResult::Stale);
         assert_eq!(store.cron("r").await, Some(first.clone()));
     }
-    assert_eq!(store.put(second.clone(), Some(1)).await, CronPut::Yes);
+    assert_eq!(store.put(second.clone(), Some(1)).await, PutCronResult::Applied);
     assert_eq!(store.cron("r").await, Some(second.clone()));
-    assert_eq!(store.put(CronRecord::new(rule("none"), 2, None), Some(1)).await, CronPut::Stale);
+    assert_eq!(store.put(CronRecord::new(rule("none"), 2, None), Some(1)).await, PutCronResult::Stale);
 }
 
 pub async fn removed_rule_is_gone(store: TestStore) {
@@ -117,7 +117,7 @@ pub async fn removed_rule_is_gone(store: TestStore) {
     assert!(!store.store.remove_cron("r").await.expect("answers"));
     store.advance(MINUTE).await;
     assert_eq!(names(&store.due("default", &["r"]).await), ["stays"]);
-    assert_eq!(store.fire_one(fire_of(&record)).await, CronFired::Stale);
+    assert_eq!(store.fire_one(fire_of(&record)).await, CronFiringResult::Stale);
 }
 
 pub async fn rules_are_listed_by_pages_and_by_queue(store: TestStore) {
@@ -130,7 +130,7 @@ pub async fn rules_are_listed_by_pages_and_by_queue(store: TestStore) {
         loop {
             let page = store.store.crons(queue, cursor.as_deref()).await.expect("lists");
             found.extend(page.rules.into_iter().map(|record| record.rule.name));
-            match page.next {
+            match page.next_cursor {
                 Some(next) => cursor = Some(next),
                 None => break,
             }
@@ -159,7 +159,7 @@ pub async fn claim_returns_the_next_tick(store: TestStore) {
 
 pub async fn new_rule_wakes_a_node_of_its_queue(store: TestStore) {
     let node = store.node("a").await;
-    let mut wakes = store.store.subscribe(node).await.expect("subscribes");
+    let mut wakes = store.store.subscribe_wakes(node).await.expect("subscribes");
     assert!(store.claim("a", 1).await.is_empty());
     store.put_rule(rule("r")).await;
     let woken = tokio::time::timeout(LONG, wakes.recv()).await.expect("in time");
@@ -175,9 +175,9 @@ pub async fn tick_fires_once_for_concurrent_nodes(store: TestStore) {
     let id = id_of("r", record.next.expect("given"));
     let both = tokio::join!(store.fire_one(fire_of(&record)), store.fire_one(fire_of(&record)));
     let mut both = [both.0, both.1];
-    both.sort_by_key(|fired| *fired == CronFired::Stale);
-    assert_eq!(both, [CronFired::Yes(vec![Pushed::New(id)]), CronFired::Stale]);
-    assert_eq!(store.fire_one(fire_of(&record)).await, CronFired::Stale);
+    both.sort_by_key(|fired| *fired == CronFiringResult::Stale);
+    assert_eq!(both, [CronFiringResult::Fired(vec![PushResult::New(id)]), CronFiringResult::Stale]);
+    assert_eq!(store.fire_one(fire_of(&record)).await, CronFiringResult::Stale);
     assert!(store.due("default", &[]).await.rules.is_empty());
     let after = store.cron("r").await.expect("is there");
     assert_eq!((after.last, after.next), (record.next, Some(store.now() + MINUTE)));
@@ -191,27 +191,34 @@ pub async fn tick_does_not_fire_early(store: TestStore) {
     let due = store.due("default", &["r"]).await;
     assert!(due.rules.is_empty());
     assert_eq!(due.next_tick, Some(MS));
-    assert_eq!(store.fire_one(fire_of(&record)).await, CronFired::Stale);
+    assert_eq!(store.fire_one(fire_of(&record)).await, CronFiringResult::Stale);
     store.advance(MS).await;
-    assert!(matches!(store.fire_one(fire_of(&record)).await, CronFired::Yes(_)));
+    assert!(matches!(store.fire_one(fire_of(&record)).await, CronFiringResult::Fired(_)));
 }
 
 pub async fn firing_with_an_outdated_rule_is_rejected(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     store.advance(MINUTE).await;
     let changed = revised(&record);
-    assert_eq!(store.put(changed.clone(), Some(1)).await, CronPut::Yes);
-    assert_eq!(store.fire_one(fire_of(&record)).await, CronFired::Stale);
-    assert!(matches!(store.fire_one(fire_of(&changed)).await, CronFired::Yes(_)), "the tick that was due is not lost");
+    assert_eq!(store.put(changed.clone(), Some(1)).await, PutCronResult::Applied);
+    assert_eq!(store.fire_one(fire_of(&record)).await, CronFiringResult::Stale);
+    assert!(
+        matches!(store.fire_one(fire_of(&changed)).await, CronFiringResult::Fired(_)),
+        "the tick that was due is not lost"
+    );
 }
 
 pub async fn firing_a_tick_again_is_rejected(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     store.advance(MINUTE).await;
     store.fire_one(fire_of(&record)).await;
-    assert_eq!(store.put(revised(&record), Some(record.revision)).await, CronPut::Stale, "its tick would come back");
+    assert_eq!(
+        store.put(revised(&record), Some(record.revision)).await,
+        PutCronResult::Stale,
+        "its tick would come back"
+    );
     let fired = store.cron("r").await.expect("is there");
-    assert_eq!(store.put(revised(&fired), Some(fired.revision)).await, CronPut::Yes);
+    assert_eq!(store.put(revised(&fired), Some(fired.revision)).await, PutCronResult::Applied);
 }
 
 pub async fn paused_rule_is_never_due(store: TestStore) {
@@ -222,30 +229,30 @@ pub async fn paused_rule_is_never_due(store: TestStore) {
     assert_eq!(store.ask("a", claim(1)).await.next_tick, None);
     store.advance(MINUTE).await;
     assert!(store.due("default", &["r"]).await.rules.is_empty());
-    assert_eq!(store.fire_one(fire_of(&paused)).await, CronFired::Stale);
+    assert_eq!(store.fire_one(fire_of(&paused)).await, CronFiringResult::Stale);
 }
 
 pub async fn paused_queue_receives_ticks(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
-    store.store.pause("default", true).await.expect("pauses");
+    store.store.set_paused("default", true).await.expect("pauses");
     assert_eq!(store.ask("a", claim(1)).await.next_tick, Some(MINUTE));
     store.advance(MINUTE).await;
-    assert!(matches!(store.fire_one(fire_of(&record)).await, CronFired::Yes(_)));
+    assert!(matches!(store.fire_one(fire_of(&record)).await, CronFiringResult::Fired(_)));
     assert!(store.claim("a", 1).await.is_empty());
 }
 
 pub async fn moving_queue_fires_no_ticks(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     let mover = NodeId::fresh();
-    store.store.set_moving("default", mover, Some("elsewhere")).await.expect("marks");
+    store.store.set_transfer_mark("default", mover, Some("elsewhere")).await.expect("marks");
     store.advance(MINUTE).await;
     assert_eq!(store.ask("a", claim(1)).await.next_tick, None);
     assert!(store.due("default", &["r"]).await.rules.is_empty());
-    assert_eq!(store.fire_one(fire_of(&record)).await, CronFired::Stale);
-    assert_eq!(store.put(revised(&record), Some(1)).await, CronPut::Moving);
-    assert_eq!(store.put(CronRecord::new(rule("new"), 2, None), None).await, CronPut::Moving);
-    store.store.set_moving("default", mover, None).await.expect("takes the mark away");
-    assert!(matches!(store.fire_one(fire_of(&record)).await, CronFired::Yes(_)));
+    assert_eq!(store.fire_one(fire_of(&record)).await, CronFiringResult::Stale);
+    assert_eq!(store.put(revised(&record), Some(1)).await, PutCronResult::Moving);
+    assert_eq!(store.put(CronRecord::new(rule("new"), 2, None), None).await, PutCronResult::Moving);
+    store.store.set_transfer_mark("default", mover, None).await.expect("takes the mark away");
+    assert!(matches!(store.fire_one(fire_of(&record)).await, CronFiringResult::Fired(_)));
 }
 
 pub async fn fired_job_can_be_claimed_at_once(store: TestStore) {
@@ -254,7 +261,7 @@ pub async fn fired_job_can_be_claimed_at_once(store: TestStore) {
     store.advance(MINUTE).await;
     let tick = record.next.expect("given");
     let push = Push::new("report", "[1]").priority(duly::Priority::High).tag("nightly").id(id_of("r", tick)).keep(KEEP);
-    store.fire(vec![CronFire { jobs: vec![push], ..fire_of(&record) }]).await;
+    store.fire(vec![CronFiring { jobs: vec![push], ..fire_of(&record) }]).await;
     let held = store.claim_one("a").await;
     assert_eq!((held.job.id, held.job.args.as_str()), (id_of("r", tick), "[1]"));
     assert_eq!((held.job.priority, held.job.tags), (duly::Priority::High, vec!["nightly".to_owned()]));
@@ -265,7 +272,7 @@ pub async fn tick_with_jitter_is_due_later(store: TestStore) {
     store.advance(MINUTE).await;
     let tick = record.next.expect("given");
     let push = tick_job(&record, tick).at(tick + SECOND);
-    store.fire(vec![CronFire { jobs: vec![push], ..fire_of(&record) }]).await;
+    store.fire(vec![CronFiring { jobs: vec![push], ..fire_of(&record) }]).await;
     let claimed = store.ask("a", claim(1)).await;
     assert!(claimed.jobs.is_empty());
     assert_eq!(claimed.next_due, Some(SECOND));
@@ -280,8 +287,8 @@ pub async fn several_ticks_of_a_rule_fire_together(store: TestStore) {
     let ticks = [tick, tick + MINUTE, tick + 2 * MINUTE];
     let jobs = ticks.iter().map(|tick| tick_job(&record, *tick)).collect();
     let (next, last) = (Some(tick + 3 * MINUTE), Some(ticks[2]));
-    let fired = store.fire_one(CronFire { jobs, next, last, ..fire_of(&record) }).await;
-    assert_eq!(fired, CronFired::Yes(ticks.map(|tick| Pushed::New(id_of("r", tick))).into()));
+    let fired = store.fire_one(CronFiring { jobs, next, last, ..fire_of(&record) }).await;
+    assert_eq!(fired, CronFiringResult::Fired(ticks.map(|tick| PushResult::New(id_of("r", tick))).into()));
     assert_eq!(store.claim("a", 9).await.len(), 3);
     assert_eq!(store.cron("r").await.expect("is there").last, last);
 }
@@ -289,8 +296,8 @@ pub async fn several_ticks_of_a_rule_fire_together(store: TestStore) {
 pub async fn skipped_tick_pushes_nothing(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     store.advance(MINUTE).await;
-    let fired = store.fire_one(CronFire { jobs: Vec::new(), last: None, ..fire_of(&record) }).await;
-    assert_eq!(fired, CronFired::Yes(Vec::new()));
+    let fired = store.fire_one(CronFiring { jobs: Vec::new(), last: None, ..fire_of(&record) }).await;
+    assert_eq!(fired, CronFiringResult::Fired(Vec::new()));
     assert!(store.claim("a", 9).await.is_empty());
     let after = store.cron("r").await.expect("is there");
     assert_eq!((after.last, after.next), (None, Some(store.now() + MINUTE)));
@@ -300,15 +307,15 @@ pub async fn job_of_a_tick_has_a_derived_id(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     let id = store.push(tick_job(&record, record.next.expect("given"))).await.id();
     store.advance(MINUTE).await;
-    assert_eq!(store.fire_one(fire_of(&record)).await, CronFired::Yes(vec![Pushed::Existing(id)]));
+    assert_eq!(store.fire_one(fire_of(&record)).await, CronFiringResult::Fired(vec![PushResult::Existing(id)]));
     assert_eq!(store.claim("a", 9).await.len(), 1, "one job per tick, however it came");
 }
 
 /// Fires a tick whose job runs, and lets the next one come due. Answers the rule as it is then, and the running job.
-async fn running(store: &TestStore, hold: Hold) -> (CronRecord, Held) {
+async fn running(store: &TestStore, hold: OverlapWait) -> (CronRecord, HeldJob) {
     let record = store.put_rule(rule("r")).await;
     store.advance(MINUTE).await;
-    assert!(matches!(store.fire_one(holding(&record, hold)).await, CronFired::Yes(_)));
+    assert!(matches!(store.fire_one(holding(&record, hold)).await, CronFiringResult::Fired(_)));
     let held = store.claim_one("a").await;
     store.advance(MINUTE).await;
     let due = store.due("default", &[]).await;
@@ -317,53 +324,56 @@ async fn running(store: &TestStore, hold: Hold) -> (CronRecord, Held) {
 }
 
 pub async fn overlap_skip_keeps_the_unfinished_job(store: TestStore) {
-    let (record, held) = running(&store, Hold::No).await;
-    let fired = store.fire_one(holding(&record, Hold::No)).await;
-    assert_eq!(fired, CronFired::Yes(vec![Pushed::Existing(held.job.id)]));
+    let (record, held) = running(&store, OverlapWait::Never).await;
+    let fired = store.fire_one(holding(&record, OverlapWait::Never)).await;
+    assert_eq!(fired, CronFiringResult::Fired(vec![PushResult::Existing(held.job.id)]));
     assert_eq!(store.cron("r").await.expect("is there").next, Some(store.now() + MINUTE), "the tick has gone by");
     assert!(store.claim("a", 9).await.is_empty());
 }
 
 pub async fn overlap_queue_waits_for_the_running_job(store: TestStore) {
-    let (record, held) = running(&store, Hold::WhileRunning).await;
-    assert_eq!(store.fire_one(holding(&record, Hold::WhileRunning)).await, CronFired::Held(held.job.id));
+    let (record, held) = running(&store, OverlapWait::WhileRunning).await;
+    assert_eq!(
+        store.fire_one(holding(&record, OverlapWait::WhileRunning)).await,
+        CronFiringResult::Waiting(held.job.id)
+    );
     let waits = store.cron("r").await.expect("is there");
-    assert!(waits.held && waits.next == record.next, "its tick is kept: {waits:?}");
+    assert!(waits.waiting && waits.next == record.next, "its tick is kept: {waits:?}");
     assert!(store.due("default", &[]).await.rules.is_empty(), "nobody looks at it all the time");
     store.settle("a", &held, Outcome::Ack).await;
     let due = store.due("default", &["r", "none"]).await;
     assert_eq!(due.rules, std::slice::from_ref(&waits));
-    assert!(matches!(store.fire_one(holding(&waits, Hold::WhileRunning)).await, CronFired::Yes(_)));
-    assert!(!store.cron("r").await.expect("is there").held);
+    assert!(matches!(store.fire_one(holding(&waits, OverlapWait::WhileRunning)).await, CronFiringResult::Fired(_)));
+    assert!(!store.cron("r").await.expect("is there").waiting);
     assert_eq!(store.claim_one("a").await.job.id, id_of("r", record.next.expect("given")));
 
     // One that waits is not waited for: it stands for this tick too.
     store.advance(MINUTE).await;
     let third = store.cron("r").await.expect("is there");
-    let running = store.fire_one(holding(&third, Hold::WhileRunning)).await;
-    assert!(matches!(running, CronFired::Held(_)));
+    let running = store.fire_one(holding(&third, OverlapWait::WhileRunning)).await;
+    assert!(matches!(running, CronFiringResult::Waiting(_)));
 }
 
 pub async fn overlap_replace_waits_for_the_unfinished_job(store: TestStore) {
     let record = store.put_rule(rule("r")).await;
     store.advance(MINUTE).await;
-    store.fire_one(holding(&record, Hold::WhileThere)).await;
+    store.fire_one(holding(&record, OverlapWait::WhileUnfinished)).await;
     let old = id_of("r", record.next.expect("given"));
     store.advance(MINUTE).await;
     let next = store.cron("r").await.expect("is there");
-    assert_eq!(store.fire_one(holding(&next, Hold::WhileThere)).await, CronFired::Held(old));
+    assert_eq!(store.fire_one(holding(&next, OverlapWait::WhileUnfinished)).await, CronFiringResult::Waiting(old));
     assert_eq!(store.state(old).await, Some(State::Ready));
     store.remove(old).await;
     let waits = store.due("default", &["r"]).await.rules.pop().expect("is free to go on");
-    assert!(matches!(store.fire_one(holding(&waits, Hold::WhileThere)).await, CronFired::Yes(_)));
+    assert!(matches!(store.fire_one(holding(&waits, OverlapWait::WhileUnfinished)).await, CronFiringResult::Fired(_)));
     assert_eq!(store.claim_one("a").await.job.id, id_of("r", next.next.expect("has one")));
 }
 
 pub async fn held_tick_is_checked_again_later(store: TestStore) {
-    let (record, _) = running(&store, Hold::WhileRunning).await;
-    let fired = store.fire(vec![holding(&record, Hold::WhileRunning)]).await;
-    assert_eq!(fired.next_tick, Some(HELD_LOOK), "in case nobody says that its way is free");
-    store.advance(HELD_LOOK).await;
+    let (record, _) = running(&store, OverlapWait::WhileRunning).await;
+    let fired = store.fire(vec![holding(&record, OverlapWait::WhileRunning)]).await;
+    assert_eq!(fired.next_tick, Some(WAITING_TICK_RECHECK_INTERVAL), "in case nobody says that its way is free");
+    store.advance(WAITING_TICK_RECHECK_INTERVAL).await;
     assert_eq!(names(&store.due("default", &[]).await), ["r"]);
 }
 
@@ -372,14 +382,14 @@ pub async fn rule_moved_to_another_queue_keeps_its_tick(store: TestStore) {
     store.advance(MINUTE).await;
     let other = CronRule::new("r", "* * * * *", job("tick").queue("other")).expect("a rule");
     let moved = CronRecord::new(other, 2, record.next);
-    assert_eq!(store.put(moved.clone(), Some(1)).await, CronPut::Yes);
+    assert_eq!(store.put(moved.clone(), Some(1)).await, PutCronResult::Applied);
     assert_eq!(store.cron("r").await, Some(moved.clone()));
     assert!(store.due("default", &["r"]).await.rules.is_empty());
-    assert_eq!(store.fire_one(fire_of(&record)).await, CronFired::Stale);
+    assert_eq!(store.fire_one(fire_of(&record)).await, CronFiringResult::Stale);
     assert_eq!(store.ask("a", claim(1)).await.next_tick, None);
     assert_eq!(store.due("other", &[]).await.rules, std::slice::from_ref(&moved));
     let fired = store.store.fire_crons("other", vec![fire_of(&moved)]).await.expect("fires");
-    assert!(matches!(fired.fired[0], CronFired::Yes(_)));
+    assert!(matches!(fired.results[0], CronFiringResult::Fired(_)));
     let there = store.ask("a", Claim { queue: "other".into(), ..claim(9) }).await;
     assert_eq!((there.jobs.len(), there.next_tick), (1, Some(MINUTE)));
     let page = store.store.crons(None, None).await.expect("lists");
@@ -387,16 +397,16 @@ pub async fn rule_moved_to_another_queue_keeps_its_tick(store: TestStore) {
 }
 
 pub async fn many_rules_fire_in_bounded_steps(store: TestStore) {
-    let many = CRON_FIRE_MAX + 7;
+    let many = CRON_FIRINGS_MAX + 7;
     for n in 0..many {
         store.put_rule(rule(&format!("r{n}"))).await;
     }
     store.advance(MINUTE).await;
-    for expected in [CRON_FIRE_MAX, 7, 0] {
+    for expected in [CRON_FIRINGS_MAX, 7, 0] {
         let due = store.due("default", &[]).await;
         assert_eq!(due.rules.len(), expected);
         let fired = store.fire(due.rules.iter().map(fire_of).collect()).await;
-        assert!(fired.fired.iter().all(|fired| matches!(fired, CronFired::Yes(_))));
+        assert!(fired.results.iter().all(|fired| matches!(fired, CronFiringResult::Fired(_))));
     }
     assert_eq!(store.store.counts().await.expect("counts")[0].ready, many as u64);
 }

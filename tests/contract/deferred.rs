@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::store::{CLAIM_MAX, Claim, End, HINTS_MAX, Wake};
-use duly::{Due, Held, Outcome, Priority, Push, State};
+use duly::store::{AttemptEnd, CLAIM_MAX, Claim, DEFERRED_HINTS_MAX, Wake};
+use duly::{Due, HeldJob, Outcome, Priority, Push, State};
 use tokio_util::sync::CancellationToken;
 
 use crate::test_store::*;
 
 /// Claims for a node that knows these kinds alone.
-async fn claim_known(store: &TestStore, name: &'static str, known: &[&str], max: usize) -> Vec<Held> {
+async fn claim_known(store: &TestStore, name: &'static str, known: &[&str], max: usize) -> Vec<HeldJob> {
     let kinds: Arc<[String]> = known.iter().map(|kind| (*kind).to_owned()).collect();
     store.ask(name, Claim { kinds: Some(kinds), ..claim(max) }).await.jobs
 }
 
 /// Puts off jobs that the node has claimed and does not know.
-async fn put_off(store: &TestStore, name: &'static str, held: &[Held], after: Duration) {
+async fn put_off(store: &TestStore, name: &'static str, held: &[HeldJob], after: Duration) {
     let end = |held| {
-        let mut end = End::of(held, Outcome::release(after), KEEP);
-        end.put_off = true;
+        let mut end = AttemptEnd::from_held(held, Outcome::release(after), KEEP);
+        end.deferred = true;
         end
     };
     let node = store.node(name).await;
@@ -28,7 +28,7 @@ async fn put_off(store: &TestStore, name: &'static str, held: &[Held], after: Du
 }
 
 /// One job of this kind, put off by a node that does not know it.
-async fn one_put_off(store: &TestStore, kind: &str) -> Held {
+async fn one_put_off(store: &TestStore, kind: &str) -> HeldJob {
     store.push(job(kind)).await;
     let held = claim_known(store, "a", &["mail"], 9).await;
     assert_eq!(kinds(&held), [kind]);
@@ -121,12 +121,12 @@ pub async fn deferred_hint_arrives_with_next_heartbeat_if_not_notified(store: Te
         assert!(claim_known(&store, name, &["mail"], 9).await.is_empty());
     }
     put_off(&store, "a", &held, 10 * SECOND).await;
-    assert_eq!(store.beat("b").await.look, ["default"]);
+    assert_eq!(store.beat("b").await.queues_to_check, ["default"]);
     assert_eq!(kinds(&claim_known(&store, "b", &["resize"], 9).await), ["resize"]);
 }
 
 pub async fn deferred_jobs_beyond_the_limit_wait_until_due(store: TestStore) {
-    let jobs = HINTS_MAX + 1;
+    let jobs = DEFERRED_HINTS_MAX + 1;
     for some in (0..jobs).collect::<Vec<_>>().chunks(CLAIM_MAX) {
         store.push_all(some.iter().map(|_| Push::new("resize", "{}").keep(Duration::ZERO)).collect()).await;
         let held = claim_known(&store, "a", &["mail"], some.len()).await;
@@ -206,14 +206,14 @@ pub async fn rescheduled_job_is_not_treated_as_deferred(store: TestStore) {
 
 pub async fn paused_queue_keeps_deferred_jobs(store: TestStore) {
     one_put_off(&store, "resize").await;
-    store.store.pause("default", true).await.expect("pauses");
+    store.store.set_paused("default", true).await.expect("pauses");
     assert!(claim_known(&store, "b", &["resize"], 9).await.is_empty());
-    store.store.pause("default", false).await.expect("resumes");
+    store.store.set_paused("default", false).await.expect("resumes");
     assert_eq!(kinds(&claim_known(&store, "b", &["resize"], 9).await), ["resize"]);
 }
 
 pub async fn waiting_node_is_notified_of_deferred_jobs(store: TestStore) {
-    let subscribe = async |name| store.store.subscribe(store.node(name).await).await.expect("subscribes");
+    let subscribe = async |name| store.store.subscribe_wakes(store.node(name).await).await.expect("subscribes");
     // Whoever wakes the first that waits wakes another.
     let (_a, _c, mut b) = (subscribe("a").await, subscribe("c").await, subscribe("b").await);
     store.push(job("resize")).await;
@@ -236,7 +236,7 @@ pub async fn more_deferred_jobs_than_slots_are_adopted_in_batches(store: TestSto
     while taken < 30 {
         let claimed = store.ask("b", Claim { kinds: Some(known.clone()), ..claim(8) }).await;
         taken += claimed.jobs.len();
-        assert!((1..=8).contains(&claimed.jobs.len()) && (claimed.more || taken == 30), "{taken} and no more");
+        assert!((1..=8).contains(&claimed.jobs.len()) && (claimed.has_more || taken == 30), "{taken} and no more");
     }
     assert!(claim_known(&store, "b", &["resize"], 8).await.is_empty());
 }

@@ -1,7 +1,7 @@
 //! Jobs that a push puts into the hands of a node that waits. A store need not do that: where it only wakes, the node claims.
 
-use duly::store::{Claim, HistoryAsk, Wake};
-use duly::{Capacity, Error, Held, Outcome, Priority, Push, State};
+use duly::store::{Claim, HistoryQuery, Wake};
+use duly::{Capacity, Error, HeldJob, Outcome, Priority, Push, State};
 use tokio::sync::mpsc::Receiver;
 
 use crate::test_store::*;
@@ -14,9 +14,9 @@ async fn waiting(store: &TestStore, name: &'static str) -> Receiver<Wake> {
 /// The same, of a node that knows these kinds alone.
 async fn waiting_for(store: &TestStore, name: &'static str, kinds: Option<&[&str]>) -> Receiver<Wake> {
     let node = store.node(name).await;
-    let mut wakes = store.store.subscribe(node).await.expect("subscribes");
+    let mut wakes = store.store.subscribe_wakes(node).await.expect("subscribes");
     let kinds = kinds.map(|kinds| kinds.iter().map(|kind| (*kind).to_owned()).collect());
-    store.store.accept(node, kinds).await.expect("accepts");
+    store.store.accept_deliveries(node, kinds).await.expect("accepts");
     assert!(store.claim(name, 1).await.is_empty());
     store.push(job("first")).await;
     let first = take(store, name, &mut wakes).await;
@@ -26,7 +26,7 @@ async fn waiting_for(store: &TestStore, name: &'static str, kinds: Option<&[&str
 }
 
 /// The job that the node has got, one way or the other.
-async fn take(store: &TestStore, name: &'static str, wakes: &mut Receiver<Wake>) -> Held {
+async fn take(store: &TestStore, name: &'static str, wakes: &mut Receiver<Wake>) -> HeldJob {
     match tokio::time::timeout(LONG, wakes.recv()).await.expect("in time").expect("open") {
         Wake::Job(held) => *held,
         _ => store.claim_one(name).await,
@@ -34,7 +34,7 @@ async fn take(store: &TestStore, name: &'static str, wakes: &mut Receiver<Wake>)
 }
 
 fn redo() -> Claim {
-    Claim { redo: true, ..claim(0) }
+    Claim { resync: true, ..claim(0) }
 }
 
 pub async fn delivered_job_is_held_as_if_claimed(store: TestStore) {
@@ -105,7 +105,7 @@ pub async fn job_delivered_to_dead_node_is_taken_back(store: TestStore) {
 
 pub async fn paused_queue_delivers_nothing(store: TestStore) {
     let _wakes = waiting(&store, "a").await;
-    store.store.pause("default", true).await.expect("pauses");
+    store.store.set_paused("default", true).await.expect("pauses");
     let id = store.push(job("one")).await.id();
     assert_eq!(store.state(id).await, Some(State::Ready));
 }
@@ -133,7 +133,7 @@ pub async fn job_of_unknown_kind_is_not_delivered(store: TestStore) {
 pub async fn delivered_job_is_counted_like_any_other(store: TestStore) {
     let mut wakes = waiting(&store, "a").await;
     let pushed =
-        async || store.store.history(HistoryAsk { queue: None, minutes: 1 }).await.expect("tells").total().pushed;
+        async || store.store.history(HistoryQuery { queue: None, minutes: 1 }).await.expect("tells").total().pushed;
     let before = pushed().await;
     store.push(Push::new("one", format!("\"{}\"", "x".repeat(98)))).await;
     assert_eq!(pushed().await, before + 1);

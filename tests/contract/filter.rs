@@ -15,9 +15,9 @@ async fn meant(store: &TestStore, text: &str) -> Vec<String> {
     let mut cursor = None;
     loop {
         let filter = Filter { cursor, limit: 3, ..filter.clone() };
-        let page = store.store.list(filter.resolved(store.now())).await.expect("lists");
+        let page = store.store.list(filter.resolve_times(store.now())).await.expect("lists");
         kinds.extend(page.jobs.into_iter().map(|record| record.job.kind));
-        cursor = page.next;
+        cursor = page.next_cursor;
         if cursor.is_none() {
             kinds.sort();
             return kinds;
@@ -125,9 +125,9 @@ pub async fn page_returns_the_number_of_jobs_scanned(store: TestStore) {
     store.push_all((0..1_500).map(|n| Push::new("k", format!(r#"{{"n":{n}}}"#))).collect()).await;
     let filter: Filter = "state:ready args.n:1499".parse().expect("a filter");
     let page = store.store.list(filter).await.expect("lists");
-    assert_eq!((page.jobs.len(), page.looked), (1, 1_500));
+    assert_eq!((page.jobs.len(), page.scanned), (1, 1_500));
     let page = store.store.list(Filter { limit: 10, ..Filter::default() }).await.expect("lists");
-    assert_eq!((page.jobs.len(), page.looked), (10, 10));
+    assert_eq!((page.jobs.len(), page.scanned), (10, 10));
 }
 
 pub async fn unchanged_job_is_listed_while_others_move(store: TestStore) {
@@ -142,7 +142,7 @@ pub async fn unchanged_job_is_listed_while_others_move(store: TestStore) {
             let filter = Filter { cursor, limit: 7, ..text.parse().expect("a filter") };
             let page = store.store.list(filter).await.expect("lists");
             shown.extend(page.jobs.into_iter().map(|record| (record.job.id, record.job.kind)));
-            cursor = page.next;
+            cursor = page.next_cursor;
             if cursor.is_none() {
                 break;
             }
@@ -173,7 +173,7 @@ pub async fn unchanged_ready_job_is_listed_while_others_are_claimed(store: TestS
         let filter = Filter { cursor, limit: 5, ..Filter::default() };
         let page = store.store.list(filter).await.expect("lists");
         shown.extend(page.jobs.into_iter().map(|record| record.job.id));
-        cursor = page.next;
+        cursor = page.next_cursor;
         if cursor.is_none() {
             break;
         }

@@ -3,19 +3,19 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use duly::store::{End, HistoryAsk, HistoryTally, Timing};
-use duly::{Due, Held, Outcome, Priority, Push, QueueCounts};
+use duly::store::{AttemptEnd, AttemptTiming, HistoryQuery, StatCounters};
+use duly::{Due, HeldJob, Outcome, Priority, Push, QueueCounts};
 
 use crate::test_store::{KEEP, MS, SECOND, TestStore, job, past_the_lease, release};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-async fn tally(store: &TestStore, minutes: u32) -> HistoryTally {
-    store.store.history(HistoryAsk { queue: Some("default".into()), minutes }).await.expect("tells").total()
+async fn tally(store: &TestStore, minutes: u32) -> StatCounters {
+    store.store.history(HistoryQuery { queue: Some("default".into()), minutes }).await.expect("tells").total()
 }
 
-fn timed(mut end: End) -> End {
-    end.timing = Some(Timing { lateness: 2 * MS, duration: SECOND });
+fn timed(mut end: AttemptEnd) -> AttemptEnd {
+    end.timing = Some(AttemptTiming { lateness: 2 * MS, duration: SECOND });
     end
 }
 
@@ -35,13 +35,13 @@ pub async fn history_counts_by_minute_and_queue(store: TestStore) {
     let told = tally(&store, 1).await;
     assert_eq!([told.pushed, told.done, told.retried, told.buried, told.released, told.taken_back], [4, 1, 1, 1, 1, 0]);
     store.advance(MINUTE).await;
-    assert_eq!(tally(&store, 1).await, HistoryTally::default(), "a new minute");
+    assert_eq!(tally(&store, 1).await, StatCounters::default(), "a new minute");
     store.claim("b", 1).await;
     store.silence("b");
     store.advance(past_the_lease()).await;
     store.claim_from("a", "b", 1).await;
     assert_eq!(tally(&store, 1).await.taken_back, 1);
-    let history = store.store.history(HistoryAsk { queue: None, minutes: 5 }).await.expect("tells");
+    let history = store.store.history(HistoryQuery { queue: None, minutes: 5 }).await.expect("tells");
     let by_queue = history.by_queue();
     assert_eq!((by_queue["default"].pushed, by_queue["other"].pushed), (4, 1));
     let points: Vec<_> = history.points.iter().filter(|point| point.queue == "default").collect();
@@ -53,7 +53,7 @@ pub async fn history_counts_lateness_and_duration(store: TestStore) {
     store.push_all((0..3).map(|n| job(&n.to_string())).collect()).await;
     let held = store.claim("a", 3).await;
     let node = store.node("a").await;
-    let ends = held.iter().map(|held| timed(End::of(held, Outcome::Ack, KEEP)));
+    let ends = held.iter().map(|held| timed(AttemptEnd::from_held(held, Outcome::Ack, KEEP)));
     assert!(store.store.settle(node, ends.collect()).await.expect("settles").is_empty());
     let told = tally(&store, 1).await;
     assert_eq!((told.lateness.count(), told.duration.count()), (3, 3));
@@ -66,7 +66,7 @@ pub async fn rejected_settle_is_not_counted(store: TestStore) {
     let held = store.claim("a", 3).await;
     store.settle("a", &held[0], Outcome::Ack).await;
     let node = store.node("a").await;
-    let ends = held.iter().map(|held| timed(End::of(held, Outcome::Ack, Duration::ZERO))).collect();
+    let ends = held.iter().map(|held| timed(AttemptEnd::from_held(held, Outcome::Ack, Duration::ZERO))).collect();
     assert_eq!(store.store.settle(node, ends).await.expect("settles"), [held[0].job.id]);
     let told = tally(&store, 1).await;
     assert_eq!((told.done, told.duration.count()), (3, 2));
@@ -80,16 +80,16 @@ pub async fn mixed_settle_counts_only_recorded_outcomes(store: TestStore) {
     store.push_all((0..12).map(|n| mixed(n, args(n))).collect()).await;
     let mut held = store.claim("a", 5).await;
     held.extend(store.claim("a", 7).await);
-    let number = |held: &Held| held.job.kind.parse::<usize>().expect("a number");
-    let is_refused = |held: &&Held| REFUSED.contains(&number(held));
+    let number = |held: &HeldJob| held.job.kind.parse::<usize>().expect("a number");
+    let is_refused = |held: &&HeldJob| REFUSED.contains(&number(held));
     for held in held.iter().filter(is_refused) {
         store.settle("a", held, Outcome::release(SECOND)).await;
     }
     let ends = held.iter().map(|held| {
         let outcome = if number(held) % 3 == 2 { Outcome::retry(SECOND, "oh") } else { Outcome::Ack };
         let duration = if is_refused(&held) { MINUTE } else { SECOND };
-        let mut end = End::of(held, outcome, held.job.keep);
-        end.timing = Some(Timing { lateness: 2 * MS, duration });
+        let mut end = AttemptEnd::from_held(held, outcome, held.job.keep);
+        end.timing = Some(AttemptTiming { lateness: 2 * MS, duration });
         end
     });
     let node = store.node("a").await;
@@ -134,7 +134,7 @@ pub async fn counts_follow_every_state_change(store: TestStore) {
     };
     store.push_all(vec![push("a"), push("b"), push("c").after(SECOND), push("d").unique("u")]).await;
     is([1, 3, 0, 0, 0], 4, "pushed").await;
-    store.push(push("e").unique("u").on_conflict(duly::Conflict::Replace)).await;
+    store.push(push("e").unique("u").on_conflict(duly::UniqueConflict::Replace)).await;
     is([1, 3, 0, 0, 0], 4, "replaced").await;
     store.advance(SECOND).await;
     let held = store.claim("a", 3).await;

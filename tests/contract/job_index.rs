@@ -1,18 +1,18 @@
 //! The words of scheduled and dead jobs: kind, tags, group and the moment, by which they are found without a look at others.
 
 use duly::store::Filter;
-use duly::{Conflict, Error, Outcome, Priority, Push};
+use duly::{Error, Outcome, Priority, Push, UniqueConflict};
 
 use crate::test_store::{KEEP, SECOND, TestStore, job};
 
 /// How many jobs a filter means, and how many were looked at for that.
 async fn found(store: &TestStore, text: &str) -> (usize, u64) {
-    let filter = Filter { limit: 5, ..text.parse::<Filter>().expect("a filter").resolved(store.now()) };
+    let filter = Filter { limit: 5, ..text.parse::<Filter>().expect("a filter").resolve_times(store.now()) };
     let (mut cursor, mut jobs, mut looked) = (None, 0, 0);
     loop {
         let page = store.store.list(Filter { cursor, ..filter.clone() }).await.expect("lists");
-        (jobs, looked) = (jobs + page.jobs.len(), looked + page.looked);
-        cursor = page.next;
+        (jobs, looked) = (jobs + page.jobs.len(), looked + page.scanned);
+        cursor = page.next_cursor;
         if cursor.is_none() {
             return (jobs, looked);
         }
@@ -23,7 +23,7 @@ async fn found(store: &TestStore, text: &str) -> (usize, u64) {
 async fn is_sound(store: &TestStore, after: &str) {
     match store.store.verify().await {
         Err(Error::Unsupported { .. }) => {}
-        verified => assert_eq!(verified.expect("verifies").breaches, [], "after {after}"),
+        verified => assert_eq!(verified.expect("verifies").violations, [], "after {after}"),
     }
 }
 
@@ -46,10 +46,10 @@ pub async fn index_entries_follow_a_job_through_its_states(store: TestStore) {
     is_found(&store, "a push", 1, 0).await;
     store.store.reschedule(id, duly::Due::After(20 * SECOND)).await.expect("moves");
     is_found(&store, "a reschedule", 1, 0).await;
-    let edit = duly::store::Edit { priority: Some(Priority::High), args: None };
+    let edit = duly::store::JobEdit { priority: Some(Priority::High), args: None };
     store.store.edit(id, edit).await.expect("edits");
     is_found(&store, "an edit", 1, 0).await;
-    let other = mail().after(5 * SECOND).on_conflict(Conflict::Replace);
+    let other = mail().after(5 * SECOND).on_conflict(UniqueConflict::Replace);
     let id = other.job_id();
     store.push(other).await;
     is_found(&store, "another took its place", 1, 0).await;

@@ -1,6 +1,6 @@
 //! Leases: whose a held job is, and when it is taken back.
 
-use duly::store::{CLAIM_MAX, End, Moved, TAKE_BACK_MAX};
+use duly::store::{AttemptEnd, CLAIM_MAX, ChangeResult, TAKE_BACK_MAX};
 use duly::{Due, Outcome, State};
 
 use crate::test_store::*;
@@ -72,7 +72,7 @@ pub async fn crash_count_survives_a_reschedule(store: TestStore) {
         store.silence(dies);
         store.advance(past_the_lease() + SECOND).await;
         assert_eq!(store.claim_from("b", dies, 0).await.taken_back, 1);
-        assert_eq!(store.store.reschedule(id, due).await.expect("moves"), Moved::Yes);
+        assert_eq!(store.store.reschedule(id, due).await.expect("moves"), ChangeResult::Applied);
         assert_eq!(store.get(id).await.expect("is there").crashes, 1);
         store.advance(2 * SECOND).await;
         let held = store.claim_one("b").await;
@@ -90,7 +90,7 @@ pub async fn take_back_is_bounded(store: TestStore) {
     store.advance(past_the_lease() + SECOND).await;
 
     let first = store.claim_from("b", "a", 10).await;
-    assert_eq!((first.jobs.len(), first.taken_back, first.more), (10, TAKE_BACK_MAX, true));
+    assert_eq!((first.jobs.len(), first.taken_back, first.has_more), (10, TAKE_BACK_MAX, true));
     assert_eq!(store.claim_from("b", "a", 10).await.taken_back, 100);
     assert_eq!(store.claim_from("b", "a", 10).await.taken_back, 0);
 }
@@ -111,7 +111,7 @@ pub async fn few_jobs_of_dead_node_are_found_among_many(store: TestStore) {
     for _ in 0..20 {
         let answer = store.claim_from("c", "a", 5).await;
         taken += answer.taken_back;
-        if !answer.left {
+        if !answer.suspect_has_more {
             break;
         }
     }
@@ -131,7 +131,7 @@ pub async fn returning_node_keeps_jobs_not_taken_back(store: TestStore) {
     store.beat("a").await;
     assert_eq!(store.claim_from("b", "a", 1).await.taken_back, 0, "a is back");
     assert_eq!(store.beat("a").await.held, [("default".into(), 100)]);
-    let ends = held.iter().map(|held| End::of(held, Outcome::Ack, held.job.keep)).collect();
+    let ends = held.iter().map(|held| AttemptEnd::from_held(held, Outcome::Ack, held.job.keep)).collect();
     let lost = store.store.settle(store.node("a").await, ends).await.expect("settles");
     assert_eq!(lost.len(), TAKE_BACK_MAX, "what was taken is refused, the rest is recorded");
     assert!(store.beat("a").await.held.is_empty());

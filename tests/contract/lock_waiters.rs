@@ -2,40 +2,40 @@
 
 use std::time::Duration;
 
-use duly::store::{Heard, LINE_LOOK_MAX, LockAsk, Owner, To, Turn};
+use duly::store::{LOCK_WAITERS_CHECKED_MAX, LockOwner, LockRequest, LockTurn, Notification, Recipient};
 use futures_util::future::join_all;
 
 use crate::locks::{TTL, answer, ask, ask_for, refused, take, unlock};
 use crate::test_store::*;
 
 /// An acquisition that waits for its turn.
-async fn waiter(store: &TestStore, guest: &'static str) -> LockAsk {
-    LockAsk { wait: true, ..ask(store, guest).await }
+async fn waiter(store: &TestStore, guest: &'static str) -> LockRequest {
+    LockRequest { wait: true, ..ask(store, guest).await }
 }
 
 /// Stands in line from now on.
-async fn waiting(store: &TestStore, guest: &'static str) -> LockAsk {
+async fn waiting(store: &TestStore, guest: &'static str) -> LockRequest {
     let ask = waiter(store, guest).await;
     refused(store, &ask).await;
     ask
 }
 
 /// Holds the lock.
-async fn holding(store: &TestStore, guest: &'static str) -> LockAsk {
+async fn holding(store: &TestStore, guest: &'static str) -> LockRequest {
     let ask = ask(store, guest).await;
     take(store, &ask).await;
     ask
 }
 
-fn turn(ask: &LockAsk) -> Heard {
-    Heard::Turn { name: ask.name.clone(), owner: ask.owner }
+fn turn(ask: &LockRequest) -> Notification {
+    Notification::LockTurn { name: ask.name.clone(), owner: ask.owner }
 }
 
 /// Nothing was said to this guest: the next thing that it hears is said now.
 async fn heard_nothing(store: &TestStore, guest: &'static str, ear: &mut Ear) {
     let node = store.guest(guest).await;
-    assert_eq!(store.store.send(To::Node(node), b"now").await.expect("sends"), 1);
-    assert_eq!(ear.next().await, Heard::Message(b"now".into()));
+    assert_eq!(store.store.send(Recipient::Node(node), b"now").await.expect("sends"), 1);
+    assert_eq!(ear.next().await, Notification::Message(b"now".into()));
 }
 
 pub async fn waiters_acquire_in_order_of_arrival(store: TestStore) {
@@ -43,13 +43,13 @@ pub async fn waiters_acquire_in_order_of_arrival(store: TestStore) {
     let mut line = Vec::new();
     for (ahead, guest) in ["b", "c", "b", "d"].into_iter().enumerate() {
         let ask = waiter(&store, guest).await;
-        assert_eq!(refused(&store, &ask).await.ahead as usize, ahead);
+        assert_eq!(refused(&store, &ask).await.waiters_ahead as usize, ahead);
         line.push(ask);
     }
     while !line.is_empty() {
         assert!(unlock(&store, &holder).await);
         for (ahead, late) in line.iter().enumerate().skip(1).rev() {
-            assert_eq!(refused(&store, late).await.ahead as usize, ahead);
+            assert_eq!(refused(&store, late).await.waiters_ahead as usize, ahead);
         }
         holder = line.remove(0);
         take(&store, &holder).await;
@@ -69,7 +69,7 @@ pub async fn request_without_wait_does_not_overtake_waiters(store: TestStore) {
     let a = holding(&store, "a").await;
     let b = waiting(&store, "b").await;
     let hasty = ask(&store, "c").await;
-    assert_eq!(refused(&store, &hasty).await.ahead, 1);
+    assert_eq!(refused(&store, &hasty).await.waiters_ahead, 1);
     assert!(unlock(&store, &a).await);
     refused(&store, &hasty).await;
     take(&store, &b).await;
@@ -96,11 +96,11 @@ pub async fn waiter_keeps_its_position_on_repeated_request(store: TestStore) {
     let (b, c) = (waiting(&store, "b").await, waiting(&store, "c").await);
     for _ in 0..5 {
         store.advance(SECOND).await;
-        assert_eq!(refused(&store, &b).await.ahead, 0);
-        assert_eq!(refused(&store, &c).await.ahead, 1);
+        assert_eq!(refused(&store, &b).await.waiters_ahead, 0);
+        assert_eq!(refused(&store, &c).await.waiters_ahead, 1);
     }
     let listed = store.store.locks(Some("l"), None).await.expect("lists").locks;
-    assert_eq!(listed[0].waiting, 2, "one place each");
+    assert_eq!(listed[0].waiters, 2, "one place each");
     assert!(unlock(&store, &a).await);
     refused(&store, &c).await;
     take(&store, &b).await;
@@ -135,7 +135,7 @@ pub async fn rejected_release_notifies_no_waiter(store: TestStore) {
     let a = holding(&store, "a").await;
     let mut hears = store.listen("b").await;
     waiting(&store, "b").await;
-    assert!(!unlock(&store, &LockAsk { owner: Owner::fresh(), ..a }).await);
+    assert!(!unlock(&store, &LockRequest { owner: LockOwner::fresh(), ..a }).await);
     heard_nothing(&store, "b", &mut hears).await;
 }
 
@@ -157,7 +157,7 @@ pub async fn waiter_of_a_withdrawn_node_is_skipped(store: TestStore) {
     waiting(&store, "b").await;
     let c = waiting(&store, "c").await;
     store.depart("b").await;
-    assert_eq!(refused(&store, &c).await.ahead, 0);
+    assert_eq!(refused(&store, &c).await.waiters_ahead, 0);
     assert!(unlock(&store, &a).await);
     assert_eq!(hears.next().await, turn(&c));
     take(&store, &c).await;
@@ -172,7 +172,7 @@ pub async fn waiter_that_dies_at_its_turn_does_not_block_the_lock(store: TestSto
     store.silence("b");
     refused(&store, &c).await;
     store.advance(past_the_lease()).await;
-    let next = Turn { name: "l".into(), first: Some(c.owner), ends: Duration::ZERO };
+    let next = LockTurn { name: "l".into(), first_waiter: Some(c.owner), expires_in: Duration::ZERO };
     assert_eq!(store.attend("c", &["l"]).await.turns, [next]);
     take(&store, &c).await;
     assert!(!unlock(&store, &b).await);
@@ -186,7 +186,7 @@ pub async fn waiter_that_gives_up_passes_its_turn_on(store: TestStore) {
     let d = waiting(&store, "d").await;
     assert!(!unlock(&store, &b).await, "it held nothing");
     heard_nothing(&store, "c", &mut c_hears).await;
-    assert_eq!(refused(&store, &c).await.ahead, 0);
+    assert_eq!(refused(&store, &c).await.waiters_ahead, 0);
 
     assert!(unlock(&store, &a).await);
     assert_eq!(c_hears.next().await, turn(&c));
@@ -197,18 +197,18 @@ pub async fn waiter_that_gives_up_passes_its_turn_on(store: TestStore) {
 
 /// A turn that nobody wants: it may come late, when its owner has the lock.
 pub async fn cancelled_wait_keeps_the_hold(store: TestStore) {
-    let leave = async |ask: &LockAsk| store.store.leave_line(ask).await.expect("answers");
+    let leave = async |ask: &LockRequest| store.store.cancel_wait(ask).await.expect("answers");
     for (name, slots) in [("one", 1), ("two", 2)] {
-        let holder = LockAsk { slots, ..ask_for(&store, "a", name).await };
+        let holder = LockRequest { slots, ..ask_for(&store, "a", name).await };
         take(&store, &holder).await;
         leave(&holder).await;
         assert_eq!(store.store.locks(Some(name), None).await.expect("lists").locks.len(), 1, "nobody waits");
-        let other = LockAsk { slots: 1, wait: true, ..ask_for(&store, "b", name).await };
+        let other = LockRequest { slots: 1, wait: true, ..ask_for(&store, "b", name).await };
         refused(&store, &other).await;
         leave(&holder).await;
         leave(&other).await;
         let hold = &store.store.locks(Some(name), None).await.expect("lists").locks;
-        assert_eq!((hold.len(), hold[0].owner, hold[0].waiting), (1, holder.owner, 0), "who waited has left");
+        assert_eq!((hold.len(), hold[0].owner, hold[0].waiters), (1, holder.owner, 0), "who waited has left");
         assert!(unlock(&store, &holder).await, "it was held all the time");
     }
 
@@ -226,24 +226,24 @@ pub async fn ahead_counts_only_live_waiters(store: TestStore) {
     waiting(&store, "b").await;
     waiting(&store, "c").await;
     let d = waiter(&store, "d").await;
-    assert_eq!(refused(&store, &d).await.ahead, 2);
+    assert_eq!(refused(&store, &d).await.waiters_ahead, 2);
     store.silence("b");
     store.advance(past_the_lease()).await;
-    assert_eq!(refused(&store, &d).await.ahead, 1);
-    assert_eq!(refused(&store, &ask(&store, "a").await).await.ahead, 2, "also for who does not wait");
+    assert_eq!(refused(&store, &d).await.waiters_ahead, 1);
+    assert_eq!(refused(&store, &ask(&store, "a").await).await.waiters_ahead, 2, "also for who does not wait");
 }
 
 pub async fn refused_request_returns_when_to_look_again(store: TestStore) {
     let a = holding(&store, "a").await;
     let (b, c) = (waiting(&store, "b").await, waiter(&store, "c").await);
-    assert_eq!(refused(&store, &c).await.ends, Some(TTL));
+    assert_eq!(refused(&store, &c).await.expires_in, Some(TTL));
     store.advance(1_500 * MS).await;
-    assert_eq!(refused(&store, &c).await.ends, Some(TTL - 1_500 * MS));
+    assert_eq!(refused(&store, &c).await.expires_in, Some(TTL - 1_500 * MS));
     assert_eq!(store.store.extend_locks(std::slice::from_ref(&a)).await.expect("answers"), [true]);
-    assert_eq!(refused(&store, &c).await.ends, Some(TTL));
+    assert_eq!(refused(&store, &c).await.expires_in, Some(TTL));
     assert!(unlock(&store, &a).await);
-    assert_eq!(refused(&store, &c).await.ends, None, "it is free, but b comes first");
-    assert_eq!(answer(&store, &b).await.ends, None, "it is ours");
+    assert_eq!(refused(&store, &c).await.expires_in, None, "it is free, but b comes first");
+    assert_eq!(answer(&store, &b).await.expires_in, None, "it is ours");
 }
 
 pub async fn announce_returns_the_next_waiter(store: TestStore) {
@@ -251,7 +251,11 @@ pub async fn announce_returns_the_next_waiter(store: TestStore) {
     take(&store, &ask_for(&store, "a", "without a line").await).await;
     let (b, c) = (waiting(&store, "b").await, waiting(&store, "c").await);
     let waits = ["l", "without a line", "never taken"];
-    let says = |first: Option<&LockAsk>, ends| Turn { name: "l".into(), first: first.map(|ask| ask.owner), ends };
+    let says = |first: Option<&LockRequest>, ends| LockTurn {
+        name: "l".into(),
+        first_waiter: first.map(|ask| ask.owner),
+        expires_in: ends,
+    };
 
     store.advance(SECOND).await;
     assert_eq!(store.attend("b", &waits).await.turns, [says(Some(&b), TTL - SECOND)]);
@@ -274,22 +278,22 @@ pub async fn announce_returns_lost_waiters(store: TestStore) {
     let (b, c) = (waiting(&store, "b").await, waiting(&store, "c").await);
     let one_more = waiting(&store, "b").await;
     assert_eq!(store.lost("b", &[&b, &one_more]).await, [], "both stand in line");
-    let elsewhere = LockAsk { name: "another".into(), ..b.clone() };
+    let elsewhere = LockRequest { name: "another".into(), ..b.clone() };
     assert_eq!(store.lost("b", &[&b, &elsewhere]).await, [b.owner], "not in that line");
 
     store.silence("b");
     store.advance(past_the_lease()).await;
-    assert_eq!(refused(&store, &c).await.ahead, 0, "whoever looks sees that b is gone");
+    assert_eq!(refused(&store, &c).await.waiters_ahead, 0, "whoever looks sees that b is gone");
     assert_eq!(store.lost("c", &[&c]).await, []);
     assert_eq!(store.lost("b", &[&b, &one_more]).await, [b.owner, one_more.owner], "b is told when it is back");
-    assert_eq!(refused(&store, &b).await.ahead, 1, "behind c now");
+    assert_eq!(refused(&store, &b).await.waiters_ahead, 1, "behind c now");
     assert_eq!(store.lost("b", &[&b, &one_more]).await, [one_more.owner]);
     assert!(!unlock(&store, &b).await);
     assert_eq!(store.lost("b", &[&b]).await, [b.owner], "given up");
 }
 
 pub async fn two_free_slots_go_to_the_first_two_waiters(store: TestStore) {
-    let two = |ask: LockAsk| LockAsk { slots: 2, ..ask };
+    let two = |ask: LockRequest| LockRequest { slots: 2, ..ask };
     let (one, other) = (two(ask(&store, "a").await), two(ask(&store, "a").await));
     take(&store, &one).await;
     take(&store, &other).await;
@@ -302,16 +306,16 @@ pub async fn two_free_slots_go_to_the_first_two_waiters(store: TestStore) {
     assert!(unlock(&store, &one).await);
     refused(&store, &line[1]).await;
     assert!(unlock(&store, &other).await);
-    assert_eq!(refused(&store, &line[2]).await.ahead, 2);
+    assert_eq!(refused(&store, &line[2]).await.waiters_ahead, 2);
     let (_, second) = take(&store, &line[1]).await;
-    assert_eq!(refused(&store, &line[2]).await.ahead, 1, "the free slot is for b");
+    assert_eq!(refused(&store, &line[2]).await.waiters_ahead, 1, "the free slot is for b");
     let (_, first) = take(&store, &line[0]).await;
     assert_eq!(first + second, 3, "slots 1 and 2");
-    assert_eq!(refused(&store, &line[2]).await.ends, Some(TTL));
+    assert_eq!(refused(&store, &line[2]).await.expires_in, Some(TTL));
 }
 
 pub async fn break_lock_ends_all_holds_and_notifies_the_next_waiter(store: TestStore) {
-    let two = |ask: LockAsk| LockAsk { slots: 2, ..ask };
+    let two = |ask: LockRequest| LockRequest { slots: 2, ..ask };
     for guest in ["a", "b"] {
         take(&store, &two(ask(&store, guest).await)).await;
     }
@@ -337,10 +341,10 @@ pub async fn waiters_of_different_locks_are_separate(store: TestStore) {
 }
 
 pub async fn lock_with_many_waiters_is_handed_on_in_bounded_steps(store: TestStore) {
-    const DEAD: usize = 2 * LINE_LOOK_MAX + LINE_LOOK_MAX / 2;
+    const DEAD: usize = 2 * LOCK_WAITERS_CHECKED_MAX + LOCK_WAITERS_CHECKED_MAX / 2;
     let a = holding(&store, "a").await;
     let dead = waiter(&store, "b").await;
-    let line: Vec<LockAsk> = (0..DEAD).map(|_| LockAsk { owner: Owner::fresh(), ..dead.clone() }).collect();
+    let line: Vec<LockRequest> = (0..DEAD).map(|_| LockRequest { owner: LockOwner::fresh(), ..dead.clone() }).collect();
     join_all(line.iter().map(|ask| refused(&store, ask))).await;
     let c = waiting(&store, "c").await;
     store.silence("b");
@@ -352,5 +356,5 @@ pub async fn lock_with_many_waiters_is_handed_on_in_bounded_steps(store: TestSto
             return;
         }
     }
-    panic!("each ask should have cleared up to {LINE_LOOK_MAX} of {DEAD} places");
+    panic!("each ask should have cleared up to {LOCK_WAITERS_CHECKED_MAX} of {DEAD} places");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use duly::store::{EXTEND_MAX, LOCKS_PAGE, LockAsk, LockRecord, LockTaken, Owner};
+use duly::store::{LOCK_EXTENDS_MAX, LOCK_PAGE_SIZE, LockOwner, LockRecord, LockReply, LockRequest};
 use duly::{Fence, LEASE, NodeId};
 use futures_util::future::join_all;
 
@@ -12,38 +12,47 @@ use crate::test_store::*;
 pub const TTL: Duration = Duration::from_secs(10);
 
 /// One acquisition by a guest: of the plain lock "l", without waiting.
-pub async fn ask(store: &TestStore, guest: &'static str) -> LockAsk {
+pub async fn ask(store: &TestStore, guest: &'static str) -> LockRequest {
     let node = store.guest(guest).await;
     let note = format!("{guest} of the test");
-    LockAsk { name: "l".into(), owner: Owner::fresh(), node, lease: LEASE, slots: 1, ttl: TTL, wait: false, note }
+    LockRequest {
+        name: "l".into(),
+        owner: LockOwner::fresh(),
+        node,
+        lease: LEASE,
+        slots: 1,
+        ttl: TTL,
+        wait: false,
+        note,
+    }
 }
 
 /// The same for another lock.
-pub async fn ask_for(store: &TestStore, guest: &'static str, name: &str) -> LockAsk {
-    LockAsk { name: name.into(), ..ask(store, guest).await }
+pub async fn ask_for(store: &TestStore, guest: &'static str, name: &str) -> LockRequest {
+    LockRequest { name: name.into(), ..ask(store, guest).await }
 }
 
-pub async fn answer(store: &TestStore, ask: &LockAsk) -> LockTaken {
+pub async fn answer(store: &TestStore, ask: &LockRequest) -> LockReply {
     store.store.lock(ask).await.expect("answers")
 }
 
 /// Asks, and holds the lock.
-pub async fn take(store: &TestStore, ask: &LockAsk) -> (Fence, u32) {
+pub async fn take(store: &TestStore, ask: &LockRequest) -> (Fence, u32) {
     answer(store, ask).await.hold.expect("the lock is free")
 }
 
 /// Asks, and does not hold the lock.
-pub async fn refused(store: &TestStore, ask: &LockAsk) -> LockTaken {
+pub async fn refused(store: &TestStore, ask: &LockRequest) -> LockReply {
     let taken = answer(store, ask).await;
     assert_eq!(taken.hold, None, "somebody else has it, or comes first");
     taken
 }
 
-pub async fn unlock(store: &TestStore, ask: &LockAsk) -> bool {
+pub async fn unlock(store: &TestStore, ask: &LockRequest) -> bool {
     store.store.unlock(ask).await.expect("answers")
 }
 
-async fn extend(store: &TestStore, ask: &LockAsk) -> bool {
+async fn extend(store: &TestStore, ask: &LockRequest) -> bool {
     let extended = store.store.extend_locks(std::slice::from_ref(ask)).await.expect("answers");
     assert_eq!(extended.len(), 1);
     extended[0]
@@ -52,7 +61,7 @@ async fn extend(store: &TestStore, ask: &LockAsk) -> bool {
 /// The holds of one lock.
 async fn holds(store: &TestStore, name: &str) -> Vec<LockRecord> {
     let page = store.store.locks(Some(name), None).await.expect("lists");
-    assert_eq!(page.next, None);
+    assert_eq!(page.next_cursor, None);
     page.locks
 }
 
@@ -61,13 +70,13 @@ pub async fn free_lock_is_acquired_with_a_fence(store: TestStore) {
     let (fence, slot) = taken.hold.expect("is free");
     assert!(fence > Fence(0));
     assert_eq!(slot, 1);
-    assert_eq!((taken.ahead, taken.ends), (0, None));
+    assert_eq!((taken.waiters_ahead, taken.expires_in), (0, None));
 }
 
 pub async fn held_lock_is_refused(store: TestStore) {
     take(&store, &ask(&store, "a").await).await;
     let other = refused(&store, &ask(&store, "b").await).await;
-    assert_eq!((other.ahead, other.ends), (0, Some(TTL)));
+    assert_eq!((other.waiters_ahead, other.expires_in), (0, Some(TTL)));
 }
 
 pub async fn one_of_many_concurrent_requests_gets_the_lock(store: TestStore) {
@@ -113,11 +122,11 @@ pub async fn fences_grow_with_every_acquisition(store: TestStore) {
 
 pub async fn lock_expires_after_its_ttl_in_milliseconds(store: TestStore) {
     let other = ask(&store, "b").await;
-    take(&store, &LockAsk { ttl: 1_500 * MS, ..ask(&store, "a").await }).await;
+    take(&store, &LockRequest { ttl: 1_500 * MS, ..ask(&store, "a").await }).await;
     store.advance(1_499 * MS).await;
-    assert_eq!(refused(&store, &other).await.ends, Some(MS));
+    assert_eq!(refused(&store, &other).await.expires_in, Some(MS));
     store.advance(2 * MS).await;
-    take(&store, &LockAsk { ttl: MS, ..other }).await;
+    take(&store, &LockRequest { ttl: MS, ..other }).await;
     store.advance(2 * MS).await;
     take(&store, &ask(&store, "a").await).await;
 }
@@ -126,8 +135,8 @@ pub async fn repeated_request_returns_the_same_hold(store: TestStore) {
     let (a, b) = (ask(&store, "a").await, ask(&store, "b").await);
     let hold = take(&store, &a).await;
     store.advance(TTL - SECOND).await;
-    assert_eq!(answer(&store, &a).await, LockTaken { hold: Some(hold), ahead: 0, ends: None });
-    assert_eq!(refused(&store, &b).await.ends, Some(TTL), "from the last ask");
+    assert_eq!(answer(&store, &a).await, LockReply { hold: Some(hold), waiters_ahead: 0, expires_in: None });
+    assert_eq!(refused(&store, &b).await.expires_in, Some(TTL), "from the last ask");
     assert_eq!(holds(&store, "l").await.len(), 1);
     assert!(unlock(&store, &a).await);
     take(&store, &b).await;
@@ -137,12 +146,12 @@ pub async fn extend_by_another_owner_is_rejected(store: TestStore) {
     let (a, b) = (ask(&store, "a").await, ask(&store, "b").await);
     take(&store, &a).await;
     store.advance(4 * SECOND).await;
-    assert!(!extend(&store, &LockAsk { owner: Owner::fresh(), ..a.clone() }).await, "its node is not enough");
-    assert_eq!(refused(&store, &b).await.ends, Some(TTL - 4 * SECOND));
+    assert!(!extend(&store, &LockRequest { owner: LockOwner::fresh(), ..a.clone() }).await, "its node is not enough");
+    assert_eq!(refused(&store, &b).await.expires_in, Some(TTL - 4 * SECOND));
     assert!(extend(&store, &a).await);
-    assert_eq!(refused(&store, &b).await.ends, Some(TTL));
-    assert!(extend(&store, &LockAsk { ttl: 2 * SECOND, ..a.clone() }).await);
-    assert_eq!(refused(&store, &b).await.ends, Some(2 * SECOND), "from now, not on top");
+    assert_eq!(refused(&store, &b).await.expires_in, Some(TTL));
+    assert!(extend(&store, &LockRequest { ttl: 2 * SECOND, ..a.clone() }).await);
+    assert_eq!(refused(&store, &b).await.expires_in, Some(2 * SECOND), "from now, not on top");
 }
 
 pub async fn expired_lock_is_not_extended(store: TestStore) {
@@ -158,12 +167,12 @@ pub async fn expired_lock_is_not_extended(store: TestStore) {
 
 pub async fn refused_request_does_not_extend_the_lock(store: TestStore) {
     let (winner, loser) = (ask(&store, "a").await, ask(&store, "b").await);
-    let loser = LockAsk { ttl: 100 * TTL, ..loser };
+    let loser = LockRequest { ttl: 100 * TTL, ..loser };
     take(&store, &winner).await;
     for left in (1..10).rev() {
         store.advance(SECOND).await;
         assert!(!extend(&store, &loser).await);
-        assert_eq!(refused(&store, &loser).await.ends, Some(left * SECOND));
+        assert_eq!(refused(&store, &loser).await.expires_in, Some(left * SECOND));
     }
     store.advance(SECOND + MS).await;
     take(&store, &loser).await;
@@ -200,7 +209,7 @@ pub async fn release_after_expiry_returns_not_held(store: TestStore) {
 pub async fn lock_of_a_silent_node_lasts_until_its_ttl(store: TestStore) {
     let other = ask(&store, "b").await;
     take(&store, &ask(&store, "a").await).await;
-    take(&store, &LockAsk { node: NodeId::fresh(), ..ask_for(&store, "b", "of a stranger").await }).await;
+    take(&store, &LockRequest { node: NodeId::fresh(), ..ask_for(&store, "b", "of a stranger").await }).await;
     store.silence("a");
     store.advance(TTL - MS).await;
     refused(&store, &other).await;
@@ -222,7 +231,7 @@ pub async fn lock_extended_by_another_node_ends_by_ttl_alone(store: TestStore) {
     let a = ask(&store, "a").await;
     take(&store, &a).await;
     store.depart("a").await;
-    let through_b = LockAsk { node: store.guest("b").await, ..a.clone() };
+    let through_b = LockRequest { node: store.guest("b").await, ..a.clone() };
     assert!(extend(&store, &through_b).await);
     refused(&store, &ask(&store, "c").await).await;
     store.depart("b").await;
@@ -234,21 +243,21 @@ pub async fn lock_extended_by_another_node_ends_by_ttl_alone(store: TestStore) {
 pub async fn every_lock_has_an_expiry(store: TestStore) {
     let a = ask(&store, "a").await;
     for name in ["taken", "repeated", "extended", "waited for", "left", "counted", "broken"] {
-        take(&store, &LockAsk { name: name.into(), ..a.clone() }).await;
+        take(&store, &LockRequest { name: name.into(), ..a.clone() }).await;
     }
-    answer(&store, &LockAsk { name: "repeated".into(), ..a.clone() }).await;
-    assert!(extend(&store, &LockAsk { name: "extended".into(), ..a.clone() }).await);
-    let waiter = LockAsk { wait: true, ..ask_for(&store, "b", "waited for").await };
+    answer(&store, &LockRequest { name: "repeated".into(), ..a.clone() }).await;
+    assert!(extend(&store, &LockRequest { name: "extended".into(), ..a.clone() }).await);
+    let waiter = LockRequest { wait: true, ..ask_for(&store, "b", "waited for").await };
     refused(&store, &waiter).await;
-    refused(&store, &LockAsk { name: "left".into(), ..waiter.clone() }).await;
-    assert!(!unlock(&store, &LockAsk { name: "left".into(), ..waiter }).await);
-    take(&store, &LockAsk { slots: 3, ..ask_for(&store, "b", "counted").await }).await;
+    refused(&store, &LockRequest { name: "left".into(), ..waiter.clone() }).await;
+    assert!(!unlock(&store, &LockRequest { name: "left".into(), ..waiter }).await);
+    take(&store, &LockRequest { slots: 3, ..ask_for(&store, "b", "counted").await }).await;
     assert_eq!(store.store.break_lock("broken").await.expect("breaks"), 1);
     take(&store, &ask_for(&store, "b", "broken").await).await;
 
     let listed = store.store.locks(None, None).await.expect("lists").locks;
     assert_eq!(listed.len(), 8);
-    assert!(listed.iter().all(|lock| lock.since == store.now() && lock.ends == store.now() + TTL));
+    assert!(listed.iter().all(|lock| lock.since == store.now() && lock.expires == store.now() + TTL));
     store.advance(TTL + MS).await;
     assert!(store.store.locks(None, None).await.expect("lists").locks.is_empty());
 }
@@ -256,39 +265,39 @@ pub async fn every_lock_has_an_expiry(store: TestStore) {
 pub async fn at_most_n_owners_hold_n_slots_with_own_fences(store: TestStore) {
     let mut taken = Vec::new();
     for guest in ["a", "a", "b"] {
-        taken.push(take(&store, &LockAsk { slots: 3, ..ask(&store, guest).await }).await);
+        taken.push(take(&store, &LockRequest { slots: 3, ..ask(&store, guest).await }).await);
     }
     let slots: BTreeSet<u32> = taken.iter().map(|(_, slot)| *slot).collect();
     assert_eq!(slots, BTreeSet::from([1, 2, 3]));
     assert!(taken.is_sorted_by(|before, after| before.0 < after.0), "each has a fence of its own: {taken:?}");
-    let late = LockAsk { slots: 3, ..ask(&store, "c").await };
-    assert_eq!(refused(&store, &late).await.ends, Some(TTL));
+    let late = LockRequest { slots: 3, ..ask(&store, "c").await };
+    assert_eq!(refused(&store, &late).await.expires_in, Some(TTL));
     assert_eq!(holds(&store, "l").await.len(), 3);
 }
 
 pub async fn freed_slot_is_acquired_again(store: TestStore) {
     let mut asks = Vec::new();
     for guest in ["a", "b", "c"] {
-        let ask = LockAsk { slots: 3, ..ask(&store, guest).await };
+        let ask = LockRequest { slots: 3, ..ask(&store, guest).await };
         asks.push((take(&store, &ask).await, ask));
     }
     let ((_, slot), freed) = &asks[1];
     let newest = asks[2].0.0;
     assert!(unlock(&store, freed).await);
-    let next = LockAsk { slots: 3, ..ask(&store, "d").await };
+    let next = LockRequest { slots: 3, ..ask(&store, "d").await };
     let (fence, given) = take(&store, &next).await;
     assert_eq!(given, *slot);
     assert!(fence > newest);
-    refused(&store, &LockAsk { owner: Owner::fresh(), ..next }).await;
+    refused(&store, &LockRequest { owner: LockOwner::fresh(), ..next }).await;
 }
 
 pub async fn each_slot_has_its_own_expiry(store: TestStore) {
-    let short = LockAsk { slots: 2, ttl: 2 * SECOND, ..ask(&store, "a").await };
-    let long = LockAsk { slots: 2, ..ask(&store, "a").await };
+    let short = LockRequest { slots: 2, ttl: 2 * SECOND, ..ask(&store, "a").await };
+    let long = LockRequest { slots: 2, ..ask(&store, "a").await };
     take(&store, &long).await;
     let (_, slot) = take(&store, &short).await;
-    let late = LockAsk { slots: 2, ..ask(&store, "b").await };
-    assert_eq!(refused(&store, &late).await.ends, Some(2 * SECOND), "the first that ends");
+    let late = LockRequest { slots: 2, ..ask(&store, "b").await };
+    assert_eq!(refused(&store, &late).await.expires_in, Some(2 * SECOND), "the first that ends");
     store.advance(2 * SECOND + MS).await;
     assert_eq!(take(&store, &late).await.1, slot);
     assert!(!extend(&store, &short).await && extend(&store, &long).await);
@@ -298,12 +307,12 @@ pub async fn each_slot_has_its_own_expiry(store: TestStore) {
 pub async fn hold_is_found_in_any_slot(store: TestStore) {
     let mut asks = Vec::new();
     for guest in ["a", "b", "c"] {
-        asks.push(LockAsk { slots: 3, ..ask(&store, guest).await });
+        asks.push(LockRequest { slots: 3, ..ask(&store, guest).await });
         take(&store, &asks[asks.len() - 1]).await;
     }
     store.advance(TTL - SECOND).await;
-    let bare: Vec<LockAsk> = asks.iter().map(|ask| LockAsk { slots: 1, ..ask.clone() }).collect();
-    let stranger = LockAsk { owner: Owner::fresh(), ..bare[0].clone() };
+    let bare: Vec<LockRequest> = asks.iter().map(|ask| LockRequest { slots: 1, ..ask.clone() }).collect();
+    let stranger = LockRequest { owner: LockOwner::fresh(), ..bare[0].clone() };
     assert!(!extend(&store, &stranger).await && !unlock(&store, &stranger).await);
     let many = [bare[2].clone(), stranger, bare[0].clone(), bare[1].clone()];
     assert_eq!(store.store.extend_locks(&many).await.expect("answers"), [true, false, true, true]);
@@ -317,14 +326,15 @@ pub async fn hold_is_found_in_any_slot(store: TestStore) {
 
 pub async fn extend_many_extends_all_holds(store: TestStore) {
     let a = ask(&store, "a").await;
-    let asks: Vec<LockAsk> = (0..EXTEND_MAX).map(|i| LockAsk { name: format!("{i}"), ..a.clone() }).collect();
+    let asks: Vec<LockRequest> =
+        (0..LOCK_EXTENDS_MAX).map(|i| LockRequest { name: format!("{i}"), ..a.clone() }).collect();
     // Every third is somebody else's, every fifth has been given back.
     let ours = |i: usize| !i.is_multiple_of(3);
     let kept = |i: usize| ours(i) && !i.is_multiple_of(5);
-    let stranger = Owner::fresh();
+    let stranger = LockOwner::fresh();
     join_all(asks.iter().enumerate().map(async |(i, ask)| {
         let owner = if ours(i) { ask.owner } else { stranger };
-        take(&store, &LockAsk { owner, ..ask.clone() }).await;
+        take(&store, &LockRequest { owner, ..ask.clone() }).await;
         if ours(i) && !kept(i) {
             assert!(unlock(&store, ask).await);
         }
@@ -333,23 +343,23 @@ pub async fn extend_many_extends_all_holds(store: TestStore) {
 
     store.advance(TTL - SECOND).await;
     let extended = store.store.extend_locks(&asks).await.expect("answers");
-    assert_eq!(extended, (0..EXTEND_MAX).map(kept).collect::<Vec<bool>>());
+    assert_eq!(extended, (0..LOCK_EXTENDS_MAX).map(kept).collect::<Vec<bool>>());
     store.advance(SECOND + MS).await;
     let left = store.store.locks(None, None).await.expect("lists").locks;
-    assert_eq!(left.len(), (0..EXTEND_MAX).filter(|i| kept(*i)).count());
+    assert_eq!(left.len(), (0..LOCK_EXTENDS_MAX).filter(|i| kept(*i)).count());
     assert!(store.store.extend_locks(&[]).await.expect("answers").is_empty());
 }
 
 pub async fn locks_are_listed(store: TestStore) {
     let started = store.now();
-    let a = LockAsk { slots: 2, note: "the first".into(), ..ask_for(&store, "a", "m").await };
+    let a = LockRequest { slots: 2, note: "the first".into(), ..ask_for(&store, "a", "m").await };
     let (fence, slot) = take(&store, &a).await;
     store.advance(SECOND).await;
-    take(&store, &LockAsk { slots: 2, note: String::new(), ..ask_for(&store, "b", "m").await }).await;
+    take(&store, &LockRequest { slots: 2, note: String::new(), ..ask_for(&store, "b", "m").await }).await;
     for guest in ["c", "d"] {
-        refused(&store, &LockAsk { slots: 2, wait: true, ..ask_for(&store, guest, "m").await }).await;
+        refused(&store, &LockRequest { slots: 2, wait: true, ..ask_for(&store, guest, "m").await }).await;
     }
-    take(&store, &LockAsk { ttl: SECOND, ..ask_for(&store, "a", "n, which ends").await }).await;
+    take(&store, &LockRequest { ttl: SECOND, ..ask_for(&store, "a", "n, which ends").await }).await;
     take(&store, &ask_for(&store, "a", "k").await).await;
     store.advance(SECOND + MS).await;
 
@@ -358,27 +368,27 @@ pub async fn locks_are_listed(store: TestStore) {
     let first = m.iter().find(|hold| hold.owner == a.owner).expect("is listed");
     assert_eq!((first.name.as_str(), first.slot, first.fence), ("m", slot, fence));
     assert_eq!((first.node, first.note.as_str()), (a.node, "the first"));
-    assert_eq!((first.since, first.ends), (started, started + TTL));
-    assert!(m.iter().all(|hold| hold.waiting == 2));
+    assert_eq!((first.since, first.expires), (started, started + TTL));
+    assert!(m.iter().all(|hold| hold.waiters == 2));
 
     let all = store.store.locks(None, None).await.expect("lists");
     let names: Vec<&str> = all.locks.iter().map(|hold| hold.name.as_str()).collect();
-    assert_eq!((names, all.next), (vec!["k", "m", "m"], None), "by name, and only what has not ended");
-    assert_eq!(all.locks[0].waiting, 0);
+    assert_eq!((names, all.next_cursor), (vec!["k", "m", "m"], None), "by name, and only what has not ended");
+    assert_eq!(all.locks[0].waiters, 0);
     assert!(holds(&store, "never taken").await.is_empty());
 }
 
 pub async fn pages_contain_every_lock_once(store: TestStore) {
     let a = ask(&store, "a").await;
-    let names: Vec<String> = (0..LOCKS_PAGE + 20).map(|i| format!("lock {i:04}")).collect();
-    join_all(names.iter().map(async |name| take(&store, &LockAsk { name: name.clone(), ..a.clone() }).await)).await;
+    let names: Vec<String> = (0..LOCK_PAGE_SIZE + 20).map(|i| format!("lock {i:04}")).collect();
+    join_all(names.iter().map(async |name| take(&store, &LockRequest { name: name.clone(), ..a.clone() }).await)).await;
     let (mut seen, mut cursor, mut pages) = (Vec::new(), None::<String>, 0);
     loop {
         let page = store.store.locks(None, cursor.as_deref()).await.expect("lists");
-        assert!(page.locks.len() <= LOCKS_PAGE);
+        assert!(page.locks.len() <= LOCK_PAGE_SIZE);
         seen.extend(page.locks.into_iter().map(|hold| hold.name));
         pages += 1;
-        cursor = page.next;
+        cursor = page.next_cursor;
         if cursor.is_none() || pages > 10 {
             break;
         }
@@ -392,7 +402,7 @@ pub async fn similar_lock_names_do_not_collide(store: TestStore) {
         "a\u{308}", "锁🔒",
     ];
     let a = ask(&store, "a").await;
-    let one = |name: &str| LockAsk { name: name.into(), ..a.clone() };
+    let one = |name: &str| LockRequest { name: name.into(), ..a.clone() };
     for name in NAMES {
         take(&store, &one(name)).await;
     }
@@ -413,7 +423,8 @@ pub async fn similar_lock_names_do_not_collide(store: TestStore) {
 }
 
 pub async fn broken_lock_is_free(store: TestStore) {
-    let (a, b) = (LockAsk { slots: 2, ..ask(&store, "a").await }, LockAsk { slots: 2, ..ask(&store, "b").await });
+    let (a, b) =
+        (LockRequest { slots: 2, ..ask(&store, "a").await }, LockRequest { slots: 2, ..ask(&store, "b").await });
     take(&store, &a).await;
     take(&store, &b).await;
     assert_eq!(store.store.break_lock("l").await.expect("breaks"), 2);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use duly::{Duly, JobId, Outcome, Push, Record, State};
+use duly::{Duly, JobId, JobRecord, Outcome, Push, State};
 use tokio::task::JoinHandle;
 
 /// Far longer than it takes to be told, far shorter than the look behind it.
@@ -13,7 +13,7 @@ async fn push(duly: &Duly, jobs: usize) -> Vec<JobId> {
     pushed.iter().map(|pushed| pushed.id()).collect()
 }
 
-fn wait(duly: &Duly, id: JobId) -> JoinHandle<Option<Record>> {
+fn wait(duly: &Duly, id: JobId) -> JoinHandle<Option<JobRecord>> {
     let duly = duly.clone();
     tokio::spawn(async move { duly.wait(id).await.expect("waits") })
 }
@@ -22,7 +22,7 @@ async fn work(duly: &Duly) {
     duly.worker().concurrency(100).on_any_kind(async |_| Outcome::Ack).drain().await.expect("works");
 }
 
-async fn all_done(waits: Vec<JoinHandle<Option<Record>>>, within: Duration) {
+async fn all_done(waits: Vec<JoinHandle<Option<JobRecord>>>, within: Duration) {
     let until = Instant::now() + within;
     for waiting in waits {
         let left = until.saturating_duration_since(Instant::now());

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use duly::NodeId;
-use duly::store::{CONNECTIONS_MAX, Heard, To};
+use duly::store::{CONNECTIONS_BATCH_MAX, Notification, Recipient};
 
 use crate::locks::{ask, take};
 use crate::test_store::*;
 
-async fn send(store: &TestStore, to: To, message: &[u8]) -> u64 {
+async fn send(store: &TestStore, to: Recipient, message: &[u8]) -> u64 {
     store.store.send(to, message).await.expect("sends")
 }
 
-fn said(message: &[u8]) -> Heard {
-    Heard::Message(message.into())
+fn said(message: &[u8]) -> Notification {
+    Notification::Message(message.into())
 }
 
 async fn connect(store: &TestStore, guest: &'static str, held: &[&str], gone: &[&str]) {
@@ -23,12 +23,12 @@ async fn connect(store: &TestStore, guest: &'static str, held: &[&str], gone: &[
 }
 
 async fn connection(store: &TestStore, name: &str) -> Option<NodeId> {
-    store.store.connection(name).await.expect("looks")
+    store.store.connection_holder(name).await.expect("looks")
 }
 
 /// Who can be asked to do this, in the order of their ids.
 async fn answering(store: &TestStore, method: &str) -> Vec<NodeId> {
-    let mut nodes = store.store.answering(method).await.expect("looks");
+    let mut nodes = store.store.peers_with_method(method).await.expect("looks");
     nodes.sort();
     nodes
 }
@@ -49,16 +49,16 @@ async fn seen(store: &TestStore, node: NodeId) -> Option<(Vec<String>, Vec<Strin
 pub async fn message_reaches_only_its_node(store: TestStore) {
     let (mut a_hears, mut b_hears) = (store.listen("a").await, store.listen("b").await);
     let (a, b) = (store.guest("a").await, store.guest("b").await);
-    assert_eq!(send(&store, To::Node(a), b"to a").await, 1);
+    assert_eq!(send(&store, Recipient::Node(a), b"to a").await, 1);
     assert_eq!(a_hears.next().await, said(b"to a"));
-    assert_eq!(send(&store, To::Node(b), b"to b").await, 1);
+    assert_eq!(send(&store, Recipient::Node(b), b"to b").await, 1);
     assert_eq!(b_hears.next().await, said(b"to b"), "and nothing before");
 }
 
 pub async fn broadcast_reaches_every_subscriber_and_the_sender(store: TestStore) {
     let mut ears = vec![store.listen("a").await, store.listen("b").await, store.listen("c").await];
     for message in [&b"one"[..], b"two"] {
-        assert_eq!(send(&store, To::All, message).await, 3);
+        assert_eq!(send(&store, Recipient::All, message).await, 3);
         for ear in &mut ears {
             assert_eq!(ear.next().await, said(message));
         }
@@ -66,17 +66,17 @@ pub async fn broadcast_reaches_every_subscriber_and_the_sender(store: TestStore)
 }
 
 pub async fn message_to_an_unknown_node_reaches_none(store: TestStore) {
-    assert_eq!(send(&store, To::All, b"hello?").await, 0);
-    assert_eq!(send(&store, To::Node(NodeId::fresh()), b"hello?").await, 0);
+    assert_eq!(send(&store, Recipient::All, b"hello?").await, 0);
+    assert_eq!(send(&store, Recipient::Node(NodeId::fresh()), b"hello?").await, 0);
     let mut hears = store.listen("a").await;
-    assert_eq!(send(&store, To::Node(NodeId::fresh()), b"not for a").await, 0);
-    assert_eq!(send(&store, To::All, b"for a").await, 1);
+    assert_eq!(send(&store, Recipient::Node(NodeId::fresh()), b"not for a").await, 0);
+    assert_eq!(send(&store, Recipient::All, b"for a").await, 1);
     assert_eq!(hears.next().await, said(b"for a"));
 }
 
 pub async fn messages_arrive_in_order(store: TestStore) {
     let mut hears = store.listen("a").await;
-    let a = To::Node(store.guest("a").await);
+    let a = Recipient::Node(store.guest("a").await);
     for round in 0..10u8 {
         for i in 0..20u8 {
             send(&store, a, &[round, i]).await;
@@ -89,11 +89,11 @@ pub async fn messages_arrive_in_order(store: TestStore) {
 
 pub async fn messages_survive_byte_for_byte(store: TestStore) {
     let mut hears = store.listen("a").await;
-    let a = To::Node(store.guest("a").await);
+    let a = Recipient::Node(store.guest("a").await);
     let every_byte: Vec<u8> = (0..=255).collect();
     let large: Vec<u8> = (0..256 * 1024u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     for message in [&every_byte[..], b"", &large[..], b"\r\n", "ä锁".as_bytes()] {
-        for to in [a, To::All] {
+        for to in [a, Recipient::All] {
             assert_eq!(send(&store, to, message).await, 1);
             assert!(hears.next().await == said(message), "{} bytes, unchanged", message.len());
         }
@@ -103,7 +103,7 @@ pub async fn messages_survive_byte_for_byte(store: TestStore) {
 pub async fn one_process_receives_for_several_nodes(store: TestStore) {
     let (mut a_hears, mut b_hears) = (store.listen("a").await, store.listen("b").await);
     let (a, b) = (store.guest("a").await, store.guest("b").await);
-    for (to, message) in [(To::Node(a), b"a"), (To::Node(b), b"b")] {
+    for (to, message) in [(Recipient::Node(a), b"a"), (Recipient::Node(b), b"b")] {
         assert_eq!(send(&store, to, message).await, 1);
     }
     assert_eq!(a_hears.next().await, said(b"a"));
@@ -112,7 +112,7 @@ pub async fn one_process_receives_for_several_nodes(store: TestStore) {
     // One that stops to listen does not take the other's ear away.
     drop(a_hears);
     store.depart("a").await;
-    assert_eq!(send(&store, To::Node(b), b"still there").await, 1);
+    assert_eq!(send(&store, Recipient::Node(b), b"still there").await, 1);
     assert_eq!(b_hears.next().await, said(b"still there"));
 }
 
@@ -122,15 +122,15 @@ pub async fn withdrawn_node_receives_nothing_and_is_not_found(store: TestStore) 
     let a = guest_with(&store, "a", &["m"]).await;
     connect(&store, "a", &["c"], &[]).await;
     store.depart("a").await;
-    assert_eq!(send(&store, To::Node(a), b"missed").await, 0);
-    assert_eq!(send(&store, To::All, b"to those who are there").await, 1);
+    assert_eq!(send(&store, Recipient::Node(a), b"missed").await, 0);
+    assert_eq!(send(&store, Recipient::All, b"to those who are there").await, 1);
     assert_eq!(b_hears.next().await, said(b"to those who are there"));
     assert!(answering(&store, "m").await.is_empty());
     assert_eq!(connection(&store, "c").await, None);
     assert_eq!(seen(&store, a).await, None);
 
     let mut hears = store.listen("a").await;
-    assert_eq!(send(&store, To::Node(a), b"back").await, 1);
+    assert_eq!(send(&store, Recipient::Node(a), b"back").await, 1);
     assert_eq!(hears.next().await, said(b"back"), "and nothing of before");
 }
 
@@ -159,12 +159,12 @@ pub async fn connections_are_found_until_their_node_expires(store: TestStore) {
 
 pub async fn many_connections_are_registered_in_one_operation(store: TestStore) {
     let a = store.guest("a").await;
-    let names: Vec<String> = (0..CONNECTIONS_MAX).map(|i| format!("connection {i}")).collect();
+    let names: Vec<String> = (0..CONNECTIONS_BATCH_MAX).map(|i| format!("connection {i}")).collect();
     store.store.set_connections(a, &names, &[]).await.expect("notes");
     assert_eq!(connection(&store, &names[0]).await, Some(a));
-    assert_eq!(connection(&store, &names[CONNECTIONS_MAX - 1]).await, Some(a));
+    assert_eq!(connection(&store, &names[CONNECTIONS_BATCH_MAX - 1]).await, Some(a));
     store.store.set_connections(a, &[], &names).await.expect("forgets");
-    assert_eq!(connection(&store, &names[CONNECTIONS_MAX - 1]).await, None);
+    assert_eq!(connection(&store, &names[CONNECTIONS_BATCH_MAX - 1]).await, None);
 }
 
 pub async fn moved_connection_belongs_to_its_new_node(store: TestStore) {
@@ -184,7 +184,7 @@ pub async fn moved_connection_is_not_reclaimed_by_its_old_node(store: TestStore)
     let (a, b) = (store.guest("a").await, store.guest("b").await);
     let keep = async |node, names: &[&str]| {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        store.store.keep_connections(node, &names).await.expect("notes")
+        store.store.refresh_connections(node, &names).await.expect("notes")
     };
     connect(&store, "a", &["moved", "stays"], &[]).await;
     connect(&store, "b", &["moved", "of the dead"], &[]).await;
@@ -221,13 +221,13 @@ pub async fn nodes_are_listed_by_method(store: TestStore) {
 pub async fn quiet_peer_receives_messages_but_is_not_listed(store: TestStore) {
     let node = store
         .guest_who("q", |guest| {
-            guest.quiet = true;
+            guest.listen_only = true;
             guest.methods = vec!["m".into()];
         })
         .await;
     let mut hears = store.listen("q").await;
-    assert_eq!(send(&store, To::Node(node), b"one").await, 1);
-    assert_eq!(send(&store, To::All, b"two").await, 1);
+    assert_eq!(send(&store, Recipient::Node(node), b"one").await, 1);
+    assert_eq!(send(&store, Recipient::All, b"two").await, 1);
     let heard = [hears.next().await, hears.next().await];
     assert!(heard.contains(&said(b"one")) && heard.contains(&said(b"two")), "{heard:?}");
     assert!(answering(&store, "m").await.is_empty());
@@ -291,7 +291,7 @@ pub async fn worker_that_leaves_stays_a_peer(store: TestStore) {
     store.store.leave(both).await.expect("leaves");
     assert_eq!(answering(&store, "m").await, [both]);
     assert_eq!(seen(&store, both).await.map(|(_, methods)| methods), Some(vec!["m".to_owned()]));
-    assert_eq!(send(&store, To::Node(both), b"still there").await, 1);
+    assert_eq!(send(&store, Recipient::Node(both), b"still there").await, 1);
     assert_eq!(hears.next().await, said(b"still there"));
 }
 

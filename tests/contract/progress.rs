@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
-use duly::store::{End, LOG_LINES_MAX, Note};
-use duly::{Held, JobId, JobProgress, Outcome, State};
+use duly::store::{AttemptEnd, LOG_LINES_MAX, ProgressUpdate};
+use duly::{HeldJob, JobId, JobProgress, Outcome, State};
 
 use crate::test_store::{KEEP, TestStore, job, past_the_lease, retry_at_once};
 
-async fn say(store: &TestStore, node: &'static str, held: &Held, done: f64, lines: &[&str]) -> Vec<JobId> {
+async fn say(store: &TestStore, node: &'static str, held: &HeldJob, done: f64, lines: &[&str]) -> Vec<JobId> {
     let progress = JobProgress::new(done, "so far", store.now());
     let lines = lines.iter().map(|line| (store.now(), (*line).to_owned())).collect();
-    store.store.note(store.node(node).await, vec![Note::of(held, Some(progress), lines)]).await.expect("notes")
+    store
+        .store
+        .record_progress(store.node(node).await, vec![ProgressUpdate::from_held(held, Some(progress), lines)])
+        .await
+        .expect("notes")
 }
 
 pub async fn progress_and_log_are_kept_with_the_job(store: TestStore) {
@@ -59,8 +63,8 @@ pub async fn result_is_kept_with_a_done_job(store: TestStore) {
     let ids = [store.push(job("a")).await.id(), store.push(job("b")).await.id()];
     let held = store.claim("a", 2).await;
     let node = store.node("a").await;
-    let end = |held: &Held, outcome| {
-        let mut end = End::of(held, outcome, KEEP);
+    let end = |held: &HeldJob, outcome| {
+        let mut end = AttemptEnd::from_held(held, outcome, KEEP);
         end.result = Some(r#"{"sum":42}"#.into());
         end
     };
@@ -72,7 +76,7 @@ pub async fn result_is_kept_with_a_done_job(store: TestStore) {
 }
 
 pub async fn progress_and_log_are_removed_with_the_job(store: TestStore) {
-    let id = JobId::named("again");
+    let id = JobId::from_name("again");
     store.push(job("a").id(id).keep(Duration::ZERO)).await;
     let held = store.claim_one("a").await;
     say(&store, "a", &held, 0.5, &["one"]).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::{JobId, Outcome, Priority, Push, Pushed, State};
+use duly::{JobId, Outcome, Priority, Push, PushResult, State};
 
 use crate::test_store::*;
 
@@ -41,7 +41,7 @@ pub async fn each_job_of_a_batch_keeps_its_queue_due_and_priority(store: TestSto
             job("at").at(std::time::UNIX_EPOCH + Duration::from_secs(4_000_000_000)),
         ])
         .await;
-    assert!(pushed.iter().all(|p| matches!(p, Pushed::New(_))));
+    assert!(pushed.iter().all(|p| matches!(p, PushResult::New(_))));
 
     assert_eq!(kinds(&store.claim("a", 9).await), ["now", "low"]);
     store.advance(SECOND).await;
@@ -51,26 +51,26 @@ pub async fn each_job_of_a_batch_keeps_its_queue_due_and_priority(store: TestSto
 }
 
 pub async fn repeated_push_changes_nothing_in_any_state(store: TestStore) {
-    let id = JobId::named("invoice:7");
+    let id = JobId::from_name("invoice:7");
     let again = || job("again").id(id);
-    assert_eq!(store.push(job("first").id(id)).await, Pushed::New(id));
-    assert_eq!(store.push(again()).await, Pushed::Existing(id), "ready");
+    assert_eq!(store.push(job("first").id(id)).await, PushResult::New(id));
+    assert_eq!(store.push(again()).await, PushResult::Existing(id), "ready");
 
     let held = store.claim_one("a").await;
-    assert_eq!(store.push(again()).await, Pushed::Existing(id), "running");
+    assert_eq!(store.push(again()).await, PushResult::Existing(id), "running");
 
     store.settle("a", &held, Outcome::retry(SECOND, "oh")).await;
-    assert_eq!(store.push(again()).await, Pushed::Existing(id), "scheduled");
+    assert_eq!(store.push(again()).await, PushResult::Existing(id), "scheduled");
 
     store.advance(SECOND).await;
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::Ack).await;
-    assert_eq!(store.push(again()).await, Pushed::Existing(id), "done");
+    assert_eq!(store.push(again()).await, PushResult::Existing(id), "done");
     assert_eq!(store.get(id).await.expect("kept").job.kind, "first");
 }
 
 pub async fn id_is_remembered_after_its_job_is_removed(store: TestStore) {
-    let (done, removed) = (JobId::named("done"), JobId::named("removed"));
+    let (done, removed) = (JobId::from_name("done"), JobId::from_name("removed"));
     store.push(job("done").id(done).keep(Duration::ZERO)).await;
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::Ack).await;
@@ -80,13 +80,13 @@ pub async fn id_is_remembered_after_its_job_is_removed(store: TestStore) {
     store.advance(REMEMBER - SECOND).await;
     for id in [done, removed] {
         assert_eq!(store.get(id).await, None);
-        assert_eq!(store.push(job("again").id(id)).await, Pushed::Existing(id));
+        assert_eq!(store.push(job("again").id(id)).await, PushResult::Existing(id));
     }
     assert!(store.claim("a", 9).await.is_empty(), "nothing came back");
 }
 
 pub async fn id_is_forgotten_some_time_after_its_job_is_removed(store: TestStore) {
-    let id = JobId::named("once");
+    let id = JobId::from_name("once");
     store.push(job("first").id(id).keep(Duration::ZERO)).await;
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::Ack).await;
@@ -95,20 +95,20 @@ pub async fn id_is_forgotten_some_time_after_its_job_is_removed(store: TestStore
         store.advance(REMEMBER).await;
         store.prune().await;
     }
-    assert_eq!(store.push(job("second").id(id)).await, Pushed::New(id));
+    assert_eq!(store.push(job("second").id(id)).await, PushResult::New(id));
 }
 
 pub async fn duplicate_id_in_one_push_is_one_job(store: TestStore) {
-    let id = JobId::named("twice");
+    let id = JobId::from_name("twice");
     let pushed = store.push_all(vec![job("first").id(id), job("second").id(id)]).await;
-    assert_eq!(pushed, [Pushed::New(id), Pushed::Existing(id)]);
+    assert_eq!(pushed, [PushResult::New(id), PushResult::Existing(id)]);
     assert_eq!(kinds(&store.claim("a", 9).await), ["first"]);
 }
 
 pub async fn same_id_in_two_queues_is_two_jobs(store: TestStore) {
-    let id = JobId::named("both");
-    assert_eq!(store.push(job("here").id(id)).await, Pushed::New(id));
-    assert_eq!(store.push(job("there").id(id).queue("other")).await, Pushed::New(id));
+    let id = JobId::from_name("both");
+    assert_eq!(store.push(job("here").id(id)).await, PushResult::New(id));
+    assert_eq!(store.push(job("there").id(id).queue("other")).await, PushResult::New(id));
 }
 
 pub async fn args_survive_byte_for_byte(store: TestStore) {

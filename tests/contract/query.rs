@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use duly::store::Moved;
-use duly::{Due, Filter, JobId, Outcome, Push, Pushed, State};
+use duly::store::ChangeResult;
+use duly::{Due, Filter, JobId, Outcome, Push, PushResult, State};
 
 use crate::test_store::*;
 
@@ -25,10 +25,10 @@ pub async fn get_returns_a_job_in_every_state(store: TestStore) {
 }
 
 pub async fn unknown_job_is_not_found(store: TestStore) {
-    let id = JobId::named("never");
+    let id = JobId::from_name("never");
     assert_eq!(store.get(id).await, None);
-    assert_eq!(store.remove(id).await, Moved::NotFound);
-    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), Moved::NotFound);
+    assert_eq!(store.remove(id).await, ChangeResult::NotFound);
+    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), ChangeResult::NotFound);
 }
 
 pub async fn list_filters_by_state_queue_and_kind(store: TestStore) {
@@ -52,7 +52,7 @@ pub async fn list_filters_by_state_queue_and_kind(store: TestStore) {
 
 pub async fn pages_contain_every_job_once(store: TestStore) {
     let spread = |n: u32| job("one").queue(["x", "y"][n as usize % 2]).after(SECOND * (1 + n % 3));
-    let pushed: BTreeSet<_> = store.push_all((0..25).map(spread).collect()).await.iter().map(Pushed::id).collect();
+    let pushed: BTreeSet<_> = store.push_all((0..25).map(spread).collect()).await.iter().map(PushResult::id).collect();
     for state in [None, Some(State::Scheduled)] {
         let mut seen = Vec::new();
         let mut cursor = None;
@@ -60,7 +60,7 @@ pub async fn pages_contain_every_job_once(store: TestStore) {
             let page = store.store.list(Filter { state, limit: 4, cursor, ..Filter::default() }).await.expect("lists");
             assert!(page.jobs.len() <= 4);
             seen.extend(page.jobs.iter().map(|record| record.job.id));
-            cursor = page.next;
+            cursor = page.next_cursor;
             if cursor.is_none() {
                 break;
             }
@@ -73,7 +73,7 @@ pub async fn pages_contain_every_job_once(store: TestStore) {
 pub async fn list_without_limit_is_one_page(store: TestStore) {
     store.push_all((0..60).map(|_| job("one")).collect()).await;
     let page = store.store.list(Filter::default()).await.expect("lists");
-    assert_eq!((page.jobs.len(), page.next.is_some()), (duly::store::PAGE, true));
+    assert_eq!((page.jobs.len(), page.next_cursor.is_some()), (duly::store::PAGE_SIZE, true));
     let nowhere = Filter { queue: Some("nowhere".into()), ..Filter::default() };
     assert!(store.store.list(nowhere).await.expect("lists").jobs.is_empty());
 }
@@ -94,9 +94,9 @@ pub async fn removed_job_never_runs(store: TestStore) {
     store.settle("a", &held[0], release()).await;
 
     for id in [ready, scheduled, promoted] {
-        assert_eq!(store.remove(id).await, Moved::Yes);
+        assert_eq!(store.remove(id).await, ChangeResult::Applied);
         assert_eq!(store.get(id).await, None);
-        assert_eq!(store.remove(id).await, Moved::NotFound);
+        assert_eq!(store.remove(id).await, ChangeResult::NotFound);
     }
     store.advance(SECOND).await;
     assert_eq!(kinds(&store.claim("a", 9).await), ["held"]);
@@ -116,7 +116,7 @@ pub async fn running_jobs_are_listed_while_others_end(store: TestStore) {
         let filter = Filter { state: Some(State::Running), limit: 7, cursor, ..Filter::default() };
         let page = store.store.list(filter).await.expect("lists");
         shown.extend(page.jobs.into_iter().filter(|record| record.job.kind == "short").map(|record| record.job.id));
-        (cursor, pages) = (page.next, pages + 1);
+        (cursor, pages) = (page.next_cursor, pages + 1);
         if cursor.is_none() {
             break;
         }
@@ -132,20 +132,20 @@ pub async fn running_jobs_are_listed_while_others_end(store: TestStore) {
 pub async fn running_job_cannot_be_removed_or_rescheduled(store: TestStore) {
     let id = store.push(job("one")).await.id();
     let held = store.claim_one("a").await;
-    assert_eq!(store.remove(id).await, Moved::Running);
-    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), Moved::Running);
+    assert_eq!(store.remove(id).await, ChangeResult::Running);
+    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), ChangeResult::Running);
     assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
 }
 
 pub async fn scheduled_job_can_be_rescheduled_to_now(store: TestStore) {
     let id = store.push(job("one").after(1_000 * SECOND)).await.id();
-    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), Moved::Yes);
+    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), ChangeResult::Applied);
     assert_eq!(store.claim_one("a").await.job.id, id);
 }
 
 pub async fn ready_job_can_be_rescheduled_to_later(store: TestStore) {
     let id = store.push(job("one")).await.id();
-    assert_eq!(store.store.reschedule(id, Due::After(SECOND)).await.expect("answers"), Moved::Yes);
+    assert_eq!(store.store.reschedule(id, Due::After(SECOND)).await.expect("answers"), ChangeResult::Applied);
     assert!(store.claim("a", 1).await.is_empty());
     store.advance(SECOND).await;
     assert_eq!(store.claim_one("a").await.job.id, id);
@@ -155,7 +155,7 @@ pub async fn rescheduled_dead_job_starts_over(store: TestStore) {
     let id = store.push(job("one")).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::bury("no")).await;
-    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), Moved::Yes);
+    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), ChangeResult::Applied);
     let again = store.claim_one("a").await;
     assert_eq!((again.job.id, again.attempts, again.crashes), (id, 0, 0));
     assert_eq!(store.get(id).await.expect("is there").failures.len(), 1, "its history stays");
@@ -167,7 +167,7 @@ pub async fn counts_are_by_queue_and_state(store: TestStore) {
     let held = store.claim("a", 3).await;
     store.settle("a", &held[0], Outcome::Ack).await;
     store.settle("a", &held[1], Outcome::bury("no")).await;
-    store.store.pause("other", true).await.expect("pauses");
+    store.store.set_paused("other", true).await.expect("pauses");
 
     let counts = store.store.counts().await.expect("counts");
     assert_eq!(counts.len(), 2);

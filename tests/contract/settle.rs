@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use duly::store::{ERROR_BYTES_MAX, End, FAILURES_MAX};
-use duly::{Held, JobId, Outcome, State};
+use duly::store::{AttemptEnd, ERROR_BYTES_MAX, FAILURES_MAX};
+use duly::{HeldJob, JobId, Outcome, State};
 
 use crate::test_store::*;
 
@@ -138,7 +138,7 @@ pub async fn rejected_outcome_does_not_affect_others_in_the_batch(store: TestSto
     store.push_all(vec![job("one"), job("two"), job("three")]).await;
     let held = store.claim("a", 3).await;
     store.settle("a", &held[1], Outcome::Ack).await;
-    let end = |held: &Held| End::of(held, Outcome::Ack, KEEP);
+    let end = |held: &HeldJob| AttemptEnd::from_held(held, Outcome::Ack, KEEP);
     let ends = held.iter().map(end).collect();
     let lost = store.store.settle(store.node("a").await, ends).await.expect("settles");
     assert_eq!(lost, [held[1].job.id]);

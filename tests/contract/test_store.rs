@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use duly::store::{Attended, Claim, Claimed, End, Guest, Heard, LockAsk, Moved, Owner, Store};
-use duly::{Clock, Duly, Held, JobId, LEASE, Node, NodeId, Outcome, Push, Pushed, Record, State};
+use duly::store::{
+    AnnounceReply, AttemptEnd, ChangeResult, Claim, ClaimReply, LockOwner, LockRequest, Notification, PeerInfo, Store,
+};
+use duly::{Clock, Duly, HeldJob, JobId, JobRecord, LEASE, Node, NodeId, Outcome, Push, PushResult, State};
 use tokio::sync::mpsc::Receiver;
 
 pub const MS: Duration = Duration::from_millis(1);
@@ -23,7 +25,7 @@ pub struct TestStore {
     /// Nodes by name; those that are alive beat while time goes by.
     nodes: Mutex<BTreeMap<&'static str, (Node, bool)>>,
     /// Nodes in the hall by name; those that are alive attend while time goes by.
-    guests: Mutex<BTreeMap<&'static str, (Guest, bool)>>,
+    guests: Mutex<BTreeMap<&'static str, (PeerInfo, bool)>>,
     _dir: Option<test_support::TempDir>,
 }
 
@@ -53,7 +55,7 @@ impl TestStore {
 
     async fn open(url: String, dir: Option<test_support::TempDir>) -> Self {
         let clock = Clock::manual();
-        let duly = Duly::builder(url).clock(clock.clone()).remember(REMEMBER).open().await.expect("opens");
+        let duly = Duly::builder(url).clock(clock.clone()).remember_ids(REMEMBER).open().await.expect("opens");
         TestStore { store: duly.store(), duly, clock, nodes: Mutex::default(), guests: Mutex::default(), _dir: dir }
     }
 
@@ -64,7 +66,7 @@ impl TestStore {
         }
         let node = Node::fresh(vec!["default".into()]);
         let id = node.id;
-        self.store.beat(&node).await.expect("beats");
+        self.store.heartbeat(&node).await.expect("beats");
         self.nodes.lock().expect("no test panics with it").insert(name, (node, true));
         id
     }
@@ -92,14 +94,14 @@ impl TestStore {
                 nodes.values().filter(|(_, alive)| *alive).map(|(node, _)| node.clone()).collect()
             };
             for node in alive {
-                self.store.beat(&node).await.expect("beats");
+                self.store.heartbeat(&node).await.expect("beats");
             }
-            let there: Vec<Guest> = {
+            let there: Vec<PeerInfo> = {
                 let guests = self.guests.lock().expect("no test panics with it");
                 guests.values().filter(|(_, alive)| *alive).map(|(guest, _)| guest.clone()).collect()
             };
             for guest in there {
-                self.store.attend(&guest).await.expect("attends");
+                self.store.announce(&guest).await.expect("attends");
             }
         }
     }
@@ -109,10 +111,10 @@ impl TestStore {
         self.clock.advance(by);
     }
 
-    pub async fn beat(&self, name: &'static str) -> duly::store::Beaten {
+    pub async fn beat(&self, name: &'static str) -> duly::store::HeartbeatReply {
         self.node(name).await;
         let node = self.nodes.lock().expect("no test panics with it")[name].0.clone();
-        self.store.beat(&node).await.expect("beats")
+        self.store.heartbeat(&node).await.expect("beats")
     }
 
     /// The moment at which the test has set the clock.
@@ -130,30 +132,30 @@ impl TestStore {
     }
 
     /// A guest who shows itself anew, with something changed.
-    pub async fn guest_who(&self, name: &'static str, change: impl FnOnce(&mut Guest)) -> NodeId {
+    pub async fn guest_who(&self, name: &'static str, change: impl FnOnce(&mut PeerInfo)) -> NodeId {
         let mut guest = self.introduce(name);
         change(&mut guest);
         self.guests.lock().expect("no test panics with it").insert(name, (guest.clone(), true));
-        self.store.attend(&guest).await.expect("attends");
+        self.store.announce(&guest).await.expect("attends");
         guest.node
     }
 
     /// Another sign of life of a guest, with what it waits for.
-    pub async fn attend(&self, name: &'static str, waits: &[&str]) -> Attended {
+    pub async fn attend(&self, name: &'static str, waits: &[&str]) -> AnnounceReply {
         let waits = waits.iter().map(|name| (*name).into()).collect();
-        self.store.attend(&Guest { waits, ..self.introduce(name) }).await.expect("attends")
+        self.store.announce(&PeerInfo { waited_locks: waits, ..self.introduce(name) }).await.expect("attends")
     }
 
     /// A guest who listens: what is said to it from now on can be heard.
     /// A sign of life of a node where these should stand in line. Answers who does not.
-    pub async fn lost(&self, name: &'static str, asks: &[&LockAsk]) -> Vec<Owner> {
+    pub async fn lost(&self, name: &'static str, asks: &[&LockRequest]) -> Vec<LockOwner> {
         let places = asks.iter().map(|ask| (ask.name.clone(), ask.owner)).collect();
-        self.store.attend(&Guest { places, ..self.introduce(name) }).await.expect("attends").lost
+        self.store.announce(&PeerInfo { waiters: places, ..self.introduce(name) }).await.expect("attends").lost_waits
     }
 
     pub async fn listen(&self, name: &'static str) -> Ear {
         let guest = self.introduce(name);
-        let heard = self.store.hear(guest.node, true).await.expect("hears");
+        let heard = self.store.subscribe_messages(guest.node, true).await.expect("hears");
         self.guest_who(name, |new| *new = guest).await;
         Ear(heard)
     }
@@ -162,55 +164,55 @@ impl TestStore {
     pub async fn depart(&self, name: &'static str) {
         let guest = self.introduce(name).node;
         self.guests.lock().expect("no test panics with it").get_mut(name).expect("known").1 = false;
-        self.store.depart(guest).await.expect("departs");
+        self.store.withdraw(guest).await.expect("departs");
     }
 
     /// The guest of this name as it showed itself last, or as it will at first.
-    fn introduce(&self, name: &'static str) -> Guest {
+    fn introduce(&self, name: &'static str) -> PeerInfo {
         let known = self.guests.lock().expect("no test panics with it").get(name).map(|(guest, _)| guest.clone());
         let works = self.nodes.lock().expect("no test panics with it").get(name).map(|(node, _)| node.id);
-        known.unwrap_or_else(|| Guest {
+        known.unwrap_or_else(|| PeerInfo {
             node: works.unwrap_or_else(NodeId::fresh),
             lease: LEASE,
             methods: Vec::new(),
-            waits: Vec::new(),
-            places: Vec::new(),
-            quiet: false,
+            waited_locks: Vec::new(),
+            waiters: Vec::new(),
+            listen_only: false,
         })
     }
 
-    pub async fn push(&self, push: Push) -> Pushed {
+    pub async fn push(&self, push: Push) -> PushResult {
         self.push_all(vec![push]).await[0]
     }
 
-    pub async fn push_all(&self, pushes: Vec<Push>) -> Vec<Pushed> {
+    pub async fn push_all(&self, pushes: Vec<Push>) -> Vec<PushResult> {
         self.store.push(pushes).await.expect("pushes")
     }
 
-    pub async fn ask(&self, node: &'static str, claim: Claim) -> Claimed {
+    pub async fn ask(&self, node: &'static str, claim: Claim) -> ClaimReply {
         self.store.claim(self.node(node).await, claim).await.expect("claims")
     }
 
-    pub async fn claim(&self, node: &'static str, max: usize) -> Vec<Held> {
+    pub async fn claim(&self, node: &'static str, max: usize) -> Vec<HeldJob> {
         self.ask(node, claim(max)).await.jobs
     }
 
-    pub async fn claim_one(&self, node: &'static str) -> Held {
+    pub async fn claim_one(&self, node: &'static str) -> HeldJob {
         self.claim(node, 1).await.pop().expect("a job is ready")
     }
 
     /// Claims while suspecting another node.
-    pub async fn claim_from(&self, node: &'static str, suspect: &'static str, max: usize) -> Claimed {
+    pub async fn claim_from(&self, node: &'static str, suspect: &'static str, max: usize) -> ClaimReply {
         let suspect = Some(self.node(suspect).await);
         self.ask(node, Claim { suspect, ..claim(max) }).await
     }
 
-    pub async fn settle(&self, node: &'static str, held: &Held, outcome: Outcome) -> Vec<JobId> {
-        let end = End::of(held, outcome, held.job.keep);
+    pub async fn settle(&self, node: &'static str, held: &HeldJob, outcome: Outcome) -> Vec<JobId> {
+        let end = AttemptEnd::from_held(held, outcome, held.job.keep);
         self.store.settle(self.node(node).await, vec![end]).await.expect("settles")
     }
 
-    pub async fn get(&self, id: JobId) -> Option<Record> {
+    pub async fn get(&self, id: JobId) -> Option<JobRecord> {
         self.store.get(id).await.expect("looks")
     }
 
@@ -218,7 +220,7 @@ impl TestStore {
         self.get(id).await.map(|record| record.state)
     }
 
-    pub async fn remove(&self, id: JobId) -> Moved {
+    pub async fn remove(&self, id: JobId) -> ChangeResult {
         self.store.remove(id).await.expect("removes")
     }
 
@@ -228,14 +230,14 @@ impl TestStore {
 }
 
 /// What a guest hears, one after the other.
-pub struct Ear(Receiver<Heard>);
+pub struct Ear(Receiver<Notification>);
 
 impl Ear {
     /// The next thing that is heard. That something may have been missed can be said at any time, and is not counted.
-    pub async fn next(&mut self) -> Heard {
+    pub async fn next(&mut self) -> Notification {
         loop {
             match tokio::time::timeout(LONG, self.0.recv()).await.expect("in time").expect("open") {
-                Heard::Gap => {}
+                Notification::Gap => {}
                 heard => return heard,
             }
         }
@@ -243,7 +245,7 @@ impl Ear {
 }
 
 pub fn claim(max: usize) -> Claim {
-    Claim { queue: "default".into(), max, redo: false, suspect: None, kinds: None }
+    Claim { queue: "default".into(), max, resync: false, suspect: None, kinds: None }
 }
 
 /// A job that is told apart by its kind, kept once it is done.
@@ -251,7 +253,7 @@ pub fn job(kind: &str) -> Push {
     Push::new(kind, "{}").keep(KEEP)
 }
 
-pub fn kinds(held: &[Held]) -> Vec<&str> {
+pub fn kinds(held: &[HeldJob]) -> Vec<&str> {
     held.iter().map(|held| held.job.kind.as_str()).collect()
 }
 

@@ -2,27 +2,27 @@
 
 use std::time::{Duration, SystemTime};
 
-use duly::store::{KIND_HOURS_MAX, KINDS_COUNTED_MAX, OTHER_KINDS, Timing};
-use duly::{Ctx, HistoryTally, Outcome, Priority};
+use duly::store::{AttemptTiming, KIND_HOURS_MAX, KIND_STATS_MAX, OTHER_KINDS};
+use duly::{Ctx, Outcome, Priority, StatCounters};
 
 use crate::test_store::*;
 
-async fn total(store: &TestStore) -> HistoryTally {
-    let totals = store.store.totals().await.expect("reads");
+async fn total(store: &TestStore) -> StatCounters {
+    let totals = store.store.queue_totals().await.expect("reads");
     totals.into_iter().find(|(queue, _)| queue == "default").map(|(_, tally)| tally).unwrap_or_default()
 }
 
 async fn one_done(store: &TestStore) {
     store.push(job("k")).await;
     let held = store.claim_one("a").await;
-    let mut end = duly::store::End::of(&held, Outcome::Ack, KEEP);
-    end.timing = Some(Timing { lateness: MS, duration: SECOND });
+    let mut end = duly::store::AttemptEnd::from_held(&held, Outcome::Ack, KEEP);
+    end.timing = Some(AttemptTiming { lateness: MS, duration: SECOND });
     store.store.settle(store.node("a").await, vec![end]).await.expect("settles");
 }
 
 pub async fn totals_grow_even_after_history_is_pruned(store: TestStore) {
     let hour = Duration::from_secs(3600);
-    assert_eq!(total(&store).await, HistoryTally::default());
+    assert_eq!(total(&store).await, StatCounters::default());
     for n in 1..=3 {
         one_done(&store).await;
         let total = total(&store).await;
@@ -34,7 +34,7 @@ pub async fn totals_grow_even_after_history_is_pruned(store: TestStore) {
             while store.prune().await > 0 {}
             assert_eq!(self::total(&store).await.done, n, "nothing is counted twice, and nothing is lost");
         }
-        let kept = store.store.history(duly::HistoryAsk::default()).await.expect("reads").total();
+        let kept = store.store.history(duly::HistoryQuery::default()).await.expect("reads").total();
         assert_eq!(kept.done, 0, "history itself is gone by now");
     }
 }
@@ -49,14 +49,14 @@ pub async fn totals_include_days_without_reads(store: TestStore) {
 
 pub async fn totals_are_kept_per_queue(store: TestStore) {
     store.push_all(vec![job("a"), job("b").queue("other"), job("c").queue("other")]).await;
-    let totals = store.store.totals().await.expect("reads");
+    let totals = store.store.queue_totals().await.expect("reads");
     let pushed: Vec<(&str, u64)> = totals.iter().map(|(queue, tally)| (queue.as_str(), tally.pushed)).collect();
     assert_eq!(pushed, [("default", 1), ("other", 2)]);
 }
 
 async fn oldest(store: &TestStore) -> Option<SystemTime> {
     let counts = store.store.counts().await.expect("counts");
-    counts.into_iter().find(|counts| counts.queue == "default").and_then(|counts| counts.oldest)
+    counts.into_iter().find(|counts| counts.queue == "default").and_then(|counts| counts.oldest_ready)
 }
 
 pub async fn counts_include_waiting_time_of_the_first_ready_job(store: TestStore) {
@@ -103,19 +103,19 @@ pub async fn first_ready_job_is_found_by_its_due_time(store: TestStore) {
     assert_eq!(oldest(&store).await, Some(again), "from now on");
 }
 
-fn tally(done: u64, buried: u64) -> HistoryTally {
-    let mut tally = HistoryTally::default();
+fn tally(done: u64, buried: u64) -> StatCounters {
+    let mut tally = StatCounters::default();
     (tally.done, tally.buried, tally.duration.buckets[5]) = (done, buried, done + buried);
     tally
 }
 
-async fn add(store: &TestStore, kinds: Vec<(String, HistoryTally)>) {
-    store.store.add_kinds(kinds).await.expect("adds");
+async fn add(store: &TestStore, kinds: Vec<(String, StatCounters)>) {
+    store.store.add_kind_stats(kinds).await.expect("adds");
 }
 
 async fn kinds_of(store: &TestStore, hours: u32) -> Vec<(String, u64)> {
-    let points = store.store.kinds(hours).await.expect("reads");
-    points.into_iter().map(|point| (point.kind, point.tally.done)).collect()
+    let points = store.store.kind_stats(hours).await.expect("reads");
+    points.into_iter().map(|point| (point.kind, point.counters.done)).collect()
 }
 
 pub async fn kinds_are_counted_per_hour_for_a_day(store: TestStore) {
@@ -124,9 +124,9 @@ pub async fn kinds_are_counted_per_hour_for_a_day(store: TestStore) {
     assert_eq!(kinds_of(&store, 24).await, []);
     add(&store, some(3)).await;
     add(&store, some(4)).await;
-    let points = store.store.kinds(24).await.expect("reads");
-    assert_eq!((points[0].kind.as_str(), &points[0].tally), ("mail", &tally(7, 2)));
-    assert_eq!((points[1].kind.as_str(), &points[1].tally), ("report.build", &tally(2, 0)));
+    let points = store.store.kind_stats(24).await.expect("reads");
+    assert_eq!((points[0].kind.as_str(), &points[0].counters), ("mail", &tally(7, 2)));
+    assert_eq!((points[1].kind.as_str(), &points[1].counters), ("report.build", &tally(2, 0)));
     store.sleep(hour);
     add(&store, some(1)).await;
     let named =
@@ -146,9 +146,9 @@ pub async fn kinds_are_counted_per_hour_for_a_day(store: TestStore) {
 pub async fn kinds_beyond_the_maximum_are_counted_together(store: TestStore) {
     let kinds = |from: usize, to: usize| (from..to).map(|n| (format!("k{n:04}"), tally(1, 0))).collect();
     add(&store, kinds(0, 150)).await;
-    add(&store, kinds(100, KINDS_COUNTED_MAX + 50)).await;
+    add(&store, kinds(100, KIND_STATS_MAX + 50)).await;
     let points = kinds_of(&store, 1).await;
-    assert_eq!(points.len(), KINDS_COUNTED_MAX + 1);
+    assert_eq!(points.len(), KIND_STATS_MAX + 1);
     assert!(points.contains(&(OTHER_KINDS.to_owned(), 50)), "{:?}", points.last());
     assert!(points.contains(&("k0120".to_owned(), 2)) && points.contains(&("k0199".to_owned(), 1)));
 }
@@ -158,8 +158,10 @@ pub async fn worker_reports_outcomes_by_kind(store: TestStore) {
     let bad = async |_: Ctx| Outcome::bury("oh");
     let worker = store.duly.worker().on_kind("good", async |_: Ctx| Outcome::Ack).on_kind("bad", bad);
     worker.drain().await.expect("works");
-    let points = store.duly.kinds(1).await.expect("reads");
-    let seen: Vec<_> =
-        points.iter().map(|p| (p.kind.as_str(), p.tally.done, p.tally.buried, p.tally.duration.count())).collect();
+    let points = store.duly.kind_stats(1).await.expect("reads");
+    let seen: Vec<_> = points
+        .iter()
+        .map(|p| (p.kind.as_str(), p.counters.done, p.counters.buried, p.counters.duration.count()))
+        .collect();
     assert_eq!(seen, [("bad", 0, 1, 1), ("good", 2, 0, 2)]);
 }

@@ -3,32 +3,32 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use duly::store::{Claim, Marker, MoveIn, Moved, MovedIn, Moving, Wake};
-use duly::{Conflict, Due, Fence, Filter, JobId, NodeId, Outcome, Priority, Push, Pushed, Record, State};
+use duly::store::{ChangeResult, Claim, TransferBatch, TransferBatchResult, TransferCheckpoint, TransferMark, Wake};
+use duly::{Due, Fence, Filter, JobId, JobRecord, NodeId, Outcome, Priority, Push, PushResult, State, UniqueConflict};
 
 use crate::test_store::*;
 
 const KEEP_DEAD: Duration = Duration::from_secs(90 * 24 * 3600);
 
-async fn mark(store: &TestStore, mover: NodeId) -> Option<Moving> {
-    store.store.set_moving("default", mover, Some("elsewhere")).await.expect("marks").moving
+async fn mark(store: &TestStore, mover: NodeId) -> Option<TransferMark> {
+    store.store.set_transfer_mark("default", mover, Some("elsewhere")).await.expect("marks").mark
 }
 
-async fn unmark(store: &TestStore, mover: NodeId) -> Option<Moving> {
-    store.store.set_moving("default", mover, None).await.expect("unmarks").moving
+async fn unmark(store: &TestStore, mover: NodeId) -> Option<TransferMark> {
+    store.store.set_transfer_mark("default", mover, None).await.expect("unmarks").mark
 }
 
 /// All jobs of the default queue, whole, state by state.
-async fn all(store: &TestStore) -> Vec<Record> {
+async fn all(store: &TestStore) -> Vec<JobRecord> {
     let mut all = Vec::new();
     for state in [State::Ready, State::Scheduled, State::Dead, State::Done] {
         let filter = Filter { queue: Some("default".into()), state: Some(state), limit: 1_000, ..Filter::default() };
-        all.extend(store.store.list(Filter { failures: true, ..filter }).await.expect("lists").jobs);
+        all.extend(store.store.list(Filter { with_details: true, ..filter }).await.expect("lists").jobs);
     }
     all
 }
 
-fn named(jobs: &[Record]) -> Vec<(JobId, SystemTime)> {
+fn named(jobs: &[JobRecord]) -> Vec<(JobId, SystemTime)> {
     jobs.iter().map(|record| (record.job.id, record.job.pushed)).collect()
 }
 
@@ -43,19 +43,33 @@ impl Into<'_> {
         Into { store, begun_by: NodeId::fresh() }
     }
 
-    async fn put(&self, jobs: &[Record], was: Option<&str>, is: Option<&str>) -> MovedIn {
+    async fn put(&self, jobs: &[JobRecord], was: Option<&str>, is: Option<&str>) -> TransferBatchResult {
         self.put_with(jobs, was, is, Fence(0)).await
     }
 
-    async fn put_with(&self, jobs: &[Record], was: Option<&str>, is: Option<&str>, fence: Fence) -> MovedIn {
-        let marker = Marker { begun_by: self.begun_by, was: was.map(str::to_owned), is: is.map(str::to_owned) };
+    async fn put_with(
+        &self,
+        jobs: &[JobRecord],
+        was: Option<&str>,
+        is: Option<&str>,
+        fence: Fence,
+    ) -> TransferBatchResult {
+        let marker = TransferCheckpoint {
+            begun_by: self.begun_by,
+            expected: was.map(str::to_owned),
+            replacement: is.map(str::to_owned),
+        };
         let (queue, jobs) = ("default".to_owned(), Arc::from(jobs));
-        self.store.store.move_in(MoveIn { queue, jobs, marker, fence, keep_dead: KEEP_DEAD }).await.expect("answers")
+        self.store
+            .store
+            .transfer_in(TransferBatch { queue, jobs, checkpoint: marker, fence_floor: fence, keep_dead: KEEP_DEAD })
+            .await
+            .expect("answers")
     }
 }
 
-fn yes() -> MovedIn {
-    MovedIn::Yes { known: Vec::new() }
+fn yes() -> TransferBatchResult {
+    TransferBatchResult::Applied { skipped: Vec::new() }
 }
 
 /// A job of each state and each kind of trouble.
@@ -102,9 +116,9 @@ pub async fn moving_queue_yields_nothing_paused_or_not(store: TestStore) {
     let mover = NodeId::fresh();
     let moving = mark(&store, mover).await;
     assert!(store.claim("a", 9).await.is_empty());
-    assert!(!store.ask("a", claim(0)).await.more, "nobody is sent to look");
-    store.store.pause("default", true).await.expect("pauses");
-    store.store.pause("default", false).await.expect("resumes");
+    assert!(!store.ask("a", claim(0)).await.has_more, "nobody is sent to look");
+    store.store.set_paused("default", true).await.expect("pauses");
+    store.store.set_paused("default", false).await.expect("resumes");
     assert!(store.claim("a", 9).await.is_empty());
 
     let counts = store.store.counts().await.expect("counts");
@@ -122,18 +136,18 @@ pub async fn moving_queue_rejects_changes_to_its_jobs(store: TestStore) {
     let id = store.push(job("one").unique("x")).await.id();
     let other = store.push(job("one").queue("other")).await.id();
     mark(&store, NodeId::fresh()).await;
-    assert_eq!(store.remove(id).await, Moved::Moving);
-    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), Moved::Moving);
-    let replacement = job("two").unique("x").on_conflict(Conflict::Replace);
-    assert_eq!(store.push(replacement).await, Pushed::Existing(id));
-    assert!(matches!(store.push(job("three").unique("y")).await, Pushed::New(_)), "pushes go in");
-    assert_eq!(store.remove(other).await, Moved::Yes, "other queues are none of its business");
+    assert_eq!(store.remove(id).await, ChangeResult::Moving);
+    assert_eq!(store.store.reschedule(id, Due::Now).await.expect("answers"), ChangeResult::Moving);
+    let replacement = job("two").unique("x").on_conflict(UniqueConflict::Replace);
+    assert_eq!(store.push(replacement).await, PushResult::Existing(id));
+    assert!(matches!(store.push(job("three").unique("y")).await, PushResult::New(_)), "pushes go in");
+    assert_eq!(store.remove(other).await, ChangeResult::Applied, "other queues are none of its business");
 }
 
 pub async fn last_transfer_marker_wins(store: TestStore) {
     let (first, second) = (NodeId::fresh(), NodeId::fresh());
     mark(&store, first).await;
-    let again = store.store.set_moving("default", second, Some("nowhere")).await.expect("marks").moving;
+    let again = store.store.set_transfer_mark("default", second, Some("nowhere")).await.expect("marks").mark;
     let again = again.expect("is marked");
     assert_eq!((again.begun_by, again.mover, again.to.as_str()), (first, second, "elsewhere"));
     assert_eq!(unmark(&store, first).await, Some(again), "only the last can take it away");
@@ -149,7 +163,7 @@ pub async fn moving_queue_takes_back_jobs_of_dead_nodes(store: TestStore) {
     store.silence("a");
     store.advance(past_the_lease() + SECOND).await;
     let answer = store.claim_from("b", "a", 0).await;
-    assert_eq!((answer.jobs.len(), answer.taken_back, answer.more), (0, 1, false));
+    assert_eq!((answer.jobs.len(), answer.taken_back, answer.has_more), (0, 1, false));
     let record = store.get(held.job.id).await.expect("is there");
     assert_eq!((record.state, record.crashes), (State::Ready, 1));
 }
@@ -158,7 +172,7 @@ pub async fn end_of_transfer_wakes_a_node(store: TestStore) {
     let mover = NodeId::fresh();
     mark(&store, mover).await;
     let node = store.node("a").await;
-    let mut wakes = store.store.subscribe(node).await.expect("subscribes");
+    let mut wakes = store.store.subscribe_wakes(node).await.expect("subscribes");
     assert!(store.claim("a", 1).await.is_empty());
     unmark(&store, mover).await;
     let woken = tokio::time::timeout(10 * SECOND, wakes.recv()).await.expect("in time");
@@ -187,7 +201,7 @@ pub async fn transferred_jobs_arrive_unchanged(store: TestStore) {
         assert_eq!(store.get(record.job.id).await.as_ref(), Some(record));
     }
     let again = all(&store).await;
-    let ready = |jobs: &[Record]| -> Vec<String> {
+    let ready = |jobs: &[JobRecord]| -> Vec<String> {
         jobs.iter().filter(|r| r.state == State::Ready).map(|r| r.job.kind.clone()).collect()
     };
     assert_eq!(ready(&again), ready(&jobs), "in the order of their claims");
@@ -236,7 +250,7 @@ pub async fn transferred_jobs_can_be_claimed_and_settled(store: TestStore) {
             ("waits-again", 3),
         ];
         assert_eq!(found, expected);
-        assert!(matches!(store.push(job("two").unique("its key")).await, Pushed::New(_)), "keys are free");
+        assert!(matches!(store.push(job("two").unique("its key")).await, PushResult::New(_)), "keys are free");
         store.sleep(KEEP_DEAD + SECOND);
         while store.prune().await > 0 {}
         assert_eq!(all(store).await.len(), 1, "all are pruned in their time");
@@ -259,7 +273,7 @@ pub async fn transferred_jobs_wake_a_node(store: TestStore) {
     let source = TestStore::in_memory().await;
     source.push(job("one")).await;
     let node = store.node("a").await;
-    let mut wakes = store.store.subscribe(node).await.expect("subscribes");
+    let mut wakes = store.store.subscribe_wakes(node).await.expect("subscribes");
     assert!(store.claim("a", 1).await.is_empty());
     Into::new(&store).put(&all(&source).await, None, Some("1")).await;
     let woken = tokio::time::timeout(10 * SECOND, wakes.recv()).await.expect("in time");
@@ -268,11 +282,13 @@ pub async fn transferred_jobs_wake_a_node(store: TestStore) {
 
 pub async fn transfer_leaves_out_known_ids(store: TestStore) {
     let source = TestStore::in_memory().await;
-    let [here, gone, new] = ["here", "gone", "new"].map(JobId::named);
+    let [here, gone, new] = ["here", "gone", "new"].map(JobId::from_name);
     source.push_all([here, gone, new].map(|id| job("moved").id(id)).into()).await;
     store.push_all(vec![job("own").id(here), job("own").id(gone)]).await;
     store.remove(gone).await;
-    let MovedIn::Yes { mut known } = Into::new(&store).put(&all(&source).await, None, Some("1")).await else {
+    let TransferBatchResult::Applied { skipped: mut known } =
+        Into::new(&store).put(&all(&source).await, None, Some("1")).await
+    else {
         panic!("refused");
     };
     known.sort();
@@ -288,11 +304,11 @@ pub async fn taken_key_rejects_the_whole_transfer_batch(store: TestStore) {
     source.push(job("other")).await;
     let own = store.push(job("own").unique("x")).await.id();
     let (into, jobs) = (Into::new(&store), all(&source).await);
-    assert_eq!(into.put(&jobs, None, Some("1")).await, MovedIn::Taken(vec![id]));
+    assert_eq!(into.put(&jobs, None, Some("1")).await, TransferBatchResult::UniqueTaken(vec![id]));
     assert_eq!(all(&store).await.len(), 1, "nothing was changed");
     store.remove(own).await;
     assert_eq!(into.put(&jobs, None, Some("1")).await, yes(), "nor the marker");
-    assert_eq!(store.push(job("late").unique("x")).await, Pushed::Existing(id));
+    assert_eq!(store.push(job("late").unique("x")).await, PushResult::Existing(id));
 }
 
 pub async fn transferred_ended_job_takes_no_key(store: TestStore) {
@@ -302,9 +318,9 @@ pub async fn transferred_ended_job_takes_no_key(store: TestStore) {
     source.settle("a", &held, Outcome::bury("no")).await;
     let own = store.push(job("own").unique("x")).await.id();
     assert_eq!(Into::new(&store).put(&all(&source).await, None, Some("1")).await, yes());
-    assert_eq!(store.push(job("late").unique("x")).await, Pushed::Existing(own));
+    assert_eq!(store.push(job("late").unique("x")).await, PushResult::Existing(own));
     let back = store.store.reschedule(held.job.id, Due::Now).await.expect("answers");
-    assert_eq!(back, Moved::Existing(own));
+    assert_eq!(back, ChangeResult::Existing(own));
 }
 
 pub async fn transfer_in_without_the_marker_is_rejected(store: TestStore) {
@@ -312,17 +328,24 @@ pub async fn transfer_in_without_the_marker_is_rejected(store: TestStore) {
     source.push(job("one")).await;
     let (into, jobs) = (Into::new(&store), all(&source).await);
     assert_eq!(into.put(&[], None, None).await, yes(), "there is none");
-    assert_eq!(into.put(&jobs, Some("0"), Some("1")).await, MovedIn::Lost(None));
+    assert_eq!(into.put(&jobs, Some("0"), Some("1")).await, TransferBatchResult::CheckpointMismatch(None));
     assert_eq!(into.put(&[], None, Some("1")).await, yes());
-    assert_eq!(into.put(&[], None, None).await, MovedIn::Lost(Some("1".into())), "so it can be read");
-    assert_eq!(into.put(&jobs, None, Some("2")).await, MovedIn::Lost(Some("1".into())));
+    assert_eq!(
+        into.put(&[], None, None).await,
+        TransferBatchResult::CheckpointMismatch(Some("1".into())),
+        "so it can be read"
+    );
+    assert_eq!(into.put(&jobs, None, Some("2")).await, TransferBatchResult::CheckpointMismatch(Some("1".into())));
     assert_eq!(all(&store).await.len(), 0);
     let other = Into::new(&store);
     assert_eq!(other.put(&[], None, Some("of another move")).await, yes());
     assert_eq!(into.put(&jobs, Some("1"), Some("2")).await, yes());
     assert_eq!(into.put(&[], Some("2"), None).await, yes());
     assert_eq!(into.put(&[], None, None).await, yes(), "it is gone");
-    assert_eq!(other.put(&[], None, None).await, MovedIn::Lost(Some("of another move".into())));
+    assert_eq!(
+        other.put(&[], None, None).await,
+        TransferBatchResult::CheckpointMismatch(Some("of another move".into()))
+    );
 }
 
 pub async fn repeated_transfer_batch_changes_nothing(store: TestStore) {
@@ -346,7 +369,7 @@ pub async fn fences_grow_across_a_transfer(store: TestStore) {
     source.sleep(100_000 * SECOND); // its clock is ahead
     let held = source.claim_one("a").await;
     source.settle("a", &held, retry_at_once()).await;
-    let fence = source.store.set_moving("default", NodeId::fresh(), Some("x")).await.expect("marks").fence;
+    let fence = source.store.set_transfer_mark("default", NodeId::fresh(), Some("x")).await.expect("marks").last_fence;
     assert!(fence >= held.fence);
     Into::new(&store).put_with(&all(&source).await, None, Some("1"), fence).await;
     assert!(store.claim_one("a").await.fence > held.fence);
@@ -356,7 +379,7 @@ pub async fn transfer_out_by_another_node_is_rejected(store: TestStore) {
     store.push_all(vec![job("one"), job("later").after(SECOND)]).await;
     let jobs = named(&all(&store).await);
     let (first, second) = (NodeId::fresh(), NodeId::fresh());
-    let out = async |mover| store.store.move_out("default", mover, jobs.clone()).await.expect("answers");
+    let out = async |mover| store.store.transfer_out("default", mover, jobs.clone()).await.expect("answers");
     assert_eq!(out(first).await, None, "the queue is not marked");
     mark(&store, first).await;
     mark(&store, second).await;
@@ -371,13 +394,13 @@ pub async fn transferred_job_leaves_no_trace(store: TestStore) {
     fill(&store).await;
     let (jobs, mover) = (all(&store).await, NodeId::fresh());
     mark(&store, mover).await;
-    let out = store.store.move_out("default", mover, named(&jobs)).await.expect("answers");
+    let out = store.store.transfer_out("default", mover, named(&jobs)).await.expect("answers");
     assert_eq!(out, Some(jobs.len()));
     let counts = store.store.counts().await.expect("counts").remove(0);
     assert_eq!((counts.ready, counts.scheduled, counts.running, counts.dead, counts.done), (0, 0, 0, 0, 0));
     for record in &jobs {
         let again = job("again").id(record.job.id).unique(record.job.kind.clone());
-        assert_eq!(store.push(again).await, Pushed::New(record.job.id), "neither id nor key is taken");
+        assert_eq!(store.push(again).await, PushResult::New(record.job.id), "neither id nor key is taken");
     }
     unmark(&store, mover).await;
     assert_eq!(store.claim("c", 20).await.len(), jobs.len());
@@ -388,28 +411,28 @@ pub async fn running_job_is_not_transferred(store: TestStore) {
     let held = store.claim_one("a").await;
     let mover = NodeId::fresh();
     mark(&store, mover).await;
-    let out = store.store.move_out("default", mover, vec![(held.job.id, held.job.pushed)]).await.expect("answers");
+    let out = store.store.transfer_out("default", mover, vec![(held.job.id, held.job.pushed)]).await.expect("answers");
     assert_eq!(out, Some(0));
     assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
 }
 
 pub async fn job_pushed_again_is_not_transferred(store: TestStore) {
-    let (id, mover) = (JobId::named("daily"), NodeId::fresh());
+    let (id, mover) = (JobId::from_name("daily"), NodeId::fresh());
     store.push(job("one").id(id)).await;
     let jobs = named(&all(&store).await);
     mark(&store, mover).await;
-    let out = async || store.store.move_out("default", mover, jobs.clone()).await.expect("answers");
+    let out = async || store.store.transfer_out("default", mover, jobs.clone()).await.expect("answers");
     assert_eq!(out().await, Some(1));
     store.advance(SECOND).await;
-    assert_eq!(store.push(job("two").id(id)).await, Pushed::New(id));
+    assert_eq!(store.push(job("two").id(id)).await, PushResult::New(id));
     assert_eq!(out().await, Some(0), "this one has not been moved");
 }
 
 pub async fn transferred_jobs_can_return(store: TestStore) {
-    let ids: Vec<_> = store.push_all((0..5).map(|_| job("one")).collect()).await.iter().map(Pushed::id).collect();
+    let ids: Vec<_> = store.push_all((0..5).map(|_| job("one")).collect()).await.iter().map(PushResult::id).collect();
     let (jobs, mover) = (all(&store).await, NodeId::fresh());
     mark(&store, mover).await;
-    store.store.move_out("default", mover, named(&jobs)).await.expect("moves out");
+    store.store.transfer_out("default", mover, named(&jobs)).await.expect("moves out");
     unmark(&store, mover).await;
     assert_eq!(Into::new(&store).put(&jobs, None, Some("1")).await, yes());
     let held = store.ask("a", Claim { max: 9, ..claim(9) }).await.jobs;
@@ -422,7 +445,7 @@ pub async fn rescheduled_job_can_return(store: TestStore) {
     store.store.reschedule(second.job.id, Due::Now).await.expect("goes to the tail");
     let (second, mover) = (all(&store).await.remove(2), NodeId::fresh());
     mark(&store, mover).await;
-    let out = store.store.move_out("default", mover, named(std::slice::from_ref(&second))).await.expect("answers");
+    let out = store.store.transfer_out("default", mover, named(std::slice::from_ref(&second))).await.expect("answers");
     assert_eq!(out, Some(1));
     unmark(&store, mover).await;
     assert_eq!(Into::new(&store).put(&[second], None, Some("1")).await, yes());

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use duly::store::Moved;
-use duly::{Conflict, Due, JobId, Outcome, Push, Pushed, State};
+use duly::store::ChangeResult;
+use duly::{Due, JobId, Outcome, Push, PushResult, State, UniqueConflict};
 
 use crate::test_store::*;
 
@@ -12,29 +12,29 @@ fn keyed(kind: &str) -> Push {
 }
 
 fn replacing(kind: &str) -> Push {
-    keyed(kind).on_conflict(Conflict::Replace)
+    keyed(kind).on_conflict(UniqueConflict::Replace)
 }
 
 pub async fn push_with_taken_key_keeps_the_existing_job(store: TestStore) {
     let old = store.push(keyed("old")).await.id();
-    assert_eq!(store.push(keyed("new")).await, Pushed::Existing(old));
+    assert_eq!(store.push(keyed("new")).await, PushResult::Existing(old));
     assert_eq!(kinds(&store.claim("a", 9).await), ["old"]);
 }
 
 pub async fn replace_substitutes_a_waiting_job(store: TestStore) {
     let old = store.push(keyed("old").after(SECOND)).await.id();
-    let new = replacing("new").id(JobId::named("new"));
-    assert_eq!(store.push(new).await, Pushed::Replaced { id: JobId::named("new"), old });
+    let new = replacing("new").id(JobId::from_name("new"));
+    assert_eq!(store.push(new).await, PushResult::Replaced { id: JobId::from_name("new"), old });
     assert_eq!(store.get(old).await, None);
     store.advance(SECOND).await;
     assert_eq!(kinds(&store.claim("a", 9).await), ["new"]);
-    assert!(matches!(store.push(keyed("third")).await, Pushed::Existing(id) if id == JobId::named("new")));
+    assert!(matches!(store.push(keyed("third")).await, PushResult::Existing(id) if id == JobId::from_name("new")));
 }
 
 pub async fn running_job_is_not_replaced(store: TestStore) {
     let old = store.push(keyed("old")).await.id();
     let held = store.claim_one("a").await;
-    assert_eq!(store.push(replacing("new")).await, Pushed::Existing(old));
+    assert_eq!(store.push(replacing("new")).await, PushResult::Existing(old));
     assert_eq!(store.settle("a", &held, Outcome::Ack).await, nothing_lost());
 }
 
@@ -44,53 +44,57 @@ pub async fn key_is_free_after_its_job_ends(store: TestStore) {
             store.push(keyed("one").keep(keep)).await;
             let held = store.claim_one("a").await;
             store.settle("a", &held, end.clone()).await;
-            assert!(matches!(store.push(keyed("two").keep(keep)).await, Pushed::New(_)), "after {end:?}");
+            assert!(matches!(store.push(keyed("two").keep(keep)).await, PushResult::New(_)), "after {end:?}");
             let two = store.claim_one("a").await;
             store.settle("a", &two, Outcome::Ack).await;
         }
     }
     let id = store.push(keyed("removed")).await.id();
     store.remove(id).await;
-    assert!(matches!(store.push(keyed("next")).await, Pushed::New(_)), "after a remove");
+    assert!(matches!(store.push(keyed("next")).await, PushResult::New(_)), "after a remove");
 }
 
 pub async fn key_stays_taken_across_a_retry(store: TestStore) {
     let id = store.push(keyed("one")).await.id();
     let held = store.claim_one("a").await;
     store.settle("a", &held, Outcome::retry(SECOND, "oh")).await;
-    assert_eq!(store.push(keyed("two")).await, Pushed::Existing(id));
+    assert_eq!(store.push(keyed("two")).await, PushResult::Existing(id));
 }
 
 pub async fn same_key_in_two_queues_does_not_conflict(store: TestStore) {
     store.push(keyed("here")).await;
-    assert!(matches!(store.push(keyed("there").queue("other")).await, Pushed::New(_)));
+    assert!(matches!(store.push(keyed("there").queue("other")).await, PushResult::New(_)));
 }
 
 pub async fn first_of_two_jobs_with_one_key_in_one_push_wins(store: TestStore) {
     let pushed = store.push_all(vec![keyed("first"), keyed("second")]).await;
-    assert_eq!(pushed[1], Pushed::Existing(pushed[0].id()));
+    assert_eq!(pushed[1], PushResult::Existing(pushed[0].id()));
     assert_eq!(kinds(&store.claim("a", 9).await), ["first"]);
 }
 
 pub async fn first_of_two_replacements_in_one_push_wins(store: TestStore) {
     let pushed = store.push_all(vec![replacing("first"), replacing("second")]).await;
-    assert_eq!(pushed[1], Pushed::Existing(pushed[0].id()), "what was answered for stays");
+    assert_eq!(pushed[1], PushResult::Existing(pushed[0].id()), "what was answered for stays");
     assert_eq!(kinds(&store.claim("a", 9).await), ["first"]);
 }
 
 pub async fn key_conflict_does_not_use_up_the_id(store: TestStore) {
-    let id = JobId::named("twice");
+    let id = JobId::from_name("twice");
     let pushed =
         store.push_all(vec![job("first").unique("x"), job("second").id(id).unique("x"), job("third").id(id)]).await;
-    assert_eq!(pushed[1..], [Pushed::Existing(pushed[0].id()), Pushed::New(id)]);
+    assert_eq!(pushed[1..], [PushResult::Existing(pushed[0].id()), PushResult::New(id)]);
     assert_eq!(kinds(&store.claim("a", 9).await), ["first", "third"]);
 }
 
 pub async fn replaced_id_is_remembered(store: TestStore) {
-    let old = JobId::named("old");
+    let old = JobId::from_name("old");
     store.push(keyed("old").id(old)).await;
     store.push(replacing("new")).await;
-    assert_eq!(store.push(keyed("old").id(old)).await, Pushed::Existing(old), "a late repetition does not come back");
+    assert_eq!(
+        store.push(keyed("old").id(old)).await,
+        PushResult::Existing(old),
+        "a late repetition does not come back"
+    );
     assert_eq!(kinds(&store.claim("a", 9).await), ["new"]);
 }
 
@@ -100,12 +104,12 @@ pub async fn dead_job_with_taken_key_stays_dead(store: TestStore) {
     store.settle("a", &held, Outcome::bury("no")).await;
     let other = store.push(keyed("other")).await.id();
 
-    assert_eq!(store.store.reschedule(dead, Due::Now).await.expect("answers"), Moved::Existing(other));
+    assert_eq!(store.store.reschedule(dead, Due::Now).await.expect("answers"), ChangeResult::Existing(other));
     assert_eq!(store.state(dead).await, Some(State::Dead));
 
     store.remove(other).await;
-    assert_eq!(store.store.reschedule(dead, Due::Now).await.expect("answers"), Moved::Yes);
-    assert_eq!(store.push(keyed("third")).await, Pushed::Existing(dead), "it has its key again");
+    assert_eq!(store.store.reschedule(dead, Due::Now).await.expect("answers"), ChangeResult::Applied);
+    assert_eq!(store.push(keyed("third")).await, PushResult::Existing(dead), "it has its key again");
 }
 
 pub async fn rejected_ack_frees_no_key(store: TestStore) {
@@ -116,6 +120,6 @@ pub async fn rejected_ack_frees_no_key(store: TestStore) {
     store.advance(past_the_lease() + SECOND).await;
     let b = store.claim_from("b", "a", 1).await.jobs.pop().expect("taken back");
     assert_eq!(store.settle("a", &a, Outcome::Ack).await, [id]);
-    assert_eq!(store.push(keyed("two")).await, Pushed::Existing(id));
+    assert_eq!(store.push(keyed("two")).await, PushResult::Existing(id));
     assert_eq!(store.settle("b", &b, Outcome::Ack).await, nothing_lost());
 }

@@ -8,7 +8,7 @@ use crate::test_store::*;
 /// A node that has looked, found nothing, and waits.
 async fn waiting(store: &TestStore, name: &'static str) -> Receiver<Wake> {
     let node = store.node(name).await;
-    let wakes = store.store.subscribe(node).await.expect("subscribes");
+    let wakes = store.store.subscribe_wakes(node).await.expect("subscribes");
     assert!(store.claim(name, 1).await.is_empty());
     wakes
 }
@@ -55,10 +55,10 @@ pub async fn push_wakes_only_if_due_earlier(store: TestStore) {
 }
 
 pub async fn resume_wakes_a_waiting_node(store: TestStore) {
-    store.store.pause("default", true).await.expect("pauses");
+    store.store.set_paused("default", true).await.expect("pauses");
     store.push(job("one")).await;
     let mut wakes = waiting(&store, "a").await;
-    store.store.pause("default", false).await.expect("resumes");
+    store.store.set_paused("default", false).await.expect("resumes");
     assert_eq!(woken(&mut wakes).await, look());
 }
 
@@ -70,7 +70,7 @@ pub async fn claim_that_leaves_jobs_wakes_another_node(store: TestStore) {
         wake = woken(&mut a) => { assert_eq!(wake, look()); ("a", &mut b) }
         wake = woken(&mut b) => { assert_eq!(wake, look()); ("b", &mut a) }
     };
-    assert!(store.ask(first, claim(1)).await.more);
+    assert!(store.ask(first, claim(1)).await.has_more);
     assert_eq!(woken(other).await, look());
 }
 
@@ -85,7 +85,7 @@ pub async fn node_that_stops_waiting_passes_its_wake_on(store: TestStore) {
         wake = woken(&mut b) => { assert_eq!(wake, look()); ("b", &mut c) }
         wake = woken(&mut c) => { assert_eq!(wake, look()); ("c", &mut b) }
     };
-    assert!(store.ask(first, claim(0)).await.more);
+    assert!(store.ask(first, claim(0)).await.has_more);
     assert_eq!(woken(last).await, look());
     assert!(a.try_recv().is_err());
 }

@@ -15,15 +15,15 @@ async fn why(store: &TestStore, id: JobId) -> Why {
 /// A node that knows these kinds and has so many slots.
 async fn able(store: &TestStore, kinds: &[&str], slots: u64) -> Node {
     let mut node = Node::fresh(vec!["default".into()]);
-    node.takes.kinds = Some(kinds.iter().map(|kind| (*kind).into()).collect());
-    node.takes.slots = Some(slots);
-    node.takes.limits = [("default".to_owned(), slots)].into();
-    store.store.beat(&node).await.expect("beats");
+    node.profile.kinds = Some(kinds.iter().map(|kind| (*kind).into()).collect());
+    node.profile.slots = Some(slots);
+    node.profile.limits = [("default".to_owned(), slots)].into();
+    store.store.heartbeat(&node).await.expect("beats");
     node
 }
 
 pub async fn why_names_an_unknown_job(store: TestStore) {
-    assert_eq!(why(&store, JobId::named("never")).await, Why::NotFound);
+    assert_eq!(why(&store, JobId::from_name("never")).await, Why::NotFound);
 }
 
 pub async fn why_names_a_later_due_time(store: TestStore) {
@@ -31,14 +31,14 @@ pub async fn why_names_a_later_due_time(store: TestStore) {
     let due = store.now() + 100 * SECOND;
     assert_eq!(why(&store, id).await, Why::DueLater { due });
     store.node("a").await;
-    store.store.pause("default", true).await.expect("pauses");
+    store.store.set_paused("default", true).await.expect("pauses");
     assert_eq!(why(&store, id).await, Why::DueLater { due }, "the nearest cause");
 }
 
 pub async fn why_names_a_paused_queue(store: TestStore) {
     let id = store.push(job("one")).await.id();
     store.node("a").await;
-    store.store.pause("default", true).await.expect("pauses");
+    store.store.set_paused("default", true).await.expect("pauses");
     let said = why(&store, id).await;
     assert_eq!(said, Why::Paused { queue: "default".into() });
     assert_eq!(said.to_string(), "its queue default is paused: it runs once that is resumed");
@@ -47,7 +47,7 @@ pub async fn why_names_a_paused_queue(store: TestStore) {
 pub async fn why_names_a_moving_queue(store: TestStore) {
     let id = store.push(job("one")).await.id();
     store.node("a").await;
-    store.store.set_moving("default", NodeId::fresh(), Some("there")).await.expect("marks");
+    store.store.set_transfer_mark("default", NodeId::fresh(), Some("there")).await.expect("marks");
     assert!(matches!(why(&store, id).await, Why::Moving { moving, .. } if moving.to == "there"));
 }
 
@@ -77,7 +77,7 @@ pub async fn why_names_a_deferred_kind_without_handler(store: TestStore) {
     let id = store.push(job("mail")).await.id();
     let node = able(&store, &["resize"], 9).await;
     let held = store.store.claim(node.id, claim(1)).await.expect("claims").jobs;
-    let end = duly::store::End::of(&held[0], Outcome::release(30 * SECOND), KEEP);
+    let end = duly::store::AttemptEnd::from_held(&held[0], Outcome::release(30 * SECOND), KEEP);
     store.store.settle(node.id, vec![end]).await.expect("settles");
     assert_eq!(why(&store, id).await.code(), "unknown_kind");
 }
@@ -115,16 +115,16 @@ pub async fn why_names_busy_slots(store: TestStore) {
 pub async fn why_names_quiet_nodes(store: TestStore) {
     let mut node = able(&store, &["one"], 1).await;
     let id = store.push(job("one")).await.id();
-    node.takes.quiet = true;
-    store.store.beat(&node).await.expect("beats");
+    node.profile.quiet = true;
+    store.store.heartbeat(&node).await.expect("beats");
     assert_eq!(why(&store, id).await, Why::Quiet { queue: "default".into(), nodes: 1 });
     let told = store.store.nodes().await.expect("nodes");
-    assert!(told.iter().any(|told| told.id == node.id && told.takes.quiet), "everybody sees it");
-    node.takes.quiet = false;
-    store.store.beat(&node).await.expect("beats");
+    assert!(told.iter().any(|told| told.id == node.id && told.profile.quiet), "everybody sees it");
+    node.profile.quiet = false;
+    store.store.heartbeat(&node).await.expect("beats");
     assert_eq!(why(&store, id).await.code(), "next");
     let told = store.store.nodes().await.expect("nodes");
-    assert!(told.iter().any(|told| told.id == node.id && !told.takes.quiet && told.takes.slots == Some(1)));
+    assert!(told.iter().any(|told| told.id == node.id && !told.profile.quiet && told.profile.slots == Some(1)));
 }
 
 pub async fn why_names_the_node_that_holds_a_job(store: TestStore) {
@@ -202,7 +202,7 @@ pub async fn why_uses_the_kinds_a_worker_reports(store: TestStore) {
     let work = tokio::spawn(worker.run_until(stop.clone()));
     tokio::time::timeout(LONG, joined.notified()).await.expect("joins");
     let nodes = store.duly.nodes().await.expect("lists");
-    let takes = &nodes.iter().find(|node| node.takes.slots.is_some()).expect("has said it").takes;
+    let takes = &nodes.iter().find(|node| node.profile.slots.is_some()).expect("has said it").profile;
     assert_eq!((takes.kinds.clone(), takes.slots), (Some(vec!["resize".to_owned()]), Some(3)));
     stop.cancel();
     work.await.expect("no panic").expect("ends well");

@@ -32,7 +32,7 @@ async fn their_calls_are_answered(generation: Generation) {
     let node = ActionHero::start(generation, &server, "node-1").await;
     let method = ours(generation);
     let echo = async |args: Vec<Value>, _| Ok::<_, std::io::Error>(args.first().cloned().unwrap_or(Value::Null));
-    let bridge = bridge(&server).answer(method, echo).join().await.expect("joins");
+    let bridge = bridge(&server).on_call(method, echo).join().await.expect("joins");
     for value in
         [json!("grüße 😀"), json!(3), json!(-1), json!(null), json!({ "user": [1, { "b": 2.5 }] }), json!([1, 2])]
     {
@@ -66,8 +66,8 @@ async fn unregistered_methods_do_not_run_and_failing_ones_do_not_answer() {
     let fails = async |_: Vec<Value>, _| Err::<(), _>(std::io::Error::other("no"));
     let panics = async |_: Vec<Value>, _| -> Result<(), std::io::Error> { panic!("a panic that a test wants") };
     let typed = async |(a, b): (u32, u32), _| Ok::<_, std::io::Error>(a + b);
-    let builder = bridge(&server).answer("api.duly.fails", fails).answer("api.duly.panics", panics);
-    let bridge = builder.answer("api.duly.adds", typed).join().await.expect("joins");
+    let builder = bridge(&server).on_call("api.duly.fails", fails).on_call("api.duly.panics", panics);
+    let bridge = builder.on_call("api.duly.adds", typed).join().await.expect("joins");
     let timeout = json!([{ "error": "RPC Timeout" }]);
     let calls = ["api.duly.fails", "api.duly.panics", "api.duly.none"].map(|method| node.call(method, json!([]), None));
     assert_eq!(futures_util::future::join_all(calls).await, [timeout.clone(), timeout.clone(), timeout]);
@@ -79,7 +79,8 @@ async fn unregistered_methods_do_not_run_and_failing_ones_do_not_answer() {
 async fn their_methods_are_called(generation: Generation) {
     let server = server();
     let node = ActionHero::start(generation, &server, "node-1").await;
-    let bridge = bridge(&server).knows("api.test.echo").knows("api.test.ran").join().await.expect("joins");
+    let bridge =
+        bridge(&server).callable_method("api.test.echo").callable_method("api.test.ran").join().await.expect("joins");
     for value in [json!("grüße 😀"), json!({ "user": [1, { "b": 2.5 }] }), json!(true)] {
         let got: Value = bridge.call("api.test.echo", &json!([value])).first().await.expect("an answer");
         assert_eq!(got, value);
@@ -111,8 +112,8 @@ async fn nodes_of_both_dialects_answer_calls_to_all_and_by_connection() {
     let twelve = ActionHero::start(Generation::Twelve, &server, "node-12").await;
     let newest = ActionHero::start(Generation::Newest, &server, "node-29").await;
     let echo = async |args: Vec<Value>, _| Ok::<_, std::io::Error>(args[0].clone());
-    let other = bridge(&server).answer("api.test.echo", echo).join().await.expect("joins");
-    let bridge = bridge(&server).knows("api.test.echo").join().await.expect("joins");
+    let other = bridge(&server).on_call("api.test.echo", echo).join().await.expect("joins");
+    let bridge = bridge(&server).callable_method("api.test.echo").join().await.expect("joins");
     let since = Instant::now();
     let replies = bridge.call("api.test.echo", &["hello"]).all::<String>().await.expect("answers");
     assert!(since.elapsed() < 4 * SECOND, "ends when all have answered: {:?}", since.elapsed());
@@ -141,7 +142,7 @@ async fn nodes_of_both_dialects_answer_calls_to_all_and_by_connection() {
 async fn no_message_can_crash_a_node() {
     let server = server();
     let node = ActionHero::start(Generation::Twelve, &server, "node-1").await;
-    let bridge = bridge(&server).knows("api.test.echo").join().await.expect("joins");
+    let bridge = bridge(&server).callable_method("api.test.echo").join().await.expect("joins");
     for method in ["api.test.missing", "process.exit", "api.test.echo;process.exit(1)", "duly.ping", ""] {
         let error = bridge.call(method, &[1]).first::<Value>().await.expect_err("refused");
         assert_eq!(error.code(), "invalid", "{method}: {error}");
@@ -152,7 +153,7 @@ async fn no_message_can_crash_a_node() {
     assert_eq!(bridge.call("api.test.echo", &["here"]).first::<String>().await.expect("an answer"), "here");
     assert!(node.0.is_running());
     let builder = Bridge::builder(server.url().replace("redis://", "actionhero://"));
-    assert!(builder.token("x").knows("process.exit").join().await.is_err());
+    assert!(builder.token("x").callable_method("process.exit").join().await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -160,8 +161,8 @@ async fn malformed_and_forged_messages_do_no_harm() {
     let server = server();
     let url = format!("{}?channel=apart", server.url().replace("redis://", "actionhero://"));
     let echo = async |args: Vec<Value>, _| Ok::<_, std::io::Error>(args);
-    let ours = Bridge::builder(&url).token(TOKEN).answer("api.x.echo", echo).join().await.expect("joins");
-    let caller = Bridge::builder(&url).token(TOKEN).knows("api.x.echo").join().await.expect("joins");
+    let ours = Bridge::builder(&url).token(TOKEN).on_call("api.x.echo", echo).join().await.expect("joins");
+    let caller = Bridge::builder(&url).token(TOKEN).callable_method("api.x.echo").join().await.expect("joins");
     let message = |fields: Value| {
         let mut message = json!({ "messageType": "do", "serverId": "x", "serverToken": TOKEN, "requestId": "r", "method": "api.x.echo" });
         fields.as_object().into_iter().flatten().for_each(|(name, value)| message[name] = value.clone());
@@ -187,7 +188,8 @@ async fn malformed_and_forged_messages_do_no_harm() {
     }
     let got = caller.call("api.x.echo", &json!([1, "zwei"])).first::<Value>().await.expect("an answer");
     assert_eq!(got, json!([1, "zwei"]));
-    let stranger = Bridge::builder(&url).token("another token").knows("api.x.echo").join().await.expect("joins");
+    let stranger =
+        Bridge::builder(&url).token("another token").callable_method("api.x.echo").join().await.expect("joins");
     let error = stranger.call("api.x.echo", &[1]).timeout(SECOND / 2).first::<Value>().await;
     assert_eq!(error.expect_err("not for strangers").code(), "timeout");
     assert!(!format!("{ours:?}{:?}", Bridge::builder(&url).token(TOKEN)).contains(TOKEN), "the token is never shown");
@@ -203,8 +205,9 @@ async fn late_reply_is_dropped_and_a_lost_connection_is_replaced() {
         Ok::<_, std::io::Error>(1)
     };
     let quick = async |_: Vec<Value>, _| Ok::<_, std::io::Error>(2);
-    let _ours = bridge(&server).answer("api.x.slow", slow).answer("api.x.quick", quick).join().await.expect("joins");
-    let caller = bridge(&server).knows("api.x.slow").knows("api.x.quick").join().await.expect("joins");
+    let _ours = bridge(&server).on_call("api.x.slow", slow).on_call("api.x.quick", quick).join().await.expect("joins");
+    let caller =
+        bridge(&server).callable_method("api.x.slow").callable_method("api.x.quick").join().await.expect("joins");
     let late = caller.call("api.x.slow", &[0]).timeout(Duration::from_millis(400)).first::<u32>().await;
     assert_eq!(late.expect_err("too slow").code(), "timeout");
     tokio::time::sleep(Duration::from_millis(700)).await;

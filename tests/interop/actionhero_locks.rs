@@ -81,12 +81,12 @@ async fn exclude(generation: Generation) {
     guard.release().await.expect("held to the end");
     assert!(node.lock("report", 10_000).await, "free again");
     assert!(duly.lock("report").try_acquire().await.expect("answers").is_none());
-    let seen = duly.lock("report").checked().await.expect("answers").expect("held");
+    let seen = duly.lock("report").holder().await.expect("answers").expect("held");
     assert_eq!((seen.note.as_str(), seen.fence.0), ("ActionHero: node-1", 0), "what is known of it");
     let page = duly.locks(None).await.expect("answers");
     assert_eq!(page.locks.iter().map(|lock| lock.name.as_str()).collect::<Vec<_>>(), ["report"]);
     assert!(node.unlock("report").await);
-    assert!(duly.lock("report").checked().await.expect("answers").is_none());
+    assert!(duly.lock("report").holder().await.expect("answers").is_none());
     assert!(node.0.is_running());
 }
 
@@ -103,7 +103,7 @@ async fn each_side_respects_twelve() {
 /// Waits until the lock has this many of duly's own waiters.
 async fn until_waiting(duly: &Duly, lock: &str, n: u64) {
     until(&format!("{n} wait for {lock}"), async || {
-        duly.lock(lock).checked().await.expect("answers").is_some_and(|held| held.waiting >= n)
+        duly.lock(lock).holder().await.expect("answers").is_some_and(|held| held.waiters >= n)
     })
     .await;
 }
@@ -147,9 +147,9 @@ async fn expiry_is_in_milliseconds_and_extended_only_by_the_owner() {
     let duly = open(&server).await;
     // Another handle is another node: nothing extends what was only asked for once.
     let store = duly.store();
-    let ask = |wait| duly::store::LockAsk {
+    let ask = |wait| duly::store::LockRequest {
         name: "short".into(),
-        owner: duly::store::Owner::fresh(),
+        owner: duly::store::LockOwner::fresh(),
         node: duly::NodeId::fresh(),
         lease: 3 * SECOND,
         slots: 1,
@@ -179,7 +179,7 @@ async fn lock_without_expiry_is_shown_and_can_be_broken() {
     // As ActionHero leaves it when it dies between SETNX and EXPIRE.
     server.ask(&["SET", "actionhero:lock:stuck", "10.0.0.1"]);
     assert!(duly.lock("stuck").try_acquire().await.expect("answers").is_none());
-    let seen = duly.lock("stuck").checked().await.expect("answers").expect("held");
+    let seen = duly.lock("stuck").holder().await.expect("answers").expect("held");
     assert_eq!(seen.note, "ActionHero: 10.0.0.1, without an end");
     let waits = tokio::spawn(duly.lock("stuck").acquire());
     until_waiting(&duly, "stuck", 1).await;

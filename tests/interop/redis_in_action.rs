@@ -97,7 +97,7 @@ async fn push_without_notification_is_noticed_at_once() {
     took.sort_unstable();
     assert!(took[5] < 200 * MS, "mostly long before the next beat: {took:?}");
     // Paused, it is left where it is, and nobody runs in circles.
-    duly.pause("mail").await.expect("paused");
+    duly.pause_queue("mail").await.expect("paused");
     server.ask(&["RPUSH", "queue:mail", "[\"a\", \"mail\", \"send\", [\"x\", 99]]"]);
     let count = || -> u64 { server.info(&["INFO", "stats"], "total_commands_processed").parse().expect("a number") };
     let before = count();
@@ -131,7 +131,7 @@ async fn pushed_items_have_the_bytes_python_writes() {
 async fn push_can_be_repeated_under_its_id() {
     let server = server();
     let duly = open(&server).await;
-    let push = || Push::new("send", "[]").queue("mail").id(JobId::named("mail:7"));
+    let push = || Push::new("send", "[]").queue("mail").id(JobId::from_name("mail:7"));
     assert!(duly.push(push()).await.expect("pushed").is_new());
     assert!(!duly.push(push()).await.expect("answers").is_new());
     assert_eq!(server.ask(&["LLEN", "queue:mail"]).text(), "1");
@@ -244,7 +244,7 @@ async fn unreadable_item_is_dead_and_blocks_nothing() {
     until("the good one ran", async || !log.lock().expect("ours").is_empty()).await;
     stop.cancel();
     worker.await.expect("ends");
-    let filter = Filter { state: Some(State::Dead), failures: true, ..Filter::default() };
+    let filter = Filter { state: Some(State::Dead), with_details: true, ..Filter::default() };
     let dead = duly.list(filter).await.expect("answers").jobs;
     let mut texts: Vec<&str> = dead.iter().map(|record| record.job.args.as_str()).collect();
     texts.sort_unstable();
@@ -345,7 +345,7 @@ async fn waiting_items_can_be_listed_rescheduled_and_removed() {
     loop {
         let page = duly.list(Filter { cursor, limit: 1, ..Filter::default() }).await.expect("answers");
         seen.extend(page.jobs.into_iter().map(|record| (record.job.id, record.state)));
-        cursor = page.next;
+        cursor = page.next_cursor;
         if cursor.is_none() {
             break;
         }
@@ -384,7 +384,7 @@ async fn rescheduled_item_is_not_lost_to_a_foreign_queue() {
 async fn push_waits_for_replicas_if_configured() {
     let server = server();
     let duly = Duly::open(format!("{}?replicas=1", url(&server))).await.expect("opens");
-    let push = || Push::new("send", "[]").queue("mail").id(JobId::named("mail:8"));
+    let push = || Push::new("send", "[]").queue("mail").id(JobId::from_name("mail:8"));
     assert_eq!(duly.push(push()).await.expect_err("there is none").code(), "unknown");
     let replica = Options::new(Binary::Redis).start();
     replica.ask(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
@@ -401,7 +401,7 @@ async fn partial_push_into_several_queues_is_unknown() {
     let server = server();
     let duly = open(&server).await;
     server.ask(&["SET", "queue:b", "x"]);
-    let jobs = ["a", "b"].map(|queue| Push::new("send", "[]").queue(queue).id(JobId::named(queue)));
+    let jobs = ["a", "b"].map(|queue| Push::new("send", "[]").queue(queue).id(JobId::from_name(queue)));
     let error = duly.push_all(jobs).await.expect_err("the second is refused");
     assert!(error.code() == "unknown" && error.to_string().contains("not a list"), "{error}");
     assert_eq!(server.ask(&["LLEN", "queue:a"]).text(), "1", "the first is in");

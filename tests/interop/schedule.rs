@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use duly::compat::{Done, Enqueued, Schedule, Scores};
+use duly::compat::{DoneResult, EnqueueResult, ScoreUnit, SortedSetSchedule};
 use duly::{Due, JobId};
 
 use test_support::servers::{self, Binary, Options, Server};
@@ -29,8 +29,8 @@ impl Set {
         Set { server: servers::redis(), key: format!("scheduled_objects:{}", JobId::fresh()) }
     }
 
-    async fn open(&self) -> Schedule {
-        Schedule::open(self.server.url(), &self.key).await.expect("opens")
+    async fn open(&self) -> SortedSetSchedule {
+        SortedSetSchedule::open(self.server.url(), &self.key).await.expect("opens")
     }
 
     /// A worker of the post, whose clock is so far ahead.
@@ -64,13 +64,13 @@ async fn stale_removal_is_rejected_and_reported() {
     let late = schedule.get_expired(50 * MS).await.expect("answers").expect("due");
     pause(80 * MS).await;
     let present = schedule.get_expired(10 * SECOND).await.expect("answers").expect("due again");
-    assert!(present.token > late.token && present.attempt == 2 && present.due == late.due);
-    assert_eq!(schedule.done(&late).await.expect("answers"), Done::NotHeld, "the late one is told");
+    assert!(present.fence > late.fence && present.attempt == 2 && present.due == late.due);
+    assert_eq!(schedule.done(&late).await.expect("answers"), DoneResult::NotHeld, "the late one is told");
     assert!(!schedule.extend(&late, SECOND).await.expect("answers"));
     assert!(set.score("a").is_some(), "nothing was removed");
-    assert_eq!(schedule.done(&present).await.expect("answers"), Done::Gone);
+    assert_eq!(schedule.done(&present).await.expect("answers"), DoneResult::Removed);
     assert_eq!(set.score("a"), None);
-    assert_eq!(schedule.done(&present).await.expect("answers"), Done::NotHeld, "once");
+    assert_eq!(schedule.done(&present).await.expect("answers"), DoneResult::NotHeld, "once");
 }
 
 #[tokio::test]
@@ -80,8 +80,8 @@ async fn occurrence_requested_while_running_is_not_lost() {
     schedule.enqueue("a", Due::Now).await.expect("answers");
     let first = schedule.get_expired(10 * SECOND).await.expect("answers").expect("due");
     let again = schedule.enqueue("a", Due::After(100 * SECOND)).await.expect("answers");
-    assert_eq!(again, Enqueued::AfterThis);
-    assert_eq!(schedule.done(&first).await.expect("answers"), Done::Again);
+    assert_eq!(again, EnqueueResult::AfterCurrent);
+    assert_eq!(schedule.done(&first).await.expect("answers"), DoneResult::Rescheduled);
     let left = set.score("a").expect("the next occurrence") - now();
     assert!((95.0..=100.5).contains(&left), "in {left} s");
 }
@@ -93,7 +93,7 @@ async fn occurrence_requested_by_others_while_running_is_not_lost() {
     schedule.enqueue("a", Due::Now).await.expect("answers");
     let first = schedule.get_expired(10 * SECOND).await.expect("answers").expect("due");
     set.zadd(now() + 100.0, "a");
-    assert_eq!(schedule.done(&first).await.expect("answers"), Done::Again);
+    assert_eq!(schedule.done(&first).await.expect("answers"), DoneResult::Rescheduled);
     assert!(set.score("a").is_some_and(|score| score > now() + 90.0));
 }
 
@@ -108,15 +108,15 @@ async fn occurrence_requested_while_running_does_not_run_concurrently() {
     // Somebody who knows only the set.
     set.zadd(now() - 1.0, "a");
     assert_eq!(schedule.get_expired(SECOND).await.expect("answers"), None, "it runs already");
-    assert_eq!(schedule.done(&first).await.expect("answers"), Done::Again);
+    assert_eq!(schedule.done(&first).await.expect("answers"), DoneResult::Rescheduled);
     let second = schedule.get_expired(SECOND).await.expect("answers").expect("its next occurrence");
-    assert_eq!((second.attempt, schedule.done(&second).await.expect("answers")), (1, Done::Gone));
+    assert_eq!((second.attempt, schedule.done(&second).await.expect("answers")), (1, DoneResult::Removed));
 }
 
 #[tokio::test]
 async fn crashing_id_is_counted_and_given_up() {
     let set = Set::new();
-    let schedule = Schedule::builder(set.server.url(), &set.key).max_attempts(3).open().await.expect("opens");
+    let schedule = SortedSetSchedule::builder(set.server.url(), &set.key).max_attempts(3).open().await.expect("opens");
     schedule.enqueue("poison", Due::Now).await.expect("answers");
     for attempt in 1..=3 {
         let taken = schedule.get_expired(20 * MS).await.expect("answers").expect("due");
@@ -153,7 +153,7 @@ async fn takeover_by_a_client_with_a_fast_clock_is_reported_at_the_end() {
     let ours = schedule.get_expired(300 * MS).await.expect("answers").expect("due");
     assert_eq!(set.post(45.0, 60.0), "a", "the post's script believes its caller");
     pause(350 * MS).await;
-    assert_eq!(schedule.done(&ours).await.expect("answers"), Done::NotHeld);
+    assert_eq!(schedule.done(&ours).await.expect("answers"), DoneResult::NotHeld);
     assert!(set.score("a").is_some(), "theirs is not removed");
 }
 
@@ -163,8 +163,8 @@ async fn ids_with_negative_scores_fire() {
     set.zadd(-5.0, "before 1970");
     let schedule = set.open().await;
     let taken = schedule.get_expired(SECOND).await.expect("answers").expect("due");
-    assert_eq!(taken.name(), "before 1970");
-    assert_eq!(schedule.done(&taken).await.expect("answers"), Done::Gone);
+    assert_eq!(taken.id_lossy(), "before 1970");
+    assert_eq!(schedule.done(&taken).await.expect("answers"), DoneResult::Removed);
 }
 
 #[tokio::test]
@@ -189,12 +189,16 @@ async fn batch_is_ordered_by_first_due_even_after_a_crash() {
         set.zadd(1_000.0 + f64::from(n), &format!("{n:02}"));
     }
     let crashed = schedule.get_expired_batch(30 * MS, 2).await.expect("answers");
-    assert_eq!(crashed.iter().map(|one| one.name()).collect::<Vec<_>>(), ["00", "01"]);
+    assert_eq!(crashed.iter().map(|one| one.id_lossy()).collect::<Vec<_>>(), ["00", "01"]);
     pause(60 * MS).await;
     let batch = schedule.get_expired_batch(SECOND, 3).await.expect("answers");
-    assert_eq!(batch.iter().map(|one| one.name()).collect::<Vec<_>>(), ["00", "01", "02"], "not behind the backlog");
-    let tokens: Vec<_> = batch.iter().map(|one| one.token).collect();
-    assert!(tokens.is_sorted() && tokens[0] > crashed[1].token);
+    assert_eq!(
+        batch.iter().map(|one| one.id_lossy()).collect::<Vec<_>>(),
+        ["00", "01", "02"],
+        "not behind the backlog"
+    );
+    let tokens: Vec<_> = batch.iter().map(|one| one.fence).collect();
+    assert!(tokens.is_sorted() && tokens[0] > crashed[1].fence);
 }
 
 #[tokio::test]
@@ -208,7 +212,7 @@ async fn waiter_sleeps_until_due_or_notified() {
     let asked = Instant::now();
     schedule.enqueue("soon", Due::After(400 * MS)).await.expect("answers");
     let (taken, at) = tokio::time::timeout(10 * SECOND, waits).await.expect("in time").expect("ran");
-    assert_eq!(taken.name(), "soon");
+    assert_eq!(taken.id_lossy(), "soon");
     let took = at - asked;
     assert!((395 * MS..600 * MS).contains(&took), "after {took:?}");
 }
@@ -216,7 +220,7 @@ async fn waiter_sleeps_until_due_or_notified() {
 #[tokio::test]
 async fn waiting_worker_does_not_poll() {
     let server = servers::Options::new(servers::Binary::Redis).start();
-    let schedule = Schedule::open(server.url(), "quiet").await.expect("opens");
+    let schedule = SortedSetSchedule::open(server.url(), "quiet").await.expect("opens");
     schedule.enqueue("far", Due::After(100 * SECOND)).await.expect("answers");
     let count = || -> u64 { server.info(&["INFO", "stats"], "total_commands_processed").parse().expect("a number") };
     let _ = tokio::time::timeout(300 * MS, schedule.next_expired(SECOND)).await;
@@ -240,8 +244,8 @@ async fn many_workers_get_each_id_once() {
         workers.push(tokio::spawn(async move {
             let mut got = Vec::new();
             while let Ok(Ok(taken)) = tokio::time::timeout(1_500 * MS, worker.next_expired(60 * SECOND)).await {
-                assert_eq!(worker.done(&taken).await.expect("answers"), Done::Gone);
-                got.push(taken.name().parse::<u32>().expect("a number"));
+                assert_eq!(worker.done(&taken).await.expect("answers"), DoneResult::Removed);
+                got.push(taken.id_lossy().parse::<u32>().expect("a number"));
             }
             got
         }));
@@ -262,10 +266,10 @@ async fn schedule_works_beside_the_original_workers() {
     set.zadd(now() - 1.0, "b");
     let schedule = set.open().await;
     let ours = schedule.get_expired(10 * SECOND).await.expect("answers").expect("due");
-    assert_eq!((ours.name().as_ref(), set.post(0.0, 10.0).as_str()), ("a", "b"), "each gets another");
+    assert_eq!((ours.id_lossy().as_ref(), set.post(0.0, 10.0).as_str()), ("a", "b"), "each gets another");
     assert_eq!(set.post(0.0, 10.0), "", "and leaves alone what the other has");
     assert_eq!(schedule.get_expired(SECOND).await.expect("answers"), None);
-    assert_eq!(schedule.done(&ours).await.expect("answers"), Done::Gone);
+    assert_eq!(schedule.done(&ours).await.expect("answers"), DoneResult::Removed);
     set.server.ask(&["ZREM", &set.key, "b"]);
     assert_eq!(set.server.ask(&["ZCARD", &set.key]).text(), "0");
 }
@@ -275,11 +279,11 @@ async fn milliseconds_are_distinguished_from_seconds() {
     let set = Set::new();
     set.zadd((now() * 1_000.0).round() + 60_000.0, "a");
     let schedule = set.open().await;
-    assert_eq!(schedule.scores(), Scores::Millis);
+    assert_eq!(schedule.score_unit(), ScoreUnit::Millis);
     schedule.enqueue("b", Due::Now).await.expect("answers");
     assert!((set.score("b").expect("there") - now() * 1_000.0).abs() < 5_000.0);
-    assert_eq!(schedule.get_expired(SECOND).await.expect("answers").expect("due").name(), "b");
-    let error = Schedule::builder(set.server.url(), &set.key).scores(Scores::Seconds).open().await;
+    assert_eq!(schedule.get_expired(SECOND).await.expect("answers").expect("due").id_lossy(), "b");
+    let error = SortedSetSchedule::builder(set.server.url(), &set.key).score_unit(ScoreUnit::Seconds).open().await;
     assert!(error.expect_err("they disagree").to_string().contains("counts millis"));
 }
 
@@ -291,7 +295,7 @@ async fn remove_removes_waiting_and_running_ids() {
     let taken = schedule.get_expired(10 * SECOND).await.expect("answers").expect("due");
     assert!(schedule.remove("a").await.expect("answers"));
     assert!(!schedule.remove("a").await.expect("answers"));
-    assert_eq!(schedule.done(&taken).await.expect("answers"), Done::NotHeld);
+    assert_eq!(schedule.done(&taken).await.expect("answers"), DoneResult::NotHeld);
     let left = set.server.ask(&["KEYS", &format!("*{}*", set.key)]);
     let left: Vec<String> = left.list().iter().map(|key| key.text()).filter(|key| !key.ends_with("conf")).collect();
     assert!(left.is_empty(), "nothing is left behind: {left:?}");
@@ -300,10 +304,10 @@ async fn remove_removes_waiting_and_running_ids() {
 #[tokio::test]
 async fn schedule_works_on_a_cluster() {
     let key = format!("scheduled:{}", JobId::fresh());
-    let schedule = Schedule::open(servers::cluster().url(), &key).await.expect("opens");
+    let schedule = SortedSetSchedule::open(servers::cluster().url(), &key).await.expect("opens");
     schedule.enqueue("a", Due::Now).await.expect("answers");
     let taken = schedule.next_expired(SECOND).await.expect("due");
-    assert_eq!(schedule.done(&taken).await.expect("answers"), Done::Gone);
+    assert_eq!(schedule.done(&taken).await.expect("answers"), DoneResult::Removed);
 }
 
 /// Who waits is told by nobody then, and looks once a second.
@@ -312,13 +316,13 @@ async fn user_without_publish_rights_can_enqueue() {
     let users = "user default on nopass ~* &* +@all\nuser app on >secret ~* +@all resetchannels";
     let server = Options::new(Binary::Redis).users(users).start();
     let url = server.url().replacen("redis://", "redis://app:secret@", 1);
-    let schedule = Schedule::open(url, "objects").await.expect("opens");
-    assert_eq!(schedule.enqueue("a", Due::Now).await.expect("is there"), Enqueued::Waits);
+    let schedule = SortedSetSchedule::open(url, "objects").await.expect("opens");
+    assert_eq!(schedule.enqueue("a", Due::Now).await.expect("is there"), EnqueueResult::Scheduled);
     let taken = schedule.get_expired(SECOND).await.expect("takes").expect("is due");
     assert!(schedule.retry(&taken, Duration::ZERO).await.expect("is held"), "and is given back");
     let taken = schedule.get_expired(SECOND).await.expect("takes").expect("is due again");
-    assert_eq!(schedule.enqueue("a", Due::Now).await.expect("runs"), Enqueued::AfterThis);
-    assert_eq!(schedule.done(&taken).await.expect("is held"), Done::Again);
+    assert_eq!(schedule.enqueue("a", Due::Now).await.expect("runs"), EnqueueResult::AfterCurrent);
+    assert_eq!(schedule.done(&taken).await.expect("is held"), DoneResult::Rescheduled);
     assert_eq!(server.ask(&["ZCARD", "objects"]).text(), "1");
 }
 
@@ -331,7 +335,7 @@ async fn schedule_and_actionhero_locks_reject_replicas() {
         assert!(error.code() == "invalid" && error.to_string().starts_with("replicas: "), "{error}");
         assert!(error.to_string().ends_with("Leave it out of this URL"), "{error}");
     };
-    refused(Schedule::open(format!("{}?replicas=1", server.url()), "objects").await.map(drop));
+    refused(SortedSetSchedule::open(format!("{}?replicas=1", server.url()), "objects").await.map(drop));
     let url = server.url().replacen("redis://", "actionhero://", 1);
     refused(duly::Duly::open(format!("{url}?replicas=1")).await.map(drop));
     let bridge = duly::compat::actionhero::Bridge::builder(format!("{url}?replicas=1")).token("x");

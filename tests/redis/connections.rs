@@ -17,7 +17,7 @@ async fn connections_have_names() {
     let server = durable(Binary::Redis).start();
     let duly = open(server.url()).await;
     duly.push(Push::new("mail", "{}")).await.expect("pushes");
-    duly.store().beat(&Node::fresh(vec!["default".into()])).await.expect("beats");
+    duly.store().heartbeat(&Node::fresh(vec!["default".into()])).await.expect("beats");
     let list = server.ask(&["CLIENT", "LIST"]).text();
     for way in ["door", "beat"] {
         let named = list.split_whitespace().any(|field| {
@@ -44,10 +44,10 @@ async fn request_after_a_closed_connection_uses_another() {
     let proxy = Proxy::start(server.port());
     let duly = open(format!("redis://{}", proxy.address())).await;
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
-    let claim = || Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
+    let claim = || Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
     let all = async || {
-        let (beaten, claimed) = (store.beat(&node).await.map(drop), store.claim(node.id, claim()).await.map(drop));
-        [beaten, claimed, duly.pause("default").await.map(drop)]
+        let (beaten, claimed) = (store.heartbeat(&node).await.map(drop), store.claim(node.id, claim()).await.map(drop));
+        [beaten, claimed, duly.pause_queue("default").await.map(drop)]
     };
     let mut well = [false; 3];
     for _ in 0..TRIES {
@@ -82,7 +82,7 @@ async fn scan_continues_while_another_runtime_connects() {
             runtime.block_on(async { elsewhere.counts().await.expect("counts") });
         };
         tokio::task::spawn_blocking(asks).await.expect("no panic");
-        cursor = page.next;
+        cursor = page.next_cursor;
         if cursor.is_none() {
             break;
         }

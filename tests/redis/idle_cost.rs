@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use duly::store::{Guest, To};
+use duly::store::{PeerInfo, Recipient};
 use duly::{Event, LEASE, NodeId, Push};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -88,14 +88,20 @@ async fn quiet_peer_sends_no_requests() {
     let server = durable(Binary::Redis).start();
     let duly = open(server.url()).await;
     let (store, node) = (duly.store(), NodeId::fresh());
-    let guest =
-        Guest { node, lease: LEASE, methods: vec!["m".into()], waits: Vec::new(), places: Vec::new(), quiet: true };
-    let _heard = store.hear(node, true).await.expect("hears");
-    store.attend(&guest).await.expect("attends");
+    let guest = PeerInfo {
+        node,
+        lease: LEASE,
+        methods: vec!["m".into()],
+        waited_locks: Vec::new(),
+        waiters: Vec::new(),
+        listen_only: true,
+    };
+    let _heard = store.subscribe_messages(node, true).await.expect("hears");
+    store.announce(&guest).await.expect("attends");
     let attends = async {
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            store.attend(&guest).await.expect("attends");
+            store.announce(&guest).await.expect("attends");
         }
     };
     let seen = tokio::select! {
@@ -103,7 +109,7 @@ async fn quiet_peer_sends_no_requests() {
         () = attends => unreachable!("goes on"),
     };
     assert_eq!(seen.iter().map(|seen| &seen.command).collect::<Vec<_>>(), Vec::<&String>::new());
-    assert_eq!(store.send(To::Node(node), b"and hears").await.expect("sends"), 1);
+    assert_eq!(store.send(Recipient::Node(node), b"and hears").await.expect("sends"), 1);
 }
 
 /// The next beat is ten seconds away, and the worker knows of nothing but wakes before it.
@@ -175,7 +181,7 @@ async fn commands_per_hand_over(server: &Server, waiters: u64) -> f64 {
     };
     let tasks: Vec<_> = (0..waiters).map(want).collect();
     until("all stand in line", async || {
-        handles[0].lock("a").checked().await.expect("looks").is_some_and(|held| held.waiting == waiters)
+        handles[0].lock("a").holder().await.expect("looks").is_some_and(|held| held.waiters == waiters)
     })
     .await;
     let commands = || -> u64 {

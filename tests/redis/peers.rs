@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::store::{Guest, Heard, LINE_LOOK_MAX, LockAsk, Owner, To};
+use duly::store::{LOCK_WAITERS_CHECKED_MAX, LockOwner, LockRequest, Notification, PeerInfo, Recipient};
 use duly::{Clock, Duly, LEASE, NodeId};
 use tokio::sync::mpsc::Receiver;
 
@@ -11,23 +11,23 @@ use test_support::servers::{self, Binary, Direction, Proxy, Server};
 
 const TTL: Duration = Duration::from_secs(10);
 
-fn guest() -> Guest {
-    Guest {
+fn guest() -> PeerInfo {
+    PeerInfo {
         node: NodeId::fresh(),
         lease: LEASE,
         methods: vec!["m".into()],
-        waits: Vec::new(),
-        places: Vec::new(),
-        quiet: false,
+        waited_locks: Vec::new(),
+        waiters: Vec::new(),
+        listen_only: false,
     }
 }
 
-fn ask(name: &str, node: NodeId) -> LockAsk {
-    let (owner, name) = (Owner::fresh(), name.to_owned());
-    LockAsk { name, owner, node, lease: LEASE, slots: 1, ttl: TTL, wait: true, note: String::new() }
+fn ask(name: &str, node: NodeId) -> LockRequest {
+    let (owner, name) = (LockOwner::fresh(), name.to_owned());
+    LockRequest { name, owner, node, lease: LEASE, slots: 1, ttl: TTL, wait: true, note: String::new() }
 }
 
-async fn next(heard: &mut Receiver<Heard>) -> Heard {
+async fn next(heard: &mut Receiver<Notification>) -> Notification {
     tokio::time::timeout(LONG, heard.recv()).await.expect("in time").expect("open")
 }
 
@@ -40,24 +40,24 @@ async fn hears_again_when_the_connection_was_cut(binary: Binary, quiet: bool) {
     let server = durable(binary).start();
     let duly = open(server.url()).await;
     let store = duly.store();
-    let guest = Guest { quiet, ..guest() };
-    let mut heard = store.hear(guest.node, true).await.expect("hears");
-    store.attend(&guest).await.expect("attends");
-    for to in [To::Node(guest.node), To::All] {
+    let guest = PeerInfo { listen_only: quiet, ..guest() };
+    let mut heard = store.subscribe_messages(guest.node, true).await.expect("hears");
+    store.announce(&guest).await.expect("attends");
+    for to in [Recipient::Node(guest.node), Recipient::All] {
         assert_eq!(store.send(to, b"one").await.expect("sends"), 1);
-        assert_eq!(next(&mut heard).await, Heard::Message(b"one".into()));
+        assert_eq!(next(&mut heard).await, Notification::Message(b"one".into()));
     }
     cut_all_connections(&server);
     until("it is heard again", async || {
         // The first requests may meet the end of the old connection.
-        let attended = store.attend(&guest).await.is_ok();
-        attended && store.send(To::All, b"two").await.is_ok_and(|heard| heard == 1)
+        let attended = store.announce(&guest).await.is_ok();
+        attended && store.send(Recipient::All, b"two").await.is_ok_and(|heard| heard == 1)
     })
     .await;
-    assert_eq!(next(&mut heard).await, Heard::Gap, "something may have been missed");
-    assert_eq!(next(&mut heard).await, Heard::Message(b"two".into()));
-    assert_eq!(store.send(To::Node(guest.node), b"three").await.expect("sends"), 1);
-    assert_eq!(next(&mut heard).await, Heard::Message(b"three".into()));
+    assert_eq!(next(&mut heard).await, Notification::Gap, "something may have been missed");
+    assert_eq!(next(&mut heard).await, Notification::Message(b"two".into()));
+    assert_eq!(store.send(Recipient::Node(guest.node), b"three").await.expect("sends"), 1);
+    assert_eq!(next(&mut heard).await, Notification::Message(b"three".into()));
 }
 
 #[tokio::test]
@@ -111,11 +111,11 @@ async fn dead_peers_leave_no_keys() {
     let clock = Clock::manual();
     let duly = Duly::builder(server.url()).clock(clock.clone()).open().await.expect("opens");
     let (store, dead) = (duly.store(), guest());
-    store.attend(&dead).await.expect("attends");
+    store.announce(&dead).await.expect("attends");
     for n in 0..MANY {
-        let held = LockAsk { slots: 1 + n as u32 % 3, ..ask(&format!("lock {n}"), dead.node) };
+        let held = LockRequest { slots: 1 + n as u32 % 3, ..ask(&format!("lock {n}"), dead.node) };
         store.lock(&held).await.expect("answers").hold.expect("is free");
-        let waiting = LockAsk { owner: Owner::fresh(), slots: 1, ..held };
+        let waiting = LockRequest { owner: LockOwner::fresh(), slots: 1, ..held };
         assert_eq!(store.lock(&waiting).await.expect("answers").hold, None);
     }
     let connections: Vec<String> = (0..MANY).map(|n| format!("connection {n}")).collect();
@@ -127,7 +127,7 @@ async fn dead_peers_leave_no_keys() {
     clock.advance(TTL + Duration::from_secs(61));
     until("all is cleared", async || {
         clock.advance(Duration::from_secs(5));
-        store.attend(&living).await.expect("attends");
+        store.announce(&living).await.expect("attends");
         sizes(&server) == [1, 0, 1, 0, 0, 1]
     })
     .await;
@@ -146,11 +146,11 @@ async fn plain_workers_remove_dead_peers() {
         store.lock(&ask(&format!("lock {n}"), dead.node)).await.expect("answers").hold.expect("is free");
     }
     assert!(sizes(&server)[0] > MANY as i64);
-    let living = Guest { quiet: true, ..guest() };
+    let living = PeerInfo { listen_only: true, ..guest() };
     clock.advance(TTL + Duration::from_secs(61));
     until("all is cleared", async || {
         clock.advance(Duration::from_secs(61));
-        store.attend(&living).await.expect("attends");
+        store.announce(&living).await.expect("attends");
         sizes(&server)[0] == 1
     })
     .await;
@@ -164,9 +164,9 @@ async fn release_succeeds_although_dead_waiters_remain() {
     let open = async |url: String| Duly::builder(url).clock(clock.clone()).open().await.expect("opens");
     let (duly, beside) = (open(format!("redis://{}", proxy.address())).await, open(server.url()).await);
     let (store, dead) = (duly.store(), guest());
-    let held = LockAsk { ttl: 100 * TTL, ..ask("l", NodeId::fresh()) };
+    let held = LockRequest { ttl: 100 * TTL, ..ask("l", NodeId::fresh()) };
     assert!(store.lock(&held).await.expect("answers").hold.is_some());
-    for _ in 0..3 * LINE_LOOK_MAX {
+    for _ in 0..3 * LOCK_WAITERS_CHECKED_MAX {
         assert_eq!(store.lock(&ask("l", dead.node)).await.expect("answers").hold, None);
     }
     clock.advance(2 * LEASE);
@@ -175,7 +175,7 @@ async fn release_succeeds_although_dead_waiters_remain() {
     proxy.freeze(Direction::Replies);
     let (unlocking, owner) = (store.clone(), held.owner.to_string());
     let released = tokio::spawn(async move { unlocking.unlock(&held).await });
-    until("it is released", async || beside.lock("l").checked().await.expect("looks").is_none()).await;
+    until("it is released", async || beside.lock("l").holder().await.expect("looks").is_none()).await;
     proxy.drop_reply(&owner);
     proxy.thaw();
     let released = tokio::time::timeout(LONG, released).await.expect("in time").expect("no panic");
@@ -187,8 +187,8 @@ async fn a_connection_is_found_again_after_a_server_has_forgotten_it(binary: Bin
     let server = durable(binary).start();
     let (duly, other) = (open(server.url()).await, open(server.url()).await);
     let _held = duly.hold_connection("browser 7").await.expect("is held");
-    let node = duly.node().expect("is one");
-    let found = async || other.store().connection("browser 7").await.ok().flatten() == Some(node);
+    let node = duly.node_id().expect("is one");
+    let found = async || other.store().connection_holder("browser 7").await.ok().flatten() == Some(node);
     assert!(found().await);
     // As after a restart without its file.
     server.ask(&["FLUSHALL"]);

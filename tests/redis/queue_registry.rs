@@ -35,7 +35,7 @@ async fn worked_queue_is_registered_again_after_data_loss() {
     let server = durable(Binary::Redis).start();
     let (duly, stranger) = two(&server).await;
     let (store, node) = (duly.store(), Node::fresh(vec!["mail".into()]));
-    store.beat(&node).await.expect("beats");
+    store.heartbeat(&node).await.expect("beats");
     until("the queue is found", async || is_found(&stranger).await).await;
     for claims in [false, true] {
         server.ask(&["FLUSHALL"]);
@@ -45,11 +45,11 @@ async fn worked_queue_is_registered_again_after_data_loss() {
         drop(pusher);
         server.ask(&["SREM", "duly:hall:{duly}:queues", "mail"]);
         if claims {
-            let claim = Claim { queue: "mail".into(), max: 1, redo: false, suspect: None, kinds: None };
+            let claim = Claim { queue: "mail".into(), max: 1, resync: false, suspect: None, kinds: None };
             assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
         }
         assert!(!is_found(&stranger).await);
-        store.beat(&node).await.expect("beats");
+        store.heartbeat(&node).await.expect("beats");
         until("the queue is found", async || is_found(&stranger).await).await;
     }
 }

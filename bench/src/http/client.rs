@@ -10,12 +10,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Longest answer that is read.
-const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
+const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Room for an answer to begin with.
-const ANSWER_BYTES: usize = 4 * 1024;
+const RESPONSE_BUFFER_BYTES: usize = 4 * 1024;
 
 /// What goes over the wire for a request with a JSON body.
-pub(crate) fn request(address: SocketAddr, method: &str, path: &str, body: &str) -> Vec<u8> {
+pub(crate) fn build_request(address: SocketAddr, method: &str, path: &str, body: &str) -> Vec<u8> {
     let head = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n");
     format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
@@ -23,25 +23,30 @@ pub(crate) fn request(address: SocketAddr, method: &str, path: &str, body: &str)
 /// Requests a second that `clients` get answered, each on a connection of its own and one at a time.
 ///
 /// All clients share one thread, away from the server's: they come and go as others' would.
-pub(crate) async fn flood(address: SocketAddr, request: Vec<u8>, clients: usize, time: Duration) -> Result<f64> {
+pub(crate) async fn measure_requests(
+    address: SocketAddr,
+    request: Vec<u8>,
+    clients: usize,
+    time: Duration,
+) -> Result<f64> {
     tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let tasks = tokio::task::LocalSet::new();
-        tasks.block_on(&runtime, flood_here(address, request, clients, time))
+        tasks.block_on(&runtime, run_clients(address, request, clients, time))
     })
     .await?
 }
 
-async fn flood_here(address: SocketAddr, request: Vec<u8>, clients: usize, time: Duration) -> Result<f64> {
+async fn run_clients(address: SocketAddr, request: Vec<u8>, clients: usize, time: Duration) -> Result<f64> {
     let request: std::rc::Rc<[u8]> = request.into();
     let begin = Instant::now();
     let work = (0..clients).map(|_| {
         let request = request.clone();
         tokio::task::spawn_local(async move {
-            let mut client = Client::connect(address).await?;
+            let mut client = HttpClient::connect(address).await?;
             let mut answered = 0_u64;
             while begin.elapsed() < time {
-                client.ask(&request).await?;
+                client.request(&request).await?;
                 answered += 1;
             }
             anyhow::Ok(answered)
@@ -55,32 +60,32 @@ async fn flood_here(address: SocketAddr, request: Vec<u8>, clients: usize, time:
 }
 
 /// A connection kept open.
-pub(crate) struct Client {
+pub(crate) struct HttpClient {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
-impl Client {
+impl HttpClient {
     pub(crate) async fn connect(address: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Client { stream, buffer: vec![0; ANSWER_BYTES] })
+        Ok(HttpClient { stream, buffer: vec![0; RESPONSE_BUFFER_BYTES] })
     }
 
     /// Sends, reads the whole answer, and gives its body.
-    pub(crate) async fn ask(&mut self, request: &[u8]) -> Result<&[u8]> {
+    pub(crate) async fn request(&mut self, request: &[u8]) -> Result<&[u8]> {
         self.send(request).await?;
         let (mut read, mut whole) = (0, None);
         loop {
             if read == self.buffer.len() {
-                ensure!(read < ANSWER_BYTES_MAX, "the answer has no end");
+                ensure!(read < RESPONSE_BYTES_MAX, "the answer has no end");
                 self.buffer.resize(read * 2, 0);
             }
             let more = self.stream.read(&mut self.buffer[read..]).await?;
             ensure!(more > 0, "the server has hung up");
             read += more;
             whole = match whole {
-                None => extent(&self.buffer[..read])?,
+                None => body_range(&self.buffer[..read])?,
                 known => known,
             };
             match whole {
@@ -96,14 +101,14 @@ impl Client {
     }
 
     /// Waits until something of an answer is there.
-    pub(crate) async fn answered(&self) -> Result<()> {
+    pub(crate) async fn wait_for_response(&self) -> Result<()> {
         self.stream.readable().await?;
         Ok(())
     }
 }
 
 /// Where the body of an answer begins and ends, once its head is there.
-fn extent(answer: &[u8]) -> Result<Option<(usize, usize)>> {
+fn body_range(answer: &[u8]) -> Result<Option<(usize, usize)>> {
     const LENGTH: &[u8] = b"\r\ncontent-length: ";
     let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else {
         return Ok(None);
@@ -121,11 +126,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_ends_where_its_length_says() {
+    fn body_range_follows_content_length() {
         let answer = b"HTTP/1.1 201 Created\r\nx: y\r\ncontent-length: 12\r\n\r\n{\"id\":\"abc\"}";
-        let (head, end) = extent(answer).expect("good").expect("whole");
+        let (head, end) = body_range(answer).expect("good").expect("whole");
         assert_eq!((&answer[head..end], end), (&b"{\"id\":\"abc\"}"[..], answer.len()));
-        assert!(extent(b"HTTP/1.1 201 Created\r\ncontent-le").expect("so far").is_none());
-        assert!(extent(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n").is_err());
+        assert!(body_range(b"HTTP/1.1 201 Created\r\ncontent-le").expect("so far").is_none());
+        assert!(body_range(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n").is_err());
     }
 }

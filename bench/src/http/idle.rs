@@ -11,60 +11,62 @@ use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit as Measure,
 };
 
-use super::client::{Client, request};
-use super::{GROUP, Site};
-use crate::config::{KEEP_NONE, Setting, open};
-use crate::report::{Line, Unit};
+use super::client::{HttpClient, build_request};
+use super::{GROUP, TestServer};
+use crate::config::{BenchConfig, KEEP_NONE, open_store};
+use crate::report::{ReportLine, Unit};
 
 /// Connections that only wait.
-const IDLE: usize = 10_000;
+const IDLE_CONNECTIONS: usize = 10_000;
 /// Workers whose claims wait: many claims of one node may.
 const NODES: usize = 100;
 /// A lease long enough that no wait ends while it is measured.
 const LEASE_MS: u64 = 600_000;
 const WAIT_MS: u64 = 60_000;
 /// Open files that others in this process need, two for each node among them.
-const FILES: u64 = 300 + 2 * NODES as u64;
+const OTHER_OPEN_FILES: u64 = 300 + 2 * NODES as u64;
 /// Seconds at most until all who come have looked once.
-const SETTLE_DOWN_MAX: usize = 30;
+const SETTLE_SECONDS_MAX: usize = 30;
 /// How long the store's requests are counted.
-const WATCH: Duration = Duration::from_secs(5);
+const COUNT_DURATION: Duration = Duration::from_secs(5);
 /// Goals: their memory; and what the server asks of the store meanwhile, for all of them together.
-const IDLE_MB: f64 = 300.0;
-const ASKED_PER_SECOND: f64 = 20.0;
+const GOAL_IDLE_MB: f64 = 300.0;
+const GOAL_STORE_REQUESTS_PER_SECOND: f64 = 20.0;
 
-pub(super) async fn run(setting: &Setting) -> Result<Vec<Line>> {
+pub(super) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1_024);
-    let many = IDLE.min(usize::try_from(files.saturating_sub(FILES) / 2)?);
-    let many = if setting.quick { many.min(500) } else { many };
-    let asked = Asked::install();
+    let many = IDLE_CONNECTIONS.min(usize::try_from(files.saturating_sub(OTHER_OPEN_FILES) / 2)?);
+    let many = if setting.is_quick { many.min(500) } else { many };
+    let asked = StoreRequestRecorder::install();
     let mut lines = Vec::new();
-    for what in [What::Events, What::Jobs] {
-        let duly = open(&setting.fresh(GROUP)?.join("duly.db"), KEEP_NONE).await?;
-        let site = Site::start(&duly, many + 10).await?;
+    for what in [IdleWait::Events, IdleWait::Jobs] {
+        let duly = open_store(&setting.fresh_dir(GROUP)?.join("duly.db"), KEEP_NONE).await?;
+        let site = TestServer::start(&duly, many + 10).await?;
         let before = resident_mb()?;
-        let waiting = what.wait(&site, many).await?;
-        settle_down(&asked).await;
+        let waiting = what.open_connections(&site, many).await?;
+        wait_until_idle(&asked).await;
         let grown = resident_mb()? - before;
         lines.push(
-            Line::alone(GROUP, format!("memory of {many} {}", what.words()), grown, Unit::Megabytes).below(IDLE_MB),
+            ReportLine::single(GROUP, format!("memory of {many} {}", what.describe()), grown, Unit::Megabytes)
+                .value_below(GOAL_IDLE_MB),
         );
         let before = asked.load(Ordering::Relaxed);
-        tokio::time::sleep(WATCH).await;
-        let rate = (asked.load(Ordering::Relaxed) - before) as f64 / WATCH.as_secs_f64();
-        let line = Line::alone(GROUP, format!("store requests of {many} {}", what.words()), rate, Unit::PerSecond);
-        lines.push(line.below(ASKED_PER_SECOND));
+        tokio::time::sleep(COUNT_DURATION).await;
+        let rate = (asked.load(Ordering::Relaxed) - before) as f64 / COUNT_DURATION.as_secs_f64();
+        let line =
+            ReportLine::single(GROUP, format!("store requests of {many} {}", what.describe()), rate, Unit::PerSecond);
+        lines.push(line.value_below(GOAL_STORE_REQUESTS_PER_SECOND));
         drop(waiting);
     }
     Ok(lines)
 }
 
 /// Each that comes looks into the store once: waits until all have.
-async fn settle_down(asked: &AtomicU64) {
-    for _ in 0..SETTLE_DOWN_MAX {
+async fn wait_until_idle(asked: &AtomicU64) {
+    for _ in 0..SETTLE_SECONDS_MAX {
         let before = asked.load(Ordering::Relaxed);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        if (asked.load(Ordering::Relaxed) - before) as f64 <= ASKED_PER_SECOND {
+        if (asked.load(Ordering::Relaxed) - before) as f64 <= GOAL_STORE_REQUESTS_PER_SECOND {
             return;
         }
     }
@@ -73,38 +75,40 @@ async fn settle_down(asked: &AtomicU64) {
 
 /// What is waited for.
 #[derive(Clone, Copy)]
-enum What {
+enum IdleWait {
     Events,
     Jobs,
 }
 
-impl What {
-    fn words(self) -> &'static str {
+impl IdleWait {
+    fn describe(self) -> &'static str {
         match self {
-            What::Events => "that wait for events",
-            What::Jobs => "claims that wait for a job",
+            IdleWait::Events => "that wait for events",
+            IdleWait::Jobs => "claims that wait for a job",
         }
     }
 
     /// Connections that wait.
-    async fn wait(self, site: &Site, many: usize) -> Result<Vec<Client>> {
+    async fn open_connections(self, site: &TestServer, many: usize) -> Result<Vec<HttpClient>> {
         let mut open = Vec::with_capacity(many);
         match self {
-            What::Events => {
-                let listen = request(site.address, "GET", "/api/v1/events", "");
+            IdleWait::Events => {
+                let listen = build_request(site.address, "GET", "/api/v1/events", "");
                 for _ in 0..many {
-                    let mut client = Client::connect(site.address).await?;
+                    let mut client = HttpClient::connect(site.address).await?;
                     client.send(&listen).await?;
-                    client.answered().await?;
+                    client.wait_for_response().await?;
                     open.push(client);
                 }
             }
-            What::Jobs => {
-                let nodes = join(site).await?;
+            IdleWait::Jobs => {
+                let nodes = join_nodes(site).await?;
                 let body = format!(r#"{{"wait_ms":{WAIT_MS}}}"#);
                 for node in nodes.iter().cycle().take(many) {
-                    let mut client = Client::connect(site.address).await?;
-                    client.send(&request(site.address, "POST", &format!("/api/v1/nodes/{node}/claim"), &body)).await?;
+                    let mut client = HttpClient::connect(site.address).await?;
+                    client
+                        .send(&build_request(site.address, "POST", &format!("/api/v1/nodes/{node}/claim"), &body))
+                        .await?;
                     open.push(client);
                 }
             }
@@ -114,12 +118,12 @@ impl What {
 }
 
 /// Workers of one queue.
-async fn join(site: &Site) -> Result<Vec<String>> {
+async fn join_nodes(site: &TestServer) -> Result<Vec<String>> {
     let body = format!(r#"{{"queues":["default"],"lease_ms":{LEASE_MS}}}"#);
-    let join = request(site.address, "POST", "/api/v1/nodes", &body);
-    let (mut client, mut nodes) = (Client::connect(site.address).await?, Vec::new());
+    let join = build_request(site.address, "POST", "/api/v1/nodes", &body);
+    let (mut client, mut nodes) = (HttpClient::connect(site.address).await?, Vec::new());
     for _ in 0..NODES {
-        let joined: serde_json::Value = serde_json::from_slice(client.ask(&join).await?)?;
+        let joined: serde_json::Value = serde_json::from_slice(client.request(&join).await?)?;
         nodes.push(joined["id"].as_str().context("no id")?.to_owned());
     }
     Ok(nodes)
@@ -132,31 +136,31 @@ fn resident_mb() -> Result<f64> {
 }
 
 /// Counts what is asked of the store, by the metric that every request to it leaves.
-struct Asked(Arc<AtomicU64>);
+struct StoreRequestRecorder(Arc<AtomicU64>);
 
 /// The metric of every request to a store.
-const STORE_DURATION: &str = "duly_store_duration_seconds";
+const STORE_DURATION_METRIC: &str = "duly_store_duration_seconds";
 
-impl Asked {
+impl StoreRequestRecorder {
     /// From now on, in all of this process; once.
     fn install() -> Arc<AtomicU64> {
         let count = Arc::new(AtomicU64::new(0));
         // Only the first can be installed. A second would count nothing; a process runs this group once.
-        let _ = metrics::set_global_recorder(Asked(count.clone()));
+        let _ = metrics::set_global_recorder(StoreRequestRecorder(count.clone()));
         count
     }
 }
 
 /// One request.
-struct One(Arc<AtomicU64>);
+struct StoreRequestCounter(Arc<AtomicU64>);
 
-impl HistogramFn for One {
+impl HistogramFn for StoreRequestCounter {
     fn record(&self, _: f64) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Recorder for Asked {
+impl Recorder for StoreRequestRecorder {
     fn describe_counter(&self, _: KeyName, _: Option<Measure>, _: SharedString) {}
 
     fn describe_gauge(&self, _: KeyName, _: Option<Measure>, _: SharedString) {}
@@ -172,8 +176,8 @@ impl Recorder for Asked {
     }
 
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
-        match key.name() == STORE_DURATION {
-            true => Histogram::from_arc(Arc::new(One(self.0.clone()))),
+        match key.name() == STORE_DURATION_METRIC {
+            true => Histogram::from_arc(Arc::new(StoreRequestCounter(self.0.clone()))),
             false => Histogram::noop(),
         }
     }

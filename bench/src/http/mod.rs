@@ -14,50 +14,52 @@ use anyhow::Result;
 use duly::{CancellationToken, Duly};
 use duly_http::Server;
 
-use self::client::{flood, request};
-use crate::config::{BULK, KEEP_NONE, Noop, Setting, fill, noop_args, open};
-use crate::report::{Line, Unit};
-use crate::stats::Pair;
+use self::client::{build_request, measure_requests};
+use crate::config::{BULK_JOBS, BenchConfig, KEEP_NONE, Noop, noop_args, open_store, push_jobs};
+use crate::report::{ReportLine, Unit};
+use crate::stats::Comparison;
 
 const GROUP: &str = "http";
 /// Clients that push at the same time, each on a connection kept open.
 const CLIENTS: usize = 64;
 /// Jobs pushed before the measuring begins.
-const WARM: usize = 20_000;
+const WARMUP_JOBS: usize = 20_000;
 /// Goals: half of the library's single pushes or so many a second; eight tenths of its bulk pushes.
-const SINGLES: f64 = 30_000.0;
-const SINGLES_SHARE: f64 = 0.5;
-const BULK_SHARE: f64 = 0.8;
+const GOAL_SINGLE_PUSHES_PER_SECOND: f64 = 30_000.0;
+const GOAL_SINGLE_PUSH_RATIO: f64 = 0.5;
+const GOAL_BULK_PUSH_RATIO: f64 = 0.8;
 
-pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let (mut singles, mut bulks, mut lives) = (Pair::default(), Pair::default(), Pair::default());
-    for round in 0..setting.rounds() {
-        let dir = setting.fresh(GROUP)?;
-        let duly = open(&dir.join("duly.db"), KEEP_NONE).await?;
-        fill(&duly, WARM, || Noop::new().into()).await?;
-        let site = Site::start(&duly, 2 * CLIENTS).await?;
-        let theirs = library(&duly, setting.time(), CLIENTS, 1).await?;
-        singles.record(site.pushes(setting.time(), CLIENTS, 1).await?, theirs);
-        let theirs = library(&duly, setting.time(), 1, BULK).await?;
-        bulks.record(site.pushes(setting.time(), 1, BULK).await?, theirs);
+pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let (mut singles, mut bulks, mut lives) = (Comparison::default(), Comparison::default(), Comparison::default());
+    for round in 0..setting.round_count() {
+        let dir = setting.fresh_dir(GROUP)?;
+        let duly = open_store(&dir.join("duly.db"), KEEP_NONE).await?;
+        push_jobs(&duly, WARMUP_JOBS, || Noop::new().into()).await?;
+        let site = TestServer::start(&duly, 2 * CLIENTS).await?;
+        let theirs = measure_library_pushes(&duly, setting.round_duration(), CLIENTS, 1).await?;
+        singles.record(site.measure_pushes(setting.round_duration(), CLIENTS, 1).await?, theirs);
+        let theirs = measure_library_pushes(&duly, setting.round_duration(), 1, BULK_JOBS).await?;
+        bulks.record(site.measure_pushes(setting.round_duration(), 1, BULK_JOBS).await?, theirs);
         drop((site, duly));
-        lifecycle::round(&dir, setting.time(), &mut lives).await?;
-        eprintln!("http: round {} of {}", round + 1, setting.rounds());
+        lifecycle::run_round(&dir, setting.round_duration(), &mut lives).await?;
+        eprintln!("http: round {} of {}", round + 1, setting.round_count());
     }
-    let single = Line::pair(GROUP, format!("push, {CLIENTS} clients"), Unit::PerSecond, "library", &singles);
-    let met = singles.ours.median() >= SINGLES || singles.ratio() >= SINGLES_SHARE;
-    let bulk = Line::pair(GROUP, format!("push, {BULK} at a time"), Unit::PerSecond, "library", &bulks);
+    let single =
+        ReportLine::comparison(GROUP, format!("push, {CLIENTS} clients"), Unit::PerSecond, "library", &singles);
+    let met = singles.ours.median() >= GOAL_SINGLE_PUSHES_PER_SECOND || singles.ratio() >= GOAL_SINGLE_PUSH_RATIO;
+    let bulk =
+        ReportLine::comparison(GROUP, format!("push, {BULK_JOBS} at a time"), Unit::PerSecond, "library", &bulks);
     let mut lines = vec![
-        single.goal(format!(">= {SINGLES_SHARE}x or 30k/s"), met),
-        bulk.ratio_at_least(BULK_SHARE),
-        lifecycle::line(&lives),
+        single.with_goal(format!(">= {GOAL_SINGLE_PUSH_RATIO}x or 30k/s"), met),
+        bulk.ratio_at_least(GOAL_BULK_PUSH_RATIO),
+        lifecycle::report_line(&lives),
     ];
     lines.extend(idle::run(setting).await?);
     Ok(lines)
 }
 
 /// Jobs a second through the library.
-async fn library(duly: &Duly, time: Duration, tasks: usize, each: usize) -> Result<f64> {
+async fn measure_library_pushes(duly: &Duly, time: Duration, tasks: usize, each: usize) -> Result<f64> {
     let begin = Instant::now();
     let work = (0..tasks).map(|_| {
         let duly = duly.clone();
@@ -78,36 +80,36 @@ async fn library(duly: &Duly, time: Duration, tasks: usize, each: usize) -> Resu
 }
 
 /// A server on a free port, until it is dropped.
-struct Site {
+struct TestServer {
     address: SocketAddr,
     stop: CancellationToken,
 }
 
-impl Drop for Site {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
-impl Site {
+impl TestServer {
     async fn start(duly: &Duly, connections: usize) -> Result<Self> {
         let server = Server::new(duly.clone()).connections(connections).listen(([127, 0, 0, 1], 0).into()).await?;
         let (address, stop) = (server.address(), CancellationToken::new());
         tokio::spawn(server.serve_until(stop.clone()));
-        Ok(Site { address, stop })
+        Ok(TestServer { address, stop })
     }
 
     /// Jobs a second over HTTP.
-    async fn pushes(&self, time: Duration, clients: usize, each: usize) -> Result<f64> {
-        Ok(flood(self.address, self.push(each), clients, time).await? * each as f64)
+    async fn measure_pushes(&self, time: Duration, clients: usize, each: usize) -> Result<f64> {
+        Ok(measure_requests(self.address, self.push_request(each), clients, time).await? * each as f64)
     }
 
     /// A request that pushes so many jobs.
-    fn push(&self, jobs: usize) -> Vec<u8> {
+    fn push_request(&self, jobs: usize) -> Vec<u8> {
         let job = format!(r#"{{"kind":"noop","args":{}}}"#, noop_args());
         match jobs {
-            1 => request(self.address, "POST", "/api/v1/jobs", &job),
-            _ => request(self.address, "POST", "/api/v1/jobs/bulk", &format!("[{}]", vec![job; jobs].join(","))),
+            1 => build_request(self.address, "POST", "/api/v1/jobs", &job),
+            _ => build_request(self.address, "POST", "/api/v1/jobs/bulk", &format!("[{}]", vec![job; jobs].join(","))),
         }
     }
 }

@@ -8,25 +8,25 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Client, cmd};
 use anyhow::{Result, ensure};
 
-use super::server::Server;
-use crate::config::{BULK, noop_args};
+use super::server::RedisServer;
+use crate::config::{BULK_JOBS, noop_args};
 
-const KEY: &str = "bare";
+const LIST_KEY: &str = "bare";
 
-pub(super) struct Bare {
+pub(super) struct RedisBaseline {
     conn: MultiplexedConnection,
     args: String,
 }
 
-impl Bare {
-    pub(super) async fn connect(server: &Server) -> Result<Self> {
+impl RedisBaseline {
+    pub(super) async fn connect(server: &RedisServer) -> Result<Self> {
         let client = Client::open(format!("{}?protocol=resp3", server.url()))?;
         let conn = client.get_multiplexed_async_connection_with_config(&AsyncConnectionConfig::new()).await?;
-        Ok(Bare { conn, args: noop_args() })
+        Ok(RedisBaseline { conn, args: noop_args() })
     }
 
     /// Pushes a second, each awaited.
-    pub(super) async fn push_one(&mut self, jobs: usize) -> Result<f64> {
+    pub(super) async fn measure_single_pushes(&mut self, jobs: usize) -> Result<f64> {
         let begin = Instant::now();
         for _ in 0..jobs {
             self.push(1).await?;
@@ -35,19 +35,19 @@ impl Bare {
     }
 
     /// Jobs a second, pushed many at a time.
-    pub(super) async fn push_bulk(&mut self, jobs: usize) -> Result<f64> {
+    pub(super) async fn measure_bulk_pushes(&mut self, jobs: usize) -> Result<f64> {
         let begin = Instant::now();
-        for at in (0..jobs).step_by(BULK) {
-            self.push(BULK.min(jobs - at)).await?;
+        for at in (0..jobs).step_by(BULK_JOBS) {
+            self.push(BULK_JOBS.min(jobs - at)).await?;
         }
         Ok(jobs as f64 / begin.elapsed().as_secs_f64())
     }
 
     /// Pushes and pops so many jobs, `batch` at a time, each awaited.
-    pub(super) async fn lives(&mut self, batch: usize, jobs: usize) -> Result<()> {
+    pub(super) async fn push_and_pop(&mut self, batch: usize, jobs: usize) -> Result<()> {
         for _ in 0..jobs / batch {
             self.push(batch).await?;
-            let popped: Vec<String> = cmd("RPOP").arg(KEY).arg(batch).query_async(&mut self.conn).await?;
+            let popped: Vec<String> = cmd("RPOP").arg(LIST_KEY).arg(batch).query_async(&mut self.conn).await?;
             ensure!(popped.len() == batch, "{} of {batch} jobs were popped", popped.len());
         }
         Ok(())
@@ -55,7 +55,7 @@ impl Bare {
 
     async fn push(&mut self, jobs: usize) -> Result<()> {
         let mut push = cmd("LPUSH");
-        push.arg(KEY);
+        push.arg(LIST_KEY);
         (0..jobs).for_each(|_| _ = push.arg(&self.args));
         Ok(push.query_async(&mut self.conn).await?)
     }

@@ -3,15 +3,15 @@
 use anyhow::Result;
 
 use super::duly_side;
-use super::server::Server;
-use crate::config::{DEFAULTS, Setting};
+use super::server::RedisServer;
+use crate::config::{BenchConfig, DEFAULTS};
 use crate::cron::measure;
-use crate::report::Line;
+use crate::report::ReportLine;
 
-pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let server = Server::start().await?;
+pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let server = RedisServer::start().await?;
     let duly = duly_side::open(&server, DEFAULTS).await?;
-    let child = duly_side::work(&server, DEFAULTS)?;
+    let child = duly_side::start_worker(&server, DEFAULTS)?;
     let lines = measure("redis-cron", setting, &duly, &child).await?;
     child.kill()?;
     Ok(lines)

@@ -3,33 +3,33 @@
 use anyhow::Result;
 
 use super::duly_side::{self, KEEP_NONE};
-use super::peers::Peer;
-use super::server::Server;
-use super::{Goal, Lines, against, pairs, rounds, told};
-use crate::config::Setting;
-use crate::report::{Line, Unit};
+use super::peers::RedisPeer;
+use super::server::RedisServer;
+use super::{LineSpec, RatioGoal, compare_with_peers, new_comparisons, print_round, round_count};
+use crate::config::BenchConfig;
+use crate::report::{ReportLine, Unit};
 
 const GROUP: &str = "redis-drain";
-const JOBS: usize = 100_000;
-const GOAL: f64 = 5.0;
+const DRAINED_JOBS: usize = 100_000;
+const GOAL_RATIO: f64 = 5.0;
 
-pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let peers = Peer::all(setting)?;
-    let server = Server::start().await?;
-    let jobs = if setting.quick { JOBS / 20 } else { JOBS };
-    let mut drains = pairs(&peers);
-    for round in 0..rounds(setting) {
+pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let peers = RedisPeer::prepare_all(setting)?;
+    let server = RedisServer::start().await?;
+    let jobs = if setting.is_quick { DRAINED_JOBS / 20 } else { DRAINED_JOBS };
+    let mut drains = new_comparisons(&peers);
+    for round in 0..round_count(setting) {
         let duly = duly_side::open(&server, KEEP_NONE).await?;
-        duly_side::push_bulk(&duly, jobs).await?;
-        let ours = duly_side::drain(&duly, jobs).await?;
+        duly_side::measure_bulk_pushes(&duly, jobs).await?;
+        let ours = duly_side::measure_drain(&duly, jobs).await?;
         for (peer, pair) in peers.iter().zip(&mut drains) {
             server.flush().await?;
-            peer.push(&server, peer.jobs)?;
-            pair.record(ours, peer.drain(&server, peer.jobs)?.per_s);
+            peer.push(&server, peer.drain_jobs)?;
+            pair.record(ours, peer.drain(&server, peer.drain_jobs)?.per_s);
         }
         server.flush().await?;
-        told(GROUP, setting, round);
+        print_round(GROUP, setting, round);
     }
-    let drain = Lines { group: GROUP, name: "drain", unit: Unit::PerSecond };
-    Ok(against(drain, Goal::AtLeast(GOAL), &peers, &drains, |peer| peer.drains_all))
+    let drain = LineSpec { group: GROUP, name: "drain", unit: Unit::PerSecond };
+    Ok(compare_with_peers(drain, RatioGoal::AtLeast(GOAL_RATIO), &peers, &drains, |peer| peer.can_drain_all))
 }

@@ -5,72 +5,72 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, ensure};
 
 use super::duly_side;
-use super::peers::Peer;
-use super::rounds;
-use super::server::Server;
-use crate::child::Playing;
-use crate::config::Setting;
-use crate::report::{Line, Unit};
+use super::peers::RedisPeer;
+use super::round_count;
+use super::server::RedisServer;
+use crate::child::BenchProcess;
+use crate::config::BenchConfig;
+use crate::report::{ReportLine, Unit};
 use crate::stats::Samples;
 
 const GROUP: &str = "redis-failover";
 /// Jobs that the killed worker holds.
-const JOBS: usize = 5;
+const HELD_JOBS: usize = 5;
 /// How long they run: longer than anybody waits here.
-const HOLD: Duration = Duration::from_secs(1_200);
+const JOB_DURATION: Duration = Duration::from_secs(1_200);
 /// Jobs at once in each worker.
 const CONCURRENCY: usize = 10;
 /// How long the other worker has lived when the first is killed: longer than a lease, and than most peers' beats.
-const LIVED: Duration = Duration::from_secs(6);
+const OVERLAP_DURATION: Duration = Duration::from_secs(6);
 /// Longest wait for duly.
-const PATIENCE: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest wait for a peer: the slowest that we know of takes 300 s.
-const PEER_PATIENCE: Duration = Duration::from_secs(330);
+const PEER_START_TIMEOUT: Duration = Duration::from_secs(330);
 /// Leases with their options, and by when all jobs have started.
 const LEASES: [(&str, &str, f64); 2] = [("defaults", "", 3.5), ("lease=1s", "&lease=1s", 1.5)];
 
-pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let server = Server::start().await?;
+pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let server = RedisServer::start().await?;
     let mut ours = Vec::new();
     for (name, options, goal) in LEASES {
         let mut seconds = Samples::default();
-        for _ in 0..rounds(setting) {
-            seconds.record(our_seconds(&server, options).await?);
+        for _ in 0..round_count(setting) {
+            seconds.record(measure_duly(&server, options).await?);
             server.flush().await?;
         }
         let name = format!("killed worker's jobs have started elsewhere, {name}");
-        ours.push(Line::alone(GROUP, name, seconds.max(), Unit::Seconds).below(goal));
+        ours.push(ReportLine::single(GROUP, name, seconds.max(), Unit::Seconds).value_below(goal));
     }
     let defaults = ours[0].clone();
     let mut lines = ours;
-    for (name, seconds) in peers(setting).await? {
-        lines.push(Line { goal: None, ..defaults.clone() }.against(name, seconds));
+    for (name, seconds) in measure_peers(setting).await? {
+        lines.push(ReportLine { goal: None, ..defaults.clone() }.compared_to(name, seconds));
     }
     Ok(lines)
 }
 
-async fn our_seconds(server: &Server, options: &str) -> Result<f64> {
+async fn measure_duly(server: &RedisServer, options: &str) -> Result<f64> {
     let duly = duly_side::open(server, options).await?;
-    let first = duly_side::work(server, options)?;
-    duly_side::hold(&duly, JOBS, HOLD).await?;
-    all_start(&first)?;
-    let other = duly_side::work(server, options)?;
-    seconds_until_elsewhere(first, &other, PATIENCE)
+    let first = duly_side::start_worker(server, options)?;
+    duly_side::push_holding_jobs(&duly, HELD_JOBS, JOB_DURATION).await?;
+    wait_for_starts(&first)?;
+    let other = duly_side::start_worker(server, options)?;
+    measure_takeover(first, &other, START_TIMEOUT)
 }
 
 /// All peers at the same time, each on a server of its own: they do nothing but wait.
 /// Infinite if some job has not started until patience ends.
-pub(super) async fn peers(setting: &Setting) -> Result<Vec<(&'static str, f64)>> {
-    let peers = Peer::all(setting)?;
+pub(super) async fn measure_peers(setting: &BenchConfig) -> Result<Vec<(&'static str, f64)>> {
+    let peers = RedisPeer::prepare_all(setting)?;
     let mut servers = Vec::new();
     for _ in &peers {
-        servers.push(Server::start().await?);
+        servers.push(RedisServer::start().await?);
     }
     std::thread::scope(|scope| {
         let waits: Vec<_> = peers
             .iter()
             .zip(&servers)
-            .map(|(peer, server)| (peer.name, scope.spawn(move || peer_seconds(peer, server))))
+            .map(|(peer, server)| (peer.name, scope.spawn(move || measure_peer(peer, server))))
             .collect();
         waits
             .into_iter()
@@ -82,27 +82,27 @@ pub(super) async fn peers(setting: &Setting) -> Result<Vec<(&'static str, f64)>>
     })
 }
 
-fn peer_seconds(peer: &Peer, server: &Server) -> Result<f64> {
-    let first = peer.work(server, CONCURRENCY)?;
-    peer.hold(server, JOBS, HOLD)?;
-    all_start(&first)?;
-    let other = peer.work(server, CONCURRENCY)?;
-    seconds_until_elsewhere(first, &other, PEER_PATIENCE)
+fn measure_peer(peer: &RedisPeer, server: &RedisServer) -> Result<f64> {
+    let first = peer.start_worker(server, CONCURRENCY)?;
+    peer.push_holding_jobs(server, HELD_JOBS, JOB_DURATION)?;
+    wait_for_starts(&first)?;
+    let other = peer.start_worker(server, CONCURRENCY)?;
+    measure_takeover(first, &other, PEER_START_TIMEOUT)
 }
 
-fn all_start(worker: &Playing) -> Result<()> {
-    for _ in 0..JOBS {
-        ensure!(worker.next_start_within(PATIENCE)?.is_some(), "the jobs do not start");
+fn wait_for_starts(worker: &BenchProcess) -> Result<()> {
+    for _ in 0..HELD_JOBS {
+        ensure!(worker.next_start_within(START_TIMEOUT)?.is_some(), "the jobs do not start");
     }
     Ok(())
 }
 
-fn seconds_until_elsewhere(first: Playing, other: &Playing, patience: Duration) -> Result<f64> {
-    std::thread::sleep(LIVED);
+fn measure_takeover(first: BenchProcess, other: &BenchProcess, patience: Duration) -> Result<f64> {
+    std::thread::sleep(OVERLAP_DURATION);
     ensure!(other.next_start_within(Duration::ZERO)?.is_none(), "a job runs in two places");
     let begin = Instant::now();
     first.kill()?;
-    for _ in 0..JOBS {
+    for _ in 0..HELD_JOBS {
         if other.next_start_within(patience.saturating_sub(begin.elapsed()))?.is_none() {
             return Ok(f64::INFINITY);
         }

@@ -7,130 +7,138 @@
 use anyhow::Result;
 use futures_util::future::try_join_all;
 
-use super::baseline::Bare;
+use super::baseline::RedisBaseline;
 use super::duly_side::{self, DEFAULTS, KEEP_NONE};
-use super::peers::Peer;
-use super::server::Server;
-use super::{pairs, rounds, told};
-use crate::config::{Setting, fill};
-use crate::growth::{FEW, Waiting, steady};
-use crate::report::{Line, Unit};
-use crate::stats::Pair;
+use super::peers::RedisPeer;
+use super::server::RedisServer;
+use super::{new_comparisons, print_round, round_count};
+use crate::config::{BenchConfig, push_jobs};
+use crate::growth::{Backlog, FEW_JOBS, run_steady};
+use crate::report::{ReportLine, Unit};
+use crate::stats::Comparison;
 
 const GROUP: &str = "redis-life";
 /// The peer of the goal.
-const RIVAL: &str = "BullMQ";
+const GOAL_PEER: &str = "BullMQ";
 /// Batch sizes, each with the most of the rival's cost that is good enough.
 const BATCHES: [(usize, f64); 2] = [(10, 0.2), (100, 0.1)];
 /// Jobs of a peer's round, if it can have so many waiting.
 const PEER_JOBS: usize = 30_000;
 /// Jobs of the floor's round, over all connections.
-const BARE_JOBS: usize = 64_000;
+const BASELINE_JOBS: usize = 64_000;
 /// Workers at the same time, and connections of the floor.
 const WORKERS: usize = 8;
 
-pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let peers = Peer::all(setting)?;
-    let server = Server::start().await?;
-    let mut batches: Vec<Batch> = BATCHES.map(|(batch, goal)| Batch::new(batch, goal, &peers)).into();
-    for round in 0..rounds(setting) {
+pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let peers = RedisPeer::prepare_all(setting)?;
+    let server = RedisServer::start().await?;
+    let mut batches: Vec<BatchComparison> =
+        BATCHES.map(|(batch, goal)| BatchComparison::new(batch, goal, &peers)).into();
+    for round in 0..round_count(setting) {
         // A peer has one figure: its cheapest way, whatever the batch is called.
         let mut theirs = Vec::new();
         for peer in &peers {
-            theirs.push(peer_micros(&server, peer).await?);
+            theirs.push(measure_peer_micros(&server, peer).await?);
         }
         for batch in &mut batches {
-            batch.round(&server, setting, &theirs).await?;
+            batch.run_round(&server, setting, &theirs).await?;
         }
-        told(GROUP, setting, round);
+        print_round(GROUP, setting, round);
     }
-    Ok(batches.iter().flat_map(|batch| batch.lines(&peers)).collect())
+    Ok(batches.iter().flat_map(|batch| batch.report_lines(&peers)).collect())
 }
 
 /// All rounds of one batch size.
-struct Batch {
+struct BatchComparison {
     size: usize,
     goal: f64,
-    floor: Pair,
-    lean: Vec<Pair>,
-    kept: Vec<Pair>,
+    baseline: Comparison,
+    keep_none: Vec<Comparison>,
+    defaults: Vec<Comparison>,
     /// One worker, and one task that pushes.
-    alone: Vec<Pair>,
+    single_worker: Vec<Comparison>,
 }
 
-impl Batch {
-    fn new(size: usize, goal: f64, peers: &[Peer]) -> Self {
-        Batch { size, goal, floor: Pair::default(), lean: pairs(peers), kept: pairs(peers), alone: pairs(peers) }
+impl BatchComparison {
+    fn new(size: usize, goal: f64, peers: &[RedisPeer]) -> Self {
+        BatchComparison {
+            size,
+            goal,
+            baseline: Comparison::default(),
+            keep_none: new_comparisons(peers),
+            defaults: new_comparisons(peers),
+            single_worker: new_comparisons(peers),
+        }
     }
 
-    async fn round(&mut self, server: &Server, setting: &Setting, theirs: &[f64]) -> Result<()> {
-        let lean = our_micros(server, setting, KEEP_NONE, self.size).await?;
-        self.floor.record(lean, bare_micros(server, self.size).await?);
-        let kept = our_micros(server, setting, DEFAULTS, self.size).await?;
-        let alone = alone_micros(server, setting, self.size).await?;
+    async fn run_round(&mut self, server: &RedisServer, setting: &BenchConfig, theirs: &[f64]) -> Result<()> {
+        let lean = measure_duly_micros(server, setting, KEEP_NONE, self.size).await?;
+        self.baseline.record(lean, measure_baseline_micros(server, self.size).await?);
+        let kept = measure_duly_micros(server, setting, DEFAULTS, self.size).await?;
+        let alone = measure_single_worker_micros(server, setting, self.size).await?;
         for (at, theirs) in theirs.iter().enumerate() {
-            self.lean[at].record(lean, *theirs);
-            self.kept[at].record(kept, *theirs);
-            self.alone[at].record(alone, *theirs);
+            self.keep_none[at].record(lean, *theirs);
+            self.defaults[at].record(kept, *theirs);
+            self.single_worker[at].record(alone, *theirs);
         }
         Ok(())
     }
 
-    fn lines(&self, peers: &[Peer]) -> Vec<Line> {
+    fn report_lines(&self, peers: &[RedisPeer]) -> Vec<ReportLine> {
         let name = |suffix: &str| format!("Redis CPU per life, batch {}{suffix}", self.size);
-        let mut lines = vec![Line::pair(GROUP, name(""), Unit::Micros, "bare LPUSH, RPOP", &self.floor)];
+        let mut lines = vec![ReportLine::comparison(GROUP, name(""), Unit::Micros, "bare LPUSH, RPOP", &self.baseline)];
         for (at, peer) in peers.iter().enumerate() {
-            let line = |suffix: &str, pair| Line::pair(GROUP, name(suffix), Unit::Micros, peer.name, pair);
-            if peer.name != RIVAL {
-                lines.push(line("", &self.lean[at]));
+            let line = |suffix: &str, pair| ReportLine::comparison(GROUP, name(suffix), Unit::Micros, peer.name, pair);
+            if peer.name != GOAL_PEER {
+                lines.push(line("", &self.keep_none[at]));
                 continue;
             }
-            lines.push(line("", &self.lean[at]).ratio_at_most(self.goal));
-            lines.push(line(", defaults", &self.kept[at]));
-            lines.push(line(", one worker alone", &self.alone[at]).ratio_at_most(self.goal));
+            lines.push(line("", &self.keep_none[at]).ratio_at_most(self.goal));
+            lines.push(line(", defaults", &self.defaults[at]));
+            lines.push(line(", one worker alone", &self.single_worker[at]).ratio_at_most(self.goal));
         }
         lines
     }
 }
 
-async fn our_micros(server: &Server, setting: &Setting, options: &str, batch: usize) -> Result<f64> {
+async fn measure_duly_micros(server: &RedisServer, setting: &BenchConfig, options: &str, batch: usize) -> Result<f64> {
     server.flush().await?;
-    fill(&duly_side::open(server, options).await?, FEW, || Waiting::Queued.job()).await?;
-    let before = server.cpu().await?;
+    push_jobs(&duly_side::open(server, options).await?, FEW_JOBS, || Backlog::Queued.backlog_job()).await?;
+    let before = server.cpu_time().await?;
     let workers = (0..WORKERS).map(|_| {
-        let (url, time) = (duly_side::url(server, options), setting.time());
-        tokio::spawn(async move { steady(&url, Waiting::Queued, batch, time).await })
+        let (url, time) = (duly_side::url(server, options), setting.round_duration());
+        tokio::spawn(async move { run_steady(&url, Backlog::Queued, batch, time).await })
     });
     let mut jobs = 0;
     for worker in workers.collect::<Vec<_>>() {
         jobs += worker.await??.jobs;
     }
-    Ok((server.cpu().await? - before).as_secs_f64() * 1e6 / jobs as f64)
+    Ok((server.cpu_time().await? - before).as_secs_f64() * 1e6 / jobs as f64)
 }
 
 /// The lives of one worker, which one task pushes at most a few batches ahead of it: between two requests the server rests.
-async fn alone_micros(server: &Server, setting: &Setting, batch: usize) -> Result<f64> {
+async fn measure_single_worker_micros(server: &RedisServer, setting: &BenchConfig, batch: usize) -> Result<f64> {
     server.flush().await?;
     let duly = duly_side::open(server, KEEP_NONE).await?;
-    let before = server.cpu().await?;
-    let jobs = duly_side::lives(&duly, batch, setting.time()).await?;
-    Ok((server.cpu().await? - before).as_secs_f64() * 1e6 / jobs as f64)
+    let before = server.cpu_time().await?;
+    let jobs = duly_side::run_lifecycles(&duly, batch, setting.round_duration()).await?;
+    Ok((server.cpu_time().await? - before).as_secs_f64() * 1e6 / jobs as f64)
 }
 
-async fn bare_micros(server: &Server, batch: usize) -> Result<f64> {
+async fn measure_baseline_micros(server: &RedisServer, batch: usize) -> Result<f64> {
     server.flush().await?;
-    let mut floor = try_join_all((0..WORKERS).map(|_| Bare::connect(server))).await?;
-    let before = server.cpu().await?;
-    try_join_all(floor.iter_mut().map(|bare| bare.lives(batch, BARE_JOBS / WORKERS))).await?;
-    Ok((server.cpu().await? - before).as_secs_f64() * 1e6 / BARE_JOBS as f64)
+    let mut floor = try_join_all((0..WORKERS).map(|_| RedisBaseline::connect(server))).await?;
+    let before = server.cpu_time().await?;
+    try_join_all(floor.iter_mut().map(|bare| bare.push_and_pop(batch, BASELINE_JOBS / WORKERS))).await?;
+    Ok((server.cpu_time().await? - before).as_secs_f64() * 1e6 / BASELINE_JOBS as f64)
 }
 
 /// Pushes in bulk, then drains.
-pub(super) async fn peer_micros(server: &Server, peer: &Peer) -> Result<f64> {
+pub(super) async fn measure_peer_micros(server: &RedisServer, peer: &RedisPeer) -> Result<f64> {
     server.flush().await?;
-    let jobs = peer.jobs.min(PEER_JOBS);
-    let before = server.cpu().await?;
+    let jobs = peer.drain_jobs.min(PEER_JOBS);
+    let before = server.cpu_time().await?;
     peer.push(server, jobs)?;
     peer.drain(server, jobs)?;
-    Ok((server.cpu().await? - before).as_secs_f64() * 1e6 / jobs as f64)
+    Ok((server.cpu_time().await? - before).as_secs_f64() * 1e6 / jobs as f64)
 }

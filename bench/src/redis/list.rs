@@ -3,19 +3,19 @@
 use anyhow::Result;
 
 use super::duly_side::{self, DEFAULTS};
-use super::server::Server;
-use crate::config::Setting;
-use crate::list::{furnish, measure, sizes};
-use crate::report::Line;
+use super::server::RedisServer;
+use crate::config::BenchConfig;
+use crate::list::{fill_store, measure, store_sizes};
+use crate::report::ReportLine;
 
 const GROUP: &str = "redis-list";
 
-pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let servers = [Server::start().await?, Server::start().await?];
+pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let servers = [RedisServer::start().await?, RedisServer::start().await?];
     let mut stores = Vec::new();
-    for (server, size) in servers.iter().zip(sizes(setting)) {
+    for (server, size) in servers.iter().zip(store_sizes(setting)) {
         let duly = duly_side::open(server, DEFAULTS).await?;
-        furnish(&duly, size).await?;
+        fill_store(&duly, size).await?;
         stores.push(duly);
     }
     measure(GROUP, setting, &stores).await

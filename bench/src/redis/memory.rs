@@ -8,52 +8,53 @@ use anyhow::{Context, Result, ensure};
 use duly::Duly;
 
 use super::duly_side::{self, KEEP_NONE};
-use super::peers::Peer;
-use super::server::Server;
-use super::{Goal, Lines, against, pairs};
-use crate::child::Playing;
-use crate::config::Setting;
-use crate::peers::cargo;
-use crate::report::{Line, Unit};
+use super::peers::RedisPeer;
+use super::server::RedisServer;
+use super::{LineSpec, RatioGoal, compare_with_peers, new_comparisons};
+use crate::child::BenchProcess;
+use crate::config::BenchConfig;
+use crate::peers::cargo_command;
+use crate::report::{ReportLine, Unit};
 
 const GROUP: &str = "redis-memory";
-const JOBS: usize = 100_000;
+const QUEUED_JOBS: usize = 100_000;
 /// The peer of the goal.
-const RIVAL: &str = "Sidekiq";
-const GOAL: f64 = 1.3;
+const GOAL_PEER: &str = "Sidekiq";
+const GOAL_RATIO: f64 = 1.3;
 const GOAL_RSS_MB: f64 = 15.0;
 /// Longest wait for the child to run all jobs.
-const DRAIN_MAX: Duration = Duration::from_secs(60);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let peers = Peer::all(setting)?;
-    let server = Server::start().await?;
-    let jobs = if setting.quick { JOBS / 10 } else { JOBS };
+pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let peers = RedisPeer::prepare_all(setting)?;
+    let server = RedisServer::start().await?;
+    let jobs = if setting.is_quick { QUEUED_JOBS / 10 } else { QUEUED_JOBS };
     let duly = duly_side::open(&server, KEEP_NONE).await?;
     let empty = server.memory_bytes().await?;
-    duly_side::push_bulk(&duly, jobs).await?;
+    duly_side::measure_bulk_pushes(&duly, jobs).await?;
     let ours = (server.memory_bytes().await? - empty) / jobs as f64;
-    let rss = worker_rss_mb(&server, &duly).await?;
-    let (mut queued, mut workers) = (pairs(&peers), pairs(&peers));
+    let rss = measure_worker_rss_mb(&server, &duly).await?;
+    let (mut queued, mut workers) = (new_comparisons(&peers), new_comparisons(&peers));
     for (at, peer) in peers.iter().enumerate() {
-        queued[at].record(ours, bytes_per_job(&server, peer, jobs).await?);
+        queued[at].record(ours, measure_bytes_per_job(&server, peer, jobs).await?);
         server.flush().await?;
-        peer.push(&server, peer.jobs)?;
-        workers[at].record(rss, peer.drain(&server, peer.jobs)?.rss_mb);
+        peer.push(&server, peer.drain_jobs)?;
+        workers[at].record(rss, peer.drain(&server, peer.drain_jobs)?.rss_mb);
     }
-    let bytes = Lines { group: GROUP, name: "Redis memory per queued job", unit: Unit::Bytes };
-    let mut lines = against(bytes, Goal::AtMost(GOAL), &peers, &queued, |peer| peer.name == RIVAL);
-    lines.push(Line::alone(GROUP, "worker memory, most", rss, Unit::Megabytes).below(GOAL_RSS_MB));
+    let bytes = LineSpec { group: GROUP, name: "Redis memory per queued job", unit: Unit::Bytes };
+    let mut lines =
+        compare_with_peers(bytes, RatioGoal::AtMost(GOAL_RATIO), &peers, &queued, |peer| peer.name == GOAL_PEER);
+    lines.push(ReportLine::single(GROUP, "worker memory, most", rss, Unit::Megabytes).value_below(GOAL_RSS_MB));
     lines.extend(
         workers
             .iter()
             .zip(&peers)
-            .map(|(pair, peer)| Line::pair(GROUP, "worker memory, most", Unit::Megabytes, peer.name, pair)),
+            .map(|(pair, peer)| ReportLine::comparison(GROUP, "worker memory, most", Unit::Megabytes, peer.name, pair)),
     );
     Ok(lines)
 }
 
-pub(super) async fn bytes_per_job(server: &Server, peer: &Peer, jobs: usize) -> Result<f64> {
+pub(super) async fn measure_bytes_per_job(server: &RedisServer, peer: &RedisPeer, jobs: usize) -> Result<f64> {
     server.flush().await?;
     let empty = server.memory_bytes().await?;
     peer.push(server, jobs)?;
@@ -61,25 +62,26 @@ pub(super) async fn bytes_per_job(server: &Server, peer: &Peer, jobs: usize) -> 
 }
 
 /// The most memory of a worker in a process of its own that has run all that waits.
-async fn worker_rss_mb(server: &Server, duly: &Duly) -> Result<f64> {
-    let child = Playing::spawn(Command::new(worker_alone()?).arg(duly_side::url(server, KEEP_NONE)), "joined")?;
+async fn measure_worker_rss_mb(server: &RedisServer, duly: &Duly) -> Result<f64> {
+    let child =
+        BenchProcess::spawn(Command::new(build_worker_program()?).arg(duly_side::url(server, KEEP_NONE)), "joined")?;
     let drained = async {
         while duly.counts().await?.iter().any(|queue| queue.ready + queue.running > 0) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         anyhow::Ok(())
     };
-    tokio::time::timeout(DRAIN_MAX, drained).await.context("the child does not run all jobs")??;
-    let rss = child.rss_mb()?;
+    tokio::time::timeout(DRAIN_TIMEOUT, drained).await.context("the child does not run all jobs")??;
+    let rss = child.peak_rss_mb()?;
     child.kill()?;
     Ok(rss)
 }
 
 /// A program that is a worker and nothing else, as the peers' are: in ours everything that is measured here would count too.
-fn worker_alone() -> Result<PathBuf> {
+fn build_worker_program() -> Result<PathBuf> {
     let beside = std::env::current_exe()?.with_file_name("worker");
     let target = beside.ancestors().nth(2).context("we are in a directory of cargo's")?;
-    let built = cargo()
+    let built = cargo_command()
         .args(["build", "--release", "--locked", "--bin", "worker"])
         .env("CARGO_TARGET_DIR", target)
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))

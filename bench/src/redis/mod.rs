@@ -35,29 +35,29 @@ pub(crate) use lock::run as lock;
 pub(crate) use memory::run as memory;
 pub(crate) use peers_table::run as peers;
 pub(crate) use push::run as push;
+pub(crate) use round_trip::{run_echo, run_popper};
 pub(crate) use sidekiq::run as sidekiq_drain;
-pub(crate) use round_trip::{echo, pop};
 pub(crate) use wake::run as wake;
 
-use crate::config::Setting;
-use crate::redis::peers::Peer;
-use crate::report::{Line, Unit};
-use crate::stats::Pair;
+use crate::config::BenchConfig;
+use crate::redis::peers::RedisPeer;
+use crate::report::{ReportLine, Unit};
+use crate::stats::Comparison;
 
 /// A peer's round takes many seconds: fewer of them.
 const ROUNDS_MAX: usize = 3;
 
-fn rounds(setting: &Setting) -> usize {
-    setting.rounds().min(ROUNDS_MAX)
+fn round_count(setting: &BenchConfig) -> usize {
+    setting.round_count().min(ROUNDS_MAX)
 }
 
-fn told(group: &str, setting: &Setting, round: usize) {
-    eprintln!("{group}: round {} of {}", round + 1, rounds(setting));
+fn print_round(group: &str, setting: &BenchConfig, round: usize) {
+    eprintln!("{group}: round {} of {}", round + 1, round_count(setting));
 }
 
 /// How duly should stand to the best peer.
 #[derive(Clone, Copy)]
-enum Goal {
+enum RatioGoal {
     /// More is better: at least so many times the most that a peer has.
     AtLeast(f64),
     /// Less is better: at most so many times the least that a peer has.
@@ -65,20 +65,26 @@ enum Goal {
 }
 
 /// A line against each peer; the goal counts against the best of those that may set it.
-fn against(lines: Lines<'_>, goal: Goal, peers: &[Peer], pairs: &[Pair], may: impl Fn(&Peer) -> bool) -> Vec<Line> {
+fn compare_with_peers(
+    lines: LineSpec<'_>,
+    goal: RatioGoal,
+    peers: &[RedisPeer],
+    pairs: &[Comparison],
+    may: impl Fn(&RedisPeer) -> bool,
+) -> Vec<ReportLine> {
     let sides = || peers.iter().zip(pairs);
     let candidates = sides().filter(|(peer, _)| may(peer)).map(|(peer, pair)| (peer.name, pair.theirs.median()));
     let best = match goal {
-        Goal::AtLeast(_) => candidates.max_by(|a, b| a.1.total_cmp(&b.1)),
-        Goal::AtMost(_) => candidates.min_by(|a, b| a.1.total_cmp(&b.1)),
+        RatioGoal::AtLeast(_) => candidates.max_by(|a, b| a.1.total_cmp(&b.1)),
+        RatioGoal::AtMost(_) => candidates.min_by(|a, b| a.1.total_cmp(&b.1)),
     };
     sides()
         .map(|(peer, pair)| {
-            let line = Line::pair(lines.group, lines.name, lines.unit, peer.name, pair);
+            let line = ReportLine::comparison(lines.group, lines.name, lines.unit, peer.name, pair);
             match goal {
                 _ if best.is_none_or(|(name, _)| name != peer.name) => line,
-                Goal::AtLeast(least) => line.ratio_at_least(least),
-                Goal::AtMost(most) => line.ratio_at_most(most),
+                RatioGoal::AtLeast(least) => line.ratio_at_least(least),
+                RatioGoal::AtMost(most) => line.ratio_at_most(most),
             }
         })
         .collect()
@@ -86,13 +92,13 @@ fn against(lines: Lines<'_>, goal: Goal, peers: &[Peer], pairs: &[Pair], may: im
 
 /// What lines against several peers share.
 #[derive(Clone, Copy)]
-struct Lines<'a> {
+struct LineSpec<'a> {
     group: &'static str,
     name: &'a str,
     unit: Unit,
 }
 
 /// A pair for each peer.
-fn pairs(peers: &[Peer]) -> Vec<Pair> {
-    peers.iter().map(|_| Pair::default()).collect()
+fn new_comparisons(peers: &[RedisPeer]) -> Vec<Comparison> {
+    peers.iter().map(|_| Comparison::default()).collect()
 }

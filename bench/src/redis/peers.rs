@@ -8,24 +8,24 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use super::server::{INSTALL, Server};
-use crate::child::Playing;
-use crate::config::{ARGS_BYTES, Setting};
-use crate::peers::build;
+use super::server::{INSTALL_HINT, RedisServer};
+use crate::child::BenchProcess;
+use crate::config::{ARGS_BYTES, BenchConfig};
+use crate::peers::build_peer;
 
 /// Jobs of a peer's drain.
-const JOBS: usize = 100_000;
+const DRAIN_JOBS: usize = 100_000;
 /// Jobs of a slow peer's drain.
-const SLOW_JOBS: usize = 30_000;
+const SLOW_DRAIN_JOBS: usize = 30_000;
 /// What apalis-redis can have waiting at most is 7,999 jobs: with more its worker ends with an error.
-const APALIS_JOBS: usize = 7_000;
+const APALIS_DRAIN_JOBS: usize = 7_000;
 /// A smoke run takes so many times fewer.
-const QUICK: usize = 20;
+const QUICK_DIVISOR: usize = 20;
 
 /// What a peer prints; what a verb does not measure is not there.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Figures {
+pub(super) struct RedisPeerFigures {
     pub(super) per_s: f64,
     pub(super) rss_mb: f64,
     pub(super) ran: usize,
@@ -35,105 +35,120 @@ pub(super) struct Figures {
 }
 
 /// A peer that is ready to run.
-pub(super) struct Peer {
+pub(super) struct RedisPeer {
     pub(super) name: &'static str,
     /// Jobs at once with which it drains fastest.
     pub(super) concurrency: usize,
     /// Jobs that it drains.
-    pub(super) jobs: usize,
+    pub(super) drain_jobs: usize,
     /// Whether it can have 100,000 jobs waiting, as a goal wants.
-    pub(super) drains_all: bool,
-    words: Vec<OsString>,
+    pub(super) can_drain_all: bool,
+    command_line: Vec<OsString>,
 }
 
-impl Peer {
+impl RedisPeer {
     /// Builds what is to be built and installs what is to be installed, once.
-    pub(super) fn all(setting: &Setting) -> Result<Vec<Peer>> {
+    pub(super) fn prepare_all(setting: &BenchConfig) -> Result<Vec<RedisPeer>> {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
-        let fewer = if setting.quick { QUICK } else { 1 };
-        let peer = |name, concurrency, jobs: usize, words: Vec<OsString>| Peer {
+        let fewer = if setting.is_quick { QUICK_DIVISOR } else { 1 };
+        let peer = |name, concurrency, jobs: usize, words: Vec<OsString>| RedisPeer {
             name,
             concurrency,
-            jobs: jobs / fewer,
-            drains_all: jobs == JOBS,
-            words,
+            drain_jobs: jobs / fewer,
+            can_drain_all: jobs == DRAIN_JOBS,
+            command_line: words,
         };
         Ok(vec![
-            peer("Sidekiq", 5, SLOW_JOBS, ruby(&dir.join("sidekiq"))?),
-            peer("BullMQ", 200, JOBS, node(&dir.join("bullmq"))?),
-            peer("rusty-sidekiq", 50, JOBS, rust(&dir.join("rusty-sidekiq"))?),
-            peer("apalis-redis", 200, APALIS_JOBS, rust(&dir.join("apalis-redis"))?),
-            peer("bullmq-official", 50, JOBS, rust(&dir.join("bullmq-official"))?),
-            peer("oxana", 50, SLOW_JOBS, rust(&dir.join("oxana"))?),
+            peer("Sidekiq", 5, SLOW_DRAIN_JOBS, ruby_command_line(&dir.join("sidekiq"))?),
+            peer("BullMQ", 200, DRAIN_JOBS, node_command_line(&dir.join("bullmq"))?),
+            peer("rusty-sidekiq", 50, DRAIN_JOBS, rust_command_line(&dir.join("rusty-sidekiq"))?),
+            peer("apalis-redis", 200, APALIS_DRAIN_JOBS, rust_command_line(&dir.join("apalis-redis"))?),
+            peer("bullmq-official", 50, DRAIN_JOBS, rust_command_line(&dir.join("bullmq-official"))?),
+            peer("oxana", 50, SLOW_DRAIN_JOBS, rust_command_line(&dir.join("oxana"))?),
         ])
     }
 
     /// Sidekiq, and what else works its keys, each with as many jobs as is asked for.
-    pub(super) fn sidekiqs() -> Result<Vec<Peer>> {
+    pub(super) fn prepare_sidekiqs() -> Result<Vec<RedisPeer>> {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
-        let peer = |name, concurrency, words| Peer { name, concurrency, jobs: JOBS, drains_all: true, words };
+        let peer = |name, concurrency, words| RedisPeer {
+            name,
+            concurrency,
+            drain_jobs: DRAIN_JOBS,
+            can_drain_all: true,
+            command_line: words,
+        };
         Ok(vec![
-            peer("Sidekiq", 5, ruby(&dir.join("sidekiq"))?),
-            peer("rusty-sidekiq", 50, rust(&dir.join("rusty-sidekiq"))?),
+            peer("Sidekiq", 5, ruby_command_line(&dir.join("sidekiq"))?),
+            peer("rusty-sidekiq", 50, rust_command_line(&dir.join("rusty-sidekiq"))?),
         ])
     }
 
     /// Those that lock. They run no jobs.
-    pub(super) fn lockers() -> Result<Vec<Peer>> {
+    pub(super) fn prepare_lockers() -> Result<Vec<RedisPeer>> {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
-        let peer = |name, words| Peer { name, concurrency: 0, jobs: 0, drains_all: false, words };
-        Ok(vec![peer("rslock", rust(&dir.join("rslock"))?), peer("node-redlock", node(&dir.join("node-redlock"))?)])
+        let peer =
+            |name, words| RedisPeer { name, concurrency: 0, drain_jobs: 0, can_drain_all: false, command_line: words };
+        Ok(vec![
+            peer("rslock", rust_command_line(&dir.join("rslock"))?),
+            peer("node-redlock", node_command_line(&dir.join("node-redlock"))?),
+        ])
     }
 
     /// Runs a verb to its end.
-    pub(super) fn run(&self, server: &Server, verb: &[&str]) -> Result<Figures> {
+    pub(super) fn run_verb(&self, server: &RedisServer, verb: &[&str]) -> Result<RedisPeerFigures> {
         let output = self.command(server).args(verb).output().with_context(|| format!("cannot start {}", self.name))?;
         let told = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{} {} failed: {told}", self.name, verb.join(" "));
         serde_json::from_slice(&output.stdout).with_context(|| format!("{} printed no figures: {told}", self.name))
     }
 
-    pub(super) fn push(&self, server: &Server, jobs: usize) -> Result<Figures> {
-        self.run(server, &["push", &jobs.to_string()])
+    pub(super) fn push(&self, server: &RedisServer, jobs: usize) -> Result<RedisPeerFigures> {
+        self.run_verb(server, &["push", &jobs.to_string()])
     }
 
     /// Drains what was pushed before.
-    pub(super) fn drain(&self, server: &Server, jobs: usize) -> Result<Figures> {
-        self.run(server, &["drain", &jobs.to_string(), &self.concurrency.to_string()])
+    pub(super) fn drain(&self, server: &RedisServer, jobs: usize) -> Result<RedisPeerFigures> {
+        self.run_verb(server, &["drain", &jobs.to_string(), &self.concurrency.to_string()])
     }
 
     /// A worker that tells the start of its jobs.
-    pub(super) fn work(&self, server: &Server, concurrency: usize) -> Result<Playing> {
-        Playing::spawn(self.command(server).args(["work", &concurrency.to_string()]), "ready")
+    pub(super) fn start_worker(&self, server: &RedisServer, concurrency: usize) -> Result<BenchProcess> {
+        BenchProcess::spawn(self.command(server).args(["work", &concurrency.to_string()]), "ready")
     }
 
     /// One that waits for a lock, which it also holds, until it is killed.
-    pub(super) fn wait(&self, server: &Server) -> Result<Playing> {
-        Playing::spawn(self.command(server).arg("wait"), "ready")
+    pub(super) fn start_lock_waiter(&self, server: &RedisServer) -> Result<BenchProcess> {
+        BenchProcess::spawn(self.command(server).arg("wait"), "ready")
     }
 
     /// Pushes jobs that each tell their start and then run for so long.
-    pub(super) fn hold(&self, server: &Server, jobs: usize, time: Duration) -> Result<Figures> {
-        self.run(server, &["hold", &jobs.to_string(), &time.as_secs().to_string()])
+    pub(super) fn push_holding_jobs(
+        &self,
+        server: &RedisServer,
+        jobs: usize,
+        time: Duration,
+    ) -> Result<RedisPeerFigures> {
+        self.run_verb(server, &["hold", &jobs.to_string(), &time.as_secs().to_string()])
     }
 
-    fn command(&self, server: &Server) -> Command {
-        let mut command = Command::new(&self.words[0]);
-        command.args(&self.words[1..]).env("REDIS_URL", server.url()).env("ARGS_BYTES", ARGS_BYTES.to_string());
+    fn command(&self, server: &RedisServer) -> Command {
+        let mut command = Command::new(&self.command_line[0]);
+        command.args(&self.command_line[1..]).env("REDIS_URL", server.url()).env("ARGS_BYTES", ARGS_BYTES.to_string());
         command
     }
 }
 
 /// Debian's Sidekiq runs in Debian's Ruby, whatever other one may come first in the path.
-fn ruby(dir: &Path) -> Result<Vec<OsString>> {
+fn ruby_command_line(dir: &Path) -> Result<Vec<OsString>> {
     // Of its default of 256 MiB for compiled code it uses a few, but touches all.
     let words: Vec<OsString> = ["/usr/bin/ruby", "--yjit", "--yjit-exec-mem-size=32"].map(OsString::from).into();
     let works = Command::new(&words[0]).args(&words[1..]).args(["-e", "require 'sidekiq'; require 'hiredis'"]).output();
-    ensure!(works.is_ok_and(|output| output.status.success()), "Sidekiq is not here; {INSTALL}");
+    ensure!(works.is_ok_and(|output| output.status.success()), "Sidekiq is not here; {INSTALL_HINT}");
     Ok([words, vec![dir.join("peer.rb").into()]].concat())
 }
 
-fn node(dir: &Path) -> Result<Vec<OsString>> {
+fn node_command_line(dir: &Path) -> Result<Vec<OsString>> {
     // Written when all else is there.
     if !dir.join("node_modules/.package-lock.json").exists() {
         eprintln!("installing into {}", dir.display());
@@ -141,7 +156,7 @@ fn node(dir: &Path) -> Result<Vec<OsString>> {
             .args(["install", "--ignore-scripts", "--no-audit", "--no-fund"])
             .current_dir(dir)
             .output();
-        let got = got.with_context(|| format!("npm is not here; {INSTALL}"))?;
+        let got = got.with_context(|| format!("npm is not here; {INSTALL_HINT}"))?;
         ensure!(
             got.status.success(),
             "npm install in {} failed: {}",
@@ -152,6 +167,6 @@ fn node(dir: &Path) -> Result<Vec<OsString>> {
     Ok(vec!["node".into(), dir.join("peer.mjs").into()])
 }
 
-fn rust(dir: &Path) -> Result<Vec<OsString>> {
-    Ok(vec![build(dir)?.into()])
+fn rust_command_line(dir: &Path) -> Result<Vec<OsString>> {
+    Ok(vec![build_peer(dir)?.into()])
 }

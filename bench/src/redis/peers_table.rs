@@ -2,71 +2,78 @@
 
 use anyhow::Result;
 
-use super::baseline::Bare;
+use super::baseline::RedisBaseline;
 use super::failover;
-use super::lateness::{JOBS as LATE_JOBS, SECONDS as LATE_SECONDS};
-use super::lifecycle::peer_micros;
-use super::memory::bytes_per_job;
-use super::peers::Peer;
-use super::server::Server;
-use super::wake::idle_requests;
-use crate::config::Setting;
-use crate::report::{Figure, Line, Unit};
+use super::lateness::{SCHEDULE_SECONDS as LATE_SECONDS, SCHEDULED_JOBS as LATE_JOBS};
+use super::lifecycle::measure_peer_micros;
+use super::memory::measure_bytes_per_job;
+use super::peers::RedisPeer;
+use super::server::RedisServer;
+use super::wake::measure_idle_requests;
+use crate::config::BenchConfig;
+use crate::report::{Figure, ReportLine, Unit};
 
 const BULK_JOBS: usize = 100_000;
-const ONE_JOBS: usize = 10_000;
-const WAKES: usize = 200;
+const SINGLE_PUSH_JOBS: usize = 10_000;
+const WAKE_JOBS: usize = 200;
 const IDLE_CONCURRENCY: usize = 10;
 
 /// Prints a table of its own, for duly is not in it, and answers no lines.
-pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let peers = Peer::all(setting)?;
-    let server = Server::start().await?;
-    let fewer = if setting.quick { 20 } else { 1 };
+pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let peers = RedisPeer::prepare_all(setting)?;
+    let server = RedisServer::start().await?;
+    let fewer = if setting.is_quick { 20 } else { 1 };
     let mut columns = Vec::new();
     for peer in &peers {
         eprintln!("redis-peers: {}", peer.name);
-        columns.push(column(setting, &server, peer, fewer).await?);
+        columns.push(measure_peer(setting, &server, peer, fewer).await?);
     }
-    if !setting.quick {
+    if !setting.is_quick {
         eprintln!("redis-peers: failover");
-        for (column, (_, seconds)) in columns.iter_mut().zip(failover::peers(setting).await?) {
-            column
-                .push(("killed worker's jobs have started elsewhere", Figure::new("", seconds, Unit::Seconds).shown()));
+        for (column, (_, seconds)) in columns.iter_mut().zip(failover::measure_peers(setting).await?) {
+            column.push((
+                "killed worker's jobs have started elsewhere",
+                Figure::new("", seconds, Unit::Seconds).format_value(),
+            ));
         }
     }
-    println!("\n{}", table(&peers, &columns));
-    println!("{}", floor(&server, fewer).await?);
+    println!("\n{}", format_table(&peers, &columns));
+    println!("{}", measure_baseline(&server, fewer).await?);
     Ok(Vec::new())
 }
 
 /// Name and figure of each line.
-type Column = Vec<(&'static str, String)>;
+type PeerColumn = Vec<(&'static str, String)>;
 
-async fn column(setting: &Setting, server: &Server, peer: &Peer, fewer: usize) -> Result<Column> {
-    let shown = |value, unit| Figure::new("", value, unit).shown();
+async fn measure_peer(
+    setting: &BenchConfig,
+    server: &RedisServer,
+    peer: &RedisPeer,
+    fewer: usize,
+) -> Result<PeerColumn> {
+    let shown = |value, unit| Figure::new("", value, unit).format_value();
     server.flush().await?;
-    let one = peer.run(server, &["push-one", &(ONE_JOBS / fewer).to_string()])?;
-    let bytes = bytes_per_job(server, peer, BULK_JOBS / fewer).await?;
+    let one = peer.run_verb(server, &["push-one", &(SINGLE_PUSH_JOBS / fewer).to_string()])?;
+    let bytes = measure_bytes_per_job(server, peer, BULK_JOBS / fewer).await?;
     server.flush().await?;
     let bulk = peer.push(server, BULK_JOBS / fewer)?;
     server.flush().await?;
-    peer.push(server, peer.jobs)?;
-    let drain = peer.drain(server, peer.jobs)?;
-    let micros = peer_micros(server, peer).await?;
+    peer.push(server, peer.drain_jobs)?;
+    let drain = peer.drain(server, peer.drain_jobs)?;
+    let micros = measure_peer_micros(server, peer).await?;
     server.flush().await?;
-    let wake = peer.run(server, &["idle-latency", &(WAKES / fewer).to_string()])?;
+    let wake = peer.run_verb(server, &["idle-latency", &(WAKE_JOBS / fewer).to_string()])?;
     server.flush().await?;
-    let late = peer.run(server, &["late", &LATE_JOBS.to_string(), &LATE_SECONDS.to_string()])?;
+    let late = peer.run_verb(server, &["late", &LATE_JOBS.to_string(), &LATE_SECONDS.to_string()])?;
     server.flush().await?;
-    let requests = idle_requests(setting, server, peer.work(server, IDLE_CONCURRENCY)?).await?;
+    let requests = measure_idle_requests(setting, server, peer.start_worker(server, IDLE_CONCURRENCY)?).await?;
     server.flush().await?;
     Ok(vec![
         ("push, each awaited", shown(one.per_s, Unit::PerSecond)),
         ("push in bulk", shown(bulk.per_s, Unit::PerSecond)),
         (
             "drain",
-            format!("{} ({} jobs, {} at once)", shown(drain.per_s, Unit::PerSecond), peer.jobs, peer.concurrency),
+            format!("{} ({} jobs, {} at once)", shown(drain.per_s, Unit::PerSecond), peer.drain_jobs, peer.concurrency),
         ),
         ("Redis CPU per life", shown(micros, Unit::Micros)),
         ("Redis memory per queued job", shown(bytes, Unit::Bytes)),
@@ -83,16 +90,19 @@ async fn column(setting: &Setting, server: &Server, peer: &Peer, fewer: usize) -
     ])
 }
 
-async fn floor(server: &Server, fewer: usize) -> Result<String> {
+async fn measure_baseline(server: &RedisServer, fewer: usize) -> Result<String> {
     server.flush().await?;
-    let mut bare = Bare::connect(server).await?;
-    let (one, bulk) = (bare.push_one(ONE_JOBS / fewer).await?, bare.push_bulk(BULK_JOBS / fewer).await?);
-    let shown = |value| Figure::new("", value, Unit::PerSecond).shown();
+    let mut bare = RedisBaseline::connect(server).await?;
+    let (one, bulk) = (
+        bare.measure_single_pushes(SINGLE_PUSH_JOBS / fewer).await?,
+        bare.measure_bulk_pushes(BULK_JOBS / fewer).await?,
+    );
+    let shown = |value| Figure::new("", value, Unit::PerSecond).format_value();
     Ok(format!("bare LPUSH: {} each awaited, {} 1000 at a time", shown(one), shown(bulk)))
 }
 
 /// Markdown: a line for each figure, a column for each peer.
-fn table(peers: &[Peer], columns: &[Column]) -> String {
+fn format_table(peers: &[RedisPeer], columns: &[PeerColumn]) -> String {
     let names: Vec<&str> = peers.iter().map(|peer| peer.name).collect();
     let mut text = format!("| what | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
     for at in 0..columns[0].len() {

@@ -10,36 +10,36 @@ use anyhow::{Context, Result, bail, ensure};
 use test_support::servers::{Binary, Options};
 
 /// What mends a machine that lacks a program.
-pub(super) const INSTALL: &str =
+pub(super) const INSTALL_HINT: &str =
     "as root: apt-get install -y --no-install-recommends redis-server ruby-sidekiq ruby-hiredis nodejs npm";
 /// Longest wait for an answer: emptying a server of a million jobs takes a while.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// What is slower than this is remembered, and how many of them at most.
-const SLOW_US: u64 = 1_000;
-const SLOW_MAX: usize = 10_000;
+const SLOWLOG_THRESHOLD_US: u64 = 1_000;
+const SLOWLOG_ENTRIES_MAX: usize = 10_000;
 
 /// The server goes before all other processes, as if it had a machine to itself: otherwise a script that only waits for a
 /// core counts as long. Without root, `nice` prints a warning and the server runs at the usual priority.
 const NICENESS: i32 = -15;
 
 /// A server and a connection to look at it. Ended when it goes out of scope.
-pub(super) struct Server {
+pub(super) struct RedisServer {
     server: test_support::servers::Server,
-    look: MultiplexedConnection,
+    connection: MultiplexedConnection,
 }
 
-impl Server {
+impl RedisServer {
     pub(super) async fn start() -> Result<Self> {
-        ensure!(crate::machine::redis().is_some(), "cannot start redis-server; {INSTALL}");
+        ensure!(crate::machine::redis_version().is_some(), "cannot start redis-server; {INSTALL_HINT}");
         let server = Options::new(Binary::Redis)
             .niceness(NICENESS)
-            .set("slowlog-log-slower-than", &SLOW_US.to_string())
-            .set("slowlog-max-len", &SLOW_MAX.to_string())
+            .set("slowlog-log-slower-than", &SLOWLOG_THRESHOLD_US.to_string())
+            .set("slowlog-max-len", &SLOWLOG_ENTRIES_MAX.to_string())
             .set("maxmemory-policy", "noeviction")
             .set("loglevel", "warning")
             .start();
-        let look = connect(server.port()).await?;
-        Ok(Server { server, look })
+        let look = connect_with_retries(server.port()).await?;
+        Ok(RedisServer { server, connection: look })
     }
 
     pub(super) fn url(&self) -> String {
@@ -48,41 +48,41 @@ impl Server {
 
     /// Empties it, so that the next side finds what the last one found.
     pub(super) async fn flush(&self) -> Result<()> {
-        Ok(::redis::cmd("FLUSHALL").arg("SYNC").query_async(&mut self.look.clone()).await?)
+        Ok(::redis::cmd("FLUSHALL").arg("SYNC").query_async(&mut self.connection.clone()).await?)
     }
 
     /// CPU time that the server has used since its start.
-    pub(super) async fn cpu(&self) -> Result<Duration> {
-        let (user, system) = (self.info("used_cpu_user").await?, self.info("used_cpu_sys").await?);
+    pub(super) async fn cpu_time(&self) -> Result<Duration> {
+        let (user, system) = (self.read_info("used_cpu_user").await?, self.read_info("used_cpu_sys").await?);
         Ok(Duration::from_secs_f64(user + system))
     }
 
     pub(super) async fn memory_bytes(&self) -> Result<f64> {
-        self.info("used_memory").await
+        self.read_info("used_memory").await
     }
 
     /// Commands that the server has carried out since its start, those that scripts call included.
-    pub(super) async fn commands(&self) -> Result<f64> {
-        self.info("total_commands_processed").await
+    pub(super) async fn commands_processed(&self) -> Result<f64> {
+        self.read_info("total_commands_processed").await
     }
 
-    async fn info(&self, name: &str) -> Result<f64> {
-        let told: String = ::redis::cmd("INFO").query_async(&mut self.look.clone()).await?;
+    async fn read_info(&self, name: &str) -> Result<f64> {
+        let told: String = ::redis::cmd("INFO").query_async(&mut self.connection.clone()).await?;
         let value = told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         Ok(value.with_context(|| format!("INFO has no {name}"))?.trim().parse()?)
     }
 
-    pub(super) async fn forget_slow(&self) -> Result<()> {
-        Ok(::redis::cmd("SLOWLOG").arg("RESET").query_async(&mut self.look.clone()).await?)
+    pub(super) async fn reset_slowlog(&self) -> Result<()> {
+        Ok(::redis::cmd("SLOWLOG").arg("RESET").query_async(&mut self.connection.clone()).await?)
     }
 
     /// Milliseconds of the slowest command or script since [`Self::forget_slow`]: so long nobody else was served.
     /// What is below one millisecond counts as one; what looks at them does not count. Tells how many were almost as slow: one
     /// that stands alone may have waited for its core.
-    pub(super) async fn slowest_ms(&self) -> Result<f64> {
+    pub(super) async fn slowest_command_ms(&self) -> Result<f64> {
         let told: Vec<Vec<::redis::Value>> =
-            ::redis::cmd("SLOWLOG").arg("GET").arg(-1).query_async(&mut self.look.clone()).await?;
-        let mut slow = vec![SLOW_US];
+            ::redis::cmd("SLOWLOG").arg("GET").arg(-1).query_async(&mut self.connection.clone()).await?;
+        let mut slow = vec![SLOWLOG_THRESHOLD_US];
         for entry in told {
             // Number, moment, microseconds, the words of it, then who asked.
             let [_, _, micros, words, ..] = &entry[..] else { bail!("an entry has four parts at least") };
@@ -104,7 +104,7 @@ impl Server {
 
     /// Requests a second that clients send meanwhile, from the first to the last: where the window begins and ends says
     /// nothing about them. What a script calls is part of its request.
-    pub(super) fn requests_per_s(&self, time: Duration) -> Result<f64> {
+    pub(super) fn measure_requests_per_s(&self, time: Duration) -> Result<f64> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.server.port()))?;
         stream.set_read_timeout(Some(Duration::from_millis(100)))?;
         stream.write_all(b"MONITOR\r\n")?;
@@ -115,7 +115,7 @@ impl Server {
             match reader.read_until(b'\n', &mut line) {
                 Ok(0) => break,
                 Ok(_) => {
-                    requests.extend(is_request(&line).then(Instant::now));
+                    requests.extend(is_client_request(&line).then(Instant::now));
                     line.clear();
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
@@ -131,15 +131,15 @@ impl Server {
 }
 
 /// Whether a line of MONITOR, `+1700000000.123456 [0 127.0.0.1:4711] "GET" ..`, is a client's and not a script's.
-fn is_request(line: &[u8]) -> bool {
+fn is_client_request(line: &[u8]) -> bool {
     let line = String::from_utf8_lossy(line);
     let from = line.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     from.is_some_and(|(from, _)| !from.ends_with("lua"))
 }
 
-async fn connect(port: u16) -> Result<MultiplexedConnection> {
+async fn connect_with_retries(port: u16) -> Result<MultiplexedConnection> {
     let client = Client::open((Ipv4Addr::LOCALHOST.to_string(), port))?;
-    let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_MAX));
+    let config = AsyncConnectionConfig::new().set_response_timeout(Some(RESPONSE_TIMEOUT));
     Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
 }
 
@@ -148,9 +148,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_script_calls_is_no_request() {
-        assert!(is_request(b"+1700000000.123456 [0 127.0.0.1:4711] \"EVALSHA\" \"[0 lua]\"\r\n"));
-        assert!(!is_request(b"+1700000000.123456 [0 lua] \"ZADD\" \"a\"\r\n"));
-        assert!(!is_request(b"+OK\r\n"));
+    fn command_called_by_script_is_not_a_request() {
+        assert!(is_client_request(b"+1700000000.123456 [0 127.0.0.1:4711] \"EVALSHA\" \"[0 lua]\"\r\n"));
+        assert!(!is_client_request(b"+1700000000.123456 [0 lua] \"ZADD\" \"a\"\r\n"));
+        assert!(!is_client_request(b"+OK\r\n"));
     }
 }

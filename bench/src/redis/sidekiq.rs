@@ -5,46 +5,46 @@ use duly::{Args, Ctx, Duly};
 use serde::{Deserialize, Serialize};
 
 use super::duly_side;
-use super::peers::Peer;
-use super::server::Server;
-use super::{Goal, Lines, against, pairs, rounds, told};
-use crate::config::{Noop, Setting};
-use crate::report::{Line, Unit};
+use super::peers::RedisPeer;
+use super::server::RedisServer;
+use super::{LineSpec, RatioGoal, compare_with_peers, new_comparisons, print_round, round_count};
+use crate::config::{BenchConfig, Noop};
+use crate::report::{ReportLine, Unit};
 
 const GROUP: &str = "sidekiq-drain";
-const JOBS: usize = 100_000;
-const GOAL: f64 = 5.0;
+const DRAINED_JOBS: usize = 100_000;
+const GOAL_RATIO: f64 = 5.0;
 
 /// The no-op as Ruby pushes it: its class, and a list of what it is called with.
 #[derive(Serialize, Deserialize)]
-struct OfRuby {
+struct RubyNoop {
     noop: Noop,
 }
 
-impl Args for OfRuby {
+impl Args for RubyNoop {
     const KIND: &'static str = "Noop";
 }
 
-async fn run_one(_job: OfRuby, _ctx: Ctx) {}
+async fn run_ruby_noop(_job: RubyNoop, _ctx: Ctx) {}
 
-pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let peers = Peer::sidekiqs()?;
+pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let peers = RedisPeer::prepare_sidekiqs()?;
     let ruby = peers.first().context("Sidekiq is the first of them")?;
-    let server = Server::start().await?;
-    let jobs = if setting.quick { JOBS / 20 } else { JOBS };
-    let mut drains = pairs(&peers);
-    for round in 0..rounds(setting) {
+    let server = RedisServer::start().await?;
+    let jobs = if setting.is_quick { DRAINED_JOBS / 20 } else { DRAINED_JOBS };
+    let mut drains = new_comparisons(&peers);
+    for round in 0..round_count(setting) {
         ruby.push(&server, jobs)?;
         let duly = Duly::open(duly_side::sidekiq_url(&server)).await?;
-        let ours = duly_side::drain_by(&duly, jobs, |worker| worker.on(run_one)).await?;
+        let ours = duly_side::measure_drain_with(&duly, jobs, |worker| worker.on(run_ruby_noop)).await?;
         for (peer, pair) in peers.iter().zip(&mut drains) {
             server.flush().await?;
             ruby.push(&server, jobs)?;
             pair.record(ours, peer.drain(&server, jobs)?.per_s);
         }
         server.flush().await?;
-        told(GROUP, setting, round);
+        print_round(GROUP, setting, round);
     }
-    let drain = Lines { group: GROUP, name: "drain of a real Sidekiq queue", unit: Unit::PerSecond };
-    Ok(against(drain, Goal::AtLeast(GOAL), &peers, &drains, |_| true))
+    let drain = LineSpec { group: GROUP, name: "drain of a real Sidekiq queue", unit: Unit::PerSecond };
+    Ok(compare_with_peers(drain, RatioGoal::AtLeast(GOAL_RATIO), &peers, &drains, |_| true))
 }

@@ -5,67 +5,72 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::duly_side::{self, KEEP_NONE};
-use super::peers::Peer;
-use super::round_trip::Popped;
-use super::server::Server;
-use super::{Goal, Lines, against, pairs, rounds, told};
-use crate::child::Playing;
-use crate::config::Setting;
-use crate::report::{Line, Unit};
-use crate::stats::{Pair, Samples};
-use crate::wake::wakes;
+use super::peers::RedisPeer;
+use super::round_trip::BlockingPop;
+use super::server::RedisServer;
+use super::{LineSpec, RatioGoal, compare_with_peers, new_comparisons, print_round, round_count};
+use crate::child::BenchProcess;
+use crate::config::BenchConfig;
+use crate::report::{ReportLine, Unit};
+use crate::stats::{Comparison, Samples};
+use crate::wake::measure_wakes;
 
 const GROUP: &str = "redis-wake";
-const JOBS: usize = 200;
+const WAKE_JOBS: usize = 200;
 /// Jobs before the measuring begins: connections and scripts are there then.
-const WARM: usize = 5;
+const WARMUP_JOBS: usize = 5;
 /// Jobs at once in an idle worker.
 const CONCURRENCY: usize = 10;
-const GOAL: f64 = 0.5;
+const GOAL_RATIO: f64 = 0.5;
 /// Most requests a second of an idle worker.
-const GOAL_REQUESTS: f64 = 1.0;
+const GOAL_REQUESTS_PER_SECOND: f64 = 1.0;
 
-pub(crate) async fn run(setting: &Setting) -> Result<Vec<Line>> {
-    let peers = Peer::all(setting)?;
-    let server = Server::start().await?;
-    let jobs = if setting.quick { JOBS / 10 } else { JOBS };
-    let (mut p50, mut p99, mut bare) = (pairs(&peers), pairs(&peers), Pair::default());
-    for round in 0..rounds(setting) {
+pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
+    let peers = RedisPeer::prepare_all(setting)?;
+    let server = RedisServer::start().await?;
+    let jobs = if setting.is_quick { WAKE_JOBS / 10 } else { WAKE_JOBS };
+    let (mut p50, mut p99, mut bare) = (new_comparisons(&peers), new_comparisons(&peers), Comparison::default());
+    for round in 0..round_count(setting) {
         let duly = duly_side::open(&server, KEEP_NONE).await?;
-        let child = duly_side::work(&server, KEEP_NONE)?;
-        wakes(&duly, &child, WARM, step).await?;
-        let ours = wakes(&duly, &child, jobs, step).await?.from_call;
+        let child = duly_side::start_worker(&server, KEEP_NONE)?;
+        measure_wakes(&duly, &child, WARMUP_JOBS, pause_before).await?;
+        let ours = measure_wakes(&duly, &child, jobs, pause_before).await?.from_call;
         child.kill()?;
-        bare.record(ours.median(), bare_pop(&server, jobs).await?.median());
+        bare.record(ours.median(), measure_blocking_pop(&server, jobs).await?.median());
         for (at, peer) in peers.iter().enumerate() {
             server.flush().await?;
-            let figures = peer.run(&server, &["idle-latency", &jobs.to_string()])?;
+            let figures = peer.run_verb(&server, &["idle-latency", &jobs.to_string()])?;
             p50[at].record(ours.median(), figures.p50_ms);
             p99[at].record(ours.percentile(99.0), figures.p99_ms);
         }
         server.flush().await?;
-        told(GROUP, setting, round);
+        print_round(GROUP, setting, round);
     }
-    let name = |name| Lines { group: GROUP, name, unit: Unit::Millis };
+    let name = |name| LineSpec { group: GROUP, name, unit: Unit::Millis };
     let floor = "bare LPUSH, BRPOP";
-    let mut lines = vec![Line::pair(GROUP, "push to start on an idle worker, p50", Unit::Millis, floor, &bare)];
-    lines.extend(against(name("push to start on an idle worker, p50"), Goal::AtMost(GOAL), &peers, &p50, |_| true));
-    lines.extend(
-        p99.iter().zip(&peers).map(|(pair, peer)| {
-            Line::pair(GROUP, "push to start on an idle worker, p99", Unit::Millis, peer.name, pair)
-        }),
-    );
-    lines.extend(idle(setting, &server, &peers).await?);
+    let mut lines =
+        vec![ReportLine::comparison(GROUP, "push to start on an idle worker, p50", Unit::Millis, floor, &bare)];
+    lines.extend(compare_with_peers(
+        name("push to start on an idle worker, p50"),
+        RatioGoal::AtMost(GOAL_RATIO),
+        &peers,
+        &p50,
+        |_| true,
+    ));
+    lines.extend(p99.iter().zip(&peers).map(|(pair, peer)| {
+        ReportLine::comparison(GROUP, "push to start on an idle worker, p99", Unit::Millis, peer.name, pair)
+    }));
+    lines.extend(compare_idle_requests(setting, &server, &peers).await?);
     Ok(lines)
 }
 
 /// What can hardly be undercut: milliseconds from a bare LPUSH until a process that blocks in BRPOP has it, after the same pauses.
-async fn bare_pop(server: &Server, jobs: usize) -> Result<Samples> {
-    let (mut bare, mut took) = (Popped::start(server).await?, Samples::default());
-    for no in 0..WARM + jobs {
-        tokio::time::sleep(step(no)).await;
-        let ms = bare.push(no).await?;
-        if no >= WARM {
+async fn measure_blocking_pop(server: &RedisServer, jobs: usize) -> Result<Samples> {
+    let (mut bare, mut took) = (BlockingPop::start(server).await?, Samples::default());
+    for no in 0..WARMUP_JOBS + jobs {
+        tokio::time::sleep(pause_before(no)).await;
+        let ms = bare.measure_push(no).await?;
+        if no >= WARMUP_JOBS {
             took.record(ms);
         }
     }
@@ -73,28 +78,37 @@ async fn bare_pop(server: &Server, jobs: usize) -> Result<Samples> {
 }
 
 /// As the peers do it: from 10 to 110 ms, so that one that looks now and then is met at any point of its turn.
-fn step(no: usize) -> Duration {
+fn pause_before(no: usize) -> Duration {
     Duration::from_millis((10 + no * 37 % 100) as u64)
 }
 
-async fn idle(setting: &Setting, server: &Server, peers: &[Peer]) -> Result<Vec<Line>> {
-    let ours = idle_requests(setting, server, duly_side::work(server, KEEP_NONE)?).await?;
-    let line = || Line::alone(GROUP, "requests of an idle worker", ours, Unit::PerSecond);
-    let mut lines = vec![line().goal(format!("<= {GOAL_REQUESTS}/s"), ours <= GOAL_REQUESTS)];
+async fn compare_idle_requests(
+    setting: &BenchConfig,
+    server: &RedisServer,
+    peers: &[RedisPeer],
+) -> Result<Vec<ReportLine>> {
+    let ours = measure_idle_requests(setting, server, duly_side::start_worker(server, KEEP_NONE)?).await?;
+    let line = || ReportLine::single(GROUP, "requests of an idle worker", ours, Unit::PerSecond);
+    let mut lines =
+        vec![line().with_goal(format!("<= {GOAL_REQUESTS_PER_SECOND}/s"), ours <= GOAL_REQUESTS_PER_SECOND)];
     for peer in peers {
         server.flush().await?;
-        let theirs = idle_requests(setting, server, peer.work(server, CONCURRENCY)?).await?;
-        lines.push(line().against(peer.name, theirs));
+        let theirs = measure_idle_requests(setting, server, peer.start_worker(server, CONCURRENCY)?).await?;
+        lines.push(line().compared_to(peer.name, theirs));
     }
     Ok(lines)
 }
 
 /// Requests a second that this worker sends while there is nothing to do.
-pub(super) async fn idle_requests(setting: &Setting, server: &Server, worker: Playing) -> Result<f64> {
-    let time = Duration::from_secs(if setting.quick { 2 } else { 20 });
+pub(super) async fn measure_idle_requests(
+    setting: &BenchConfig,
+    server: &RedisServer,
+    worker: BenchProcess,
+) -> Result<f64> {
+    let time = Duration::from_secs(if setting.is_quick { 2 } else { 20 });
     // What its start has left to do is not idleness.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let requests = server.requests_per_s(time)?;
+    let requests = server.measure_requests_per_s(time)?;
     worker.kill()?;
     Ok(requests)
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use duly::{CronRule, Missed, Overlap, Priority, Push};
 
-use crate::exec::COMMAND;
-use crate::exit::{self, Fail};
+use crate::exec::COMMAND_KIND;
+use crate::exit::{self, CliError};
 use crate::{Setup, push, store};
 
 /// Keep a rule: a pattern, and what to push at each of its times
@@ -16,7 +16,7 @@ use crate::{Setup, push, store};
 /// The same rule again changes nothing; another under the same name takes its place, and loses no time that has come.
 /// Workers of the rule's queue fire it: at least one must run.
 #[derive(Debug, Args)]
-pub(crate) struct Add {
+pub(crate) struct CronAddArgs {
     /// The rule's name
     name: String,
 
@@ -48,7 +48,7 @@ pub(crate) struct Add {
     overlap: Overlap,
 
     /// Each job is due so much later than its time at most: 30s, 5m
-    #[arg(long, value_name = "DURATION", value_parser = duly::store::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duly::store::parse_duration)]
     jitter: Option<Duration>,
 
     /// Into this queue
@@ -60,15 +60,15 @@ pub(crate) struct Add {
     priority: Priority,
 
     /// How many attempts may fail before a job is dead
-    #[arg(long, value_name = "N", default_value_t = duly::MAX_ATTEMPTS)]
+    #[arg(long, value_name = "N", default_value_t = duly::DEFAULT_MAX_ATTEMPTS)]
     max_attempts: u32,
 
     /// How long one attempt may run
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duly::store::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duly::store::parse_duration)]
     timeout: Duration,
 
     /// How long a job stays in the store once it is done [default: the store's, 1d]
-    #[arg(long, value_name = "DURATION", value_parser = duly::store::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duly::store::parse_duration)]
     keep: Option<Duration>,
 
     /// A word to find the jobs by; may be given several times
@@ -76,22 +76,22 @@ pub(crate) struct Add {
     tags: Vec<String>,
 }
 
-impl Add {
+impl CronAddArgs {
     pub(super) async fn run(self, setup: &Setup) -> anyhow::Result<()> {
-        let rule = self.rule()?;
+        let rule = self.build_rule()?;
         // Wrong patterns are told before a file is made.
         rule.schedule()?;
-        let record = store::open_or_make(setup).await?.put_cron(rule).await?;
-        super::tell(setup, &record)
+        let record = store::open_or_create(setup).await?.put_cron(rule).await?;
+        super::print_rule(setup, &record)
     }
 
-    fn rule(self) -> anyhow::Result<CronRule> {
+    fn build_rule(self) -> anyhow::Result<CronRule> {
         let (kind, args) = match self.kind {
             Some(kind) => (kind, self.args.unwrap_or_else(|| "null".to_owned())),
             None => {
                 let argv: Option<Vec<&str>> = self.command.iter().map(|part| part.to_str()).collect();
-                let argv = argv.ok_or_else(|| Fail::new(exit::USAGE, "command: must be UTF-8 text"))?;
-                (COMMAND.to_owned(), push::command_args(&argv, None)?)
+                let argv = argv.ok_or_else(|| CliError::new(exit::USAGE, "command: must be UTF-8 text"))?;
+                (COMMAND_KIND.to_owned(), push::command_job_args(&argv, None)?)
             }
         };
         let mut job = Push::new(kind, args)

@@ -7,8 +7,8 @@ use clap::Args;
 use duly::{CronChange, CronChanges, CronRule, Priority, Push};
 use serde::Deserialize;
 
-use crate::exec::COMMAND;
-use crate::exit::{self, Fail};
+use crate::exec::COMMAND_KIND;
+use crate::exit::{self, CliError};
 use crate::output::{GREEN, RED, YELLOW, paint};
 use crate::{Setup, input, push, store};
 
@@ -19,7 +19,7 @@ const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 ///
 /// Says what it does: + a new rule, ~ a changed one, - one that goes. Asks before it removes any.
 #[derive(Debug, Args)]
-pub(crate) struct Apply {
+pub(crate) struct CronApplyArgs {
     /// The file with the rules, in TOML; `-` reads stdin
     #[arg(short, long, value_name = "FILE")]
     file: String,
@@ -36,15 +36,15 @@ pub(crate) struct Apply {
 /// The file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct CronFile {
     #[serde(default)]
-    cron: Vec<Entry>,
+    cron: Vec<CronFileEntry>,
 }
 
 /// One rule of it. An unknown name is an error: a typing mistake must not pass for a default.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct CronFileEntry {
     name: String,
     pattern: String,
     tz: Option<String>,
@@ -65,19 +65,19 @@ struct Entry {
     paused: Option<bool>,
 }
 
-impl Entry {
-    fn rule(&self) -> anyhow::Result<CronRule> {
+impl CronFileEntry {
+    fn build_rule(&self) -> anyhow::Result<CronRule> {
         let (kind, args) = match (&self.kind, &self.command) {
             (Some(kind), None) if self.dir.is_none() => {
-                (kind.clone(), self.args.as_ref().map_or(Ok(serde_json::Value::Null), json)?.to_string())
+                (kind.clone(), self.args.as_ref().map_or(Ok(serde_json::Value::Null), toml_to_json)?.to_string())
             }
             (None, Some(argv)) if self.args.is_none() => {
                 let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
-                (COMMAND.to_owned(), push::command_args(&argv, self.dir.as_deref())?)
+                (COMMAND_KIND.to_owned(), push::command_job_args(&argv, self.dir.as_deref())?)
             }
-            _ => return Err(Fail::new(exit::USAGE, "has either a kind (with args), or a command (with dir)")),
+            _ => return Err(CliError::new(exit::USAGE, "has either a kind (with args), or a command (with dir)")),
         };
-        let time = |text: &Option<String>| text.as_deref().map(duration).transpose();
+        let time = |text: &Option<String>| text.as_deref().map(parse_duration).transpose();
         let mut job = Push::new(kind, args).tags(self.tags.iter().cloned()).priority(self.priority.unwrap_or_default());
         if let Some(queue) = &self.queue {
             job = job.queue(queue);
@@ -108,9 +108,9 @@ impl Entry {
 }
 
 /// Args as JSON has them; what it has no word for is refused, not changed.
-fn json(value: &toml::Value) -> anyhow::Result<serde_json::Value> {
+fn toml_to_json(value: &toml::Value) -> anyhow::Result<serde_json::Value> {
     let refused = |what: &dyn std::fmt::Display| {
-        Fail::new(exit::USAGE, format!("args: JSON has no {what}: write it as a text, in quotes"))
+        CliError::new(exit::USAGE, format!("args: JSON has no {what}: write it as a text, in quotes"))
     };
     Ok(match value {
         toml::Value::Datetime(moment) => return Err(refused(&format!("moments such as {moment}"))),
@@ -121,34 +121,36 @@ fn json(value: &toml::Value) -> anyhow::Result<serde_json::Value> {
         toml::Value::String(text) => text.as_str().into(),
         toml::Value::Integer(number) => (*number).into(),
         toml::Value::Boolean(is) => (*is).into(),
-        toml::Value::Array(list) => list.iter().map(json).collect::<anyhow::Result<_>>()?,
+        toml::Value::Array(list) => list.iter().map(toml_to_json).collect::<anyhow::Result<_>>()?,
         toml::Value::Table(fields) => {
-            let fields = fields.iter().map(|(name, value)| Ok((name.clone(), json(value)?)));
+            let fields = fields.iter().map(|(name, value)| Ok((name.clone(), toml_to_json(value)?)));
             serde_json::Value::Object(fields.collect::<anyhow::Result<_>>()?)
         }
     })
 }
 
-fn duration(text: &str) -> anyhow::Result<Duration> {
-    duly::store::duration(text).map_err(|why| Fail::new(exit::USAGE, format!("{text:?}: {why}")))
+fn parse_duration(text: &str) -> anyhow::Result<Duration> {
+    duly::store::parse_duration(text).map_err(|why| CliError::new(exit::USAGE, format!("{text:?}: {why}")))
 }
 
-impl Apply {
+impl CronApplyArgs {
     pub(super) async fn run(self, setup: &Setup) -> anyhow::Result<()> {
-        let entries = self.read()?.cron;
-        let named = |entry: &Entry| {
-            entry.rule().map_err(|error| Fail::new(exit::USAGE, format!("{}: rule {}: {error}", self.file, entry.name)))
+        let entries = self.read_file()?.cron;
+        let named = |entry: &CronFileEntry| {
+            entry
+                .build_rule()
+                .map_err(|error| CliError::new(exit::USAGE, format!("{}: rule {}: {error}", self.file, entry.name)))
         };
         let rules: Vec<CronRule> = entries.iter().map(named).collect::<anyhow::Result<_>>()?;
-        let duly = store::open_or_make(setup).await?;
-        let changes = duly.compare_crons(&rules, !self.no_remove).await?;
-        tell(setup, &changes)?;
+        let duly = store::open_or_create(setup).await?;
+        let changes = duly.diff_crons(&rules, !self.no_remove).await?;
+        print_changes(setup, &changes)?;
         if self.dry_run {
             return Ok(());
         }
         let gone = changes.values().filter(|change| **change == CronChange::Remove).count();
         let rules_gone = if gone == 1 { "1 rule".to_owned() } else { format!("{gone} rules") };
-        if gone > 0 && !setup.yes && !input::confirmed(&format!("Delete {rules_gone}?"))? {
+        if gone > 0 && !setup.yes && !input::confirm(&format!("Delete {rules_gone}?"))? {
             return Ok(());
         }
         duly.apply_crons(&rules, !self.no_remove).await?;
@@ -162,34 +164,34 @@ impl Apply {
         Ok(())
     }
 
-    fn read(&self) -> anyhow::Result<File> {
+    fn read_file(&self) -> anyhow::Result<CronFile> {
         let mut text = String::new();
         let read = match self.file.as_str() {
             "-" => std::io::stdin().lock().take(FILE_BYTES_MAX + 1).read_to_string(&mut text),
             path => std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)),
         };
-        read.map_err(|why| Fail::new(exit::USAGE, format!("file: cannot read {}: {why}", self.file)))?;
+        read.map_err(|why| CliError::new(exit::USAGE, format!("file: cannot read {}: {why}", self.file)))?;
         if text.len() as u64 > FILE_BYTES_MAX {
-            return Err(Fail::new(exit::USAGE, format!("{}: more than {FILE_BYTES_MAX} bytes", self.file)));
+            return Err(CliError::new(exit::USAGE, format!("{}: more than {FILE_BYTES_MAX} bytes", self.file)));
         }
-        toml::from_str(&text).map_err(|error| Fail::new(exit::USAGE, format!("{}: {error}", self.file)))
+        toml::from_str(&text).map_err(|error| CliError::new(exit::USAGE, format!("{}: {error}", self.file)))
     }
 }
 
-fn tell(setup: &Setup, changes: &CronChanges) -> anyhow::Result<()> {
+fn print_changes(setup: &Setup, changes: &CronChanges) -> anyhow::Result<()> {
     if setup.out.is_json() {
-        return setup.out.json(changes);
+        return setup.out.print_json(changes);
     }
     for (name, change) in changes {
         let line = match change {
             CronChange::Add => paint(GREEN, format!("+ {name}")),
-            CronChange::Change => paint(YELLOW, format!("~ {name}")),
+            CronChange::Update => paint(YELLOW, format!("~ {name}")),
             CronChange::Remove => paint(RED, format!("- {name}")),
             _ => continue,
         };
-        setup.out.line(&line)?;
+        setup.out.print_line(&line)?;
     }
-    let same = changes.values().filter(|change| **change == CronChange::Same).count();
-    setup.out.say(&format!("{} changed, {same} as they were", changes.len() - same));
+    let same = changes.values().filter(|change| **change == CronChange::Unchanged).count();
+    setup.out.print_message(&format!("{} changed, {same} as they were", changes.len() - same));
     Ok(())
 }

@@ -5,16 +5,16 @@ mod apply;
 mod show;
 
 use clap::Subcommand;
-use duly::{CronRecord, Pushed};
+use duly::{CronRecord, PushResult};
 use serde_json::json;
 
 use crate::{Setup, input, store};
 
 /// Rules that push a job at each time of a pattern
 #[derive(Debug, Subcommand)]
-pub(crate) enum Cron {
-    Add(add::Add),
-    Apply(apply::Apply),
+pub(crate) enum CronVerb {
+    Add(add::CronAddArgs),
+    Apply(apply::CronApplyArgs),
     /// List rules with their next times
     Ls,
     /// Show everything that is known of a rule
@@ -22,7 +22,7 @@ pub(crate) enum Cron {
         /// The rule's name
         name: String,
     },
-    Next(show::Next),
+    Next(show::CronNextArgs),
     /// Let a rule fire no more until it is resumed; what it misses meanwhile is not made up for
     Pause {
         /// The rule's name
@@ -46,46 +46,50 @@ pub(crate) enum Cron {
     },
 }
 
-pub(crate) async fn run(verb: Cron, setup: &Setup) -> anyhow::Result<()> {
+pub(crate) async fn run(verb: CronVerb, setup: &Setup) -> anyhow::Result<()> {
     match verb {
-        Cron::Add(add) => add.run(setup).await,
-        Cron::Apply(apply) => apply.run(setup).await,
-        Cron::Ls => show::list(setup).await,
-        Cron::Get { name } => show::get(setup, &name).await,
-        Cron::Next(next) => next.run(setup).await,
-        Cron::Pause { name } => tell(setup, &store::open(setup).await?.pause_cron(&name).await?),
-        Cron::Resume { name } => tell(setup, &store::open(setup).await?.resume_cron(&name).await?),
-        Cron::Trigger { name } => trigger(setup, &name).await,
-        Cron::Rm { names } => remove(setup, &names).await,
+        CronVerb::Add(add) => add.run(setup).await,
+        CronVerb::Apply(apply) => apply.run(setup).await,
+        CronVerb::Ls => show::list(setup).await,
+        CronVerb::Get { name } => show::get(setup, &name).await,
+        CronVerb::Next(next) => next.run(setup).await,
+        CronVerb::Pause { name } => print_rule(setup, &store::open_existing(setup).await?.pause_cron(&name).await?),
+        CronVerb::Resume { name } => print_rule(setup, &store::open_existing(setup).await?.resume_cron(&name).await?),
+        CronVerb::Trigger { name } => trigger(setup, &name).await,
+        CronVerb::Rm { names } => remove(setup, &names).await,
     }
 }
 
 /// A rule as it is now: as JSON for scripts, its next times for people.
-fn tell(setup: &Setup, record: &CronRecord) -> anyhow::Result<()> {
+fn print_rule(setup: &Setup, record: &CronRecord) -> anyhow::Result<()> {
     if setup.out.is_json() {
-        return setup.out.json(record);
+        return setup.out.print_json(record);
     }
-    setup.out.line(&format!("cron {}  {}", record.rule.name, show::next_in_short(record)?))
+    setup.out.print_line(&format!("cron {}  {}", record.rule.name, show::format_next_ticks(record)?))
 }
 
 async fn trigger(setup: &Setup, name: &str) -> anyhow::Result<()> {
-    let pushed = store::open(setup).await?.trigger_cron(name).await?;
-    if let Pushed::Existing(id) = pushed {
-        setup.out.say(&format!("job {id} of this rule has not ended, and no two may overlap: nothing was pushed"));
+    let pushed = store::open_existing(setup).await?.trigger_cron(name).await?;
+    if let PushResult::Existing(id) = pushed {
+        setup
+            .out
+            .print_message(&format!("job {id} of this rule has not ended, and no two may overlap: nothing was pushed"));
     }
     if setup.out.is_json() {
-        return setup.out.json(&json!({"id": pushed.id(), "pushed": if pushed.is_new() { "new" } else { "existing" }}));
+        return setup
+            .out
+            .print_json(&json!({"id": pushed.id(), "pushed": if pushed.is_new() { "new" } else { "existing" }}));
     }
-    setup.out.line(&pushed.id().to_string())
+    setup.out.print_line(&pushed.id().to_string())
 }
 
 async fn remove(setup: &Setup, names: &[String]) -> anyhow::Result<()> {
-    let duly = store::open(setup).await?;
-    if names.len() > 1 && !setup.yes && !input::confirmed(&format!("Delete {} rules?", names.len()))? {
+    let duly = store::open_existing(setup).await?;
+    if names.len() > 1 && !setup.yes && !input::confirm(&format!("Delete {} rules?", names.len()))? {
         return Ok(());
     }
     for name in names {
         duly.remove_cron(name).await?;
     }
-    if setup.out.is_json() { setup.out.json(&json!({"removed": names})) } else { Ok(()) }
+    if setup.out.is_json() { setup.out.print_json(&json!({"removed": names})) } else { Ok(()) }
 }

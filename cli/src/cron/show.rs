@@ -6,15 +6,15 @@ use clap::Args;
 use duly::{CronRecord, Duly, Schedule};
 use serde_json::json;
 
-use crate::escape::{cut, safe};
-use crate::exit::{self, Fail};
+use crate::escape::{escape_text, truncate};
+use crate::exit::{self, CliError};
 use crate::output::Format;
 use crate::{Setup, store, time};
 
 /// How many times are shown in one line.
-const SHORT: usize = 3;
+const SHORT_LIST_TICKS: usize = 3;
 /// Most times that are shown at all.
-const NEXT_MAX: u64 = 10_000;
+const NEXT_TICKS_MAX: u64 = 10_000;
 /// Args in a table are cut to this many characters.
 const ARGS_CHARS_MAX: usize = 40;
 
@@ -22,7 +22,7 @@ const ARGS_CHARS_MAX: usize = 40;
 ///
 /// With --pattern it needs no store: `duly cron next --pattern '30 2 * * *' --tz Europe/Berlin`.
 #[derive(Debug, Args)]
-pub(crate) struct Next {
+pub(crate) struct CronNextArgs {
     /// The rule's name
     #[arg(required_unless_present = "pattern", conflicts_with_all = ["pattern", "tz"])]
     name: Option<String>,
@@ -36,102 +36,106 @@ pub(crate) struct Next {
     tz: String,
 
     /// How many times
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=NEXT_MAX))]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=NEXT_TICKS_MAX))]
     count: u64,
 
     /// From this moment on instead of now, local time: '2026-03-28 09:00', or RFC 3339
-    #[arg(long, value_name = "MOMENT", value_parser = time::parse_moment)]
+    #[arg(long, value_name = "MOMENT", value_parser = time::parse_time)]
     from: Option<SystemTime>,
 }
 
-impl Next {
+impl CronNextArgs {
     pub(super) async fn run(self, setup: &Setup) -> anyhow::Result<()> {
         let (schedule, paused) = match (&self.name, &self.pattern) {
             (Some(name), _) => {
-                let record = find(&store::open(setup).await?, name).await?;
+                let record = find_rule(&store::open_existing(setup).await?, name).await?;
                 (record.rule.schedule()?, record.paused)
             }
             (None, pattern) => (Schedule::parse(pattern.as_deref().unwrap_or_default(), &self.tz)?, false),
         };
         let from = self.from.unwrap_or_else(time::now);
         let count = usize::try_from(self.count).unwrap_or(usize::MAX);
-        let ticks: Vec<SystemTime> = schedule.after(from).take(count).collect();
+        let ticks: Vec<SystemTime> = schedule.ticks_after(from).take(count).collect();
         if setup.out.is_json() {
-            let shown = |tick: &SystemTime| json!({"at": time::micros(*tick), "shown": schedule.shown(*tick), "note": schedule.oddity(*tick)});
-            return setup.out.json(&ticks.iter().map(shown).collect::<Vec<_>>());
+            let shown = |tick: &SystemTime| json!({"at": time::to_micros(*tick), "shown": schedule.format_in_zone(*tick), "note": schedule.dst_note(*tick)});
+            return setup.out.print_json(&ticks.iter().map(shown).collect::<Vec<_>>());
         }
-        setup.out.say(&format!("{} ({})", schedule.in_words(), schedule.zone()));
+        setup.out.print_message(&format!("{} ({})", schedule.describe(), schedule.zone_name()));
         if paused {
-            setup.out.say("but it is paused: nothing fires until `duly cron resume`");
+            setup.out.print_message("but it is paused: nothing fires until `duly cron resume`");
         }
         for tick in ticks {
-            let note = schedule.oddity(tick).map_or(String::new(), |note| format!("  ({note})"));
-            setup.out.line(&format!("{}  {}{note}", schedule.shown(tick), time::distance(tick)))?;
+            let note = schedule.dst_note(tick).map_or(String::new(), |note| format!("  ({note})"));
+            setup.out.print_line(&format!(
+                "{}  {}{note}",
+                schedule.format_in_zone(tick),
+                time::format_relative(tick)
+            ))?;
         }
         Ok(())
     }
 }
 
-async fn find(duly: &Duly, name: &str) -> anyhow::Result<CronRecord> {
-    let none = || Fail::new(exit::NOT_FOUND, format!("no cron rule {} in the store", safe(name)));
-    duly.cron_get(name).await?.ok_or_else(none)
+async fn find_rule(duly: &Duly, name: &str) -> anyhow::Result<CronRecord> {
+    let none = || CliError::new(exit::NOT_FOUND, format!("no cron rule {} in the store", escape_text(name)));
+    duly.get_cron(name).await?.ok_or_else(none)
 }
 
 /// `next: Mon 2026-11-16 03:00 CET, ...`
-pub(super) fn next_in_short(record: &CronRecord) -> anyhow::Result<String> {
+pub(super) fn format_next_ticks(record: &CronRecord) -> anyhow::Result<String> {
     if record.paused {
         return Ok("paused".to_owned());
     }
     let schedule = record.rule.schedule()?;
     let from = record.next.unwrap_or_else(time::now);
-    let later = schedule.after(from).take(SHORT - 1);
-    let ticks: Vec<String> = record.next.into_iter().chain(later).map(|tick| schedule.shown(tick)).collect();
+    let later = schedule.ticks_after(from).take(SHORT_LIST_TICKS - 1);
+    let ticks: Vec<String> = record.next.into_iter().chain(later).map(|tick| schedule.format_in_zone(tick)).collect();
     Ok(format!("next: {}", ticks.join(", ")))
 }
 
 pub(super) async fn list(setup: &Setup) -> anyhow::Result<()> {
-    let records = store::open(setup).await?.crons().await?;
+    let records = store::open_existing(setup).await?.crons().await?;
     match setup.out.format {
-        Format::Json => return setup.out.json(&records),
-        Format::Ndjson => return records.iter().try_for_each(|record| setup.out.json(record)),
+        Format::Json => return setup.out.print_json(&records),
+        Format::Ndjson => return records.iter().try_for_each(|record| setup.out.print_json(record)),
         Format::Table | Format::Wide => {}
     }
-    let rows = records.iter().map(row).collect();
-    setup.out.table(["NAME", "PATTERN", "ZONE", "NEXT", "LAST", "QUEUE", "KIND", "ARGS"], rows)
+    let rows = records.iter().map(table_row).collect();
+    setup.out.print_table(["NAME", "PATTERN", "ZONE", "NEXT", "LAST", "QUEUE", "KIND", "ARGS"], rows)
 }
 
-fn row(record: &CronRecord) -> [String; 8] {
+fn table_row(record: &CronRecord) -> [String; 8] {
     let rule = &record.rule;
     let next = match record.next {
         _ if record.paused => "paused".to_owned(),
-        _ if record.held => "waits for the run before".to_owned(),
-        Some(next) => time::distance(next),
+        _ if record.waiting => "waits for the run before".to_owned(),
+        Some(next) => time::format_relative(next),
         None => "never".to_owned(),
     };
-    let last = record.last.map_or("-".to_owned(), time::distance);
-    let args = cut(&rule.args, ARGS_CHARS_MAX);
+    let last = record.last.map_or("-".to_owned(), time::format_relative);
+    let args = truncate(&rule.args, ARGS_CHARS_MAX);
     [rule.name.clone(), rule.pattern.clone(), rule.tz.clone(), next, last, rule.queue.clone(), rule.kind.clone(), args]
 }
 
 pub(super) async fn get(setup: &Setup, name: &str) -> anyhow::Result<()> {
-    let record = find(&store::open(setup).await?, name).await?;
+    let record = find_rule(&store::open_existing(setup).await?, name).await?;
     if setup.out.is_json() {
-        return setup.out.json(&record);
+        return setup.out.print_json(&record);
     }
     let rule = &record.rule;
     let schedule = rule.schedule()?;
     let moment = |at: Option<SystemTime>| {
-        at.map_or("-".to_owned(), |at| format!("{} ({})", schedule.shown(at), time::distance(at)))
+        at.map_or("-".to_owned(), |at| format!("{} ({})", schedule.format_in_zone(at), time::format_relative(at)))
     };
     let lines = [
         ("name", rule.name.clone()),
-        ("pattern", format!("{}  {}", rule.pattern, schedule.in_words())),
+        ("pattern", format!("{}  {}", rule.pattern, schedule.describe())),
         ("zone", rule.tz.clone()),
         (
             "state",
             if record.paused {
                 "paused"
-            } else if record.held {
+            } else if record.waiting {
                 "waits for the run before"
             } else {
                 "active"
@@ -146,10 +150,10 @@ pub(super) async fn get(setup: &Setup, name: &str) -> anyhow::Result<()> {
         ("args", rule.args.clone()),
         ("missed", rule.missed.to_string()),
         ("overlap", rule.overlap.to_string()),
-        ("jitter", if rule.jitter.is_zero() { "-".to_owned() } else { time::exact(rule.jitter) }),
+        ("jitter", if rule.jitter.is_zero() { "-".to_owned() } else { time::format_duration_exact(rule.jitter) }),
     ];
     for (name, value) in lines {
-        setup.out.line(&format!("{name:<10}{}", safe(&value)))?;
+        setup.out.print_line(&format!("{name:<10}{}", escape_text(&value)))?;
     }
     Ok(())
 }

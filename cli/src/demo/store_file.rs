@@ -6,26 +6,26 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use duly::store::StoreUrl;
 
-use crate::exit::{self, Fail};
+use crate::exit::{self, CliError};
 
-pub(super) struct Place {
+pub(super) struct DemoStoreFile {
     url: String,
     /// Removed with everything in it at the end.
     dir: Option<PathBuf>,
 }
 
-impl Place {
+impl DemoStoreFile {
     /// The named file, which must not exist, or a fresh one.
-    pub(super) fn new(named: Option<&str>) -> anyhow::Result<Place> {
+    pub(super) fn new(named: Option<&str>) -> anyhow::Result<DemoStoreFile> {
         if let Some(url) = named {
             let store = StoreUrl::parse(url)?;
-            let why = || Fail::new(exit::USAGE, "store: the demo wants a fresh file; name one");
+            let why = || CliError::new(exit::USAGE, "store: the demo wants a fresh file; name one");
             let file = store.file().ok_or_else(why)?;
             if file.exists() {
                 let why = format!("{} exists already: the demo wants a fresh file", file.display());
-                return Err(Fail::new(exit::CONFLICT, why));
+                return Err(CliError::new(exit::CONFLICT, why));
             }
-            return Ok(Place { url: url.to_owned(), dir: None });
+            return Ok(DemoStoreFile { url: url.to_owned(), dir: None });
         }
         // Fresh and readable by nobody else.
         let dir = std::env::temp_dir().join(format!("duly-demo-{}", duly::NodeId::fresh()));
@@ -35,20 +35,20 @@ impl Place {
             .with_context(|| format!("cannot make {}", dir.display()))?;
         let url = dir.join("demo.db").to_str().map(str::to_owned);
         let url = url.context("the directory for temporary files is not UTF-8 text; name a file with --store")?;
-        Ok(Place { url, dir: Some(dir) })
+        Ok(DemoStoreFile { url, dir: Some(dir) })
     }
 
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    pub(super) fn told(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let fate = if self.dir.is_some() { "removed at the end" } else { "stays" };
         format!("store {} ({fate})", self.url)
     }
 }
 
-impl Drop for Place {
+impl Drop for DemoStoreFile {
     fn drop(&mut self) {
         if let Some(dir) = &self.dir {
             let _ = std::fs::remove_dir_all(dir);

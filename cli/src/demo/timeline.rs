@@ -4,136 +4,166 @@ use std::collections::HashMap;
 
 use duly::JobId;
 
-use super::plan::{FLAKY, REPORT};
-use super::worker_processes::name;
-use crate::escape::safe;
-use crate::events::{Told, What, short_id};
+use super::plan::{FLAKY_KIND, REPORT_KIND};
+use super::worker_processes::worker_letter;
+use crate::escape::escape_text;
+use crate::events::{EventData, EventRecord, short_id};
 use crate::output::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, paint};
 
 /// One run of a job.
-struct Run {
+struct JobRun {
     worker: usize,
     attempt: u32,
 }
 
 /// What is known of one pushed job.
 #[derive(Default)]
-struct Track {
-    runs: Vec<Run>,
-    done: bool,
+struct JobHistory {
+    runs: Vec<JobRun>,
+    is_done: bool,
 }
 
 /// A worker was killed.
-struct Kill {
+struct WorkerKill {
     worker: usize,
     at_us: i64,
 }
 
 /// Starts that are told together, once a second.
 #[derive(Default)]
-struct Second {
-    late_us: Vec<i64>,
+struct SecondStarts {
+    lateness_us: Vec<i64>,
     by_worker: Vec<u32>,
 }
 
-pub(super) struct Story {
-    begun_us: i64,
-    tracks: HashMap<JobId, Track>,
-    second: Second,
-    kill: Option<Kill>,
+pub(super) struct Timeline {
+    started_us: i64,
+    jobs: HashMap<JobId, JobHistory>,
+    current_second: SecondStarts,
+    kill: Option<WorkerKill>,
     /// Lateness of every start that did not follow a crash.
-    pub(super) late_us: Vec<i64>,
+    pub(super) lateness_us: Vec<i64>,
     /// From the kill to each next start of a job that the killed worker held.
     pub(super) takeover_us: Vec<i64>,
-    pub(super) early: u64,
-    pub(super) twice: u64,
+    pub(super) early_starts: u64,
+    pub(super) repeated_starts: u64,
 }
 
-impl Story {
-    pub(super) fn new(begun_us: i64, workers: usize) -> Story {
-        Story {
-            begun_us,
-            tracks: HashMap::new(),
-            second: Second { late_us: Vec::new(), by_worker: vec![0; workers] },
+impl Timeline {
+    pub(super) fn new(begun_us: i64, workers: usize) -> Timeline {
+        Timeline {
+            started_us: begun_us,
+            jobs: HashMap::new(),
+            current_second: SecondStarts { lateness_us: Vec::new(), by_worker: vec![0; workers] },
             kill: None,
-            late_us: Vec::new(),
+            lateness_us: Vec::new(),
             takeover_us: Vec::new(),
-            early: 0,
-            twice: 0,
+            early_starts: 0,
+            repeated_starts: 0,
         }
     }
 
     /// One line: when, who, what.
-    pub(super) fn line(&self, at_us: i64, who: &str, word: &str, rest: &str) -> String {
-        let seconds = at_us.saturating_sub(self.begun_us).max(0) as f64 / 1e6;
+    pub(super) fn format_line(&self, at_us: i64, who: &str, word: &str, rest: &str) -> String {
+        let seconds = at_us.saturating_sub(self.started_us).max(0) as f64 / 1e6;
         format!("{}  {who:<1}  {word}  {rest}", paint(DIM, format!("{seconds:>6.2} s")))
     }
 
     /// Takes in an event; answers the line to show for it, if it deserves one of its own.
-    pub(super) fn take(&mut self, worker: usize, told: &Told) -> Option<String> {
+    pub(super) fn record_event(&mut self, worker: usize, told: &EventRecord) -> Option<String> {
         let at = told.at_us;
-        match &told.what {
-            What::Started { id, kind, attempt, due_us, .. } => self.started(worker, at, (*id, kind, *attempt), *due_us),
-            What::Done { id, kind, took_us } => {
-                self.done(*id);
-                let took = ms(i64::try_from(*took_us).unwrap_or(i64::MAX));
-                (kind != super::plan::PING)
-                    .then(|| self.of(worker, at, GREEN, "done", *id, kind, &format!("took {took}")))
+        match &told.event {
+            EventData::Started { id, kind, attempt, due_us, .. } => {
+                self.record_start(worker, at, (*id, kind, *attempt), *due_us)
             }
-            What::Retry { id, kind, after_us, error, .. } => {
-                let rest = format!("again in {} ms: {}", after_us / 1_000, safe(error));
-                Some(self.of(worker, at, YELLOW, "failed", *id, kind, &rest))
+            EventData::Done { id, kind, duration_us: took_us } => {
+                self.mark_done(*id);
+                let took = format_millis(i64::try_from(*took_us).unwrap_or(i64::MAX));
+                (kind != super::plan::PING_KIND)
+                    .then(|| self.format_job_line(worker, at, GREEN, "done", *id, kind, &format!("took {took}")))
             }
-            What::Buried { id, kind, error, .. } => Some(self.of(worker, at, RED, "buried", *id, kind, &safe(error))),
-            What::Lost { id } => Some(self.of(worker, at, RED, "refused", *id, "", "another worker has the job")),
-            What::TakenBack { jobs, .. } => {
-                let who = self.kill.as_ref().map_or("a dead worker".to_owned(), |kill| name(kill.worker).to_string());
-                Some(self.line(
+            EventData::Retried { id, kind, after_us, error, .. } => {
+                let rest = format!("again in {} ms: {}", after_us / 1_000, escape_text(error));
+                Some(self.format_job_line(worker, at, YELLOW, "failed", *id, kind, &rest))
+            }
+            EventData::Buried { id, kind, error, .. } => {
+                Some(self.format_job_line(worker, at, RED, "buried", *id, kind, &escape_text(error)))
+            }
+            EventData::Lost { id } => {
+                Some(self.format_job_line(worker, at, RED, "refused", *id, "", "another worker has the job"))
+            }
+            EventData::TakenBack { jobs, .. } => {
+                let who = self
+                    .kill
+                    .as_ref()
+                    .map_or("a dead worker".to_owned(), |kill| worker_letter(kill.worker).to_string());
+                Some(self.format_line(
                     at,
-                    &name(worker).to_string(),
-                    &word(YELLOW, "took back"),
+                    &worker_letter(worker).to_string(),
+                    &format_word(YELLOW, "took back"),
                     &format!("{jobs} jobs of {who}"),
                 ))
             }
-            What::StoreFailed { error, .. } => {
-                Some(self.line(at, &name(worker).to_string(), &word(RED, "store"), &safe(error)))
-            }
+            EventData::StoreFailed { error, .. } => Some(self.format_line(
+                at,
+                &worker_letter(worker).to_string(),
+                &format_word(RED, "store"),
+                &escape_text(error),
+            )),
             _ => None,
         }
     }
 
-    fn started(&mut self, worker: usize, at: i64, (id, kind, attempt): (JobId, &str, u32), due: i64) -> Option<String> {
+    fn record_start(
+        &mut self,
+        worker: usize,
+        at: i64,
+        (id, kind, attempt): (JobId, &str, u32),
+        due: i64,
+    ) -> Option<String> {
         let late = at - due;
-        self.early += u64::from(late < 0);
-        let track = self.tracks.entry(id).or_default();
+        self.early_starts += u64::from(late < 0);
+        let track = self.jobs.entry(id).or_default();
         // The same attempt again: its first run ended with its worker.
         let orphaned = track.runs.iter().any(|run| run.attempt == attempt);
-        track.runs.push(Run { worker, attempt });
+        track.runs.push(JobRun { worker, attempt });
         if let Some(kill) = self.kill.as_ref().filter(|_| orphaned) {
             let after = at - kill.at_us;
-            self.twice += 1;
+            self.repeated_starts += 1;
             self.takeover_us.push(after);
-            let rest = format!("{} after the kill, from the start again", ms(after));
-            return Some(self.of(worker, at, BOLD, "took over", id, kind, &rest));
+            let rest = format!("{} after the kill, from the start again", format_millis(after));
+            return Some(self.format_job_line(worker, at, BOLD, "took over", id, kind, &rest));
         }
-        self.late_us.push(late);
-        self.second.late_us.push(late);
-        if let Some(count) = self.second.by_worker.get_mut(worker) {
+        self.lateness_us.push(late);
+        self.current_second.lateness_us.push(late);
+        if let Some(count) = self.current_second.by_worker.get_mut(worker) {
             *count += 1;
         }
         match kind {
-            REPORT => {
-                Some(self.of(worker, at, CYAN, "started", id, kind, &format!("late {}, will take 3 s", ms(late))))
-            }
-            FLAKY if attempt > 1 => {
-                Some(self.of(worker, at, CYAN, "started", id, kind, &format!("late {}, attempt {attempt}", ms(late))))
-            }
+            REPORT_KIND => Some(self.format_job_line(
+                worker,
+                at,
+                CYAN,
+                "started",
+                id,
+                kind,
+                &format!("late {}, will take 3 s", format_millis(late)),
+            )),
+            FLAKY_KIND if attempt > 1 => Some(self.format_job_line(
+                worker,
+                at,
+                CYAN,
+                "started",
+                id,
+                kind,
+                &format!("late {}, attempt {attempt}", format_millis(late)),
+            )),
             _ => None,
         }
     }
 
     #[expect(clippy::too_many_arguments, reason = "the columns of one line")]
-    fn of(
+    fn format_job_line(
         &self,
         worker: usize,
         at: i64,
@@ -144,67 +174,68 @@ impl Story {
         rest: &str,
     ) -> String {
         let job = format!("{kind:<6} {}", short_id(id));
-        self.line(at, &name(worker).to_string(), &word(style, what), &format!("{job}  {rest}"))
+        self.format_line(at, &worker_letter(worker).to_string(), &format_word(style, what), &format!("{job}  {rest}"))
     }
 
     /// What started in the last second, in one line; nothing if nothing did.
-    pub(super) fn end_second(&mut self, at_us: i64) -> Option<String> {
-        let mut late = std::mem::take(&mut self.second.late_us);
-        let workers = self.second.by_worker.len();
-        let counts = std::mem::replace(&mut self.second.by_worker, vec![0; workers]);
+    pub(super) fn finish_second(&mut self, at_us: i64) -> Option<String> {
+        let mut late = std::mem::take(&mut self.current_second.lateness_us);
+        let workers = self.current_second.by_worker.len();
+        let counts = std::mem::replace(&mut self.current_second.by_worker, vec![0; workers]);
         late.sort_unstable();
         let max = *late.last()?;
-        let each: Vec<String> = counts.iter().enumerate().map(|(at, n)| format!("{} {n:>2}", name(at))).collect();
+        let each: Vec<String> =
+            counts.iter().enumerate().map(|(at, n)| format!("{} {n:>2}", worker_letter(at))).collect();
         let rest = format!(
             "{:>3} jobs  late p50 {:>8}  max {:>8}   {}",
             late.len(),
-            ms(share(&late, 0.5)),
-            ms(max),
+            format_millis(percentile(&late, 0.5)),
+            format_millis(max),
             paint(DIM, each.join("  "))
         );
-        Some(self.line(at_us, "", &word(DIM, "started"), &rest))
+        Some(self.format_line(at_us, "", &format_word(DIM, "started"), &rest))
     }
 
     /// The worker that runs a report now, and how many jobs it holds.
-    pub(super) fn holder(&self, reports: &[JobId]) -> Option<usize> {
+    pub(super) fn find_report_worker(&self, reports: &[JobId]) -> Option<usize> {
         let running =
-            reports.iter().filter_map(|id| self.tracks.get(id)).find(|track| !track.done && !track.runs.is_empty())?;
+            reports.iter().filter_map(|id| self.jobs.get(id)).find(|track| !track.is_done && !track.runs.is_empty())?;
         running.runs.last().map(|run| run.worker)
     }
 
-    pub(super) fn held_by(&self, worker: usize) -> usize {
-        self.tracks.values().filter(|t| !t.done && t.runs.last().is_some_and(|run| run.worker == worker)).count()
+    pub(super) fn count_held_by(&self, worker: usize) -> usize {
+        self.jobs.values().filter(|t| !t.is_done && t.runs.last().is_some_and(|run| run.worker == worker)).count()
     }
 
-    pub(super) fn killed(&mut self, worker: usize, at_us: i64) {
-        self.kill = Some(Kill { worker, at_us });
+    pub(super) fn record_kill(&mut self, worker: usize, at_us: i64) {
+        self.kill = Some(WorkerKill { worker, at_us });
     }
 
-    pub(super) fn was_killed(&self) -> bool {
+    pub(super) fn has_kill(&self) -> bool {
         self.kill.is_some()
     }
 
-    pub(super) fn done(&mut self, id: JobId) {
-        self.tracks.entry(id).or_default().done = true;
+    pub(super) fn mark_done(&mut self, id: JobId) {
+        self.jobs.entry(id).or_default().is_done = true;
     }
 
     pub(super) fn is_done(&self, id: JobId) -> bool {
-        self.tracks.get(&id).is_some_and(|track| track.done)
+        self.jobs.get(&id).is_some_and(|track| track.is_done)
     }
 }
 
 /// A word in its column.
-pub(super) fn word(style: clap::builder::styling::Style, text: &str) -> String {
+pub(super) fn format_word(style: clap::builder::styling::Style, text: &str) -> String {
     paint(style, format!("{text:<9}"))
 }
 
 /// Microseconds as milliseconds.
-pub(super) fn ms(us: i64) -> String {
+pub(super) fn format_millis(us: i64) -> String {
     if us.abs() < 100_000 { format!("{:.1} ms", us as f64 / 1e3) } else { format!("{} ms", us / 1_000) }
 }
 
 /// The value below which this share of sorted values lies; 0 if there are none.
-pub(super) fn share(sorted: &[i64], share: f64) -> i64 {
+pub(super) fn percentile(sorted: &[i64], share: f64) -> i64 {
     let at = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(at.saturating_sub(1)).copied().unwrap_or_default()
 }

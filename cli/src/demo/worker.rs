@@ -5,8 +5,8 @@ use std::io::Read;
 use clap::Args;
 use duly::{CancellationToken, Ctx, Retry};
 
-use super::plan::{FLAKY, FLAKY_AGAIN, PING, PING_TAKES, REPORT, REPORT_TAKES};
-use crate::events::Told;
+use super::plan::{FLAKY_KIND, FLAKY_RETRY_DELAY, PING_DURATION, PING_KIND, REPORT_DURATION, REPORT_KIND};
+use crate::events::EventRecord;
 use crate::printer::Printer;
 use crate::{Setup, child, store};
 
@@ -15,31 +15,33 @@ const CONCURRENCY: usize = 20;
 
 /// One worker process of the demo
 #[derive(Debug, Args)]
-pub(crate) struct DemoWorker {
+pub(crate) struct DemoWorkerArgs {
     /// The demo's process
     #[arg(long)]
     parent: i32,
 }
 
-pub(crate) async fn run(verb: DemoWorker, setup: &Setup) -> anyhow::Result<()> {
+pub(crate) async fn run(verb: DemoWorkerArgs, setup: &Setup) -> anyhow::Result<()> {
     child::die_with_parent(verb.parent)?;
-    let duly = store::open(setup).await?;
+    let duly = store::open_existing(setup).await?;
     let stop = CancellationToken::new();
     let printer = Printer::start(stop.clone())?;
     stop_at_end_of_input(stop.clone());
     let lines = printer.clone();
-    let worker = duly
-        .worker()
-        .queue(duly::DEFAULT_QUEUE, CONCURRENCY)
-        .on_kind(PING, |_: Ctx| tokio::time::sleep(PING_TAKES))
-        .on_kind(REPORT, |_: Ctx| tokio::time::sleep(REPORT_TAKES))
-        .on_kind(FLAKY, |ctx: Ctx| async move { if ctx.attempt() == 1 { Err("connection refused") } else { Ok(()) } })
-        .retry(FLAKY, Retry::every(FLAKY_AGAIN))
-        .on_event(move |event| {
-            if let Some(Ok(line)) = Told::of(event).map(|told| serde_json::to_string(&told)) {
-                lines.out(line);
-            }
-        });
+    let worker =
+        duly.worker()
+            .queue(duly::DEFAULT_QUEUE, CONCURRENCY)
+            .on_kind(PING_KIND, |_: Ctx| tokio::time::sleep(PING_DURATION))
+            .on_kind(REPORT_KIND, |_: Ctx| tokio::time::sleep(REPORT_DURATION))
+            .on_kind(FLAKY_KIND, |ctx: Ctx| async move {
+                if ctx.attempt() == 1 { Err("connection refused") } else { Ok(()) }
+            })
+            .retry(FLAKY_KIND, Retry::fixed(FLAKY_RETRY_DELAY))
+            .on_event(move |event| {
+                if let Some(Ok(line)) = EventRecord::from_event(event).map(|told| serde_json::to_string(&told)) {
+                    lines.print_stdout(line);
+                }
+            });
     worker.run_until(stop).await?;
     printer.finish();
     Ok(())

@@ -7,27 +7,27 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use duly::{Duly, Error, Guard, LOCK_TTL, Lock};
+use duly::{DEFAULT_LOCK_TTL, Duly, Error, Guard, Lock};
 use rustix::process::Signal;
 
-use super::admin::who;
-use super::command::{self, Command, State};
-use super::signals::Signals;
-use crate::child::{Start, Talk};
-use crate::escape::safe;
-use crate::exit::{self, Fail, PassedOn};
-use crate::output::Out;
+use super::admin::format_holders;
+use super::command::{self, CommandState, GuardedCommand};
+use super::signals::OsSignals;
+use crate::child::{ChildSpec, ChildStdio};
+use crate::escape::escape_text;
+use crate::exit::{self, CliError, SilentExit};
+use crate::output::Output;
 use crate::{Setup, store, time};
 
 /// How long the command may go on after SIGTERM, once its lock is lost.
-const LOST_GRACE: Duration = Duration::from_secs(5);
+const LOCK_LOST_GRACE: Duration = Duration::from_secs(5);
 /// How long at most whoever ends without the lock looks who has it.
-const NAMING: Duration = Duration::from_millis(500);
+const HOLDERS_TIMEOUT: Duration = Duration::from_millis(500);
 /// After so long in line, people are told whom they wait for.
-const TELL_AFTER: Duration = Duration::from_secs(1);
+const WAIT_MESSAGE_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
-pub(super) struct Take {
+pub(super) struct AcquireArgs {
     /// The lock
     #[arg(required_unless_present = "named")]
     name: Option<String>,
@@ -37,11 +37,11 @@ pub(super) struct Take {
     named: Option<String>,
 
     /// How long the lock outlives us if we are cut off from the store; extended while the command runs [default: 30s]
-    #[arg(long, value_name = "DURATION", value_parser = duly::store::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duly::store::parse_duration)]
     ttl: Option<Duration>,
 
     /// Wait at most so long for the lock (then exit code 124); 0 tries once [default: as long as it takes]
-    #[arg(long, value_name = "DURATION", value_parser = duly::store::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duly::store::parse_duration)]
     wait: Option<Duration>,
 
     /// Try once, and end with exit code 4 if somebody else holds the lock
@@ -65,57 +65,59 @@ pub(super) struct Take {
     command: Vec<OsString>,
 }
 
-pub(super) async fn run(take: Take, setup: &Setup) -> anyhow::Result<()> {
+pub(super) async fn run(take: AcquireArgs, setup: &Setup) -> anyhow::Result<()> {
     // From here on no signal ends us without our doing: a lock is not left behind.
-    let mut signals = Signals::listen()?;
+    let mut signals = OsSignals::listen()?;
     let duly = tokio::select! {
-        duly = store::open_or_make(setup) => duly?,
-        signal = signals.end() => return Err(ended_by(signal)),
+        duly = store::open_or_create(setup) => duly?,
+        signal = signals.next_terminating() => return Err(signal_exit(signal)),
     };
     let guard = tokio::select! {
         guard = take.acquire(&duly, &setup.out) => guard?,
-        signal = signals.end() => return Err(ended_by(signal)),
+        signal = signals.next_terminating() => return Err(signal_exit(signal)),
     };
-    take.tell(&guard, &setup.out);
-    let held = take.hold(&guard, &mut signals, &setup.out).await;
+    take.print_acquired(&guard, &setup.out);
+    let held = take.run_command(&guard, &mut signals, &setup.out).await;
     if matches!(held, Ok(None)) {
         // There is nothing to release.
-        return Err(lost(&guard));
+        return Err(lock_lost_error(&guard));
     }
     let released = tokio::select! {
         released = guard.release() => released,
-        signal = signals.end() => return Err(ended_by(signal)),
+        signal = signals.next_terminating() => return Err(signal_exit(signal)),
     };
-    let code = held?.map(command::code);
+    let code = held?.map(command::exit_code);
     match released {
         Ok(()) => {}
-        Err(Error::Conflict(_)) => return Err(lost(&guard)),
-        Err(error) => exit::say(&format!("lock {} was not released, and ends by itself: {error}", guard.name())),
+        Err(Error::Conflict(_)) => return Err(lock_lost_error(&guard)),
+        Err(error) => {
+            exit::print_error(&format!("lock {} was not released, and ends by itself: {error}", guard.name()))
+        }
     }
     match code {
         Some(0) => Ok(()),
-        Some(code) => Err(PassedOn(code).into()),
-        None => Err(lost(&guard)),
+        Some(code) => Err(SilentExit(code).into()),
+        None => Err(lock_lost_error(&guard)),
     }
 }
 
-fn ended_by(signal: Signal) -> anyhow::Error {
-    let code = u8::try_from(command::KILLED + signal.as_raw()).unwrap_or(exit::FAILURE);
-    PassedOn(code).into()
+fn signal_exit(signal: Signal) -> anyhow::Error {
+    let code = u8::try_from(command::SIGNAL_EXIT_BASE + signal.as_raw()).unwrap_or(exit::FAILURE);
+    SilentExit(code).into()
 }
 
-fn lost(guard: &Guard) -> anyhow::Error {
-    let (name, fence) = (safe(guard.name()), guard.fence());
+fn lock_lost_error(guard: &Guard) -> anyhow::Error {
+    let (name, fence) = (escape_text(guard.name()), guard.fence());
     let words = format!(
         "lock {name} was lost while the command ran: the next holder, with a fence above {fence}, may have run beside it"
     );
-    Fail::new(exit::LOST, words)
+    CliError::new(exit::LOCK_LOST, words)
 }
 
-impl Take {
+impl AcquireArgs {
     /// Whether anything of it stands on the command line.
-    pub(super) fn is_given(&self) -> bool {
-        let Take { name, named, ttl, wait, no_wait, slots, note, conflict_exit_code, command } = self;
+    pub(super) fn has_any_option(&self) -> bool {
+        let AcquireArgs { name, named, ttl, wait, no_wait, slots, note, conflict_exit_code, command } = self;
         let texts = name.is_some() || named.is_some() || note.is_some() || !command.is_empty();
         texts || ttl.is_some() || wait.is_some() || *no_wait || slots.is_some() || conflict_exit_code.is_some()
     }
@@ -124,7 +126,7 @@ impl Take {
         self.name.as_ref().or(self.named.as_ref()).map_or("", String::as_str)
     }
 
-    fn lock(&self, duly: &Duly) -> Lock {
+    fn build_lock(&self, duly: &Duly) -> Lock {
         let mut lock = duly.lock(self.lock_name()).ttl(self.ttl()).slots(self.slots.unwrap_or(1));
         if let Some(note) = &self.note {
             lock = lock.note(note);
@@ -133,17 +135,17 @@ impl Take {
     }
 
     fn ttl(&self) -> Duration {
-        self.ttl.unwrap_or(LOCK_TTL)
+        self.ttl.unwrap_or(DEFAULT_LOCK_TTL)
     }
 
     /// Takes the lock, as long as that may take.
-    async fn acquire(&self, duly: &Duly, out: &Out) -> anyhow::Result<Guard> {
-        let lock = self.lock(duly);
+    async fn acquire(&self, duly: &Duly, out: &Output) -> anyhow::Result<Guard> {
+        let lock = self.build_lock(duly);
         if self.no_wait || self.wait == Some(Duration::ZERO) {
             let guard = lock.clone().try_acquire().await?;
             return match guard {
                 Some(guard) => Ok(guard),
-                None => Err(self.busy(&lock).await),
+                None => Err(self.busy_error(&lock).await),
             };
         }
         let asked = lock.clone();
@@ -153,100 +155,105 @@ impl Take {
         };
         let acquired = tokio::select! {
             acquired = acquiring => acquired,
-            never = tell_whom_we_wait_for(&lock, out) => match never {},
+            never = print_holders_while_waiting(&lock, out) => match never {},
         };
         match acquired {
-            Err(Error::Timeout { op: "lock", reason }) => Err(self.gave_up(&reason, &lock).await),
+            Err(Error::Timeout { op: "lock", reason }) => Err(self.timeout_error(&reason, &lock).await),
             acquired => Ok(acquired?),
         }
     }
 
     /// Somebody else has it.
-    async fn busy(&self, lock: &Lock) -> anyhow::Error {
+    async fn busy_error(&self, lock: &Lock) -> anyhow::Error {
         // Who that is may have changed, or be out of reach: that it is busy stays true.
-        let by = holders(lock).await.map_or_else(String::new, |by| format!(" by {by}"));
-        self.not_got(exit::CONFLICT, format!("lock {} is held{by}", safe(self.lock_name())))
+        let by = describe_holders(lock).await.map_or_else(String::new, |by| format!(" by {by}"));
+        self.not_acquired_error(exit::CONFLICT, format!("lock {} is held{by}", escape_text(self.lock_name())))
     }
 
     /// It was not got in time, for this reason.
-    async fn gave_up(&self, reason: &str, lock: &Lock) -> anyhow::Error {
-        let words = match holders(lock).await {
-            Some(by) => format!("lock {} is held by {by}: stopped waiting", safe(self.lock_name())),
-            None => format!("lock {}: stopped waiting", safe(reason)),
+    async fn timeout_error(&self, reason: &str, lock: &Lock) -> anyhow::Error {
+        let words = match describe_holders(lock).await {
+            Some(by) => format!("lock {} is held by {by}: stopped waiting", escape_text(self.lock_name())),
+            None => format!("lock {}: stopped waiting", escape_text(reason)),
         };
-        self.not_got(exit::TIMED_OUT, words)
+        self.not_acquired_error(exit::TIMED_OUT, words)
     }
 
-    fn not_got(&self, code: u8, words: String) -> anyhow::Error {
-        Fail::new(self.conflict_exit_code.unwrap_or(code), words)
+    fn not_acquired_error(&self, code: u8, words: String) -> anyhow::Error {
+        CliError::new(self.conflict_exit_code.unwrap_or(code), words)
     }
 
-    fn tell(&self, guard: &Guard, out: &Out) {
+    fn print_acquired(&self, guard: &Guard, out: &Output) {
         let slot = if self.slots.unwrap_or(1) > 1 { format!("  slot {}", guard.slot()) } else { String::new() };
-        let (name, fence, ttl) = (safe(guard.name()), guard.fence(), time::exact(self.ttl()));
-        out.say(&format!("lock {name}  fence {fence}{slot}  ttl {ttl}"));
+        let (name, fence, ttl) = (escape_text(guard.name()), guard.fence(), time::format_duration_exact(self.ttl()));
+        out.print_message(&format!("lock {name}  fence {fence}{slot}  ttl {ttl}"));
     }
 
     /// Runs the command while the lock is held. `None`: it was ended because the lock was lost.
-    async fn hold(&self, guard: &Guard, signals: &mut Signals, out: &Out) -> anyhow::Result<Option<ExitStatus>> {
+    async fn run_command(
+        &self,
+        guard: &Guard,
+        signals: &mut OsSignals,
+        out: &Output,
+    ) -> anyhow::Result<Option<ExitStatus>> {
         let env = vec![
             ("DULY_LOCK", guard.name().to_owned()),
             ("DULY_FENCE", guard.fence().to_string()),
             ("DULY_SLOT", guard.slot().to_string()),
         ];
-        let start = Start { argv: self.command.clone(), dir: None, env, talk: Talk::Inherited };
-        let mut command = Command::start(start).context("cannot start the command")?;
+        let start = ChildSpec { argv: self.command.clone(), dir: None, env, stdio: ChildStdio::Inherited };
+        let mut command = GuardedCommand::start(start).context("cannot start the command")?;
         let ended = tokio::select! {
-            ended = follow(&mut command, signals, guard) => Some(ended?),
+            ended = forward_signals(&mut command, signals, guard) => Some(ended?),
             () = guard.lost() => None,
         };
         if ended.is_some() {
-            return Ok(Some(command.end().await?));
+            return Ok(Some(command.wait().await?));
         }
-        out.say(&format!("lock {} is lost: SIGTERM to the command", safe(guard.name())));
-        command.signal(Signal::TERM);
+        out.print_message(&format!("lock {} is lost: SIGTERM to the command", escape_text(guard.name())));
+        command.send_signal(Signal::TERM);
         // One that is stopped must wake up to hear it.
-        command.signal(Signal::CONT);
-        if tokio::time::timeout(LOST_GRACE, follow(&mut command, signals, guard)).await.is_err() {
-            command.signal(Signal::KILL);
-            follow(&mut command, signals, guard).await?;
+        command.send_signal(Signal::CONT);
+        if tokio::time::timeout(LOCK_LOST_GRACE, forward_signals(&mut command, signals, guard)).await.is_err() {
+            command.send_signal(Signal::KILL);
+            forward_signals(&mut command, signals, guard).await?;
         }
         // What it has started may not have ended with it.
-        command.signal(Signal::KILL);
-        command.end().await?;
+        command.send_signal(Signal::KILL);
+        command.wait().await?;
         Ok(None)
     }
 }
 
 /// Who has it, for people; nothing if that takes long, or nobody does any more.
-async fn holders(lock: &Lock) -> Option<String> {
-    let locks = tokio::time::timeout(NAMING, lock.holders()).await.ok()?.ok()?;
-    (!locks.is_empty()).then(|| who(&locks))
+async fn describe_holders(lock: &Lock) -> Option<String> {
+    let locks = tokio::time::timeout(HOLDERS_TIMEOUT, lock.holders()).await.ok()?.ok()?;
+    (!locks.is_empty()).then(|| format_holders(&locks))
 }
 
 /// Passes signals on to the command until it has ended.
-async fn follow(command: &mut Command, signals: &mut Signals, lock: &Guard) -> std::io::Result<()> {
+async fn forward_signals(command: &mut GuardedCommand, signals: &mut OsSignals, lock: &Guard) -> std::io::Result<()> {
     // Ends with the command.
     loop {
         match command.state()? {
-            State::Ended => return Ok(()),
-            State::Stopped(by) => command.stopped(by, lock),
-            State::Runs => {}
+            CommandState::Exited => return Ok(()),
+            CommandState::Stopped(by) => command.handle_stop(by, lock),
+            CommandState::Running => {}
         }
         let signal = signals.next().await;
         if signal != Signal::CHILD {
-            command.signal(signal);
+            command.send_signal(signal);
         }
     }
 }
 
 /// For people who wonder why nothing happens.
-async fn tell_whom_we_wait_for(lock: &Lock, out: &Out) -> Infallible {
-    tokio::time::sleep(TELL_AFTER).await;
+async fn print_holders_while_waiting(lock: &Lock, out: &Output) -> Infallible {
+    tokio::time::sleep(WAIT_MESSAGE_DELAY).await;
     if let Ok(locks) = lock.holders().await
         && let Some(first) = locks.first()
     {
-        out.say_to_people(&format!("waiting for lock {}, held by {}", safe(&first.name), who(&locks)));
+        out.print_hint(&format!("waiting for lock {}, held by {}", escape_text(&first.name), format_holders(&locks)));
     }
     std::future::pending().await
 }

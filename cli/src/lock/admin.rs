@@ -3,39 +3,39 @@
 use duly::{Duly, LockRecord};
 use serde_json::json;
 
-use crate::escape::safe;
-use crate::exit::{self, Fail};
+use crate::escape::escape_text;
+use crate::exit::{self, CliError};
 use crate::output::Format;
 use crate::{Setup, input, store, time};
 
 /// Pages that are asked for until a list counts as long enough.
-const PAGES_MAX: usize = 20;
+const LOCK_PAGES_MAX: usize = 20;
 
 pub(super) async fn list(setup: &Setup) -> anyhow::Result<()> {
-    let duly = store::open(setup).await?;
-    let (locks, more) = all(&duly).await?;
+    let duly = store::open_existing(setup).await?;
+    let (locks, more) = list_pages(&duly).await?;
     let out = &setup.out;
     match out.format {
-        Format::Json => out.json(&locks)?,
-        Format::Ndjson => locks.iter().try_for_each(|lock| out.json(lock))?,
+        Format::Json => out.print_json(&locks)?,
+        Format::Ndjson => locks.iter().try_for_each(|lock| out.print_json(lock))?,
         Format::Table | Format::Wide => {
             let head = ["NAME", "SLOT", "FENCE", "HOLDER", "NODE", "SINCE", "ENDS", "WAITING"];
-            out.table(head, locks.into_iter().map(row).collect())?;
+            out.print_table(head, locks.into_iter().map(table_row).collect())?;
         }
     }
     if more {
-        out.say("there are more: only the first ones are shown");
+        out.print_message("there are more: only the first ones are shown");
     }
     Ok(())
 }
 
 /// All that are held, within bounds, and whether there may be more.
-async fn all(duly: &Duly) -> anyhow::Result<(Vec<LockRecord>, bool)> {
+async fn list_pages(duly: &Duly) -> anyhow::Result<(Vec<LockRecord>, bool)> {
     let (mut locks, mut cursor) = (Vec::new(), None);
-    for _ in 0..PAGES_MAX {
+    for _ in 0..LOCK_PAGES_MAX {
         let page = duly.locks(cursor.as_deref()).await?;
         locks.extend(page.locks);
-        cursor = page.next;
+        cursor = page.next_cursor;
         if cursor.is_none() {
             break;
         }
@@ -43,31 +43,31 @@ async fn all(duly: &Duly) -> anyhow::Result<(Vec<LockRecord>, bool)> {
     Ok((locks, cursor.is_some()))
 }
 
-fn row(lock: LockRecord) -> [String; 8] {
+fn table_row(lock: LockRecord) -> [String; 8] {
     let [slot, fence, node] = [lock.slot.to_string(), lock.fence.to_string(), lock.node.to_string()];
-    let [since, ends] = [lock.since, lock.ends].map(time::distance);
-    [lock.name, slot, fence, lock.note, node, since, ends, lock.waiting.to_string()]
+    let [since, ends] = [lock.since, lock.expires].map(time::format_relative);
+    [lock.name, slot, fence, lock.note, node, since, ends, lock.waiters.to_string()]
 }
 
 pub(super) async fn get(name: &str, setup: &Setup) -> anyhow::Result<()> {
-    let locks = store::open(setup).await?.lock(name).holders().await?;
+    let locks = store::open_existing(setup).await?.lock(name).holders().await?;
     let out = &setup.out;
     match out.format {
-        Format::Json => out.json(&locks)?,
-        Format::Ndjson => locks.iter().try_for_each(|lock| out.json(lock))?,
+        Format::Json => out.print_json(&locks)?,
+        Format::Ndjson => locks.iter().try_for_each(|lock| out.print_json(lock))?,
         Format::Table | Format::Wide => {
             for lock in &locks {
-                lines(lock)
+                detail_lines(lock)
                     .into_iter()
-                    .try_for_each(|(name, value)| out.line(&format!("{name:<8} {}", safe(&value))))?;
+                    .try_for_each(|(name, value)| out.print_line(&format!("{name:<8} {}", escape_text(&value))))?;
             }
         }
     }
-    if locks.is_empty() { Err(free(name)) } else { Ok(()) }
+    if locks.is_empty() { Err(not_held_error(name)) } else { Ok(()) }
 }
 
-fn lines(lock: &LockRecord) -> [(&'static str, String); 8] {
-    let moment = |at| format!("{} ({})", time::date_of(at), time::distance(at));
+fn detail_lines(lock: &LockRecord) -> [(&'static str, String); 8] {
+    let moment = |at| format!("{} ({})", time::format_date_time(at), time::format_relative(at));
     [
         ("lock", lock.name.clone()),
         ("slot", lock.slot.to_string()),
@@ -75,39 +75,40 @@ fn lines(lock: &LockRecord) -> [(&'static str, String); 8] {
         ("holder", lock.note.clone()),
         ("node", lock.node.to_string()),
         ("since", moment(lock.since)),
-        ("ends", format!("{}, unless it is extended", moment(lock.ends))),
-        ("waiting", lock.waiting.to_string()),
+        ("ends", format!("{}, unless it is extended", moment(lock.expires))),
+        ("waiting", lock.waiters.to_string()),
     ]
 }
 
-fn free(name: &str) -> anyhow::Error {
-    Fail::new(exit::NOT_FOUND, format!("nobody holds lock {name}"))
+fn not_held_error(name: &str) -> anyhow::Error {
+    CliError::new(exit::NOT_FOUND, format!("nobody holds lock {name}"))
 }
 
 /// `host:123 since 4m10s, fence 42`, for each who holds it.
-pub(super) fn who(locks: &[LockRecord]) -> String {
-    let one =
-        |lock: &LockRecord| format!("{} (since {}, fence {})", safe(&lock.note), time::date_of(lock.since), lock.fence);
+pub(super) fn format_holders(locks: &[LockRecord]) -> String {
+    let one = |lock: &LockRecord| {
+        format!("{} (since {}, fence {})", escape_text(&lock.note), time::format_date_time(lock.since), lock.fence)
+    };
     locks.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-pub(super) async fn break_it(name: &str, setup: &Setup) -> anyhow::Result<()> {
-    let duly = store::open(setup).await?;
+pub(super) async fn break_lock(name: &str, setup: &Setup) -> anyhow::Result<()> {
+    let duly = store::open_existing(setup).await?;
     let locks = duly.lock(name).holders().await?;
     if locks.is_empty() {
-        return Err(free(name));
+        return Err(not_held_error(name));
     }
-    let (shown, held_by) = (safe(name), who(&locks));
-    if !setup.yes && !input::confirmed(&format!("Lock {shown} is held by {held_by}. Break it?"))? {
-        return Err(Fail::new(exit::FAILURE, "nothing was broken"));
+    let (shown, held_by) = (escape_text(name), format_holders(&locks));
+    if !setup.yes && !input::confirm(&format!("Lock {shown} is held by {held_by}. Break it?"))? {
+        return Err(CliError::new(exit::FAILURE, "nothing was broken"));
     }
     let broken = duly.break_lock(name).await?;
     if setup.out.is_json() {
-        return setup.out.json(&json!({"name": name, "broken": broken, "held_by": locks}));
+        return setup.out.print_json(&json!({"name": name, "broken": broken, "held_by": locks}));
     }
     match broken {
-        0 => setup.out.say(&format!("lock {shown} was released just now")),
-        _ => setup.out.say(&format!("lock {shown} is broken; it was held by {held_by}")),
+        0 => setup.out.print_message(&format!("lock {shown} was released just now")),
+        _ => setup.out.print_message(&format!("lock {shown} is broken; it was held by {held_by}")),
     }
     Ok(())
 }

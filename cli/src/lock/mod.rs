@@ -13,11 +13,11 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
-use self::acquire::Take;
+use self::acquire::AcquireArgs;
 use crate::Setup;
-use crate::exit::{self, Fail};
+use crate::exit::{self, CliError};
 
-const USAGE: &str = "\
+const LOCK_USAGE: &str = "\
 duly lock [OPTIONS] NAME -- COMMAND...
        duly lock ls
        duly lock get NAME
@@ -37,54 +37,56 @@ duly lock [OPTIONS] NAME -- COMMAND...
 /// `duly lock ls`, `duly lock get NAME` and `duly lock break NAME` look at locks that are held;
 /// a lock that is called like one of them is taken with `--name`.
 #[derive(Debug, Args)]
-#[command(subcommand_negates_reqs = true, disable_help_subcommand = true, override_usage = USAGE)]
-pub(crate) struct Lock {
+#[command(subcommand_negates_reqs = true, disable_help_subcommand = true, override_usage = LOCK_USAGE)]
+pub(crate) struct LockArgs {
     #[command(subcommand)]
-    verb: Option<Look>,
+    verb: Option<LockVerb>,
     #[command(flatten)]
-    take: Take,
+    acquire: AcquireArgs,
 }
 
 #[derive(Debug, Subcommand)]
-enum Look {
+enum LockVerb {
     /// List locks that are held: who has them, since when, and how many wait
     Ls {
         #[command(flatten)]
-        mistake: Mistake,
+        unexpected: UnexpectedCommand,
     },
     /// Show who holds a lock (exit code 3 if nobody does)
     Get {
         name: String,
         #[command(flatten)]
-        mistake: Mistake,
+        unexpected: UnexpectedCommand,
     },
     /// Take a lock away from whoever holds it: their command is told, and the next in line gets it
     Break {
         name: String,
         #[command(flatten)]
-        mistake: Mistake,
+        unexpected: UnexpectedCommand,
     },
 }
 
 /// A command, where none belongs: somebody wants to take a lock that is called like a verb.
 #[derive(Debug, Args)]
-struct Mistake {
+struct UnexpectedCommand {
     #[arg(last = true, hide = true)]
     command: Vec<OsString>,
 }
 
-pub(crate) async fn run(lock: Lock, setup: &Setup) -> anyhow::Result<()> {
+pub(crate) async fn run(lock: LockArgs, setup: &Setup) -> anyhow::Result<()> {
     let Some(verb) = lock.verb else {
-        return acquire::run(lock.take, setup).await;
+        return acquire::run(lock.acquire, setup).await;
     };
-    let (Look::Ls { mistake } | Look::Get { mistake, .. } | Look::Break { mistake, .. }) = &verb;
-    if lock.take.is_given() || !mistake.command.is_empty() {
+    let (LockVerb::Ls { unexpected: mistake }
+    | LockVerb::Get { unexpected: mistake, .. }
+    | LockVerb::Break { unexpected: mistake, .. }) = &verb;
+    if lock.acquire.has_any_option() || !mistake.command.is_empty() {
         let why = "ls, get and break take none of this; a lock that is called like one of them: --name ls -- COMMAND";
-        return Err(Fail::new(exit::USAGE, why));
+        return Err(CliError::new(exit::USAGE, why));
     }
     match verb {
-        Look::Ls { .. } => admin::list(setup).await,
-        Look::Get { name, .. } => admin::get(&name, setup).await,
-        Look::Break { name, .. } => admin::break_it(&name, setup).await,
+        LockVerb::Ls { .. } => admin::list(setup).await,
+        LockVerb::Get { name, .. } => admin::get(&name, setup).await,
+        LockVerb::Break { name, .. } => admin::break_lock(&name, setup).await,
     }
 }

@@ -5,26 +5,26 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// Passed on to the command.
-const PASSED_ON: [Signal; 7] =
+const FORWARDED_SIGNALS: [Signal; 7] =
     [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::ALARM];
 /// Signals that may wait to be looked at; each kind is one more at most.
-const WAITING_MAX: usize = 16;
+const QUEUED_SIGNALS_MAX: usize = 16;
 
-pub(super) struct Signals(mpsc::Receiver<Signal>);
+pub(super) struct OsSignals(mpsc::Receiver<Signal>);
 
-impl Signals {
+impl OsSignals {
     /// Those to be passed on, that the command has ended or stopped, and the wish of somebody at the terminal to stop it.
-    pub(super) fn listen() -> std::io::Result<Signals> {
-        let (sender, receiver) = mpsc::channel(WAITING_MAX);
-        let ignored = ignored();
-        let wanted = PASSED_ON.into_iter().chain([Signal::CHILD, Signal::TSTP]);
+    pub(super) fn listen() -> std::io::Result<OsSignals> {
+        let (sender, receiver) = mpsc::channel(QUEUED_SIGNALS_MAX);
+        let ignored = ignored_signals_mask();
+        let wanted = FORWARDED_SIGNALS.into_iter().chain([Signal::CHILD, Signal::TSTP]);
         // What whoever started us wants ignored (such as nohup) is ignored by the command, too.
         for wanted in wanted.filter(|wanted| *wanted == Signal::CHILD || ignored >> (wanted.as_raw() - 1) & 1 == 0) {
             let mut heard = signal(SignalKind::from_raw(wanted.as_raw()))?;
             let sender = sender.clone();
             tokio::spawn(async move { while heard.recv().await.is_some() && sender.send(wanted).await.is_ok() {} });
         }
-        Ok(Signals(receiver))
+        Ok(OsSignals(receiver))
     }
 
     /// The next one.
@@ -37,10 +37,10 @@ impl Signals {
     }
 
     /// The next one that would have ended us, while there is no command. One that would have stopped us does.
-    pub(super) async fn end(&mut self) -> Signal {
+    pub(super) async fn next_terminating(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
-            if PASSED_ON.contains(&signal) {
+            if FORWARDED_SIGNALS.contains(&signal) {
                 return signal;
             }
             if signal == Signal::TSTP {
@@ -51,7 +51,7 @@ impl Signals {
 }
 
 /// The signals that this process ignores, a bit for each; none where that cannot be told.
-fn ignored() -> u64 {
+fn ignored_signals_mask() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)

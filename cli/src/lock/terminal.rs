@@ -9,31 +9,31 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use rustix::process::{Pid, getpgrp};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
-pub(super) struct Terminal {
+pub(super) struct ControllingTerminal {
     /// The one that controls us, if there is one.
     tty: Option<File>,
-    given: Option<Pid>,
+    given_to: Option<Pid>,
 }
 
-impl Terminal {
-    pub(super) fn open() -> Terminal {
+impl ControllingTerminal {
+    pub(super) fn open() -> ControllingTerminal {
         let tty = File::options().read(true).write(true).open("/dev/tty").ok();
-        Terminal { tty, given: None }
+        ControllingTerminal { tty, given_to: None }
     }
 
     /// Gives it to a group, if it is ours to give.
-    pub(super) fn give(&mut self, group: Pid) -> bool {
+    pub(super) fn give_to(&mut self, group: Pid) -> bool {
         let Some(tty) = &self.tty else {
             return false;
         };
         let gave = tcgetpgrp(tty) == Ok(getpgrp()) && tcsetpgrp(tty, group).is_ok();
-        self.given = gave.then_some(group);
+        self.given_to = gave.then_some(group);
         gave
     }
 
     /// Takes it back, unless somebody else has done so. Answers whether it was given away.
     pub(super) fn take_back(&mut self) -> bool {
-        let (Some(tty), Some(group)) = (&self.tty, self.given.take()) else {
+        let (Some(tty), Some(group)) = (&self.tty, self.given_to.take()) else {
             return false;
         };
         if matches!(tcgetpgrp(tty), Ok(other) if other != group) {
@@ -50,7 +50,7 @@ impl Terminal {
     }
 }
 
-impl Drop for Terminal {
+impl Drop for ControllingTerminal {
     fn drop(&mut self) {
         self.take_back();
     }

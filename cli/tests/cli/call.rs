@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::{Asked, Duly};
+use duly::{CallContext, Duly};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -23,21 +23,23 @@ impl Service {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
         let duly = runtime.block_on(async {
             let duly = Duly::open(sandbox.path("duly.db").to_str().expect("text")).await.expect("opens");
-            let echo = |args: Box<serde_json::value::RawValue>, _: Asked| async move { Ok::<_, String>(args) };
-            duly.answer("echo", echo).await.expect("registered");
-            duly.answer("fail", |(): (), _: Asked| async { Err::<(), _>("no disk\u{1b}") }).await.expect("registered");
-            let sleep = |(): (), _: Asked| async {
+            let echo = |args: Box<serde_json::value::RawValue>, _: CallContext| async move { Ok::<_, String>(args) };
+            duly.on_call("echo", echo).await.expect("registered");
+            duly.on_call("fail", |(): (), _: CallContext| async { Err::<(), _>("no disk\u{1b}") })
+                .await
+                .expect("registered");
+            let sleep = |(): (), _: CallContext| async {
                 tokio::time::sleep(Duration::from_secs(60)).await;
                 Ok::<_, String>(())
             };
-            duly.answer("sleep", sleep).await.expect("registered");
+            duly.on_call("sleep", sleep).await.expect("registered");
             duly
         });
         Service { runtime, duly }
     }
 
     fn id(&self) -> String {
-        self.runtime.block_on(async { self.duly.node().expect("a node").to_string() })
+        self.runtime.block_on(async { self.duly.node_id().expect("a node").to_string() })
     }
 }
 

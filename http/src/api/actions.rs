@@ -23,7 +23,7 @@ use duly::Duly;
 use duly::Error;
 use duly::Filter;
 use duly::JobId;
-use duly::{Bulk, Done};
+use duly::{BulkOperation, BulkReport};
 
 /// The most operations that are remembered, newest first.
 const OPERATIONS_MAX: usize = 100;
@@ -95,11 +95,12 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    fn update(&mut self, done: &Done) {
+    fn update(&mut self, done: &BulkReport) {
         self.matching = done.matching;
-        self.done = done.done;
-        self.left = done.running + done.moving + done.existing + done.changed + done.failed;
-        self.more = done.more;
+        self.done = done.applied;
+        self.left =
+            done.skipped_running + done.skipped_moving + done.skipped_unique + done.skipped_changed + done.failed;
+        self.more = done.has_more;
     }
 }
 
@@ -121,7 +122,7 @@ impl Operations {
     }
 }
 
-fn new_bulk<'p>(duly: &Duly, action: Action, filter: Filter, due: duly::Due) -> Bulk<'p> {
+fn new_bulk<'p>(duly: &Duly, action: Action, filter: Filter, due: duly::Due) -> BulkOperation<'p> {
     match action {
         Action::Retry => duly.reschedule_all(filter, duly::Due::Now),
         Action::Reschedule => duly.reschedule_all(filter, due),
@@ -145,7 +146,7 @@ async fn start(State(app): State<Arc<App>>, _: Operator, Json(body): Json<Action
     let bulk = new_bulk(&app.duly, body.action, filter, due);
     if body.dry_run {
         let counted = bulk.dry_run().await?;
-        let view = DryRunResponse { matching: counted.matching, looked: counted.looked, whole: counted.whole };
+        let view = DryRunResponse { matching: counted.matching, looked: counted.scanned, whole: counted.is_complete };
         return Ok(axum::Json(view).into_response());
     }
     let id = JobId::fresh().to_string();
@@ -172,9 +173,9 @@ async fn start(State(app): State<Arc<App>>, _: Operator, Json(body): Json<Action
     Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(operation)).into_response())
 }
 
-async fn run(app: Arc<App>, id: String, bulk: Bulk<'static>) {
+async fn run(app: Arc<App>, id: String, bulk: BulkOperation<'static>) {
     let (observer, name) = (app.clone(), id.clone());
-    let report = move |done: &Done| observer.operations.change(&name, |operation| operation.update(done));
+    let report = move |done: &BulkReport| observer.operations.change(&name, |operation| operation.update(done));
     let result = bulk.on_progress(report).run().await;
     app.operations.change(&id, |operation| match result {
         Ok(done) => {

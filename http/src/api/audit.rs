@@ -49,14 +49,14 @@ struct EntryView {
 
 impl EntryView {
     fn new(record: AuditRecord) -> Self {
-        let AuditRecord { no, at, entry, .. } = record;
+        let AuditRecord { number: no, at, entry, .. } = record;
         EntryView {
             no,
             at: rfc3339(at),
             at_ms: unix_ms(at),
-            who: entry.who,
-            what: entry.what,
-            from: entry.from,
+            who: entry.actor,
+            what: entry.action,
+            from: entry.origin,
             status: entry.status,
         }
     }
@@ -77,8 +77,8 @@ async fn list(
     QueryParams(params): QueryParams<AuditListParams>,
 ) -> Result<(HeaderMap, axum::Json<AuditEntries>), Problem> {
     let page_size = page_size(params.limit);
-    let entries = app.duly.audits(params.cursor, page_size).await?;
-    let next = entries.last().filter(|_| entries.len() == page_size).map(|last| last.no.to_string());
+    let entries = app.duly.audit_entries(params.cursor, page_size).await?;
+    let next = entries.last().filter(|_| entries.len() == page_size).map(|last| last.number.to_string());
     let headers = next_link(&app, "/audit", &[("limit", Some(page_size.to_string()))], next.as_deref());
     Ok((headers, axum::Json(AuditEntries { entries: entries.into_iter().map(EntryView::new).collect(), next })))
 }

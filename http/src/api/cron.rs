@@ -111,13 +111,13 @@ impl RuleView {
         let schedule = rule.schedule().ok();
         let from = app.duly.now();
         let times: Vec<_> = match (&schedule, record.paused) {
-            (Some(schedule), false) => schedule.after(from).take(TICKS).collect(),
+            (Some(schedule), false) => schedule.ticks_after(from).take(TICKS).collect(),
             _ => Vec::new(),
         };
         RuleView {
             name: rule.name.clone(),
             pattern: rule.pattern.clone(),
-            words: schedule.map(|schedule| schedule.in_words()).unwrap_or_default(),
+            words: schedule.map(|schedule| schedule.describe()).unwrap_or_default(),
             tz: rule.tz.clone(),
             queue: rule.queue.clone(),
             kind: rule.kind.clone(),
@@ -161,7 +161,7 @@ async fn get(
     identity: Identity,
     PathParam(Name(name)): PathParam<Name>,
 ) -> Result<(HeaderMap, axum::Json<RuleView>), Problem> {
-    let record = app.duly.cron_get(&name).await?.ok_or(Error::NotFound { what: "cron", name })?;
+    let record = app.duly.get_cron(&name).await?.ok_or(Error::NotFound { what: "cron", name })?;
     Ok((etag::header(&etag::for_cron(&record)), axum::Json(RuleView::new(&app, &record, &identity))))
 }
 
@@ -267,7 +267,7 @@ async fn trigger(
     _: NoBody,
 ) -> Result<axum::Json<PushedView>, Problem> {
     // The id includes the rule's name, so that the same key with another rule pushes another job.
-    let id = key.map(|key| JobId::named(&format!("{key}\ncron:{name}")));
+    let id = key.map(|key| JobId::from_name(&format!("{key}\ncron:{name}")));
     Ok(axum::Json(PushedView::new(app.duly.trigger_cron_with_id(&name, id).await?)))
 }
 
@@ -301,9 +301,9 @@ async fn preview(
     let schedule = Schedule::parse(&params.pattern, params.tz.as_deref().unwrap_or("UTC"))
         .map_err(|error| parameter_error("pattern", error))?;
     let limit = params.limit.unwrap_or(TICKS).clamp(1, TICKS_MAX);
-    let times: Vec<_> = schedule.after(app.duly.now()).take(limit).collect();
+    let times: Vec<_> = schedule.ticks_after(app.duly.now()).take(limit).collect();
     Ok(axum::Json(Preview {
-        words: schedule.in_words(),
+        words: schedule.describe(),
         next: times.iter().copied().map(rfc3339).collect(),
         next_ms: times.iter().copied().map(unix_ms).collect(),
     }))

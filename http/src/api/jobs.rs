@@ -19,8 +19,8 @@ use crate::server::App;
 use crate::views::JobView;
 use duly::Error;
 use duly::Why;
-use duly::{Edit, Filter};
-use duly::{JobId, Priority, Record};
+use duly::{Filter, JobEdit};
+use duly::{JobId, JobRecord, Priority};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -65,9 +65,9 @@ async fn list(
     identity.require_for_filter(&filter)?;
     (filter.limit, filter.cursor) = (page_size(limit), cursor);
     let page = app.duly.list(filter).await?;
-    let headers = next_link(&app, "/jobs", &query, page.next.as_deref());
+    let headers = next_link(&app, "/jobs", &query, page.next_cursor.as_deref());
     let jobs = page.jobs.iter().map(|record| JobView::new(record, &identity)).collect();
-    Ok((headers, axum::Json(JobList { jobs, next: page.next })))
+    Ok((headers, axum::Json(JobList { jobs, next: page.next_cursor })))
 }
 
 /// Returns the problem for an invalid parameter outside of the body.
@@ -78,7 +78,7 @@ pub(super) fn parameter_error(name: &str, error: Error) -> Problem {
     }
 }
 
-pub(super) async fn find_job(app: &App, id: JobId) -> Result<Record, Problem> {
+pub(super) async fn find_job(app: &App, id: JobId) -> Result<JobRecord, Problem> {
     let record = app.duly.get(id).await?;
     Ok(record.ok_or_else(|| Error::NotFound { what: "job", name: id.to_string() })?)
 }
@@ -131,7 +131,7 @@ async fn edit(
     }
     if body.args.is_some() || body.priority.is_some() {
         let args = body.args.map(|args| args.get().to_owned());
-        app.duly.edit(id, Edit { args, priority: body.priority }).await?;
+        app.duly.edit(id, JobEdit { args, priority: body.priority }).await?;
     }
     if reschedules {
         app.duly.reschedule(id, at).await?;

@@ -15,7 +15,7 @@ use crate::identity::Identity;
 use crate::json::QueryParams;
 use crate::problem::Problem;
 use crate::server::App;
-use duly::{HistoryTally, KIND_HOURS_MAX, KindPoint};
+use duly::{KIND_HOURS_MAX, KindStats, StatCounters};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(kinds))
@@ -50,10 +50,10 @@ struct KindsView {
 }
 
 /// Returns the totals of each kind over all hours.
-pub(crate) fn totals_by_kind(points: Vec<KindPoint>) -> BTreeMap<String, HistoryTally> {
-    let mut totals = BTreeMap::<String, HistoryTally>::new();
+pub(crate) fn totals_by_kind(points: Vec<KindStats>) -> BTreeMap<String, StatCounters> {
+    let mut totals = BTreeMap::<String, StatCounters>::new();
     for point in points {
-        totals.entry(point.kind).or_default().add(&point.tally);
+        totals.entry(point.kind).or_default().add(&point.counters);
     }
     totals
 }
@@ -69,8 +69,8 @@ async fn kinds(
     QueryParams(params): QueryParams<KindParams>,
 ) -> Result<axum::Json<KindsView>, Problem> {
     let hours = params.hours.unwrap_or(KIND_HOURS_MAX).clamp(1, KIND_HOURS_MAX);
-    let all = totals_by_kind(app.duly.kinds(hours).await?);
-    let view = |(kind, tally): (String, HistoryTally)| KindView {
+    let all = totals_by_kind(app.duly.kind_stats(hours).await?);
+    let view = |(kind, tally): (String, StatCounters)| KindView {
         kind,
         done: tally.done,
         retried: tally.retried,

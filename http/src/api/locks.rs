@@ -18,8 +18,8 @@ use crate::problem::Problem;
 use crate::server::{App, WAIT_MAX};
 use crate::views::{LockView, millis};
 use duly::Error;
-use duly::Owner;
-use duly::{LOCK_TTL, Lock};
+use duly::LockOwner;
+use duly::{DEFAULT_LOCK_TTL, Lock};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -63,12 +63,12 @@ async fn list(
     QueryParams(params): QueryParams<LockListParams>,
 ) -> Result<(HeaderMap, axum::Json<LockList>), Problem> {
     let page = app.duly.locks(params.cursor.as_deref()).await?;
-    let headers = next_link(&app, "/locks", &[], page.next.as_deref());
+    let headers = next_link(&app, "/locks", &[], page.next_cursor.as_deref());
     Ok((
         headers,
         axum::Json(LockList {
             locks: page.locks.iter().map(|lock| LockView::new(lock, &identity)).collect(),
-            next: page.next,
+            next: page.next_cursor,
         }),
     ))
 }
@@ -124,7 +124,7 @@ async fn acquire(
     PathParam(LockName(name)): PathParam<LockName>,
     OptionalJson(body): OptionalJson<AcquireBody>,
 ) -> Result<axum::Json<HoldView>, Problem> {
-    let ttl = body.ttl_ms.map_or(LOCK_TTL, Duration::from_millis);
+    let ttl = body.ttl_ms.map_or(DEFAULT_LOCK_TTL, Duration::from_millis);
     let wait = Duration::from_millis(body.wait_ms.unwrap_or(0)).min(WAIT_MAX);
     let lock =
         app.duly.lock(&*name).slots(body.slots.unwrap_or(1)).note(body.note.unwrap_or_else(|| identity.name.clone()));
@@ -154,7 +154,7 @@ struct ExtendBody {
     ttl_ms: Option<u64>,
 }
 
-fn parse_owner(text: &str, pointer: &str) -> Result<Owner, Problem> {
+fn parse_owner(text: &str, pointer: &str) -> Result<LockOwner, Problem> {
     text.parse().map_err(|_| Problem::invalid(pointer, "is the UUID that acquiring the lock has told"))
 }
 
@@ -174,7 +174,7 @@ async fn extend(
     PathParam(LockName(name)): PathParam<LockName>,
     Json(body): Json<ExtendBody>,
 ) -> Result<StatusCode, Problem> {
-    let ttl = body.ttl_ms.map_or(LOCK_TTL, Duration::from_millis);
+    let ttl = body.ttl_ms.map_or(DEFAULT_LOCK_TTL, Duration::from_millis);
     match app.duly.extend_hold(&name, parse_owner(&body.owner, "/owner")?, ttl).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(not_held(&name)),

@@ -54,7 +54,7 @@ impl NodeView {
             joined: rfc3339(node.joined),
             joined_ms: unix_ms(node.joined),
             alive: node.alive,
-            quiet: node.takes.quiet,
+            quiet: node.profile.quiet,
             held: node.held,
             methods: node.methods,
         }

@@ -17,7 +17,7 @@ use crate::identity::Pusher;
 use crate::json::{IdempotencyKey, Json};
 use crate::problem::Problem;
 use crate::server::App;
-use duly::{Conflict, Due, Push, Pushed};
+use duly::{Due, Push, PushResult, UniqueConflict};
 use duly::{JobId, Priority};
 
 /// The kind of jobs that run a program; a server accepts them only if it is configured to.
@@ -85,10 +85,10 @@ pub(super) struct PushedView {
 }
 
 impl PushedView {
-    pub(super) fn new(pushed: Pushed) -> Self {
+    pub(super) fn new(pushed: PushResult) -> Self {
         let (status, old) = match pushed {
-            Pushed::Existing(_) => ("existing", None),
-            Pushed::Replaced { old, .. } => ("replaced", Some(old.to_string())),
+            PushResult::Existing(_) => ("existing", None),
+            PushResult::Replaced { old, .. } => ("replaced", Some(old.to_string())),
             _ => ("new", None),
         };
         PushedView { id: pushed.id().to_string(), pushed: status, old }
@@ -110,12 +110,12 @@ impl PushBody {
             Due::After(delay) => push.after(delay),
             _ => push,
         };
-        push = set_if_some(push, self.id.or_else(|| key.map(|key| JobId::named(&key))), Push::id);
+        push = set_if_some(push, self.id.or_else(|| key.map(|key| JobId::from_name(&key))), Push::id);
         push = set_if_some(push, self.queue, |push, queue| push.queue(queue));
         push = set_if_some(push, self.priority, Push::priority);
         push = set_if_some(push, self.unique, |push, unique| push.unique(unique));
         push = match self.on_conflict {
-            Some(OnConflict::Replace) => push.on_conflict(Conflict::Replace),
+            Some(OnConflict::Replace) => push.on_conflict(UniqueConflict::Replace),
             _ => push,
         };
         push = set_if_some(push, self.max_attempts, Push::max_attempts);

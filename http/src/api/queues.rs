@@ -84,7 +84,7 @@ async fn pause(
     PathParam(Name(name)): PathParam<Name>,
     _: NoBody,
 ) -> Result<axum::Json<ChangeResponse>, Problem> {
-    Ok(axum::Json(ChangeResponse { changed: app.duly.pause(&name).await? }))
+    Ok(axum::Json(ChangeResponse { changed: app.duly.pause_queue(&name).await? }))
 }
 
 /// Resume a queue
@@ -96,7 +96,7 @@ async fn resume(
     PathParam(Name(name)): PathParam<Name>,
     _: NoBody,
 ) -> Result<axum::Json<ChangeResponse>, Problem> {
-    Ok(axum::Json(ChangeResponse { changed: app.duly.resume(&name).await? }))
+    Ok(axum::Json(ChangeResponse { changed: app.duly.resume_queue(&name).await? }))
 }
 
 /// The capacity of a queue; an absent or null value means no limit.
@@ -166,10 +166,10 @@ async fn clear(
     if params.confirm != name {
         return Err(Problem::invalid("confirm", "is not the name of the queue; repeat it to clear it"));
     }
-    let done = app.duly.clear(name).run().await?;
+    let done = app.duly.clear_queue(name).run().await?;
     Ok(axum::Json(ClearResponse {
-        removed: done.done,
-        left: done.running + done.moving + done.changed,
-        more: done.more,
+        removed: done.applied,
+        left: done.skipped_running + done.skipped_moving + done.skipped_changed,
+        more: done.has_more,
     }))
 }

@@ -14,7 +14,7 @@ use crate::json::QueryParams;
 use crate::problem::Problem;
 use crate::server::App;
 use crate::views::{QueueView, rfc3339, unix_ms};
-use duly::{HISTORY_MINUTES_MAX, Histogram, HistoryAsk, Point};
+use duly::{HISTORY_MINUTES_MAX, Histogram, HistoryPoint, HistoryQuery};
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(stats)).routes(routes!(history))
@@ -37,7 +37,7 @@ struct Stats {
 #[utoipa::path(get, path = "/stats", tag = "stats", responses((status = 200, body = Stats), Problems))]
 async fn stats(State(app): State<Arc<App>>, _: Identity) -> Result<axum::Json<Stats>, Problem> {
     let counts = app.duly.counts().await?;
-    let oldest = counts.iter().filter_map(|queue| queue.oldest).min();
+    let oldest = counts.iter().filter_map(|queue| queue.oldest_ready).min();
     let queues: Vec<QueueView> = counts.iter().map(QueueView::new).collect();
     let nodes = app.duly.nodes().await?.iter().filter(|node| node.alive).count();
     let durability = app.duly.health().await?.durability;
@@ -118,19 +118,19 @@ async fn history(
     QueryParams(params): QueryParams<HistoryParams>,
 ) -> Result<axum::Json<HistoryView>, Problem> {
     let minutes = params.minutes.unwrap_or(60).clamp(1, HISTORY_MINUTES_MAX);
-    let history = app.duly.history(HistoryAsk { queue: params.queue, minutes }).await?;
-    let point = |point: Point| PointView {
+    let history = app.duly.history(HistoryQuery { queue: params.queue, minutes }).await?;
+    let point = |point: HistoryPoint| PointView {
         minute: rfc3339(point.minute),
         minute_ms: unix_ms(point.minute),
         queue: point.queue,
-        pushed: point.tally.pushed,
-        done: point.tally.done,
-        retried: point.tally.retried,
-        buried: point.tally.buried,
-        released: point.tally.released,
-        taken_back: point.tally.taken_back,
-        lateness: Quantiles::new(&point.tally.lateness),
-        duration: Quantiles::new(&point.tally.duration),
+        pushed: point.counters.pushed,
+        done: point.counters.done,
+        retried: point.counters.retried,
+        buried: point.counters.buried,
+        released: point.counters.released,
+        taken_back: point.counters.taken_back,
+        lateness: Quantiles::new(&point.counters.lateness),
+        duration: Quantiles::new(&point.counters.duration),
     };
     Ok(axum::Json(HistoryView { points: history.points.into_iter().map(point).collect() }))
 }

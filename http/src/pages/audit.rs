@@ -47,16 +47,16 @@ pub(super) async fn list(
 ) -> PageResult {
     identity.require(Role::Operator)?;
     let layout = layout.with_title("/audit", "Audit");
-    let found = app.duly.audits(params.before.parse().ok(), PAGE_SIZE).await?;
+    let found = app.duly.audit_entries(params.before.parse().ok(), PAGE_SIZE).await?;
     let next = found
         .last()
-        .filter(|last| found.len() == PAGE_SIZE && last.no > 0)
-        .map(|last| format!("/audit?before={}", last.no));
+        .filter(|last| found.len() == PAGE_SIZE && last.number > 0)
+        .map(|last| format!("/audit?before={}", last.number));
     let rows = found.into_iter().map(|record| AuditRow {
         at: layout.moment(record.at),
-        who: record.entry.who,
-        what: record.entry.what,
-        from: record.entry.from.unwrap_or_default(),
+        who: record.entry.actor,
+        what: record.entry.action,
+        from: record.entry.origin.unwrap_or_default(),
         refused: record.entry.status >= 400,
     });
     let rows = rows.collect();

@@ -230,7 +230,7 @@ async fn run_for_all(duly: &Duly, layout: Layout, action: BulkAction, form: Bulk
         ids: Vec::new(),
         next,
         count,
-        more: !counted.whole,
+        more: !counted.is_complete,
         error: String::new(),
     };
     let Some(confirmed) = confirmed else {
@@ -246,7 +246,7 @@ async fn run_for_all(duly: &Duly, layout: Layout, action: BulkAction, form: Bulk
         return render_with_status(StatusCode::CONFLICT, &view);
     }
     let changed = bulk.run().await?;
-    redirect_with_flash(&view.layout, &view.next, action.flash_key(), Some(changed.done), "")
+    redirect_with_flash(&view.layout, &view.next, action.flash_key(), Some(changed.applied), "")
 }
 
 fn parse_count(text: &str) -> Option<u64> {

@@ -57,13 +57,13 @@ impl RuleRow {
         RuleRow {
             path: display::url_encode(&rule.name),
             name: rule.name.clone(),
-            words: rule.schedule().map(|schedule| schedule.in_words()).unwrap_or_default(),
+            words: rule.schedule().map(|schedule| schedule.describe()).unwrap_or_default(),
             pattern: rule.pattern.clone(),
             tz: rule.tz.clone(),
             kind: rule.kind.clone(),
             queue: rule.queue.clone(),
             paused: record.paused,
-            held: record.held,
+            held: record.waiting,
             next: record.next.map(|next| layout.moment(next)),
             last: record.last.map(|last| layout.moment(last)),
             last_job: record.last_job().map(|id| id.to_string()).unwrap_or_default(),
@@ -80,11 +80,11 @@ struct NextRun {
 }
 
 fn next_runs(layout: &Layout, schedule: &Schedule) -> Vec<NextRun> {
-    let next = schedule.after(layout.now).take(RUNS);
+    let next = schedule.ticks_after(layout.now).take(RUNS);
     next.map(|at| NextRun {
-        shown: schedule.shown(at),
+        shown: schedule.format_in_zone(at),
         at: layout.moment(at),
-        dst_note: schedule.oddity(at).unwrap_or_default(),
+        dst_note: schedule.dst_note(at).unwrap_or_default(),
     })
     .collect()
 }
@@ -114,7 +114,7 @@ struct RulePage {
 
 /// `GET /cron/rule/{name}`
 pub(super) async fn show(State(app): State<Arc<App>>, Path(name): Path<String>, layout: Layout) -> PageResult {
-    let record = app.duly.cron_get(&name).await?.ok_or(Error::NotFound { what: "cron rule", name })?;
+    let record = app.duly.get_cron(&name).await?.ok_or(Error::NotFound { what: "cron rule", name })?;
     let layout = layout.with_title("/cron", format!("Rule {}", record.rule.name));
     let rule = &record.rule;
     let next = if record.paused {
@@ -234,7 +234,7 @@ pub(super) async fn form(
     identity.require(Role::Operator)?;
     let mut form = form;
     if !form.like.is_empty() {
-        let found = app.duly.cron_get(&form.like).await?;
+        let found = app.duly.get_cron(&form.like).await?;
         let record = found.ok_or_else(|| Error::NotFound { what: "cron rule", name: form.like.clone() })?;
         form = RuleForm::from_record(&record, layout.can_see_args());
     }
@@ -248,7 +248,7 @@ fn form_page(layout: Layout, form: RuleForm, error: String) -> RuleFormPage {
         if form.pattern.trim().is_empty() { None } else { Some(Schedule::parse(form.pattern.trim(), form.tz.trim())) };
     let (words, runs, bad) = match schedule {
         None => (String::new(), Vec::new(), String::new()),
-        Some(Ok(schedule)) => (schedule.in_words(), next_runs(&layout, &schedule), String::new()),
+        Some(Ok(schedule)) => (schedule.describe(), next_runs(&layout, &schedule), String::new()),
         Some(Err(error)) => (String::new(), Vec::new(), error.to_string()),
     };
     let error = if error.is_empty() { bad } else { error };
@@ -285,10 +285,10 @@ pub(super) async fn save(
 /// Saves the rule of a form if the stored rule has not changed since the form was opened.
 async fn save_rule(app: &App, form: &RuleForm) -> Result<CronRecord, Error> {
     let name = form.name.trim();
-    let existing = app.duly.cron_get(name).await?;
+    let existing = app.duly.get_cron(name).await?;
     // A new name creates a copy of the edited rule.
     let base = match &existing {
-        None if form.is_edit() => app.duly.cron_get(&form.original).await?,
+        None if form.is_edit() => app.duly.get_cron(&form.original).await?,
         _ => existing.clone(),
     };
     let rule = form.to_rule(base.as_ref().map(|record| &record.rule))?;

@@ -7,7 +7,7 @@ use super::chart::{Chart, Series, Sparkline, Unit};
 use crate::views::unix_micros;
 use duly::Duly;
 use duly::{Error, Result};
-use duly::{Histogram, HistoryAsk, HistoryTally};
+use duly::{Histogram, HistoryQuery, StatCounters};
 
 /// The minutes of a sparkline, without the current one.
 const SPARK_MINUTES: u32 = 60;
@@ -76,24 +76,24 @@ impl Range {
 struct Interval {
     /// The start in seconds since 1970.
     at: i64,
-    tally: HistoryTally,
+    tally: StatCounters,
 }
 
 /// The start of a minute, and the counts in it.
-type Minute = (SystemTime, HistoryTally);
+type Minute = (SystemTime, StatCounters);
 
 /// Returns the charts of all queues, or of one.
 pub(super) async fn charts(duly: &Duly, queue: Option<&str>, range: Range, unfinished: u64) -> Result<Vec<Chart>> {
     // One interval more than shown, because the current one is incomplete.
     let minutes =
         u32::try_from(range.minutes() + range.interval_minutes()).unwrap_or(u32::MAX).min(duly::HISTORY_MINUTES_MAX);
-    let history = match duly.history(HistoryAsk { queue: queue.map(str::to_owned), minutes }).await {
+    let history = match duly.history(HistoryQuery { queue: queue.map(str::to_owned), minutes }).await {
         // A store of another system keeps no history; the rest of the page works.
         Err(Error::Unsupported { .. }) => return Ok(Vec::new()),
         history => history?,
     };
     let now = history.now.unwrap_or_else(|| duly.now());
-    let minutes: Vec<Minute> = history.points.into_iter().map(|point| (point.minute, point.tally)).collect();
+    let minutes: Vec<Minute> = history.points.into_iter().map(|point| (point.minute, point.counters)).collect();
     Ok(build_charts(&intervals(&minutes, now, range), range, unfinished))
 }
 
@@ -103,7 +103,7 @@ fn intervals(minutes: &[Minute], now: SystemTime, range: Range) -> Vec<Interval>
     let present = unix_micros(now).div_euclid(1_000_000).div_euclid(width) * width;
     let first = present - range.minutes() * 60;
     let mut intervals: Vec<Interval> = (0..=range.minutes() / range.interval_minutes())
-        .map(|at| Interval { at: first + at * width, tally: HistoryTally::default() })
+        .map(|at| Interval { at: first + at * width, tally: StatCounters::default() })
         .collect();
     for (minute, tally) in minutes {
         let at = unix_micros(*minute).div_euclid(1_000_000) - first;
@@ -112,7 +112,7 @@ fn intervals(minutes: &[Minute], now: SystemTime, range: Range) -> Vec<Interval>
         }
     }
     // The current interval is incomplete and would look like a drop: it is shown only if all others are empty.
-    let has_others = intervals.iter().rev().skip(1).any(|interval| interval.tally != HistoryTally::default());
+    let has_others = intervals.iter().rev().skip(1).any(|interval| interval.tally != StatCounters::default());
     if range != Range::Minutes && has_others {
         intervals.pop();
     }
@@ -121,12 +121,12 @@ fn intervals(minutes: &[Minute], now: SystemTime, range: Range) -> Vec<Interval>
 
 fn build_charts(intervals: &[Interval], range: Range, unfinished: u64) -> Vec<Chart> {
     let times: Vec<i64> = intervals.iter().map(|interval| interval.at).collect();
-    let series = |name, class, value: &dyn Fn(&HistoryTally) -> u64| Series {
+    let series = |name, class, value: &dyn Fn(&StatCounters) -> u64| Series {
         name,
         class,
         values: intervals.iter().map(|interval| Some(value(&interval.tally) as f64)).collect(),
     };
-    let quantiles = |of: &dyn Fn(&HistoryTally) -> &Histogram| {
+    let quantiles = |of: &dyn Fn(&StatCounters) -> &Histogram| {
         let quantile = |name, q: f64| Series {
             name,
             class: name,
@@ -170,7 +170,7 @@ fn millis(time: Duration) -> f64 {
 
 /// Returns the jobs done in the last hour, by queue, as sparklines.
 pub(super) async fn sparklines(duly: &Duly) -> HashMap<String, Sparkline> {
-    let Ok(history) = duly.history(HistoryAsk { queue: None, minutes: SPARK_MINUTES + 1 }).await else {
+    let Ok(history) = duly.history(HistoryQuery { queue: None, minutes: SPARK_MINUTES + 1 }).await else {
         return HashMap::new();
     };
     let minutes = usize::try_from(SPARK_MINUTES).unwrap_or(usize::MAX);
@@ -182,7 +182,7 @@ pub(super) async fn sparklines(duly: &Duly) -> HashMap<String, Sparkline> {
         else {
             continue;
         };
-        done.entry(point.queue).or_insert_with(|| vec![0; minutes])[at] += point.tally.done;
+        done.entry(point.queue).or_insert_with(|| vec![0; minutes])[at] += point.counters.done;
     }
     done.into_iter().map(|(queue, done)| (queue, Sparkline::new("l-done", "done", &done))).collect()
 }
@@ -197,7 +197,7 @@ mod tests {
     }
 
     fn point(minute: u64, pushed: u64, done: u64) -> Minute {
-        let mut tally = HistoryTally::default();
+        let mut tally = StatCounters::default();
         (tally.pushed, tally.done) = (pushed, done);
         (at(minute), tally)
     }
@@ -207,7 +207,7 @@ mod tests {
         let shown = intervals(&[point(0, 3, 1), point(58, 0, 2)], at(60), Range::Hour);
         assert_eq!(shown.len(), 60, "the present minute is left out");
         assert_eq!((shown[0].tally.pushed, shown[58].tally.done), (3, 2));
-        assert_eq!(shown[1].tally, HistoryTally::default());
+        assert_eq!(shown[1].tally, StatCounters::default());
     }
 
     #[test]

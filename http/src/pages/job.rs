@@ -17,17 +17,17 @@ use crate::identity::Identity;
 use crate::problem::Problem;
 use crate::server::App;
 use duly::Due;
-use duly::Edit;
 use duly::Error;
+use duly::JobEdit;
 use duly::NodeRecord;
 use duly::Role;
-use duly::{JobId, Record, State as JobState};
+use duly::{JobId, JobRecord, State as JobState};
 
 #[derive(Template)]
 #[template(path = "job.html")]
 struct JobPage {
     layout: Layout,
-    record: Record,
+    record: JobRecord,
     queue_path: String,
     kind_query: String,
     why: String,
@@ -78,7 +78,7 @@ pub(super) struct JobParams {
     args: String,
 }
 
-async fn find_job(app: &App, id: &str) -> Result<Record, Problem> {
+async fn find_job(app: &App, id: &str) -> Result<JobRecord, Problem> {
     let id: JobId = id.parse().map_err(|_| job_not_found(id))?;
     app.duly.get(id).await?.ok_or_else(|| job_not_found(&id.to_string()))
 }
@@ -154,7 +154,7 @@ impl HolderRow {
 }
 
 /// Returns the history of a job, and its next known event.
-fn build_timeline(layout: &Layout, record: &Record) -> Vec<TimelineEntry> {
+fn build_timeline(layout: &Layout, record: &JobRecord) -> Vec<TimelineEntry> {
     let plain = |class, title: String, at: Option<SystemTime>| TimelineEntry {
         class,
         title,
@@ -314,7 +314,7 @@ pub(super) async fn save(
     identity.require(Role::Operator)?;
     let record = find_job(&app, &id).await?;
     super::check_kind(&app, &record.job.kind)?;
-    match app.duly.edit(record.job.id, Edit { args: Some(form.args.clone()), ..Edit::default() }).await {
+    match app.duly.edit(record.job.id, JobEdit { args: Some(form.args.clone()), ..JobEdit::default() }).await {
         Ok(()) => redirect_with_flash(&layout, &format!("/jobs/{}", record.job.id), "edited", None, ""),
         Err(error @ (Error::Invalid { .. } | Error::Conflict(_))) => {
             let layout = layout.with_title("/jobs", "Edit args");

@@ -12,7 +12,7 @@ use super::layout::Layout;
 use super::{PageResult, render, render_with_status};
 use crate::server::App;
 use duly::Filter;
-use duly::{Record, State as JobState};
+use duly::{JobRecord, State as JobState};
 
 /// The page size.
 const PAGE_SIZE: usize = 50;
@@ -70,7 +70,7 @@ pub(super) struct JobRow {
 }
 
 impl JobRow {
-    pub(super) fn new(layout: &Layout, record: &Record) -> JobRow {
+    pub(super) fn new(layout: &Layout, record: &JobRecord) -> JobRow {
         let job = &record.job;
         let (when, time_label) = match record.state {
             JobState::Scheduled => (record.due, "due"),
@@ -147,7 +147,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<JobsP
         return render_with_status(StatusCode::UNPROCESSABLE_ENTITY, &view);
     }
     let cursor = Some(params.cursor).filter(|cursor| !cursor.is_empty());
-    let found = match app.duly.list(Filter { limit: PAGE_SIZE, cursor, failures: true, ..filter }).await {
+    let found = match app.duly.list(Filter { limit: PAGE_SIZE, cursor, with_details: true, ..filter }).await {
         Ok(found) => found,
         // An invalid cursor or queue name: shown next to the filter.
         Err(error @ duly::Error::Invalid { .. }) => {
@@ -157,9 +157,11 @@ pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<JobsP
         Err(error) => return Err(error.into()),
     };
     view.rows = found.jobs.iter().map(|record| JobRow::new(&view.layout, record)).collect();
-    view.looked = found.looked;
-    view.next =
-        found.next.map(|next| format!("{}&cursor={}", view.first, display::url_encode(&next))).unwrap_or_default();
+    view.looked = found.scanned;
+    view.next = found
+        .next_cursor
+        .map(|next| format!("{}&cursor={}", view.first, display::url_encode(&next)))
+        .unwrap_or_default();
     render(&view)
 }
 

@@ -13,7 +13,7 @@ use super::{PageResult, display, render};
 use crate::api::totals_by_kind;
 use crate::server::App;
 use duly::Error;
-use duly::{HistoryTally, KIND_HOURS_MAX, OTHER_KINDS};
+use duly::{KIND_HOURS_MAX, OTHER_KINDS, StatCounters};
 
 /// The selectable ranges: key, hours, label.
 const RANGES: [(&str, u32, &str); 3] = [("1h", 1, "this hour"), ("6h", 6, "6 h"), ("24h", KIND_HOURS_MAX, "24 h")];
@@ -58,7 +58,7 @@ pub(super) struct KindsParams {
 pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<KindsParams>, layout: Layout) -> PageResult {
     let layout = layout.with_title("/kinds", "Kinds");
     let chosen = RANGES.iter().find(|(key, ..)| *key == params.range).unwrap_or(&RANGES[2]);
-    let (kinds, unsupported) = match app.duly.kinds(chosen.1).await.map(totals_by_kind) {
+    let (kinds, unsupported) = match app.duly.kind_stats(chosen.1).await.map(totals_by_kind) {
         Ok(kinds) => (kinds, false),
         Err(Error::Unsupported { .. }) => (BTreeMap::new(), true),
         Err(error) => return Err(error.into()),
@@ -70,8 +70,8 @@ pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<Kinds
 }
 
 impl KindRow {
-    fn new(kind: &str, tally: &HistoryTally) -> KindRow {
-        let (attempts, failed) = (tally.ended(), tally.retried + tally.buried);
+    fn new(kind: &str, tally: &StatCounters) -> KindRow {
+        let (attempts, failed) = (tally.attempts(), tally.retried + tally.buried);
         let took =
             |q: f64| tally.duration.quantile(q).map_or("–".to_owned(), |time: Duration| display::duration(time));
         let share = if attempts == 0 { 0.0 } else { failed as f64 * 100.0 / attempts as f64 };

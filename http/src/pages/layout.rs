@@ -91,7 +91,7 @@ impl Layout {
             zone,
             zone_name,
             now: app.duly.now(),
-            store: app.duly.place(),
+            store: app.duly.display_url(),
             identity: identity.map(|identity| format!("{} ({})", identity.name, identity.role)).unwrap_or_default(),
             role: identity.map_or(Role::Viewer, |identity| identity.role),
             read_only: app.options.read_only,
@@ -146,7 +146,7 @@ impl Layout {
 
     /// Returns the number of jobs in this state in all queues.
     pub(super) fn total(&self, state: State) -> u64 {
-        self.counts.iter().map(|queue| queue.of(state)).sum()
+        self.counts.iter().map(|queue| queue.count_in(state)).sum()
     }
 
     /// Returns the links of a group of the navigation.

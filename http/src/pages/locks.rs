@@ -46,8 +46,8 @@ impl LockRow {
             note: lock.note.clone(),
             fence: lock.fence.to_string(),
             since: layout.moment(lock.since),
-            ends: layout.moment(lock.ends),
-            waiting: lock.waiting,
+            ends: layout.moment(lock.expires),
+            waiting: lock.waiters,
         }
     }
 }
@@ -63,7 +63,8 @@ pub(super) async fn list(State(app): State<Arc<App>>, Query(params): Query<Locks
     let layout = layout.with_title("/locks", "Locks");
     let found = app.duly.locks(Some(params.cursor.as_str()).filter(|cursor| !cursor.is_empty())).await?;
     let rows = found.locks.iter().map(|lock| LockRow::new(&layout, lock)).collect();
-    let next = found.next.map(|next| format!("/locks?cursor={}", display::url_encode(&next))).unwrap_or_default();
+    let next =
+        found.next_cursor.map(|next| format!("/locks?cursor={}", display::url_encode(&next))).unwrap_or_default();
     render(&LocksPage { layout, rows, next })
 }
 

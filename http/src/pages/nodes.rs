@@ -17,7 +17,7 @@ use crate::problem::Problem;
 use crate::server::App;
 use duly::Error;
 use duly::Role;
-use duly::Running;
+use duly::RunningJob;
 use duly::{NodeId, NodeRecord};
 
 /// The timeout for a reply; without one the page shows no running jobs.
@@ -59,11 +59,11 @@ impl NodeRow {
             host: node.host.clone(),
             pid: node.pid,
             alive: node.alive,
-            quiet: node.takes.quiet,
+            quiet: node.profile.quiet,
             queues: node.queues.iter().take(QUEUES_MAX).cloned().collect(),
             queues_left_out: node.queues.len().saturating_sub(QUEUES_MAX),
             held: node.held,
-            slots: node.takes.slots.map(|slots| format!(" of {}", display::count(slots))).unwrap_or_default(),
+            slots: node.profile.slots.map(|slots| format!(" of {}", display::count(slots))).unwrap_or_default(),
             joined: layout.moment(node.joined),
         }
     }
@@ -87,13 +87,13 @@ struct NodePage {
     all_queues: Vec<(String, String, String)>,
     kinds: String,
     methods: Vec<String>,
-    running: Vec<RunningJob>,
+    running: Vec<RunningJobRow>,
     /// The reason why the running jobs are unknown.
     no_reply: String,
     version: String,
 }
 
-struct RunningJob {
+struct RunningJobRow {
     id: String,
     short: String,
     kind: String,
@@ -117,13 +117,13 @@ pub(super) async fn show(State(app): State<Arc<App>>, Path(id): Path<String>, la
     let layout = layout.with_title("/nodes", format!("Node {}", display::short_id(&id.to_string())));
     let (running, no_reply, version) =
         if node.alive { query_node(&app, id).await } else { (Vec::new(), LEASE_OVER.to_owned(), String::new()) };
-    let slots = |queue: &String| node.takes.limits.get(queue).map(|limit| format!(" of {limit}")).unwrap_or_default();
-    let held = |queue: &String| node.holds.get(queue).copied().unwrap_or(0);
+    let slots = |queue: &String| node.profile.limits.get(queue).map(|limit| format!(" of {limit}")).unwrap_or_default();
+    let held = |queue: &String| node.held_by_queue.get(queue).copied().unwrap_or(0);
     let all_queues = node
         .queues
         .iter()
         .map(|queue| (queue.clone(), display::url_encode(queue), format!("{}{}", held(queue), slots(queue))));
-    let kinds = node.takes.kinds.as_ref().map_or("any, or not told".to_owned(), |kinds| kinds.join(", "));
+    let kinds = node.profile.kinds.as_ref().map_or("any, or not told".to_owned(), |kinds| kinds.join(", "));
     let (row, all_queues, methods) = (NodeRow::new(&layout, node), all_queues.collect(), node.methods.clone());
     render(&NodePage { layout, row, all_queues, kinds, methods, running, no_reply, version })
 }
@@ -131,21 +131,21 @@ pub(super) async fn show(State(app): State<Arc<App>>, Path(id): Path<String>, la
 const LEASE_OVER: &str = "The node gives no sign of life; what it held is taken back by others.";
 
 /// Asks a node for its running jobs and its version. The text is the reason if the jobs are unknown.
-async fn query_node(app: &App, id: NodeId) -> (Vec<RunningJob>, String, String) {
-    let jobs = app.duly.call("duly.jobs", &()).node(id).timeout(REPLY_TIMEOUT).reply::<Vec<Running>>();
+async fn query_node(app: &App, id: NodeId) -> (Vec<RunningJobRow>, String, String) {
+    let jobs = app.duly.call("duly.jobs", &()).node(id).timeout(REPLY_TIMEOUT).reply::<Vec<RunningJob>>();
     let ping = app.duly.call("duly.ping", &()).node(id).timeout(REPLY_TIMEOUT).reply::<serde_json::Value>();
     let (jobs, ping) = tokio::join!(jobs, ping);
     let version = ping.ok().and_then(|reply| reply["version"].as_str().map(str::to_owned)).unwrap_or_default();
     match jobs {
-        Ok(jobs) => (jobs.into_iter().map(RunningJob::new).collect(), String::new(), version),
+        Ok(jobs) => (jobs.into_iter().map(RunningJobRow::new).collect(), String::new(), version),
         Err(error) => (Vec::new(), format!("The node has not said what it runs: {error}"), version),
     }
 }
 
-impl RunningJob {
-    fn new(job: Running) -> RunningJob {
+impl RunningJobRow {
+    fn new(job: RunningJob) -> RunningJobRow {
         let id = job.id.to_string();
-        RunningJob {
+        RunningJobRow {
             short: display::short_id(&id),
             id,
             kind: job.kind,

@@ -68,7 +68,7 @@ pub(super) async fn show(
     let charts = charts?;
     let nodes = nodes?;
     let alive = nodes.iter().filter(|node| node.alive && !node.queues.is_empty()).count();
-    let slots = nodes.iter().filter(|node| node.alive).filter_map(|node| node.takes.slots).sum();
+    let slots = nodes.iter().filter(|node| node.alive).filter_map(|node| node.profile.slots).sum();
     let groups = dead::GroupRow::list(&layout, groups.unwrap_or_default(), GROUPS_MAX);
     let mut counts = layout.counts.clone();
     counts.sort_by(|a, b| total_jobs(b).cmp(&total_jobs(a)).then_with(|| a.queue.cmp(&b.queue)));

@@ -16,7 +16,7 @@ use crate::problem::Problem;
 use crate::server::App;
 use duly::Error;
 use duly::Role;
-use duly::{DEFAULT_QUEUE, MAX_ATTEMPTS, Push};
+use duly::{DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Push};
 use duly::{JobId, Priority};
 
 #[derive(Template)]
@@ -74,7 +74,7 @@ pub(super) async fn form(
         args: "{}".to_owned(),
         after: String::new(),
         priority: Priority::default().as_str().to_owned(),
-        max_attempts: MAX_ATTEMPTS.to_string(),
+        max_attempts: DEFAULT_MAX_ATTEMPTS.to_string(),
         unique: String::new(),
         tags: String::new(),
     };

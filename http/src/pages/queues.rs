@@ -60,7 +60,7 @@ impl QueueRow {
     pub(super) fn new(sparkline: Option<Sparkline>, counts: QueueCounts, now: SystemTime) -> QueueRow {
         let waited = |due| display::duration(now.duration_since(due).unwrap_or_default());
         QueueRow {
-            oldest: counts.oldest.map_or("–".to_owned(), waited),
+            oldest: counts.oldest_ready.map_or("–".to_owned(), waited),
             path: display::url_encode(&counts.queue),
             queue: counts.queue.clone(),
             paused: counts.paused,
@@ -149,11 +149,11 @@ pub(super) async fn run_action(
     let next = super::local_path_or(&form.next, &own_path);
     match action.as_str() {
         "pause" => {
-            app.duly.pause(&queue).await?;
+            app.duly.pause_queue(&queue).await?;
             redirect_with_flash(&layout, next, "paused", None, &queue)
         }
         "resume" => {
-            app.duly.resume(&queue).await?;
+            app.duly.resume_queue(&queue).await?;
             redirect_with_flash(&layout, next, "resumed", None, &queue)
         }
         "capacity" => {
@@ -166,8 +166,8 @@ pub(super) async fn run_action(
             if form.name != queue {
                 return Err(Problem::invalid("name", format!("type the name of the queue, {queue}, to clear it")));
             }
-            let cleared = app.duly.clear(&*queue).run().await?;
-            redirect_with_flash(&layout, "/queues", "cleared", Some(cleared.done), &queue)
+            let cleared = app.duly.clear_queue(&*queue).run().await?;
+            redirect_with_flash(&layout, "/queues", "cleared", Some(cleared.applied), &queue)
         }
         other => Err(unknown_action(other)),
     }

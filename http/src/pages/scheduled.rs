@@ -13,7 +13,7 @@ use super::{PageResult, display, render};
 use crate::server::App;
 use crate::views::unix_micros;
 use duly::State as JobState;
-use duly::{Filter, When};
+use duly::{Filter, FilterTime};
 
 /// The page size.
 const PAGE_SIZE: usize = 50;
@@ -59,15 +59,17 @@ pub(super) async fn show(
 ) -> PageResult {
     let layout = layout.with_title("/scheduled", "Scheduled");
     let all = Filter { state: Some(JobState::Scheduled), ..Filter::default() };
-    let hour = Filter { until: Some(When::In(Duration::from_secs(3_600))), limit: HISTOGRAM_JOBS_MAX, ..all.clone() };
+    let hour =
+        Filter { until: Some(FilterTime::In(Duration::from_secs(3_600))), limit: HISTOGRAM_JOBS_MAX, ..all.clone() };
     let soon = app.duly.list(hour).await?;
     let cursor = Some(params.cursor).filter(|cursor| !cursor.is_empty());
-    let found = app.duly.list(Filter { limit: PAGE_SIZE, cursor, failures: true, ..all }).await?;
+    let found = app.duly.list(Filter { limit: PAGE_SIZE, cursor, with_details: true, ..all }).await?;
     let dues: Vec<i64> = soon.jobs.iter().map(|record| unix_micros(record.due) - unix_micros(layout.now)).collect();
     let rows = found.jobs.iter().map(|record| JobRow::new(&layout, record)).collect();
-    let next = found.next.map(|next| format!("/scheduled?cursor={}", display::url_encode(&next))).unwrap_or_default();
+    let next =
+        found.next_cursor.map(|next| format!("/scheduled?cursor={}", display::url_encode(&next))).unwrap_or_default();
     let table = JobTable { selectable: layout.can_operate(), time_header: "Due" };
-    let (in_hour, more) = (soon.jobs.len(), soon.next.is_some());
+    let (in_hour, more) = (soon.jobs.len(), soon.next_cursor.is_some());
     render(&ScheduledPage { bars: bars(&dues), in_hour, more, q: "state:scheduled", rows, next, table, layout })
 }
 

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use duly::store::{Claim, End, Timing};
-use duly::{CancellationToken, Clock, Ctx, Duly, Guard, Histogram, HistoryTally, JobId, Node, Outcome, Priority, Push};
+use duly::store::{AttemptEnd, AttemptTiming, Claim};
+use duly::{CancellationToken, Clock, Ctx, Duly, Guard, Histogram, JobId, Node, Outcome, Priority, Push, StatCounters};
 use duly_http::Server;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -92,14 +92,14 @@ pub fn work(fixture: &Fixture) {
 
 async fn report(ctx: Ctx) -> Result<(), std::io::Error> {
     ctx.log("read 18,204 rows");
-    ctx.progress(0.4, "page 12 of 30");
+    ctx.set_progress(0.4, "page 12 of 30");
     ctx.log("rendered page 12");
     ctx.cancelled().await;
     Ok(())
 }
 
 async fn encode(ctx: Ctx) -> Result<(), std::io::Error> {
-    ctx.progress(0.72, "pass 2 of 2");
+    ctx.set_progress(0.72, "pass 2 of 2");
     ctx.cancelled().await;
     Ok(())
 }
@@ -131,7 +131,7 @@ fn error(queue: &str, chance: &mut fastrand::Rng) -> &'static str {
 async fn past(duly: &Duly, clock: &Clock) {
     let store = duly.store();
     let node = Node::fresh(TRAFFIC.iter().map(|traffic| traffic.0.to_owned()).collect());
-    store.beat(&node).await.expect("joins");
+    store.heartbeat(&node).await.expect("joins");
     let chance = &mut fastrand::Rng::with_seed(7);
     for minute in (0..1_440u64).filter(|minute| *minute >= 1_350 || minute % 5 == 0) {
         let step = if minute >= 1_350 { 1 } else { 5 };
@@ -144,7 +144,7 @@ async fn past(duly: &Duly, clock: &Clock) {
             minute_of(duly, chance, &node, (queue, kind, took), jobs, burst).await;
         }
         clock.advance(MINUTE * step as u32);
-        store.beat(&node).await.expect("beats");
+        store.heartbeat(&node).await.expect("beats");
     }
     store.leave(node.id).await.expect("leaves");
 }
@@ -165,9 +165,9 @@ async fn minute_of(
         Push::new(kind, args).queue(queue).max_attempts(3)
     };
     duly.push_all((0..jobs).map(push)).await.expect("pushed");
-    let claim = Claim { queue: queue.to_owned(), max: 1_000, redo: false, suspect: None, kinds: None };
+    let claim = Claim { queue: queue.to_owned(), max: 1_000, resync: false, suspect: None, kinds: None };
     let held = store.claim(node.id, claim).await.expect("claims").jobs;
-    let (mut ends, mut tally) = (Vec::new(), HistoryTally::default());
+    let (mut ends, mut tally) = (Vec::new(), StatCounters::default());
     for held in held {
         let wobble = 0.4 + 1.6 * chance.f64().powi(3);
         let duration = Duration::from_micros((took as f64 * 1_000.0 * wobble) as u64);
@@ -182,16 +182,16 @@ async fn minute_of(
             Outcome::Retry { .. } => tally.retried += 1,
             _ => tally.buried += 1,
         }
-        tally.duration.buckets[Histogram::bucket(duration)] += 1;
-        tally.lateness.buckets[Histogram::bucket(lateness)] += 1;
+        tally.duration.buckets[Histogram::bucket_of(duration)] += 1;
+        tally.lateness.buckets[Histogram::bucket_of(lateness)] += 1;
         let keep = if outcome == Outcome::Ack { KEEP } else { 90 * 24 * 60 * MINUTE };
-        let mut end = End::of(&held, outcome, keep);
-        end.timing = Some(Timing { lateness, duration });
+        let mut end = AttemptEnd::from_held(&held, outcome, keep);
+        end.timing = Some(AttemptTiming { lateness, duration });
         ends.push(end);
     }
     store.settle(node.id, ends).await.expect("settles");
     // A worker does the same.
-    store.add_kinds(vec![(kind.to_owned(), tally)]).await.expect("adds");
+    store.add_kind_stats(vec![(kind.to_owned(), tally)]).await.expect("adds");
 }
 
 /// Pushes the waiting and the ready jobs.
@@ -212,12 +212,12 @@ async fn present(duly: &Duly) {
     };
     duly.push_all((0..12).map(ready)).await.expect("pushed");
     let report = r#"{"report":"monthly","account":123456789012345678901234567890,"filters":{"country":["de","fr"],"paid":true,"password":"hunter2"},"to":"ada@example.com"}"#;
-    duly.push(Push::new("report.build", report).id(JobId::named("report")).tag("monthly").unique("report:monthly"))
+    duly.push(Push::new("report.build", report).id(JobId::from_name("report")).tag("monthly").unique("report:monthly"))
         .await
         .expect("pushed");
     duly.push(Push::new("video.encode", r#"{"video":"v_81","preset":"1080p"}"#).queue("media")).await.expect("pushed");
     duly.push(Push::new("video.encode", r#"{"video":"v_82","preset":"720p"}"#).queue("media")).await.expect("pushed");
-    duly.pause("reports").await.expect("paused");
+    duly.pause_queue("reports").await.expect("paused");
     let rule =
         |name, pattern, kind| duly.cron(name, pattern).tz("Europe/Berlin").push(Push::new(kind, "{}").queue("default"));
     rule("nightly-backup", "0 3 * * *", "backup.run").await.expect("a rule");
@@ -240,7 +240,7 @@ async fn locks_and_methods(duly: &Duly) -> Vec<Guard> {
         );
     }
     let clear = |_: serde_json::Value, _| async { Ok::<_, std::io::Error>(true) };
-    duly.answer("cache.clear", clear).await.expect("registered");
+    duly.on_call("cache.clear", clear).await.expect("registered");
     guards
 }
 

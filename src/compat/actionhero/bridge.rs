@@ -18,39 +18,42 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::message::{self, BYTES_MAX, Heard, Ids, Refused, Token};
+use super::message::{self, CHANNEL_MESSAGE_BYTES_MAX, ChannelMessage, MessageIds, MessageRejection, ServerToken};
 use crate::clock::{self, Clock};
-use crate::compat::{System, no_replicas, option};
-use crate::error::{Error, Result, Source};
+use crate::compat::{ForeignSystem, reject_replicas, url_option};
+use crate::error::{BoxError, Error, Result};
 use crate::job::JobId;
 use crate::node::NodeId;
-use crate::peers::call::{Asked, CALL_TIMEOUT, CALL_TIMEOUT_MAX, Limits, METHOD_CONCURRENCY, Method, Methods};
-use crate::store::redis::{Redis, Way};
-use crate::store::{Address, Options, parse};
+use crate::peers::call::{
+    CALL_TIMEOUT_MAX, CallContext, DEFAULT_CALL_TIMEOUT, DEFAULT_METHOD_CONCURRENCY, Method, MethodLimits,
+    MethodRegistry,
+};
+use crate::store::redis::{ConnectionRole, Redis};
+use crate::store::{StoreAddress, StoreOptions, parse_url};
 
 /// Where the token is looked for if none is given.
 pub const TOKEN_VARIABLE: &str = "DULY_ACTIONHERO_TOKEN";
 /// ActionHero's channel, unless its configuration says otherwise.
-const CHANNEL: &str = "actionhero";
+const DEFAULT_CHANNEL: &str = "actionhero";
 /// How often it is made sure that the channel is listened to.
-const LISTEN_EVERY: Duration = Duration::from_millis(500);
+const SUBSCRIPTION_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Most answers to one call that wait to be looked at.
-const ANSWERS_MAX: usize = 1_024;
+const RESPONSES_MAX: usize = 1_024;
 /// Most calls that wait for answers.
-const PENDING_MAX: usize = 10_000;
+const PENDING_CALLS_MAX: usize = 10_000;
 /// How long a method may take, as ActionHero has it: then nobody waits for it any more.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const DEFAULT_METHOD_TIMEOUT: Duration = Duration::from_secs(5);
 
-type Register = Box<dyn FnOnce(Handle) -> Method + Send>;
+type MethodFactory = Box<dyn FnOnce(Handle) -> Method + Send>;
 
 /// A bridge to be joined to ActionHero's cluster. Nothing is joined, answered or called without it.
 #[must_use = "call `join`"]
 pub struct BridgeBuilder {
     url: String,
     token: Option<String>,
-    known: HashSet<String>,
-    answers: Vec<(String, Register)>,
-    answer_within: Duration,
+    callable_methods: HashSet<String>,
+    methods: Vec<(String, MethodFactory)>,
+    method_timeout: Duration,
 }
 
 impl BridgeBuilder {
@@ -65,8 +68,8 @@ impl BridgeBuilder {
     /// Says that **all** nodes of the cluster have this method, and that it does not throw: only such methods can be called.
     ///
     /// A node of ActionHero 12 that lacks a method dies of being asked for it, and any node dies of one that throws.
-    pub fn knows(mut self, method: impl Into<String>) -> Self {
-        self.known.insert(method.into());
+    pub fn callable_method(mut self, method: impl Into<String>) -> Self {
+        self.callable_methods.insert(method.into());
         self
     }
 
@@ -74,65 +77,70 @@ impl BridgeBuilder {
     ///
     /// All nodes of the cluster run it when it is called, and the first answer wins. If it fails, there is no answer:
     /// ActionHero has no word for that, and its caller times out.
-    pub fn answer<A, F, Fut, R, E>(mut self, method: impl Into<String>, handler: F) -> Self
+    pub fn on_call<A, F, Fut, R, E>(mut self, method: impl Into<String>, handler: F) -> Self
     where
         A: DeserializeOwned + Send + 'static,
-        F: Fn(A, Asked) -> Fut + Send + Sync + 'static,
+        F: Fn(A, CallContext) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R, E>> + Send + 'static,
         R: Serialize,
-        E: Into<Source>,
+        E: Into<BoxError>,
     {
-        let limits = Limits { concurrency: METHOD_CONCURRENCY, rate: None, bytes_max: BYTES_MAX };
-        self.answers.push((method.into(), Box::new(move |runtime| Method::new(handler, limits, runtime))));
+        let limits = MethodLimits {
+            concurrency: DEFAULT_METHOD_CONCURRENCY,
+            rate: None,
+            args_bytes_max: CHANNEL_MESSAGE_BYTES_MAX,
+        };
+        self.methods.push((method.into(), Box::new(move |runtime| Method::new(handler, limits, runtime))));
         self
     }
 
     /// How long a method that is answered may run (default 5 s, ActionHero's own `rpcTimeout`).
-    pub fn answer_within(mut self, time: Duration) -> Self {
-        self.answer_within = time;
+    pub fn method_timeout(mut self, time: Duration) -> Self {
+        self.method_timeout = time;
         self
     }
 
     /// Joins the cluster: listens on its channel from now on, until the bridge is dropped.
     pub async fn join(self) -> Result<Bridge> {
-        let (target, options) = parse(&self.url, Options::default())?;
-        let Address::Foreign(System::ActionHero, place) = target else {
+        let (target, options) = parse_url(&self.url, StoreOptions::default())?;
+        let StoreAddress::Foreign(ForeignSystem::ActionHero, place) = target else {
             return Err(Error::invalid("store", "a bridge to ActionHero needs actionhero://HOST"));
         };
-        no_replicas(&options, "a call of ActionHero's")?;
+        reject_replicas(&options, "a call of ActionHero's")?;
         let token = self.token.or_else(|| std::env::var(TOKEN_VARIABLE).ok()).filter(|token| !token.is_empty());
         let token = token.ok_or_else(|| {
             Error::invalid("token", format!("give ActionHero's serverToken by `token`, or in {TOKEN_VARIABLE}"))
         })?;
-        for method in self.known.iter().chain(self.answers.iter().map(|(name, _)| name)) {
+        for method in self.callable_methods.iter().chain(self.methods.iter().map(|(name, _)| name)) {
             check_method(method)?;
         }
         let runtime =
             Handle::try_current().map_err(|_| Error::invalid("bridge", "must be joined in a tokio runtime"))?;
-        let methods = Methods::default();
-        for (name, register) in self.answers {
+        let methods = MethodRegistry::default();
+        for (name, register) in self.methods {
             if !methods.add(name, register(runtime.clone())) {
                 return Err(Error::invalid("method", "too many methods"));
             }
         }
-        let channel = option(&options.foreign, "channel").unwrap_or(CHANNEL).to_owned();
-        let options = Options { prefix: format!("{}:actionhero", options.prefix), allow_data_loss: true, ..options };
+        let channel = url_option(&options.system_options, "channel").unwrap_or(DEFAULT_CHANNEL).to_owned();
+        let options =
+            StoreOptions { prefix: format!("{}:actionhero", options.prefix), allow_data_loss: true, ..options };
         let server = Box::pin(Redis::open(place, &options)).await?;
-        let heard = server.listen_to(&channel);
-        server.keep_listening().await?;
-        let inner = Arc::new(Inner {
-            server,
+        let heard = server.subscribe_foreign(&channel);
+        server.ensure_foreign_subscribed().await?;
+        let inner = Arc::new(BridgeInner {
+            redis: server,
             channel,
-            id: format!("duly:{}:{}:{}", crate::node::host(), std::process::id(), Uuid::now_v7()),
-            token: Token::new(token),
-            known: self.known,
+            id: format!("duly:{}:{}:{}", crate::node::host_name(), std::process::id(), Uuid::now_v7()),
+            token: ServerToken::new(token),
+            callable_methods: self.callable_methods,
             methods,
-            answer_within: self.answer_within,
+            method_timeout: self.method_timeout,
             connections: Mutex::default(),
-            pending: Mutex::default(),
+            pending_calls: Mutex::default(),
         });
         let stop = CancellationToken::new();
-        tokio::spawn(listen(inner.clone(), heard, stop.clone()));
+        tokio::spawn(run_listener(inner.clone(), heard, stop.clone()));
         Ok(Bridge { inner, _stop: Arc::new(stop.drop_guard()) })
     }
 }
@@ -140,39 +148,39 @@ impl BridgeBuilder {
 impl std::fmt::Debug for BridgeBuilder {
     /// Never shows the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BridgeBuilder").field("known", &self.known).finish_non_exhaustive()
+        f.debug_struct("BridgeBuilder").field("known", &self.callable_methods).finish_non_exhaustive()
     }
 }
 
 /// A node of duly's in a cluster of ActionHero's. Cheap to clone; leaves when the last clone is dropped.
 #[derive(Clone)]
 pub struct Bridge {
-    inner: Arc<Inner>,
+    inner: Arc<BridgeInner>,
     _stop: Arc<tokio_util::sync::DropGuard>,
 }
 
-struct Inner {
-    server: Redis,
+struct BridgeInner {
+    redis: Redis,
     channel: String,
     /// Who we are on the channel.
     id: String,
-    token: Token,
-    known: HashSet<String>,
-    methods: Methods,
-    answer_within: Duration,
+    token: ServerToken,
+    callable_methods: HashSet<String>,
+    methods: MethodRegistry,
+    method_timeout: Duration,
     connections: Mutex<HashSet<String>>,
-    pending: Mutex<HashMap<String, mpsc::Sender<Answered>>>,
+    pending_calls: Mutex<HashMap<String, mpsc::Sender<NodeResponse>>>,
 }
 
 /// Who has answered, and what.
-type Answered = (String, Box<RawValue>);
+type NodeResponse = (String, Box<RawValue>);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn check_method(method: &str) -> Result<()> {
-    match message::is_method(method) {
+    match message::is_api_method(method) {
         true => Ok(()),
         false => {
             Err(Error::invalid("method", format!("{method:?} is no method of ActionHero's; they are api.NAME.NAME")))
@@ -181,15 +189,15 @@ fn check_method(method: &str) -> Result<()> {
 }
 
 /// Hears the channel until the bridge is dropped.
-async fn listen(inner: Arc<Inner>, mut heard: mpsc::Receiver<Vec<u8>>, stop: CancellationToken) {
-    let mut every = tokio::time::interval(LISTEN_EVERY);
+async fn run_listener(inner: Arc<BridgeInner>, mut heard: mpsc::Receiver<Vec<u8>>, stop: CancellationToken) {
+    let mut every = tokio::time::interval(SUBSCRIPTION_CHECK_INTERVAL);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            Some(bytes) = heard.recv() => inner.hear(&bytes),
+            Some(bytes) = heard.recv() => inner.handle_message(&bytes),
             _ = every.tick() => {
                 // What is said while nobody listens is lost, as it is for every node.
-                if let Err(error) = inner.server.keep_listening().await {
+                if let Err(error) = inner.redis.ensure_foreign_subscribed().await {
                     tracing::warn!(%error, "ActionHero's channel is not heard");
                 }
             }
@@ -197,24 +205,33 @@ async fn listen(inner: Arc<Inner>, mut heard: mpsc::Receiver<Vec<u8>>, stop: Can
     }
 }
 
-impl Inner {
-    fn hear(self: &Arc<Self>, bytes: &[u8]) {
-        match message::read(bytes, &self.token) {
-            Ok(Heard::Do { from, .. }) if from == self.id => {}
-            Ok(Heard::Do { from, ids, method, connection, args }) => self.asked(&from, ids, method, connection, args),
-            Ok(Heard::Answer { from, id, value }) => {
-                if let Some(waits) = lock(&self.pending).get(&id) {
+impl BridgeInner {
+    fn handle_message(self: &Arc<Self>, bytes: &[u8]) {
+        match message::parse_message(bytes, &self.token) {
+            Ok(ChannelMessage::Do { from, .. }) if from == self.id => {}
+            Ok(ChannelMessage::Do { from, ids, method, connection, args }) => {
+                self.handle_do(&from, ids, method, connection, args)
+            }
+            Ok(ChannelMessage::DoResponse { from, id, value }) => {
+                if let Some(waits) = lock_unpoisoned(&self.pending_calls).get(&id) {
                     let _ = waits.try_send((from, value));
                 }
             }
-            Err(Refused::Other) => {}
+            Err(MessageRejection::NotForUs) => {}
             Err(why) => tracing::debug!(channel = self.channel, ?why, "a message was refused"),
         }
     }
 
     /// Runs a method that is answered here, beside what comes next.
-    fn asked(self: &Arc<Self>, from: &str, ids: Ids, method: String, connection: Option<String>, args: Box<RawValue>) {
-        if connection.as_ref().is_some_and(|connection| !lock(&self.connections).contains(connection)) {
+    fn handle_do(
+        self: &Arc<Self>,
+        from: &str,
+        ids: MessageIds,
+        method: String,
+        connection: Option<String>,
+        args: Box<RawValue>,
+    ) {
+        if connection.as_ref().is_some_and(|connection| !lock_unpoisoned(&self.connections).contains(connection)) {
             return;
         }
         let Some(run) = self.methods.get(&method) else {
@@ -224,20 +241,20 @@ impl Inner {
             Ok(room) => room,
             Err(why) => return tracing::warn!(method, why, "not run, and not answered"),
         };
-        let (inner, within) = (self.clone(), self.answer_within);
+        let (inner, within) = (self.clone(), self.method_timeout);
         let deadline = Clock::system().now() + within;
-        let asked = Asked { method: method.clone(), from: node_of(from), connection, deadline };
+        let asked = CallContext { method: method.clone(), caller: node_id_from_name(from), connection, deadline };
         tokio::spawn(async move {
             match run.run(&args, asked, within, room).await {
-                Some(Ok(value)) => inner.answer(&ids, &value).await,
+                Some(Ok(value)) => inner.send_response(&ids, &value).await,
                 Some(Err(error)) => tracing::warn!(method, error, "failed; ActionHero's caller times out"),
                 None => tracing::warn!(method, "took too long; ActionHero's caller has timed out"),
             }
         });
     }
 
-    async fn answer(&self, ids: &Ids, value: &RawValue) {
-        let Some(message) = message::write_answer(&self.id, &self.token, ids, value) else {
+    async fn send_response(&self, ids: &MessageIds, value: &RawValue) {
+        let Some(message) = message::encode_do_response(&self.id, &self.token, ids, value) else {
             return;
         };
         if let Err(error) = self.publish(message).await {
@@ -249,7 +266,7 @@ impl Inner {
     async fn publish(&self, message: String) -> Result<u64> {
         let mut cmd = redis::cmd("PUBLISH");
         cmd.arg(&self.channel).arg(message);
-        match self.server.tell("call", Way::Door, 0, &cmd).await? {
+        match self.redis.send_once("call", ConnectionRole::Client, 0, &cmd).await? {
             Value::Int(heard) => Ok(heard.unsigned_abs().saturating_sub(1)),
             _ => Ok(0),
         }
@@ -257,8 +274,8 @@ impl Inner {
 }
 
 /// The same name always gives the same node.
-fn node_of(name: &str) -> NodeId {
-    NodeId::from_bytes(*JobId::named(&format!("actionhero:{name}")).as_bytes())
+fn node_id_from_name(name: &str) -> NodeId {
+    NodeId::from_bytes(*JobId::from_name(&format!("actionhero:{name}")).as_bytes())
 }
 
 impl Bridge {
@@ -267,9 +284,9 @@ impl Bridge {
         BridgeBuilder {
             url: url.into(),
             token: None,
-            known: HashSet::new(),
-            answers: Vec::new(),
-            answer_within: ANSWER_WITHIN,
+            callable_methods: HashSet::new(),
+            methods: Vec::new(),
+            method_timeout: DEFAULT_METHOD_TIMEOUT,
         }
     }
 
@@ -285,17 +302,23 @@ impl Bridge {
     pub fn call(&self, method: impl Into<String>, args: &impl Serialize) -> BridgeCall {
         let args =
             to_raw_value(args).map_err(|why| Error::invalid("args", format!("cannot be written as JSON: {why}")));
-        BridgeCall { bridge: self.clone(), method: method.into(), args, connection: None, timeout: CALL_TIMEOUT }
+        BridgeCall {
+            bridge: self.clone(),
+            method: method.into(),
+            args,
+            connection: None,
+            timeout: DEFAULT_CALL_TIMEOUT,
+        }
     }
 
     /// From now on calls for this connection are ours.
     pub fn hold_connection(&self, connection: impl Into<String>) {
-        lock(&self.inner.connections).insert(connection.into());
+        lock_unpoisoned(&self.inner.connections).insert(connection.into());
     }
 
     /// Calls for this connection are not ours any more. Answers whether they were.
     pub fn drop_connection(&self, connection: &str) -> bool {
-        lock(&self.inner.connections).remove(connection)
+        lock_unpoisoned(&self.inner.connections).remove(connection)
     }
 }
 
@@ -344,7 +367,7 @@ impl BridgeCall {
     /// failed, or because the message was lost; ActionHero does not say which.
     pub async fn first<T: DeserializeOwned>(self) -> Result<T> {
         let method = self.method.clone();
-        let mut replies = self.collect(Some(1)).await?;
+        let mut replies = self.collect_replies(Some(1)).await?;
         let late =
             || Error::Timeout { op: "call", reason: format!("no answer to {method}; it may have been carried out") };
         replies.pop().map(|reply| reply.value).ok_or_else(late)
@@ -353,20 +376,20 @@ impl BridgeCall {
     /// All answers that come in time, until as many have answered as listen on the channel.
     /// Not every node may answer, and not all that listen need be nodes: then the whole time passes.
     pub async fn all<T: DeserializeOwned>(self) -> Result<Vec<BridgeReply<T>>> {
-        self.collect(None).await
+        self.collect_replies(None).await
     }
 
     /// Calls, and waits for no answer. Answers how many listen.
     pub async fn forget(self) -> Result<u64> {
-        let message = self.message(&Uuid::now_v7().to_string())?;
+        let message = self.build_message(&Uuid::now_v7().to_string())?;
         self.bridge.inner.publish(message).await
     }
 
     /// The message, if it harms nobody.
-    fn message(&self, id: &str) -> Result<String> {
+    fn build_message(&self, id: &str) -> Result<String> {
         let inner = &self.bridge.inner;
         check_method(&self.method)?;
-        if !inner.known.contains(&self.method) {
+        if !inner.callable_methods.contains(&self.method) {
             let reason = format!(
                 "{} is not known to exist on all nodes, and one without it may die of the call; name it with `knows` if all have it",
                 self.method
@@ -385,30 +408,33 @@ impl BridgeCall {
                 .map_err(|e| Error::invalid("args", e.to_string()))?;
             &list
         };
-        let message = message::write_do(&inner.id, &inner.token, id, &self.method, self.connection.as_deref(), args);
+        let message = message::encode_do(&inner.id, &inner.token, id, &self.method, self.connection.as_deref(), args);
         match message.len() {
-            0..=BYTES_MAX => Ok(message),
-            long => Err(Error::invalid("args", format!("make a message of {long} bytes; at most {BYTES_MAX}"))),
+            0..=CHANNEL_MESSAGE_BYTES_MAX => Ok(message),
+            long => Err(Error::invalid(
+                "args",
+                format!("make a message of {long} bytes; at most {CHANNEL_MESSAGE_BYTES_MAX}"),
+            )),
         }
     }
 
-    async fn collect<T: DeserializeOwned>(self, most: Option<usize>) -> Result<Vec<BridgeReply<T>>> {
-        let until = clock::tick() + self.timeout;
+    async fn collect_replies<T: DeserializeOwned>(self, most: Option<usize>) -> Result<Vec<BridgeReply<T>>> {
+        let until = clock::monotonic_now() + self.timeout;
         let (id, inner) = (Uuid::now_v7().to_string(), &self.bridge.inner);
-        let message = self.message(&id)?;
+        let message = self.build_message(&id)?;
         // Heard from here on: an answer may come before the publish returns.
-        let mut pending = Pending::open(inner.clone(), id)?;
+        let mut pending = PendingBridgeCall::open(inner.clone(), id)?;
         let late = |_| Error::Timeout { op: "call", reason: format!("{} could not be sent in time", self.method) };
         let listeners = tokio::time::timeout_at(until, inner.publish(message)).await.map_err(late)??;
         let most = most.unwrap_or_else(|| usize::try_from(listeners).unwrap_or(usize::MAX));
         let mut replies = Vec::new();
         while replies.len() < most {
-            let Ok(Some((from, value))) = tokio::time::timeout_at(until, pending.answers.recv()).await else {
+            let Ok(Some((from, value))) = tokio::time::timeout_at(until, pending.responses.recv()).await else {
                 break;
             };
             let decoded = serde_json::from_str(value.get()).map_err(|why| Error::Remote {
                 method: self.method.clone(),
-                node: node_of(&from),
+                node: node_id_from_name(&from),
                 reason: format!("the answer of {from} does not decode as {}: {why}", std::any::type_name::<T>()),
             })?;
             replies.push(BridgeReply { from, value: decoded });
@@ -418,30 +444,30 @@ impl BridgeCall {
 }
 
 /// A call that waits for answers; dropped, what comes later is for nobody.
-struct Pending {
-    inner: Arc<Inner>,
+struct PendingBridgeCall {
+    inner: Arc<BridgeInner>,
     id: String,
-    answers: mpsc::Receiver<Answered>,
+    responses: mpsc::Receiver<NodeResponse>,
 }
 
-impl Pending {
-    fn open(inner: Arc<Inner>, id: String) -> Result<Self> {
-        let (sender, answers) = mpsc::channel(ANSWERS_MAX);
-        let mut pending = lock(&inner.pending);
-        if pending.len() >= PENDING_MAX {
+impl PendingBridgeCall {
+    fn open(inner: Arc<BridgeInner>, id: String) -> Result<Self> {
+        let (sender, answers) = mpsc::channel(RESPONSES_MAX);
+        let mut pending = lock_unpoisoned(&inner.pending_calls);
+        if pending.len() >= PENDING_CALLS_MAX {
             return Err(Error::store(
                 "call",
-                format!("{PENDING_MAX} calls wait for answers already; wait for some of them"),
+                format!("{PENDING_CALLS_MAX} calls wait for answers already; wait for some of them"),
             ));
         }
         pending.insert(id.clone(), sender);
         drop(pending);
-        Ok(Pending { inner, id, answers })
+        Ok(PendingBridgeCall { inner, id, responses: answers })
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingBridgeCall {
     fn drop(&mut self) {
-        lock(&self.inner.pending).remove(&self.id);
+        lock_unpoisoned(&self.inner.pending_calls).remove(&self.id);
     }
 }

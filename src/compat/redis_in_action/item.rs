@@ -17,7 +17,7 @@ pub(super) struct Item {
 
 impl Item {
     /// Reads an item; if it is none, what is wrong with it.
-    pub(super) fn read(bytes: &[u8]) -> Result<Item, String> {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Item, String> {
         let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8".to_owned())?;
         let (identifier, queue, name, args) = serde_json::from_str::<(String, String, String, Box<RawValue>)>(text)
             .map_err(|why| format!("not an array of identifier, queue, name and args: {why}"))?;
@@ -29,33 +29,33 @@ impl Item {
     }
 
     /// The job's id: the identifier if it is a UUID, else one that belongs to it.
-    pub(super) fn id(&self) -> JobId {
-        self.identifier.parse().unwrap_or_else(|_| JobId::named(&self.identifier))
+    pub(super) fn job_id(&self) -> JobId {
+        self.identifier.parse().unwrap_or_else(|_| JobId::from_name(&self.identifier))
     }
 
     /// The bytes that Python would write.
-    pub(super) fn write(&self) -> String {
-        let quoted = |text: &str| python(&serde_json::Value::from(text).to_string());
+    pub(super) fn encode(&self) -> String {
+        let quoted = |text: &str| to_python_json(&serde_json::Value::from(text).to_string());
         format!(
             "[{}, {}, {}, {}]",
             quoted(&self.identifier),
             quoted(&self.queue),
             quoted(&self.name),
-            python(&self.args)
+            to_python_json(&self.args)
         )
     }
 }
 
 /// JSON as Python's `json.dumps` has it: a space behind each comma and colon, none elsewhere, and nothing but ASCII.
 /// Numbers and the order of keys stay as they are. The text must be JSON.
-fn python(json: &str) -> String {
+fn to_python_json(json: &str) -> String {
     let mut out = String::with_capacity(json.len() + 16);
     let mut chars = json.chars();
     while let Some(c) = chars.next() {
         match c {
             '"' => {
                 out.push('"');
-                string(&mut chars, &mut out);
+                write_string(&mut chars, &mut out);
             }
             ',' | ':' => {
                 out.push(c);
@@ -69,7 +69,7 @@ fn python(json: &str) -> String {
 }
 
 /// The rest of a string, up to its closing quote.
-fn string(chars: &mut std::str::Chars<'_>, out: &mut String) {
+fn write_string(chars: &mut std::str::Chars<'_>, out: &mut String) {
     while let Some(c) = chars.next() {
         match c {
             '"' => return out.push('"'),
@@ -78,19 +78,19 @@ fn string(chars: &mut std::str::Chars<'_>, out: &mut String) {
                 Some('/') => out.push('/'),
                 Some('u') => {
                     let code: String = chars.by_ref().take(4).collect();
-                    unicode(u32::from_str_radix(&code, 16).unwrap_or(0xFFFD), out);
+                    write_utf16_unit(u32::from_str_radix(&code, 16).unwrap_or(0xFFFD), out);
                 }
                 Some(other) => out.extend(['\\', other]),
                 None => return,
             },
             c if c.is_ascii() => out.push(c),
-            c => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| unicode(u32::from(*unit), out)),
+            c => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| write_utf16_unit(u32::from(*unit), out)),
         }
     }
 }
 
 /// One unit of UTF-16, as Python writes it.
-fn unicode(unit: u32, out: &mut String) {
+fn write_utf16_unit(unit: u32, out: &mut String) {
     match unit {
         0x08 => out.push_str("\\b"),
         0x09 => out.push_str("\\t"),
@@ -110,7 +110,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_bytes_are_pythons() {
+    fn encoded_item_equals_pythons() {
         // As `json.dumps` of Python 3.11 printed them.
         let item = Item {
             identifier: "6a1f3c1e-0000-4000-8000-000000000001".into(),
@@ -119,12 +119,12 @@ mod tests {
             args: "[1,{\"b\":[],\"a\":\"gr\\u00fc\\u00DFe \u{1F600} \\/ \u{7f}\"},null, 1.5 ]".into(),
         };
         let python = r#"["6a1f3c1e-0000-4000-8000-000000000001", "mail", "send", [1, {"b": [], "a": "gr\u00fc\u00dfe \ud83d\ude00 / \u007f"}, null, 1.5]]"#;
-        assert_eq!(item.write(), python.replace("\\u007f", "\u{7f}"));
-        assert_eq!(Item::read(python.as_bytes()).expect("an item").id().to_string(), item.identifier);
+        assert_eq!(item.encode(), python.replace("\\u007f", "\u{7f}"));
+        assert_eq!(Item::parse(python.as_bytes()).expect("an item").job_id().to_string(), item.identifier);
     }
 
     #[test]
-    fn what_is_no_item_is_told() {
+    fn malformed_item_is_rejected() {
         for bytes in [
             &b"{}"[..],
             b"[1,2]",
@@ -133,7 +133,7 @@ mod tests {
             b"[\"a\", \"q\", \"n\", [], 5]",
             b"[\"a\",\"q\",\"\\t\",[]]",
         ] {
-            assert!(Item::read(bytes).is_err(), "{}", String::from_utf8_lossy(bytes));
+            assert!(Item::parse(bytes).is_err(), "{}", String::from_utf8_lossy(bytes));
         }
     }
 
@@ -142,15 +142,15 @@ mod tests {
         fn any_text_survives(text in "\\PC{0,40}", key in "\\PC{0,10}") {
             let args = serde_json::json!([{ (key): text }, 123456789012345678u64]);
             let item = Item { identifier: "x".into(), queue: "q".into(), name: "n".into(), args: args.to_string() };
-            let bytes = item.write();
+            let bytes = item.encode();
             prop_assert!(bytes.is_ascii());
-            let read = Item::read(bytes.as_bytes()).expect("an item");
+            let read = Item::parse(bytes.as_bytes()).expect("an item");
             prop_assert_eq!(serde_json::from_str::<serde_json::Value>(&read.args).expect("JSON"), args);
         }
 
         #[test]
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
-            let _ = Item::read(&bytes);
+            let _ = Item::parse(&bytes);
         }
     }
 }

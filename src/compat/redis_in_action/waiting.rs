@@ -6,27 +6,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use redis::Value;
 
 use super::item::Item;
-use super::{DELAYED, QUEUE, RedisInAction, list_of, mixed};
+use super::{DELAYED_KEY, QUEUE_PREFIX, RedisInAction, list_key, mixed_list_error};
 use crate::clock::{Micros, from_micros};
 use crate::compat::redis_in_action::{ItemKeys, import};
 use crate::compat::script;
 use crate::error::Result;
 use crate::job::filter::Matcher;
 use crate::job::push::Due;
-use crate::job::{JobId, Record, State};
-use crate::store::redis::Way;
-use crate::store::{Filter, Moved, PAGE, PAGE_MAX, Page, QueueCounts, Store};
+use crate::job::{JobId, JobRecord, State};
+use crate::store::redis::ConnectionRole;
+use crate::store::{ChangeResult, Filter, JobPage, PAGE_SIZE, PAGE_SIZE_MAX, QueueCounts, Store};
 
 /// Most items that are looked at in the delayed, and in each list: what is behind them is not found by its id.
-const LOOK_MAX: isize = 10_000;
+const ITEMS_SCANNED_MAX: isize = 10_000;
 /// Most lists that are looked for, and keys gone through in one step.
 const LISTS_MAX: usize = 1_000;
-const SCAN_STEP: usize = 1_000;
+const KEYS_PER_SCAN: usize = 1_000;
 /// How the cursor of a page begins that shows what waits.
-const CURSOR: &str = "waiting:";
+const CURSOR_PREFIX: &str = "waiting:";
 
 /// An item where it waits.
-struct Waiting {
+struct WaitingItem {
     bytes: Vec<u8>,
     /// When it is due, if it is delayed.
     due: Option<Micros>,
@@ -35,12 +35,12 @@ struct Waiting {
     item: Option<Item>,
 }
 
-impl Waiting {
-    fn record(&self, store: &RedisInAction) -> Option<Record> {
+impl WaitingItem {
+    fn to_record(&self, store: &RedisInAction) -> Option<JobRecord> {
         let item = self.item.as_ref()?;
         // When it was pushed nobody has noted.
-        let job = import::job(store, &self.queue, item.id(), item.name.clone(), item.args.clone(), 0);
-        Some(Record {
+        let job = import::build_job(store, &self.queue, item.job_id(), item.name.clone(), item.args.clone(), 0);
+        Some(JobRecord {
             job,
             state: if self.due.is_some() { State::Scheduled } else { State::Ready },
             due: from_micros(self.due.unwrap_or(0)),
@@ -58,44 +58,52 @@ impl Waiting {
 }
 
 /// Everything that waits, the delayed first.
-async fn all(store: &RedisInAction, op: &'static str) -> Result<Vec<Waiting>> {
+async fn read_all(store: &RedisInAction, op: &'static str) -> Result<Vec<WaitingItem>> {
     let mut cmd = redis::cmd("ZRANGE");
-    cmd.arg(DELAYED).arg(0).arg(LOOK_MAX - 1).arg("WITHSCORES");
+    cmd.arg(DELAYED_KEY).arg(0).arg(ITEMS_SCANNED_MAX - 1).arg("WITHSCORES");
     let delayed: Vec<(Vec<u8>, f64)> =
-        redis::from_redis_value(store.own.ask(op, Way::Door, 0, &cmd).await?).unwrap_or_default();
+        redis::from_redis_value(store.redis.send_idempotent(op, ConnectionRole::Client, 0, &cmd).await?)
+            .unwrap_or_default();
     let mut found = Vec::new();
     for (bytes, score) in delayed {
-        let item = Item::read(&bytes).ok();
+        let item = Item::parse(&bytes).ok();
         let queue = item.as_ref().map_or_else(String::new, |item| item.queue.clone());
-        found.push(Waiting { bytes, due: Some((score * 1e6) as Micros), queue, item });
+        found.push(WaitingItem { bytes, due: Some((score * 1e6) as Micros), queue, item });
     }
-    for queue in lists(store, op).await? {
+    for queue in find_lists(store, op).await? {
         let mut cmd = redis::cmd("LRANGE");
-        cmd.arg(list_of(&queue)).arg(0).arg(LOOK_MAX - 1);
+        cmd.arg(list_key(&queue)).arg(0).arg(ITEMS_SCANNED_MAX - 1);
         let items: Vec<Vec<u8>> =
-            redis::from_redis_value(store.own.ask(op, Way::Door, 0, &cmd).await?).unwrap_or_default();
+            redis::from_redis_value(store.redis.send_idempotent(op, ConnectionRole::Client, 0, &cmd).await?)
+                .unwrap_or_default();
         found.extend(items.into_iter().map(|bytes| {
-            let item = Item::read(&bytes).ok();
-            Waiting { bytes, due: None, queue: queue.clone(), item }
+            let item = Item::parse(&bytes).ok();
+            WaitingItem { bytes, due: None, queue: queue.clone(), item }
         }));
     }
     Ok(found)
 }
 
 /// The names of the lists that hold arrays: those of Sidekiq are not ours to look into.
-async fn lists(store: &RedisInAction, op: &'static str) -> Result<BTreeSet<String>> {
+async fn find_lists(store: &RedisInAction, op: &'static str) -> Result<BTreeSet<String>> {
     let (mut found, mut at) = (BTreeSet::new(), "0".to_owned());
     loop {
         let mut cmd = redis::cmd("SCAN");
-        cmd.arg(&at).arg("MATCH").arg(format!("{QUEUE}*")).arg("COUNT").arg(SCAN_STEP).arg("TYPE").arg("list");
-        let answer = store.own.ask(op, Way::Door, 0, &cmd).await?;
+        cmd.arg(&at)
+            .arg("MATCH")
+            .arg(format!("{QUEUE_PREFIX}*"))
+            .arg("COUNT")
+            .arg(KEYS_PER_SCAN)
+            .arg("TYPE")
+            .arg("list");
+        let answer = store.redis.send_idempotent(op, ConnectionRole::Client, 0, &cmd).await?;
         let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer).unwrap_or_default();
         for key in keys.into_iter().filter_map(|key| String::from_utf8(key).ok()) {
             let mut head = redis::cmd("LINDEX");
             head.arg(&key).arg(0);
-            let head = store.own.ask(op, Way::Door, 0, &head).await?;
+            let head = store.redis.send_idempotent(op, ConnectionRole::Client, 0, &head).await?;
             let array = matches!(&head, Value::BulkString(bytes) if !bytes.trim_ascii_start().starts_with(b"{"));
-            found.extend(key.strip_prefix(QUEUE).filter(|_| array).map(str::to_owned));
+            found.extend(key.strip_prefix(QUEUE_PREFIX).filter(|_| array).map(str::to_owned));
         }
         at = next;
         if at == "0" || at.is_empty() || found.len() >= LISTS_MAX {
@@ -104,96 +112,100 @@ async fn lists(store: &RedisInAction, op: &'static str) -> Result<BTreeSet<Strin
     }
 }
 
-async fn find(store: &RedisInAction, op: &'static str, id: JobId) -> Result<Option<Waiting>> {
-    let is_it = |waiting: &Waiting| waiting.item.as_ref().is_some_and(|item| item.id() == id);
-    Ok(all(store, op).await?.into_iter().find(is_it))
+async fn find_item(store: &RedisInAction, op: &'static str, id: JobId) -> Result<Option<WaitingItem>> {
+    let is_it = |waiting: &WaitingItem| waiting.item.as_ref().is_some_and(|item| item.job_id() == id);
+    Ok(read_all(store, op).await?.into_iter().find(is_it))
 }
 
-pub(super) async fn get(store: &RedisInAction, id: JobId) -> Result<Option<Record>> {
-    Ok(find(store, "get", id).await?.and_then(|waiting| waiting.record(store)))
+pub(super) async fn get(store: &RedisInAction, id: JobId) -> Result<Option<JobRecord>> {
+    Ok(find_item(store, "get", id).await?.and_then(|waiting| waiting.to_record(store)))
 }
 
 /// What duly has taken first, then what waits.
-pub(super) async fn list(store: &RedisInAction, filter: Filter) -> Result<Page> {
-    let limit = if filter.limit == 0 { PAGE } else { filter.limit.min(PAGE_MAX) };
-    let from = filter.cursor.as_deref().and_then(|cursor| cursor.strip_prefix(CURSOR)).map(str::parse::<usize>);
+pub(super) async fn list(store: &RedisInAction, filter: Filter) -> Result<JobPage> {
+    let limit = if filter.limit == 0 { PAGE_SIZE } else { filter.limit.min(PAGE_SIZE_MAX) };
+    let from = filter.cursor.as_deref().and_then(|cursor| cursor.strip_prefix(CURSOR_PREFIX)).map(str::parse::<usize>);
     let waits = filter.state.is_none_or(|state| matches!(state, State::Scheduled | State::Ready));
     let Some(Ok(from)) = from else {
-        let mut page = store.own.list(filter).await?;
-        if page.next.is_none() && waits {
-            page.next = Some(format!("{CURSOR}0"));
+        let mut page = store.redis.list(filter).await?;
+        if page.next_cursor.is_none() && waits {
+            page.next_cursor = Some(format!("{CURSOR_PREFIX}0"));
         }
         return Ok(page);
     };
-    let matcher = Matcher::new(&filter, store.own.now());
-    let fits = |record: &Record| matcher.is_met(record);
-    let found = all(store, "list").await?;
-    let mut jobs: Vec<Record> =
-        found.iter().filter_map(|waiting| waiting.record(store)).filter(fits).skip(from).take(limit + 1).collect();
+    let matcher = Matcher::new(&filter, store.redis.now());
+    let fits = |record: &JobRecord| matcher.matches(record);
+    let found = read_all(store, "list").await?;
+    let mut jobs: Vec<JobRecord> =
+        found.iter().filter_map(|waiting| waiting.to_record(store)).filter(fits).skip(from).take(limit + 1).collect();
     let more = jobs.len() > limit;
     jobs.truncate(limit);
     let looked = jobs.len() as u64;
-    Ok(Page { jobs, looked, next: more.then(|| format!("{CURSOR}{}", from + limit)) })
+    Ok(JobPage { jobs, scanned: looked, next_cursor: more.then(|| format!("{CURSOR_PREFIX}{}", from + limit)) })
 }
 
-pub(super) async fn remove(store: &RedisInAction, id: JobId) -> Result<Moved> {
-    let Some(waiting) = find(store, "remove", id).await? else {
-        return Ok(Moved::NotFound);
+pub(super) async fn remove(store: &RedisInAction, id: JobId) -> Result<ChangeResult> {
+    let Some(waiting) = find_item(store, "remove", id).await? else {
+        return Ok(ChangeResult::NotFound);
     };
     let mut cmd = match waiting.due {
         Some(_) => redis::cmd("ZREM"),
         None => redis::cmd("LREM"),
     };
     match waiting.due {
-        Some(_) => cmd.arg(DELAYED),
-        None => cmd.arg(list_of(&waiting.queue)).arg(1),
+        Some(_) => cmd.arg(DELAYED_KEY),
+        None => cmd.arg(list_key(&waiting.queue)).arg(1),
     };
     cmd.arg(&waiting.bytes);
-    match store.own.tell("remove", Way::Door, 0, &cmd).await? {
-        Value::Int(0) => Ok(Moved::NotFound),
-        _ => Ok(Moved::Yes),
+    match store.redis.send_once("remove", ConnectionRole::Client, 0, &cmd).await? {
+        Value::Int(0) => Ok(ChangeResult::NotFound),
+        _ => Ok(ChangeResult::Applied),
     }
 }
 
-pub(super) async fn reschedule(store: &RedisInAction, id: JobId, due: Due) -> Result<Moved> {
-    let Some(waiting) = find(store, "reschedule", id).await? else {
-        return Ok(Moved::NotFound);
+pub(super) async fn reschedule(store: &RedisInAction, id: JobId, due: Due) -> Result<ChangeResult> {
+    let Some(waiting) = find_item(store, "reschedule", id).await? else {
+        return Ok(ChangeResult::NotFound);
     };
-    let due = match super::due(due) {
+    let due = match super::due_argument(due) {
         now if now.is_empty() => "+0".to_owned(),
         due => due,
     };
-    let keys = store.own.keys(&waiting.queue);
+    let keys = store.redis.keys(&waiting.queue);
     let mut cmd = script::RIA_RESCHEDULE.call(&ItemKeys::new(&keys));
-    cmd.arg(store.own.manual_now()).arg(&waiting.queue).arg(&waiting.bytes).arg(due);
-    let mut reply = store.own.run("reschedule", Way::Door, 0, &script::RIA_RESCHEDULE, &cmd).await?;
+    cmd.arg(store.redis.manual_now()).arg(&waiting.queue).arg(&waiting.bytes).arg(due);
+    let mut reply =
+        store.redis.run_script("reschedule", ConnectionRole::Client, 0, &script::RIA_RESCHEDULE, &cmd).await?;
     match (reply.text()?.as_str(), reply.int()?) {
-        ("", 1) => Ok(Moved::Yes),
-        ("", _) => Ok(Moved::NotFound),
-        (why, _) => Err(mixed(&waiting.queue, why)),
+        ("", 1) => Ok(ChangeResult::Applied),
+        ("", _) => Ok(ChangeResult::NotFound),
+        (why, _) => Err(mixed_list_error(&waiting.queue, why)),
     }
 }
 
 pub(super) async fn counts(store: &RedisInAction) -> Result<Vec<QueueCounts>> {
     let mut queues: BTreeMap<String, QueueCounts> =
-        store.own.counts().await?.into_iter().map(|counts| (counts.queue.clone(), counts)).collect();
+        store.redis.counts().await?.into_iter().map(|counts| (counts.queue.clone(), counts)).collect();
     let mut of = |queue: &str, ready: u64, scheduled: u64| {
         let counts = queues.entry(queue.to_owned()).or_default();
         counts.queue = queue.to_owned();
         counts.ready += ready;
         counts.scheduled += scheduled;
     };
-    for queue in lists(store, "counts").await? {
+    for queue in find_lists(store, "counts").await? {
         let mut cmd = redis::cmd("LLEN");
-        cmd.arg(list_of(&queue));
-        let length: u64 = redis::from_redis_value(store.own.ask("counts", Way::Door, 0, &cmd).await?).unwrap_or(0);
+        cmd.arg(list_key(&queue));
+        let length: u64 =
+            redis::from_redis_value(store.redis.send_idempotent("counts", ConnectionRole::Client, 0, &cmd).await?)
+                .unwrap_or(0);
         of(&queue, length, 0);
     }
     let mut cmd = redis::cmd("ZRANGE");
-    cmd.arg(DELAYED).arg(0).arg(LOOK_MAX - 1);
+    cmd.arg(DELAYED_KEY).arg(0).arg(ITEMS_SCANNED_MAX - 1);
     let delayed: Vec<Vec<u8>> =
-        redis::from_redis_value(store.own.ask("counts", Way::Door, 0, &cmd).await?).unwrap_or_default();
-    for item in delayed.iter().filter_map(|bytes| Item::read(bytes).ok()) {
+        redis::from_redis_value(store.redis.send_idempotent("counts", ConnectionRole::Client, 0, &cmd).await?)
+            .unwrap_or_default();
+    for item in delayed.iter().filter_map(|bytes| Item::parse(bytes).ok()) {
         of(&item.queue, 0, 1);
     }
     Ok(queues.into_values().collect())

@@ -7,28 +7,28 @@
 use std::collections::VecDeque;
 
 use crate::clock::Micros;
-use crate::compat::sidekiq::find_job::{At, Found};
+use crate::compat::sidekiq::find_job::{EntryPosition, LocatedEntry};
 use crate::error::{Error, Result};
 use crate::store::redis::sha1;
 
 /// So many of the last entries of a page are remembered, by their digest.
-const KNOWN_MAX: usize = 8;
+const DIGESTS_MAX: usize = 8;
 /// Hexadecimal digits of a digest that are enough to know an entry by.
-const DIGITS: usize = 12;
+const DIGEST_DIGITS: usize = 12;
 
 /// The digest by which an entry is known again.
-pub(super) fn digest(found: &Found) -> String {
+pub(super) fn entry_digest(found: &LocatedEntry) -> String {
     let mut sum = sha1(&String::from_utf8_lossy(&found.bytes));
-    sum.truncate(DIGITS);
+    sum.truncate(DIGEST_DIGITS);
     sum
 }
 
 /// The last entries of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum SectionPosition {
     /// None yet.
     #[default]
-    Nothing,
+    Start,
     /// Of what nodes hold, in the order of the claims: the fence, and the number under it.
     Held(u64, i64),
     /// In a list: how many were passed, and the digests of the last of them, the newest last.
@@ -37,48 +37,54 @@ pub(super) enum After {
     Scored(Micros, String),
 }
 
-impl After {
+impl SectionPosition {
     /// One more entry has been passed.
-    pub(super) fn pass(&mut self, found: &Found) {
-        *self = match (found.at, std::mem::take(self)) {
-            (At::Running(_, fence, place), _) => After::Held(fence.0, place),
-            (At::Schedule(at) | At::Retry(at) | At::Dead(at) | At::Done(at), _) => After::Scored(at, digest(found)),
-            (At::Ready, After::Listed(passed, mut known)) => {
-                known.push_back(digest(found));
-                if known.len() > KNOWN_MAX {
+    pub(super) fn advance(&mut self, found: &LocatedEntry) {
+        *self = match (found.position, std::mem::take(self)) {
+            (EntryPosition::Running(_, fence, place), _) => SectionPosition::Held(fence.0, place),
+            (
+                EntryPosition::Schedule(at)
+                | EntryPosition::Retry(at)
+                | EntryPosition::Dead(at)
+                | EntryPosition::Done(at),
+                _,
+            ) => SectionPosition::Scored(at, entry_digest(found)),
+            (EntryPosition::Ready, SectionPosition::Listed(passed, mut known)) => {
+                known.push_back(entry_digest(found));
+                if known.len() > DIGESTS_MAX {
                     known.pop_front();
                 }
-                After::Listed(passed + 1, known)
+                SectionPosition::Listed(passed + 1, known)
             }
-            (At::Ready, _) => After::Listed(1, VecDeque::from([digest(found)])),
+            (EntryPosition::Ready, _) => SectionPosition::Listed(1, VecDeque::from([entry_digest(found)])),
         };
     }
 
-    fn text(&self) -> String {
+    fn encode(&self) -> String {
         match self {
-            After::Nothing => String::new(),
-            After::Held(fence, place) => format!("h{fence}-{place}"),
-            After::Listed(passed, known) => {
+            SectionPosition::Start => String::new(),
+            SectionPosition::Held(fence, place) => format!("h{fence}-{place}"),
+            SectionPosition::Listed(passed, known) => {
                 format!("l{passed}{}", known.iter().map(|sum| format!("-{sum}")).collect::<String>())
             }
-            After::Scored(at, sum) => format!("s{at}-{sum}"),
+            SectionPosition::Scored(at, sum) => format!("s{at}-{sum}"),
         }
     }
 
     fn parse(text: &str) -> Option<Self> {
         let Some(kind) = text.chars().next() else {
-            return Some(After::Nothing);
+            return Some(SectionPosition::Start);
         };
         let mut parts = text.get(1..)?.split('-');
         let first = parts.next()?;
         let rest: VecDeque<String> = parts.map(str::to_owned).collect();
-        let sound = |sum: &String| sum.len() == DIGITS && sum.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let sound = |sum: &String| sum.len() == DIGEST_DIGITS && sum.bytes().all(|byte| byte.is_ascii_hexdigit());
         Some(match (kind, rest.len()) {
-            ('h', 1) => After::Held(first.parse().ok()?, rest[0].parse().ok()?),
-            ('s', 1) if sound(&rest[0]) => After::Scored(first.parse().ok()?, rest[0].clone()),
-            ('l', 1..=KNOWN_MAX) if rest.iter().all(sound) => {
+            ('h', 1) => SectionPosition::Held(first.parse().ok()?, rest[0].parse().ok()?),
+            ('s', 1) if sound(&rest[0]) => SectionPosition::Scored(first.parse().ok()?, rest[0].clone()),
+            ('l', 1..=DIGESTS_MAX) if rest.iter().all(sound) => {
                 let passed = first.parse().ok().filter(|passed| (1..=i32::MAX as usize).contains(passed))?;
-                After::Listed(passed, rest)
+                SectionPosition::Listed(passed, rest)
             }
             _ => return None,
         })
@@ -87,18 +93,18 @@ impl After {
 
 /// Where a page ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Cursor {
+pub(super) struct SidekiqListCursor {
     /// Which of the places.
-    pub(super) place: usize,
+    pub(super) section: usize,
     /// Behind which entries there.
-    pub(super) after: After,
+    pub(super) position: SectionPosition,
     /// In which queue, where each has its own.
     pub(super) queue: String,
 }
 
-impl Cursor {
-    pub(super) fn text(&self) -> String {
-        format!("{}.{}.{}", self.place, self.after.text(), self.queue)
+impl SidekiqListCursor {
+    pub(super) fn encode(&self) -> String {
+        format!("{}.{}.{}", self.section, self.position.encode(), self.queue)
     }
 
     /// From a text, with so many places.
@@ -108,7 +114,11 @@ impl Cursor {
                 return None;
             };
             let place = place.parse().ok().filter(|place| *place < places)?;
-            Some(Cursor { place, after: After::parse(after)?, queue: queue.to_owned() })
+            Some(SidekiqListCursor {
+                section: place,
+                position: SectionPosition::parse(after)?,
+                queue: queue.to_owned(),
+            })
         };
         parsed().ok_or_else(|| Error::invalid("cursor", "not one that a list has given"))
     }
@@ -119,27 +129,27 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn any_after() -> impl Strategy<Value = After> {
+    fn any_position() -> impl Strategy<Value = SectionPosition> {
         let sum = "[0-9a-f]{12}";
         prop_oneof![
-            Just(After::Nothing),
-            (any::<u64>(), 0i64..10_000).prop_map(|(fence, place)| After::Held(fence, place)),
-            (1usize..1_000_000, proptest::collection::vec_deque(sum, 1..=KNOWN_MAX))
-                .prop_map(|(passed, known)| After::Listed(passed, known)),
-            (0i64..1 << 52, sum).prop_map(|(at, sum)| After::Scored(at, sum)),
+            Just(SectionPosition::Start),
+            (any::<u64>(), 0i64..10_000).prop_map(|(fence, place)| SectionPosition::Held(fence, place)),
+            (1usize..1_000_000, proptest::collection::vec_deque(sum, 1..=DIGESTS_MAX))
+                .prop_map(|(passed, known)| SectionPosition::Listed(passed, known)),
+            (0i64..1 << 52, sum).prop_map(|(at, sum)| SectionPosition::Scored(at, sum)),
         ]
     }
 
     proptest! {
         #[test]
         fn any_cursor_parses_or_is_refused(text in ".*") {
-            let _ = Cursor::parse(&text, 6);
+            let _ = SidekiqListCursor::parse(&text, 6);
         }
 
         #[test]
-        fn cursors_survive_their_text(place in 0usize..6, after in any_after(), queue in "[a-z.:/-]{0,20}") {
-            let cursor = Cursor { place, after, queue };
-            prop_assert_eq!(Cursor::parse(&cursor.text(), 6).expect("its own text"), cursor);
+        fn cursors_survive_their_text(place in 0usize..6, after in any_position(), queue in "[a-z.:/-]{0,20}") {
+            let cursor = SidekiqListCursor { section, position, queue };
+            prop_assert_eq!(SidekiqListCursor::parse(&cursor.encode(), 6).expect("its own text"), cursor);
         }
     }
 }

@@ -5,30 +5,30 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::id;
-use super::json::{self, Fields, float, normal, object, seconds, set, string};
+use super::json::{self, JsonObject, encode_float, encode_object, encode_seconds, encode_string, normalize, set_field};
 use crate::clock::{Micros, from_micros, to_micros};
-use crate::job::push::{Push, TAGS_MAX, TIMEOUT, is_word};
-use crate::job::{Failure, Job, JobId, Priority, Record, State};
+use crate::job::push::{DEFAULT_TIMEOUT, Push, TAGS_MAX, is_word};
+use crate::job::{Failure, Job, JobId, JobRecord, Priority, State};
 use crate::node::NodeId;
 
 /// Retries of a job that says only that it has some.
-const RETRIES: u32 = 25;
+const DEFAULT_MAX_RETRIES: u32 = 25;
 /// Failures that a job carries with it, and how much of each: it is written anew with every one.
-const HISTORY_MAX: usize = 10;
-const HISTORY_BYTES_MAX: usize = 1_000;
+const FAILURES_MAX: usize = 10;
+const FAILURE_BYTES_MAX: usize = 1_000;
 /// What the history says of an attempt whose node died.
-const DIED: &str = "the node died, or was paused beyond its lease, while it held this job";
+const NODE_DIED_ERROR: &str = "the node died, or was paused beyond its lease, while it held this job";
 /// What a job that failed carries until it starts over.
-const TROUBLE: [&str; 7] =
+const FAILURE_FIELDS: [&str; 7] =
     ["error_message", "error_class", "error_backtrace", "failed_at", "retry_count", "retried_at", "discarded_at"];
 
 /// What duly adds to a job, under one name of its own. Sidekiq carries it along and does not look at it.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-struct Own {
+struct DulyFields {
     /// The args are one value, which Sidekiq has as the only one of a list.
     #[serde(skip_serializing_if = "is_false")]
-    one: bool,
+    single_arg: bool,
     /// The args as they were pushed, where Ruby would write them otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     args: Option<String>,
@@ -53,7 +53,7 @@ fn is_zero(it: &u32) -> bool {
 }
 
 /// A job as read from its entry.
-pub(super) struct Entry {
+pub(super) struct SidekiqEntry {
     pub(super) job: Job,
     /// Attempts that failed.
     pub(super) attempts: u32,
@@ -62,114 +62,114 @@ pub(super) struct Entry {
     pub(super) due: Micros,
     pub(super) failures: Vec<Failure>,
     /// Nothing is kept of it when it is given up.
-    pub(super) leaves_nothing: bool,
+    pub(super) skips_dead_set: bool,
     /// It has failed before.
-    pub(super) retried: bool,
+    pub(super) has_failed: bool,
 }
 
 /// How often a node died while it held an entry, when last, and which.
-pub(super) struct Crash {
+pub(super) struct CrashRecord {
     count: u32,
-    at: Micros,
+    last_at: Micros,
     node: NodeId,
 }
 
-impl Crash {
+impl CrashRecord {
     /// As the script notes it: count, a space, 16 digits, the node.
-    pub(super) fn read(text: &[u8]) -> Option<Self> {
+    pub(super) fn decode(text: &[u8]) -> Option<Self> {
         let (count, rest) = std::str::from_utf8(text).ok()?.split_once(' ')?;
         let (at, node) = rest.split_at_checked(16)?;
-        Some(Crash { count: count.parse().ok()?, at: at.parse().ok()?, node: node.parse().ok()? })
+        Some(CrashRecord { count: count.parse().ok()?, last_at: at.parse().ok()?, node: node.parse().ok()? })
     }
 }
 
 /// Its tags, as far as duly can have them: a Ruby program may give any number of any texts.
-fn tags(fields: &Fields<'_>) -> Vec<String> {
-    let all: Vec<String> = fields.read("tags").unwrap_or_default();
+fn read_tags(fields: &JsonObject<'_>) -> Vec<String> {
+    let all: Vec<String> = fields.get("tags").unwrap_or_default();
     all.into_iter().filter(|tag| is_word(tag)).take(TAGS_MAX).collect()
 }
 
 /// Reads an entry of a queue; what is wrong with it if nobody can run it.
-pub(super) fn read(queue: &str, bytes: &[u8], crash: Option<&Crash>) -> Result<Entry, String> {
+pub(super) fn parse_entry(queue: &str, bytes: &[u8], crash: Option<&CrashRecord>) -> Result<SidekiqEntry, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
-    let fields = Fields::parse(text)?;
-    let kind: String = fields.read("class").ok_or("names no class")?;
-    let own: Own = fields.read("duly").unwrap_or_default();
-    let moment = |name: &str| fields.text(name).and_then(micros);
-    let id = fields.read::<String>("jid").map_or_else(|| id::of_bytes(bytes), |jid| id::of_jid(&jid));
+    let fields = JsonObject::parse(text)?;
+    let kind: String = fields.get("class").ok_or("names no class")?;
+    let own: DulyFields = fields.get("duly").unwrap_or_default();
+    let moment = |name: &str| fields.raw(name).and_then(parse_timestamp);
+    let id = fields.get::<String>("jid").map_or_else(|| id::id_from_bytes(bytes), |jid| id::id_from_jid(&jid));
     let pushed = moment("created_at").or_else(|| moment("enqueued_at")).unwrap_or(0);
-    let retried = fields.read::<i64>("retry_count");
+    let retried = fields.get::<i64>("retry_count");
     // Whoever retries by hand takes one off first: it may be -1.
     let attempts = retried.map_or(0, |count| u32::try_from(count.saturating_add(1)).unwrap_or(0));
-    let retries = retries(fields.text("retry"));
-    let mut entry = Entry {
+    let retries = parse_retry(fields.raw("retry"));
+    let mut entry = SidekiqEntry {
         attempts,
         crashes: own.crashes + crash.map_or(0, |crash| crash.count),
         due: moment("enqueued_at").unwrap_or(pushed),
-        failures: failures(&fields, &own, attempts),
-        leaves_nothing: retries.is_none() || fields.text("dead") == Some("false"),
-        retried: retried.is_some(),
+        failures: read_failures(&fields, &own, attempts),
+        skips_dead_set: retries.is_none() || fields.raw("dead") == Some("false"),
+        has_failed: retried.is_some(),
         job: Job {
             id,
             queue: queue.to_owned(),
             kind,
-            args: args(&fields, &own),
+            args: read_args(&fields, &own),
             priority: Priority::Normal,
             pushed: from_micros(pushed),
             max_attempts: retries.unwrap_or(0).saturating_add(1),
-            timeout: own.timeout_ms.map_or(TIMEOUT, Duration::from_millis),
+            timeout: own.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis),
             keep: own.keep_ms.map_or(Duration::ZERO, Duration::from_millis),
             unique: None,
-            tags: tags(&fields),
+            tags: read_tags(&fields),
             traceparent: own.traceparent.clone(),
         },
     };
     if let Some(crash) = crash {
-        let error = DIED.to_owned();
-        entry.failures.push(Failure { at: from_micros(crash.at), attempt: attempts + 1, node: crash.node, error });
+        let error = NODE_DIED_ERROR.to_owned();
+        entry.failures.push(Failure { at: from_micros(crash.last_at), attempt: attempts + 1, node: crash.node, error });
     }
     Ok(entry)
 }
 
 /// The queue that an entry of a set belongs to.
-pub(super) fn queue_of(bytes: &[u8]) -> String {
-    let fields = std::str::from_utf8(bytes).ok().and_then(|text| Fields::parse(text).ok());
-    fields.and_then(|fields| fields.read("queue")).unwrap_or_else(|| crate::job::push::DEFAULT_QUEUE.to_owned())
+pub(super) fn parse_queue(bytes: &[u8]) -> String {
+    let fields = std::str::from_utf8(bytes).ok().and_then(|text| JsonObject::parse(text).ok());
+    fields.and_then(|fields| fields.get("queue")).unwrap_or_else(|| crate::job::push::DEFAULT_QUEUE.to_owned())
 }
 
 /// How often it may be tried again; `None` for one of which nothing is to be left.
 /// One that does not say is tried again: Ruby would drop it without a trace.
-fn retries(text: Option<&str>) -> Option<u32> {
+fn parse_retry(text: Option<&str>) -> Option<u32> {
     match text {
         Some("false" | "null") => None,
-        Some(number) => Some(number.parse().unwrap_or(RETRIES)),
-        None => Some(RETRIES),
+        Some(number) => Some(number.parse().unwrap_or(DEFAULT_MAX_RETRIES)),
+        None => Some(DEFAULT_MAX_RETRIES),
     }
 }
 
 /// A moment: a fraction means seconds, a whole number the milliseconds of Sidekiq 8.
-fn micros(text: &str) -> Option<Micros> {
+fn parse_timestamp(text: &str) -> Option<Micros> {
     let number: f64 = text.parse().ok().filter(|number: &f64| number.is_finite())?;
     let per = if text.contains(['.', 'e', 'E']) { 1e6 } else { 1e3 };
     Some((number * per).round() as Micros)
 }
 
-fn args(fields: &Fields<'_>, own: &Own) -> String {
-    let list = fields.text("args").unwrap_or("[]");
+fn read_args(fields: &JsonObject<'_>, own: &DulyFields) -> String {
+    let list = fields.raw("args").unwrap_or("[]");
     let one = |list: &str| {
         let inner = list.trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         inner.map_or_else(|| list.to_owned(), |inner| inner.trim().to_owned())
     };
-    let now = if own.one { one(list) } else { list.to_owned() };
+    let now = if own.single_arg { one(list) } else { list.to_owned() };
     match &own.args {
         // Only if nobody has changed them since.
-        Some(pushed) if normal(pushed).ok() == normal(&now).ok() => pushed.clone(),
+        Some(pushed) if normalize(pushed).ok() == normalize(&now).ok() => pushed.clone(),
         _ => now,
     }
 }
 
 /// What is known of failed attempts: what duly has noted, and the last one if that was Ruby's.
-fn failures(fields: &Fields<'_>, own: &Own, attempts: u32) -> Vec<Failure> {
+fn read_failures(fields: &JsonObject<'_>, own: &DulyFields, attempts: u32) -> Vec<Failure> {
     let noted = own.history.iter().map(|(at, attempt, node, error)| Failure {
         at: from_micros(*at),
         attempt: *attempt,
@@ -179,37 +179,37 @@ fn failures(fields: &Fields<'_>, own: &Own, attempts: u32) -> Vec<Failure> {
     let mut failures: Vec<Failure> = noted.collect();
     let is_known = failures.last().is_some_and(|last| last.attempt >= attempts);
     if attempts > 0 && !is_known {
-        let text = |name: &str| fields.read::<String>(name).unwrap_or_default();
-        let at = ["retried_at", "failed_at"].iter().find_map(|name| fields.text(name).and_then(micros));
+        let text = |name: &str| fields.get::<String>(name).unwrap_or_default();
+        let at = ["retried_at", "failed_at"].iter().find_map(|name| fields.raw(name).and_then(parse_timestamp));
         let error = format!("{}: {}", text("error_class"), text("error_message"));
-        let error = Failure::cut(&error).to_owned();
-        failures.push(Failure { at: from_micros(at.unwrap_or(0)), attempt: attempts, node: nobody(), error });
+        let error = Failure::truncate_error(&error).to_owned();
+        failures.push(Failure { at: from_micros(at.unwrap_or(0)), attempt: attempts, node: foreign_node(), error });
     }
     failures
 }
 
 /// The node of an attempt that was not duly's.
-fn nobody() -> NodeId {
+fn foreign_node() -> NodeId {
     NodeId::from_bytes([0; 16])
 }
 
 /// A field and its text.
-type Field = (String, String);
+type JsonField = (String, String);
 
-fn field(name: &str, text: impl Into<String>) -> Field {
+fn json_field(name: &str, text: impl Into<String>) -> JsonField {
     (name.to_owned(), text.into())
 }
 
 /// A pushed job as an entry; with the moment it became ready, if it is. What is wrong with its args if they cannot be carried.
-pub(super) fn write(push: &Push, now: Micros, ready: bool) -> Result<String, String> {
+pub(super) fn encode_push(push: &Push, now: Micros, ready: bool) -> Result<String, String> {
     let text = push.args.as_deref().map_err(Clone::clone)?;
-    let own = Own {
-        timeout_ms: (push.timeout != TIMEOUT).then(|| millis(push.timeout)),
+    let own = DulyFields {
+        timeout_ms: (push.timeout != DEFAULT_TIMEOUT).then(|| millis(push.timeout)),
         keep_ms: push.keep.filter(|keep| !keep.is_zero()).map(millis),
         traceparent: push.traceparent.clone(),
-        ..Own::default()
+        ..DulyFields::default()
     };
-    let about = About {
+    let about = JobFields {
         id: push.id,
         queue: &push.queue,
         kind: &push.kind,
@@ -217,15 +217,15 @@ pub(super) fn write(push: &Push, now: Micros, ready: bool) -> Result<String, Str
         tags: &push.tags,
         pushed: now,
     };
-    let mut fields = about.fields(text, own)?;
+    let mut fields = about.encode(text, own)?;
     if ready {
-        fields.push(field("enqueued_at", seconds(now)));
+        fields.push(json_field("enqueued_at", encode_seconds(now)));
     }
-    Ok(object(&fields))
+    Ok(encode_object(&fields))
 }
 
 /// What is written of every job.
-struct About<'j> {
+struct JobFields<'j> {
     id: JobId,
     queue: &'j str,
     kind: &'j str,
@@ -234,31 +234,31 @@ struct About<'j> {
     pushed: Micros,
 }
 
-impl About<'_> {
-    fn fields(&self, args: &str, mut own: Own) -> Result<Vec<Field>, String> {
-        let ruby = normal(args)?;
-        own.one = !ruby.starts_with('[');
+impl JobFields<'_> {
+    fn encode(&self, args: &str, mut own: DulyFields) -> Result<Vec<JsonField>, String> {
+        let ruby = normalize(args)?;
+        own.single_arg = !ruby.starts_with('[');
         own.args = (ruby != args).then(|| args.to_owned());
         let mut fields = vec![
-            field("retry", self.max_attempts.saturating_sub(1).to_string()),
-            field("queue", string(self.queue)),
-            field("class", string(self.kind)),
+            json_field("retry", self.max_attempts.saturating_sub(1).to_string()),
+            json_field("queue", encode_string(self.queue)),
+            json_field("class", encode_string(self.kind)),
         ];
         if !self.tags.is_empty() {
-            let tags: Vec<String> = self.tags.iter().map(|tag| string(tag)).collect();
-            fields.push(field("tags", format!("[{}]", tags.join(","))));
+            let tags: Vec<String> = self.tags.iter().map(|tag| encode_string(tag)).collect();
+            fields.push(json_field("tags", format!("[{}]", tags.join(","))));
         }
-        if own != Own::default() {
-            fields.push(field("duly", write_own(&own)));
+        if own != DulyFields::default() {
+            fields.push(json_field("duly", encode_duly_fields(&own)));
         }
-        fields.push(field("args", if own.one { format!("[{ruby}]") } else { ruby }));
-        fields.push(field("jid", string(&id::jid(self.id).unwrap_or_else(|| self.id.to_string()))));
-        fields.push(field("created_at", seconds(self.pushed)));
+        fields.push(json_field("args", if own.single_arg { format!("[{ruby}]") } else { ruby }));
+        fields.push(json_field("jid", encode_string(&id::jid_from_id(self.id).unwrap_or_else(|| self.id.to_string()))));
+        fields.push(json_field("created_at", encode_seconds(self.pushed)));
         Ok(fields)
     }
 }
 
-fn write_own(own: &Own) -> String {
+fn encode_duly_fields(own: &DulyFields) -> String {
     serde_json::to_string(own).unwrap_or_else(|_| "{}".to_owned())
 }
 
@@ -267,18 +267,18 @@ fn millis(time: Duration) -> u64 {
 }
 
 /// A job of another store as an entry.
-pub(super) fn write_record(record: &Record) -> Result<String, String> {
+pub(super) fn encode_record(record: &JobRecord) -> Result<String, String> {
     let job = &record.job;
-    let tail = record.failures.len().saturating_sub(HISTORY_MAX);
-    let own = Own {
-        timeout_ms: (job.timeout != TIMEOUT).then(|| millis(job.timeout)),
+    let tail = record.failures.len().saturating_sub(FAILURES_MAX);
+    let own = DulyFields {
+        timeout_ms: (job.timeout != DEFAULT_TIMEOUT).then(|| millis(job.timeout)),
         keep_ms: (!job.keep.is_zero()).then(|| millis(job.keep)),
         traceparent: job.traceparent.clone(),
         crashes: record.crashes,
-        history: record.failures[tail..].iter().map(noted).collect(),
-        ..Own::default()
+        history: record.failures[tail..].iter().map(history_item).collect(),
+        ..DulyFields::default()
     };
-    let about = About {
+    let about = JobFields {
         id: job.id,
         queue: &job.queue,
         kind: &job.kind,
@@ -286,25 +286,25 @@ pub(super) fn write_record(record: &Record) -> Result<String, String> {
         tags: &job.tags,
         pushed: to_micros(job.pushed),
     };
-    let mut fields = about.fields(&job.args, own)?;
+    let mut fields = about.encode(&job.args, own)?;
     if record.state != State::Scheduled {
-        fields.push(field("enqueued_at", seconds(to_micros(record.due))));
+        fields.push(json_field("enqueued_at", encode_seconds(to_micros(record.due))));
     }
     if record.attempts > 0 {
         let last = record.failures.last();
-        let at = seconds(last.map_or(0, |last| to_micros(last.at)));
+        let at = encode_seconds(last.map_or(0, |last| to_micros(last.at)));
         let error = last.map_or("", |last| last.error.as_str());
-        fields.push(field("error_message", string(error)));
-        fields.push(field("error_class", string(class_of(error))));
-        fields.push(field("failed_at", at.clone()));
-        fields.push(field("retry_count", (record.attempts - 1).to_string()));
-        fields.push(field("retried_at", at));
+        fields.push(json_field("error_message", encode_string(error)));
+        fields.push(json_field("error_class", encode_string(error_class(error))));
+        fields.push(json_field("failed_at", at.clone()));
+        fields.push(json_field("retry_count", (record.attempts - 1).to_string()));
+        fields.push(json_field("retried_at", at));
     }
-    Ok(object(&fields))
+    Ok(encode_object(&fields))
 }
 
-fn noted(failure: &Failure) -> (Micros, u32, NodeId, String) {
-    let mut end = failure.error.len().min(HISTORY_BYTES_MAX);
+fn history_item(failure: &Failure) -> (Micros, u32, NodeId, String) {
+    let mut end = failure.error.len().min(FAILURE_BYTES_MAX);
     while !failure.error.is_char_boundary(end) {
         end -= 1;
     }
@@ -312,58 +312,58 @@ fn noted(failure: &Failure) -> (Micros, u32, NodeId, String) {
 }
 
 /// An entry of a set as it goes into its queue.
-pub(super) fn promoted(bytes: &[u8], now: Micros) -> Result<String, String> {
-    rewritten(bytes, &[], |fields| set(fields, "enqueued_at", seconds(now)))
+pub(super) fn promote_entry(bytes: &[u8], now: Micros) -> Result<String, String> {
+    rewrite_entry(bytes, &[], |fields| set_field(fields, "enqueued_at", encode_seconds(now)))
 }
 
 /// The same of one that was in its queue, with how often a node died while it held it.
-pub(super) fn at_once(bytes: &[u8], now: Micros, crashes: u32) -> Result<String, String> {
-    rewritten(bytes, &[], |fields| {
-        carry(fields, crashes);
-        set(fields, "enqueued_at", seconds(now));
+pub(super) fn requeue_entry(bytes: &[u8], now: Micros, crashes: u32) -> Result<String, String> {
+    rewrite_entry(bytes, &[], |fields| {
+        set_crashes(fields, crashes);
+        set_field(fields, "enqueued_at", encode_seconds(now));
     })
 }
 
 /// An entry of a queue as it waits for a later moment, with how often a node died while it held it.
-pub(super) fn put_off(bytes: &[u8], crashes: u32) -> Result<String, String> {
-    rewritten(bytes, &["enqueued_at"], |fields| carry(fields, crashes))
+pub(super) fn schedule_entry(bytes: &[u8], crashes: u32) -> Result<String, String> {
+    rewrite_entry(bytes, &["enqueued_at"], |fields| set_crashes(fields, crashes))
 }
 
 /// Writes the crashes into the entry itself: they were noted by its text, which changes.
-fn carry(fields: &mut Vec<Field>, crashes: u32) {
+fn set_crashes(fields: &mut Vec<JsonField>, crashes: u32) {
     let noted = fields.iter().find(|(name, _)| name == "duly");
-    let mut own: Own = noted.and_then(|(_, text)| serde_json::from_str(text).ok()).unwrap_or_default();
+    let mut own: DulyFields = noted.and_then(|(_, text)| serde_json::from_str(text).ok()).unwrap_or_default();
     if own.crashes != crashes {
         own.crashes = crashes;
-        set(fields, "duly", write_own(&own));
+        set_field(fields, "duly", encode_duly_fields(&own));
     }
 }
 
 /// A dead or done entry as it starts over, at once or later.
-pub(super) fn anew(bytes: &[u8], now: Option<Micros>) -> Result<String, String> {
-    let without: Vec<&str> = TROUBLE.iter().copied().chain(["enqueued_at"]).collect();
+pub(super) fn restart_entry(bytes: &[u8], now: Option<Micros>) -> Result<String, String> {
+    let without: Vec<&str> = FAILURE_FIELDS.iter().copied().chain(["enqueued_at"]).collect();
     let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
-    let mut own: Own = Fields::parse(text)?.read("duly").unwrap_or_default();
+    let mut own: DulyFields = JsonObject::parse(text)?.get("duly").unwrap_or_default();
     own.crashes = 0;
-    rewritten(bytes, &without, |fields| {
+    rewrite_entry(bytes, &without, |fields| {
         if fields.iter().any(|(name, _)| name == "duly") {
-            set(fields, "duly", write_own(&own));
+            set_field(fields, "duly", encode_duly_fields(&own));
         }
         if let Some(now) = now {
-            set(fields, "enqueued_at", seconds(now));
+            set_field(fields, "enqueued_at", encode_seconds(now));
         }
     })
 }
 
-fn rewritten(bytes: &[u8], without: &[&str], change: impl FnOnce(&mut Vec<Field>)) -> Result<String, String> {
+fn rewrite_entry(bytes: &[u8], without: &[&str], change: impl FnOnce(&mut Vec<JsonField>)) -> Result<String, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
-    let mut fields = Fields::parse(text)?.rewrite(without);
+    let mut fields = JsonObject::parse(text)?.rewrite(without);
     change(&mut fields);
-    Ok(object(&fields))
+    Ok(encode_object(&fields))
 }
 
 /// A failed attempt.
-pub(super) struct Failed<'f> {
+pub(super) struct EntryFailure<'f> {
     /// The queue that the entry was taken from.
     pub(super) queue: &'f str,
     pub(super) now: Micros,
@@ -374,43 +374,48 @@ pub(super) struct Failed<'f> {
 }
 
 /// An entry whose attempt has failed, with Sidekiq's own fields and one line more in its history.
-pub(super) fn failed(bytes: &[u8], failed: &Failed<'_>) -> Result<String, String> {
+pub(super) fn fail_entry(bytes: &[u8], failed: &EntryFailure<'_>) -> Result<String, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
-    let read = Fields::parse(text)?;
-    let count = read.read::<i64>("retry_count");
-    let again = read.text("retry_queue").map(str::to_owned);
-    let mut own: Own = read.read("duly").unwrap_or_default();
+    let read = JsonObject::parse(text)?;
+    let count = read.get::<i64>("retry_count");
+    let again = read.raw("retry_queue").map(str::to_owned);
+    let mut own: DulyFields = read.get("duly").unwrap_or_default();
     own.crashes = failed.crashes;
     let attempt = count.map_or(1, |count| u32::try_from(count.saturating_add(2)).unwrap_or(1));
-    let error = Failure::cut(failed.error);
-    own.history.push(noted(&Failure { at: at(failed.now), attempt, node: failed.node, error: error.to_owned() }));
-    let old = own.history.len().saturating_sub(HISTORY_MAX);
+    let error = Failure::truncate_error(failed.error);
+    own.history.push(history_item(&Failure {
+        at: to_system_time(failed.now),
+        attempt,
+        node: failed.node,
+        error: error.to_owned(),
+    }));
+    let old = own.history.len().saturating_sub(FAILURES_MAX);
     own.history.drain(..old);
-    rewritten(bytes, &["error_backtrace"], |fields| {
-        let queue = again.filter(|queue| queue.starts_with('"')).unwrap_or_else(|| string(failed.queue));
-        set(fields, "queue", queue);
-        set(fields, "duly", write_own(&own));
-        set(fields, "error_message", string(error));
-        set(fields, "error_class", string(class_of(error)));
+    rewrite_entry(bytes, &["error_backtrace"], |fields| {
+        let queue = again.filter(|queue| queue.starts_with('"')).unwrap_or_else(|| encode_string(failed.queue));
+        set_field(fields, "queue", queue);
+        set_field(fields, "duly", encode_duly_fields(&own));
+        set_field(fields, "error_message", encode_string(error));
+        set_field(fields, "error_class", encode_string(error_class(error)));
         match count {
             None => {
-                set(fields, "failed_at", seconds(failed.now));
-                set(fields, "retry_count", "0".to_owned());
+                set_field(fields, "failed_at", encode_seconds(failed.now));
+                set_field(fields, "retry_count", "0".to_owned());
             }
             Some(count) => {
-                set(fields, "retry_count", count.saturating_add(1).to_string());
-                set(fields, "retried_at", seconds(failed.now));
+                set_field(fields, "retry_count", count.saturating_add(1).to_string());
+                set_field(fields, "retried_at", encode_seconds(failed.now));
             }
         }
     })
 }
 
-fn at(now: Micros) -> SystemTime {
+fn to_system_time(now: Micros) -> SystemTime {
     from_micros(now)
 }
 
 /// What kind of failure it was, for a page that groups by it.
-fn class_of(error: &str) -> &'static str {
+fn error_class(error: &str) -> &'static str {
     match error {
         _ if error.starts_with("panicked: ") => "Duly::Panic",
         _ if error.starts_with("timed out after ") => "Duly::Timeout",
@@ -420,59 +425,59 @@ fn class_of(error: &str) -> &'static str {
 }
 
 /// Something that is no job, wrapped in one so that people can look at it.
-pub(super) fn unreadable(queue: &str, bytes: &[u8], why: &str, now: Micros) -> String {
+pub(super) fn wrap_unreadable(queue: &str, bytes: &[u8], why: &str, now: Micros) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut fields = vec![
-        field("retry", "false"),
-        field("queue", string(queue)),
-        field("class", string("Duly::Unreadable")),
-        field("args", format!("[{}]", string(&text))),
-        field("jid", string(&JobId::fresh().to_string())),
-        field("created_at", seconds(now)),
-        field("error_message", string(&format!("not a job that can be run: {why}"))),
-        field("error_class", string("Duly::Unreadable")),
-        field("failed_at", seconds(now)),
-        field("retry_count", "0"),
+        json_field("retry", "false"),
+        json_field("queue", encode_string(queue)),
+        json_field("class", encode_string("Duly::Unreadable")),
+        json_field("args", format!("[{}]", encode_string(&text))),
+        json_field("jid", encode_string(&JobId::fresh().to_string())),
+        json_field("created_at", encode_seconds(now)),
+        json_field("error_message", encode_string(&format!("not a job that can be run: {why}"))),
+        json_field("error_class", encode_string("Duly::Unreadable")),
+        json_field("failed_at", encode_seconds(now)),
+        json_field("retry_count", "0"),
     ];
     if matches!(text, std::borrow::Cow::Owned(_)) {
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        fields.push(field("duly", object(&[field("hex", string(&hex))])));
+        fields.push(json_field("duly", encode_object(&[json_field("hex", encode_string(&hex))])));
     }
-    object(&fields)
+    encode_object(&fields)
 }
 
 /// What a process shows of an entry that it runs.
-pub(super) fn work(queue: &str, entry: &str, since: Micros) -> String {
-    object(&[
-        field("queue", string(queue)),
-        field("payload", string(entry)),
-        field("run_at", (since / 1_000_000).to_string()),
+pub(super) fn encode_work(queue: &str, entry: &str, since: Micros) -> String {
+    encode_object(&[
+        json_field("queue", encode_string(queue)),
+        json_field("payload", encode_string(entry)),
+        json_field("run_at", (since / 1_000_000).to_string()),
     ])
 }
 
 /// What a process says about itself.
-pub(super) struct Process<'p> {
+pub(super) struct ProcessInfo<'p> {
     pub(super) identity: &'p str,
     pub(super) host: &'p str,
-    pub(super) since: Micros,
+    pub(super) started_at: Micros,
     pub(super) concurrency: u64,
     pub(super) queues: &'p [String],
 }
 
-impl Process<'_> {
-    pub(super) fn text(&self) -> String {
-        let queues: Vec<String> = self.queues.iter().map(|queue| string(queue)).collect();
-        object(&[
-            field("hostname", string(self.host)),
-            field("started_at", float(self.since as f64 / 1e6)),
-            field("pid", std::process::id().to_string()),
-            field("tag", json::string("duly")),
-            field("concurrency", self.concurrency.to_string()),
-            field("queues", format!("[{}]", queues.join(","))),
-            field("labels", "[\"duly\"]"),
-            field("identity", string(self.identity)),
-            field("version", string(concat!("duly ", env!("CARGO_PKG_VERSION")))),
-            field("embedded", "false"),
+impl ProcessInfo<'_> {
+    pub(super) fn encode(&self) -> String {
+        let queues: Vec<String> = self.queues.iter().map(|queue| encode_string(queue)).collect();
+        encode_object(&[
+            json_field("hostname", encode_string(self.host)),
+            json_field("started_at", encode_float(self.started_at as f64 / 1e6)),
+            json_field("pid", std::process::id().to_string()),
+            json_field("tag", json::encode_string("duly")),
+            json_field("concurrency", self.concurrency.to_string()),
+            json_field("queues", format!("[{}]", queues.join(","))),
+            json_field("labels", "[\"duly\"]"),
+            json_field("identity", encode_string(self.identity)),
+            json_field("version", encode_string(concat!("duly ", env!("CARGO_PKG_VERSION")))),
+            json_field("embedded", "false"),
         ])
     }
 }

@@ -13,22 +13,22 @@ use serde_json::value::RawValue;
 const DEPTH_MAX: usize = 98;
 
 /// The fields of a job, in their order, each with its text as it was written.
-pub(super) struct Fields<'t>(Vec<(Cow<'t, str>, &'t RawValue)>);
+pub(super) struct JsonObject<'t>(Vec<(Cow<'t, str>, &'t RawValue)>);
 
-impl<'t> Fields<'t> {
+impl<'t> JsonObject<'t> {
     /// Reads a JSON object.
     pub(super) fn parse(text: &'t str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|why| why.to_string())
     }
 
     /// The text of a field. Of two with the same name the last counts, as in Ruby.
-    pub(super) fn text(&self, name: &str) -> Option<&'t str> {
+    pub(super) fn raw(&self, name: &str) -> Option<&'t str> {
         self.0.iter().rev().find(|(field, _)| field == name).map(|(_, value)| value.get())
     }
 
     /// A field as something else, if it can be read so.
-    pub(super) fn read<T: Deserialize<'t>>(&self, name: &str) -> Option<T> {
-        self.text(name).and_then(|text| serde_json::from_str(text).ok())
+    pub(super) fn get<T: Deserialize<'t>>(&self, name: &str) -> Option<T> {
+        self.raw(name).and_then(|text| serde_json::from_str(text).ok())
     }
 
     /// All fields but these, as Ruby would write them; what Ruby could not read stays as it is.
@@ -36,7 +36,7 @@ impl<'t> Fields<'t> {
         let mut fields: Vec<(String, String)> = Vec::with_capacity(self.0.len());
         for (name, value) in &self.0 {
             if !without.contains(&&**name) {
-                set(&mut fields, name, normal(value.get()).unwrap_or_else(|_| value.get().to_owned()));
+                set_field(&mut fields, name, normalize(value.get()).unwrap_or_else(|_| value.get().to_owned()));
             }
         }
         fields
@@ -44,7 +44,7 @@ impl<'t> Fields<'t> {
 }
 
 /// Sets a field in its place, or behind the others.
-pub(super) fn set(fields: &mut Vec<(String, String)>, name: &str, text: String) {
+pub(super) fn set_field(fields: &mut Vec<(String, String)>, name: &str, text: String) {
     match fields.iter_mut().find(|(field, _)| field == name) {
         Some((_, value)) => *value = text,
         None => fields.push((name.to_owned(), text)),
@@ -52,21 +52,21 @@ pub(super) fn set(fields: &mut Vec<(String, String)>, name: &str, text: String) 
 }
 
 /// Fields as one object.
-pub(super) fn object(fields: &[(String, String)]) -> String {
-    let fields: Vec<String> = fields.iter().map(|(name, text)| format!("{}:{text}", string(name))).collect();
+pub(super) fn encode_object(fields: &[(String, String)]) -> String {
+    let fields: Vec<String> = fields.iter().map(|(name, text)| format!("{}:{text}", encode_string(name))).collect();
     format!("{{{}}}", fields.join(","))
 }
 
 /// A string with its quotes.
-pub(super) fn string(text: &str) -> String {
+pub(super) fn encode_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-impl<'de> Deserialize<'de> for Fields<'de> {
+impl<'de> Deserialize<'de> for JsonObject<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Reader;
         impl<'de> Visitor<'de> for Reader {
-            type Value = Fields<'de>;
+            type Value = JsonObject<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
@@ -74,10 +74,10 @@ impl<'de> Deserialize<'de> for Fields<'de> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut fields = Vec::with_capacity(16);
-                while let Some(field) = map.next_entry::<Name<'de>, &'de RawValue>()? {
+                while let Some(field) = map.next_entry::<FieldName<'de>, &'de RawValue>()? {
                     fields.push((field.0.0, field.1));
                 }
-                Ok(Fields(fields))
+                Ok(JsonObject(fields))
             }
         }
         deserializer.deserialize_map(Reader)
@@ -87,17 +87,17 @@ impl<'de> Deserialize<'de> for Fields<'de> {
 /// A field's name, borrowed unless it has an escape in it.
 #[derive(serde::Deserialize)]
 #[serde(transparent)]
-struct Name<'t>(#[serde(borrow)] Cow<'t, str>);
+struct FieldName<'t>(#[serde(borrow)] Cow<'t, str>);
 
 /// A number of seconds as Ruby prints it; with a fraction, by which every version tells it from milliseconds.
-pub(super) fn seconds(micros: i64) -> String {
-    float(micros as f64 / 1_000_000.0)
+pub(super) fn encode_seconds(micros: i64) -> String {
+    encode_float(micros as f64 / 1_000_000.0)
 }
 
 /// A float as Ruby prints it: without an exponent if it has a fraction or at most 15 digits before it.
 ///
 /// Of those with an exponent no bytes are the same to all: the gem json 3.1.0 writes `1e+20` and `0.00001`.
-pub(super) fn float(number: f64) -> String {
+pub(super) fn encode_float(number: f64) -> String {
     let plain = format!("{number:?}");
     let (size, text) = (number.abs(), plain.as_str());
     if size == 0.0 || (1e-4..1e15).contains(&size) || (size > 1.0 && number.fract() != 0.0) {
@@ -111,76 +111,76 @@ pub(super) fn float(number: f64) -> String {
 }
 
 /// A JSON text as Ruby would write it again; what is wrong with it if it would not.
-pub(super) fn normal(text: &str) -> Result<String, String> {
-    let mut writer = Writer { text, at: 0, out: String::with_capacity(text.len()) };
-    writer.value(0)?;
+pub(super) fn normalize(text: &str) -> Result<String, String> {
+    let mut writer = Normalizer { text, position: 0, out: String::with_capacity(text.len()) };
+    writer.write_value(0)?;
     Ok(writer.out)
 }
 
 /// Walks through a text that is known to be JSON.
-struct Writer<'t> {
+struct Normalizer<'t> {
     text: &'t str,
-    at: usize,
+    position: usize,
     out: String,
 }
 
-impl Writer<'_> {
-    fn peek(&mut self) -> u8 {
+impl Normalizer<'_> {
+    fn skip_whitespace_and_peek(&mut self) -> u8 {
         let bytes = self.text.as_bytes();
-        while bytes.get(self.at).is_some_and(u8::is_ascii_whitespace) {
-            self.at += 1;
+        while bytes.get(self.position).is_some_and(u8::is_ascii_whitespace) {
+            self.position += 1;
         }
-        bytes.get(self.at).copied().unwrap_or(0)
+        bytes.get(self.position).copied().unwrap_or(0)
     }
 
-    fn value(&mut self, depth: usize) -> Result<(), String> {
+    fn write_value(&mut self, depth: usize) -> Result<(), String> {
         if depth > DEPTH_MAX {
             return Err(format!("nested deeper than {DEPTH_MAX} levels, which Ruby does not read"));
         }
-        match self.peek() {
-            b'{' => self.object(depth),
-            b'[' => self.array(depth),
+        match self.skip_whitespace_and_peek() {
+            b'{' => self.write_object(depth),
+            b'[' => self.write_array(depth),
             b'"' => {
-                let text = self.string()?;
-                self.out.push_str(&string(&text));
+                let text = self.read_string()?;
+                self.out.push_str(&encode_string(&text));
                 Ok(())
             }
             0 => Err("ends too early".to_owned()),
-            _ => self.scalar(),
+            _ => self.write_scalar(),
         }
     }
 
-    fn array(&mut self, depth: usize) -> Result<(), String> {
-        self.at += 1;
+    fn write_array(&mut self, depth: usize) -> Result<(), String> {
+        self.position += 1;
         self.out.push('[');
         let mut first = true;
-        while self.peek() != b']' {
+        while self.skip_whitespace_and_peek() != b']' {
             if !first {
-                self.at += 1;
+                self.position += 1;
                 self.out.push(',');
             }
             first = false;
-            self.value(depth + 1)?;
+            self.write_value(depth + 1)?;
         }
-        self.at += 1;
+        self.position += 1;
         self.out.push(']');
         Ok(())
     }
 
     /// Of two fields with one name Ruby keeps the place of the first and the value of the last.
-    fn object(&mut self, depth: usize) -> Result<(), String> {
-        self.at += 1;
+    fn write_object(&mut self, depth: usize) -> Result<(), String> {
+        self.position += 1;
         let (mut fields, mut places): (Vec<(String, String)>, HashMap<String, usize>) = Default::default();
-        while self.peek() != b'}' {
+        while self.skip_whitespace_and_peek() != b'}' {
             if !fields.is_empty() || !places.is_empty() {
-                self.at += 1;
-                self.peek();
+                self.position += 1;
+                self.skip_whitespace_and_peek();
             }
-            let name = self.string()?;
-            self.peek();
-            self.at += 1;
+            let name = self.read_string()?;
+            self.skip_whitespace_and_peek();
+            self.position += 1;
             let before = std::mem::take(&mut self.out);
-            self.value(depth + 1)?;
+            self.write_value(depth + 1)?;
             let value = std::mem::replace(&mut self.out, before);
             match places.get(&name) {
                 Some(place) => fields[*place].1 = value,
@@ -190,36 +190,36 @@ impl Writer<'_> {
                 }
             }
         }
-        self.at += 1;
-        self.out.push_str(&object(&fields));
+        self.position += 1;
+        self.out.push_str(&encode_object(&fields));
         Ok(())
     }
 
-    fn string(&mut self) -> Result<String, String> {
-        let (start, bytes) = (self.at, self.text.as_bytes());
+    fn read_string(&mut self) -> Result<String, String> {
+        let (start, bytes) = (self.position, self.text.as_bytes());
         let mut end = start + 1;
         while bytes.get(end).is_some_and(|byte| *byte != b'"') {
             end += if bytes[end] == b'\\' { 2 } else { 1 };
         }
-        self.at = (end + 1).min(self.text.len());
-        let text = self.text.get(start..self.at).ok_or("a string ends in the middle of a character")?;
+        self.position = (end + 1).min(self.text.len());
+        let text = self.text.get(start..self.position).ok_or("a string ends in the middle of a character")?;
         serde_json::from_str(text).map_err(|why| format!("has a string that Ruby cannot carry: {why}"))
     }
 
-    fn scalar(&mut self) -> Result<(), String> {
-        let (start, bytes) = (self.at, self.text.as_bytes());
-        while bytes.get(self.at).is_some_and(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte)) {
-            self.at += 1;
+    fn write_scalar(&mut self) -> Result<(), String> {
+        let (start, bytes) = (self.position, self.text.as_bytes());
+        while bytes.get(self.position).is_some_and(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte)) {
+            self.position += 1;
         }
         // What is no JSON may have brought us into the middle of a character.
-        let text = self.text.get(start..self.at).unwrap_or_default();
+        let text = self.text.get(start..self.position).unwrap_or_default();
         match text {
             "" => return Err("not JSON".to_owned()),
             "true" | "false" | "null" => self.out.push_str(text),
             "-0" => self.out.push('0'),
             whole if !whole.contains(['.', 'e', 'E']) => self.out.push_str(whole),
             fraction => match fraction.parse::<f64>() {
-                Ok(number) if number.is_finite() => self.out.push_str(&float(number)),
+                Ok(number) if number.is_finite() => self.out.push_str(&encode_float(number)),
                 _ => return Err(format!("{fraction} is a number that Ruby cannot carry")),
             },
         }
@@ -233,10 +233,10 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn as_ruby_writes_it() {
-        let same = |text: &str| assert_eq!(normal(text).expect("fine"), text);
+    fn normalized_json_equals_rubys() {
+        let same = |text: &str| assert_eq!(normalize(text).expect("fine"), text);
         same(r#"{"a":[1,2.5,"é / \" \\ \n \u0001"],"b":{},"c":[],"d":null,"e":123456789012345678901234567890}"#);
-        let is = |text: &str, ruby: &str| assert_eq!(normal(text).expect("fine"), ruby);
+        let is = |text: &str, ruby: &str| assert_eq!(normalize(text).expect("fine"), ruby);
         is(" { \"a\" : 1 , \"b\" : [ ] } ", r#"{"a":1,"b":[]}"#);
         is(r#""\u00e9\/""#, "\"é/\"");
         is("1e20", "1.0e+20");
@@ -250,34 +250,34 @@ mod tests {
         same("999999999999999.0");
         is("123456789.0e8", "1.23456789e+16");
         is(r#"{"b":1,"a":[{},[]],"b":2}"#, r#"{"b":2,"a":[{},[]]}"#);
-        assert!(normal("1e400").is_err() && normal(r#""\ud800""#).is_err());
-        assert!(normal(&"[".repeat(200)).is_err());
-        assert!(normal("[A\u{bc6}").is_err(), "no JSON, and cut in the middle of a character");
+        assert!(normalize("1e400").is_err() && normalize(r#""\ud800""#).is_err());
+        assert!(normalize(&"[".repeat(200)).is_err());
+        assert!(normalize("[A\u{bc6}").is_err(), "no JSON, and cut in the middle of a character");
     }
 
     #[test]
-    fn seconds_have_a_fraction() {
-        assert_eq!(seconds(1_794_765_574_492_900), "1794765574.4929");
-        assert_eq!(seconds(1_794_765_574_000_000), "1794765574.0");
+    fn encoded_seconds_have_a_fraction() {
+        assert_eq!(encode_seconds(1_794_765_574_492_900), "1794765574.4929");
+        assert_eq!(encode_seconds(1_794_765_574_000_000), "1794765574.0");
     }
 
     proptest! {
         #[test]
         fn nothing_makes_it_panic(text in "\\PC*") {
-            let _ = normal(&text);
-            let _ = Fields::parse(&text);
+            let _ = normalize(&text);
+            let _ = JsonObject::parse(&text);
         }
 
         #[test]
         fn once_is_enough(text in r#"[\[\]{}",:0-9.eE a\\u-]{0,40}"#) {
-            if serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok() && let Ok(once) = normal(&text) {
-                prop_assert_eq!(normal(&once).expect("again"), once);
+            if serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok() && let Ok(once) = normalize(&text) {
+                prop_assert_eq!(normalize(&once).expect("again"), once);
             }
         }
 
         #[test]
         fn floats_are_read_as_they_were(number in any::<f64>().prop_filter("finite", |n| n.is_finite())) {
-            prop_assert_eq!(float(number).parse::<f64>().expect("a number"), number);
+            prop_assert_eq!(encode_float(number).parse::<f64>().expect("a number"), number);
         }
     }
 }

@@ -5,8 +5,8 @@ use crate::node::{self, NodeId};
 use crate::store::redis::{QueueKeys, key_set};
 
 /// Sidekiq's keys. With a namespace, as the gem `redis-namespace` gave to Sidekiq 6 and older, each begins with it.
-pub(super) struct Keys {
-    before: String,
+pub(super) struct SidekiqKeys {
+    namespace_prefix: String,
     /// Set: the names of all queues.
     pub(super) queues: String,
     /// Sorted sets: entries of all queues by their due moment, in seconds.
@@ -20,11 +20,11 @@ pub(super) struct Keys {
     failed: String,
 }
 
-impl Keys {
+impl SidekiqKeys {
     pub(super) fn new(namespace: &str) -> Self {
         let before = if namespace.is_empty() { String::new() } else { format!("{namespace}:") };
         let key = |name: &str| format!("{before}{name}");
-        Keys {
+        SidekiqKeys {
             queues: key("queues"),
             schedule: key("schedule"),
             retry: key("retry"),
@@ -32,17 +32,17 @@ impl Keys {
             processes: key("processes"),
             processed: key("stat:processed"),
             failed: key("stat:failed"),
-            before,
+            namespace_prefix: before,
         }
     }
 
     /// List: entries that are ready, the oldest at its tail.
-    pub(super) fn queue(&self, name: &str) -> String {
-        format!("{}queue:{name}", self.before)
+    pub(super) fn queue_key(&self, name: &str) -> String {
+        format!("{}queue:{name}", self.namespace_prefix)
     }
 
     /// Counters: of all time and of the day in UTC, first of what was processed, then of what failed.
-    pub(super) fn counters(&self, now: Micros) -> [String; 4] {
+    pub(super) fn stat_keys(&self, now: Micros) -> [String; 4] {
         let day = jiff::Timestamp::try_from(from_micros(now)).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
         let day = day.strftime("%Y-%m-%d");
         let (processed, failed) = (&self.processed, &self.failed);
@@ -50,24 +50,24 @@ impl Keys {
     }
 
     /// The rules for a user of the server: duly's own, with Sidekiq's keys and the commands that only they need.
-    pub(super) fn rules(&self, own: &str) -> String {
-        let host = node::host();
+    pub(super) fn acl_rules(&self, own: &str) -> String {
+        let host = node::host_name();
         let keys = ["queues", "queue:*", "schedule", "retry", "dead", "stat:*", "processes", &format!("{host}:*")]
-            .map(|key| format!("~{}{key}", self.before));
+            .map(|key| format!("~{}{key}", self.namespace_prefix));
         let commands = "+lindex +zscan +zremrangebyrank +incrby +expire +rpop +smembers +type";
         format!("{own} {} {commands}", keys.join(" "))
     }
 
     /// The record of a process, what it runs under both names that Sidekiq has had for it, and what it is told.
-    pub(super) fn process(&self, identity: &str) -> [String; 4] {
-        ["", ":work", ":workers", "-signals"].map(|what| format!("{}{identity}{what}", self.before))
+    pub(super) fn process_keys(&self, identity: &str) -> [String; 4] {
+        ["", ":work", ":workers", "-signals"].map(|what| format!("{}{identity}{what}", self.namespace_prefix))
     }
 }
 
 /// The keys of one queue that scripts name: Sidekiq's, and duly's next to them.
 pub(super) struct EntryKeys<'k> {
     own: &'k QueueKeys,
-    sidekiq: &'k Keys,
+    sidekiq: &'k SidekiqKeys,
     list: String,
     /// The hash of the node that the script is about.
     held: String,
@@ -79,17 +79,17 @@ pub(super) struct EntryKeys<'k> {
 }
 
 impl<'k> EntryKeys<'k> {
-    pub(super) fn new(sidekiq: &'k Keys, own: &'k QueueKeys) -> Self {
-        let list = sidekiq.queue(&own.queue);
+    pub(super) fn new(sidekiq: &'k SidekiqKeys, own: &'k QueueKeys) -> Self {
+        let list = sidekiq.queue_key(&own.queue);
         EntryKeys { own, sidekiq, list, held: String::new(), counters: Default::default(), source: "", target: "" }
     }
 
     pub(super) fn held_by(self, node: NodeId) -> Self {
-        EntryKeys { held: held(self.own, node), ..self }
+        EntryKeys { held: held_key(self.own, node), ..self }
     }
 
     pub(super) fn counted_at(self, now: Micros) -> Self {
-        EntryKeys { counters: self.sidekiq.counters(now), ..self }
+        EntryKeys { counters: self.sidekiq.stat_keys(now), ..self }
     }
 
     pub(super) fn between(self, source: &'k str, target: &'k str) -> Self {
@@ -107,7 +107,7 @@ key_set! { EntryKeys<'_>, keys:
     "gone[2]" => &keys.own.gone[1],
     "job" => &keys.own.job,
     "done" => &keys.own.done,
-    "crashes" => crashes(keys.own),
+    "crashes" => crashes_key(keys.own),
     "held" => &keys.held,
     "queues" => &keys.sidekiq.queues,
     "list" => &keys.list,
@@ -145,16 +145,16 @@ key_set! { ProcessKeys<'_>, keys:
 }
 
 /// Ours. Hash: fence and number to the entry as it was in its queue, for all that a node holds.
-pub(super) fn held(keys: &QueueKeys, node: NodeId) -> String {
-    held_by(keys, &node.to_string())
+pub(super) fn held_key(keys: &QueueKeys, node: NodeId) -> String {
+    held_key_of(keys, &node.to_string())
 }
 
-pub(super) fn held_by(keys: &QueueKeys, node: &str) -> String {
+pub(super) fn held_key_of(keys: &QueueKeys, node: &str) -> String {
     format!("{}:{node}", keys.held)
 }
 
 /// Ours. Hash: digest of an entry to how often a node died while it held it, when last, and which.
-pub(super) fn crashes(keys: &QueueKeys) -> &String {
+pub(super) fn crashes_key(keys: &QueueKeys) -> &String {
     &keys.meta
 }
 
@@ -165,8 +165,8 @@ mod tests {
     use crate::store::redis::acl_rules;
 
     #[test]
-    fn every_command_of_a_script_is_allowed() {
-        let rules = Keys::new("").rules(&acl_rules("duly"));
+    fn acl_allows_every_script_command() {
+        let rules = SidekiqKeys::new("").acl_rules(&acl_rules("duly"));
         let allowed: Vec<&str> = rules.split(' ').filter_map(|rule| rule.strip_prefix('+')).collect();
         for command in scripts::ALL.iter().flat_map(|script| script.commands()) {
             let known = |known: &&str| known.split('|').next() == Some(command.as_str());
@@ -175,8 +175,8 @@ mod tests {
     }
 
     #[test]
-    fn counters_go_by_the_day() {
-        let [all, day, ..] = Keys::new("app").counters(1_893_456_000_000_000);
+    fn stat_keys_contain_the_day() {
+        let [all, day, ..] = SidekiqKeys::new("app").stat_keys(1_893_456_000_000_000);
         assert_eq!((all.as_str(), day.as_str()), ("app:stat:processed", "app:stat:processed:2030-01-01"));
     }
 }

@@ -33,90 +33,91 @@ use async_trait::async_trait;
 use redis::{Cmd, Value};
 use tokio::sync::mpsc;
 
-use self::keys::Keys;
-use super::option;
+use self::keys::SidekiqKeys;
+use super::url_option;
 use crate::admin::token::Token;
 use crate::clock::Micros;
 use crate::error::{Error, Result};
-use crate::job::push::{Due, Push, Pushed, check_name};
-use crate::job::{JobId, Record};
+use crate::job::push::{Due, Push, PushResult, check_name};
+use crate::job::{JobId, JobRecord};
 use crate::node::{Node, NodeId, NodeRecord};
-use crate::store::redis::{Place, Redis, Reply, Script, Way, acl_rules, servers};
+use crate::store::redis::{ConnectionRole, Redis, RedisUrl, Script, ScriptReply, acl_rules, keyspace_id};
 use crate::store::{
-    Attended, Audit, AuditRecord, Beaten, Claim, Claimed, End, Filter, Guest, Health, Heard, LockAsk, LockPage,
-    LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Options, Page, QueueCounts, Store, To, Wake,
+    AnnounceReply, AttemptEnd, AuditEntry, AuditRecord, ChangeResult, Claim, ClaimReply, Filter, Health,
+    HeartbeatReply, JobPage, LockPage, LockReply, LockRequest, NewToken, Notification, PeerInfo, QueueCounts,
+    Recipient, Store, StoreOptions, TransferBatch, TransferBatchResult, TransferMarkReply, Wake,
 };
 
 /// What our own keys beside Sidekiq's begin with, behind the prefix of the URL.
-const OWN: &str = "sidekiq";
+const OWN_PREFIX: &str = "sidekiq";
 
 /// Options of its URL.
-pub(super) const OPTIONS: &[&str] = &["namespace"];
+pub(super) const URL_OPTIONS: &[&str] = &["namespace"];
 
 /// A store on Sidekiq's keys.
 pub(crate) struct Sidekiq {
     redis: Redis,
-    keys: Keys,
-    known: Mutex<Known>,
+    keys: SidekiqKeys,
+    state: Mutex<SidekiqState>,
 }
 
 /// What this process remembers; all of it can be learnt again.
 #[derive(Default)]
-struct Known {
+struct SidekiqState {
     /// What nodes of ours hold, by queue.
-    held: HashMap<NodeId, HashMap<String, HashMap<Hold, Kept>>>,
+    held: HashMap<NodeId, HashMap<String, HashMap<HoldId, HeldEntry>>>,
     /// How long a node of ours waits before it looks into an empty queue again.
-    waits: HashMap<(NodeId, String), Duration>,
+    poll_waits: HashMap<(NodeId, String), Duration>,
     /// Nodes of ours that Sidekiq can see.
-    shown: HashMap<NodeId, process::Shown>,
+    processes: HashMap<NodeId, process::ProcessStatus>,
     /// Where the entries were that a mover has listed last, by id and the moment of their push: an id may be there twice.
-    seen: HashMap<(JobId, SystemTime), find_job::Found>,
+    located: HashMap<(JobId, SystemTime), find_job::LocatedEntry>,
     /// What was said of queues that take nothing.
-    news: promote::News,
+    warned_queues: promote::WarnedQueues,
 }
 
 /// A held entry's name in its queue: fence, number.
-type Hold = (u64, i64);
+type HoldId = (u64, i64);
 
 /// An entry in a node's hands.
-struct Kept {
+struct HeldEntry {
     entry: Vec<u8>,
-    since: Micros,
+    claimed_at: Micros,
 }
 
-impl Known {
+impl SidekiqState {
     /// What this end is about, if a node of ours holds it.
-    fn kept(&self, node: NodeId, end: &End) -> Option<&Kept> {
-        self.held.get(&node)?.get(&end.queue)?.get(&(end.fence.0, end.place))
+    fn held_entry(&self, node: NodeId, end: &AttemptEnd) -> Option<&HeldEntry> {
+        self.held.get(&node)?.get(&end.queue)?.get(&(end.fence.0, end.locator))
     }
 }
 
 /// Sidekiq's namespace, and what our own keys beside its begin with.
-fn spaces(options: &Options) -> Result<(&str, String)> {
-    let namespace = option(&options.foreign, "namespace").unwrap_or_default();
+fn key_prefixes(options: &StoreOptions) -> Result<(&str, String)> {
+    let namespace = url_option(&options.system_options, "namespace").unwrap_or_default();
     if namespace.is_empty() {
-        return Ok(("", format!("{}:{OWN}", options.prefix)));
+        return Ok(("", format!("{}:{OWN_PREFIX}", options.prefix)));
     }
     check_name("namespace", namespace)?;
-    Ok((namespace, format!("{}:{OWN}:{namespace}", options.prefix)))
+    Ok((namespace, format!("{}:{OWN_PREFIX}:{namespace}", options.prefix)))
 }
 
 impl Sidekiq {
-    pub(crate) async fn open(place: Place, options: &Options) -> Result<Self> {
-        let (namespace, prefix) = spaces(options)?;
-        let own = Options { prefix, ..options.clone() };
+    pub(crate) async fn open(place: RedisUrl, options: &StoreOptions) -> Result<Self> {
+        let (namespace, prefix) = key_prefixes(options)?;
+        let own = StoreOptions { prefix, ..options.clone() };
         let redis = Box::pin(Redis::open(place, &own)).await?;
-        Ok(Sidekiq { redis, keys: Keys::new(namespace), known: Mutex::default() })
+        Ok(Sidekiq { redis, keys: SidekiqKeys::new(namespace), state: Mutex::default() })
     }
 
     /// What a user of the server must be allowed.
-    pub(crate) fn acl(options: &Options) -> Result<String> {
-        let (namespace, prefix) = spaces(options)?;
-        Ok(Keys::new(namespace).rules(&acl_rules(&prefix)))
+    pub(crate) fn acl_rules(options: &StoreOptions) -> Result<String> {
+        let (namespace, prefix) = key_prefixes(options)?;
+        Ok(SidekiqKeys::new(namespace).acl_rules(&acl_rules(&prefix)))
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, SidekiqState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn manual_now(&self) -> String {
@@ -128,27 +129,33 @@ impl Sidekiq {
     }
 
     /// Runs a script once.
-    async fn run(&self, op: &'static str, way: Way, script: &Script, cmd: &Cmd) -> Result<Reply> {
-        self.redis.run(op, way, 0, script, cmd).await
+    async fn run_script(
+        &self,
+        op: &'static str,
+        way: ConnectionRole,
+        script: &Script,
+        cmd: &Cmd,
+    ) -> Result<ScriptReply> {
+        self.redis.run_script(op, way, 0, script, cmd).await
     }
 
     /// Asks something that changes nothing.
-    async fn ask(&self, op: &'static str, cmd: &Cmd) -> Result<Value> {
-        self.redis.ask(op, Way::Door, 0, cmd).await
+    async fn send_idempotent(&self, op: &'static str, cmd: &Cmd) -> Result<Value> {
+        self.redis.send_idempotent(op, ConnectionRole::Client, 0, cmd).await
     }
 
     /// The names of all queues: Sidekiq's, and those that only nodes of ours know yet.
-    async fn queues(&self, op: &'static str) -> Result<Vec<String>> {
+    async fn queue_names(&self, op: &'static str) -> Result<Vec<String>> {
         let mut cmd = redis::cmd("SMEMBERS");
         cmd.arg(&self.keys.queues);
-        let theirs: BTreeSet<String> = told(op, self.ask(op, &cmd).await?)?;
-        let ours = self.redis.queues(op).await?;
+        let theirs: BTreeSet<String> = convert_reply(op, self.send_idempotent(op, &cmd).await?)?;
+        let ours = self.redis.queue_names(op).await?;
         Ok(theirs.into_iter().chain(ours).collect::<BTreeSet<_>>().into_iter().collect())
     }
 }
 
 /// An answer of the server as what it should be.
-fn told<T: redis::FromRedisValue>(op: &'static str, value: Value) -> Result<T> {
+fn convert_reply<T: redis::FromRedisValue>(op: &'static str, value: Value) -> Result<T> {
     redis::from_redis_value(value).map_err(|e| Error::Store {
         op,
         reason: "the server gave an answer that duly does not understand".into(),
@@ -157,7 +164,7 @@ fn told<T: redis::FromRedisValue>(op: &'static str, value: Value) -> Result<T> {
 }
 
 /// Why a queue is not for us: as `mixed` in the scripts says it.
-fn mixed(queue: &str, why: &str) -> Error {
+fn mixed_list_error(queue: &str, why: &str) -> Error {
     let reason = match why {
         "items" => format!(
             "{queue:?} holds items of Redis in Action: a list cannot have two formats, each side would destroy what the other puts there. Use another queue, or redis-in-action:// for this one"
@@ -171,35 +178,35 @@ impl crate::store::sealed::Sealed for Sidekiq {}
 
 #[async_trait]
 impl Store for Sidekiq {
-    fn home(&self) -> Option<tokio::runtime::Handle> {
-        Store::home(&self.redis)
+    fn runtime(&self) -> Option<tokio::runtime::Handle> {
+        Store::runtime(&self.redis)
     }
 
-    async fn push(&self, jobs: Vec<Push>) -> Result<Vec<Pushed>> {
+    async fn push(&self, jobs: Vec<Push>) -> Result<Vec<PushResult>> {
         push::push(self, jobs).await
     }
 
-    async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed> {
+    async fn claim(&self, node: NodeId, claim: Claim) -> Result<ClaimReply> {
         claim::claim(self, node, claim).await
     }
 
-    async fn settle(&self, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
+    async fn settle(&self, node: NodeId, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
         settle::settle(self, node, ends).await
     }
 
-    async fn get(&self, id: JobId) -> Result<Option<Record>> {
+    async fn get(&self, id: JobId) -> Result<Option<JobRecord>> {
         find_job::get(self, id).await
     }
 
-    async fn list(&self, filter: Filter) -> Result<Page> {
+    async fn list(&self, filter: Filter) -> Result<JobPage> {
         list::list(self, &filter).await
     }
 
-    async fn remove(&self, id: JobId) -> Result<Moved> {
+    async fn remove(&self, id: JobId) -> Result<ChangeResult> {
         edit::remove(self, id).await
     }
 
-    async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved> {
+    async fn reschedule(&self, id: JobId, due: Due) -> Result<ChangeResult> {
         edit::reschedule(self, id, due).await
     }
 
@@ -207,28 +214,28 @@ impl Store for Sidekiq {
         counts::counts(self).await
     }
 
-    async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
-        self.redis.pause(queue, paused).await
+    async fn set_paused(&self, queue: &str, paused: bool) -> Result<bool> {
+        self.redis.set_paused(queue, paused).await
     }
 
     async fn prune(&self, queue: &str, done_max: usize) -> Result<usize> {
         settle::prune(self, queue, done_max).await
     }
 
-    async fn set_moving(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked> {
-        self.redis.set_moving(queue, mover, to).await
+    async fn set_transfer_mark(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
+        self.redis.set_transfer_mark(queue, mover, to).await
     }
 
-    async fn move_in(&self, batch: MoveIn) -> Result<MovedIn> {
-        transfer::move_in(self, &batch).await
+    async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult> {
+        transfer::transfer_in(self, &batch).await
     }
 
-    async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
-        transfer::move_out(self, queue, mover, &jobs).await
+    async fn transfer_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
+        transfer::transfer_out(self, queue, mover, &jobs).await
     }
 
-    async fn beat(&self, node: &Node) -> Result<Beaten> {
-        process::beat(self, node).await
+    async fn heartbeat(&self, node: &Node) -> Result<HeartbeatReply> {
+        process::heartbeat(self, node).await
     }
 
     async fn leave(&self, node: NodeId) -> Result<()> {
@@ -239,24 +246,24 @@ impl Store for Sidekiq {
         self.redis.nodes().await
     }
 
-    async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
-        self.redis.subscribe(node).await
+    async fn subscribe_wakes(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
+        self.redis.subscribe_wakes(node).await
     }
 
-    async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
+    async fn lock(&self, ask: &LockRequest) -> Result<LockReply> {
         self.redis.lock(ask).await
     }
 
-    async fn extend_locks(&self, asks: &[LockAsk]) -> Result<Vec<bool>> {
+    async fn extend_locks(&self, asks: &[LockRequest]) -> Result<Vec<bool>> {
         self.redis.extend_locks(asks).await
     }
 
-    async fn unlock(&self, ask: &LockAsk) -> Result<bool> {
+    async fn unlock(&self, ask: &LockRequest) -> Result<bool> {
         self.redis.unlock(ask).await
     }
 
-    async fn leave_line(&self, ask: &LockAsk) -> Result<()> {
-        self.redis.leave_line(ask).await
+    async fn cancel_wait(&self, ask: &LockRequest) -> Result<()> {
+        self.redis.cancel_wait(ask).await
     }
 
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
@@ -267,19 +274,19 @@ impl Store for Sidekiq {
         self.redis.break_lock(name).await
     }
 
-    async fn attend(&self, guest: &Guest) -> Result<Attended> {
-        self.redis.attend(guest).await
+    async fn announce(&self, guest: &PeerInfo) -> Result<AnnounceReply> {
+        self.redis.announce(guest).await
     }
 
-    async fn depart(&self, node: NodeId) -> Result<()> {
-        self.redis.depart(node).await
+    async fn withdraw(&self, node: NodeId) -> Result<()> {
+        self.redis.withdraw(node).await
     }
 
-    async fn hear(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Heard>> {
-        self.redis.hear(node, all).await
+    async fn subscribe_messages(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Notification>> {
+        self.redis.subscribe_messages(node, all).await
     }
 
-    async fn send(&self, to: To, message: &[u8]) -> Result<u64> {
+    async fn send(&self, to: Recipient, message: &[u8]) -> Result<u64> {
         self.redis.send(to, message).await
     }
 
@@ -287,20 +294,20 @@ impl Store for Sidekiq {
         self.redis.set_connections(node, held, gone).await
     }
 
-    async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
-        self.redis.keep_connections(node, held).await
+    async fn refresh_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+        self.redis.refresh_connections(node, held).await
     }
 
-    async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {
-        self.redis.connection(connection).await
+    async fn connection_holder(&self, connection: &str) -> Result<Option<NodeId>> {
+        self.redis.connection_holder(connection).await
     }
 
-    async fn answering(&self, method: &str) -> Result<Vec<NodeId>> {
-        self.redis.answering(method).await
+    async fn peers_with_method(&self, method: &str) -> Result<Vec<NodeId>> {
+        self.redis.peers_with_method(method).await
     }
 
-    async fn put_token(&self, token: &NewToken) -> Result<bool> {
-        self.redis.put_token(token).await
+    async fn add_token(&self, token: &NewToken) -> Result<bool> {
+        self.redis.add_token(token).await
     }
 
     async fn remove_token(&self, name: &str) -> Result<bool> {
@@ -311,12 +318,12 @@ impl Store for Sidekiq {
         self.redis.tokens().await
     }
 
-    async fn put_audit(&self, entry: &Audit) -> Result<()> {
-        self.redis.put_audit(entry).await
+    async fn add_audit_entry(&self, entry: &AuditEntry) -> Result<()> {
+        self.redis.add_audit_entry(entry).await
     }
 
-    async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
-        self.redis.audits(before, limit).await
+    async fn audit_entries(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        self.redis.audit_entries(before, limit).await
     }
 
     fn now(&self) -> SystemTime {
@@ -326,11 +333,11 @@ impl Store for Sidekiq {
     async fn health(&self) -> Result<Health> {
         let mut health = self.redis.health().await?;
         health.facts.push(("format".into(), "Sidekiq's keys and JSON".into()));
-        health.acl = health.acl.map(|own| self.keys.rules(&own));
+        health.acl = health.acl.map(|own| self.keys.acl_rules(&own));
         Ok(health)
     }
 
-    async fn realm(&self) -> Result<Option<String>> {
-        Ok(Some(format!("{} {}", servers(&self.redis).await?, self.keys.queues)))
+    async fn shared_keyspace(&self) -> Result<Option<String>> {
+        Ok(Some(format!("{} {}", keyspace_id(&self.redis).await?, self.keys.queues)))
     }
 }

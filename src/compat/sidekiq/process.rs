@@ -1,44 +1,44 @@
 //! Process: how a node shows itself to Sidekiq Web, and what it is told from there.
 
 use super::Sidekiq;
-use super::entry::{self, Process};
+use super::entry::{self, ProcessInfo};
 use super::keys::ProcessKeys;
 use super::scripts::ANNOUNCE_PROCESS;
 use crate::clock::{self, Micros};
 use crate::error::Result;
 use crate::node::{self, Node, NodeId};
-use crate::store::redis::Way;
-use crate::store::{Beaten, Store};
+use crate::store::redis::ConnectionRole;
+use crate::store::{HeartbeatReply, Store};
 
 /// How often it is written what a node runs, if that is more than a few; else with every beat.
-const WORK_EVERY: Micros = 5_000_000;
-const FEW: usize = 100;
+const WORK_INTERVAL: Micros = 5_000_000;
+const WORK_EVERY_HEARTBEAT_MAX: usize = 100;
 /// Most entries shown of what a node runs.
 const WORK_MAX: usize = 1_000;
 
 /// What is known of a node that Sidekiq can see.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shown {
-    since: Micros,
-    written: Option<Micros>,
-    rtt: u128,
+pub(super) struct ProcessStatus {
+    started_at: Micros,
+    work_written_at: Option<Micros>,
+    rtt_us: u128,
     /// Told to take no more jobs, for good; and to stop.
     quiet: bool,
     stop: bool,
 }
 
 /// `beat` of the contract. The sign of life is what counts; if Sidekiq's own record cannot be written, that is logged.
-pub(super) async fn beat(store: &Sidekiq, node: &Node) -> Result<Beaten> {
-    let mut beaten = store.redis.beat(node).await?;
+pub(super) async fn heartbeat(store: &Sidekiq, node: &Node) -> Result<HeartbeatReply> {
+    let mut beaten = store.redis.heartbeat(node).await?;
     // Whoever takes nothing on is no process to Sidekiq.
-    let Some(slots) = node.takes.slots.filter(|slots| *slots > 0) else {
+    let Some(slots) = node.profile.slots.filter(|slots| *slots > 0) else {
         return Ok(beaten);
     };
-    if let Err(error) = show(store, node, slots).await {
+    if let Err(error) = write_process(store, node, slots).await {
         tracing::warn!(node = %node.id, %error, "Sidekiq does not see this node for now");
     }
     // Said again with every beat, since an answer may be dropped.
-    if let Some(shown) = store.known().shown.get(&node.id) {
+    if let Some(shown) = store.state().processes.get(&node.id) {
         (beaten.quiet, beaten.stop) = (shown.quiet, shown.stop);
     }
     Ok(beaten)
@@ -47,43 +47,44 @@ pub(super) async fn beat(store: &Sidekiq, node: &Node) -> Result<Beaten> {
 /// The name under which Sidekiq knows a process.
 fn identity(node: NodeId) -> String {
     let tail: String = node.as_bytes()[10..].iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{}:{}:{tail}", node::host(), std::process::id())
+    format!("{}:{}:{tail}", node::host_name(), std::process::id())
 }
 
-async fn show(store: &Sidekiq, node: &Node, slots: u64) -> Result<()> {
+async fn write_process(store: &Sidekiq, node: &Node, slots: u64) -> Result<()> {
     let (identity, now) = (identity(node.id), store.now());
     let shown = {
-        let mut known = store.known();
-        let shown = known.shown.entry(node.id).or_default();
-        if shown.since == 0 {
-            shown.since = now;
+        let mut known = store.state();
+        let shown = known.processes.entry(node.id).or_default();
+        if shown.started_at == 0 {
+            shown.started_at = now;
         }
         shown.clone()
     };
-    let keys = ProcessKeys { processes: &store.keys.processes, process: store.keys.process(&identity) };
+    let keys = ProcessKeys { processes: &store.keys.processes, process: store.keys.process_keys(&identity) };
     let mut cmd = ANNOUNCE_PROCESS.call(&keys);
-    let about = Process {
+    let about = ProcessInfo {
         identity: &identity,
-        host: &node::host(),
-        since: shown.since,
+        host: &node::host_name(),
+        started_at: shown.started_at,
         concurrency: slots,
         queues: &node.queues,
     };
-    let runs = runs(store, node.id);
-    let with_work = runs.len() <= FEW || shown.written.is_none_or(|written| now - written >= WORK_EVERY);
-    cmd.arg(store.manual_now()).arg(&identity).arg(about.text()).arg(runs.len());
+    let runs = running_work(store, node.id);
+    let with_work = runs.len() <= WORK_EVERY_HEARTBEAT_MAX
+        || shown.work_written_at.is_none_or(|written| now - written >= WORK_INTERVAL);
+    cmd.arg(store.manual_now()).arg(&identity).arg(about.encode()).arg(runs.len());
     cmd.arg(shown.quiet.to_string()).arg(memory_kib()).arg(slots);
-    cmd.arg(shown.rtt.to_string()).arg(u8::from(with_work));
+    cmd.arg(shown.rtt_us.to_string()).arg(u8::from(with_work));
     for (no, text) in runs.iter().enumerate().take(if with_work { WORK_MAX } else { 0 }) {
         cmd.arg(format!("{no:x}")).arg(text);
     }
-    let asked = clock::tick();
-    let mut reply = store.run("beat", Way::Beat, &ANNOUNCE_PROCESS, &cmd).await?;
-    let mut known = store.known();
-    let shown = known.shown.entry(node.id).or_default();
-    shown.rtt = asked.elapsed().as_micros();
+    let asked = clock::monotonic_now();
+    let mut reply = store.run_script("beat", ConnectionRole::Heartbeat, &ANNOUNCE_PROCESS, &cmd).await?;
+    let mut known = store.state();
+    let shown = known.processes.entry(node.id).or_default();
+    shown.rtt_us = asked.elapsed().as_micros();
     if with_work {
-        shown.written = Some(now);
+        shown.work_written_at = Some(now);
     }
     for signal in reply.list()?.into_iter().flatten() {
         match &signal[..] {
@@ -99,8 +100,8 @@ async fn show(store: &Sidekiq, node: &Node, slots: u64) -> Result<()> {
 }
 
 /// What a node of ours runs, as its record shows it.
-fn runs(store: &Sidekiq, node: NodeId) -> Vec<String> {
-    let known = store.known();
+fn running_work(store: &Sidekiq, node: NodeId) -> Vec<String> {
+    let known = store.state();
     let Some(held) = known.held.get(&node) else {
         return Vec::new();
     };
@@ -109,8 +110,8 @@ fn runs(store: &Sidekiq, node: NodeId) -> Vec<String> {
         all.extend(held.iter().map(|(hold, kept)| (hold, queue, kept)));
     }
     all.sort_by_key(|(hold, ..)| **hold);
-    let text = |(_, queue, kept): (_, &String, &super::Kept)| {
-        entry::work(queue, &String::from_utf8_lossy(&kept.entry), kept.since)
+    let text = |(_, queue, kept): (_, &String, &super::HeldEntry)| {
+        entry::encode_work(queue, &String::from_utf8_lossy(&kept.entry), kept.claimed_at)
     };
     all.into_iter().map(text).collect()
 }
@@ -125,21 +126,21 @@ fn memory_kib() -> u64 {
 /// `leave` of the contract.
 pub(super) async fn leave(store: &Sidekiq, node: NodeId) -> Result<()> {
     let shown = {
-        let mut known = store.known();
+        let mut known = store.state();
         known.held.remove(&node);
-        known.waits.retain(|(other, _), _| *other != node);
-        known.shown.remove(&node)
+        known.poll_waits.retain(|(other, _), _| *other != node);
+        known.processes.remove(&node)
     };
     store.redis.leave(node).await?;
     if shown.is_none() {
         return Ok(());
     }
     let identity = identity(node);
-    let [record, work, workers, signals] = store.keys.process(&identity);
+    let [record, work, workers, signals] = store.keys.process_keys(&identity);
     let mut cmd = redis::cmd("SREM");
     cmd.arg(&store.keys.processes).arg(identity);
-    store.redis.ask("leave", Way::Beat, 0, &cmd).await?;
+    store.redis.send_idempotent("leave", ConnectionRole::Heartbeat, 0, &cmd).await?;
     let mut cmd = redis::cmd("UNLINK");
     cmd.arg(record).arg(work).arg(workers).arg(signals);
-    store.redis.ask("leave", Way::Beat, 0, &cmd).await.map(drop)
+    store.redis.send_idempotent("leave", ConnectionRole::Heartbeat, 0, &cmd).await.map(drop)
 }

@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use crate::clock::{Micros, to_micros};
-use crate::job::filter::{Filter, Term};
+use crate::job::filter::{Filter, FilterTerm};
 use crate::job::fingerprint;
-use crate::job::{Job, Record, State};
+use crate::job::{Job, JobRecord, State};
 
 /// A filter whose moments are fixed, ready to be held against many jobs.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Matcher {
 impl Matcher {
     /// Takes what is said from now on as said at `now`.
     pub(crate) fn new(filter: &Filter, now: Micros) -> Self {
-        let at = |when: crate::job::filter::When| to_micros(when.at(crate::clock::from_micros(now)));
+        let at = |when: crate::job::filter::FilterTime| to_micros(when.resolve(crate::clock::from_micros(now)));
         Matcher {
             since: filter.since.map(at),
             until: filter.until.map(at),
@@ -32,7 +32,7 @@ impl Matcher {
     }
 
     /// From which moment on, and before which one.
-    pub(crate) fn range(&self) -> (Option<Micros>, Option<Micros>) {
+    pub(crate) fn time_range(&self) -> (Option<Micros>, Option<Micros>) {
         (self.since, self.until)
     }
 
@@ -41,11 +41,11 @@ impl Matcher {
         self.error.is_some()
             || !self.text.is_empty()
             || self.filter.group.is_some()
-            || self.filter.not.iter().any(|term| matches!(term, Term::Error(_) | Term::Text(_)))
+            || self.filter.not.iter().any(|term| matches!(term, FilterTerm::Error(_) | FilterTerm::Text(_)))
     }
 
     /// Whether there is more to be met than queue, state and the moment: then a list looks through more than it shows.
-    pub(crate) fn is_narrow(&self) -> bool {
+    pub(crate) fn has_job_conditions(&self) -> bool {
         let Filter { kind, tags, priority, args, group, not, .. } = &self.filter;
         kind.is_some()
             || priority.is_some()
@@ -55,25 +55,25 @@ impl Matcher {
     }
 
     /// Whether a job with this body can be meant: what is cheap to see, and what makes a look at its place needless.
-    pub(crate) fn may_meet(&self, job: &Job) -> bool {
+    pub(crate) fn may_match(&self, job: &Job) -> bool {
         let filter = &self.filter;
         filter.kind.as_ref().is_none_or(|kind| *kind == job.kind)
             && filter.priority.is_none_or(|priority| priority == job.priority)
             && filter.tags.iter().all(|tag| job.tags.contains(tag))
-            && has_args(&job.args, &filter.args)
+            && args_match(&job.args, &filter.args)
     }
 
     /// Whether this job is meant; its last error is the last of its failures, if they are there.
     #[cfg(feature = "redis")]
-    pub(crate) fn is_met(&self, record: &Record) -> bool {
+    pub(crate) fn matches(&self, record: &JobRecord) -> bool {
         let error = record.failures.last().map_or("", |failure| failure.error.as_str());
-        self.is_met_by(record, error)
+        self.matches_with_error(record, error)
     }
 
-    pub(crate) fn is_met_by(&self, record: &Record, error: &str) -> bool {
+    pub(crate) fn matches_with_error(&self, record: &JobRecord, error: &str) -> bool {
         let (filter, job) = (&self.filter, &record.job);
         let is = |wanted: &Option<String>, value: &str| wanted.as_deref().is_none_or(|wanted| wanted == value);
-        let at = to_micros(moment(record));
+        let at = to_micros(filter_time_of(record));
         filter.state.is_none_or(|state| state == record.state)
             && is(&filter.queue, &job.queue)
             && is(&filter.kind, &job.kind)
@@ -82,17 +82,17 @@ impl Matcher {
             && self.since.is_none_or(|since| at >= since)
             && self.until.is_none_or(|until| at < until)
             && self.error.as_deref().is_none_or(|wanted| error.to_lowercase().contains(wanted))
-            && self.text.iter().all(|wanted| has_text(job, error, wanted))
+            && self.text.iter().all(|wanted| contains_text(job, error, wanted))
             && filter.group.as_deref().is_none_or(|group| {
-                record.state == State::Dead && fingerprint::group(&job.kind, &fingerprint::of(error)) == group
+                record.state == State::Dead && fingerprint::group_id(&job.kind, &fingerprint::compute(error)) == group
             })
-            && has_args(&job.args, &filter.args)
-            && !filter.not.iter().any(|term| is_it(term, record, error))
+            && args_match(&job.args, &filter.args)
+            && !filter.not.iter().any(|term| term_matches(term, record, error))
     }
 }
 
 /// The moment that `since` and `until` are about.
-fn moment(record: &Record) -> std::time::SystemTime {
+fn filter_time_of(record: &JobRecord) -> std::time::SystemTime {
     match record.state {
         State::Scheduled => record.due,
         State::Done | State::Dead => record.ended.unwrap_or(record.due),
@@ -100,36 +100,36 @@ fn moment(record: &Record) -> std::time::SystemTime {
     }
 }
 
-fn has_text(job: &Job, error: &str, wanted: &str) -> bool {
+fn contains_text(job: &Job, error: &str, wanted: &str) -> bool {
     job.args.to_lowercase().contains(wanted) || error.to_lowercase().contains(wanted)
 }
 
-fn is_it(term: &Term, record: &Record, error: &str) -> bool {
+fn term_matches(term: &FilterTerm, record: &JobRecord, error: &str) -> bool {
     let job = &record.job;
     match term {
-        Term::State(state) => *state == record.state,
-        Term::Queue(queue) => *queue == job.queue,
-        Term::Kind(kind) => *kind == job.kind,
-        Term::Tag(tag) => job.tags.contains(tag),
-        Term::Priority(priority) => *priority == job.priority,
-        Term::Args(path, needle) => has_args(&job.args, &[(path.clone(), needle.clone())]),
-        Term::Error(wanted) => error.to_lowercase().contains(&wanted.to_lowercase()),
-        Term::Text(wanted) => has_text(job, error, &wanted.to_lowercase()),
+        FilterTerm::State(state) => *state == record.state,
+        FilterTerm::Queue(queue) => *queue == job.queue,
+        FilterTerm::Kind(kind) => *kind == job.kind,
+        FilterTerm::Tag(tag) => job.tags.contains(tag),
+        FilterTerm::Priority(priority) => *priority == job.priority,
+        FilterTerm::Args(path, needle) => args_match(&job.args, &[(path.clone(), needle.clone())]),
+        FilterTerm::Error(wanted) => error.to_lowercase().contains(&wanted.to_lowercase()),
+        FilterTerm::Text(wanted) => contains_text(job, error, &wanted.to_lowercase()),
     }
 }
 
 /// Whether args have all this; only then are they taken apart.
-fn has_args(args: &str, wanted: &[(String, String)]) -> bool {
+fn args_match(args: &str, wanted: &[(String, String)]) -> bool {
     if wanted.is_empty() {
         return true;
     }
     let Ok(value) = serde_json::from_str::<Value>(args) else {
         return false;
     };
-    wanted.iter().all(|(path, needle)| at_path(&value, path).is_some_and(|found| is_or_has(found, needle)))
+    wanted.iter().all(|(path, needle)| value_at_path(&value, path).is_some_and(|found| value_matches(found, needle)))
 }
 
-fn at_path<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
+fn value_at_path<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     path.split('.').try_fold(value, |value, step| match value {
         Value::Object(fields) => fields.get(step),
         Value::Array(items) => items.get(step.parse::<usize>().ok()?),
@@ -137,10 +137,10 @@ fn at_path<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     })
 }
 
-fn is_or_has(value: &Value, needle: &str) -> bool {
+fn value_matches(value: &Value, needle: &str) -> bool {
     match value {
         Value::String(text) => text.to_lowercase().contains(&needle.to_lowercase()),
-        Value::Array(items) => items.iter().any(|item| is_or_has(item, needle)),
+        Value::Array(items) => items.iter().any(|item| value_matches(item, needle)),
         Value::Object(_) => false,
         plain => plain.to_string().eq_ignore_ascii_case(needle),
     }

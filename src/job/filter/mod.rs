@@ -45,24 +45,24 @@ pub struct Filter {
     /// Only dead ones of this group, as [`DeadGroup::id`](crate::DeadGroup::id) names it.
     pub group: Option<String>,
     /// From this moment on: what counts is when a scheduled job is due, when a done or dead one ended, when any other was pushed.
-    pub since: Option<When>,
+    pub since: Option<FilterTime>,
     /// Before this moment, by the same measure.
-    pub until: Option<When>,
+    pub until: Option<FilterTime>,
     /// And none of these.
-    pub not: Vec<Term>,
+    pub not: Vec<FilterTerm>,
     /// At most so many on a page; 0 means [`PAGE`](crate::store::PAGE).
     pub limit: usize,
     /// Go on after this page.
     pub cursor: Option<String>,
     /// With their failures, progress, log and result, which cost a look for each job that has any.
-    pub failures: bool,
+    pub with_details: bool,
 }
 
 impl Filter {
     /// Returns whether the filter reads args. A client that may not see args could learn them by such a filter.
     #[must_use]
     pub fn uses_args(&self) -> bool {
-        let of_args = |term: &Term| matches!(term, Term::Args(..) | Term::Text(_));
+        let of_args = |term: &FilterTerm| matches!(term, FilterTerm::Args(..) | FilterTerm::Text(_));
         !self.args.is_empty() || !self.text.is_empty() || self.not.iter().any(of_args)
     }
 }
@@ -70,7 +70,7 @@ impl Filter {
 /// One thing that a job must not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Term {
+pub enum FilterTerm {
     /// In this state.
     State(State),
     /// Of this queue.
@@ -91,7 +91,7 @@ pub enum Term {
 
 /// A moment, said from now on or from the calendar. What is said from now on is resolved when it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum FilterTime {
     /// So long ago.
     Ago(Duration),
     /// So long from now.
@@ -100,14 +100,14 @@ pub enum When {
     At(SystemTime),
 }
 
-impl When {
+impl FilterTime {
     /// The moment that is meant, if it is now `now`.
     #[must_use]
-    pub fn at(self, now: SystemTime) -> SystemTime {
+    pub fn resolve(self, now: SystemTime) -> SystemTime {
         match self {
-            When::Ago(ago) => from_micros(to_micros(now).saturating_sub(crate::clock::micros(ago))),
-            When::In(ahead) => from_micros(to_micros(now).saturating_add(crate::clock::micros(ahead))),
-            When::At(at) => at,
+            FilterTime::Ago(ago) => from_micros(to_micros(now).saturating_sub(crate::clock::micros(ago))),
+            FilterTime::In(ahead) => from_micros(to_micros(now).saturating_add(crate::clock::micros(ahead))),
+            FilterTime::At(at) => at,
         }
     }
 }
@@ -121,8 +121,8 @@ impl Filter {
 
     /// The same with its moments fixed, if it is now `now`.
     #[must_use]
-    pub fn resolved(mut self, now: SystemTime) -> Self {
-        let fix = |when: When| When::At(when.at(now));
+    pub fn resolve_times(mut self, now: SystemTime) -> Self {
+        let fix = |when: FilterTime| FilterTime::At(when.resolve(now));
         self.since = self.since.map(fix);
         self.until = self.until.map(fix);
         self
@@ -131,8 +131,8 @@ impl Filter {
     /// Whether every job is meant: nothing is said but how to show them.
     #[must_use]
     pub fn is_all(&self) -> bool {
-        let Filter { limit, cursor, failures, .. } = self;
-        *self == Filter { limit: *limit, cursor: cursor.clone(), failures: *failures, ..Filter::default() }
+        let Filter { limit, cursor, with_details: failures, .. } = self;
+        *self == Filter { limit: *limit, cursor: cursor.clone(), with_details: *failures, ..Filter::default() }
     }
 }
 
@@ -147,7 +147,7 @@ impl FromStr for Filter {
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut words: Vec<String> = Vec::new();
-        let mut word = |name: &str, value: &str| words.push(format!("{name}:{}", quoted(value)));
+        let mut word = |name: &str, value: &str| words.push(format!("{name}:{}", quote_if_needed(value)));
         if let Some(state) = self.state {
             word("state", state.as_str());
         }
@@ -173,33 +173,33 @@ impl fmt::Display for Filter {
                 word(name, &when.to_string());
             }
         }
-        words.extend(self.text.iter().map(|text| bare(text)));
+        words.extend(self.text.iter().map(|text| quote_bare_word(text)));
         words.extend(self.not.iter().map(|term| format!("-{term}")));
         f.write_str(&words.join(" "))
     }
 }
 
-impl fmt::Display for Term {
+impl fmt::Display for FilterTerm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Term::State(state) => write!(f, "state:{state}"),
-            Term::Queue(queue) => write!(f, "queue:{}", quoted(queue)),
-            Term::Kind(kind) => write!(f, "kind:{}", quoted(kind)),
-            Term::Tag(tag) => write!(f, "tag:{}", quoted(tag)),
-            Term::Priority(priority) => write!(f, "priority:{priority}"),
-            Term::Args(path, value) => write!(f, "args.{path}:{}", quoted(value)),
-            Term::Error(error) => write!(f, "error:{}", quoted(error)),
-            Term::Text(text) => f.write_str(&bare(text)),
+            FilterTerm::State(state) => write!(f, "state:{state}"),
+            FilterTerm::Queue(queue) => write!(f, "queue:{}", quote_if_needed(queue)),
+            FilterTerm::Kind(kind) => write!(f, "kind:{}", quote_if_needed(kind)),
+            FilterTerm::Tag(tag) => write!(f, "tag:{}", quote_if_needed(tag)),
+            FilterTerm::Priority(priority) => write!(f, "priority:{priority}"),
+            FilterTerm::Args(path, value) => write!(f, "args.{path}:{}", quote_if_needed(value)),
+            FilterTerm::Error(error) => write!(f, "error:{}", quote_if_needed(error)),
+            FilterTerm::Text(text) => f.write_str(&quote_bare_word(text)),
         }
     }
 }
 
-impl fmt::Display for When {
+impl fmt::Display for FilterTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            When::Ago(ago) => f.write_str(&span(*ago)),
-            When::In(ahead) => write!(f, "+{}", span(*ahead)),
-            When::At(at) => {
+            FilterTime::Ago(ago) => f.write_str(&format_span(*ago)),
+            FilterTime::In(ahead) => write!(f, "+{}", format_span(*ahead)),
+            FilterTime::At(at) => {
                 let at = jiff::Timestamp::from_microsecond(to_micros(*at)).unwrap_or(jiff::Timestamp::MAX);
                 write!(f, "{at}")
             }
@@ -208,7 +208,7 @@ impl fmt::Display for When {
 }
 
 /// A duration as [`parse`] takes it: whole milliseconds, in the largest units that fit.
-fn span(time: Duration) -> String {
+fn format_span(time: Duration) -> String {
     let (secs, millis) = (time.as_secs(), time.subsec_millis());
     let units = [
         (secs / 86_400, "d"),
@@ -223,18 +223,18 @@ fn span(time: Duration) -> String {
 }
 
 /// A value in quotes where it needs them.
-fn quoted(value: &str) -> String {
+fn quote_if_needed(value: &str) -> String {
     let plain = !value.is_empty() && !value.contains(|c: char| c.is_whitespace() || c == '"' || c == '\\');
-    if plain { value.to_owned() } else { in_quotes(value) }
+    if plain { value.to_owned() } else { quote(value) }
 }
 
 /// A word of its own in quotes where it would be taken for something else.
-fn bare(word: &str) -> String {
+fn quote_bare_word(word: &str) -> String {
     let special = word.starts_with('-') || word.contains([':', '<', '>']);
-    if special { in_quotes(word) } else { quoted(word) }
+    if special { quote(word) } else { quote_if_needed(word) }
 }
 
-fn in_quotes(value: &str) -> String {
+fn quote(value: &str) -> String {
     format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
 }
 

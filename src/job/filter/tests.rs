@@ -3,19 +3,20 @@
 use crate::job::filter::*;
 use proptest::prelude::*;
 
-fn parsed(text: &str) -> Filter {
+fn parse_filter(text: &str) -> Filter {
     text.parse().expect(text)
 }
 
-fn refused(text: &str) -> String {
+fn parse_error(text: &str) -> String {
     text.parse::<Filter>().expect_err(text).to_string()
 }
 
 #[test]
-fn every_name_has_its_place() {
+fn every_field_name_parses() {
     let hour = Duration::from_secs(3_600);
-    let filter =
-        parsed("state:dead kind:email queue:x tag:y tag:z priority:high args.to:ada error:timeout since:1h until:+10m");
+    let filter = parse_filter(
+        "state:dead kind:email queue:x tag:y tag:z priority:high args.to:ada error:timeout since:1h until:+10m",
+    );
     let told = Filter {
         state: Some(State::Dead),
         kind: Some("email".into()),
@@ -24,28 +25,28 @@ fn every_name_has_its_place() {
         priority: Some(Priority::High),
         args: vec![("to".into(), "ada".into())],
         error: Some("timeout".into()),
-        since: Some(When::Ago(hour)),
-        until: Some(When::In(hour / 6)),
+        since: Some(FilterTime::Ago(hour)),
+        until: Some(FilterTime::In(hour / 6)),
         ..Filter::default()
     };
     assert_eq!(filter, told);
-    assert_eq!(parsed(""), Filter::default());
-    assert_eq!(parsed("  connection  \"reset by peer\" ").text, ["connection", "reset by peer"]);
-    assert_eq!(parsed("-state:done -x").not, [Term::State(State::Done), Term::Text("x".into())]);
+    assert_eq!(parse_filter(""), Filter::default());
+    assert_eq!(parse_filter("  connection  \"reset by peer\" ").text, ["connection", "reset by peer"]);
+    assert_eq!(parse_filter("-state:done -x").not, [FilterTerm::State(State::Done), FilterTerm::Text("x".into())]);
     assert_eq!(
-        parsed(r#"kind:"a b" "a\"b:c""#),
+        parse_filter(r#"kind:"a b" "a\"b:c""#),
         Filter { kind: Some("a b".into()), text: vec!["a\"b:c".into()], ..Filter::all() }
     );
-    let soon = Filter { state: Some(State::Scheduled), until: Some(When::In(hour / 6)), ..Filter::all() };
-    assert_eq!(parsed("due<10m"), soon);
-    let day = Filter { since: Some(When::At(from_micros(1_764_547_200_000_000))), ..Filter::all() };
-    assert_eq!(parsed("since:2025-12-01"), day);
+    let soon = Filter { state: Some(State::Scheduled), until: Some(FilterTime::In(hour / 6)), ..Filter::all() };
+    assert_eq!(parse_filter("due<10m"), soon);
+    let day = Filter { since: Some(FilterTime::At(from_micros(1_764_547_200_000_000))), ..Filter::all() };
+    assert_eq!(parse_filter("since:2025-12-01"), day);
 }
 
 #[test]
-fn what_is_wrong_is_pointed_at() {
+fn parse_error_points_at_position() {
     assert_eq!(
-        refused("kind:mail stat:dead"),
+        parse_error("kind:mail stat:dead"),
         "filter: \"stat\" is nothing to look for; there are state, queue, kind, tag, priority, args.PATH, error, group, \
          since, until, due<TIME, due>TIME; a word with a colon in it goes in quotes\n  kind:mail stat:dead\n            ^"
     );
@@ -64,47 +65,47 @@ fn what_is_wrong_is_pointed_at() {
         ("tries>3", 0, "only due"),
     ];
     for (text, at, why) in places {
-        let told = refused(text);
+        let told = parse_error(text);
         assert!(told.contains(why), "{told}");
         let caret = told.lines().last().and_then(|line| line.find('^')).expect("a caret");
         assert_eq!(caret, at + 2, "{told}");
     }
-    assert!(refused(&"x ".repeat(100)).contains("more than 64"));
-    assert!(refused(&"x".repeat(5_000)).contains("longer than"));
+    assert!(parse_error(&"x ".repeat(100)).contains("more than 64"));
+    assert!(parse_error(&"x".repeat(5_000)).contains("longer than"));
 }
 
 #[test]
-fn moments_are_resolved_by_a_given_now() {
+fn relative_times_resolve_against_now() {
     let now = from_micros(1_000_000_000_000_000);
-    assert_eq!(When::Ago(Duration::from_secs(60)).at(now), now - Duration::from_secs(60));
-    assert_eq!(When::In(Duration::from_secs(60)).at(now), now + Duration::from_secs(60));
-    assert!(Filter { limit: 7, ..Filter::default() }.is_all() && !parsed("x").is_all());
+    assert_eq!(FilterTime::Ago(Duration::from_secs(60)).resolve(now), now - Duration::from_secs(60));
+    assert_eq!(FilterTime::In(Duration::from_secs(60)).resolve(now), now + Duration::from_secs(60));
+    assert!(Filter { limit: 7, ..Filter::default() }.is_all() && !parse_filter("x").is_all());
 }
 
-fn word() -> impl Strategy<Value = String> {
+fn any_word() -> impl Strategy<Value = String> {
     prop_oneof!["[a-z]{1,8}", "[ -~]{1,12}", "\\PC{1,6}"].prop_filter("not blank", |word| !word.trim().is_empty())
 }
 
-fn moment() -> impl Strategy<Value = When> {
+fn any_filter_time() -> impl Strategy<Value = FilterTime> {
     prop_oneof![
-        (0u64..10_000_000_000).prop_map(|millis| When::Ago(Duration::from_millis(millis))),
-        (0u64..10_000_000_000).prop_map(|millis| When::In(Duration::from_millis(millis))),
-        (0i64..4_000_000_000_000_000).prop_map(|micros| When::At(from_micros(micros))),
+        (0u64..10_000_000_000).prop_map(|millis| FilterTime::Ago(Duration::from_millis(millis))),
+        (0u64..10_000_000_000).prop_map(|millis| FilterTime::In(Duration::from_millis(millis))),
+        (0i64..4_000_000_000_000_000).prop_map(|micros| FilterTime::At(from_micros(micros))),
     ]
 }
 
-fn state() -> impl Strategy<Value = State> {
+fn any_state() -> impl Strategy<Value = State> {
     proptest::sample::select(State::ALL.to_vec())
 }
 
-fn term() -> impl Strategy<Value = Term> {
+fn any_term() -> impl Strategy<Value = FilterTerm> {
     prop_oneof![
-        state().prop_map(Term::State),
-        word().prop_map(Term::Queue),
-        word().prop_map(Term::Tag),
-        ("[a-z]{1,5}(\\.[a-z0-9]{1,3}){0,2}", word()).prop_map(|(path, needle)| Term::Args(path, needle)),
-        word().prop_map(Term::Error),
-        word().prop_map(Term::Text),
+        any_state().prop_map(FilterTerm::State),
+        any_word().prop_map(FilterTerm::Queue),
+        any_word().prop_map(FilterTerm::Tag),
+        ("[a-z]{1,5}(\\.[a-z0-9]{1,3}){0,2}", any_word()).prop_map(|(path, needle)| FilterTerm::Args(path, needle)),
+        any_word().prop_map(FilterTerm::Error),
+        any_word().prop_map(FilterTerm::Text),
     ]
 }
 
@@ -120,12 +121,12 @@ proptest! {
 
     #[test]
     fn filters_survive_their_text(
-        (queue, kind, error) in (proptest::option::of(word()), proptest::option::of(word()), proptest::option::of(word())),
-        state in proptest::option::of(state()),
-        tags in proptest::collection::vec(word(), 0..3),
-        text in proptest::collection::vec(word(), 0..3),
-        not in proptest::collection::vec(term(), 0..3),
-        (since, until) in (proptest::option::of(moment()), proptest::option::of(moment())),
+        (queue, kind, error) in (proptest::option::of(any_word()), proptest::option::of(any_word()), proptest::option::of(any_word())),
+        state in proptest::option::of(any_state()),
+        tags in proptest::collection::vec(any_word(), 0..3),
+        text in proptest::collection::vec(any_word(), 0..3),
+        not in proptest::collection::vec(any_term(), 0..3),
+        (since, until) in (proptest::option::of(any_filter_time()), proptest::option::of(any_filter_time())),
     ) {
         let filter = Filter { queue, kind, error, state, tags, text, not, since, until, ..Filter::default() };
         let shown = filter.to_string();

@@ -1,7 +1,7 @@
 //! The contract, step by step: each is passed on to the file that knows it.
 
 use super::*;
-use crate::store::Verified;
+use crate::store::VerifyReport;
 use crate::store::redis::jobs::claim;
 use crate::store::redis::jobs::edit;
 use crate::store::redis::jobs::list;
@@ -22,47 +22,47 @@ use crate::store::redis::transfer;
 
 #[async_trait]
 impl Store for Redis {
-    fn home(&self) -> Option<tokio::runtime::Handle> {
-        Some(self.home.clone())
+    fn runtime(&self) -> Option<tokio::runtime::Handle> {
+        Some(self.runtime.clone())
     }
 
-    async fn push(&self, jobs: Vec<Push>) -> Result<Vec<Pushed>> {
+    async fn push(&self, jobs: Vec<Push>) -> Result<Vec<PushResult>> {
         push::push(self, jobs).await
     }
 
-    async fn claim(&self, node: NodeId, claim: Claim) -> Result<Claimed> {
+    async fn claim(&self, node: NodeId, claim: Claim) -> Result<ClaimReply> {
         claim::claim(self, node, claim).await
     }
 
-    async fn settle(&self, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
+    async fn settle(&self, node: NodeId, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
         settle::settle(self, node, ends).await
     }
 
-    async fn get(&self, id: JobId) -> Result<Option<Record>> {
+    async fn get(&self, id: JobId) -> Result<Option<JobRecord>> {
         query::get(self, id).await
     }
 
-    async fn list(&self, filter: Filter) -> Result<Page> {
+    async fn list(&self, filter: Filter) -> Result<JobPage> {
         list::list(self, &filter).await
     }
 
-    async fn remove(&self, id: JobId) -> Result<Moved> {
+    async fn remove(&self, id: JobId) -> Result<ChangeResult> {
         query::remove(self, id).await
     }
 
-    async fn reschedule(&self, id: JobId, due: Due) -> Result<Moved> {
+    async fn reschedule(&self, id: JobId, due: Due) -> Result<ChangeResult> {
         query::reschedule(self, id, due).await
     }
 
-    async fn edit(&self, id: JobId, edit: Edit) -> Result<Moved> {
+    async fn edit(&self, id: JobId, edit: JobEdit) -> Result<ChangeResult> {
         edit::edit(self, id, &edit).await
     }
 
-    async fn remove_all(&self, targets: Vec<Target>) -> Result<Vec<Moved>> {
+    async fn remove_all(&self, targets: Vec<ChangeTarget>) -> Result<Vec<ChangeResult>> {
         edit::change_all(self, "remove", &targets, None).await
     }
 
-    async fn reschedule_all(&self, targets: Vec<Target>, due: Due) -> Result<Vec<Moved>> {
+    async fn reschedule_all(&self, targets: Vec<ChangeTarget>, due: Due) -> Result<Vec<ChangeResult>> {
         edit::change_all(self, "reschedule", &targets, Some(due)).await
     }
 
@@ -70,60 +70,60 @@ impl Store for Redis {
         edit::set_capacity(self, queue, limit).await
     }
 
-    async fn note(&self, node: NodeId, notes: Vec<Note>) -> Result<Vec<JobId>> {
-        edit::note(self, node, &notes).await
+    async fn record_progress(&self, node: NodeId, notes: Vec<ProgressUpdate>) -> Result<Vec<JobId>> {
+        edit::record_progress(self, node, &notes).await
     }
 
-    async fn add_kinds(&self, kinds: Vec<(String, HistoryTally)>) -> Result<()> {
-        kinds::add(self, &kinds).await
+    async fn add_kind_stats(&self, kinds: Vec<(String, StatCounters)>) -> Result<()> {
+        kinds::add_kinds(self, &kinds).await
     }
 
-    async fn kinds(&self, hours: u32) -> Result<Vec<KindPoint>> {
-        kinds::asked(self, hours).await
+    async fn kind_stats(&self, hours: u32) -> Result<Vec<KindStats>> {
+        kinds::kinds(self, hours).await
     }
 
-    async fn totals(&self) -> Result<Vec<(String, HistoryTally)>> {
+    async fn queue_totals(&self) -> Result<Vec<(String, StatCounters)>> {
         stats::totals(self).await
     }
 
-    async fn history(&self, ask: HistoryAsk) -> Result<History> {
+    async fn history(&self, ask: HistoryQuery) -> Result<History> {
         stats::history(self, &ask).await
     }
 
     async fn dead_groups(&self, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
-        stats::groups(self, queue).await
+        stats::dead_groups(self, queue).await
     }
 
     async fn counts(&self) -> Result<Vec<QueueCounts>> {
         query::counts(self).await
     }
 
-    async fn pause(&self, queue: &str, paused: bool) -> Result<bool> {
-        let keys = self.register("pause", queue).await?;
+    async fn set_paused(&self, queue: &str, paused: bool) -> Result<bool> {
+        let keys = self.register_queue("pause", queue).await?;
         let mut cmd = script::PAUSE.call(&*keys);
         cmd.arg(self.manual_now()).arg(&keys.channel).arg(u8::from(paused));
-        let value = self.link.run("pause", Way::Door, keys.slot, &script::PAUSE, &cmd).await?;
-        Ok(self.reply("pause", value)?.int()? == 1)
+        let value = self.servers.run_script("pause", ConnectionRole::Client, keys.slot, &script::PAUSE, &cmd).await?;
+        Ok(self.parse_reply("pause", value)?.int()? == 1)
     }
 
     async fn prune(&self, queue: &str, done_max: usize) -> Result<usize> {
         settle::prune(self, queue, done_max).await
     }
 
-    async fn set_moving(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<Marked> {
-        transfer::set_moving(self, queue, mover, to).await
+    async fn set_transfer_mark(&self, queue: &str, mover: NodeId, to: Option<&str>) -> Result<TransferMarkReply> {
+        transfer::set_transfer_mark(self, queue, mover, to).await
     }
 
-    async fn move_in(&self, batch: MoveIn) -> Result<MovedIn> {
-        transfer::move_in(self, &batch).await
+    async fn transfer_in(&self, batch: TransferBatch) -> Result<TransferBatchResult> {
+        transfer::transfer_in(self, &batch).await
     }
 
-    async fn move_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
-        transfer::move_out(self, queue, mover, &jobs).await
+    async fn transfer_out(&self, queue: &str, mover: NodeId, jobs: Vec<(JobId, SystemTime)>) -> Result<Option<usize>> {
+        transfer::transfer_out(self, queue, mover, &jobs).await
     }
 
-    async fn beat(&self, node: &Node) -> Result<Beaten> {
-        nodes::beat(self, node).await
+    async fn heartbeat(&self, node: &Node) -> Result<HeartbeatReply> {
+        nodes::heartbeat(self, node).await
     }
 
     async fn leave(&self, node: NodeId) -> Result<()> {
@@ -134,52 +134,52 @@ impl Store for Redis {
         nodes::nodes(self).await
     }
 
-    async fn subscribe(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
-        wakes::subscribe(self, node).await
+    async fn subscribe_wakes(&self, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
+        wakes::subscribe_wakes(self, node).await
     }
 
-    async fn accept(&self, node: NodeId, kinds: Option<Arc<[String]>>) -> Result<()> {
+    async fn accept_deliveries(&self, node: NodeId, kinds: Option<Arc<[String]>>) -> Result<()> {
         wakes::accept(self, node, kinds).await
     }
 
-    async fn put_cron(&self, put: PutCron) -> Result<CronPut> {
-        cron::put(self, &put).await
+    async fn put_cron(&self, put: PutCron) -> Result<PutCronResult> {
+        cron::put_cron(self, &put).await
     }
 
     async fn remove_cron(&self, name: &str) -> Result<bool> {
-        cron::remove(self, name).await
+        cron::remove_cron(self, name).await
     }
 
     async fn cron(&self, name: &str) -> Result<Option<CronRecord>> {
-        cron::get(self, name).await
+        cron::cron(self, name).await
     }
 
     async fn crons(&self, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
-        cron::page(self, queue, cursor).await
+        cron::crons(self, queue, cursor).await
     }
 
     async fn due_crons(&self, queue: &str, freed: &[String]) -> Result<DueCrons> {
-        cron::due(self, queue, freed).await
+        cron::due_crons(self, queue, freed).await
     }
 
-    async fn fire_crons(&self, queue: &str, fires: Vec<CronFire>) -> Result<CronsFired> {
-        cron::fire(self, queue, &fires).await
+    async fn fire_crons(&self, queue: &str, fires: Vec<CronFiring>) -> Result<FireCronsReply> {
+        cron::fire_crons(self, queue, &fires).await
     }
 
-    async fn lock(&self, ask: &LockAsk) -> Result<LockTaken> {
+    async fn lock(&self, ask: &LockRequest) -> Result<LockReply> {
         locks::lock(self, ask).await
     }
 
-    async fn extend_locks(&self, asks: &[LockAsk]) -> Result<Vec<bool>> {
+    async fn extend_locks(&self, asks: &[LockRequest]) -> Result<Vec<bool>> {
         locks::extend_locks(self, asks).await
     }
 
-    async fn unlock(&self, ask: &LockAsk) -> Result<bool> {
+    async fn unlock(&self, ask: &LockRequest) -> Result<bool> {
         locks::unlock(self, ask).await
     }
 
-    async fn leave_line(&self, ask: &LockAsk) -> Result<()> {
-        locks::leave_line(self, ask).await
+    async fn cancel_wait(&self, ask: &LockRequest) -> Result<()> {
+        locks::cancel_wait(self, ask).await
     }
 
     async fn locks(&self, name: Option<&str>, cursor: Option<&str>) -> Result<LockPage> {
@@ -190,39 +190,39 @@ impl Store for Redis {
         locks::break_lock(self, name).await
     }
 
-    async fn attend(&self, guest: &Guest) -> Result<Attended> {
-        peers::attend(self, guest).await
+    async fn announce(&self, guest: &PeerInfo) -> Result<AnnounceReply> {
+        peers::announce(self, guest).await
     }
 
-    async fn depart(&self, node: NodeId) -> Result<()> {
-        peers::depart(self, node).await
+    async fn withdraw(&self, node: NodeId) -> Result<()> {
+        peers::withdraw(self, node).await
     }
 
-    async fn hear(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Heard>> {
-        Ok(messages::hear(self, node, all))
+    async fn subscribe_messages(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Notification>> {
+        Ok(messages::subscribe_messages(self, node, all))
     }
 
-    async fn send(&self, to: To, message: &[u8]) -> Result<u64> {
+    async fn send(&self, to: Recipient, message: &[u8]) -> Result<u64> {
         messages::send(self, to, message).await
     }
 
-    async fn watch_ends(&self, node: NodeId, queues: &[String]) -> Result<()> {
-        completions::watch(self, node, queues).await
+    async fn watch_completions(&self, node: NodeId, queues: &[String]) -> Result<()> {
+        completions::watch_completions(self, node, queues).await
     }
 
-    async fn ended(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
-        completions::ended(self, queue, &ids).await
+    async fn completed_among(&self, queue: &str, ids: Vec<JobId>) -> Result<Vec<JobId>> {
+        completions::completed_among(self, queue, &ids).await
     }
 
     async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
         peers::set_connections(self, node, held, gone).await
     }
 
-    async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
+    async fn refresh_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
         peers::keep_connections(self, node, held).await
     }
 
-    async fn put_token(&self, token: &NewToken) -> Result<bool> {
+    async fn add_token(&self, token: &NewToken) -> Result<bool> {
         access::put_token(self, token).await
     }
 
@@ -234,20 +234,20 @@ impl Store for Redis {
         access::tokens(self).await
     }
 
-    async fn put_audit(&self, entry: &Audit) -> Result<()> {
-        access::put_audit(self, entry).await
+    async fn add_audit_entry(&self, entry: &AuditEntry) -> Result<()> {
+        access::add_audit_entry(self, entry).await
     }
 
-    async fn audits(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
-        access::audits(self, before, limit).await
+    async fn audit_entries(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>> {
+        access::audit_entries(self, before, limit).await
     }
 
-    async fn connection(&self, connection: &str) -> Result<Option<NodeId>> {
+    async fn connection_holder(&self, connection: &str) -> Result<Option<NodeId>> {
         peers::connection(self, connection).await
     }
 
-    async fn answering(&self, method: &str) -> Result<Vec<NodeId>> {
-        peers::answering(self, method).await
+    async fn peers_with_method(&self, method: &str) -> Result<Vec<NodeId>> {
+        peers::peers_with_method(self, method).await
     }
 
     fn now(&self) -> SystemTime {
@@ -258,11 +258,11 @@ impl Store for Redis {
         health::health(self).await
     }
 
-    async fn holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
-        query::holder(self, queue, key).await
+    async fn unique_holder(&self, queue: &str, key: &str) -> Result<Option<JobId>> {
+        query::unique_holder(self, queue, key).await
     }
 
-    async fn verify(&self) -> Result<Verified> {
+    async fn verify(&self) -> Result<VerifyReport> {
         verify::verify(self).await
     }
 
@@ -270,7 +270,7 @@ impl Store for Redis {
         repair::repair(self).await
     }
 
-    async fn scan(&self, queue: &str, cursor: Option<&str>) -> Result<Page> {
+    async fn scan(&self, queue: &str, cursor: Option<&str>) -> Result<JobPage> {
         scan::scan(self, queue, cursor).await
     }
 }

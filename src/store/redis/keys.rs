@@ -9,7 +9,7 @@ use super::script::key_set;
 use crate::node::NodeId;
 
 /// How many slots a Cluster has.
-pub(crate) const SLOTS: u16 = 16_384;
+pub(crate) const CLUSTER_SLOTS: u16 = 16_384;
 
 /// The keys of one queue. `docs/inside/redis-keys.md` describes what is in them.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl QueueKeys {
         let key = |what: &str| format!("{prefix}:queue:{{{queue}}}:{what}");
         QueueKeys {
             queue: queue.into(),
-            slot: slot(queue.as_bytes()),
+            slot: slot_of_tag(queue.as_bytes()),
             conf: key("conf"),
             job: key("job"),
             meta: key("meta"),
@@ -146,17 +146,17 @@ impl QueueKeys {
     }
 
     /// The channel on which completed jobs are published while a caller waits for any.
-    pub(crate) fn ended(&self) -> String {
+    pub(crate) fn completions_channel(&self) -> String {
         format!("{}completed", self.channel)
     }
 
     /// The channel on which a node is woken.
-    pub(crate) fn channel_of(&self, node: NodeId) -> String {
+    pub(crate) fn wake_channel(&self, node: NodeId) -> String {
         format!("{}{node}", self.channel)
     }
 
     /// The channel on which jobs of any kind are delivered to a node; with a kind behind it, jobs of this kind alone.
-    pub(crate) fn jobs_of(&self, node: NodeId) -> String {
+    pub(crate) fn job_channel(&self, node: NodeId) -> String {
         format!("{}{node}:", self.jobs)
     }
 }
@@ -211,7 +211,7 @@ impl PeerKeys {
         const TAG: &str = "duly";
         let key = |what: &str| format!("{prefix}:peers:{{{TAG}}}:{what}");
         PeerKeys {
-            slot: slot(TAG.as_bytes()),
+            slot: slot_of_tag(TAG.as_bytes()),
             queues: key("queues"),
             format: key("format"),
             locks: key("locks"),
@@ -229,24 +229,24 @@ impl PeerKeys {
     }
 
     /// The channel of messages to one node.
-    pub(crate) fn channel_of(&self, node: NodeId) -> String {
+    pub(crate) fn node_channel(&self, node: NodeId) -> String {
         format!("{}{node}", self.channel)
     }
 }
 
 /// The slot of a key: that of its hash tag, if it has one.
-pub(crate) fn slot_of(key: &str) -> u16 {
-    slot(tag_of(key).as_bytes())
+pub(crate) fn slot_of_key(key: &str) -> u16 {
+    slot_of_tag(hash_tag(key).as_bytes())
 }
 
 /// The hash tag of a key: the text between its first brace and the next. Without one, the whole key.
-pub(crate) fn tag_of(key: &str) -> &str {
+pub(crate) fn hash_tag(key: &str) -> &str {
     let inner = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     inner.filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
 /// The slot of a hash tag: CRC16 (XMODEM) of it.
-fn slot(tag: &[u8]) -> u16 {
+fn slot_of_tag(tag: &[u8]) -> u16 {
     const POLYNOMIAL: u16 = 0x1021;
     let crc = tag.iter().fold(0u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| match crc & 0x8000 {
@@ -254,7 +254,7 @@ fn slot(tag: &[u8]) -> u16 {
             _ => (crc << 1) ^ POLYNOMIAL,
         })
     });
-    crc % SLOTS
+    crc % CLUSTER_SLOTS
 }
 
 #[cfg(test)]
@@ -262,15 +262,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_the_cluster_specification() {
-        assert_eq!(slot(b"123456789"), 0x31C3);
-        assert_eq!(slot(b"foo"), 12182);
+    fn slot_matches_cluster_specification() {
+        assert_eq!(slot_of_tag(b"123456789"), 0x31C3);
+        assert_eq!(slot_of_tag(b"foo"), 12182);
     }
 
     #[test]
-    fn every_key_of_a_queue_has_its_tag() {
+    fn queue_keys_share_one_hash_tag() {
         let keys = QueueKeys::new("app", "mail", true);
         assert_eq!(keys.job, "app:queue:{mail}:job");
-        assert!(keys.channel_of(NodeId::from_bytes([0; 16])).starts_with("app:queue:{mail}:wake:0000"));
+        assert!(keys.wake_channel(NodeId::from_bytes([0; 16])).starts_with("app:queue:{mail}:wake:0000"));
     }
 }

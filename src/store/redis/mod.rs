@@ -36,155 +36,159 @@ use redis::{Cmd, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use self::clock_offset::Ahead;
-pub(crate) use self::conn::Way;
-use self::conn::{Confirm, Link};
-use self::foreign_keys::Strangers;
+use self::clock_offset::ClockOffset;
+pub(crate) use self::conn::ConnectionRole;
+use self::conn::{ReplicaConfirmation, Servers};
+use self::foreign_keys::ForeignSubscriptions;
 #[cfg(feature = "compat")]
-pub(crate) use self::foreign_keys::{group_of, read_hold, read_owner, write_failure, write_record};
+pub(crate) use self::foreign_keys::{
+    dead_group, decode_lock_hold, encode_first_failure, encode_record, parse_lock_owner,
+};
 #[cfg(feature = "compat")]
-pub(crate) use self::jobs::push::half_way;
-use self::key_cache::Keyring;
+pub(crate) use self::jobs::push::partially_applied;
+use self::key_cache::KeyCache;
 pub(crate) use self::keys::{PeerKeys, QueueKeys};
 #[cfg(feature = "compat")]
-pub(crate) use self::keys::{slot_of, tag_of};
+pub(crate) use self::keys::{hash_tag, slot_of_key};
 #[cfg(feature = "compat")]
-pub(crate) use self::locks::{count, named, read_cursor, span};
+pub(crate) use self::locks::{check_lock_name, parse_lock_cursor, span_micros, u32_or_zero};
 pub(crate) use self::maintenance::acl::rules as acl_rules;
 #[cfg(feature = "compat")]
-pub(crate) use self::maintenance::health::servers;
-use self::nodes::wakes::Ears;
-use self::peers::completions::Watches;
-use self::peers::messages::Voices;
-use self::queue_registry::Names;
-pub(crate) use self::reply::Reply;
+pub(crate) use self::maintenance::health::keyspace_id;
+use self::nodes::wakes::WakeSubscriptions;
+use self::peers::completions::CompletionSubscriptions;
+use self::peers::messages::MessageSubscriptions;
+use self::queue_registry::QueueRegistry;
+pub(crate) use self::reply::ScriptReply;
 #[cfg(feature = "compat")]
-pub(crate) use self::reply::number;
+pub(crate) use self::reply::parse_number;
 pub(crate) use self::script::{KeySet, Script};
 #[cfg(feature = "compat")]
 pub(crate) use self::script::{key_set, parts, scripts, sha1};
-pub(crate) use self::url::Place;
+pub(crate) use self::url::RedisUrl;
 use super::{
-    Attended, Audit, AuditRecord, Beaten, Capacity, Claim, Claimed, CronFire, CronPage, CronPut, CronRecord,
-    CronsFired, DeadGroup, DueCrons, Edit, End, Filter, Guest, Health, Heard, History, HistoryAsk, HistoryTally,
-    KindPoint, LockAsk, LockPage, LockTaken, Marked, MoveIn, Moved, MovedIn, NewToken, Note, Options, Page, PutCron,
-    QueueCounts, Store, Target, To, Wake,
+    AnnounceReply, AttemptEnd, AuditEntry, AuditRecord, Capacity, ChangeResult, ChangeTarget, Claim, ClaimReply,
+    CronFiring, CronPage, CronRecord, DeadGroup, DueCrons, Filter, FireCronsReply, Health, HeartbeatReply, History,
+    HistoryQuery, JobEdit, JobPage, KindStats, LockPage, LockReply, LockRequest, NewToken, Notification, PeerInfo,
+    ProgressUpdate, PutCron, PutCronResult, QueueCounts, Recipient, StatCounters, Store, StoreOptions, TransferBatch,
+    TransferBatchResult, TransferMarkReply, Wake,
 };
 use crate::admin::token::Token;
 use crate::clock::{Clock, Micros, from_micros};
 use crate::error::{Error, Result};
-use crate::job::push::{Due, Push, Pushed};
-use crate::job::{JobId, Record};
+use crate::job::push::{Due, Push, PushResult};
+use crate::job::{JobId, JobRecord};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::store::redis::maintenance::health;
 
 /// How often Sentinels are asked who the master is, although it still answers; and how often somebody looks for masters of a
 /// Cluster that do not.
-const LOOK_AFTER_MASTERS: Duration = Duration::from_secs(2);
+const MASTER_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A store on Redis or Valkey.
 pub(crate) struct Redis {
-    link: Arc<Link>,
-    options: Options,
+    servers: Arc<Servers>,
+    options: StoreOptions,
     prefix: String,
-    hall: PeerKeys,
-    names: Arc<Names>,
-    ears: Ears,
-    voices: Voices,
-    watches: Watches,
-    strangers: Strangers,
-    known: Mutex<Known>,
+    peer_keys: PeerKeys,
+    queue_registry: Arc<QueueRegistry>,
+    wake_subscriptions: WakeSubscriptions,
+    message_subscriptions: MessageSubscriptions,
+    completion_subscriptions: CompletionSubscriptions,
+    foreign_subscriptions: ForeignSubscriptions,
+    state: Mutex<RedisState>,
     /// How far the store's clock is ahead of ours, as the last answers said.
-    ahead: Ahead,
+    clock_offset: ClockOffset,
     /// The thread on which beats are sent and messages are heard.
-    home: tokio::runtime::Handle,
+    runtime: tokio::runtime::Handle,
     /// Ends it.
     stop: CancellationToken,
 }
 
 /// What this process remembers; all of it can be learnt again.
 #[derive(Default)]
-struct Known {
-    keys: Keyring,
+struct RedisState {
+    keys: KeyCache,
     /// In which queues a node of ours beats.
-    works: HashMap<NodeId, BTreeSet<String>>,
+    queues_by_node: HashMap<NodeId, BTreeSet<String>>,
     /// In which queues a node of ours may be on the idle list.
-    idle: BTreeSet<(NodeId, String)>,
+    maybe_idle: BTreeSet<(NodeId, String)>,
     /// The mark of the last put-off in a queue up to which a node of ours has looked for what it knows.
-    looked: HashMap<(NodeId, Arc<str>), i64>,
+    checked_deferrals: HashMap<(NodeId, Arc<str>), i64>,
     /// How far a dead node's queue has been gone through.
-    scans: HashMap<(NodeId, String), String>,
+    take_back_cursors: HashMap<(NodeId, String), String>,
     /// Nodes of ours that can be found in the hall.
-    guests: BTreeSet<NodeId>,
-    clearing: peers::Clearing,
+    announced_peers: BTreeSet<NodeId>,
+    peer_cleanup: peers::PeerCleanup,
 }
 
 impl Redis {
     /// Connects, and checks that the server can keep what it is given.
-    pub(crate) async fn open(place: Place, options: &Options) -> Result<Self> {
+    pub(crate) async fn open(place: RedisUrl, options: &StoreOptions) -> Result<Self> {
         let stop = CancellationToken::new();
         // A store that does not come to be leaves no thread behind.
         let ends_it = stop.clone().drop_guard();
-        let home = home(stop.clone())?;
+        let home = start_runtime(stop.clone())?;
         let hall = PeerKeys::new(&options.prefix);
-        let (ears, voices, strangers) = (Ears::default(), Voices::new(&hall), Strangers::default());
-        let watches = Watches::new(voices.clone());
+        let (ears, voices, strangers) =
+            (WakeSubscriptions::default(), MessageSubscriptions::new(&hall), ForeignSubscriptions::default());
+        let watches = CompletionSubscriptions::new(voices.clone());
         let hearing = (ears.clone(), voices.clone(), strangers.clone(), watches.clone());
         let listener = Arc::new(move |info| {
-            hearing.0.hear(&info);
-            hearing.1.hear(&info);
-            hearing.2.hear(&info);
-            hearing.3.hear(&info);
+            hearing.0.handle_push(&info);
+            hearing.1.handle_push(&info);
+            hearing.2.handle_push(&info);
+            hearing.3.handle_push(&info);
         });
-        let link = Link::new(place, options, home.clone(), listener)?;
-        home.spawn(look_after_masters(link.clone(), stop.clone()));
+        let link = Servers::new(place, options, home.clone(), listener)?;
+        home.spawn(check_masters_periodically(link.clone(), stop.clone()));
         let hall = PeerKeys::new(&options.prefix);
         let store = Redis {
-            names: Names::new(link.clone(), home.clone(), &hall),
-            link,
+            queue_registry: QueueRegistry::new(link.clone(), home.clone(), &hall),
+            servers: link,
             options: options.clone(),
             prefix: options.prefix.clone(),
-            hall,
-            ears,
-            voices,
-            watches,
-            strangers,
-            known: Mutex::default(),
-            ahead: Ahead::default(),
-            home,
+            peer_keys: hall,
+            wake_subscriptions: ears,
+            message_subscriptions: voices,
+            completion_subscriptions: watches,
+            foreign_subscriptions: strangers,
+            state: Mutex::default(),
+            clock_offset: ClockOffset::default(),
+            runtime: home,
             stop,
         };
         // From now on that is the store's own to do.
         ends_it.disarm();
-        health::admit(&store).await?;
+        health::check_servers_on_open(&store).await?;
         Ok(store)
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, RedisState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The keys of a queue.
     pub(crate) fn keys(&self, queue: &str) -> Arc<QueueKeys> {
-        self.known().keys.of(queue, false, || QueueKeys::new(&self.prefix, queue, self.options.history))
+        self.state().keys.get_or_insert(queue, false, || QueueKeys::new(&self.prefix, queue, self.options.history))
     }
 
     /// The same for a queue that is there, because this process takes part in it.
-    fn keys_of_ours(&self, queue: &str) -> Arc<QueueKeys> {
-        self.known().keys.of(queue, true, || QueueKeys::new(&self.prefix, queue, self.options.history))
+    fn active_queue_keys(&self, queue: &str) -> Arc<QueueKeys> {
+        self.state().keys.get_or_insert(queue, true, || QueueKeys::new(&self.prefix, queue, self.options.history))
     }
 
     /// The keys of a queue that is about to get something: its name is put where others find it.
-    pub(crate) async fn register(&self, op: &'static str, queue: &str) -> Result<Arc<QueueKeys>> {
-        self.names.put(op, queue, self.manual_now()).await?;
-        Ok(self.keys_of_ours(queue))
+    pub(crate) async fn register_queue(&self, op: &'static str, queue: &str) -> Result<Arc<QueueKeys>> {
+        self.queue_registry.register(op, queue, self.manual_now()).await?;
+        Ok(self.active_queue_keys(queue))
     }
 
     /// The names of all queues, sorted.
-    pub(crate) async fn queues(&self, op: &'static str) -> Result<Vec<String>> {
+    pub(crate) async fn queue_names(&self, op: &'static str) -> Result<Vec<String>> {
         let mut cmd = redis::cmd("SMEMBERS");
-        cmd.arg(&self.hall.queues);
-        let names = self.link.ask(op, Way::Door, self.hall.slot, &cmd).await?;
+        cmd.arg(&self.peer_keys.queues);
+        let names = self.servers.send_idempotent(op, ConnectionRole::Client, self.peer_keys.slot, &cmd).await?;
         let strange =
             |e| Error::Store { op, reason: "the list of queues cannot be read".into(), source: Some(Box::new(e)) };
         let names: BTreeSet<String> = redis::from_redis_value(names).map_err(strange)?;
@@ -192,71 +196,71 @@ impl Redis {
     }
 
     /// The keys of a queue in which a node takes part from now on.
-    pub(crate) fn claiming(&self, node: NodeId, queue: &str) -> Arc<QueueKeys> {
-        let works = self.known().works.get(&node).is_some_and(|queues| queues.contains(queue));
+    pub(crate) fn join_queue(&self, node: NodeId, queue: &str) -> Arc<QueueKeys> {
+        let works = self.state().queues_by_node.get(&node).is_some_and(|queues| queues.contains(queue));
         if !works {
-            self.works(node, &[queue.to_owned()]);
+            self.add_node_queues(node, &[queue.to_owned()]);
         }
-        self.keys_of_ours(queue)
+        self.active_queue_keys(queue)
     }
 
     /// Notes that a node works these queues, and answers all that it works.
-    fn works(&self, node: NodeId, queues: &[String]) -> Vec<String> {
-        let mut known = self.known();
-        let works = known.works.entry(node).or_default();
+    fn add_node_queues(&self, node: NodeId, queues: &[String]) -> Vec<String> {
+        let mut known = self.state();
+        let works = known.queues_by_node.entry(node).or_default();
         works.extend(queues.iter().cloned());
         works.iter().cloned().collect()
     }
 
-    fn queues_of(&self, node: NodeId) -> Vec<String> {
-        self.known().works.get(&node).map(|queues| queues.iter().cloned().collect()).unwrap_or_default()
+    fn queues_of_node(&self, node: NodeId) -> Vec<String> {
+        self.state().queues_by_node.get(&node).map(|queues| queues.iter().cloned().collect()).unwrap_or_default()
     }
 
     /// Notes whether a node may be on the idle list of a queue, and answers whether it may have been before.
     pub(crate) fn swap_idle(&self, node: NodeId, queue: &str, idle: bool) -> bool {
-        let (mut known, entry) = (self.known(), (node, queue.to_owned()));
+        let (mut known, entry) = (self.state(), (node, queue.to_owned()));
         match idle {
-            true => !known.idle.insert(entry),
-            false => known.idle.remove(&entry),
+            true => !known.maybe_idle.insert(entry),
+            false => known.maybe_idle.remove(&entry),
         }
     }
 
     /// Whether anything was put off in a queue since this node looked for what it knows.
-    fn has_to_look(&self, node: NodeId, keys: &QueueKeys) -> bool {
+    fn has_unchecked_deferrals(&self, node: NodeId, keys: &QueueKeys) -> bool {
         let mark = keys.deferred_mark.load(Ordering::Relaxed);
-        mark != 0 && self.known().looked.get(&(node, keys.queue.clone())) != Some(&mark)
+        mark != 0 && self.state().checked_deferrals.get(&(node, keys.queue.clone())) != Some(&mark)
     }
 
     /// A script has told the mark of the last put-off, and whether the node has been given all up to it that it knows.
-    fn looked(&self, node: NodeId, keys: &QueueKeys, mark: i64, through: bool) {
+    fn note_checked_deferrals(&self, node: NodeId, keys: &QueueKeys, mark: i64, through: bool) {
         keys.deferred_mark.store(mark, Ordering::Relaxed);
         if through {
-            self.known().looked.insert((node, keys.queue.clone()), mark);
+            self.state().checked_deferrals.insert((node, keys.queue.clone()), mark);
         }
     }
 
-    fn forget(&self, node: NodeId) {
-        let mut known = self.known();
-        known.works.remove(&node);
-        known.idle.retain(|(other, _)| *other != node);
-        known.looked.retain(|(other, _), _| *other != node);
+    fn forget_node(&self, node: NodeId) {
+        let mut known = self.state();
+        known.queues_by_node.remove(&node);
+        known.maybe_idle.retain(|(other, _)| *other != node);
+        known.checked_deferrals.retain(|(other, _), _| *other != node);
     }
 
     /// Where to go on looking for what a dead node held.
-    fn scan_of(&self, suspect: NodeId, queue: &str) -> String {
-        self.known().scans.get(&(suspect, queue.to_owned())).cloned().unwrap_or_else(|| "0".to_owned())
+    fn take_back_cursor(&self, suspect: NodeId, queue: &str) -> String {
+        self.state().take_back_cursors.get(&(suspect, queue.to_owned())).cloned().unwrap_or_else(|| "0".to_owned())
     }
 
-    fn scanned(&self, suspect: NodeId, queue: &str, cursor: Option<String>) {
-        let mut known = self.known();
+    fn set_take_back_cursor(&self, suspect: NodeId, queue: &str, cursor: Option<String>) {
+        let mut known = self.state();
         match cursor {
-            Some(cursor) => drop(known.scans.insert((suspect, queue.to_owned()), cursor)),
-            None => drop(known.scans.remove(&(suspect, queue.to_owned()))),
+            Some(cursor) => drop(known.take_back_cursors.insert((suspect, queue.to_owned()), cursor)),
+            None => drop(known.take_back_cursors.remove(&(suspect, queue.to_owned()))),
         }
     }
 
     /// Sends what must not be lost: a script, or commands that go together; answers once as many replicas have it as should.
-    pub(crate) async fn deliver(
+    pub(crate) async fn send_replicated(
         &self,
         op: &'static str,
         keys: &QueueKeys,
@@ -265,33 +269,35 @@ impl Redis {
     ) -> Result<Value> {
         let mut seal = script::MARK_WRITE.call(keys);
         seal.arg(self.manual_now());
-        let confirm = Confirm { replicas: self.options.replicas, seal: Some(&seal) };
-        self.link.deliver(op, keys.slot, script, cmds, Some(confirm).filter(|confirm| confirm.replicas > 0)).await
+        let confirm = ReplicaConfirmation { replicas: self.options.replicas, seal: Some(&seal) };
+        self.servers
+            .send_replicated(op, keys.slot, script, cmds, Some(confirm).filter(|confirm| confirm.replicas > 0))
+            .await
     }
 
     /// What scripts take as their first argument: empty, or the time that a test has set.
     pub(crate) fn manual_now(&self) -> String {
-        if self.options.clock.is_manual() { self.options.clock.wall().to_string() } else { String::new() }
+        if self.options.clock.is_manual() { self.options.clock.now_micros().to_string() } else { String::new() }
     }
 
     /// The store's time as far as we know it without asking: never later than it is.
     pub(crate) fn now(&self) -> Micros {
         match self.options.clock.is_manual() {
-            true => self.options.clock.wall(),
-            false => Clock::system().since_boot() + self.ahead.known(),
+            true => self.options.clock.now_micros(),
+            false => Clock::system().since_boot() + self.clock_offset.offset(),
         }
     }
 
     /// Takes a script's answer, and notes what time it says it is.
-    pub(crate) fn reply(&self, op: &'static str, value: Value) -> Result<Reply> {
-        let reply = Reply::new(op, value)?;
-        self.tell_time(reply.now);
+    pub(crate) fn parse_reply(&self, op: &'static str, value: Value) -> Result<ScriptReply> {
+        let reply = ScriptReply::new(op, value)?;
+        self.note_server_time(reply.now);
         Ok(reply)
     }
 
     /// The store's time was at least this a moment ago.
-    fn tell_time(&self, now: Micros) {
-        self.ahead.tell(now, Clock::system().since_boot());
+    fn note_server_time(&self, now: Micros) {
+        self.clock_offset.add_sample(now, Clock::system().since_boot());
     }
 }
 
@@ -302,7 +308,7 @@ impl Drop for Redis {
 }
 
 /// A thread with a runtime of its own: beats go out from there, however busy the rest of the process is.
-fn home(stop: CancellationToken) -> Result<tokio::runtime::Handle> {
+fn start_runtime(stop: CancellationToken) -> Result<tokio::runtime::Handle> {
     let failed = |e: std::io::Error| Error::store("open", format!("cannot start a thread: {e}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let handle = runtime.handle().clone();
@@ -311,11 +317,11 @@ fn home(stop: CancellationToken) -> Result<tokio::runtime::Handle> {
     Ok(handle)
 }
 
-async fn look_after_masters(link: Arc<Link>, stop: CancellationToken) {
-    if link.place().shape == self::url::Shape::One {
+async fn check_masters_periodically(link: Arc<Servers>, stop: CancellationToken) {
+    if link.url().topology == self::url::Topology::Standalone {
         return;
     }
-    while stop.run_until_cancelled(tokio::time::sleep(LOOK_AFTER_MASTERS)).await.is_some() {
-        link.look_after_masters().await;
+    while stop.run_until_cancelled(tokio::time::sleep(MASTER_CHECK_INTERVAL)).await.is_some() {
+        link.check_masters().await;
     }
 }

@@ -7,17 +7,17 @@
 use std::time::{Duration, SystemTime};
 
 use crate::clock::{Micros, from_micros, micros, to_micros};
-use crate::job::push::{MAX_ATTEMPTS, Push, TIMEOUT};
-use crate::job::{Failure, Fence, Job, JobId, JobProgress, LogLine, Priority, UNREADABLE};
+use crate::job::push::{DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT, Push};
+use crate::job::{Failure, Fence, Job, JobId, JobProgress, LogLine, Priority, UNREADABLE_KIND};
 use crate::node::NodeId;
-use crate::store::checksum::sum;
-use crate::store::open::KEEP;
+use crate::store::checksum::crc32;
+use crate::store::open::DEFAULT_KEEP;
 
 /// The format of everything this version writes.
-pub(super) const FORMAT: u8 = b'1';
+pub(super) const RECORD_FORMAT: u8 = b'1';
 
 /// How urgent a priority is, as the digit in records, tickets and held values.
-pub(super) fn digit(priority: Priority) -> u8 {
+pub(super) fn priority_digit(priority: Priority) -> u8 {
     match priority {
         Priority::Critical => b'0',
         Priority::High => b'1',
@@ -26,12 +26,12 @@ pub(super) fn digit(priority: Priority) -> u8 {
     }
 }
 
-fn priority(digit: u8) -> Priority {
-    Priority::ALL.into_iter().find(|priority| self::digit(*priority) == digit).unwrap_or_default()
+fn priority_from_digit(digit: u8) -> Priority {
+    Priority::ALL.into_iter().find(|priority| self::priority_digit(*priority) == digit).unwrap_or_default()
 }
 
 /// What stands in a record.
-struct Fields<'j> {
+struct RecordFields<'j> {
     id: JobId,
     priority: Priority,
     kind: &'j str,
@@ -47,8 +47,8 @@ struct Fields<'j> {
 }
 
 /// The record of a job that is pushed at about `now`, and is due at first at `due`.
-pub(super) fn write(job: &Push, now: Micros, due: Micros) -> Vec<u8> {
-    write_fields(&Fields {
+pub(super) fn encode_push(job: &Push, now: Micros, due: Micros) -> Vec<u8> {
+    encode_fields(&RecordFields {
         id: job.id,
         priority: job.priority,
         kind: &job.kind,
@@ -56,7 +56,7 @@ pub(super) fn write(job: &Push, now: Micros, due: Micros) -> Vec<u8> {
         due,
         max_attempts: job.max_attempts,
         timeout: job.timeout,
-        keep: job.keep.unwrap_or(KEEP),
+        keep: job.keep.unwrap_or(DEFAULT_KEEP),
         unique: job.unique.as_deref(),
         tags: &job.tags,
         traceparent: job.traceparent.as_deref(),
@@ -65,8 +65,8 @@ pub(super) fn write(job: &Push, now: Micros, due: Micros) -> Vec<u8> {
 }
 
 /// The record of a job that was pushed long ago, to another store.
-pub(super) fn write_again(job: &Job, due: Micros) -> Vec<u8> {
-    write_fields(&Fields {
+pub(super) fn encode_job(job: &Job, due: Micros) -> Vec<u8> {
+    encode_fields(&RecordFields {
         id: job.id,
         priority: job.priority,
         kind: &job.kind,
@@ -82,9 +82,9 @@ pub(super) fn write_again(job: &Job, due: Micros) -> Vec<u8> {
     })
 }
 
-fn write_fields(job: &Fields<'_>) -> Vec<u8> {
+fn encode_fields(job: &RecordFields<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(job.args.len() + job.kind.len() + 64);
-    out.extend([FORMAT, digit(job.priority)]);
+    out.extend([RECORD_FORMAT, priority_digit(job.priority)]);
     let mut field = |text: &str| {
         out.push(b'\t');
         out.extend(text.as_bytes());
@@ -94,13 +94,13 @@ fn write_fields(job: &Fields<'_>) -> Vec<u8> {
     field(job.kind);
     field(&job.pushed.to_string());
     field(&unless(job.due, job.pushed));
-    field(&unless(job.max_attempts.into(), MAX_ATTEMPTS.into()));
-    field(&unless(millis(job.timeout), millis(TIMEOUT)));
-    field(&unless(millis(job.keep), millis(KEEP)));
+    field(&unless(job.max_attempts.into(), DEFAULT_MAX_ATTEMPTS.into()));
+    field(&unless(millis(job.timeout), millis(DEFAULT_TIMEOUT)));
+    field(&unless(millis(job.keep), millis(DEFAULT_KEEP)));
     field(job.unique.unwrap_or(""));
     field(&job.tags.join(" "));
     field(job.traceparent.unwrap_or(""));
-    let sum = sum(&[job.id.as_bytes(), &out, job.args.as_bytes()]);
+    let sum = crc32(&[job.id.as_bytes(), &out, job.args.as_bytes()]);
     out.extend(format!("\t{sum:08x}").as_bytes());
     out.push(b'\n');
     out.extend(job.args.as_bytes());
@@ -108,24 +108,24 @@ fn write_fields(job: &Fields<'_>) -> Vec<u8> {
 }
 
 /// A job from its record, and when it was due at first.
-pub(super) fn read(id: JobId, queue: &str, record: &[u8]) -> (Job, Micros) {
-    let (job, due) = look_at(id, queue, record);
-    if job.kind == UNREADABLE {
+pub(super) fn decode(id: JobId, queue: &str, record: &[u8]) -> (Job, Micros) {
+    let (job, due) = decode_quietly(id, queue, record);
+    if job.kind == UNREADABLE_KIND {
         tracing::error!(%id, queue, "a record that is not as it was written, or that a newer version of duly has written; it is not run");
     }
     (job, due)
 }
 
 /// The same, where it is no news that one cannot be read.
-pub(super) fn look_at(id: JobId, queue: &str, record: &[u8]) -> (Job, Micros) {
-    parse(id, queue, record).unwrap_or_else(|| (blank(id, queue, record.get(1).copied().unwrap_or(b'2')), 0))
+pub(super) fn decode_quietly(id: JobId, queue: &str, record: &[u8]) -> (Job, Micros) {
+    parse(id, queue, record).unwrap_or_else(|| (unreadable_job(id, queue, record.get(1).copied().unwrap_or(b'2')), 0))
 }
 
 fn parse(id: JobId, queue: &str, record: &[u8]) -> Option<(Job, Micros)> {
     let text = std::str::from_utf8(record).ok()?;
     let (head, args) = text.split_once('\n')?;
     let mut fields = head.split('\t');
-    let [FORMAT, digit] = *fields.next()?.as_bytes() else {
+    let [RECORD_FORMAT, digit] = *fields.next()?.as_bytes() else {
         return None;
     };
     let kind = fields.next()?;
@@ -136,14 +136,14 @@ fn parse(id: JobId, queue: &str, record: &[u8]) -> Option<(Job, Micros)> {
     };
     let pushed = number(0)?;
     let due = number(pushed)?;
-    let max_attempts = number(MAX_ATTEMPTS.into())?;
-    let timeout = number(i64::try_from(TIMEOUT.as_millis()).ok()?)?;
-    let keep = number(i64::try_from(KEEP.as_millis()).ok()?)?;
+    let max_attempts = number(DEFAULT_MAX_ATTEMPTS.into())?;
+    let timeout = number(i64::try_from(DEFAULT_TIMEOUT.as_millis()).ok()?)?;
+    let keep = number(i64::try_from(DEFAULT_KEEP.as_millis()).ok()?)?;
     let [unique, tags, traceparent] = [fields.next()?, fields.next()?, fields.next()?];
     // Older versions have left none.
     if let Some(said) = fields.next() {
         let rest = head.get(..head.len().checked_sub(said.len() + 1)?)?;
-        let sum = sum(&[id.as_bytes(), rest.as_bytes(), args.as_bytes()]);
+        let sum = crc32(&[id.as_bytes(), rest.as_bytes(), args.as_bytes()]);
         (u32::from_str_radix(said, 16).ok()? == sum).then_some(())?;
     }
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
@@ -152,7 +152,7 @@ fn parse(id: JobId, queue: &str, record: &[u8]) -> Option<(Job, Micros)> {
         queue: queue.to_owned(),
         kind: kind.to_owned(),
         args: args.to_owned(),
-        priority: priority(digit),
+        priority: priority_from_digit(digit),
         pushed: from_micros(pushed),
         max_attempts: u32::try_from(max_attempts).ok()?,
         timeout: Duration::from_millis(timeout.unsigned_abs()),
@@ -165,17 +165,17 @@ fn parse(id: JobId, queue: &str, record: &[u8]) -> Option<(Job, Micros)> {
 }
 
 /// What can be said of a record that cannot be read: the second byte is the priority in every format.
-fn blank(id: JobId, queue: &str, digit: u8) -> Job {
+fn unreadable_job(id: JobId, queue: &str, digit: u8) -> Job {
     Job {
         id,
         queue: queue.to_owned(),
-        kind: UNREADABLE.to_owned(),
+        kind: UNREADABLE_KIND.to_owned(),
         args: "null".to_owned(),
-        priority: priority(digit),
+        priority: priority_from_digit(digit),
         pushed: from_micros(0),
-        max_attempts: MAX_ATTEMPTS,
-        timeout: TIMEOUT,
-        keep: KEEP,
+        max_attempts: DEFAULT_MAX_ATTEMPTS,
+        timeout: DEFAULT_TIMEOUT,
+        keep: DEFAULT_KEEP,
         unique: None,
         tags: Vec::new(),
         traceparent: None,
@@ -187,58 +187,58 @@ pub(super) const COUNT_MAX: u32 = u32::MAX >> 1;
 
 /// What has changed about a job in trouble.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Meta {
+pub(super) struct JobMeta {
     /// When it is due; 0: as its record says.
     pub(super) due: Micros,
     /// When this was written.
-    pub(super) moved: Micros,
+    pub(super) changed_at: Micros,
     pub(super) attempts: u32,
     pub(super) crashes: u32,
     /// How many failures it ever had; the newest are in its history.
     pub(super) failures: u32,
     /// How often it got a new ticket.
-    pub(super) turn: u32,
+    pub(super) ticket_number: u32,
 }
 
-impl Meta {
-    pub(super) fn read(text: &[u8]) -> Option<Self> {
+impl JobMeta {
+    pub(super) fn decode(text: &[u8]) -> Option<Self> {
         // A dead job's group and its words stand behind it.
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() >= 72 && text.is_ascii())?;
         let small = |from: usize| text[from..from + 10].parse().ok();
-        Some(Meta {
+        Some(JobMeta {
             due: text[..16].parse().ok()?,
-            moved: text[16..32].parse().ok()?,
+            changed_at: text[16..32].parse().ok()?,
             attempts: small(32)?,
             crashes: small(42)?,
             failures: small(52)?,
-            turn: small(62)?,
+            ticket_number: small(62)?,
         })
     }
 
     /// The group of a dead job, by the text of its meta.
-    pub(super) fn group_of(text: &[u8]) -> Option<&str> {
+    pub(super) fn dead_group(text: &[u8]) -> Option<&str> {
         std::str::from_utf8(text.get(72..88)?).ok()
     }
 
     /// All of it, as a script would write it.
-    pub(super) fn text(&self) -> String {
-        format!("{:016}{:016}{}", self.due, self.moved, self.counts())
+    pub(super) fn encode(&self) -> String {
+        format!("{:016}{:016}{}", self.due, self.changed_at, self.encode_counts())
     }
 
     /// The part that does not depend on the moment.
-    pub(super) fn counts(&self) -> String {
+    pub(super) fn encode_counts(&self) -> String {
         let [attempts, crashes, failures, turn] =
-            [self.attempts, self.crashes, self.failures, self.turn].map(|count| count.min(COUNT_MAX));
+            [self.attempts, self.crashes, self.failures, self.ticket_number].map(|count| count.min(COUNT_MAX));
         format!("{attempts:010}{crashes:010}{failures:010}{turn:010}")
     }
 }
 
 /// What stands for a job: id and flag, and behind the letter of a job in trouble how often it got a new ticket.
 /// In a ready list a job without trouble has only its id.
-pub(super) fn ticket(id: JobId, priority: Priority, turn: Option<u32>) -> Vec<u8> {
+pub(super) fn encode_ticket(id: JobId, priority: Priority, turn: Option<u32>) -> Vec<u8> {
     let mut ticket = Vec::with_capacity(18);
     ticket.extend(id.as_bytes());
-    ticket.push(flag(priority, turn.is_some()));
+    ticket.push(priority_flag(priority, turn.is_some()));
     if let Some(turn) = turn {
         ticket.extend(turn.to_string().as_bytes());
     }
@@ -246,20 +246,26 @@ pub(super) fn ticket(id: JobId, priority: Priority, turn: Option<u32>) -> Vec<u8
 }
 
 /// What stands in the schedule: the ticket, a space, and the words by which the job is found.
-pub(super) fn due_ticket(id: JobId, priority: Priority, turn: Option<u32>, kind: &str, tags: &[String]) -> Vec<u8> {
-    let mut ticket = ticket(id, priority, turn);
+pub(super) fn encode_due_ticket(
+    id: JobId,
+    priority: Priority,
+    turn: Option<u32>,
+    kind: &str,
+    tags: &[String],
+) -> Vec<u8> {
+    let mut ticket = encode_ticket(id, priority, turn);
     ticket.push(b' ');
-    ticket.extend(words(kind, tags).as_bytes());
+    ticket.extend(index_terms(kind, tags).as_bytes());
     ticket
 }
 
 /// The words of a job: its kind and its tags.
-pub(super) fn words(kind: &str, tags: &[String]) -> String {
+pub(super) fn index_terms(kind: &str, tags: &[String]) -> String {
     tags.iter().fold(kind.to_owned(), |words, tag| words + " " + tag)
 }
 
 /// The words of a record, as a script would find them.
-pub(super) fn words_of(record: &[u8]) -> String {
+pub(super) fn record_index_terms(record: &[u8]) -> String {
     let head = record.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let fields: Vec<&[u8]> = head.split(|byte| *byte == b'\t').collect();
     let (Some(kind), Some(tags)) = (fields.get(1), fields.get(8)) else {
@@ -270,24 +276,24 @@ pub(super) fn words_of(record: &[u8]) -> String {
 }
 
 /// The flag of a job: its priority, as a letter if it has a meta.
-pub(super) fn flag(priority: Priority, in_trouble: bool) -> u8 {
-    digit(priority) + if in_trouble { b'a' - b'0' } else { 0 }
+pub(super) fn priority_flag(priority: Priority, in_trouble: bool) -> u8 {
+    priority_digit(priority) + if in_trouble { b'a' - b'0' } else { 0 }
 }
 
 /// What a ticket in a ready list says: id, and whether the job has a meta.
-pub(super) fn read_ticket(ticket: &[u8]) -> Option<(JobId, bool)> {
+pub(super) fn decode_ticket(ticket: &[u8]) -> Option<(JobId, bool)> {
     let (id, rest) = ticket.split_first_chunk::<16>()?;
     Some((JobId::from_bytes(*id), rest.first().is_some_and(u8::is_ascii_lowercase)))
 }
 
 /// How a held job is entered: by whom, under which fence. Longer than 64 bytes, so that no server packs the hash into a list
 /// through which it would have to walk.
-pub(super) fn held_value(node: NodeId, fence: Fence, flag: u8) -> String {
+pub(super) fn encode_held(node: NodeId, fence: Fence, flag: u8) -> String {
     format!("{:<64}{}", format!("{node} {:016}", fence.0), char::from(flag))
 }
 
 /// Node and fence of a held value, and whether the job is in trouble.
-pub(super) fn read_held(value: &[u8]) -> Option<(NodeId, Fence, bool)> {
+pub(super) fn decode_held(value: &[u8]) -> Option<(NodeId, Fence, bool)> {
     let text = std::str::from_utf8(value).ok()?;
     let (node, rest) = text.split_once(' ')?;
     let in_trouble = value.last().is_some_and(u8::is_ascii_lowercase);
@@ -295,22 +301,22 @@ pub(super) fn read_held(value: &[u8]) -> Option<(NodeId, Fence, bool)> {
 }
 
 /// How long done jobs of a queue are kept, at least and at most.
-pub(super) fn read_kept(text: &[u8]) -> Option<(Micros, Micros)> {
+pub(super) fn decode_keep_range(text: &[u8]) -> Option<(Micros, Micros)> {
     let text = std::str::from_utf8(text).ok().filter(|text| text.len() == 32 && text.is_ascii())?;
     Some((text[..16].parse().ok()?, text[16..].parse().ok()?))
 }
 
 /// A moment as scripts keep it, so that it stays one when they count with it.
-pub(super) fn moment(at: SystemTime) -> Micros {
+pub(super) fn clamp_moment(at: SystemTime) -> Micros {
     to_micros(at).clamp(0, 2 * DELAY_MAX)
 }
 
 /// A failure as the history keeps it, but for its moment, which the store puts in front.
-pub(super) fn failure(attempt: u32, node: NodeId, error: &str) -> String {
-    format!("{attempt:010}{node}{}", Failure::cut(error))
+pub(super) fn encode_failure(attempt: u32, node: NodeId, error: &str) -> String {
+    format!("{attempt:010}{node}{}", Failure::truncate_error(error))
 }
 
-pub(super) fn read_failure(text: &[u8]) -> Option<Failure> {
+pub(super) fn decode_failure(text: &[u8]) -> Option<Failure> {
     let text = String::from_utf8_lossy(text);
     Some(Failure {
         at: from_micros(text.get(..16)?.parse().ok()?),
@@ -321,11 +327,11 @@ pub(super) fn read_failure(text: &[u8]) -> Option<Failure> {
 }
 
 /// How far an attempt has come: the moment, the number, a tab, what it says.
-pub(super) fn progress(progress: &JobProgress) -> String {
-    format!("{:016}{}\t{}", moment(progress.at), progress.done, progress.note)
+pub(super) fn encode_progress(progress: &JobProgress) -> String {
+    format!("{:016}{}\t{}", clamp_moment(progress.at), progress.done, progress.note)
 }
 
-pub(super) fn read_progress(text: &[u8]) -> Option<JobProgress> {
+pub(super) fn decode_progress(text: &[u8]) -> Option<JobProgress> {
     let text = String::from_utf8_lossy(text);
     let at = from_micros(text.get(..16)?.parse().ok()?);
     let (done, note) = text.get(16..)?.split_once('\t')?;
@@ -333,11 +339,11 @@ pub(super) fn read_progress(text: &[u8]) -> Option<JobProgress> {
 }
 
 /// A line of a log: the moment, the attempt, what it says.
-pub(super) fn line(at: SystemTime, attempt: u32, line: &str) -> String {
-    format!("{:016}{attempt:010}{line}", moment(at))
+pub(super) fn encode_log_line(at: SystemTime, attempt: u32, line: &str) -> String {
+    format!("{:016}{attempt:010}{line}", clamp_moment(at))
 }
 
-pub(super) fn read_line(text: &[u8]) -> Option<LogLine> {
+pub(super) fn decode_log_line(text: &[u8]) -> Option<LogLine> {
     let text = String::from_utf8_lossy(text);
     Some(LogLine {
         at: from_micros(text.get(..16)?.parse().ok()?),
@@ -347,7 +353,7 @@ pub(super) fn read_line(text: &[u8]) -> Option<LogLine> {
 }
 
 /// A moment as scripts take it: `+n` for microseconds from now.
-pub(super) fn delay(after: Duration) -> String {
+pub(super) fn encode_delay(after: Duration) -> String {
     format!("+{}", micros(after).min(DELAY_MAX))
 }
 
@@ -359,8 +365,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn job(kind: String, args: String, key: Option<String>, tags: Vec<String>) -> Push {
-        let mut push = Push::with_args(kind, Ok(args)).tags(tags).keep(KEEP);
+    fn push_of(kind: String, args: String, key: Option<String>, tags: Vec<String>) -> Push {
+        let mut push = Push::with_args(kind, Ok(args)).tags(tags).keep(DEFAULT_KEEP);
         push.unique = key;
         push
     }
@@ -369,8 +375,8 @@ mod tests {
         #[test]
         fn a_record_survives(kind in "[a-z:./_-]{1,20}", args in "\\PC{0,200}|[\\n\\t\\r ]{0,9}", key in proptest::option::of("\\PC{1,20}"),
                              tags in proptest::collection::vec("[a-z]{1,5}", 0..4), pushed in 0i64..4_000_000_000_000_000, after in 0i64..9_999_999) {
-            let push = job(kind, args, key, tags);
-            let (read, due) = read(push.id, "q", &write(&push, pushed, pushed + after));
+            let push = push_of(kind, args, key, tags);
+            let (read, due) = decode(push.id, "q", &encode_push(&push, pushed, pushed + after));
             prop_assert_eq!(due, pushed + after);
             prop_assert_eq!(read.kind, push.kind);
             prop_assert_eq!(&read.args, push.args.as_ref().expect("given"));
@@ -380,30 +386,30 @@ mod tests {
 
         #[test]
         fn what_has_changed_survives(due in 0i64..8_000_000_000_000_000, attempts in 0..=COUNT_MAX, failures in 0..=COUNT_MAX) {
-            let meta = Meta { due, moved: due / 2, attempts, crashes: 7, failures, turn: 0 };
-            prop_assert_eq!(Meta::read(meta.text().as_bytes()), Some(meta));
+            let meta = JobMeta { due, changed_at: due / 2, attempts, crashes: 7, failures, ticket_number: 0 };
+            prop_assert_eq!(JobMeta::decode(meta.encode().as_bytes()), Some(meta));
         }
 
         #[test]
         fn any_bytes_read_or_are_given_back(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = read(JobId::named("x"), "q", &bytes);
-            let _ = (read_progress(&bytes), read_line(&bytes), Meta::group_of(&bytes));
-            let _ = (Meta::read(&bytes), read_ticket(&bytes), read_held(&bytes), read_failure(&bytes));
+            let _ = decode(JobId::from_name("x"), "q", &bytes);
+            let _ = (decode_progress(&bytes), decode_log_line(&bytes), JobMeta::dead_group(&bytes));
+            let _ = (JobMeta::decode(&bytes), decode_ticket(&bytes), decode_held(&bytes), decode_failure(&bytes));
         }
 
         #[test]
         fn a_held_value_survives(fence in 0u64..9_999_999_999_999_999) {
             let node = NodeId::fresh();
-            let value = held_value(node, Fence(fence), b'2');
+            let value = encode_held(node, Fence(fence), b'2');
             prop_assert_eq!(value.len(), 65);
-            prop_assert_eq!(read_held(value.as_bytes()), Some((node, Fence(fence), false)));
+            prop_assert_eq!(decode_held(value.as_bytes()), Some((node, Fence(fence), false)));
         }
     }
 
     #[test]
-    fn a_newer_format_is_not_misread() {
-        let mut record = write(&job("mail".into(), "{}".into(), None, Vec::new()), 5, 5);
+    fn record_of_newer_format_is_unreadable() {
+        let mut record = encode_push(&push_of("mail".into(), "{}".into(), None, Vec::new()), 5, 5);
         record[0] += 1;
-        assert_eq!(read(JobId::named("x"), "q", &record).0.kind, UNREADABLE);
+        assert_eq!(decode(JobId::from_name("x"), "q", &record).0.kind, UNREADABLE_KIND);
     }
 }

@@ -313,19 +313,21 @@ mod tests {
 
     #[test]
     fn scripts_look_as_far_as_the_contract_says() {
-        use crate::store::{GROUPS_MAX, HISTORY_MINUTES_MAX, LOG_LINES_MAX, TALLY};
-        use crate::store::{HINTS_LOOK_MAX, HINTS_MAX, LINE_LOOK_MAX, LOCK_SLOTS_MAX};
+        use crate::store::{DEAD_GROUPS_MAX, HISTORY_MINUTES_MAX, LOG_LINES_MAX, STAT_NUMBERS};
+        use crate::store::{
+            DEFERRED_HINTS_MAX, DEFERRED_HINTS_PER_CLAIM_MAX, LOCK_SLOTS_MAX, LOCK_WAITERS_CHECKED_MAX,
+        };
         let has = |name: &str, line: String| {
             let part = PARTS.iter().find(|(known, _)| *known == name).map_or("", |(_, text)| text);
             assert!(part.contains(&line), "{name} has no line {line:?}");
         };
         has("log_limits", format!("local LOG_LINES_MAX = {LOG_LINES_MAX}\n"));
-        has("group_dead", format!("local GROUPS_MAX = {GROUPS_MAX}\n"));
-        has("prune_history", format!("local DAY, COUNTERS, STEP = {HISTORY_MINUTES_MAX}, {TALLY}, 10\n"));
-        has("sum_history", format!("local AFTER, MINUTES, COUNTERS = 2, 60, {TALLY}\n"));
-        has("defer_jobs", format!("local HINTS_MAX, WAKES_MAX = {HINTS_MAX}, 16\n"));
-        has("find_deferred", format!("local LOOK_MAX = {HINTS_LOOK_MAX}\n"));
-        has("list_waiters", format!("local WAITERS_LOOK_MAX = {LINE_LOOK_MAX}\n"));
+        has("group_dead", format!("local GROUPS_MAX = {DEAD_GROUPS_MAX}\n"));
+        has("prune_history", format!("local DAY, COUNTERS, STEP = {HISTORY_MINUTES_MAX}, {STAT_NUMBERS}, 10\n"));
+        has("sum_history", format!("local AFTER, MINUTES, COUNTERS = 2, 60, {STAT_NUMBERS}\n"));
+        has("defer_jobs", format!("local HINTS_MAX, WAKES_MAX = {DEFERRED_HINTS_MAX}, 16\n"));
+        has("find_deferred", format!("local LOOK_MAX = {DEFERRED_HINTS_PER_CLAIM_MAX}\n"));
+        has("list_waiters", format!("local WAITERS_LOOK_MAX = {LOCK_WAITERS_CHECKED_MAX}\n"));
         has("read_lock", format!("local SLOTS_MAX = {LOCK_SLOTS_MAX}\n"));
     }
 }

@@ -11,12 +11,12 @@ const HOSTS_MAX: usize = 64;
 
 /// A host and its port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Address {
+pub(crate) struct ServerAddress {
     pub(super) host: String,
     pub(super) port: u16,
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host.contains(':') {
             true => write!(f, "[{}]:{}", self.host, self.port),
@@ -25,7 +25,7 @@ impl fmt::Display for Address {
     }
 }
 
-impl Address {
+impl ServerAddress {
     pub(super) fn parse(text: &str, default_port: u16) -> Option<Self> {
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
@@ -39,14 +39,14 @@ impl Address {
             },
         };
         let port = port.map_or(Ok(default_port), str::parse).ok()?;
-        (!host.is_empty()).then(|| Address { host: host.to_owned(), port })
+        (!host.is_empty()).then(|| ServerAddress { host: host.to_owned(), port })
     }
 }
 
 /// How the servers work together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
-    One,
+pub(crate) enum Topology {
+    Standalone,
     /// The hosts are Sentinels; this is the name they know the master by.
     Sentinel(String),
     Cluster,
@@ -54,23 +54,23 @@ pub(crate) enum Shape {
 
 /// Where a store on Redis is, and how to get in.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(super) shape: Shape,
-    pub(super) hosts: Vec<Address>,
+pub(crate) struct RedisUrl {
+    pub(super) topology: Topology,
+    pub(super) hosts: Vec<ServerAddress>,
     pub(super) tls: bool,
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
     pub(super) db: i64,
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for RedisUrl {
     /// Never shows the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown())
+        f.write_str(&self.display_url())
     }
 }
 
-impl Place {
+impl RedisUrl {
     /// Reads what stands before the `?`; `None` if the scheme is none of ours.
     pub(crate) fn parse(url: &str) -> Result<Option<Self>> {
         let Some((scheme, rest)) = url.split_once("://") else {
@@ -87,29 +87,29 @@ impl Place {
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, password) = login.map_or(Ok((None, None)), parse_login)?;
         let (shape, db) = parse_path(scheme, shape, path)?;
-        let default_port = if matches!(shape, Shape::Sentinel(_)) { SENTINEL_PORT } else { REDIS_PORT };
+        let default_port = if matches!(shape, Topology::Sentinel(_)) { SENTINEL_PORT } else { REDIS_PORT };
         let hosts = parse_hosts(hosts, default_port)?;
-        if shape == Shape::One && hosts.len() > 1 {
-            return Err(wrong("names several hosts; write redis+sentinel:// or redis+cluster://"));
+        if shape == Topology::Standalone && hosts.len() > 1 {
+            return Err(invalid_url("names several hosts; write redis+sentinel:// or redis+cluster://"));
         }
-        Ok(Some(Place { shape, hosts, tls, user, password, db }))
+        Ok(Some(RedisUrl { topology: shape, hosts, tls, user, password, db }))
     }
 
     /// The URL for people: without the password.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn display_url(&self) -> String {
         let scheme = if self.tls { "rediss" } else { "redis" };
-        let hosts: Vec<String> = self.hosts.iter().map(Address::to_string).collect();
-        let (plus, name) = match &self.shape {
-            Shape::One => ("", String::new()),
-            Shape::Sentinel(name) => ("+sentinel", format!("/{name}")),
-            Shape::Cluster => ("+cluster", String::new()),
+        let hosts: Vec<String> = self.hosts.iter().map(ServerAddress::to_string).collect();
+        let (plus, name) = match &self.topology {
+            Topology::Standalone => ("", String::new()),
+            Topology::Sentinel(name) => ("+sentinel", format!("/{name}")),
+            Topology::Cluster => ("+cluster", String::new()),
         };
         let db = if self.db == 0 { String::new() } else { format!("/{}", self.db) };
         format!("{scheme}{plus}://{}{name}{db}", hosts.join(","))
     }
 }
 
-fn wrong(reason: impl Into<String>) -> Error {
+fn invalid_url(reason: impl Into<String>) -> Error {
     Error::invalid("store", reason)
 }
 
@@ -121,40 +121,40 @@ fn parse_login(login: &str) -> Result<(Option<String>, Option<String>)> {
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
     match (decode(user), decode(password)) {
         // Without a password nobody logs in: everything would be done as the default user.
-        (Ok(Some(_)), Ok(None)) => Err(wrong("names a user and no password; write redis://USER:PASSWORD@HOST")),
+        (Ok(Some(_)), Ok(None)) => Err(invalid_url("names a user and no password; write redis://USER:PASSWORD@HOST")),
         (Ok(user), Ok(password)) => Ok((user, password)),
-        _ => Err(wrong("has a user or password that is not UTF-8 behind its % signs")),
+        _ => Err(invalid_url("has a user or password that is not UTF-8 behind its % signs")),
     }
 }
 
-fn parse_path(scheme: &str, shape: &str, path: &str) -> Result<(Shape, i64)> {
+fn parse_path(scheme: &str, shape: &str, path: &str) -> Result<(Topology, i64)> {
     let db = |text: &str| match text {
         "" => Ok(0),
         text => text.parse::<u16>().map(i64::from).map_err(|_| {
-            wrong(format!("has {text:?} where the number of a database belongs; write {scheme}://host:port/0"))
+            invalid_url(format!("has {text:?} where the number of a database belongs; write {scheme}://host:port/0"))
         }),
     };
     match shape {
-        "" => Ok((Shape::One, db(path)?)),
+        "" => Ok((Topology::Standalone, db(path)?)),
         "sentinel" => match path.split_once('/').unwrap_or((path, "")) {
-            ("", _) => Err(wrong(format!("names no master; write {scheme}://host1,host2/MASTER"))),
-            (master, number) => Ok((Shape::Sentinel(master.to_owned()), db(number)?)),
+            ("", _) => Err(invalid_url(format!("names no master; write {scheme}://host1,host2/MASTER"))),
+            (master, number) => Ok((Topology::Sentinel(master.to_owned()), db(number)?)),
         },
-        "cluster" if matches!(path, "" | "0") => Ok((Shape::Cluster, 0)),
-        "cluster" => Err(wrong("names a database; a Cluster has only one")),
-        other => Err(wrong(format!("has +{other} in its scheme; there is +sentinel and +cluster"))),
+        "cluster" if matches!(path, "" | "0") => Ok((Topology::Cluster, 0)),
+        "cluster" => Err(invalid_url("names a database; a Cluster has only one")),
+        other => Err(invalid_url(format!("has +{other} in its scheme; there is +sentinel and +cluster"))),
     }
 }
 
-fn parse_hosts(text: &str, default_port: u16) -> Result<Vec<Address>> {
+fn parse_hosts(text: &str, default_port: u16) -> Result<Vec<ServerAddress>> {
     let one = |host: &str| {
-        Address::parse(host, default_port)
-            .ok_or_else(|| wrong(format!("has {host:?} where a host belongs; write host or host:port")))
+        ServerAddress::parse(host, default_port)
+            .ok_or_else(|| invalid_url(format!("has {host:?} where a host belongs; write host or host:port")))
     };
-    let hosts: Vec<Address> = text.split(',').map(one).collect::<Result<_>>()?;
+    let hosts: Vec<ServerAddress> = text.split(',').map(one).collect::<Result<_>>()?;
     match hosts.len() {
         0..=HOSTS_MAX => Ok(hosts),
-        many => Err(wrong(format!("names {many} hosts; at most {HOSTS_MAX}"))),
+        many => Err(invalid_url(format!("names {many} hosts; at most {HOSTS_MAX}"))),
     }
 }
 
@@ -163,49 +163,49 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn place(url: &str) -> Place {
-        Place::parse(url).expect("a good URL").expect("one of ours")
+    fn parse_valid(url: &str) -> RedisUrl {
+        RedisUrl::parse(url).expect("a good URL").expect("one of ours")
     }
 
-    fn refused(url: &str) -> String {
-        Place::parse(url).expect_err("a bad URL").to_string()
+    fn parse_error(url: &str) -> String {
+        RedisUrl::parse(url).expect_err("a bad URL").to_string()
     }
 
     #[test]
-    fn every_shape() {
-        let one = place("redis://localhost");
-        assert_eq!((one.shape.clone(), one.db, one.hosts[0].port), (Shape::One, 0, 6379));
-        assert_eq!(place("rediss://:p%40ss@h:1/3").password.as_deref(), Some("p@ss"));
-        assert_eq!(place("redis://me:a@b@h").password.as_deref(), Some("a@b"));
-        assert!(place("valkeys://h").tls);
-        let sentinel = place("redis+sentinel://a,b:5/mymaster/2");
-        assert_eq!((sentinel.shape, sentinel.db), (Shape::Sentinel("mymaster".into()), 2));
+    fn every_topology_is_parsed() {
+        let one = parse_valid("redis://localhost");
+        assert_eq!((one.topology.clone(), one.db, one.hosts[0].port), (Topology::Standalone, 0, 6379));
+        assert_eq!(parse_valid("rediss://:p%40ss@h:1/3").password.as_deref(), Some("p@ss"));
+        assert_eq!(parse_valid("redis://me:a@b@h").password.as_deref(), Some("a@b"));
+        assert!(parse_valid("valkeys://h").tls);
+        let sentinel = parse_valid("redis+sentinel://a,b:5/mymaster/2");
+        assert_eq!((sentinel.topology, sentinel.db), (Topology::Sentinel("mymaster".into()), 2));
         assert_eq!(sentinel.hosts.iter().map(|h| h.port).collect::<Vec<_>>(), [26379, 5]);
-        assert_eq!(place("redis+cluster://a,b,[::1]:7").hosts[2], Address { host: "::1".into(), port: 7 });
-        assert_eq!(Place::parse("duly.db").expect("not wrong"), None);
+        assert_eq!(parse_valid("redis+cluster://a,b,[::1]:7").hosts[2], ServerAddress { host: "::1".into(), port: 7 });
+        assert_eq!(RedisUrl::parse("duly.db").expect("not wrong"), None);
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
-        assert!(refused("redis://").contains("where a host belongs"));
-        assert!(refused("redis://a,b").contains("several hosts"));
-        assert!(refused("redis://a/x").contains("number of a database"));
-        assert!(refused("redis+sentinel://a").contains("names no master"));
-        assert!(refused("redis+cluster://a/1").contains("only one"));
-        assert!(refused("redis+ring://a").contains("+sentinel and +cluster"));
-        assert!(refused("redis://a:port").contains("host or host:port"));
-        assert!(refused("redis://me@a").contains("no password"));
+    fn invalid_url_error_names_the_problem() {
+        assert!(parse_error("redis://").contains("where a host belongs"));
+        assert!(parse_error("redis://a,b").contains("several hosts"));
+        assert!(parse_error("redis://a/x").contains("number of a database"));
+        assert!(parse_error("redis+sentinel://a").contains("names no master"));
+        assert!(parse_error("redis+cluster://a/1").contains("only one"));
+        assert!(parse_error("redis+ring://a").contains("+sentinel and +cluster"));
+        assert!(parse_error("redis://a:port").contains("host or host:port"));
+        assert!(parse_error("redis://me@a").contains("no password"));
     }
 
     #[test]
-    fn a_password_is_never_shown() {
-        assert_eq!(format!("{:?}", place("redis://me:secret@h:1/2")), "redis://h:1/2");
+    fn display_url_hides_the_password() {
+        assert_eq!(format!("{:?}", parse_valid("redis://me:secret@h:1/2")), "redis://h:1/2");
     }
 
     proptest! {
         #[test]
         fn any_url_parses_or_is_refused(url in "(redis|rediss|valkey)(\\+sentinel|\\+cluster|\\+x)?://\\PC*") {
-            let _ = Place::parse(&url);
+            let _ = RedisUrl::parse(&url);
         }
     }
 }

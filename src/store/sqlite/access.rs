@@ -5,11 +5,11 @@ use rusqlite::{Connection, params};
 use super::tx::Tx;
 use crate::admin::token::{Role, TOKENS_MAX, Token};
 use crate::clock::{from_micros, micros};
-use crate::store::{AUDIT_MAX, Audit, AuditRecord, NewToken};
+use crate::store::{AUDIT_ENTRIES_MAX, AuditEntry, AuditRecord, NewToken};
 
 /// Implements `put_token` of the store contract.
 pub(super) fn put_token(tx: &Tx<'_>, token: &NewToken) -> rusqlite::Result<bool> {
-    let expires = token.lasts.map(|lasts| tx.now + micros(lasts));
+    let expires = token.ttl.map(|lasts| tx.now + micros(lasts));
     let kept = tx
         .statement(
             "INSERT INTO duly_token (name, role, hash, created_at, expires_at)
@@ -46,24 +46,28 @@ pub(super) fn tokens(conn: &Connection) -> rusqlite::Result<Vec<Token>> {
 }
 
 /// Implements `add_audit_entry` of the store contract.
-pub(super) fn put_audit(tx: &Tx<'_>, entry: &Audit) -> rusqlite::Result<()> {
+pub(super) fn add_audit_entry(tx: &Tx<'_>, entry: &AuditEntry) -> rusqlite::Result<()> {
     tx.statement("INSERT INTO duly_audit (recorded_at, actor, action, address, status) VALUES (?1, ?2, ?3, ?4, ?5)")?
-        .execute(params![tx.now, entry.who, entry.what, entry.from, entry.status])?;
+        .execute(params![tx.now, entry.actor, entry.action, entry.origin, entry.status])?;
     tx.statement("DELETE FROM duly_audit WHERE entry_no <= (SELECT MAX(entry_no) FROM duly_audit) - ?1")?
-        .execute([AUDIT_MAX])
+        .execute([AUDIT_ENTRIES_MAX])
         .map(drop)
 }
 
 /// Implements `audit_entries` of the store contract.
-pub(super) fn audits(conn: &Connection, before: Option<u64>, limit: usize) -> rusqlite::Result<Vec<AuditRecord>> {
+pub(super) fn audit_entries(
+    conn: &Connection,
+    before: Option<u64>,
+    limit: usize,
+) -> rusqlite::Result<Vec<AuditRecord>> {
     let before = before.and_then(|no| i64::try_from(no).ok()).unwrap_or(i64::MAX);
     conn.prepare_cached(
         "SELECT entry_no, recorded_at, actor, action, address, status
            FROM duly_audit WHERE entry_no < ?1 ORDER BY entry_no DESC LIMIT ?2",
     )?
     .query_map(params![before, limit], |row| {
-        let entry = Audit { who: row.get(2)?, what: row.get(3)?, from: row.get(4)?, status: row.get(5)? };
-        Ok(AuditRecord { no: row.get(0)?, at: from_micros(row.get(1)?), entry })
+        let entry = AuditEntry { actor: row.get(2)?, action: row.get(3)?, origin: row.get(4)?, status: row.get(5)? };
+        Ok(AuditRecord { number: row.get(0)?, at: from_micros(row.get(1)?), entry })
     })?
     .collect()
 }

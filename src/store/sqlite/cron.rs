@@ -11,20 +11,20 @@ use crate::error::Result;
 use crate::job::JobId;
 use crate::store::sqlite::jobs::push;
 use crate::store::sqlite::jobs::state;
-use crate::store::sqlite::jobs::state::Place;
+use crate::store::sqlite::jobs::state::JobPosition;
 use crate::store::sqlite::{errors, transfer};
 use crate::store::{
-    CRON_FIRE_MAX, CRONS_PAGE, CronFire, CronFired, CronPage, CronPut, CronRecord, CronsFired, DueCrons, HELD_LOOK,
-    Hold, PutCron,
+    CRON_FIRINGS_MAX, CRON_PAGE_SIZE, CronFiring, CronFiringResult, CronPage, CronRecord, DueCrons, FireCronsReply,
+    OverlapWait, PutCron, PutCronResult, WAITING_TICK_RECHECK_INTERVAL,
 };
 
-const COLUMNS: &str = "rule, revision, paused, next_tick_at, waiting, last_tick_at";
+const CRON_COLUMNS: &str = "rule, revision, paused, next_tick_at, waiting, last_tick_at";
 
 /// Returns `None` if a newer version wrote the rule.
-fn read(row: &Row<'_>) -> rusqlite::Result<Option<CronRecord>> {
+fn read_record(row: &Row<'_>) -> rusqlite::Result<Option<CronRecord>> {
     let text: String = row.get(0)?;
     let moment = |at: Option<Micros>| at.map(from_micros);
-    let Some(rule) = CronRule::read(&text) else {
+    let Some(rule) = CronRule::from_json(&text) else {
         tracing::error!("cannot read a cron rule; a newer version of duly may have written it");
         return Ok(None);
     };
@@ -33,38 +33,38 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Option<CronRecord>> {
         revision: row.get::<_, i64>(1)?.unsigned_abs(),
         paused: row.get(2)?,
         next: moment(row.get(3)?),
-        held: row.get(4)?,
+        waiting: row.get(4)?,
         last: moment(row.get(5)?),
     }))
 }
 
 /// Implements `put_cron` of the store contract.
-pub(super) fn put(tx: &Tx<'_>, put: &PutCron) -> rusqlite::Result<CronPut> {
+pub(super) fn put_cron(tx: &Tx<'_>, put: &PutCron) -> rusqlite::Result<PutCronResult> {
     let record = &put.record;
     let found: Option<(i64, i64)> = tx
         .statement("SELECT queue_no, revision FROM duly_cron WHERE name = ?1")?
         .query_row([&record.rule.name], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    if found.map(|(_, revision)| revision.unsigned_abs()) != put.was {
-        return Ok(CronPut::Stale);
+    if found.map(|(_, revision)| revision.unsigned_abs()) != put.expected_revision {
+        return Ok(PutCronResult::Stale);
     }
-    let queue = tx.queue(&record.rule.queue)?;
+    let queue = tx.ensure_queue(&record.rule.queue)?;
     let old = found.map(|(old, _)| old).filter(|old| *old != queue);
     for queue in [Some(queue), old].into_iter().flatten() {
-        if transfer::of_queue(tx, queue)?.is_some() {
-            return Ok(CronPut::Moving);
+        if transfer::read_transfer_mark(tx, queue)?.is_some() {
+            return Ok(PutCronResult::Moving);
         }
     }
-    write(tx, queue, record)?;
+    write_rule(tx, queue, record)?;
     if let Some(old) = old {
-        set_tick(tx, old)?;
+        set_cron_check_at(tx, old)?;
     }
-    tx.wake(&record.rule.queue);
-    Ok(CronPut::Yes)
+    tx.wake_one(&record.rule.queue);
+    Ok(PutCronResult::Applied)
 }
 
 /// Writes a rule into its queue and replaces an older one.
-fn write(tx: &Tx<'_>, queue: i64, record: &CronRecord) -> rusqlite::Result<()> {
+fn write_rule(tx: &Tx<'_>, queue: i64, record: &CronRecord) -> rusqlite::Result<()> {
     let next = record.next.map(to_micros);
     tx.statement(
         "INSERT OR REPLACE INTO duly_cron
@@ -74,19 +74,19 @@ fn write(tx: &Tx<'_>, queue: i64, record: &CronRecord) -> rusqlite::Result<()> {
     .execute(params![
         record.rule.name,
         queue,
-        record.rule.text(),
+        record.rule.to_json(),
         record.revision.cast_signed(),
         record.paused,
         next,
         next.filter(|_| !record.paused),
-        record.held,
+        record.waiting,
         record.last.map(to_micros),
     ])?;
-    set_tick(tx, queue)
+    set_cron_check_at(tx, queue)
 }
 
 /// Sets the time at which a claim of this queue has its rules checked.
-fn set_tick(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()> {
+fn set_cron_check_at(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()> {
     tx.statement(
         "UPDATE duly_queue SET cron_check_at =
            (SELECT min(check_at) FROM duly_cron WHERE queue_no = ?1 AND check_at IS NOT NULL) WHERE queue_no = ?1",
@@ -96,44 +96,44 @@ fn set_tick(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()> {
 }
 
 /// Implements `remove_cron` of the store contract.
-pub(super) fn remove(tx: &Tx<'_>, name: &str) -> rusqlite::Result<bool> {
+pub(super) fn remove_cron(tx: &Tx<'_>, name: &str) -> rusqlite::Result<bool> {
     let queue: Option<i64> = tx
         .statement("DELETE FROM duly_cron WHERE name = ?1 RETURNING queue_no")?
         .query_row([name], |row| row.get(0))
         .optional()?;
     match queue {
-        Some(queue) => set_tick(tx, queue).map(|()| true),
+        Some(queue) => set_cron_check_at(tx, queue).map(|()| true),
         None => Ok(false),
     }
 }
 
 /// Implements `cron` of the store contract.
-pub(super) fn get(conn: &Connection, name: &str) -> rusqlite::Result<Option<CronRecord>> {
+pub(super) fn cron(conn: &Connection, name: &str) -> rusqlite::Result<Option<CronRecord>> {
     let found = conn
-        .prepare_cached(&format!("SELECT {COLUMNS} FROM duly_cron WHERE name = ?1"))?
-        .query_row([name], read)
+        .prepare_cached(&format!("SELECT {CRON_COLUMNS} FROM duly_cron WHERE name = ?1"))?
+        .query_row([name], read_record)
         .optional()?;
     Ok(found.flatten())
 }
 
 /// Implements `crons` of the store contract. Rules are listed by name; the cursor is the last name.
-pub(super) fn page(conn: &Connection, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
+pub(super) fn crons(conn: &Connection, queue: Option<&str>, cursor: Option<&str>) -> Result<CronPage> {
     let look = || -> rusqlite::Result<Vec<(String, Option<CronRecord>)>> {
         conn.prepare_cached(&format!(
-            "SELECT {COLUMNS}, name FROM duly_cron WHERE name > ?1
+            "SELECT {CRON_COLUMNS}, name FROM duly_cron WHERE name > ?1
                 AND (?2 IS NULL OR queue_no =
                   (SELECT queue_no FROM duly_queue WHERE duly_queue.name = ?2)) ORDER BY name LIMIT ?3"
         ))?
-        .query_map(params![cursor.unwrap_or(""), queue, CRONS_PAGE], |row| Ok((row.get(6)?, read(row)?)))?
+        .query_map(params![cursor.unwrap_or(""), queue, CRON_PAGE_SIZE], |row| Ok((row.get(6)?, read_record(row)?)))?
         .collect()
     };
-    let found = look().map_err(|e| errors::refused("crons", e))?;
-    let next = found.last().filter(|_| found.len() == CRONS_PAGE).map(|(name, _)| name.clone());
-    Ok(CronPage { rules: found.into_iter().filter_map(|(_, record)| record).collect(), next })
+    let found = look().map_err(|e| errors::from_sqlite("crons", e))?;
+    let next = found.last().filter(|_| found.len() == CRON_PAGE_SIZE).map(|(name, _)| name.clone());
+    Ok(CronPage { rules: found.into_iter().filter_map(|(_, record)| record).collect(), next_cursor: next })
 }
 
 /// Implements `due_crons` of the store contract.
-pub(super) fn due(conn: &Connection, now: Micros, queue: &str, freed: &[String]) -> rusqlite::Result<DueCrons> {
+pub(super) fn due_crons(conn: &Connection, now: Micros, queue: &str, freed: &[String]) -> rusqlite::Result<DueCrons> {
     let mut due = DueCrons { rules: Vec::new(), now: from_micros(now), next_tick: None };
     let queue_no: Option<i64> = conn
         .prepare_cached("SELECT queue_no FROM duly_queue WHERE name = ?1 AND transfer_mark IS NULL")?
@@ -143,45 +143,45 @@ pub(super) fn due(conn: &Connection, now: Micros, queue: &str, freed: &[String])
         return Ok(due);
     };
     let mut select = conn.prepare_cached(&format!(
-        "SELECT {COLUMNS} FROM duly_cron WHERE queue_no = ?1 AND check_at <= ?2 ORDER BY check_at, name LIMIT ?3"
+        "SELECT {CRON_COLUMNS} FROM duly_cron WHERE queue_no = ?1 AND check_at <= ?2 ORDER BY check_at, name LIMIT ?3"
     ))?;
-    let mut rows = select.query(params![queue_no, now, CRON_FIRE_MAX])?;
+    let mut rows = select.query(params![queue_no, now, CRON_FIRINGS_MAX])?;
     while let Some(row) = rows.next()? {
-        due.rules.extend(read(row)?);
+        due.rules.extend(read_record(row)?);
     }
-    for name in freed.iter().take(CRON_FIRE_MAX - due.rules.len()) {
-        let held = get(conn, name)?.filter(|record| record.held && !record.paused && record.rule.queue == queue);
+    for name in freed.iter().take(CRON_FIRINGS_MAX - due.rules.len()) {
+        let held = cron(conn, name)?.filter(|record| record.waiting && !record.paused && record.rule.queue == queue);
         due.rules.extend(held.filter(|held| due.rules.iter().all(|known| known.rule.name != held.rule.name)));
     }
-    due.next_tick = next_tick(conn, queue_no, now)?;
+    due.next_tick = time_until_next_tick(conn, queue_no, now)?;
     Ok(due)
 }
 
-fn next_tick(conn: &Connection, queue: i64, now: Micros) -> rusqlite::Result<Option<Duration>> {
+fn time_until_next_tick(conn: &Connection, queue: i64, now: Micros) -> rusqlite::Result<Option<Duration>> {
     let tick = conn
         .prepare_cached("SELECT cron_check_at FROM duly_queue WHERE queue_no = ?1")?
         .query_row([queue], |row| row.get(0))?;
-    Ok(until(tick, now))
+    Ok(duration_until(tick, now))
 }
 
 /// Returns the time that is left until a tick; zero if the tick is past.
-pub(super) fn until(tick: Option<Micros>, now: Micros) -> Option<Duration> {
+pub(super) fn duration_until(tick: Option<Micros>, now: Micros) -> Option<Duration> {
     tick.map(|tick| Duration::from_micros(u64::try_from(tick - now).unwrap_or(0)))
 }
 
 /// Implements `fire_crons` of the store contract.
-pub(super) fn fire(tx: &Tx<'_>, name: &str, fires: &[CronFire]) -> rusqlite::Result<CronsFired> {
-    let queue = tx.queue(name)?;
-    let closed = transfer::of_queue(tx, queue)?.is_some();
+pub(super) fn fire_crons(tx: &Tx<'_>, name: &str, fires: &[CronFiring]) -> rusqlite::Result<FireCronsReply> {
+    let queue = tx.ensure_queue(name)?;
+    let closed = transfer::read_transfer_mark(tx, queue)?.is_some();
     let mut fired = Vec::with_capacity(fires.len());
     for fire in fires {
-        fired.push(if closed { CronFired::Stale } else { fire_one(tx, queue, fire)? });
+        fired.push(if closed { CronFiringResult::Stale } else { fire_cron(tx, queue, fire)? });
     }
-    set_tick(tx, queue)?;
-    Ok(CronsFired { fired, next_tick: next_tick(tx.conn, queue, tx.now)? })
+    set_cron_check_at(tx, queue)?;
+    Ok(FireCronsReply { results: fired, next_tick: time_until_next_tick(tx.conn, queue, tx.now)? })
 }
 
-fn fire_one(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<CronFired> {
+fn fire_cron(tx: &Tx<'_>, queue: i64, fire: &CronFiring) -> rusqlite::Result<CronFiringResult> {
     let (revision, tick) = (fire.revision.cast_signed(), to_micros(fire.tick));
     let as_read: bool = tx
         .statement(
@@ -191,13 +191,13 @@ fn fire_one(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<CronFi
         )?
         .query_row(params![fire.name, queue, revision, tick, tx.now], |row| row.get(0))?;
     if !as_read {
-        return Ok(CronFired::Stale);
+        return Ok(CronFiringResult::Stale);
     }
-    if let Some(holder) = in_the_way(tx, queue, fire)? {
-        let look = tx.now + micros(HELD_LOOK);
+    if let Some(holder) = find_blocking_job(tx, queue, fire)? {
+        let look = tx.now + micros(WAITING_TICK_RECHECK_INTERVAL);
         tx.statement("UPDATE duly_cron SET revision = revision + 1, waiting = 1, check_at = ?2 WHERE name = ?1")?
             .execute(params![fire.name, look])?;
-        return Ok(CronFired::Held(holder));
+        return Ok(CronFiringResult::Waiting(holder));
     }
     // If the queue is full, the tick passes without a job.
     let pushed = push::push(tx, &fire.jobs)?;
@@ -207,15 +207,16 @@ fn fire_one(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<CronFi
            last_tick_at = ifnull(?3, last_tick_at) WHERE name = ?1",
     )?
     .execute(params![fire.name, moment(fire.next), moment(fire.last)])?;
-    Ok(pushed.map_or(CronFired::Full, CronFired::Yes))
+    Ok(pushed.map_or(CronFiringResult::QueueFull, CronFiringResult::Fired))
 }
 
 /// Returns the job that a tick must wait for.
-fn in_the_way(tx: &Tx<'_>, queue: i64, fire: &CronFire) -> rusqlite::Result<Option<JobId>> {
-    let key = fire.jobs.first().and_then(|job| job.unique.as_deref()).filter(|_| fire.hold != Hold::No);
-    let Some((job_no, holder)) = key.map(|key| push::holder(tx, queue, key)).transpose()?.flatten() else {
+fn find_blocking_job(tx: &Tx<'_>, queue: i64, fire: &CronFiring) -> rusqlite::Result<Option<JobId>> {
+    let key =
+        fire.jobs.first().and_then(|job| job.unique.as_deref()).filter(|_| fire.overlap_wait != OverlapWait::Never);
+    let Some((job_no, holder)) = key.map(|key| push::find_unique_holder(tx, queue, key)).transpose()?.flatten() else {
         return Ok(None);
     };
-    let running = matches!(state::find_place(tx.conn, job_no)?, Some(Place::Held { .. }));
-    Ok((running || fire.hold == Hold::WhileThere).then_some(holder))
+    let running = matches!(state::find_position(tx.conn, job_no)?, Some(JobPosition::Running { .. }));
+    Ok((running || fire.overlap_wait == OverlapWait::WhileUnfinished).then_some(holder))
 }

@@ -7,15 +7,15 @@ use rusqlite::ErrorCode;
 use crate::error::Error;
 
 /// Runs `run` and turns a panic into an error, so that the thread survives.
-pub(super) fn caught<T>(run: impl FnOnce() -> T) -> rusqlite::Result<T> {
+pub(super) fn catch_panic<T>(run: impl FnOnce() -> T) -> rusqlite::Result<T> {
     let ran = std::panic::catch_unwind(AssertUnwindSafe(run));
     ran.map_err(|_| rusqlite::Error::ToSqlConversionFailure("panicked; please report this as a bug".into()))
 }
 
 /// Converts an error of SQLite if nothing can have been written.
-pub(super) fn refused(op: &'static str, error: rusqlite::Error) -> Error {
+pub(super) fn from_sqlite(op: &'static str, error: rusqlite::Error) -> Error {
     let reason = match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseBusy) if is_stale(&error) => {
+        Some(ErrorCode::DatabaseBusy) if is_snapshot_stale(&error) => {
             "another connection wrote after your transaction started with a read; \
              begin it with TransactionBehavior::Immediate"
                 .into()
@@ -44,14 +44,14 @@ pub(super) fn refused(op: &'static str, error: rusqlite::Error) -> Error {
 }
 
 /// Returns whether the transaction's snapshot is older than the file: such a transaction can never write.
-fn is_stale(error: &rusqlite::Error) -> bool {
+fn is_snapshot_stale(error: &rusqlite::Error) -> bool {
     matches!(error, rusqlite::Error::SqliteFailure(e, _) if e.extended_code == rusqlite::ffi::SQLITE_BUSY_SNAPSHOT)
 }
 
 /// Converts an error of a COMMIT. After a failed write or sync it is unknown whether the disk kept the commit.
-pub(super) fn commit_failed(op: &'static str, error: rusqlite::Error) -> Error {
+pub(super) fn from_commit(op: &'static str, error: rusqlite::Error) -> Error {
     match error.sqlite_error_code() {
         Some(ErrorCode::SystemIoFailure) => Error::Unknown { op, source: Some(Box::new(error)) },
-        _ => refused(op, error),
+        _ => from_sqlite(op, error),
     }
 }

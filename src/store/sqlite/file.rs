@@ -15,20 +15,20 @@ use crate::store::sqlite::errors;
 /// The format that this build reads and writes. A newer format is refused.
 pub(super) const FORMAT: u32 = 1;
 /// The first version of SQLite without the bug that could damage a WAL shared by several connections.
-pub(super) const SQLITE_MIN: i32 = 3_051_003;
+pub(super) const SQLITE_VERSION_MIN: i32 = 3_051_003;
 /// How long to wait for the write lock.
-const BUSY: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The length of one wait: short and constant, so that no process starves.
-const BUSY_STEP: Duration = Duration::from_micros(100);
+const BUSY_RETRY_DELAY: Duration = Duration::from_micros(100);
 /// Most prepared statements kept per connection.
-const STATEMENTS_MAX: usize = 96;
+const CACHED_STATEMENTS_MAX: usize = 96;
 
 /// The page cache of the writing connection.
-pub(super) const CACHE: &str = "PRAGMA cache_size = -16384";
+pub(super) const CACHE_PRAGMA: &str = "PRAGMA cache_size = -16384";
 
 pub(super) const SCHEMA: &str = include_str!("schema.sql");
 /// Columns that a file of this format may lack: table, name and type.
-const LATER_COLUMNS: [(&str, &str, &str); 7] = [
+const ADDED_COLUMNS: [(&str, &str, &str); 7] = [
     ("duly_queue", "transfer_mark", "TEXT"),
     ("duly_queue", "cron_check_at", "INTEGER"),
     ("duly_queue", "capacity_jobs", "INTEGER"),
@@ -39,7 +39,7 @@ const LATER_COLUMNS: [(&str, &str, &str); 7] = [
 ];
 
 /// Returns the path of the file with symbolic links resolved, so that all processes find the same node registry.
-pub(super) fn prepare(path: &Path) -> Result<PathBuf> {
+pub(super) fn prepare_file(path: &Path) -> Result<PathBuf> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -54,7 +54,7 @@ pub(super) fn prepare(path: &Path) -> Result<PathBuf> {
     if path.is_dir() {
         return Err(Error::store("open", format!("{shown} is a directory; name a file in it")));
     }
-    refuse_network(path, parent)?;
+    reject_network_file_system(path, parent)?;
     // A new file is created here, so that only its owner can read it. An existing file is not opened: closing it would
     // drop all locks that SQLite holds on it for other handles of this process.
     let made = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
@@ -68,11 +68,11 @@ pub(super) fn prepare(path: &Path) -> Result<PathBuf> {
     }
     let real = path.canonicalize().map_err(|e| Error::store("open", format!("{shown}: {e}")))?;
     // A symbolic link may lead from a local disk to a network file system.
-    refuse_network(path, real.parent().unwrap_or(&real))?;
+    reject_network_file_system(path, real.parent().unwrap_or(&real))?;
     Ok(real)
 }
 
-fn refuse_network(path: &Path, dir: &Path) -> Result<()> {
+fn reject_network_file_system(path: &Path, dir: &Path) -> Result<()> {
     let Some(system) = network_file_system(dir) else {
         return Ok(());
     };
@@ -88,7 +88,7 @@ fn refuse_network(path: &Path, dir: &Path) -> Result<()> {
 
 /// Opens the writing connection.
 pub(super) fn connect(path: &Path, durability: Durability) -> Result<Connection> {
-    if rusqlite::version_number() < SQLITE_MIN {
+    if rusqlite::version_number() < SQLITE_VERSION_MIN {
         return Err(Error::store(
             "open",
             format!(
@@ -98,15 +98,15 @@ pub(super) fn connect(path: &Path, durability: Durability) -> Result<Connection>
         ));
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut conn = Connection::open_with_flags(path, flags).map_err(|e| told(path, e))?;
-    set_up(&mut conn, durability).map_err(|e| told(path, e))?;
+    let mut conn = Connection::open_with_flags(path, flags).map_err(|e| open_error(path, e))?;
+    configure(&mut conn, durability).map_err(|e| open_error(path, e))?;
     migrate(&conn, &path.display().to_string())?;
     sync_recovered(path)?;
     Ok(conn)
 }
 
 /// Returns the path of the WAL of a file.
-pub(super) fn wal_of(path: &Path) -> PathBuf {
+pub(super) fn wal_path(path: &Path) -> PathBuf {
     let mut wal = path.as_os_str().to_owned();
     wal.push("-wal");
     PathBuf::from(wal)
@@ -120,7 +120,7 @@ pub(super) fn free_bytes(path: &Path) -> u64 {
 /// Syncs the WAL. A process may have been killed between the write and the sync of a commit. Opening the file recovered
 /// that commit, so it must reach the disk before a reader sees it.
 fn sync_recovered(path: &Path) -> Result<()> {
-    match std::fs::File::open(wal_of(path)).and_then(|wal| wal.sync_data()) {
+    match std::fs::File::open(wal_path(path)).and_then(|wal| wal.sync_data()) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
             Err(Error::store("open", format!("{}-wal cannot be synced: {e}", path.display())))
         }
@@ -129,26 +129,26 @@ fn sync_recovered(path: &Path) -> Result<()> {
 }
 
 /// Opens a connection that only reads.
-pub(super) fn connect_to_read(path: &Path) -> Result<Connection> {
+pub(super) fn connect_read_only(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut conn = Connection::open_with_flags(path, flags).map_err(|e| told(path, e))?;
-    conn.busy_handler(Some(wait)).map_err(|e| told(path, e))?;
-    conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    let mut conn = Connection::open_with_flags(path, flags).map_err(|e| open_error(path, e))?;
+    conn.busy_handler(Some(wait_while_busy)).map_err(|e| open_error(path, e))?;
+    conn.set_prepared_statement_cache_capacity(CACHED_STATEMENTS_MAX);
     conn.execute_batch("PRAGMA query_only = ON; PRAGMA trusted_schema = OFF; PRAGMA cache_size = -4096;")
-        .map_err(|e| told(path, e))?;
+        .map_err(|e| open_error(path, e))?;
     Ok(conn)
 }
 
 /// Opens a store in memory. It ends with its connection.
 pub(super) fn connect_in_memory() -> Result<Connection> {
-    let conn = Connection::open_in_memory().map_err(|e| errors::refused("open", e))?;
-    keep_statements(&conn).map_err(|e| errors::refused("open", e))?;
+    let conn = Connection::open_in_memory().map_err(|e| errors::from_sqlite("open", e))?;
+    enable_statement_cache(&conn).map_err(|e| errors::from_sqlite("open", e))?;
     migrate(&conn, ":memory:")?;
     Ok(conn)
 }
 
-fn told(path: &Path, error: rusqlite::Error) -> Error {
-    match errors::refused("open", error) {
+fn open_error(path: &Path, error: rusqlite::Error) -> Error {
+    match errors::from_sqlite("open", error) {
         Error::Store { op, reason, source } => {
             Error::Store { op, reason: format!("{}: {reason}", path.display()), source }
         }
@@ -157,15 +157,15 @@ fn told(path: &Path, error: rusqlite::Error) -> Error {
 }
 
 /// Keeps statements prepared for all values: the query plans of duly do not depend on bound values.
-pub(super) fn keep_statements(conn: &Connection) -> rusqlite::Result<()> {
-    conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+pub(super) fn enable_statement_cache(conn: &Connection) -> rusqlite::Result<()> {
+    conn.set_prepared_statement_cache_capacity(CACHED_STATEMENTS_MAX);
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
-fn set_up(conn: &mut Connection, durability: Durability) -> rusqlite::Result<()> {
-    conn.busy_handler(Some(wait))?;
-    keep_statements(conn)?;
-    to_wal(conn)?;
+fn configure(conn: &mut Connection, durability: Durability) -> rusqlite::Result<()> {
+    conn.busy_handler(Some(wait_while_busy))?;
+    enable_statement_cache(conn)?;
+    switch_to_wal(conn)?;
     let synchronous = match durability {
         Durability::Fsync => "FULL",
         Durability::Second => "NORMAL",
@@ -174,7 +174,7 @@ fn set_up(conn: &mut Connection, durability: Durability) -> rusqlite::Result<()>
         "PRAGMA synchronous = {synchronous};
          PRAGMA wal_autocheckpoint = 1000;
          PRAGMA journal_size_limit = 16777216;
-         {CACHE};
+         {CACHE_PRAGMA};
          PRAGMA temp_store = MEMORY;
          PRAGMA trusted_schema = OFF;
          PRAGMA cell_size_check = ON;"
@@ -182,7 +182,7 @@ fn set_up(conn: &mut Connection, durability: Durability) -> rusqlite::Result<()>
 }
 
 /// Switches the file to WAL. The switch needs exclusive access and ignores the busy handler, so it is retried here.
-pub(super) fn to_wal(conn: &Connection) -> rusqlite::Result<()> {
+pub(super) fn switch_to_wal(conn: &Connection) -> rusqlite::Result<()> {
     let mut turn = 0;
     loop {
         match conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0)) {
@@ -191,17 +191,17 @@ pub(super) fn to_wal(conn: &Connection) -> rusqlite::Result<()> {
                 let why = format!("this file system allows only the journal mode {mode}; put the file on a local disk");
                 return Err(rusqlite::Error::ToSqlConversionFailure(why.into()));
             }
-            Err(e) if e.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && wait(turn) => turn += 1,
+            Err(e) if e.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && wait_while_busy(turn) => turn += 1,
             Err(e) => return Err(e),
         }
     }
 }
 
 /// The busy handler: sleeps for a short, constant time. Returns false after the timeout.
-pub(super) fn wait(turn: i32) -> bool {
-    std::thread::sleep(BUSY_STEP);
+pub(super) fn wait_while_busy(turn: i32) -> bool {
+    std::thread::sleep(BUSY_RETRY_DELAY);
     // A sleep takes about 50 us longer than requested.
-    BUSY_STEP.saturating_mul(turn.unsigned_abs()) * 3 / 2 < BUSY
+    BUSY_RETRY_DELAY.saturating_mul(turn.unsigned_abs()) * 3 / 2 < BUSY_TIMEOUT
 }
 
 /// Creates the tables, or checks that this build can use the existing ones.
@@ -214,9 +214,9 @@ fn migrate(conn: &Connection, shown: &str) -> Result<()> {
             |row| row.get(0),
         )?;
         if known {
-            let format = format_of(&tx)?;
+            let format = read_format(&tx)?;
             if format == Some(FORMAT.to_string()) {
-                add_what_came_later(&tx)?;
+                add_missing_schema(&tx)?;
                 tx.commit()?;
             }
             return Ok(format);
@@ -231,7 +231,7 @@ fn migrate(conn: &Connection, shown: &str) -> Result<()> {
         tx.commit()?;
         Ok(Some(FORMAT.to_string()))
     };
-    let format = made().map_err(|e| told(Path::new(shown), e))?.unwrap_or_default();
+    let format = made().map_err(|e| open_error(Path::new(shown), e))?.unwrap_or_default();
     match format.parse::<u32>() {
         Ok(FORMAT) => Ok(()),
         Ok(newer) if newer > FORMAT => Err(Error::store(
@@ -248,8 +248,8 @@ fn migrate(conn: &Connection, shown: &str) -> Result<()> {
 }
 
 /// Adds tables and columns that an older build of format 1 did not create. Older builds ignore them.
-fn add_what_came_later(tx: &Connection) -> rusqlite::Result<()> {
-    for (table, column, kind) in LATER_COLUMNS {
+fn add_missing_schema(tx: &Connection) -> rusqlite::Result<()> {
+    for (table, column, kind) in ADDED_COLUMNS {
         let has = "SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2)";
         if !tx.query_row(has, [table, column], |row| row.get(0))? {
             tx.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {kind}"))?;
@@ -266,7 +266,7 @@ fn add_what_came_later(tx: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Returns the format of the tables in a file.
-pub(super) fn format_of(conn: &Connection) -> rusqlite::Result<Option<String>> {
+pub(super) fn read_format(conn: &Connection) -> rusqlite::Result<Option<String>> {
     conn.query_row("SELECT value FROM duly_meta WHERE name = 'format'", [], |row| row.get(0)).optional()
 }
 
@@ -275,7 +275,7 @@ fn network_file_system(dir: &Path) -> Option<&'static str> {
     let magic = rustix::fs::statfs(dir).ok()?.f_type;
     // The type differs between machines, and the number may be sign-extended.
     #[allow(clippy::useless_conversion, reason = "useless on this machine only")]
-    network_name(i64::try_from(magic).ok()? & 0xffff_ffff)
+    network_file_system_name(i64::try_from(magic).ok()? & 0xffff_ffff)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -285,7 +285,7 @@ fn network_file_system(_dir: &Path) -> Option<&'static str> {
 
 /// Returns the name of a network file system by its statfs(2) number.
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "statfs has no such number elsewhere"))]
-fn network_name(magic: i64) -> Option<&'static str> {
+fn network_file_system_name(magic: i64) -> Option<&'static str> {
     Some(match magic {
         0x6969 => "NFS",
         0x517b | 0xfe53_4d42 | 0xff53_4d42 => "SMB",
@@ -306,15 +306,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bundled_sqlite_is_past_the_wal_reset_bug() {
-        assert!(rusqlite::version_number() >= SQLITE_MIN, "{}", rusqlite::version());
+    fn bundled_sqlite_has_no_wal_reset_bug() {
+        assert!(rusqlite::version_number() >= SQLITE_VERSION_MIN, "{}", rusqlite::version());
     }
 
     #[test]
-    fn network_file_systems_are_known_by_number() {
-        assert_eq!(network_name(0x6969), Some("NFS"));
-        assert_eq!(network_name(0xff53_4d42), Some("SMB"));
-        assert_eq!(network_name(0xef53), None, "ext4 is local");
-        assert_eq!(network_name(0x0102_1994), None, "tmpfs is local");
+    fn network_file_systems_are_recognized_by_magic_number() {
+        assert_eq!(network_file_system_name(0x6969), Some("NFS"));
+        assert_eq!(network_file_system_name(0xff53_4d42), Some("SMB"));
+        assert_eq!(network_file_system_name(0xef53), None, "ext4 is local");
+        assert_eq!(network_file_system_name(0x0102_1994), None, "tmpfs is local");
     }
 }

@@ -29,32 +29,33 @@ use async_trait::async_trait;
 use rusqlite::{Connection, params};
 use tokio::sync::mpsc;
 
-use self::nodes::liveness::Lives;
-use self::nodes::registry::Board;
-use self::nodes::wake::Waker;
+use self::nodes::liveness::LivenessSnapshot;
+use self::nodes::registry::NodeRegistry;
+use self::nodes::wake::Notifier;
 use self::reader::Reader;
 use self::tx::Tx;
 use self::writer::Writer;
-use super::open::{Durability, Options};
+use super::open::{Durability, StoreOptions};
 use super::{
-    Attended, Audit, AuditRecord, Beaten, CLAIM_MAX, CRON_FIRE_MAX, Capacity, Claim, Claimed, CronFire, CronPage,
-    CronPut, CronRecord, CronsFired, DeadGroup, DueCrons, ENDS_QUEUES_MAX, EXTEND_MAX, Edit, End, Filter, Guest,
-    Health, Heard, History, HistoryAsk, HistoryTally, KindPoint, LOOKED_MAX, LockAsk, LockPage, LockTaken, Marked,
-    MoveIn, Moved, MovedIn, NewToken, Note, PAGE, PAGE_BYTES_MAX, PAGE_MAX, PRUNE_MAX, Page, PutCron, QueueCounts,
-    Store, Target, To, Wake,
+    AnnounceReply, AttemptEnd, AuditEntry, AuditRecord, CLAIM_MAX, COMPLETION_QUEUES_MAX, CRON_FIRINGS_MAX, Capacity,
+    ChangeResult, ChangeTarget, Claim, ClaimReply, CronFiring, CronPage, CronRecord, DeadGroup, DueCrons, Filter,
+    FireCronsReply, Health, HeartbeatReply, History, HistoryQuery, JobEdit, JobPage, KindStats, LIST_EXAMINED_MAX,
+    LOCK_EXTENDS_MAX, LockPage, LockReply, LockRequest, NewToken, Notification, PAGE_BYTES_MAX, PAGE_SIZE,
+    PAGE_SIZE_MAX, PRUNE_MAX, PeerInfo, ProgressUpdate, PutCron, PutCronResult, QueueCounts, Recipient, StatCounters,
+    Store, TransferBatch, TransferBatchResult, TransferMarkReply, Wake,
 };
 use crate::admin::token::Token;
 use crate::clock::{Clock, Micros, from_micros, micros};
 use crate::error::{Error, Result};
-use crate::job::push::{Due, Push, Pushed};
-use crate::job::{JobId, Record};
+use crate::job::push::{Due, Push, PushResult};
+use crate::job::{JobId, JobRecord};
 use crate::node::{Node, NodeId, NodeRecord};
 use crate::store::sqlite::maintenance::upkeep;
-use crate::store::sqlite::peers::Hall;
+use crate::store::sqlite::peers::SqlitePeers;
 
 pub use crate::store::sqlite::jobs::push_in::AfterCommit;
 pub(crate) use crate::store::sqlite::jobs::push_in::push_in;
-pub use crate::store::sqlite::maintenance::sql::{SQL_ROWS_MAX, Sql, SqlTable};
+pub use crate::store::sqlite::maintenance::sql::{ReadOnlySql, SQL_ROWS_MAX, SqlTable};
 
 /// A store in a SQLite file, or in memory.
 pub(crate) struct Sqlite {
@@ -62,52 +63,52 @@ pub(crate) struct Sqlite {
     /// last connection to close removes the WAL.
     reader: Option<Reader>,
     writer: Writer,
-    hall: Hall,
-    board: Arc<Board>,
+    peers: SqlitePeers,
+    registry: Arc<NodeRegistry>,
     path: Option<PathBuf>,
     durability: Durability,
-    history: bool,
+    history_enabled: bool,
     clock: Clock,
-    remember: Micros,
+    removed_id_retention: Micros,
     wal_grown: AtomicBool,
 }
 
 impl Sqlite {
     /// Opens a file, and creates it if it does not exist.
-    pub(crate) fn open(path: &Path, options: &Options) -> Result<Self> {
-        let path = file::prepare(path)?;
+    pub(crate) fn open(path: &Path, options: &StoreOptions) -> Result<Self> {
+        let path = file::prepare_file(path)?;
         let conn = file::connect(&path, options.durability)?;
-        let reader = Reader::start(file::connect_to_read(&path)?)?;
-        let board = Board::beside(&path, options.clock.clone())
+        let reader = Reader::start(file::connect_read_only(&path)?)?;
+        let board = NodeRegistry::open(&path, options.clock.clone())
             .map_err(|e| Error::store("open", format!("{}-nodes: {e}", path.display())))?;
         Sqlite::start(conn, Some(reader), board, Some(path), options)
     }
 
     /// Opens a store that ends with its last handle.
-    pub(crate) fn in_memory(options: &Options) -> Result<Self> {
-        let board = Board::in_memory(options.clock.clone());
+    pub(crate) fn in_memory(options: &StoreOptions) -> Result<Self> {
+        let board = NodeRegistry::in_memory(options.clock.clone());
         Sqlite::start(file::connect_in_memory()?, None, board, None, options)
     }
 
     fn start(
         conn: Connection,
         reader: Option<Reader>,
-        board: Board,
+        board: NodeRegistry,
         path: Option<PathBuf>,
-        options: &Options,
+        options: &StoreOptions,
     ) -> Result<Self> {
         let board = Arc::new(board);
-        let wal = path.as_deref().map(file::wal_of).filter(|_| options.durability == Durability::Second);
+        let wal = path.as_deref().map(file::wal_path).filter(|_| options.durability == Durability::Second);
         Ok(Sqlite {
-            writer: Writer::start(conn, options.clock.clone(), Waker::new(board.clone()), wal, options.history)?,
+            writer: Writer::start(conn, options.clock.clone(), Notifier::new(board.clone()), wal, options.history)?,
             reader,
-            hall: Hall::new(board.clone())?,
-            board,
+            peers: SqlitePeers::new(board.clone())?,
+            registry: board,
             path,
             durability: options.durability,
-            history: options.history,
+            history_enabled: options.history,
             clock: options.clock.clone(),
-            remember: micros(options.remember),
+            removed_id_retention: micros(options.remember),
             wal_grown: AtomicBool::new(false),
         })
     }
@@ -120,33 +121,33 @@ impl Sqlite {
         match &self.reader {
             Some(reader) => reader.read(name, look).await,
             None => {
-                let looked = self.writer.upkeep(name, |conn| Ok(look(conn)));
+                let looked = self.writer.run_outside_transaction(name, |conn| Ok(look(conn)));
                 looked.await?
             }
         }
     }
 
-    async fn join(&self, node: &Node) -> Result<()> {
+    async fn join_worker(&self, node: &Node) -> Result<()> {
         let slot = self
-            .board
+            .registry
             .join(node.id, node.lease)
             .map_err(|e| Error::store("beat", format!("cannot take a slot in the node registry: {e}")))?;
         let (id, queues) = (node.id, node.queues.join(" "));
-        let takes = serde_json::to_string(&node.takes).ok();
-        let board = self.board.clone();
+        let takes = serde_json::to_string(&node.profile).ok();
+        let board = self.registry.clone();
         let registered = self.writer.write("beat", move |tx| {
-            nodes::forget_dead(tx, &board)?;
-            nodes::register(tx, id, slot, &queues, takes.as_deref()).map(drop)
+            nodes::delete_dead_nodes(tx, &board)?;
+            nodes::register_node(tx, id, slot, &queues, takes.as_deref()).map(drop)
         });
         if let Err(error) = registered.await {
             // The database does not know the node, so its slot is released. The next heartbeat joins again.
-            let _ = self.board.leave(id);
+            let _ = self.registry.leave(id);
             return Err(error);
         }
-        let roomy = self.path.as_deref().is_some_and(upkeep::is_roomy);
+        let roomy = self.path.as_deref().is_some_and(upkeep::has_disk_room);
         if roomy && !self.wal_grown.swap(true, Ordering::Relaxed) {
             // Only makes commits cheaper, so a failure is not an error.
-            if let Err(error) = self.writer.upkeep("beat", upkeep::grow_wal).await {
+            if let Err(error) = self.writer.run_outside_transaction("beat", upkeep::grow_wal).await {
                 tracing::warn!(%error, "the WAL could not be grown");
             }
         }
@@ -154,16 +155,16 @@ impl Sqlite {
     }
 }
 
-fn claimed(now: Micros, jobs: Vec<crate::job::Held>) -> Claimed {
-    Claimed {
+fn new_claim_reply(now: Micros, jobs: Vec<crate::job::HeldJob>) -> ClaimReply {
+    ClaimReply {
         jobs,
         now: from_micros(now),
-        more: false,
+        has_more: false,
         next_due: None,
         next_tick: None,
-        rank: 0,
+        idle_rank: 0,
         taken_back: 0,
-        left: false,
+        suspect_has_more: false,
     }
 }
 

@@ -10,26 +10,26 @@ use crate::error::{Error, Result};
 use crate::store::sqlite::errors;
 
 /// Most reads that wait for the thread.
-const WAITING_MAX: usize = 1_024;
+const PENDING_READS_MAX: usize = 1_024;
 
-type Look = Box<dyn FnOnce(&Connection) + Send>;
+type ReadTask = Box<dyn FnOnce(&Connection) + Send>;
 
 /// The reading thread. Dropping it waits until its connection is closed.
 pub(super) struct Reader {
     /// `None` once it is closed.
-    looks: Option<Sender<Look>>,
-    room: Semaphore,
+    tasks: Option<Sender<ReadTask>>,
+    permits: Semaphore,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Reader {
     pub(super) fn start(conn: Connection) -> Result<Self> {
-        let (looks, inbox) = channel::<Look>();
+        let (looks, inbox) = channel::<ReadTask>();
         let thread = std::thread::Builder::new()
             .name("duly-reader".into())
             .spawn(move || inbox.into_iter().for_each(|look| look(&conn)))
             .map_err(|e| Error::store("open", format!("cannot start a thread: {e}")))?;
-        Ok(Reader { looks: Some(looks), room: Semaphore::new(WAITING_MAX), thread: Some(thread) })
+        Ok(Reader { tasks: Some(looks), permits: Semaphore::new(PENDING_READS_MAX), thread: Some(thread) })
     }
 
     /// Runs `look` on one snapshot of the file.
@@ -39,13 +39,13 @@ impl Reader {
         F: FnOnce(&Connection) -> Result<T> + Send + 'static,
     {
         let gone = || Error::store(name, "the store was closed");
-        let _room = self.room.acquire().await.map_err(|_| gone())?;
+        let _room = self.permits.acquire().await.map_err(|_| gone())?;
         let (reply, answer) = oneshot::channel();
         let run = move |conn: &Connection| {
-            let looked = errors::caught(|| in_snapshot(conn, name, look));
-            let _ = reply.send(looked.unwrap_or_else(|panic| Err(errors::refused(name, panic))));
+            let looked = errors::catch_panic(|| run_in_snapshot(conn, name, look));
+            let _ = reply.send(looked.unwrap_or_else(|panic| Err(errors::from_sqlite(name, panic))));
         };
-        let looks = self.looks.as_ref().ok_or_else(gone)?;
+        let looks = self.tasks.as_ref().ok_or_else(gone)?;
         looks.send(Box::new(run)).map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
@@ -53,15 +53,15 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.looks = None;
+        self.tasks = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-fn in_snapshot<T>(conn: &Connection, name: &'static str, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-    let snapshot = conn.unchecked_transaction().map_err(|e| errors::refused(name, e))?;
+fn run_in_snapshot<T>(conn: &Connection, name: &'static str, look: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+    let snapshot = conn.unchecked_transaction().map_err(|e| errors::from_sqlite(name, e))?;
     let answer = look(&snapshot);
     drop(snapshot);
     answer

@@ -7,8 +7,8 @@ use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 use rusqlite::{Row, ToSql};
 
 use crate::clock::{from_micros, to_micros};
-use crate::job::{Job, JobId, Priority, UNREADABLE};
-use crate::store::checksum::sum;
+use crate::job::{Job, JobId, Priority, UNREADABLE_KIND};
+use crate::store::checksum::crc32;
 
 /// The columns of `duly_job j`, in the order in which [`job`] reads them.
 pub(super) const JOB_COLUMNS: &str = "j.id, j.kind, j.args, j.priority, j.pushed_at, j.max_attempts, \
@@ -22,7 +22,7 @@ pub(super) const DUE_ATTEMPTS_CRASHES: &str = "iif(typeof(due_at) = 'integer', d
 
 /// The parts of a job that are written once and that the checksum covers. Queue, priority and unique key are not among
 /// them.
-pub(super) struct Body<'j> {
+pub(super) struct JobBody<'j> {
     pub(super) id: &'j [u8; 16],
     pub(super) kind: &'j str,
     pub(super) args: &'j str,
@@ -32,37 +32,37 @@ pub(super) struct Body<'j> {
     pub(super) traceparent: Option<&'j str>,
 }
 
-impl<'j> Body<'j> {
+impl<'j> JobBody<'j> {
     /// The body of a job, with its tags as stored.
-    pub(super) fn of(job: &'j Job, tags: Option<&'j str>) -> Self {
-        Body {
+    pub(super) fn from_job(job: &'j Job, tags: Option<&'j str>) -> Self {
+        JobBody {
             id: job.id.as_bytes(),
             kind: &job.kind,
             args: &job.args,
-            numbers: [to_micros(job.pushed), i64::from(job.max_attempts), millis(job.timeout), millis(job.keep)],
+            numbers: [to_micros(job.pushed), i64::from(job.max_attempts), to_millis(job.timeout), to_millis(job.keep)],
             tags,
             traceparent: job.traceparent.as_deref(),
         }
     }
 
-    pub(super) fn sum(&self) -> u32 {
+    pub(super) fn checksum(&self) -> u32 {
         let mut numbers = [0; 32];
         for (at, number) in self.numbers.iter().enumerate() {
             numbers[8 * at..8 * at + 8].copy_from_slice(&number.to_le_bytes());
         }
         let text = |text: Option<&'j str>| text.unwrap_or_default().as_bytes();
         let (tags, traceparent) = (text(self.tags), text(self.traceparent));
-        sum(&[self.id, self.kind.as_bytes(), self.args.as_bytes(), &numbers, tags, traceparent])
+        crc32(&[self.id, self.kind.as_bytes(), self.args.as_bytes(), &numbers, tags, traceparent])
     }
 }
 
 /// Reads a job from a row that starts with [`JOB_COLUMNS`]. A job with a wrong checksum gets a kind that has no
 /// handler.
-pub(super) fn job(row: &Row<'_>, queue: String) -> rusqlite::Result<Job> {
-    let (mut job, whole) = checked(row, queue)?;
+pub(super) fn read_job(row: &Row<'_>, queue: String) -> rusqlite::Result<Job> {
+    let (mut job, whole) = read_checked_job(row, queue)?;
     if !whole {
         tracing::error!(id = %job.id, queue = job.queue, "job is corrupted (checksum mismatch) and will not run; run `duly verify`");
-        (job.kind, job.args) = (UNREADABLE.to_owned(), "null".to_owned());
+        (job.kind, job.args) = (UNREADABLE_KIND.to_owned(), "null".to_owned());
     }
     Ok(job)
 }
@@ -70,56 +70,57 @@ pub(super) fn job(row: &Row<'_>, queue: String) -> rusqlite::Result<Job> {
 /// Reads a job unchanged, and whether its checksum matches. Older builds stored no checksum.
 ///
 /// Damaged columns do not fail: one unreadable job must not keep others from being claimed.
-pub(super) fn checked(row: &Row<'_>, queue: String) -> rusqlite::Result<(Job, bool)> {
-    let columns = Columns { row, sound: Cell::new(true) };
-    let tags = columns.maybe_text(9)?;
+pub(super) fn read_checked_job(row: &Row<'_>, queue: String) -> rusqlite::Result<(Job, bool)> {
+    let columns = LenientColumns { row, intact: Cell::new(true) };
+    let tags = columns.optional_text(9)?;
     let job = Job {
-        id: JobId::from_bytes(row.get(0).unwrap_or_else(|_| columns.unsound())),
+        id: JobId::from_bytes(row.get(0).unwrap_or_else(|_| columns.mark_damaged())),
         queue,
         kind: columns.text(1)?,
         args: columns.text(2)?,
-        priority: priority(columns.number(3)),
-        pushed: from_micros(columns.number(4)),
-        max_attempts: u32::try_from(columns.number(5)).unwrap_or_else(|_| columns.unsound()),
-        timeout: Duration::from_millis(columns.number(6).unsigned_abs()),
-        keep: Duration::from_millis(columns.number(7).unsigned_abs()),
-        unique: columns.maybe_text(8)?,
+        priority: priority_from_code(columns.integer(3)),
+        pushed: from_micros(columns.integer(4)),
+        max_attempts: u32::try_from(columns.integer(5)).unwrap_or_else(|_| columns.mark_damaged()),
+        timeout: Duration::from_millis(columns.integer(6).unsigned_abs()),
+        keep: Duration::from_millis(columns.integer(7).unsigned_abs()),
+        unique: columns.optional_text(8)?,
         tags: tags.as_ref().map_or_else(Vec::new, |tags| tags.split(' ').map(str::to_owned).collect()),
-        traceparent: columns.maybe_text(10)?,
+        traceparent: columns.optional_text(10)?,
     };
-    let sum: Option<u32> = row.get(11).unwrap_or_else(|_| columns.unsound());
-    let whole = columns.sound.get() && sum.is_none_or(|sum| sum == Body::of(&job, tags.as_deref()).sum());
+    let sum: Option<u32> = row.get(11).unwrap_or_else(|_| columns.mark_damaged());
+    let whole =
+        columns.intact.get() && sum.is_none_or(|sum| sum == JobBody::from_job(&job, tags.as_deref()).checksum());
     Ok((job, whole))
 }
 
 /// Columns that may be damaged.
-struct Columns<'r> {
+struct LenientColumns<'r> {
     row: &'r Row<'r>,
-    sound: Cell<bool>,
+    intact: Cell<bool>,
 }
 
-impl Columns<'_> {
-    fn unsound<T: Default>(&self) -> T {
-        self.sound.set(false);
+impl LenientColumns<'_> {
+    fn mark_damaged<T: Default>(&self) -> T {
+        self.intact.set(false);
         T::default()
     }
 
-    fn number(&self, at: usize) -> i64 {
-        self.row.get(at).unwrap_or_else(|_| self.unsound())
+    fn integer(&self, at: usize) -> i64 {
+        self.row.get(at).unwrap_or_else(|_| self.mark_damaged())
     }
 
     fn text(&self, at: usize) -> rusqlite::Result<String> {
-        Ok(self.maybe_text(at)?.unwrap_or_else(|| self.unsound()))
+        Ok(self.optional_text(at)?.unwrap_or_else(|| self.mark_damaged()))
     }
 
-    fn maybe_text(&self, at: usize) -> rusqlite::Result<Option<String>> {
+    fn optional_text(&self, at: usize) -> rusqlite::Result<Option<String>> {
         Ok(match self.row.get_ref(at)? {
             ValueRef::Null => None,
             ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
                 Ok(text) => Some(text.to_owned()),
-                Err(_) => self.unsound(),
+                Err(_) => self.mark_damaged(),
             },
-            _ => self.unsound(),
+            _ => self.mark_damaged(),
         })
     }
 }
@@ -127,23 +128,23 @@ impl Columns<'_> {
 /// A text as raw bytes, which may not be UTF-8 on a damaged disk. The same bytes find and delete the row again, so one
 /// unreadable row does not stop an operation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Raw(pub(super) Vec<u8>);
+pub(super) struct RawText(pub(super) Vec<u8>);
 
-impl Raw {
+impl RawText {
     /// Returns the text for display. Invalid UTF-8 becomes replacement characters.
-    pub(super) fn text(self) -> String {
+    pub(super) fn into_lossy_string(self) -> String {
         String::from_utf8(self.0).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
     }
 
     /// Returns whether it is UTF-8, as everything that duly writes.
-    pub(super) fn is_text(&self) -> bool {
+    pub(super) fn is_utf8(&self) -> bool {
         std::str::from_utf8(&self.0).is_ok()
     }
 }
 
-impl FromSql for Raw {
+impl FromSql for RawText {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-        Ok(Raw(match value {
+        Ok(RawText(match value {
             ValueRef::Null => Vec::new(),
             ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.to_vec(),
             ValueRef::Integer(number) => number.to_string().into_bytes(),
@@ -152,34 +153,34 @@ impl FromSql for Raw {
     }
 }
 
-impl ToSql for Raw {
+impl ToSql for RawText {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(ValueRef::Text(&self.0)))
     }
 }
 
 /// Reads a text for display.
-pub(super) fn text(row: &Row<'_>, at: usize) -> rusqlite::Result<String> {
-    Ok(row.get::<_, Raw>(at)?.text())
+pub(super) fn read_text(row: &Row<'_>, at: usize) -> rusqlite::Result<String> {
+    Ok(row.get::<_, RawText>(at)?.into_lossy_string())
 }
 
 /// Reads a number; 0 if the column has another type.
-pub(super) fn number(row: &Row<'_>, at: usize) -> i64 {
+pub(super) fn read_integer(row: &Row<'_>, at: usize) -> i64 {
     row.get(at).unwrap_or_default()
 }
 
 /// Reads a number of attempts or crashes, clamped to the possible range.
-pub(super) fn times(row: &Row<'_>, at: usize) -> u32 {
-    u32::try_from(number(row, at).max(0)).unwrap_or(u32::MAX)
+pub(super) fn read_u32(row: &Row<'_>, at: usize) -> u32 {
+    u32::try_from(read_integer(row, at).max(0)).unwrap_or(u32::MAX)
 }
 
 /// Reads an amount; negative values become 0.
-pub(super) fn many(row: &Row<'_>, at: usize) -> u64 {
-    number(row, at).max(0).unsigned_abs()
+pub(super) fn read_u64(row: &Row<'_>, at: usize) -> u64 {
+    read_integer(row, at).max(0).unsigned_abs()
 }
 
 /// Returns the stored number of a priority. The most urgent is 0, so that it sorts first.
-pub(super) fn rank(priority: Priority) -> i64 {
+pub(super) fn priority_code(priority: Priority) -> i64 {
     match priority {
         Priority::Critical => 0,
         Priority::High => 1,
@@ -189,7 +190,7 @@ pub(super) fn rank(priority: Priority) -> i64 {
 }
 
 /// Returns the priority with this stored number.
-pub(super) fn priority(rank: i64) -> Priority {
+pub(super) fn priority_from_code(rank: i64) -> Priority {
     match rank {
         0 => Priority::Critical,
         1 => Priority::High,
@@ -199,6 +200,6 @@ pub(super) fn priority(rank: i64) -> Priority {
 }
 
 /// Returns a duration in milliseconds, as stored.
-pub(super) fn millis(time: Duration) -> i64 {
+pub(super) fn to_millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 1_000_000)
 }

@@ -3,16 +3,16 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::clock::{Micros, from_micros};
-use crate::store::sqlite::jobs::counts::{pack, sum, unpack};
+use crate::store::sqlite::jobs::counts::{add_counters, pack_counters, unpack_counters};
 use crate::store::sqlite::tx::Tx;
-use crate::store::{HistoryTally, KIND_HOURS_MAX, KINDS_COUNTED_MAX, KindPoint, OTHER_KINDS};
+use crate::store::{KIND_HOURS_MAX, KIND_STATS_MAX, KindStats, OTHER_KINDS, StatCounters};
 
 /// An hour, in microseconds.
-const HOUR: Micros = 3_600_000_000;
+const HOUR_MICROS: Micros = 3_600_000_000;
 
 /// Implements `add_kinds` of the store contract.
-pub(super) fn add(tx: &Tx<'_>, kinds: &[(String, HistoryTally)]) -> rusqlite::Result<()> {
-    let hour = tx.now.div_euclid(HOUR);
+pub(super) fn add_kinds(tx: &Tx<'_>, kinds: &[(String, StatCounters)]) -> rusqlite::Result<()> {
+    let hour = tx.now.div_euclid(HOUR_MICROS);
     let mut known: usize =
         tx.statement("SELECT count(*) FROM duly_kind_stats WHERE hour = ?1")?.query_row([hour], |row| row.get(0))?;
     if known == 0 {
@@ -26,11 +26,11 @@ pub(super) fn add(tx: &Tx<'_>, kinds: &[(String, HistoryTally)]) -> rusqlite::Re
     };
     for (kind, tally) in kinds {
         let (mut kind, mut before) = (kind.as_str(), counted(kind)?);
-        if before.is_none() && known >= KINDS_COUNTED_MAX {
+        if before.is_none() && known >= KIND_STATS_MAX {
             (kind, before) = (OTHER_KINDS, counted(OTHER_KINDS)?);
         }
         known += usize::from(before.is_none());
-        let whole = pack(&sum(&unpack(&before.unwrap_or_default()), &tally.numbers()));
+        let whole = pack_counters(&add_counters(&unpack_counters(&before.unwrap_or_default()), &tally.to_numbers()));
         tx.statement("INSERT OR REPLACE INTO duly_kind_stats (hour, kind, counters) VALUES (?1, ?2, ?3)")?
             .execute(params![hour, kind, whole])?;
     }
@@ -38,13 +38,13 @@ pub(super) fn add(tx: &Tx<'_>, kinds: &[(String, HistoryTally)]) -> rusqlite::Re
 }
 
 /// Implements `kinds` of the store contract.
-pub(super) fn asked(conn: &Connection, hours: u32, now: Micros) -> rusqlite::Result<Vec<KindPoint>> {
-    let first = now.div_euclid(HOUR) - i64::from(hours.clamp(1, KIND_HOURS_MAX)) + 1;
+pub(super) fn kinds(conn: &Connection, hours: u32, now: Micros) -> rusqlite::Result<Vec<KindStats>> {
+    let first = now.div_euclid(HOUR_MICROS) - i64::from(hours.clamp(1, KIND_HOURS_MAX)) + 1;
     conn.prepare_cached("SELECT hour, kind, counters FROM duly_kind_stats WHERE hour >= ?1 ORDER BY hour, kind")?
         .query_map([first], |row| {
             let tally: Vec<u8> = row.get(2)?;
-            let hour = from_micros(row.get::<_, i64>(0)?.saturating_mul(HOUR));
-            Ok(KindPoint { hour, kind: row.get(1)?, tally: HistoryTally::from_numbers(&unpack(&tally)) })
+            let hour = from_micros(row.get::<_, i64>(0)?.saturating_mul(HOUR_MICROS));
+            Ok(KindStats { hour, kind: row.get(1)?, counters: StatCounters::from_numbers(&unpack_counters(&tally)) })
         })?
         .collect()
 }

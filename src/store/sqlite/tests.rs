@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::node::LEASE;
-use crate::store::sqlite::nodes::registry::Life;
+use crate::store::sqlite::nodes::registry::Liveness;
 
 /// A read that lasts as long as the test wants.
-fn slow_look(store: &Arc<Sqlite>) -> (tokio::task::JoinHandle<Result<()>>, std::sync::mpsc::Sender<()>) {
+fn start_slow_read(store: &Arc<Sqlite>) -> (tokio::task::JoinHandle<Result<()>>, std::sync::mpsc::Sender<()>) {
     let (store, (end, wait)) = (store.clone(), std::sync::mpsc::channel());
     let look = move |_: &Connection| {
         let _ = wait.recv();
@@ -17,32 +17,32 @@ fn slow_look(store: &Arc<Sqlite>) -> (tokio::task::JoinHandle<Result<()>>, std::
 }
 
 #[tokio::test]
-async fn a_slow_look_holds_up_no_sign_of_life() {
+async fn slow_read_does_not_delay_heartbeat() {
     let dir = tempfile::tempdir().expect("a directory");
     let clock = Clock::manual();
-    let options = Options { clock: clock.clone(), ..Options::default() };
+    let options = StoreOptions { clock: clock.clone(), ..StoreOptions::default() };
     let store = Arc::new(Sqlite::open(&dir.path().join("duly.db"), &options).expect("opens"));
     let node = Node::fresh(Vec::new());
-    store.beat(&node).await.expect("joins");
-    let slot = store.board.slot_of(node.id).expect("has one");
+    store.heartbeat(&node).await.expect("joins");
+    let slot = store.registry.slot_of(node.id).expect("has one");
 
-    let (slow, end) = slow_look(&store);
+    let (slow, end) = start_slow_read(&store);
     clock.advance(LEASE + Duration::from_micros(1));
     tokio::task::yield_now().await;
-    assert_eq!(store.board.life(node.id, slot), Life::Silent);
-    let answer = tokio::time::timeout(Duration::from_millis(50), store.beat(&node));
+    assert_eq!(store.registry.worker_liveness(node.id, slot), Liveness::LeaseExpired);
+    let answer = tokio::time::timeout(Duration::from_millis(50), store.heartbeat(&node));
     assert!(answer.await.is_err(), "the reply waits for the read");
-    assert_eq!(store.board.life(node.id, slot), Life::Beating, "the heartbeat does not");
+    assert_eq!(store.registry.worker_liveness(node.id, slot), Liveness::Alive, "the heartbeat does not");
 
     end.send(()).expect("the read waits");
     slow.await.expect("no panic").expect("ends well");
-    store.beat(&node).await.expect("replies again");
+    store.heartbeat(&node).await.expect("replies again");
 }
 
 #[tokio::test]
-async fn a_look_that_panics_does_not_end_all_looking() {
+async fn panicking_read_does_not_stop_the_reader() {
     let dir = tempfile::tempdir().expect("a directory");
-    let store = Sqlite::open(&dir.path().join("duly.db"), &Options::default()).expect("opens");
+    let store = Sqlite::open(&dir.path().join("duly.db"), &StoreOptions::default()).expect("opens");
     let panicked = store.read("look", |_| -> Result<()> { panic!("a bug") });
     assert_eq!(panicked.await.expect_err("fails").code(), "store");
     assert!(store.counts().await.expect("still reads").is_empty());

@@ -5,102 +5,127 @@ use std::time::SystemTime;
 use rusqlite::{OptionalExtension, params};
 
 use crate::clock::{Micros, micros, to_micros};
-use crate::job::{Fence, Job, JobId, Record, State};
+use crate::job::{Fence, Job, JobId, JobRecord, State};
 use crate::node::NodeId;
-use crate::store::sqlite::jobs::counts::Of;
+use crate::store::sqlite::jobs::counts::CountColumn;
 use crate::store::sqlite::jobs::state;
-use crate::store::sqlite::jobs::state::{DEAD, DONE, Place};
+use crate::store::sqlite::jobs::state::{JobPosition, STATE_DEAD, STATE_DONE};
 use crate::store::sqlite::jobs::{failures, progress, push};
-use crate::store::sqlite::rows::{Body, Raw, millis, rank};
+use crate::store::sqlite::rows::{JobBody, RawText, priority_code, to_millis};
 use crate::store::sqlite::tx::Tx;
-use crate::store::{Marked, Marker, MoveIn, MovedIn, Moving};
+use crate::store::{TransferBatch, TransferBatchResult, TransferCheckpoint, TransferMark, TransferMarkReply};
 
 /// Implements `set_transfer_mark` of the store contract.
-pub(super) fn set_moving(tx: &Tx<'_>, name: &str, mover: NodeId, to: Option<&str>) -> rusqlite::Result<Marked> {
-    let queue = tx.queue(name)?;
-    let moving = match (of_queue(tx, queue)?, to) {
-        (Some(old), Some(_)) => Some(Moving { mover, ..old }),
-        (None, Some(to)) => Some(Moving { begun_by: mover, mover, to: to.to_owned() }),
+pub(super) fn set_transfer_mark(
+    tx: &Tx<'_>,
+    name: &str,
+    mover: NodeId,
+    to: Option<&str>,
+) -> rusqlite::Result<TransferMarkReply> {
+    let queue = tx.ensure_queue(name)?;
+    let moving = match (read_transfer_mark(tx, queue)?, to) {
+        (Some(old), Some(_)) => Some(TransferMark { mover, ..old }),
+        (None, Some(to)) => Some(TransferMark { begun_by: mover, mover, to: to.to_owned() }),
         (Some(old), None) if old.mover != mover => Some(old),
         (_, None) => None,
     };
     tx.statement("UPDATE duly_queue SET transfer_mark = ?2 WHERE queue_no = ?1")?
-        .execute(params![queue, moving.as_ref().map(Moving::text)])?;
+        .execute(params![queue, moving.as_ref().map(TransferMark::to_text)])?;
     if moving.is_none() {
-        tx.wake(name);
+        tx.wake_one(name);
     }
-    Ok(Marked { moving, fence: Fence(tx.last_fence()?.unsigned_abs()) })
+    Ok(TransferMarkReply { mark: moving, last_fence: Fence(tx.last_fence()?.unsigned_abs()) })
 }
 
 /// Returns the transfer mark of a queue.
-pub(super) fn of_queue(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<Option<Moving>> {
-    let text: Option<Raw> = tx
+pub(super) fn read_transfer_mark(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<Option<TransferMark>> {
+    let text: Option<RawText> = tx
         .statement("SELECT transfer_mark FROM duly_queue WHERE queue_no = ?1")?
         .query_row([queue], |row| row.get(0))?;
-    Ok(text.and_then(|text| Moving::parse(&text.text())))
+    Ok(text.and_then(|text| TransferMark::parse(&text.into_lossy_string())))
 }
 
 /// Implements `transfer_in` of the store contract.
-pub(super) fn move_in(tx: &Tx<'_>, batch: &MoveIn) -> rusqlite::Result<MovedIn> {
-    let MoveIn { queue: name, jobs, marker, .. } = batch;
-    let only_looks = jobs.is_empty() && marker.is.is_none();
-    let Some(queue) = (if only_looks { tx.known_queue(name)? } else { Some(tx.queue(name)?) }) else {
-        return Ok(if marker.was.is_none() { MovedIn::Yes { known: Vec::new() } } else { MovedIn::Lost(None) });
+pub(super) fn transfer_in(tx: &Tx<'_>, batch: &TransferBatch) -> rusqlite::Result<TransferBatchResult> {
+    let TransferBatch { queue: name, jobs, checkpoint: marker, .. } = batch;
+    let only_looks = jobs.is_empty() && marker.replacement.is_none();
+    let Some(queue) = (if only_looks { tx.find_queue(name)? } else { Some(tx.ensure_queue(name)?) }) else {
+        return Ok(if marker.expected.is_none() {
+            TransferBatchResult::Applied { skipped: Vec::new() }
+        } else {
+            TransferBatchResult::CheckpointMismatch(None)
+        });
     };
-    let found = note(tx, queue, marker.begun_by)?;
-    if found == marker.is {
-        return Ok(MovedIn::Yes { known: Vec::new() });
+    let found = read_checkpoint(tx, queue, marker.begun_by)?;
+    if found == marker.replacement {
+        return Ok(TransferBatchResult::Applied { skipped: Vec::new() });
     }
-    if found != marker.was {
-        return Ok(MovedIn::Lost(found));
+    if found != marker.expected {
+        return Ok(TransferBatchResult::CheckpointMismatch(found));
     }
     let (mut known, mut taken, mut new) = (Vec::new(), Vec::new(), Vec::new());
     for record in &**jobs {
-        match meet(tx, queue, record)? {
-            Met::Nobody => new.push(record),
-            Met::Itself => known.push(record.job.id),
-            Met::Holder => taken.push(record.job.id),
+        match find_conflict(tx, queue, record)? {
+            TransferConflict::NoConflict => new.push(record),
+            TransferConflict::AlreadyPresent => known.push(record.job.id),
+            TransferConflict::KeyTaken => taken.push(record.job.id),
         }
     }
     if !taken.is_empty() {
-        return Ok(MovedIn::Taken(taken));
+        return Ok(TransferBatchResult::UniqueTaken(taken));
     }
-    put(tx, queue, batch, &new)?;
-    set_note(tx, queue, marker)?;
-    tx.raise_fence(batch.fence.0.cast_signed())?;
-    Ok(MovedIn::Yes { known })
+    insert_jobs(tx, queue, batch, &new)?;
+    set_checkpoint(tx, queue, marker)?;
+    tx.raise_fence(batch.fence_floor.0.cast_signed())?;
+    Ok(TransferBatchResult::Applied { skipped: known })
 }
 
 /// Writes the jobs that are new here.
-fn put(tx: &Tx<'_>, queue: i64, batch: &MoveIn, new: &[&Record]) -> rusqlite::Result<()> {
+fn insert_jobs(tx: &Tx<'_>, queue: i64, batch: &TransferBatch, new: &[&JobRecord]) -> rusqlite::Result<()> {
     for record in new {
-        let job_no = put_body(tx, queue, &record.job)?;
+        let job_no = insert_body(tx, queue, &record.job)?;
         // Stored before the state: the last failure decides the group of a dead job.
         for failed in &record.failures {
-            failures::put(tx, job_no, failed)?;
+            failures::import(tx, job_no, failed)?;
         }
-        progress::put(tx, job_no, record)?;
+        progress::import(tx, job_no, record)?;
         let due = to_micros(record.due);
-        let (priority, attempts, crashes) = (rank(record.job.priority), record.attempts, record.crashes);
+        let (priority, attempts, crashes) = (priority_code(record.job.priority), record.attempts, record.crashes);
         match record.state {
-            State::Scheduled => state::schedule(tx, queue, job_no, priority, due, attempts, crashes)?,
-            State::Ready | State::Running => state::ready(tx, queue, job_no, priority, job_no, due, attempts, crashes)?,
-            State::Done => state::end(tx, queue, job_no, DONE, until(record, micros(record.job.keep)), record)?,
-            State::Dead => state::end(tx, queue, job_no, DEAD, until(record, micros(batch.keep_dead)), record)?,
+            State::Scheduled => state::insert_scheduled(tx, queue, job_no, priority, due, attempts, crashes)?,
+            State::Ready | State::Running => {
+                state::insert_ready(tx, queue, job_no, priority, job_no, due, attempts, crashes)?
+            }
+            State::Done => state::insert_ended_record(
+                tx,
+                queue,
+                job_no,
+                STATE_DONE,
+                compute_prune_at(record, micros(record.job.keep)),
+                record,
+            )?,
+            State::Dead => state::insert_ended_record(
+                tx,
+                queue,
+                job_no,
+                STATE_DEAD,
+                compute_prune_at(record, micros(batch.keep_dead)),
+                record,
+            )?,
         }
         if !record.state.is_final() {
-            tx.add(queue, Of::Bytes, record.job.args.len() as i64);
-            tx.wake(&batch.queue);
+            tx.change_count(queue, CountColumn::UnfinishedBytes, record.job.args.len() as i64);
+            tx.wake_one(&batch.queue);
         }
-        if let Some(key) = key_of(record) {
-            state::take_unique(tx, queue, key, job_no)?;
+        if let Some(key) = unique_key_of(record) {
+            state::take_unique_key(tx, queue, key, job_no)?;
         }
     }
     Ok(())
 }
 
-fn put_body(tx: &Tx<'_>, queue: i64, job: &Job) -> rusqlite::Result<i64> {
-    let job_no = tx.number()?;
+fn insert_body(tx: &Tx<'_>, queue: i64, job: &Job) -> rusqlite::Result<i64> {
+    let job_no = tx.next_number()?;
     let tags = (!job.tags.is_empty()).then(|| job.tags.join(" "));
     tx.statement(push::INSERT_BODY)?.execute(params![
         job_no,
@@ -108,53 +133,53 @@ fn put_body(tx: &Tx<'_>, queue: i64, job: &Job) -> rusqlite::Result<i64> {
         queue,
         job.kind,
         job.args,
-        rank(job.priority),
+        priority_code(job.priority),
         to_micros(job.pushed),
         job.max_attempts,
-        millis(job.timeout),
-        millis(job.keep),
+        to_millis(job.timeout),
+        to_millis(job.keep),
         job.unique,
         tags,
         job.traceparent,
-        Body::of(job, tags.as_deref()).sum(),
+        JobBody::from_job(job, tags.as_deref()).checksum(),
     ])?;
     Ok(job_no)
 }
 
 /// Returns the unique key that a job holds. An ended job holds none.
-fn key_of(record: &Record) -> Option<&str> {
+fn unique_key_of(record: &JobRecord) -> Option<&str> {
     record.job.unique.as_deref().filter(|_| !record.state.is_final())
 }
 
-fn until(record: &Record, keep: Micros) -> Micros {
+fn compute_prune_at(record: &JobRecord, keep: Micros) -> Micros {
     to_micros(record.ended.unwrap_or(record.due)).saturating_add(keep)
 }
 
-enum Met {
-    Nobody,
+enum TransferConflict {
+    NoConflict,
     /// A job with its id is here, or was recently.
-    Itself,
+    AlreadyPresent,
     /// Another job holds its unique key.
-    Holder,
+    KeyTaken,
 }
 
-fn meet(tx: &Tx<'_>, queue: i64, record: &Record) -> rusqlite::Result<Met> {
-    if push::is_known(tx, queue, record.job.id)? {
-        return Ok(Met::Itself);
+fn find_conflict(tx: &Tx<'_>, queue: i64, record: &JobRecord) -> rusqlite::Result<TransferConflict> {
+    if push::is_known_id(tx, queue, record.job.id)? {
+        return Ok(TransferConflict::AlreadyPresent);
     }
-    let holder = key_of(record).map(|key| push::holder(tx, queue, key)).transpose()?.flatten();
-    Ok(if holder.is_some() { Met::Holder } else { Met::Nobody })
+    let holder = unique_key_of(record).map(|key| push::find_unique_holder(tx, queue, key)).transpose()?.flatten();
+    Ok(if holder.is_some() { TransferConflict::KeyTaken } else { TransferConflict::NoConflict })
 }
 
-fn note(tx: &Tx<'_>, queue: i64, begun_by: NodeId) -> rusqlite::Result<Option<String>> {
+fn read_checkpoint(tx: &Tx<'_>, queue: i64, begun_by: NodeId) -> rusqlite::Result<Option<String>> {
     tx.statement("SELECT checkpoint FROM duly_transfer_checkpoint WHERE queue_no = ?1 AND transfer_id = ?2")?
         .query_row(params![queue, begun_by.as_bytes()], |row| row.get(0))
         .optional()
 }
 
-fn set_note(tx: &Tx<'_>, queue: i64, marker: &Marker) -> rusqlite::Result<()> {
+fn set_checkpoint(tx: &Tx<'_>, queue: i64, marker: &TransferCheckpoint) -> rusqlite::Result<()> {
     let begun_by = marker.begun_by.as_bytes();
-    match &marker.is {
+    match &marker.replacement {
         Some(note) => tx
             .statement(
                 "INSERT OR REPLACE INTO duly_transfer_checkpoint (queue_no, transfer_id, checkpoint)
@@ -169,16 +194,16 @@ fn set_note(tx: &Tx<'_>, queue: i64, marker: &Marker) -> rusqlite::Result<()> {
 }
 
 /// Implements `transfer_out` of the store contract.
-pub(super) fn move_out(
+pub(super) fn transfer_out(
     tx: &Tx<'_>,
     name: &str,
     mover: NodeId,
     jobs: &[(JobId, SystemTime)],
 ) -> rusqlite::Result<Option<usize>> {
-    let Some(queue) = tx.known_queue(name)? else {
+    let Some(queue) = tx.find_queue(name)? else {
         return Ok(None);
     };
-    if of_queue(tx, queue)?.is_none_or(|moving| moving.mover != mover) {
+    if read_transfer_mark(tx, queue)?.is_none_or(|moving| moving.mover != mover) {
         return Ok(None);
     }
     let mut gone = 0;
@@ -190,9 +215,9 @@ pub(super) fn move_out(
         let Some(job_no) = job_no else {
             continue;
         };
-        if !matches!(state::find_place(tx.conn, job_no)?, Some(Place::Held { .. })) {
-            state::vacate(tx, job_no)?;
-            state::erase(tx, job_no)?;
+        if !matches!(state::find_position(tx.conn, job_no)?, Some(JobPosition::Running { .. })) {
+            state::remove_position(tx, job_no)?;
+            state::delete_body_unremembered(tx, job_no)?;
             gone += 1;
         }
     }

@@ -8,16 +8,16 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use crate::clock::Micros;
 use crate::job::JobId;
 use crate::store::Capacity;
-use crate::store::sqlite::jobs::counts::{Deltas, Of};
-use crate::store::sqlite::nodes::wake::{Called, News};
+use crate::store::sqlite::jobs::counts::{CountColumn, CountDeltas};
+use crate::store::sqlite::nodes::wake::{LockTurnNotice, PendingNotifications};
 
 /// The numbers of queues, which never change.
 #[derive(Default)]
-pub(super) struct Queues(RefCell<HashMap<String, i64>>);
+pub(super) struct QueueNumbers(RefCell<HashMap<String, i64>>);
 
-impl Queues {
+impl QueueNumbers {
     /// Clears the cache. After a rollback, a number may not be assigned.
-    pub(super) fn forget(&self) {
+    pub(super) fn clear(&self) {
         self.0.borrow_mut().clear();
     }
 }
@@ -29,35 +29,35 @@ pub(super) struct Tx<'c> {
     pub(super) conn: &'c Connection,
     /// The time of this transaction: all its changes happen at this time.
     pub(super) now: Micros,
-    queues: &'c Queues,
+    queue_numbers: &'c QueueNumbers,
     /// The next free number, once it has been read.
-    number: Cell<Option<i64>>,
+    next_number: Cell<Option<i64>>,
     /// The table that takes new removed ids, once it has been read.
-    half: Cell<Option<i64>>,
-    news: RefCell<News>,
+    removed_id_half: Cell<Option<i64>>,
+    notifications: RefCell<PendingNotifications>,
     /// Jobs that this transaction completes or deletes, by the number of their queue.
-    ended: RefCell<Vec<(i64, Vec<JobId>)>>,
+    completed: RefCell<Vec<(i64, Vec<JobId>)>>,
     /// The changes of counts and counters.
-    deltas: RefCell<Deltas>,
+    deltas: RefCell<CountDeltas>,
     /// Capacities of queues, once they have been read.
-    limits: RefCell<Vec<(i64, Capacity)>>,
+    capacities: RefCell<Vec<(i64, Capacity)>>,
     /// Whether any job has progress or a log, once it has been checked.
-    noted: Cell<Option<bool>>,
+    has_progress_rows: Cell<Option<bool>>,
 }
 
 impl<'c> Tx<'c> {
-    pub(super) fn new(conn: &'c Connection, now: Micros, queues: &'c Queues, history: bool) -> Self {
+    pub(super) fn new(conn: &'c Connection, now: Micros, queues: &'c QueueNumbers, history: bool) -> Self {
         Tx {
             conn,
             now,
-            queues,
-            number: Cell::new(None),
-            half: Cell::new(None),
-            news: RefCell::default(),
-            ended: RefCell::default(),
-            deltas: RefCell::new(Deltas::new(history)),
-            limits: RefCell::default(),
-            noted: Cell::new(None),
+            queue_numbers: queues,
+            next_number: Cell::new(None),
+            removed_id_half: Cell::new(None),
+            notifications: RefCell::default(),
+            completed: RefCell::default(),
+            deltas: RefCell::new(CountDeltas::new(history)),
+            capacities: RefCell::default(),
+            has_progress_rows: Cell::new(None),
         }
     }
 
@@ -66,24 +66,24 @@ impl<'c> Tx<'c> {
     }
 
     /// Returns a number that no job and no position in this file has had.
-    pub(super) fn number(&self) -> rusqlite::Result<i64> {
-        let next = match self.number.get() {
+    pub(super) fn next_number(&self) -> rusqlite::Result<i64> {
+        let next = match self.next_number.get() {
             Some(next) => next,
-            None => self.mark("next_number")?,
+            None => self.read_sequence("next_number")?,
         };
-        self.number.set(Some(next + 1));
+        self.next_number.set(Some(next + 1));
         Ok(next)
     }
 
     /// Returns a fence greater than all before: the time, or the last fence plus one if the clock went back.
-    pub(super) fn fence(&self) -> rusqlite::Result<i64> {
+    pub(super) fn next_fence(&self) -> rusqlite::Result<i64> {
         self.statement("UPDATE duly_sequence SET value = max(value + 1, ?1) WHERE name = 'last_fence' RETURNING value")?
             .query_row([self.now], |row| row.get(0))
     }
 
     /// Returns the last fence.
     pub(super) fn last_fence(&self) -> rusqlite::Result<i64> {
-        self.mark("last_fence")
+        self.read_sequence("last_fence")
     }
 
     /// Makes all later fences greater than this one.
@@ -94,20 +94,20 @@ impl<'c> Tx<'c> {
     }
 
     /// Returns the number of a queue. The first use assigns it.
-    pub(super) fn queue(&self, name: &str) -> rusqlite::Result<i64> {
-        if let Some(queue_no) = self.known_queue(name)? {
+    pub(super) fn ensure_queue(&self, name: &str) -> rusqlite::Result<i64> {
+        if let Some(queue_no) = self.find_queue(name)? {
             return Ok(queue_no);
         }
         let queue_no: i64 = self
             .statement("INSERT INTO duly_queue (name) VALUES (?1) RETURNING queue_no")?
             .query_row([name], |row| row.get(0))?;
-        self.queues.0.borrow_mut().insert(name.to_owned(), queue_no);
+        self.queue_numbers.0.borrow_mut().insert(name.to_owned(), queue_no);
         Ok(queue_no)
     }
 
     /// Returns the number of a queue, if it has one.
-    pub(super) fn known_queue(&self, name: &str) -> rusqlite::Result<Option<i64>> {
-        if let Some(queue_no) = self.queues.0.borrow().get(name) {
+    pub(super) fn find_queue(&self, name: &str) -> rusqlite::Result<Option<i64>> {
+        if let Some(queue_no) = self.queue_numbers.0.borrow().get(name) {
             return Ok(Some(*queue_no));
         }
         let queue_no = self
@@ -115,18 +115,18 @@ impl<'c> Tx<'c> {
             .query_row([name], |row| row.get(0))
             .optional()?;
         if let Some(queue_no) = queue_no {
-            self.queues.0.borrow_mut().insert(name.to_owned(), queue_no);
+            self.queue_numbers.0.borrow_mut().insert(name.to_owned(), queue_no);
         }
         Ok(queue_no)
     }
 
     /// Remembers the id of a removed job, so that a repeated push changes nothing.
-    pub(super) fn remember(&self, queue: i64, id: &[u8]) -> rusqlite::Result<()> {
-        let half = match self.half.get() {
+    pub(super) fn remember_removed_id(&self, queue: i64, id: &[u8]) -> rusqlite::Result<()> {
+        let half = match self.removed_id_half.get() {
             Some(half) => half,
             None => {
-                let half = self.mark("removed_id_table")?;
-                self.half.set(Some(half));
+                let half = self.read_sequence("removed_id_table")?;
+                self.removed_id_half.set(Some(half));
                 half
             }
         };
@@ -139,7 +139,7 @@ impl<'c> Tx<'c> {
     }
 
     /// Returns whether a job with this id was removed recently.
-    pub(super) fn remembers(&self, queue: i64, id: JobId) -> rusqlite::Result<bool> {
+    pub(super) fn is_recently_removed(&self, queue: i64, id: JobId) -> rusqlite::Result<bool> {
         self.statement(
             "SELECT EXISTS (SELECT 1 FROM duly_removed_id_0 WHERE queue_no = ?1 AND job_id = ?2)
                  OR EXISTS (SELECT 1 FROM duly_removed_id_1 WHERE queue_no = ?1 AND job_id = ?2)",
@@ -148,25 +148,25 @@ impl<'c> Tx<'c> {
     }
 
     /// If one table took removed ids for `remember`, empties the other and lets it take over.
-    pub(super) fn swap_gone(&self, remember: Micros) -> rusqlite::Result<()> {
-        if self.now - self.mark("removed_id_swapped_at")? < remember {
+    pub(super) fn rotate_removed_ids(&self, remember: Micros) -> rusqlite::Result<()> {
+        if self.now - self.read_sequence("removed_id_swapped_at")? < remember {
             return Ok(());
         }
-        let next = 1 - self.mark("removed_id_table")?;
+        let next = 1 - self.read_sequence("removed_id_table")?;
         let forget = match next {
             0 => "DELETE FROM duly_removed_id_0",
             _ => "DELETE FROM duly_removed_id_1",
         };
         self.statement(forget)?.execute([])?;
-        self.set_mark("removed_id_table", next)?;
-        self.set_mark("removed_id_swapped_at", self.now)?;
-        self.half.set(Some(next));
+        self.set_sequence("removed_id_table", next)?;
+        self.set_sequence("removed_id_swapped_at", self.now)?;
+        self.removed_id_half.set(Some(next));
         Ok(())
     }
 
     /// Wakes one idle node for this queue after the commit.
-    pub(super) fn wake(&self, queue: &str) {
-        let queues = &mut self.news.borrow_mut().queues;
+    pub(super) fn wake_one(&self, queue: &str) {
+        let queues = &mut self.notifications.borrow_mut().wake_one;
         if !queues.contains(queue) {
             queues.insert(queue.to_owned());
         }
@@ -174,17 +174,17 @@ impl<'c> Tx<'c> {
 
     /// Wakes all idle nodes for this queue after the commit.
     pub(super) fn wake_all(&self, queue: &str) {
-        self.news.borrow_mut().all.insert(queue.to_owned());
+        self.notifications.borrow_mut().wake_all.insert(queue.to_owned());
     }
 
     /// Notifies a lock waiter of its turn after the commit.
-    pub(super) fn call(&self, called: Called) {
-        self.news.borrow_mut().turns.push(called);
+    pub(super) fn notify_lock_turn(&self, called: LockTurnNotice) {
+        self.notifications.borrow_mut().lock_turns.push(called);
     }
 
     /// Notifies the nodes that wait for this job after the commit.
-    pub(super) fn ended(&self, queue: i64, id: JobId) {
-        let mut ended = self.ended.borrow_mut();
+    pub(super) fn notify_completed(&self, queue: i64, id: JobId) {
+        let mut ended = self.completed.borrow_mut();
         match ended.iter_mut().find(|(queue_no, _)| *queue_no == queue) {
             Some((_, ids)) => ids.push(id),
             None => ended.push((queue, vec![id])),
@@ -192,9 +192,14 @@ impl<'c> Tx<'c> {
     }
 
     /// Returns the name of a queue.
-    fn name_of(&self, queue: i64) -> Option<String> {
-        let known =
-            self.queues.0.borrow().iter().find(|(_, queue_no)| **queue_no == queue).map(|(name, _)| name.clone());
+    fn find_queue_name(&self, queue: i64) -> Option<String> {
+        let known = self
+            .queue_numbers
+            .0
+            .borrow()
+            .iter()
+            .find(|(_, queue_no)| **queue_no == queue)
+            .map(|(name, _)| name.clone());
         known.or_else(|| {
             let mut look = self.statement("SELECT name FROM duly_queue WHERE queue_no = ?1").ok()?;
             look.query_row([queue], |row| row.get(0)).ok()
@@ -202,79 +207,79 @@ impl<'c> Tx<'c> {
     }
 
     /// Adds to a count of this queue.
-    pub(super) fn add(&self, queue: i64, of: Of, more: i64) {
-        self.deltas.borrow_mut().add(queue, of, more);
+    pub(super) fn change_count(&self, queue: i64, of: CountColumn, more: i64) {
+        self.deltas.borrow_mut().change_count(queue, of, more);
     }
 
     /// Adds to a counter of this queue's history.
-    pub(super) fn happened(&self, queue: i64, place: usize, times: u64) {
-        self.deltas.borrow_mut().happened(queue, place, times);
+    pub(super) fn increment_counter(&self, queue: i64, place: usize, times: u64) {
+        self.deltas.borrow_mut().increment_counter(queue, place, times);
     }
 
     /// Returns the changes so far, for [`Tx::restore`].
-    pub(super) fn deltas(&self) -> Deltas {
+    pub(super) fn save_deltas(&self) -> CountDeltas {
         self.deltas.borrow().clone()
     }
 
     /// Restores earlier changes. The caller must roll back the rows that were written since.
-    pub(super) fn restore(&self, deltas: Deltas) {
+    pub(super) fn restore_deltas(&self, deltas: CountDeltas) {
         *self.deltas.borrow_mut() = deltas;
-        self.queues.forget();
-        self.limits.borrow_mut().clear();
+        self.queue_numbers.clear();
+        self.capacities.borrow_mut().clear();
     }
 
     /// Returns the capacity of a queue.
-    pub(super) fn limit(&self, queue: i64) -> rusqlite::Result<Capacity> {
-        if let Some((_, limit)) = self.limits.borrow().iter().find(|(queue_no, _)| *queue_no == queue) {
+    pub(super) fn capacity(&self, queue: i64) -> rusqlite::Result<Capacity> {
+        if let Some((_, limit)) = self.capacities.borrow().iter().find(|(queue_no, _)| *queue_no == queue) {
             return Ok(*limit);
         }
-        let limit = crate::store::sqlite::jobs::capacity::of_queue(self.conn, queue)?;
-        self.limits.borrow_mut().push((queue, limit));
+        let limit = crate::store::sqlite::jobs::capacity::queue_capacity(self.conn, queue)?;
+        self.capacities.borrow_mut().push((queue, limit));
         Ok(limit)
     }
 
     /// Clears the cache of capacities.
-    pub(super) fn forget_limits(&self) {
-        self.limits.borrow_mut().clear();
+    pub(super) fn clear_capacities(&self) {
+        self.capacities.borrow_mut().clear();
     }
 
     /// Returns whether any job has progress or a log. Most stores have none, which saves two deletions per job.
-    pub(super) fn any_notes(&self) -> rusqlite::Result<bool> {
-        if let Some(noted) = self.noted.get() {
+    pub(super) fn has_progress_rows(&self) -> rusqlite::Result<bool> {
+        if let Some(noted) = self.has_progress_rows.get() {
             return Ok(noted);
         }
         let noted = self
             .statement("SELECT EXISTS (SELECT 1 FROM duly_progress) OR EXISTS (SELECT 1 FROM duly_log)")?
             .query_row([], |row| row.get(0))?;
-        self.noted.set(Some(noted));
+        self.has_progress_rows.set(Some(noted));
         Ok(noted)
     }
 
     /// Records that a job now has progress or a log.
-    pub(super) fn has_noted(&self) {
-        self.noted.set(Some(true));
+    pub(super) fn mark_progress_written(&self) {
+        self.has_progress_rows.set(Some(true));
     }
 
     /// Writes the collected changes. Called once, last.
     pub(super) fn flush(&self) -> rusqlite::Result<()> {
         self.deltas.borrow_mut().write(self)?;
-        match self.number.get() {
-            Some(next) => self.set_mark("next_number", next),
+        match self.next_number.get() {
+            Some(next) => self.set_sequence("next_number", next),
             None => Ok(()),
         }
     }
 
-    pub(super) fn into_news(self) -> News {
-        let ended = self.ended.take().into_iter();
-        let ended = ended.filter_map(|(queue, ids)| Some((self.name_of(queue)?, ids))).collect();
-        News { ended, ..self.news.into_inner() }
+    pub(super) fn into_notifications(self) -> PendingNotifications {
+        let ended = self.completed.take().into_iter();
+        let ended = ended.filter_map(|(queue, ids)| Some((self.find_queue_name(queue)?, ids))).collect();
+        PendingNotifications { completed: ended, ..self.notifications.into_inner() }
     }
 
-    fn mark(&self, name: &str) -> rusqlite::Result<i64> {
+    fn read_sequence(&self, name: &str) -> rusqlite::Result<i64> {
         self.statement("SELECT value FROM duly_sequence WHERE name = ?1")?.query_row([name], |row| row.get(0))
     }
 
-    fn set_mark(&self, name: &str, value: i64) -> rusqlite::Result<()> {
+    fn set_sequence(&self, name: &str, value: i64) -> rusqlite::Result<()> {
         self.statement("UPDATE duly_sequence SET value = ?2 WHERE name = ?1")?.execute(params![name, value])?;
         Ok(())
     }

@@ -13,57 +13,57 @@ use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 
-use super::tx::{Queues, Tx};
-use crate::adaptive_wait::Patience;
+use super::tx::{QueueNumbers, Tx};
+use crate::adaptive_wait::AdaptiveWait;
 use crate::clock::{self, Clock};
 use crate::error::{Error, Result};
 use crate::store::sqlite::errors;
-use crate::store::sqlite::nodes::wake::Waker;
+use crate::store::sqlite::nodes::wake::Notifier;
 
 /// Most operations that wait for the thread. Further callers wait for room.
-const WAITING_MAX: usize = 4_096;
+const PENDING_WRITES_MAX: usize = 4_096;
 /// Most operations in one transaction.
-const GROUP_MAX: usize = 256;
+const GROUP_OPERATIONS_MAX: usize = 256;
 /// How long to wait for more operations if the last transaction had several: larger groups need fewer syncs.
-const LINGER: Duration = Duration::from_micros(100);
+const GROUP_WAIT: Duration = Duration::from_micros(100);
 
 /// How often the file is synced if commits are not: the most that a loss of power can cost.
-const SYNC_EVERY: Duration = Duration::from_secs(1);
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The writing thread. Dropping it waits until all operations are written and the connection is closed. The last
 /// process to close leaves one complete file without a WAL.
 pub(super) struct Writer {
     /// `None` once it is closed.
-    work: Option<Sender<Work>>,
-    room: Arc<Semaphore>,
+    tasks: Option<Sender<WriteTask>>,
+    permits: Arc<Semaphore>,
     thread: Option<JoinHandle<()>>,
 }
 
-enum Work {
+enum WriteTask {
     /// Shares a transaction with others.
-    Op(Box<dyn Op>),
+    Grouped(Box<dyn WriteOperation>),
     /// Cannot run inside a transaction: upkeep of the file.
-    Bare(Bare),
+    Exclusive(ExclusiveTask),
 }
 
 /// An operation inside a transaction. If another operation of its group fails, it runs a second time on its own, so it
 /// must not depend on an earlier run.
-trait Op: Send {
+trait WriteOperation: Send {
     fn run(&mut self, tx: &Tx<'_>) -> rusqlite::Result<()>;
     fn name(&self) -> &'static str;
     /// Ends the operation; `None` means committed.
-    fn answer(self: Box<Self>, failed: Option<Error>);
+    fn finish(self: Box<Self>, failed: Option<Error>);
 }
 
-struct Typed<T, F> {
+struct PendingWrite<T, F> {
     name: &'static str,
     run: F,
     value: Option<T>,
     reply: oneshot::Sender<Result<T>>,
-    _room: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl<T, F> Op for Typed<T, F>
+impl<T, F> WriteOperation for PendingWrite<T, F>
 where
     T: Send,
     F: FnMut(&Tx<'_>) -> rusqlite::Result<T> + Send,
@@ -77,7 +77,7 @@ where
         self.name
     }
 
-    fn answer(self: Box<Self>, failed: Option<Error>) {
+    fn finish(self: Box<Self>, failed: Option<Error>) {
         let answer = match (failed, self.value) {
             (None, Some(value)) => Ok(value),
             (Some(error), _) => Err(error),
@@ -95,7 +95,7 @@ impl Writer {
     pub(super) fn start(
         conn: Connection,
         clock: Clock,
-        waker: Waker,
+        waker: Notifier,
         wal: Option<PathBuf>,
         history: bool,
     ) -> Result<Self> {
@@ -103,10 +103,18 @@ impl Writer {
         let thread = std::thread::Builder::new()
             .name("duly-writer".into())
             .spawn(move || {
-                Thread { conn, clock, waker, queues: Queues::default(), syncs: Syncs::new(wal), history }.serve(&inbox);
+                WriterThread {
+                    conn,
+                    clock,
+                    notifier: waker,
+                    queue_numbers: QueueNumbers::default(),
+                    wal_sync: WalSync::new(wal),
+                    history_enabled: history,
+                }
+                .run(&inbox);
             })
             .map_err(|e| Error::store("open", format!("cannot start a thread: {e}")))?;
-        Ok(Writer { work: Some(work), room: Arc::new(Semaphore::new(WAITING_MAX)), thread: Some(thread) })
+        Ok(Writer { tasks: Some(work), permits: Arc::new(Semaphore::new(PENDING_WRITES_MAX)), thread: Some(thread) })
     }
 
     /// Runs `run` in a transaction and returns once it is committed.
@@ -116,62 +124,62 @@ impl Writer {
         F: FnMut(&Tx<'_>) -> rusqlite::Result<T> + Send + 'static,
     {
         let gone = || Error::store(name, "the store was closed");
-        let room = self.room.clone().acquire_owned().await.map_err(|_| gone())?;
+        let room = self.permits.clone().acquire_owned().await.map_err(|_| gone())?;
         let (reply, answer) = oneshot::channel();
-        let op = Box::new(Typed { name, run, value: None, reply, _room: room });
-        self.send(Work::Op(op)).ok_or_else(gone)?;
+        let op = Box::new(PendingWrite { name, run, value: None, reply, _permit: room });
+        self.send(WriteTask::Grouped(op)).ok_or_else(gone)?;
         // The thread ended without a reply, perhaps after the commit.
         answer.await.map_err(|lost| Error::Unknown { op: name, source: Some(Box::new(lost)) })?
     }
 
     /// Runs upkeep on the connection, between transactions.
-    pub(super) async fn upkeep<T, F>(&self, name: &'static str, run: F) -> Result<T>
+    pub(super) async fn run_outside_transaction<T, F>(&self, name: &'static str, run: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
         let gone = || Error::store(name, "the store was closed");
         let (reply, answer) = oneshot::channel();
-        let bare = Work::Bare(Box::new(move |conn| {
-            let _ = reply.send(errors::caught(|| run(conn)).flatten().map_err(|e| errors::refused(name, e)));
+        let bare = WriteTask::Exclusive(Box::new(move |conn| {
+            let _ = reply.send(errors::catch_panic(|| run(conn)).flatten().map_err(|e| errors::from_sqlite(name, e)));
         }));
         self.send(bare).ok_or_else(gone)?;
         answer.await.map_err(|_| gone())?
     }
 
-    fn send(&self, work: Work) -> Option<()> {
-        self.work.as_ref()?.send(work).ok()
+    fn send(&self, work: WriteTask) -> Option<()> {
+        self.tasks.as_ref()?.send(work).ok()
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.work = None;
+        self.tasks = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-struct Thread {
+struct WriterThread {
     conn: Connection,
     clock: Clock,
-    waker: Waker,
-    queues: Queues,
-    syncs: Syncs,
+    notifier: Notifier,
+    queue_numbers: QueueNumbers,
+    wal_sync: WalSync,
     /// Whether events are counted minute by minute.
-    history: bool,
+    history_enabled: bool,
 }
 
-impl Thread {
-    fn serve(&mut self, inbox: &Receiver<Work>) {
-        let mut company = Company::default();
-        while let Some(first) = self.syncs.next(inbox) {
-            let (group, bare) = gather(inbox, first, &mut company);
+impl WriterThread {
+    fn run(&mut self, inbox: &Receiver<WriteTask>) {
+        let mut company = GroupCommitWindow::default();
+        while let Some(first) = self.wal_sync.next_task(inbox) {
+            let (group, bare) = collect_group(inbox, first, &mut company);
             if !group.is_empty() {
-                let began = clock::tick();
-                self.commit(group);
-                company.commit = clock::tick() - began;
+                let began = clock::monotonic_now();
+                self.commit_group(group);
+                company.last_commit_time = clock::monotonic_now() - began;
             }
             if let Some(bare) = bare {
                 bare(&self.conn);
@@ -180,45 +188,51 @@ impl Thread {
                     let _ = self.conn.execute_batch("ROLLBACK");
                 }
             }
-            self.syncs.written();
+            self.wal_sync.record_commit();
         }
     }
 
     /// Commits all in one transaction. If one fails, commits each on its own, so that no operation fails because of
     /// another.
-    fn commit(&mut self, mut group: Vec<Box<dyn Op>>) {
-        match self.attempt(&mut group) {
-            Ok(()) => group.into_iter().for_each(|op| op.answer(None)),
+    fn commit_group(&mut self, mut group: Vec<Box<dyn WriteOperation>>) {
+        match self.try_commit(&mut group) {
+            Ok(()) => group.into_iter().for_each(|op| op.finish(None)),
             // It is unknown which operation is at fault, so each runs on its own.
-            Err(Failed::Op(_) | Failed::Commit(_)) if group.len() > 1 => {
-                group.into_iter().for_each(|op| self.commit(vec![op]));
+            Err(TransactionError::Operation(_) | TransactionError::Commit(_)) if group.len() > 1 => {
+                group.into_iter().for_each(|op| self.commit_group(vec![op]));
             }
             Err(failed) => group.into_iter().for_each(|op| {
-                let error = failed.told(op.name());
-                op.answer(Some(error));
+                let error = failed.to_error(op.name());
+                op.finish(Some(error));
             }),
         }
     }
 
-    fn attempt(&mut self, group: &mut [Box<dyn Op>]) -> Result<(), Failed> {
-        self.conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([])).map_err(Failed::Begin)?;
+    fn try_commit(&mut self, group: &mut [Box<dyn WriteOperation>]) -> Result<(), TransactionError> {
+        self.conn
+            .prepare_cached("BEGIN IMMEDIATE")
+            .and_then(|mut begin| begin.execute([]))
+            .map_err(TransactionError::Begin)?;
         // The wait for the write lock may have been long, so the clock is read after it.
-        let tx = Tx::new(&self.conn, self.clock.wall(), &self.queues, self.history);
+        let tx = Tx::new(&self.conn, self.clock.now_micros(), &self.queue_numbers, self.history_enabled);
         let ran =
-            group.iter_mut().try_for_each(|op| errors::caught(|| op.run(&tx)).flatten()).and_then(|()| tx.flush());
-        let news = tx.into_news();
-        let committed = ran.map_err(Failed::Op).and_then(|()| {
-            self.conn.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map_err(Failed::Commit)
+            group.iter_mut().try_for_each(|op| errors::catch_panic(|| op.run(&tx)).flatten()).and_then(|()| tx.flush());
+        let news = tx.into_notifications();
+        let committed = ran.map_err(TransactionError::Operation).and_then(|()| {
+            self.conn
+                .prepare_cached("COMMIT")
+                .and_then(|mut commit| commit.execute([]))
+                .map_err(TransactionError::Commit)
         });
         match committed {
             Ok(_) => {
-                self.waker.tell(news);
+                self.notifier.deliver(news);
                 Ok(())
             }
             Err(failed) => {
                 // Fails only if SQLite rolled back by itself.
                 let _ = self.conn.execute_batch("ROLLBACK");
-                self.queues.forget();
+                self.queue_numbers.clear();
                 Err(failed)
             }
         }
@@ -226,22 +240,22 @@ impl Thread {
 }
 
 /// The syncs for `durability=second`.
-struct Syncs {
+struct WalSync {
     wal: Option<PathBuf>,
     /// The time of the oldest commit that is not synced.
-    unsynced: Option<Instant>,
+    unsynced_since: Option<Instant>,
 }
 
-impl Syncs {
+impl WalSync {
     fn new(wal: Option<PathBuf>) -> Self {
-        Syncs { wal, unsynced: None }
+        WalSync { wal, unsynced_since: None }
     }
 
     /// Returns the next work. Syncs when a sync is due, and before the end: closing the file syncs it only if no other
     /// process has it open.
-    fn next(&mut self, inbox: &Receiver<Work>) -> Option<Work> {
-        while let Some(since) = self.unsynced {
-            match inbox.recv_timeout(SYNC_EVERY.saturating_sub(clock::tick() - since)) {
+    fn next_task(&mut self, inbox: &Receiver<WriteTask>) -> Option<WriteTask> {
+        while let Some(since) = self.unsynced_since {
+            match inbox.recv_timeout(SYNC_INTERVAL.saturating_sub(clock::monotonic_now() - since)) {
                 Ok(work) => return Some(work),
                 Err(RecvTimeoutError::Timeout) => self.sync(),
                 Err(RecvTimeoutError::Disconnected) => {
@@ -254,18 +268,18 @@ impl Syncs {
     }
 
     /// Records a commit.
-    fn written(&mut self) {
+    fn record_commit(&mut self) {
         if self.wal.is_none() {
             return;
         }
-        let since = *self.unsynced.get_or_insert_with(clock::tick);
-        if clock::tick() - since >= SYNC_EVERY {
+        let since = *self.unsynced_since.get_or_insert_with(clock::monotonic_now);
+        if clock::monotonic_now() - since >= SYNC_INTERVAL {
             self.sync();
         }
     }
 
     fn sync(&mut self) {
-        self.unsynced = None;
+        self.unsynced_since = None;
         let synced = self.wal.as_ref().map(|wal| std::fs::File::open(wal).and_then(|wal| wal.sync_data()));
         if let Some(Err(error)) = synced {
             tracing::error!(%error, "the disk did not sync; commits of the last second may be lost");
@@ -274,109 +288,118 @@ impl Syncs {
 }
 
 /// The phase in which a transaction failed. Only a failed commit has an unknown outcome.
-enum Failed {
+enum TransactionError {
     /// The write lock was not available, so a retry of each alone would not help.
     Begin(rusqlite::Error),
-    Op(rusqlite::Error),
+    Operation(rusqlite::Error),
     Commit(rusqlite::Error),
 }
 
-impl Failed {
-    fn told(self: &Failed, op: &'static str) -> Error {
+impl TransactionError {
+    fn to_error(self: &TransactionError, op: &'static str) -> Error {
         // The errors of rusqlite cannot be cloned, so each operation gets a copy.
         let copy = |error: &rusqlite::Error| match error {
             rusqlite::Error::SqliteFailure(code, text) => rusqlite::Error::SqliteFailure(*code, text.clone()),
             other => rusqlite::Error::ToSqlConversionFailure(other.to_string().into()),
         };
         match self {
-            Failed::Begin(error) | Failed::Op(error) => errors::refused(op, copy(error)),
-            Failed::Commit(error) => errors::commit_failed(op, copy(error)),
+            TransactionError::Begin(error) | TransactionError::Operation(error) => errors::from_sqlite(op, copy(error)),
+            TransactionError::Commit(error) => errors::from_commit(op, copy(error)),
         }
     }
 }
 
-type Bare = Box<dyn FnOnce(&Connection) + Send>;
+type ExclusiveTask = Box<dyn FnOnce(&Connection) + Send>;
 
 /// The expected size of a group: the size of the last one, and sometimes more, because two waves of callers may merge.
 ///
 /// Waiting is worth it only if the callers return sooner than another commit would take. Slower callers, for example
 /// over a network, are better served in two waves: one is on its way while the other is committed.
 #[derive(Default)]
-struct Company {
-    expected: usize,
+struct GroupCommitWindow {
+    expected_size: usize,
     /// Whether to wait for more than expected.
-    more: Patience,
+    extra_wait: AdaptiveWait,
     /// Whether the expected callers come soon enough.
-    soon: Patience,
+    expected_wait: AdaptiveWait,
     /// The duration of the last commit.
-    commit: Duration,
+    last_commit_time: Duration,
 }
 
 /// The wait of one group.
 #[derive(Default)]
-struct Lingering {
+struct GroupWait {
     /// The end of the wait.
-    until: Option<Instant>,
+    deadline: Option<Instant>,
     /// The size of the group when it started to wait for more than expected.
-    tried_at: Option<usize>,
+    size_at_extra_wait: Option<usize>,
     /// The wait is over.
-    late: bool,
+    is_over: bool,
 }
 
-impl Company {
+impl GroupCommitWindow {
     /// Waits briefly for more work, if that is worth it for a group of this size.
-    fn wait(&mut self, inbox: &Receiver<Work>, group: usize, lingering: &mut Lingering) -> Option<Work> {
-        let Lingering { until, tried_at, late } = lingering;
-        if *late || (until.is_none() && !self.soon.is_worth_it()) {
+    fn wait_for_task(
+        &mut self,
+        inbox: &Receiver<WriteTask>,
+        group: usize,
+        lingering: &mut GroupWait,
+    ) -> Option<WriteTask> {
+        let GroupWait { deadline: until, size_at_extra_wait: tried_at, is_over: late } = lingering;
+        if *late || (until.is_none() && !self.expected_wait.should_wait()) {
             *late = true;
             return None;
         }
-        let is_expected = group < self.expected;
-        if !is_expected && (group < 2 || (tried_at.is_none() && !self.more.is_worth_it())) {
+        let is_expected = group < self.expected_size;
+        if !is_expected && (group < 2 || (tried_at.is_none() && !self.extra_wait.should_wait())) {
             return None;
         }
         if !is_expected {
             tried_at.get_or_insert(group);
         }
-        let now = clock::tick();
-        let until = *until.get_or_insert(now + (self.commit / 2).max(LINGER));
+        let now = clock::monotonic_now();
+        let until = *until.get_or_insert(now + (self.last_commit_time / 2).max(GROUP_WAIT));
         let left = until.saturating_duration_since(now);
         if left.is_zero() {
             *late = true;
-            self.soon.learn(0);
+            self.expected_wait.record_arrivals(0);
             return None;
         }
-        inbox.recv_timeout(left.min(LINGER)).ok()
+        inbox.recv_timeout(left.min(GROUP_WAIT)).ok()
     }
 
     /// Records the final size of the group.
-    fn learn(&mut self, group: usize, lingering: &Lingering) {
-        self.expected = group;
-        if lingering.until.is_some() && !lingering.late {
-            self.soon.learn(group);
+    fn record_group(&mut self, group: usize, lingering: &GroupWait) {
+        self.expected_size = group;
+        if lingering.deadline.is_some() && !lingering.is_over {
+            self.expected_wait.record_arrivals(group);
         }
-        if let Some(at) = lingering.tried_at {
-            self.more.learn(group - at);
+        if let Some(at) = lingering.size_at_extra_wait {
+            self.extra_wait.record_arrivals(group - at);
         }
     }
 }
 
 /// Gathers waiting operations up to the first upkeep.
-fn gather(inbox: &Receiver<Work>, first: Work, company: &mut Company) -> (Vec<Box<dyn Op>>, Option<Bare>) {
+fn collect_group(
+    inbox: &Receiver<WriteTask>,
+    first: WriteTask,
+    company: &mut GroupCommitWindow,
+) -> (Vec<Box<dyn WriteOperation>>, Option<ExclusiveTask>) {
     let mut group = Vec::new();
     let mut next = Some(first);
-    let mut lingering = Lingering::default();
+    let mut lingering = GroupWait::default();
     while let Some(work) = next.take() {
         match work {
-            Work::Op(op) => group.push(op),
-            Work::Bare(bare) => return (group, Some(bare)),
+            WriteTask::Grouped(op) => group.push(op),
+            WriteTask::Exclusive(bare) => return (group, Some(bare)),
         }
-        if group.len() >= GROUP_MAX {
+        if group.len() >= GROUP_OPERATIONS_MAX {
             break;
         }
-        next = inbox.try_recv().ok().or_else(|| company.wait(inbox, group.len(), &mut lingering));
+        next = inbox.try_recv().ok().or_else(|| company.wait_for_task(inbox, group.len(), &mut lingering));
     }
-    company.learn(group.len(), &lingering);
+    company.record_group(group.len(), &lingering);
     (group, None)
 }
 
@@ -385,101 +408,108 @@ mod tests {
     use super::*;
     use crate::store::Durability;
     use crate::store::sqlite::file;
-    use crate::store::sqlite::nodes::registry::Board;
+    use crate::store::sqlite::nodes::registry::NodeRegistry;
     use futures_util::FutureExt;
 
-    fn writer() -> Writer {
-        let waker = Waker::new(Arc::new(Board::in_memory(Clock::system())));
+    fn start_writer() -> Writer {
+        let waker = Notifier::new(Arc::new(NodeRegistry::in_memory(Clock::system())));
         let conn = file::connect_in_memory().expect("opens");
         Writer::start(conn, Clock::system(), waker, None, true).expect("starts")
     }
 
     /// Returns whether a queue of this name exists.
-    async fn knows(writer: &Writer, name: &'static str) -> bool {
-        writer.write("look", move |tx| tx.known_queue(name).map(|queue_no| queue_no.is_some())).await.expect("looks")
+    async fn queue_exists(writer: &Writer, name: &'static str) -> bool {
+        writer.write("look", move |tx| tx.find_queue(name).map(|queue_no| queue_no.is_some())).await.expect("looks")
     }
 
     #[tokio::test]
-    async fn a_panic_fails_its_own_op_and_nothing_else() {
-        let writer = writer();
+    async fn panicking_operation_does_not_fail_its_group() {
+        let writer = start_writer();
         let panics = writer.write("panics", |tx| -> rusqlite::Result<()> {
-            tx.queue("bad")?;
+            tx.ensure_queue("bad")?;
             panic!("a bug");
         });
         let (first, panicked, second) = tokio::join!(
-            writer.write("first", |tx| tx.queue("first")),
+            writer.write("first", |tx| tx.ensure_queue("first")),
             panics,
-            writer.write("second", |tx| tx.queue("second")),
+            writer.write("second", |tx| tx.ensure_queue("second")),
         );
         let error = panicked.expect_err("fails");
         assert_eq!((error.code(), error.to_string().contains("panicked")), ("store", true), "{error}");
         first.and(second).expect("other operations succeed");
-        assert!(knows(&writer, "first").await && knows(&writer, "second").await && !knows(&writer, "bad").await);
+        assert!(
+            queue_exists(&writer, "first").await
+                && queue_exists(&writer, "second").await
+                && !queue_exists(&writer, "bad").await
+        );
     }
 
     #[tokio::test]
-    async fn a_panic_in_upkeep_leaves_no_transaction_open() {
-        let writer = writer();
-        let panicked = writer.upkeep("upkeep", |conn| -> rusqlite::Result<()> {
+    async fn panic_outside_transaction_leaves_no_transaction_open() {
+        let writer = start_writer();
+        let panicked = writer.run_outside_transaction("upkeep", |conn| -> rusqlite::Result<()> {
             conn.execute_batch("BEGIN IMMEDIATE")?;
             panic!("a bug");
         });
         assert_eq!(panicked.await.expect_err("fails").code(), "store");
-        writer.write("after", |tx| tx.queue("after")).await.expect("goes on");
+        writer.write("after", |tx| tx.ensure_queue("after")).await.expect("goes on");
     }
 
     #[test]
-    fn those_who_are_back_too_late_are_waited_for_only_now_and_then() {
+    fn group_wait_backs_off_when_callers_return_late() {
         let (work, inbox) = channel();
-        let send = || work.send(Work::Bare(Box::new(|_| {}))).expect("is open");
-        let mut company = Company { expected: 9, ..Company::default() };
-        let mut lingering = Lingering::default();
+        let send = || work.send(WriteTask::Exclusive(Box::new(|_| {}))).expect("is open");
+        let mut company = GroupCommitWindow { expected_size: 9, ..GroupCommitWindow::default() };
+        let mut lingering = GroupWait::default();
         send();
-        assert!(company.wait(&inbox, 1, &mut lingering).is_some(), "one more in time");
-        std::thread::sleep(2 * LINGER);
+        assert!(company.wait_for_task(&inbox, 1, &mut lingering).is_some(), "one more in time");
+        std::thread::sleep(2 * GROUP_WAIT);
         send();
-        assert!(company.wait(&inbox, 2, &mut lingering).is_none(), "another commit would have been sooner");
-        assert!(company.wait(&inbox, 1, &mut Lingering::default()).is_none(), "the next group does not wait");
-        assert!(company.wait(&inbox, 1, &mut Lingering::default()).is_some(), "the one after that tries again");
+        assert!(company.wait_for_task(&inbox, 2, &mut lingering).is_none(), "another commit would have been sooner");
+        assert!(company.wait_for_task(&inbox, 1, &mut GroupWait::default()).is_none(), "the next group does not wait");
+        assert!(
+            company.wait_for_task(&inbox, 1, &mut GroupWait::default()).is_some(),
+            "the one after that tries again"
+        );
     }
 
     #[test]
-    fn what_was_committed_last_is_synced_before_the_thread_ends() {
+    fn last_commit_is_synced_before_the_thread_ends() {
         let dir = tempfile::tempdir().expect("a directory");
         let wal = dir.path().join("duly.db-wal");
         std::fs::write(&wal, "a commit").expect("writes");
         let (work, inbox) = channel();
-        let mut syncs = Syncs::new(Some(wal));
-        syncs.written();
-        assert!(syncs.unsynced.is_some(), "not one by one");
+        let mut syncs = WalSync::new(Some(wal));
+        syncs.record_commit();
+        assert!(syncs.unsynced_since.is_some(), "not one by one");
         drop(work);
-        assert!(syncs.next(&inbox).is_none(), "there is no more to do");
-        assert_eq!(syncs.unsynced, None);
+        assert!(syncs.next_task(&inbox).is_none(), "there is no more to do");
+        assert_eq!(syncs.unsynced_since, None);
     }
 
     /// A value that panics when it is dropped.
-    struct Bomb;
+    struct PanicOnDrop;
 
-    impl Drop for Bomb {
+    impl Drop for PanicOnDrop {
         fn drop(&mut self) {
             panic!("outside of any op");
         }
     }
 
     #[tokio::test]
-    async fn an_answer_that_is_lost_after_the_commit_is_unknown() {
+    async fn reply_lost_after_commit_is_unknown() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = file::prepare(&dir.path().join("duly.db")).expect("a new file");
+        let path = file::prepare_file(&dir.path().join("duly.db")).expect("a new file");
         let conn = file::connect(&path, Durability::Fsync).expect("opens");
-        let waker = Waker::new(Arc::new(Board::in_memory(Clock::system())));
+        let waker = Notifier::new(Arc::new(NodeRegistry::in_memory(Clock::system())));
         let writer = Writer::start(conn, Clock::system(), waker, None, true).expect("starts");
         // The thread is busy until two operations wait for it, so that they share one commit.
         let (go, wait) = std::sync::mpsc::channel::<()>();
-        let busy = writer.upkeep("busy", move |_| Ok(wait.recv().is_ok()));
+        let busy = writer.run_outside_transaction("busy", move |_| Ok(wait.recv().is_ok()));
         // The caller of the first operation is gone. Its value ends the thread before the second one gets a reply.
-        let mut gone = Box::pin(writer.write("gone", |_| Ok(Bomb)));
+        let mut gone = Box::pin(writer.write("gone", |_| Ok(PanicOnDrop)));
         let (_, second) = tokio::join!(busy, async {
-            let mut second = Box::pin(writer.write("push", |tx| tx.queue("second")));
+            let mut second = Box::pin(writer.write("push", |tx| tx.ensure_queue("second")));
             assert!(gone.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
             drop(gone);
             go.send(()).expect("the thread waits");

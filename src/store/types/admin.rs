@@ -4,34 +4,34 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::job::{Fence, Held, JobId, JobProgress, Priority, Record, State};
+use crate::job::{Fence, HeldJob, JobId, JobProgress, JobRecord, Priority, State};
 
 /// Most jobs changed in one step of a change to many.
-pub const CHANGE_MAX: usize = 200;
+pub const BULK_CHANGE_MAX: usize = 200;
 /// Most jobs that one step of a list looks at.
-pub const LOOK_MAX: usize = 500;
+pub const LIST_BATCH_MAX: usize = 500;
 /// Most bytes that one step of a list looks at, beyond the last job.
-pub const LOOK_BYTES_MAX: usize = 1024 * 1024;
+pub const LIST_BATCH_BYTES_MAX: usize = 1024 * 1024;
 /// Most jobs that one page of a list looks at: one that finds too little is short, and says where to go on.
-pub const LOOKED_MAX: usize = 10_000;
+pub const LIST_EXAMINED_MAX: usize = 10_000;
 /// Most bytes on one page of a list, beyond those of its last step: one with large jobs is short, and says where to go on.
 pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Most notes in one step.
-pub const NOTES_MAX: usize = 200;
+pub const PROGRESS_UPDATES_MAX: usize = 200;
 /// Most lines kept of a job's log: the newest stay.
 pub const LOG_LINES_MAX: usize = 100;
 /// Longest line of a log, in bytes; what is longer is cut.
 pub const LOG_LINE_BYTES_MAX: usize = 1024;
 /// Longest text beside a progress, in bytes; what is longer is cut.
-pub const PROGRESS_BYTES_MAX: usize = 256;
+pub const PROGRESS_NOTE_BYTES_MAX: usize = 256;
 /// Longest result of a job, in bytes of JSON.
 pub const RESULT_BYTES_MAX: usize = 64 * 1024;
 /// Most groups of dead jobs kept apart in one queue; what comes then goes into one group, whose error is `…`.
-pub const GROUPS_MAX: usize = 1_000;
+pub const DEAD_GROUPS_MAX: usize = 1_000;
 
 /// What to change about a job that is not running. What is `None` stays.
 #[derive(Clone, Debug, Default)]
-pub struct Edit {
+pub struct JobEdit {
     /// Other args, as JSON text.
     pub args: Option<String>,
     /// Another priority; a ready job goes to the tail of its new one.
@@ -40,7 +40,7 @@ pub struct Edit {
 
 /// A job that is meant, as it was seen: if it is not in that state any more it is left alone.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct ChangeTarget {
     /// Its queue.
     pub queue: String,
     /// The job.
@@ -49,11 +49,11 @@ pub struct Target {
     pub state: State,
 }
 
-impl Target {
+impl ChangeTarget {
     /// The job of this record.
     #[must_use]
-    pub fn of(record: &Record) -> Self {
-        Target { queue: record.job.queue.clone(), id: record.job.id, state: record.state }
+    pub fn from_record(record: &JobRecord) -> Self {
+        ChangeTarget { queue: record.job.queue.clone(), id: record.job.id, state: record.state }
     }
 }
 
@@ -73,13 +73,13 @@ pub struct Capacity {
 impl Capacity {
     /// Nothing is limited.
     #[must_use]
-    pub fn is_none(&self) -> bool {
+    pub fn is_unlimited(&self) -> bool {
         self.jobs.is_none() && self.bytes.is_none()
     }
 
     /// Whether so many more fit in where so many are.
     #[must_use]
-    pub(crate) fn admits(&self, jobs: (u64, u64), bytes: (u64, u64)) -> bool {
+    pub(crate) fn has_room_for(&self, jobs: (u64, u64), bytes: (u64, u64)) -> bool {
         let fits = |limit: Option<u64>, (is, more): (u64, u64)| {
             limit.is_none_or(|limit| more == 0 || is.saturating_add(more) <= limit)
         };
@@ -101,7 +101,7 @@ impl std::fmt::Display for Capacity {
 
 /// What an attempt under way says of itself; recorded only if the node still holds the job under that fence.
 #[derive(Clone, Debug)]
-pub struct Note {
+pub struct ProgressUpdate {
     /// The job's queue.
     pub queue: String,
     /// The job.
@@ -116,14 +116,14 @@ pub struct Note {
     pub lines: Vec<(SystemTime, String)>,
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only on a server it is a part of what is held"))]
     pub(crate) priority: Priority,
-    pub(crate) place: i64,
+    pub(crate) locator: i64,
 }
 
-impl Note {
+impl ProgressUpdate {
     /// What the attempt at this held job says.
     #[must_use]
-    pub fn of(held: &Held, progress: Option<JobProgress>, lines: Vec<(SystemTime, String)>) -> Self {
-        Note {
+    pub fn from_held(held: &HeldJob, progress: Option<JobProgress>, lines: Vec<(SystemTime, String)>) -> Self {
+        ProgressUpdate {
             queue: held.job.queue.clone(),
             id: held.job.id,
             fence: held.fence,
@@ -131,7 +131,7 @@ impl Note {
             progress,
             lines,
             priority: held.job.priority,
-            place: held.place,
+            locator: held.locator,
         }
     }
 }
@@ -159,7 +159,7 @@ pub struct DeadGroup {
 }
 
 /// A text cut between characters to at most so many bytes.
-pub(crate) fn cut(text: &str, max: usize) -> &str {
+pub(crate) fn truncate_text(text: &str, max: usize) -> &str {
     let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {
         end -= 1;

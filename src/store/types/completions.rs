@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 /// How long a store tells of ends after it was asked to: whoever still waits asks again before that.
-pub const ENDS_LAST: Duration = Duration::from_secs(60);
+pub const COMPLETION_WATCH_DURATION: Duration = Duration::from_secs(60);
 /// Most queues of which one node is told.
-pub const ENDS_QUEUES_MAX: usize = 1_000;
+pub const COMPLETION_QUEUES_MAX: usize = 1_000;
 /// Most jobs looked at in one step.
-pub const ENDED_MAX: usize = 500;
+pub const COMPLETION_CHECK_MAX: usize = 500;

@@ -9,17 +9,17 @@ use crate::job::Outcome;
 /// For how many minutes it is kept.
 pub const HISTORY_MINUTES_MAX: u32 = 24 * 60;
 /// How many buckets a histogram has.
-pub const BUCKETS: usize = 28;
+pub const HISTOGRAM_BUCKETS: usize = 28;
 /// What the first bucket ends at, in microseconds; each further one ends at twice that of the one before, the last one never.
-const FIRST_BUCKET: u64 = 64;
+const FIRST_BUCKET_MICROS: u64 = 64;
 /// How many things are counted beside the histograms.
-pub(crate) const COUNTERS: usize = 6;
+pub(crate) const COUNTER_COUNT: usize = 6;
 /// Numbers in a tally.
-pub(crate) const TALLY: usize = COUNTERS + 2 * BUCKETS;
+pub(crate) const STAT_NUMBERS: usize = COUNTER_COUNT + 2 * HISTOGRAM_BUCKETS;
 
 /// Which minutes to look at.
 #[derive(Clone, Debug, Default)]
-pub struct HistoryAsk {
+pub struct HistoryQuery {
     /// Only of this queue; else of all.
     pub queue: Option<String>,
     /// The last so many minutes, the present one among them; 0 means all that is kept.
@@ -34,13 +34,13 @@ pub struct History {
     #[serde(serialize_with = "crate::clock::as_micros_option")]
     pub now: Option<SystemTime>,
     /// The points.
-    pub points: Vec<Point>,
+    pub points: Vec<HistoryPoint>,
 }
 
 /// One minute of one queue.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
-pub struct Point {
+pub struct HistoryPoint {
     /// When the minute began.
     #[serde(serialize_with = "crate::clock::as_micros")]
     pub minute: SystemTime,
@@ -48,13 +48,13 @@ pub struct Point {
     pub queue: String,
     /// What was counted in it.
     #[serde(flatten)]
-    pub tally: HistoryTally,
+    pub counters: StatCounters,
 }
 
 /// What was counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct HistoryTally {
+pub struct StatCounters {
     /// Jobs pushed.
     pub pushed: u64,
     /// Attempts that ended in an ack.
@@ -78,21 +78,21 @@ pub struct HistoryTally {
 #[serde(transparent)]
 pub struct Histogram {
     /// How many fell into each bucket.
-    pub buckets: [u64; BUCKETS],
+    pub buckets: [u64; HISTOGRAM_BUCKETS],
 }
 
 impl Histogram {
     /// The bucket that a value falls into.
     #[must_use]
-    pub fn bucket(value: Duration) -> usize {
-        let units = u64::try_from(value.as_micros()).unwrap_or(u64::MAX) / FIRST_BUCKET;
-        (units.checked_ilog2().map_or(0, |log| log as usize + 1)).min(BUCKETS - 1)
+    pub fn bucket_of(value: Duration) -> usize {
+        let units = u64::try_from(value.as_micros()).unwrap_or(u64::MAX) / FIRST_BUCKET_MICROS;
+        (units.checked_ilog2().map_or(0, |log| log as usize + 1)).min(HISTOGRAM_BUCKETS - 1)
     }
 
     /// Where a bucket ends.
     #[must_use]
-    pub fn bound(bucket: usize) -> Duration {
-        Duration::from_micros(FIRST_BUCKET << bucket.min(BUCKETS - 1))
+    pub fn upper_bound(bucket: usize) -> Duration {
+        Duration::from_micros(FIRST_BUCKET_MICROS << bucket.min(HISTOGRAM_BUCKETS - 1))
     }
 
     /// How many values there are.
@@ -112,9 +112,9 @@ impl Histogram {
         let mut seen = 0;
         for (at, in_bucket) in self.buckets.iter().enumerate() {
             if seen + in_bucket >= rank {
-                let from = if at == 0 { Duration::ZERO } else { Histogram::bound(at - 1) };
+                let from = if at == 0 { Duration::ZERO } else { Histogram::upper_bound(at - 1) };
                 let share = (rank - seen) as f64 / (*in_bucket).max(1) as f64;
-                return Some(from + (Histogram::bound(at) - from).mul_f64(share));
+                return Some(from + (Histogram::upper_bound(at) - from).mul_f64(share));
             }
             seen += in_bucket;
         }
@@ -126,45 +126,45 @@ impl Histogram {
     }
 }
 
-impl HistoryTally {
+impl StatCounters {
     /// Adds what was counted elsewhere.
-    pub fn add(&mut self, other: &HistoryTally) {
-        let mut numbers = self.numbers();
-        numbers.iter_mut().zip(other.numbers()).for_each(|(sum, more)| *sum = sum.saturating_add(more));
-        *self = HistoryTally::from_numbers(&numbers);
+    pub fn add(&mut self, other: &StatCounters) {
+        let mut numbers = self.to_numbers();
+        numbers.iter_mut().zip(other.to_numbers()).for_each(|(sum, more)| *sum = sum.saturating_add(more));
+        *self = StatCounters::from_numbers(&numbers);
     }
 
     /// Attempts that have ended, however.
     #[must_use]
-    pub fn ended(&self) -> u64 {
+    pub fn attempts(&self) -> u64 {
         self.done + self.retried + self.buried + self.released
     }
 
     /// As a row of numbers: the counters, the lateness, the duration.
-    pub(crate) fn numbers(&self) -> [u64; TALLY] {
-        let mut out = [0; TALLY];
+    pub(crate) fn to_numbers(&self) -> [u64; STAT_NUMBERS] {
+        let mut out = [0; STAT_NUMBERS];
         let counters = [self.pushed, self.done, self.retried, self.buried, self.released, self.taken_back];
-        out[..COUNTERS].copy_from_slice(&counters);
-        out[COUNTERS..COUNTERS + BUCKETS].copy_from_slice(&self.lateness.buckets);
-        out[COUNTERS + BUCKETS..].copy_from_slice(&self.duration.buckets);
+        out[..COUNTER_COUNT].copy_from_slice(&counters);
+        out[COUNTER_COUNT..COUNTER_COUNT + HISTOGRAM_BUCKETS].copy_from_slice(&self.lateness.buckets);
+        out[COUNTER_COUNT + HISTOGRAM_BUCKETS..].copy_from_slice(&self.duration.buckets);
         out
     }
 
-    pub(crate) fn from_numbers(numbers: &[u64; TALLY]) -> Self {
+    pub(crate) fn from_numbers(numbers: &[u64; STAT_NUMBERS]) -> Self {
         let [pushed, done, retried, buried, released, taken_back] = [0, 1, 2, 3, 4, 5].map(|at: usize| numbers[at]);
-        let mut tally = HistoryTally { pushed, done, retried, buried, released, taken_back, ..Default::default() };
-        tally.lateness.buckets.copy_from_slice(&numbers[COUNTERS..COUNTERS + BUCKETS]);
-        tally.duration.buckets.copy_from_slice(&numbers[COUNTERS + BUCKETS..]);
+        let mut tally = StatCounters { pushed, done, retried, buried, released, taken_back, ..Default::default() };
+        tally.lateness.buckets.copy_from_slice(&numbers[COUNTER_COUNT..COUNTER_COUNT + HISTOGRAM_BUCKETS]);
+        tally.duration.buckets.copy_from_slice(&numbers[COUNTER_COUNT + HISTOGRAM_BUCKETS..]);
         tally
     }
 }
 
 /// Where pushed and taken back jobs are counted in a row of numbers.
-pub(crate) const PUSHED: usize = 0;
-pub(crate) const TAKEN_BACK: usize = 5;
+pub(crate) const PUSHED_INDEX: usize = 0;
+pub(crate) const TAKEN_BACK_INDEX: usize = 5;
 
 /// Where an outcome is counted in a row of numbers.
-pub(crate) fn counter_of(outcome: &Outcome) -> usize {
+pub(crate) fn outcome_index(outcome: &Outcome) -> usize {
     match outcome {
         Outcome::Ack => 1,
         Outcome::Retry { .. } => 2,
@@ -174,17 +174,18 @@ pub(crate) fn counter_of(outcome: &Outcome) -> usize {
 }
 
 /// Where a lateness and a duration are counted in a row of numbers.
-pub(crate) fn places_of(lateness: Duration, duration: Duration) -> [usize; 2] {
-    [COUNTERS + Histogram::bucket(lateness), COUNTERS + BUCKETS + Histogram::bucket(duration)]
+pub(crate) fn timing_indexes(lateness: Duration, duration: Duration) -> [usize; 2] {
+    [COUNTER_COUNT + Histogram::bucket_of(lateness), COUNTER_COUNT + HISTOGRAM_BUCKETS + Histogram::bucket_of(duration)]
 }
 
 impl History {
     /// Everything added up.
     #[must_use]
-    pub fn total(&self) -> HistoryTally {
-        let mut sum = HistoryTally::default();
+    pub fn total(&self) -> StatCounters {
+        let mut sum = StatCounters::default();
         self.points.iter().for_each(|point| {
-            let HistoryTally { pushed, done, retried, buried, released, taken_back, lateness, duration } = &point.tally;
+            let StatCounters { pushed, done, retried, buried, released, taken_back, lateness, duration } =
+                &point.counters;
             sum.pushed += pushed;
             sum.done += done;
             sum.retried += retried;
@@ -199,10 +200,10 @@ impl History {
 
     /// The same for each queue, by name.
     #[must_use]
-    pub fn by_queue(&self) -> std::collections::BTreeMap<&str, HistoryTally> {
-        let mut queues = std::collections::BTreeMap::<&str, HistoryTally>::new();
+    pub fn by_queue(&self) -> std::collections::BTreeMap<&str, StatCounters> {
+        let mut queues = std::collections::BTreeMap::<&str, StatCounters>::new();
         for point in &self.points {
-            queues.entry(&point.queue).or_default().add(&point.tally);
+            queues.entry(&point.queue).or_default().add(&point.counters);
         }
         queues
     }
@@ -214,10 +215,10 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn quantiles_lie_in_their_bucket() {
+    fn quantile_lies_within_the_bounds_of_its_bucket() {
         let mut histogram = Histogram::default();
         for millis in 1..=1_000u64 {
-            histogram.buckets[Histogram::bucket(Duration::from_millis(millis))] += 1;
+            histogram.buckets[Histogram::bucket_of(Duration::from_millis(millis))] += 1;
         }
         let half = histogram.quantile(0.5).expect("not empty").as_secs_f64();
         assert!((0.25..=1.0).contains(&half), "{half}");
@@ -229,15 +230,15 @@ mod tests {
         #[test]
         fn every_value_lies_below_the_bound_of_its_bucket(micros in 0u64..1 << 60) {
             let value = Duration::from_micros(micros);
-            let at = Histogram::bucket(value);
-            prop_assert!(at == BUCKETS - 1 || value < Histogram::bound(at));
-            prop_assert!(at == 0 || value >= Histogram::bound(at - 1));
+            let at = Histogram::bucket_of(value);
+            prop_assert!(at == HISTOGRAM_BUCKETS - 1 || value < Histogram::upper_bound(at));
+            prop_assert!(at == 0 || value >= Histogram::upper_bound(at - 1));
         }
 
         #[test]
-        fn tallies_survive_their_numbers(numbers in proptest::collection::vec(0u64..1 << 40, TALLY)) {
-            let numbers: [u64; TALLY] = numbers.try_into().expect("as many");
-            prop_assert_eq!(HistoryTally::from_numbers(&numbers).numbers(), numbers);
+        fn tallies_survive_their_numbers(numbers in proptest::collection::vec(0u64..1 << 40, STAT_NUMBERS)) {
+            let numbers: [u64; STAT_NUMBERS] = numbers.try_into().expect("as many");
+            prop_assert_eq!(StatCounters::from_numbers(&numbers).to_numbers(), numbers);
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::job::push::OWN_KINDS;
-use crate::job::{Fence, Held, JobId, Outcome, Priority, Record, State};
+use crate::job::push::RESERVED_KIND_PREFIX;
+use crate::job::{Fence, HeldJob, JobId, JobRecord, Outcome, Priority, State};
 use crate::node::NodeId;
-use crate::store::{Capacity, Moving};
+use crate::store::{Capacity, TransferMark};
 
 /// What a worker asks of one queue.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct Claim {
     /// Take at most so many.
     pub max: usize,
     /// The answer to an earlier claim was lost: give everything that the node holds in this queue, and nothing new.
-    pub redo: bool,
+    pub resync: bool,
     /// A node that may be dead: take back what it holds here, if it is.
     pub suspect: Option<NodeId>,
     /// The kinds that the node can run, `None` if any: of what others have put off, because they do not know its kind, it is
@@ -27,28 +27,28 @@ pub struct Claim {
 
 /// What a claim gives.
 #[derive(Debug)]
-pub struct Claimed {
+pub struct ClaimReply {
     /// The jobs, in the order in which they should start.
-    pub jobs: Vec<Held>,
+    pub jobs: Vec<HeldJob>,
     /// The store's time at this step.
     pub now: SystemTime,
     /// There may be more that is ready, or to take back or to promote: ask again.
-    pub more: bool,
+    pub has_more: bool,
     /// How long from `now` until the next job of this queue falls due; `None` if none is scheduled.
     pub next_due: Option<Duration>,
     /// How long from `now` until the next tick of a cron rule of this queue; nothing if one is due.
     pub next_tick: Option<Duration>,
     /// How many other idle nodes wait for this queue: at a due moment the node of rank r looks a little later than that of rank r - 1.
-    pub rank: u32,
+    pub idle_rank: u32,
     /// How many jobs were taken back from the suspect.
     pub taken_back: usize,
     /// The suspect is dead and may hold more: name it again.
-    pub left: bool,
+    pub suspect_has_more: bool,
 }
 
 /// How one attempt ended: names the held job whole, so that holder, job and fence are checked at once.
 #[derive(Clone, Debug)]
-pub struct End {
+pub struct AttemptEnd {
     /// The job's queue.
     pub queue: String,
     /// The job.
@@ -62,11 +62,11 @@ pub struct End {
     /// How long it stays once it is done, or dead.
     pub keep: Duration,
     /// How long the attempt took, and how long after its due moment it started; `None` if there was none.
-    pub timing: Option<Timing>,
+    pub timing: Option<AttemptTiming>,
     /// What it gives, as JSON: kept with the job if it is done and stays.
     pub result: Option<String>,
     /// It is released because the node does not know its kind: one that does may have it before it is due.
-    pub put_off: bool,
+    pub deferred: bool,
     /// Its kind, by which dead ones are grouped and found.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "a file knows it by the number of the job"))]
     pub(crate) kind: String,
@@ -74,7 +74,7 @@ pub struct End {
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "a file knows them by the number of the job"))]
     pub(crate) tags: Vec<String>,
     /// How many bytes its args have.
-    pub(crate) bytes: u64,
+    pub(crate) args_bytes: u64,
     /// As the claim said it: saves the store a look at what only the holder can change.
     pub(crate) due: SystemTime,
     pub(crate) attempts: u32,
@@ -82,14 +82,14 @@ pub struct End {
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only on a server it is a part of what is held"))]
     pub(crate) priority: Priority,
     /// The store's own number for the job.
-    pub(crate) place: i64,
+    pub(crate) locator: i64,
 }
 
-impl End {
+impl AttemptEnd {
     /// Those of each queue, in their order: on a server a step is about one queue.
     #[cfg(feature = "redis")]
-    pub(crate) fn by_queue(ends: &[End]) -> Vec<(&str, Vec<&End>)> {
-        let mut queues: Vec<(&str, Vec<&End>)> = Vec::new();
+    pub(crate) fn group_by_queue(ends: &[AttemptEnd]) -> Vec<(&str, Vec<&AttemptEnd>)> {
+        let mut queues: Vec<(&str, Vec<&AttemptEnd>)> = Vec::new();
         for end in ends {
             match queues.iter_mut().find(|(queue, _)| *queue == end.queue) {
                 Some((_, of_queue)) => of_queue.push(end),
@@ -100,14 +100,14 @@ impl End {
     }
 
     /// Whether a node that knows its kind may have it before it is due. Of what nobody can read the kind is not known either.
-    pub(crate) fn is_put_off(&self) -> bool {
-        self.put_off && !self.kind.starts_with(OWN_KINDS)
+    pub(crate) fn is_deferred(&self) -> bool {
+        self.deferred && !self.kind.starts_with(RESERVED_KIND_PREFIX)
     }
 
     /// The end of an attempt at this held job; once done or dead it stays for `keep`.
     #[must_use]
-    pub fn of(held: &Held, outcome: Outcome, keep: Duration) -> Self {
-        End {
+    pub fn from_held(held: &HeldJob, outcome: Outcome, keep: Duration) -> Self {
+        AttemptEnd {
             queue: held.job.queue.clone(),
             id: held.job.id,
             fence: held.fence,
@@ -116,22 +116,22 @@ impl End {
             keep,
             timing: None,
             result: None,
-            put_off: false,
+            deferred: false,
             kind: held.job.kind.clone(),
             tags: held.job.tags.clone(),
-            bytes: held.job.args.len() as u64,
+            args_bytes: held.job.args.len() as u64,
             due: held.due,
             attempts: held.attempts,
             crashes: held.crashes,
             priority: held.job.priority,
-            place: held.place,
+            locator: held.locator,
         }
     }
 }
 
 /// When an attempt ran, as far as its worker knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timing {
+pub struct AttemptTiming {
     /// How long after its due moment it started.
     pub lateness: Duration,
     /// How long it took.
@@ -140,17 +140,17 @@ pub struct Timing {
 
 /// What a beat answers.
 #[derive(Clone, Debug, Default)]
-pub struct Beaten {
+pub struct HeartbeatReply {
     /// How many jobs the node holds, by queue; queues in which it holds none are absent.
     pub held: Vec<(String, u64)>,
     /// Nodes that may be dead, and the queues in which they hold something.
     pub suspects: Vec<(NodeId, String)>,
     /// Nodes whose lease ends before the next beat, unless they beat: whom to suspect, in which queue, and when.
-    pub ending: Vec<(NodeId, String, Duration)>,
+    pub expiring: Vec<(NodeId, String, Duration)>,
     /// Queues in which something may be claimed.
-    pub look: Vec<String>,
+    pub queues_to_check: Vec<String>,
     /// Queues of which nothing is known this time, because their server did not answer.
-    pub unheard: Vec<String>,
+    pub unreachable: Vec<String>,
     /// Somebody has told this node, through the store, to take no more jobs. Not taken back.
     pub quiet: bool,
     /// Somebody has told this node, through the store, to stop.
@@ -164,19 +164,19 @@ pub enum Wake {
     /// Look into this queue.
     Queue(String),
     /// A node may have died: beat, and see whom the answer suspects.
-    Beat,
+    Heartbeat,
     /// The node holds this job from now on: a push has put it into its hands. Only for a node that accepts jobs so.
-    Job(Box<Held>),
+    Job(Box<HeldJob>),
     /// A [`Wake::Job`] of this queue may have been lost: ask for everything the node holds there.
-    Missed(String),
+    Resync(String),
 }
 
 /// What became of a remove or a reschedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Moved {
+pub enum ChangeResult {
     /// Done.
-    Yes,
+    Applied,
     /// There is no such job.
     NotFound,
     /// The job is running: it cannot be moved under its holder's feet.
@@ -193,13 +193,13 @@ pub enum Moved {
 
 /// A page of a list.
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct JobPage {
     /// The jobs, without their failures unless those were asked for.
-    pub jobs: Vec<Record>,
+    pub jobs: Vec<JobRecord>,
     /// Where the next page starts, if there may be one.
-    pub next: Option<String>,
+    pub next_cursor: Option<String>,
     /// How many jobs were looked at to find these.
-    pub looked: u64,
+    pub scanned: u64,
 }
 
 /// How many jobs of a queue are in which state.
@@ -211,7 +211,7 @@ pub struct QueueCounts {
     /// Nothing is claimed from it.
     pub paused: bool,
     /// It is moving to another store: nothing is claimed from it either.
-    pub moving: Option<Moving>,
+    pub moving: Option<TransferMark>,
     /// Jobs that wait for their due moment.
     pub scheduled: u64,
     /// Jobs that may be claimed.
@@ -227,7 +227,7 @@ pub struct QueueCounts {
     /// Since when the first ready job could have been claimed: the oldest among the heads of all priorities; `None` if none is
     /// ready, or the store does not say.
     #[serde(serialize_with = "crate::clock::as_micros_option")]
-    pub oldest: Option<SystemTime>,
+    pub oldest_ready: Option<SystemTime>,
     /// How much may be in it.
     #[serde(skip_serializing_if = "Capacity::is_none")]
     pub capacity: Capacity,
@@ -236,7 +236,7 @@ pub struct QueueCounts {
 impl QueueCounts {
     /// How many are in this state.
     #[must_use]
-    pub fn of(&self, state: State) -> u64 {
+    pub fn count_in(&self, state: State) -> u64 {
         match state {
             State::Scheduled => self.scheduled,
             State::Ready => self.ready,
@@ -264,7 +264,7 @@ pub struct Health {
 
 impl Health {
     /// Notes that no history is kept, so that nobody wonders where it is.
-    pub(crate) fn history(&mut self, kept: bool) {
+    pub(crate) fn add_history_fact(&mut self, kept: bool) {
         if !kept {
             self.facts.push(("history".to_owned(), "off, as far as this process is concerned".to_owned()));
         }

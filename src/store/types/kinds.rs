@@ -4,19 +4,19 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::store::HistoryTally;
+use crate::store::StatCounters;
 
 /// For how many hours it is kept.
 pub const KIND_HOURS_MAX: u32 = 24;
 /// Most kinds that are told apart in one hour; attempts of others are counted under [`OTHER_KINDS`].
-pub const KINDS_COUNTED_MAX: usize = 200;
+pub const KIND_STATS_MAX: usize = 200;
 /// What those kinds go by that are too many to be told apart: no kind has brackets in its name.
 pub const OTHER_KINDS: &str = "(other)";
 
 /// One hour of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct KindPoint {
+pub struct KindStats {
     /// When the hour began.
     #[serde(serialize_with = "crate::clock::as_micros")]
     pub hour: SystemTime,
@@ -24,5 +24,5 @@ pub struct KindPoint {
     pub kind: String,
     /// What its attempts came to; pushes and jobs taken back are not counted by kind.
     #[serde(flatten)]
-    pub tally: HistoryTally,
+    pub counters: StatCounters,
 }

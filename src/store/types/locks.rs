@@ -12,24 +12,24 @@ use crate::node::NodeId;
 /// Most holders that a lock can be asked to have at a time.
 pub const LOCK_SLOTS_MAX: u32 = 1_000;
 /// Most holds extended in one step.
-pub const EXTEND_MAX: usize = 500;
+pub const LOCK_EXTENDS_MAX: usize = 500;
 /// Most locks that one sign of life asks after; a node with more takes turns.
-pub const WAITS_MAX: usize = 200;
+pub const LOCK_WAITS_MAX: usize = 200;
 /// Most places in a line that one step looks at.
-pub const LINE_LOOK_MAX: usize = 100;
+pub const LOCK_WAITERS_CHECKED_MAX: usize = 100;
 /// Locks on one page of a list.
-pub const LOCKS_PAGE: usize = 500;
+pub const LOCK_PAGE_SIZE: usize = 500;
 
 /// Who asks for a lock: one acquisition, never a process or a task.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
-pub struct Owner(Uuid);
+pub struct LockOwner(Uuid);
 
-impl Owner {
+impl LockOwner {
     /// An owner that nobody has been before.
     #[must_use]
     pub fn fresh() -> Self {
-        Owner(Uuid::now_v7())
+        LockOwner(Uuid::now_v7())
     }
 
     /// The owner as its 16 bytes.
@@ -41,17 +41,17 @@ impl Owner {
     /// The owner with these 16 bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
-        Owner(Uuid::from_bytes(bytes))
+        LockOwner(Uuid::from_bytes(bytes))
     }
 }
 
-impl fmt::Display for Owner {
+impl fmt::Display for LockOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.hyphenated().fmt(f)
     }
 }
 
-impl fmt::Debug for Owner {
+impl fmt::Debug for LockOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -59,11 +59,11 @@ impl fmt::Debug for Owner {
 
 /// What somebody asks of a lock.
 #[derive(Clone, Debug)]
-pub struct LockAsk {
+pub struct LockRequest {
     /// The lock. Any text without control characters.
     pub name: String,
     /// Who asks: the same ask may be sent again after an answer was lost, and means the same.
-    pub owner: Owner,
+    pub owner: LockOwner,
     /// For which node, whose death ends its place in the line.
     pub node: NodeId,
     /// How long the node's place lasts without a sign of life in the hall.
@@ -80,13 +80,13 @@ pub struct LockAsk {
 
 /// What became of an ask.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LockTaken {
+pub struct LockReply {
     /// The fence and the slot (from 1), if the owner holds the lock now; the same ones if it did before.
     pub hold: Option<(Fence, u32)>,
     /// How many that live stand in line before it.
-    pub ahead: u32,
+    pub waiters_ahead: u32,
     /// How long until the first hold of the lock ends, unless it is extended; `None` if it is free, or ours.
-    pub ends: Option<Duration>,
+    pub expires_in: Option<Duration>,
 }
 
 /// A hold of a lock.
@@ -98,7 +98,7 @@ pub struct LockRecord {
     /// Which of its slots, from 1.
     pub slot: u32,
     /// Who holds it.
-    pub owner: Owner,
+    pub owner: LockOwner,
     /// On which node.
     pub node: NodeId,
     /// Who that is, for people.
@@ -110,9 +110,9 @@ pub struct LockRecord {
     pub since: SystemTime,
     /// When the hold ends, unless it is extended.
     #[serde(serialize_with = "crate::clock::as_micros")]
-    pub ends: SystemTime,
+    pub expires: SystemTime,
     /// How many wait for the lock, this slot or another.
-    pub waiting: u64,
+    pub waiters: u64,
 }
 
 /// A page of locks.
@@ -121,16 +121,16 @@ pub struct LockPage {
     /// Holds that have not ended.
     pub locks: Vec<LockRecord>,
     /// Where the next page starts, if there may be one.
-    pub next: Option<String>,
+    pub next_cursor: Option<String>,
 }
 
 /// How a lock stands, in the eyes of a node that waits for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct LockTurn {
     /// The lock.
     pub name: String,
     /// The first in line that lives, if it is of this node.
-    pub first: Option<Owner>,
+    pub first_waiter: Option<LockOwner>,
     /// How long until the first hold ends, unless it is extended; zero if a slot is free.
-    pub ends: Duration,
+    pub expires_in: Duration,
 }

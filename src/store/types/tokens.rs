@@ -14,5 +14,5 @@ pub struct NewToken {
     /// SHA-256 of it.
     pub hash: [u8; 32],
     /// How long it lasts; for ever if nothing is said.
-    pub lasts: Option<Duration>,
+    pub ttl: Option<Duration>,
 }

@@ -5,25 +5,25 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::mpsc;
 
-use super::held_jobs::HeldJob;
+use super::held_jobs::RemoteJob;
 use super::node::RemoteNode;
 use crate::clock;
-use crate::peers::{Order, Running};
+use crate::peers::{NodeCommand, RunningJob};
 use crate::store::{Claim, Wake};
 
 impl RemoteNode {
     /// Carries out a command from another node.
-    fn run_command(&self, command: Order) {
+    fn run_command(&self, command: NodeCommand) {
         let mut state = self.state();
         match command {
             // The caller may have gone away; its reply is dropped then.
-            Order::Jobs(reply) => drop(reply.send(state.jobs.values().map(running).collect())),
-            Order::Quiet(quiet, reply) => {
+            NodeCommand::ListJobs(reply) => drop(reply.send(state.jobs.values().map(running).collect())),
+            NodeCommand::SetQuiet(quiet, reply) => {
                 state.quiet = quiet;
                 let _ = reply.send(());
             }
-            Order::Stop => (state.quiet, state.stop) = (true, true),
-            Order::Cancel(id, reply) => {
+            NodeCommand::Stop => (state.quiet, state.stop) = (true, true),
+            NodeCommand::Cancel(id, reply) => {
                 let found = state.jobs.get_mut(&id).map(|job| job.cancelled = true).is_some();
                 let _ = reply.send(found);
             }
@@ -38,17 +38,17 @@ impl RemoteNode {
             return self.check_queue(&queue);
         }
         let _one = self.claiming.lock().await;
-        let step_back = Claim { queue, max: 0, redo: false, suspect: None, kinds: None };
+        let step_back = Claim { queue, max: 0, resync: false, suspect: None, kinds: None };
         if let Err(error) = self.duly.store.claim(self.node.id, step_back).await {
             tracing::debug!(%error, "a wake could not be passed on");
         }
     }
 }
 
-fn running(job: &HeldJob) -> Running {
+fn running(job: &RemoteJob) -> RunningJob {
     let held = &job.held;
-    let running_ms = (clock::tick() - job.since).as_millis();
-    Running {
+    let running_ms = (clock::monotonic_now() - job.since).as_millis();
+    RunningJob {
         id: held.job.id,
         queue: held.job.queue.clone(),
         kind: held.job.kind.clone(),
@@ -63,15 +63,15 @@ fn running(job: &HeldJob) -> Running {
 pub(super) async fn listen(
     node: std::sync::Weak<RemoteNode>,
     mut wakes: mpsc::Receiver<Wake>,
-    mut commands: mpsc::Receiver<Order>,
+    mut commands: mpsc::Receiver<NodeCommand>,
 ) {
     loop {
         tokio::select! {
             wake = wakes.recv() => match (wake, node.upgrade()) {
                 (Some(Wake::Queue(queue)), Some(node)) => node.handle_wake(queue).await,
-                (Some(Wake::Beat), Some(node)) => node.woken.notify_one(),
+                (Some(Wake::Heartbeat), Some(node)) => node.woken.notify_one(),
                 // The store delivers jobs only to nodes that accept them this way; remote nodes do not.
-                (Some(Wake::Job(_) | Wake::Missed(_)), Some(_)) => {}
+                (Some(Wake::Job(_) | Wake::Resync(_)), Some(_)) => {}
                 _ => return,
             },
             command = commands.recv() => match (command, node.upgrade()) {

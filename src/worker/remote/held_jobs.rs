@@ -10,15 +10,15 @@ use tokio::time::Instant;
 use crate::error::{Error, Result};
 use crate::job::push::Due;
 use crate::job::retry::Retry;
-use crate::job::{Fence, Held, JobId, Outcome};
-use crate::store::{End, Timing};
+use crate::job::{Fence, HeldJob, JobId, Outcome};
+use crate::store::{AttemptEnd, AttemptTiming};
 use crate::worker::MAX_CRASHES;
-use crate::worker::attempt::{self, CANCELLED};
+use crate::worker::attempt::{self, CANCELLED_ERROR};
 use crate::worker::handler::check_result;
 
 /// A claimed job that the worker has, or is about to receive.
-pub(super) struct HeldJob {
-    pub(super) held: Arc<Held>,
+pub(super) struct RemoteJob {
+    pub(super) held: Arc<HeldJob>,
     pub(super) since: Instant,
     /// The position in the order of arrival.
     pub(super) sequence: u64,
@@ -34,10 +34,10 @@ pub(super) struct HeldJob {
     pub(super) uncertain: bool,
 }
 
-impl HeldJob {
-    pub(super) fn new(held: Held, since: Instant, now: SystemTime) -> Self {
+impl RemoteJob {
+    pub(super) fn new(held: HeldJob, since: Instant, now: SystemTime) -> Self {
         let lateness = now.duration_since(held.due).unwrap_or_default();
-        HeldJob {
+        RemoteJob {
             held: Arc::new(held),
             since,
             sequence: 0,
@@ -113,33 +113,45 @@ impl Settlement {
 }
 
 /// Returns the outcome to record, by the rules that apply to every attempt.
-pub(super) fn decide_outcome(held: &Held, cancelled: bool, reported: ReportedOutcome) -> Outcome {
+pub(super) fn decide_outcome(held: &HeldJob, cancelled: bool, reported: ReportedOutcome) -> Outcome {
     match reported {
         // A cancelled job ends dead, whatever its worker reports.
-        _ if cancelled => Outcome::bury(CANCELLED),
+        _ if cancelled => Outcome::bury(CANCELLED_ERROR),
         ReportedOutcome::Ack => Outcome::Ack,
-        ReportedOutcome::Retry { after, error } => attempt::again(held, Retry::default(), after, error),
+        ReportedOutcome::Retry { after, error } => attempt::retry_or_bury(held, Retry::default(), after, error),
         ReportedOutcome::Bury { error } => Outcome::Bury { error },
         ReportedOutcome::Release { after } => Outcome::Release { after },
     }
 }
 
 /// Returns how a job ends that was just claimed and must not be delivered; `None` if it can be delivered.
-pub(super) fn reject_claimed(held: &Held, kinds: &[String], now: SystemTime, keep_dead: Duration) -> Option<End> {
+pub(super) fn reject_claimed(
+    held: &HeldJob,
+    kinds: &[String],
+    now: SystemTime,
+    keep_dead: Duration,
+) -> Option<AttemptEnd> {
     let has_handler = kinds.is_empty() || kinds.contains(&held.job.kind);
-    if has_handler && !held.job.kind.starts_with(crate::job::push::OWN_KINDS) {
-        return attempt::exhausted(held, MAX_CRASHES).map(|outcome| end_attempt(held, None, outcome, keep_dead));
+    if has_handler && !held.job.kind.starts_with(crate::job::push::RESERVED_KIND_PREFIX) {
+        return attempt::check_crash_limit(held, MAX_CRASHES)
+            .map(|outcome| end_attempt(held, None, outcome, keep_dead));
     }
-    let outcome = attempt::unknown_kind(now.duration_since(held.job.pushed).unwrap_or_default());
-    Some(End { put_off: true, ..end_attempt(held, None, outcome, keep_dead) })
+    let outcome = attempt::defer_unknown_kind(now.duration_since(held.job.pushed).unwrap_or_default());
+    Some(AttemptEnd { deferred: true, ..end_attempt(held, None, outcome, keep_dead) })
 }
 
 /// Returns the end of an attempt as the store records it; `job` supplies the timing if the attempt ran.
-pub(super) fn end_attempt(held: &Held, job: Option<&HeldJob>, outcome: Outcome, keep_dead: Duration) -> End {
+pub(super) fn end_attempt(
+    held: &HeldJob,
+    job: Option<&RemoteJob>,
+    outcome: Outcome,
+    keep_dead: Duration,
+) -> AttemptEnd {
     let keep = match outcome {
         Outcome::Bury { .. } => keep_dead,
         _ => held.job.keep,
     };
-    let timing = job.map(|job| Timing { lateness: job.lateness, duration: crate::clock::tick() - job.since });
-    End { timing, ..End::of(held, outcome, keep) }
+    let timing =
+        job.map(|job| AttemptTiming { lateness: job.lateness, duration: crate::clock::monotonic_now() - job.since });
+    AttemptEnd { timing, ..AttemptEnd::from_held(held, outcome, keep) }
 }

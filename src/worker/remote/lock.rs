@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::job::Fence;
 use crate::lock::Lock;
 use crate::node::NodeId;
-use crate::store::{LockAsk, Owner};
+use crate::store::{LockOwner, LockRequest};
 
 /// A held lock that this process does not extend.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub struct LockHold {
     /// The lock.
     pub name: String,
     /// The id of this acquisition: [`Duly::extend_hold`] and [`Duly::release_hold`] need it.
-    pub owner: Owner,
+    pub owner: LockOwner,
     /// Grows with every acquisition of the lock.
     pub fence: Fence,
     /// The slot, from 1.
@@ -26,12 +26,12 @@ pub struct LockHold {
     pub ttl: Duration,
 }
 
-impl FromStr for Owner {
+impl FromStr for LockOwner {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
         let id = uuid::Uuid::parse_str(text).map_err(|_| Error::invalid("owner", format!("{text:?} is not a UUID")))?;
-        Ok(Owner::from_bytes(*id.as_bytes()))
+        Ok(LockOwner::from_bytes(*id.as_bytes()))
     }
 }
 
@@ -67,23 +67,23 @@ impl Duly {
     }
 
     /// Makes a hold last for `ttl` from now. Returns `false` if `owner` no longer holds the lock.
-    pub async fn extend_hold(&self, name: &str, owner: Owner, ttl: Duration) -> Result<bool> {
+    pub async fn extend_hold(&self, name: &str, owner: LockOwner, ttl: Duration) -> Result<bool> {
         let request = self.hold_request(name, owner, ttl)?;
         Ok(self.store.extend_locks(&[request]).await?.first().copied().unwrap_or(false))
     }
 
     /// Releases a hold. Returns `false` if `owner` no longer holds the lock.
-    pub async fn release_hold(&self, name: &str, owner: Owner) -> Result<bool> {
+    pub async fn release_hold(&self, name: &str, owner: LockOwner) -> Result<bool> {
         let request = self.hold_request(name, owner, Duration::from_secs(1))?;
         self.store.unlock(&request).await
     }
 
-    fn hold_request(&self, name: &str, owner: Owner, ttl: Duration) -> Result<LockAsk> {
+    fn hold_request(&self, name: &str, owner: LockOwner, ttl: Duration) -> Result<LockRequest> {
         Lock::check_name(name)?;
         Lock::check_ttl(ttl)?;
         // A fresh node id: a hold that belongs to a node may end with that node's process.
         let (node, lease) = (NodeId::fresh(), self.options.lease);
         // The store looks for the owner in all slots, so one is enough here.
-        Ok(LockAsk { name: name.to_owned(), owner, node, lease, slots: 1, ttl, wait: false, note: String::new() })
+        Ok(LockRequest { name: name.to_owned(), owner, node, lease, slots: 1, ttl, wait: false, note: String::new() })
     }
 }

@@ -38,7 +38,7 @@ use std::time::Duration;
 pub use self::held_jobs::{ReportedOutcome, Settlement};
 pub use self::lock::LockHold;
 pub use self::node::{Instructions, RemoteNode};
-use super::{KEEP_DONE_MAX, fire_ticks};
+use super::{KEEP_DONE_MAX, fire_all_due_ticks};
 use crate::client::Duly;
 use crate::clock;
 use crate::error::{Error, Result};
@@ -122,7 +122,7 @@ impl RemoteNodes {
         }
         let mut node = Node::fresh(queues);
         node.lease = lease;
-        node.takes.kinds = Some(kinds.clone()).filter(|kinds| !kinds.is_empty());
+        node.profile.kinds = Some(kinds.clone()).filter(|kinds| !kinds.is_empty());
         let node = RemoteNode::join(self.inner.duly.clone(), joined_by.to_owned(), node, kinds).await?;
         self.inner.nodes().insert(node.id(), node.clone());
         if !self.inner.maintained.swap(true, std::sync::atomic::Ordering::Relaxed) {
@@ -168,7 +168,7 @@ impl RemoteNodes {
             tracing::warn!("not all that workers hold was given back in time: a crash is counted for the rest");
         }
         // The statistics of the last attempts, which are otherwise sent every few seconds.
-        let _ = tokio::time::timeout(LEAVE_ALL_MAX, self.inner.duly.kinds.send(&*self.inner.duly.store)).await;
+        let _ = tokio::time::timeout(LEAVE_ALL_MAX, self.inner.duly.kind_stats.flush(&*self.inner.duly.store)).await;
     }
 }
 
@@ -196,7 +196,7 @@ async fn maintain(inner: Weak<Inner>) {
             return;
         };
         rounds += 1;
-        let now = clock::tick();
+        let now = clock::monotonic_now();
         let all: Vec<Arc<RemoteNode>> = inner.nodes().values().cloned().collect();
         for silent in all.iter().filter(|node| node.is_silent(now)) {
             tracing::warn!(node = %silent.id(), "a worker has been silent for its lease: what it holds goes to others");
@@ -212,7 +212,7 @@ async fn maintain(inner: Weak<Inner>) {
             if let Some(one) = waiting.get(usize::try_from(rounds).unwrap_or(0) % waiting.len().max(1)) {
                 one.check_queue(queue);
             }
-            if let Err(error) = fire_ticks(&inner.duly, queue).await {
+            if let Err(error) = fire_all_due_ticks(&inner.duly, queue).await {
                 tracing::warn!(queue, %error, "cron rules did not fire");
             }
             if rounds.is_multiple_of(PRUNE_EVERY)

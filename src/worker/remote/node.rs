@@ -11,15 +11,15 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use super::held_jobs::{self, HeldJob, ReportedOutcome, Settlement};
+use super::held_jobs::{self, RemoteJob, ReportedOutcome, Settlement};
 use super::state::RemoteState;
 use crate::client::Duly;
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::job::{Fence, Held, JobId, JobProgress, Outcome};
+use crate::job::{Fence, HeldJob, JobId, JobProgress, Outcome};
 use crate::node::{Node, NodeId};
-use crate::peers::AtWork;
-use crate::store::{Beaten, CLAIM_MAX, Claim, Claimed, Note};
+use crate::peers::WorkerRegistration;
+use crate::store::{CLAIM_MAX, Claim, ClaimReply, HeartbeatReply, ProgressUpdate};
 
 /// The most commands that wait for the node; a caller beyond that receives a busy error.
 const COMMANDS_MAX: usize = 16;
@@ -44,7 +44,7 @@ pub struct RemoteNode {
     pub(super) waiting: AtomicUsize,
     /// Notified if there may be a job to claim or a command to report.
     pub(super) woken: Notify,
-    at_work: Mutex<Option<AtWork>>,
+    at_work: Mutex<Option<WorkerRegistration>>,
 }
 
 /// The reply to a worker's heartbeat.
@@ -73,13 +73,13 @@ impl std::fmt::Debug for RemoteNode {
 impl RemoteNode {
     /// Registers the node with the store, and subscribes to its wakes and commands.
     pub(super) async fn join(duly: Duly, joined_by: String, node: Node, kinds: Vec<String>) -> Result<Arc<Self>> {
-        let hall = duly.hall()?;
-        let first = duly.store.beat(&node).await?;
-        let wakes = duly.store.subscribe(node.id).await?;
+        let hall = duly.peers()?;
+        let first = duly.store.heartbeat(&node).await?;
+        let wakes = duly.store.subscribe_wakes(node.id).await?;
         let (sender, commands) = mpsc::channel(COMMANDS_MAX);
         let state = RemoteState::new(&node.queues);
         let remote = Arc::new(RemoteNode {
-            at_work: Mutex::new(Some(hall.at_work(&node, sender))),
+            at_work: Mutex::new(Some(hall.register_worker(&node, sender))),
             duly,
             joined_by,
             node,
@@ -135,10 +135,10 @@ impl RemoteNode {
     /// Claims up to `max` jobs, and waits at most `wait` for the first.
     ///
     /// Dropping the future loses nothing: the next claim returns the jobs.
-    pub async fn claim(self: &Arc<Self>, max: usize, wait: Duration) -> Result<Vec<Arc<Held>>> {
+    pub async fn claim(self: &Arc<Self>, max: usize, wait: Duration) -> Result<Vec<Arc<HeldJob>>> {
         let max = max.clamp(1, CLAIM_MAX);
         // A worker that sends nothing for its whole lease is treated as dead, also while it waits.
-        let until = clock::tick() + wait.min(self.node.lease * 2 / 3);
+        let until = clock::monotonic_now() + wait.min(self.node.lease * 2 / 3);
         self.send_heartbeat_if_due().await?;
         let _waiter = ClaimWaiter::new(&self.waiting);
         self.state().queues.iter_mut().for_each(|queue| queue.maybe_ready = true);
@@ -157,7 +157,7 @@ impl RemoteNode {
                 return Ok(jobs);
             }
             let more = more?;
-            if clock::tick() >= until || self.state().stop {
+            if clock::monotonic_now() >= until || self.state().stop {
                 return Ok(jobs);
             }
             if more {
@@ -176,15 +176,15 @@ impl RemoteNode {
     }
 
     /// Returns held jobs that no reply has contained yet, and marks them as delivered.
-    fn take_undelivered(&self, max: usize) -> Vec<Arc<Held>> {
-        let (mut state, now) = (self.state(), clock::tick());
+    fn take_undelivered(&self, max: usize) -> Vec<Arc<HeldJob>> {
+        let (mut state, now) = (self.state(), clock::monotonic_now());
         state.last_seen = now;
         if state.is_closed() {
             return Vec::new();
         }
         let mut undelivered: Vec<_> = state.jobs.values_mut().filter(|job| !job.delivered).collect();
         undelivered.sort_unstable_by_key(|job| job.sequence);
-        let deliver = |job: &mut HeldJob| {
+        let deliver = |job: &mut RemoteJob| {
             job.delivered = true;
             job.since = now;
             job.held.clone()
@@ -200,7 +200,7 @@ impl RemoteNode {
             let Some(claim) = self.next_claim(at, missing) else {
                 continue;
             };
-            let (resync, suspect) = (claim.redo, claim.suspect);
+            let (resync, suspect) = (claim.resync, claim.suspect);
             let _recording = if resync { Some(self.recording.write().await) } else { None };
             match self.duly.store.claim(self.node.id, claim).await {
                 Ok(claimed) => {
@@ -225,7 +225,7 @@ impl RemoteNode {
     /// Returns the claim to send for a queue, if the queue may have a ready job.
     fn next_claim(&self, at: usize, max: usize) -> Option<Claim> {
         let mut state = self.state();
-        let (closed, now) = (state.is_closed(), clock::tick());
+        let (closed, now) = (state.is_closed(), clock::monotonic_now());
         let queue = &mut state.queues[at];
         let due = queue.next_due.is_some_and(|at| at <= now);
         if !queue.resync && (closed || !(queue.maybe_ready || due)) {
@@ -237,17 +237,23 @@ impl RemoteNode {
         Some(Claim {
             queue: queue.name.clone(),
             max,
-            redo: queue.resync,
+            resync: queue.resync,
             suspect,
-            kinds: self.node.takes.kinds.clone().map(Into::into),
+            kinds: self.node.profile.kinds.clone().map(Into::into),
         })
     }
 
     /// Notes claimed jobs, and settles those that must not be delivered. Returns whether to claim again at once.
-    async fn accept_claimed(&self, at: usize, resync: bool, suspect: Option<NodeId>, claimed: Claimed) -> Result<bool> {
+    async fn accept_claimed(
+        &self,
+        at: usize,
+        resync: bool,
+        suspect: Option<NodeId>,
+        claimed: ClaimReply,
+    ) -> Result<bool> {
         let mut rejected = Vec::new();
         let again = {
-            let (mut state, now) = (self.state(), clock::tick());
+            let (mut state, now) = (self.state(), clock::monotonic_now());
             let (closed, count) = (state.is_closed(), claimed.jobs.len() as u64);
             if resync {
                 let stored: Vec<_> = claimed.jobs.iter().map(|held| (held.job.id, held.fence)).collect();
@@ -264,15 +270,15 @@ impl RemoteNode {
                         let outcome = Outcome::release(Duration::ZERO);
                         rejected.push(held_jobs::end_attempt(&held, None, outcome, self.duly.options.keep_dead));
                     }
-                    None => state.insert(HeldJob::new(held, now, claimed.now), self.node.lease),
+                    None => state.insert(RemoteJob::new(held, now, claimed.now), self.node.lease),
                 }
             }
             let queue = &mut state.queues[at];
             queue.resync = false;
-            queue.agreement.moved(count);
-            queue.maybe_ready |= resync || claimed.more || claimed.left;
-            queue.next_due = claimed.next_due.map(|due| now + due + RANK_STEP * claimed.rank);
-            queue.suspects.extend(suspect.filter(|_| claimed.left));
+            queue.agreement.record_changes(count);
+            queue.maybe_ready |= resync || claimed.has_more || claimed.suspect_has_more;
+            queue.next_due = claimed.next_due.map(|due| now + due + RANK_STEP * claimed.idle_rank);
+            queue.suspects.extend(suspect.filter(|_| claimed.suspect_has_more));
             queue.maybe_ready
         };
         let again = again || !rejected.is_empty();
@@ -291,7 +297,7 @@ impl RemoteNode {
         self.apply_heartbeat(&reply);
         let (mut settlements, mut instructions) = (Vec::new(), Instructions::default());
         {
-            let (mut state, now) = (self.state(), clock::tick());
+            let (mut state, now) = (self.state(), clock::monotonic_now());
             state.last_seen = now;
             (instructions.quiet, instructions.stop) = (state.quiet, state.stop);
             if let Some(named) = named {
@@ -325,17 +331,17 @@ impl RemoteNode {
     }
 
     /// Applies the store's reply to a heartbeat: queues to check, suspected dead nodes, and whether the counts agree.
-    fn apply_heartbeat(&self, reply: &Beaten) {
+    fn apply_heartbeat(&self, reply: &HeartbeatReply) {
         let mut state = self.state();
         let RemoteState { queues, jobs, .. } = &mut *state;
-        for queue in queues.iter_mut().filter(|queue| !reply.unheard.contains(&queue.name)) {
-            queue.maybe_ready |= reply.look.contains(&queue.name);
+        for queue in queues.iter_mut().filter(|queue| !reply.unreachable.contains(&queue.name)) {
+            queue.maybe_ready |= reply.queues_to_check.contains(&queue.name);
             let suspects = reply.suspects.iter().filter(|(_, name)| *name == queue.name).map(|(node, _)| *node);
             queue.suspects = suspects.collect();
             queue.maybe_ready |= !queue.suspects.is_empty();
             let stored = reply.held.iter().find(|(name, _)| *name == queue.name).map_or(0, |(_, held)| *held);
             let local = jobs.values().filter(|job| job.held.job.queue == queue.name).count() as u64;
-            queue.resync |= queue.agreement.is_broken(stored, local, true);
+            queue.resync |= queue.agreement.is_out_of_sync(stored, local, true);
         }
         drop(state);
         self.woken.notify_one();
@@ -352,23 +358,23 @@ impl RemoteNode {
         let now = self.duly.store.now();
         let note = {
             let mut state = self.state();
-            state.last_seen = clock::tick();
+            state.last_seen = clock::monotonic_now();
             let Some(job) = state.jobs.get(&id).filter(|job| job.held.fence == fence) else {
                 return Ok(false);
             };
             let progress = done.map(|(done, note)| JobProgress::new(done, &note, now));
-            Note::of(&job.held, progress, lines.into_iter().map(|line| (now, line)).collect())
+            ProgressUpdate::from_held(&job.held, progress, lines.into_iter().map(|line| (now, line)).collect())
         };
-        Ok(self.duly.store.note(self.node.id, vec![note]).await?.is_empty())
+        Ok(self.duly.store.record_progress(self.node.id, vec![note]).await?.is_empty())
     }
 
     /// Sends a heartbeat to the store if the last one is older than the interval.
     async fn send_heartbeat_if_due(self: &Arc<Self>) -> Result<()> {
         let due = {
             let mut state = self.state();
-            let now = clock::tick();
+            let now = clock::monotonic_now();
             state.last_seen = now;
-            state.last_heartbeat.is_none_or(|at| now - at > self.node.beat())
+            state.last_heartbeat.is_none_or(|at| now - at > self.node.heartbeat_interval())
         };
         if due {
             let reply = self.send_heartbeat().await?;
@@ -377,10 +383,10 @@ impl RemoteNode {
         Ok(())
     }
 
-    async fn send_heartbeat(&self) -> Result<Beaten> {
+    async fn send_heartbeat(&self) -> Result<HeartbeatReply> {
         let mut node = self.node.clone();
-        node.takes.quiet = self.state().is_closed();
-        let reply = self.duly.store.beat(&node).await?;
+        node.profile.quiet = self.state().is_closed();
+        let reply = self.duly.store.heartbeat(&node).await?;
         self.state().record_heartbeat(self.node.lease);
         Ok(reply)
     }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::held_jobs::{self, HeldJob, ReportedOutcome, Settlement};
+use super::held_jobs::{self, RemoteJob, ReportedOutcome, Settlement};
 use super::node::RemoteNode;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::job::{Fence, JobId, Outcome};
-use crate::store::{End, SETTLE_MAX};
+use crate::store::{AttemptEnd, SETTLE_MAX};
 
 /// Decides how a job ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,10 +32,10 @@ impl RemoteNode {
         if settlements.len() > SETTLE_MAX {
             return Err(Error::invalid("ends", format!("at most {SETTLE_MAX} in one request")));
         }
-        let (mut ends, mut lost, mut uncertain): (Vec<End>, Vec<JobId>, Vec<JobId>) = Default::default();
+        let (mut ends, mut lost, mut uncertain): (Vec<AttemptEnd>, Vec<JobId>, Vec<JobId>) = Default::default();
         {
             let mut state = self.state();
-            state.last_seen = clock::tick();
+            state.last_seen = clock::monotonic_now();
             for Settlement { id, fence, outcome, result } in settlements {
                 match state.job(id, fence) {
                     None => lost.extend(Some(id).filter(|id| !state.recorded.contains(&(*id, fence)))),
@@ -44,7 +44,7 @@ impl RemoteNode {
                         let outcome = held_jobs::decide_outcome(&job.held, job.cancelled, outcome);
                         let result = result.filter(|_| outcome == Outcome::Ack);
                         let end = held_jobs::end_attempt(&job.held, Some(job), outcome, self.duly.options.keep_dead);
-                        ends.push(End { result, ..end });
+                        ends.push(AttemptEnd { result, ..end });
                     }
                 }
             }
@@ -66,15 +66,15 @@ impl RemoteNode {
     }
 
     /// Adds recorded ends to the statistics by kind.
-    fn count_kinds(&self, ends: &[End], lost: &[JobId]) {
+    fn count_kinds(&self, ends: &[AttemptEnd], lost: &[JobId]) {
         for end in ends.iter().filter(|end| !lost.contains(&end.id)) {
             if let Some(timing) = end.timing {
-                self.duly.kinds.count(&self.duly.store, &end.kind, &end.outcome, timing);
+                self.duly.kind_stats.record(&self.duly.store, &end.kind, &end.outcome, timing);
             }
         }
     }
 
-    async fn record(&self, by: SettledBy, ends: Vec<End>) -> Result<Vec<JobId>> {
+    async fn record(&self, by: SettledBy, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
         let claims: Vec<(JobId, Fence)> = ends.iter().map(|end| (end.id, end.fence)).collect();
         let requeued: Vec<String> = ends
             .iter()
@@ -107,7 +107,7 @@ impl RemoteNode {
 
     /// Releases every held job.
     pub(super) async fn release_all(self: &Arc<Self>) -> Result<()> {
-        let release = |job: &HeldJob| Settlement {
+        let release = |job: &RemoteJob| Settlement {
             id: job.held.job.id,
             fence: job.held.fence,
             outcome: ReportedOutcome::Release { after: Duration::ZERO },

@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::held_jobs::HeldJob;
+use super::held_jobs::RemoteJob;
 use super::settle::SettledBy;
 use crate::clock;
 use crate::job::{Fence, JobId};
 use crate::node::NodeId;
 use crate::store::SETTLE_MAX;
-use crate::worker::Agreement;
+use crate::worker::HeldCountCheck;
 
 /// The most settlements that are remembered in case the worker repeats them: one whole request.
 const RECORDED_MAX: usize = SETTLE_MAX;
 
 /// The state of one remote node.
 pub(super) struct RemoteState {
-    pub(super) jobs: HashMap<JobId, HeldJob>,
+    pub(super) jobs: HashMap<JobId, RemoteJob>,
     /// The number of jobs that have ever been held.
     claimed_count: u64,
     /// Settlements of the worker that the store has recorded, newest first.
@@ -37,7 +37,7 @@ pub(super) struct RemoteState {
 impl RemoteState {
     /// Returns the state of a node that has just joined; every queue may have ready jobs.
     pub(super) fn new(queues: &[String]) -> Self {
-        let now = clock::tick();
+        let now = clock::monotonic_now();
         RemoteState {
             jobs: HashMap::new(),
             claimed_count: 0,
@@ -62,7 +62,7 @@ impl RemoteState {
             && let Some(job) = self.jobs.remove(&id)
         {
             let own = self.queues.iter_mut().filter(|queue| queue.name == job.held.job.queue);
-            own.for_each(|queue| queue.agreement.moved(1));
+            own.for_each(|queue| queue.agreement.record_changes(1));
             self.remember(id, fence, if refused { job.uncertain } else { by == SettledBy::Worker });
         }
     }
@@ -86,14 +86,14 @@ impl RemoteState {
     }
 
     /// Returns the job if it is held under this fence.
-    pub(super) fn job(&mut self, id: JobId, fence: Fence) -> Option<&mut HeldJob> {
+    pub(super) fn job(&mut self, id: JobId, fence: Fence) -> Option<&mut RemoteJob> {
         self.jobs.get_mut(&id).filter(|job| job.held.fence == fence)
     }
 
     /// Removes the jobs of a queue that the store does not list as held by this node.
     pub(super) fn retain_held(&mut self, queue: &str, stored: &[(JobId, Fence)], lease: Duration) {
         let gone =
-            |(id, job): &(&JobId, &HeldJob)| job.held.job.queue == queue && !stored.contains(&(**id, job.held.fence));
+            |(id, job): &(&JobId, &RemoteJob)| job.held.job.queue == queue && !stored.contains(&(**id, job.held.fence));
         let gone: Vec<JobId> = self.jobs.iter().filter(gone).map(|(id, _)| *id).collect();
         for job in gone.iter().filter_map(|id| self.jobs.remove(id)).collect::<Vec<_>>() {
             self.remember_removed(&job, lease);
@@ -102,14 +102,14 @@ impl RemoteState {
 
     /// Remembers a job that disappeared without a reply from the store. An uncertain settle was recorded if no other node
     /// can have taken the job since: the lease has not been broken.
-    fn remember_removed(&mut self, job: &HeldJob, lease: Duration) {
-        let unbroken =
-            self.unbroken_since <= job.since && self.last_heartbeat.is_some_and(|at| clock::tick() - at <= lease);
+    fn remember_removed(&mut self, job: &RemoteJob, lease: Duration) {
+        let unbroken = self.unbroken_since <= job.since
+            && self.last_heartbeat.is_some_and(|at| clock::monotonic_now() - at <= lease);
         self.remember(job.held.job.id, job.held.fence, job.uncertain && unbroken);
     }
 
     /// Adds a claimed job. An older claim of the same job has ended without a reply from the store.
-    pub(super) fn insert(&mut self, mut job: HeldJob, lease: Duration) {
+    pub(super) fn insert(&mut self, mut job: RemoteJob, lease: Duration) {
         let id = job.held.job.id;
         self.claimed_count += 1;
         job.sequence = self.claimed_count;
@@ -120,7 +120,7 @@ impl RemoteState {
 
     /// Notes that the store has received a heartbeat. After a gap, other nodes may have taken what this one held.
     pub(super) fn record_heartbeat(&mut self, lease: Duration) {
-        let now = clock::tick();
+        let now = clock::monotonic_now();
         if self.last_heartbeat.is_none_or(|at| now - at > lease) {
             self.unbroken_since = now;
         }
@@ -138,7 +138,7 @@ pub(super) struct RemoteQueue {
     pub(super) resync: bool,
     pub(super) suspects: Vec<NodeId>,
     /// Compares the number of held jobs here with the store's.
-    pub(super) agreement: Agreement,
+    pub(super) agreement: HeldCountCheck,
 }
 
 impl RemoteQueue {
@@ -149,7 +149,7 @@ impl RemoteQueue {
             next_due: None,
             resync: false,
             suspects: Vec::new(),
-            agreement: Agreement::default(),
+            agreement: HeldCountCheck::default(),
         }
     }
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::*;
 use crate::job::push::Push;
-use crate::store::faulty::{Fault, Faulty};
+use crate::store::faulty::{FaultyStore, InjectedFault};
 
 /// Returns a store that fails on demand, with one job in it.
-async fn store_with_job() -> (Duly, Arc<Faulty>) {
+async fn store_with_job() -> (Duly, Arc<FaultyStore>) {
     let mut duly = Duly::open(":memory:").await.expect("opens");
-    let store = Faulty::new(duly.store());
+    let store = FaultyStore::new(duly.store());
     duly.store = store.clone();
     duly.push(Push::new("work", "1")).await.expect("pushes");
     (duly, store)
@@ -21,9 +21,9 @@ async fn resync_does_not_deliver_a_job_settled_meanwhile() {
     let (duly, store) = store_with_job().await;
     let node = RemoteNodes::new(duly).join("ada", vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
     let held = node.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
-    store.next("claim", Fault::LoseAnswer, 1);
+    store.inject("claim", InjectedFault::LoseReply, 1);
     node.claim(1, Duration::ZERO).await.expect_err("its answer is lost");
-    store.next("claim", Fault::Late(Duration::from_millis(300)), 1);
+    store.inject("claim", InjectedFault::DelayReply(Duration::from_millis(300)), 1);
     let settlement = Settlement { id: held.job.id, fence: held.fence, outcome: ReportedOutcome::Ack, result: None };
     let settled = async {
         // The store has made the list by then, and its reply has not arrived.
@@ -43,9 +43,9 @@ async fn repeated_settle_after_lost_reply_is_not_lost() {
     let node = RemoteNodes::new(duly).join("ada", vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
     let held = node.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
     let ack = |fence| vec![Settlement { id: held.job.id, fence, outcome: ReportedOutcome::Ack, result: None }];
-    store.next("settle", Fault::LoseAnswer, 1);
+    store.inject("settle", InjectedFault::LoseReply, 1);
     node.settle(ack(held.fence)).await.expect_err("its answer is lost");
-    store.next("claim", Fault::LoseAnswer, 1);
+    store.inject("claim", InjectedFault::LoseReply, 1);
     node.claim(1, Duration::ZERO).await.expect_err("and that of a claim");
     assert!(node.claim(1, Duration::ZERO).await.expect("asks what is held").is_empty());
     assert_eq!(node.settle(ack(held.fence)).await.expect("says it again"), []);
@@ -62,7 +62,7 @@ async fn repeated_settle_of_a_job_claimed_again_is_not_lost() {
     let first = node.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
     let report = |outcome, fence| vec![Settlement { id: first.job.id, fence, outcome, result: None }];
     let release = || ReportedOutcome::Release { after: Duration::ZERO };
-    store.next("settle", Fault::LoseAnswer, 1);
+    store.inject("settle", InjectedFault::LoseReply, 1);
     node.settle(report(release(), first.fence)).await.expect_err("its answer is lost");
     let again = node.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job again");
     assert!(again.fence > first.fence);
@@ -81,7 +81,7 @@ async fn node_leaves_although_the_release_of_its_jobs_fails() {
     let nodes = RemoteNodes::new(duly.clone());
     let node = nodes.join("ada", vec!["default".into()], Vec::new(), LEASE).await.expect("joins");
     node.claim(1, Duration::ZERO).await.expect("claims").pop().expect("the job");
-    store.next("settle", Fault::Refuse, 1);
+    store.inject("settle", InjectedFault::Refuse, 1);
     nodes.leave(node.id(), None).await.expect_err("says that it could not");
     assert!(!duly.nodes().await.expect("looks").iter().any(|record| record.id == node.id() && record.alive));
 }

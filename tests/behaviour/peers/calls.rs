@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use duly::store::{Guest, Heard, Store, To};
-use duly::{Asked, Duly, Error, NodeId};
+use duly::store::{Notification, PeerInfo, Recipient, Store};
+use duly::{CallContext, Duly, Error, NodeId};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -14,22 +14,22 @@ use crate::peers::location::*;
 /// A node that answers `who` with its own id.
 async fn answering(location: &Location) -> (Duly, NodeId) {
     let duly = location.open().await;
-    let node = duly.node().expect("is one");
-    duly.answer("who", move |_: Value, _| async move { Ok::<_, Error>(node) }).await.expect("registers");
+    let node = duly.node_id().expect("is one");
+    duly.on_call("who", move |_: Value, _| async move { Ok::<_, Error>(node) }).await.expect("registers");
     (duly, node)
 }
 
 pub async fn call_is_answered_by_any_one_node(location: Location) {
     let (nodes, caller) = ([location.open().await, location.open().await], location.open().await);
-    let ids = nodes.each_ref().map(|duly| duly.node().expect("is one"));
+    let ids = nodes.each_ref().map(|duly| duly.node_id().expect("is one"));
     let ran = Arc::new(AtomicU32::new(0));
     for (duly, id) in nodes.iter().zip(ids) {
         let ran = ran.clone();
-        let who = move |_: Value, _: Asked| {
+        let who = move |_: Value, _: CallContext| {
             ran.fetch_add(1, Ordering::SeqCst);
             async move { Ok::<_, Error>(id) }
         };
-        duly.answer("who", who).await.expect("registers");
+        duly.on_call("who", who).await.expect("registers");
     }
     for _ in 0..20 {
         let who: NodeId = in_time(caller.call("who", &()).reply()).await.expect("somebody");
@@ -49,8 +49,15 @@ pub async fn call_finds_the_live_node_among_dead_ones(location: Location) {
     for _ in 0..40 {
         // It is in the hall, as far as anybody knows, and does not hear.
         let (methods, waits, places) = (vec!["who".into()], Vec::new(), Vec::new());
-        let guest = Guest { node: NodeId::fresh(), lease: LONG, methods, waits, places, quiet: false };
-        store.attend(&guest).await.expect("attends");
+        let guest = PeerInfo {
+            node: NodeId::fresh(),
+            lease: LONG,
+            methods,
+            waited_locks: waits,
+            waiters: places,
+            listen_only: false,
+        };
+        store.announce(&guest).await.expect("attends");
     }
     for _ in 0..10 {
         let who: NodeId = in_time(duly.call("who", &()).reply()).await.expect("one lives");
@@ -93,7 +100,7 @@ pub async fn call_by_id_reaches_that_node(location: Location) {
 pub async fn call_by_connection_reaches_its_node(location: Location) {
     let (one, two) = (location.open().await, location.open().await);
     let here = two.hold_connection("browser 7").await.expect("is held");
-    two.answer("say", |text: String, asked: Asked| async move { Ok::<_, Error>((text, asked.connection)) })
+    two.on_call("say", |text: String, asked: CallContext| async move { Ok::<_, Error>((text, asked.connection)) })
         .await
         .expect("registers");
     let said: (String, Option<String>) =
@@ -110,22 +117,23 @@ pub async fn call_by_connection_reaches_its_node(location: Location) {
 /// What is said of it last counts, however fast it comes and goes.
 pub async fn connection_held_again_is_found(location: Location) {
     let duly = location.open().await;
-    let (store, node) = (duly.store(), duly.node().expect("is one"));
+    let (store, node) = (duly.store(), duly.node_id().expect("is one"));
     for _ in 0..200 {
         let held = duly.hold_connection("browser 7").await.expect("is free");
         drop(held);
         let again = duly.hold_connection("browser 7").await.expect("is free again");
         // Whatever the drop does in the background has come by then.
         in_time(duly.call("duly.ping", &()).node(node).reply::<Value>()).await.expect("answers");
-        assert_eq!(store.connection("browser 7").await.expect("looks"), Some(node));
+        assert_eq!(store.connection_holder("browser 7").await.expect("looks"), Some(node));
         drop(again);
     }
-    until("the connection is removed", async || store.connection("browser 7").await.expect("looks").is_none()).await;
+    until("the connection is removed", async || store.connection_holder("browser 7").await.expect("looks").is_none())
+        .await;
 }
 
 pub async fn args_and_replies_keep_types_and_order(location: Location) {
     let duly = location.open().await;
-    duly.answer("echo", |args: Box<RawValue>, _| async move { Ok::<_, Error>(args) }).await.expect("registers");
+    duly.on_call("echo", |args: Box<RawValue>, _| async move { Ok::<_, Error>(args) }).await.expect("registers");
     for text in [
         "null",
         "-1",
@@ -144,11 +152,11 @@ pub async fn args_and_replies_keep_types_and_order(location: Location) {
 
 pub async fn failing_missing_and_panicking_methods_return_errors_at_once(location: Location) {
     let (duly, node) = answering(&location).await;
-    duly.answer("fail", |_: Value, _| async { Err::<(), _>("out of ink") }).await.expect("registers");
-    duly.answer("panic", |_: Value, _| async { if true { panic!("oh no") } else { Ok::<(), Error>(()) } })
+    duly.on_call("fail", |_: Value, _| async { Err::<(), _>("out of ink") }).await.expect("registers");
+    duly.on_call("panic", |_: Value, _| async { if true { panic!("oh no") } else { Ok::<(), Error>(()) } })
         .await
         .expect("registers");
-    duly.answer("number", |n: u8, _| async move { Ok::<_, Error>(n) }).await.expect("registers");
+    duly.on_call("number", |n: u8, _| async move { Ok::<_, Error>(n) }).await.expect("registers");
     let caller = location.open().await;
     let began = Instant::now();
     let call = |method: &str| caller.call(method, &json!({})).node(node).timeout(LONG).reply::<Value>();
@@ -165,7 +173,7 @@ pub async fn failing_missing_and_panicking_methods_return_errors_at_once(locatio
 
 pub async fn slow_method_times_out(location: Location) {
     let duly = location.open().await;
-    duly.answer("slow", |ms: u64, _| async move {
+    duly.on_call("slow", |ms: u64, _| async move {
         tokio::time::sleep(Duration::from_millis(ms)).await;
         Ok::<_, Error>(ms)
     })
@@ -185,23 +193,23 @@ pub async fn slow_method_times_out(location: Location) {
 struct Mute {
     store: Arc<dyn Store>,
     node: NodeId,
-    hears: tokio::sync::mpsc::Receiver<Heard>,
+    hears: tokio::sync::mpsc::Receiver<Notification>,
 }
 
 impl Mute {
     async fn in_hall(store: Arc<dyn Store>) -> Self {
         let node = NodeId::fresh();
-        let hears = store.hear(node, true).await.expect("hears");
+        let hears = store.subscribe_messages(node, true).await.expect("hears");
         let (methods, waits, places) = (vec!["slow".into()], Vec::new(), Vec::new());
-        let guest = Guest { node, lease: LONG, methods, waits, places, quiet: false };
-        store.attend(&guest).await.expect("attends");
+        let guest = PeerInfo { node, lease: LONG, methods, waited_locks: waits, waiters: places, listen_only: false };
+        store.announce(&guest).await.expect("attends");
         Mute { store, node, hears }
     }
 
     /// What it would say to the next call that it hears.
     async fn reply(&mut self) -> (NodeId, Vec<u8>) {
         const HEAD_BYTES: usize = 1 + 8 + 32;
-        let Some(Heard::Message(frame)) = in_time(self.hears.recv()).await else { panic!("a call") };
+        let Some(Notification::Message(frame)) = in_time(self.hears.recv()).await else { panic!("a call") };
         let (head, body) = frame.split_at(HEAD_BYTES);
         let call: Value = serde_json::from_slice(body).expect("JSON");
         let reply = json!({"id": call["id"], "from": self.node, "to": call["from"], "says": {"value": 1}});
@@ -210,13 +218,13 @@ impl Mute {
     }
 
     async fn send(&self, (to, reply): &(NodeId, Vec<u8>)) {
-        assert_eq!(self.store.send(To::Node(*to), reply).await.expect("is sent"), 1);
+        assert_eq!(self.store.send(Recipient::Node(*to), reply).await.expect("is sent"), 1);
     }
 }
 
 pub async fn late_and_duplicate_replies_are_dropped_and_counted(location: Location) {
     let (duly, mut mute) = (location.open().await, Mute::in_hall(location.open().await.store()).await);
-    let node = duly.node().expect("is one");
+    let node = duly.node_id().expect("is one");
     let counts = async || {
         let stats: Value = in_time(duly.call("duly.stats", &()).node(node).reply()).await.expect("answers");
         ["late_replies", "doubled_replies"].map(|of| stats["calls"][of].as_u64().expect("a count"))
@@ -249,7 +257,7 @@ pub async fn call_with_forget_does_not_wait(location: Location) {
     let (sender, mut heard) = tokio::sync::mpsc::unbounded_channel();
     for duly in [&one, &two] {
         let sender = sender.clone();
-        duly.answer("note", move |n: u32, _| {
+        duly.on_call("note", move |n: u32, _| {
             let sent = sender.send(n).is_ok();
             async move { Ok::<_, Error>(sent) }
         })
@@ -257,7 +265,7 @@ pub async fn call_with_forget_does_not_wait(location: Location) {
         .expect("registers");
     }
     let nodes = location.nodes(2);
-    assert_eq!(one.call("note", &7).all().forget().await.expect("is sent"), nodes as u64);
+    assert_eq!(one.call("note", &7).all().send().await.expect("is sent"), nodes as u64);
     for _ in 0..nodes {
         assert_eq!(in_time(heard.recv()).await, Some(7));
     }
@@ -265,7 +273,7 @@ pub async fn call_with_forget_does_not_wait(location: Location) {
 
 pub async fn reply_in_the_same_tick_is_not_missed(location: Location) {
     let duly = location.open().await;
-    duly.answer("echo", |n: u32, _| std::future::ready(Ok::<_, Error>(n))).await.expect("registers");
+    duly.on_call("echo", |n: u32, _| std::future::ready(Ok::<_, Error>(n))).await.expect("registers");
     for n in 0..300 {
         let back: u32 = in_time(duly.call("echo", &n).reply()).await.expect("is heard");
         assert_eq!(back, n);
@@ -277,14 +285,14 @@ pub async fn busy_method_returns_busy(location: Location) {
     let (sender, mut begun) = tokio::sync::mpsc::unbounded_channel();
     let gate = Arc::new(tokio::sync::Notify::new());
     let open = gate.clone();
-    let slow = move |_: Value, _: Asked| {
+    let slow = move |_: Value, _: CallContext| {
         let (gate, _) = (gate.clone(), sender.send(()));
         async move {
             gate.notified().await;
             Ok::<_, Error>(())
         }
     };
-    duly.answer("slow", slow).concurrency(1).await.expect("registers");
+    duly.on_call("slow", slow).concurrency(1).await.expect("registers");
     let first = tokio::spawn(duly.call("slow", &()).timeout(LONG).reply::<()>());
     in_time(begun.recv()).await.expect("has begun");
     let refused = in_time(duly.call("slow", &()).timeout(LONG).reply::<()>()).await.expect_err("is busy");
@@ -295,9 +303,9 @@ pub async fn busy_method_returns_busy(location: Location) {
 
 pub async fn method_limits_rate_and_size(location: Location) {
     let duly = location.open().await;
-    let ok = |_: Value, _: Asked| async { Ok::<_, Error>(()) };
-    duly.answer("seldom", ok).rate(2, Duration::from_secs(3600)).await.expect("registers");
-    duly.answer("small", ok).args_bytes_max(10).await.expect("registers");
+    let ok = |_: Value, _: CallContext| async { Ok::<_, Error>(()) };
+    duly.on_call("seldom", ok).rate(2, Duration::from_secs(3600)).await.expect("registers");
+    duly.on_call("small", ok).args_bytes_max(10).await.expect("registers");
     let call = |method: &str, args: &str| duly.call(method, &args).reply::<()>();
     for _ in 0..2 {
         in_time(call("seldom", "")).await.expect("may run");
@@ -305,7 +313,7 @@ pub async fn method_limits_rate_and_size(location: Location) {
     assert_eq!(in_time(call("seldom", "")).await.expect_err("too often").code(), "remote");
     in_time(call("small", "12345678")).await.expect("fits");
     assert_eq!(in_time(call("small", "123456789")).await.expect_err("is too long").code(), "remote");
-    assert_eq!(duly.answer("none", ok).concurrency(0).await.expect_err("is useless").code(), "invalid");
+    assert_eq!(duly.on_call("none", ok).concurrency(0).await.expect_err("is useless").code(), "invalid");
 }
 
 pub async fn only_registered_methods_run(location: Location) {
@@ -315,11 +323,11 @@ pub async fn only_registered_methods_run(location: Location) {
         assert_eq!(refused.code(), "not_found", "{method}");
     }
     assert_eq!(duly.call("a b", &()).reply::<Value>().await.expect_err("no name").code(), "invalid");
-    let own = duly.answer("duly.ping", |_: Value, _| async { Ok::<_, Error>(()) }).await;
+    let own = duly.on_call("duly.ping", |_: Value, _| async { Ok::<_, Error>(()) }).await;
     assert_eq!(own.expect_err("is duly's own").code(), "invalid");
-    assert!(duly.stop_answering("who").await.expect("stops"));
+    assert!(duly.remove_call("who").await.expect("stops"));
     assert_eq!(duly.call("who", &()).node(node).reply::<Value>().await.expect_err("no more").code(), "not_found");
-    assert!(!duly.stop_answering("who").await.expect("answers"));
+    assert!(!duly.remove_call("who").await.expect("answers"));
 }
 
 pub async fn every_node_answers_ping_and_stats(location: Location) {
@@ -333,7 +341,7 @@ pub async fn every_node_answers_ping_and_stats(location: Location) {
 
 pub async fn message_too_long_is_rejected(location: Location) {
     let duly = location.open().await;
-    duly.answer("long", |n: usize, _| async move { Ok::<_, Error>("x".repeat(n)) }).await.expect("registers");
+    duly.on_call("long", |n: usize, _| async move { Ok::<_, Error>("x".repeat(n)) }).await.expect("registers");
     let args = "x".repeat(duly::MESSAGE_BYTES_MAX);
     assert_eq!(duly.call("long", &args).reply::<Value>().await.expect_err("too long").code(), "invalid");
     let reply = in_time(duly.call("long", &duly::MESSAGE_BYTES_MAX).reply::<String>()).await;
@@ -358,14 +366,14 @@ pub async fn message_without_the_cluster_key_is_rejected(location: Location) {
     let ran = Arc::new(AtomicU32::new(0));
     for duly in [&inside, &between, &rotated] {
         let count = ran.clone();
-        let run = move |_: Value, _: Asked| {
+        let run = move |_: Value, _: CallContext| {
             count.fetch_add(1, Ordering::SeqCst);
             async { Ok::<_, Error>(()) }
         };
-        duly.answer("run", run).await.expect("registers");
+        duly.on_call("run", run).await.expect("registers");
     }
     for duly in [&inside, &between, &rotated] {
-        let node = duly.node().expect("is one");
+        let node = duly.node_id().expect("is one");
         let refused = stranger.call("run", &()).node(node).timeout(300 * MS).reply::<()>().await;
         assert_eq!(refused.expect_err("is not heard").code(), "timeout");
     }
@@ -373,11 +381,11 @@ pub async fn message_without_the_cluster_key_is_rejected(location: Location) {
     for (from, to) in
         [(&inside, &inside), (&inside, &between), (&between, &inside), (&between, &rotated), (&rotated, &between)]
     {
-        let node = to.node().expect("is one");
+        let node = to.node_id().expect("is one");
         in_time(from.call("run", &()).node(node).timeout(LONG).reply::<()>()).await.expect("is one of us");
     }
     assert_eq!(ran.load(Ordering::SeqCst), 5);
-    let node = inside.node().expect("is one");
+    let node = inside.node_id().expect("is one");
     let unknown = rotated.call("run", &()).node(node).timeout(300 * MS).reply::<()>().await;
     assert_eq!(unknown.expect_err("it does not know the next key yet").code(), "timeout");
     assert_eq!(ran.load(Ordering::SeqCst), 5);
@@ -394,7 +402,7 @@ pub async fn flood_of_malformed_messages_does_no_harm(location: Location) {
             2 => Vec::new(),
             _ => [b"1".to_vec(), vec![0; 40], format!("[{n}]").into_bytes()].concat(),
         };
-        store.send(To::Node(node), &frame).await.expect("is sent");
+        store.send(Recipient::Node(node), &frame).await.expect("is sent");
     }
     until("the node answers", async || {
         duly.call("who", &()).node(node).timeout(SECOND).reply::<NodeId>().await.is_ok_and(|who| who == node)
@@ -409,14 +417,14 @@ pub async fn abandoned_call_keeps_its_slot_while_it_runs(location: Location) {
     let (duly, caller) = (location.open().await, location.open().await);
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let wait = Arc::new(std::sync::Mutex::new(wait));
-    let block = move |_: Value, _: Asked| {
+    let block = move |_: Value, _: CallContext| {
         let wait = wait.clone();
         async move {
             let _ = tokio::task::block_in_place(|| wait.lock().expect("nobody panics").recv_timeout(LONG));
             Ok::<_, Error>(())
         }
     };
-    duly.answer("block", block).concurrency(1).await.expect("registers");
+    duly.on_call("block", block).concurrency(1).await.expect("registers");
     let call = |timeout| caller.call("block", &()).timeout(timeout).reply::<()>();
     assert_eq!(call(100 * MS).await.expect_err("blocks").code(), "timeout");
     let busy = in_time(call(LONG)).await.expect_err("the first still runs");

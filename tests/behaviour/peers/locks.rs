@@ -70,7 +70,7 @@ pub async fn waiters_acquire_in_order(location: Location) {
             guard.release().await.expect("is held");
         });
         until("the waiters are counted", async || {
-            one.lock("a").checked().await.expect("looks").is_some_and(|held| held.waiting == n + 1)
+            one.lock("a").holder().await.expect("looks").is_some_and(|held| held.waiters == n + 1)
         })
         .await;
     }
@@ -103,7 +103,7 @@ pub async fn second_release_returns_not_held(location: Location) {
     let _other = duly.lock("a").try_acquire().await.expect("answers").expect("is free");
     drop(guard);
     // Whatever a dropped guard does in the background comes before what is asked of the same thread after it.
-    let node = duly.node().expect("is somebody");
+    let node = duly.node_id().expect("is somebody");
     duly.call("duly.ping", &()).node(node).reply::<serde_json::Value>().await.expect("answers");
     assert!(duly.lock("a").try_acquire().await.expect("answers").is_none(), "the next owner's lock stands");
 }
@@ -126,12 +126,12 @@ pub async fn dropped_waiter_is_removed(location: Location) {
     let guard = one.lock("a").acquire().await.expect("is free");
     let waiting = tokio::spawn(two.lock("a").acquire());
     until("the waiters are counted", async || {
-        one.lock("a").checked().await.expect("looks").is_some_and(|held| held.waiting == 1)
+        one.lock("a").holder().await.expect("looks").is_some_and(|held| held.waiters == 1)
     })
     .await;
     waiting.abort();
     until("the waiters are counted", async || {
-        one.lock("a").checked().await.expect("looks").is_some_and(|held| held.waiting == 0)
+        one.lock("a").holder().await.expect("looks").is_some_and(|held| held.waiters == 0)
     })
     .await;
     guard.release().await.expect("is held");
@@ -158,7 +158,7 @@ pub async fn acquire_polled_once_does_not_block_other_waiters(location: Location
     let mut asleep = Box::pin(two.lock("a").ttl(SECOND).acquire());
     assert!(poll_once(&mut asleep).await.is_none());
     until("the waiters are counted", async || {
-        one.lock("a").checked().await.expect("looks").is_some_and(|held| held.waiting == 1)
+        one.lock("a").holder().await.expect("looks").is_some_and(|held| held.waiters == 1)
     })
     .await;
     guard.release().await.expect("is held");
@@ -196,8 +196,8 @@ pub async fn thousand_waiters_acquire_one_after_the_other(location: Location) {
         })
         .collect();
     until("all waiters are counted", async || {
-        let held = handles[0].lock("a").checked().await.expect("looks");
-        held.is_some_and(|held| held.waiting == u64::from(waiters))
+        let held = handles[0].lock("a").holder().await.expect("looks");
+        held.is_some_and(|held| held.waiters == u64::from(waiters))
     })
     .await;
     guard.release().await.expect("is held");
@@ -227,13 +227,13 @@ pub async fn at_most_n_guards_hold_a_lock_with_n_slots(location: Location) {
 
 pub async fn checked_returns_the_holder(location: Location) {
     let (duly, other) = (location.open().await, location.open().await);
-    assert!(duly.lock("a").checked().await.expect("looks").is_none());
+    assert!(duly.lock("a").holder().await.expect("looks").is_none());
     let guard = duly.lock("a").note("the night's report").ttl(10 * SECOND).acquire().await.expect("is free");
-    let held = other.lock("a").checked().await.expect("looks").expect("is held");
+    let held = other.lock("a").holder().await.expect("looks").expect("is held");
     assert_eq!((held.fence, held.owner, held.slot), (guard.fence(), guard.owner(), 1));
     assert_eq!(held.note, "the night's report");
-    assert_eq!(held.node, duly.node().expect("is one"));
-    let lasts = held.ends.duration_since(held.since).expect("ends later");
+    assert_eq!(held.node, duly.node_id().expect("is one"));
+    let lasts = held.expires.duration_since(held.since).expect("ends later");
     assert!(lasts > 9 * SECOND && lasts < 12 * SECOND, "{lasts:?}");
 }
 
@@ -255,5 +255,5 @@ pub async fn invalid_input_is_rejected_and_acquires_nothing(location: Location) 
     }
     assert!(duly.locks(None).await.expect("lists").locks.is_empty());
     let guard = duly.lock("a").wait(Duration::MAX).acquire().await.expect("a long wait is none");
-    assert!(guard.left() > Duration::ZERO);
+    assert!(guard.remaining() > Duration::ZERO);
 }

@@ -1,6 +1,6 @@
 //! What other nodes can tell a worker: what it runs, to cancel it, to be quiet, to stop.
 
-use duly::{CancellationToken, Ctx, Duly, Event, JobId, NodeId, Push, Running, State, Tally};
+use duly::{CancellationToken, Ctx, Duly, Event, JobId, NodeId, Push, RunSummary, RunningJob, State};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -9,7 +9,7 @@ use crate::peers::location::*;
 
 /// A worker whose jobs run until they are let go, or cancelled.
 struct Slow {
-    run: JoinHandle<duly::Result<Tally>>,
+    run: JoinHandle<duly::Result<RunSummary>>,
     started: mpsc::UnboundedReceiver<JobId>,
     go: CancellationToken,
     stop: CancellationToken,
@@ -26,7 +26,7 @@ async fn slow(duly: &Duly) -> Slow {
         .on_kind("slow", move |ctx: Ctx| {
             let (sender, wait) = (sender.clone(), wait.clone());
             async move {
-                ctx.progress(0.25, "");
+                ctx.set_progress(0.25, "");
                 let _ = sender.send(ctx.job().id);
                 tokio::select! {
                     () = wait.cancelled() => {}
@@ -76,10 +76,10 @@ pub async fn worker_lists_its_running_jobs(location: Location) {
     let id = push(&here).await;
     in_time(worker.started.recv()).await.expect("starts");
     until("the worker answers", async || {
-        here.call("duly.jobs", &()).node(worker.node).reply::<Vec<Running>>().await.is_ok()
+        here.call("duly.jobs", &()).node(worker.node).reply::<Vec<RunningJob>>().await.is_ok()
     })
     .await;
-    let jobs: Vec<Running> = in_time(here.call("duly.jobs", &()).node(worker.node).reply()).await.expect("tells");
+    let jobs: Vec<RunningJob> = in_time(here.call("duly.jobs", &()).node(worker.node).reply()).await.expect("tells");
     assert_eq!(jobs.len(), 1);
     assert_eq!((jobs[0].id, jobs[0].attempt, jobs[0].progress), (id, 1, Some(0.25)));
     worker.go.cancel();
@@ -96,7 +96,7 @@ pub async fn quiet_worker_claims_nothing_until_resumed(location: Location) {
     until("the worker is quiet", async || quiet(true).await.is_ok()).await;
     let second = push(&here).await;
     // The worker's loop answers this itself: it has turned since the push.
-    let jobs: Vec<Running> = in_time(here.call("duly.jobs", &()).node(worker.node).reply()).await.expect("tells");
+    let jobs: Vec<RunningJob> = in_time(here.call("duly.jobs", &()).node(worker.node).reply()).await.expect("tells");
     assert_eq!(jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [first]);
     // The push may have put it into the worker's hands before the store knew of the order: then it is put back at once.
     until("the job is ready", async || {

@@ -13,7 +13,7 @@ pub async fn everything_arrives_unchanged(pair: Pair) {
     fill(&old, "mail", 300).await;
     fill(&old, "images", 20).await;
     let before = all(&old).await;
-    let order = |jobs: &[duly::Record], queue: &str| -> Vec<duly::JobId> {
+    let order = |jobs: &[duly::JobRecord], queue: &str| -> Vec<duly::JobId> {
         jobs.iter().filter(|r| r.state == State::Ready && r.job.queue == queue).map(|r| r.job.id).collect()
     };
     let (mail, images) = (order(&before, "mail"), order(&before, "images"));
@@ -22,10 +22,10 @@ pub async fn everything_arrives_unchanged(pair: Pair) {
 
     let (calls, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (called, told) = (calls.clone(), last.clone());
-    let moved = old.move_to(&new).on_progress(move |progress| {
+    let moved = old.transfer_to(&new).on_progress(move |progress| {
         called.fetch_add(1, Ordering::Relaxed);
         told.store(progress.moved, Ordering::Relaxed);
-        assert_eq!((progress.total, progress.waiting), (1_280, false));
+        assert_eq!((progress.total, progress.is_waiting), (1_280, false));
     });
     let moved = moved.run().await.expect("moves");
     assert!(calls.load(Ordering::Relaxed) > 8);
@@ -46,7 +46,7 @@ pub async fn everything_arrives_unchanged(pair: Pair) {
         let count = |state| before.values().filter(|r| r.job.queue == q.queue && r.state == state).count() as u64;
         let expected = [State::Ready, State::Scheduled, State::Dead, State::Done].map(count);
         assert_eq!([q.ready, q.scheduled, q.dead, q.done], expected);
-        assert!(expected.iter().all(|count| *count > 0) && (q.known, q.buried) == (0, 0));
+        assert!(expected.iter().all(|count| *count > 0) && (q.already_present, q.buried) == (0, 0));
     }
     is_left(&old).await;
     assert!(old.nodes().await.expect("lists").is_empty(), "the mover has left");
@@ -57,20 +57,23 @@ pub async fn only_named_queues_are_transferred(pair: Pair) {
     for queue in ["a", "b", "c"] {
         old.push(job("one").queue(queue)).await.expect("pushes");
     }
-    let moved = old.move_to(&new).queue("a").queue("c").run().await.expect("moves");
+    let moved = old.transfer_to(&new).queue("a").queue("c").run().await.expect("moves");
     assert_eq!(moved.iter().map(|q| (q.queue.as_str(), q.total())).collect::<Vec<_>>(), [("a", 1), ("c", 1)]);
-    let queues = |jobs: Vec<duly::Record>| jobs.into_iter().map(|r| r.job.queue).collect::<Vec<_>>();
+    let queues = |jobs: Vec<duly::JobRecord>| jobs.into_iter().map(|r| r.job.queue).collect::<Vec<_>>();
     assert_eq!((queues(all(&old).await), queues(all(&new).await)), (vec!["b".into()], vec!["a".into(), "c".into()]));
-    assert_eq!(old.move_to(&new).run().await.expect("moves").iter().map(duly::QueueMoved::total).sum::<u64>(), 1);
-    assert!(old.move_to(&new).run().await.expect("moves").iter().all(|q| q.total() == 0), "nothing is left");
+    assert_eq!(
+        old.transfer_to(&new).run().await.expect("moves").iter().map(duly::QueueTransferReport::total).sum::<u64>(),
+        1
+    );
+    assert!(old.transfer_to(&new).run().await.expect("moves").iter().all(|q| q.total() == 0), "nothing is left");
 }
 
 pub async fn paused_queue_arrives_paused(pair: Pair) {
     let (old, new) = pair.open().await;
     old.push(job("one").queue("a")).await.expect("pushes");
     old.push(job("one").queue("b")).await.expect("pushes");
-    old.pause("a").await.expect("pauses");
-    old.move_to(&new).run().await.expect("moves");
+    old.pause_queue("a").await.expect("pauses");
+    old.transfer_to(&new).run().await.expect("moves");
     let counts = new.counts().await.expect("counts");
     assert_eq!(counts.iter().map(|c| (c.queue.as_str(), c.paused)).collect::<Vec<_>>(), [("a", true), ("b", false)]);
 }
@@ -83,7 +86,7 @@ pub async fn large_jobs_are_transferred_in_small_batches(pair: Pair) {
     }
     let calls = Arc::new(AtomicU64::new(0));
     let called = calls.clone();
-    let moved = old.move_to(&new).on_progress(move |_| {
+    let moved = old.transfer_to(&new).on_progress(move |_| {
         called.fetch_add(1, Ordering::Relaxed);
     });
     assert_eq!(moved.run().await.expect("moves")[0].ready, 32);
@@ -107,9 +110,9 @@ pub async fn removed_jobs_do_not_disturb_a_transfer(pair: Pair) {
     }
     ids.rotate_left(1);
     for _ in 0..2 {
-        assert_eq!(old.move_to(&new).run().await.expect("moves")[0].ready, 1_000);
+        assert_eq!(old.transfer_to(&new).run().await.expect("moves")[0].ready, 1_000);
         is_left(&old).await;
-        assert_eq!(new.move_to(&old).run().await.expect("moves back")[0].ready, 1_000);
+        assert_eq!(new.transfer_to(&old).run().await.expect("moves back")[0].ready, 1_000);
     }
     assert_eq!(all(&old).await.iter().map(|record| record.job.id).collect::<Vec<_>>(), ids);
 }
@@ -127,10 +130,10 @@ pub async fn jobs_pushed_during_the_transfer_are_transferred(pair: Pair) {
         }
         ids
     });
-    old.move_to(&new).run().await.expect("moves");
+    old.transfer_to(&new).run().await.expect("moves");
     going.store(false, Ordering::Relaxed);
     ids.extend(pushing.await.expect("no panic"));
-    old.move_to(&new).run().await.expect("moves the rest");
+    old.transfer_to(&new).run().await.expect("moves the rest");
     each_once(all(&new).await.into_iter().map(|record| record.job.id), &ids);
     is_left(&old).await;
 }
@@ -142,13 +145,13 @@ pub async fn transfer_waits_for_running_jobs(pair: Pair) {
     let held = hand.claim(1).await.remove(0);
     let waited = Arc::new(AtomicBool::new(false));
     let waits = waited.clone();
-    let moving = old.move_to(&new).on_progress(move |progress| {
-        waits.fetch_or(progress.waiting, Ordering::Relaxed);
+    let moving = old.transfer_to(&new).on_progress(move |progress| {
+        waits.fetch_or(progress.is_waiting, Ordering::Relaxed);
     });
     let moving = tokio::spawn(moving.run());
     while !waited.load(Ordering::Relaxed) {
         assert!(!moving.is_finished(), "a job is held");
-        old.store().beat(&hand.node).await.expect("beats");
+        old.store().heartbeat(&hand.node).await.expect("beats");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(!moving.is_finished());
@@ -164,7 +167,7 @@ pub async fn jobs_held_by_a_dead_node_are_transferred(pair: Pair) {
     old.push_all((0..700).map(|_| job("held"))).await.expect("pushes");
     assert_eq!(hand.claim(700).await.len(), 700);
     old.store().leave(hand.node.id).await.expect("leaves without a word about its jobs");
-    let moved = old.move_to(&new).run().await.expect("moves");
+    let moved = old.transfer_to(&new).run().await.expect("moves");
     assert_eq!(moved[0].ready, 700);
     assert!(all(&new).await.iter().all(|record| record.crashes == 1));
 }
@@ -174,8 +177,8 @@ pub async fn job_with_taken_key_arrives_dead(pair: Pair) {
     let id = old.push(job("moved").unique("x")).await.expect("pushes").id();
     old.push(job("other")).await.expect("pushes");
     let own = new.push(job("own").unique("x")).await.expect("pushes").id();
-    let moved = old.move_to(&new).run().await.expect("moves").remove(0);
-    assert_eq!((moved.ready, moved.dead, moved.buried, moved.known), (1, 1, 1, 0));
+    let moved = old.transfer_to(&new).run().await.expect("moves").remove(0);
+    assert_eq!((moved.ready, moved.dead, moved.buried, moved.already_present), (1, 1, 1, 0));
     let record = new.get(id).await.expect("looks").expect("is there");
     assert_eq!((record.state, record.attempts), (State::Dead, 0));
     assert!(record.failures[0].error.contains("unique key"), "{record:?}");
@@ -188,8 +191,8 @@ pub async fn transfer_there_and_back_keeps_everything(pair: Pair) {
     fill(&old, "default", 60).await;
     let before = by_id(all(&old).await);
     for _ in 0..2 {
-        old.move_to(&new).run().await.expect("moves");
-        new.move_to(&old).run().await.expect("moves back");
+        old.transfer_to(&new).run().await.expect("moves");
+        new.transfer_to(&old).run().await.expect("moves back");
     }
     assert_eq!(by_id(all(&old).await), before);
     is_left(&new).await;
@@ -208,7 +211,7 @@ pub async fn capacity_is_transferred(pair: Pair) {
     old.set_capacity("one", duly::Capacity::default()).await.expect("lifts");
     old.push_all((0..8).map(|_| job("one").queue("one"))).await.expect("pushes");
     old.set_capacity("one", limit(Some(7), None)).await.expect("limits");
-    old.move_to(&new).run().await.expect("moves");
+    old.transfer_to(&new).run().await.expect("moves");
     let counts = new.counts().await.expect("counts");
     let of = |queue: &str| counts.iter().find(|count| count.queue == queue).map(|count| (count.ready, count.capacity));
     assert_eq!(of("one"), Some((8, limit(Some(7), None))));

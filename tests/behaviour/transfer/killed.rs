@@ -9,7 +9,7 @@ const CALLS_MAX: u64 = 200;
 
 /// Moves until killed; answers whether it came to its end, and what was worked off in the other store then.
 async fn run_until_killed(old: &Duly, new: &Duly, calls: u64) -> (bool, Vec<JobId>) {
-    let moved = old.move_to(new).killed_after(calls).run().await;
+    let moved = old.transfer_to(new).kill_after(calls).run().await;
     if let Err(error) = &moved {
         assert!(error.to_string().contains("killed"), "{error}");
     }
@@ -61,7 +61,7 @@ pub async fn transfer_killed_at_every_step_can_be_reversed(pair: Pair) {
         let (old, new) = pair.open().await;
         let ids = fill(&old, "default", 40).await;
         let (ended, mut done) = run_until_killed(&old, &new, calls).await;
-        new.move_to(&old).run().await.expect("moves back");
+        new.transfer_to(&old).run().await.expect("moves back");
         is_left(&new).await;
         assert_eq!(old.counts().await.expect("counts")[0].moving, None);
         let hand = Hand::join(&old, "default").await;
@@ -79,8 +79,8 @@ pub async fn two_concurrent_transfers_move_each_job_once(pair: Pair) {
     let (old, new) = pair.open().await;
     let ids = fill(&old, "default", 150).await;
     let (worker, hand) = (new.clone(), Hand::join(&new, "default").await);
-    let first = tokio::spawn(old.move_to(&new).run());
-    let second = tokio::spawn(old.move_to(&worker).run());
+    let first = tokio::spawn(old.transfer_to(&new).run());
+    let second = tokio::spawn(old.transfer_to(&worker).run());
     let mut done = Vec::new();
     while !first.is_finished() || !second.is_finished() {
         done.extend(hand.work_off().await);
@@ -91,7 +91,7 @@ pub async fn two_concurrent_transfers_move_each_job_once(pair: Pair) {
             assert!(error.code() == "conflict" && error.to_string().contains("taken queue"), "{error}");
         }
     }
-    old.move_to(&new).run().await.expect("moves the rest");
+    old.transfer_to(&new).run().await.expect("moves the rest");
     done.extend(hand.work_off().await);
     done.extend(left_in(&new).await);
     each_once(done, &ids);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use duly::store::{Claim, End};
-use duly::{Duly, Filter, Held, JobId, Node, Outcome, Priority, Push, Pushed, Record, State};
+use duly::store::{AttemptEnd, Claim};
+use duly::{Duly, Filter, HeldJob, JobId, JobRecord, Node, Outcome, Priority, Push, PushResult, State};
 
 pub const FAR: Duration = Duration::from_secs(1_000_000);
 pub const KEEP: Duration = Duration::from_secs(3_600);
@@ -61,15 +61,15 @@ pub fn job(kind: &str) -> Push {
 }
 
 /// Everything in a store, whole, in the order of lists.
-pub async fn all(duly: &Duly) -> Vec<Record> {
+pub async fn all(duly: &Duly) -> Vec<JobRecord> {
     let mut all = Vec::new();
     for state in State::ALL {
         let mut cursor = None;
         loop {
-            let filter = Filter { state: Some(state), limit: 300, failures: true, cursor, ..Filter::default() };
+            let filter = Filter { state: Some(state), limit: 300, with_details: true, cursor, ..Filter::default() };
             let page = duly.list(filter).await.expect("lists");
             all.extend(page.jobs);
-            cursor = page.next;
+            cursor = page.next_cursor;
             if cursor.is_none() {
                 break;
             }
@@ -79,7 +79,7 @@ pub async fn all(duly: &Duly) -> Vec<Record> {
 }
 
 /// The same by queue and id.
-pub fn by_id(jobs: Vec<Record>) -> BTreeMap<(String, JobId), Record> {
+pub fn by_id(jobs: Vec<JobRecord>) -> BTreeMap<(String, JobId), JobRecord> {
     let count = jobs.len();
     let map: BTreeMap<_, _> = jobs.into_iter().map(|r| ((r.job.queue.clone(), r.job.id), r)).collect();
     assert_eq!(map.len(), count, "each job once");
@@ -92,7 +92,7 @@ pub async fn fill(duly: &Duly, queue: &str, each: usize) -> Vec<JobId> {
         (0..each).map(move |n| change(job(kind).queue(queue).priority(Priority::ALL[n % 4])))
     };
     let mut ids = Vec::new();
-    let mut add = |pushed: Vec<Pushed>| ids.extend(pushed.iter().map(Pushed::id));
+    let mut add = |pushed: Vec<PushResult>| ids.extend(pushed.iter().map(PushResult::id));
     add(duly.push_all(pushes("ended", |push| push.keep(KEEP))).await.expect("pushes"));
     add(duly.push_all(pushes("troubled", |push| push)).await.expect("pushes"));
     let hand = Hand::join(duly, queue).await;
@@ -121,25 +121,25 @@ pub struct Hand {
 impl Hand {
     pub async fn join(duly: &Duly, queue: &str) -> Self {
         let node = Node::fresh(vec![queue.to_owned()]);
-        duly.store().beat(&node).await.expect("beats");
+        duly.store().heartbeat(&node).await.expect("beats");
         Hand { duly: duly.clone(), queue: queue.to_owned(), node }
     }
 
-    pub async fn claim(&self, max: usize) -> Vec<Held> {
-        let claim = || Claim { queue: self.queue.clone(), max: 500, redo: false, suspect: None, kinds: None };
+    pub async fn claim(&self, max: usize) -> Vec<HeldJob> {
+        let claim = || Claim { queue: self.queue.clone(), max: 500, resync: false, suspect: None, kinds: None };
         let mut held = Vec::new();
         while held.len() < max {
             let claimed = self.duly.store().claim(self.node.id, claim()).await.expect("claims");
             held.extend(claimed.jobs);
-            if !claimed.more {
+            if !claimed.has_more {
                 break;
             }
         }
         held
     }
 
-    pub async fn settle(&self, held: &Held, outcome: Outcome) {
-        let end = End::of(held, outcome, if held.job.keep.is_zero() { KEEP } else { held.job.keep });
+    pub async fn settle(&self, held: &HeldJob, outcome: Outcome) {
+        let end = AttemptEnd::from_held(held, outcome, if held.job.keep.is_zero() { KEEP } else { held.job.keep });
         let lost = self.duly.store().settle(self.node.id, vec![end]).await.expect("settles");
         assert!(lost.is_empty());
     }
@@ -152,7 +152,7 @@ impl Hand {
             if some.is_empty() {
                 break;
             }
-            let ends = some.iter().map(|held| End::of(held, Outcome::Ack, Duration::ZERO));
+            let ends = some.iter().map(|held| AttemptEnd::from_held(held, Outcome::Ack, Duration::ZERO));
             for ends in ends.collect::<Vec<_>>().chunks(500) {
                 let lost = self.duly.store().settle(self.node.id, ends.to_vec()).await.expect("settles");
                 assert!(lost.is_empty());

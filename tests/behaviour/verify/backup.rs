@@ -17,7 +17,7 @@ async fn backed_up(url: &str) {
 
     let copy = Duly::open(file.to_str().expect("a plain path")).await.expect("opens");
     let verified = copy.verify().await.expect("verifies");
-    assert_eq!((verified.jobs, verified.breaches), (8, Vec::new()));
+    assert_eq!((verified.jobs, verified.violations), (8, Vec::new()));
     for id in &populated.ids {
         let (there, here) = (populated.duly.get(*id).await.expect("looks"), copy.get(*id).await.expect("looks"));
         assert_eq!(there.map(|r| (r.job, r.state)), here.map(|r| (r.job, r.state)), "as it was");
@@ -51,7 +51,7 @@ async fn server_backup_keeps_order_and_pauses() {
     let duly = Duly::open(url).await.expect("opens");
     let pushes = (0..2_500).map(|n| Push::new("one", n.to_string()));
     duly.push_all(pushes).await.expect("pushes");
-    duly.pause("default").await.expect("pauses");
+    duly.pause_queue("default").await.expect("pauses");
     let limit = duly::Capacity { jobs: Some(9_000), bytes: None };
     duly.set_capacity("default", limit).await.expect("limits");
     let dir = test_support::temp_dir();
@@ -60,10 +60,10 @@ async fn server_backup_keeps_order_and_pauses() {
     let copy = Duly::open(file.to_str().expect("a plain path")).await.expect("opens");
     let counts = copy.counts().await.expect("counts");
     assert!(counts[0].paused && counts[0].capacity == limit);
-    copy.resume("default").await.expect("resumes");
+    copy.resume_queue("default").await.expect("resumes");
     let node = duly::Node::fresh(vec!["default".into()]);
-    copy.store().beat(&node).await.expect("beats");
-    let claim = duly::store::Claim { queue: "default".into(), max: 1_000, redo: false, suspect: None, kinds: None };
+    copy.store().heartbeat(&node).await.expect("beats");
+    let claim = duly::store::Claim { queue: "default".into(), max: 1_000, resync: false, suspect: None, kinds: None };
     let jobs = copy.store().claim(node.id, claim).await.expect("claims").jobs;
     let args: Vec<String> = jobs.into_iter().map(|held| held.job.args).collect();
     assert_eq!(args, (0..1_000).map(|n| n.to_string()).collect::<Vec<_>>());
@@ -86,7 +86,7 @@ async fn backup_during_changes_is_consistent() {
         duly.backup(&file).await.expect("backs up");
         let copy = Duly::open(file.to_str().expect("a plain path")).await.expect("opens");
         let verified = copy.verify().await.expect("verifies");
-        assert_eq!((verified.breaches, verified.jobs % 20), (Vec::new(), 0), "no push is torn");
+        assert_eq!((verified.violations, verified.jobs % 20), (Vec::new(), 0), "no push is torn");
     }
     pusher.await.expect("no panic");
 }

@@ -64,7 +64,7 @@ async fn try_it(what: &str, path: &Path, jobs: &Jobs) {
         return;
     };
     let verified = duly.verify().await;
-    let told = verified.as_ref().map_or(true, |verified| !verified.breaches.is_empty());
+    let told = verified.as_ref().map_or(true, |verified| !verified.violations.is_empty());
     for id in jobs.keys() {
         let got = duly.get(*id).await;
         nothing_has_changed(what, jobs, got.ok().flatten().map(|record| record.job));
@@ -75,8 +75,8 @@ async fn try_it(what: &str, path: &Path, jobs: &Jobs) {
         Err(error) => assert!(told, "{what}: verify says that all is well, and a list fails: {error}"),
     }
     let node = Node::fresh(vec!["default".into()]);
-    let claim = Claim { queue: "default".into(), max: 100, redo: false, suspect: None, kinds: None };
-    if duly.store().beat(&node).await.is_ok()
+    let claim = Claim { queue: "default".into(), max: 100, resync: false, suspect: None, kinds: None };
+    if duly.store().heartbeat(&node).await.is_ok()
         && let Ok(claimed) = duly.store().claim(node.id, claim).await
     {
         nothing_has_changed(what, jobs, claimed.jobs.into_iter().map(|held| held.job));

@@ -1,95 +1,99 @@
 //! In a SQLite file: what somebody with another program may do to it.
 
 use duly::rusqlite::Connection;
-use duly::{Duly, Rule};
+use duly::{Duly, Invariant};
 
 use crate::verify::{found_and_repaired, populate};
 
 /// A rule, whether it can be put right, and what breaks it.
-const SEEDS: &[(Rule, bool, &str)] = &[
-    (Rule::OneState, true, "DELETE FROM duly_ready WHERE job_no = (SELECT min(job_no) FROM duly_ready)"),
+const SEEDS: &[(Invariant, bool, &str)] = &[
+    (Invariant::OneState, true, "DELETE FROM duly_ready WHERE job_no = (SELECT min(job_no) FROM duly_ready)"),
     (
-        Rule::OneState,
+        Invariant::OneState,
         true,
         "INSERT INTO duly_ended SELECT job_no, queue_no, 3, 1 << 60, 1, due_at, 0, 0, NULL
            FROM duly_ready",
     ),
     (
-        Rule::OneState,
+        Invariant::OneState,
         true,
         "INSERT INTO duly_scheduled SELECT queue_no, due_at, job_no, priority, 0, 0
            FROM duly_running",
     ),
     (
-        Rule::OneState,
+        Invariant::OneState,
         true,
         "INSERT INTO duly_ready SELECT queue_no, priority, seq + 900, job_no, due_at, 0, 0
            FROM duly_ready",
     ),
-    (Rule::HasBody, true, "DELETE FROM duly_job WHERE job_no = (SELECT min(job_no) FROM duly_ready)"),
-    (Rule::HasBody, true, "DELETE FROM duly_job WHERE job_no = (SELECT job_no FROM duly_running)"),
-    (Rule::HasBody, true, "UPDATE duly_job SET queue_no = 77 WHERE job_no = (SELECT max(job_no) FROM duly_job)"),
-    (Rule::RightPlace, true, "UPDATE duly_ready SET priority = 3"),
-    (Rule::RightPlace, true, "UPDATE duly_scheduled SET priority = 0"),
-    (Rule::RightPlace, true, "UPDATE duly_running SET queue_no = 9"),
-    (Rule::RightPlace, true, "UPDATE duly_ended SET state = 9 WHERE state = 3"),
-    (Rule::Holders, true, "UPDATE duly_running SET node_no = 99"),
-    (Rule::UniqueKeys, true, "DELETE FROM duly_unique_key"),
-    (Rule::UniqueKeys, true, "INSERT INTO duly_unique_key VALUES (1, 'nobody', 12345)"),
-    (Rule::UniqueKeys, true, "UPDATE duly_job SET unique_key = 'k' WHERE kind = 'two'"),
-    (Rule::History, true, "INSERT INTO duly_failure VALUES (999, 1, 1, zeroblob(16), 'oh')"),
-    (Rule::History, true, "INSERT INTO duly_progress (job_no, fraction) VALUES (999, 0.5)"),
-    (Rule::History, true, "INSERT INTO duly_log VALUES (999, 1, 1, 'oh')"),
-    (Rule::Counts, true, "UPDATE duly_queue_stats SET ready = ready + 1"),
-    (Rule::Counts, true, "UPDATE duly_queue_stats SET unfinished_bytes = unfinished_bytes - 1"),
-    (Rule::Counts, true, "UPDATE duly_queue_stats SET ready = -1"),
-    (Rule::Counts, true, "UPDATE duly_queue_stats SET unfinished_bytes = -7, dead = -1"),
-    (Rule::Counts, true, "UPDATE duly_dead_group SET count = 7"),
-    (Rule::Counts, true, "UPDATE duly_ended SET group_no = 77 WHERE state = 4"),
-    (Rule::Words, true, "DELETE FROM duly_job_index WHERE state = 4"),
+    (Invariant::HasRecord, true, "DELETE FROM duly_job WHERE job_no = (SELECT min(job_no) FROM duly_ready)"),
+    (Invariant::HasRecord, true, "DELETE FROM duly_job WHERE job_no = (SELECT job_no FROM duly_running)"),
+    (Invariant::HasRecord, true, "UPDATE duly_job SET queue_no = 77 WHERE job_no = (SELECT max(job_no) FROM duly_job)"),
+    (Invariant::QueuePosition, true, "UPDATE duly_ready SET priority = 3"),
+    (Invariant::QueuePosition, true, "UPDATE duly_scheduled SET priority = 0"),
+    (Invariant::QueuePosition, true, "UPDATE duly_running SET queue_no = 9"),
+    (Invariant::QueuePosition, true, "UPDATE duly_ended SET state = 9 WHERE state = 3"),
+    (Invariant::Holders, true, "UPDATE duly_running SET node_no = 99"),
+    (Invariant::UniqueKeys, true, "DELETE FROM duly_unique_key"),
+    (Invariant::UniqueKeys, true, "INSERT INTO duly_unique_key VALUES (1, 'nobody', 12345)"),
+    (Invariant::UniqueKeys, true, "UPDATE duly_job SET unique_key = 'k' WHERE kind = 'two'"),
+    (Invariant::AttemptRecords, true, "INSERT INTO duly_failure VALUES (999, 1, 1, zeroblob(16), 'oh')"),
+    (Invariant::AttemptRecords, true, "INSERT INTO duly_progress (job_no, fraction) VALUES (999, 0.5)"),
+    (Invariant::AttemptRecords, true, "INSERT INTO duly_log VALUES (999, 1, 1, 'oh')"),
+    (Invariant::Counts, true, "UPDATE duly_queue_stats SET ready = ready + 1"),
+    (Invariant::Counts, true, "UPDATE duly_queue_stats SET unfinished_bytes = unfinished_bytes - 1"),
+    (Invariant::Counts, true, "UPDATE duly_queue_stats SET ready = -1"),
+    (Invariant::Counts, true, "UPDATE duly_queue_stats SET unfinished_bytes = -7, dead = -1"),
+    (Invariant::Counts, true, "UPDATE duly_dead_group SET count = 7"),
+    (Invariant::Counts, true, "UPDATE duly_ended SET group_no = 77 WHERE state = 4"),
+    (Invariant::JobIndex, true, "DELETE FROM duly_job_index WHERE state = 4"),
     (
-        Rule::Words,
+        Invariant::JobIndex,
         true,
         "INSERT INTO duly_job_index SELECT queue_no, state, 'tnone', due_or_ended_at, job_no
            FROM duly_job_index LIMIT 1",
     ),
-    (Rule::Marks, true, "UPDATE duly_sequence SET value = 1 WHERE name = 'next_number'"),
-    (Rule::Marks, true, "UPDATE duly_sequence SET value = 1 WHERE name = 'last_fence'"),
-    (Rule::Gone, true, "INSERT INTO duly_removed_id_0 SELECT queue_no, id FROM duly_job LIMIT 1"),
-    (Rule::Counts, true, "UPDATE duly_queue_stats SET ready = ready + 1"),
-    (Rule::Counts, true, "UPDATE duly_queue_stats SET unfinished_bytes = unfinished_bytes + 1"),
-    (Rule::Counts, true, "UPDATE duly_dead_group SET count = 7"),
-    (Rule::Words, true, "DELETE FROM duly_job_index WHERE term = 'kretried'"),
+    (Invariant::Sequences, true, "UPDATE duly_sequence SET value = 1 WHERE name = 'next_number'"),
+    (Invariant::Sequences, true, "UPDATE duly_sequence SET value = 1 WHERE name = 'last_fence'"),
+    (Invariant::RememberedIds, true, "INSERT INTO duly_removed_id_0 SELECT queue_no, id FROM duly_job LIMIT 1"),
+    (Invariant::Counts, true, "UPDATE duly_queue_stats SET ready = ready + 1"),
+    (Invariant::Counts, true, "UPDATE duly_queue_stats SET unfinished_bytes = unfinished_bytes + 1"),
+    (Invariant::Counts, true, "UPDATE duly_dead_group SET count = 7"),
+    (Invariant::JobIndex, true, "DELETE FROM duly_job_index WHERE term = 'kretried'"),
     (
-        Rule::Words,
+        Invariant::JobIndex,
         true,
         "INSERT INTO duly_job_index SELECT queue_no, state, 'tblue', due_or_ended_at, job_no
            FROM duly_job_index WHERE term = 'klater'",
     ),
-    (Rule::Words, true, "UPDATE duly_job_index SET due_or_ended_at = due_or_ended_at + 1 WHERE state = 4"),
-    (Rule::Ticks, true, "UPDATE duly_cron SET check_at = NULL"),
-    (Rule::Ticks, true, "UPDATE duly_cron SET check_at = 5 WHERE paused"),
-    (Rule::Ticks, true, "UPDATE duly_queue SET cron_check_at = 5"),
-    (Rule::Readable, true, "UPDATE duly_job SET priority = 9 WHERE kind = 'two'"),
-    (Rule::Readable, false, "UPDATE duly_job SET args = '{broken' WHERE kind = 'two'"),
-    (Rule::Readable, false, "UPDATE duly_job SET args = '{\"n\":3}' WHERE kind = 'two'"),
-    (Rule::Readable, false, "UPDATE duly_job SET args = CAST(x'22ff22' AS TEXT) WHERE kind = 'two'"),
-    (Rule::Readable, false, "UPDATE duly_job SET kind = 'twp' WHERE kind = 'two'"),
-    (Rule::Readable, false, "UPDATE duly_job SET max_attempts = 1 WHERE kind = 'two'"),
-    (Rule::Readable, false, "UPDATE duly_job SET kind = CAST(x'6be3' AS TEXT) WHERE kind IN ('two', 'later', 'dead')"),
+    (Invariant::JobIndex, true, "UPDATE duly_job_index SET due_or_ended_at = due_or_ended_at + 1 WHERE state = 4"),
+    (Invariant::CronTicks, true, "UPDATE duly_cron SET check_at = NULL"),
+    (Invariant::CronTicks, true, "UPDATE duly_cron SET check_at = 5 WHERE paused"),
+    (Invariant::CronTicks, true, "UPDATE duly_queue SET cron_check_at = 5"),
+    (Invariant::Readable, true, "UPDATE duly_job SET priority = 9 WHERE kind = 'two'"),
+    (Invariant::Readable, false, "UPDATE duly_job SET args = '{broken' WHERE kind = 'two'"),
+    (Invariant::Readable, false, "UPDATE duly_job SET args = '{\"n\":3}' WHERE kind = 'two'"),
+    (Invariant::Readable, false, "UPDATE duly_job SET args = CAST(x'22ff22' AS TEXT) WHERE kind = 'two'"),
+    (Invariant::Readable, false, "UPDATE duly_job SET kind = 'twp' WHERE kind = 'two'"),
+    (Invariant::Readable, false, "UPDATE duly_job SET max_attempts = 1 WHERE kind = 'two'"),
     (
-        Rule::Readable,
+        Invariant::Readable,
+        false,
+        "UPDATE duly_job SET kind = CAST(x'6be3' AS TEXT) WHERE kind IN ('two', 'later', 'dead')",
+    ),
+    (
+        Invariant::Readable,
         false,
         "UPDATE duly_job SET tags = CAST(x'6be320e3' AS TEXT) WHERE kind IN ('two', 'later', 'dead')",
     ),
-    (Rule::Readable, false, "UPDATE duly_job SET unique_key = CAST(x'6be3' AS TEXT) WHERE kind = 'one'"),
-    (Rule::Readable, true, "UPDATE duly_ready SET attempts = -1"),
-    (Rule::Readable, true, "UPDATE duly_ready SET priority = 3, crashes = 1 << 40"),
-    (Rule::Readable, true, "UPDATE duly_scheduled SET crashes = 1 << 40"),
-    (Rule::Readable, true, "UPDATE duly_running SET attempts = 1 << 40, node_no = 99"),
-    (Rule::Readable, true, "UPDATE duly_ended SET crashes = -9"),
+    (Invariant::Readable, false, "UPDATE duly_job SET unique_key = CAST(x'6be3' AS TEXT) WHERE kind = 'one'"),
+    (Invariant::Readable, true, "UPDATE duly_ready SET attempts = -1"),
+    (Invariant::Readable, true, "UPDATE duly_ready SET priority = 3, crashes = 1 << 40"),
+    (Invariant::Readable, true, "UPDATE duly_scheduled SET crashes = 1 << 40"),
+    (Invariant::Readable, true, "UPDATE duly_running SET attempts = 1 << 40, node_no = 99"),
+    (Invariant::Readable, true, "UPDATE duly_ended SET crashes = -9"),
     (
-        Rule::File,
+        Invariant::FileIntegrity,
         true,
         "DROP INDEX duly_scheduled_job_no;
          CREATE UNIQUE INDEX duly_scheduled_job_no ON duly_scheduled (job_no) WHERE job_no < 0;
@@ -118,7 +122,7 @@ async fn store_in_memory_can_be_verified() {
     let duly = Duly::open(":memory:").await.expect("opens");
     duly.push(duly::Push::new("mail", "{}")).await.expect("pushes");
     let verified = duly.verify().await.expect("verifies");
-    assert_eq!((verified.jobs, verified.breaches), (1, Vec::new()));
+    assert_eq!((verified.jobs, verified.violations), (1, Vec::new()));
 }
 
 type Ran = std::sync::Arc<std::sync::Mutex<Vec<String>>>;
@@ -154,13 +158,13 @@ async fn corrupted_job_is_not_run() {
     assert_eq!(bad.len(), 2, "they wait for somebody to look");
 
     // Other args would make it look sound, whatever else of it has changed.
-    let edit = duly::store::Edit { args: Some("3".into()), priority: None };
+    let edit = duly::store::JobEdit { args: Some("3".into()), priority: None };
     assert_eq!(duly.edit(bad[0].job.id, edit).await.expect_err("is refused").code(), "conflict");
     duly.reschedule(bad[0].job.id, duly::Due::Now).await.expect("reschedules");
     assert_eq!(run_all(&duly, &ran).await, 0);
     duly.remove(bad[0].job.id).await.expect("removes");
-    let mut found = duly.verify().await.expect("verifies").breaches;
-    found.retain(|breach| breach.rule == Rule::Readable);
+    let mut found = duly.verify().await.expect("verifies").violations;
+    found.retain(|breach| breach.invariant == Invariant::Readable);
     assert!(!found.is_empty() && found.iter().all(|breach| breach.id == Some(bad[1].job.id)), "{found:?}");
 }
 
@@ -171,11 +175,11 @@ async fn changed_column_is_reported_and_left_unchanged() {
     let populated = populate(path.to_str().expect("a plain path")).await;
     let conn = Connection::open(&path).expect("opens");
     conn.execute_batch("ALTER TABLE duly_ready RENAME COLUMN crashes TO crasher").expect("runs");
-    let found = populated.duly.verify().await.expect("verifies").breaches;
+    let found = populated.duly.verify().await.expect("verifies").violations;
     let [breach] = &found[..] else { panic!("one: {found:?}") };
     assert_eq!(
-        (breach.rule, breach.what.as_str()),
-        (Rule::File, "the column duly_ready.crashes is missing or has another type")
+        (breach.invariant, breach.details.as_str()),
+        (Invariant::FileIntegrity, "the column duly_ready.crashes is missing or has another type")
     );
     let error = populated.duly.repair(dir.path().join("copy.db")).await.expect_err("nothing to build on");
     assert!(error.to_string().contains("restore a backup"), "{error}");

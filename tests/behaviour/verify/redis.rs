@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use duly::{Ctx, Duly, Filter, JobId, Push, Rule, State};
+use duly::{Ctx, Duly, Filter, Invariant, JobId, Push, State};
 
 use crate::verify::{Populated, found_and_repaired, populate};
 use test_support::servers::{self, Reply};
@@ -40,131 +40,141 @@ impl Sandbox {
 }
 
 /// A name, the rule that it breaks, whether it can be put right, and how it is done.
-type Seed = (&'static str, Rule, bool, fn(&Sandbox, &Populated));
+type Seed = (&'static str, Invariant, bool, fn(&Sandbox, &Populated));
 
 const SEEDS: &[Seed] = &[
-    ("a ticket is gone", Rule::OneState, true, |sandbox, _| drop(sandbox.text("LPOP", "ready:normal", &[]))),
-    ("ready and done", Rule::OneState, true, |sandbox, p| {
+    ("a ticket is gone", Invariant::OneState, true, |sandbox, _| drop(sandbox.text("LPOP", "ready:normal", &[]))),
+    ("ready and done", Invariant::OneState, true, |sandbox, p| {
         sandbox.tell("ZADD", "done", &[b"9000000000000000", p.ids[1].as_bytes()]);
     }),
-    ("ready twice", Rule::OneState, true, |sandbox, p| {
+    ("ready twice", Invariant::OneState, true, |sandbox, p| {
         drop(sandbox.tell("RPUSH", "ready:normal", &[p.ids[1].as_bytes()]))
     }),
-    ("ready without a record", Rule::HasBody, true, |sandbox, p| {
+    ("ready without a record", Invariant::HasRecord, true, |sandbox, p| {
         drop(sandbox.tell("HDEL", "job", &[p.ids[1].as_bytes()]))
     }),
-    ("in the wrong list", Rule::RightPlace, true, |sandbox, _| {
+    ("in the wrong list", Invariant::QueuePosition, true, |sandbox, _| {
         let ticket = sandbox.text("LPOP", "ready:normal", &[]);
         sandbox.tell("RPUSH", "ready:low", &[&ticket]);
     }),
-    ("scheduled by a wrong ticket", Rule::RightPlace, true, |sandbox, p| {
+    ("scheduled by a wrong ticket", Invariant::QueuePosition, true, |sandbox, p| {
         let id = p.ids[3].as_bytes();
         sandbox.tell("ZREM", "due", &[&[&id[..], b"2 later"].concat()]);
         sandbox.tell("ZADD", "due", &[b"9000000000000000", &[&id[..], b"0 later"].concat()]);
     }),
-    ("a note of a ticket that is nowhere", Rule::RightPlace, true, |sandbox, p| {
+    ("a note of a ticket that is nowhere", Invariant::QueuePosition, true, |sandbox, p| {
         sandbox.tell("SADD", "stale", &[&[p.ids[1].as_bytes(), &b"c7"[..]].concat()]);
     }),
-    ("held by nobody", Rule::Holders, true, |sandbox, p| {
+    ("held by nobody", Invariant::Holders, true, |sandbox, p| {
         sandbox.tell("ZREM", "lease", &[p.node.to_string().as_bytes()]);
     }),
-    ("bytes are miscounted", Rule::Counts, true, |sandbox, _| drop(sandbox.tell("HINCRBY", "conf", &[b"bytes", b"5"]))),
-    ("a group is miscounted", Rule::Counts, true, |sandbox, _| {
+    ("bytes are miscounted", Invariant::Counts, true, |sandbox, _| {
+        drop(sandbox.tell("HINCRBY", "conf", &[b"bytes", b"5"]))
+    }),
+    ("a group is miscounted", Invariant::Counts, true, |sandbox, _| {
         let groups = sandbox.tell("HGETALL", "groups", &[]);
         let (group, text) = (groups.list()[0].text(), groups.list()[1].text());
         sandbox.tell("HSET", "groups", &[group.as_bytes(), format!("0000000009{}", &text[10..]).as_bytes()]);
     }),
-    ("a tick for no rule", Rule::Ticks, true, |sandbox, _| {
+    ("a tick for no rule", Invariant::CronTicks, true, |sandbox, _| {
         drop(sandbox.tell("HSET", "conf", &[b"tick", b"0000000000000005"]))
     }),
-    ("something said by no job", Rule::History, true, |sandbox, _| {
+    ("something said by no job", Invariant::AttemptRecords, true, |sandbox, _| {
         sandbox.tell("HSET", "notes", &[&[JobId::fresh().as_bytes(), &b"n"[..]].concat(), b"0"]);
     }),
-    ("args are not what was written", Rule::Readable, false, |sandbox, p| {
+    ("args are not what was written", Invariant::Readable, false, |sandbox, p| {
         let mut record = sandbox.text("HGET", "job", &[p.ids[1].as_bytes()]);
         let last = record.len() - 2;
         record[last] ^= 1;
         sandbox.tell("HSET", "job", &[p.ids[1].as_bytes(), &record]);
     }),
-    ("holds are miscounted", Rule::Holders, true, |sandbox, p| {
+    ("holds are miscounted", Invariant::Holders, true, |sandbox, p| {
         sandbox.tell("HSET", "conf", &[p.node.to_string().as_bytes(), b"7"]);
     }),
-    ("keys are free that are taken", Rule::UniqueKeys, true, |sandbox, _| drop(sandbox.tell("DEL", "unique", &[]))),
-    ("a key of nobody", Rule::UniqueKeys, true, |sandbox, _| {
+    ("keys are free that are taken", Invariant::UniqueKeys, true, |sandbox, _| {
+        drop(sandbox.tell("DEL", "unique", &[]))
+    }),
+    ("a key of nobody", Invariant::UniqueKeys, true, |sandbox, _| {
         sandbox.tell("HSET", "unique", &[b"nobody", JobId::fresh().as_bytes()]);
     }),
-    ("a key of another", Rule::UniqueKeys, true, |sandbox, p| {
+    ("a key of another", Invariant::UniqueKeys, true, |sandbox, p| {
         sandbox.tell("HSET", "unique", &[b"other", p.ids[1].as_bytes()]);
     }),
-    ("a note of no job", Rule::History, true, |sandbox, _| {
+    ("a note of no job", Invariant::AttemptRecords, true, |sandbox, _| {
         sandbox.tell("HSET", "meta", &[JobId::fresh().as_bytes(), "0".repeat(72).as_bytes()]);
     }),
-    ("a failure of no job", Rule::History, true, |sandbox, _| {
+    ("a failure of no job", Invariant::AttemptRecords, true, |sandbox, _| {
         sandbox.tell("HSET", "errors", &[&[JobId::fresh().as_bytes(), &b"1"[..]].concat(), b"oh"]);
     }),
-    ("a fence from the future", Rule::Marks, true, |sandbox, _| drop(sandbox.tell("HSET", "conf", &[b"fence", b"5"]))),
-    ("there and gone", Rule::Gone, true, |sandbox, p| drop(sandbox.tell("SADD", "gone:1", &[p.ids[1].as_bytes()]))),
-    ("stale tickets are hidden", Rule::Counts, true, |sandbox, _| {
+    ("a fence from the future", Invariant::Sequences, true, |sandbox, _| {
+        drop(sandbox.tell("HSET", "conf", &[b"fence", b"5"]))
+    }),
+    ("there and gone", Invariant::RememberedIds, true, |sandbox, p| {
+        drop(sandbox.tell("SADD", "gone:1", &[p.ids[1].as_bytes()]))
+    }),
+    ("stale tickets are hidden", Invariant::Counts, true, |sandbox, _| {
         // As of a job that was removed when many others stood behind it.
         sandbox.tell("RPUSH", "ready:normal", &[b"a gone job's id."]);
         sandbox.tell("SADD", "stale", &[b"a gone job's id."]);
         sandbox.tell("HDEL", "conf", &[b"stale"]);
     }),
-    ("bytes are miscounted", Rule::Counts, true, |sandbox, _| {
+    ("bytes are miscounted", Invariant::Counts, true, |sandbox, _| {
         drop(sandbox.tell("HSET", "conf", &[b"bytes", b"12345"]))
     }),
-    ("bytes are not counted", Rule::Counts, true, |sandbox, _| drop(sandbox.tell("HDEL", "conf", &[b"bytes"]))),
-    ("a group is miscounted", Rule::Counts, true, |sandbox, _| {
+    ("bytes are not counted", Invariant::Counts, true, |sandbox, _| drop(sandbox.tell("HDEL", "conf", &[b"bytes"]))),
+    ("a group is miscounted", Invariant::Counts, true, |sandbox, _| {
         let group = sandbox.tell("HKEYS", "groups", &[]).list()[0].text();
         let what = sandbox.text("HGET", "groups", &[group.as_bytes()]);
         sandbox.tell("HSET", "groups", &[group.as_bytes(), &[b"0000000007", &what[10..]].concat()]);
     }),
-    ("a group is gone", Rule::Counts, true, |sandbox, _| drop(sandbox.tell("DEL", "groups", &[]))),
-    ("a group of nobody", Rule::Counts, true, |sandbox, _| {
+    ("a group is gone", Invariant::Counts, true, |sandbox, _| drop(sandbox.tell("DEL", "groups", &[]))),
+    ("a group of nobody", Invariant::Counts, true, |sandbox, _| {
         let what = format!("0000000001{}{}kind\toh", "0".repeat(16), "0".repeat(16));
         sandbox.tell("HSET", "groups", &[b"00000000000000ff", what.as_bytes()]);
     }),
-    ("nobody knows how long done jobs are kept", Rule::Counts, true, |sandbox, _| {
+    ("nobody knows how long done jobs are kept", Invariant::Counts, true, |sandbox, _| {
         drop(sandbox.tell("HDEL", "conf", &[b"kept"]))
     }),
-    ("the words of all jobs are gone", Rule::Words, true, |sandbox, _| drop(sandbox.tell("DEL", "find", &[]))),
-    ("a word of a scheduled job is gone", Rule::Words, true, |sandbox, _| {
+    ("the words of all jobs are gone", Invariant::JobIndex, true, |sandbox, _| drop(sandbox.tell("DEL", "find", &[]))),
+    ("a word of a scheduled job is gone", Invariant::JobIndex, true, |sandbox, _| {
         let members = sandbox.tell("ZRANGEBYLEX", "find", &[b"[skretried", b"(skretriee"]).list().to_vec();
         assert_eq!(members.len(), 1);
         let Reply::Text(member) = &members[0] else { panic!("no member: {members:?}") };
         sandbox.tell("ZREM", "find", &[member]);
     }),
-    ("a word that a job has not", Rule::Words, true, |sandbox, p| {
+    ("a word that a job has not", Invariant::JobIndex, true, |sandbox, p| {
         let member = [b"stblue\x009000000000000000", &p.ids[3].as_bytes()[..]].concat();
         sandbox.tell("ZADD", "find", &[b"0", &member]);
     }),
-    ("a word of no job", Rule::Words, true, |sandbox, _| {
+    ("a word of no job", Invariant::JobIndex, true, |sandbox, _| {
         let member = [b"bkmail\x009000000000000000", &JobId::fresh().as_bytes()[..]].concat();
         sandbox.tell("ZADD", "find", &[b"0", &member]);
     }),
-    ("a dead job that does not note its words", Rule::Words, true, |sandbox, _| {
+    ("a dead job that does not note its words", Invariant::JobIndex, true, |sandbox, _| {
         let dead = sandbox.tell("ZRANGE", "dead", &[b"0", b"0"]);
         let Reply::Text(id) = &dead.list()[0] else { panic!("none is dead") };
         let meta = sandbox.text("HGET", "meta", &[id]);
         sandbox.tell("HSET", "meta", &[id, &meta[..72]]);
     }),
-    ("a rule that nobody looks at", Rule::Ticks, true, |sandbox, _| drop(sandbox.tell("ZREM", "ticks", &[b"daily"]))),
-    ("a rule at another time", Rule::Ticks, true, |sandbox, _| {
+    ("a rule that nobody looks at", Invariant::CronTicks, true, |sandbox, _| {
+        drop(sandbox.tell("ZREM", "ticks", &[b"daily"]))
+    }),
+    ("a rule at another time", Invariant::CronTicks, true, |sandbox, _| {
         sandbox.tell("ZADD", "ticks", &[b"9000000000000000", b"daily"]);
     }),
-    ("a paused rule that is looked at", Rule::Ticks, true, |sandbox, _| {
+    ("a paused rule that is looked at", Invariant::CronTicks, true, |sandbox, _| {
         sandbox.tell("ZADD", "ticks", &[b"9000000000000000", b"paused"]);
     }),
-    ("a look at no rule", Rule::Ticks, true, |sandbox, _| {
+    ("a look at no rule", Invariant::CronTicks, true, |sandbox, _| {
         sandbox.tell("ZADD", "ticks", &[b"9000000000000000", b"nobody"]);
     }),
-    ("claims are told of another tick", Rule::Ticks, true, |sandbox, _| {
+    ("claims are told of another tick", Invariant::CronTicks, true, |sandbox, _| {
         drop(sandbox.tell("HSET", "conf", &[b"tick", b"5"]))
     }),
-    ("a rule that cannot be read", Rule::Readable, false, |sandbox, _| {
+    ("a rule that cannot be read", Invariant::Readable, false, |sandbox, _| {
         drop(sandbox.tell("HSET", "cron", &[b"daily", b"?"]))
     }),
-    ("a record that cannot be read", Rule::Readable, false, |sandbox, p| {
+    ("a record that cannot be read", Invariant::Readable, false, |sandbox, p| {
         sandbox.tell("HSET", "job", &[p.ids[1].as_bytes(), b"12\tgarbage"]);
     }),
 ];
@@ -199,7 +209,7 @@ async fn scheduled_job_without_entry_is_not_repaired_before_due() {
     assert_eq!(waiting().await, []);
     let dir = test_support::temp_dir();
     let repaired = duly.repair(dir.path().join("copy.db")).await.expect("repairs");
-    assert_eq!(repaired.left.breaches, []);
+    assert_eq!(repaired.after.violations, []);
     // As the pusher has reckoned it, who knows the server's time almost.
     let near = |(before, after): (&Waiting, &Waiting)| before.0 == after.0 && after.1 > before.1 - ALMOST;
     let after = waiting().await;
@@ -235,17 +245,17 @@ async fn concurrent_changes_are_not_breaches() {
     });
     let stop = duly::CancellationToken::new();
     let again = |ctx: Ctx| async move { if ctx.attempt() < 3 { Err("once more") } else { Ok(()) } };
-    let retry = duly::Retry::every(Duration::from_millis(1));
-    let worker = duly.worker().queue("default", 20).retry_all(retry).on_any_kind(again);
+    let retry = duly::Retry::fixed(Duration::from_millis(1));
+    let worker = duly.worker().queue("default", 20).default_retry(retry).on_any_kind(again);
     let work = tokio::spawn(worker.run_until(stop.clone()));
     for _ in 0..10 {
         let verified = duly.verify().await.expect("verifies");
-        assert_eq!(verified.breaches, Vec::new());
+        assert_eq!(verified.violations, Vec::new());
     }
     over.store(true, Ordering::Relaxed);
     pusher.await.expect("no panic");
     stop.cancel();
     let tally = work.await.expect("no panic").expect("ends well");
     assert!(tally.acked > 0, "something moved");
-    assert_eq!(duly.verify().await.expect("verifies").breaches, Vec::new());
+    assert_eq!(duly.verify().await.expect("verifies").violations, Vec::new());
 }

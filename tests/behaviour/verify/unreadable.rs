@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use duly::rusqlite::Connection;
 use duly::store::Claim;
-use duly::{Clock, Duly, JobId, Node, Outcome, Push, Pushed, Rule, State};
+use duly::{Clock, Duly, Invariant, JobId, Node, Outcome, Push, PushResult, State};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 /// Longer than dead jobs are kept.
@@ -32,7 +32,7 @@ impl Sandbox {
     }
 
     async fn push(&self, jobs: impl IntoIterator<Item = Push>) -> Vec<JobId> {
-        self.duly.push_all(jobs).await.expect("pushes").iter().map(Pushed::id).collect()
+        self.duly.push_all(jobs).await.expect("pushes").iter().map(PushResult::id).collect()
     }
 
     /// Works off what is ready, whatever kind it has. Answers how many were acked.
@@ -42,9 +42,12 @@ impl Sandbox {
 
     /// Jobs of which verify says that they cannot be read, each once.
     async fn unreadable(&self) -> Vec<JobId> {
-        let breaches = self.duly.verify().await.expect("does not fail").breaches;
-        let mut ids: Vec<JobId> =
-            breaches.iter().filter(|breach| breach.rule == Rule::Readable).filter_map(|breach| breach.id).collect();
+        let breaches = self.duly.verify().await.expect("does not fail").violations;
+        let mut ids: Vec<JobId> = breaches
+            .iter()
+            .filter(|breach| breach.invariant == Invariant::Readable)
+            .filter_map(|breach| breach.id)
+            .collect();
         ids.sort_unstable();
         ids.dedup();
         ids
@@ -85,10 +88,10 @@ async fn others_go_on(column: &str) {
         sandbox.duly.remove(id).await.unwrap_or_else(|error| panic!("{column}: {error}"));
     }
     let again = sandbox.duly.push(job("bad-ready")).await.expect("its unique key is free");
-    assert!(matches!(again, Pushed::New(_)), "{column}");
+    assert!(matches!(again, PushResult::New(_)), "{column}");
     sandbox.clock.advance(LONG);
     assert_eq!(sandbox.duly.store().prune("default", 10).await.expect("prunes"), 4, "{column}: two done, two dead");
-    assert_eq!(sandbox.duly.verify().await.expect("verifies").breaches, [], "{column}: nothing of them is left");
+    assert_eq!(sandbox.duly.verify().await.expect("verifies").violations, [], "{column}: nothing of them is left");
 }
 
 #[tokio::test]
@@ -124,8 +127,8 @@ async fn impossible_counts_stop_no_operation() {
     // One that a node held when it went.
     sandbox.push([Push::new("held", "1")]).await;
     let (store, node) = (sandbox.duly.store(), Node::fresh(vec!["default".into()]));
-    store.beat(&node).await.expect("beats");
-    let claim = Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
+    store.heartbeat(&node).await.expect("beats");
+    let claim = Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
     sandbox.change("UPDATE duly_running SET attempts = -1, crashes = -7");
     store.leave(node.id).await.expect("leaves");
@@ -146,9 +149,9 @@ async fn repair_renames_a_queue_with_an_unreadable_name() {
     let counts = sandbox.duly.counts().await.expect("does not fail");
     assert_eq!((counts[0].ready, counts[0].capacity.jobs), (0, None));
     let repaired = sandbox.duly.repair(sandbox.path.with_extension("copy")).await.expect("repairs");
-    let rules: Vec<Rule> = repaired.found.breaches.iter().map(|breach| breach.rule).collect();
-    assert_eq!(rules, [Rule::Readable, Rule::Counts]);
-    assert_eq!(repaired.left.breaches, []);
+    let rules: Vec<Invariant> = repaired.before.violations.iter().map(|breach| breach.invariant).collect();
+    assert_eq!(rules, [Invariant::Readable, Invariant::Counts]);
+    assert_eq!(repaired.after.violations, []);
 
     let anew = open(&sandbox.path, &sandbox.clock).await;
     let queue = anew.counts().await.expect("counts").remove(0);

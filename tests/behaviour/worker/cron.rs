@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use duly::{CancellationToken, Clock, CronChange, CronRule, Ctx, Duly, Filter, Missed, Overlap, Push, Record, State};
+use duly::{
+    CancellationToken, Clock, CronChange, CronRule, Ctx, Duly, Filter, JobRecord, Missed, Overlap, Push, State,
+};
 use tokio::sync::mpsc;
 
 use crate::worker::{LONG, Mail, mail, memory};
@@ -25,7 +27,7 @@ async fn drain(duly: &Duly) -> u64 {
     tally.acked
 }
 
-async fn jobs(duly: &Duly) -> Vec<Record> {
+async fn jobs(duly: &Duly) -> Vec<JobRecord> {
     duly.list(Filter { limit: 1_000, ..Filter::default() }).await.expect("lists").jobs
 }
 
@@ -40,7 +42,7 @@ async fn rule_fires_at_its_time() {
     clock.advance(Duration::from_micros(1));
     assert_eq!(drain(&duly).await, 1);
     assert_eq!(drain(&duly).await, 0, "once");
-    let after = duly.cron_get("report").await.expect("looks").expect("is there");
+    let after = duly.get_cron("report").await.expect("looks").expect("is there");
     assert_eq!((after.last, after.next), (Some(clock.now()), Some(clock.now() + 24 * HOUR)));
     assert_eq!(after.last_job(), jobs(&duly).await.first().map(|record| record.job.id));
 }
@@ -70,7 +72,7 @@ async fn worker_without_free_slots_fires_due_rules() {
     }
     for queue in ["full", "other"] {
         let fired = async {
-            while duly.cron_get(queue).await.expect("looks").expect("is there").last.is_none() {
+            while duly.get_cron(queue).await.expect("looks").expect("is there").last.is_none() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
@@ -113,10 +115,10 @@ async fn clock_set_back_duplicates_no_tick() {
     duly.cron("report", "0 * * * *").push(mail()).await.expect("puts");
     clock.advance(HOUR);
     assert_eq!(drain(&duly).await, 1);
-    let mut record = duly.cron_get("report").await.expect("looks").expect("is there");
+    let mut record = duly.get_cron("report").await.expect("looks").expect("is there");
     let was = record.revision;
     (record.last, record.revision) = (Some(clock.now() + HOUR), was + 1);
-    duly.store().put_cron(duly::store::PutCron { record, was: Some(was) }).await.expect("puts");
+    duly.store().put_cron(duly::store::PutCron { record, expected_revision: Some(was) }).await.expect("puts");
     let changed = duly.cron("report", "0 * * * *").jitter(MINUTE).push(mail()).await.expect("changes");
     assert_eq!(changed.next, Some(clock.now() + 2 * HOUR), "not again what has been fired");
 }
@@ -141,7 +143,7 @@ async fn paused_rule_fires_nothing_and_catches_up_nothing() {
     clock.advance(3 * HOUR + MINUTE);
     assert_eq!(drain(&duly).await, 0);
     duly.cron("report", "0 * * * *").jitter(MINUTE).push(mail()).await.expect("changes");
-    assert!(duly.cron_get("report").await.expect("looks").expect("is there").paused, "it stays paused");
+    assert!(duly.get_cron("report").await.expect("looks").expect("is there").paused, "it stays paused");
     let resumed = duly.resume_cron("report").await.expect("resumes");
     assert_eq!(resumed.next, Some(clock.now() + 59 * MINUTE));
     assert_eq!(drain(&duly).await, 0);
@@ -171,13 +173,13 @@ async fn rules_can_be_applied_as_a_whole() {
     }
     let wanted = [rule("stays", "0 * * * *"), rule("changes", "5 * * * *"), rule("comes", "0 * * * *")];
     let all = [
-        ("changes", CronChange::Change),
+        ("changes", CronChange::Update),
         ("comes", CronChange::Add),
         ("goes", CronChange::Remove),
-        ("stays", CronChange::Same),
+        ("stays", CronChange::Unchanged),
     ];
     let expected = all.map(|(name, change)| (name.to_owned(), change)).into();
-    assert_eq!(duly.compare_crons(&wanted, true).await.expect("compares"), expected);
+    assert_eq!(duly.diff_crons(&wanted, true).await.expect("compares"), expected);
     assert_eq!(duly.crons().await.expect("lists").len(), 3, "to compare changes nothing");
     assert_eq!(duly.apply_crons(&wanted, true).await.expect("applies"), expected);
     let names: Vec<String> = duly.crons().await.expect("lists").into_iter().map(|record| record.rule.name).collect();
@@ -203,11 +205,11 @@ async fn invalid_rules_are_rejected_before_the_store() {
 
 /// A worker whose jobs run until they are told to end, or are cancelled.
 struct Slow {
-    started: mpsc::UnboundedReceiver<Record>,
+    started: mpsc::UnboundedReceiver<JobRecord>,
     end: Arc<tokio::sync::Notify>,
     cancelled: Arc<AtomicUsize>,
     stop: CancellationToken,
-    task: tokio::task::JoinHandle<duly::Result<duly::Tally>>,
+    task: tokio::task::JoinHandle<duly::Result<duly::RunSummary>>,
 }
 
 impl Slow {
@@ -231,7 +233,7 @@ impl Slow {
         Slow { started, end, cancelled, stop, task }
     }
 
-    async fn next(&mut self) -> Record {
+    async fn next(&mut self) -> JobRecord {
         tokio::time::timeout(LONG, self.started.recv()).await.expect("in time").expect("goes on")
     }
 
@@ -244,7 +246,7 @@ impl Slow {
 
 /// How many jobs of the store are in this state.
 async fn count(duly: &Duly, state: State) -> u64 {
-    duly.counts().await.expect("counts").iter().map(|counts| counts.of(state)).sum()
+    duly.counts().await.expect("counts").iter().map(|counts| counts.count_in(state)).sum()
 }
 
 #[tokio::test]
@@ -268,7 +270,7 @@ async fn queued_tick_starts_when_the_previous_run_ends() {
     let mut slow = Slow::start(&duly);
     duly.cron("each", "* * * * * *").overlap(Overlap::Queue).push(mail()).await.expect("puts");
     let first = slow.next().await;
-    let held = async || duly.cron_get("each").await.expect("looks").expect("is there").held;
+    let held = async || duly.get_cron("each").await.expect("looks").expect("is there").waiting;
     let until = tokio::time::Instant::now() + LONG;
     while !held().await {
         assert!(tokio::time::Instant::now() < until, "the next tick waits");
@@ -279,7 +281,10 @@ async fn queued_tick_starts_when_the_previous_run_ends() {
     let ended = tokio::time::Instant::now();
     let second = slow.next().await;
     assert_ne!(first.job.id, second.job.id);
-    assert!(ended.elapsed() < duly::store::HELD_LOOK, "it was told, and did not wait for the next look");
+    assert!(
+        ended.elapsed() < duly::store::WAITING_TICK_RECHECK_INTERVAL,
+        "it was told, and did not wait for the next look"
+    );
     duly.remove_cron("each").await.expect("removes");
     slow.stop().await;
 }
@@ -303,14 +308,14 @@ async fn replacing_tick_cancels_the_previous_run() {
 async fn replaced_waiting_job_is_removed() {
     let (duly, clock) = at_noon().await;
     duly.cron("report", "0 * * * *").overlap(Overlap::Replace).push(mail()).await.expect("puts");
-    duly.pause("default").await.expect("pauses");
+    duly.pause_queue("default").await.expect("pauses");
     for _ in 0..3 {
         clock.advance(HOUR);
         assert_eq!(drain(&duly).await, 0);
     }
     let waiting = jobs(&duly).await;
     assert_eq!(waiting.len(), 1, "{waiting:?}");
-    assert_eq!(duly.cron_get("report").await.expect("looks").expect("is there").last, Some(clock.now()));
+    assert_eq!(duly.get_cron("report").await.expect("looks").expect("is there").last, Some(clock.now()));
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ async fn idle_loop_reports_liveness() {
     let duly = Duly::open(":memory:?lease=1h").await.expect("opens");
     let (alive, mut signs) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
-    let worker = duly.worker().on(|_: Mail, _| async {}).alive_every(OFTEN).on_event(move |event| {
+    let worker = duly.worker().on(|_: Mail, _| async {}).alive_interval(OFTEN).on_event(move |event| {
         if let Event::Alive = event {
             let _ = alive.send(());
         }
@@ -38,7 +38,7 @@ async fn stuck_loop_reports_no_liveness() {
     let (free, wait) = channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let stop = CancellationToken::new();
-    let worker = duly.worker().on(|_: Mail, _| async {}).alive_every(OFTEN).on_event(move |event| match event {
+    let worker = duly.worker().on(|_: Mail, _| async {}).alive_interval(OFTEN).on_event(move |event| match event {
         Event::Alive => drop(alive.send(())),
         // Called by the loop, which goes no further meanwhile.
         Event::Started { .. } => {
@@ -68,7 +68,7 @@ async fn release_event_has_a_reason() {
     let noted = told.clone();
     let release = |_| async { duly::Outcome::release(LONG) };
     let worker = duly.worker().on_kind("wish", release).on_event(move |event| {
-        if let Event::Settled { held, why, .. } = event {
+        if let Event::Settled { held, reason, .. } = event {
             noted.lock().expect("lock").push((held.job.kind.clone(), why.map(str::to_owned)));
         }
     });

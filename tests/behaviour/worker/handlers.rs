@@ -23,7 +23,7 @@ async fn handler_receives_its_args_and_context() {
             seen.send(told).expect("listens");
         }
     };
-    let tally = duly.worker().with(7u32).on(handler).drain().await.expect("drains");
+    let tally = duly.worker().with_state(7u32).on(handler).drain().await.expect("drains");
     assert_eq!(tally.acked, 1);
     assert_eq!(got.recv().await.expect("ran"), (mail(), id, 1, true, Some(7), false));
     assert_eq!(only(&duly, id).await.state, State::Done);
@@ -110,7 +110,8 @@ async fn failures_are_retried_by_their_kind_until_the_last_attempt() {
             Err::<(), _>(format!("attempt {}", ctx.attempt()))
         }
     };
-    let worker = duly.worker().on(failing).retry("mail", Retry::every(Duration::ZERO)).retry_all(Retry::every(LONG));
+    let worker =
+        duly.worker().on(failing).retry("mail", Retry::fixed(Duration::ZERO)).default_retry(Retry::fixed(LONG));
     let tally = worker.drain().await.expect("drains");
     assert_eq!((calls.load(Ordering::SeqCst), tally.retried, tally.buried), (4, 3, 1));
     let record = only(&duly, id).await;

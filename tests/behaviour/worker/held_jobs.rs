@@ -15,12 +15,12 @@ async fn crashing_job_is_buried_without_using_attempts() {
     let duly = Duly::builder(":memory:").clock(clock.clone()).open().await.expect("opens");
     let id = duly.push(mail().max_attempts(1)).await.expect("pushes").id();
     let store = duly.store();
-    let claim = |suspect| duly::store::Claim { queue: "default".into(), max: 1, redo: false, suspect, kinds: None };
+    let claim = |suspect| duly::store::Claim { queue: "default".into(), max: 1, resync: false, suspect, kinds: None };
     let mut suspect = None;
     for _ in 0..4 {
         // A node that claims and is gone, as a process that its job has taken down.
         let node = duly::Node::fresh(Vec::new());
-        store.beat(&node).await.expect("beats");
+        store.heartbeat(&node).await.expect("beats");
         assert_eq!(store.claim(node.id, claim(suspect)).await.expect("claims").jobs.len(), 1);
         store.leave(node.id).await.expect("leaves");
         suspect = Some(node.id);
@@ -66,7 +66,7 @@ async fn worker_runs_held_jobs_it_did_not_know_of() {
 
     // The worker is full. A claim in its name whose answer it never sees: the job is held, and nobody runs it.
     let lost = duly.push(mail()).await.expect("pushes").id();
-    let claim = duly::store::Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
+    let claim = duly::store::Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
     let node = node.recv().await.expect("joined");
     assert_eq!(duly.store().claim(node, claim).await.expect("claims").jobs[0].job.id, lost);
 
@@ -103,9 +103,9 @@ async fn attempt_is_notified_after_its_job_was_taken_back() {
 
     // Its outcome is recorded behind its back, as if another node had taken it over and finished it.
     let node = duly.nodes().await.expect("lists")[0].id;
-    let redo = duly::store::Claim { queue: "default".into(), max: 1, redo: true, suspect: None, kinds: None };
+    let redo = duly::store::Claim { queue: "default".into(), max: 1, resync: true, suspect: None, kinds: None };
     let held = duly.store().claim(node, redo).await.expect("claims").jobs.remove(0);
-    let end = duly::store::End::of(&held, Outcome::Ack, Duration::ZERO);
+    let end = duly::store::AttemptEnd::from_held(&held, Outcome::Ack, Duration::ZERO);
     duly.store().settle(node, vec![end]).await.expect("settles");
 
     assert_eq!(next().await, (fence, true));

@@ -31,6 +31,6 @@ async fn memory() -> Duly {
     Duly::open(":memory:").await.expect("opens")
 }
 
-async fn only(duly: &Duly, id: duly::JobId) -> duly::Record {
+async fn only(duly: &Duly, id: duly::JobId) -> duly::JobRecord {
     duly.get(id).await.expect("looks").expect("is there")
 }

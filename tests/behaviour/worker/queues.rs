@@ -80,7 +80,7 @@ async fn job_starts_at_due_and_not_before() {
     let (seen, mut got) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
     let worker = duly.worker().on(|_: Mail, _| async {}).on_event(move |event| {
-        if let Event::Started { held, late } = event {
+        if let Event::Started { held, lateness } = event {
             let _ = seen.send((held.due, *late));
         }
     });

@@ -12,7 +12,7 @@ use crate::worker::{LONG, Mail, mail, memory, only};
 async fn busy(
     duly: &Duly,
     grace: Duration,
-) -> (tokio::task::JoinHandle<duly::Result<duly::Tally>>, [CancellationToken; 2], Arc<Notify>) {
+) -> (tokio::task::JoinHandle<duly::Result<duly::RunSummary>>, [CancellationToken; 2], Arc<Notify>) {
     let tokens = [CancellationToken::new(), CancellationToken::new()];
     let (started, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (tell, wait) = (started.clone(), go.clone());
@@ -24,7 +24,7 @@ async fn busy(
         }
     };
     let worker = duly.worker().on(handler).grace(grace);
-    let run = tokio::spawn(worker.run_until_either(tokens[0].clone(), tokens[1].clone()));
+    let run = tokio::spawn(worker.run_with_shutdown(tokens[0].clone(), tokens[1].clone()));
     tokio::time::timeout(LONG, started.notified()).await.expect("starts");
     (run, tokens, go)
 }

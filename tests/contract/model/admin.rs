@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use duly::store::{Edit, Moved, Note, Store};
-use duly::{Capacity, Error, JobId, JobProgress, NodeId, Priority, Push, Pushed};
+use duly::store::{ChangeResult, JobEdit, ProgressUpdate, Store};
+use duly::{Capacity, Error, JobId, JobProgress, NodeId, Priority, Push, PushResult};
 
 use crate::model::history::{Bug, Difference, History, QUEUES, same};
 use crate::model::reference::{At, Model, Pushing};
@@ -22,15 +22,15 @@ pub struct Said {
 
 impl Model {
     /// Changes a job that is not running.
-    pub fn edit(&mut self, id: JobId, args: Option<&'static str>, priority: Option<Priority>) -> Moved {
+    pub fn edit(&mut self, id: JobId, args: Option<&'static str>, priority: Option<Priority>) -> ChangeResult {
         let Some(at) = self.find(id) else {
-            return Moved::NotFound;
+            return ChangeResult::NotFound;
         };
         if matches!(self.jobs[at].at, At::Held { .. }) {
-            return Moved::Running;
+            return ChangeResult::Running;
         }
         if self.moving.contains(self.jobs[at].pushing.queue) {
-            return Moved::Moving;
+            return ChangeResult::Moving;
         }
         let tail = self.next();
         let job = &mut self.jobs[at];
@@ -41,11 +41,11 @@ impl Model {
                 *seq = tail;
             }
         }
-        Moved::Yes
+        ChangeResult::Applied
     }
 
     /// Pushes all or none: none if the queue would be too full.
-    pub fn push_all(&mut self, pushes: Vec<Pushing>) -> Result<Vec<Pushed>, Capacity> {
+    pub fn push_all(&mut self, pushes: Vec<Pushing>) -> Result<Vec<PushResult>, Capacity> {
         let before = self.clone();
         self.begin_push();
         let queues: Vec<&str> = pushes.iter().map(|pushing| pushing.queue).collect();
@@ -95,7 +95,7 @@ impl History {
         let id = self.some_id();
         let args = self.random.bool().then(|| *self.random.choice(&ARGS).expect("some"));
         let priority = self.random.bool().then(|| *self.random.choice(&Priority::ALL).expect("some"));
-        let edit = Edit { args: args.map(str::to_owned).filter(|_| self.bug != Some(Bug::ForgetsEdits)), priority };
+        let edit = JobEdit { args: args.map(str::to_owned).filter(|_| self.bug != Some(Bug::ForgetsEdits)), priority };
         let moved = store.edit(id, edit).await.expect("edits");
         same("edit", moved, self.model.edit(id, args, priority))
     }
@@ -117,15 +117,15 @@ impl History {
         };
         let (done, line) = (f64::from(self.random.u8(..=100)) / 100.0, format!("line {}", self.random.u32(..100)));
         let progress = JobProgress::new(done, "so far", self.clock.now());
-        let note = Note::of(&held, Some(progress), vec![(self.clock.now(), line.clone())]);
+        let note = ProgressUpdate::from_held(&held, Some(progress), vec![(self.clock.now(), line.clone())]);
         let said = self.model.note(node, held.job.id, held.fence.0, done, &line);
-        let lost = store.note(node, vec![note]).await.expect("notes");
+        let lost = store.record_progress(node, vec![note]).await.expect("notes");
         same("note", lost, if said { vec![] } else { vec![held.job.id] })
     }
 
     /// Pushes to one queue if any has a limit: all or none is promised for each.
     pub fn within_a_queue(&self, pushes: &mut Vec<(Pushing, Push)>) {
-        if self.model.limits.values().all(Capacity::is_none) {
+        if self.model.limits.values().all(Capacity::is_unlimited) {
             return;
         }
         let queue = pushes.first().map(|(pushing, _)| pushing.queue);
@@ -133,7 +133,7 @@ impl History {
     }
 
     /// What a push answers, with a refusal as a value.
-    pub fn answered(answer: duly::Result<Vec<Pushed>>) -> Result<Vec<Pushed>, Capacity> {
+    pub fn answered(answer: duly::Result<Vec<PushResult>>) -> Result<Vec<PushResult>, Capacity> {
         match answer {
             Ok(pushed) => Ok(pushed),
             Err(Error::Full { capacity: limit, .. }) => Err(limit),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::store::{CronFire, CronFired, CronPut, CronRecord, Hold, PutCron, Store};
-use duly::{Conflict, CronRule, JobId, Priority, Push};
+use duly::store::{CronFiring, CronFiringResult, CronRecord, OverlapWait, PutCron, PutCronResult, Store};
+use duly::{CronRule, JobId, Priority, Push, UniqueConflict};
 
 use crate::model::history::{Difference, History, QUEUES, same};
 use crate::model::reference::{At, Model, Pushing};
@@ -18,10 +18,10 @@ pub type Rules = BTreeMap<&'static str, CronRecord>;
 
 impl Model {
     /// The job that a tick waits for.
-    fn in_the_way(&self, queue: &str, key: Option<&str>, hold: Hold) -> Option<JobId> {
+    fn in_the_way(&self, queue: &str, key: Option<&str>, hold: OverlapWait) -> Option<JobId> {
         let job = self.holder(queue, key?).map(|at| &self.jobs[at])?;
         let running = matches!(job.at, At::Held { .. });
-        let waits = hold == Hold::WhileThere || (hold == Hold::WhileRunning && running);
+        let waits = hold == OverlapWait::WhileUnfinished || (hold == OverlapWait::WhileRunning && running);
         waits.then_some(job.pushing.id)
     }
 }
@@ -54,14 +54,14 @@ impl History {
         let moving = |queue: &str| self.model.moving.iter().any(|moving| *moving == queue);
         let stale = found.map(|record| record.revision) != was;
         let moves = moving(queue) || old.is_some_and(|old| moving(&old));
-        let put = store.put_cron(PutCron { record: record.clone(), was }).await.expect("puts");
+        let put = store.put_cron(PutCron { record: record.clone(), expected_revision: was }).await.expect("puts");
         match (stale, moves) {
             // Which of the two is told first is the store's own.
-            (true, true) if put != CronPut::Yes => return Ok(()),
-            (true, _) => return same("put_cron", put, CronPut::Stale),
-            (_, true) => same("put_cron", &put, &CronPut::Moving)?,
+            (true, true) if put != PutCronResult::Applied => return Ok(()),
+            (true, _) => return same("put_cron", put, PutCronResult::Stale),
+            (_, true) => same("put_cron", &put, &PutCronResult::Moving)?,
             (false, false) => {
-                same("put_cron", put, CronPut::Yes)?;
+                same("put_cron", put, PutCronResult::Applied)?;
                 self.model.rules.insert(name, record);
                 return Ok(());
             }
@@ -79,17 +79,20 @@ impl History {
         };
         let (queue, now) = (QUEUES[usize::from(record.rule.queue != QUEUES[0])], self.clock.now());
         // A tick that finds its queue full goes by: the contract has that.
-        if self.model.limits.get(queue).is_some_and(|limit| !limit.is_none()) {
+        if self.model.limits.get(queue).is_some_and(|limit| !limit.is_unlimited()) {
             return Ok(());
         }
         let tick = record.next.unwrap_or(now);
         let revision = if self.random.u32(..6) == 0 { 5 } else { record.revision };
-        let hold = *self.random.choice(&[Hold::No, Hold::WhileRunning, Hold::WhileThere]).expect("some");
+        let hold = *self
+            .random
+            .choice(&[OverlapWait::Never, OverlapWait::WhileRunning, OverlapWait::WhileUnfinished])
+            .expect("some");
         let unique = *self.random.choice(&KEYS).expect("some");
         let after = *self.random.choice(&[0, 0, 5_000]).expect("some");
         let micros = tick.duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_micros();
-        let id = JobId::named(&format!("cron:{name}:{micros}"));
-        let conflict = Conflict::Keep;
+        let id = JobId::from_name(&format!("cron:{name}:{micros}"));
+        let conflict = UniqueConflict::Keep;
         let pushing = Pushing { id, queue, priority: Priority::Normal, after, unique, conflict, keep: true };
         let mut job = Push::new("job", "{}").queue(queue).id(id).keep(Duration::from_secs(1 << 30));
         if after > 0 {
@@ -100,8 +103,8 @@ impl History {
         }
         let next = (self.random.u32(..8) > 0).then(|| now + Duration::from_millis(self.random.u64(1..2_000)));
         let name = record.rule.name.clone();
-        let fire = CronFire { name, revision, tick, next, last: Some(tick), jobs: vec![job], hold };
-        let answer = store.fire_crons(queue, vec![fire]).await.expect("fires").fired.pop().expect("is answered");
+        let fire = CronFiring { name, revision, tick, next, last: Some(tick), jobs: vec![job], overlap_wait: hold };
+        let answer = store.fire_crons(queue, vec![fire]).await.expect("fires").results.pop().expect("is answered");
         same("fire_crons", answer, self.fired(record, revision, pushing, hold, next))
     }
 
@@ -111,27 +114,27 @@ impl History {
         mut record: CronRecord,
         revision: u64,
         pushing: Pushing,
-        hold: Hold,
+        hold: OverlapWait,
         next: Option<std::time::SystemTime>,
-    ) -> CronFired {
+    ) -> CronFiringResult {
         let due = record.next.is_some_and(|tick| tick <= self.clock.now());
         let moving = self.model.moving.contains(pushing.queue);
         if revision != record.revision || !due || record.paused || moving {
-            return CronFired::Stale;
+            return CronFiringResult::Stale;
         }
         let holder = self.model.in_the_way(pushing.queue, pushing.unique, hold);
         record.revision += 1;
-        record.held = holder.is_some();
+        record.waiting = holder.is_some();
         if holder.is_none() {
             (record.last, record.next) = (record.next, next);
         }
         let name = NAMES.into_iter().find(|name| *name == record.rule.name).expect("one of ours");
         self.model.rules.insert(name, record);
         match holder {
-            Some(holder) => CronFired::Held(holder),
+            Some(holder) => CronFiringResult::Waiting(holder),
             None => {
                 self.model.begin_push();
-                CronFired::Yes(vec![self.model.push(pushing)])
+                CronFiringResult::Fired(vec![self.model.push(pushing)])
             }
         }
     }

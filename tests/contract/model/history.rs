@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use duly::store::{Claim, Claimed, End, Moved, Store};
-use duly::{Clock, Conflict, Due, Duly, Filter, Held, JobId, LEASE, Node, NodeId, Outcome, Priority, Push, State};
+use duly::store::{AttemptEnd, ChangeResult, Claim, ClaimReply, Store};
+use duly::{
+    Clock, Due, Duly, Filter, HeldJob, JobId, LEASE, Node, NodeId, Outcome, Priority, Push, State, UniqueConflict,
+};
 
 use crate::model::reference::{Micros, Model, Pushing};
 
@@ -72,7 +74,7 @@ pub struct History {
     pub model: Model,
     pub mover: NodeId,
     /// Everything ever claimed, so that stale outcomes can be tried.
-    claimed: Vec<(usize, Held)>,
+    claimed: Vec<(usize, HeldJob)>,
     nodes: Vec<Node>,
     pub clock: Clock,
 }
@@ -113,7 +115,7 @@ impl History {
             }
             StoreKind::File => dir.path().join("model.db").display().to_string() + "?durability=second",
         };
-        let opened = Duly::builder(url).clock(self.clock.clone()).remember(Duration::from_secs(1 << 30)).open();
+        let opened = Duly::builder(url).clock(self.clock.clone()).remember_ids(Duration::from_secs(1 << 30)).open();
         let store = opened.await.expect("opens").store();
         for _ in 0..NODES {
             self.join(&store).await;
@@ -128,7 +130,7 @@ impl History {
 
     async fn join(&mut self, store: &Arc<dyn Store>) {
         let node = Node::fresh(QUEUES.map(str::to_owned).to_vec());
-        store.beat(&node).await.expect("beats");
+        store.heartbeat(&node).await.expect("beats");
         self.nodes.push(node);
     }
 
@@ -184,12 +186,12 @@ impl History {
     fn pushing(&mut self) -> Pushing {
         let random = &mut self.random;
         Pushing {
-            id: JobId::named(&format!("{}", random.u64(..IDS * 4))),
+            id: JobId::from_name(&format!("{}", random.u64(..IDS * 4))),
             queue: QUEUES[0],
             priority: *random.choice(&Priority::ALL).expect("some"),
             after: *random.choice(&[0, 0, 0, 1, 1_000, 2_000_000]).expect("some"),
             unique: random.choice(&[None, None, Some(KEYS[0]), Some(KEYS[1]), Some(KEYS[2])]).copied().flatten(),
-            conflict: *random.choice(&[Conflict::Keep, Conflict::Replace]).expect("some"),
+            conflict: *random.choice(&[UniqueConflict::Keep, UniqueConflict::Replace]).expect("some"),
             keep: random.bool(),
         }
         .in_its_queue()
@@ -201,12 +203,12 @@ impl History {
         if self.bug == Some(Bug::ClaimsEarly) {
             self.clock.advance(Duration::from_millis(1));
         }
-        let claim = Claim { queue: queue.into(), max, redo: false, suspect: None, kinds: None };
+        let claim = Claim { queue: queue.into(), max, resync: false, suspect: None, kinds: None };
         let claimed = store.claim(self.nodes[node].id, claim).await.expect("claims");
         self.claimed(node, queue, max, claimed)
     }
 
-    fn claimed(&mut self, node: usize, queue: &str, max: usize, mut claimed: Claimed) -> Result<(), Difference> {
+    fn claimed(&mut self, node: usize, queue: &str, max: usize, mut claimed: ClaimReply) -> Result<(), Difference> {
         if self.bug == Some(Bug::Shuffles) {
             claimed.jobs.reverse();
         }
@@ -244,14 +246,14 @@ impl History {
         if let (Some(Bug::CountsNoAttempts), Outcome::Retry { after, .. }) = (self.bug, &outcome) {
             outcome = Outcome::release(*after);
         }
-        let mut end = End::of(&settled, outcome, held.job.keep);
+        let mut end = AttemptEnd::from_held(&settled, outcome, held.job.keep);
         end.result = result;
         let lost = store.settle(id, vec![end]).await.expect("settles");
         same("settle", lost, if recorded { vec![] } else { vec![held.job.id] })
     }
 
     /// Mostly a recent claim, sometimes one long settled or lost; and its node.
-    pub fn some_claim(&mut self) -> Option<(NodeId, Held)> {
+    pub fn some_claim(&mut self) -> Option<(NodeId, HeldJob)> {
         let back = self.random.usize(1..=self.claimed.len().clamp(1, 12));
         let (node, held) = self.claimed.get(self.claimed.len().checked_sub(back)?)?;
         Some((self.nodes[*node].id, held.clone()))
@@ -266,7 +268,7 @@ impl History {
 
     async fn beat(&self, store: &Arc<dyn Store>, but: Option<NodeId>) {
         for node in self.nodes.iter().filter(|node| Some(node.id) != but) {
-            store.beat(node).await.expect("beats");
+            store.heartbeat(node).await.expect("beats");
         }
     }
 
@@ -278,17 +280,17 @@ impl History {
     async fn reschedule(&mut self, store: &Arc<dyn Store>) -> Result<(), Difference> {
         let (id, after) = (self.some_id(), *self.random.choice(&[0, 1_000, 1_000_000]).expect("some"));
         let due = Due::After(Duration::from_micros(after));
-        let moved: Moved = store.reschedule(id, due).await.expect("reschedules");
+        let moved: ChangeResult = store.reschedule(id, due).await.expect("reschedules");
         same("reschedule", moved, self.model.reschedule(id, after as Micros))
     }
 
     pub fn some_id(&mut self) -> JobId {
-        JobId::named(&format!("{}", self.random.u64(..IDS * 4)))
+        JobId::from_name(&format!("{}", self.random.u64(..IDS * 4)))
     }
 
     async fn pause(&mut self, store: &Arc<dyn Store>) {
         let (queue, paused) = (*self.random.choice(&QUEUES).expect("some"), self.random.bool());
-        store.pause(queue, paused).await.expect("pauses");
+        store.set_paused(queue, paused).await.expect("pauses");
         match paused {
             true => self.model.paused.insert(queue),
             false => self.model.paused.remove(queue),
@@ -307,7 +309,7 @@ impl History {
         }
         for queue in QUEUES {
             let suspect = Some(dead_id).filter(|_| self.bug != Some(Bug::LeavesTheDead));
-            let claim = Claim { queue: queue.into(), max: 2, redo: false, suspect, kinds: None };
+            let claim = Claim { queue: queue.into(), max: 2, resync: false, suspect, kinds: None };
             let claimed = store.claim(self.nodes[heir].id, claim).await.expect("claims");
             same("take back", claimed.taken_back, self.model.take_back(dead_id, queue))?;
             self.claimed(heir, queue, 2, claimed)?;
@@ -322,7 +324,7 @@ impl History {
             store.leave(self.nodes[2].id).await.expect("leaves");
         }
         let (suspect, queue) = (Some(self.nodes[2].id), QUEUES[0]);
-        let claim = Claim { queue: queue.into(), max: 1, redo: false, suspect, kinds: None };
+        let claim = Claim { queue: queue.into(), max: 1, resync: false, suspect, kinds: None };
         let claimed = store.claim(self.nodes[1].id, claim).await.expect("claims");
         same("robbed", claimed.taken_back, 0)?;
         self.claimed(1, queue, 1, claimed)

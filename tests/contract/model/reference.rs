@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use duly::store::Moved;
-use duly::{Capacity, Conflict, JobId, NodeId, Outcome, Priority, Pushed, State};
+use duly::store::ChangeResult;
+use duly::{Capacity, JobId, NodeId, Outcome, Priority, PushResult, State, UniqueConflict};
 
 pub type Micros = i64;
 
@@ -15,7 +15,7 @@ pub struct Pushing {
     /// Microseconds from now; 0 is now.
     pub after: Micros,
     pub unique: Option<&'static str>,
-    pub conflict: Conflict,
+    pub conflict: UniqueConflict,
     pub keep: bool,
 }
 
@@ -101,10 +101,10 @@ impl Model {
         self.batch = self.counter;
     }
 
-    pub fn push(&mut self, pushing: Pushing) -> Pushed {
+    pub fn push(&mut self, pushing: Pushing) -> PushResult {
         let known = self.jobs.iter().any(|j| j.pushing.id == pushing.id && j.pushing.queue == pushing.queue);
         if known || self.gone.contains(&(pushing.queue, pushing.id)) {
-            return Pushed::Existing(pushing.id);
+            return PushResult::Existing(pushing.id);
         }
         let mut replaced = None;
         if let Some(old) = pushing.unique.and_then(|key| self.holder(pushing.queue, key)) {
@@ -112,8 +112,8 @@ impl Model {
             let id = self.jobs[old].pushing.id;
             let of_this_push = self.jobs[old].no > self.batch;
             let moving = self.moving.contains(pushing.queue);
-            if pushing.conflict == Conflict::Keep || running || of_this_push || moving {
-                return Pushed::Existing(id);
+            if pushing.conflict == UniqueConflict::Keep || running || of_this_push || moving {
+                return PushResult::Existing(id);
             }
             self.forget(old);
             replaced = Some(id);
@@ -126,8 +126,8 @@ impl Model {
         let id = pushing.id;
         self.jobs.push(Job { pushing, at, attempts: 0, crashes: 0, args: "{}", said: Default::default(), no });
         match replaced {
-            Some(old) => Pushed::Replaced { id, old },
-            None => Pushed::New(id),
+            Some(old) => PushResult::Replaced { id, old },
+            None => PushResult::New(id),
         }
     }
 
@@ -235,32 +235,32 @@ impl Model {
         true
     }
 
-    pub fn remove(&mut self, id: JobId) -> Moved {
+    pub fn remove(&mut self, id: JobId) -> ChangeResult {
         match self.find(id) {
-            None => Moved::NotFound,
-            Some(at) if matches!(self.jobs[at].at, At::Held { .. }) => Moved::Running,
-            Some(at) if self.moving.contains(self.jobs[at].pushing.queue) => Moved::Moving,
+            None => ChangeResult::NotFound,
+            Some(at) if matches!(self.jobs[at].at, At::Held { .. }) => ChangeResult::Running,
+            Some(at) if self.moving.contains(self.jobs[at].pushing.queue) => ChangeResult::Moving,
             Some(at) => {
                 self.forget(at);
-                Moved::Yes
+                ChangeResult::Applied
             }
         }
     }
 
-    pub fn reschedule(&mut self, id: JobId, after: Micros) -> Moved {
+    pub fn reschedule(&mut self, id: JobId, after: Micros) -> ChangeResult {
         let Some(at) = self.find(id) else {
-            return Moved::NotFound;
+            return ChangeResult::NotFound;
         };
         if matches!(self.jobs[at].at, At::Held { .. }) {
-            return Moved::Running;
+            return ChangeResult::Running;
         }
         if self.moving.contains(self.jobs[at].pushing.queue) {
-            return Moved::Moving;
+            return ChangeResult::Moving;
         }
         if matches!(self.jobs[at].at, At::Done | At::Dead) {
             let (queue, unique) = (self.jobs[at].pushing.queue, self.jobs[at].pushing.unique);
             if let Some(other) = unique.and_then(|key| self.holder(queue, key)) {
-                return Moved::Existing(self.jobs[other].pushing.id);
+                return ChangeResult::Existing(self.jobs[other].pushing.id);
             }
             (self.jobs[at].attempts, self.jobs[at].crashes) = (0, 0);
         }
@@ -269,7 +269,7 @@ impl Model {
             0 => At::Ready { seq: tail },
             after => At::Scheduled { due: self.now + after },
         };
-        Moved::Yes
+        ChangeResult::Applied
     }
 
     /// These jobs were gone, and are back in this order: behind all others.

@@ -188,7 +188,7 @@ fn aborting_job_does_not_bury_its_neighbours() {
 /// The checker is worth something only if it fails when something is wrong.
 #[test]
 fn the_checker_finds_every_fault() {
-    let id = JobId::named("one");
+    let id = JobId::from_name("one");
     let start = |fence, late| Said::Started { id, fence, late };
     let whole = || vec![Said::Pushed(id), start(1, 5), Said::Acked(id, 1)];
     let check = |said: Vec<Said>, state| {

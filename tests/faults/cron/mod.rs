@@ -130,7 +130,7 @@ fn expected(rules: &[(CronRecord, CronRecord)]) -> BTreeSet<JobId> {
         let mut tick = made.next.expect("has a tick");
         while tick <= last {
             let micros = tick.duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_micros();
-            ids.insert(JobId::named(&format!("cron:{}:{micros}", made.rule.name)));
+            ids.insert(JobId::from_name(&format!("cron:{}:{micros}", made.rule.name)));
             tick += Duration::from_secs(1);
         }
     }
@@ -145,7 +145,7 @@ fn every_tick_has_one_job(url: &str) {
         loop {
             let page = duly.list(Filter { limit: 1_000, cursor, ..Filter::default() }).await.expect("lists");
             found.extend(page.jobs.iter().map(|record| record.job.id));
-            cursor = page.next;
+            cursor = page.next_cursor;
             if cursor.is_none() {
                 return found;
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use duly::{Asked, Duly, Error, NodeId};
+use duly::{CallContext, Duly, Error, NodeId};
 use serde_json::Value;
 
 use crate::distributed_locks::location::{LONG, Location, in_time, ms};
@@ -62,12 +62,12 @@ impl Ends {
 
 async fn node(location: &str, at: usize, runs: Runs) -> (Duly, NodeId) {
     let duly = Duly::open(location).await.expect("opens");
-    let run = move |n: u64, _: Asked| {
+    let run = move |n: u64, _: CallContext| {
         runs[usize::try_from(n).expect("fits")][at].fetch_add(1, Ordering::SeqCst);
         async move { Ok::<_, Error>(n) }
     };
-    duly.answer("echo", run).concurrency(1_000).await.expect("registers");
-    let node = duly.node().expect("is one");
+    duly.on_call("echo", run).concurrency(1_000).await.expect("registers");
+    let node = duly.node_id().expect("is one");
     (duly, node)
 }
 
@@ -174,7 +174,7 @@ async fn something_was_done(network: &Mangle, caller: &Duly, nodes: &[Duly]) {
     }
     let (mut calls_twice, mut replies_twice, mut replies_late) = (0, 0, 0);
     for duly in nodes.iter().chain([caller]) {
-        let node = duly.node().expect("is one");
+        let node = duly.node_id().expect("is one");
         let stats = in_time(async {
             loop {
                 // This, too, goes through that network.

@@ -71,6 +71,6 @@ async fn hold(ask: u64, guard: Guard, log: &mut Log) {
 /// This moment, and until when the guard holds: the clock is read first, so a pause between can only make it shorter.
 fn believes(guard: &Guard) -> (i64, i64) {
     let at = boot_micros();
-    let left = i64::try_from(guard.left().as_micros()).expect("fits");
+    let left = i64::try_from(guard.remaining().as_micros()).expect("fits");
     (at, at + if guard.is_lost() { 0 } else { left })
 }

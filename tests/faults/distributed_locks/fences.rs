@@ -45,7 +45,7 @@ async fn over_a_killed_holder(location: &Location) {
         let mut holder = Start::on("late", location.url(), &file, "checked").run();
         assert_eq!(holder.word(), "has looked");
         let duly = location.open().await;
-        fences.push(duly.lock("counter").checked().await.expect("looks").expect("is held").fence);
+        fences.push(duly.lock("counter").holder().await.expect("looks").expect("is held").fence);
         let waits = tokio::spawn(duly.lock("counter").wait(LONG).acquire());
         holder.kill();
         let next = in_time(waits).await.expect("no panic").expect("its time is over some day");
@@ -119,7 +119,7 @@ async fn fences_grow_after_failovers() {
             servers.wait_for_failover(old);
             servers.heal();
         });
-        assert!(!guard.is_lost() && TTL < guard.left(), "a lock outlives a failover");
+        assert!(!guard.is_lost() && TTL < guard.remaining(), "a lock outlives a failover");
         in_time(still_held(&duly)).await;
         guard.release().await.expect("is held");
         fences.extend(some(&duly).await);

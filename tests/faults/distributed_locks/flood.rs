@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use duly::store::To;
-use duly::{Asked, Duly, Error, NodeId};
+use duly::store::Recipient;
+use duly::{CallContext, Duly, Error, NodeId};
 use serde_json::Value;
 
 use crate::distributed_locks::child::{Child, Start, say};
@@ -18,8 +18,8 @@ const GROWTH_MAX: u64 = 24 * 1024 * 1024;
 /// The child: a node that answers.
 pub async fn live(store: &str, key: &str) {
     let duly = Duly::builder(store).cluster_key(key).open().await.expect("opens");
-    duly.answer("echo", |args: Value, _: Asked| async move { Ok::<_, Error>(args) }).await.expect("registers");
-    say(duly.node().expect("is one"));
+    duly.on_call("echo", |args: Value, _: CallContext| async move { Ok::<_, Error>(args) }).await.expect("registers");
+    say(duly.node_id().expect("is one"));
     std::future::pending::<()>().await;
 }
 
@@ -56,7 +56,7 @@ impl Flooded<'_> {
         while began.elapsed() < Duration::from_secs(seconds) {
             let due = PER_SECOND * began.elapsed().as_millis() as u64 / 1_000;
             while sent < due {
-                store.send(To::Node(self.node), &rubbish(sent)).await.expect("is sent");
+                store.send(Recipient::Node(self.node), &rubbish(sent)).await.expect("is sent");
                 sent += 1;
             }
             let call = self.friend.call("echo", &sent).node(self.node).timeout(1_000 * MS).reply::<u64>();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use duly::store::{Guest, Heard, To};
-use duly::{Asked, Duly, Error, NodeId};
+use duly::store::{Notification, PeerInfo, Recipient};
+use duly::{CallContext, Duly, Error, NodeId};
 use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
@@ -31,12 +31,12 @@ impl Victim {
         let (duly, friend) = (location.open_with(&[KEY]).await, location.open_with(&[KEY]).await);
         let ran = Arc::new(AtomicU32::new(0));
         let count = ran.clone();
-        let run = move |_: Value, _: Asked| {
+        let run = move |_: Value, _: CallContext| {
             count.fetch_add(1, Ordering::SeqCst);
             async { Ok::<_, Error>(()) }
         };
-        duly.answer("run", run).await.expect("registers");
-        let node = duly.node().expect("is one");
+        duly.on_call("run", run).await.expect("registers");
+        let node = duly.node_id().expect("is one");
         Victim { _duly: duly, node, ran, friend }
     }
 
@@ -53,7 +53,7 @@ impl Victim {
     /// Sends it something; it must be refused for this reason, and not be done.
     async fn must_refuse(&self, stranger: &Stranger, frame: &[u8], why: &str) {
         let (ran, refused) = (self.ran(), self.refused(why).await);
-        stranger.duly.store().send(To::Node(self.node), frame).await.expect("is sent");
+        stranger.duly.store().send(Recipient::Node(self.node), frame).await.expect("is sent");
         in_time(async { while self.refused(why).await == refused {} }).await;
         assert_eq!(self.ran(), ran, "{why}: not done");
     }
@@ -63,24 +63,30 @@ impl Victim {
 struct Stranger {
     duly: Duly,
     node: NodeId,
-    sounds: Receiver<Heard>,
+    sounds: Receiver<Notification>,
 }
 
 impl Stranger {
     async fn on(location: &Location) -> Self {
         let duly = location.open().await;
         let (store, node) = (duly.store(), NodeId::fresh());
-        let sounds = store.hear(node, true).await.expect("hears");
-        let guest =
-            Guest { node, lease: LONG, methods: Vec::new(), waits: Vec::new(), places: Vec::new(), quiet: false };
-        store.attend(&guest).await.expect("is there");
+        let sounds = store.subscribe_messages(node, true).await.expect("hears");
+        let guest = PeerInfo {
+            node,
+            lease: LONG,
+            methods: Vec::new(),
+            waited_locks: Vec::new(),
+            waiters: Vec::new(),
+            listen_only: false,
+        };
+        store.announce(&guest).await.expect("is there");
         Stranger { duly, node, sounds }
     }
 
     /// The next message that it hears.
     async fn hears(&mut self) -> Vec<u8> {
         loop {
-            if let Heard::Message(frame) = in_time(self.sounds.recv()).await.expect("goes on") {
+            if let Notification::Message(frame) = in_time(self.sounds.recv()).await.expect("goes on") {
                 return frame;
             }
         }
@@ -89,7 +95,7 @@ impl Stranger {
     /// A call to everybody that was carried out, as it went over the wire.
     async fn record(&mut self, victim: &Victim, timeout: Duration) -> Vec<u8> {
         let ran = victim.ran();
-        victim.friend.call("run", &()).all().timeout(timeout).forget().await.expect("is sent");
+        victim.friend.call("run", &()).all().timeout(timeout).send().await.expect("is sent");
         let frame = self.hears().await;
         in_time(async {
             while victim.ran() == ran {
@@ -120,12 +126,12 @@ async fn late_call_is_rejected(location: Location) {
 async fn call_addressed_to_another_node_is_rejected(location: Location) {
     let (victim, mut stranger) = (Victim::on(&location).await, Stranger::on(&location).await);
     let call = victim.friend.call("run", &()).node(stranger.node).timeout(LONG);
-    call.forget().await.expect("is sent to who is nobody");
+    call.send().await.expect("is sent to who is nobody");
     let frame = stranger.hears().await;
     victim.must_refuse(&stranger, &frame, "not_for_us").await;
     // And back to who has sent it, as if it were a reply.
-    let friend = victim.friend.node().expect("is one");
-    stranger.duly.store().send(To::Node(friend), &frame).await.expect("is sent");
+    let friend = victim.friend.node_id().expect("is one");
+    stranger.duly.store().send(Recipient::Node(friend), &frame).await.expect("is sent");
     let stats =
         async || in_time(victim.friend.call("duly.stats", &()).node(friend).reply::<Value>()).await.expect("lives");
     in_time(async { while stats().await["calls"]["not_for_us"] != 1 {} }).await;
@@ -139,12 +145,12 @@ async fn call_with_any_changed_byte_is_rejected(location: Location) {
     for at in 0..frame.len() {
         let mut changed = frame.clone();
         changed[at] ^= 1 << fastrand::u8(..8);
-        store.send(To::Node(node), &changed).await.expect("is sent");
-        store.send(To::Node(node), &frame[..at]).await.expect("is sent");
+        store.send(Recipient::Node(node), &changed).await.expect("is sent");
+        store.send(Recipient::Node(node), &frame[..at]).await.expect("is sent");
         sent += 2;
     }
     let longer = [frame.as_slice(), b" "].concat();
-    store.send(To::Node(node), &longer).await.expect("is sent");
+    store.send(Recipient::Node(node), &longer).await.expect("is sent");
     sent += 1;
     let refused = async || victim.refused("forged").await + victim.refused("malformed").await;
     // On its way some may be lost, as messages may; most are not.
@@ -167,7 +173,7 @@ async fn call_without_the_cluster_key_is_rejected(location: Location) {
     // A valid body under a head of somebody else's making.
     let frame = stranger.record(&victim, LONG).await;
     let outside = location.open_with(&[OTHER_KEY]).await;
-    outside.call("run", &()).node(stranger.node).forget().await.expect("is sent");
+    outside.call("run", &()).node(stranger.node).send().await.expect("is sent");
     let foreign = stranger.hears().await;
     let mixed = [&foreign[..HEAD_BYTES], &frame[HEAD_BYTES..]].concat();
     victim.must_refuse(&stranger, &mixed, "forged").await;
@@ -178,7 +184,7 @@ async fn message_too_long_is_rejected(location: Location) {
     let refused = victim.refused("malformed").await;
     let frame = [b"1".to_vec(), vec![b'{'; duly::MESSAGE_BYTES_MAX]].concat();
     // The store may refuse it already; then nobody has to.
-    if stranger.duly.store().send(To::Node(victim.node), &frame).await.is_ok() {
+    if stranger.duly.store().send(Recipient::Node(victim.node), &frame).await.is_ok() {
         in_time(async { while victim.refused("malformed").await == refused {} }).await;
     }
     victim.friend.call("run", &()).node(victim.node).reply::<()>().await.expect("the node lives");

@@ -53,7 +53,7 @@ fn no_update_is_lost(on: &str, location: &Location) {
 
 /// Who holds the lock, and who is still there.
 fn stands_still(location: &Location, children: &mut [Child], file: &Path) -> String {
-    let held = runtime().block_on(async { location.open().await.lock("counter").checked().await });
+    let held = runtime().block_on(async { location.open().await.lock("counter").holder().await });
     let there: Vec<_> = children.iter_mut().map(|child| (!child.has_ended(), child.is_paused())).collect();
     format!("stands still at {}; there, paused: {there:?}; {held:?}", Counter::at(file).value())
 }

@@ -23,7 +23,7 @@ async fn waiters_with_lost_entries_still_get_the_lock() {
         })
         .collect();
     in_time(async {
-        while holder.lock("a").checked().await.expect("looks").is_none_or(|held| held.waiting < WAITERS) {
+        while holder.lock("a").holder().await.expect("looks").is_none_or(|held| held.waiters < WAITERS) {
             tokio::time::sleep(MS).await;
         }
     })
@@ -49,7 +49,7 @@ async fn waiter_with_lost_entry_waits_again() {
     let waiting = |n: u64| {
         let lock = holder.lock("a");
         in_time(async move {
-            while lock.checked().await.expect("looks").is_none_or(|held| held.waiting < n) {
+            while lock.holder().await.expect("looks").is_none_or(|held| held.waiters < n) {
                 tokio::time::sleep(MS).await;
             }
         })
@@ -59,7 +59,7 @@ async fn waiter_with_lost_entry_waits_again() {
     let lock = waiter.lock("a").acquire();
     let one = tokio::spawn(lock);
     waiting(2).await;
-    let node = waiter.node().expect("waits").to_string();
+    let node = waiter.node_id().expect("waits").to_string();
     let key = |what: &str| server.ask(&["KEYS", &format!("*:hall:*:{what}")]).list()[0].text();
     let (line, places) = (key("line"), key("places"));
     let all = server.ask(&["HGETALL", &places]);

@@ -73,17 +73,17 @@ async fn paused_cluster_master_is_left_for_the_new_one() {
 async fn pushes_wake_after_a_failover(url: &str, fail_over: impl FnOnce()) {
     let (duly, pusher) = (Duly::open(url).await.expect("opens"), Duly::open(url).await.expect("opens"));
     let (store, node) = (duly.store(), Node::fresh(vec!["red".into()]));
-    store.beat(&node).await.expect("beats");
-    let mut wakes = store.subscribe(node.id).await.expect("subscribes");
+    store.heartbeat(&node).await.expect("beats");
+    let mut wakes = store.subscribe_wakes(node.id).await.expect("subscribes");
     tokio::task::block_in_place(fail_over);
     let healed = async {
-        while store.beat(&node).await.is_err() {
+        while store.heartbeat(&node).await.is_err() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
     tokio::time::timeout(6 * LONG, healed).await.expect("the new master is found");
     for n in 0..5 {
-        let claim = Claim { queue: "red".into(), max: 10, redo: false, suspect: None, kinds: None };
+        let claim = Claim { queue: "red".into(), max: 10, resync: false, suspect: None, kinds: None };
         store.claim(node.id, claim).await.expect("claims");
         // What was said before counts no more: from here on only a message can wake.
         while wakes.try_recv().is_ok() {}
@@ -144,8 +144,8 @@ async fn master_at_its_connection_limit_keeps_existing_connections() {
     let servers = Sentinel::start(options(), CALM);
     let duly = Duly::open(servers.url()).await.expect("opens");
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
-    let claim = |max| Claim { queue: "default".into(), max, redo: false, suspect: None, kinds: None };
-    store.beat(&node).await.expect("beats");
+    let claim = |max| Claim { queue: "default".into(), max, resync: false, suspect: None, kinds: None };
+    store.heartbeat(&node).await.expect("beats");
     store.claim(node.id, claim(1)).await.expect("claims");
     // More than one answer brings: the rest would come by another connection.
     let long = || Push::new("mark", format!("\"{}\"", "x".repeat(200_000)));
@@ -167,6 +167,6 @@ async fn master_at_its_connection_limit_keeps_existing_connections() {
     client.ask(&["CONFIG", "SET", "maxclients", "10000"]).expect("sets");
     assert!(matches!(refused, Err(duly::Error::Unknown { .. })), "{refused:?}");
     assert_eq!(before.difference(&ours()).count(), 0, "none was left");
-    let held = store.claim(node.id, Claim { redo: true, ..claim(3) }).await.expect("asks what it holds");
+    let held = store.claim(node.id, Claim { resync: true, ..claim(3) }).await.expect("asks what it holds");
     assert_eq!(held.jobs.len(), 3);
 }

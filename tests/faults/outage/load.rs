@@ -34,7 +34,7 @@ pub struct Load {
     stop_pushing: CancellationToken,
     stop_working: CancellationToken,
     pushers: Vec<JoinHandle<()>>,
-    workers: Vec<JoinHandle<duly::Result<duly::Tally>>>,
+    workers: Vec<JoinHandle<duly::Result<duly::RunSummary>>>,
     /// Pushes whose outcome was not told.
     pub unknown: Arc<AtomicUsize>,
 }
@@ -117,7 +117,7 @@ impl Load {
         assert_eq!(self.ledger.wrong(), Vec::<String>::new());
         assert_eq!(self.ledger.vanished(&dead), Vec::<JobId>::new(), "all that started has ended");
         assert!(is_empty(&duly).await, "something is left: {:?}", duly.counts().await);
-        assert_eq!(duly.verify().await.expect("looks").breaches, Vec::new(), "nothing is held, nothing is torn");
+        assert_eq!(duly.verify().await.expect("looks").violations, Vec::new(), "nothing is held, nothing is torn");
         missing
     }
 }
@@ -135,14 +135,19 @@ async fn dead(duly: &Duly) -> BTreeSet<JobId> {
     loop {
         let page = duly.list(filter.clone()).await.expect("lists");
         dead.extend(page.jobs.iter().map(|record| record.job.id));
-        filter.cursor = page.next;
+        filter.cursor = page.next_cursor;
         if filter.cursor.is_none() {
             return dead;
         }
     }
 }
 
-async fn work(number: usize, duly: Duly, ledger: Arc<Ledger>, stop: CancellationToken) -> duly::Result<duly::Tally> {
+async fn work(
+    number: usize,
+    duly: Duly,
+    ledger: Arc<Ledger>,
+    stop: CancellationToken,
+) -> duly::Result<duly::RunSummary> {
     let told = ledger.clone();
     let handler = move |Mark(mark): Mark, ctx: Ctx| {
         let outcome = any_outcome();

@@ -94,8 +94,8 @@ async fn cluster_opens_without_its_peers_shard() {
 
     let duly = open_without(&servers, &address).await;
     let (store, node) = (duly.store(), Node::fresh(vec![queue.clone()]));
-    store.beat(&node).await.expect("beats");
-    let claim = Claim { queue, max: 10, redo: false, suspect: None, kinds: None };
+    store.heartbeat(&node).await.expect("beats");
+    let claim = Claim { queue, max: 10, resync: false, suspect: None, kinds: None };
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
     // The first push of a process to a queue, whose name it cannot put where others look for it.
     duly.push(Push::new("mark", "null").queue(&another)).await.expect("pushes all the same");

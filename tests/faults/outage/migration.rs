@@ -44,11 +44,11 @@ async fn push_with_replicas_follows_a_migrating_slot() {
     // A script runs on a slot on its way only if all its keys are there: jobs of all kinds, one that runs, one that was
     // removed from its line, and a node that waits.
     let (store, node) = (duly.store(), Node::fresh(vec!["red".into()]));
-    let claim = || Claim { queue: "red".into(), max: 1, redo: false, suspect: None, kinds: None };
+    let claim = || Claim { queue: "red".into(), max: 1, resync: false, suspect: None, kinds: None };
     duly.push(push()).await.expect("pushes");
-    store.beat(&node).await.expect("beats");
+    store.heartbeat(&node).await.expect("beats");
     assert_eq!(store.claim(node.id, claim()).await.expect("claims").jobs.len(), 1);
-    duly.pause("red").await.expect("pauses");
+    duly.pause_queue("red").await.expect("pauses");
     duly.push_all(Priority::ALL.map(|priority| push().priority(priority))).await.expect("pushes");
     duly.push(later()).await.expect("pushes");
     let gone = duly.push(push()).await.expect("pushes").id();

@@ -21,9 +21,9 @@ async fn heartbeats_and_pushes_continue_without_the_peers_shard() {
     let duly = Duly::open(servers.url()).await.expect("opens");
     let store = duly.store();
     let mut node = Node::fresh(vec![old.clone()]);
-    store.beat(&node).await.expect("beats");
+    store.heartbeat(&node).await.expect("beats");
     duly.push(Push::new("mark", "null").queue(&old)).await.expect("pushes");
-    let claim = Claim { queue: old.clone(), max: 1, redo: false, suspect: None, kinds: None };
+    let claim = Claim { queue: old.clone(), max: 1, resync: false, suspect: None, kinds: None };
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 1);
 
     let replica = servers.replica_of(hall);
@@ -34,9 +34,9 @@ async fn heartbeats_and_pushes_continue_without_the_peers_shard() {
     node.queues.push(new);
     for _ in 0..5 {
         let start = Instant::now();
-        let beaten = store.beat(&node).await.expect("beats");
+        let beaten = store.heartbeat(&node).await.expect("beats");
         assert!(start.elapsed() < BEAT_MAX, "a beat took {:?}", start.elapsed());
-        assert_eq!((beaten.held, beaten.unheard), (vec![(old.clone(), 1)], vec![]));
+        assert_eq!((beaten.held, beaten.unreachable), (vec![(old.clone(), 1)], vec![]));
         let start = Instant::now();
         duly.push(Push::new("mark", "null").queue(&old)).await.expect("pushes");
         assert!(start.elapsed() < BEAT_MAX, "a push took {:?}", start.elapsed());
@@ -45,7 +45,7 @@ async fn heartbeats_and_pushes_continue_without_the_peers_shard() {
     // The name that could not be put there comes with a later beat.
     let found = async {
         loop {
-            let _ = store.beat(&node).await;
+            let _ = store.heartbeat(&node).await;
             match duly.counts().await {
                 Ok(counts) if counts.len() == 2 => break counts,
                 _ => tokio::time::sleep(Duration::from_millis(100)).await,

@@ -50,9 +50,9 @@ async fn partial_transaction_does_not_return_after_a_rewrite() {
 }
 
 /// Tears the last push off, starts the server, pushes again, starts it once more; answers what is wrong then.
-async fn torn_and_started_twice(server: &Server, start: fn(&Server)) -> Vec<duly::store::Breach> {
+async fn torn_and_started_twice(server: &Server, start: fn(&Server)) -> Vec<duly::store::Violation> {
     let open = async || Duly::open(format!("{}?keep=0", server.url())).await.expect("opens");
-    let push = |number: u64| Push::from(Mark(number)).id(JobId::named(&number.to_string())).after(LATER);
+    let push = |number: u64| Push::from(Mark(number)).id(JobId::from_name(&number.to_string())).after(LATER);
     let duly = open().await;
     duly.push(push(0)).await.expect("pushes");
     duly.push(push(1)).await.expect("pushes");
@@ -61,13 +61,13 @@ async fn torn_and_started_twice(server: &Server, start: fn(&Server)) -> Vec<duly
     tear_off(server.directory(), 5);
     start(server);
     let duly = open().await;
-    assert!(duly.get(JobId::named("1")).await.expect("asks").is_none(), "as if it had not been answered");
+    assert!(duly.get(JobId::from_name("1")).await.expect("asks").is_none(), "as if it had not been answered");
     duly.push_all([push(1), push(2)]).await.expect("pushes");
     drop(duly);
     start(server);
     let duly = open().await;
     assert_eq!(duly.counts().await.expect("counts")[0].scheduled, 3);
-    duly.verify().await.expect("looks").breaches
+    duly.verify().await.expect("looks").violations
 }
 
 /// So many bytes of what the server has appended last never reached the disk.

@@ -124,7 +124,7 @@ fn names_are_durable_after_a_directory_sync() {
 
 #[test]
 fn the_checker_finds_every_fault() {
-    let id = JobId::named("one");
+    let id = JobId::from_name("one");
     let check = |said: &[&str], found: Option<Found>| {
         let mut ledger = Ledger::default();
         said.iter().for_each(|line| ledger.hear(&line.replace("ID", &id.to_string())));

@@ -84,7 +84,7 @@ async fn everything(duly: &Duly, run: String) {
 
 async fn again(duly: &Duly) {
     for no in 0..AGAIN {
-        let id = JobId::named(&format!("again-{no}"));
+        let id = JobId::from_name(&format!("again-{no}"));
         say_all("pushing", &[id]);
         let push = async || duly.push(Push::new("good", args(id)).id(id)).await;
         let pushed = match push().await {
@@ -129,7 +129,7 @@ impl Pusher<'_> {
     /// A job with an id, and args that follow from it.
     fn job(&mut self, kind: &str) -> Push {
         self.pushed += 1;
-        let id = JobId::named(&format!("{}-{}", self.run, self.pushed));
+        let id = JobId::from_name(&format!("{}-{}", self.run, self.pushed));
         Push::new(kind, args(id)).id(id)
     }
 
@@ -137,7 +137,7 @@ impl Pusher<'_> {
         let ids: Vec<JobId> = jobs.iter().map(Push::job_id).collect();
         say_all("pushing", &ids);
         let pushed = self.duly.push_all(jobs).await.expect("pushes");
-        assert!(pushed.iter().all(duly::Pushed::is_new), "each id is pushed once");
+        assert!(pushed.iter().all(duly::PushResult::is_new), "each id is pushed once");
         say_all("pushed", &ids);
         ids
     }
@@ -161,8 +161,8 @@ impl Pusher<'_> {
         self.push(jobs).await;
         let store = self.duly.store();
         let node = Node::fresh(vec!["held".into()]);
-        store.beat(&node).await.expect("beats");
-        let claim = Claim { queue: "held".into(), max: 3, redo: false, suspect: None, kinds: None };
+        store.heartbeat(&node).await.expect("beats");
+        let claim = Claim { queue: "held".into(), max: 3, resync: false, suspect: None, kinds: None };
         assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), 3);
     }
 }

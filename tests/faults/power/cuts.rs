@@ -5,7 +5,7 @@ use std::path::Path;
 
 use duly::rusqlite::Connection;
 use duly::rusqlite::config::DbConfig;
-use duly::store::PAGE_MAX;
+use duly::store::PAGE_SIZE_MAX;
 use duly::{Duly, Filter, JobId, Push};
 
 use crate::power::disk::{Disk, Fate, Image};
@@ -201,12 +201,12 @@ async fn look(main: &Path) -> duly::Result<BTreeMap<JobId, Found>> {
     let mut found = BTreeMap::new();
     let mut cursor = None;
     loop {
-        let page = duly.list(Filter { limit: PAGE_MAX, cursor, ..Filter::default() }).await?;
+        let page = duly.list(Filter { limit: PAGE_SIZE_MAX, cursor, ..Filter::default() }).await?;
         for record in page.jobs {
             let (job, state, attempts) = (record.job, record.state, record.attempts);
             found.insert(job.id, Found { kind: job.kind, args: job.args, state, attempts });
         }
-        cursor = page.next;
+        cursor = page.next_cursor;
         if cursor.is_none() {
             break;
         }

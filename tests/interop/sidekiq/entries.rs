@@ -126,7 +126,7 @@ async fn live_installation_is_transferred() {
     worker.drain().await.expect("drains");
     sandbox.ruby("40.times { |n| Echo.perform_async(n) }");
     let target = Duly::open(":memory:").await.expect("opens");
-    let moved = sandbox.duly.move_to(&target).run().await.expect("moves");
+    let moved = sandbox.duly.transfer_to(&target).run().await.expect("moves");
     let of = |queue: &str| moved.iter().find(|one| one.queue == queue).expect("was moved").clone();
     assert_eq!((of("default").ready, of("default").scheduled, of("default").dead), (40, 1, 1));
     assert_eq!(of("post").ready, 1);
@@ -148,13 +148,13 @@ async fn names_only_valid_in_ruby_do_not_disturb_a_transfer() {
     sandbox.redis(&["LPUSH", "queue:default", &entry("Echo", "0123456789abcdef01234567")]);
     sandbox.redis(&["LPUSH", "queue:default", &entry("Ec\\tho", "0123456789abcdef01234568")]);
     sandbox.redis(&["SADD", "queues", "default"]);
-    let error = sandbox.duly.move_to(&target).run().await.expect_err("one cannot be kept there");
+    let error = sandbox.duly.transfer_to(&target).run().await.expect_err("one cannot be kept there");
     assert!(
         error.to_string().contains("\"Ec\\tho\"") && error.to_string().contains("remove it there first"),
         "{error}"
     );
     sandbox.redis(&["LPOP", "queue:default"]);
-    sandbox.duly.move_to(&target).run().await.expect("moves");
+    sandbox.duly.transfer_to(&target).run().await.expect("moves");
     let jobs = target.list(Filter::default()).await.expect("lists").jobs;
     assert_eq!(jobs.len(), 1);
     assert_eq!((jobs[0].job.kind.as_str(), jobs[0].job.args.as_str()), ("Echo", "[7]"));
@@ -168,7 +168,7 @@ async fn transfer_onto_the_same_keys_is_rejected_with_any_prefix() {
     let store = sandbox.store();
     let other = format!("{store}{}prefix=two", if store.contains('?') { '&' } else { '?' });
     let same = Duly::open(other.replacen("localhost", "127.0.0.1", 1)).await.expect("opens");
-    let error = sandbox.duly.move_to(&same).run().await.expect_err("refused");
+    let error = sandbox.duly.transfer_to(&same).run().await.expect_err("refused");
     assert!(error.to_string().contains("is the store that the jobs are in already"), "{error}");
     assert_eq!(sandbox.redis(&["LLEN", "queue:default"]), ["1"]);
 }
@@ -194,8 +194,8 @@ async fn entries_with_the_same_jid_all_arrive() {
         sandbox.redis(&["ZADD", "schedule", "4000000000", &entry(4, 300)]);
         sandbox.redis(&["SADD", "queues", "default"]);
         sandbox.redis(&["LPUSH", "queue:default", "no job at all"]);
-        let moved = sandbox.duly.move_to(&target).run().await.expect("moves");
-        assert_eq!((moved[0].ready, moved[0].scheduled, moved[0].known, moved[0].left), (8, 1, 0, 1));
+        let moved = sandbox.duly.transfer_to(&target).run().await.expect("moves");
+        assert_eq!((moved[0].ready, moved[0].scheduled, moved[0].already_present, moved[0].remaining), (8, 1, 0, 1));
         let jobs = target.list(Filter::default()).await.expect("lists").jobs;
         let mut args: Vec<&str> = jobs.iter().map(|record| record.job.args.as_str()).collect();
         args.sort_unstable();

@@ -54,8 +54,8 @@ async fn repeated_push_is_one_job() {
     let sandbox = Sandbox::new().await;
     let push = || {
         vec![
-            Push::new("Echo", "[1]").id(JobId::named("a")),
-            Push::new("Echo", "[2]").id(JobId::named("b")).queue("post"),
+            Push::new("Echo", "[1]").id(JobId::from_name("a")),
+            Push::new("Echo", "[2]").id(JobId::from_name("b")).queue("post"),
         ]
     };
     let first = sandbox.duly.push_all(push()).await.expect("pushes");
@@ -63,8 +63,8 @@ async fn repeated_push_is_one_job() {
     assert!(first.iter().all(|one| one.is_new()) && second.iter().all(|one| !one.is_new()));
     assert_eq!(sandbox.ruby("Sidekiq::Queue.all.map(&:size)"), json!([1, 1]));
     let jid = sandbox.ruby("Sidekiq::Queue.new.first.jid");
-    assert_eq!(jid, json!(JobId::named("a").to_string()), "found under the id that duly has printed");
-    assert!(sandbox.duly.remove(JobId::named("a")).await.is_ok());
+    assert_eq!(jid, json!(JobId::from_name("a").to_string()), "found under the id that duly has printed");
+    assert!(sandbox.duly.remove(JobId::from_name("a")).await.is_ok());
     assert_eq!(sandbox.ruby("Sidekiq::Queue.new.size"), json!(0));
 }
 

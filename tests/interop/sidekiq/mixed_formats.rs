@@ -18,7 +18,7 @@ async fn in_action(sandbox: &Sandbox) -> Duly {
 /// Nothing is taken from this queue, and whoever tries is told why.
 async fn takes_nothing(duly: &Duly, queue: &str, says: &str) {
     let node = Node::fresh(vec![queue.into()]);
-    let claim = Claim { queue: queue.into(), max: 1, redo: false, suspect: None, kinds: None };
+    let claim = Claim { queue: queue.into(), max: 1, resync: false, suspect: None, kinds: None };
     let error = duly.store().claim(node.id, claim).await.expect_err("takes nothing");
     assert!(error.code() == "invalid" && error.to_string().contains(says), "{error}");
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use duly::{CancellationToken, Ctx, Duly, Tally, Worker};
+use duly::{CancellationToken, Ctx, Duly, RunSummary, Worker};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
@@ -144,12 +144,12 @@ pub fn note(port: u16, db: usize, ctx: &Ctx) {
 
 /// A worker of ours at work.
 pub struct Running {
-    pub task: JoinHandle<duly::Result<Tally>>,
+    pub task: JoinHandle<duly::Result<RunSummary>>,
     stop: CancellationToken,
 }
 
 impl Running {
-    pub async fn end(self) -> Tally {
+    pub async fn end(self) -> RunSummary {
         self.stop.cancel();
         tokio::time::timeout(LONG, self.task).await.expect("in time").expect("no panic").expect("ends well")
     }

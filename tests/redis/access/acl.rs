@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use duly::store::{Claim, End, Guest, Heard, LockAsk, Owner, Store, To};
-use duly::{Conflict, Ctx, Due, Duly, Event, Filter, JobId, Node, NodeId, Outcome, Push, Pushed, Retry, State};
+use duly::store::{AttemptEnd, Claim, LockOwner, LockRequest, Notification, PeerInfo, Recipient, Store};
+use duly::{
+    Ctx, Due, Duly, Event, Filter, JobId, Node, NodeId, Outcome, Push, PushResult, Retry, State, UniqueConflict,
+};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -84,51 +86,57 @@ async fn a_whole_life(url: &str) {
 /// Locks, messages and connections.
 async fn in_the_hall(store: &dyn Store) {
     let (lease, node) = (Duration::from_secs(3), NodeId::fresh());
-    let guest =
-        Guest { node, lease, methods: vec!["m".into()], waits: vec!["l".into()], places: Vec::new(), quiet: false };
-    let mut heard = store.hear(node, true).await.expect("hears");
-    store.attend(&guest).await.expect("attends");
+    let guest = PeerInfo {
+        node,
+        lease,
+        methods: vec!["m".into()],
+        waited_locks: vec!["l".into()],
+        waiters: Vec::new(),
+        listen_only: false,
+    };
+    let mut heard = store.subscribe_messages(node, true).await.expect("hears");
+    store.announce(&guest).await.expect("attends");
     let ask = |slots| {
-        let (name, owner, note) = ("l".into(), Owner::fresh(), "somebody".into());
-        LockAsk { name, owner, node, lease, slots, ttl: LONG, wait: true, note }
+        let (name, owner, note) = ("l".into(), LockOwner::fresh(), "somebody".into());
+        LockRequest { name, owner, node, lease, slots, ttl: LONG, wait: true, note }
     };
     let (first, second) = (ask(1), ask(1));
     assert!(store.lock(&first).await.expect("answers").hold.is_some());
     assert!(store.lock(&second).await.expect("answers").hold.is_none());
     assert_eq!(store.extend_locks(std::slice::from_ref(&first)).await.expect("answers"), [true]);
-    assert_eq!(store.locks(None, None).await.expect("lists").locks[0].waiting, 1);
-    assert_eq!(store.attend(&guest).await.expect("attends").turns.len(), 1);
+    assert_eq!(store.locks(None, None).await.expect("lists").locks[0].waiters, 1);
+    assert_eq!(store.announce(&guest).await.expect("attends").turns.len(), 1);
     assert!(store.unlock(&first).await.expect("answers"));
-    assert!(matches!(heard.recv().await, Some(Heard::Turn { owner, .. }) if owner == second.owner));
+    assert!(matches!(heard.recv().await, Some(Notification::LockTurn { owner, .. }) if owner == second.owner));
     assert!(store.lock(&second).await.expect("answers").hold.is_some());
     assert!(store.lock(&ask(2)).await.expect("answers").hold.is_some());
     assert_eq!(store.break_lock("l").await.expect("breaks"), 2);
     for _ in 0..2 {
-        assert!(matches!(heard.recv().await, Some(Heard::Turn { .. })), "who had it is told");
+        assert!(matches!(heard.recv().await, Some(Notification::LockTurn { .. })), "who had it is told");
     }
     store.set_connections(node, &["c".into(), "d".into()], &[]).await.expect("notes");
-    store.keep_connections(node, &["c".into(), "d".into()]).await.expect("notes");
+    store.refresh_connections(node, &["c".into(), "d".into()]).await.expect("notes");
     store.set_connections(node, &[], &["d".into()]).await.expect("forgets");
-    assert_eq!(store.connection("c").await.expect("looks"), Some(node));
-    assert_eq!(store.answering("m").await.expect("looks"), [node]);
+    assert_eq!(store.connection_holder("c").await.expect("looks"), Some(node));
+    assert_eq!(store.peers_with_method("m").await.expect("looks"), [node]);
     assert!(store.nodes().await.expect("lists").iter().any(|row| row.id == node));
     // The worker that ran before hears what is for all, too.
-    for (to, reached) in [(To::All, 2), (To::Node(node), 1)] {
+    for (to, reached) in [(Recipient::All, 2), (Recipient::Node(node), 1)] {
         assert_eq!(store.send(to, b"hello").await.expect("sends"), reached);
-        assert_eq!(heard.recv().await, Some(Heard::Message(b"hello".into())));
+        assert_eq!(heard.recv().await, Some(Notification::Message(b"hello".into())));
     }
-    store.depart(node).await.expect("departs");
+    store.withdraw(node).await.expect("departs");
 }
 
 /// Every kind of push; answers how many jobs wait.
 async fn pushes(duly: &Duly) -> usize {
-    let own = JobId::named("own");
-    assert_eq!(duly.push(Push::new("ok", "1").id(own)).await.expect("pushes"), Pushed::New(own));
-    assert_eq!(duly.push(Push::new("ok", "1").id(own)).await.expect("pushes"), Pushed::Existing(own));
-    let key = |n: u8| Push::new("ok", n.to_string()).unique("key").on_conflict(Conflict::Replace);
+    let own = JobId::from_name("own");
+    assert_eq!(duly.push(Push::new("ok", "1").id(own)).await.expect("pushes"), PushResult::New(own));
+    assert_eq!(duly.push(Push::new("ok", "1").id(own)).await.expect("pushes"), PushResult::Existing(own));
+    let key = |n: u8| Push::new("ok", n.to_string()).unique("key").on_conflict(UniqueConflict::Replace);
     let old = duly.push(key(1)).await.expect("pushes").id();
     let new = duly.push(key(2).after(Duration::from_millis(50))).await.expect("pushes");
-    assert!(matches!(new, Pushed::Replaced { old: gone, .. } if gone == old), "{new:?}");
+    assert!(matches!(new, PushResult::Replaced { old: gone, .. } if gone == old), "{new:?}");
     duly.push(key(3)).await.expect("replaces one that is scheduled");
     let many = (0..6).map(|n| Push::new(["ok", "fails", "dies"][n % 3], "{}").queue(["default", "b", "c"][n % 3]));
     duly.push_all(many).await.expect("pushes");
@@ -145,7 +153,7 @@ async fn work(duly: &Duly, jobs: usize) {
         .queue("default", 2)
         .queue("b", 2)
         .queue("c", 2)
-        .retry_all(Retry::every(Duration::from_millis(20)))
+        .default_retry(Retry::fixed(Duration::from_millis(20)))
         .on_kind("ok", |_| async {})
         .on_kind("fails", |ctx: Ctx| async move { if ctx.attempt() < 2 { Err("oh") } else { Ok(()) } })
         .on_kind("dies", |_| async { Outcome::bury("no use") })
@@ -178,8 +186,8 @@ async fn looks_and_moves(duly: &Duly) {
     duly.reschedule(dead[0].job.id, Due::After(LONG)).await.expect("is moved");
     duly.remove(dead[0].job.id).await.expect("removes");
     duly.remove(dead[1].job.id).await.expect("removes");
-    assert!(duly.pause("default").await.expect("pauses"));
-    assert!(duly.resume("default").await.expect("resumes"));
+    assert!(duly.pause_queue("default").await.expect("pauses"));
+    assert!(duly.resume_queue("default").await.expect("resumes"));
     let ready = duly.push(Push::new("ok", "{}")).await.expect("pushes").id();
     for state in State::ALL {
         duly.list(Filter { state: Some(state), ..Filter::default() }).await.expect("lists");
@@ -192,10 +200,10 @@ async fn looks_and_moves(duly: &Duly) {
 
 /// A node that goes with a job in its hands, another that takes it over and has forgotten what it holds.
 async fn takes_back(store: &dyn Store) {
-    let claim = |suspect, redo| Claim { queue: "default".into(), max: 1, redo, suspect, kinds: None };
+    let claim = |suspect, redo| Claim { queue: "default".into(), max: 1, resync: redo, suspect, kinds: None };
     let node = async || {
         let node = Node::fresh(vec!["default".into()]);
-        store.beat(&node).await.expect("beats");
+        store.heartbeat(&node).await.expect("beats");
         node.id
     };
     let push = Push::new("ok", "{}").keep(Duration::ZERO);
@@ -207,7 +215,7 @@ async fn takes_back(store: &dyn Store) {
     assert_eq!((taken.taken_back, taken.jobs.len()), (1, 1));
     let held = store.claim(second, claim(None, true)).await.expect("is told").jobs.remove(0);
     store.claim(second, Claim { max: 0, ..claim(None, false) }).await.expect("steps back");
-    let end = End::of(&held, Outcome::release(Duration::ZERO), Duration::ZERO);
+    let end = AttemptEnd::from_held(&held, Outcome::release(Duration::ZERO), Duration::ZERO);
     assert_eq!(store.settle(second, vec![end]).await.expect("settles"), Vec::<JobId>::new());
     store.leave(second).await.expect("leaves");
 }
@@ -253,7 +261,7 @@ async fn missing_right_error_names_the_command_that_prints_the_acl() {
     let rules = rules(&server.url()).await;
     admit(&mut server.client().expect("connects"), &rules.replace("+evalsha", ""));
     let duly = open(format!("redis://duly:{PASSWORD}@{}", server.address())).await;
-    let error = duly.push(Push::new("ok", "{}").id(JobId::named("a"))).await.expect_err("needs a script");
+    let error = duly.push(Push::new("ok", "{}").id(JobId::from_name("a"))).await.expect_err("needs a script");
     assert!(error.to_string().contains("duly doctor --acl"), "{error}");
     // And who comes with the prefix of somebody else.
     let error = refusal(format!("redis://duly:{PASSWORD}@{}?prefix=other", server.address())).await;
@@ -273,10 +281,10 @@ async fn missing_right_inside_a_script_is_reported() {
         admit(&mut admin, &older);
         let duly = open(format!("redis://duly:{PASSWORD}@{}", server.address())).await;
         let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
-        store.beat(&node).await.expect("beats");
+        store.heartbeat(&node).await.expect("beats");
         let soon = || Push::new("note", "{}").tag("red").after(Duration::from_millis(1));
         duly.push_all([soon(), soon()]).await.expect("pushes");
-        let claim = || Claim { queue: "default".into(), max: 9, redo: false, suspect: None, kinds: None };
+        let claim = || Claim { queue: "default".into(), max: 9, resync: false, suspect: None, kinds: None };
         let error = loop {
             match store.claim(node.id, claim()).await {
                 Ok(claimed) => assert!(claimed.jobs.is_empty(), "may not move what is due"),
@@ -313,8 +321,8 @@ async fn moves_away_and_back(duly: &Duly) {
             .await
             .expect("pushes");
         duly.remove(first).await.expect("removes");
-        duly.move_to(&away).run().await.expect("moves away");
-        away.move_to(duly).run().await.expect("moves back");
+        duly.transfer_to(&away).run().await.expect("moves away");
+        away.transfer_to(duly).run().await.expect("moves back");
     }
     let counts = duly.counts().await.expect("counts");
     assert_eq!(counts.iter().find(|count| count.queue == "moves").map(|count| count.ready), Some(4));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::store::{Claim, End};
+use duly::store::{AttemptEnd, Claim};
 use duly::{Due, Duly, Error, Filter, Node, Outcome, Push, State};
 
 use crate::helpers::{durable, open, whole};
@@ -39,11 +39,11 @@ async fn a_full_server_lets_out_and_nothing_in(binary: Binary) {
     let ready = duly.list(Filter { state: Some(State::Ready), ..Filter::default() }).await.expect("lists").jobs;
     duly.remove(ready[0].job.id).await.expect("removes");
     duly.reschedule(ready[1].job.id, Due::Now).await.expect("moves");
-    assert!(duly.pause("default").await.expect("pauses") && duly.resume("default").await.expect("resumes"));
+    assert!(duly.pause_queue("default").await.expect("pauses") && duly.resume_queue("default").await.expect("resumes"));
     fill(&server);
     let other = open(":memory:").await;
     other.push(Push::new("large", "{}")).await.expect("pushes");
-    let error = other.move_to(&duly).run().await.expect_err("is refused as well");
+    let error = other.transfer_to(&duly).run().await.expect_err("is refused as well");
     assert!(error.to_string().starts_with("move_in: "), "says what was refused: {error}");
     one_by_hand(&duly).await;
     fill(&server);
@@ -69,12 +69,13 @@ fn fill(server: &Server) {
 /// Beat, claim, every outcome, prune, leave.
 async fn one_by_hand(duly: &Duly) {
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
-    let claim = Claim { queue: "default".into(), max: 4, redo: false, suspect: None, kinds: None };
-    store.beat(&node).await.expect("beats");
+    let claim = Claim { queue: "default".into(), max: 4, resync: false, suspect: None, kinds: None };
+    store.heartbeat(&node).await.expect("beats");
     let jobs = store.claim(node.id, claim).await.expect("claims").jobs;
     let outcomes =
         [Outcome::Ack, Outcome::retry(Duration::ZERO, "oh"), Outcome::bury("oh"), Outcome::release(Duration::ZERO)];
-    let ends = jobs.iter().zip(outcomes).map(|(held, outcome)| End::of(held, outcome, Duration::ZERO)).collect();
+    let ends =
+        jobs.iter().zip(outcomes).map(|(held, outcome)| AttemptEnd::from_held(held, outcome, Duration::ZERO)).collect();
     assert!(store.settle(node.id, ends).await.expect("settles").is_empty());
     assert_eq!(store.prune("default", 0).await.expect("prunes"), 1, "the buried one is not kept");
     store.leave(node.id).await.expect("leaves");

@@ -1,21 +1,21 @@
 //! Several apps on one server.
 
-use duly::{Duly, JobId, Push, Pushed};
+use duly::{Duly, JobId, Push, PushResult};
 
 use crate::helpers::{apart, open};
 use test_support::servers::{self, Server};
 
 async fn apps_with_their_own_prefix_do_not_see_each_other(url: &str) {
     let (one, other) = (open(apart(url)).await, open(apart(url)).await);
-    let id = JobId::named("the same");
+    let id = JobId::from_name("the same");
     let push = async |duly: &Duly, n: u8| duly.push(Push::new("note", n.to_string()).id(id).unique("key")).await;
-    assert_eq!(push(&one, 1).await.expect("pushes"), Pushed::New(id));
-    assert_eq!(push(&other, 2).await.expect("pushes"), Pushed::New(id), "neither id nor key is taken here");
+    assert_eq!(push(&one, 1).await.expect("pushes"), PushResult::New(id));
+    assert_eq!(push(&other, 2).await.expect("pushes"), PushResult::New(id), "neither id nor key is taken here");
     one.push(Push::new("note", "3").queue("only-here")).await.expect("pushes");
-    one.pause("default").await.expect("pauses");
+    one.pause_queue("default").await.expect("pauses");
 
     assert_eq!(other.counts().await.expect("counts").len(), 1);
-    let args = |record: Option<duly::Record>| record.map(|record| record.job.args);
+    let args = |record: Option<duly::JobRecord>| record.map(|record| record.job.args);
     assert_eq!(args(one.get(id).await.expect("looks")).as_deref(), Some("1"));
     let worker = other.worker().queue("default", 1).queue("only-here", 1).on_kind("note", |_| async {});
     assert_eq!(worker.drain().await.expect("drains").acked, 1, "paused elsewhere, and not to be found elsewhere");

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use duly::{Duly, Error, JobId, Push, Pushed};
+use duly::{Duly, Error, JobId, Push, PushResult};
 
 use crate::helpers::{apart, durable, open, refusal};
 use test_support::servers::{Binary, Fsync, Options, Server};
@@ -126,7 +126,7 @@ async fn data_of_another_version_is_rejected() {
 async fn push_without_replica_confirmation_is_unknown_and_repeatable() {
     let server = durable(Binary::Redis).start();
     let duly = open(format!("{}?replicas=1", server.url())).await;
-    let (id, start) = (JobId::named("once"), Instant::now());
+    let (id, start) = (JobId::from_name("once"), Instant::now());
     let push = async |duly: &Duly| duly.push(Push::new("ok", "{}").id(id)).await;
     for _ in 0..2 {
         let error = push(&duly).await.expect_err("nobody has confirmed it");
@@ -136,7 +136,7 @@ async fn push_without_replica_confirmation_is_unknown_and_repeatable() {
     }
     assert!(start.elapsed() < Duration::from_secs(10), "took {:?}", start.elapsed());
     let plain = open(server.url()).await;
-    assert_eq!(push(&plain).await.expect("pushes"), Pushed::Existing(id));
+    assert_eq!(push(&plain).await.expect("pushes"), PushResult::Existing(id));
     assert_eq!(plain.counts().await.expect("counts")[0].ready, 1);
 
     let replica = durable(Binary::Redis).start();
@@ -145,6 +145,6 @@ async fn push_without_replica_confirmation_is_unknown_and_repeatable() {
         line if line.contains("state=online") => Ok(()),
         other => Err(other),
     });
-    assert_eq!(push(&duly).await.expect("is confirmed"), Pushed::Existing(id));
+    assert_eq!(push(&duly).await.expect("is confirmed"), PushResult::Existing(id));
     assert!(duly.push(Push::new("ok", "{}")).await.expect("is confirmed").is_new());
 }

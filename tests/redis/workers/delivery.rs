@@ -9,10 +9,10 @@ use crate::helpers::{LONG, open};
 async fn a_push_puts_its_job_into_the_hands_of_a_node_that_waits(location: Location) {
     let (pusher, duly) = (open(location.url.clone()).await, open(location.url.clone()).await);
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
-    store.beat(&node).await.expect("beats");
-    let mut wakes = store.subscribe(node.id).await.expect("subscribes");
-    store.accept(node.id, None).await.expect("accepts");
-    let claim = || Claim { queue: "default".into(), max: 10, redo: false, suspect: None, kinds: None };
+    store.heartbeat(&node).await.expect("beats");
+    let mut wakes = store.subscribe_wakes(node.id).await.expect("subscribes");
+    store.accept_deliveries(node.id, None).await.expect("accepts");
+    let claim = || Claim { queue: "default".into(), max: 10, resync: false, suspect: None, kinds: None };
     let mut given = Vec::new();
     for _ in 0..3 {
         store.claim(node.id, claim()).await.expect("claims");

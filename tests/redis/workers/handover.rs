@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use duly::store::Claim;
-use duly::{Duly, Event, JobId, Node, Push, State, Tally};
+use duly::{Duly, Event, JobId, Node, Push, RunSummary, State};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +27,7 @@ const ALLOWED: Duration = Duration::from_secs(15);
 /// A running worker, and what it tells.
 struct Running {
     stop: CancellationToken,
-    run: JoinHandle<duly::Result<Tally>>,
+    run: JoinHandle<duly::Result<RunSummary>>,
     started: mpsc::UnboundedReceiver<(JobId, Instant)>,
 }
 
@@ -68,7 +68,7 @@ impl Running {
         (ids, last)
     }
 
-    async fn end(self) -> Tally {
+    async fn end(self) -> RunSummary {
         self.stop.cancel();
         tokio::time::timeout(LONG, self.run).await.expect("in time").expect("no panic").expect("ends well")
     }
@@ -158,9 +158,9 @@ async fn jobs_of_a_silent_node_start_elsewhere(location: Location) {
     let ids = push_all(&duly).await;
     let (store, mut node) = (duly.store(), Node::fresh(vec!["default".into()]));
     node.lease = LEASE;
-    store.beat(&node).await.expect("beats");
+    store.heartbeat(&node).await.expect("beats");
     let silent = Instant::now();
-    let claim = Claim { queue: "default".into(), max: JOBS, redo: false, suspect: None, kinds: None };
+    let claim = Claim { queue: "default".into(), max: JOBS, resync: false, suspect: None, kinds: None };
     assert_eq!(store.claim(node.id, claim).await.expect("claims").jobs.len(), JOBS);
     let mut survivor = Running::start(&duly, LONG, true).await;
     let (started, last) = survivor.starts(JOBS).await;

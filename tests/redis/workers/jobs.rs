@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use duly::store::Claim;
-use duly::{ARGS_BYTES_MAX, Ctx, Event, Filter, HistoryAsk, Node, Priority, Push, State};
+use duly::{ARGS_BYTES_MAX, Ctx, Event, Filter, HistoryQuery, Node, Priority, Push, State};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -60,7 +60,7 @@ async fn args_survive_byte_for_byte(location: Location) {
     assert!(listed.iter().map(|record| &record.job.args).eq(args), "as pushed, in order");
     // Through a retry: what changes is kept apart from what was pushed.
     let seen = Seen::default();
-    let worker = duly.worker().concurrency(1).retry_all(duly::Retry::every(Duration::ZERO));
+    let worker = duly.worker().concurrency(1).default_retry(duly::Retry::fixed(Duration::ZERO));
     let tally = worker.on_kind("note", note(&seen, 1)).drain().await;
     assert_eq!(tally.expect("drains").acked, args.len() as u64);
     assert!(seen.lock().expect("nobody panics with it").iter().eq(args.iter()));
@@ -89,7 +89,7 @@ async fn jobs_start_at_due_and_not_before(location: Location) {
     let (tell, mut told) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
     let worker = duly.worker().concurrency(50).on_kind("due", |_| async {}).on_event(move |event| {
-        if let Event::Started { held, late } = event {
+        if let Event::Started { held, lateness: late } = event {
             let _ = tell.send((held.due, *late, SystemTime::now()));
         }
     });
@@ -118,12 +118,12 @@ async fn jobs_start_at_due_and_not_before(location: Location) {
 async fn job_is_not_claimed_before_due(location: Location) {
     let (pusher, claimer) = (open(&location.url).await, open(&location.url).await);
     let (store, node) = (claimer.store(), Node::fresh(vec!["default".into()]));
-    store.beat(&node).await.expect("beats");
+    store.heartbeat(&node).await.expect("beats");
     for n in 0..60 {
         let push = Push::new("due", "{}");
         let push = if n % 3 == 0 { push.after(Duration::from_micros(200)) } else { push };
         pusher.push(push).await.expect("pushes");
-        let claim = Claim { queue: "default".into(), max: 1, redo: false, suspect: None, kinds: None };
+        let claim = Claim { queue: "default".into(), max: 1, resync: false, suspect: None, kinds: None };
         let claimed = store.claim(node.id, claim).await.expect("claims");
         for held in &claimed.jobs {
             assert!(held.due <= claimed.now, "{:?} early", held.due.duration_since(claimed.now));
@@ -138,7 +138,7 @@ async fn retries_and_burials_keep_their_errors(location: Location) {
     let id = duly.push(Push::new("fails", "{}").max_attempts(3)).await.expect("pushes").id();
     let worker = duly
         .worker()
-        .retry_all(duly::Retry::every(Duration::ZERO))
+        .default_retry(duly::Retry::fixed(Duration::ZERO))
         .on_kind("fails", |ctx: Ctx| async move { Err::<(), _>(format!("oh {} ü", ctx.attempt())) });
     let tally = worker.drain().await.expect("drains");
     assert_eq!((tally.retried, tally.buried), (2, 1));
@@ -160,12 +160,12 @@ async fn counts_work_without_history(location: Location) {
     }
     off.push_all((0..10).map(|n| Push::new("note", n.to_string()))).await.expect("pushes");
     off.worker().on_kind("note", note(&seen, 0)).drain().await.expect("drains");
-    assert!(on.history(HistoryAsk::default()).await.expect("tells").points.is_empty());
+    assert!(on.history(HistoryQuery::default()).await.expect("tells").points.is_empty());
     on.push(Push::new("note", "1")).await.expect("pushes");
-    assert_eq!(off.history(HistoryAsk::default()).await.expect("tells").total().pushed, 1, "others may keep one");
+    assert_eq!(off.history(HistoryQuery::default()).await.expect("tells").total().pushed, 1, "others may keep one");
     let counts = &on.counts().await.expect("counts")[0];
     assert_eq!(counts.bytes, counts.ready + counts.scheduled);
-    assert!(on.verify().await.expect("verifies").breaches.is_empty());
+    assert!(on.verify().await.expect("verifies").violations.is_empty());
 }
 
 /// It has to be there for a whole lease before it may.
@@ -174,8 +174,8 @@ async fn draining_worker_takes_back_from_dead_nodes(location: Location) {
     duly.push(Push::new("note", "1")).await.expect("pushes");
     let (store, mut dead) = (duly.store(), Node::fresh(vec!["default".to_owned()]));
     dead.lease = Duration::from_secs(1);
-    store.beat(&dead).await.expect("beats");
-    let claim = Claim { queue: "default".to_owned(), max: 1, redo: false, suspect: None, kinds: None };
+    store.heartbeat(&dead).await.expect("beats");
+    let claim = Claim { queue: "default".to_owned(), max: 1, resync: false, suspect: None, kinds: None };
     assert_eq!(store.claim(dead.id, claim).await.expect("claims").jobs.len(), 1);
     let lives = async || duly.nodes().await.expect("looks").iter().any(|node| node.id == dead.id && node.alive);
     let ends = async {

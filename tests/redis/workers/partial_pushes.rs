@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duly::store::{Claim, End};
+use duly::store::{AttemptEnd, Claim};
 use duly::{Capacity, Error, Node, Outcome, Push};
 
 use super::{Location, on_each};
@@ -71,11 +71,11 @@ async fn partially_recorded_settle_is_unknown(location: Location) {
     let duly = open(location.url.clone()).await;
     duly.push_all([Push::new("mail", "1"), Push::new("mail", "2")]).await.expect("pushes");
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
-    store.beat(&node).await.expect("beats");
-    let claim = Claim { queue: "default".into(), max: 2, redo: false, suspect: None, kinds: None };
+    store.heartbeat(&node).await.expect("beats");
+    let claim = Claim { queue: "default".into(), max: 2, resync: false, suspect: None, kinds: None };
     let held = store.claim(node.id, claim).await.expect("claims").jobs;
     let again = Outcome::retry(Duration::from_secs(60), "oh");
-    let end = |at: usize, outcome: &Outcome| End::of(&held[at], outcome.clone(), Duration::ZERO);
+    let end = |at: usize, outcome: &Outcome| AttemptEnd::from_held(&held[at], outcome.clone(), Duration::ZERO);
     let ends = || vec![end(0, &Outcome::Ack), end(1, &again)];
     location.ask("SET", &location.key("errors"), &[b"not a hash"]);
     let error = store.settle(node.id, ends()).await.expect_err("one of them cannot be recorded");

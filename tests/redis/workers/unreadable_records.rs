@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use duly::store::{Claim, End};
+use duly::store::{AttemptEnd, Claim};
 use duly::{Ctx, Due, Event, Node, Outcome, Priority, Push, State};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -21,7 +21,7 @@ on_each![
 /// A newer duly runs beside this one: what only that one can read waits for it, whatever handlers there are here.
 async fn record_of_a_newer_format_is_released(location: Location) {
     let duly = open(&location.url).await;
-    duly.pause("default").await.expect("pauses");
+    duly.pause_queue("default").await.expect("pauses");
     let push = |priority| Push::new("note", format!("\"{priority}\"")).priority(priority).unique(priority.to_string());
     let ids = duly.push_all(Priority::ALL.map(push)).await.expect("pushes");
     let job = location.key("job");
@@ -48,7 +48,7 @@ async fn record_of_a_newer_format_is_released(location: Location) {
             }
         });
     let run = tokio::spawn(worker.run_until(stop.clone()));
-    duly.resume("default").await.expect("resumes");
+    duly.resume_queue("default").await.expect("resumes");
     for _ in &ids {
         let outcome = tokio::time::timeout(LONG, ends.recv()).await.expect("in time").expect("works");
         assert_eq!(outcome, "release");
@@ -76,14 +76,14 @@ async fn ready_entries_without_a_record_are_dropped(location: Location) {
     duly.push_all((0..1_200).map(|n| Push::new("note", n.to_string()))).await.expect("pushes");
     location.ask("DEL", &location.key("job"), &[]);
     let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
-    store.beat(&node).await.expect("beats");
+    store.heartbeat(&node).await.expect("beats");
     for _ in 0..2 {
-        let claim = Claim { queue: "default".into(), max: 1_000, redo: false, suspect: None, kinds: None };
+        let claim = Claim { queue: "default".into(), max: 1_000, resync: false, suspect: None, kinds: None };
         assert!(store.claim(node.id, claim).await.expect("claims").jobs.is_empty());
     }
     let counts = &duly.counts().await.expect("counts")[0];
     assert_eq!((counts.ready, counts.running), (0, 0));
-    assert!(store.beat(&node).await.expect("beats").held.is_empty(), "nor is anything counted as held");
+    assert!(store.heartbeat(&node).await.expect("beats").held.is_empty(), "nor is anything counted as held");
     store.leave(node.id).await.expect("leaves");
 }
 
@@ -99,14 +99,14 @@ async fn job_with_deleted_failures_runs_once(location: Location) {
             forget(&location);
         }
         let (store, node) = (duly.store(), Node::fresh(vec!["default".into()]));
-        store.beat(&node).await.expect("beats");
-        let claim = |redo| Claim { queue: "default".into(), max: 1, redo, suspect: None, kinds: None };
+        store.heartbeat(&node).await.expect("beats");
+        let claim = |redo| Claim { queue: "default".into(), max: 1, resync: redo, suspect: None, kinds: None };
         let held = store.claim(node.id, claim(false)).await.expect("claims").jobs.remove(0);
         forget(&location);
         let again = store.claim(node.id, claim(true)).await.expect("claims").jobs.remove(0);
         assert_eq!((again.job.id, again.fence), (held.job.id, held.fence));
         let held = if n == 0 { held } else { again };
-        let end = End::of(&held, Outcome::Ack, held.job.keep);
+        let end = AttemptEnd::from_held(&held, Outcome::Ack, held.job.keep);
         assert!(store.settle(node.id, vec![end]).await.expect("settles").is_empty(), "it is recorded");
         assert_eq!(duly.get(id).await.expect("looks").expect("is there").state, State::Done);
         store.leave(node.id).await.expect("leaves");
@@ -120,11 +120,11 @@ async fn dead_node_with_wrong_count_causes_no_busy_loop(location: Location) {
     let mut nodes = [(); 3].map(|()| Node::fresh(vec!["default".into()]));
     for node in &mut nodes {
         node.lease = std::time::Duration::from_secs(60);
-        store.beat(node).await.expect("beats");
+        store.heartbeat(node).await.expect("beats");
     }
     let [dead, busy, searching] = &nodes;
     duly.push_all((0..6_010).map(|n| Push::new("note", n.to_string()))).await.expect("pushes");
-    let claim = |max, suspect| Claim { queue: "default".into(), max, redo: false, suspect, kinds: None };
+    let claim = |max, suspect| Claim { queue: "default".into(), max, resync: false, suspect, kinds: None };
     assert_eq!(store.claim(dead.id, claim(10, None)).await.expect("claims").jobs.len(), 10);
     for _ in 0..6 {
         assert_eq!(store.claim(busy.id, claim(1_000, None)).await.expect("claims").jobs.len(), 1_000);
@@ -135,7 +135,7 @@ async fn dead_node_with_wrong_count_causes_no_busy_loop(location: Location) {
     for step in 0.. {
         let claimed = store.claim(searching.id, claim(0, Some(dead.id))).await.expect("claims");
         taken += claimed.taken_back;
-        if !claimed.left {
+        if !claimed.suspect_has_more {
             break;
         }
         assert!(step < 30, "it goes on and on");

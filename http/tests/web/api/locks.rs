@@ -62,7 +62,7 @@ pub async fn lock_waiter_gets_a_greater_fence(site: Site) {
 
 pub async fn method_is_called(site: Site) {
     let double = async |n: u64, _| Ok::<_, std::io::Error>(n * 2);
-    site.duly.answer("double", double).await.expect("registers");
+    site.duly.on_call("double", double).await.expect("registers");
     let response = site.post("/api/v1/calls/double", json!({"args": 21})).await;
     assert_eq!(response.json()["replies"][0]["value"], 42, "{}", response.text());
     let nobody = site.post("/api/v1/calls/triple", json!({"args": 21})).await;

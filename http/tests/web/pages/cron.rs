@@ -31,7 +31,7 @@ async fn with_a_rule() -> Fixture {
 }
 
 async fn rule(fixture: &Fixture, name: &str) -> CronRule {
-    fixture.duly.cron_get(name).await.expect("asked").expect("is there").rule
+    fixture.duly.get_cron(name).await.expect("asked").expect("is there").rule
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

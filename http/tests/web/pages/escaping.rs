@@ -47,14 +47,16 @@ async fn user_text_never_becomes_markup() {
     let worker = fixture.duly.worker().queue("default", 4).on_kind("attack", |ctx: duly::Ctx| async move {
         let args: Vec<String> = serde_json::from_str(&ctx.job().args).expect("as pushed");
         ctx.log(&args[0]);
-        ctx.progress(0.5, &args[0]);
+        ctx.set_progress(0.5, &args[0]);
         Ok::<_, std::io::Error>(Outcome::bury(args[0].clone()))
     });
     for (no, attack) in ATTACKS.iter().enumerate() {
         let args = serde_json::to_string(&[attack]).expect("JSON");
         fixture
             .duly
-            .push(Push::new("attack", args).id(JobId::named(&no.to_string())).unique(attack.replace('\u{202e}', "")))
+            .push(
+                Push::new("attack", args).id(JobId::from_name(&no.to_string())).unique(attack.replace('\u{202e}', "")),
+            )
             .await
             .expect("pushed");
     }
@@ -64,7 +66,7 @@ async fn user_text_never_becomes_markup() {
     let mut paths: Vec<String> =
         ["/", "/jobs", "/dead", "/jobs?q=state:dead", "/locks", "/queues", "/audit"].map(str::to_owned).into();
     for (no, attack) in ATTACKS.iter().enumerate() {
-        let id = JobId::named(&no.to_string());
+        let id = JobId::from_name(&no.to_string());
         paths.push(format!("/jobs/{id}"));
         paths.push(format!("/jobs/{id}/edit"));
         paths.push(format!("/push?like={id}"));
@@ -92,7 +94,7 @@ async fn user_text_never_becomes_markup() {
         assert_inert(&path, &response.body);
     }
     // The text is still visible.
-    let job = get(&fixture.url, &format!("/jobs/{}", JobId::named("0"))).await.body;
+    let job = get(&fixture.url, &format!("/jobs/{}", JobId::from_name("0"))).await.body;
     assert!(job.matches("alert(1)").count() >= 2, "args and error are shown");
 }
 

@@ -16,7 +16,7 @@ async fn each_role_has_its_pages_and_actions() {
     let token = async |name, role| fixture.duly.create_token(name, role, None).await.expect("made").as_str().to_owned();
     let (viewer, pusher) = (token("v", Role::Viewer).await, token("p", Role::Pusher).await);
     let (operator, admin) = (token("o", Role::Operator).await, token("a", Role::Admin).await);
-    let job = format!("GET /jobs/{}", JobId::named("report"));
+    let job = format!("GET /jobs/{}", JobId::from_name("report"));
     for (secret, sees, pushes, operates) in [
         (&viewer, false, false, false),
         (&pusher, false, true, false),

@@ -8,19 +8,19 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value};
 
 /// What it means if the server does not let us.
-const REFUSED: &str = "a connection was given up, and its user may not have it closed (+client|list +client|kill): if something \
+const CLOSE_DENIED_WARNING: &str = "a connection was given up, and its user may not have it closed (+client|list +client|kill): if something \
                        between has kept what was sent, it may be carried out late";
 
 /// A connection as the server counts them; begins anew when the server does.
-pub(crate) type ServersId = i64;
+pub(crate) type ClientId = i64;
 
 /// Gives a new connection its name, and ends the one that was given up before it. Answers what the server counts the new one as,
 /// if it says so.
-pub(crate) async fn introduce(
+pub(crate) async fn identify_and_close_abandoned(
     to: &mut MultiplexedConnection,
     name: &str,
-    given_up: Option<ServersId>,
-) -> Result<Option<ServersId>, RedisError> {
+    given_up: Option<ClientId>,
+) -> Result<Option<ClientId>, RedisError> {
     let mut pipe = redis::pipe();
     pipe.cmd("CLIENT").arg("SETNAME").arg(name).cmd("CLIENT").arg("ID");
     // The name is for whoever looks at the server: one that does not let us have it is used without.
@@ -30,31 +30,31 @@ pub(crate) async fn introduce(
     };
     // A server that has begun anew may count this one as it did the last.
     if let Some(old) = given_up.filter(|old| id.is_some_and(|id| id != *old)) {
-        end(to, name, old).await?;
+        close_abandoned(to, name, old).await?;
     }
     Ok(id)
 }
 
 /// Has the server close a connection that was given up, if it still is one of that name. Who may not ask for that goes without.
-async fn end(to: &mut MultiplexedConnection, name: &str, old: ServersId) -> Result<(), RedisError> {
+async fn close_abandoned(to: &mut MultiplexedConnection, name: &str, old: ClientId) -> Result<(), RedisError> {
     let list = redis::cmd("CLIENT").arg("LIST").arg("ID").arg(old).take();
-    let Some(listed) = said(to.send_packed_command(&list).await)? else {
-        tracing::warn!(connection = old, "{REFUSED}");
+    let Some(listed) = reply_unless_denied(to.send_packed_command(&list).await)? else {
+        tracing::warn!(connection = old, "{CLOSE_DENIED_WARNING}");
         return Ok(());
     };
-    if !is_named(&listed, name) {
+    if !lists_connection_name(&listed, name) {
         return Ok(());
     }
     let kill = redis::cmd("CLIENT").arg("KILL").arg("ID").arg(old).take();
-    match said(to.send_packed_command(&kill).await)? {
+    match reply_unless_denied(to.send_packed_command(&kill).await)? {
         Some(_) => tracing::debug!(connection = old, "the server has closed a connection that was given up"),
-        None => tracing::warn!(connection = old, "{REFUSED}"),
+        None => tracing::warn!(connection = old, "{CLOSE_DENIED_WARNING}"),
     }
     Ok(())
 }
 
 /// What the server says, unless it refuses; an error if it says nothing at all.
-fn said(answer: Result<Value, RedisError>) -> Result<Option<Value>, RedisError> {
+fn reply_unless_denied(answer: Result<Value, RedisError>) -> Result<Option<Value>, RedisError> {
     match answer.and_then(Value::extract_error) {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.is_io_error() || error.is_unrecoverable_error() => Err(error),
@@ -63,7 +63,7 @@ fn said(answer: Result<Value, RedisError>) -> Result<Option<Value>, RedisError> 
 }
 
 /// Whether the list of connections has one of this name. A server that has begun anew may count another one so.
-fn is_named(listed: &Value, name: &str) -> bool {
+fn lists_connection_name(listed: &Value, name: &str) -> bool {
     let text = match listed {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes),
         Value::VerbatimString { text, .. } | Value::SimpleString(text) => text.as_str().into(),
@@ -77,11 +77,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_is_known_by_its_name() {
+    fn connection_is_matched_by_full_name() {
         let listed = Value::BulkString(b"id=7 addr=127.0.0.1:5 name=duly-client:a:12 age=3\n".to_vec());
-        assert!(is_named(&listed, "duly-client:a:12"));
-        assert!(!is_named(&listed, "duly-client:a:1"));
-        assert!(!is_named(&Value::BulkString(Vec::new()), "duly-client:a:12"), "it is gone");
-        assert!(!is_named(&Value::Nil, ""));
+        assert!(lists_connection_name(&listed, "duly-client:a:12"));
+        assert!(!lists_connection_name(&listed, "duly-client:a:1"));
+        assert!(!lists_connection_name(&Value::BulkString(Vec::new()), "duly-client:a:12"), "it is gone");
+        assert!(!lists_connection_name(&Value::Nil, ""));
     }
 }

@@ -5,59 +5,67 @@ use redis::Cmd;
 
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::store::redis::conn::request::Tries;
-use crate::store::redis::conn::{Link, PATIENCE, Way, errors};
-use crate::store::redis::url::{Address, Shape};
+use crate::store::redis::conn::request::RetryBudget;
+use crate::store::redis::conn::{ConnectionRole, RETRY_TIMEOUT, Servers, errors};
+use crate::store::redis::url::{ServerAddress, Topology};
 
 /// What one master says when it is asked.
-pub(in crate::store::redis) enum Said {
-    Answer(redis::Value),
+pub(in crate::store::redis) enum MasterReply {
+    Value(redis::Value),
     /// It would say the same the next time.
-    Refusal(Error),
+    Rejected(Error),
     /// It cannot be reached, or is not ready.
-    Nothing(Error),
+    Unreachable(Error),
 }
 
-impl Link {
+impl Servers {
     /// Asks one command of every master that is known, and fails only if none of them answers.
-    pub(in crate::store::redis) async fn ask_each(&self, op: &'static str, cmd: &Cmd) -> Result<Vec<(Address, Said)>> {
-        let mut tries = Tries::until(clock::tick() + PATIENCE);
+    pub(in crate::store::redis) async fn query_all_masters(
+        &self,
+        op: &'static str,
+        cmd: &Cmd,
+    ) -> Result<Vec<(ServerAddress, MasterReply)>> {
+        let mut tries = RetryBudget::until(clock::monotonic_now() + RETRY_TIMEOUT);
         loop {
-            let lessons = self.known().lessons;
-            let said = match self.masters().await {
-                Ok(masters) => self.ask_these(op, &masters, cmd).await,
-                Err(nobody) if nobody.is_hopeless() || !tries.again().await => return Err(nobody.error(op)),
+            let lessons = self.state().discovery_count;
+            let said = match self.known_or_discovered_masters().await {
+                Ok(masters) => self.query_masters(op, &masters, cmd).await,
+                Err(nobody) if nobody.is_permanent() || !tries.wait_for_retry().await => {
+                    return Err(nobody.into_error(op));
+                }
                 Err(_) => continue,
             };
-            if said.iter().any(|(_, said)| !matches!(said, Said::Nothing(_))) {
+            if said.iter().any(|(_, said)| !matches!(said, MasterReply::Unreachable(_))) {
                 return Ok(said);
             }
-            if !tries.again().await {
+            if !tries.wait_for_retry().await {
                 let why = said.into_iter().find_map(|(_, said)| said.into_error());
                 return Err(why.unwrap_or_else(|| Error::store(op, "there is no master to ask")));
             }
-            self.doubt_all(said.iter().map(|(address, _)| address));
-            self.learn(0, lessons).await;
+            self.suspect_masters(said.iter().map(|(address, _)| address));
+            self.discover_masters(0, lessons).await;
         }
     }
 
     /// Asks these masters, each once and all at the same time.
-    pub(in crate::store::redis) async fn ask_these(
+    pub(in crate::store::redis) async fn query_masters(
         &self,
         op: &'static str,
-        masters: &[Address],
+        masters: &[ServerAddress],
         cmd: &Cmd,
-    ) -> Vec<(Address, Said)> {
+    ) -> Vec<(ServerAddress, MasterReply)> {
         let asks = masters.iter().map(async |address| {
             let said = match self
-                .lane(Way::Door, address)
+                .connection(ConnectionRole::Client, address)
                 .send(cmd)
                 .await
-                .map_err(crate::store::redis::conn::NoAnswer::into_error)
+                .map_err(crate::store::redis::conn::ReplyLost::into_error)
             {
-                Ok(value) => Said::Answer(value),
-                Err(error) if errors::is_hopeless(&error) => Said::Refusal(errors::unreachable(op, address, error)),
-                Err(error) => Said::Nothing(errors::unreachable(op, address, error)),
+                Ok(value) => MasterReply::Value(value),
+                Err(error) if errors::is_permanent(&error) => {
+                    MasterReply::Rejected(errors::unreachable_error(op, address, error))
+                }
+                Err(error) => MasterReply::Unreachable(errors::unreachable_error(op, address, error)),
             };
             (address.clone(), said)
         });
@@ -65,31 +73,33 @@ impl Link {
     }
 
     /// The master of a slot, as far as is known.
-    pub(in crate::store::redis) fn master_of(&self, slot: u16) -> Option<Address> {
-        self.known().address_of(&self.place, slot).cloned()
+    pub(in crate::store::redis) fn master_of(&self, slot: u16) -> Option<ServerAddress> {
+        self.state().address_of(&self.url, slot).cloned()
     }
 
     /// All masters; asks for them if none is known.
-    async fn masters(&self) -> Result<Vec<Address>, crate::store::redis::conn::Nobody> {
-        let first = self.lane_of(Way::Door, 0).await;
-        let masters = match self.place.shape {
-            Shape::Cluster => self.known().slots.masters(),
-            Shape::One | Shape::Sentinel(_) => self.master_of(0).into_iter().collect(),
+    async fn known_or_discovered_masters(
+        &self,
+    ) -> Result<Vec<ServerAddress>, crate::store::redis::conn::MasterUnknown> {
+        let first = self.connection_for_slot(ConnectionRole::Client, 0).await;
+        let masters = match self.url.topology {
+            Topology::Cluster => self.state().slots.masters(),
+            Topology::Standalone | Topology::Sentinel(_) => self.master_of(0).into_iter().collect(),
         };
         // Of a Cluster some may be known although nobody has this slot.
-        if masters.is_empty() { Err(first.err().unwrap_or_else(|| self.nobody())) } else { Ok(masters) }
+        if masters.is_empty() { Err(first.err().unwrap_or_else(|| self.master_unknown())) } else { Ok(masters) }
     }
 
-    fn doubt_all<'a>(&self, addresses: impl Iterator<Item = &'a Address>) {
-        addresses.for_each(|address| self.doubt(&self.lane(Way::Door, address)));
+    fn suspect_masters<'a>(&self, addresses: impl Iterator<Item = &'a ServerAddress>) {
+        addresses.for_each(|address| self.suspect_master(&self.connection(ConnectionRole::Client, address)));
     }
 }
 
-impl Said {
+impl MasterReply {
     fn into_error(self) -> Option<Error> {
         match self {
-            Said::Answer(_) => None,
-            Said::Refusal(error) | Said::Nothing(error) => Some(error),
+            MasterReply::Value(_) => None,
+            MasterReply::Rejected(error) | MasterReply::Unreachable(error) => Some(error),
         }
     }
 }

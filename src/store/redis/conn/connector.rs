@@ -13,17 +13,17 @@ use redis::{
 use tokio::net::TcpStream;
 
 use crate::error::{Error, Result};
-use crate::store::Options;
-use crate::store::redis::conn::inline_driver::Driven;
-use crate::store::redis::url::{Address, Place, Shape};
+use crate::store::StoreOptions;
+use crate::store::redis::conn::inline_driver::ConnectionDriver;
+use crate::store::redis::url::{RedisUrl, ServerAddress, Topology};
 
 /// How long a connection may take to be made.
-pub(crate) const CONNECT: Duration = Duration::from_secs(2);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a server may take to answer: well above any pause of a healthy one.
-pub(crate) const ANSWER: Duration = Duration::from_secs(5);
+pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// After so long without a word the systems at both ends make sure that a connection is still there.
-const QUIET: Duration = Duration::from_secs(10);
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Connector {
     tls: bool,
@@ -34,17 +34,21 @@ pub(crate) struct Connector {
 
 impl Connector {
     /// For the servers themselves.
-    pub(crate) fn new(place: &Place, options: &Options) -> Result<Self> {
-        Connector::with(place, options, login(place.user.as_deref(), place.password.as_deref()).set_db(place.db))
+    pub(crate) fn new(place: &RedisUrl, options: &StoreOptions) -> Result<Self> {
+        Connector::with_login(
+            place,
+            options,
+            build_login(place.user.as_deref(), place.password.as_deref()).set_db(place.db),
+        )
     }
 
     /// For Sentinels, which have users of their own, or none.
-    pub(crate) fn to_sentinels(place: &Place, options: &Options) -> Result<Self> {
-        let login = login(options.sentinel_user.as_deref(), options.sentinel_password.as_deref());
-        Connector::with(place, options, login)
+    pub(crate) fn for_sentinels(place: &RedisUrl, options: &StoreOptions) -> Result<Self> {
+        let login = build_login(options.sentinel_user.as_deref(), options.sentinel_password.as_deref());
+        Connector::with_login(place, options, login)
     }
 
-    fn with(place: &Place, options: &Options, login: RedisConnectionInfo) -> Result<Self> {
+    fn with_login(place: &RedisUrl, options: &StoreOptions, login: RedisConnectionInfo) -> Result<Self> {
         if options.cert.is_some() && !place.tls {
             return Err(Error::invalid("cert", "is shown by TLS only; write rediss:// instead of redis://"));
         }
@@ -52,7 +56,7 @@ impl Connector {
             return Err(Error::invalid("ca", "is asked by TLS only; write rediss:// instead of redis://"));
         }
         let of_sentinels = options.sentinel_user.is_some() || options.sentinel_password.is_some();
-        if of_sentinels && !matches!(place.shape, Shape::Sentinel(_)) {
+        if of_sentinels && !matches!(place.topology, Topology::Sentinel(_)) {
             let reason = "is for Sentinels; write redis+sentinel://HOSTS/MASTER, or leave it out";
             return Err(Error::invalid("sentinel_password", reason));
         }
@@ -60,7 +64,7 @@ impl Connector {
             // The first to ask decides for the process; any provider will do.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let connector = Connector { tls: place.tls, certificates: certificates(options)?, login };
+        let connector = Connector { tls: place.tls, certificates: read_certificates(options)?, login };
         if let (Some(host), Some(_)) = (place.hosts.first(), &options.cert) {
             // Now rather than with the first connection, where it would look like a fault of the server.
             let unfit =
@@ -72,12 +76,12 @@ impl Connector {
 
     /// A connection waits for ever; `Answers` does not.
     pub(crate) fn config(&self) -> AsyncConnectionConfig {
-        AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None)
+        AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT)).set_response_timeout(None)
     }
 
     pub(crate) async fn connect(
         &self,
-        address: &Address,
+        address: &ServerAddress,
         config: &AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, RedisError> {
         self.client(address)?.get_multiplexed_async_connection_with_config(config).await
@@ -85,11 +89,11 @@ impl Connector {
 
     /// The same for a connection that is driven by who waits for an answer. `None` where that cannot be: the way through TLS
     /// is the client's own.
-    pub(crate) async fn connect_driven(
+    pub(crate) async fn connect_inline(
         &self,
-        address: &Address,
+        address: &ServerAddress,
         config: &AsyncConnectionConfig,
-    ) -> Option<Result<(MultiplexedConnection, Driven), RedisError>> {
+    ) -> Option<Result<(MultiplexedConnection, ConnectionDriver), RedisError>> {
         if self.tls {
             return None;
         }
@@ -103,27 +107,27 @@ impl Connector {
             let (stream, _) = futures_util::future::select_ok(tries).await?;
             let socket = SockRef::from(&stream);
             socket.set_tcp_nodelay(true)?;
-            socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(QUIET))?;
+            socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_IDLE))?;
             #[cfg(target_os = "linux")]
-            socket.set_tcp_user_timeout(Some(ANSWER))?;
+            socket.set_tcp_user_timeout(Some(REPLY_TIMEOUT))?;
             let (connection, driver) =
                 MultiplexedConnection::new_with_config(&self.login, stream, config.clone()).await?;
-            Ok((connection, Driven::start(driver)))
+            Ok((connection, ConnectionDriver::start(driver)))
         };
         let late = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
-        Some(tokio::time::timeout(CONNECT, connect).await.unwrap_or_else(late))
+        Some(tokio::time::timeout(CONNECT_TIMEOUT, connect).await.unwrap_or_else(late))
     }
 
-    fn client(&self, address: &Address) -> Result<Client, RedisError> {
-        let info = self.info(address)?;
+    fn client(&self, address: &ServerAddress) -> Result<Client, RedisError> {
+        let info = self.connection_info(address)?;
         match &self.certificates {
             None => Client::open(info),
             Some(certificates) => Client::build_with_tls(info, certificates.clone()),
         }
     }
 
-    fn info(&self, address: &Address) -> Result<ConnectionInfo, RedisError> {
-        let Address { host, port } = address.clone();
+    fn connection_info(&self, address: &ServerAddress) -> Result<ConnectionInfo, RedisError> {
+        let ServerAddress { host, port } = address.clone();
         let to = match self.tls {
             false => ConnectionAddr::Tcp(host, port),
             true => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
@@ -131,16 +135,16 @@ impl Connector {
         let info = to.into_connection_info()?;
         // An idle worker only listens: whatever lies between must not take its connection for a dead one, nor a dead one be
         // taken for quiet.
-        let quiet = TcpKeepalive::new().with_time(QUIET);
+        let quiet = TcpKeepalive::new().with_time(KEEPALIVE_IDLE);
         let tcp = info.tcp_settings().clone().set_nodelay(true).set_keepalive(quiet);
         // What was sent and is not even received by then ends the connection, also one on which nobody waits for an answer.
         #[cfg(target_os = "linux")]
-        let tcp = tcp.set_user_timeout(ANSWER);
+        let tcp = tcp.set_user_timeout(REPLY_TIMEOUT);
         Ok(info.set_redis_settings(self.login.clone()).set_tcp_settings(tcp))
     }
 }
 
-fn login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
+fn build_login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
     let mut login = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
     if let Some(user) = user {
         login = login.set_username(user);
@@ -152,7 +156,7 @@ fn login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
 }
 
 /// What the options name, read.
-fn certificates(options: &Options) -> Result<Option<TlsCertificates>> {
+fn read_certificates(options: &StoreOptions) -> Result<Option<TlsCertificates>> {
     let read = |field: &'static str, path: &Option<PathBuf>| {
         let unread = |path: &Path, e| Error::invalid(field, format!("cannot read {}: {e}", path.display()));
         path.as_deref().map(|path| std::fs::read(path).map_err(|e| unread(path, e))).transpose()

@@ -4,46 +4,49 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::store::redis::conn::PATIENCE;
+use crate::store::redis::conn::RETRY_TIMEOUT;
 
 /// Most connections to one server for requests that wait for its replicas.
-const CONFIRMING_MAX: usize = 16;
+const REPLICA_WAIT_CONNECTIONS_MAX: usize = 16;
 
-pub(crate) struct Confirming {
+pub(crate) struct ReplicaWaitPool {
     permits: Semaphore,
     /// Numbers of the connections that nobody uses.
-    free: Mutex<Vec<usize>>,
+    free_indexes: Mutex<Vec<usize>>,
 }
 
-impl Default for Confirming {
+impl Default for ReplicaWaitPool {
     fn default() -> Self {
-        Confirming { permits: Semaphore::new(CONFIRMING_MAX), free: Mutex::new((0..CONFIRMING_MAX).collect()) }
+        ReplicaWaitPool {
+            permits: Semaphore::new(REPLICA_WAIT_CONNECTIONS_MAX),
+            free_indexes: Mutex::new((0..REPLICA_WAIT_CONNECTIONS_MAX).collect()),
+        }
     }
 }
 
-impl Confirming {
+impl ReplicaWaitPool {
     /// One of the connections; `None` if none is free for too long.
-    pub(crate) async fn turn(&self) -> Option<Turn<'_>> {
-        let permit = tokio::time::timeout(PATIENCE, self.permits.acquire()).await.ok()?.ok()?;
-        let at = self.free().pop().unwrap_or(0);
-        Some(Turn { of: self, at, _permit: permit })
+    pub(crate) async fn acquire(&self) -> Option<ReplicaWaitPermit<'_>> {
+        let permit = tokio::time::timeout(RETRY_TIMEOUT, self.permits.acquire()).await.ok()?.ok()?;
+        let at = self.free_indexes().pop().unwrap_or(0);
+        Some(ReplicaWaitPermit { pool: self, index: at, _permit: permit })
     }
 
-    fn free(&self) -> MutexGuard<'_, Vec<usize>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    fn free_indexes(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.free_indexes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The use of one of the connections; ends when dropped.
-pub(crate) struct Turn<'c> {
-    of: &'c Confirming,
-    pub(crate) at: usize,
+pub(crate) struct ReplicaWaitPermit<'c> {
+    pool: &'c ReplicaWaitPool,
+    pub(crate) index: usize,
     _permit: SemaphorePermit<'c>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for ReplicaWaitPermit<'_> {
     fn drop(&mut self) {
-        self.of.free().push(self.at);
+        self.pool.free_indexes().push(self.index);
     }
 }
 
@@ -52,17 +55,17 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn each_has_a_connection_of_its_own_and_nobody_waits_for_ever() {
-        let confirming = Confirming::default();
+    async fn each_permit_has_own_connection_and_acquire_times_out() {
+        let confirming = ReplicaWaitPool::default();
         let mut turns = Vec::new();
-        for _ in 0..CONFIRMING_MAX {
-            turns.push(confirming.turn().await.expect("is free"));
+        for _ in 0..REPLICA_WAIT_CONNECTIONS_MAX {
+            turns.push(confirming.acquire().await.expect("is free"));
         }
-        let mut numbers: Vec<usize> = turns.iter().map(|turn| turn.at).collect();
+        let mut numbers: Vec<usize> = turns.iter().map(|turn| turn.index).collect();
         numbers.sort_unstable();
-        assert_eq!(numbers, (0..CONFIRMING_MAX).collect::<Vec<_>>());
-        assert!(confirming.turn().await.is_none(), "all are in use");
-        let ended = turns.pop().expect("there is one").at;
-        assert_eq!(confirming.turn().await.map(|turn| turn.at), Some(ended));
+        assert_eq!(numbers, (0..REPLICA_WAIT_CONNECTIONS_MAX).collect::<Vec<_>>());
+        assert!(confirming.acquire().await.is_none(), "all are in use");
+        let ended = turns.pop().expect("there is one").index;
+        assert_eq!(confirming.acquire().await.map(|turn| turn.index), Some(ended));
     }
 }

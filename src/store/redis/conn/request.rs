@@ -7,30 +7,30 @@ use redis::{Cmd, RedisError, Value};
 use tokio::time::Instant;
 
 use crate::clock;
-use crate::store::redis::conn::connection::{Lane, NoAnswer};
+use crate::store::redis::conn::connection::{ReplyLost, ServerConnection};
 use crate::store::redis::conn::connector;
 use crate::store::redis::script::{self, Script};
 
 /// The first wait before a request is tried again; doubles up to the longest.
-const PAUSE_MIN: Duration = Duration::from_millis(5);
-const PAUSE_MAX: Duration = Duration::from_millis(250);
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(5);
+const RETRY_PAUSE_MAX: Duration = Duration::from_millis(250);
 /// Most servers that a request is sent on to without a pause.
 const REDIRECTS_MAX: u32 = 5;
 
 /// What is sent: a command, or several that are carried out together or not at all.
-pub(crate) struct Request<'r> {
+pub(crate) struct ServerRequest<'r> {
     pub(crate) cmds: &'r [Cmd],
     /// What to load if the server does not know it.
     pub(crate) script: Option<&'r Script>,
     /// Who else must have it before it is answered.
-    pub(crate) confirm: Option<Confirm<'r>>,
+    pub(crate) confirmation: Option<ReplicaConfirmation<'r>>,
     /// It may be carried out twice: if its answer is lost, it is sent again.
     pub(crate) idempotent: bool,
 }
 
 /// How many replicas must have something before it is answered.
 #[derive(Clone, Copy)]
-pub(in crate::store::redis) struct Confirm<'r> {
+pub(in crate::store::redis) struct ReplicaConfirmation<'r> {
     pub(in crate::store::redis) replicas: u32,
     /// Written last: replicas confirm what a connection has written, and a push that finds its jobs there already
     /// would have written nothing, though their first sending may not have reached any replica.
@@ -38,23 +38,23 @@ pub(in crate::store::redis) struct Confirm<'r> {
     pub(in crate::store::redis) seal: Option<&'r Cmd>,
 }
 
-impl<'r> Request<'r> {
+impl<'r> ServerRequest<'r> {
     /// One plain command, sent once.
-    pub(crate) fn of(cmd: &'r Cmd) -> Self {
-        Request { cmds: std::slice::from_ref(cmd), script: None, confirm: None, idempotent: false }
+    pub(crate) fn single(cmd: &'r Cmd) -> Self {
+        ServerRequest { cmds: std::slice::from_ref(cmd), script: None, confirmation: None, idempotent: false }
     }
 
     /// Whether it matters if it was carried out.
-    pub(crate) fn writes(&self) -> bool {
+    pub(crate) fn is_write(&self) -> bool {
         self.script.is_some_and(|script| !script.only_reads())
     }
 
     /// One try with one server, `asking` if the slot is on its way there.
-    pub(crate) async fn exchange(&self, lane: &Arc<Lane>, asking: bool) -> Result<Value, Unanswered> {
-        if let ([cmd], false, None) = (self.cmds, asking, self.confirm) {
+    pub(crate) async fn send_to(&self, lane: &Arc<ServerConnection>, asking: bool) -> Result<Value, Unacknowledged> {
+        if let ([cmd], false, None) = (self.cmds, asking, self.confirmation) {
             return Ok(lane.send(cmd).await?);
         }
-        let seal = self.confirm.and_then(|confirm| confirm.seal);
+        let seal = self.confirmation.and_then(|confirm| confirm.seal);
         let together = self.cmds.len() > 1;
         let mut pipe = redis::pipe();
         if asking {
@@ -78,11 +78,11 @@ impl<'r> Request<'r> {
             }
             pipe.add_command(seal.clone());
         }
-        if let Some(confirm) = self.confirm {
-            pipe.cmd("WAIT").arg(confirm.replicas).arg((connector::ANSWER / 2).as_millis() as u64);
+        if let Some(confirm) = self.confirmation {
+            pipe.cmd("WAIT").arg(confirm.replicas).arg((connector::REPLY_TIMEOUT / 2).as_millis() as u64);
         }
-        let mut answers = lane.send_all(&pipe).await?;
-        let confirmed = match self.confirm {
+        let mut answers = lane.send_pipeline(&pipe).await?;
+        let confirmed = match self.confirmation {
             None => true,
             Some(confirm) => matches!(answers.pop(), Some(Value::Int(got)) if got >= i64::from(confirm.replicas)),
         };
@@ -96,59 +96,60 @@ impl<'r> Request<'r> {
         let mut answer = Value::Nil;
         for value in answers {
             let ended = together && matches!(value, Value::Array(_));
-            let why = |error| if ended { Unanswered::Unconfirmed(Some(error)) } else { Unanswered::Answer(error) };
+            let why =
+                |error| if ended { Unacknowledged::Unconfirmed(Some(error)) } else { Unacknowledged::AfterSend(error) };
             answer = value.extract_error().map_err(why)?;
         }
         // What goes before the seal was carried out: to send it again is not for us to decide.
         if let Some(sealed) = sealed {
-            sealed.extract_error().map_err(|error| Unanswered::Unconfirmed(Some(error)))?;
+            sealed.extract_error().map_err(|error| Unacknowledged::Unconfirmed(Some(error)))?;
         }
-        if confirmed { Ok(answer) } else { Err(Unanswered::Unconfirmed(None)) }
+        if confirmed { Ok(answer) } else { Err(Unacknowledged::Unconfirmed(None)) }
     }
 }
 
 /// How often a request is tried.
-pub(crate) struct Tries {
-    until: Instant,
+pub(crate) struct RetryBudget {
+    deadline: Instant,
     pause: Duration,
     redirects: u32,
 }
 
-impl Tries {
+impl RetryBudget {
     pub(crate) fn until(until: Instant) -> Self {
-        Tries { until, pause: PAUSE_MIN, redirects: 0 }
+        RetryBudget { deadline: until, pause: RETRY_PAUSE_MIN, redirects: 0 }
     }
 
     /// Whether to send on at once.
-    pub(crate) fn redirect(&mut self) -> bool {
+    pub(crate) fn allow_redirect(&mut self) -> bool {
         self.redirects += 1;
         self.redirects <= REDIRECTS_MAX
     }
 
     /// Waits a moment; answers whether there is time for another try.
-    pub(crate) async fn again(&mut self) -> bool {
+    pub(crate) async fn wait_for_retry(&mut self) -> bool {
         let pause = self.pause.mul_f64(0.5 + fastrand::f64() / 2.0);
-        if clock::tick() + pause >= self.until {
+        if clock::monotonic_now() + pause >= self.deadline {
             return false;
         }
         tokio::time::sleep(pause).await;
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        self.pause = (self.pause * 2).min(RETRY_PAUSE_MAX);
         true
     }
 }
 
-pub(crate) enum Unanswered {
+pub(crate) enum Unacknowledged {
     NotSent(RedisError),
-    Answer(RedisError),
+    AfterSend(RedisError),
     /// Carried out, but not by as many replicas as were asked for; or only in part, or nobody knows, because of this.
     Unconfirmed(Option<RedisError>),
 }
 
-impl From<NoAnswer> for Unanswered {
-    fn from(no_answer: NoAnswer) -> Self {
+impl From<ReplyLost> for Unacknowledged {
+    fn from(no_answer: ReplyLost) -> Self {
         match no_answer {
-            NoAnswer::NotSent(error) => Unanswered::NotSent(error),
-            NoAnswer::Answer(error) => Unanswered::Answer(error),
+            ReplyLost::NotSent(error) => Unacknowledged::NotSent(error),
+            ReplyLost::AfterSend(error) => Unacknowledged::AfterSend(error),
         }
     }
 }

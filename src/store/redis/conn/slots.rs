@@ -2,18 +2,18 @@
 
 use redis::Value;
 
-use crate::store::redis::keys::SLOTS;
-use crate::store::redis::url::Address;
+use crate::store::redis::keys::CLUSTER_SLOTS;
+use crate::store::redis::url::ServerAddress;
 
 /// Ranges of slots with their masters, sorted. Empty until the Cluster has been asked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlotMap {
-    ranges: Vec<(u16, u16, Address)>,
+    ranges: Vec<(u16, u16, ServerAddress)>,
 }
 
 impl SlotMap {
     /// The answer to CLUSTER SLOTS; a server that names no host means the one that was asked.
-    pub(crate) fn read(answer: Value, asked: &Address) -> Option<Self> {
+    pub(crate) fn parse(answer: Value, asked: &ServerAddress) -> Option<Self> {
         let mut ranges = Vec::new();
         for range in answer.into_sequence().ok()? {
             let [first, last, master, ..] = &range.into_sequence().ok()?[..] else {
@@ -23,7 +23,7 @@ impl SlotMap {
                 return None;
             };
             let slot = |value: &Value| match value {
-                Value::Int(slot) => u16::try_from(*slot).ok().filter(|slot| *slot < SLOTS),
+                Value::Int(slot) => u16::try_from(*slot).ok().filter(|slot| *slot < CLUSTER_SLOTS),
                 _ => None,
             };
             let Value::Int(port) = port else {
@@ -33,37 +33,42 @@ impl SlotMap {
                 Value::BulkString(host) if !host.is_empty() => String::from_utf8(host.clone()).ok()?,
                 _ => asked.host.clone(),
             };
-            ranges.push((slot(first)?, slot(last)?, Address { host, port: u16::try_from(*port).ok()? }));
+            ranges.push((slot(first)?, slot(last)?, ServerAddress { host, port: u16::try_from(*port).ok()? }));
         }
         ranges.sort();
         Some(SlotMap { ranges })
     }
 
     /// How many slots have a master.
-    fn covers(&self) -> u32 {
+    fn covered_slots(&self) -> u32 {
         self.ranges.iter().map(|(first, last, _)| u32::from(last.saturating_sub(*first)) + 1).sum()
     }
 
     /// Every slot has a master: nobody knows more.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.covers() >= u32::from(SLOTS)
+    pub(crate) fn is_complete(&self) -> bool {
+        self.covered_slots() >= u32::from(CLUSTER_SLOTS)
     }
 
     /// How much it tells to one who misses a slot: first whether it names a master for that, then of how many others.
-    pub(crate) fn worth(&self, missed: u16) -> (bool, u32) {
-        (self.master_of(missed).is_some(), self.covers())
+    pub(crate) fn rank_for(&self, missed: u16) -> (bool, u32) {
+        (self.master_of(missed).is_some(), self.covered_slots())
     }
 
     /// Whether to believe it rather than what is known: if it names who has the slot that is missed, right or wrong, or knows
     /// of more slots. A server that has just come back without its memory knows of none.
-    pub(crate) fn is_news(&self, missed: u16, known: &SlotMap) -> bool {
-        let (names_it, covers) = self.worth(missed);
-        names_it || covers > known.covers()
+    pub(crate) fn is_better_than(&self, missed: u16, known: &SlotMap) -> bool {
+        let (names_it, covers) = self.rank_for(missed);
+        names_it || covers > known.covered_slots()
     }
 
     /// Whom to ask for another map, each once: last those who fail, and the one who did not serve the slot that is missed.
     /// A server that is cut off from the others still tells what was so before.
-    pub(crate) fn whom_to_ask(&self, missed: u16, more: &[Address], fails: impl Fn(&Address) -> bool) -> Vec<Address> {
+    pub(crate) fn query_order(
+        &self,
+        missed: u16,
+        more: &[ServerAddress],
+        fails: impl Fn(&ServerAddress) -> bool,
+    ) -> Vec<ServerAddress> {
         let mut hosts = self.masters();
         for host in more {
             if !hosts.contains(host) {
@@ -75,26 +80,26 @@ impl SlotMap {
         hosts
     }
 
-    pub(crate) fn master_of(&self, slot: u16) -> Option<&Address> {
+    pub(crate) fn master_of(&self, slot: u16) -> Option<&ServerAddress> {
         let at = self.ranges.partition_point(|(first, _, _)| *first <= slot).checked_sub(1)?;
         self.ranges.get(at).filter(|(_, last, _)| slot <= *last).map(|(_, _, address)| address)
     }
 
     /// Any slot of this master.
-    pub(crate) fn slot_of(&self, master: &Address) -> Option<u16> {
+    pub(crate) fn any_slot_of(&self, master: &ServerAddress) -> Option<u16> {
         self.ranges.iter().find(|(_, _, address)| address == master).map(|(first, ..)| *first)
     }
 
     /// Every master once.
-    pub(crate) fn masters(&self) -> Vec<Address> {
-        let mut masters: Vec<Address> = self.ranges.iter().map(|(_, _, address)| address.clone()).collect();
+    pub(crate) fn masters(&self) -> Vec<ServerAddress> {
+        let mut masters: Vec<ServerAddress> = self.ranges.iter().map(|(_, _, address)| address.clone()).collect();
         masters.sort();
         masters.dedup();
         masters
     }
 
     /// A server has said where a slot lives now; the rest of the map is asked for later.
-    pub(crate) fn moved(&mut self, slot: u16, address: Address) {
+    pub(crate) fn set_master(&mut self, slot: u16, address: ServerAddress) {
         let mut ranges = Vec::with_capacity(self.ranges.len() + 2);
         for (first, last, master) in self.ranges.drain(..) {
             if slot < first || slot > last {
@@ -119,67 +124,68 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn at(port: u16) -> Address {
-        Address { host: "h".into(), port }
+    fn address(port: u16) -> ServerAddress {
+        ServerAddress { host: "h".into(), port }
     }
 
     #[test]
-    fn reads_what_a_cluster_answers() {
+    fn cluster_slots_reply_is_parsed() {
         let text = |text: &str| Value::BulkString(text.into());
         let node = |host: &str, port: i64| Value::Array(vec![text(host), Value::Int(port), text("id")]);
         let range = |a, b, node: Value| Value::Array(vec![Value::Int(a), Value::Int(b), node.clone(), node]);
         let answer = Value::Array(vec![range(100, 16383, node("b", 2)), range(0, 99, node("", 1))]);
-        let map = SlotMap::read(answer, &at(9)).expect("reads");
-        assert_eq!(map.master_of(99), Some(&Address { host: "h".into(), port: 1 }));
+        let map = SlotMap::parse(answer, &address(9)).expect("reads");
+        assert_eq!(map.master_of(99), Some(&ServerAddress { host: "h".into(), port: 1 }));
         assert_eq!(map.master_of(100).map(|a| a.host.as_str()), Some("b"));
         assert_eq!(map.masters().len(), 2);
-        assert!(SlotMap::read(Value::Int(3), &at(9)).is_none());
+        assert!(SlotMap::parse(Value::Int(3), &address(9)).is_none());
     }
 
-    fn map(ranges: &[(u16, u16, u16)]) -> SlotMap {
-        SlotMap { ranges: ranges.iter().map(|(first, last, port)| (*first, *last, at(*port))).collect() }
+    fn slot_map(ranges: &[(u16, u16, u16)]) -> SlotMap {
+        SlotMap { ranges: ranges.iter().map(|(first, last, port)| (*first, *last, address(*port))).collect() }
     }
 
     #[test]
-    fn a_server_without_memory_is_not_believed() {
-        let known = map(&[(0, 99, 1), (100, SLOTS - 1, 2)]);
-        assert!(known.is_whole() && !map(&[(0, 99, 1)]).is_whole());
-        let empty = SlotMap::read(Value::Array(Vec::new()), &at(1)).expect("reads");
-        assert!(!empty.is_news(7, &known) && !empty.is_news(7, &SlotMap::default()));
+    fn incomplete_map_does_not_replace_complete_one() {
+        let known = slot_map(&[(0, 99, 1), (100, CLUSTER_SLOTS - 1, 2)]);
+        assert!(known.is_complete() && !slot_map(&[(0, 99, 1)]).is_complete());
+        let empty = SlotMap::parse(Value::Array(Vec::new()), &address(1)).expect("reads");
+        assert!(!empty.is_better_than(7, &known) && !empty.is_better_than(7, &SlotMap::default()));
         // It has been given new slots, and knows of no others.
-        assert!(!map(&[(0, 6, 1)]).is_news(7, &known));
-        assert!(map(&[(0, 6, 1)]).is_news(7, &SlotMap::default()), "better than nothing");
-        assert!(map(&[(0, 99, 3)]).is_news(7, &known), "it names who has the slot");
+        assert!(!slot_map(&[(0, 6, 1)]).is_better_than(7, &known));
+        assert!(slot_map(&[(0, 6, 1)]).is_better_than(7, &SlotMap::default()), "better than nothing");
+        assert!(slot_map(&[(0, 99, 3)]).is_better_than(7, &known), "it names who has the slot");
     }
 
     #[test]
-    fn of_several_answers_the_one_that_tells_most_counts() {
-        let (few, many, strange) = (map(&[(0, 9, 1)]), map(&[(0, 99, 1)]), map(&[(10, SLOTS - 1, 1)]));
-        assert!(many.worth(7) > few.worth(7));
-        assert!(few.worth(7) > strange.worth(7), "however many others it names");
+    fn map_naming_the_missed_slot_ranks_highest() {
+        let (few, many, strange) =
+            (slot_map(&[(0, 9, 1)]), slot_map(&[(0, 99, 1)]), slot_map(&[(10, CLUSTER_SLOTS - 1, 1)]));
+        assert!(many.rank_for(7) > few.rank_for(7));
+        assert!(few.rank_for(7) > strange.rank_for(7), "however many others it names");
     }
 
     #[test]
-    fn who_failed_is_asked_last() {
-        let known = map(&[(0, 99, 1), (100, 199, 2), (200, SLOTS - 1, 3)]);
+    fn failing_server_is_queried_last() {
+        let known = slot_map(&[(0, 99, 1), (100, 199, 2), (200, CLUSTER_SLOTS - 1, 3)]);
         let ports = |missed, failing: u16| {
-            let hosts = known.whom_to_ask(missed, &[at(3), at(4), at(1)], |host| host.port == failing);
+            let hosts = known.query_order(missed, &[address(3), address(4), address(1)], |host| host.port == failing);
             hosts.iter().map(|host| host.port).collect::<Vec<_>>()
         };
         assert_eq!(ports(7, 0), [2, 3, 4, 1]);
         assert_eq!(ports(107, 3), [1, 4, 3, 2]);
-        assert_eq!(SlotMap::default().whom_to_ask(7, &[at(4)], |_| true), [at(4)]);
+        assert_eq!(SlotMap::default().query_order(7, &[address(4)], |_| true), [address(4)]);
     }
 
     proptest! {
         #[test]
-        fn a_slot_that_moved_is_found_and_no_other_is_lost(moves in proptest::collection::vec((0u16..SLOTS, 1u16..9), 0..40), look in 0u16..SLOTS) {
-            let mut map = SlotMap { ranges: vec![(0, SLOTS - 1, at(0))] };
-            let mut last = at(0);
+        fn a_slot_that_moved_is_found_and_no_other_is_lost(moves in proptest::collection::vec((0u16..CLUSTER_SLOTS, 1u16..9), 0..40), look in 0u16..CLUSTER_SLOTS) {
+            let mut map = SlotMap { ranges: vec![(0, CLUSTER_SLOTS - 1, address(0))] };
+            let mut last = address(0);
             for (slot, port) in moves {
-                map.moved(slot, at(port));
+                map.set_master(slot, address(port));
                 if slot == look {
-                    last = at(port);
+                    last = address(port);
                 }
             }
             prop_assert_eq!(map.master_of(look), Some(&last));

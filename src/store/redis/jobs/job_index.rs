@@ -15,42 +15,45 @@ use crate::store::redis::{Redis, script};
 const MOMENT_MAX: Micros = 9_999_999_999_999_999;
 
 /// The word that all dead jobs have.
-const ANY: &str = "";
+const ALL_DEAD_TERM: &str = "";
 
 /// What of a filter the index answers.
-pub(crate) struct Words {
+pub(crate) struct RedisIndexQuery {
     /// Kind, tags and group.
-    words: Vec<String>,
+    terms: Vec<String>,
     /// Whether anything else is said but the moment.
-    more: bool,
+    has_other_conditions: bool,
 }
 
-impl Words {
-    pub(crate) fn of(filter: &Filter) -> Self {
+impl RedisIndexQuery {
+    pub(crate) fn from_filter(filter: &Filter) -> Self {
         let kind = filter.kind.iter().map(|kind| format!("k{kind}"));
         let tags = filter.tags.iter().map(|tag| format!("t{tag}"));
         let group = filter.group.iter().map(|group| format!("g{group}"));
         let rest = Filter { kind: None, tags: Vec::new(), group: None, ..filter.clone() };
-        Words { words: kind.chain(tags).chain(group).collect(), more: Matcher::new(&rest, 0).is_narrow() }
+        RedisIndexQuery {
+            terms: kind.chain(tags).chain(group).collect(),
+            has_other_conditions: Matcher::new(&rest, 0).has_job_conditions(),
+        }
     }
 
     /// Whether the index has the jobs of this state that are meant, and perhaps others.
-    pub(crate) fn know(&self, state: State, range: (Option<Micros>, Option<Micros>)) -> bool {
+    pub(crate) fn can_answer(&self, state: State, range: (Option<Micros>, Option<Micros>)) -> bool {
         let in_range = range.0.is_some() || range.1.is_some();
         match state {
-            State::Scheduled => !self.words.is_empty(),
-            State::Dead => !self.words.is_empty() || in_range,
+            State::Scheduled => !self.terms.is_empty(),
+            State::Dead => !self.terms.is_empty() || in_range,
             State::Ready | State::Running | State::Done => false,
         }
     }
 
     /// Whether what the index has may be more than what is meant.
-    pub(crate) fn are_narrow(&self) -> bool {
-        self.more || self.words.len() > 1
+    pub(crate) fn needs_filtering(&self) -> bool {
+        self.has_other_conditions || self.terms.len() > 1
     }
 
     /// The script that reads a page, but for how many.
-    pub(crate) fn page(
+    pub(crate) fn page_command(
         &self,
         store: &Redis,
         keys: &QueueKeys,
@@ -64,17 +67,17 @@ impl Words {
         let digits = |moment: Micros| format!("{:016}", moment.clamp(0, MOMENT_MAX));
         cmd.arg(store.manual_now()).arg(is_dead).arg(last).arg(digits(moment));
         cmd.arg(digits(since.unwrap_or(0))).arg(digits(until.unwrap_or(MOMENT_MAX))).arg(most);
-        if self.words.is_empty() {
-            cmd.arg(prefix(letter, ANY));
+        if self.terms.is_empty() {
+            cmd.arg(member_prefix(letter, ALL_DEAD_TERM));
         }
-        for word in &self.words {
-            cmd.arg(prefix(letter, word));
+        for word in &self.terms {
+            cmd.arg(member_prefix(letter, word));
         }
         cmd
     }
 }
 
-fn prefix(letter: char, word: &str) -> String {
+fn member_prefix(letter: char, word: &str) -> String {
     format!("{letter}{word}\0")
 }
 
@@ -82,7 +85,7 @@ fn prefix(letter: char, word: &str) -> String {
 pub(crate) mod members {
     /// Of a job that is due at this moment.
     pub(in crate::store::redis) fn scheduled(id: &[u8], words: &str, due: i64) -> Vec<Vec<u8>> {
-        named('s', words).map(|word| member(&word, &format!("{due:016}"), id)).collect()
+        prefixed_terms('s', words).map(|word| encode_member(&word, &format!("{due:016}"), id)).collect()
     }
 
     /// Of a dead job with this meta.
@@ -92,16 +95,16 @@ pub(crate) mod members {
         };
         let (died, group) = (text(16, 32), text(72, 88));
         let group = (!group.is_empty()).then(|| format!("bg{group}"));
-        let all = ["b".to_owned()].into_iter().chain(group).chain(named('b', words));
-        all.map(|word| member(&word, &died, id)).collect()
+        let all = ["b".to_owned()].into_iter().chain(group).chain(prefixed_terms('b', words));
+        all.map(|word| encode_member(&word, &died, id)).collect()
     }
 
-    fn named(letter: char, words: &str) -> impl Iterator<Item = String> {
+    fn prefixed_terms(letter: char, words: &str) -> impl Iterator<Item = String> {
         let words = words.split(' ').filter(|word| !word.is_empty()).enumerate();
         words.map(move |(n, word)| format!("{letter}{}{word}", if n == 0 { 'k' } else { 't' }))
     }
 
-    fn member(word: &str, moment: &str, id: &[u8]) -> Vec<u8> {
+    fn encode_member(word: &str, moment: &str, id: &[u8]) -> Vec<u8> {
         [word.as_bytes(), b"\0", moment.as_bytes(), id].concat()
     }
 }
@@ -110,29 +113,31 @@ pub(crate) mod members {
 mod tests {
     use super::*;
 
-    fn words(text: &str) -> Words {
-        Words::of(&text.parse().expect("a filter"))
+    fn index_query(text: &str) -> RedisIndexQuery {
+        RedisIndexQuery::from_filter(&text.parse().expect("a filter"))
     }
 
     #[test]
-    fn the_index_is_asked_for_what_it_has() {
+    fn index_answers_only_what_it_contains() {
         let some = (Some(1), None);
-        assert!(words("kind:mail").know(State::Scheduled, (None, None)));
-        assert!(!words("").know(State::Scheduled, some), "the schedule has that order itself");
-        assert!(words("").know(State::Dead, some) && !words("").know(State::Dead, (None, None)));
-        assert!(words("tag:x").know(State::Dead, (None, None)));
-        assert!(!words("kind:mail").know(State::Ready, some));
+        assert!(index_query("kind:mail").can_answer(State::Scheduled, (None, None)));
+        assert!(!index_query("").can_answer(State::Scheduled, some), "the schedule has that order itself");
+        assert!(
+            index_query("").can_answer(State::Dead, some) && !index_query("").can_answer(State::Dead, (None, None))
+        );
+        assert!(index_query("tag:x").can_answer(State::Dead, (None, None)));
+        assert!(!index_query("kind:mail").can_answer(State::Ready, some));
     }
 
     #[test]
-    fn one_word_alone_means_no_other_jobs() {
-        assert!(!words("state:dead kind:mail since:1h").are_narrow());
-        assert!(words("kind:mail tag:x").are_narrow());
-        assert!(words("kind:mail error:oh").are_narrow());
+    fn single_term_query_needs_no_filtering() {
+        assert!(!index_query("state:dead kind:mail since:1h").needs_filtering());
+        assert!(index_query("kind:mail tag:x").needs_filtering());
+        assert!(index_query("kind:mail error:oh").needs_filtering());
     }
 
     #[test]
-    fn a_job_stands_under_each_of_its_words() {
+    fn job_has_a_member_for_each_term() {
         let id = [7; 16];
         let at = |word: &str| [word.as_bytes(), b"\x000000000000000005", &id].concat();
         assert_eq!(members::scheduled(&id, "mail a b", 5), [at("skmail"), at("sta"), at("stb")]);

@@ -9,38 +9,38 @@ use redis::Cmd;
 use crate::clock::{Micros, micros, to_micros};
 use crate::error::{Error, Result};
 use crate::job::fingerprint;
-use crate::job::{Failure, Fence, JobId, Outcome, UNREADABLE};
+use crate::job::{Failure, Fence, JobId, Outcome, UNREADABLE_KIND};
 use crate::node::NodeId;
 use crate::store::redis::Redis;
-use crate::store::redis::conn::Way;
-use crate::store::redis::jobs::claim::Place;
+use crate::store::redis::conn::ConnectionRole;
+use crate::store::redis::jobs::claim::LocatorParts;
 use crate::store::redis::keys::QueueKeys;
 use crate::store::redis::record;
-use crate::store::redis::record::{COUNT_MAX, DELAY_MAX, Meta};
+use crate::store::redis::record::{COUNT_MAX, DELAY_MAX, JobMeta};
 use crate::store::redis::script;
 use crate::store::redis::script::Script;
-use crate::store::{End, PRUNE_MAX, TALLY, counter_of, places_of};
+use crate::store::{AttemptEnd, PRUNE_MAX, STAT_NUMBERS, outcome_index, timing_indexes};
 
 /// `settle` of the contract: a step or two for each queue.
-pub(crate) async fn settle(store: &Redis, node: NodeId, ends: Vec<End>) -> Result<Vec<JobId>> {
+pub(crate) async fn settle(store: &Redis, node: NodeId, ends: Vec<AttemptEnd>) -> Result<Vec<JobId>> {
     let mut lost = Vec::new();
-    for (at, (queue, ends)) in End::by_queue(&ends).into_iter().enumerate() {
+    for (at, (queue, ends)) in AttemptEnd::group_by_queue(&ends).into_iter().enumerate() {
         let settled = settle_queue(store, node, queue, &ends).await;
         // What went to another queue before is recorded.
-        lost.extend(settled.map_err(|error| if at > 0 { error.in_doubt() } else { error })?);
+        lost.extend(settled.map_err(|error| if at > 0 { error.into_unknown() } else { error })?);
     }
     Ok(lost)
 }
 
 /// Acks of jobs that were never in trouble are most of what there is, and cost the server little; all others go beside them.
-async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&End]) -> Result<Vec<JobId>> {
+async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&AttemptEnd]) -> Result<Vec<JobId>> {
     let keys = store.keys(queue);
     let (mut plain, mut kept, mut others, mut lost) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut seen = HashSet::with_capacity(ends.len());
     for end in ends {
         let simple = end.outcome == Outcome::Ack
             && end.unique.is_none()
-            && Place::unpack(end.place).is_none()
+            && LocatorParts::unpack(end.locator).is_none()
             && (end.result.is_none() || end.keep.is_zero());
         match simple {
             // Said twice: the first counts.
@@ -54,13 +54,14 @@ async fn settle_queue(store: &Redis, node: NodeId, queue: &str, ends: &[&End]) -
         let acked = !(plain.is_empty() && kept.is_empty());
         if acked { Some(settle_acks(store, node, &keys, &plain, &kept).await) } else { None }
     };
-    let rest = async { if others.is_empty() { None } else { Some(settle_others(store, node, &keys, &others).await) } };
+    let rest =
+        async { if others.is_empty() { None } else { Some(settle_individually(store, node, &keys, &others).await) } };
     let (acks, rest) = futures_util::join!(acks, rest);
     // Whoever sends both again is told that what one of them has recorded is not held any more.
     let recorded = |one: &Result<Vec<JobId>>| matches!(one, Ok(_) | Err(Error::Unknown { .. }));
     let any = acks.iter().chain(&rest).any(recorded);
     for refused in acks.into_iter().chain(rest) {
-        lost.extend(refused.map_err(|error| if any { error.in_doubt() } else { error })?);
+        lost.extend(refused.map_err(|error| if any { error.into_unknown() } else { error })?);
     }
     Ok(lost)
 }
@@ -69,62 +70,67 @@ async fn settle_acks(
     store: &Redis,
     node: NodeId,
     keys: &QueueKeys,
-    plain: &[&End],
-    kept: &[&End],
+    plain: &[&AttemptEnd],
+    kept: &[&AttemptEnd],
 ) -> Result<Vec<JobId>> {
-    let mut cmd = begin_acks(store, keys, node, plain.len(), kept.len());
+    let mut cmd = acks_command(store, keys, node, plain.len(), kept.len());
     let acks = || plain.iter().chain(kept).copied();
-    count(&mut cmd, acks(), store.options.history);
+    append_counters(&mut cmd, acks(), store.options.history);
     for end in acks() {
         cmd.arg(end.id.as_bytes());
     }
     for end in kept {
-        cmd.arg(span(end.keep));
+        cmd.arg(span_micros(end.keep));
     }
     // Those of one claim are held under the same value, mostly one behind the other.
-    let all: Vec<_> = acks().map(|end| (end.fence, flag(end))).collect();
+    let all: Vec<_> = acks().map(|end| (end.fence, held_flag(end))).collect();
     for same in all.chunk_by(|a, b| a == b) {
         let (fence, flag) = same[0];
-        cmd.arg(same.len()).arg(record::held_value(node, fence, flag));
+        cmd.arg(same.len()).arg(record::encode_held(node, fence, flag));
     }
-    refused(store, keys, &script::SETTLE, &cmd).await
+    send_settle(store, keys, &script::SETTLE, &cmd).await
 }
 
-async fn settle_others(store: &Redis, node: NodeId, keys: &QueueKeys, others: &[&End]) -> Result<Vec<JobId>> {
-    let mut cmd = begin(store, keys, node, &script::SETTLE_OTHERS);
-    count(&mut cmd, others.iter().copied(), store.options.history);
+async fn settle_individually(
+    store: &Redis,
+    node: NodeId,
+    keys: &QueueKeys,
+    others: &[&AttemptEnd],
+) -> Result<Vec<JobId>> {
+    let mut cmd = settle_command(store, keys, node, &script::SETTLE_OTHERS);
+    append_counters(&mut cmd, others.iter().copied(), store.options.history);
     for end in others {
-        other(&mut cmd, node, end);
+        append_outcome(&mut cmd, node, end);
     }
-    refused(store, keys, &script::SETTLE_OTHERS, &cmd).await
+    send_settle(store, keys, &script::SETTLE_OTHERS, &cmd).await
 }
 
 /// Sends it; answers the jobs that the node does not hold so.
-async fn refused(store: &Redis, keys: &QueueKeys, script: &Script, cmd: &Cmd) -> Result<Vec<JobId>> {
-    let value = store.link.run("settle", Way::Work, keys.slot, script, cmd).await?;
-    store.reply("settle", value)?.rest_as_ids()
+async fn send_settle(store: &Redis, keys: &QueueKeys, script: &Script, cmd: &Cmd) -> Result<Vec<JobId>> {
+    let value = store.servers.run_script("settle", ConnectionRole::Worker, keys.slot, script, cmd).await?;
+    store.parse_reply("settle", value)?.remaining_ids()
 }
 
-fn begin(store: &Redis, keys: &QueueKeys, node: NodeId, script: &Script) -> Cmd {
+fn settle_command(store: &Redis, keys: &QueueKeys, node: NodeId, script: &Script) -> Cmd {
     let mut cmd = script.call(keys);
     cmd.arg(store.manual_now()).arg(&keys.channel).arg(node.to_string()).arg(micros(store.options.remember));
     cmd
 }
 
-fn begin_acks(store: &Redis, keys: &QueueKeys, node: NodeId, plain: usize, kept: usize) -> Cmd {
-    let mut cmd = begin(store, keys, node, &script::SETTLE);
+fn acks_command(store: &Redis, keys: &QueueKeys, node: NodeId, plain: usize, kept: usize) -> Cmd {
+    let mut cmd = settle_command(store, keys, node, &script::SETTLE);
     cmd.arg(plain).arg(kept);
     cmd
 }
 
 /// What is counted if nothing is lost, and what each outcome has to do with it, in the order in which they are sent.
 /// Without a history bytes alone are counted.
-fn count<'e>(cmd: &mut Cmd, ends: impl Iterator<Item = &'e End>, history: bool) {
-    let mut times = [0u64; TALLY];
+fn append_counters<'e>(cmd: &mut Cmd, ends: impl Iterator<Item = &'e AttemptEnd>, history: bool) {
+    let mut times = [0u64; STAT_NUMBERS];
     let (mut ending, mut codes) = (0, String::new());
     for end in ends {
-        let timing = end.timing.map(|timing| places_of(timing.lateness, timing.duration));
-        let places = [Some(counter_of(&end.outcome)), timing.map(|[late, _]| late), timing.map(|[_, took]| took)];
+        let timing = end.timing.map(|timing| timing_indexes(timing.lateness, timing.duration));
+        let places = [Some(outcome_index(&end.outcome)), timing.map(|[late, _]| late), timing.map(|[_, took]| took)];
         for place in places.map(|place| place.filter(|_| history)) {
             match place {
                 Some(place) => {
@@ -135,7 +141,7 @@ fn count<'e>(cmd: &mut Cmd, ends: impl Iterator<Item = &'e End>, history: bool) 
             }
         }
         let ends = matches!(end.outcome, Outcome::Ack | Outcome::Bury { .. });
-        let bytes = if ends { end.bytes } else { 0 };
+        let bytes = if ends { end.args_bytes } else { 0 };
         ending += bytes;
         let _ = write!(codes, "{bytes:08}");
     }
@@ -146,88 +152,92 @@ fn count<'e>(cmd: &mut Cmd, ends: impl Iterator<Item = &'e End>, history: bool) 
     }
 }
 
-fn flag(end: &End) -> u8 {
-    record::flag(end.priority, Place::unpack(end.place).is_some())
+fn held_flag(end: &AttemptEnd) -> u8 {
+    record::priority_flag(end.priority, LocatorParts::unpack(end.locator).is_some())
 }
 
 /// A duration in microseconds that still fits when it is added to the present.
-fn span(time: Duration) -> Micros {
+fn span_micros(time: Duration) -> Micros {
     micros(time).min(DELAY_MAX)
 }
 
 /// One outcome of a job in trouble, or with a unique key: id, held value, outcome, time, ticket, due, counts, failure, its
 /// number, unique key, group, result or kind that is put off, what the group is or when it was due before.
-fn other(cmd: &mut Cmd, node: NodeId, end: &End) {
-    let place = Place::unpack(end.place);
-    let Place { failures, turn } = place.unwrap_or(Place { failures: 0, turn: 0 });
+fn append_outcome(cmd: &mut Cmd, node: NodeId, end: &AttemptEnd) {
+    let place = LocatorParts::unpack(end.locator);
+    let LocatorParts { failures, ticket_number: turn } =
+        place.unwrap_or(LocatorParts { failures: 0, ticket_number: 0 });
     let due = format!("{:016}", to_micros(end.due).max(0));
-    let same = Meta { attempts: end.attempts, crashes: end.crashes, failures, turn, ..Meta::default() };
-    let failed = Meta { attempts: end.attempts.saturating_add(1), failures: (failures + 1).min(COUNT_MAX), ..same };
-    let failure = |error: &str| record::failure(failed.attempts, node, error);
-    let ticket = |in_trouble: bool| record::ticket(end.id, end.priority, in_trouble.then_some(turn));
-    let later = |time: Micros| if time > 0 { later(end, turn) } else { ticket(true) };
-    cmd.arg(end.id.as_bytes()).arg(record::held_value(node, end.fence, flag(end)));
+    let same =
+        JobMeta { attempts: end.attempts, crashes: end.crashes, failures, ticket_number: turn, ..JobMeta::default() };
+    let failed = JobMeta { attempts: end.attempts.saturating_add(1), failures: (failures + 1).min(COUNT_MAX), ..same };
+    let failure = |error: &str| record::encode_failure(failed.attempts, node, error);
+    let ticket = |in_trouble: bool| record::encode_ticket(end.id, end.priority, in_trouble.then_some(turn));
+    let later = |time: Micros| if time > 0 { later_ticket(end, turn) } else { ticket(true) };
+    cmd.arg(end.id.as_bytes()).arg(record::encode_held(node, end.fence, held_flag(end)));
     match &end.outcome {
         Outcome::Ack => {
-            let (letter, keep) = if end.keep.is_zero() { ("a", 0) } else { ("k", span(end.keep)) };
+            let (letter, keep) = if end.keep.is_zero() { ("a", 0) } else { ("k", span_micros(end.keep)) };
             cmd.arg(letter).arg(keep).arg("").arg("").arg("").arg("").arg(0);
         }
         Outcome::Bury { error } => {
-            cmd.arg("b").arg(span(end.keep)).arg(later(1)).arg(&due).arg(failed.counts());
+            cmd.arg("b").arg(span_micros(end.keep)).arg(later(1)).arg(&due).arg(failed.encode_counts());
             cmd.arg(failure(error)).arg(failed.failures);
         }
         Outcome::Retry { after, error } => {
-            let time = span(*after);
-            cmd.arg("r").arg(time).arg(later(time)).arg("").arg(failed.counts());
+            let time = span_micros(*after);
+            cmd.arg("r").arg(time).arg(later(time)).arg("").arg(failed.encode_counts());
             cmd.arg(failure(error)).arg(failed.failures);
         }
         Outcome::Release { after } if after.is_zero() => {
             cmd.arg("l").arg(0).arg(ticket(place.is_some())).arg("").arg("").arg("").arg(0);
         }
         Outcome::Release { after } => {
-            let time = span(*after);
-            cmd.arg("l").arg(time).arg(later(time)).arg("").arg(same.counts()).arg("").arg(0);
+            let time = span_micros(*after);
+            cmd.arg("l").arg(time).arg(later(time)).arg("").arg(same.encode_counts()).arg("").arg(0);
         }
     }
     cmd.arg(end.unique.as_deref().unwrap_or(""));
     match &end.outcome {
         Outcome::Ack if !end.keep.is_zero() => cmd.arg(end.result.as_deref().unwrap_or("")).arg(""),
         Outcome::Bury { error } => {
-            let (group, what) = group(&end.kind, error);
+            let (group, what) = dead_group(&end.kind, error);
             cmd.arg(group).arg(what)
         }
-        Outcome::Release { .. } if end.is_put_off() => cmd.arg(&end.kind).arg(due),
+        Outcome::Release { .. } if end.is_deferred() => cmd.arg(&end.kind).arg(due),
         _ => cmd.arg("").arg(""),
     };
 }
 
 /// The ticket of a job that is to wait, or that dies. Of a record that we cannot read the script finds the words.
-fn later(end: &End, turn: u32) -> Vec<u8> {
-    let kind = if end.kind == UNREADABLE { "" } else { &end.kind };
-    record::due_ticket(end.id, end.priority, Some(turn), kind, &end.tags)
+fn later_ticket(end: &AttemptEnd, turn: u32) -> Vec<u8> {
+    let kind = if end.kind == UNREADABLE_KIND { "" } else { &end.kind };
+    record::encode_due_ticket(end.id, end.priority, Some(turn), kind, &end.tags)
 }
 
 /// The group of a job that dies of this, and what it is: kind, tab, error.
-pub(crate) fn group(kind: &str, error: &str) -> (String, String) {
+pub(crate) fn dead_group(kind: &str, error: &str) -> (String, String) {
     // As it will be read from the history.
-    let error = fingerprint::of(Failure::cut(error));
-    (fingerprint::group(kind, &error), format!("{kind}\t{error}"))
+    let error = fingerprint::compute(Failure::truncate_error(error));
+    (fingerprint::group_id(kind, &error), format!("{kind}\t{error}"))
 }
 
 /// Lets go of held entries whose record has been deleted behind our back: there is nothing left to run.
-pub(crate) async fn let_go(store: &Redis, node: NodeId, keys: &QueueKeys, fence: Fence, orphans: &[JobId]) {
+pub(crate) async fn release_orphans(store: &Redis, node: NodeId, keys: &QueueKeys, fence: Fence, orphans: &[JobId]) {
     tracing::warn!(queue = %keys.queue, jobs = orphans.len(), "tickets without a record: somebody has deleted keys of duly's");
     // Under whatever flag they were taken: without the record nobody knows, and only one can be right.
     let flags = b"0123abcd";
-    let mut cmd = begin_acks(store, keys, node, orphans.len() * flags.len(), 0);
+    let mut cmd = acks_command(store, keys, node, orphans.len() * flags.len(), 0);
     cmd.arg(0).arg("").arg(0);
     for id in flags.iter().flat_map(|_| orphans) {
         cmd.arg(id.as_bytes());
     }
     for flag in flags {
-        cmd.arg(orphans.len()).arg(record::held_value(node, fence, *flag));
+        cmd.arg(orphans.len()).arg(record::encode_held(node, fence, *flag));
     }
-    if let Err(error) = store.link.run("settle", Way::Work, keys.slot, &script::SETTLE, &cmd).await {
+    if let Err(error) =
+        store.servers.run_script("settle", ConnectionRole::Worker, keys.slot, &script::SETTLE, &cmd).await
+    {
         tracing::warn!(%error, "they stay held until this node ends");
     }
 }
@@ -237,6 +247,6 @@ pub(crate) async fn prune(store: &Redis, queue: &str, done_max: usize) -> Result
     let keys = store.keys(queue);
     let mut cmd = script::PRUNE.call(&*keys);
     cmd.arg(store.manual_now()).arg(micros(store.options.remember)).arg(done_max).arg(PRUNE_MAX);
-    let value = store.link.run("prune", Way::Work, keys.slot, &script::PRUNE, &cmd).await?;
-    Ok(usize::try_from(store.reply("prune", value)?.int()?).unwrap_or(0))
+    let value = store.servers.run_script("prune", ConnectionRole::Worker, keys.slot, &script::PRUNE, &cmd).await?;
+    Ok(usize::try_from(store.parse_reply("prune", value)?.int()?).unwrap_or(0))
 }

@@ -83,7 +83,7 @@ mod tests {
     use crate::store::redis::script;
 
     #[test]
-    fn every_command_of_a_script_is_allowed_and_no_other() {
+    fn acl_allows_exactly_the_commands_used() {
         let mut used = std::collections::BTreeSet::new();
         script::ALL.iter().for_each(|script| used.extend(script.commands()));
         // Given to `spread` by name.

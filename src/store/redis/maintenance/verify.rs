@@ -7,68 +7,72 @@ use redis::Value;
 
 use crate::error::{Error, Result};
 use crate::job::JobId;
-use crate::store::redis::conn::Way;
+use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::keys::QueueKeys;
-use crate::store::redis::maintenance::job_invariants::{Head, LANES, Seen, Ticket, holder};
+use crate::store::redis::maintenance::job_invariants::{
+    ObservedJob, ObservedTicket, PRIORITY_LISTS, RecordHead, decode_holder,
+};
 use crate::store::redis::maintenance::verify_counts;
-use crate::store::redis::maintenance::verify_counts::{Counted, Judged};
+use crate::store::redis::maintenance::verify_counts::{CheckedQueue, ObservedCounts};
 use crate::store::redis::maintenance::verify_cron;
 use crate::store::redis::{Redis, script};
-use crate::store::{Rule, Verified};
+use crate::store::{Invariant, VerifyReport};
 
 /// Entries asked for in one step.
-pub(crate) const STEP: usize = 500;
+pub(crate) const ENTRIES_PER_STEP: usize = 500;
 /// Records asked for in one step: their args come along.
-const RECORDS: usize = 100;
+const RECORDS_PER_STEP: usize = 100;
 /// Most jobs of a queue that are looked at once more in one pass: more means that too much moves.
 const SUSPECTS_MAX: usize = 2_000;
 /// A queue of so many jobs is gone through again if it did not keep still.
-const SMALL: u64 = 10_000;
+const RECHECKED_JOBS_MAX: u64 = 10_000;
 /// Most passes through a queue.
 const PASSES_MAX: usize = 3;
 
 /// All that was seen of a queue, by the 16 bytes of each id.
-pub(crate) type All = HashMap<[u8; 16], Seen>;
+pub(crate) type ObservedJobs = HashMap<[u8; 16], ObservedJob>;
 
 /// `verify` of the contract.
-pub(crate) async fn verify(store: &Redis) -> Result<Verified> {
-    let mut verified = Verified::default();
-    for queue in store.queues("verify").await? {
+pub(crate) async fn verify(store: &Redis) -> Result<VerifyReport> {
+    let mut verified = VerifyReport::default();
+    for queue in store.queue_names("verify").await? {
         let keys = store.keys(&queue);
         verify_queue(store, &keys, &mut verified).await?;
-        let tally = tally(store, &keys, false).await?;
+        let tally = check_counters(store, &keys, false).await?;
         for (rule, what) in tally {
-            verified.note(rule, Some(queue.clone()), None, what);
+            verified.add_violation(rule, Some(queue.clone()), None, what);
         }
-        for wrong in verify_cron::wrong(store, &keys).await? {
-            verified.note(wrong.rule, Some(queue.clone()), None, wrong.what);
+        for wrong in verify_cron::find_violations(store, &keys).await? {
+            verified.add_violation(wrong.invariant, Some(queue.clone()), None, wrong.description);
         }
     }
-    verified.breaches.sort_by(|a, b| (a.rule, &a.queue, a.id, &a.what).cmp(&(b.rule, &b.queue, b.id, &b.what)));
+    verified
+        .violations
+        .sort_by(|a, b| (a.invariant, &a.queue, a.id, &a.details).cmp(&(b.invariant, &b.queue, b.id, &b.details)));
     Ok(verified)
 }
 
-async fn verify_queue(store: &Redis, keys: &QueueKeys, verified: &mut Verified) -> Result<()> {
+async fn verify_queue(store: &Redis, keys: &QueueKeys, verified: &mut VerifyReport) -> Result<()> {
     for pass in 1..=PASSES_MAX {
-        let told = verify_counts::told(store, keys).await?;
-        let all = look(store, keys).await?;
-        let still = verify_counts::told(store, keys).await?.mark == told.mark;
-        let Judged { jobs, suspects, counted } = judge(all).await?;
+        let told = verify_counts::read_stored_counts(store, keys).await?;
+        let all = observe_queue(store, keys).await?;
+        let still = verify_counts::read_stored_counts(store, keys).await?.change_mark == told.change_mark;
+        let CheckedQueue { job_count: jobs, suspects, counts: counted } = check_jobs(all).await?;
         // What is counted can be told only of a queue that keeps still: a small one is given another chance.
-        if !still && suspects.len() <= SUSPECTS_MAX && jobs <= SMALL && pass < PASSES_MAX {
+        if !still && suspects.len() <= SUSPECTS_MAX && jobs <= RECHECKED_JOBS_MAX && pass < PASSES_MAX {
             continue;
         }
         for (id, seen) in suspects.iter().take(SUSPECTS_MAX) {
             let id = *id;
-            for (rule, what) in inspect(store, keys, id, seen).await?.judge(id) {
-                verified.note(rule, Some(keys.queue.to_string()), Some(id), what);
+            for (rule, what) in inspect_job(store, keys, id, seen).await?.check(id) {
+                verified.add_violation(rule, Some(keys.queue.to_string()), Some(id), what);
             }
         }
-        for (rule, what) in counted.breaches(&told).into_iter().filter(|_| still) {
-            verified.note(rule, Some(keys.queue.to_string()), None, what);
+        for (rule, what) in counted.violations(&told).into_iter().filter(|_| still) {
+            verified.add_violation(rule, Some(keys.queue.to_string()), None, what);
         }
         // With a breach found the store is not sound, whatever else there may be.
-        if suspects.len() <= SUSPECTS_MAX || !verified.breaches.is_empty() {
+        if suspects.len() <= SUSPECTS_MAX || !verified.violations.is_empty() {
             verified.jobs += jobs;
             return Ok(());
         }
@@ -81,13 +85,13 @@ async fn verify_queue(store: &Redis, keys: &QueueKeys, verified: &mut Verified) 
 }
 
 /// What was seen, judged. Apart, so that no attempt waits for it.
-async fn judge(all: All) -> Result<Judged> {
+async fn check_jobs(all: ObservedJobs) -> Result<CheckedQueue> {
     let judge = move || {
-        let counted = Counted::of(&all);
+        let counted = ObservedCounts::from_jobs(&all);
         let jobs = all.values().filter(|seen| seen.head.is_some()).count() as u64;
         let named = all.into_iter().map(|(id, seen)| (JobId::from_bytes(id), seen));
-        let suspects = named.filter(|(id, seen)| !seen.judge(*id).is_empty()).take(SUSPECTS_MAX + 1).collect();
-        Judged { jobs, suspects, counted }
+        let suspects = named.filter(|(id, seen)| !seen.check(*id).is_empty()).take(SUSPECTS_MAX + 1).collect();
+        CheckedQueue { job_count: jobs, suspects, counts: counted }
     };
     let judged = tokio::task::spawn_blocking(judge).await;
     judged.map_err(|e| Error::store("verify", format!("the look through the jobs has ended: {e}")))
@@ -95,95 +99,95 @@ async fn judge(all: All) -> Result<Judged> {
 
 /// All keys of a queue, in an order in which few jobs are missed that move meanwhile: records first, then the places that
 /// a job goes through, each before the next.
-pub(crate) async fn look(store: &Redis, keys: &QueueKeys) -> Result<All> {
-    let mut all = All::new();
-    each_pair(store, keys, "HSCAN", &keys.job, RECORDS, |id, record| {
-        if let Some(seen) = entry(&mut all, &id) {
-            seen.head = Some(Head::of(JobId::from_bytes(first(&id)), &record));
+pub(crate) async fn observe_queue(store: &Redis, keys: &QueueKeys) -> Result<ObservedJobs> {
+    let mut all = ObservedJobs::new();
+    scan_pairs(store, keys, "HSCAN", &keys.job, RECORDS_PER_STEP, |id, record| {
+        if let Some(seen) = observed_job_mut(&mut all, &id) {
+            seen.head = Some(RecordHead::from_record(JobId::from_bytes(id_bytes(&id)), &record));
         }
     })
     .await?;
-    each_pair(store, keys, "ZSCAN", &keys.due, STEP, |ticket, due| {
-        if let Some(seen) = entry(&mut all, &ticket) {
-            seen.ticket(&ticket).due = Some(crate::store::redis::reply::number(&due));
+    scan_pairs(store, keys, "ZSCAN", &keys.due, ENTRIES_PER_STEP, |ticket, due| {
+        if let Some(seen) = observed_job_mut(&mut all, &ticket) {
+            seen.ticket_mut(&ticket).due = Some(crate::store::redis::reply::parse_number(&due));
         }
     })
     .await?;
-    for lane in 0..LANES {
-        look_at_list(store, keys, lane, &mut all).await?;
+    for lane in 0..PRIORITY_LISTS {
+        observe_ready_list(store, keys, lane, &mut all).await?;
     }
-    each(store, keys, "SSCAN", &keys.stale, STEP, |ticket| {
-        if let Some(seen) = entry(&mut all, &ticket) {
-            seen.ticket(&ticket).stale = true;
+    scan_entries(store, keys, "SSCAN", &keys.stale, ENTRIES_PER_STEP, |ticket| {
+        if let Some(seen) = observed_job_mut(&mut all, &ticket) {
+            seen.ticket_mut(&ticket).is_stale = true;
         }
     })
     .await?;
-    let leases = leases(store, keys).await?;
-    each_pair(store, keys, "HSCAN", &keys.held, STEP, |id, value| {
-        if let Some(seen) = entry(&mut all, &id) {
-            seen.leased = holder(&value).is_some_and(|node| leases.contains(&node.to_string()));
+    let leases = leased_nodes(store, keys).await?;
+    scan_pairs(store, keys, "HSCAN", &keys.held, ENTRIES_PER_STEP, |id, value| {
+        if let Some(seen) = observed_job_mut(&mut all, &id) {
+            seen.holder_has_lease = decode_holder(&value).is_some_and(|node| leases.contains(&node.to_string()));
             seen.held = Some(value);
         }
     })
     .await?;
-    look_at_ended(store, keys, &mut all).await?;
+    observe_ended(store, keys, &mut all).await?;
     Ok(all)
 }
 
-async fn look_at_ended(store: &Redis, keys: &QueueKeys, all: &mut All) -> Result<()> {
+async fn observe_ended(store: &Redis, keys: &QueueKeys, all: &mut ObservedJobs) -> Result<()> {
     for (key, is_done) in [(&keys.done, true), (&keys.dead, false)] {
-        each_pair(store, keys, "ZSCAN", key, STEP, |id, until| {
-            if let Some(seen) = entry(all, &id) {
-                let until = Some(crate::store::redis::reply::number(&until));
+        scan_pairs(store, keys, "ZSCAN", key, ENTRIES_PER_STEP, |id, until| {
+            if let Some(seen) = observed_job_mut(all, &id) {
+                let until = Some(crate::store::redis::reply::parse_number(&until));
                 *if is_done { &mut seen.done } else { &mut seen.dead } = until;
             }
         })
         .await?;
     }
-    each_pair(store, keys, "HSCAN", &keys.meta, STEP, |id, meta| {
-        if let Some(seen) = entry(all, &id) {
+    scan_pairs(store, keys, "HSCAN", &keys.meta, ENTRIES_PER_STEP, |id, meta| {
+        if let Some(seen) = observed_job_mut(all, &id) {
             seen.meta = Some(meta);
         }
     })
     .await?;
-    each_pair(store, keys, "HSCAN", &keys.errors, STEP, |field, _| {
+    scan_pairs(store, keys, "HSCAN", &keys.errors, ENTRIES_PER_STEP, |field, _| {
         let number = field.get(16..).and_then(|n| std::str::from_utf8(n).ok()).and_then(|n| n.parse().ok());
-        if let (Some(seen), Some(number)) = (entry(all, &field), number)
-            && !seen.failures.contains(&number)
+        if let (Some(seen), Some(number)) = (observed_job_mut(all, &field), number)
+            && !seen.failure_numbers.contains(&number)
         {
-            seen.failures.push(number);
+            seen.failure_numbers.push(number);
         }
     })
     .await?;
-    each_pair(store, keys, "HSCAN", &keys.progress, STEP, |field, _| {
+    scan_pairs(store, keys, "HSCAN", &keys.progress, ENTRIES_PER_STEP, |field, _| {
         // Whoever has any has this one.
         if field.get(16..) == Some(b"n")
-            && let Some(seen) = entry(all, &field)
+            && let Some(seen) = observed_job_mut(all, &field)
         {
-            seen.noted = true;
+            seen.has_output = true;
         }
     })
     .await?;
-    each_pair(store, keys, "HSCAN", &keys.unique, STEP, |key, id| {
-        if let Some(seen) = entry(all, &id) {
+    scan_pairs(store, keys, "HSCAN", &keys.unique, ENTRIES_PER_STEP, |key, id| {
+        if let Some(seen) = observed_job_mut(all, &id) {
             let key = String::from_utf8_lossy(&key).into_owned();
-            if !seen.keys.contains(&key) {
-                seen.keys.push(key);
+            if !seen.unique_keys.contains(&key) {
+                seen.unique_keys.push(key);
             }
         }
     })
     .await?;
-    each_pair(store, keys, "ZSCAN", &keys.job_index, STEP, |member, _| {
+    scan_pairs(store, keys, "ZSCAN", &keys.job_index, ENTRIES_PER_STEP, |member, _| {
         if let Some(id) = member.last_chunk::<16>().copied() {
-            all.entry(id).or_default().member(JobId::from_bytes(id), member);
+            all.entry(id).or_default().add_index_member(JobId::from_bytes(id), member);
         }
     })
     .await?;
     for half in &keys.gone {
-        each(store, keys, "SSCAN", half, STEP, |id| {
+        scan_entries(store, keys, "SSCAN", half, ENTRIES_PER_STEP, |id| {
             // Only those that are there are of interest: most are not.
             if let Some(seen) = id.first_chunk().and_then(|id: &[u8; 16]| all.get_mut(id)) {
-                seen.gone = true;
+                seen.is_gone = true;
             }
         })
         .await?;
@@ -192,17 +196,18 @@ async fn look_at_ended(store: &Redis, keys: &QueueKeys, all: &mut All) -> Result
 }
 
 /// A ready list from its tail: what is claimed meanwhile goes at the other end, and moves nothing.
-async fn look_at_list(store: &Redis, keys: &QueueKeys, lane: usize, all: &mut All) -> Result<()> {
+async fn observe_ready_list(store: &Redis, keys: &QueueKeys, lane: usize, all: &mut ObservedJobs) -> Result<()> {
     let mut from_tail = 0;
     loop {
         let mut cmd = redis::cmd("LRANGE");
-        let step = STEP as i64;
+        let step = ENTRIES_PER_STEP as i64;
         cmd.arg(&keys.ready[lane]).arg(-from_tail - step).arg(-from_tail - 1);
-        let tickets = list(store.link.ask("verify", Way::Door, keys.slot, &cmd).await?)?;
+        let tickets =
+            parse_byte_list(store.servers.send_idempotent("verify", ConnectionRole::Client, keys.slot, &cmd).await?)?;
         let last = (tickets.len() as i64) < step;
         for ticket in &tickets {
-            if let Some(seen) = entry(all, ticket) {
-                seen.ticket(ticket).times[lane] += 1;
+            if let Some(seen) = observed_job_mut(all, ticket) {
+                seen.ticket_mut(ticket).list_counts[lane] += 1;
             }
         }
         if last {
@@ -212,9 +217,9 @@ async fn look_at_list(store: &Redis, keys: &QueueKeys, lane: usize, all: &mut Al
     }
 }
 
-async fn leases(store: &Redis, keys: &QueueKeys) -> Result<std::collections::HashSet<String>> {
+async fn leased_nodes(store: &Redis, keys: &QueueKeys) -> Result<std::collections::HashSet<String>> {
     let mut nodes = std::collections::HashSet::new();
-    each_pair(store, keys, "ZSCAN", &keys.lease, STEP, |node, _| {
+    scan_pairs(store, keys, "ZSCAN", &keys.lease, ENTRIES_PER_STEP, |node, _| {
         nodes.insert(String::from_utf8_lossy(&node).into_owned());
     })
     .await?;
@@ -222,10 +227,15 @@ async fn leases(store: &Redis, keys: &QueueKeys) -> Result<std::collections::Has
 }
 
 /// One job at one moment, with whatever was seen of it before to look for.
-pub(crate) async fn inspect(store: &Redis, keys: &QueueKeys, id: JobId, before: &Seen) -> Result<Seen> {
+pub(crate) async fn inspect_job(
+    store: &Redis,
+    keys: &QueueKeys,
+    id: JobId,
+    before: &ObservedJob,
+) -> Result<ObservedJob> {
     let mut cmd = script::INSPECT_JOB.call(keys);
-    let mut asked = before.keys.clone();
-    asked.extend(before.head.as_ref().map(|head| head.key.clone()).filter(|key| !key.is_empty()));
+    let mut asked = before.unique_keys.clone();
+    asked.extend(before.head.as_ref().map(|head| head.unique_key.clone()).filter(|key| !key.is_empty()));
     asked.dedup();
     cmd.arg(store.manual_now()).arg(id.as_bytes()).arg(before.tickets.len()).arg(asked.len());
     for ticket in &before.tickets {
@@ -234,53 +244,59 @@ pub(crate) async fn inspect(store: &Redis, keys: &QueueKeys, id: JobId, before: 
     for key in &asked {
         cmd.arg(key);
     }
-    for member in &before.strange {
+    for member in &before.unexpected_members {
         cmd.arg(&member[..]);
     }
-    let value = store.link.run("verify", Way::Door, keys.slot, &script::INSPECT_JOB, &cmd).await?;
-    let mut reply = store.reply("verify", value)?;
+    let value =
+        store.servers.run_script("verify", ConnectionRole::Client, keys.slot, &script::INSPECT_JOB, &cmd).await?;
+    let mut reply = store.parse_reply("verify", value)?;
     let some = |bytes: Vec<u8>| Some(bytes).filter(|bytes| !bytes.is_empty());
-    let head = some(reply.bytes()?).map(|line| Head {
+    let head = some(reply.bytes()?).map(|line| RecordHead {
         // The args are not here, without which nothing is believed: what was seen before with them never changes.
-        readable: before.head.as_ref().is_none_or(|head| head.readable),
-        later: before.head.as_ref().and_then(|head| head.later),
-        ..Head::of(id, &[&line[..], b"\nnull"].concat())
+        is_readable: before.head.as_ref().is_none_or(|head| head.is_readable),
+        scheduled_due: before.head.as_ref().and_then(|head| head.scheduled_due),
+        ..RecordHead::from_record(id, &[&line[..], b"\nnull"].concat())
     });
-    let mut seen = Seen { head, ..Seen::default() };
+    let mut seen = ObservedJob { head, ..ObservedJob::default() };
     (seen.meta, seen.held) = (some(reply.bytes()?), some(reply.bytes()?));
-    (seen.done, seen.dead) = (reply.maybe_int()?, reply.maybe_int()?);
-    seen.gone = reply.int()? == 1;
+    (seen.done, seen.dead) = (reply.optional_int()?, reply.optional_int()?);
+    seen.is_gone = reply.int()? == 1;
     let _last_fence = reply.int()?;
-    seen.leased = reply.int()? == 1;
+    seen.holder_has_lease = reply.int()? == 1;
     for mut row in reply.rows()? {
-        let mut ticket =
-            Ticket { text: row.bytes()?, due: row.maybe_int()?, stale: row.int()? == 1, times: [0; LANES] };
-        for times in &mut ticket.times {
+        let mut ticket = ObservedTicket {
+            text: row.bytes()?,
+            due: row.optional_int()?,
+            is_stale: row.int()? == 1,
+            list_counts: [0; PRIORITY_LISTS],
+        };
+        for times in &mut ticket.list_counts {
             *times = usize::try_from(row.int()?).unwrap_or(0);
         }
         seen.tickets.push(ticket);
     }
     let named = reply.list()?;
     let names = |at: &(usize, &String)| named.get(at.0).is_some_and(|holder| holder.as_deref() == Some(id.as_bytes()));
-    seen.keys = asked.iter().enumerate().filter(names).map(|(_, key)| key.clone()).collect();
+    seen.unique_keys = asked.iter().enumerate().filter(names).map(|(_, key)| key.clone()).collect();
     let found: BTreeSet<Vec<u8>> = reply.list()?.into_iter().flatten().collect();
-    found.into_iter().for_each(|member| seen.member(id, member));
-    seen.failures = failures(store, keys, id, &before.failures).await?;
-    if before.noted {
+    found.into_iter().for_each(|member| seen.add_index_member(id, member));
+    seen.failure_numbers = remaining_failures(store, keys, id, &before.failure_numbers).await?;
+    if before.has_output {
         let mut cmd = redis::cmd("HEXISTS");
         cmd.arg(&keys.progress).arg([id.as_bytes(), &b"n"[..]].concat());
-        seen.noted = store.link.ask("verify", Way::Door, keys.slot, &cmd).await? == Value::Int(1);
+        seen.has_output =
+            store.servers.send_idempotent("verify", ConnectionRole::Client, keys.slot, &cmd).await? == Value::Int(1);
     }
     Ok(seen)
 }
 
 /// Which of these failures are still there: those of a job that is gone go with it, in one step.
-async fn failures(store: &Redis, keys: &QueueKeys, id: JobId, numbers: &[u32]) -> Result<Vec<u32>> {
+async fn remaining_failures(store: &Redis, keys: &QueueKeys, id: JobId, numbers: &[u32]) -> Result<Vec<u32>> {
     let mut left = Vec::new();
     for number in numbers {
         let mut cmd = redis::cmd("HEXISTS");
         cmd.arg(&keys.errors).arg([id.as_bytes(), number.to_string().as_bytes()].concat());
-        if store.link.ask("verify", Way::Door, keys.slot, &cmd).await? == Value::Int(1) {
+        if store.servers.send_idempotent("verify", ConnectionRole::Client, keys.slot, &cmd).await? == Value::Int(1) {
             left.push(*number);
         }
     }
@@ -288,43 +304,46 @@ async fn failures(store: &Redis, keys: &QueueKeys, id: JobId, numbers: &[u32]) -
 }
 
 /// What is wrong with what is counted in a queue; with `mend` it is put right.
-pub(crate) async fn tally(store: &Redis, keys: &QueueKeys, mend: bool) -> Result<Vec<(Rule, String)>> {
+pub(crate) async fn check_counters(store: &Redis, keys: &QueueKeys, mend: bool) -> Result<Vec<(Invariant, String)>> {
     let mut cmd = script::VERIFY_HELD.call(keys);
     cmd.arg(store.manual_now()).arg(u8::from(mend));
-    let value = store.link.repeat("verify", Way::Door, keys.slot, &script::VERIFY_HELD, &cmd).await?;
-    let mut reply = store.reply("verify", value)?;
+    let value = store
+        .servers
+        .run_script_idempotent("verify", ConnectionRole::Client, keys.slot, &script::VERIFY_HELD, &cmd)
+        .await?;
+    let mut reply = store.parse_reply("verify", value)?;
     let mut broken = Vec::new();
     for mut row in reply.rows()? {
         let (node, counted, told) = (row.text()?, row.int()?, row.int()?);
-        broken.push((Rule::Holders, format!("node {node} holds {counted} jobs, and {told} are counted")));
+        broken.push((Invariant::Holders, format!("node {node} holds {counted} jobs, and {told} are counted")));
     }
     let (highest, last) = (reply.int()?, reply.int()?);
     if highest > last {
-        broken.push((Rule::Marks, format!("a fence was given that is still to come: {highest}")));
+        broken.push((Invariant::Sequences, format!("a fence was given that is still to come: {highest}")));
     }
     if reply.int()? == 1 {
-        broken.push((Rule::Counts, "there are stale tickets, and nothing says so".to_owned()));
+        broken.push((Invariant::Counts, "there are stale tickets, and nothing says so".to_owned()));
     }
     Ok(broken)
 }
 
-fn first(bytes: &[u8]) -> [u8; 16] {
+fn id_bytes(bytes: &[u8]) -> [u8; 16] {
     bytes.first_chunk().copied().unwrap_or_default()
 }
 
 /// What is seen of the job whose id something begins with.
-fn entry<'a>(all: &'a mut All, bytes: &[u8]) -> Option<&'a mut Seen> {
+fn observed_job_mut<'a>(all: &'a mut ObservedJobs, bytes: &[u8]) -> Option<&'a mut ObservedJob> {
     Some(all.entry(*bytes.first_chunk::<16>()?).or_default())
 }
 
-fn list(value: Value) -> Result<Vec<Vec<u8>>> {
+fn parse_byte_list(value: Value) -> Result<Vec<Vec<u8>>> {
     let strange =
         |e| Error::Store { op: "verify", reason: "a key is not of its kind".into(), source: Some(Box::new(e)) };
     redis::from_redis_value(value).map_err(strange)
 }
 
 /// All entries of a key, step by step. One that is there all the time is told of at least once.
-async fn each(
+async fn scan_entries(
     store: &Redis,
     keys: &QueueKeys,
     scan: &str,
@@ -336,7 +355,7 @@ async fn each(
     loop {
         let mut cmd = redis::cmd(scan);
         cmd.arg(key).arg(&cursor[..]).arg("COUNT").arg(step);
-        let value = store.link.ask("verify", Way::Door, keys.slot, &cmd).await?;
+        let value = store.servers.send_idempotent("verify", ConnectionRole::Client, keys.slot, &cmd).await?;
         let strange =
             |e| Error::Store { op: "verify", reason: format!("{key} is not of its kind"), source: Some(Box::new(e)) };
         let (next, entries): (Vec<u8>, Vec<Vec<u8>>) = redis::from_redis_value(value).map_err(strange)?;
@@ -349,7 +368,7 @@ async fn each(
 }
 
 /// The same for a key whose entries come in pairs. One that comes twice is told of twice.
-pub(crate) async fn each_pair(
+pub(crate) async fn scan_pairs(
     store: &Redis,
     keys: &QueueKeys,
     scan: &str,
@@ -358,7 +377,7 @@ pub(crate) async fn each_pair(
     mut told: impl FnMut(Vec<u8>, Vec<u8>),
 ) -> Result<()> {
     let mut name = None;
-    each(store, keys, scan, key, step, |entry| match name.take() {
+    scan_entries(store, keys, scan, key, step, |entry| match name.take() {
         None => name = Some(entry),
         Some(name) => told(name, entry),
     })

@@ -11,77 +11,83 @@ use crate::error::Result;
 use crate::node::NodeId;
 use crate::store::Wake;
 use crate::store::redis::Redis;
-use crate::store::redis::conn::{Hearing, Way};
+use crate::store::redis::conn::{ConnectionRole, SubscribedConnection};
 use crate::store::redis::jobs::{claim, push};
 use crate::store::redis::keys::QueueKeys;
 
 /// Wakes that may wait for a node: more would tell it nothing new.
 const WAKES_MAX: usize = 256;
 /// How many idle nodes are tried for one that listens.
-const WAKE_TRIES: usize = 3;
+const WAKE_TRIES_MAX: usize = 3;
 /// Most kinds of which a node has jobs put into its hands: for those of others it is woken.
-const HANDED_KINDS_MAX: usize = 100;
+const DELIVERED_KINDS_MAX: usize = 100;
 
 /// Who listens to which channel, shared with the connections that hear them.
 #[derive(Clone, Default)]
-pub(crate) struct Ears {
-    channels: Arc<Mutex<HashMap<String, Arc<Ear>>>>,
+pub(crate) struct WakeSubscriptions {
+    channels: Arc<Mutex<HashMap<String, Arc<WakeSubscription>>>>,
 }
 
-struct Ear {
+struct WakeSubscription {
     queue: String,
-    wakes: mpsc::Sender<Wake>,
+    sender: mpsc::Sender<Wake>,
     /// What comes here are jobs, not mere wakes.
-    jobs: bool,
+    delivers_jobs: bool,
     /// What to listen to.
     channels: Vec<String>,
     /// The connection that listens to all of them, if one does.
-    by: Mutex<Option<Hearing>>,
+    connection: Mutex<Option<SubscribedConnection>>,
     /// One has listened before.
-    begun: AtomicBool,
+    was_subscribed: AtomicBool,
 }
 
-impl Ear {
+impl WakeSubscription {
     fn new(queue: String, wakes: mpsc::Sender<Wake>, jobs: bool, channels: Vec<String>) -> Self {
-        Ear { queue, wakes, jobs, channels, by: Mutex::default(), begun: AtomicBool::default() }
+        WakeSubscription {
+            queue,
+            sender: wakes,
+            delivers_jobs: jobs,
+            channels,
+            connection: Mutex::default(),
+            was_subscribed: AtomicBool::default(),
+        }
     }
 
-    fn by(&self) -> MutexGuard<'_, Option<Hearing>> {
-        self.by.lock().unwrap_or_else(PoisonError::into_inner)
+    fn connection(&self) -> MutexGuard<'_, Option<SubscribedConnection>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hears(&self) -> bool {
-        self.by().as_ref().is_some_and(Hearing::is_there)
+    fn is_subscribed(&self) -> bool {
+        self.connection().as_ref().is_some_and(SubscribedConnection::is_current)
     }
 
     /// Whatever was said meanwhile went unheard.
-    fn missed(&self) -> Wake {
+    fn gap_wake(&self) -> Wake {
         let queue = self.queue.clone();
-        if self.jobs { Wake::Missed(queue) } else { Wake::Queue(queue) }
+        if self.delivers_jobs { Wake::Resync(queue) } else { Wake::Queue(queue) }
     }
 
-    fn read(&self, word: &[u8]) -> Wake {
+    fn parse_wake(&self, word: &[u8]) -> Wake {
         match word {
             // A word that cannot be read is of a job all the same.
-            word if self.jobs => {
-                claim::handed(&self.queue, word).map_or_else(|| self.missed(), |held| Wake::Job(Box::new(held)))
-            }
-            b"heartbeat" => Wake::Beat,
+            word if self.delivers_jobs => claim::decode_delivered_job(&self.queue, word)
+                .map_or_else(|| self.gap_wake(), |held| Wake::Job(Box::new(held))),
+            b"heartbeat" => Wake::Heartbeat,
             _ => Wake::Queue(self.queue.clone()),
         }
     }
 }
 
-impl Ears {
-    fn channels(&self) -> MutexGuard<'_, HashMap<String, Arc<Ear>>> {
+impl WakeSubscriptions {
+    fn channels(&self) -> MutexGuard<'_, HashMap<String, Arc<WakeSubscription>>> {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Something has come that nobody asked for.
-    pub(crate) fn hear(&self, info: &PushInfo) {
+    pub(crate) fn handle_push(&self, info: &PushInfo) {
         if info.kind == PushKind::Disconnection {
             // Whichever it was: to listen twice does no harm, and of a job that is heard of twice one word counts.
-            return self.channels().values().for_each(|ear| *ear.by() = None);
+            return self.channels().values().for_each(|ear| *ear.connection() = None);
         }
         let Some(Value::BulkString(channel)) = info.data.first() else {
             return;
@@ -93,84 +99,92 @@ impl Ears {
         match (&info.kind, info.data.get(1)) {
             (PushKind::SMessage, Some(Value::BulkString(word))) => {
                 // A node that does not keep up has wakes enough; its beat counts a job that it does not hear of.
-                let _ = ear.wakes.try_send(ear.read(word));
+                let _ = ear.sender.try_send(ear.parse_wake(word));
             }
             // The slot has moved away.
-            (PushKind::SUnsubscribe, _) => *ear.by() = None,
+            (PushKind::SUnsubscribe, _) => *ear.connection() = None,
             _ => {}
         }
     }
 
     /// Those of a node in a queue.
-    fn of(&self, node: NodeId, keys: &QueueKeys) -> Vec<Arc<Ear>> {
+    fn of_node(&self, node: NodeId, keys: &QueueKeys) -> Vec<Arc<WakeSubscription>> {
         let channels = self.channels();
-        [keys.channel_of(node), keys.jobs_of(node)].iter().filter_map(|name| channels.get(name).cloned()).collect()
+        [keys.wake_channel(node), keys.job_channel(node)]
+            .iter()
+            .filter_map(|name| channels.get(name).cloned())
+            .collect()
     }
 
     /// Tells a node that nobody listens for: it looks, and by that listens again.
-    pub(crate) fn mention_gaps(&self, node: NodeId, keys: &QueueKeys) {
-        for ear in self.of(node, keys).iter().filter(|ear| !ear.hears()) {
-            let _ = ear.wakes.try_send(ear.missed());
+    pub(crate) fn report_gaps(&self, node: NodeId, keys: &QueueKeys) {
+        for ear in self.of_node(node, keys).iter().filter(|ear| !ear.is_subscribed()) {
+            let _ = ear.sender.try_send(ear.gap_wake());
         }
     }
 
     /// Nobody listens for this node any more.
-    pub(crate) async fn close(&self, node: NodeId, keys: &QueueKeys) {
-        let gone = self.of(node, keys);
+    pub(crate) async fn unsubscribe_node(&self, node: NodeId, keys: &QueueKeys) {
+        let gone = self.of_node(node, keys);
         {
             let mut channels = self.channels();
-            channels.remove(&keys.jobs_of(node));
+            channels.remove(&keys.job_channel(node));
             for channel in gone.iter().flat_map(|ear| &ear.channels) {
                 channels.remove(channel);
             }
         }
         for ear in gone {
-            let by = ear.by().take();
+            let by = ear.connection().take();
             if let Some(by) = by {
-                by.end(&ear.channels).await;
+                by.unsubscribe(&ear.channels).await;
             }
         }
     }
 }
 
 /// Tells an idle node that was just taken off the list to look; passes over those that no longer listen.
-pub(crate) async fn wake(store: &Redis, keys: &QueueKeys, node: String) {
+pub(crate) async fn wake_listening_node(store: &Redis, keys: &QueueKeys, node: String) {
     let mut node = Some(node);
-    for _ in 0..WAKE_TRIES {
+    for _ in 0..WAKE_TRIES_MAX {
         let Some(id) = node.take() else {
             return;
         };
         let mut publish = redis::cmd("SPUBLISH");
         publish.arg(format!("{}{id}", keys.channel)).arg("");
         // A wake may be lost: the node looks once a second besides.
-        match store.link.ask("push", Way::Door, keys.slot, &publish).await {
+        match store.servers.send_idempotent("push", ConnectionRole::Client, keys.slot, &publish).await {
             Ok(Value::Int(0)) => {}
             Ok(_) | Err(_) => return,
         }
         let mut next = redis::cmd("ZPOPMAX");
         next.arg(&keys.idle);
-        node = store.link.ask("push", Way::Door, keys.slot, &next).await.ok().and_then(push::first_of);
+        node = store
+            .servers
+            .send_idempotent("push", ConnectionRole::Client, keys.slot, &next)
+            .await
+            .ok()
+            .and_then(push::popped_member);
     }
 }
 
 /// `subscribe` of the contract.
-pub(crate) async fn subscribe(store: &Redis, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
+pub(crate) async fn subscribe_wakes(store: &Redis, node: NodeId) -> Result<mpsc::Receiver<Wake>> {
     let (wakes, receiver) = mpsc::channel(WAKES_MAX);
-    for queue in store.queues_of(node) {
+    for queue in store.queues_of_node(node) {
         let keys = store.keys(&queue);
-        let channel = keys.channel_of(node);
-        let ear = Ear::new(queue, wakes.clone(), false, vec![channel.clone()]);
-        store.ears.channels().insert(channel, Arc::new(ear));
+        let channel = keys.wake_channel(node);
+        let ear = WakeSubscription::new(queue, wakes.clone(), false, vec![channel.clone()]);
+        store.wake_subscriptions.channels().insert(channel, Arc::new(ear));
     }
-    listen_in_all(store, node).await?;
+    ensure_subscribed_in_all(store, node).await?;
     Ok(receiver)
 }
 
 /// Listens in all queues of a node. One of a server that is away is listened to before the first claim that it answers.
 /// Fails only if that is all of them.
-async fn listen_in_all(store: &Redis, node: NodeId) -> Result<()> {
-    let queues = store.queues_of(node);
-    let listens = queues.iter().map(async |queue| listen(store, node, &store.keys(queue)).await);
+async fn ensure_subscribed_in_all(store: &Redis, node: NodeId) -> Result<()> {
+    let queues = store.queues_of_node(node);
+    let listens = queues.iter().map(async |queue| ensure_subscribed(store, node, &store.keys(queue)).await);
     let (mut heard, mut trouble) = (queues.is_empty(), None);
     for (queue, listens) in queues.iter().zip(futures_util::future::join_all(listens).await) {
         match listens {
@@ -186,33 +200,40 @@ async fn listen_in_all(store: &Redis, node: NodeId) -> Result<()> {
 
 /// `accept` of the contract: the kinds of a node are the channels that it listens to, so a push finds out by speaking.
 pub(crate) async fn accept(store: &Redis, node: NodeId, kinds: Option<Arc<[String]>>) -> Result<()> {
-    for queue in store.queues_of(node) {
+    for queue in store.queues_of_node(node) {
         let keys = store.keys(&queue);
-        let Some(wakes) = store.ears.channels().get(&keys.channel_of(node)).map(|ear| ear.wakes.clone()) else {
+        let Some(wakes) =
+            store.wake_subscriptions.channels().get(&keys.wake_channel(node)).map(|ear| ear.sender.clone())
+        else {
             continue;
         };
-        let any = keys.jobs_of(node);
+        let any = keys.job_channel(node);
         let channels: Vec<String> = match &kinds {
-            Some(kinds) => kinds.iter().take(HANDED_KINDS_MAX).map(|kind| format!("{any}{kind}")).collect(),
+            Some(kinds) => kinds.iter().take(DELIVERED_KINDS_MAX).map(|kind| format!("{any}{kind}")).collect(),
             None => vec![any.clone()],
         };
-        let ear = Arc::new(Ear::new(queue, wakes, true, channels));
+        let ear = Arc::new(WakeSubscription::new(queue, wakes, true, channels));
         let names = ear.channels.iter().cloned().chain([any]);
-        store.ears.channels().extend(names.map(|name| (name, ear.clone())));
+        store.wake_subscriptions.channels().extend(names.map(|name| (name, ear.clone())));
     }
-    listen_in_all(store, node).await
+    ensure_subscribed_in_all(store, node).await
 }
 
 /// Listens for a node in a queue where it claims, unless the connection that does is still there.
 ///
 /// Before the claim that puts it on the list of those who wait: whoever finds it there can speak to it.
-pub(crate) async fn listen(store: &Redis, node: NodeId, keys: &QueueKeys) -> Result<()> {
-    for ear in store.ears.of(node, keys).iter().filter(|ear| !ear.wakes.is_closed() && !ear.hears()) {
-        let by = store.link.listen_at_work(keys.slot, &ear.channels).await?;
-        *ear.by() = by;
+pub(crate) async fn ensure_subscribed(store: &Redis, node: NodeId, keys: &QueueKeys) -> Result<()> {
+    for ear in store
+        .wake_subscriptions
+        .of_node(node, keys)
+        .iter()
+        .filter(|ear| !ear.sender.is_closed() && !ear.is_subscribed())
+    {
+        let by = store.servers.subscribe_on_worker(keys.slot, &ear.channels).await?;
+        *ear.connection() = by;
         // What was said while nobody listened, nobody has heard.
-        if ear.begun.swap(true, Ordering::SeqCst) {
-            let _ = ear.wakes.try_send(ear.missed());
+        if ear.was_subscribed.swap(true, Ordering::SeqCst) {
+            let _ = ear.sender.try_send(ear.gap_wake());
         }
     }
     Ok(())

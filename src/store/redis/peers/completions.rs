@@ -12,47 +12,47 @@ use crate::clock::micros;
 use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::node::NodeId;
-use crate::store::redis::conn::Way;
+use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::keys::QueueKeys;
-use crate::store::redis::peers::messages::Voices;
+use crate::store::redis::peers::messages::MessageSubscriptions;
 use crate::store::redis::{Redis, reply, script};
-use crate::store::{ENDED_MAX, ENDS_LAST, ENDS_QUEUES_MAX, Heard};
+use crate::store::{COMPLETION_CHECK_MAX, COMPLETION_QUEUES_MAX, COMPLETION_WATCH_DURATION, Notification};
 
 /// Queues asked at a time.
-const AT_ONCE: usize = 50;
+const QUEUES_AT_ONCE: usize = 50;
 /// How many bytes an id has.
-pub(crate) const ID_BYTES: usize = 16;
+pub(crate) const JOB_ID_BYTES: usize = 16;
 
 /// Which channels are heard for whom, shared with the connections that hear.
 #[derive(Clone)]
-pub(crate) struct Watches {
-    voices: Voices,
-    channels: Arc<Mutex<HashMap<String, Watch>>>,
+pub(crate) struct CompletionSubscriptions {
+    messages: MessageSubscriptions,
+    channels: Arc<Mutex<HashMap<String, CompletionSubscription>>>,
 }
 
-struct Watch {
+struct CompletionSubscription {
     slot: u16,
     /// The channels of the nodes that are told.
-    nodes: BTreeSet<String>,
+    node_channels: BTreeSet<String>,
     /// The connection that listens; 0 if none does.
-    heard_by: u64,
+    subscribed_generation: u64,
 }
 
-impl Watches {
-    pub(crate) fn new(voices: Voices) -> Self {
-        Watches { voices, channels: Arc::default() }
+impl CompletionSubscriptions {
+    pub(crate) fn new(voices: MessageSubscriptions) -> Self {
+        CompletionSubscriptions { messages: voices, channels: Arc::default() }
     }
 
-    fn channels(&self) -> MutexGuard<'_, HashMap<String, Watch>> {
+    fn channels(&self) -> MutexGuard<'_, HashMap<String, CompletionSubscription>> {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Something has come that nobody asked for.
-    pub(crate) fn hear(&self, info: &PushInfo) {
+    pub(crate) fn handle_push(&self, info: &PushInfo) {
         let mut channels = self.channels();
         if info.kind == PushKind::Disconnection {
             // Whichever it was: to listen twice does no harm, and the nodes learn of it from their own channels.
-            return channels.values_mut().for_each(|watch| watch.heard_by = 0);
+            return channels.values_mut().for_each(|watch| watch.subscribed_generation = 0);
         }
         let Some(Value::BulkString(channel)) = info.data.first() else {
             return;
@@ -62,53 +62,56 @@ impl Watches {
         };
         let heard = match (&info.kind, info.data.get(1)) {
             (PushKind::SMessage, Some(Value::BulkString(ids))) => {
-                Heard::Ended(ids.chunks_exact(ID_BYTES).filter_map(reply::id).collect())
+                Notification::Completed(ids.chunks_exact(JOB_ID_BYTES).filter_map(reply::parse_job_id).collect())
             }
             // The slot has moved away: what is said there now goes unheard.
             (PushKind::SUnsubscribe, _) => {
-                watch.heard_by = 0;
-                Heard::Gap
+                watch.subscribed_generation = 0;
+                Notification::Gap
             }
             _ => return,
         };
-        watch.nodes.iter().for_each(|node| self.voices.tell(node, heard.clone()));
+        watch.node_channels.iter().for_each(|node| self.messages.notify(node, heard.clone()));
     }
 
     /// From now on this node is told of these channels and no others; answers those of which nobody is told any more.
-    fn swap(&self, node: &str, wanted: &HashMap<String, u16>) -> Vec<(String, u16)> {
+    fn set_node_channels(&self, node: &str, wanted: &HashMap<String, u16>) -> Vec<(String, u16)> {
         let mut channels = self.channels();
         for (channel, slot) in wanted {
-            let watch = Watch { slot: *slot, nodes: BTreeSet::new(), heard_by: 0 };
-            channels.entry(channel.clone()).or_insert(watch).nodes.insert(node.to_owned());
+            let watch =
+                CompletionSubscription { slot: *slot, node_channels: BTreeSet::new(), subscribed_generation: 0 };
+            channels.entry(channel.clone()).or_insert(watch).node_channels.insert(node.to_owned());
         }
         let mut over = Vec::new();
         channels.retain(|channel, watch| {
             if !wanted.contains_key(channel) {
-                watch.nodes.remove(node);
+                watch.node_channels.remove(node);
             }
-            if watch.nodes.is_empty() {
+            if watch.node_channels.is_empty() {
                 over.push((channel.clone(), watch.slot));
             }
-            !watch.nodes.is_empty()
+            !watch.node_channels.is_empty()
         });
         over
     }
 }
 
 /// `watch_ends` of the contract.
-pub(crate) async fn watch(store: &Redis, node: NodeId, queues: &[String]) -> Result<()> {
-    if queues.len() > ENDS_QUEUES_MAX {
-        return Err(Error::invalid("queues", format!("more than {ENDS_QUEUES_MAX} whose ends are waited for")));
+pub(crate) async fn watch_completions(store: &Redis, node: NodeId, queues: &[String]) -> Result<()> {
+    if queues.len() > COMPLETION_QUEUES_MAX {
+        return Err(Error::invalid("queues", format!("more than {COMPLETION_QUEUES_MAX} whose ends are waited for")));
     }
     let keys: Vec<Arc<QueueKeys>> = queues.iter().map(|queue| store.keys(queue)).collect();
-    let wanted = keys.iter().map(|keys| (keys.ended(), keys.slot)).collect();
-    for (channel, slot) in store.watches.swap(&store.hall.channel_of(node), &wanted) {
+    let wanted = keys.iter().map(|keys| (keys.completions_channel(), keys.slot)).collect();
+    for (channel, slot) in
+        store.completion_subscriptions.set_node_channels(&store.peer_keys.node_channel(node), &wanted)
+    {
         let mut cmd = redis::cmd("SUNSUBSCRIBE");
         cmd.arg(channel);
-        store.link.ask("watch_ends", Way::Beat, slot, &cmd).await?;
+        store.servers.send_idempotent("watch_ends", ConnectionRole::Heartbeat, slot, &cmd).await?;
     }
-    for some in keys.chunks(AT_ONCE) {
-        for watched in futures_util::future::join_all(some.iter().map(|keys| watch_one(store, keys))).await {
+    for some in keys.chunks(QUEUES_AT_ONCE) {
+        for watched in futures_util::future::join_all(some.iter().map(|keys| watch_queue(store, keys))).await {
             watched?;
         }
     }
@@ -116,29 +119,34 @@ pub(crate) async fn watch(store: &Redis, node: NodeId, queues: &[String]) -> Res
 }
 
 /// First listens, then says that somebody does: what ends between is found by whoever looks after this.
-async fn watch_one(store: &Redis, keys: &QueueKeys) -> Result<()> {
-    let channel = keys.ended();
-    let heard_by = store.watches.channels().get(&channel).map_or(0, |watch| watch.heard_by);
-    if heard_by == 0 || heard_by != store.link.generation(Way::Beat, keys.slot) {
-        let by = store.link.listen(keys.slot, &channel).await?;
-        if let Some(watch) = store.watches.channels().get_mut(&channel) {
-            watch.heard_by = by;
+async fn watch_queue(store: &Redis, keys: &QueueKeys) -> Result<()> {
+    let channel = keys.completions_channel();
+    let heard_by =
+        store.completion_subscriptions.channels().get(&channel).map_or(0, |watch| watch.subscribed_generation);
+    if heard_by == 0 || heard_by != store.servers.generation(ConnectionRole::Heartbeat, keys.slot) {
+        let by = store.servers.subscribe(keys.slot, &channel).await?;
+        if let Some(watch) = store.completion_subscriptions.channels().get_mut(&channel) {
+            watch.subscribed_generation = by;
         }
     }
     let mut cmd = script::WATCH_COMPLETIONS.call(&*keys);
-    cmd.arg(store.manual_now()).arg(micros(ENDS_LAST));
-    let value = store.link.repeat("watch_ends", Way::Beat, keys.slot, &script::WATCH_COMPLETIONS, &cmd).await?;
-    store.reply("watch_ends", value).map(drop)
+    cmd.arg(store.manual_now()).arg(micros(COMPLETION_WATCH_DURATION));
+    let value = store
+        .servers
+        .run_script_idempotent("watch_ends", ConnectionRole::Heartbeat, keys.slot, &script::WATCH_COMPLETIONS, &cmd)
+        .await?;
+    store.parse_reply("watch_ends", value).map(drop)
 }
 
 /// `ended` of the contract.
-pub(crate) async fn ended(store: &Redis, queue: &str, ids: &[JobId]) -> Result<Vec<JobId>> {
+pub(crate) async fn completed_among(store: &Redis, queue: &str, ids: &[JobId]) -> Result<Vec<JobId>> {
     let keys = store.keys(queue);
     let mut cmd = script::COMPLETED_AMONG.call(&*keys);
     cmd.arg(store.manual_now());
-    for id in ids.iter().take(ENDED_MAX) {
+    for id in ids.iter().take(COMPLETION_CHECK_MAX) {
         cmd.arg(id.as_bytes());
     }
-    let value = store.link.run("ended", Way::Door, keys.slot, &script::COMPLETED_AMONG, &cmd).await?;
-    store.reply("ended", value)?.ids()
+    let value =
+        store.servers.run_script("ended", ConnectionRole::Client, keys.slot, &script::COMPLETED_AMONG, &cmd).await?;
+    store.parse_reply("ended", value)?.ids()
 }

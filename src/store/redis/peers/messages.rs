@@ -12,96 +12,96 @@ use tokio::sync::mpsc;
 use crate::error::Result;
 use crate::node::NodeId;
 use crate::store::redis::Redis;
-use crate::store::redis::conn::Way;
+use crate::store::redis::conn::ConnectionRole;
 use crate::store::redis::keys::PeerKeys;
 use crate::store::redis::locks;
-use crate::store::{Heard, To};
+use crate::store::{Notification, Recipient};
 
 /// Most that may wait for a node to be taken.
-const HEARD_MAX: usize = 1_024;
+const NOTIFICATIONS_MAX: usize = 1_024;
 /// A connection on which nothing has been heard for so long may be broken, and nobody would notice.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The first byte of what is said; scripts write turns.
-const TURN: u8 = b'T';
-const MESSAGE: u8 = b'M';
+const LOCK_TURN_TAG: u8 = b'T';
+const MESSAGE_TAG: u8 = b'M';
 
 /// Nodes of this process that listen, shared with the connections that hear.
 #[derive(Clone)]
-pub(crate) struct Voices {
+pub(crate) struct MessageSubscriptions {
     /// The channel of all nodes.
-    all: Arc<str>,
-    listeners: Arc<Mutex<Listeners>>,
+    broadcast_channel: Arc<str>,
+    subscribers: Arc<Mutex<MessageSubscribers>>,
 }
 
 #[derive(Default)]
-struct Listeners {
+struct MessageSubscribers {
     /// By their channels.
-    nodes: HashMap<String, Listener>,
+    by_channel: HashMap<String, MessageSubscriber>,
     /// The connection that listens to the channel of all; 0 if none does.
-    all_heard_by: u64,
+    broadcast_generation: u64,
 }
 
-struct Listener {
-    heard: mpsc::Sender<Heard>,
+struct MessageSubscriber {
+    sender: mpsc::Sender<Notification>,
     /// It hears also what is said to all.
-    all: bool,
+    wants_broadcasts: bool,
     /// The connection that listens to its channel; 0 if none does.
-    heard_by: u64,
+    subscribed_generation: u64,
     /// It has listened before: a new connection means that something may have been missed.
-    before: bool,
+    was_subscribed: bool,
     /// Something has come that it could not take.
-    missed: bool,
+    has_gap: bool,
 }
 
-impl Listener {
-    fn tell(&mut self, heard: Heard) {
-        self.missed |= self.heard.try_send(heard).is_err();
+impl MessageSubscriber {
+    fn notify(&mut self, heard: Notification) {
+        self.has_gap |= self.sender.try_send(heard).is_err();
     }
 
     /// Tells of what was missed, as soon as it can be told.
-    fn mention_gap(&mut self) {
-        if self.missed {
-            self.missed = self.heard.try_send(Heard::Gap).is_err();
+    fn report_gap(&mut self) {
+        if self.has_gap {
+            self.has_gap = self.sender.try_send(Notification::Gap).is_err();
         }
     }
 }
 
-impl Voices {
+impl MessageSubscriptions {
     pub(crate) fn new(hall: &PeerKeys) -> Self {
-        Voices { all: hall.all.as_str().into(), listeners: Arc::default() }
+        MessageSubscriptions { broadcast_channel: hall.all.as_str().into(), subscribers: Arc::default() }
     }
 
-    fn listeners(&self) -> MutexGuard<'_, Listeners> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    fn subscribers(&self) -> MutexGuard<'_, MessageSubscribers> {
+        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Something has come that nobody asked for.
-    pub(crate) fn hear(&self, info: &PushInfo) {
+    pub(crate) fn handle_push(&self, info: &PushInfo) {
         if info.kind == PushKind::Disconnection {
             // Whichever it was: to listen twice does no harm.
-            return self.listeners().lose_all();
+            return self.subscribers().mark_all_unsubscribed();
         }
         let Some(Value::BulkString(channel)) = info.data.first() else {
             return;
         };
-        let for_all = channel == self.all.as_bytes();
-        let mut listeners = self.listeners();
-        let one = std::str::from_utf8(channel).ok().and_then(|channel| listeners.nodes.get_mut(channel));
+        let for_all = channel == self.broadcast_channel.as_bytes();
+        let mut listeners = self.subscribers();
+        let one = std::str::from_utf8(channel).ok().and_then(|channel| listeners.by_channel.get_mut(channel));
         match (&info.kind, info.data.get(1)) {
             (PushKind::SMessage, Some(Value::BulkString(bytes))) => {
-                let Some(heard) = read(bytes) else {
+                let Some(heard) = decode_notification(bytes) else {
                     return;
                 };
                 match one {
-                    Some(listener) => listener.tell(heard),
-                    None if for_all => listeners.of_all().for_each(|other| other.tell(heard.clone())),
+                    Some(listener) => listener.notify(heard),
+                    None if for_all => listeners.broadcast_subscribers().for_each(|other| other.notify(heard.clone())),
                     None => {}
                 }
             }
             // The slot has moved away.
             (PushKind::SUnsubscribe, _) => match one {
-                Some(listener) => listener.heard_by = 0,
-                None if for_all => listeners.all_heard_by = 0,
+                Some(listener) => listener.subscribed_generation = 0,
+                None if for_all => listeners.broadcast_generation = 0,
                 None => {}
             },
             _ => {}
@@ -109,122 +109,146 @@ impl Voices {
     }
 
     /// Says something to the node that listens on this channel, if one does.
-    pub(crate) fn tell(&self, channel: &str, heard: Heard) {
-        if let Some(listener) = self.listeners().nodes.get_mut(channel) {
-            listener.tell(heard);
+    pub(crate) fn notify(&self, channel: &str, heard: Notification) {
+        if let Some(listener) = self.subscribers().by_channel.get_mut(channel) {
+            listener.notify(heard);
         }
     }
 
     /// Of how many nodes a message to all was heard: the nodes of this process share a connection.
-    fn reached(&self, connections: u64) -> u64 {
-        let listeners = self.listeners();
-        let hears = |one: &&Listener| one.all && one.heard_by != 0 && !one.heard.is_closed();
-        let ours = listeners.nodes.values().filter(hears).count() as u64;
-        if listeners.all_heard_by == 0 { connections } else { connections.saturating_sub(1) + ours }
+    fn count_receivers(&self, connections: u64) -> u64 {
+        let listeners = self.subscribers();
+        let hears = |one: &&MessageSubscriber| {
+            one.wants_broadcasts && one.subscribed_generation != 0 && !one.sender.is_closed()
+        };
+        let ours = listeners.by_channel.values().filter(hears).count() as u64;
+        if listeners.broadcast_generation == 0 { connections } else { connections.saturating_sub(1) + ours }
     }
 }
 
-impl Listeners {
+impl MessageSubscribers {
     /// Those who hear what is said to all.
-    fn of_all(&mut self) -> impl Iterator<Item = &mut Listener> {
-        self.nodes.values_mut().filter(|listener| listener.all)
+    fn broadcast_subscribers(&mut self) -> impl Iterator<Item = &mut MessageSubscriber> {
+        self.by_channel.values_mut().filter(|listener| listener.wants_broadcasts)
     }
 
-    fn lose_all(&mut self) {
-        self.all_heard_by = 0;
-        self.nodes.values_mut().for_each(|listener| listener.heard_by = 0);
+    fn mark_all_unsubscribed(&mut self) {
+        self.broadcast_generation = 0;
+        self.by_channel.values_mut().for_each(|listener| listener.subscribed_generation = 0);
     }
 }
 
 /// What a message says; `None` if a later version said it.
-fn read(bytes: &[u8]) -> Option<Heard> {
+fn decode_notification(bytes: &[u8]) -> Option<Notification> {
     let (kind, rest) = bytes.split_first()?;
     match *kind {
-        MESSAGE => Some(Heard::Message(rest.to_vec())),
-        TURN => {
+        MESSAGE_TAG => Some(Notification::Message(rest.to_vec())),
+        LOCK_TURN_TAG => {
             let (owner, name) = std::str::from_utf8(rest).ok()?.split_at_checked(36)?;
-            Some(Heard::Turn { name: name.to_owned(), owner: locks::owner(owner)? })
+            Some(Notification::LockTurn { name: name.to_owned(), owner: locks::parse_owner(owner)? })
         }
         _ => None,
     }
 }
 
 /// `hear` of the contract.
-pub(crate) fn hear(store: &Redis, node: NodeId, all: bool) -> mpsc::Receiver<Heard> {
-    let (sender, receiver) = mpsc::channel(HEARD_MAX);
-    let listener = Listener { heard: sender, all, heard_by: 0, before: false, missed: false };
-    store.voices.listeners().nodes.insert(store.hall.channel_of(node), listener);
+pub(crate) fn subscribe_messages(store: &Redis, node: NodeId, all: bool) -> mpsc::Receiver<Notification> {
+    let (sender, receiver) = mpsc::channel(NOTIFICATIONS_MAX);
+    let listener = MessageSubscriber {
+        sender,
+        wants_broadcasts: all,
+        subscribed_generation: 0,
+        was_subscribed: false,
+        has_gap: false,
+    };
+    store.message_subscriptions.subscribers().by_channel.insert(store.peer_keys.node_channel(node), listener);
     receiver
 }
 
 /// Listens for a node, unless the connection that does is still there.
-pub(crate) async fn listen(store: &Redis, node: NodeId) -> Result<()> {
-    let (channel, slot) = (store.hall.channel_of(node), store.hall.slot);
-    let by = store.link.generation(Way::Beat, slot);
+pub(crate) async fn ensure_subscribed(store: &Redis, node: NodeId) -> Result<()> {
+    let (channel, slot) = (store.peer_keys.node_channel(node), store.peer_keys.slot);
+    let by = store.servers.generation(ConnectionRole::Heartbeat, slot);
     let (heard_by, all, all_heard_by, closed) = {
-        let listeners = store.voices.listeners();
-        let Some(listener) = listeners.nodes.get(&channel) else {
+        let listeners = store.message_subscriptions.subscribers();
+        let Some(listener) = listeners.by_channel.get(&channel) else {
             return Ok(());
         };
-        (listener.heard_by, listener.all, listeners.all_heard_by, listener.heard.is_closed())
+        (
+            listener.subscribed_generation,
+            listener.wants_broadcasts,
+            listeners.broadcast_generation,
+            listener.sender.is_closed(),
+        )
     };
     if closed {
-        return close(store, node).await;
+        return unsubscribe_node(store, node).await;
     }
     if by == 0 || heard_by != by {
-        let by = store.link.listen(slot, &channel).await?;
-        if let Some(listener) = store.voices.listeners().nodes.get_mut(&channel) {
-            listener.heard_by = by;
-            listener.missed |= listener.before;
-            listener.before = true;
+        let by = store.servers.subscribe(slot, &channel).await?;
+        if let Some(listener) = store.message_subscriptions.subscribers().by_channel.get_mut(&channel) {
+            listener.subscribed_generation = by;
+            listener.has_gap |= listener.was_subscribed;
+            listener.was_subscribed = true;
         }
     }
     if all && (by == 0 || all_heard_by != by) {
-        let by = store.link.listen(slot, &store.voices.all).await?;
-        store.voices.listeners().all_heard_by = by;
+        let by = store.servers.subscribe(slot, &store.message_subscriptions.broadcast_channel).await?;
+        store.message_subscriptions.subscribers().broadcast_generation = by;
     }
-    if let Some(listener) = store.voices.listeners().nodes.get_mut(&channel) {
-        listener.mention_gap();
+    if let Some(listener) = store.message_subscriptions.subscribers().by_channel.get_mut(&channel) {
+        listener.report_gap();
     }
     Ok(())
 }
 
 /// Makes sure that a connection on which nothing has been heard for long is still there.
-pub(crate) async fn listen_closely(store: &Redis, node: NodeId) -> Result<()> {
-    if store.link.silence(store.hall.slot).is_some_and(|silence| silence > SILENCE_MAX) {
-        store.link.ask("attend", Way::Beat, store.hall.slot, &redis::cmd("PING")).await?;
+pub(crate) async fn ping_and_ensure_subscribed(store: &Redis, node: NodeId) -> Result<()> {
+    if store.servers.time_since_received(store.peer_keys.slot).is_some_and(|silence| silence > SILENCE_MAX) {
+        store
+            .servers
+            .send_idempotent("attend", ConnectionRole::Heartbeat, store.peer_keys.slot, &redis::cmd("PING"))
+            .await?;
     }
-    listen(store, node).await
+    ensure_subscribed(store, node).await
 }
 
 /// Nobody listens for this node any more.
-pub(crate) async fn close(store: &Redis, node: NodeId) -> Result<()> {
-    let channel = store.hall.channel_of(node);
+pub(crate) async fn unsubscribe_node(store: &Redis, node: NodeId) -> Result<()> {
+    let channel = store.peer_keys.node_channel(node);
     let mut unheard = Vec::new();
     {
-        let mut listeners = store.voices.listeners();
-        unheard.extend(listeners.nodes.remove(&channel).filter(|gone| gone.heard_by != 0).map(|_| channel.as_str()));
-        if listeners.of_all().next().is_none() && std::mem::take(&mut listeners.all_heard_by) != 0 {
-            unheard.push(&store.voices.all);
+        let mut listeners = store.message_subscriptions.subscribers();
+        unheard.extend(
+            listeners
+                .by_channel
+                .remove(&channel)
+                .filter(|gone| gone.subscribed_generation != 0)
+                .map(|_| channel.as_str()),
+        );
+        if listeners.broadcast_subscribers().next().is_none()
+            && std::mem::take(&mut listeners.broadcast_generation) != 0
+        {
+            unheard.push(&store.message_subscriptions.broadcast_channel);
         }
     }
     for channel in unheard {
         let mut cmd = redis::cmd("SUNSUBSCRIBE");
         cmd.arg(channel);
-        store.link.ask("depart", Way::Beat, store.hall.slot, &cmd).await?;
+        store.servers.send_idempotent("depart", ConnectionRole::Heartbeat, store.peer_keys.slot, &cmd).await?;
     }
     Ok(())
 }
 
 /// `send` of the contract.
-pub(crate) async fn send(store: &Redis, to: To, message: &[u8]) -> Result<u64> {
+pub(crate) async fn send(store: &Redis, to: Recipient, message: &[u8]) -> Result<u64> {
     let channel = match to {
-        To::All => store.hall.all.clone(),
-        To::Node(node) => store.hall.channel_of(node),
+        Recipient::All => store.peer_keys.all.clone(),
+        Recipient::Node(node) => store.peer_keys.node_channel(node),
     };
     let mut cmd = redis::cmd("SPUBLISH");
-    cmd.arg(channel).arg([&[MESSAGE], message].concat());
-    let heard = store.link.tell("send", Way::Door, store.hall.slot, &cmd).await?;
+    cmd.arg(channel).arg([&[MESSAGE_TAG], message].concat());
+    let heard = store.servers.send_once("send", ConnectionRole::Client, store.peer_keys.slot, &cmd).await?;
     let connections = if let Value::Int(heard) = heard { heard.unsigned_abs() } else { 0 };
-    Ok(if to == To::All { store.voices.reached(connections) } else { connections })
+    Ok(if to == Recipient::All { store.message_subscriptions.count_receivers(connections) } else { connections })
 }

@@ -4,26 +4,26 @@ pub(crate) mod kinds;
 
 use crate::clock::from_micros;
 use crate::error::Result;
-use crate::store::redis::conn::Way;
-use crate::store::redis::jobs::push::MINUTE;
+use crate::store::redis::conn::ConnectionRole;
+use crate::store::redis::jobs::push::MINUTE_MICROS;
 use crate::store::redis::{Redis, reply, script};
-use crate::store::{DeadGroup, HISTORY_MINUTES_MAX, History, HistoryAsk, HistoryTally, Point, TALLY};
+use crate::store::{DeadGroup, HISTORY_MINUTES_MAX, History, HistoryPoint, HistoryQuery, STAT_NUMBERS, StatCounters};
 
 /// Minutes read in one step.
-const STEP: u32 = 60;
+const MINUTES_PER_STEP: u32 = 60;
 /// Most steps in which what nobody has added up yet is: a year of minutes, should no worker have lived so long.
-const ROLLS_MAX: usize = 366 * 24;
+const ROLLUP_STEPS_MAX: usize = 366 * 24;
 /// Queues asked at a time.
-const AT_ONCE: usize = 50;
+const QUEUES_AT_ONCE: usize = 50;
 
 /// `history` of the contract.
-pub(super) async fn history(store: &Redis, ask: &HistoryAsk) -> Result<History> {
+pub(super) async fn history(store: &Redis, ask: &HistoryQuery) -> Result<History> {
     let minutes = if ask.minutes == 0 { HISTORY_MINUTES_MAX } else { ask.minutes.min(HISTORY_MINUTES_MAX) };
-    let mut queues = store.queues("history").await?;
+    let mut queues = store.queue_names("history").await?;
     queues.retain(|queue| ask.queue.as_ref().is_none_or(|only| only == queue));
     let mut history = History { now: Some(from_micros(store.now())), ..History::default() };
-    for some in queues.chunks(AT_ONCE) {
-        let asks = some.iter().map(|queue| of_queue(store, queue, minutes));
+    for some in queues.chunks(QUEUES_AT_ONCE) {
+        let asks = some.iter().map(|queue| history_of_queue(store, queue, minutes));
         for points in futures_util::future::join_all(asks).await {
             history.points.extend(points?);
         }
@@ -32,25 +32,30 @@ pub(super) async fn history(store: &Redis, ask: &HistoryAsk) -> Result<History> 
     Ok(history)
 }
 
-async fn of_queue(store: &Redis, queue: &str, minutes: u32) -> Result<Vec<Point>> {
+async fn history_of_queue(store: &Redis, queue: &str, minutes: u32) -> Result<Vec<HistoryPoint>> {
     let keys = store.keys(queue);
     let mut points = Vec::new();
     let mut ago = minutes;
     while ago > 0 {
-        let count = ago.min(STEP);
+        let count = ago.min(MINUTES_PER_STEP);
         let mut cmd = script::HISTORY.call(&*keys);
         cmd.arg(store.manual_now()).arg(ago - 1).arg(count);
-        let value = store.link.run("history", Way::Door, keys.slot, &script::HISTORY, &cmd).await?;
-        let mut reply = store.reply("history", value)?;
+        let value =
+            store.servers.run_script("history", ConnectionRole::Client, keys.slot, &script::HISTORY, &cmd).await?;
+        let mut reply = store.parse_reply("history", value)?;
         let (first, numbers) = (reply.int()?, reply.list()?);
-        for (at, numbers) in numbers.chunks_exact(TALLY).enumerate() {
-            let mut tally = [0u64; TALLY];
+        for (at, numbers) in numbers.chunks_exact(STAT_NUMBERS).enumerate() {
+            let mut tally = [0u64; STAT_NUMBERS];
             for (sum, number) in tally.iter_mut().zip(numbers) {
-                *sum = number.as_deref().map_or(0, |text| u64::try_from(reply::number(text)).unwrap_or(0));
+                *sum = number.as_deref().map_or(0, |text| u64::try_from(reply::parse_number(text)).unwrap_or(0));
             }
-            if tally != [0; TALLY] {
-                let minute = from_micros((first + at as i64) * MINUTE);
-                points.push(Point { minute, queue: queue.to_owned(), tally: HistoryTally::from_numbers(&tally) });
+            if tally != [0; STAT_NUMBERS] {
+                let minute = from_micros((first + at as i64) * MINUTE_MICROS);
+                points.push(HistoryPoint {
+                    minute,
+                    queue: queue.to_owned(),
+                    counters: StatCounters::from_numbers(&tally),
+                });
             }
         }
         ago -= count;
@@ -59,11 +64,11 @@ async fn of_queue(store: &Redis, queue: &str, minutes: u32) -> Result<Vec<Point>
 }
 
 /// `totals` of the contract.
-pub(super) async fn totals(store: &Redis) -> Result<Vec<(String, HistoryTally)>> {
-    let queues = store.queues("totals").await?;
+pub(super) async fn totals(store: &Redis) -> Result<Vec<(String, StatCounters)>> {
+    let queues = store.queue_names("totals").await?;
     let mut totals = Vec::with_capacity(queues.len());
-    for some in queues.chunks(AT_ONCE) {
-        let asks = some.iter().map(|queue| totals_of(store, queue));
+    for some in queues.chunks(QUEUES_AT_ONCE) {
+        let asks = some.iter().map(|queue| totals_of_queue(store, queue));
         for (queue, tally) in some.iter().zip(futures_util::future::join_all(asks).await) {
             totals.push((queue.clone(), tally?));
         }
@@ -71,32 +76,33 @@ pub(super) async fn totals(store: &Redis) -> Result<Vec<(String, HistoryTally)>>
     Ok(totals)
 }
 
-async fn totals_of(store: &Redis, queue: &str) -> Result<HistoryTally> {
+async fn totals_of_queue(store: &Redis, queue: &str) -> Result<StatCounters> {
     let keys = store.keys(queue);
     let mut cmd = script::TOTALS.call(&*keys);
     cmd.arg(store.manual_now());
-    let mut tally = [0u64; TALLY];
-    for _ in 0..ROLLS_MAX {
-        let value = store.link.run("totals", Way::Door, keys.slot, &script::TOTALS, &cmd).await?;
-        let mut reply = store.reply("totals", value)?;
+    let mut tally = [0u64; STAT_NUMBERS];
+    for _ in 0..ROLLUP_STEPS_MAX {
+        let value =
+            store.servers.run_script("totals", ConnectionRole::Client, keys.slot, &script::TOTALS, &cmd).await?;
+        let mut reply = store.parse_reply("totals", value)?;
         let (more, numbers) = (reply.int()? == 1, reply.list()?);
         for (sum, number) in tally.iter_mut().zip(numbers) {
-            *sum = number.as_deref().map_or(0, |text| u64::try_from(reply::number(text)).unwrap_or(0));
+            *sum = number.as_deref().map_or(0, |text| u64::try_from(reply::parse_number(text)).unwrap_or(0));
         }
         if !more {
             break;
         }
     }
-    Ok(HistoryTally::from_numbers(&tally))
+    Ok(StatCounters::from_numbers(&tally))
 }
 
 /// `dead_groups` of the contract.
-pub(super) async fn groups(store: &Redis, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
-    let mut queues = store.queues("dead").await?;
+pub(super) async fn dead_groups(store: &Redis, queue: Option<&str>) -> Result<Vec<DeadGroup>> {
+    let mut queues = store.queue_names("dead").await?;
     queues.retain(|name| queue.is_none_or(|only| only == name));
     let mut groups = Vec::new();
-    for some in queues.chunks(AT_ONCE) {
-        let asks = some.iter().map(|queue| groups_of(store, queue));
+    for some in queues.chunks(QUEUES_AT_ONCE) {
+        let asks = some.iter().map(|queue| dead_groups_of_queue(store, queue));
         for of_queue in futures_util::future::join_all(asks).await {
             groups.extend(of_queue?);
         }
@@ -105,20 +111,20 @@ pub(super) async fn groups(store: &Redis, queue: Option<&str>) -> Result<Vec<Dea
     Ok(groups)
 }
 
-async fn groups_of(store: &Redis, queue: &str) -> Result<Vec<DeadGroup>> {
+async fn dead_groups_of_queue(store: &Redis, queue: &str) -> Result<Vec<DeadGroup>> {
     let keys = store.keys(queue);
     let mut cmd = script::DEAD_GROUPS.call(&*keys);
     cmd.arg(store.manual_now());
-    let value = store.link.run("dead", Way::Door, keys.slot, &script::DEAD_GROUPS, &cmd).await?;
-    let pairs = store.reply("dead", value)?.list()?;
+    let value = store.servers.run_script("dead", ConnectionRole::Client, keys.slot, &script::DEAD_GROUPS, &cmd).await?;
+    let pairs = store.parse_reply("dead", value)?.list()?;
     let group = |pair: &[Option<Vec<u8>>]| match pair {
-        [Some(id), Some(text)] => read_group(queue, id, text),
+        [Some(id), Some(text)] => decode_dead_group(queue, id, text),
         _ => None,
     };
     Ok(pairs.chunks(2).filter_map(group).collect())
 }
 
-fn read_group(queue: &str, id: &[u8], text: &[u8]) -> Option<DeadGroup> {
+fn decode_dead_group(queue: &str, id: &[u8], text: &[u8]) -> Option<DeadGroup> {
     let text = std::str::from_utf8(text).ok()?;
     let moment = |from: usize| text.get(from..from + 16)?.parse().ok().map(from_micros);
     let (kind, error) = text.get(42..)?.split_once('\t')?;

@@ -3,58 +3,58 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::error::Error;
-use crate::job::push::{Push, Pushed};
+use crate::job::push::{Push, PushResult};
 use crate::store::Capacity;
 use crate::store::sqlite::tx::Tx;
 
 /// A queue that a push would overfill.
 #[derive(Clone, Debug)]
-pub(crate) struct Full {
+pub(crate) struct QueueFull {
     queue: String,
     capacity: Capacity,
 }
 
-impl From<Full> for Error {
-    fn from(Full { queue, capacity }: Full) -> Error {
+impl From<QueueFull> for Error {
+    fn from(QueueFull { queue, capacity }: QueueFull) -> Error {
         Error::Full { queue, capacity }
     }
 }
 
 /// A queue with a capacity.
-pub(crate) struct Limited {
+pub(crate) struct BoundedQueue {
     queue_no: i64,
     name: String,
     capacity: Capacity,
 }
 
 /// Reads the capacity from two columns. An impossible value counts as no capacity.
-pub(crate) fn read(row: &Row<'_>, at: usize) -> Capacity {
+pub(crate) fn read_capacity(row: &Row<'_>, at: usize) -> Capacity {
     let limit = |at| row.get::<_, Option<i64>>(at).ok().flatten().and_then(|limit| u64::try_from(limit).ok());
     Capacity { jobs: limit(at), bytes: limit(at + 1) }
 }
 
-pub(crate) fn of_queue(conn: &Connection, queue: i64) -> rusqlite::Result<Capacity> {
+pub(crate) fn queue_capacity(conn: &Connection, queue: i64) -> rusqlite::Result<Capacity> {
     let found = conn
         .prepare_cached("SELECT capacity_jobs, capacity_bytes FROM duly_queue WHERE queue_no = ?1")?
-        .query_row([queue], |row| Ok(read(row, 0)))
+        .query_row([queue], |row| Ok(read_capacity(row, 0)))
         .optional()?;
     Ok(found.unwrap_or_default())
 }
 
 /// Implements `set_capacity` of the store contract.
-pub(crate) fn set(tx: &Tx<'_>, name: &str, limit: Capacity) -> rusqlite::Result<Capacity> {
-    let queue = tx.queue(name)?;
-    let was = of_queue(tx.conn, queue)?;
+pub(crate) fn set_capacity(tx: &Tx<'_>, name: &str, limit: Capacity) -> rusqlite::Result<Capacity> {
+    let queue = tx.ensure_queue(name)?;
+    let was = queue_capacity(tx.conn, queue)?;
     let fits = |limit: Option<u64>| limit.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX));
     tx.statement("UPDATE duly_queue SET capacity_jobs = ?2, capacity_bytes = ?3 WHERE queue_no = ?1")?
         .execute(params![queue, fits(limit.jobs), fits(limit.bytes)])?;
-    tx.forget_limits();
+    tx.clear_capacities();
     Ok(was)
 }
 
 /// Returns the queues of these jobs that have a capacity.
-pub(crate) fn among(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<Limited>> {
-    let mut limited: Vec<Limited> = Vec::new();
+pub(crate) fn find_bounded_queues(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<BoundedQueue>> {
+    let mut limited: Vec<BoundedQueue> = Vec::new();
     let mut last: Option<&str> = None;
     for job in jobs {
         // Most pushes go to one queue.
@@ -62,39 +62,39 @@ pub(crate) fn among(tx: &Tx<'_>, jobs: &[Push]) -> rusqlite::Result<Vec<Limited>
             continue;
         }
         last = Some(&job.queue);
-        let Some(queue_no) = tx.known_queue(&job.queue)? else {
+        let Some(queue_no) = tx.find_queue(&job.queue)? else {
             continue;
         };
-        let limit = tx.limit(queue_no)?;
-        if !limit.is_none() {
-            limited.push(Limited { queue_no, name: job.queue.clone(), capacity: limit });
+        let limit = tx.capacity(queue_no)?;
+        if !limit.is_unlimited() {
+            limited.push(BoundedQueue { queue_no, name: job.queue.clone(), capacity: limit });
         }
     }
     Ok(limited)
 }
 
 /// Pushes, and rolls the push back if it overfills one of these queues.
-pub(crate) fn within(
+pub(crate) fn push_within_capacity(
     tx: &Tx<'_>,
-    limited: &[Limited],
-    push: impl FnOnce() -> rusqlite::Result<Vec<Pushed>>,
-) -> rusqlite::Result<Result<Vec<Pushed>, Full>> {
-    let before = tx.deltas();
+    limited: &[BoundedQueue],
+    push: impl FnOnce() -> rusqlite::Result<Vec<PushResult>>,
+) -> rusqlite::Result<Result<Vec<PushResult>, QueueFull>> {
+    let before = tx.save_deltas();
     tx.conn.execute_batch("SAVEPOINT duly_capacity")?;
     let pushed = push()?;
-    let after = tx.deltas();
+    let after = tx.save_deltas();
     for queue in limited {
         let ((was_jobs, was_bytes), (jobs, bytes)) =
-            (before.unfinished(queue.queue_no), after.unfinished(queue.queue_no));
-        let (kept_jobs, kept_bytes) = kept(tx, queue.queue_no)?;
+            (before.unfinished_delta(queue.queue_no), after.unfinished_delta(queue.queue_no));
+        let (kept_jobs, kept_bytes) = read_unfinished(tx, queue.queue_no)?;
         let more = |was: i64, is: i64| u64::try_from(is - was).unwrap_or(0);
         let there = |kept: i64, was: i64| u64::try_from(kept + was).unwrap_or(0);
         let jobs = (there(kept_jobs, was_jobs), more(was_jobs, jobs));
         let bytes = (there(kept_bytes, was_bytes), more(was_bytes, bytes));
-        if !queue.capacity.admits(jobs, bytes) {
+        if !queue.capacity.has_room_for(jobs, bytes) {
             tx.conn.execute_batch("ROLLBACK TO duly_capacity; RELEASE duly_capacity")?;
-            tx.restore(before);
-            return Ok(Err(Full { queue: queue.name.clone(), capacity: queue.capacity }));
+            tx.restore_deltas(before);
+            return Ok(Err(QueueFull { queue: queue.name.clone(), capacity: queue.capacity }));
         }
     }
     tx.conn.execute_batch("RELEASE duly_capacity")?;
@@ -102,7 +102,7 @@ pub(crate) fn within(
 }
 
 /// Returns the unfinished jobs of a queue and their bytes, as stored.
-fn kept(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<(i64, i64)> {
+fn read_unfinished(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<(i64, i64)> {
     let found = tx
         .statement("SELECT scheduled + ready + running, unfinished_bytes FROM duly_queue_stats WHERE queue_no = ?1")?
         .query_row([queue], |row| Ok((row.get(0)?, row.get(1)?)))

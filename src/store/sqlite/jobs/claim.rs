@@ -4,50 +4,52 @@ use rusqlite::params;
 
 use crate::NodeId;
 use crate::clock::from_micros;
-use crate::job::{Fence, Held};
+use crate::job::{Fence, HeldJob};
 use crate::store::sqlite::cron;
-use crate::store::sqlite::jobs::counts::Of;
+use crate::store::sqlite::jobs::counts::CountColumn;
 use crate::store::sqlite::jobs::{deferred, failures, job_index, state};
-use crate::store::sqlite::rows::{DUE_ATTEMPTS_CRASHES, JOB_COLUMNS, JOB_COLUMNS_LEN, job, number, times};
+use crate::store::sqlite::rows::{
+    DUE_ATTEMPTS_CRASHES, JOB_COLUMNS, JOB_COLUMNS_LEN, read_integer, read_job, read_u32,
+};
 use crate::store::sqlite::tx::Tx;
-use crate::store::{CLAIM_MAX, Claim, PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX, TAKEN_BACK};
+use crate::store::{CLAIM_MAX, Claim, PROMOTE_MAX, PROMOTE_MIN, TAKE_BACK_MAX, TAKEN_BACK_INDEX};
 use std::time::Duration;
 
 /// The result of one claim.
-pub(crate) struct Step {
-    pub(crate) jobs: Vec<Held>,
+pub(crate) struct ClaimBatch {
+    pub(crate) jobs: Vec<HeldJob>,
     pub(crate) now: i64,
     pub(crate) more: bool,
     /// Other nodes with free slots should claim too.
-    pub(crate) for_others: bool,
+    pub(crate) wake_others: bool,
     pub(crate) next_due: Option<Duration>,
     pub(crate) next_tick: Option<Duration>,
 }
 
 /// Takes up to `max` jobs of a queue for a node.
-pub(crate) fn claim(tx: &Tx<'_>, node: i64, queue: i64, claim: &Claim) -> rusqlite::Result<Step> {
+pub(crate) fn claim(tx: &Tx<'_>, node: i64, queue: i64, claim: &Claim) -> rusqlite::Result<ClaimBatch> {
     let max = claim.max.min(CLAIM_MAX);
     let mut step =
-        Step { jobs: Vec::new(), now: tx.now, more: false, for_others: false, next_due: None, next_tick: None };
+        ClaimBatch { jobs: Vec::new(), now: tx.now, more: false, wake_others: false, next_due: None, next_tick: None };
     let (paused, moving, tick): (bool, bool, Option<i64>) = tx
         .statement("SELECT paused, transfer_mark IS NOT NULL, cron_check_at FROM duly_queue WHERE queue_no = ?1")?
         .query_row([queue], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    step.next_tick = cron::until(tick.filter(|_| !moving), tx.now);
+    step.next_tick = cron::duration_until(tick.filter(|_| !moving), tx.now);
     if paused || moving {
         return Ok(step);
     }
     let promote_max = PROMOTE_MAX.min(PROMOTE_MIN.max(4 * max));
     let promoted = promote(tx, queue, promote_max)?;
-    let picks_more = deferred::pick_up(tx, queue, claim.kinds.as_deref(), max)?;
-    step.jobs = take(tx, node, queue, &claim.queue, max)?;
-    step.for_others = promoted == promote_max || (step.jobs.len() == max && any_ready(tx, queue)?);
-    step.more = step.for_others || picks_more;
+    let picks_more = deferred::adopt(tx, queue, claim.kinds.as_deref(), max)?;
+    step.jobs = take_ready(tx, node, queue, &claim.queue, max)?;
+    step.wake_others = promoted == promote_max || (step.jobs.len() == max && has_ready(tx, queue)?);
+    step.more = step.wake_others || picks_more;
     step.next_due = next_due(tx, queue)?;
     Ok(step)
 }
 
 /// Returns every job that a node holds in a queue, after the reply to a claim was lost.
-pub(crate) fn redo(tx: &Tx<'_>, node: i64, queue: i64, name: &str) -> rusqlite::Result<Vec<Held>> {
+pub(crate) fn resync(tx: &Tx<'_>, node: i64, queue: i64, name: &str) -> rusqlite::Result<Vec<HeldJob>> {
     tx.statement(&format!(
         "SELECT {JOB_COLUMNS}, h.job_no, h.priority, h.seq, h.due_at, h.attempts, h.crashes, h.fence
            FROM duly_running h JOIN duly_job j ON j.job_no = h.job_no
@@ -55,7 +57,7 @@ pub(crate) fn redo(tx: &Tx<'_>, node: i64, queue: i64, name: &str) -> rusqlite::
     ))?
     .query_map([node, queue], |row| {
         let fence: i64 = row.get(JOB_COLUMNS_LEN + 6)?;
-        held(row, name, fence)
+        read_held_job(row, name, fence)
     })?
     .collect()
 }
@@ -67,13 +69,13 @@ pub(crate) fn take_back(tx: &Tx<'_>, dead: i64, id: NodeId, queue: i64) -> rusql
             "SELECT job_no, attempts FROM duly_running
                WHERE node_no = ?1 AND queue_no = ?2 ORDER BY priority, seq LIMIT ?3",
         )?
-        .query_map(params![dead, queue, TAKE_BACK_MAX], |row| Ok((row.get(0)?, times(row, 1))))?
+        .query_map(params![dead, queue, TAKE_BACK_MAX], |row| Ok((row.get(0)?, read_u32(row, 1))))?
         .collect::<rusqlite::Result<_>>()?;
     let count = held.len();
-    tx.add(queue, Of::Running, -(count as i64));
-    tx.add(queue, Of::Ready, count as i64);
+    tx.change_count(queue, CountColumn::Running, -(count as i64));
+    tx.change_count(queue, CountColumn::Ready, count as i64);
     if count > 0 {
-        tx.happened(queue, TAKEN_BACK, count as u64);
+        tx.increment_counter(queue, TAKEN_BACK_INDEX, count as u64);
     }
     for (job_no, attempts) in &held {
         tx.statement(&format!(
@@ -114,8 +116,8 @@ fn promote(tx: &Tx<'_>, queue: i64, max: usize) -> rusqlite::Result<usize> {
                 due: row.get(0)?,
                 job_no: row.get(1)?,
                 priority: row.get(2)?,
-                attempts: times(row, 3),
-                crashes: times(row, 4),
+                attempts: read_u32(row, 3),
+                crashes: read_u32(row, 4),
             })
         })?
         .collect::<rusqlite::Result<_>>()?;
@@ -124,16 +126,16 @@ fn promote(tx: &Tx<'_>, queue: i64, max: usize) -> rusqlite::Result<usize> {
     };
     tx.statement("DELETE FROM duly_scheduled WHERE queue_no = ?1 AND (due_at, job_no) <= (?2, ?3)")?
         .execute(params![queue, last.due, last.job_no])?;
-    tx.add(queue, Of::Scheduled, -(due.len() as i64));
+    tx.change_count(queue, CountColumn::Scheduled, -(due.len() as i64));
     for d in &due {
-        job_index::unscheduled(tx, queue, d.job_no, d.due)?;
-        state::ready(tx, queue, d.job_no, d.priority, tx.number()?, d.due, d.attempts, d.crashes)?;
+        job_index::unindex_scheduled(tx, queue, d.job_no, d.due)?;
+        state::insert_ready(tx, queue, d.job_no, d.priority, tx.next_number()?, d.due, d.attempts, d.crashes)?;
     }
     Ok(due.len())
 }
 
 /// Takes the first `max` ready jobs.
-fn take(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) -> rusqlite::Result<Vec<Held>> {
+fn take_ready(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) -> rusqlite::Result<Vec<HeldJob>> {
     let mut jobs = Vec::new();
     let mut last = (0, 0);
     let mut select = tx.statement(&format!(
@@ -144,14 +146,14 @@ fn take(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) -> rusqlite:
     let mut rows = select.query(params![queue, max])?;
     while let Some(row) = rows.next()? {
         // All jobs of a claim share one fence. It is drawn only if the claim takes a job.
-        jobs.push(held(row, name, 0)?);
+        jobs.push(read_held_job(row, name, 0)?);
         last = (row.get(JOB_COLUMNS_LEN + 1)?, row.get(JOB_COLUMNS_LEN + 2)?);
     }
     drop(rows);
     if jobs.is_empty() {
         return Ok(jobs);
     }
-    let fence = tx.fence()?;
+    let fence = tx.next_fence()?;
     for held in &mut jobs {
         held.fence = Fence(fence.unsigned_abs());
     }
@@ -164,23 +166,23 @@ fn take(tx: &Tx<'_>, node: i64, queue: i64, name: &str, max: usize) -> rusqlite:
     .execute(range)?;
     tx.statement("DELETE FROM duly_ready WHERE queue_no = ?1 AND (priority, seq) <= (?2, ?3)")?
         .execute(params![queue, last.0, last.1])?;
-    tx.add(queue, Of::Ready, -(jobs.len() as i64));
-    tx.add(queue, Of::Running, jobs.len() as i64);
+    tx.change_count(queue, CountColumn::Ready, -(jobs.len() as i64));
+    tx.change_count(queue, CountColumn::Running, jobs.len() as i64);
     Ok(jobs)
 }
 
-fn held(row: &rusqlite::Row<'_>, queue: &str, fence: i64) -> rusqlite::Result<Held> {
-    Ok(Held {
-        job: job(row, queue.to_owned())?,
+fn read_held_job(row: &rusqlite::Row<'_>, queue: &str, fence: i64) -> rusqlite::Result<HeldJob> {
+    Ok(HeldJob {
+        job: read_job(row, queue.to_owned())?,
         fence: Fence(fence.unsigned_abs()),
-        due: from_micros(number(row, JOB_COLUMNS_LEN + 3)),
-        attempts: times(row, JOB_COLUMNS_LEN + 4),
-        crashes: times(row, JOB_COLUMNS_LEN + 5),
-        place: row.get(JOB_COLUMNS_LEN)?,
+        due: from_micros(read_integer(row, JOB_COLUMNS_LEN + 3)),
+        attempts: read_u32(row, JOB_COLUMNS_LEN + 4),
+        crashes: read_u32(row, JOB_COLUMNS_LEN + 5),
+        locator: row.get(JOB_COLUMNS_LEN)?,
     })
 }
 
-fn any_ready(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<bool> {
+fn has_ready(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<bool> {
     tx.statement("SELECT EXISTS (SELECT 1 FROM duly_ready WHERE queue_no = ?1)")?.query_row([queue], |row| row.get(0))
 }
 

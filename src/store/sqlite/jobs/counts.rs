@@ -3,81 +3,81 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::clock::{Micros, from_micros};
-use crate::store::sqlite::rows::text;
+use crate::store::sqlite::rows::read_text;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{HISTORY_MINUTES_MAX, History, HistoryAsk, HistoryTally, Point, TALLY};
+use crate::store::{HISTORY_MINUTES_MAX, History, HistoryPoint, HistoryQuery, STAT_NUMBERS, StatCounters};
 
 /// A minute, in microseconds.
-pub(crate) const MINUTE: Micros = 60_000_000;
+pub(crate) const MINUTE_MICROS: Micros = 60_000_000;
 
 /// The counts of a queue, in the order of their columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Of {
+pub(crate) enum CountColumn {
     Scheduled,
     Ready,
     Running,
     Done,
     Dead,
     /// Bytes of args of unfinished jobs.
-    Bytes,
+    UnfinishedBytes,
 }
 
 /// The changes of one queue.
 #[derive(Clone)]
-struct Delta {
-    queue: i64,
+struct QueueDelta {
+    queue_no: i64,
     counts: [i64; 6],
     /// `None` until an event is counted for the history.
-    tally: Option<Box<[u64; TALLY]>>,
+    counters: Option<Box<[u64; STAT_NUMBERS]>>,
 }
 
 /// The changes of one transaction. A linear search is enough: a transaction touches few queues.
 #[derive(Clone)]
-pub(crate) struct Deltas {
-    of: Vec<Delta>,
+pub(crate) struct CountDeltas {
+    queues: Vec<QueueDelta>,
     /// Whether events are counted.
-    history: bool,
+    history_enabled: bool,
 }
 
-impl Deltas {
+impl CountDeltas {
     pub(crate) fn new(history: bool) -> Self {
-        Deltas { of: Vec::new(), history }
+        CountDeltas { queues: Vec::new(), history_enabled: history }
     }
 
-    fn of(&mut self, queue: i64) -> &mut Delta {
-        let at = self.of.iter().position(|delta| delta.queue == queue).unwrap_or_else(|| {
-            self.of.push(Delta { queue, counts: [0; 6], tally: None });
-            self.of.len() - 1
+    fn queue_mut(&mut self, queue: i64) -> &mut QueueDelta {
+        let at = self.queues.iter().position(|delta| delta.queue_no == queue).unwrap_or_else(|| {
+            self.queues.push(QueueDelta { queue_no: queue, counts: [0; 6], counters: None });
+            self.queues.len() - 1
         });
-        &mut self.of[at]
+        &mut self.queues[at]
     }
 
-    pub(crate) fn add(&mut self, queue: i64, of: Of, more: i64) {
-        self.of(queue).counts[of as usize] += more;
+    pub(crate) fn change_count(&mut self, queue: i64, of: CountColumn, more: i64) {
+        self.queue_mut(queue).counts[of as usize] += more;
     }
 
-    pub(crate) fn happened(&mut self, queue: i64, place: usize, times: u64) {
-        if !self.history {
+    pub(crate) fn increment_counter(&mut self, queue: i64, place: usize, times: u64) {
+        if !self.history_enabled {
             return;
         }
-        let tally = self.of(queue).tally.get_or_insert_with(|| Box::new([0; TALLY]));
+        let tally = self.queue_mut(queue).counters.get_or_insert_with(|| Box::new([0; STAT_NUMBERS]));
         if let Some(count) = tally.get_mut(place) {
             *count += times;
         }
     }
 
     /// Returns the unfinished jobs and their bytes that this transaction adds to a queue.
-    pub(crate) fn unfinished(&self, queue: i64) -> (i64, i64) {
-        let counts = self.of.iter().find(|delta| delta.queue == queue).map_or([0; 6], |delta| delta.counts);
+    pub(crate) fn unfinished_delta(&self, queue: i64) -> (i64, i64) {
+        let counts = self.queues.iter().find(|delta| delta.queue_no == queue).map_or([0; 6], |delta| delta.counts);
         (counts[0] + counts[1] + counts[2], counts[5])
     }
 
     /// Writes all changes.
     pub(crate) fn write(&mut self, tx: &Tx<'_>) -> rusqlite::Result<()> {
-        for delta in std::mem::take(&mut self.of) {
+        for delta in std::mem::take(&mut self.queues) {
             let [scheduled, ready, running, done, dead, bytes] = delta.counts;
-            let row = params![delta.queue, scheduled, ready, running, done, dead, bytes];
-            let changed = match &delta.tally {
+            let row = params![delta.queue_no, scheduled, ready, running, done, dead, bytes];
+            let changed = match &delta.counters {
                 None if delta.counts == [0; 6] => 1,
                 None => tx
                     .statement(
@@ -88,7 +88,7 @@ impl Deltas {
                     )?
                     .execute(row)?,
                 Some(tally) => {
-                    let (minute, packed) = turn(tx, delta.queue, tally)?;
+                    let (minute, packed) = roll_minute(tx, delta.queue_no, tally)?;
                     tx.statement(
                         "UPDATE duly_queue_stats SET scheduled = scheduled + ?2, ready = ready + ?3,
                            running = running + ?4, done = done + ?5, dead = dead + ?6,
@@ -96,7 +96,7 @@ impl Deltas {
                           WHERE queue_no = ?1",
                     )?
                     .execute(params![
-                        delta.queue,
+                        delta.queue_no,
                         scheduled,
                         ready,
                         running,
@@ -109,21 +109,21 @@ impl Deltas {
                 }
             };
             if changed == 0 {
-                let packed = pack(delta.tally.as_deref().unwrap_or(&[0; TALLY]));
+                let packed = pack_counters(delta.counters.as_deref().unwrap_or(&[0; STAT_NUMBERS]));
                 tx.statement(
                     "INSERT INTO duly_queue_stats
                        (queue_no, scheduled, ready, running, done, dead, unfinished_bytes, minute, counters)
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
                 )?
                 .execute(params![
-                    delta.queue,
+                    delta.queue_no,
                     scheduled,
                     ready,
                     running,
                     done,
                     dead,
                     bytes,
-                    tx.now.div_euclid(MINUTE),
+                    tx.now.div_euclid(MINUTE_MICROS),
                     packed
                 ])?;
             }
@@ -133,48 +133,50 @@ impl Deltas {
 }
 
 /// Returns the current minute and its counters. If a new minute has begun, the last one moves to the history.
-fn turn(tx: &Tx<'_>, queue: i64, tally: &[u64; TALLY]) -> rusqlite::Result<(i64, Vec<u8>)> {
-    let minute = tx.now.div_euclid(MINUTE);
+fn roll_minute(tx: &Tx<'_>, queue: i64, tally: &[u64; STAT_NUMBERS]) -> rusqlite::Result<(i64, Vec<u8>)> {
+    let minute = tx.now.div_euclid(MINUTE_MICROS);
     let last: Option<(i64, Vec<u8>)> = tx
         .statement("SELECT minute, counters FROM duly_queue_stats WHERE queue_no = ?1")?
         .query_row([queue], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     let Some((last_minute, last)) = last else {
-        return Ok((minute, pack(tally)));
+        return Ok((minute, pack_counters(tally)));
     };
     if last_minute == minute {
-        return Ok((minute, pack(&sum(&unpack(&last), tally))));
+        return Ok((minute, pack_counters(&add_counters(&unpack_counters(&last), tally))));
     }
     // A clock that went back may reach a minute a second time.
     let before: Option<Vec<u8>> = tx
         .statement("SELECT counters FROM duly_history WHERE queue_no = ?1 AND minute = ?2")?
         .query_row(params![queue, last_minute], |row| row.get(0))
         .optional()?;
-    let whole = before.map_or(last.clone(), |before| pack(&sum(&unpack(&before), &unpack(&last))));
-    if unpack(&whole) != [0; TALLY] {
+    let whole = before.map_or(last.clone(), |before| {
+        pack_counters(&add_counters(&unpack_counters(&before), &unpack_counters(&last)))
+    });
+    if unpack_counters(&whole) != [0; STAT_NUMBERS] {
         tx.statement("INSERT OR REPLACE INTO duly_history (queue_no, minute, counters) VALUES (?1, ?2, ?3)")?
             .execute(params![queue, last_minute, whole])?;
     }
-    total(tx, queue, &unpack(&last))?;
+    add_to_total(tx, queue, &unpack_counters(&last))?;
     tx.statement("DELETE FROM duly_history WHERE queue_no = ?1 AND minute <= ?2")?
         .execute(params![queue, minute - i64::from(HISTORY_MINUTES_MAX)])?;
-    Ok((minute, pack(tally)))
+    Ok((minute, pack_counters(tally)))
 }
 
 /// Adds a finished minute to the totals of a queue.
-fn total(tx: &Tx<'_>, queue: i64, minute: &[u64; TALLY]) -> rusqlite::Result<()> {
+fn add_to_total(tx: &Tx<'_>, queue: i64, minute: &[u64; STAT_NUMBERS]) -> rusqlite::Result<()> {
     let before: Option<Vec<u8>> = tx
         .statement("SELECT counters FROM duly_queue_total WHERE queue_no = ?1")?
         .query_row([queue], |row| row.get(0))
         .optional()?;
-    let whole = pack(&sum(&unpack(&before.unwrap_or_default()), minute));
+    let whole = pack_counters(&add_counters(&unpack_counters(&before.unwrap_or_default()), minute));
     tx.statement("INSERT OR REPLACE INTO duly_queue_total (queue_no, counters) VALUES (?1, ?2)")?
         .execute(params![queue, whole])?;
     Ok(())
 }
 
 /// Implements `totals` of the store contract: the finished minutes and the current one.
-pub(crate) fn totals(conn: &Connection) -> rusqlite::Result<Vec<(String, HistoryTally)>> {
+pub(crate) fn totals(conn: &Connection) -> rusqlite::Result<Vec<(String, StatCounters)>> {
     conn.prepare_cached(
         "SELECT q.name, coalesce(t.counters, x''), coalesce(c.counters, x'') FROM duly_queue q
            LEFT JOIN duly_queue_total t ON t.queue_no = q.queue_no
@@ -182,19 +184,22 @@ pub(crate) fn totals(conn: &Connection) -> rusqlite::Result<Vec<(String, History
     )?
     .query_map([], |row| {
         let (over, present): (Vec<u8>, Vec<u8>) = (row.get(1)?, row.get(2)?);
-        Ok((text(row, 0)?, HistoryTally::from_numbers(&sum(&unpack(&over), &unpack(&present)))))
+        Ok((
+            read_text(row, 0)?,
+            StatCounters::from_numbers(&add_counters(&unpack_counters(&over), &unpack_counters(&present))),
+        ))
     })?
     .collect()
 }
 
-pub(crate) fn sum(a: &[u64; TALLY], b: &[u64; TALLY]) -> [u64; TALLY] {
+pub(crate) fn add_counters(a: &[u64; STAT_NUMBERS], b: &[u64; STAT_NUMBERS]) -> [u64; STAT_NUMBERS] {
     let mut out = *a;
     out.iter_mut().zip(b).for_each(|(sum, more)| *sum = sum.saturating_add(*more));
     out
 }
 
 /// Packs numbers into bytes of seven bits, lowest first. Trailing zeroes are left out.
-pub(crate) fn pack(numbers: &[u64; TALLY]) -> Vec<u8> {
+pub(crate) fn pack_counters(numbers: &[u64; STAT_NUMBERS]) -> Vec<u8> {
     let len = numbers.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
     let mut out = Vec::with_capacity(len + 8);
     for mut number in numbers[..len].iter().copied() {
@@ -207,8 +212,8 @@ pub(crate) fn pack(numbers: &[u64; TALLY]) -> Vec<u8> {
     out
 }
 
-pub(crate) fn unpack(bytes: &[u8]) -> [u64; TALLY] {
-    let mut out = [0; TALLY];
+pub(crate) fn unpack_counters(bytes: &[u8]) -> [u64; STAT_NUMBERS] {
+    let mut out = [0; STAT_NUMBERS];
     let (mut at, mut shift) = (0, 0);
     for byte in bytes {
         if let Some(number) = out.get_mut(at) {
@@ -220,24 +225,29 @@ pub(crate) fn unpack(bytes: &[u8]) -> [u64; TALLY] {
 }
 
 /// Implements `history` of the store contract.
-pub(crate) fn asked(conn: &Connection, ask: &HistoryAsk, now: Micros) -> rusqlite::Result<History> {
+pub(crate) fn history(conn: &Connection, ask: &HistoryQuery, now: Micros) -> rusqlite::Result<History> {
     let mut history = History { now: Some(from_micros(now)), ..History::default() };
     let queue = match &ask.queue {
-        Some(name) => match crate::store::sqlite::jobs::query::queue_no(conn, name)? {
+        Some(name) => match crate::store::sqlite::jobs::query::find_queue(conn, name)? {
             Some(queue_no) => Some(queue_no),
             None => return Ok(history),
         },
         None => None,
     };
     let minutes = if ask.minutes == 0 { HISTORY_MINUTES_MAX } else { ask.minutes.min(HISTORY_MINUTES_MAX) };
-    let first = now.div_euclid(MINUTE) - i64::from(minutes) + 1;
-    let point = |(queue, minute, tally)| Point { minute: from_micros(minute * MINUTE), queue, tally };
-    history.points = self::history(conn, queue, first)?.into_iter().map(point).collect();
+    let first = now.div_euclid(MINUTE_MICROS) - i64::from(minutes) + 1;
+    let point =
+        |(queue, minute, tally)| HistoryPoint { minute: from_micros(minute * MINUTE_MICROS), queue, counters: tally };
+    history.points = self::read_points(conn, queue, first)?.into_iter().map(point).collect();
     Ok(history)
 }
 
 /// Returns queue, minute and counters of each minute from `first` on, oldest first.
-fn history(conn: &Connection, queue: Option<i64>, first: i64) -> rusqlite::Result<Vec<(String, i64, HistoryTally)>> {
+fn read_points(
+    conn: &Connection,
+    queue: Option<i64>,
+    first: i64,
+) -> rusqlite::Result<Vec<(String, i64, StatCounters)>> {
     conn.prepare_cached(
         "SELECT q.name, h.minute, h.counters FROM duly_queue q
            JOIN (SELECT queue_no, minute, counters FROM duly_history
@@ -246,7 +256,7 @@ fn history(conn: &Connection, queue: Option<i64>, first: i64) -> rusqlite::Resul
     )?
     .query_map(params![queue, first], |row| {
         let tally: Vec<u8> = row.get(2)?;
-        Ok((text(row, 0)?, row.get(1)?, HistoryTally::from_numbers(&unpack(&tally))))
+        Ok((read_text(row, 0)?, row.get(1)?, StatCounters::from_numbers(&unpack_counters(&tally))))
     })?
     .collect()
 }
@@ -277,7 +287,7 @@ pub(crate) fn recount(conn: &Connection) -> rusqlite::Result<()> {
          DELETE FROM duly_job_index;
          {WORDS} INSERT INTO duly_job_index (queue_no, state, term, due_or_ended_at, job_no)
            SELECT queue_no, state, term, due_or_ended_at, job_no FROM wanted;",
-        WORDS = crate::store::sqlite::jobs::job_index::WORDS
+        WORDS = crate::store::sqlite::jobs::job_index::EXPECTED_TERMS_CTE
     ))
 }
 
@@ -288,14 +298,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tallies_survive_packing(numbers in proptest::collection::vec(prop_oneof![Just(0), 0..300u64, any::<u64>()], TALLY)) {
-            let numbers: [u64; TALLY] = numbers.try_into().expect("as many");
-            prop_assert_eq!(unpack(&pack(&numbers)), numbers);
+        fn tallies_survive_packing(numbers in proptest::collection::vec(prop_oneof![Just(0), 0..300u64, any::<u64>()], STAT_NUMBERS)) {
+            let numbers: [u64; STAT_NUMBERS] = numbers.try_into().expect("as many");
+            prop_assert_eq!(unpack_counters(&pack_counters(&numbers)), numbers);
         }
 
         #[test]
         fn any_bytes_can_be_unpacked(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = unpack(&bytes);
+            let _ = unpack_counters(&bytes);
         }
     }
 }

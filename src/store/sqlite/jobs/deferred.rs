@@ -5,15 +5,15 @@
 use rusqlite::{OptionalExtension, params};
 
 use crate::clock::Micros;
-use crate::store::sqlite::jobs::counts::Of;
+use crate::store::sqlite::jobs::counts::CountColumn;
 use crate::store::sqlite::jobs::{job_index, state};
-use crate::store::sqlite::rows::{Raw, rank, times};
+use crate::store::sqlite::rows::{RawText, priority_code, read_u32};
 use crate::store::sqlite::tx::Tx;
-use crate::store::{End, HINTS_LOOK_MAX, HINTS_MAX};
+use crate::store::{AttemptEnd, DEFERRED_HINTS_MAX, DEFERRED_HINTS_PER_CLAIM_MAX};
 
 #[derive(Clone)]
-struct Hint {
-    kind: Raw,
+struct DeferredHint {
+    kind: RawText,
     priority: i64,
     job_no: i64,
     due: Micros,
@@ -21,7 +21,7 @@ struct Hint {
 
 /// Stores hints at deferred jobs, given with queue and due time, and wakes idle nodes that may have a handler. If a
 /// queue has too many hints, all of its hints are deleted: its jobs still fall due, and may be deferred again.
-pub(crate) fn hint_at(tx: &Tx<'_>, ends: &[(i64, &End, Micros)]) -> rusqlite::Result<()> {
+pub(crate) fn add_hints(tx: &Tx<'_>, ends: &[(i64, &AttemptEnd, Micros)]) -> rusqlite::Result<()> {
     let mut queues: Vec<i64> = ends.iter().map(|(queue, ..)| *queue).collect();
     queues.sort_unstable();
     queues.dedup();
@@ -30,7 +30,7 @@ pub(crate) fn hint_at(tx: &Tx<'_>, ends: &[(i64, &End, Micros)]) -> rusqlite::Re
         let hints: usize = tx
             .statement("SELECT count(*) FROM duly_deferred WHERE queue_no = ?1")?
             .query_row([queue], |row| row.get(0))?;
-        if hints + of_queue.clone().count() > HINTS_MAX {
+        if hints + of_queue.clone().count() > DEFERRED_HINTS_MAX {
             tx.statement("DELETE FROM duly_deferred WHERE queue_no = ?1")?.execute([queue])?;
         }
         let mut insert = tx.statement(
@@ -38,7 +38,7 @@ pub(crate) fn hint_at(tx: &Tx<'_>, ends: &[(i64, &End, Micros)]) -> rusqlite::Re
                VALUES (?1, ?2, ?3, ?4, ?5)",
         )?;
         for (_, end, due) in of_queue {
-            insert.execute(params![queue, end.kind, rank(end.priority), end.place, due])?;
+            insert.execute(params![queue, end.kind, priority_code(end.priority), end.locator, due])?;
             tx.wake_all(&end.queue);
         }
     }
@@ -46,7 +46,7 @@ pub(crate) fn hint_at(tx: &Tx<'_>, ends: &[(i64, &End, Micros)]) -> rusqlite::Re
 }
 
 /// Deletes the hint at a job that leaves the schedule before its due time.
-pub(crate) fn forget(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
+pub(crate) fn delete_hint_of_job(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
     tx.statement(
         "DELETE FROM duly_deferred WHERE (queue_no, kind, priority, job_no) =
            (SELECT queue_no, kind, priority, job_no FROM duly_job WHERE job_no = ?1)",
@@ -56,7 +56,7 @@ pub(crate) fn forget(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
 }
 
 /// Deletes hints at jobs that are not deferred any more: moved, or taken when they were due.
-pub(crate) fn sweep(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()> {
+pub(crate) fn delete_stale_hints(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()> {
     tx.statement(
         "DELETE FROM duly_deferred WHERE queue_no = ?1 AND NOT EXISTS (
            SELECT 1 FROM duly_scheduled s
@@ -68,12 +68,12 @@ pub(crate) fn sweep(tx: &Tx<'_>, queue: i64) -> rusqlite::Result<()> {
 
 /// Makes deferred jobs of these kinds ready, or of all kinds if `None`: by priority, then by age. Each gets the
 /// position that its push gave it. Stops if a more urgent job is ready. Returns whether there may be more.
-pub(crate) fn pick_up(tx: &Tx<'_>, queue: i64, kinds: Option<&[String]>, max: usize) -> rusqlite::Result<bool> {
+pub(crate) fn adopt(tx: &Tx<'_>, queue: i64, kinds: Option<&[String]>, max: usize) -> rusqlite::Result<bool> {
     let any = "SELECT EXISTS (SELECT 1 FROM duly_deferred WHERE queue_no = ?1)";
     if !tx.statement(any)?.query_row([queue], |row| row.get(0))? {
         return Ok(false);
     }
-    let (found, mut more) = look_for_all(tx, queue, kinds, max)?;
+    let (found, mut more) = find_hints(tx, queue, kinds, max)?;
     let urgent: Option<i64> = tx
         .statement("SELECT min(priority) FROM duly_ready WHERE queue_no = ?1")?
         .query_row([queue], |row| row.get(0))?;
@@ -83,7 +83,7 @@ pub(crate) fn pick_up(tx: &Tx<'_>, queue: i64, kinds: Option<&[String]>, max: us
             more = true;
             break;
         }
-        drop_hint(tx, queue, &hint)?;
+        delete_hint(tx, queue, &hint)?;
         picked += usize::from(make_ready(tx, queue, &hint)?);
     }
     Ok(more)
@@ -91,49 +91,60 @@ pub(crate) fn pick_up(tx: &Tx<'_>, queue: i64, kinds: Option<&[String]>, max: us
 
 /// Returns hints at these kinds by priority, then by age, as many of each kind as can be taken. With `None`, returns
 /// the first hints by the name of their kind. Also returns whether there may be more.
-fn look_for_all(tx: &Tx<'_>, queue: i64, kinds: Option<&[String]>, max: usize) -> rusqlite::Result<(Vec<Hint>, bool)> {
-    let some = kinds.map_or(HINTS_LOOK_MAX, |kinds| (HINTS_LOOK_MAX / kinds.len().max(1)).min(max + 1).max(1));
+fn find_hints(
+    tx: &Tx<'_>,
+    queue: i64,
+    kinds: Option<&[String]>,
+    max: usize,
+) -> rusqlite::Result<(Vec<DeferredHint>, bool)> {
+    let some = kinds.map_or(DEFERRED_HINTS_PER_CLAIM_MAX, |kinds| {
+        (DEFERRED_HINTS_PER_CLAIM_MAX / kinds.len().max(1)).min(max + 1).max(1)
+    });
     let (mut found, mut more) = (Vec::new(), false);
     for kind in kinds.map_or(vec![None], |kinds| kinds.iter().map(|kind| Some(kind.as_str())).collect()) {
-        let of_kind = look_for(tx, queue, kind, some)?;
+        let of_kind = find_hints_of_kind(tx, queue, kind, some)?;
         more |= of_kind.len() == some;
         found.extend(of_kind);
     }
-    found.sort_unstable_by_key(|hint: &Hint| (hint.priority, hint.job_no));
+    found.sort_unstable_by_key(|hint: &DeferredHint| (hint.priority, hint.job_no));
     Ok((found, more))
 }
 
-fn look_for(tx: &Tx<'_>, queue: i64, kind: Option<&str>, some: usize) -> rusqlite::Result<Vec<Hint>> {
+fn find_hints_of_kind(tx: &Tx<'_>, queue: i64, kind: Option<&str>, some: usize) -> rusqlite::Result<Vec<DeferredHint>> {
     let by_kind = "SELECT kind, priority, job_no, due_at FROM duly_deferred WHERE queue_no = ?1 AND kind = ?2
                     ORDER BY priority, job_no LIMIT ?3";
     let of_all = "SELECT kind, priority, job_no, due_at FROM duly_deferred WHERE queue_no = ?1 AND ?2 IS NULL LIMIT ?3";
     tx.statement(if kind.is_some() { by_kind } else { of_all })?
         .query_map(params![queue, kind, some], |row| {
-            Ok(Hint { kind: row.get(0)?, priority: row.get(1)?, job_no: row.get(2)?, due: row.get(3)? })
+            Ok(DeferredHint { kind: row.get(0)?, priority: row.get(1)?, job_no: row.get(2)?, due: row.get(3)? })
         })?
         .collect()
 }
 
-fn drop_hint(tx: &Tx<'_>, queue: i64, Hint { kind, priority, job_no, .. }: &Hint) -> rusqlite::Result<()> {
+fn delete_hint(
+    tx: &Tx<'_>,
+    queue: i64,
+    DeferredHint { kind, priority, job_no, .. }: &DeferredHint,
+) -> rusqlite::Result<()> {
     tx.statement("DELETE FROM duly_deferred WHERE queue_no = ?1 AND kind = ?2 AND priority = ?3 AND job_no = ?4")?
         .execute(params![queue, kind, priority, job_no])
         .map(drop)
 }
 
 /// Returns whether the job was still deferred.
-fn make_ready(tx: &Tx<'_>, queue: i64, Hint { job_no, due, .. }: &Hint) -> rusqlite::Result<bool> {
+fn make_ready(tx: &Tx<'_>, queue: i64, DeferredHint { job_no, due, .. }: &DeferredHint) -> rusqlite::Result<bool> {
     let scheduled: Option<(i64, u32, u32)> = tx
         .statement(
             "DELETE FROM duly_scheduled WHERE queue_no = ?1 AND due_at = ?2 AND job_no = ?3
              RETURNING priority, attempts, crashes",
         )?
-        .query_row(params![queue, due, job_no], |row| Ok((row.get(0)?, times(row, 1), times(row, 2))))
+        .query_row(params![queue, due, job_no], |row| Ok((row.get(0)?, read_u32(row, 1), read_u32(row, 2))))
         .optional()?;
     let Some((priority, attempts, crashes)) = scheduled else {
         return Ok(false);
     };
-    tx.add(queue, Of::Scheduled, -1);
-    job_index::unscheduled(tx, queue, *job_no, *due)?;
-    state::ready(tx, queue, *job_no, priority, *job_no, tx.now, attempts, crashes)?;
+    tx.change_count(queue, CountColumn::Scheduled, -1);
+    job_index::unindex_scheduled(tx, queue, *job_no, *due)?;
+    state::insert_ready(tx, queue, *job_no, priority, *job_no, tx.now, attempts, crashes)?;
     Ok(true)
 }

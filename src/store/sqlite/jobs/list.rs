@@ -8,43 +8,45 @@ use rusqlite::{Connection, params};
 use crate::clock::Micros;
 use crate::error::{Error, Result};
 use crate::job::filter::Matcher;
-use crate::job::{Job, Record, State};
+use crate::job::{Job, JobRecord, State};
 use crate::store::sqlite::errors;
 use crate::store::sqlite::jobs::failures;
 use crate::store::sqlite::jobs::job_index;
-use crate::store::sqlite::jobs::query::{queue_no, record};
-use crate::store::sqlite::jobs::state::{DEAD, DONE};
-use crate::store::sqlite::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, Raw, job, number, rank, text};
-use crate::store::{Filter, LOOK_BYTES_MAX, LOOK_MAX};
+use crate::store::sqlite::jobs::query::{find_queue, read_record};
+use crate::store::sqlite::jobs::state::{STATE_DEAD, STATE_DONE};
+use crate::store::sqlite::rows::{
+    JOB_COLUMNS, JOB_COLUMNS_LEN, RawText, priority_code, read_integer, read_job, read_text,
+};
+use crate::store::{Filter, LIST_BATCH_BYTES_MAX, LIST_BATCH_MAX};
 
 /// The order in which states are listed.
-const STATES: [State; 5] = [State::Running, State::Ready, State::Scheduled, State::Dead, State::Done];
+const STATE_ORDER: [State; 5] = [State::Running, State::Ready, State::Scheduled, State::Dead, State::Done];
 
 /// The end of a read: its section and the keys of the last job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cursor {
+pub(crate) struct RowCursor {
     /// The index of the state; [`ALL`] for all jobs by number.
-    state: i64,
-    queue: i64,
+    state_index: i64,
+    queue_no: i64,
     /// `None` at the start of a section.
-    last: Option<(i64, i64)>,
+    last_keys: Option<(i64, i64)>,
 }
 
 /// The section of all jobs by number.
-const ALL: i64 = STATES.len() as i64;
+const ALL_JOBS_INDEX: i64 = STATE_ORDER.len() as i64;
 
-impl Cursor {
-    pub(crate) fn text(&self) -> String {
-        let (a, b) = self.last.unwrap_or_default();
-        format!("{}.{}.{}.{a}.{b}", self.state, self.queue, u8::from(self.last.is_some()))
+impl RowCursor {
+    pub(crate) fn to_text(&self) -> String {
+        let (a, b) = self.last_keys.unwrap_or_default();
+        format!("{}.{}.{}.{a}.{b}", self.state_index, self.queue_no, u8::from(self.last_keys.is_some()))
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let wrong = || Error::invalid("cursor", "not a cursor of a job list");
         let parts: Vec<i64> = text.split('.').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong())?;
         match parts[..] {
-            [state @ 0..=ALL, queue, in_lane @ 0..=1, a, b] => {
-                Ok(Cursor { state, queue, last: (in_lane == 1).then_some((a, b)) })
+            [state @ 0..=ALL_JOBS_INDEX, queue, in_lane @ 0..=1, a, b] => {
+                Ok(RowCursor { state_index: state, queue_no: queue, last_keys: (in_lane == 1).then_some((a, b)) })
             }
             _ => Err(wrong()),
         }
@@ -52,108 +54,108 @@ impl Cursor {
 }
 
 /// The result of one read.
-pub(crate) struct Looked {
-    pub(crate) jobs: Vec<Record>,
-    pub(crate) looked: usize,
+pub(crate) struct RowScanResult {
+    pub(crate) jobs: Vec<JobRecord>,
+    pub(crate) scanned: usize,
     /// The position to continue from; `None` at the end.
-    pub(crate) next: Option<Cursor>,
+    pub(crate) next: Option<RowCursor>,
 }
 
 /// A row: the job, its number and its keys.
-type Row = (Job, i64, (i64, i64));
+type ScannedRow = (Job, i64, (i64, i64));
 
 /// Reads a bounded number of rows and returns at most `limit` jobs.
-pub(crate) fn look(
+pub(crate) fn scan(
     conn: &Connection,
     filter: &Filter,
-    from: Option<Cursor>,
+    from: Option<RowCursor>,
     limit: usize,
     now: Micros,
-) -> Result<Looked> {
-    let told = |e| errors::refused("list", e);
+) -> Result<RowScanResult> {
+    let told = |e| errors::from_sqlite("list", e);
     let mut filter = filter.clone();
     if filter.group.is_some() {
         match filter.state {
             None | Some(State::Dead) => filter.state = Some(State::Dead),
-            Some(_) => return Ok(Looked { jobs: Vec::new(), looked: 0, next: None }),
+            Some(_) => return Ok(RowScanResult { jobs: Vec::new(), scanned: 0, next: None }),
         }
     }
     // The index term already selects the group.
     let matcher = Matcher::new(&Filter { group: None, ..filter.clone() }, now);
-    let mut look = Look { conn, matcher, filter: &filter, limit, jobs: Vec::new(), looked: 0, bytes: 0 };
-    let next = match is_plain(&filter) && from.is_none_or(|from| from.state == ALL) {
-        true => look.all(from).map_err(told)?,
-        false => look.lanes(from).map_err(told)?,
+    let mut look = RowScan { conn, matcher, filter: &filter, limit, jobs: Vec::new(), scanned: 0, bytes: 0 };
+    let next = match needs_no_index(&filter) && from.is_none_or(|from| from.state_index == ALL_JOBS_INDEX) {
+        true => look.scan_all(from).map_err(told)?,
+        false => look.scan_sections(from).map_err(told)?,
     };
-    Ok(Looked { jobs: look.jobs, looked: look.looked, next })
+    Ok(RowScanResult { jobs: look.jobs, scanned: look.scanned, next })
 }
 
 /// Returns whether no filter has an index.
-fn is_plain(filter: &Filter) -> bool {
+fn needs_no_index(filter: &Filter) -> bool {
     let Filter { queue, state, kind, tags, group, since, until, .. } = filter;
     let words = kind.is_none() && tags.is_empty() && group.is_none();
     queue.is_none() && state.is_none() && since.is_none() && until.is_none() && words
 }
 
-struct Look<'l> {
+struct RowScan<'l> {
     conn: &'l Connection,
     filter: &'l Filter,
     matcher: Matcher,
     limit: usize,
-    jobs: Vec<Record>,
-    looked: usize,
+    jobs: Vec<JobRecord>,
+    scanned: usize,
     bytes: usize,
 }
 
-impl Look<'_> {
-    fn is_over(&self) -> bool {
-        self.jobs.len() >= self.limit || self.looked >= LOOK_MAX || self.bytes >= LOOK_BYTES_MAX
+impl RowScan<'_> {
+    fn is_finished(&self) -> bool {
+        self.jobs.len() >= self.limit || self.scanned >= LIST_BATCH_MAX || self.bytes >= LIST_BATCH_BYTES_MAX
     }
 
     /// Returns how many rows to read at once.
-    fn step(&self) -> usize {
-        let room = LOOK_MAX.saturating_sub(self.looked);
-        if self.matcher.is_narrow() { room } else { room.min(self.limit - self.jobs.len()) }
+    fn batch_size(&self) -> usize {
+        let room = LIST_BATCH_MAX.saturating_sub(self.scanned);
+        if self.matcher.has_job_conditions() { room } else { room.min(self.limit - self.jobs.len()) }
     }
 
     /// Reads all jobs, newest first.
-    fn all(&mut self, from: Option<Cursor>) -> rusqlite::Result<Option<Cursor>> {
-        let (last, _) = from.and_then(|from| from.last).unwrap_or((i64::MAX, 0));
+    fn scan_all(&mut self, from: Option<RowCursor>) -> rusqlite::Result<Option<RowCursor>> {
+        let (last, _) = from.and_then(|from| from.last_keys).unwrap_or((i64::MAX, 0));
         let sql = format!(
             "SELECT {JOB_COLUMNS}, q.name, j.job_no, j.job_no, 0 FROM duly_job j
                JOIN duly_queue q ON q.queue_no = j.queue_no
               WHERE j.job_no < ?1 ORDER BY j.job_no DESC LIMIT ?2"
         );
-        let most = self.step();
-        let more = self.read(&sql, params![last, most], None, most)?;
-        Ok(more.map(|last| Cursor { state: ALL, queue: 0, last: Some(last) }))
+        let most = self.batch_size();
+        let more = self.read_rows(&sql, params![last, most], None, most)?;
+        Ok(more.map(|last| RowCursor { state_index: ALL_JOBS_INDEX, queue_no: 0, last_keys: Some(last) }))
     }
 
     /// Reads the sections that are not empty.
-    fn lanes(&mut self, from: Option<Cursor>) -> rusqlite::Result<Option<Cursor>> {
-        let mut from = from.unwrap_or(Cursor { state: 0, queue: i64::MIN, last: None });
+    fn scan_sections(&mut self, from: Option<RowCursor>) -> rusqlite::Result<Option<RowCursor>> {
+        let mut from = from.unwrap_or(RowCursor { state_index: 0, queue_no: i64::MIN, last_keys: None });
         let queue = match &self.filter.queue {
-            Some(name) => match queue_no(self.conn, name)? {
+            Some(name) => match find_queue(self.conn, name)? {
                 Some(queue_no) => Some(queue_no),
                 None => return Ok(None),
             },
             None => None,
         };
-        let lanes = lanes(self.conn, queue, self.filter.state)?;
+        let lanes = find_sections(self.conn, queue, self.filter.state)?;
         for (state, queue) in lanes {
             let at = state as i64;
-            if (at, queue) < (from.state, from.queue) {
+            if (at, queue) < (from.state_index, from.queue_no) {
                 continue;
             }
-            if (at, queue) != (from.state, from.queue) {
-                from = Cursor { state: at, queue, last: None };
+            if (at, queue) != (from.state_index, from.queue_no) {
+                from = RowCursor { state_index: at, queue_no: queue, last_keys: None };
             }
             loop {
-                if self.is_over() {
+                if self.is_finished() {
                     return Ok(Some(from));
                 }
-                match self.lane(STATES[state], queue, from.last)? {
-                    Some(last) => from.last = Some(last),
+                match self.scan_section(STATE_ORDER[state], queue, from.last_keys)? {
+                    Some(last) => from.last_keys = Some(last),
                     None => break,
                 }
             }
@@ -162,61 +164,66 @@ impl Look<'_> {
     }
 
     /// Reads a part of one section. Returns the keys of the last row, or `None` at the end of the section.
-    fn lane(&mut self, state: State, queue: i64, last: Option<(i64, i64)>) -> rusqlite::Result<Option<(i64, i64)>> {
-        let (since, until) = self.matcher.range();
-        let most = self.step();
+    fn scan_section(
+        &mut self,
+        state: State,
+        queue: i64,
+        last: Option<(i64, i64)>,
+    ) -> rusqlite::Result<Option<(i64, i64)>> {
+        let (since, until) = self.matcher.time_range();
+        let most = self.batch_size();
         let (low, high) = ((i64::MIN, i64::MIN), (i64::MAX, i64::MAX));
         let (since, until) = (since.unwrap_or(i64::MIN), until.unwrap_or(i64::MAX));
         let (sql, (a, b), (c, d)) = match state {
-            State::Running => (lane_sql("duly_running p", "0, p.job_no", "", ">"), last.unwrap_or(low), high),
+            State::Running => (section_sql("duly_running p", "0, p.job_no", "", ">"), last.unwrap_or(low), high),
             State::Ready => {
-                let priority = self.filter.priority.map(rank);
+                let priority = self.filter.priority.map(priority_code);
                 let first = priority.map_or(low, |priority| (priority, i64::MIN));
                 let end = priority.map_or(high, |priority| (priority, i64::MAX));
-                (lane_sql("duly_ready p", "p.priority, p.seq", "", ">"), last.unwrap_or(first), end)
+                (section_sql("duly_ready p", "p.priority, p.seq", "", ">"), last.unwrap_or(first), end)
             }
             State::Scheduled => {
-                let (from, and) = self.source("duly_scheduled p", job_index::SCHEDULED);
+                let (from, and) = self.section_source("duly_scheduled p", job_index::STATE_SCHEDULED);
                 let keys = if and.is_empty() { "p.due_at, p.job_no" } else { "p.due_or_ended_at, p.job_no" };
-                (lane_sql(&from, keys, &and, ">"), last.unwrap_or((since, i64::MIN)), (until, i64::MIN))
+                (section_sql(&from, keys, &and, ">"), last.unwrap_or((since, i64::MIN)), (until, i64::MIN))
             }
             State::Done | State::Dead => {
-                let state_no = if state == State::Done { DONE } else { DEAD };
+                let state_no = if state == State::Done { STATE_DONE } else { STATE_DEAD };
                 let (from, mut and) = match state {
-                    State::Dead => self.source("duly_ended p", state_no),
+                    State::Dead => self.section_source("duly_ended p", state_no),
                     _ => ("duly_ended p".to_owned(), String::new()),
                 };
                 let keys = if and.is_empty() { "p.ended_at, p.job_no" } else { "p.due_or_ended_at, p.job_no" };
                 if and.is_empty() {
                     and = format!("AND p.state = {state_no}");
                 }
-                (lane_sql(&from, keys, &and, "<"), last.unwrap_or((until, i64::MIN)), (since, i64::MIN))
+                (section_sql(&from, keys, &and, "<"), last.unwrap_or((until, i64::MIN)), (since, i64::MIN))
             }
         };
-        let word = self.word();
-        self.read(&sql, params![queue, a, b, c, d, most, word], Some(state), most)
+        let word = self.most_selective_term();
+        self.read_rows(&sql, params![queue, a, b, c, d, most, word], Some(state), most)
     }
 
     /// Returns the table of a section: that of the state, or the job index.
-    fn source(&self, table: &str, state: i64) -> (String, String) {
-        match self.word() {
+    fn section_source(&self, table: &str, state: i64) -> (String, String) {
+        match self.most_selective_term() {
             None => (table.to_owned(), String::new()),
             Some(_) => ("duly_job_index p".to_owned(), format!("AND p.state = {state} AND p.term = ?7")),
         }
     }
 
     /// Returns the term that probably matches fewest jobs.
-    fn word(&self) -> Option<Raw> {
+    fn most_selective_term(&self) -> Option<RawText> {
         let Filter { group, tags, kind, .. } = self.filter;
         group
             .as_deref()
-            .map(job_index::group)
-            .or_else(|| tags.first().map(job_index::tag))
-            .or_else(|| kind.as_deref().map(job_index::kind))
+            .map(job_index::group_term)
+            .or_else(|| tags.first().map(job_index::tag_term))
+            .or_else(|| kind.as_deref().map(job_index::kind_term))
     }
 
     /// Reads rows and keeps the jobs that match. Returns the keys of the last row, or `None` if there are no more.
-    fn read(
+    fn read_rows(
         &mut self,
         sql: &str,
         params: impl rusqlite::Params,
@@ -228,14 +235,14 @@ impl Look<'_> {
         let (mut last, mut count) = (None, 0);
         while let Some(row) = rows.next()? {
             let n = JOB_COLUMNS_LEN;
-            let (job, job_no, keys): Row =
-                (job(row, text(row, n)?)?, row.get(n + 1)?, (row.get(n + 2)?, row.get(n + 3)?));
+            let (job, job_no, keys): ScannedRow =
+                (read_job(row, read_text(row, n)?)?, row.get(n + 1)?, (row.get(n + 2)?, row.get(n + 3)?));
             count += 1;
             last = Some(keys);
-            self.looked += 1;
+            self.scanned += 1;
             self.bytes += job.args.len();
-            self.keep(job, job_no, state)?;
-            if self.is_over() {
+            self.add_if_matching(job, job_no, state)?;
+            if self.is_finished() {
                 return Ok(last);
             }
         }
@@ -243,26 +250,26 @@ impl Look<'_> {
     }
 
     /// Keeps a job if it matches.
-    fn keep(&mut self, job: Job, job_no: i64, state: Option<State>) -> rusqlite::Result<()> {
-        if !self.matcher.may_meet(&job) {
+    fn add_if_matching(&mut self, job: Job, job_no: i64, state: Option<State>) -> rusqlite::Result<()> {
+        if !self.matcher.may_match(&job) {
             return Ok(());
         }
-        let Some(mut record) = record(self.conn, job_no, job)? else {
+        let Some(mut record) = read_record(self.conn, job_no, job)? else {
             return Ok(());
         };
         // The read uses one snapshot, so the state cannot have changed.
         debug_assert!(state.is_none_or(|state| state == record.state));
         let error = match self.matcher.needs_error() {
-            true => failures::last(self.conn, job_no)?.unwrap_or_default(),
+            true => failures::last_error(self.conn, job_no)?.unwrap_or_default(),
             false => String::new(),
         };
-        if self.matcher.is_met_by(&record, &error) {
-            if self.filter.failures {
-                record.failures = failures::all(self.conn, job_no)?;
-                crate::store::sqlite::jobs::progress::read(self.conn, job_no, &mut record)?;
+        if self.matcher.matches_with_error(&record, &error) {
+            if self.filter.with_details {
+                record.failures = failures::read_all(self.conn, job_no)?;
+                crate::store::sqlite::jobs::progress::read_into(self.conn, job_no, &mut record)?;
             }
             // The bytes of the args are counted already.
-            self.bytes += size(&record) - record.job.args.len();
+            self.bytes += record_bytes(&record) - record.job.args.len();
             self.jobs.push(record);
         }
         Ok(())
@@ -270,14 +277,14 @@ impl Look<'_> {
 }
 
 /// Returns the size of the parts of a record that can be large.
-pub(crate) fn size(record: &Record) -> usize {
+pub(crate) fn record_bytes(record: &JobRecord) -> usize {
     let log: usize = record.log.iter().map(|line| line.line.len()).sum();
     let failures: usize = record.failures.iter().map(|failure| failure.error.len()).sum();
     record.job.args.len() + log + failures + record.result.as_ref().map_or(0, String::len)
 }
 
 /// Returns the sections that are not empty: index of the state, and queue.
-fn lanes(conn: &Connection, queue: Option<i64>, state: Option<State>) -> rusqlite::Result<Vec<(usize, i64)>> {
+fn find_sections(conn: &Connection, queue: Option<i64>, state: Option<State>) -> rusqlite::Result<Vec<(usize, i64)>> {
     let mut select = conn.prepare_cached(
         "SELECT queue_no, running, ready, scheduled, dead, done FROM duly_queue_stats WHERE ?1 IS NULL OR queue_no = ?1
           ORDER BY queue_no",
@@ -285,8 +292,8 @@ fn lanes(conn: &Connection, queue: Option<i64>, state: Option<State>) -> rusqlit
     let mut rows = select.query([queue])?;
     let mut lanes = Vec::new();
     while let Some(row) = rows.next()? {
-        for (at, lane) in STATES.iter().enumerate() {
-            if number(row, at + 1) > 0 && state.is_none_or(|state| state == *lane) {
+        for (at, lane) in STATE_ORDER.iter().enumerate() {
+            if read_integer(row, at + 1) > 0 && state.is_none_or(|state| state == *lane) {
                 lanes.push((at, row.get(0)?));
             }
         }
@@ -296,7 +303,7 @@ fn lanes(conn: &Connection, queue: Option<i64>, state: Option<State>) -> rusqlit
 }
 
 /// Selects jobs of one queue after (?2, ?3) and up to (?4, ?5).
-fn lane_sql(from: &str, keys: &str, and: &str, way: &str) -> String {
+fn section_sql(from: &str, keys: &str, and: &str, way: &str) -> String {
     let (back, order) = if way == ">" { ("<", "ASC") } else { (">=", "DESC") };
     let sorted: Vec<String> = keys.split(", ").filter(|key| *key != "0").map(|key| format!("{key} {order}")).collect();
     // Uses ?7, so that the query has the same parameters with and without a term.
@@ -315,7 +322,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// Returns the query plan of SQLite.
-    fn plan(sql: &str) -> String {
+    fn query_plan(sql: &str) -> String {
         let conn = crate::store::sqlite::file::connect_in_memory().expect("opens");
         let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("is SQL");
         let places = explain.parameter_count();
@@ -325,17 +332,17 @@ mod tests {
     }
 
     #[test]
-    fn no_lane_is_sorted_or_gone_through() {
+    fn section_queries_neither_sort_nor_scan() {
         let words = "AND p.state = 4 AND p.term = ?7";
         let lanes = [
-            lane_sql("duly_ready p", "p.priority, p.seq", "", ">"),
-            lane_sql("duly_scheduled p", "p.due_at, p.job_no", "", ">"),
-            lane_sql("duly_job_index p", "p.due_or_ended_at, p.job_no", words, ">"),
-            lane_sql("duly_job_index p", "p.due_or_ended_at, p.job_no", words, "<"),
-            lane_sql("duly_ended p", "p.ended_at, p.job_no", "AND p.state = 3", "<"),
+            section_sql("duly_ready p", "p.priority, p.seq", "", ">"),
+            section_sql("duly_scheduled p", "p.due_at, p.job_no", "", ">"),
+            section_sql("duly_job_index p", "p.due_or_ended_at, p.job_no", words, ">"),
+            section_sql("duly_job_index p", "p.due_or_ended_at, p.job_no", words, "<"),
+            section_sql("duly_ended p", "p.ended_at, p.job_no", "AND p.state = 3", "<"),
         ];
         for sql in lanes {
-            let plan = plan(&sql);
+            let plan = query_plan(&sql);
             assert!(!plan.contains("TEMP B-TREE") && !plan.contains("SCAN"), "{plan}\n{sql}");
         }
     }
@@ -343,13 +350,13 @@ mod tests {
     proptest! {
         #[test]
         fn any_cursor_parses_or_is_refused(text in ".*") {
-            let _ = Cursor::parse(&text);
+            let _ = RowCursor::parse(&text);
         }
 
         #[test]
-        fn cursors_survive_their_text(state in 0..=ALL, queue: i64, last: Option<(i64, i64)>) {
-            let cursor = Cursor { state, queue, last };
-            prop_assert_eq!(Cursor::parse(&cursor.text()).expect("its own text"), cursor);
+        fn cursors_survive_their_text(state in 0..=ALL_JOBS_INDEX, queue: i64, last: Option<(i64, i64)>) {
+            let cursor = RowCursor { state_index, queue_no, last_keys };
+            prop_assert_eq!(RowCursor::parse(&cursor.to_text()).expect("its own text"), cursor);
         }
     }
 }

@@ -3,38 +3,38 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::clock::{from_micros, to_micros};
-use crate::job::{JobId, JobProgress, LogLine, Record};
-use crate::store::sqlite::rows::{Raw, number, text, times};
+use crate::job::{JobId, JobProgress, JobRecord, LogLine};
+use crate::store::sqlite::rows::{RawText, read_integer, read_text, read_u32};
 use crate::store::sqlite::tx::Tx;
-use crate::store::{LOG_LINES_MAX, Note};
+use crate::store::{LOG_LINES_MAX, ProgressUpdate};
 
-const INSERT_LINE: &str = "INSERT INTO duly_log (job_no, logged_at, attempt, line) VALUES (?1, ?2, ?3, ?4)";
+const INSERT_LOG_LINE: &str = "INSERT INTO duly_log (job_no, logged_at, attempt, line) VALUES (?1, ?2, ?3, ?4)";
 
 /// Implements `record_progress` of the store contract.
-pub(crate) fn note(tx: &Tx<'_>, node: i64, notes: &[Note]) -> rusqlite::Result<Vec<JobId>> {
+pub(crate) fn record_progress(tx: &Tx<'_>, node: i64, notes: &[ProgressUpdate]) -> rusqlite::Result<Vec<JobId>> {
     let mut lost = Vec::new();
     for note in notes {
         let held: bool = tx
             .statement("SELECT EXISTS (SELECT 1 FROM duly_running WHERE job_no = ?1 AND node_no = ?2 AND fence = ?3)")?
-            .query_row(params![note.place, node, note.fence.0.cast_signed()], |row| row.get(0))?;
+            .query_row(params![note.locator, node, note.fence.0.cast_signed()], |row| row.get(0))?;
         if !held {
             lost.push(note.id);
             continue;
         }
         if let Some(progress) = &note.progress {
-            set_progress(tx, note.place, progress)?;
+            set_progress(tx, note.locator, progress)?;
         }
         for (at, line) in &note.lines {
-            tx.statement(INSERT_LINE)?.execute(params![note.place, to_micros(*at), note.attempt, line])?;
+            tx.statement(INSERT_LOG_LINE)?.execute(params![note.locator, to_micros(*at), note.attempt, line])?;
         }
         if !note.lines.is_empty() {
             tx.statement(
                 "DELETE FROM duly_log WHERE rowid IN
                    (SELECT rowid FROM duly_log WHERE job_no = ?1 ORDER BY rowid DESC LIMIT -1 OFFSET ?2)",
             )?
-            .execute(params![note.place, LOG_LINES_MAX])?;
+            .execute(params![note.locator, LOG_LINES_MAX])?;
         }
-        tx.has_noted();
+        tx.mark_progress_written();
     }
     Ok(lost)
 }
@@ -50,7 +50,7 @@ fn set_progress(tx: &Tx<'_>, job_no: i64, progress: &JobProgress) -> rusqlite::R
 }
 
 /// Stores the result of a job.
-pub(crate) fn result(tx: &Tx<'_>, job_no: i64, result: Option<&str>) -> rusqlite::Result<()> {
+pub(crate) fn set_result(tx: &Tx<'_>, job_no: i64, result: Option<&str>) -> rusqlite::Result<()> {
     let Some(result) = result else {
         return Ok(());
     };
@@ -59,13 +59,13 @@ pub(crate) fn result(tx: &Tx<'_>, job_no: i64, result: Option<&str>) -> rusqlite
            VALUES (?1, ?2) ON CONFLICT (job_no) DO UPDATE SET result = excluded.result",
     )?
     .execute(params![job_no, result])?;
-    tx.has_noted();
+    tx.mark_progress_written();
     Ok(())
 }
 
 /// Deletes the progress, result and log of a job.
-pub(crate) fn forget(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
-    if tx.any_notes()? {
+pub(crate) fn delete(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
+    if tx.has_progress_rows()? {
         tx.statement("DELETE FROM duly_progress WHERE job_no = ?1")?.execute([job_no])?;
         tx.statement("DELETE FROM duly_log WHERE job_no = ?1")?.execute([job_no])?;
     }
@@ -73,36 +73,36 @@ pub(crate) fn forget(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
 }
 
 /// Adds progress, result and log to a record.
-pub(crate) fn read(conn: &Connection, job_no: i64, record: &mut Record) -> rusqlite::Result<()> {
+pub(crate) fn read_into(conn: &Connection, job_no: i64, record: &mut JobRecord) -> rusqlite::Result<()> {
     let noted = conn
         .prepare_cached("SELECT fraction, message, updated_at, result FROM duly_progress WHERE job_no = ?1")?
         .query_row([job_no], |row| {
             let progress: Option<f64> = row.get(0).unwrap_or_default();
-            let (message, at) = (text(row, 1)?, from_micros(number(row, 2)));
-            let result: Option<Raw> = row.get(3)?;
-            Ok((progress.map(|done| JobProgress::new(done, &message, at)), result.map(Raw::text)))
+            let (message, at) = (read_text(row, 1)?, from_micros(read_integer(row, 2)));
+            let result: Option<RawText> = row.get(3)?;
+            Ok((progress.map(|done| JobProgress::new(done, &message, at)), result.map(RawText::into_lossy_string)))
         })
         .optional()?;
     (record.progress, record.result) = noted.unwrap_or_default();
     record.log = conn
         .prepare_cached("SELECT logged_at, attempt, line FROM duly_log WHERE job_no = ?1 ORDER BY rowid")?
         .query_map([job_no], |row| {
-            Ok(LogLine { at: from_micros(number(row, 0)), attempt: times(row, 1), line: text(row, 2)? })
+            Ok(LogLine { at: from_micros(read_integer(row, 0)), attempt: read_u32(row, 1), line: read_text(row, 2)? })
         })?
         .collect::<rusqlite::Result<_>>()?;
     Ok(())
 }
 
 /// Writes the progress, result and log of a job from another store.
-pub(crate) fn put(tx: &Tx<'_>, job_no: i64, record: &Record) -> rusqlite::Result<()> {
+pub(crate) fn import(tx: &Tx<'_>, job_no: i64, record: &JobRecord) -> rusqlite::Result<()> {
     if let Some(progress) = &record.progress {
         set_progress(tx, job_no, progress)?;
-        tx.has_noted();
+        tx.mark_progress_written();
     }
-    result(tx, job_no, record.result.as_deref())?;
+    set_result(tx, job_no, record.result.as_deref())?;
     for line in &record.log {
-        tx.statement(INSERT_LINE)?.execute(params![job_no, to_micros(line.at), line.attempt, line.line])?;
-        tx.has_noted();
+        tx.statement(INSERT_LOG_LINE)?.execute(params![job_no, to_micros(line.at), line.attempt, line.line])?;
+        tx.mark_progress_written();
     }
     Ok(())
 }

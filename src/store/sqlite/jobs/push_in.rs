@@ -7,11 +7,11 @@ use rusqlite::Transaction;
 
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::job::push::{Push, Pushed};
+use crate::job::push::{Push, PushResult};
 use crate::store::sqlite::jobs::push;
-use crate::store::sqlite::nodes::registry::Board;
-use crate::store::sqlite::nodes::wake::{News, Waker};
-use crate::store::sqlite::tx::{Queues, Tx};
+use crate::store::sqlite::nodes::registry::NodeRegistry;
+use crate::store::sqlite::nodes::wake::{Notifier, PendingNotifications};
+use crate::store::sqlite::tx::{QueueNumbers, Tx};
 use crate::store::sqlite::{errors, file};
 
 /// The work that remains after the caller's commit: waking a worker.
@@ -21,16 +21,16 @@ use crate::store::sqlite::{errors, file};
 #[derive(Debug)]
 pub struct AfterCommit {
     /// The result for each job, valid once the transaction is committed.
-    pub pushed: Vec<Pushed>,
+    pub pushed: Vec<PushResult>,
     file: PathBuf,
-    news: News,
+    notifications: PendingNotifications,
 }
 
 impl AfterCommit {
     /// Wakes workers for the jobs. Call it after the commit.
     pub fn wake(self) {
-        if let Ok(board) = Board::beside(&self.file, Clock::system()) {
-            Waker::new(Arc::new(board)).tell(self.news);
+        if let Ok(board) = NodeRegistry::open(&self.file, Clock::system()) {
+            Notifier::new(Arc::new(board)).deliver(self.notifications);
         }
     }
 }
@@ -43,7 +43,7 @@ pub(crate) fn push_in(
     history: bool,
     jobs: &[Push],
 ) -> Result<AfterCommit> {
-    let refused = |e| errors::refused("push_in", e);
+    let refused = |e| errors::from_sqlite("push_in", e);
     let store = store.canonicalize().unwrap_or_else(|_| store.to_owned());
     let own = tx.path().map(Path::new).and_then(|path| path.canonicalize().ok());
     if own.as_deref() != Some(store.as_path()) {
@@ -54,26 +54,31 @@ pub(crate) fn push_in(
     }
     // A savepoint makes the push all or nothing, even if the caller commits after an error.
     tx.execute_batch("SAVEPOINT duly_push").map_err(refused)?;
-    let pushed = push_all(tx, clock, history, jobs);
+    let pushed = push_in_savepoint(tx, clock, history, jobs);
     let end = if pushed.is_ok() { "RELEASE duly_push" } else { "ROLLBACK TO duly_push; RELEASE duly_push" };
     tx.execute_batch(end).map_err(refused)?;
     let (pushed, news) = pushed?;
-    Ok(AfterCommit { pushed, file: store, news })
+    Ok(AfterCommit { pushed, file: store, notifications: news })
 }
 
-fn push_all(tx: &Transaction<'_>, clock: &Clock, history: bool, jobs: &[Push]) -> Result<(Vec<Pushed>, News)> {
-    let refused = |e| errors::refused("push_in", e);
+fn push_in_savepoint(
+    tx: &Transaction<'_>,
+    clock: &Clock,
+    history: bool,
+    jobs: &[Push],
+) -> Result<(Vec<PushResult>, PendingNotifications)> {
+    let refused = |e| errors::from_sqlite("push_in", e);
     // Takes the write lock first: a transaction that started with a read cannot get it after another connection wrote.
     tx.execute("UPDATE duly_sequence SET value = value WHERE name = 'next_number'", []).map_err(refused)?;
-    if file::format_of(tx).map_err(refused)? != Some(file::FORMAT.to_string()) {
+    if file::read_format(tx).map_err(refused)? != Some(file::FORMAT.to_string()) {
         return Err(Error::store(
             "push_in",
             "the file has another format than this build of duly; use the same version",
         ));
     }
-    let queues = Queues::default();
-    let inner = Tx::new(tx, clock.wall(), &queues, history);
+    let queues = QueueNumbers::default();
+    let inner = Tx::new(tx, clock.now_micros(), &queues, history);
     let pushed = push::push(&inner, jobs).map_err(refused)?.map_err(Error::from)?;
     inner.flush().map_err(refused)?;
-    Ok((pushed, inner.into_news()))
+    Ok((pushed, inner.into_notifications()))
 }

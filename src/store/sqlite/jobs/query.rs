@@ -5,18 +5,20 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::clock::from_micros;
-use crate::job::{Fence, Job, JobId, Record, State};
-use crate::node::{NodeId, NodeRecord, Takes};
+use crate::job::{Fence, Job, JobId, JobRecord, State};
+use crate::node::{NodeId, NodeProfile, NodeRecord};
 use crate::store::sqlite::jobs::state;
-use crate::store::sqlite::jobs::state::{DONE, Place};
+use crate::store::sqlite::jobs::state::{JobPosition, STATE_DONE};
 use crate::store::sqlite::jobs::{capacity, failures, progress};
-use crate::store::sqlite::nodes::registry::{Board, Life};
-use crate::store::sqlite::rows::{JOB_COLUMNS, JOB_COLUMNS_LEN, Raw, job, many, number, text, times};
-use crate::store::{Beaten, ENDED_MAX, Moving, QueueCounts};
+use crate::store::sqlite::nodes::registry::{Liveness, NodeRegistry};
+use crate::store::sqlite::rows::{
+    JOB_COLUMNS, JOB_COLUMNS_LEN, RawText, read_integer, read_job, read_text, read_u32, read_u64,
+};
+use crate::store::{COMPLETION_CHECK_MAX, HeartbeatReply, QueueCounts, TransferMark};
 
 /// Implements `get` of the store contract.
-pub(crate) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<Record>> {
-    let Some(job_no) = state::find(conn, id)? else {
+pub(crate) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<JobRecord>> {
+    let Some(job_no) = state::find_job(conn, id)? else {
         return Ok(None);
     };
     let job = conn
@@ -24,43 +26,43 @@ pub(crate) fn get(conn: &Connection, id: JobId) -> rusqlite::Result<Option<Recor
             "SELECT {JOB_COLUMNS}, q.name FROM duly_job j
                JOIN duly_queue q ON q.queue_no = j.queue_no WHERE j.job_no = ?1"
         ))?
-        .query_row([job_no], |row| job(row, text(row, JOB_COLUMNS_LEN)?))
+        .query_row([job_no], |row| read_job(row, read_text(row, JOB_COLUMNS_LEN)?))
         .optional()?;
-    let Some(mut record) = job.map(|job| record(conn, job_no, job)).transpose()?.flatten() else {
+    let Some(mut record) = job.map(|job| read_record(conn, job_no, job)).transpose()?.flatten() else {
         return Ok(None);
     };
-    record.failures = failures::all(conn, job_no)?;
-    progress::read(conn, job_no, &mut record)?;
+    record.failures = failures::read_all(conn, job_no)?;
+    progress::read_into(conn, job_no, &mut record)?;
     Ok(Some(record))
 }
 
 /// Returns the record of a job; `None` if the job has no state.
-pub(crate) fn record(conn: &Connection, job_no: i64, job: Job) -> rusqlite::Result<Option<Record>> {
-    let Some(place) = state::find_place(conn, job_no)? else {
+pub(crate) fn read_record(conn: &Connection, job_no: i64, job: Job) -> rusqlite::Result<Option<JobRecord>> {
+    let Some(place) = state::find_position(conn, job_no)? else {
         return Ok(None);
     };
     let mut record = match place {
-        Place::Scheduled { due, attempts, crashes } => at(job, State::Scheduled, due, attempts, crashes),
-        Place::Ready { due, attempts, crashes, .. } => at(job, State::Ready, due, attempts, crashes),
-        Place::Held { due, attempts, crashes, .. } => at(job, State::Running, due, attempts, crashes),
-        Place::Ended { state, due, attempts, crashes, .. } => {
-            let state = if state == DONE { State::Done } else { State::Dead };
-            at(job, state, due, attempts, crashes)
+        JobPosition::Scheduled { due, attempts, crashes } => new_record(job, State::Scheduled, due, attempts, crashes),
+        JobPosition::Ready { due, attempts, crashes, .. } => new_record(job, State::Ready, due, attempts, crashes),
+        JobPosition::Running { due, attempts, crashes, .. } => new_record(job, State::Running, due, attempts, crashes),
+        JobPosition::Ended { state, due, attempts, crashes, .. } => {
+            let state = if state == STATE_DONE { State::Done } else { State::Dead };
+            new_record(job, state, due, attempts, crashes)
         }
     };
     match place {
-        Place::Held { node, fence, .. } => {
+        JobPosition::Running { node_no: node, fence, .. } => {
             record.fence = Some(Fence(fence.unsigned_abs()));
-            record.node = node_id(conn, node)?;
+            record.node = find_node_id(conn, node)?;
         }
-        Place::Ended { ended, .. } => record.ended = Some(from_micros(ended)),
-        Place::Scheduled { .. } | Place::Ready { .. } => {}
+        JobPosition::Ended { ended_at: ended, .. } => record.ended = Some(from_micros(ended)),
+        JobPosition::Scheduled { .. } | JobPosition::Ready { .. } => {}
     }
     Ok(Some(record))
 }
 
-fn at(job: Job, state: State, due: i64, attempts: u32, crashes: u32) -> Record {
-    Record {
+fn new_record(job: Job, state: State, due: i64, attempts: u32, crashes: u32) -> JobRecord {
+    JobRecord {
         job,
         state,
         due: from_micros(due),
@@ -76,13 +78,13 @@ fn at(job: Job, state: State, due: i64, attempts: u32, crashes: u32) -> Record {
     }
 }
 
-fn node_id(conn: &Connection, node_no: i64) -> rusqlite::Result<Option<NodeId>> {
+fn find_node_id(conn: &Connection, node_no: i64) -> rusqlite::Result<Option<NodeId>> {
     conn.prepare_cached("SELECT id FROM duly_node WHERE node_no = ?1")?
         .query_row([node_no], |row| row.get(0).map(NodeId::from_bytes))
         .optional()
 }
 
-pub(crate) fn queue_no(conn: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
+pub(crate) fn find_queue(conn: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
     conn.prepare_cached("SELECT queue_no FROM duly_queue WHERE name = ?1")?
         .query_row([name], |row| row.get(0))
         .optional()
@@ -108,30 +110,30 @@ pub(crate) fn counts(conn: &Connection) -> rusqlite::Result<Vec<QueueCounts>> {
         // The first job of each priority.
         let heads = [11, 12, 13, 14].map(|at| row.get::<_, Option<i64>>(at).unwrap_or_default());
         Ok(QueueCounts {
-            oldest: heads.into_iter().flatten().min().map(from_micros),
-            queue: text(row, 0)?,
-            paused: number(row, 1) != 0,
-            moving: row.get::<_, Option<Raw>>(2)?.and_then(|text| Moving::parse(&text.text())),
-            capacity: capacity::read(row, 3),
-            scheduled: many(row, 5),
-            ready: many(row, 6),
-            running: many(row, 7),
-            done: many(row, 8),
-            dead: many(row, 9),
-            bytes: many(row, 10),
+            oldest_ready: heads.into_iter().flatten().min().map(from_micros),
+            queue: read_text(row, 0)?,
+            paused: read_integer(row, 1) != 0,
+            moving: row.get::<_, Option<RawText>>(2)?.and_then(|text| TransferMark::parse(&text.into_lossy_string())),
+            capacity: capacity::read_capacity(row, 3),
+            scheduled: read_u64(row, 5),
+            ready: read_u64(row, 6),
+            running: read_u64(row, 7),
+            done: read_u64(row, 8),
+            dead: read_u64(row, 9),
+            bytes: read_u64(row, 10),
         })
     })?
     .collect()
 }
 
 /// Implements `completed_among` of the store contract.
-pub(crate) fn ended(conn: &Connection, queue: &str, ids: &[JobId]) -> rusqlite::Result<Vec<JobId>> {
+pub(crate) fn completed_among(conn: &Connection, queue: &str, ids: &[JobId]) -> rusqlite::Result<Vec<JobId>> {
     let mut unfinished = conn.prepare_cached(
         "SELECT EXISTS (SELECT 1 FROM duly_job j JOIN duly_queue q ON q.queue_no = j.queue_no
           WHERE j.id = ?1 AND q.name = ?2 AND NOT EXISTS (SELECT 1 FROM duly_ended e WHERE e.job_no = j.job_no))",
     )?;
     let mut ended = Vec::new();
-    for id in ids.iter().take(ENDED_MAX) {
+    for id in ids.iter().take(COMPLETION_CHECK_MAX) {
         if !unfinished.query_row(params![id.as_bytes(), queue], |row| row.get::<_, bool>(0))? {
             ended.push(*id);
         }
@@ -140,7 +142,7 @@ pub(crate) fn ended(conn: &Connection, queue: &str, ids: &[JobId]) -> rusqlite::
 }
 
 /// Implements `unique_holder` of the store contract.
-pub(crate) fn holder(conn: &Connection, queue: &str, key: &str) -> rusqlite::Result<Option<JobId>> {
+pub(crate) fn unique_holder(conn: &Connection, queue: &str, key: &str) -> rusqlite::Result<Option<JobId>> {
     conn.prepare_cached(
         "SELECT j.id FROM duly_unique_key u JOIN duly_queue q ON q.queue_no = u.queue_no
            JOIN duly_job j ON j.job_no = u.job_no
@@ -152,8 +154,12 @@ pub(crate) fn holder(conn: &Connection, queue: &str, key: &str) -> rusqlite::Res
 
 /// Builds the reply to a heartbeat: the jobs that the node holds, and the other nodes that hold jobs without being
 /// alive.
-pub(crate) fn beaten(conn: &Connection, board: &Board, node: NodeId) -> rusqlite::Result<Beaten> {
-    let mut beaten = Beaten::default();
+pub(crate) fn heartbeat_reply(
+    conn: &Connection,
+    board: &NodeRegistry,
+    node: NodeId,
+) -> rusqlite::Result<HeartbeatReply> {
+    let mut beaten = HeartbeatReply::default();
     let mut statement = conn.prepare_cached(
         "SELECT n.id, n.slot, q.name, count(*) FROM duly_running h JOIN duly_node n ON n.node_no = h.node_no
            JOIN duly_queue q ON q.queue_no = h.queue_no GROUP BY h.node_no, h.queue_no",
@@ -162,35 +168,35 @@ pub(crate) fn beaten(conn: &Connection, board: &Board, node: NodeId) -> rusqlite
     while let Some(row) = rows.next()? {
         let id = NodeId::from_bytes(row.get(0)?);
         if id == node {
-            beaten.held.push((text(row, 2)?, row.get(3)?));
-        } else if board.life(id, row.get(1)?) != Life::Beating {
-            beaten.suspects.push((id, text(row, 2)?));
+            beaten.held.push((read_text(row, 2)?, row.get(3)?));
+        } else if board.worker_liveness(id, row.get(1)?) != Liveness::Alive {
+            beaten.suspects.push((id, read_text(row, 2)?));
         }
     }
     Ok(beaten)
 }
 
 /// Implements `nodes` of the store contract.
-pub(crate) fn nodes(conn: &Connection, board: &Board) -> rusqlite::Result<Vec<NodeRecord>> {
+pub(crate) fn nodes(conn: &Connection, board: &NodeRegistry) -> rusqlite::Result<Vec<NodeRecord>> {
     conn.prepare_cached(
         "SELECT n.id, n.slot, n.host, n.pid, n.queues, n.joined_at, n.profile, n.node_no
            FROM duly_node n ORDER BY n.joined_at, n.node_no",
     )?
     .query_map([], |row| {
         let id = NodeId::from_bytes(row.get(0)?);
-        let queues = text(row, 4)?;
-        let takes: Takes = serde_json::from_str(&text(row, 6)?).unwrap_or_default();
-        let holds = holds_of(conn, row.get(7)?)?;
+        let queues = read_text(row, 4)?;
+        let takes: NodeProfile = serde_json::from_str(&read_text(row, 6)?).unwrap_or_default();
+        let holds = count_held_by_queue(conn, row.get(7)?)?;
         Ok(NodeRecord {
             id,
-            host: text(row, 2)?,
-            pid: times(row, 3),
+            host: read_text(row, 2)?,
+            pid: read_u32(row, 3),
             queues: queues.split(' ').filter(|q| !q.is_empty()).map(str::to_owned).collect(),
             joined: from_micros(row.get(5)?),
-            alive: board.life(id, row.get(1)?) == Life::Beating,
+            alive: board.worker_liveness(id, row.get(1)?) == Liveness::Alive,
             held: holds.values().sum(),
-            holds,
-            takes: Takes { quiet: board.is_quiet(id, row.get(1)?), ..takes },
+            held_by_queue: holds,
+            profile: NodeProfile { quiet: board.is_quiet(id, row.get(1)?), ..takes },
             methods: Vec::new(),
         })
     })?
@@ -198,11 +204,11 @@ pub(crate) fn nodes(conn: &Connection, board: &Board) -> rusqlite::Result<Vec<No
 }
 
 /// Returns how many jobs of each queue a node holds.
-fn holds_of(conn: &Connection, node: i64) -> rusqlite::Result<BTreeMap<String, u64>> {
+fn count_held_by_queue(conn: &Connection, node: i64) -> rusqlite::Result<BTreeMap<String, u64>> {
     conn.prepare_cached(
         "SELECT q.name, count(*) FROM duly_running h
            JOIN duly_queue q ON q.queue_no = h.queue_no WHERE h.node_no = ?1 GROUP BY h.queue_no",
     )?
-    .query_map([node], |row| Ok((text(row, 0)?, row.get(1)?)))?
+    .query_map([node], |row| Ok((read_text(row, 0)?, row.get(1)?)))?
     .collect()
 }

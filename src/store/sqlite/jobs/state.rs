@@ -4,18 +4,18 @@ use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
 use crate::clock::{Micros, to_micros};
 use crate::job::push::Due;
-use crate::job::{JobId, Record};
-use crate::store::Moved;
-use crate::store::sqlite::jobs::counts::Of;
+use crate::job::{JobId, JobRecord};
+use crate::store::ChangeResult;
+use crate::store::sqlite::jobs::counts::CountColumn;
 use crate::store::sqlite::jobs::{deferred, job_index, progress, push};
-use crate::store::sqlite::rows::{Raw, number, text, times};
+use crate::store::sqlite::rows::{RawText, read_integer, read_text, read_u32};
 use crate::store::sqlite::transfer;
 use crate::store::sqlite::tx::Tx;
 
 /// Number of a state in `duly_ended`.
-pub(crate) const DONE: i64 = 3;
+pub(crate) const STATE_DONE: i64 = 3;
 /// Number of a state in `duly_ended`.
-pub(crate) const DEAD: i64 = 4;
+pub(crate) const STATE_DEAD: i64 = 4;
 
 /// Makes a job ready.
 pub(crate) const INSERT_READY: &str = "INSERT INTO duly_ready (queue_no, priority, seq, job_no, due_at, attempts,
@@ -28,17 +28,22 @@ const INSERT_ENDED: &str =
 
 /// The state of a job, from its one row.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum JobPosition {
     Scheduled { due: Micros, attempts: u32, crashes: u32 },
     Ready { seq: i64, due: Micros, attempts: u32, crashes: u32 },
-    Held { node: i64, fence: i64, due: Micros, attempts: u32, crashes: u32 },
-    Ended { state: i64, ended: Micros, due: Micros, attempts: u32, crashes: u32 },
+    Running { node_no: i64, fence: i64, due: Micros, attempts: u32, crashes: u32 },
+    Ended { state: i64, ended_at: Micros, due: Micros, attempts: u32, crashes: u32 },
 }
 
 /// Finds the state of a job by its number. Each query is one index lookup.
-pub(crate) fn find_place(conn: &Connection, job_no: i64) -> rusqlite::Result<Option<Place>> {
+pub(crate) fn find_position(conn: &Connection, job_no: i64) -> rusqlite::Result<Option<JobPosition>> {
     let ready = |row: &rusqlite::Row<'_>| {
-        Ok(Place::Ready { seq: row.get(0)?, due: number(row, 1), attempts: times(row, 2), crashes: times(row, 3) })
+        Ok(JobPosition::Ready {
+            seq: row.get(0)?,
+            due: read_integer(row, 1),
+            attempts: read_u32(row, 2),
+            crashes: read_u32(row, 3),
+        })
     };
     // A ready job that never moved has its own number as its position.
     let unmoved = conn
@@ -62,7 +67,7 @@ pub(crate) fn find_place(conn: &Connection, job_no: i64) -> rusqlite::Result<Opt
     let scheduled = conn
         .prepare_cached("SELECT due_at, attempts, crashes FROM duly_scheduled WHERE job_no = ?1")?
         .query_row([job_no], |row| {
-            Ok(Place::Scheduled { due: row.get(0)?, attempts: times(row, 1), crashes: times(row, 2) })
+            Ok(JobPosition::Scheduled { due: row.get(0)?, attempts: read_u32(row, 1), crashes: read_u32(row, 2) })
         })
         .optional()?;
     if scheduled.is_some() {
@@ -71,12 +76,12 @@ pub(crate) fn find_place(conn: &Connection, job_no: i64) -> rusqlite::Result<Opt
     let held = conn
         .prepare_cached("SELECT node_no, fence, due_at, attempts, crashes FROM duly_running WHERE job_no = ?1")?
         .query_row([job_no], |row| {
-            Ok(Place::Held {
-                node: row.get(0)?,
+            Ok(JobPosition::Running {
+                node_no: row.get(0)?,
                 fence: row.get(1)?,
-                due: number(row, 2),
-                attempts: times(row, 3),
-                crashes: times(row, 4),
+                due: read_integer(row, 2),
+                attempts: read_u32(row, 3),
+                crashes: read_u32(row, 4),
             })
         })
         .optional()?;
@@ -85,26 +90,26 @@ pub(crate) fn find_place(conn: &Connection, job_no: i64) -> rusqlite::Result<Opt
     }
     conn.prepare_cached("SELECT state, ended_at, due_at, attempts, crashes FROM duly_ended WHERE job_no = ?1")?
         .query_row([job_no], |row| {
-            Ok(Place::Ended {
+            Ok(JobPosition::Ended {
                 state: row.get(0)?,
-                ended: row.get(1)?,
-                due: number(row, 2),
-                attempts: times(row, 3),
-                crashes: times(row, 4),
+                ended_at: row.get(1)?,
+                due: read_integer(row, 2),
+                attempts: read_u32(row, 3),
+                crashes: read_u32(row, 4),
             })
         })
         .optional()
 }
 
 /// Finds a job by its id in any queue. If several queues have the id, returns the oldest job.
-pub(crate) fn find(conn: &Connection, id: JobId) -> rusqlite::Result<Option<i64>> {
+pub(crate) fn find_job(conn: &Connection, id: JobId) -> rusqlite::Result<Option<i64>> {
     conn.prepare_cached("SELECT job_no FROM duly_job WHERE id = ?1 ORDER BY job_no LIMIT 1")?
         .query_row([id.as_bytes()], |row| row.get(0))
         .optional()
 }
 
 /// Schedules a job.
-pub(crate) fn schedule(
+pub(crate) fn insert_scheduled(
     tx: &Tx<'_>,
     queue: i64,
     job_no: i64,
@@ -118,13 +123,13 @@ pub(crate) fn schedule(
            VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?
     .execute(params![queue, due, job_no, priority, attempts, crashes])?;
-    tx.add(queue, Of::Scheduled, 1);
-    job_index::scheduled(tx, queue, job_no, due)
+    tx.change_count(queue, CountColumn::Scheduled, 1);
+    job_index::index_scheduled(tx, queue, job_no, due)
 }
 
 /// Makes a job ready at this position.
 #[expect(clippy::too_many_arguments, reason = "one per column; a struct would only be taken apart again")]
-pub(crate) fn ready(
+pub(crate) fn insert_ready(
     tx: &Tx<'_>,
     queue: i64,
     job_no: i64,
@@ -135,26 +140,26 @@ pub(crate) fn ready(
     crashes: u32,
 ) -> rusqlite::Result<()> {
     tx.statement(INSERT_READY)?.execute(params![queue, priority, seq, job_no, due, attempts, crashes])?;
-    tx.add(queue, Of::Ready, 1);
+    tx.change_count(queue, CountColumn::Ready, 1);
     Ok(())
 }
 
 /// Ends a job with the times and counts of its record.
-pub(crate) fn end(
+pub(crate) fn insert_ended_record(
     tx: &Tx<'_>,
     queue: i64,
     job_no: i64,
     state: i64,
     prune_at: Micros,
-    record: &Record,
+    record: &JobRecord,
 ) -> rusqlite::Result<()> {
     let (ended, due) = (to_micros(record.ended.unwrap_or(record.due)), to_micros(record.due));
-    end_at(tx, queue, job_no, state, prune_at, ended, due, record.attempts, record.crashes)
+    insert_ended(tx, queue, job_no, state, prune_at, ended, due, record.attempts, record.crashes)
 }
 
 /// Ends a job. The failures of a dead job must be stored already: the last one decides its group.
 #[expect(clippy::too_many_arguments, reason = "one per column; a struct would only be taken apart again")]
-pub(crate) fn end_at(
+pub(crate) fn insert_ended(
     tx: &Tx<'_>,
     queue: i64,
     job_no: i64,
@@ -165,19 +170,19 @@ pub(crate) fn end_at(
     attempts: u32,
     crashes: u32,
 ) -> rusqlite::Result<()> {
-    let group_no = if state == DEAD { Some(job_index::died(tx, queue, job_no, ended)?) } else { None };
+    let group_no = if state == STATE_DEAD { Some(job_index::index_dead(tx, queue, job_no, ended)?) } else { None };
     tx.statement(INSERT_ENDED)?
         .execute(params![job_no, queue, state, prune_at, ended, due, attempts, crashes, group_no])?;
-    tx.add(queue, of_ended(state), 1);
+    tx.change_count(queue, ended_count_column(state), 1);
     Ok(())
 }
 
-fn of_ended(state: i64) -> Of {
-    if state == DONE { Of::Done } else { Of::Dead }
+fn ended_count_column(state: i64) -> CountColumn {
+    if state == STATE_DONE { CountColumn::Done } else { CountColumn::Dead }
 }
 
 /// Removes a job from the ended ones.
-pub(crate) fn unend(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
+pub(crate) fn remove_ended(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
     let was: Option<(i64, i64, Micros, Option<i64>)> = tx
         .statement("DELETE FROM duly_ended WHERE job_no = ?1 RETURNING queue_no, state, ended_at, group_no")?
         .query_row([job_no], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
@@ -185,38 +190,38 @@ pub(crate) fn unend(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
     let Some((queue, state, ended, group_no)) = was else {
         return Ok(());
     };
-    tx.add(queue, of_ended(state), -1);
-    if state == DEAD { job_index::undead(tx, queue, job_no, ended, group_no) } else { Ok(()) }
+    tx.change_count(queue, ended_count_column(state), -1);
+    if state == STATE_DEAD { job_index::unindex_dead(tx, queue, job_no, ended, group_no) } else { Ok(()) }
 }
 
 /// Returns the bytes of a job's args, and its queue.
-pub(crate) fn size(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<(i64, i64)> {
+pub(crate) fn read_args_bytes_and_queue(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<(i64, i64)> {
     tx.statement("SELECT octet_length(args), queue_no FROM duly_job WHERE job_no = ?1")?
-        .query_row([job_no], |row| Ok((number(row, 0), row.get(1)?)))
+        .query_row([job_no], |row| Ok((read_integer(row, 0), row.get(1)?)))
 }
 
 /// Deletes a job that is not running. Its id stays remembered.
-pub(crate) fn delete(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
-    vacate(tx, job_no)?;
+pub(crate) fn delete_job(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
+    remove_position(tx, job_no)?;
     delete_body(tx, job_no)
 }
 
 /// Deletes the body of a job without a state, with its unique key and failures. Its id stays remembered.
 pub(crate) fn delete_body(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
-    let Some((queue, id)) = erase(tx, job_no)? else {
+    let Some((queue, id)) = delete_body_unremembered(tx, job_no)? else {
         return Ok(());
     };
     if let Ok(id) = <[u8; 16]>::try_from(&id[..]) {
-        tx.ended(queue, JobId::from_bytes(id));
+        tx.notify_completed(queue, JobId::from_bytes(id));
     }
-    tx.remember(queue, &id)
+    tx.remember_removed_id(queue, &id)
 }
 
 /// Deletes the body as [`delete_body`] does, but does not remember the id. Returns the queue and the id.
-pub(crate) fn erase(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<Option<(i64, Vec<u8>)>> {
+pub(crate) fn delete_body_unremembered(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<Option<(i64, Vec<u8>)>> {
     tx.statement("DELETE FROM duly_failure WHERE job_no = ?1")?.execute([job_no])?;
-    progress::forget(tx, job_no)?;
-    let body: Option<(i64, Raw, Option<Raw>)> = tx
+    progress::delete(tx, job_no)?;
+    let body: Option<(i64, RawText, Option<RawText>)> = tx
         .statement("DELETE FROM duly_job WHERE job_no = ?1 RETURNING queue_no, id, unique_key")?
         .query_row([job_no], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
         .optional()?;
@@ -224,8 +229,8 @@ pub(crate) fn erase(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<Option<(i64, V
         return Ok(None);
     };
     if let Some(key) = key {
-        free_unique(tx, queue, &key, job_no)?;
-        if !key.is_text() {
+        free_unique_key(tx, queue, &key, job_no)?;
+        if !key.is_utf8() {
             // The key was damaged after it was taken, so it is found by its job.
             tx.statement("DELETE FROM duly_unique_key WHERE job_no = ?1")?.execute([job_no])?;
         }
@@ -234,101 +239,101 @@ pub(crate) fn erase(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<Option<(i64, V
 }
 
 /// Takes a unique key that is free, or was left by a job that no longer exists.
-pub(crate) fn take_unique(tx: &Tx<'_>, queue: i64, key: impl ToSql, job_no: i64) -> rusqlite::Result<()> {
+pub(crate) fn take_unique_key(tx: &Tx<'_>, queue: i64, key: impl ToSql, job_no: i64) -> rusqlite::Result<()> {
     tx.statement("INSERT OR REPLACE INTO duly_unique_key (queue_no, unique_key, job_no) VALUES (?1, ?2, ?3)")?
         .execute(params![queue, key, job_no])?;
     Ok(())
 }
 
 /// Frees a unique key if it still belongs to this job.
-pub(crate) fn free_unique(tx: &Tx<'_>, queue: i64, key: impl ToSql, job_no: i64) -> rusqlite::Result<()> {
+pub(crate) fn free_unique_key(tx: &Tx<'_>, queue: i64, key: impl ToSql, job_no: i64) -> rusqlite::Result<()> {
     tx.statement("DELETE FROM duly_unique_key WHERE queue_no = ?1 AND unique_key = ?2 AND job_no = ?3")?
         .execute(params![queue, key, job_no])?;
     Ok(())
 }
 
 /// Implements `remove` of the store contract.
-pub(crate) fn remove(tx: &Tx<'_>, id: JobId) -> rusqlite::Result<Moved> {
-    let Some(job_no) = find(tx.conn, id)? else {
-        return Ok(Moved::NotFound);
+pub(crate) fn remove(tx: &Tx<'_>, id: JobId) -> rusqlite::Result<ChangeResult> {
+    let Some(job_no) = find_job(tx.conn, id)? else {
+        return Ok(ChangeResult::NotFound);
     };
-    match find_place(tx.conn, job_no)? {
-        Some(Place::Held { .. }) => Ok(Moved::Running),
-        _ if is_moving(tx, job_no)? => Ok(Moved::Moving),
+    match find_position(tx.conn, job_no)? {
+        Some(JobPosition::Running { .. }) => Ok(ChangeResult::Running),
+        _ if is_queue_moving(tx, job_no)? => Ok(ChangeResult::Moving),
         _ => {
-            delete(tx, job_no)?;
-            Ok(Moved::Yes)
+            delete_job(tx, job_no)?;
+            Ok(ChangeResult::Applied)
         }
     }
 }
 
 /// Returns whether the queue of a job is moving to another store.
-pub(crate) fn is_moving(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<bool> {
+pub(crate) fn is_queue_moving(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<bool> {
     let queue =
         tx.statement("SELECT queue_no FROM duly_job WHERE job_no = ?1")?.query_row([job_no], |row| row.get(0))?;
-    Ok(transfer::of_queue(tx, queue)?.is_some())
+    Ok(transfer::read_transfer_mark(tx, queue)?.is_some())
 }
 
 /// Implements `reschedule` of the store contract.
-pub(crate) fn reschedule(tx: &Tx<'_>, id: JobId, due: Due) -> rusqlite::Result<Moved> {
-    let Some(job_no) = find(tx.conn, id)? else {
-        return Ok(Moved::NotFound);
+pub(crate) fn reschedule(tx: &Tx<'_>, id: JobId, due: Due) -> rusqlite::Result<ChangeResult> {
+    let Some(job_no) = find_job(tx.conn, id)? else {
+        return Ok(ChangeResult::NotFound);
     };
-    let (attempts, crashes, ended) = match find_place(tx.conn, job_no)? {
-        Some(Place::Held { .. }) => return Ok(Moved::Running),
-        _ if is_moving(tx, job_no)? => return Ok(Moved::Moving),
-        Some(Place::Ready { attempts, crashes, .. } | Place::Scheduled { attempts, crashes, .. }) => {
+    let (attempts, crashes, ended) = match find_position(tx.conn, job_no)? {
+        Some(JobPosition::Running { .. }) => return Ok(ChangeResult::Running),
+        _ if is_queue_moving(tx, job_no)? => return Ok(ChangeResult::Moving),
+        Some(JobPosition::Ready { attempts, crashes, .. } | JobPosition::Scheduled { attempts, crashes, .. }) => {
             (attempts, crashes, false)
         }
         // Attempts start over: otherwise a job that died of its last attempt would die again after one more.
-        Some(Place::Ended { .. }) | None => (0, 0, true),
+        Some(JobPosition::Ended { .. }) | None => (0, 0, true),
     };
-    let (queue, name, priority, key): (i64, String, i64, Option<Raw>) = tx
+    let (queue, name, priority, key): (i64, String, i64, Option<RawText>) = tx
         .statement(
             "SELECT j.queue_no, q.name, j.priority, j.unique_key FROM duly_job j
                JOIN duly_queue q ON q.queue_no = j.queue_no
              WHERE j.job_no = ?1",
         )?
-        .query_row([job_no], |row| Ok((row.get(0)?, text(row, 1)?, row.get(2)?, row.get(3)?)))?;
+        .query_row([job_no], |row| Ok((row.get(0)?, read_text(row, 1)?, row.get(2)?, row.get(3)?)))?;
     if let (true, Some(key)) = (ended, &key) {
-        if let Some((_, other)) = push::holder(tx, queue, key)? {
-            return Ok(Moved::Existing(other));
+        if let Some((_, other)) = push::find_unique_holder(tx, queue, key)? {
+            return Ok(ChangeResult::Existing(other));
         }
-        take_unique(tx, queue, key, job_no)?;
+        take_unique_key(tx, queue, key, job_no)?;
     }
-    vacate(tx, job_no)?;
-    tx.add(queue, Of::Bytes, size(tx, job_no)?.0);
-    match push::due(tx, due) {
-        Some(due) => schedule(tx, queue, job_no, priority, due, attempts, crashes)?,
-        None => ready(tx, queue, job_no, priority, tx.number()?, tx.now, attempts, crashes)?,
+    remove_position(tx, job_no)?;
+    tx.change_count(queue, CountColumn::UnfinishedBytes, read_args_bytes_and_queue(tx, job_no)?.0);
+    match push::resolve_due(tx, due) {
+        Some(due) => insert_scheduled(tx, queue, job_no, priority, due, attempts, crashes)?,
+        None => insert_ready(tx, queue, job_no, priority, tx.next_number()?, tx.now, attempts, crashes)?,
     }
-    tx.wake(&name);
-    Ok(Moved::Yes)
+    tx.wake_one(&name);
+    Ok(ChangeResult::Applied)
 }
 
 /// Deletes the state of a job that is not running.
-pub(crate) fn vacate(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
-    match find_place(tx.conn, job_no)? {
-        Some(Place::Ready { seq, .. }) => {
+pub(crate) fn remove_position(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<()> {
+    match find_position(tx.conn, job_no)? {
+        Some(JobPosition::Ready { seq, .. }) => {
             tx.statement(
                 "DELETE FROM duly_ready WHERE (queue_no, priority, seq) =
                    (SELECT queue_no, priority, ?2 FROM duly_job WHERE job_no = ?1)",
             )?
             .execute(params![job_no, seq])?;
-            let (bytes, queue) = size(tx, job_no)?;
-            tx.add(queue, Of::Ready, -1);
-            tx.add(queue, Of::Bytes, -bytes);
+            let (bytes, queue) = read_args_bytes_and_queue(tx, job_no)?;
+            tx.change_count(queue, CountColumn::Ready, -1);
+            tx.change_count(queue, CountColumn::UnfinishedBytes, -bytes);
         }
-        Some(Place::Scheduled { due, .. }) => {
+        Some(JobPosition::Scheduled { due, .. }) => {
             tx.statement("DELETE FROM duly_scheduled WHERE job_no = ?1")?.execute([job_no])?;
-            let (bytes, queue) = size(tx, job_no)?;
-            tx.add(queue, Of::Scheduled, -1);
-            tx.add(queue, Of::Bytes, -bytes);
-            job_index::unscheduled(tx, queue, job_no, due)?;
-            deferred::forget(tx, job_no)?;
+            let (bytes, queue) = read_args_bytes_and_queue(tx, job_no)?;
+            tx.change_count(queue, CountColumn::Scheduled, -1);
+            tx.change_count(queue, CountColumn::UnfinishedBytes, -bytes);
+            job_index::unindex_scheduled(tx, queue, job_no, due)?;
+            deferred::delete_hint_of_job(tx, job_no)?;
         }
-        Some(Place::Ended { .. }) => unend(tx, job_no)?,
-        Some(Place::Held { .. }) | None => {}
+        Some(JobPosition::Ended { .. }) => remove_ended(tx, job_no)?,
+        Some(JobPosition::Running { .. }) | None => {}
     }
     Ok(())
 }

@@ -7,123 +7,128 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::node::NodeId;
 use crate::store::sqlite::locks;
-use crate::store::sqlite::nodes::liveness::Lives;
-use crate::store::sqlite::nodes::wake::Called;
+use crate::store::sqlite::nodes::liveness::LivenessSnapshot;
+use crate::store::sqlite::nodes::wake::LockTurnNotice;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{Guest, LINE_LOOK_MAX, LockAsk, Owner, Turn, WAITS_MAX};
+use crate::store::{LOCK_WAITERS_CHECKED_MAX, LOCK_WAITS_MAX, LockOwner, LockRequest, LockTurn, PeerInfo};
 
 /// Most reads of the waiters in one operation: it repeats while it finds waiters of dead nodes.
-const LOOKS_MAX: usize = 10;
+const SCAN_BATCHES_MAX: usize = 10;
 /// Most waiters of one dead node deleted in one operation.
-const GONE_MAX: usize = 1_000;
+const DEAD_WAITERS_DELETE_MAX: usize = 1_000;
 
 /// A waiter.
-struct Place {
+struct LockWaiter {
     seq: i64,
-    owner: Owner,
+    owner: LockOwner,
     node: NodeId,
     slots: u32,
 }
 
 /// The result of one read.
-struct Looked {
+struct WaiterScan {
     /// Nodes that are dead, and their waiters with them.
-    gone: BTreeSet<NodeId>,
+    dead_nodes: BTreeSet<NodeId>,
     /// The last waiter that was read.
-    last: i64,
+    last_seq: i64,
     /// There are more waiters that were not read.
     more: bool,
 }
 
 /// The position of an owner among the waiters.
-pub(crate) struct Standing {
+pub(crate) struct WaiterStatus {
     /// The owner is waiting.
-    pub(crate) stands: bool,
+    pub(crate) is_waiting: bool,
     /// The number of waiters before it.
     pub(crate) ahead: usize,
     /// Waiters of dead nodes were deleted.
-    pub(crate) shortened: bool,
+    pub(crate) removed_dead: bool,
 }
 
 /// Returns whether a request with `ahead` waiters before it may take one of `slots`.
-pub(crate) fn may_take(slots: u32, held: usize, ahead: usize) -> bool {
+pub(crate) fn can_take_slot(slots: u32, held: usize, ahead: usize) -> bool {
     held + ahead < slots as usize
 }
 
 /// Visits the waiters after `after` that have a current lease, until `visit` returns false. The asker counts as alive,
 /// whatever the registry says.
-fn look(
+fn scan_waiters(
     conn: &Connection,
-    lives: &Lives<'_>,
+    lives: &LivenessSnapshot<'_>,
     name: &str,
     after: i64,
-    asker: Option<Owner>,
-    mut visit: impl FnMut(Place) -> bool,
-) -> rusqlite::Result<Looked> {
-    let mut looked = Looked { gone: BTreeSet::new(), last: after, more: false };
+    asker: Option<LockOwner>,
+    mut visit: impl FnMut(LockWaiter) -> bool,
+) -> rusqlite::Result<WaiterScan> {
+    let mut looked = WaiterScan { dead_nodes: BTreeSet::new(), last_seq: after, more: false };
     let mut select = conn.prepare_cached(
         "SELECT seq, owner_id, node_id, slots
            FROM duly_lock_waiter WHERE lock_name = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3",
     )?;
-    let mut rows = select.query(params![name, after, LINE_LOOK_MAX])?;
+    let mut rows = select.query(params![name, after, LOCK_WAITERS_CHECKED_MAX])?;
     let mut count = 0;
     while let Some(row) = rows.next()? {
-        let place = Place {
+        let place = LockWaiter {
             seq: row.get(0)?,
-            owner: Owner::from_bytes(row.get(1)?),
+            owner: LockOwner::from_bytes(row.get(1)?),
             node: NodeId::from_bytes(row.get(2)?),
             slots: row.get(3)?,
         };
         count += 1;
-        looked.last = place.seq;
-        if Some(place.owner) != asker && !lives.attends(place.node) {
-            looked.gone.insert(place.node);
+        looked.last_seq = place.seq;
+        if Some(place.owner) != asker && !lives.is_peer_alive(place.node) {
+            looked.dead_nodes.insert(place.node);
         } else if !visit(place) {
             return Ok(looked);
         }
     }
-    looked.more = count == LINE_LOOK_MAX;
+    looked.more = count == LOCK_WAITERS_CHECKED_MAX;
     Ok(looked)
 }
 
 /// Visits as [`look`] does, and deletes waiters of dead nodes. Returns the last read, and whether it deleted any.
-fn walk(
+fn scan_and_delete_dead(
     tx: &Tx<'_>,
-    lives: &Lives<'_>,
+    lives: &LivenessSnapshot<'_>,
     name: &str,
-    asker: Option<Owner>,
-    mut visit: impl FnMut(Place) -> bool,
-) -> rusqlite::Result<(Looked, bool)> {
+    asker: Option<LockOwner>,
+    mut visit: impl FnMut(LockWaiter) -> bool,
+) -> rusqlite::Result<(WaiterScan, bool)> {
     let mut shortened = false;
-    let mut looked = look(tx.conn, lives, name, 0, asker, &mut visit)?;
-    for _ in 1..LOOKS_MAX {
-        let again = looked.more && !looked.gone.is_empty();
-        shortened |= !looked.gone.is_empty();
-        for node in std::mem::take(&mut looked.gone) {
-            forget(tx, name, node, asker)?;
+    let mut looked = scan_waiters(tx.conn, lives, name, 0, asker, &mut visit)?;
+    for _ in 1..SCAN_BATCHES_MAX {
+        let again = looked.more && !looked.dead_nodes.is_empty();
+        shortened |= !looked.dead_nodes.is_empty();
+        for node in std::mem::take(&mut looked.dead_nodes) {
+            delete_waiters_of_node(tx, name, node, asker)?;
         }
         if !again {
             break;
         }
-        looked = look(tx.conn, lives, name, looked.last, asker, &mut visit)?;
+        looked = scan_waiters(tx.conn, lives, name, looked.last_seq, asker, &mut visit)?;
     }
     Ok((looked, shortened))
 }
 
 /// Deletes the waiters of a dead node.
-fn forget(tx: &Tx<'_>, name: &str, node: NodeId, except: Option<Owner>) -> rusqlite::Result<()> {
+fn delete_waiters_of_node(tx: &Tx<'_>, name: &str, node: NodeId, except: Option<LockOwner>) -> rusqlite::Result<()> {
     tx.statement(
         "DELETE FROM duly_lock_waiter WHERE lock_name = ?1 AND seq IN
            (SELECT seq FROM duly_lock_waiter WHERE lock_name = ?1 AND node_id = ?2 AND owner_id IS NOT ?3 LIMIT ?4)",
     )?
-    .execute(params![name, node.as_bytes(), except.as_ref().map(Owner::as_bytes), GONE_MAX])?;
+    .execute(params![name, node.as_bytes(), except.as_ref().map(LockOwner::as_bytes), DEAD_WAITERS_DELETE_MAX])?;
     Ok(())
 }
 
 /// Returns the position of an owner among the waiters of a lock.
-pub(crate) fn standing(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, owner: Owner) -> rusqlite::Result<Standing> {
+pub(crate) fn waiter_status(
+    tx: &Tx<'_>,
+    lives: &LivenessSnapshot<'_>,
+    name: &str,
+    owner: LockOwner,
+) -> rusqlite::Result<WaiterStatus> {
     let (mut stands, mut ahead) = (false, 0);
-    let (looked, shortened) = walk(tx, lives, name, Some(owner), |place| {
+    let (looked, shortened) = scan_and_delete_dead(tx, lives, name, Some(owner), |place| {
         stands = place.owner == owner;
         ahead += usize::from(!stands);
         !stands
@@ -136,102 +141,106 @@ pub(crate) fn standing(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, owner: Owner)
             .optional()?;
         let between: usize = tx
             .statement("SELECT count(*) FROM duly_lock_waiter WHERE lock_name = ?1 AND seq > ?2 AND seq < ?3")?
-            .query_row(params![name, looked.last, own.unwrap_or(i64::MAX)], |row| row.get(0))?;
+            .query_row(params![name, looked.last_seq, own.unwrap_or(i64::MAX)], |row| row.get(0))?;
         (stands, ahead) = (own.is_some(), ahead + between);
     }
-    Ok(Standing { stands, ahead, shortened })
+    Ok(WaiterStatus { is_waiting: stands, ahead, removed_dead: shortened })
 }
 
 /// Adds a waiter at the end.
-pub(crate) fn stand(tx: &Tx<'_>, ask: &LockAsk) -> rusqlite::Result<()> {
+pub(crate) fn add_waiter(tx: &Tx<'_>, ask: &LockRequest) -> rusqlite::Result<()> {
     tx.statement(
         "INSERT INTO duly_lock_waiter (lock_name, seq, owner_id, node_id, slots) VALUES (?1, ?2, ?3, ?4, ?5)",
     )?
-    .execute(params![ask.name, tx.number()?, ask.owner.as_bytes(), ask.node.as_bytes(), ask.slots])?;
+    .execute(params![ask.name, tx.next_number()?, ask.owner.as_bytes(), ask.node.as_bytes(), ask.slots])?;
     Ok(())
 }
 
 /// Removes a waiter.
-pub(crate) fn quit(tx: &Tx<'_>, name: &str, owner: Owner) -> rusqlite::Result<()> {
+pub(crate) fn remove_waiter(tx: &Tx<'_>, name: &str, owner: LockOwner) -> rusqlite::Result<()> {
     tx.statement("DELETE FROM duly_lock_waiter WHERE lock_name = ?1 AND owner_id = ?2")?
         .execute(params![name, owner.as_bytes()])?;
     Ok(())
 }
 
 /// Notifies, after the commit, the waiters that may take the free slots while `held` slots are taken.
-pub(crate) fn tell(tx: &Tx<'_>, lives: &Lives<'_>, name: &str, held: usize) -> rusqlite::Result<()> {
+pub(crate) fn notify_next(tx: &Tx<'_>, lives: &LivenessSnapshot<'_>, name: &str, held: usize) -> rusqlite::Result<()> {
     let mut ahead = 0;
-    let call = |place: Place| {
-        if !may_take(place.slots, held, ahead) {
+    let call = |place: LockWaiter| {
+        if !can_take_slot(place.slots, held, ahead) {
             return false;
         }
         ahead += 1;
-        tx.call(Called { node: place.node, name: name.to_owned(), owner: place.owner });
+        tx.notify_lock_turn(LockTurnNotice { node: place.node, lock_name: name.to_owned(), owner: place.owner });
         true
     };
-    walk(tx, lives, name, None, call).map(drop)
+    scan_and_delete_dead(tx, lives, name, None, call).map(drop)
 }
 
 /// Removes all waiters of a node, and notifies the next ones.
-pub(crate) fn depart(tx: &Tx<'_>, lives: &Lives<'_>, node: NodeId) -> rusqlite::Result<()> {
+pub(crate) fn withdraw(tx: &Tx<'_>, lives: &LivenessSnapshot<'_>, node: NodeId) -> rusqlite::Result<()> {
     let names: Vec<String> = tx
         .statement("DELETE FROM duly_lock_waiter WHERE node_id = ?1 RETURNING lock_name")?
         .query_map([node.as_bytes()], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     for name in names.into_iter().collect::<BTreeSet<_>>() {
-        locks::pass_on(tx, lives, &name)?;
+        locks::notify_next_waiters(tx, lives, &name)?;
     }
     Ok(())
 }
 
 /// Deletes waiters of dead nodes that no other operation visited.
-pub(crate) fn sweep(tx: &Tx<'_>, lives: &Lives<'_>) -> rusqlite::Result<()> {
+pub(crate) fn delete_dead_waiters(tx: &Tx<'_>, lives: &LivenessSnapshot<'_>) -> rusqlite::Result<()> {
     let nodes: Vec<[u8; 16]> = tx
         .statement("SELECT DISTINCT node_id FROM duly_lock_waiter")?
         .query_map([], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
-    for node in nodes.into_iter().filter(|node| !lives.is_there(NodeId::from_bytes(*node))) {
+    for node in nodes.into_iter().filter(|node| !lives.is_process_alive(NodeId::from_bytes(*node))) {
         tx.statement(
             "DELETE FROM duly_lock_waiter WHERE (lock_name, seq) IN
                (SELECT lock_name, seq FROM duly_lock_waiter WHERE node_id = ?1 LIMIT ?2)",
         )?
-        .execute(params![node, GONE_MAX])?;
+        .execute(params![node, DEAD_WAITERS_DELETE_MAX])?;
     }
     Ok(())
 }
 
 /// Returns the state of the locks that a peer waits for, and the locks with waiters of dead nodes.
-pub(crate) fn turns(conn: &Connection, lives: &Lives<'_>, guest: &Guest) -> rusqlite::Result<(Vec<Turn>, Vec<String>)> {
+pub(crate) fn lock_turns(
+    conn: &Connection,
+    lives: &LivenessSnapshot<'_>,
+    guest: &PeerInfo,
+) -> rusqlite::Result<(Vec<LockTurn>, Vec<String>)> {
     let (mut turns, mut stale) = (Vec::new(), Vec::new());
-    for name in guest.waits.iter().take(WAITS_MAX) {
+    for name in guest.waited_locks.iter().take(LOCK_WAITS_MAX) {
         let mut first = None;
-        let looked = look(conn, lives, name, 0, None, |place| {
+        let looked = scan_waiters(conn, lives, name, 0, None, |place| {
             first = Some(place);
             false
         })?;
-        if !looked.gone.is_empty() {
+        if !looked.dead_nodes.is_empty() {
             stale.push(name.clone());
         }
         let Some(first) = first else {
             continue;
         };
-        let held = locks::living(conn, lives, name)?.holds;
-        let ends = match may_take(first.slots, held.len(), 0) {
+        let held = locks::read_holds(conn, lives, name)?.active;
+        let ends = match can_take_slot(first.slots, held.len(), 0) {
             true => Duration::ZERO,
-            false => locks::first_end(&held, lives.now).unwrap_or_default(),
+            false => locks::time_until_first_expiry(&held, lives.uptime).unwrap_or_default(),
         };
         let owner = (first.node == guest.node).then_some(first.owner);
-        turns.push(Turn { name: name.clone(), first: owner, ends });
+        turns.push(LockTurn { name: name.clone(), first_waiter: owner, expires_in: ends });
     }
     Ok((turns, stale))
 }
 
 /// Returns the owners that should be waiting and are not.
-pub(crate) fn lost(conn: &Connection, guest: &Guest) -> rusqlite::Result<Vec<Owner>> {
+pub(crate) fn find_lost_waiters(conn: &Connection, guest: &PeerInfo) -> rusqlite::Result<Vec<LockOwner>> {
     let mut find =
         conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM duly_lock_waiter WHERE lock_name = ?1 AND owner_id = ?2)")?;
     let mut lost = Vec::new();
-    for (name, owner) in guest.places.iter().take(WAITS_MAX) {
+    for (name, owner) in guest.waiters.iter().take(LOCK_WAITS_MAX) {
         if !find.query_row(params![name, owner.as_bytes()], |row| row.get(0))? {
             lost.push(*owner);
         }
@@ -240,13 +249,13 @@ pub(crate) fn lost(conn: &Connection, guest: &Guest) -> rusqlite::Result<Vec<Own
 }
 
 /// Returns the number of waiters that have a current lease.
-pub(crate) fn waiting(conn: &Connection, lives: &Lives<'_>, name: &str) -> rusqlite::Result<u64> {
+pub(crate) fn count_waiting(conn: &Connection, lives: &LivenessSnapshot<'_>, name: &str) -> rusqlite::Result<u64> {
     let mut select =
         conn.prepare_cached("SELECT node_id, count(*) FROM duly_lock_waiter WHERE lock_name = ?1 GROUP BY node_id")?;
     let mut rows = select.query([name])?;
     let mut waiting = 0;
     while let Some(row) = rows.next()? {
-        if lives.attends(NodeId::from_bytes(row.get(0)?)) {
+        if lives.is_peer_alive(NodeId::from_bytes(row.get(0)?)) {
             waiting += row.get::<_, u64>(1)?;
         }
     }
@@ -258,9 +267,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn free_slots_are_for_the_first_in_line() {
-        assert!(may_take(1, 0, 0) && !may_take(1, 1, 0) && !may_take(1, 0, 1));
-        assert!(may_take(3, 1, 1) && !may_take(3, 1, 2));
-        assert!(!may_take(1, 2, 0), "more holders than this request allows");
+    fn free_slots_go_to_the_first_waiters() {
+        assert!(can_take_slot(1, 0, 0) && !can_take_slot(1, 1, 0) && !can_take_slot(1, 0, 1));
+        assert!(can_take_slot(3, 1, 1) && !can_take_slot(3, 1, 2));
+        assert!(!can_take_slot(1, 2, 0), "more holders than this request allows");
     }
 }

@@ -12,19 +12,19 @@ use crate::store::sqlite::{Sqlite, errors, file};
 pub(crate) async fn backup(store: &Sqlite, to: &Path) -> Result<()> {
     let to = to.to_str().ok_or_else(|| Error::invalid("file", "name must be UTF-8"))?.to_owned();
     let Some(path) = store.path.clone() else {
-        return store.writer.upkeep("backup", move |conn| copy(conn, &to)).await;
+        return store.writer.run_outside_transaction("backup", move |conn| vacuum_into(conn, &to)).await;
     };
     let run = move || -> Result<()> {
-        let told = |e| errors::refused("backup", e);
+        let told = |e| errors::from_sqlite("backup", e);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut conn = Connection::open_with_flags(&path, flags).map_err(told)?;
-        conn.busy_handler(Some(file::wait)).map_err(told)?;
-        copy(&conn, &to).map_err(told)
+        conn.busy_handler(Some(file::wait_while_busy)).map_err(told)?;
+        vacuum_into(&conn, &to).map_err(told)
     };
     let ran = tokio::task::spawn_blocking(run).await;
     ran.map_err(|e| Error::store("backup", format!("the copy did not finish: {e}")))?
 }
 
-fn copy(conn: &Connection, to: &str) -> rusqlite::Result<()> {
+fn vacuum_into(conn: &Connection, to: &str) -> rusqlite::Result<()> {
     conn.execute("VACUUM INTO ?1", [to]).map(drop)
 }

@@ -9,9 +9,9 @@ use crate::store::sqlite::file;
 use crate::store::{Durability, Health};
 
 /// A clock before 2026-01-01 has not been set.
-const CLOCK_MIN: i64 = 1_767_225_600_000_000;
+const CLOCK_MICROS_MIN: i64 = 1_767_225_600_000_000;
 /// A WAL of this size means that a reader keeps an old snapshot open.
-const WAL_BYTES_MANY: u64 = 256 * 1024 * 1024;
+const WAL_WARNING_BYTES: u64 = 256 * 1024 * 1024;
 
 pub(crate) fn health(
     conn: &Connection,
@@ -21,19 +21,19 @@ pub(crate) fn health(
 ) -> rusqlite::Result<Health> {
     let mut facts = vec![
         ("sqlite".to_owned(), rusqlite::version().to_owned()),
-        ("format".to_owned(), file::format_of(conn)?.unwrap_or_default()),
+        ("format".to_owned(), file::read_format(conn)?.unwrap_or_default()),
     ];
     let mut warnings = Vec::new();
     let durability = match path {
         None => "Jobs are kept in memory only: everything is lost when this process ends.".to_owned(),
         Some(path) => {
-            on_disk(conn, path, &mut facts, &mut warnings)?;
-            survives(durability).to_owned()
+            add_file_facts(conn, path, &mut facts, &mut warnings)?;
+            describe_durability(durability).to_owned()
         }
     };
-    let now = clock.wall();
+    let now = clock.now_micros();
     facts.push(("clock_us".to_owned(), now.to_string()));
-    if now < CLOCK_MIN {
+    if now < CLOCK_MICROS_MIN {
         warnings.push("The machine's clock is years behind. Set it: due times depend on it.".to_owned());
     }
     let fence: i64 =
@@ -48,7 +48,7 @@ pub(crate) fn health(
 }
 
 /// Describes what a push survives through a store opened with this durability. Each process chooses its own.
-fn survives(durability: Durability) -> &'static str {
+fn describe_durability(durability: Durability) -> &'static str {
     match durability {
         Durability::Fsync => {
             "A pushed job survives the crash of any process and a loss of power: \
@@ -61,14 +61,14 @@ fn survives(durability: Durability) -> &'static str {
     }
 }
 
-fn on_disk(
+fn add_file_facts(
     conn: &Connection,
     path: &Path,
     facts: &mut Vec<(String, String)>,
     warnings: &mut Vec<String>,
 ) -> rusqlite::Result<()> {
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
-    let wal = size(&file::wal_of(path));
+    let wal = size(&file::wal_path(path));
     facts.push(("file".to_owned(), path.display().to_string()));
     facts.push(("file_bytes".to_owned(), size(path).to_string()));
     facts.push(("wal_bytes".to_owned(), wal.to_string()));
@@ -81,7 +81,7 @@ fn on_disk(
         };
         facts.push((name.to_owned(), value));
     }
-    if wal > WAL_BYTES_MANY {
+    if wal > WAL_WARNING_BYTES {
         warnings.push(format!(
             "The WAL has {} MB: a connection keeps an old snapshot open. End its transaction.",
             wal / 1_048_576

@@ -5,39 +5,39 @@ use rusqlite::{Connection, params};
 
 use crate::error::{Error, Result};
 use crate::store::sqlite::Sqlite;
-use crate::store::sqlite::jobs::state::DEAD;
+use crate::store::sqlite::jobs::state::STATE_DEAD;
 use crate::store::sqlite::jobs::{counts, state};
 use crate::store::sqlite::maintenance::verify;
-use crate::store::sqlite::maintenance::verify::{PLACES, UNFINISHED};
-use crate::store::sqlite::rows::Raw;
+use crate::store::sqlite::maintenance::verify::{POSITIONS_CTE, UNFINISHED_CTE};
+use crate::store::sqlite::rows::RawText;
 use crate::store::sqlite::tx::Tx;
 
 /// Implements `repair` of the store contract.
 pub(crate) async fn repair(store: &Sqlite) -> Result<()> {
-    let missing = store.writer.upkeep("repair", verify::missing_columns).await?;
+    let missing = store.writer.run_outside_transaction("repair", verify::missing_columns).await?;
     if let Some(what) = missing.first() {
         return Err(Error::store("repair", format!("{what}; the file cannot be repaired, restore a backup")));
     }
     // Rebuilds every index from its table.
-    store.writer.upkeep("repair", |conn| conn.execute_batch("REINDEX")).await?;
-    store.writer.write("repair", mend).await?;
+    store.writer.run_outside_transaction("repair", |conn| conn.execute_batch("REINDEX")).await?;
+    store.writer.write("repair", repair_all).await?;
     // Runs last, after the changes above have updated the counts.
     let anew = |conn: &Connection| {
         let tx = conn.unchecked_transaction()?;
         counts::recount(&tx)?;
         tx.commit()
     };
-    store.writer.upkeep("repair", anew).await
+    store.writer.run_outside_transaction("repair", anew).await
 }
 
-fn mend(tx: &Tx<'_>) -> rusqlite::Result<()> {
-    mend_marks(tx)?;
-    mend_bodies(tx)?;
-    mend_counts(tx)?;
-    mend_places(tx)?;
-    mend_holders(tx)?;
-    mend_keys(tx)?;
-    mend_ticks(tx)?;
+fn repair_all(tx: &Tx<'_>) -> rusqlite::Result<()> {
+    repair_sequences(tx)?;
+    repair_bodies(tx)?;
+    repair_attempt_counts(tx)?;
+    repair_positions(tx)?;
+    repair_holders(tx)?;
+    repair_unique_keys(tx)?;
+    repair_cron_checks(tx)?;
     let run = |sql: &str| tx.conn.execute_batch(sql);
     for table in ["duly_failure", "duly_progress", "duly_log"] {
         run(&format!("DELETE FROM {table} WHERE job_no NOT IN (SELECT job_no FROM duly_job)"))?;
@@ -47,7 +47,7 @@ fn mend(tx: &Tx<'_>) -> rusqlite::Result<()> {
 }
 
 /// Runs first: the other repairs draw numbers.
-fn mend_marks(tx: &Tx<'_>) -> rusqlite::Result<()> {
+fn repair_sequences(tx: &Tx<'_>) -> rusqlite::Result<()> {
     tx.conn.execute_batch(
         "INSERT OR IGNORE INTO duly_sequence (name, value)
            VALUES ('next_number', 1), ('last_fence', 0), ('removed_id_table', 0), ('removed_id_swapped_at', 0);
@@ -62,13 +62,13 @@ fn mend_marks(tx: &Tx<'_>) -> rusqlite::Result<()> {
 
 /// Deletes states without a job. A job in an unknown queue, or in a queue with an unreadable name, gets a queue named
 /// `recovered-N`.
-fn mend_bodies(tx: &Tx<'_>) -> rusqlite::Result<()> {
-    let names: Vec<(i64, Raw)> = tx
+fn repair_bodies(tx: &Tx<'_>) -> rusqlite::Result<()> {
+    let names: Vec<(i64, RawText)> = tx
         .conn
         .prepare("SELECT queue_no, name FROM duly_queue")?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    let unnamed = names.into_iter().filter(|(_, name)| !name.is_text()).map(|(queue_no, _)| queue_no);
+    let unnamed = names.into_iter().filter(|(_, name)| !name.is_utf8()).map(|(queue_no, _)| queue_no);
     tx.conn.execute_batch(
         "DELETE FROM duly_scheduled WHERE job_no NOT IN (SELECT job_no FROM duly_job);
          DELETE FROM duly_ready WHERE job_no NOT IN (SELECT job_no FROM duly_job);
@@ -86,7 +86,7 @@ fn mend_bodies(tx: &Tx<'_>) -> rusqlite::Result<()> {
 }
 
 /// Replaces impossible attempts and crashes with the nearest possible value, as every read does.
-fn mend_counts(tx: &Tx<'_>) -> rusqlite::Result<()> {
+fn repair_attempt_counts(tx: &Tx<'_>) -> rusqlite::Result<()> {
     for table in ["duly_scheduled", "duly_ready", "duly_running", "duly_ended"] {
         for column in ["attempts", "crashes"] {
             tx.conn.execute_batch(&format!(
@@ -99,7 +99,7 @@ fn mend_counts(tx: &Tx<'_>) -> rusqlite::Result<()> {
 }
 
 /// Keeps one state per job: running, then ready, then scheduled. A job without a state becomes ready.
-fn mend_places(tx: &Tx<'_>) -> rusqlite::Result<()> {
+fn repair_positions(tx: &Tx<'_>) -> rusqlite::Result<()> {
     tx.conn.execute_batch(&format!(
         "DELETE FROM duly_ready WHERE job_no IN (SELECT job_no FROM duly_running)
            OR (queue_no, priority, seq) NOT IN (SELECT queue_no, priority, min(seq) FROM duly_ready GROUP BY job_no);
@@ -107,8 +107,8 @@ fn mend_places(tx: &Tx<'_>) -> rusqlite::Result<()> {
              (SELECT job_no FROM duly_running UNION SELECT job_no FROM duly_ready)
            OR (queue_no, due_at, job_no) NOT IN
              (SELECT queue_no, min(due_at), job_no FROM duly_scheduled GROUP BY job_no);
-         {UNFINISHED} DELETE FROM duly_ended WHERE job_no IN unfinished;
-         UPDATE duly_ended SET state = {DEAD} WHERE state NOT IN (3, 4);
+         {UNFINISHED_CTE} DELETE FROM duly_ended WHERE job_no IN unfinished;
+         UPDATE duly_ended SET state = {STATE_DEAD} WHERE state NOT IN (3, 4);
          UPDATE duly_ended SET queue_no = (SELECT queue_no FROM duly_job j WHERE j.job_no = duly_ended.job_no)
           WHERE queue_no <> (SELECT queue_no FROM duly_job j WHERE j.job_no = duly_ended.job_no);
          UPDATE duly_running SET (queue_no, priority) =
@@ -122,7 +122,7 @@ fn mend_places(tx: &Tx<'_>) -> rusqlite::Result<()> {
          WHERE (queue_no, priority) <> (SELECT queue_no, priority FROM duly_job j WHERE j.job_no = duly_ready.job_no)
          RETURNING job_no, due_at, attempts, crashes";
     let homeless = format!(
-        "{PLACES} SELECT job_no, pushed_at, 0, 0 FROM duly_job WHERE job_no NOT IN (SELECT job_no FROM placed)"
+        "{POSITIONS_CTE} SELECT job_no, pushed_at, 0, 0 FROM duly_job WHERE job_no NOT IN (SELECT job_no FROM placed)"
     );
     for sql in [misplaced, &homeless] {
         let found: Vec<(i64, i64, u32, u32)> = tx
@@ -131,20 +131,20 @@ fn mend_places(tx: &Tx<'_>) -> rusqlite::Result<()> {
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
             .collect::<rusqlite::Result<_>>()?;
         for (job_no, due, attempts, crashes) in found {
-            let (queue, priority) = home(tx, job_no)?;
-            state::ready(tx, queue, job_no, priority, tx.number()?, due, attempts, crashes)?;
+            let (queue, priority) = read_queue_and_priority(tx, job_no)?;
+            state::insert_ready(tx, queue, job_no, priority, tx.next_number()?, due, attempts, crashes)?;
         }
     }
     Ok(())
 }
 
-fn home(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<(i64, i64)> {
+fn read_queue_and_priority(tx: &Tx<'_>, job_no: i64) -> rusqlite::Result<(i64, i64)> {
     tx.statement("SELECT queue_no, priority FROM duly_job WHERE job_no = ?1")?
         .query_row([job_no], |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
 /// Makes running jobs ready if their node is unknown.
-fn mend_holders(tx: &Tx<'_>) -> rusqlite::Result<()> {
+fn repair_holders(tx: &Tx<'_>) -> rusqlite::Result<()> {
     let found: Vec<(i64, i64, u32, u32)> = tx
         .conn
         .prepare(
@@ -154,14 +154,14 @@ fn mend_holders(tx: &Tx<'_>) -> rusqlite::Result<()> {
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
         .collect::<rusqlite::Result<_>>()?;
     for (job_no, due, attempts, crashes) in found {
-        let (queue, priority) = home(tx, job_no)?;
-        state::ready(tx, queue, job_no, priority, tx.number()?, due, attempts, crashes)?;
+        let (queue, priority) = read_queue_and_priority(tx, job_no)?;
+        state::insert_ready(tx, queue, job_no, priority, tx.next_number()?, due, attempts, crashes)?;
     }
     Ok(())
 }
 
 /// Sets when rules are checked, and the first check of each queue.
-fn mend_ticks(tx: &Tx<'_>) -> rusqlite::Result<()> {
+fn repair_cron_checks(tx: &Tx<'_>) -> rusqlite::Result<()> {
     tx.conn.execute_batch(
         "UPDATE duly_cron SET check_at =
            CASE WHEN paused THEN NULL WHEN waiting AND check_at IS NOT NULL THEN check_at ELSE next_tick_at END;
@@ -171,18 +171,18 @@ fn mend_ticks(tx: &Tx<'_>) -> rusqlite::Result<()> {
 }
 
 /// Gives a unique key to the oldest unfinished job that has it. The other jobs continue without a key.
-fn mend_keys(tx: &Tx<'_>) -> rusqlite::Result<()> {
+fn repair_unique_keys(tx: &Tx<'_>) -> rusqlite::Result<()> {
     tx.conn.execute_batch(&format!(
-        "{UNFINISHED} DELETE FROM duly_unique_key WHERE job_no NOT IN unfinished OR NOT EXISTS (
+        "{UNFINISHED_CTE} DELETE FROM duly_unique_key WHERE job_no NOT IN unfinished OR NOT EXISTS (
            SELECT 1 FROM duly_job j WHERE j.job_no = duly_unique_key.job_no AND j.queue_no = duly_unique_key.queue_no
               AND j.unique_key = duly_unique_key.unique_key);
-         {UNFINISHED} INSERT OR IGNORE INTO duly_unique_key (queue_no, unique_key, job_no)
+         {UNFINISHED_CTE} INSERT OR IGNORE INTO duly_unique_key (queue_no, unique_key, job_no)
            SELECT queue_no, unique_key, job_no FROM duly_job
             WHERE unique_key IS NOT NULL AND job_no IN unfinished ORDER BY job_no;"
     ))?;
     tx.conn.execute(
         &format!(
-            "{UNFINISHED} UPDATE duly_job SET unique_key = NULL WHERE unique_key IS NOT NULL AND job_no IN unfinished
+            "{UNFINISHED_CTE} UPDATE duly_job SET unique_key = NULL WHERE unique_key IS NOT NULL AND job_no IN unfinished
                AND job_no <> (SELECT u.job_no FROM duly_unique_key u
                  WHERE u.queue_no = duly_job.queue_no AND u.unique_key = duly_job.unique_key)"
         ),

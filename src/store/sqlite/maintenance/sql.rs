@@ -14,7 +14,7 @@ use crate::store::sqlite::{errors, file};
 pub const SQL_ROWS_MAX: usize = 100_000;
 
 /// A SQLite store, opened for read-only SQL.
-pub struct Sql {
+pub struct ReadOnlySql {
     conn: Connection,
 }
 
@@ -27,10 +27,10 @@ pub struct SqlTable {
     /// The rows. A blob becomes hexadecimal text; a blob of 16 bytes is written as an id with hyphens.
     pub rows: Vec<Vec<Value>>,
     /// There are more than [`SQL_ROWS_MAX`] rows.
-    pub more: bool,
+    pub truncated: bool,
 }
 
-impl Sql {
+impl ReadOnlySql {
     /// Opens the file of an existing store.
     pub fn open(url: &str) -> Result<Self> {
         let url = StoreUrl::parse(url)?;
@@ -38,26 +38,26 @@ impl Sql {
         if !path.is_file() {
             return Err(Error::NotFound { what: "file", name: path.display().to_string() });
         }
-        Sql::connect(path).map_err(|e| errors::refused("sql", e))
+        ReadOnlySql::connect(path).map_err(|e| errors::from_sqlite("sql", e))
     }
 
     fn connect(path: &Path) -> rusqlite::Result<Self> {
         let mut conn = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        conn.busy_handler(Some(file::wait))?;
+        conn.busy_handler(Some(file::wait_while_busy))?;
         conn.execute_batch("PRAGMA query_only = ON; PRAGMA trusted_schema = OFF;")?;
-        Ok(Sql { conn })
+        Ok(ReadOnlySql { conn })
     }
 
     /// Runs one statement, which must not write.
     pub fn query(&self, query: &str) -> Result<SqlTable> {
         let wrong = |e: rusqlite::Error| Error::invalid("query", e.to_string());
-        let query = behind_comments(query);
+        let query = skip_leading_comments(query);
         if query.is_empty() {
             return Err(Error::invalid("query", "must not be empty; write a SELECT"));
         }
         let mut statement = self.conn.prepare(query).map_err(wrong)?;
         // The connection cannot write, but an ATTACH could reach another file.
-        if !statement.readonly() || !only_looks(query) {
+        if !statement.readonly() || !is_read_only(query) {
             return Err(Error::invalid(
                 "query",
                 "would write, and SQL is read-only here; use duly's commands to change the store",
@@ -68,10 +68,10 @@ impl Sql {
         let mut rows = statement.query([]).map_err(wrong)?;
         while let Some(row) = rows.next().map_err(wrong)? {
             if table.rows.len() == SQL_ROWS_MAX {
-                table.more = true;
+                table.truncated = true;
                 break;
             }
-            let cells = (0..table.columns.len()).map(|at| row.get_ref(at).map(shown));
+            let cells = (0..table.columns.len()).map(|at| row.get_ref(at).map(to_json));
             table.rows.push(cells.collect::<rusqlite::Result<_>>().map_err(wrong)?);
         }
         Ok(table)
@@ -79,7 +79,7 @@ impl Sql {
 }
 
 /// Returns the query without leading comments and semicolons.
-fn behind_comments(query: &str) -> &str {
+fn skip_leading_comments(query: &str) -> &str {
     let mut rest = query.trim_start();
     loop {
         let after = match rest.get(..2) {
@@ -95,8 +95,8 @@ fn behind_comments(query: &str) -> &str {
 }
 
 /// Returns whether a statement starts like one that only reads.
-fn only_looks(query: &str) -> bool {
-    let rest = behind_comments(query);
+fn is_read_only(query: &str) -> bool {
+    let rest = skip_leading_comments(query);
     let word: String = rest.chars().take_while(char::is_ascii_alphabetic).collect::<String>().to_ascii_uppercase();
     match word.as_str() {
         "SELECT" | "WITH" | "VALUES" | "EXPLAIN" => true,
@@ -105,7 +105,7 @@ fn only_looks(query: &str) -> bool {
     }
 }
 
-fn shown(value: ValueRef<'_>) -> Value {
+fn to_json(value: ValueRef<'_>) -> Value {
     match value {
         ValueRef::Null => Value::Null,
         ValueRef::Integer(number) => number.into(),
@@ -122,17 +122,17 @@ fn shown(value: ValueRef<'_>) -> Value {
 mod tests {
     use super::*;
 
-    fn store() -> (tempfile::TempDir, Sql) {
+    fn open_new_store() -> (tempfile::TempDir, ReadOnlySql) {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("duly.db");
-        drop(crate::store::sqlite::Sqlite::open(&path, &crate::store::Options::default()).expect("opens"));
-        let sql = Sql::open(path.to_str().expect("a plain path")).expect("opens");
+        drop(crate::store::sqlite::Sqlite::open(&path, &crate::store::StoreOptions::default()).expect("opens"));
+        let sql = ReadOnlySql::open(path.to_str().expect("a plain path")).expect("opens");
         (dir, sql)
     }
 
     #[test]
-    fn a_look_answers_columns_and_rows() {
-        let (_dir, sql) = store();
+    fn query_returns_columns_and_rows() {
+        let (_dir, sql) = open_new_store();
         let table = sql.query(
             "SELECT name, value, x'00112233445566778899aabbccddeeff' AS id, x'0a', 1.5, NULL
                FROM duly_meta WHERE name = 'format'",
@@ -144,8 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_can_be_written() {
-        let (dir, sql) = store();
+    fn writing_statements_are_rejected() {
+        let (dir, sql) = open_new_store();
         let other = dir.path().join("other.db");
         let attach = format!("ATTACH '{}' AS other", other.display());
         let into = format!("VACUUM INTO '{}'", other.display());
@@ -166,12 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn bad_input_is_told_what_is_wrong() {
-        let (_dir, sql) = store();
+    fn invalid_queries_and_urls_are_rejected() {
+        let (_dir, sql) = open_new_store();
         for query in ["", "SELEC", "SELECT * FROM nothing", "\0", "SELECT ?1"] {
             let _ = sql.query(query).map_err(|error| assert_eq!(error.code(), "invalid", "{query}"));
         }
-        assert_eq!(Sql::open("/nowhere/duly.db").map(drop).expect_err("is not there").code(), "not_found");
-        assert_eq!(Sql::open(":memory:").map(drop).expect_err("is no file").code(), "invalid");
+        assert_eq!(ReadOnlySql::open("/nowhere/duly.db").map(drop).expect_err("is not there").code(), "not_found");
+        assert_eq!(ReadOnlySql::open(":memory:").map(drop).expect_err("is no file").code(), "invalid");
     }
 }

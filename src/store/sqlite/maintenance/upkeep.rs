@@ -7,17 +7,17 @@ use rusqlite::Connection;
 use crate::store::sqlite::file;
 
 /// The size to which the WAL is grown once: overwriting is much cheaper to sync than growing.
-const WAL_BYTES: usize = 8 * 1024 * 1024;
+const WAL_GROWN_BYTES: usize = 8 * 1024 * 1024;
 /// With less free space on the disk, the WAL is not grown in advance.
-const WAL_ROOM_BYTES: u64 = 256 * 1024 * 1024;
+const WAL_GROW_FREE_BYTES_MIN: u64 = 256 * 1024 * 1024;
 /// The file is shrunk only if it has at least this many free pages, and they are most of it.
-const VACUUM_PAGES_MIN: i64 = 4_096;
+const VACUUM_FREE_PAGES_MIN: i64 = 4_096;
 /// The file is shrunk only if it has at most this many pages in use: it is copied under the write lock.
 const VACUUM_LIVE_PAGES_MAX: i64 = 8_192;
 
 /// Returns whether the disk has enough space to grow the WAL of this file.
-pub(crate) fn is_roomy(path: &Path) -> bool {
-    file::free_bytes(path) >= WAL_ROOM_BYTES
+pub(crate) fn has_disk_room(path: &Path) -> bool {
+    file::free_bytes(path) >= WAL_GROW_FREE_BYTES_MIN
 }
 
 /// Grows the WAL without a change to the file: a transaction larger than the cache spills into the WAL and is rolled
@@ -26,11 +26,11 @@ pub(crate) fn grow_wal(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("PRAGMA cache_size = 16")?;
     let spilled = conn.execute_batch("BEGIN IMMEDIATE").and_then(|()| {
         let sql = "INSERT INTO duly_meta (name, value) VALUES ('growing', CAST(zeroblob(?1) AS TEXT))";
-        conn.execute(sql, [WAL_BYTES])
+        conn.execute(sql, [WAL_GROWN_BYTES])
     });
     // Fails if SQLite rolled back by itself, or never began.
     let _ = conn.execute_batch("ROLLBACK");
-    conn.execute_batch(file::CACHE)?;
+    conn.execute_batch(file::CACHE_PRAGMA)?;
     spilled.map(drop)
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn grow_wal(conn: &Connection) -> rusqlite::Result<()> {
 pub(crate) fn shrink(conn: &Connection) -> rusqlite::Result<()> {
     let number = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0));
     let (free, all) = (number("PRAGMA freelist_count")?, number("PRAGMA page_count")?);
-    if free < VACUUM_PAGES_MIN || free < all * 3 / 4 || all - free > VACUUM_LIVE_PAGES_MAX {
+    if free < VACUUM_FREE_PAGES_MIN || free < all * 3 / 4 || all - free > VACUUM_LIVE_PAGES_MAX {
         return Ok(());
     }
     let foreign = number(

@@ -5,58 +5,63 @@ use std::collections::HashMap;
 
 use crate::clock::Micros;
 use crate::node::NodeId;
-use crate::store::sqlite::nodes::registry::{Board, Life};
-use crate::store::sqlite::nodes::slots::Slot;
+use crate::store::sqlite::nodes::registry::{Liveness, NodeRegistry};
+use crate::store::sqlite::nodes::slots::NodeSlot;
 
 /// The nodes in the registry at the time of an operation.
-pub(crate) struct Lives<'b> {
-    board: &'b Board,
+pub(crate) struct LivenessSnapshot<'b> {
+    registry: &'b NodeRegistry,
     /// The time at which liveness is judged.
-    pub(crate) now: Micros,
+    pub(crate) uptime: Micros,
     /// Read on first use; `None` if the read failed.
-    slots: RefCell<Option<Option<HashMap<NodeId, Slot>>>>,
+    slots: RefCell<Option<Option<HashMap<NodeId, NodeSlot>>>>,
     /// Slots whose lock was checked.
-    unlocked: RefCell<HashMap<usize, bool>>,
+    unlocked_slots: RefCell<HashMap<usize, bool>>,
 }
 
-impl<'b> Lives<'b> {
-    pub(crate) fn on(board: &'b Board) -> Self {
-        Lives { board, now: board.moment(), slots: RefCell::default(), unlocked: RefCell::default() }
+impl<'b> LivenessSnapshot<'b> {
+    pub(crate) fn new(board: &'b NodeRegistry) -> Self {
+        LivenessSnapshot {
+            registry: board,
+            uptime: board.uptime(),
+            slots: RefCell::default(),
+            unlocked_slots: RefCell::default(),
+        }
     }
 
     /// Returns whether the process of a node exists. If the registry cannot be read, returns true, so that no node
     /// loses a lock.
-    pub(crate) fn is_there(&self, id: NodeId) -> bool {
-        self.slot(id, |slot| slot.is_none_or(|slot| slot.is_some()))
+    pub(crate) fn is_process_alive(&self, id: NodeId) -> bool {
+        self.with_slot(id, |slot| slot.is_none_or(|slot| slot.is_some()))
     }
 
     /// Returns the liveness of a peer.
-    pub(crate) fn guest(&self, id: NodeId) -> Life {
-        self.slot(id, |slot| match slot {
-            None => Life::Beating,
-            Some(None) => Life::Dead,
-            Some(Some(slot)) => self.board.life_by(slot.guest),
+    pub(crate) fn peer_liveness(&self, id: NodeId) -> Liveness {
+        self.with_slot(id, |slot| match slot {
+            None => Liveness::Alive,
+            Some(None) => Liveness::Dead,
+            Some(Some(slot)) => self.registry.liveness_from(slot.peer_heartbeat),
         })
     }
 
     /// Returns whether a peer exists and has a current lease.
-    pub(crate) fn attends(&self, id: NodeId) -> bool {
-        self.guest(id) == Life::Beating
+    pub(crate) fn is_peer_alive(&self, id: NodeId) -> bool {
+        self.peer_liveness(id) == Liveness::Alive
     }
 
     /// Calls `judge` with the slot of a node if its process exists; with `None` if the registry cannot be read.
-    fn slot<T>(&self, id: NodeId, judge: impl FnOnce(Option<Option<&Slot>>) -> T) -> T {
+    fn with_slot<T>(&self, id: NodeId, judge: impl FnOnce(Option<Option<&NodeSlot>>) -> T) -> T {
         let mut slots = self.slots.borrow_mut();
         let slots = slots.get_or_insert_with(|| {
-            let read = self.board.slots().read().ok()?;
+            let read = self.registry.slots().read_occupied().ok()?;
             Some(read.into_iter().map(|slot| (slot.id, slot)).collect())
         });
         let Some(slots) = slots else {
             return judge(None);
         };
         let there = slots.get(&id).filter(|slot| {
-            let mut unlocked = self.unlocked.borrow_mut();
-            !*unlocked.entry(slot.no).or_insert_with(|| self.board.slots().is_unlocked(slot.no))
+            let mut unlocked = self.unlocked_slots.borrow_mut();
+            !*unlocked.entry(slot.index).or_insert_with(|| self.registry.slots().is_unlocked(slot.index))
         });
         judge(Some(there))
     }

@@ -13,41 +13,41 @@ use rusqlite::{OptionalExtension, params};
 
 use crate::node::{NodeId, NodeRecord};
 use crate::store::sqlite::jobs::claim;
-use crate::store::sqlite::nodes::registry::{Board, Life};
+use crate::store::sqlite::nodes::registry::{Liveness, NodeRegistry};
 use crate::store::sqlite::tx::Tx;
 
 /// Takes back the jobs of the suspect in this queue, if its lease is lost.
-pub(super) fn take_back(tx: &Tx<'_>, board: &Board, suspect: NodeId, queue: i64) -> rusqlite::Result<usize> {
+pub(super) fn take_back(tx: &Tx<'_>, board: &NodeRegistry, suspect: NodeId, queue: i64) -> rusqlite::Result<usize> {
     let known = tx
         .statement("SELECT node_no, slot FROM duly_node WHERE id = ?1")?
         .query_row([suspect.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     match known {
-        Some((node_no, slot)) if board.may_take_back(suspect, slot) => claim::take_back(tx, node_no, suspect, queue),
+        Some((node_no, slot)) if board.can_take_back(suspect, slot) => claim::take_back(tx, node_no, suspect, queue),
         _ => Ok(0),
     }
 }
 
 /// Returns the number of a node. A node without a row is registered again with its slot.
-pub(super) fn number_of(tx: &Tx<'_>, board: &Board, id: NodeId) -> rusqlite::Result<i64> {
+pub(super) fn ensure_node(tx: &Tx<'_>, board: &NodeRegistry, id: NodeId) -> rusqlite::Result<i64> {
     let known = tx
         .statement("SELECT node_no FROM duly_node WHERE id = ?1")?
         .query_row([id.as_bytes()], |row| row.get(0))
         .optional()?;
     match known {
         Some(node_no) => Ok(node_no),
-        None => register(tx, id, board.slot_of(id).unwrap_or(registry::NODES_MAX), "", None),
+        None => register_node(tx, id, board.slot_of(id).unwrap_or(registry::NODES_MAX), "", None),
     }
 }
 
-pub(super) fn register(
+pub(super) fn register_node(
     tx: &Tx<'_>,
     id: NodeId,
     slot: usize,
     queues: &str,
     takes: Option<&str>,
 ) -> rusqlite::Result<i64> {
-    let (host, pid) = (crate::node::host(), std::process::id());
+    let (host, pid) = (crate::node::host_name(), std::process::id());
     tx.statement(
         "INSERT INTO duly_node (id, slot, host, pid, queues, joined_at, profile) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
          ON CONFLICT (id) DO UPDATE SET slot = excluded.slot, queues = excluded.queues, profile = excluded.profile
@@ -57,7 +57,7 @@ pub(super) fn register(
 }
 
 /// Deletes the rows of dead nodes that hold no job.
-pub(super) fn forget_dead(tx: &Tx<'_>, board: &Board) -> rusqlite::Result<()> {
+pub(super) fn delete_dead_nodes(tx: &Tx<'_>, board: &NodeRegistry) -> rusqlite::Result<()> {
     let idle: Vec<(i64, [u8; 16], usize)> = tx
         .statement(
             "SELECT node_no, id, slot FROM duly_node WHERE NOT EXISTS
@@ -66,7 +66,7 @@ pub(super) fn forget_dead(tx: &Tx<'_>, board: &Board) -> rusqlite::Result<()> {
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
         .collect::<rusqlite::Result<_>>()?;
     for (node_no, id, slot) in idle {
-        if board.life(NodeId::from_bytes(id), slot) == Life::Dead {
+        if board.worker_liveness(NodeId::from_bytes(id), slot) == Liveness::Dead {
             tx.statement("DELETE FROM duly_node WHERE node_no = ?1")?.execute([node_no])?;
         }
     }
@@ -74,7 +74,7 @@ pub(super) fn forget_dead(tx: &Tx<'_>, board: &Board) -> rusqlite::Result<()> {
 }
 
 /// Merges workers and peers into one list: a node that is both has one entry.
-pub(super) fn merge(mut workers: Vec<NodeRecord>, guests: Vec<NodeRecord>) -> Vec<NodeRecord> {
+pub(super) fn merge_peers(mut workers: Vec<NodeRecord>, guests: Vec<NodeRecord>) -> Vec<NodeRecord> {
     for guest in guests {
         match workers.iter_mut().find(|worker| worker.id == guest.id) {
             Some(both) => {

@@ -8,41 +8,41 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::node::NodeId;
-use crate::store::sqlite::nodes::registry::Board;
+use crate::store::sqlite::nodes::registry::NodeRegistry;
 
 /// Most processes to watch. The end of others is noticed by the heartbeat, within a second.
-const PEERS_MAX: usize = 256;
+const WATCHED_PROCESSES_MAX: usize = 256;
 
 /// The processes of other nodes.
 ///
 /// Only a hint: the lock on a slot decides whether its node is dead. Without the hint, the heartbeat notices it within
 /// a second.
 #[derive(Default)]
-pub(crate) struct Peers {
+pub(crate) struct ProcessWatch {
     watched: HashMap<NodeId, OwnedFd>,
     /// Nodes that ended and are still in the registry: each is reported once.
-    ended: HashSet<NodeId>,
+    exited: HashSet<NodeId>,
     /// Nodes that were in the registry at the last read.
-    there: HashSet<NodeId>,
+    registered: HashSet<NodeId>,
 }
 
-impl Peers {
+impl ProcessWatch {
     /// Starts to watch nodes that are new in the registry.
-    pub(crate) fn watch(&mut self, board: &Board) {
-        let slots = board.all();
-        self.there = slots.iter().map(|slot| slot.id).collect();
-        self.ended.retain(|id| self.there.contains(id));
+    pub(crate) fn watch_new(&mut self, board: &NodeRegistry) {
+        let slots = board.occupied_slots();
+        self.registered = slots.iter().map(|slot| slot.id).collect();
+        self.exited.retain(|id| self.registered.contains(id));
         let own = std::process::id();
         for slot in slots {
-            let known = self.watched.contains_key(&slot.id) || self.ended.contains(&slot.id);
-            if slot.pid != own && !known && self.watched.len() < PEERS_MAX {
+            let known = self.watched.contains_key(&slot.id) || self.exited.contains(&slot.id);
+            if slot.pid != own && !known && self.watched.len() < WATCHED_PROCESSES_MAX {
                 self.watched.extend(open(slot.pid).map(|process| (slot.id, process)));
             }
         }
     }
 
     /// Sleeps until the socket is readable or a process ends, at most `at_most`. Returns whether a process ended.
-    pub(crate) fn wait(&mut self, socket: &UnixDatagram, at_most: Duration) -> bool {
+    pub(crate) fn wait_for_exit(&mut self, socket: &UnixDatagram, at_most: Duration) -> bool {
         let ids: Vec<NodeId> = self.watched.keys().copied().collect();
         let mut fds = vec![PollFd::new(socket, PollFlags::IN)];
         fds.extend(self.watched.values().map(|process| PollFd::new(process, PollFlags::IN)));
@@ -52,9 +52,9 @@ impl Peers {
         let ended: Vec<NodeId> = told.map(|(_, id)| id).collect();
         // Nodes that left the registry are dropped only after the poll: another process may have swept a dead node
         // already.
-        self.watched.retain(|id, _| !ended.contains(id) && self.there.contains(id));
+        self.watched.retain(|id, _| !ended.contains(id) && self.registered.contains(id));
         let any = !ended.is_empty();
-        self.ended.extend(ended);
+        self.exited.extend(ended);
         any
     }
 }
@@ -75,32 +75,32 @@ fn open(_pid: u32) -> Option<OwnedFd> {
 mod tests {
     use super::*;
     use crate::clock::Clock;
-    use crate::store::sqlite::nodes::slots::{PID_AT, SLOT_BYTES};
+    use crate::store::sqlite::nodes::slots::{PID_OFFSET, SLOT_BYTES};
 
     /// Adds a node with this process id to the registry.
-    fn stand(board: &Board, pid: u32) {
+    fn register_process(board: &NodeRegistry, pid: u32) {
         let mut slot = [0; SLOT_BYTES];
         slot[..16].copy_from_slice(NodeId::fresh().as_bytes());
-        slot[PID_AT..PID_AT + 4].copy_from_slice(&pid.to_le_bytes());
+        slot[PID_OFFSET..PID_OFFSET + 4].copy_from_slice(&pid.to_le_bytes());
         board.slots().write(0, 0, &slot).expect("writes");
     }
 
     #[test]
-    fn who_has_left_the_board_is_watched_no_more() {
+    fn unregistered_process_is_no_longer_watched() {
         let mut other = std::process::Command::new("sleep").arg("60").spawn().expect("starts");
-        let board = Board::in_memory(Clock::system());
-        let (socket, mut peers) = (UnixDatagram::unbound().expect("a socket"), Peers::default());
+        let board = NodeRegistry::in_memory(Clock::system());
+        let (socket, mut peers) = (UnixDatagram::unbound().expect("a socket"), ProcessWatch::default());
         for _ in 0..3 {
-            stand(&board, other.id());
-            peers.watch(&board);
-            assert!(!peers.wait(&socket, Duration::ZERO), "it lives");
+            register_process(&board, other.id());
+            peers.watch_new(&board);
+            assert!(!peers.wait_for_exit(&socket, Duration::ZERO), "it lives");
             assert_eq!(peers.watched.len(), 1, "only the last node in the slot is watched");
         }
         // The process dies, and another process has swept its node from the registry before this one reads it.
         board.slots().write(0, 0, &[0; SLOT_BYTES]).expect("writes");
         other.kill().and_then(|()| other.wait()).expect("ends");
-        peers.watch(&board);
-        assert!(peers.wait(&socket, Duration::ZERO), "its end is reported");
+        peers.watch_new(&board);
+        assert!(peers.wait_for_exit(&socket, Duration::ZERO), "its end is reported");
         assert!(peers.watched.is_empty());
     }
 }

@@ -22,94 +22,94 @@ pub(crate) const NODES_MAX: usize = 1_024;
 ///
 /// A lease of zero means that the node does not have this role.
 pub(crate) const SLOT_BYTES: usize = 64;
-pub(crate) const BEAT_AT: usize = 16;
-pub(crate) const IDLE_AT: usize = 32;
-pub(crate) const PID_AT: usize = 40;
-pub(crate) const HEARS_AT: usize = 44;
+pub(crate) const WORKER_HEARTBEAT_OFFSET: usize = 16;
+pub(crate) const IDLE_OFFSET: usize = 32;
+pub(crate) const PID_OFFSET: usize = 40;
+pub(crate) const FLAGS_OFFSET: usize = 44;
 /// Flags: the node receives messages; it receives broadcasts.
-pub(crate) const HEARS: u32 = 1;
-pub(crate) const HEARS_ALL: u32 = 2;
+pub(crate) const FLAG_SUBSCRIBED: u32 = 1;
+pub(crate) const FLAG_BROADCASTS: u32 = 2;
 /// Flag: the worker claims nothing for now.
-pub(crate) const QUIET: u32 = 4;
+pub(crate) const FLAG_QUIET: u32 = 4;
 /// From this bit on, one flag for each queue whose completions the node subscribes to. Queues may share a bit.
-pub(crate) const WATCHES_SHIFT: u32 = 8;
-pub(crate) const GUEST_BEAT_AT: usize = 48;
+pub(crate) const WATCH_BITS_SHIFT: u32 = 8;
+pub(crate) const PEER_HEARTBEAT_OFFSET: usize = 48;
 
 /// The storage of the slots.
-pub(crate) enum Slots {
+pub(crate) enum SlotTable {
     /// In the directory of a file, shared by all processes.
-    Shared { dir: PathBuf, board: File },
+    Shared { dir: PathBuf, file: File },
     /// In this process, for a store in memory.
-    Own(Mutex<Vec<[u8; SLOT_BYTES]>>),
+    InMemory(Mutex<Vec<[u8; SLOT_BYTES]>>),
 }
 
 /// The contents of a slot.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
-    pub(crate) no: usize,
+pub(crate) struct NodeSlot {
+    pub(crate) index: usize,
     pub(crate) id: NodeId,
     pub(crate) pid: u32,
-    pub(crate) idle: u64,
+    pub(crate) idle_bits: u64,
     /// The node receives messages.
-    pub(crate) hears: bool,
+    pub(crate) subscribed: bool,
     /// The node receives broadcasts.
-    pub(crate) hears_all: bool,
+    pub(crate) broadcasts: bool,
     /// The worker claims nothing for now.
     pub(crate) quiet: bool,
     /// The queues whose completions the node subscribes to, as bits.
-    pub(crate) watches: u32,
-    pub(crate) worker: Beat,
-    pub(crate) guest: Beat,
+    pub(crate) watch_bits: u32,
+    pub(crate) worker_heartbeat: SlotHeartbeat,
+    pub(crate) peer_heartbeat: SlotHeartbeat,
 }
 
 /// A heartbeat, and the lease that it renews.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Beat {
-    pub(crate) last: Micros,
+pub(crate) struct SlotHeartbeat {
+    pub(crate) last_uptime: Micros,
     pub(crate) lease: Micros,
 }
 
-impl Slots {
+impl SlotTable {
     /// Opens the directory of a file, `FILE-nodes/`, and creates it if needed.
-    pub(crate) fn beside(file: &Path) -> io::Result<Self> {
+    pub(crate) fn open(file: &Path) -> io::Result<Self> {
         let mut name = file.as_os_str().to_owned();
         name.push("-nodes");
         let dir = PathBuf::from(name);
         match DirBuilder::new().mode(0o700).create(&dir) {
             Ok(()) => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                give(rustix::fs::open(&dir, flags, Mode::empty())?, file)?;
+                give_to_owner_of(rustix::fs::open(&dir, flags, Mode::empty())?, file)?;
             }
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
             Err(_) => {}
         }
-        let board = shared_file(&dir.join("registry"))?;
-        Ok(Slots::Shared { dir, board })
+        let board = open_shared_file(&dir.join("registry"))?;
+        Ok(SlotTable::Shared { dir, file: board })
     }
 
     /// Creates slots for this process only.
     pub(crate) fn in_memory() -> Self {
-        Slots::Own(Mutex::default())
+        SlotTable::InMemory(Mutex::default())
     }
 
     /// Returns the directory that the processes share, if there is one.
     pub(crate) fn dir(&self) -> Option<&Path> {
         match self {
-            Slots::Shared { dir, .. } => Some(dir),
-            Slots::Own(_) => None,
+            SlotTable::Shared { dir, .. } => Some(dir),
+            SlotTable::InMemory(_) => None,
         }
     }
 
     /// Returns the socket of the node in this slot.
-    pub(crate) fn socket(&self, slot: usize) -> PathBuf {
+    pub(crate) fn socket_path(&self, slot: usize) -> PathBuf {
         self.dir().map(|dir| dir.join(format!("{slot}.sock"))).unwrap_or_default()
     }
 
     /// Returns all slots that have an owner, dead or alive.
-    pub(crate) fn read(&self) -> io::Result<Vec<Slot>> {
+    pub(crate) fn read_occupied(&self) -> io::Result<Vec<NodeSlot>> {
         let bytes = match self {
-            Slots::Own(slots) => slots.lock().unwrap_or_else(PoisonError::into_inner).concat(),
-            Slots::Shared { board, .. } => {
+            SlotTable::InMemory(slots) => slots.lock().unwrap_or_else(PoisonError::into_inner).concat(),
+            SlotTable::Shared { file: board, .. } => {
                 let len = usize::try_from(board.metadata()?.len()).unwrap_or(0);
                 let mut bytes = vec![0; len.min(NODES_MAX * SLOT_BYTES)];
                 let read = board.read_at(&mut bytes, 0)?;
@@ -117,13 +117,13 @@ impl Slots {
                 bytes
             }
         };
-        Ok(bytes.chunks_exact(SLOT_BYTES).enumerate().filter_map(|(no, slot)| parse(no, slot)).collect())
+        Ok(bytes.chunks_exact(SLOT_BYTES).enumerate().filter_map(|(no, slot)| parse_slot(no, slot)).collect())
     }
 
     pub(crate) fn write(&self, slot: usize, at: usize, bytes: &[u8]) -> io::Result<()> {
         match self {
-            Slots::Shared { board, .. } => board.write_all_at(bytes, (slot * SLOT_BYTES + at) as u64),
-            Slots::Own(slots) => {
+            SlotTable::Shared { file: board, .. } => board.write_all_at(bytes, (slot * SLOT_BYTES + at) as u64),
+            SlotTable::InMemory(slots) => {
                 let mut slots = slots.lock().unwrap_or_else(PoisonError::into_inner);
                 if slots.len() <= slot {
                     slots.resize(slot + 1, [0; SLOT_BYTES]);
@@ -135,17 +135,17 @@ impl Slots {
     }
 
     /// Returns a free slot, locked for the caller.
-    pub(crate) fn free(&self) -> io::Result<(usize, Option<File>)> {
+    pub(crate) fn lock_free_slot(&self) -> io::Result<(usize, Option<File>)> {
         match self {
-            Slots::Own(slots) => {
+            SlotTable::InMemory(slots) => {
                 let slots = slots.lock().unwrap_or_else(PoisonError::into_inner);
                 let free = slots.iter().position(|s| s[..16] == [0; 16]);
                 Ok((free.unwrap_or(slots.len()), None))
             }
-            Slots::Shared { dir, .. } => {
+            SlotTable::Shared { dir, .. } => {
                 let mut denied = None;
                 for slot in 0..NODES_MAX {
-                    let lock = match shared_file(&dir.join(format!("{slot}.lock"))) {
+                    let lock = match open_shared_file(&dir.join(format!("{slot}.lock"))) {
                         // The file belongs to another user, so the slot counts as taken.
                         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
                             denied = Some(e);
@@ -168,7 +168,7 @@ impl Slots {
 
     /// Returns whether the lock of a slot is free, and its owner so dead.
     pub(crate) fn is_unlocked(&self, slot: usize) -> bool {
-        let Slots::Shared { dir, .. } = self else {
+        let SlotTable::Shared { dir, .. } = self else {
             return false;
         };
         match File::open(dir.join(format!("{slot}.lock"))) {
@@ -179,44 +179,45 @@ impl Slots {
     }
 
     /// Clears the slots of dead nodes.
-    pub(crate) fn sweep(&self) {
-        let Slots::Shared { dir, .. } = self else {
+    pub(crate) fn clear_dead(&self) {
+        let SlotTable::Shared { dir, .. } = self else {
             return;
         };
-        for slot in self.read().unwrap_or_default().into_iter().map(|slot| slot.no) {
-            let lock = shared_file(&dir.join(format!("{slot}.lock")));
+        for slot in self.read_occupied().unwrap_or_default().into_iter().map(|slot| slot.index) {
+            let lock = open_shared_file(&dir.join(format!("{slot}.lock")));
             // With the lock held, no other node can own the slot.
             if let Ok(lock) = lock.and_then(|lock| lock.try_lock().map(|()| lock).map_err(io::Error::from)) {
                 let _ = self.write(slot, 0, &[0; SLOT_BYTES]);
-                let _ = std::fs::remove_file(self.socket(slot));
+                let _ = std::fs::remove_file(self.socket_path(slot));
                 drop(lock);
             }
         }
     }
 }
 
-fn parse(no: usize, bytes: &[u8]) -> Option<Slot> {
+fn parse_slot(no: usize, bytes: &[u8]) -> Option<NodeSlot> {
     let long = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
     let short = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
-    let beat = |at: usize| Some(Beat { last: long(at)?.cast_signed(), lease: long(at + 8)?.cast_signed() });
+    let beat =
+        |at: usize| Some(SlotHeartbeat { last_uptime: long(at)?.cast_signed(), lease: long(at + 8)?.cast_signed() });
     let id: [u8; 16] = bytes.get(..16)?.try_into().ok()?;
-    (id != [0; 16]).then_some(Slot {
-        no,
+    (id != [0; 16]).then_some(NodeSlot {
+        index: no,
         id: NodeId::from_bytes(id),
-        pid: short(PID_AT)?,
-        idle: long(IDLE_AT)?,
-        hears: short(HEARS_AT)? & HEARS != 0,
-        hears_all: short(HEARS_AT)? & HEARS_ALL != 0,
-        quiet: short(HEARS_AT)? & QUIET != 0,
-        watches: short(HEARS_AT)? >> WATCHES_SHIFT,
-        worker: beat(BEAT_AT)?,
-        guest: beat(GUEST_BEAT_AT)?,
+        pid: short(PID_OFFSET)?,
+        idle_bits: long(IDLE_OFFSET)?,
+        subscribed: short(FLAGS_OFFSET)? & FLAG_SUBSCRIBED != 0,
+        broadcasts: short(FLAGS_OFFSET)? & FLAG_BROADCASTS != 0,
+        quiet: short(FLAGS_OFFSET)? & FLAG_QUIET != 0,
+        watch_bits: short(FLAGS_OFFSET)? >> WATCH_BITS_SHIFT,
+        worker_heartbeat: beat(WORKER_HEARTBEAT_OFFSET)?,
+        peer_heartbeat: beat(PEER_HEARTBEAT_OFFSET)?,
     })
 }
 
 /// Opens or creates a file that processes of one user share.
-pub(crate) fn shared_file(path: &Path) -> io::Result<File> {
-    match new_file(path) {
+pub(crate) fn open_shared_file(path: &Path) -> io::Result<File> {
+    match create_shared_file(path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => OpenOptions::new().read(true).write(true).open(path),
         made => made,
     }
@@ -224,16 +225,16 @@ pub(crate) fn shared_file(path: &Path) -> io::Result<File> {
 
 /// Creates a file. It belongs to the owner of its directory, even if root creates it: otherwise one command of root
 /// would lock out the usual user of the store.
-pub(crate) fn new_file(path: &Path) -> io::Result<File> {
+pub(crate) fn create_shared_file(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-    give(&file, path.parent().unwrap_or(Path::new(".")))?;
+    give_to_owner_of(&file, path.parent().unwrap_or(Path::new(".")))?;
     Ok(file)
 }
 
 /// If root created the file, gives it to the owner of `belongs_to`, as SQLite does with a WAL.
 ///
 /// Uses the handle of a new file, never a path: the owner of the directory could make a path lead to a file of root.
-fn give(made: impl AsFd, belongs_to: &Path) -> io::Result<()> {
+fn give_to_owner_of(made: impl AsFd, belongs_to: &Path) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }

@@ -4,68 +4,73 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc;
 
-use crate::store::sqlite::peers::messages::Reading;
-use crate::store::{Heard, Wake};
+use crate::store::sqlite::peers::messages::MessageReader;
+use crate::store::{Notification, Wake};
 
 /// Most pending notifications of a node. The last one is reserved for the report that some were dropped.
-pub(crate) const HEARD_MAX: usize = 1_024;
+pub(crate) const NOTIFICATIONS_MAX: usize = 1_024;
 
 /// The subscriptions of a local node. One thread serves both kinds if other processes can notify the node.
 #[derive(Default)]
-pub(crate) struct Ears(Mutex<Inner>);
+pub(crate) struct NodeSubscriptions(Mutex<NodeSubscriptionsInner>);
 
 #[derive(Default)]
-struct Inner {
+struct NodeSubscriptionsInner {
     wakes: Option<mpsc::Sender<Wake>>,
-    hears: Option<mpsc::Sender<Heard>>,
+    notifications: Option<mpsc::Sender<Notification>>,
     /// The node receives broadcasts.
-    all: bool,
+    broadcasts: bool,
     /// Reads messages from the bus; the listener thread takes it.
-    reading: Option<Reading>,
+    message_reader: Option<MessageReader>,
     /// The listener thread is running.
-    listened: bool,
+    has_listener: bool,
 }
 
-impl Ears {
-    pub(crate) fn start_waking(&self, wakes: mpsc::Sender<Wake>) {
+impl NodeSubscriptions {
+    pub(crate) fn subscribe_wakes(&self, wakes: mpsc::Sender<Wake>) {
         self.inner().wakes = Some(wakes);
     }
 
-    pub(crate) fn stop_waking(&self) {
+    pub(crate) fn unsubscribe_wakes(&self) {
         self.inner().wakes = None;
     }
 
     /// Starts to deliver notifications. `reading` adds messages of other processes; `None` keeps an earlier one.
-    pub(crate) fn start_hearing(&self, hears: mpsc::Sender<Heard>, all: bool, reading: Option<Reading>) {
+    pub(crate) fn subscribe_messages(
+        &self,
+        hears: mpsc::Sender<Notification>,
+        all: bool,
+        reading: Option<MessageReader>,
+    ) {
         let mut inner = self.inner();
-        inner.all = all;
-        inner.hears = Some(hears);
+        inner.broadcasts = all;
+        inner.notifications = Some(hears);
         if reading.is_some() {
-            inner.reading = reading;
+            inner.message_reader = reading;
         }
     }
 
-    pub(crate) fn stop_hearing(&self) {
+    pub(crate) fn unsubscribe_messages(&self) {
         let mut inner = self.inner();
-        inner.hears = None;
-        inner.reading = None;
+        inner.notifications = None;
+        inner.message_reader = None;
     }
 
-    pub(crate) fn hears(&self) -> bool {
-        self.inner().hears.as_ref().is_some_and(|hears| !hears.is_closed())
+    pub(crate) fn is_subscribed_to_messages(&self) -> bool {
+        self.inner().notifications.as_ref().is_some_and(|hears| !hears.is_closed())
     }
 
-    pub(crate) fn hears_all(&self) -> bool {
-        self.inner().all
+    pub(crate) fn is_subscribed_to_broadcasts(&self) -> bool {
+        self.inner().broadcasts
     }
 
     /// Returns how many notifications fit before one is dropped.
-    pub(crate) fn room(&self) -> usize {
-        self.inner().hears.as_ref().map_or(0, |hears| hears.capacity().saturating_sub(1))
+    pub(crate) fn remaining_room(&self) -> usize {
+        self.inner().notifications.as_ref().map_or(0, |hears| hears.capacity().saturating_sub(1))
     }
 
-    pub(crate) fn take_reading(&self) -> Option<Reading> {
-        self.inner().reading.take()
+    pub(crate) fn take_message_reader(&self) -> Option<MessageReader> {
+        self.inner().message_reader.take()
     }
 
     /// Delivers a wake. Returns whether the node is subscribed.
@@ -81,38 +86,38 @@ impl Ears {
 
     /// Delivers a notification. Returns whether the node is subscribed, even if the notification was dropped for lack
     /// of room.
-    pub(crate) fn tell(&self, heard: Heard) -> bool {
+    pub(crate) fn notify(&self, heard: Notification) -> bool {
         let inner = self.inner();
-        let Some(hears) = inner.hears.as_ref().filter(|hears| !hears.is_closed()) else {
+        let Some(hears) = inner.notifications.as_ref().filter(|hears| !hears.is_closed()) else {
             return false;
         };
         match hears.capacity() {
             0 => {}
-            1 => drop(hears.try_send(Heard::Gap)),
+            1 => drop(hears.try_send(Notification::Gap)),
             _ => drop(hears.try_send(heard)),
         }
         true
     }
 
     /// Returns whether the caller must start the listener thread.
-    pub(crate) fn begin_listening(&self) -> bool {
-        !std::mem::replace(&mut self.inner().listened, true)
+    pub(crate) fn try_begin_listening(&self) -> bool {
+        !std::mem::replace(&mut self.inner().has_listener, true)
     }
 
-    pub(crate) fn stop_listening(&self) {
-        self.inner().listened = false;
+    pub(crate) fn end_listening(&self) {
+        self.inner().has_listener = false;
     }
 
     /// Returns whether no subscription is left. If so, the calling listener thread must end.
-    pub(crate) fn rest(&self) -> bool {
+    pub(crate) fn end_listening_if_unused(&self) -> bool {
         let mut inner = self.inner();
         let waking = inner.wakes.as_ref().is_some_and(|wakes| !wakes.is_closed());
-        let hearing = inner.hears.as_ref().is_some_and(|hears| !hears.is_closed());
-        inner.listened = waking || hearing;
-        !inner.listened
+        let hearing = inner.notifications.as_ref().is_some_and(|hears| !hears.is_closed());
+        inner.has_listener = waking || hearing;
+        !inner.has_listener
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, NodeSubscriptionsInner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -122,31 +127,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_overflows_is_told_once_there_is_room() {
+    fn overflowing_notifications_are_replaced_by_one_gap() {
         let (hears, mut heard) = mpsc::channel(4);
-        let ears = Ears::default();
-        assert!(!ears.tell(Heard::Gap), "not subscribed");
-        ears.start_hearing(hears, true, None);
+        let ears = NodeSubscriptions::default();
+        assert!(!ears.notify(Notification::Gap), "not subscribed");
+        ears.subscribe_messages(hears, true, None);
         for i in 0..9 {
-            assert!(ears.tell(Heard::Message(vec![i])));
+            assert!(ears.notify(Notification::Message(vec![i])));
         }
         let all: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
-        let message = |i| Heard::Message(vec![i]);
-        assert_eq!(all, [message(0), message(1), message(2), Heard::Gap]);
-        assert!(ears.tell(message(9)));
+        let message = |i| Notification::Message(vec![i]);
+        assert_eq!(all, [message(0), message(1), message(2), Notification::Gap]);
+        assert!(ears.notify(message(9)));
         assert_eq!(heard.try_recv(), Ok(message(9)));
     }
 
     #[test]
-    fn a_thread_rests_when_both_have_gone() {
-        let ears = Ears::default();
+    fn listener_ends_when_both_receivers_are_dropped() {
+        let ears = NodeSubscriptions::default();
         let ((wakes, woken), (hears, heard)) = (mpsc::channel(1), mpsc::channel(1));
-        ears.start_waking(wakes);
-        ears.start_hearing(hears, true, None);
-        assert!(ears.begin_listening() && !ears.begin_listening());
+        ears.subscribe_wakes(wakes);
+        ears.subscribe_messages(hears, true, None);
+        assert!(ears.try_begin_listening() && !ears.try_begin_listening());
         drop(woken);
-        assert!(!ears.rest());
+        assert!(!ears.end_listening_if_unused());
         drop(heard);
-        assert!(ears.rest() && ears.begin_listening());
+        assert!(ears.end_listening_if_unused() && ears.try_begin_listening());
     }
 }

@@ -12,28 +12,28 @@ use crate::store::sqlite::errors;
 use crate::store::sqlite::peers::bus_file::BusFile;
 
 /// Most requests that wait for the thread.
-const WAITING_MAX: usize = 1_024;
+const PENDING_TASKS_MAX: usize = 1_024;
 
-type Work = Box<dyn FnOnce(&mut BusFile) + Send>;
+type BusTask = Box<dyn FnOnce(&mut BusFile) + Send>;
 
 /// The thread of the bus. Dropping it waits until its connection is closed.
-pub(crate) struct Bus {
+pub(crate) struct MessageBus {
     /// `None` once it is closed.
-    work: Option<Sender<Work>>,
-    room: Semaphore,
+    tasks: Option<Sender<BusTask>>,
+    permits: Semaphore,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Bus {
+impl MessageBus {
     /// Starts the thread. The file in this directory is opened on first use. Without a directory, the bus is in memory.
     pub(crate) fn start(dir: Option<&Path>) -> Result<Self> {
-        let (work, inbox) = channel::<Work>();
+        let (work, inbox) = channel::<BusTask>();
         let mut file = BusFile::in_dir(dir);
         let thread = std::thread::Builder::new()
             .name("duly-bus".into())
             .spawn(move || inbox.into_iter().for_each(|work| work(&mut file)))
             .map_err(|e| Error::store("open", format!("cannot start a thread: {e}")))?;
-        Ok(Bus { work: Some(work), room: Semaphore::new(WAITING_MAX), thread: Some(thread) })
+        Ok(MessageBus { tasks: Some(work), permits: Semaphore::new(PENDING_TASKS_MAX), thread: Some(thread) })
     }
 
     /// Runs `run` on the bus. Returns its value and the inode of the file. `run` may run twice.
@@ -43,21 +43,21 @@ impl Bus {
         F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
         let gone = || Error::store(name, "the store was closed");
-        let _room = self.room.acquire().await.map_err(|_| gone())?;
+        let _room = self.permits.acquire().await.map_err(|_| gone())?;
         let (reply, answer) = oneshot::channel();
         let work = move |file: &mut BusFile| {
-            let ran = errors::caught(|| file.with(&mut run)).flatten();
-            let _ = reply.send(ran.map(|value| (value, file.inode())).map_err(|e| errors::refused(name, e)));
+            let ran = errors::catch_panic(|| file.with(&mut run)).flatten();
+            let _ = reply.send(ran.map(|value| (value, file.inode())).map_err(|e| errors::from_sqlite(name, e)));
         };
-        let inbox = self.work.as_ref().ok_or_else(gone)?;
+        let inbox = self.tasks.as_ref().ok_or_else(gone)?;
         inbox.send(Box::new(work)).map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 }
 
-impl Drop for Bus {
+impl Drop for MessageBus {
     fn drop(&mut self) {
-        self.work = None;
+        self.tasks = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

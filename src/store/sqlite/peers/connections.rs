@@ -8,18 +8,18 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use crate::clock::{Micros, from_micros};
 use crate::node::{NodeId, NodeRecord};
-use crate::store::sqlite::nodes::liveness::Lives;
-use crate::store::sqlite::nodes::registry::Life;
+use crate::store::sqlite::nodes::liveness::LivenessSnapshot;
+use crate::store::sqlite::nodes::registry::Liveness;
 
 /// Most connections of one node deleted at a time.
-const FORGET_MAX: usize = 1_000;
+const CONNECTION_DELETE_MAX: usize = 1_000;
 /// Most deletions for a node that withdraws.
-const FORGETS_MAX: usize = 1_000;
+const CONNECTION_DELETE_BATCHES_MAX: usize = 1_000;
 
 /// Stores the methods of a peer if they changed. A new peer also deletes dead ones.
-pub(crate) fn register(
+pub(crate) fn register_peer(
     conn: &Connection,
-    lives: &Lives<'_>,
+    lives: &LivenessSnapshot<'_>,
     now: Micros,
     node: NodeId,
     methods: &str,
@@ -32,51 +32,51 @@ pub(crate) fn register(
         return Ok(());
     }
     if known.is_none() {
-        forget_dead(conn, lives)?;
+        delete_dead_peers(conn, lives)?;
     }
     conn.prepare_cached(
         "INSERT INTO duly_peer (node_id, host, pid, joined_at, methods) VALUES (?1, ?2, ?3, ?4, ?5)
          ON CONFLICT (node_id) DO UPDATE SET methods = excluded.methods",
     )?
-    .execute(params![node.as_bytes(), crate::node::host(), std::process::id(), now, methods])?;
+    .execute(params![node.as_bytes(), crate::node::host_name(), std::process::id(), now, methods])?;
     Ok(())
 }
 
 /// Hides a peer from others. Its connections stay, because messages for them may still arrive.
-pub(crate) fn hide(conn: &Connection, node: NodeId) -> rusqlite::Result<()> {
+pub(crate) fn delete_peer(conn: &Connection, node: NodeId) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM duly_peer WHERE node_id = ?1")?.execute([node.as_bytes()])?;
     Ok(())
 }
 
 /// Deletes a peer and its connections.
-pub(crate) fn unregister(conn: &Connection, node: NodeId) -> rusqlite::Result<()> {
-    for _ in 0..FORGETS_MAX {
-        if forget_connections(conn, node)? < FORGET_MAX {
+pub(crate) fn unregister_peer(conn: &Connection, node: NodeId) -> rusqlite::Result<()> {
+    for _ in 0..CONNECTION_DELETE_BATCHES_MAX {
+        if delete_connections(conn, node)? < CONNECTION_DELETE_MAX {
             break;
         }
     }
-    hide(conn, node)
+    delete_peer(conn, node)
 }
 
 /// Deletes dead peers. A peer with many connections takes several calls.
-fn forget_dead(conn: &Connection, lives: &Lives<'_>) -> rusqlite::Result<()> {
-    for guest in all(conn)?.into_iter().filter(|guest| lives.guest(guest.id) == Life::Dead) {
-        if forget_connections(conn, guest.id)? < FORGET_MAX {
+fn delete_dead_peers(conn: &Connection, lives: &LivenessSnapshot<'_>) -> rusqlite::Result<()> {
+    for guest in read_peers(conn)?.into_iter().filter(|guest| lives.peer_liveness(guest.id) == Liveness::Dead) {
+        if delete_connections(conn, guest.id)? < CONNECTION_DELETE_MAX {
             conn.prepare_cached("DELETE FROM duly_peer WHERE node_id = ?1")?.execute([guest.id.as_bytes()])?;
         }
     }
     Ok(())
 }
 
-fn forget_connections(conn: &Connection, node: NodeId) -> rusqlite::Result<usize> {
+fn delete_connections(conn: &Connection, node: NodeId) -> rusqlite::Result<usize> {
     conn.prepare_cached(
         "DELETE FROM duly_connection WHERE name IN (SELECT name FROM duly_connection WHERE node_id = ?1 LIMIT ?2)",
     )?
-    .execute(params![node.as_bytes(), FORGET_MAX])
+    .execute(params![node.as_bytes(), CONNECTION_DELETE_MAX])
 }
 
 /// Returns all peers, dead or alive. The caller sets `alive`.
-pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<NodeRecord>> {
+pub(crate) fn read_peers(conn: &Connection) -> rusqlite::Result<Vec<NodeRecord>> {
     conn.prepare_cached("SELECT node_id, host, pid, joined_at, methods FROM duly_peer ORDER BY joined_at, node_id")?
         .query_map([], |row| {
             let methods: String = row.get(4)?;
@@ -88,8 +88,8 @@ pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<NodeRecord>> {
                 joined: from_micros(row.get(3)?),
                 alive: false,
                 held: 0,
-                holds: BTreeMap::new(),
-                takes: crate::node::Takes::default(),
+                held_by_queue: BTreeMap::new(),
+                profile: crate::node::NodeProfile::default(),
                 methods: methods.lines().map(str::to_owned).collect(),
             })
         })?
@@ -118,13 +118,13 @@ pub(crate) fn set_connections(
 /// Adds connections of a node, unless another living peer has taken them since.
 pub(crate) fn keep_connections(
     conn: &Connection,
-    lives: &Lives<'_>,
+    lives: &LivenessSnapshot<'_>,
     node: NodeId,
     held: &[String],
 ) -> rusqlite::Result<()> {
     let tx = rusqlite::Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
     for name in held {
-        let other = connection(&tx, name)?.is_some_and(|holder| holder != node && lives.attends(holder));
+        let other = connection(&tx, name)?.is_some_and(|holder| holder != node && lives.is_peer_alive(holder));
         if !other {
             tx.prepare_cached("INSERT OR REPLACE INTO duly_connection (name, node_id) VALUES (?1, ?2)")?
                 .execute(params![name, node.as_bytes()])?;

@@ -14,39 +14,45 @@ use crate::clock::Micros;
 use crate::error::{Error, Result};
 use crate::node::{NodeId, NodeRecord};
 use crate::store::sqlite::nodes::datagram;
-use crate::store::sqlite::nodes::datagram::Letter;
+use crate::store::sqlite::nodes::datagram::Datagram;
 use crate::store::sqlite::nodes::listener;
-use crate::store::sqlite::nodes::liveness::Lives;
-use crate::store::sqlite::nodes::registry::{Board, NODES_MAX};
-use crate::store::sqlite::nodes::subscriptions::HEARD_MAX;
-use crate::store::sqlite::peers::bus::Bus;
-use crate::store::sqlite::peers::messages::{Message, Reading};
-use crate::store::{CONNECTIONS_MAX, Guest, Heard, To};
+use crate::store::sqlite::nodes::liveness::LivenessSnapshot;
+use crate::store::sqlite::nodes::registry::{NODES_MAX, NodeRegistry};
+use crate::store::sqlite::nodes::subscriptions::NOTIFICATIONS_MAX;
+use crate::store::sqlite::peers::bus::MessageBus;
+use crate::store::sqlite::peers::messages::{BusMessage, MessageReader};
+use crate::store::{CONNECTIONS_BATCH_MAX, Notification, PeerInfo, Recipient};
 
 /// The channel of a node, and whether it receives broadcasts.
-type Awaited = (mpsc::Sender<Heard>, bool);
+type PendingSubscription = (mpsc::Sender<Notification>, bool);
 
 /// The peers of this process.
-pub(super) struct Hall {
-    board: Arc<Board>,
-    bus: Bus,
+pub(super) struct SqlitePeers {
+    registry: Arc<NodeRegistry>,
+    bus: MessageBus,
     /// The id of this process as the sender of messages.
-    own: NodeId,
+    sender_id: NodeId,
     /// Nodes that will receive messages from their next announcement on.
-    awaited: Mutex<HashMap<NodeId, Awaited>>,
+    pending_subscriptions: Mutex<HashMap<NodeId, PendingSubscription>>,
     /// Nodes that other nodes can find.
-    shown: Mutex<HashSet<NodeId>>,
+    discoverable: Mutex<HashSet<NodeId>>,
 }
 
-impl Hall {
-    pub(super) fn new(board: Arc<Board>) -> Result<Self> {
-        let bus = Bus::start(board.dir())?;
-        Ok(Hall { board, bus, own: NodeId::fresh(), awaited: Mutex::default(), shown: Mutex::default() })
+impl SqlitePeers {
+    pub(super) fn new(board: Arc<NodeRegistry>) -> Result<Self> {
+        let bus = MessageBus::start(board.dir())?;
+        Ok(SqlitePeers {
+            registry: board,
+            bus,
+            sender_id: NodeId::fresh(),
+            pending_subscriptions: Mutex::default(),
+            discoverable: Mutex::default(),
+        })
     }
 
     /// Subscribes a local node to messages, from its next announcement on.
-    pub(super) fn hear(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Heard>> {
-        let mut awaited = self.awaited();
+    pub(super) fn subscribe_messages(&self, node: NodeId, all: bool) -> Result<mpsc::Receiver<Notification>> {
+        let mut awaited = self.pending_subscriptions();
         awaited.retain(|_, (hears, _)| !hears.is_closed());
         if awaited.len() >= NODES_MAX {
             return Err(Error::store(
@@ -54,83 +60,89 @@ impl Hall {
                 format!("{NODES_MAX} nodes are subscribed already, and none of them has announced itself"),
             ));
         }
-        let (hears, heard) = mpsc::channel(HEARD_MAX);
+        let (hears, heard) = mpsc::channel(NOTIFICATIONS_MAX);
         awaited.insert(node, (hears, all));
         Ok(heard)
     }
 
     /// Records a peer's heartbeat and its methods. Returns whether it was the first.
-    pub(super) async fn attend(&self, guest: &Guest, now: Micros) -> Result<bool> {
+    pub(super) async fn announce(&self, guest: &PeerInfo, now: Micros) -> Result<bool> {
         let told = |e: std::io::Error| Error::store("attend", format!("cannot use a slot in the node registry: {e}"));
         // Runs before anything that may wait: a slow disk must not end the lease.
-        let first = self.board.attend(guest.node, guest.lease).map_err(told)?;
-        self.start_hearing(guest.node).await?;
-        if guest.quiet && self.shown().remove(&guest.node) {
+        let first = self.registry.announce(guest.node, guest.lease).map_err(told)?;
+        self.start_subscription(guest.node).await?;
+        if guest.listen_only && self.discoverable().remove(&guest.node) {
             let node = guest.node;
-            self.bus.run("attend", move |conn| connections::hide(conn, node)).await?;
+            self.bus.run("attend", move |conn| connections::delete_peer(conn, node)).await?;
         }
-        if !guest.quiet {
-            self.shown().insert(guest.node);
-            let (board, node, methods) = (self.board.clone(), guest.node, guest.methods.join("\n"));
-            let register =
-                move |conn: &rusqlite::Connection| connections::register(conn, &Lives::on(&board), now, node, &methods);
+        if !guest.listen_only {
+            self.discoverable().insert(guest.node);
+            let (board, node, methods) = (self.registry.clone(), guest.node, guest.methods.join("\n"));
+            let register = move |conn: &rusqlite::Connection| {
+                connections::register_peer(conn, &LivenessSnapshot::new(&board), now, node, &methods)
+            };
             self.bus.run("attend", register).await?;
         }
         Ok(first)
     }
 
-    async fn start_hearing(&self, node: NodeId) -> Result<()> {
-        let Some((hears, all)) = self.awaited().get(&node).cloned() else {
+    async fn start_subscription(&self, node: NodeId) -> Result<()> {
+        let Some((hears, all)) = self.pending_subscriptions().get(&node).cloned() else {
             return Ok(());
         };
-        let (Some(slot), Some(ears)) = (self.board.slot_of(node), self.board.ears(node)) else {
+        let (Some(slot), Some(ears)) = (self.registry.slot_of(node), self.registry.subscriptions(node)) else {
             return Ok(());
         };
-        let reading = match self.board.dir() {
+        let reading = match self.registry.dir() {
             // Reading starts after the last message before the subscription: none is missed, and none is older.
             Some(dir) => {
-                let (last, inode) = self.bus.run("attend", messages::last).await?;
-                Some(Reading::after(last, inode, dir, node, all, self.own))
+                let (last, inode) = self.bus.run("attend", messages::read_last_message_no).await?;
+                Some(MessageReader::starting_after(last, inode, dir, node, all, self.sender_id))
             }
             None => None,
         };
-        ears.start_hearing(hears, all, reading);
-        let listening = listener::start(&self.board, node).and_then(|()| self.board.set_hears(slot, all));
+        ears.subscribe_messages(hears, all, reading);
+        let listening =
+            listener::start_listener(&self.registry, node).and_then(|()| self.registry.set_subscribed(slot, all));
         listening.map_err(|e| Error::store("attend", format!("cannot listen for notifications: {e}")))?;
-        self.awaited().remove(&node);
+        self.pending_subscriptions().remove(&node);
         Ok(())
     }
 
     /// Removes a peer. The caller removes its lock waiters.
-    pub(super) async fn depart(&self, node: NodeId) -> Result<()> {
-        self.awaited().remove(&node);
-        self.shown().remove(&node);
-        self.board.depart(node).map_err(|e| Error::store("depart", e.to_string()))?;
-        self.bus.run("depart", move |conn| connections::unregister(conn, node)).await.map(drop)
+    pub(super) async fn withdraw(&self, node: NodeId) -> Result<()> {
+        self.pending_subscriptions().remove(&node);
+        self.discoverable().remove(&node);
+        self.registry.withdraw(node).map_err(|e| Error::store("depart", e.to_string()))?;
+        self.bus.run("depart", move |conn| connections::unregister_peer(conn, node)).await.map(drop)
     }
 
     /// Sends a message: to local nodes by channel, to others over the bus.
-    pub(super) async fn send(&self, to: To, message: &[u8]) -> Result<u64> {
-        let heard = Heard::Message(message.to_vec());
+    pub(super) async fn send(&self, to: Recipient, message: &[u8]) -> Result<u64> {
+        let heard = Notification::Message(message.to_vec());
         let (only, here) = match to {
-            To::All => (None, self.board.tell_all(&heard)),
-            To::Node(id) => match self.board.tell(id, heard) {
+            Recipient::All => (None, self.registry.notify_broadcast(&heard)),
+            Recipient::Node(id) => match self.registry.notify(id, heard) {
                 Some(listens) => return Ok(u64::from(listens)),
                 None => (Some(id), 0),
             },
         };
-        if !self.board.is_shared() {
+        if !self.registry.is_shared() {
             return Ok(here);
         }
-        let (board, sender, body) = (self.board.clone(), self.own, message.to_vec());
+        let (board, sender, body) = (self.registry.clone(), self.sender_id, message.to_vec());
         let put = move |conn: &rusqlite::Connection| {
-            let hearing = board.hearing_elsewhere(only);
+            let hearing = board.external_subscriber_slots(only);
             if !hearing.is_empty() {
-                messages::put(conn, board.moment(), &Message { to: only, sender, body: &body })?;
+                messages::insert_message(
+                    conn,
+                    board.uptime(),
+                    &BusMessage { recipient: only, sender_id: sender, body: &body },
+                )?;
             }
             for slot in &hearing {
                 // A node with a full socket reads the bus soon anyway.
-                let _ = datagram::send(&Letter::Bus, &board.socket(*slot));
+                let _ = datagram::send(&Datagram::NewMessage, &board.socket_path(*slot));
             }
             Ok(hearing.len() as u64)
         };
@@ -139,8 +151,11 @@ impl Hall {
     }
 
     pub(super) async fn set_connections(&self, node: NodeId, held: &[String], gone: &[String]) -> Result<()> {
-        if held.len() + gone.len() > CONNECTIONS_MAX {
-            return Err(Error::invalid("connections", format!("must not be more than {CONNECTIONS_MAX} at a time")));
+        if held.len() + gone.len() > CONNECTIONS_BATCH_MAX {
+            return Err(Error::invalid(
+                "connections",
+                format!("must not be more than {CONNECTIONS_BATCH_MAX} at a time"),
+            ));
         }
         let (held, gone) = (held.to_vec(), gone.to_vec());
         let set = move |conn: &rusqlite::Connection| connections::set_connections(conn, node, &held, &gone);
@@ -148,49 +163,53 @@ impl Hall {
     }
 
     pub(super) async fn keep_connections(&self, node: NodeId, held: &[String]) -> Result<()> {
-        if held.len() > CONNECTIONS_MAX {
-            return Err(Error::invalid("connections", format!("must not be more than {CONNECTIONS_MAX} at a time")));
+        if held.len() > CONNECTIONS_BATCH_MAX {
+            return Err(Error::invalid(
+                "connections",
+                format!("must not be more than {CONNECTIONS_BATCH_MAX} at a time"),
+            ));
         }
-        let (board, held) = (self.board.clone(), held.to_vec());
-        let keep =
-            move |conn: &rusqlite::Connection| connections::keep_connections(conn, &Lives::on(&board), node, &held);
+        let (board, held) = (self.registry.clone(), held.to_vec());
+        let keep = move |conn: &rusqlite::Connection| {
+            connections::keep_connections(conn, &LivenessSnapshot::new(&board), node, &held)
+        };
         self.bus.run("keep_connections", keep).await.map(drop)
     }
 
     pub(super) async fn connection(&self, name: &str) -> Result<Option<NodeId>> {
-        let (board, name) = (self.board.clone(), name.to_owned());
+        let (board, name) = (self.registry.clone(), name.to_owned());
         let look = move |conn: &rusqlite::Connection| {
             let holder = connections::connection(conn, &name)?;
-            Ok(holder.filter(|node| Lives::on(&board).attends(*node)))
+            Ok(holder.filter(|node| LivenessSnapshot::new(&board).is_peer_alive(*node)))
         };
         self.bus.run("connection", look).await.map(|(node, _)| node)
     }
 
-    pub(super) async fn answering(&self, method: &str) -> Result<Vec<NodeId>> {
-        let guests = self.guests("answering").await?;
+    pub(super) async fn peers_with_method(&self, method: &str) -> Result<Vec<NodeId>> {
+        let guests = self.peers("answering").await?;
         let able = guests.into_iter().filter(|guest| guest.alive && guest.methods.iter().any(|name| name == method));
         Ok(able.map(|guest| guest.id).collect())
     }
 
     /// Returns the peers that others can find and that exist.
-    pub(super) async fn guests(&self, op: &'static str) -> Result<Vec<NodeRecord>> {
-        let board = self.board.clone();
+    pub(super) async fn peers(&self, op: &'static str) -> Result<Vec<NodeRecord>> {
+        let board = self.registry.clone();
         let look = move |conn: &rusqlite::Connection| {
-            let (lives, mut guests) = (Lives::on(&board), connections::all(conn)?);
-            guests.retain(|guest| lives.is_there(guest.id));
+            let (lives, mut guests) = (LivenessSnapshot::new(&board), connections::read_peers(conn)?);
+            guests.retain(|guest| lives.is_process_alive(guest.id));
             for guest in &mut guests {
-                guest.alive = lives.attends(guest.id);
+                guest.alive = lives.is_peer_alive(guest.id);
             }
             Ok(guests)
         };
         self.bus.run(op, look).await.map(|(guests, _)| guests)
     }
 
-    fn shown(&self) -> MutexGuard<'_, HashSet<NodeId>> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    fn discoverable(&self) -> MutexGuard<'_, HashSet<NodeId>> {
+        self.discoverable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn awaited(&self) -> MutexGuard<'_, HashMap<NodeId, Awaited>> {
-        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending_subscriptions(&self) -> MutexGuard<'_, HashMap<NodeId, PendingSubscription>> {
+        self.pending_subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
