@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use duly::{Asked, Duly, NodeId};
+use duly::{CallContext, Duly, NodeId};
 
 use crate::child::BenchProcess;
 use crate::config::{BenchConfig, DEFAULTS, noop_args, open_store, store_url};
@@ -73,9 +73,9 @@ impl EchoNode {
 
 /// The child.
 pub(crate) async fn run_callee(duly: &Duly) -> Result<()> {
-    let echo = |text: String, _: Asked| async { Ok::<_, std::convert::Infallible>(text) };
-    duly.answer(METHOD, echo).await?;
+    let echo = |text: String, _: CallContext| async { Ok::<_, std::convert::Infallible>(text) };
+    duly.on_call(METHOD, echo).await?;
     println!("ready");
-    println!("{}", duly.node()?);
+    println!("{}", duly.node_id()?);
     std::future::pending().await
 }

@@ -151,7 +151,7 @@ async fn measure_simultaneous_rules(duly: &Duly, child: &BenchProcess, rules: us
             let after = wall_us(record.job.pushed).saturating_sub(moment * 1_000_000);
             last = last.max(Duration::from_micros(after));
         }
-        cursor = page.next;
+        cursor = page.next_cursor;
         if cursor.is_none() {
             return Ok(last);
         }

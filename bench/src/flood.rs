@@ -38,7 +38,7 @@ pub(crate) async fn run(setting: &BenchConfig) -> Result<Vec<ReportLine>> {
     let due = SystemTime::now() + Duration::from_secs(5 + (jobs / FILL_JOBS_PER_SECOND) as u64);
     push_jobs(&duly, jobs, || Noop::new().at(due).queue("flood")).await?;
     let starts = Arc::new(Mutex::new(Samples::default()));
-    let worker = duly.worker().queue("flood", 100).queue("other", 10).with(starts.clone()).on(noop).on(run_probe);
+    let worker = duly.worker().queue("flood", 100).queue("other", 10).with_state(starts.clone()).on(noop).on(run_probe);
     let working = MeasuredWorker::start(worker).await?;
     let wait = due.duration_since(SystemTime::now()).unwrap_or_default();
     eprintln!("flood: begins in {:.1} s", wait.as_secs_f64());

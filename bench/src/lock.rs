@@ -109,7 +109,7 @@ async fn acquire_lock(duly: &Duly, no: usize) -> Result<Guard> {
 /// Waits until so many stand in line for a lock that is held.
 pub(crate) async fn wait_for_waiters(duly: &Duly, name: &str, waiters: usize) -> Result<()> {
     let by = Instant::now() + WAITERS_TIMEOUT;
-    while duly.lock(name).checked().await?.is_none_or(|held| held.waiting < waiters as u64) {
+    while duly.lock(name).holder().await?.is_none_or(|held| held.waiters < waiters as u64) {
         ensure!(Instant::now() < by, "{waiters} do not stand in line for {name}");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
-use duly::{Event, Tally, Worker};
+use duly::{Event, RunSummary, Worker};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 /// A worker at work on a task of its own.
 pub(crate) struct MeasuredWorker {
     stop: CancellationToken,
-    task: JoinHandle<duly::Result<Tally>>,
+    task: JoinHandle<duly::Result<RunSummary>>,
     counter: Arc<SettleCounter>,
 }
 
@@ -66,7 +66,7 @@ impl MeasuredWorker {
         Ok(())
     }
 
-    pub(crate) async fn stop(self) -> Result<Tally> {
+    pub(crate) async fn stop(self) -> Result<RunSummary> {
         self.stop.cancel();
         Ok(self.task.await??)
     }

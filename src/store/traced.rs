@@ -37,9 +37,9 @@ impl super::sealed::Sealed for TracedStore {}
 macro_rules! traced {
     ($($op:ident($($arg:ident: $ty:ty),*) -> $out:ty;)*) => {
         #[async_trait]
-        impl Store for Traced {
-            fn home(&self) -> Option<tokio::runtime::Handle> {
-                self.0.home()
+        impl Store for TracedStore {
+            fn runtime(&self) -> Option<tokio::runtime::Handle> {
+                self.0.runtime()
             }
 
             fn now(&self) -> SystemTime {
@@ -47,11 +47,11 @@ macro_rules! traced {
             }
 
             $(async fn $op(&self, $($arg: $ty),*) -> Result<$out> {
-                let began = clock::tick();
+                let began = clock::monotonic_now();
                 let span = tracing::trace_span!("duly.store", op = stringify!($op));
                 let answer = self.0.$op($($arg),*).instrument(span).await;
                 let code = answer.as_ref().err().map(Error::code);
-                metrics::store_answered(stringify!($op), clock::tick() - began, code);
+                metrics::record_store_request(stringify!($op), clock::monotonic_now() - began, code);
                 answer
             })*
         }

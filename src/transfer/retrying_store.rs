@@ -27,11 +27,11 @@ pub(crate) struct RetryingStore {
 }
 
 macro_rules! with_retries {
-    ($side:ident, $ask:expr) => {{
-        $side.count()?;
-        let (mut tries, mut pause) = (1, PAUSE_MIN);
+    ($store:ident, $request:expr) => {{
+        $store.count_call()?;
+        let (mut tries, mut pause) = (1, RETRY_DELAY_MIN);
         loop {
-            match $ask.await {
+            match $request.await {
                 Err(error) if error.is_retryable() && tries < TRIES_MAX => {
                     tracing::warn!(%error, again_in = ?pause, "a store failed while jobs were moved");
                     tokio::time::sleep(pause).await;

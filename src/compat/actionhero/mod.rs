@@ -193,7 +193,7 @@ impl Store for ActionHero {
 
     async fn announce(&self, guest: &PeerInfo) -> Result<AnnounceReply> {
         // Of locks the hall knows nothing: their keys are ActionHero's.
-        let lost = self.redis.announce(&PeerInfo { waited_locks: Vec::new(), ..guest.clone() }).await?.lost_waits;
+        let lost_waits = self.redis.announce(&PeerInfo { waited_locks: Vec::new(), ..guest.clone() }).await?.lost_waits;
         Ok(AnnounceReply { lost_waits, ..locks::lock_turns(self, guest).await? })
     }
 

@@ -142,12 +142,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_cursor_parses_or_is_refused(text in ".*") {
+        fn parsing_any_text_does_not_panic(text in ".*") {
             let _ = SidekiqListCursor::parse(&text, 6);
         }
 
         #[test]
-        fn cursors_survive_their_text(place in 0usize..6, after in any_position(), queue in "[a-z.:/-]{0,20}") {
+        fn cursors_round_trip_as_text(section in 0usize..6, position in any_position(), queue in "[a-z.:/-]{0,20}") {
             let cursor = SidekiqListCursor { section, position, queue };
             prop_assert_eq!(SidekiqListCursor::parse(&cursor.encode(), 6).expect("its own text"), cursor);
         }

@@ -47,7 +47,7 @@ impl Store for Sqlite {
             let step = claim::claim(tx, node_no, queue, &claim)?;
             // Recorded while the write lock is held: a push that this claim did not see will see the node as idle.
             let has_room = step.jobs.len() < claim.max.min(CLAIM_MAX);
-            let rank = board.set_idle(node, &claim.queue, has_room && !step.more);
+            let idle_rank = board.set_idle(node, &claim.queue, has_room && !step.more);
             if step.wake_others {
                 tx.wake_one(&claim.queue);
             }
@@ -346,10 +346,10 @@ impl Store for Sqlite {
         let (board, guest) = (self.registry.clone(), guest.clone());
         let look = move |conn: &Connection| {
             let told = |e| errors::from_sqlite("attend", e);
-            let lost = waiters::find_lost_waiters(conn, &guest).map_err(told)?;
-            Ok((lost, waiters::lock_turns(conn, &LivenessSnapshot::new(&board), &guest).map_err(told)?))
+            let lost_waits = waiters::find_lost_waiters(conn, &guest).map_err(told)?;
+            Ok((lost_waits, waiters::lock_turns(conn, &LivenessSnapshot::new(&board), &guest).map_err(told)?))
         };
-        let (lost, (turns, stale)) = self.read("attend", look).await?;
+        let (lost_waits, (turns, stale)) = self.read("attend", look).await?;
         if !stale.is_empty() {
             let board = self.registry.clone();
             let pass_on = move |tx: &Tx<'_>| {

@@ -229,7 +229,7 @@ pub struct QueueCounts {
     #[serde(serialize_with = "crate::clock::as_micros_option")]
     pub oldest_ready: Option<SystemTime>,
     /// How much may be in it.
-    #[serde(skip_serializing_if = "Capacity::is_none")]
+    #[serde(skip_serializing_if = "Capacity::is_unlimited")]
     pub capacity: Capacity,
 }
 

@@ -69,7 +69,7 @@ async fn release_event_has_a_reason() {
     let release = |_| async { duly::Outcome::release(LONG) };
     let worker = duly.worker().on_kind("wish", release).on_event(move |event| {
         if let Event::Settled { held, reason, .. } = event {
-            noted.lock().expect("lock").push((held.job.kind.clone(), why.map(str::to_owned)));
+            noted.lock().expect("lock").push((held.job.kind.clone(), reason.map(str::to_owned)));
         }
     });
     assert_eq!(worker.drain().await.expect("drains").released, 2);

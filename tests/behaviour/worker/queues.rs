@@ -81,7 +81,7 @@ async fn job_starts_at_due_and_not_before() {
     let stop = CancellationToken::new();
     let worker = duly.worker().on(|_: Mail, _| async {}).on_event(move |event| {
         if let Event::Started { held, lateness } = event {
-            let _ = seen.send((held.due, *late));
+            let _ = seen.send((held.due, *lateness));
         }
     });
     let run = tokio::spawn(worker.run_until(stop.clone()));

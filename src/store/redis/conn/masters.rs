@@ -126,7 +126,7 @@ impl Servers {
                     asked.extend(hosts.next().map(|host| self.query_slots(host)));
                 }
                 () = tokio::time::sleep_until(until) => {
-                    if let Some(with) = first {
+                    if let Some(address) = first {
                         let error = std::io::Error::from(std::io::ErrorKind::TimedOut).into();
                         self.note_discovery_error(DiscoveryError { address, is_sentinel: false, error });
                     }

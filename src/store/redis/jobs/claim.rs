@@ -311,9 +311,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_place_survives(failures in 0u32..1 << 31, turn in 0u32..1 << 31) {
-            let place = LocatorParts { failures, ticket_number };
-            prop_assert_eq!(LocatorParts::unpack(place.pack()), Some(place));
+        fn locators_round_trip(failures in 0u32..1 << 31, ticket_number in 0u32..1 << 31) {
+            let parts = LocatorParts { failures, ticket_number };
+            prop_assert_eq!(LocatorParts::unpack(parts.pack()), Some(parts));
         }
     }
 

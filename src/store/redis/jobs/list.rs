@@ -441,13 +441,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_cursor_parses_or_is_refused(text in ".*") {
+        fn parsing_any_text_does_not_panic(text in ".*") {
             let _ = RedisListCursor::parse(&text);
         }
 
         #[test]
-        fn cursors_survive_their_text(queue in "[a-z.:/-]{1,20}", state in 0usize..5, lane in 0usize..4, number in 0..=EXACT_INTEGER_MAX,
-                                      last in proptest::collection::vec(any::<u8>(), 0..20)) {
+        fn cursors_round_trip_as_text(queue in "[a-z.:/-]{1,20}", state in 0usize..5, priority_list in 0usize..4, position in 0..=EXACT_INTEGER_MAX,
+                                      last_member in proptest::collection::vec(any::<u8>(), 0..20)) {
             let cursor = RedisListCursor { queue, state, priority_list, last_member, position };
             prop_assert_eq!(RedisListCursor::parse(&cursor.encode()).expect("its own text"), cursor);
         }

@@ -349,12 +349,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_cursor_parses_or_is_refused(text in ".*") {
+        fn parsing_any_text_does_not_panic(text in ".*") {
             let _ = RowCursor::parse(&text);
         }
 
         #[test]
-        fn cursors_survive_their_text(state in 0..=ALL_JOBS_INDEX, queue: i64, last: Option<(i64, i64)>) {
+        fn cursors_round_trip_as_text(state_index in 0..=ALL_JOBS_INDEX, queue_no: i64, last_keys: Option<(i64, i64)>) {
             let cursor = RowCursor { state_index, queue_no, last_keys };
             prop_assert_eq!(RowCursor::parse(&cursor.to_text()).expect("its own text"), cursor);
         }
